@@ -1,0 +1,1 @@
+//! GEPA as a pure function.

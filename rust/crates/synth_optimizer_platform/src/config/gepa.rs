@@ -1,0 +1,516 @@
+//! The `[gepa]` section: search, transport, limits and stop rules.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::words::words;
+
+words! {
+    /// What one cell of the frontier is.
+    FrontierType { PerExample = "per_example", PerObjective = "per_objective", PerExampleObjective = "per_example_objective", }
+}
+words! {
+    /// When a candidate counts as better.
+    AcceptanceCriterion {
+        PrimaryImprovement = "primary_improvement",
+        ImprovementOrEqual = "improvement_or_equal",
+        PrimaryOrObjective = "primary_or_objective",
+        AnyObjectiveImproved = "any_objective_improved",
+        ProtectedObjectiveGuard = "protected_objective_guard",
+    }
+}
+words! {
+    /// Whether more or less of an objective is better.
+    Direction {
+        Maximize = "maximize" | "max" | "higher" | "higher_is_better" | "up",
+        Minimize = "minimize" | "min" | "lower" | "lower_is_better" | "down",
+    }
+}
+words! {
+    /// How parents are chosen.
+    Selector {
+        ParetoWeighted = "pareto_weighted" | "pareto",
+        UniformPareto = "uniform_pareto",
+        Random = "random",
+        CurrentBest = "current_best",
+        TopKPareto = "top_k_pareto",
+        EpsilonGreedy = "epsilon_greedy",
+    }
+}
+words! {
+    /// How minibatches are drawn.
+    Sampler {
+        SeededShuffle = "seeded_shuffle",
+        EpochShuffled = "epoch_shuffled",
+        OrderedEpoch = "ordered_epoch" | "sequential_epoch",
+        Stratified = "stratified" | "stratified_by_field",
+    }
+}
+words! {
+    /// Which target modules one proposal may change.
+    ComponentSelector { RoundRobin = "round_robin", All = "all", }
+}
+words! {
+    /// Which candidate is returned.
+    DeploymentRule {
+        /// The best on train rows; held-out rows only measure it.
+        OptimizationSelected = "optimization_selected",
+        /// The best on held-out rows; its held-out score is then biased upwards.
+        HeldoutBest = "heldout_best",
+    }
+}
+words! {
+    /// What happens to a proposal that repeats train text.
+    LeakagePolicy { Forbid = "forbid", Warn = "warn", Allow = "allow", }
+}
+words! {
+    /// How rollouts are sent.
+    SubmissionMode { Sync = "sync", Async = "async", }
+}
+words! {
+    /// How work is ordered.
+    PipelineMode { SyncSerial = "sync_serial" | "sync" | "serial", AsyncPipelined = "async_pipelined" | "async" | "pipelined", }
+}
+words! {
+    /// What happens to a proposal whose parent is no longer the newest.
+    StalenessPolicy { Full = "full" | "full_async", }
+}
+words! {
+    /// What a stop rule looks at.
+    StopMetric { TrainScore = "train_score" | "train_reward", HeldoutScore = "heldout_score" | "heldout_reward", }
+}
+words! {
+    /// What a merge does where both parents changed the same module.
+    MergeConflict {
+        /// Takes the text of the parent with the higher score.
+        HigherScore = "higher_score",
+        /// Asks the proposer to merge both texts.
+        Proposer = "proposer",
+    }
+}
+
+/// Search, transport, limits and stop rules.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct GepaSection {
+    /// Most generations: propose, screen, evaluate.
+    #[schemars(range(min = 1))]
+    pub max_generations: u32,
+    /// Proposals asked for in one proposer turn.
+    #[schemars(range(min = 1))]
+    pub proposals_per_generation: u32,
+    /// Rows on which a proposal is screened against its parent.
+    #[schemars(range(min = 1))]
+    pub minibatch_size: u32,
+    /// How much better than its parent a proposal must be on the minibatch.
+    pub minibatch_accept_margin: f64,
+    pub frontier_type: FrontierType,
+    /// The objective that decides. Unset: the first of the declared ones.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub selection_objective: Option<String>,
+    /// Objectives of the run. Empty: `outcome_reward`, the reward of the rollout.
+    pub objective_keys: Vec<String>,
+    /// Objectives that are not to be maximized.
+    pub objective_directions: BTreeMap<String, Direction>,
+    /// Compares a fully evaluated candidate with the best one.
+    pub acceptance_criterion: AcceptanceCriterion,
+    /// Compares a proposal with its parent on the minibatch.
+    pub minibatch_acceptance_criterion: AcceptanceCriterion,
+    pub objective_acceptance: ObjectiveAcceptance,
+    pub candidate_selector: CandidateSelector,
+    pub batch_sampler: BatchSampler,
+    pub component_selector: ComponentSelector,
+    /// Row pools by seed, for `[dataset]`.
+    pub seed_pools: SeedPools,
+    /// Row pools by task id, for `[taskset]`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub task_pools: Option<TaskPools>,
+    pub deployment_rule: DeploymentRule,
+    pub leakage: Leakage,
+    pub merge: Merge,
+    /// Skips minibatches on which the parent has nothing to gain.
+    pub skip_perfect_score: bool,
+    /// The score that cannot be improved. Unset: 1.0, as long as the run has met no reward above it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub perfect_score: Option<f64>,
+    /// How many perfect minibatches may be skipped in one generation.
+    pub max_perfect_skips: u32,
+    /// How many rejected candidates are shown, with the reason, to the next proposal.
+    pub carry_failures: u32,
+    /// Longest text of one field, in characters.
+    #[schemars(range(min = 1))]
+    pub max_field_chars: u32,
+    /// Share of the train rows that must have a score before a candidate can be accepted.
+    #[schemars(range(min = 0.0, max = 1.0))]
+    pub min_full_coverage: f64,
+
+    pub rollout_submission_mode: SubmissionMode,
+    #[schemars(range(min = 1))]
+    pub rollout_poll_interval_ms: u64,
+    #[schemars(range(min = 1))]
+    pub rollout_async_timeout_seconds: u64,
+    /// Rollouts handed to the transport at once. Unset: as many as are allowed to run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
+    pub rollout_chunk_size: Option<u32>,
+    /// How often one rollout is tried when it fails in a way that may pass. Every try counts as a rollout.
+    #[schemars(range(min = 1))]
+    pub rollout_max_attempts: u32,
+    /// Share of failed rollouts that one evaluation may have and still be judged.
+    #[schemars(range(min = 0.0, max = 1.0))]
+    pub rollout_failure_rate_tolerance: f64,
+    pub circuit_breaker: CircuitBreaker,
+
+    /// Most rollouts in all, held-out ones included.
+    #[schemars(range(min = 1))]
+    pub max_total_rollouts: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
+    pub max_train_rollouts: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
+    pub max_heldout_rollouts: Option<u32>,
+    /// 0.0 is no limit.
+    #[schemars(range(min = 0.0))]
+    pub max_cost_usd: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
+    pub max_time_seconds: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
+    pub max_prompt_tokens: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
+    pub max_completion_tokens: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none", alias = "max_tokens")]
+    #[schemars(range(min = 1))]
+    pub max_total_tokens: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub proposer_estimated_cost_usd: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
+    pub proposer_estimated_prompt_tokens: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
+    pub proposer_estimated_completion_tokens: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
+    pub proposer_estimated_total_tokens: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rollout_estimated_cost_usd: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
+    pub rollout_estimated_prompt_tokens: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
+    pub rollout_estimated_completion_tokens: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
+    pub rollout_estimated_total_tokens: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rollout_estimated_wall_seconds: Option<f64>,
+
+    /// Stops after this many generations in a row without a better best score.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
+    pub no_improvement_generations: Option<u32>,
+    pub no_improvement_metric: StopMetric,
+    /// Stops when the best score reaches this value.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub score_threshold_value: Option<f64>,
+    pub score_threshold_metric: StopMetric,
+    pub pipeline: Pipeline,
+}
+
+impl Default for GepaSection {
+    fn default() -> Self {
+        Self {
+            max_generations: 2,
+            proposals_per_generation: 2,
+            minibatch_size: 8,
+            minibatch_accept_margin: 0.0,
+            frontier_type: FrontierType::PerExample,
+            selection_objective: None,
+            objective_keys: Vec::new(),
+            objective_directions: BTreeMap::new(),
+            acceptance_criterion: AcceptanceCriterion::PrimaryImprovement,
+            minibatch_acceptance_criterion: AcceptanceCriterion::PrimaryImprovement,
+            objective_acceptance: ObjectiveAcceptance::default(),
+            candidate_selector: CandidateSelector::default(),
+            batch_sampler: BatchSampler::default(),
+            component_selector: ComponentSelector::RoundRobin,
+            seed_pools: SeedPools::default(),
+            task_pools: None,
+            deployment_rule: DeploymentRule::OptimizationSelected,
+            leakage: Leakage::default(),
+            merge: Merge::default(),
+            skip_perfect_score: true,
+            perfect_score: None,
+            max_perfect_skips: 16,
+            carry_failures: 3,
+            max_field_chars: 32_768,
+            min_full_coverage: 0.5,
+            rollout_submission_mode: SubmissionMode::Sync,
+            rollout_poll_interval_ms: 250,
+            rollout_async_timeout_seconds: 600,
+            rollout_chunk_size: None,
+            rollout_max_attempts: 2,
+            rollout_failure_rate_tolerance: 0.25,
+            circuit_breaker: CircuitBreaker::default(),
+            max_total_rollouts: 256,
+            max_train_rollouts: None,
+            max_heldout_rollouts: None,
+            max_cost_usd: 0.0,
+            max_time_seconds: None,
+            max_prompt_tokens: None,
+            max_completion_tokens: None,
+            max_total_tokens: None,
+            proposer_estimated_cost_usd: None,
+            proposer_estimated_prompt_tokens: None,
+            proposer_estimated_completion_tokens: None,
+            proposer_estimated_total_tokens: None,
+            rollout_estimated_cost_usd: None,
+            rollout_estimated_prompt_tokens: None,
+            rollout_estimated_completion_tokens: None,
+            rollout_estimated_total_tokens: None,
+            rollout_estimated_wall_seconds: None,
+            no_improvement_generations: None,
+            no_improvement_metric: StopMetric::TrainScore,
+            score_threshold_value: None,
+            score_threshold_metric: StopMetric::TrainScore,
+            pipeline: Pipeline::default(),
+        }
+    }
+}
+
+/// How objectives other than the deciding one take part in acceptance.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct ObjectiveAcceptance {
+    /// How much an objective must gain to count as improved.
+    #[schemars(range(min = 0.0))]
+    pub min_objective_delta: f64,
+    /// How much a protected objective may lose.
+    #[schemars(range(min = 0.0))]
+    pub objective_regression_tolerance: f64,
+    /// Empty: all of them.
+    pub protected_objectives: Vec<String>,
+}
+
+impl Default for ObjectiveAcceptance {
+    fn default() -> Self {
+        Self { min_objective_delta: 0.05, objective_regression_tolerance: 0.10, protected_objectives: Vec::new() }
+    }
+}
+
+/// How parents are chosen.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct CandidateSelector {
+    pub name: Selector,
+    /// Share of random parents of `epsilon_greedy`.
+    #[schemars(range(min = 0.0, max = 1.0))]
+    pub epsilon: f64,
+    /// How many of the best candidates `top_k_pareto` looks at.
+    #[schemars(range(min = 1))]
+    pub k: u32,
+}
+
+impl Default for CandidateSelector {
+    fn default() -> Self {
+        Self { name: Selector::ParetoWeighted, epsilon: 0.1, k: 3 }
+    }
+}
+
+/// How minibatches are drawn.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct BatchSampler {
+    pub name: Sampler,
+    /// How many new rows each minibatch of an epoch takes. Unset: `minibatch_size`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
+    pub epoch_width: Option<u32>,
+    /// Dotted path of the row field that `stratified` balances.
+    pub field: String,
+}
+
+impl Default for BatchSampler {
+    fn default() -> Self {
+        Self { name: Sampler::SeededShuffle, epoch_width: None, field: "metadata.difficulty".into() }
+    }
+}
+
+/// Row pools by seed. An empty pool is the whole of what it is drawn from.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct SeedPools {
+    /// Rows of the full evaluation. Empty: all train seeds.
+    pub pareto_eval: Vec<i64>,
+    /// Rows that minibatches are drawn from. Empty: `pareto_eval`.
+    pub minibatch: Vec<i64>,
+    /// Rows whose traces the proposer may see. Empty: the minibatch pool.
+    pub reflection: Vec<i64>,
+    /// Held-out rows. Empty: all held-out seeds.
+    pub validation: Vec<i64>,
+}
+
+/// Row pools by task id.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct TaskPools {
+    /// Tasks of the full evaluation. Required.
+    pub pareto: Vec<String>,
+    /// Tasks that minibatches are drawn from. Required.
+    pub minibatch: Vec<String>,
+    /// Tasks whose traces the proposer may see. Required.
+    pub reflection: Vec<String>,
+    /// Held-out tasks. Required.
+    pub heldout: Vec<String>,
+}
+
+/// The scan of proposals for text of the rows. Held-out text is always refused.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Leakage {
+    /// What happens to a proposal that repeats train text.
+    pub policy: LeakagePolicy,
+    /// Shortest repetition that counts, in characters.
+    #[schemars(range(min = 8))]
+    pub min_span_chars: u32,
+}
+
+impl Default for Leakage {
+    fn default() -> Self {
+        Self { policy: LeakagePolicy::Forbid, min_span_chars: 48 }
+    }
+}
+
+/// System-aware merge of two candidates that share an ancestor.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Merge {
+    pub enabled: bool,
+    /// Most merges that are built in a run, whatever becomes of them.
+    pub max_merges: u32,
+    pub conflict: MergeConflict,
+    /// Rows that both parents must have scores for.
+    #[schemars(range(min = 1))]
+    pub min_shared_rows: u32,
+    /// Rows on which a merge is screened against both parents.
+    #[schemars(range(min = 1))]
+    pub gate_rows: u32,
+}
+
+impl Default for Merge {
+    fn default() -> Self {
+        Self { enabled: false, max_merges: 5, conflict: MergeConflict::HigherScore, min_shared_rows: 5, gate_rows: 5 }
+    }
+}
+
+/// Stops a run whose container has broken.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct CircuitBreaker {
+    pub enabled: bool,
+    /// How many of the last rollouts are looked at.
+    #[schemars(range(min = 1))]
+    pub window: u32,
+    /// How many of them must have failed, beyond the tolerated share.
+    #[schemars(range(min = 1))]
+    pub min_failures: u32,
+}
+
+impl Default for CircuitBreaker {
+    fn default() -> Self {
+        Self { enabled: true, window: 32, min_failures: 8 }
+    }
+}
+
+/// How work is ordered and how much of it runs at once.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Pipeline {
+    pub mode: PipelineMode,
+    pub staleness_policy: StalenessPolicy,
+    /// The logical window of `async_pipelined`: candidates that are proposed or evaluated at once.
+    #[schemars(range(min = 1))]
+    pub max_in_flight_candidates: u32,
+    /// How many rollouts long a proposer turn is taken to be when the order of answers is fixed in advance.
+    #[schemars(range(min = 1))]
+    pub proposal_latency_ratio: u32,
+    pub workers: Workers,
+    pub adaptive_rollout_concurrency: AdaptiveConcurrency,
+}
+
+impl Default for Pipeline {
+    fn default() -> Self {
+        Self {
+            mode: PipelineMode::SyncSerial,
+            staleness_policy: StalenessPolicy::Full,
+            max_in_flight_candidates: 8,
+            proposal_latency_ratio: 10,
+            workers: Workers::default(),
+            adaptive_rollout_concurrency: AdaptiveConcurrency::default(),
+        }
+    }
+}
+
+/// How much runs at once in each lane. Never changes what is decided.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Workers {
+    /// Proposer turns.
+    #[schemars(range(min = 1))]
+    pub propose: u32,
+    /// Rollouts.
+    #[schemars(range(min = 1))]
+    pub rollout: u32,
+    /// Answers that are decoded and stored.
+    #[schemars(range(min = 1))]
+    pub evaluate: u32,
+}
+
+impl Default for Workers {
+    fn default() -> Self {
+        Self { propose: 1, rollout: 8, evaluate: 1 }
+    }
+}
+
+/// Rollout concurrency that follows the container's load.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct AdaptiveConcurrency {
+    pub enabled: bool,
+    #[schemars(range(min = 1))]
+    pub initial: u32,
+    #[schemars(range(min = 1))]
+    pub min: u32,
+    #[schemars(range(min = 1))]
+    pub max: u32,
+    #[schemars(range(min = 1))]
+    pub increase_step: u32,
+    #[schemars(range(min = 1))]
+    pub decrease_step: u32,
+    #[schemars(range(min = 1))]
+    pub increase_after_successes: u32,
+    /// HTTP statuses that mean overload.
+    pub overload_status_codes: Vec<u16>,
+}
+
+impl Default for AdaptiveConcurrency {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            initial: 50,
+            min: 1,
+            max: 120,
+            increase_step: 10,
+            decrease_step: 10,
+            increase_after_successes: 40,
+            overload_status_codes: vec![408, 425, 429, 500, 502, 503, 504, 529],
+        }
+    }
+}

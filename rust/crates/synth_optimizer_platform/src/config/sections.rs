@@ -1,0 +1,349 @@
+//! What a user may write, one type per section; the doc comments are the reference that users read.
+
+use std::collections::BTreeMap;
+
+use camino::Utf8PathBuf;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::gepa::GepaSection;
+use super::words::words;
+
+/// A whole configuration file.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    pub run: RunSection,
+    pub container: ContainerSection,
+    /// Rows by seed. Give `[dataset]` or `[taskset]`, not both.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dataset: Option<DatasetSection>,
+    /// Rows by task id.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub taskset: Option<TasksetSection>,
+    pub candidate: CandidateSection,
+    /// The texts to start from, by mutable field. Empty: the container's own seed candidate.
+    pub seed_candidate: BTreeMap<String, String>,
+    pub policy: PolicySection,
+    pub proposer: ProposerSection,
+    pub gepa: GepaSection,
+    pub cache: CacheSection,
+    pub disk_budget: DiskBudgetSection,
+}
+
+/// Identity and place of the run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct RunSection {
+    /// Name of the run and of its directory: letters, digits, `.`, `_`, `-`, at most 128. Unset: `gepa_` and 32 random hex digits.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub run_id: Option<String>,
+    /// Root directory of all runs. Relative to the config file.
+    #[schemars(with = "String")]
+    pub output_dir: Utf8PathBuf,
+    /// Drives every random choice of the search.
+    pub seed: u64,
+}
+
+impl Default for RunSection {
+    fn default() -> Self {
+        Self { run_id: None, output_dir: "runs".into(), seed: 0 }
+    }
+}
+
+/// The task, as an HTTP service.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct ContainerSection {
+    /// Base URL of the container. Required.
+    pub url: String,
+    /// Command that starts the container. Empty: it is already running.
+    pub command: Vec<String>,
+    /// Working directory of `command`. Relative to the config file.
+    #[schemars(with = "Option<String>")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cwd: Option<Utf8PathBuf>,
+    /// How long the container may take until `/health` answers, in seconds.
+    #[schemars(range(min = 1))]
+    pub startup_timeout_seconds: u64,
+}
+
+impl Default for ContainerSection {
+    fn default() -> Self {
+        Self { url: String::new(), command: Vec::new(), cwd: None, startup_timeout_seconds: 30 }
+    }
+}
+
+/// Rows by seed.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct DatasetSection {
+    /// Name of the split that the train rows come from.
+    pub train_split: String,
+    /// Name of the split that the held-out rows come from.
+    pub heldout_split: String,
+    /// Seeds of the train rows. Required.
+    pub train_seeds: Vec<i64>,
+    /// Seeds of the held-out rows. Required.
+    pub heldout_seeds: Vec<i64>,
+    /// Passed to the container as it is.
+    pub filters: BTreeMap<String, serde_json::Value>,
+}
+
+impl Default for DatasetSection {
+    fn default() -> Self {
+        Self {
+            train_split: "train".into(),
+            heldout_split: "test".into(),
+            train_seeds: Vec::new(),
+            heldout_seeds: Vec::new(),
+            filters: BTreeMap::new(),
+        }
+    }
+}
+
+/// Rows by task id: the other spelling of `[dataset]`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct TasksetSection {
+    /// Name of the split that the train tasks come from.
+    pub train_split: String,
+    /// Name of the split that the held-out tasks come from.
+    pub heldout_split: String,
+    /// Ids of the train tasks. Required.
+    pub train_ids: Vec<String>,
+    /// Ids of the held-out tasks. Required.
+    pub heldout_ids: Vec<String>,
+    /// Passed to the container as it is.
+    pub filters: BTreeMap<String, serde_json::Value>,
+}
+
+impl Default for TasksetSection {
+    fn default() -> Self {
+        Self {
+            train_split: "train".into(),
+            heldout_split: "test".into(),
+            train_ids: Vec::new(),
+            heldout_ids: Vec::new(),
+            filters: BTreeMap::new(),
+        }
+    }
+}
+
+/// Which texts may change.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct CandidateSection {
+    /// Mutable fields of the container's program that the search may change. Required.
+    pub target_modules: Vec<String>,
+    /// Prefix of candidate ids: letters, digits, `_`, `-`, at most 32.
+    pub candidate_id_prefix: String,
+}
+
+impl Default for CandidateSection {
+    fn default() -> Self {
+        Self { target_modules: Vec::new(), candidate_id_prefix: "gepa_".into() }
+    }
+}
+
+words! {
+    /// Which OpenAI-shaped API is spoken.
+    ApiFamily { ChatCompletions = "chat_completions", Responses = "responses", }
+}
+words! {
+    /// Whether the policy's reasoning is turned off.
+    DisableReasoning { Auto = "auto", On = "on" | "true" | "1", Off = "off" | "false" | "0", }
+}
+words! {
+    /// How the policy calls tools.
+    ToolCallStyle { OpenaiChat = "openai_chat", OpenaiResponses = "openai_responses", CodexSessionNative = "codex_session_native", None = "none", }
+}
+words! {
+    /// Whether the policy may call its model directly.
+    ProxyMode { AllowDirect = "allow_direct", ProxyOnly = "proxy_only", AssertProxy = "assert_proxy", }
+}
+words! {
+    /// Who holds the policy's credentials.
+    CredentialMode { Byok = "byok", Proxy = "proxy", }
+}
+
+/// The model inside the task. Sent to the container with every rollout; keys stay in the container.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct PolicySection {
+    pub provider: String,
+    pub model: String,
+    pub api_family: ApiFamily,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub base_url: Option<String>,
+    /// Required when `credential_mode = "proxy"`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub inference_url: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
+    pub max_tokens: Option<u64>,
+    pub disable_reasoning: DisableReasoning,
+    pub tool_call_style: ToolCallStyle,
+    pub proxy_mode: ProxyMode,
+    pub credential_mode: CredentialMode,
+    /// Name of the variable that holds the policy's key in the container's environment. A name, never a key.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub api_key_env: Option<String>,
+    /// Anything else the policy takes. Names that look like credentials are refused.
+    pub config: BTreeMap<String, serde_json::Value>,
+}
+
+impl Default for PolicySection {
+    fn default() -> Self {
+        Self {
+            provider: "openai".into(),
+            model: "gpt-4.1-nano".into(),
+            api_family: ApiFamily::ChatCompletions,
+            base_url: None,
+            inference_url: None,
+            max_tokens: None,
+            disable_reasoning: DisableReasoning::Auto,
+            tool_call_style: ToolCallStyle::None,
+            proxy_mode: ProxyMode::AllowDirect,
+            credential_mode: CredentialMode::Byok,
+            api_key_env: None,
+            config: BTreeMap::new(),
+        }
+    }
+}
+
+words! {
+    /// Who writes the proposals.
+    ProposerBackend { CodexAppServer = "codex_app_server", OpenaiCompatible = "openai_compatible", }
+}
+words! {
+    /// Where the proposer runs.
+    ExecutionMode { LocalProcess = "local_process", }
+}
+words! {
+    /// How the proposer authenticates.
+    AuthMode { Auto = "auto", Host = "host", ApiKey = "api_key", }
+}
+words! {
+    /// What the proposer's sandbox may touch.
+    SandboxMode { ReadOnly = "read_only", WorkspaceWrite = "workspace_write", DangerFullAccess = "danger_full_access", }
+}
+words! {
+    /// When the proposer asks before it acts.
+    ApprovalPolicy { Never = "never", OnRequest = "on_request", OnFailure = "on_failure", Untrusted = "untrusted", }
+}
+words! {
+    /// How hard the proposer's model thinks.
+    ReasoningEffort { None = "none", Minimal = "minimal", Low = "low", Medium = "medium", High = "high", Xhigh = "xhigh", }
+}
+
+/// Who writes the proposals.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct ProposerSection {
+    pub backend: ProposerBackend,
+    pub execution_mode: ExecutionMode,
+    pub provider: String,
+    pub api_family: ApiFamily,
+    /// Base URL of the endpoint. Required for `openai_compatible`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub base_url: Option<String>,
+    /// Command of the app-server. Empty: `codex app-server`.
+    pub command: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sandbox_mode: Option<SandboxMode>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub approval_policy: Option<ApprovalPolicy>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reasoning_effort: Option<ReasoningEffort>,
+    pub auth_mode: AuthMode,
+    /// Only `false` is accepted: credentials are never copied into a run.
+    pub copy_host_auth: bool,
+    /// Name of the variable that holds the proposer's key. A name, never a key. Unset: `OPENAI_API_KEY`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub api_key_env: Option<String>,
+    /// How long one turn may take, in seconds.
+    #[schemars(range(min = 1))]
+    pub timeout_seconds: u64,
+    /// Unset: `gpt-5.4-mini`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    /// How often one turn is tried when the proposer fails in a way that may pass.
+    #[schemars(range(min = 1))]
+    pub max_attempts: u32,
+    /// How often the problems of an invalid answer are sent back for repair within one turn.
+    pub max_repairs: u32,
+    /// How many turns in a row may end without one valid proposal before the run fails.
+    #[schemars(range(min = 1))]
+    pub max_consecutive_invalid: u32,
+}
+
+impl Default for ProposerSection {
+    fn default() -> Self {
+        Self {
+            backend: ProposerBackend::CodexAppServer,
+            execution_mode: ExecutionMode::LocalProcess,
+            provider: "openai".into(),
+            api_family: ApiFamily::ChatCompletions,
+            base_url: None,
+            command: Vec::new(),
+            sandbox_mode: None,
+            approval_policy: None,
+            reasoning_effort: None,
+            auth_mode: AuthMode::Auto,
+            copy_host_auth: false,
+            api_key_env: None,
+            timeout_seconds: 300,
+            model: None,
+            max_attempts: 2,
+            max_repairs: 1,
+            max_consecutive_invalid: 3,
+        }
+    }
+}
+
+words! {
+    /// How the request cache is used.
+    CacheMode { Off = "off", Readwrite = "readwrite", Readonly = "readonly", }
+}
+
+/// The request cache.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct CacheSection {
+    pub mode: CacheMode,
+    /// Cache file. Relative to the config file. Unset: `request_cache.sqlite` in the run directory.
+    #[schemars(with = "Option<String>")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub path: Option<Utf8PathBuf>,
+    /// Unset: `gepa:` and the run id.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub namespace: Option<String>,
+}
+
+impl Default for CacheSection {
+    fn default() -> Self {
+        Self { mode: CacheMode::Readwrite, path: None, namespace: None }
+    }
+}
+
+/// How much disk the runs may take.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct DiskBudgetSection {
+    pub enabled: bool,
+    /// A new run is refused at this size.
+    pub soft_limit_gb: f64,
+    /// A run stops at this size.
+    pub hard_limit_gb: f64,
+    /// Directory that is measured. Relative to the config file. Unset: `run.output_dir`.
+    #[schemars(with = "Option<String>")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub path: Option<Utf8PathBuf>,
+}
+
+impl Default for DiskBudgetSection {
+    fn default() -> Self {
+        Self { enabled: true, soft_limit_gb: 5.0, hard_limit_gb: 10.0, path: None }
+    }
+}

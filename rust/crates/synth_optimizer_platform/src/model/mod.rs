@@ -1,0 +1,3 @@
+//! The vocabulary of a run: plain data and pure functions.
+
+pub mod error;
