@@ -3,4 +3,4 @@
 pub mod diagnostics;
 pub mod gepa;
 pub mod sections;
-mod words;
+pub(crate) mod words;

@@ -1,7 +1,7 @@
 //! Closed vocabularies: enums whose spellings are compared trimmed, lower-cased and with `-` as `_`.
 
 /// The canonical form in which spellings are compared.
-pub(super) fn fold(word: &str) -> String {
+pub(crate) fn fold(word: &str) -> String {
     word.trim().to_lowercase().replace('-', "_")
 }
 
@@ -61,4 +61,4 @@ macro_rules! words {
     };
 }
 
-pub(super) use words;
+pub(crate) use words;

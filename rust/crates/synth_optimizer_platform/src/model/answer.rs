@@ -1,0 +1,105 @@
+//! What comes back from outside: observations of the engine and the answers they carry.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::ids::{Payload, RequestId};
+use super::usage::Usage;
+use crate::config::words::words;
+
+/// Something that happened outside.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Observation {
+    /// The inputs are loaded; the search may begin.
+    Begin,
+    /// Nothing new: go on with what is known.
+    Advance,
+    /// The answer to a request whose turn it is.
+    Answer { request: RequestId, answer: Answer },
+    /// Measured time since the run began, without the time in which it did not run.
+    Clock { elapsed_millis: u64 },
+    /// Finish early: no new work, then the held-out evaluation.
+    StopRequested { reason: String },
+    /// End now: whatever is under way is given up.
+    CancelRequested { reason: String },
+}
+
+/// The answer to a request. It is stored in the inbox the moment it arrives.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Answer {
+    Rollout(RolloutAnswer),
+    Proposal(ProposalAnswer),
+    /// The call failed.
+    Failed(CallFailure),
+    /// The run was cancelled before an answer came; `sent` tells whether it may have been paid for.
+    Abandoned {
+        sent: bool,
+    },
+}
+
+/// A rollout that ran.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RolloutAnswer {
+    pub reward: f64,
+    /// Scores by objective name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub objectives: BTreeMap<String, f64>,
+    pub usage: Usage,
+    /// Whether the answer came from the cache.
+    pub cached: bool,
+    /// Digest of the stored trace and feedback.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trace_digest: Option<String>,
+}
+
+/// A proposer turn that ended with proposals, good or bad.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ProposalAnswer {
+    pub proposals: Vec<Proposal>,
+    pub usage: Usage,
+    pub cached: bool,
+    pub requested_model: String,
+    pub effective_model: String,
+}
+
+/// One proposed change.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Proposal {
+    /// New texts by field; fields that are not named keep the parent's text.
+    pub fields: Payload,
+    #[serde(default)]
+    pub rationale: String,
+}
+
+words! {
+    /// What kind of failure it was.
+    FailureClass {
+        /// The call was never sent: refused connection, no address.
+        NotSent = "not_sent",
+        /// It was sent, and nobody knows whether it ran.
+        UnknownOutcome = "unknown_outcome",
+        /// The container or proposer said that it failed.
+        Failed = "failed",
+        /// It took longer than allowed, and is known to have ended.
+        Timeout = "timeout",
+        /// The answer broke the contract.
+        Contract = "contract",
+        /// The score was missing, not a number or not finite.
+        InvalidScore = "invalid_score",
+        /// The run was cancelled.
+        Abandoned = "abandoned",
+    }
+}
+
+/// A call that gave no result.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct CallFailure {
+    pub class: FailureClass,
+    pub message: String,
+    /// Whether the same call may succeed later.
+    pub retryable: bool,
+    pub usage: Usage,
+    pub cached: bool,
+}

@@ -1,0 +1,375 @@
+//! Limits that hold at every moment: work is reserved before it is sent, then committed or released.
+//!
+//! Invariant: for every dimension with a cap, `spent + reserved <= cap`. What a call used beyond its reservation and
+//! beyond the cap is kept apart as `overrun`, so that it is neither hidden nor able to make room for more work.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::ids::RequestId;
+use super::usage::{Cost, NanoUsd, Usage};
+use crate::config::words::words;
+
+words! {
+    /// What is limited.
+    Dimension {
+        TrainRollouts = "train_rollouts",
+        HeldoutRollouts = "heldout_rollouts",
+        TotalRollouts = "total_rollouts",
+        Cost = "cost_nano_usd",
+        PromptTokens = "prompt_tokens",
+        CompletionTokens = "completion_tokens",
+        TotalTokens = "total_tokens",
+        WallMillis = "wall_millis",
+        Generations = "generations",
+    }
+}
+
+const DIMENSIONS: usize = 9;
+
+impl Dimension {
+    /// Every dimension, in the order in which refusals are reported.
+    pub const ALL: [Self; DIMENSIONS] = [
+        Self::TrainRollouts,
+        Self::HeldoutRollouts,
+        Self::TotalRollouts,
+        Self::Cost,
+        Self::PromptTokens,
+        Self::CompletionTokens,
+        Self::TotalTokens,
+        Self::WallMillis,
+        Self::Generations,
+    ];
+}
+
+/// Which of the two rollout ledgers a rollout is charged to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ledger {
+    Train,
+    Heldout,
+}
+
+/// An amount in every dimension.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Amount([u64; DIMENSIONS]);
+
+impl Amount {
+    pub const ZERO: Self = Self([0; DIMENSIONS]);
+
+    pub fn get(&self, dimension: Dimension) -> u64 {
+        self.0[dimension as usize]
+    }
+
+    #[must_use]
+    pub fn with(mut self, dimension: Dimension, value: u64) -> Self {
+        self.0[dimension as usize] = value;
+        self
+    }
+
+    /// One rollout of this ledger, on top of its estimates.
+    #[must_use]
+    pub fn rollout(self, ledger: Ledger) -> Self {
+        let own = match ledger {
+            Ledger::Train => Dimension::TrainRollouts,
+            Ledger::Heldout => Dimension::HeldoutRollouts,
+        };
+        self.with(own, 1).with(Dimension::TotalRollouts, 1)
+    }
+
+    /// `count` times the amount. Wall time does not add up: calls run side by side.
+    #[must_use]
+    pub fn times(&self, count: u64) -> Self {
+        let mut out = Self(self.0.map(|value| value.saturating_mul(count)));
+        if count > 0 {
+            out.0[Dimension::WallMillis as usize] = self.get(Dimension::WallMillis);
+        }
+        out
+    }
+
+    /// Both together.
+    #[must_use]
+    pub fn plus(&self, other: &Self) -> Self {
+        let mut out = *self;
+        out.add(other);
+        out.0[Dimension::WallMillis as usize] = self.get(Dimension::WallMillis).max(other.get(Dimension::WallMillis));
+        out
+    }
+
+    fn add(&mut self, other: &Self) {
+        for (mine, theirs) in self.0.iter_mut().zip(other.0) {
+            *mine = mine.saturating_add(theirs);
+        }
+    }
+
+    fn subtract(&mut self, other: &Self) {
+        for (mine, theirs) in self.0.iter_mut().zip(other.0) {
+            *mine = mine.saturating_sub(theirs);
+        }
+    }
+}
+
+/// Upper bounds; `None` is no limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Caps([Option<u64>; DIMENSIONS]);
+
+impl Caps {
+    pub fn get(&self, dimension: Dimension) -> Option<u64> {
+        self.0[dimension as usize]
+    }
+
+    #[must_use]
+    pub fn with(mut self, dimension: Dimension, cap: Option<u64>) -> Self {
+        self.0[dimension as usize] = cap;
+        self
+    }
+}
+
+/// Why a reservation was refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Refused {
+    pub dimension: Dimension,
+    pub wanted: u64,
+    pub available: u64,
+}
+
+/// How a call ended, for the ledger.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Settlement {
+    /// It ran, with this usage. `billed` is false for answers from the cache.
+    Used { usage: Usage, billed: bool },
+    /// It may have run and may have been paid for: the whole reservation counts as spent, at unknown cost.
+    Unknown,
+    /// It was never sent.
+    NotSent,
+}
+
+/// Spent and reserved amounts against their caps.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Budget {
+    caps: Caps,
+    spent: Amount,
+    reserved: Amount,
+    overrun: Amount,
+    open: BTreeMap<RequestId, Amount>,
+    elapsed_millis: u64,
+    /// What was really paid for: answers from the cache are not in it.
+    paid: Amount,
+    paid_calls: u64,
+    cached_calls: u64,
+    unknown_cost_calls: u64,
+    unknown_outcomes: u64,
+}
+
+impl Budget {
+    pub fn new(caps: Caps) -> Self {
+        Self {
+            caps,
+            spent: Amount::ZERO,
+            reserved: Amount::ZERO,
+            overrun: Amount::ZERO,
+            open: BTreeMap::new(),
+            elapsed_millis: 0,
+            paid: Amount::ZERO,
+            paid_calls: 0,
+            cached_calls: 0,
+            unknown_cost_calls: 0,
+            unknown_outcomes: 0,
+        }
+    }
+
+    pub fn caps(&self) -> &Caps {
+        &self.caps
+    }
+
+    pub fn spent(&self, dimension: Dimension) -> u64 {
+        match dimension {
+            Dimension::WallMillis => {
+                self.caps.get(dimension).map_or(self.elapsed_millis, |cap| self.elapsed_millis.min(cap))
+            }
+            other => self.spent.get(other),
+        }
+    }
+
+    pub fn reserved(&self, dimension: Dimension) -> u64 {
+        match dimension {
+            Dimension::WallMillis => {
+                let horizon = self.open.values().map(|amount| amount.get(Dimension::WallMillis)).max().unwrap_or(0);
+                horizon.saturating_sub(self.elapsed_millis)
+            }
+            other => self.reserved.get(other),
+        }
+    }
+
+    /// What was used beyond the cap by calls that were already under way.
+    pub fn overrun(&self, dimension: Dimension) -> u64 {
+        match dimension {
+            Dimension::WallMillis => self.elapsed_millis.saturating_sub(self.caps.get(dimension).unwrap_or(u64::MAX)),
+            other => self.overrun.get(other),
+        }
+    }
+
+    /// What is left; `None` is no limit.
+    pub fn available(&self, dimension: Dimension) -> Option<u64> {
+        let cap = self.caps.get(dimension)?;
+        let used = match dimension {
+            Dimension::WallMillis => self.elapsed_millis,
+            other => self.spent.get(other) + self.reserved.get(other),
+        };
+        Some(cap.saturating_sub(used))
+    }
+
+    /// Whether an amount could be reserved now.
+    pub fn fits(&self, amount: &Amount) -> Result<(), Refused> {
+        for dimension in Dimension::ALL {
+            let wanted = amount.get(dimension);
+            if let Some(available) = self.available(dimension)
+                && wanted > available
+            {
+                return Err(Refused { dimension, wanted, available });
+            }
+        }
+        Ok(())
+    }
+
+    /// How many units could be reserved now, at most `want`, and what forbids one more.
+    pub fn how_many(&self, unit: &Amount, want: u64) -> (u64, Option<Refused>) {
+        let mut most = want;
+        let mut limit = None;
+        for dimension in Dimension::ALL {
+            let each = unit.get(dimension);
+            let Some(available) = self.available(dimension) else { continue };
+            if each == 0 {
+                continue;
+            }
+            let count = match dimension {
+                Dimension::WallMillis => {
+                    if each <= available {
+                        want
+                    } else {
+                        0
+                    }
+                }
+                _ => available / each,
+            };
+            if count < most {
+                most = count;
+                limit = Some(Refused { dimension, wanted: unit.times(want).get(dimension), available });
+            }
+        }
+        (most, limit)
+    }
+
+    /// Sets an amount aside for a request.
+    pub fn reserve(&mut self, request: RequestId, amount: Amount) -> Result<(), Refused> {
+        self.fits(&amount)?;
+        self.reserved.add(&amount.with(Dimension::WallMillis, 0));
+        // Wall time is kept as the moment at which the call is expected to be over.
+        let horizon = match amount.get(Dimension::WallMillis) {
+            0 => 0,
+            estimate => self.elapsed_millis + estimate,
+        };
+        self.open.insert(request, amount.with(Dimension::WallMillis, horizon));
+        Ok(())
+    }
+
+    /// Ends a reservation. A request without one changes nothing.
+    pub fn settle(&mut self, request: RequestId, settlement: Settlement) {
+        let Some(reservation) = self.open.remove(&request) else { return };
+        let reservation = reservation.with(Dimension::WallMillis, 0);
+        self.reserved.subtract(&reservation);
+        match settlement {
+            Settlement::NotSent => {}
+            Settlement::Unknown => {
+                self.unknown_outcomes += 1;
+                self.unknown_cost_calls += 1;
+                self.paid_calls += 1;
+                self.spend(&reservation);
+                self.paid.add(&reservation.with(Dimension::Cost, 0));
+            }
+            Settlement::Used { usage, billed } => {
+                let actual = actual(&reservation, &usage);
+                self.spend(&actual);
+                if billed {
+                    self.paid_calls += 1;
+                    let known = usage.cost.known().map_or(0, |amount| amount.0);
+                    self.unknown_cost_calls += u64::from(usage.cost == Cost::Unknown);
+                    self.paid.add(&actual.with(Dimension::Cost, known));
+                } else {
+                    self.cached_calls += 1;
+                }
+            }
+        }
+    }
+
+    /// Counts a generation; there is nothing to reserve or release.
+    pub fn count_generation(&mut self) {
+        self.spend(&Amount::ZERO.with(Dimension::Generations, 1));
+    }
+
+    /// Takes note of the measured time. Time does not run backwards.
+    pub fn observe_elapsed(&mut self, elapsed_millis: u64) {
+        self.elapsed_millis = self.elapsed_millis.max(elapsed_millis);
+    }
+
+    pub fn elapsed_millis(&self) -> u64 {
+        self.elapsed_millis
+    }
+
+    /// What was really paid, or unknown if any paid call did not say.
+    pub fn paid_cost(&self) -> Cost {
+        if self.unknown_cost_calls > 0 { Cost::Unknown } else { Cost::Known(NanoUsd(self.paid.get(Dimension::Cost))) }
+    }
+
+    pub fn paid(&self, dimension: Dimension) -> u64 {
+        self.paid.get(dimension)
+    }
+
+    pub fn paid_calls(&self) -> u64 {
+        self.paid_calls
+    }
+
+    pub fn cached_calls(&self) -> u64 {
+        self.cached_calls
+    }
+
+    /// Calls whose outcome nobody knows; each is charged as spent.
+    pub fn unknown_outcomes(&self) -> u64 {
+        self.unknown_outcomes
+    }
+
+    /// The invariant, for every dimension.
+    pub fn holds(&self) -> bool {
+        Dimension::ALL.into_iter().all(|dimension| {
+            self.caps.get(dimension).is_none_or(|cap| self.spent(dimension) + self.reserved(dimension) <= cap)
+        })
+    }
+
+    fn spend(&mut self, actual: &Amount) {
+        for dimension in Dimension::ALL {
+            let used = actual.get(dimension);
+            let counted = self.available(dimension).map_or(used, |available| used.min(available));
+            self.spent.0[dimension as usize] += counted;
+            self.overrun.0[dimension as usize] += used - counted;
+        }
+    }
+}
+
+/// The amount to charge: what was measured, and the reservation where nothing was.
+fn actual(reservation: &Amount, usage: &Usage) -> Amount {
+    let mut out = *reservation;
+    let measured = [
+        (Dimension::Cost, usage.cost.known().map(|amount| amount.0)),
+        (Dimension::PromptTokens, usage.prompt_tokens),
+        (Dimension::CompletionTokens, usage.completion_tokens),
+        (Dimension::TotalTokens, usage.total()),
+    ];
+    for (dimension, value) in measured {
+        if let Some(value) = value {
+            out = out.with(dimension, value);
+        }
+    }
+    out
+}

@@ -1,0 +1,112 @@
+//! Canonical JSON and content ids: equal values have equal bytes, on every machine.
+
+use std::fmt::Write;
+
+use serde::Serialize;
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+
+/// The canonical text of a value: keys sorted by bytes, no white space, whole numbers without a fraction.
+pub fn canonical_json(value: &Value) -> String {
+    let mut out = String::new();
+    write_value(value, &mut out);
+    out
+}
+
+/// SHA-256 of the canonical text, as 64 hex digits.
+pub fn digest(value: &Value) -> String {
+    hex(&Sha256::digest(canonical_json(value).as_bytes()))
+}
+
+/// The digest of anything that serializes to JSON; values that cannot (NaN, non-text keys) count as null.
+pub fn digest_of<T: Serialize + ?Sized>(value: &T) -> String {
+    digest(&serde_json::to_value(value).unwrap_or(Value::Null))
+}
+
+/// A short id that depends on the content alone: the prefix and 12 hex digits.
+pub fn content_id(prefix: &str, value: &Value) -> String {
+    let mut id = String::with_capacity(prefix.len() + 12);
+    id.push_str(prefix);
+    id.push_str(digest(value).get(..12).unwrap_or_default());
+    id
+}
+
+/// Lower-case hex.
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut out, byte| {
+        // Writing to a String cannot fail.
+        let _ = write!(out, "{byte:02x}");
+        out
+    })
+}
+
+fn write_value(value: &Value, out: &mut String) {
+    match value {
+        Value::Null => out.push_str("null"),
+        Value::Bool(true) => out.push_str("true"),
+        Value::Bool(false) => out.push_str("false"),
+        Value::Number(number) => write_number(number, out),
+        Value::String(text) => write_string(text, out),
+        Value::Array(items) => {
+            out.push('[');
+            for (index, item) in items.iter().enumerate() {
+                if index > 0 {
+                    out.push(',');
+                }
+                write_value(item, out);
+            }
+            out.push(']');
+        }
+        Value::Object(map) => {
+            let mut entries: Vec<_> = map.iter().collect();
+            entries.sort_unstable_by_key(|(key, _)| key.as_bytes());
+            out.push('{');
+            for (index, (key, item)) in entries.into_iter().enumerate() {
+                if index > 0 {
+                    out.push(',');
+                }
+                write_string(key, out);
+                out.push(':');
+                write_value(item, out);
+            }
+            out.push('}');
+        }
+    }
+}
+
+fn write_number(number: &serde_json::Number, out: &mut String) {
+    // 1.0 and 1 are the same number to every reader, so they have the same bytes.
+    const WHOLE: f64 = 9_007_199_254_740_992.0;
+    match number.as_f64() {
+        Some(float) if number.is_f64() && float.fract() == 0.0 && float.abs() < WHOLE => {
+            let _ = write!(out, "{float:.0}");
+            if out.ends_with("-0") {
+                out.truncate(out.len() - 2);
+                out.push('0');
+            }
+        }
+        _ => {
+            let _ = write!(out, "{number}");
+        }
+    }
+}
+
+fn write_string(text: &str, out: &mut String) {
+    out.push('"');
+    for ch in text.chars() {
+        match ch {
+            '"' => out.push_str("\\\""),
+            '\\' => out.push_str("\\\\"),
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            '\t' => out.push_str("\\t"),
+            '\u{8}' => out.push_str("\\b"),
+            '\u{c}' => out.push_str("\\f"),
+            control if (control as u32) < 0x20 => {
+                let _ = write!(out, "\\u{:04x}", control as u32);
+            }
+            other => out.push(other),
+        }
+    }
+    out.push('"');
+}

@@ -1,0 +1,124 @@
+//! What every optimizer is: a pure function from observations to events, with state rebuilt from events alone.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use super::answer::{Answer, Observation};
+use super::command::Command;
+use super::error::OptimizerError;
+use super::event::Event;
+use super::ids::RequestId;
+
+/// A pure optimizer.
+///
+/// * `decide` looks at the state and one observation and returns events; it changes nothing.
+/// * `evolve` applies one event; it decides nothing.
+/// * After every observation, `decide` is asked to `Advance` until it has nothing more to say.
+pub trait Engine {
+    type State: Clone + PartialEq + std::fmt::Debug;
+
+    fn initial(&self) -> Self::State;
+
+    fn decide(&self, state: &Self::State, observation: &Observation) -> Result<Vec<Event>, OptimizerError>;
+
+    fn evolve(&self, state: &mut Self::State, event: &Event);
+
+    /// The request whose answer retires next. Answers to other requests wait.
+    fn turn(&self, state: &Self::State) -> Option<RequestId>;
+
+    /// Every request without an answer, in the order in which they were made.
+    fn outstanding(&self, state: &Self::State) -> Vec<Command>;
+
+    /// The command of one outstanding request.
+    fn command(&self, state: &Self::State, request: RequestId) -> Option<Command>;
+
+    /// The elapsed time at which the engine wants to be shown the clock.
+    fn next_wakeup(&self, state: &Self::State) -> Option<u64>;
+
+    /// Whether the run is over.
+    fn is_over(&self, state: &Self::State) -> bool;
+
+    /// Whether a cancel is waiting for its outstanding requests.
+    fn is_cancelling(&self, state: &Self::State) -> bool;
+
+    /// The state as data; `restore` gives the same state back.
+    fn snapshot(&self, state: &Self::State) -> Result<Value, OptimizerError>;
+
+    fn restore(&self, snapshot: &Value) -> Result<Self::State, OptimizerError>;
+}
+
+/// An engine with its state and its inbox: answers come in any order and retire in the engine's order.
+#[derive(Debug)]
+pub struct Session<'e, E: Engine> {
+    engine: &'e E,
+    state: E::State,
+    inbox: BTreeMap<RequestId, Answer>,
+}
+
+impl<'e, E: Engine> Session<'e, E> {
+    pub fn new(engine: &'e E) -> Self {
+        Self { engine, state: engine.initial(), inbox: BTreeMap::new() }
+    }
+
+    /// Continues from a state that was rebuilt from the log.
+    pub fn resume(engine: &'e E, state: E::State) -> Self {
+        Self { engine, state, inbox: BTreeMap::new() }
+    }
+
+    pub fn state(&self) -> &E::State {
+        &self.state
+    }
+
+    /// Applies an event that the platform wrote itself.
+    pub fn record(&mut self, event: &Event) {
+        self.engine.evolve(&mut self.state, event);
+    }
+
+    /// One observation that is not an answer, and everything that follows from it.
+    pub fn observe(&mut self, observation: &Observation) -> Result<Vec<Event>, OptimizerError> {
+        let mut log = Vec::new();
+        self.step(observation, &mut log)?;
+        self.retire(&mut log)?;
+        Ok(log)
+    }
+
+    /// Takes an answer into the inbox and retires whatever is due.
+    pub fn offer(&mut self, request: RequestId, answer: Answer) -> Result<Vec<Event>, OptimizerError> {
+        let mut log = Vec::new();
+        self.inbox.insert(request, answer);
+        self.retire(&mut log)?;
+        Ok(log)
+    }
+
+    /// Cancels: answers that have arrived are kept, the rest is given up.
+    pub fn cancel(&mut self, reason: &str, sent: impl Fn(RequestId) -> bool) -> Result<Vec<Event>, OptimizerError> {
+        let mut log = self.observe(&Observation::CancelRequested { reason: reason.to_owned() })?;
+        while self.engine.is_cancelling(&self.state) {
+            let Some(request) = self.engine.turn(&self.state) else { break };
+            let answer = self.inbox.remove(&request).unwrap_or(Answer::Abandoned { sent: sent(request) });
+            self.step(&Observation::Answer { request, answer }, &mut log)?;
+        }
+        Ok(log)
+    }
+
+    fn retire(&mut self, log: &mut Vec<Event>) -> Result<(), OptimizerError> {
+        while let Some(request) = self.engine.turn(&self.state) {
+            let Some(answer) = self.inbox.remove(&request) else { break };
+            self.step(&Observation::Answer { request, answer }, log)?;
+        }
+        Ok(())
+    }
+
+    fn step(&mut self, observation: &Observation, log: &mut Vec<Event>) -> Result<(), OptimizerError> {
+        let mut events = self.engine.decide(&self.state, observation)?;
+        while !events.is_empty() {
+            for event in events {
+                self.engine.evolve(&mut self.state, &event);
+                log.push(event);
+            }
+            events = self.engine.decide(&self.state, &Observation::Advance)?;
+        }
+        Ok(())
+    }
+}

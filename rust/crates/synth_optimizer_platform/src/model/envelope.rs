@@ -1,0 +1,76 @@
+//! One line of the event feed: an event with its sequence number, run and time.
+
+use serde::{Deserialize, Serialize};
+
+use super::error::{ErrorCode, OptimizerError};
+use super::event::Event;
+use super::message::message;
+
+/// Version of the envelope's shape.
+pub const ENVELOPE_VERSION: u32 = 1;
+
+/// An event as it stands in `events.jsonl`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Envelope {
+    pub version: u32,
+    pub sequence_number: u64,
+    pub run_id: String,
+    /// RFC 3339, UTC, milliseconds.
+    pub ts: String,
+    #[serde(flatten)]
+    pub event: Event,
+    /// The event in words.
+    pub message: String,
+}
+
+impl Envelope {
+    pub fn new(sequence_number: u64, run_id: &str, unix_millis: u64, event: Event) -> Self {
+        Self {
+            version: ENVELOPE_VERSION,
+            sequence_number,
+            run_id: run_id.to_owned(),
+            ts: rfc3339(unix_millis),
+            message: message(&event),
+            event,
+        }
+    }
+
+    /// The envelope as one line of JSON, without the line break.
+    pub fn to_line(&self) -> Result<String, OptimizerError> {
+        serde_json::to_string(self).map_err(|error| OptimizerError::new(ErrorCode::Json, error.to_string()))
+    }
+
+    /// Reads a line; the number is for the message.
+    pub fn from_line(line: &str, number: usize) -> Result<Self, OptimizerError> {
+        let envelope: Self = serde_json::from_str(line).map_err(|error| {
+            OptimizerError::new(ErrorCode::Json, format!("line {number} is not an event: {error}"))
+                .with_hint("Events are one JSON object per line; restore the line from workspace.sqlite.")
+        })?;
+        if envelope.version > ENVELOPE_VERSION {
+            return Err(OptimizerError::new(
+                ErrorCode::Json,
+                format!("line {number} has version {}, newer than {ENVELOPE_VERSION}", envelope.version),
+            )
+            .with_hint("Read this feed with a newer release."));
+        }
+        Ok(envelope)
+    }
+}
+
+/// A moment as RFC 3339 in UTC with milliseconds.
+pub fn rfc3339(unix_millis: u64) -> String {
+    let (seconds, millis) = (unix_millis / 1000, unix_millis % 1000);
+    let (days, of_day) = (seconds / 86_400, seconds % 86_400);
+    // Civil date from days since 1970-01-01, counted in eras of 400 years that begin on 1 March of year 0.
+    let shifted = days + 719_468;
+    let era = shifted / 146_097;
+    let day_of_era = shifted % 146_097;
+    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_index = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month_index + 2) / 5 + 1;
+    let month = if month_index < 10 { month_index + 3 } else { month_index - 9 };
+    let year = year_of_era + era * 400 + u64::from(month <= 2);
+    let (hour, minute, second) = (of_day / 3600, of_day / 60 % 60, of_day % 60);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{millis:03}Z")
+}

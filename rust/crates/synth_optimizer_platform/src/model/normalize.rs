@@ -1,0 +1,49 @@
+//! Normalized feeds: two runs of one config give the same lines, whatever their names, times, places and caches.
+
+use serde_json::{Map, Value};
+
+use super::canonical::canonical_json;
+use super::error::{ErrorCode, OptimizerError};
+use super::event::EVENT_TYPES;
+
+/// The part of an event that depends on config, seed and answers alone; `None` for events about time alone.
+///
+/// Only the type's declared volatile fields are removed, and only at the top of `fields`: texts of users are never
+/// touched. Normalizing twice changes nothing.
+pub fn normalize(event: &Value) -> Result<Option<Value>, OptimizerError> {
+    let wire = event.get("type").and_then(Value::as_str).unwrap_or_default();
+    let Some(known) = EVENT_TYPES.iter().find(|known| known.wire == wire) else {
+        return Err(OptimizerError::new(ErrorCode::Json, format!("unknown event type {wire:?}"))
+            .with_hint("Read this feed with the release that wrote it, or a newer one."));
+    };
+    if known.clock {
+        return Ok(None);
+    }
+    let mut fields = event.get("fields").and_then(Value::as_object).cloned().unwrap_or_default();
+    fields.retain(|key, _| !known.volatile.contains(&key.as_str()));
+    let mut out = Map::new();
+    out.insert("type".into(), wire.into());
+    if let Some(message) = event.get("message") {
+        out.insert("message".into(), message.clone());
+    }
+    out.insert("fields".into(), Value::Object(fields));
+    Ok(Some(Value::Object(out)))
+}
+
+/// A whole feed, one canonical line per event that is kept.
+pub fn normalize_feed(feed: &str) -> Result<String, OptimizerError> {
+    let mut out = String::with_capacity(feed.len());
+    for (index, line) in feed.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
+        let at = |error: OptimizerError| {
+            let message = format!("line {}: {}", index + 1, error.message);
+            OptimizerError { message, ..error }
+        };
+        let event: Value = serde_json::from_str(line)
+            .map_err(|error| at(OptimizerError::new(ErrorCode::Json, format!("not JSON: {error}"))))?;
+        if let Some(normalized) = normalize(&event).map_err(at)? {
+            out.push_str(&canonical_json(&normalized));
+            out.push('\n');
+        }
+    }
+    Ok(out)
+}

@@ -1,0 +1,87 @@
+//! What a run is about: the program's mutable texts and the rows it is measured on.
+
+use serde::{Deserialize, Serialize};
+
+use super::canonical::digest_of;
+use super::ids::{HeldoutRow, Payload, RowId, TrainRow};
+
+/// One mutable text of the program.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Module {
+    /// The candidate field that holds the text.
+    pub field: String,
+    /// Placeholders that every version of the text must keep, as they stand in it (`{question}`).
+    pub template_variables: Vec<String>,
+}
+
+/// The program of the container, as far as the search touches it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Program {
+    pub program_id: String,
+    /// Every mutable field that the container declares.
+    pub modules: Vec<Module>,
+    /// The fields that this run may change, in round-robin order.
+    pub targets: Vec<String>,
+    /// The texts to start from.
+    pub seed: Payload,
+}
+
+/// A row, as far as the search needs to know it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Row {
+    pub id: RowId,
+    /// The value that stratified sampling balances.
+    pub stratum: Option<String>,
+    /// Every text of the row, for the leakage scan.
+    pub texts: Vec<String>,
+}
+
+/// Everything that was loaded from the container before the search begins.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Inputs {
+    pub program: Program,
+    pub train: Vec<Row>,
+    pub heldout: Vec<Row>,
+    /// Rows of the full evaluation.
+    pub pareto_pool: Vec<TrainRow>,
+    /// Rows that minibatches are drawn from.
+    pub minibatch_pool: Vec<TrainRow>,
+    /// Rows whose traces the proposer may see.
+    pub reflection_pool: Vec<TrainRow>,
+    /// Rows of the held-out evaluation.
+    pub heldout_pool: Vec<HeldoutRow>,
+}
+
+impl Inputs {
+    /// Inputs whose pools are all of their rows.
+    pub fn whole(program: Program, train: Vec<Row>, heldout: Vec<Row>) -> Self {
+        let rows: Vec<TrainRow> = (0..train.len() as u32).map(TrainRow).collect();
+        Self {
+            program,
+            heldout_pool: (0..heldout.len() as u32).map(HeldoutRow).collect(),
+            train,
+            heldout,
+            pareto_pool: rows.clone(),
+            minibatch_pool: rows.clone(),
+            reflection_pool: rows,
+        }
+    }
+
+    pub fn train_id(&self, row: TrainRow) -> &RowId {
+        &self.train[row.0 as usize].id
+    }
+
+    pub fn heldout_id(&self, row: HeldoutRow) -> &RowId {
+        &self.heldout[row.0 as usize].id
+    }
+
+    /// Changes when the program or its seed texts change.
+    pub fn program_digest(&self) -> String {
+        digest_of(&self.program)
+    }
+
+    /// Changes when any row or its order changes.
+    pub fn rows_digest(&self) -> String {
+        digest_of(&(&self.train, &self.heldout))
+    }
+}

@@ -1,0 +1,134 @@
+//! Scores with their uncertainty: a mean is never shown without how many rows it rests on.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// A mean over rows, with its standard error and 95 % interval.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Score {
+    pub mean: f64,
+    pub n: u32,
+    /// Unknown for fewer than two rows.
+    pub standard_error: Option<f64>,
+    pub low: Option<f64>,
+    pub high: Option<f64>,
+}
+
+/// A paired difference on the same rows, with its 95 % interval.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Gain {
+    pub difference: f64,
+    pub n: u32,
+    pub low: Option<f64>,
+    pub high: Option<f64>,
+    /// Rows on which the candidate is better, worse and equal.
+    pub wins: u32,
+    pub losses: u32,
+    pub ties: u32,
+}
+
+/// A candidate against another one on the rows that both have scores for.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Comparison {
+    pub rows: u32,
+    /// Difference on the deciding objective, positive when the candidate is better.
+    pub primary_delta: f64,
+    pub candidate_score: f64,
+    pub incumbent_score: f64,
+    /// Differences by objective, positive when the candidate is better.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub objective_deltas: BTreeMap<String, f64>,
+}
+
+impl Score {
+    /// `None` without rows.
+    pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
+        let values: Vec<f64> = values.into_iter().collect();
+        let moments = Moments::of(&values)?;
+        let binary = values.iter().all(|value| *value == 0.0 || *value == 1.0);
+        let interval = if binary { Some(wilson(moments.mean, moments.n)) } else { moments.interval() };
+        Some(Self {
+            mean: moments.mean,
+            n: moments.n,
+            standard_error: moments.standard_error,
+            low: interval.map(|(low, _)| low),
+            high: interval.map(|(_, high)| high),
+        })
+    }
+}
+
+impl Gain {
+    /// `None` without rows. Pairs are (candidate, other), larger is better.
+    pub fn of(pairs: impl IntoIterator<Item = (f64, f64)>) -> Option<Self> {
+        let differences: Vec<f64> = pairs.into_iter().map(|(candidate, other)| candidate - other).collect();
+        let moments = Moments::of(&differences)?;
+        let interval = moments.interval();
+        let count = |keep: fn(&f64) -> bool| differences.iter().filter(|value| keep(value)).count() as u32;
+        Some(Self {
+            difference: moments.mean,
+            n: moments.n,
+            low: interval.map(|(low, _)| low),
+            high: interval.map(|(_, high)| high),
+            wins: count(|value| *value > 0.0),
+            losses: count(|value| *value < 0.0),
+            ties: count(|value| *value == 0.0),
+        })
+    }
+}
+
+struct Moments {
+    mean: f64,
+    n: u32,
+    standard_error: Option<f64>,
+}
+
+impl Moments {
+    fn of(values: &[f64]) -> Option<Self> {
+        if values.is_empty() {
+            return None;
+        }
+        let n = values.len() as f64;
+        let mean = values.iter().sum::<f64>() / n;
+        let standard_error = (values.len() > 1).then(|| {
+            let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
+            (squares / (n - 1.0) / n).sqrt()
+        });
+        Some(Self { mean, n: values.len() as u32, standard_error })
+    }
+
+    fn interval(&self) -> Option<(f64, f64)> {
+        let half = student_t(self.n - 1) * self.standard_error?;
+        Some((self.mean - half, self.mean + half))
+    }
+}
+
+/// The 97.5 % point of Student's t, by the Cornish-Fisher expansion; exact values for the first degrees of freedom,
+/// where the expansion is poor.
+fn student_t(degrees: u32) -> f64 {
+    const Z: f64 = 1.959_963_984_540_054;
+    match degrees {
+        0 => f64::INFINITY,
+        1 => 12.706_204_736,
+        2 => 4.302_652_73,
+        3 => 3.182_446_305,
+        _ => {
+            let d = f64::from(degrees);
+            let z3 = Z.powi(3);
+            let z5 = Z.powi(5);
+            let z7 = Z.powi(7);
+            Z + (z3 + Z) / (4.0 * d)
+                + (5.0 * z5 + 16.0 * z3 + 3.0 * Z) / (96.0 * d * d)
+                + (3.0 * z7 + 19.0 * z5 + 17.0 * z3 - 15.0 * Z) / (384.0 * d.powi(3))
+        }
+    }
+}
+
+/// Wilson's interval of a share, which stays inside 0..1 and does not collapse at its ends.
+fn wilson(share: f64, n: u32) -> (f64, f64) {
+    const Z2: f64 = 3.841_458_820_694_124;
+    let n = f64::from(n);
+    let centre = (share + Z2 / (2.0 * n)) / (1.0 + Z2 / n);
+    let half = (Z2 * (share * (1.0 - share) / n + Z2 / (4.0 * n * n))).sqrt() / (1.0 + Z2 / n);
+    ((centre - half).max(0.0), (centre + half).min(1.0))
+}
