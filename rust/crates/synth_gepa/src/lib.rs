@@ -1,1 +1,31 @@
-//! GEPA as a pure function.
+//! GEPA as a pure function: observations in, events out, state rebuilt from events alone.
+//!
+//! Nothing here sees a clock, a file, a socket or a thread; every random choice comes from the run's seed.
+
+mod acceptance;
+mod decide;
+mod decide_answer;
+mod decide_evaluation;
+mod decide_generation;
+mod decide_heldout;
+mod decide_stop;
+mod engine;
+mod evolve;
+mod frontier;
+mod leakage;
+mod merge;
+mod minibatch;
+mod proposal;
+mod random;
+mod select;
+mod settings;
+mod state;
+
+pub use engine::GepaEngine;
+pub use frontier::{Effect, Frontier};
+pub use leakage::{Leak, find as find_leak};
+pub use minibatch::Draw;
+pub use proposal::Sound;
+pub use random::{Stream, stream};
+pub use settings::Settings;
+pub use state::State;

@@ -8,7 +8,9 @@ use super::answer::{Answer, Observation};
 use super::command::Command;
 use super::error::OptimizerError;
 use super::event::Event;
+use super::event_fields::{RunStarted, StateTransitioned};
 use super::ids::RequestId;
+use super::lifecycle::{Lifecycle, RunState, RunTrigger};
 
 /// A pure optimizer.
 ///
@@ -70,9 +72,17 @@ impl<'e, E: Engine> Session<'e, E> {
         &self.state
     }
 
-    /// Applies an event that the platform wrote itself.
-    pub fn record(&mut self, event: &Event) {
-        self.engine.evolve(&mut self.state, event);
+    /// The first events of a run, before anything outside has been asked.
+    pub fn open(&mut self, run: RunStarted) -> Vec<Event> {
+        let (from, trigger) = (RunState::INITIAL, RunTrigger::RunStarted);
+        let mut events = vec![Event::RunStarted(run)];
+        if let Ok(to) = from.next(trigger) {
+            events.push(Event::StateTransitioned(StateTransitioned { from, to, trigger }));
+        }
+        for event in &events {
+            self.engine.evolve(&mut self.state, event);
+        }
+        events
     }
 
     /// One observation that is not an answer, and everything that follows from it.

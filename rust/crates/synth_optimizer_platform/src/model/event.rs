@@ -78,6 +78,8 @@ events! {
     MinibatchEvaluated(EvaluationCompleted) = "candidate.minibatch_evaluated", volatile [];
     /// A candidate has its train score.
     FullTrainEvaluated(EvaluationCompleted) = "candidate.full_train_evaluated", volatile [];
+    /// A candidate won its screening and is worth a full evaluation.
+    CandidatePromoted(CandidateDecided) = "candidate.promoted", volatile [];
     /// A candidate is accepted.
     CandidateAccepted(CandidateDecided) = "candidate.accepted", volatile [];
     /// A candidate lost a comparison.

@@ -323,7 +323,7 @@ pub struct GenerationCompleted {
     pub registered: u32,
     pub accepted: u32,
     pub best_candidate_id: CandidateId,
-    pub best_train_score: Score,
+    pub best_train_score: Option<Score>,
     pub frontier_size: u32,
     pub candidates: u32,
 }

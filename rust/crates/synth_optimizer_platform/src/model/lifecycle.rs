@@ -247,5 +247,6 @@ lifecycle! {
         FullTrainEvaluated + Accept => Accepted;
         FullTrainEvaluated + FullTrainLost => RejectedFullTrain;
         FullTrainEvaluated + BudgetRefused => DeferredBudget;
+        FullTrainEvaluated + TooManyFailures => DeferredFailures;
     }
 }

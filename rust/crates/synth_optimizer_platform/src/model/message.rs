@@ -31,6 +31,7 @@ pub fn message(event: &Event) -> String {
         Event::MinibatchEvaluated(done) => evaluated("screened", done),
         Event::FullTrainEvaluated(done) => evaluated("fully evaluated", done),
         Event::HeldoutCompleted(done) => evaluated("measured on held-out rows", done),
+        Event::CandidatePromoted(decision) => decided("promoted", decision),
         Event::CandidateAccepted(decision) => decided("accepted", decision),
         Event::CandidateRejected(decision) => decided("rejected", decision),
         Event::CandidateDeferred(decision) => decided("deferred", decision),
@@ -75,7 +76,7 @@ pub fn message(event: &Event) -> String {
             done.generation,
             done.accepted,
             done.registered,
-            number(done.best_train_score.mean)
+            done.best_train_score.map_or("unknown".to_owned(), |score| number(score.mean))
         ),
         Event::BudgetRefused(refused) => format!(
             "{} left of {}, {} wanted for {}",

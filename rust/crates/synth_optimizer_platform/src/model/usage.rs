@@ -13,7 +13,7 @@ impl NanoUsd {
     /// Rounds up: a limit must never be passed by rounding. Negative and non-finite amounts are not money.
     pub fn from_usd(usd: f64) -> Option<Self> {
         const DUST: f64 = 1e-6;
-        if !usd.is_finite() || usd < 0.0 || usd > 9e9 {
+        if !usd.is_finite() || !(0.0..=9e9).contains(&usd) {
             return None;
         }
         let nano = usd * 1e9;

@@ -1,0 +1,118 @@
+//! Whether a candidate counts as better than another one, and why.
+
+use std::collections::BTreeMap;
+
+use synth_optimizer_platform::config::gepa::AcceptanceCriterion;
+use synth_optimizer_platform::model::ids::TrainRow;
+use synth_optimizer_platform::model::score::Comparison;
+
+use crate::settings::Settings;
+use crate::state::Candidate;
+
+/// A judgement with its stable reason.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Verdict {
+    pub accepted: bool,
+    pub reason: &'static str,
+}
+
+/// Compares two candidates on the rows that both have scores for; `None` without any.
+pub(crate) fn compare(
+    settings: &Settings,
+    candidate: &Candidate,
+    incumbent: &Candidate,
+    rows: &[TrainRow],
+) -> Option<Comparison> {
+    let shared: Vec<TrainRow> = rows
+        .iter()
+        .copied()
+        .filter(|row| {
+            let scored = |side: &Candidate| side.train.iter().all(|scores| scores.contains_key(row));
+            scored(candidate) && scored(incumbent)
+        })
+        .collect();
+    if shared.is_empty() {
+        return None;
+    }
+    let mean = |side: &Candidate, objective: usize| {
+        shared.iter().filter_map(|row| side.train[objective].get(row)).sum::<f64>() / shared.len() as f64
+    };
+    let delta = |objective: usize| {
+        settings.oriented(objective, mean(candidate, objective))
+            - settings.oriented(objective, mean(incumbent, objective))
+    };
+    let objective_deltas = if settings.objectives.len() > 1 {
+        settings
+            .objectives
+            .iter()
+            .enumerate()
+            .map(|(index, objective)| (objective.name.clone(), delta(index)))
+            .collect()
+    } else {
+        BTreeMap::new()
+    };
+    Some(Comparison {
+        rows: shared.len() as u32,
+        primary_delta: delta(0),
+        candidate_score: mean(candidate, 0),
+        incumbent_score: mean(incumbent, 0),
+        objective_deltas,
+    })
+}
+
+/// Judges a comparison.
+pub(crate) fn judge(settings: &Settings, criterion: AcceptanceCriterion, margin: f64, found: &Comparison) -> Verdict {
+    let yes = |reason| Verdict { accepted: true, reason };
+    let no = |reason| Verdict { accepted: false, reason };
+    if found.primary_delta > margin + f64::EPSILON {
+        // Even a better candidate must not pay for it with an objective that is to be protected.
+        return match criterion {
+            AcceptanceCriterion::ProtectedObjectiveGuard if !protected(settings, found) => {
+                no("protected_objective_lost")
+            }
+            AcceptanceCriterion::PrimaryImprovement
+            | AcceptanceCriterion::ImprovementOrEqual
+            | AcceptanceCriterion::PrimaryOrObjective
+            | AcceptanceCriterion::AnyObjectiveImproved
+            | AcceptanceCriterion::ProtectedObjectiveGuard => yes("primary_improved"),
+        };
+    }
+    match criterion {
+        AcceptanceCriterion::PrimaryImprovement => no("primary_not_improved"),
+        AcceptanceCriterion::ImprovementOrEqual if found.primary_delta >= -margin - f64::EPSILON => {
+            yes("primary_not_worse")
+        }
+        AcceptanceCriterion::ImprovementOrEqual => no("primary_worse"),
+        AcceptanceCriterion::AnyObjectiveImproved if improved(settings, found) => yes("objective_improved"),
+        AcceptanceCriterion::AnyObjectiveImproved => no("no_objective_improved"),
+        AcceptanceCriterion::PrimaryOrObjective | AcceptanceCriterion::ProtectedObjectiveGuard => {
+            match (improved(settings, found), protected(settings, found)) {
+                (true, true) => yes("objective_improved"),
+                (true, false) => no("protected_objective_lost"),
+                (false, _) => no("no_objective_improved"),
+            }
+        }
+    }
+}
+
+fn deltas<'a>(settings: &'a Settings, found: &'a Comparison) -> impl Iterator<Item = (&'a str, f64)> {
+    settings.objectives.iter().enumerate().map(|(index, objective)| {
+        let delta = found.objective_deltas.get(&objective.name).copied();
+        (objective.name.as_str(), delta.unwrap_or(if index == 0 { found.primary_delta } else { 0.0 }))
+    })
+}
+
+fn improved(settings: &Settings, found: &Comparison) -> bool {
+    let least = settings.gepa.objective_acceptance.min_objective_delta;
+    deltas(settings, found).any(|(_, delta)| delta > 0.0 && delta >= least - f64::EPSILON)
+}
+
+fn protected(settings: &Settings, found: &Comparison) -> bool {
+    let acceptance = &settings.gepa.objective_acceptance;
+    let guarded = |name: &str| {
+        acceptance.protected_objectives.is_empty() || acceptance.protected_objectives.iter().any(|guard| guard == name)
+    };
+    deltas(settings, found)
+        .filter(|(name, _)| guarded(name))
+        .all(|(_, delta)| delta >= -acceptance.objective_regression_tolerance - f64::EPSILON)
+}

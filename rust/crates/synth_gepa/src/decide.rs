@@ -1,0 +1,182 @@
+//! What happens next: one small step per call, so that every event is derived from a state that is in the log.
+
+use synth_optimizer_platform::model::answer::Observation;
+use synth_optimizer_platform::model::error::OptimizerError;
+use synth_optimizer_platform::model::event::Event;
+use synth_optimizer_platform::model::event_fields::{
+    CandidateDecided, CandidateRegistered, ClockObserved, ObjectiveSetDeclared, Operation, ProgramLoaded, Reason,
+    RolloutsRequested, RowsLoaded, Stage, StateTransitioned,
+};
+use synth_optimizer_platform::model::ids::{CandidateId, RequestId, RowId};
+use synth_optimizer_platform::model::lifecycle::{CandidateStatus, Lifecycle, RunState, RunTrigger};
+
+use crate::engine::GepaEngine;
+use crate::state::{Candidate, Phase, State};
+
+/// How often the clock is written down, at most, while a time limit is set.
+const CLOCK_RESOLUTION_MILLIS: u64 = 1000;
+
+impl GepaEngine {
+    pub(crate) fn next_events(&self, state: &State, observation: &Observation) -> Result<Vec<Event>, OptimizerError> {
+        if state.phase == Phase::Over {
+            return Ok(Vec::new());
+        }
+        match observation {
+            Observation::Begin => Ok(self.begin(state)),
+            Observation::Advance => Ok(self.advance(state)),
+            Observation::Answer { request, answer } => self.answered(state, *request, answer),
+            Observation::Clock { elapsed_millis } => Ok(self.clock(state, *elapsed_millis)),
+            Observation::StopRequested { reason } => Ok(self.stop_requested(state, reason)),
+            Observation::CancelRequested { reason } if state.cancel.is_none() => {
+                Ok(vec![Event::CancelRequested(Reason { reason: reason.clone() })])
+            }
+            Observation::CancelRequested { .. } => Ok(Vec::new()),
+        }
+    }
+
+    /// What was loaded, what is measured, and the seed.
+    fn begin(&self, state: &State) -> Vec<Event> {
+        if state.phase != Phase::New {
+            return Vec::new();
+        }
+        let (inputs, program) = (&self.inputs, &self.inputs.program);
+        let mut events = vec![
+            Event::ProgramLoaded(ProgramLoaded {
+                program_id: program.program_id.clone(),
+                program_digest: inputs.program_digest(),
+                mutable_fields: program.modules.iter().map(|module| module.field.clone()).collect(),
+                target_fields: program.targets.clone(),
+            }),
+            Event::RowsLoaded(RowsLoaded {
+                train_rows: inputs.train.len() as u32,
+                heldout_rows: inputs.heldout.len() as u32,
+                pareto_pool: inputs.pareto_pool.len() as u32,
+                minibatch_pool: inputs.minibatch_pool.len() as u32,
+                reflection_pool: inputs.reflection_pool.len() as u32,
+                heldout_pool: inputs.heldout_pool.len() as u32,
+                rows_digest: inputs.rows_digest(),
+            }),
+            Event::ObjectiveSetDeclared(ObjectiveSetDeclared {
+                selection_objective: self.settings.objectives[0].name.clone(),
+                frontier_type: self.settings.gepa.frontier_type,
+                objectives: self.settings.objectives.clone(),
+            }),
+        ];
+        events.extend(path(state.run, &[RunTrigger::ContainerReady]));
+        events.push(Event::CandidateRegistered(CandidateRegistered {
+            candidate_id: CandidateId::of(&self.settings.candidate_id_prefix, &program.seed),
+            operation: Operation::Seed,
+            parent_ids: Vec::new(),
+            generation: None,
+            payload: program.seed.clone(),
+            changed_fields: Vec::new(),
+            rationale: String::new(),
+        }));
+        events
+    }
+
+    /// The next step that is possible without anything new from outside.
+    fn advance(&self, state: &State) -> Vec<Event> {
+        if !state.unsettled {
+            return Vec::new();
+        }
+        let steps = [
+            Self::follow_rollouts,
+            Self::finish_cancel,
+            Self::judge_finished,
+            Self::watch_failures,
+            Self::evaluate_seed,
+            Self::watch_score,
+            Self::move_generations,
+            Self::start_generation,
+            Self::settle_run_state,
+            Self::measure_heldout,
+            Self::finish,
+        ];
+        steps.iter().map(|step| step(self, state)).find(|events| !events.is_empty()).unwrap_or_default()
+    }
+
+    /// The run state follows the rollouts: into `rollout_running` with the first, into `evaluating` after the last.
+    fn follow_rollouts(&self, state: &State) -> Vec<Event> {
+        let hops: &[RunTrigger] = match (state.run, state.rollouts_outstanding > 0) {
+            (RunState::Evaluating, true) => {
+                &[RunTrigger::EvaluationFinished, RunTrigger::RolloutsQueued, RunTrigger::RolloutsStarted]
+            }
+            (RunState::Ready | RunState::Proposing, true) => &[RunTrigger::RolloutsQueued, RunTrigger::RolloutsStarted],
+            (RunState::RolloutRunning, false) => &[RunTrigger::RolloutsFinished],
+            _ => &[],
+        };
+        path(state.run, hops)
+    }
+
+    /// When nothing else is to be decided, the run is proposing or ready.
+    fn settle_run_state(&self, state: &State) -> Vec<Event> {
+        let proposing = state.proposals_outstanding() > 0;
+        let hops: &[RunTrigger] = match (state.run, proposing) {
+            (RunState::Evaluating, false) => &[RunTrigger::EvaluationFinished],
+            (RunState::Evaluating, true) => &[RunTrigger::EvaluationFinished, RunTrigger::ProposerStarted],
+            (RunState::Ready, true) => &[RunTrigger::ProposerStarted],
+            (RunState::Proposing, false) => &[RunTrigger::ProposerFinished],
+            _ => &[],
+        };
+        path(state.run, hops)
+    }
+
+    fn evaluate_seed(&self, state: &State) -> Vec<Event> {
+        let waiting = state.phase == Phase::Seed && state.stop.is_none() && state.cancel.is_none();
+        let unasked = |seed: &&Candidate| seed.status == CandidateStatus::Registered && seed.evaluation.is_none();
+        let Some(seed) = state.candidates.first().filter(unasked).filter(|_| waiting) else { return Vec::new() };
+        let rows = self.train_ids(&self.inputs.pareto_pool);
+        let (fits, refused) = state.budget.how_many(&self.settings.train_rollout, rows.len() as u64);
+        match refused {
+            Some(refused) if fits < rows.len() as u64 => self.out_of_budget(&refused, "the evaluation of the seed"),
+            _ => vec![self.request_rollouts(state, &seed.id, Stage::SeedFullTrain, None, rows)],
+        }
+    }
+
+    fn clock(&self, state: &State, elapsed_millis: u64) -> Vec<Event> {
+        let Some(deadline) = self.settings.search_deadline_millis else { return Vec::new() };
+        let before = state.budget.elapsed_millis();
+        let due =
+            elapsed_millis >= before + CLOCK_RESOLUTION_MILLIS || (before < deadline && elapsed_millis >= deadline);
+        if due { vec![Event::ClockObserved(ClockObserved { elapsed_millis })] } else { Vec::new() }
+    }
+
+    pub(crate) fn request_rollouts(
+        &self,
+        state: &State,
+        candidate_id: &CandidateId,
+        stage: Stage,
+        generation: Option<u32>,
+        row_ids: Vec<RowId>,
+    ) -> Event {
+        let first_request = RequestId(state.next_request);
+        Event::RolloutsRequested(RolloutsRequested {
+            first_request,
+            evaluation: first_request,
+            candidate_id: candidate_id.clone(),
+            stage,
+            generation,
+            row_ids,
+            attempt: 1,
+            replicate: 0,
+        })
+    }
+}
+
+/// The events of a walk through the lifecycle of the run.
+pub(crate) fn path(from: RunState, triggers: &[RunTrigger]) -> Vec<Event> {
+    let mut at = from;
+    let mut events = Vec::new();
+    for trigger in triggers {
+        let Ok(to) = at.next(*trigger) else { break };
+        events.push(Event::StateTransitioned(StateTransitioned { from: at, to, trigger: *trigger }));
+        at = to;
+    }
+    events
+}
+
+/// A decision about a candidate.
+pub(crate) fn decided(candidate_id: &CandidateId, stage: Stage, reason: &str) -> CandidateDecided {
+    CandidateDecided { candidate_id: candidate_id.clone(), stage, reason: reason.to_owned(), comparison: None }
+}

@@ -1,0 +1,208 @@
+//! Finished evaluations are written down, and candidates are screened, judged and added to the frontier.
+
+use synth_optimizer_platform::config::gepa::AcceptanceCriterion;
+use synth_optimizer_platform::model::event::Event;
+use synth_optimizer_platform::model::event_fields::{
+    CandidateDecided, EvaluationCompleted, FrontierUpdated, Operation, Stage,
+};
+use synth_optimizer_platform::model::ids::{RequestId, TrainRow};
+use synth_optimizer_platform::model::lifecycle::{CandidateStatus, CandidateTrigger};
+use synth_optimizer_platform::model::score::{Comparison, Score};
+
+use crate::acceptance::{Verdict, compare, judge};
+use crate::decide::decided;
+use crate::engine::GepaEngine;
+use crate::random::stream;
+use crate::state::{Candidate, Generation, State};
+
+impl GepaEngine {
+    /// The oldest evaluation whose answers are all in.
+    pub(crate) fn judge_finished(&self, state: &State) -> Vec<Event> {
+        let Some(id) = state.finished.front() else { return Vec::new() };
+        let Some(evaluation) = state.evaluations.get(id) else { return Vec::new() };
+        let candidate = state.candidate(evaluation.candidate);
+        let generation = evaluation.generation.and_then(|number| state.generations.get(&number));
+        let gate = generation.map_or(&[][..], |generation| &generation.gate);
+        let score = match evaluation.stage {
+            Stage::Heldout => Score::of(candidate.heldout.values().copied()),
+            Stage::SeedFullTrain | Stage::CandidateFullTrain => self.train_score(candidate),
+            Stage::ParentMinibatchReference | Stage::CandidateMinibatch => score_on(candidate, gate),
+        };
+        let done = EvaluationCompleted {
+            evaluation: *id,
+            candidate_id: candidate.id.clone(),
+            generation: evaluation.generation,
+            rows: evaluation.rows,
+            failed: evaluation.failed,
+            score,
+        };
+        vec![match evaluation.stage {
+            Stage::SeedFullTrain => Event::SeedEvaluated(done),
+            Stage::ParentMinibatchReference => Event::ReferenceCompleted(done),
+            Stage::CandidateMinibatch => Event::MinibatchEvaluated(done),
+            Stage::CandidateFullTrain => Event::FullTrainEvaluated(done),
+            Stage::Heldout => Event::HeldoutCompleted(done),
+        }]
+    }
+
+    /// The next step of a candidate that is not decided.
+    pub(crate) fn move_candidate(&self, state: &State, index: u32, generation: &Generation) -> Vec<Event> {
+        let candidate = state.candidate(index);
+        if candidate.evaluation.is_some() {
+            return Vec::new();
+        }
+        match candidate.status {
+            CandidateStatus::Registered => self.screen(state, candidate, generation),
+            CandidateStatus::MinibatchEvaluated if candidate.promoted => self.evaluate(state, candidate),
+            CandidateStatus::MinibatchEvaluated => self.judge_screening(state, candidate, generation),
+            CandidateStatus::FullTrainEvaluated => self.judge_candidate(state, index),
+            CandidateStatus::RejectedMinibatch
+            | CandidateStatus::Accepted
+            | CandidateStatus::RejectedFullTrain
+            | CandidateStatus::DeferredBudget
+            | CandidateStatus::DeferredFailures
+            | CandidateStatus::DeferredStop => Vec::new(),
+        }
+    }
+
+    /// The verdict on the seed or on a fully evaluated candidate.
+    pub(crate) fn judge_candidate(&self, state: &State, index: u32) -> Vec<Event> {
+        let candidate = state.candidate(index);
+        let stage = match candidate.operation {
+            Operation::Seed => Stage::SeedFullTrain,
+            Operation::Mutate | Operation::Merge => Stage::CandidateFullTrain,
+        };
+        if candidate.failed_share > self.settings.gepa.rollout_failure_rate_tolerance {
+            return defer(candidate, stage, CandidateTrigger::TooManyFailures);
+        }
+        if self.coverage(candidate) < self.settings.gepa.min_full_coverage {
+            return defer(candidate, stage, CandidateTrigger::BudgetRefused);
+        }
+        let (verdict, comparison) = match state.best.map(|best| state.candidate(best)) {
+            None => (Verdict { accepted: true, reason: "seed" }, None),
+            Some(best) => match compare(&self.settings, candidate, best, &self.inputs.pareto_pool) {
+                None => return defer(candidate, stage, CandidateTrigger::TooManyFailures),
+                Some(found) => {
+                    let criterion = self.settings.gepa.acceptance_criterion;
+                    (judge(&self.settings, criterion, 0.0, &found), Some(found))
+                }
+            },
+        };
+        let decision = CandidateDecided { comparison, ..decided(&candidate.id, stage, verdict.reason) };
+        let effect = state.frontier.effect(&self.cell_values(state, index));
+        let update = FrontierUpdated {
+            candidate_id: candidate.id.clone(),
+            cells_won: effect.cells_won,
+            joined: effect.cells_won > 0,
+            left: effect.left.iter().map(|place| state.candidate(state.pool[*place as usize]).id.clone()).collect(),
+            size: effect.size,
+        };
+        vec![
+            if verdict.accepted { Event::CandidateAccepted(decision) } else { Event::CandidateRejected(decision) },
+            Event::FrontierUpdated(update),
+        ]
+    }
+
+    /// Asks for the rollouts of the screening that are not there yet.
+    fn screen(&self, state: &State, candidate: &Candidate, generation: &Generation) -> Vec<Event> {
+        let stage = Stage::CandidateMinibatch;
+        if !state.may_request() {
+            return defer(candidate, stage, CandidateTrigger::RunStopped);
+        }
+        let rows = self.train_ids(&generation.gate);
+        let (fits, _) = state.budget.how_many(&self.settings.train_rollout, rows.len() as u64);
+        if fits < rows.len() as u64 {
+            return defer(candidate, stage, CandidateTrigger::BudgetRefused);
+        }
+        vec![self.request_rollouts(state, &candidate.id, stage, candidate.generation, rows)]
+    }
+
+    fn judge_screening(&self, state: &State, candidate: &Candidate, generation: &Generation) -> Vec<Event> {
+        let stage = Stage::CandidateMinibatch;
+        if candidate.failed_share > self.settings.gepa.rollout_failure_rate_tolerance {
+            return defer(candidate, stage, CandidateTrigger::TooManyFailures);
+        }
+        let Some((verdict, found)) = self.screening_verdict(state, candidate, generation) else {
+            return defer(candidate, stage, CandidateTrigger::TooManyFailures);
+        };
+        let comparison = Some(found);
+        let decision = CandidateDecided { comparison, ..decided(&candidate.id, stage, verdict.reason) };
+        vec![if verdict.accepted { Event::CandidatePromoted(decision) } else { Event::CandidateRejected(decision) }]
+    }
+
+    /// A mutation is held against its parent; a merge must not be worse than either parent.
+    fn screening_verdict(
+        &self,
+        state: &State,
+        candidate: &Candidate,
+        generation: &Generation,
+    ) -> Option<(Verdict, Comparison)> {
+        let gepa = &self.settings.gepa;
+        let against = |parent: &u32| compare(&self.settings, candidate, state.candidate(*parent), &generation.gate);
+        match generation.operation {
+            Operation::Seed | Operation::Mutate => {
+                let found = against(generation.parents.first()?)?;
+                let criterion = gepa.minibatch_acceptance_criterion;
+                Some((judge(&self.settings, criterion, gepa.minibatch_accept_margin, &found), found))
+            }
+            Operation::Merge => {
+                let found: Vec<Comparison> = generation.parents.iter().map(against).collect::<Option<_>>()?;
+                let hardest = found.into_iter().min_by(|a, b| a.primary_delta.total_cmp(&b.primary_delta))?;
+                Some((judge(&self.settings, AcceptanceCriterion::ImprovementOrEqual, 0.0, &hardest), hardest))
+            }
+        }
+    }
+
+    /// Asks for the rows of the full evaluation that have no score, or for as many of them as the budget allows.
+    fn evaluate(&self, state: &State, candidate: &Candidate) -> Vec<Event> {
+        let stage = Stage::CandidateFullTrain;
+        if !state.may_request() {
+            return defer(candidate, stage, CandidateTrigger::RunStopped);
+        }
+        let mut missing: Vec<TrainRow> =
+            self.inputs.pareto_pool.iter().copied().filter(|row| candidate.score(*row).is_none()).collect();
+        let (fits, refused) = state.budget.how_many(&self.settings.train_rollout, missing.len() as u64);
+        if fits == 0 && !missing.is_empty() {
+            return defer(candidate, stage, CandidateTrigger::BudgetRefused);
+        }
+        let mut events = Vec::new();
+        if let Some(refused) = refused {
+            // A part of the rows must not be the easy part: take them in random order.
+            let label = state.index_of(&candidate.id).unwrap_or_default();
+            stream(self.settings.seed, "partial", u64::from(label)).shuffle(&mut missing);
+            missing.truncate(fits as usize);
+            missing.sort_unstable();
+            events.push(self.refusal(&refused, "a full evaluation"));
+        }
+        if missing.is_empty() {
+            // The screening has already covered every row.
+            return vec![Event::FullTrainEvaluated(EvaluationCompleted {
+                evaluation: RequestId(state.next_request),
+                candidate_id: candidate.id.clone(),
+                generation: candidate.generation,
+                rows: 0,
+                failed: 0,
+                score: self.train_score(candidate),
+            })];
+        }
+        events.push(self.request_rollouts(state, &candidate.id, stage, candidate.generation, self.train_ids(&missing)));
+        events
+    }
+
+    pub(crate) fn train_score(&self, candidate: &Candidate) -> Option<Score> {
+        score_on(candidate, &self.inputs.pareto_pool)
+    }
+
+    fn coverage(&self, candidate: &Candidate) -> f64 {
+        let pool = &self.inputs.pareto_pool;
+        pool.iter().filter(|row| candidate.score(**row).is_some()).count() as f64 / pool.len() as f64
+    }
+}
+
+fn score_on(candidate: &Candidate, rows: &[TrainRow]) -> Option<Score> {
+    Score::of(rows.iter().filter_map(|row| candidate.score(*row)))
+}
+
+fn defer(candidate: &Candidate, stage: Stage, trigger: CandidateTrigger) -> Vec<Event> {
+    vec![Event::CandidateDeferred(decided(&candidate.id, stage, trigger.word()))]
+}

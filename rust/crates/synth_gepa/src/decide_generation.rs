@@ -1,0 +1,322 @@
+//! Generations: choose parents and rows, measure the parent, ask the proposer, and close when all is decided.
+
+use synth_optimizer_platform::config::gepa::ComponentSelector;
+use synth_optimizer_platform::model::budget::{Amount, Dimension};
+use synth_optimizer_platform::model::event::Event;
+use synth_optimizer_platform::model::event_fields::{
+    CandidateRegistered, GenerationCompleted, GenerationStarted, MinibatchSkipped, Operation, ProposerStarted, Stage,
+};
+use synth_optimizer_platform::model::ids::{CandidateId, RequestId, TrainRow};
+use synth_optimizer_platform::model::lifecycle::{CandidateStatus, Lifecycle as _};
+
+use crate::engine::GepaEngine;
+use crate::merge::MergePlan;
+use crate::minibatch::Draw;
+use crate::select;
+use crate::state::{Candidate, Generation, Phase, State, Step};
+
+impl GepaEngine {
+    /// The next step of the oldest generation that has one.
+    pub(crate) fn move_generations(&self, state: &State) -> Vec<Event> {
+        if state.cancel.is_some() {
+            return Vec::new();
+        }
+        if state.phase == Phase::Seed {
+            let judged = |seed: &&Candidate| seed.status == CandidateStatus::FullTrainEvaluated;
+            return state.candidates.first().filter(judged).map_or_else(Vec::new, |_| self.judge_seed(state));
+        }
+        for (number, generation) in &state.generations {
+            let events = self.move_generation(state, *number, generation);
+            if !events.is_empty() {
+                return events;
+            }
+        }
+        Vec::new()
+    }
+
+    fn move_generation(&self, state: &State, number: u32, generation: &Generation) -> Vec<Event> {
+        let step = match generation.step {
+            Step::Reference => self.reference(state, number, generation),
+            Step::Propose => self.propose(state, number, generation),
+            Step::Answered if self.wants_repair(state, generation) => vec![self.ask(state, number, generation)],
+            Step::Referencing | Step::Proposing | Step::Answered | Step::Settled => Vec::new(),
+        };
+        if !step.is_empty() {
+            return step;
+        }
+        for index in &generation.candidates {
+            let events = self.move_candidate(state, *index, generation);
+            if !events.is_empty() {
+                return events;
+            }
+        }
+        let settled = matches!(generation.step, Step::Answered | Step::Settled);
+        if settled && self.all_decided(state, generation) {
+            vec![self.completed(state, number, generation)]
+        } else {
+            Vec::new()
+        }
+    }
+
+    /// Measures the parent where the generation needs scores and has none.
+    fn reference(&self, state: &State, number: u32, generation: &Generation) -> Vec<Event> {
+        if !state.may_request() {
+            return self.give_up(state, number, generation, Vec::new());
+        }
+        if generation.operation == Operation::Merge {
+            return self.propose(state, number, generation);
+        }
+        let Some(parent) = generation.parents.first().map(|parent| state.candidate(*parent)) else {
+            return self.give_up(state, number, generation, Vec::new());
+        };
+        let missing = missing_rows(parent, &generation.gate, &generation.evidence);
+        if missing.is_empty() {
+            return self.propose(state, number, generation);
+        }
+        let (fits, refused) = state.budget.how_many(&self.settings.train_rollout, missing.len() as u64);
+        match refused {
+            Some(refused) if fits < missing.len() as u64 => {
+                self.give_up(state, number, generation, vec![self.refusal(&refused, "measuring the parent")])
+            }
+            _ => {
+                let rows = self.train_ids(&missing);
+                vec![self.request_rollouts(state, &parent.id, Stage::ParentMinibatchReference, Some(number), rows)]
+            }
+        }
+    }
+
+    /// Asks the proposer, or registers a merge that needs none.
+    fn propose(&self, state: &State, number: u32, generation: &Generation) -> Vec<Event> {
+        if !state.may_request() {
+            return self.give_up(state, number, generation, Vec::new());
+        }
+        if generation.components.is_empty() {
+            return vec![self.register_merge(state, number, generation)];
+        }
+        if generation.operation == Operation::Mutate
+            && let Some(parent) = generation.parents.first().map(|parent| state.candidate(*parent))
+        {
+            let scored = generation.gate.iter().filter(|row| parent.score(**row).is_some()).count();
+            let lost = 1.0 - scored as f64 / generation.gate.len().max(1) as f64;
+            if lost > self.settings.gepa.rollout_failure_rate_tolerance {
+                return self.give_up(state, number, generation, Vec::new());
+            }
+            if self.is_perfect(state, parent, &generation.gate) {
+                let skipped = self.skipped(parent, state.draws.saturating_sub(1), generation.gate.len());
+                return self.give_up(state, number, generation, vec![skipped]);
+            }
+        }
+        match state.budget.fits(&self.settings.proposal) {
+            Ok(()) => vec![self.ask(state, number, generation)],
+            Err(refused) => self.give_up(state, number, generation, vec![self.refusal(&refused, "a proposal")]),
+        }
+    }
+
+    /// Nothing more comes of this generation: it is over as soon as the candidates that it has are decided.
+    fn give_up(&self, state: &State, number: u32, generation: &Generation, mut why: Vec<Event>) -> Vec<Event> {
+        if !self.all_decided(state, generation) {
+            return Vec::new();
+        }
+        why.push(self.completed(state, number, generation));
+        why
+    }
+
+    fn all_decided(&self, state: &State, generation: &Generation) -> bool {
+        generation.candidates.iter().all(|index| state.candidate(*index).status.is_final())
+    }
+
+    fn wants_repair(&self, state: &State, generation: &Generation) -> bool {
+        !generation.problems.is_empty()
+            && generation.repairs < self.settings.max_repairs
+            && state.may_request()
+            && state.budget.fits(&self.settings.proposal).is_ok()
+    }
+
+    fn ask(&self, state: &State, number: u32, generation: &Generation) -> Event {
+        let wanted = match generation.operation {
+            Operation::Merge => 1,
+            Operation::Seed | Operation::Mutate => self.settings.gepa.proposals_per_generation,
+        };
+        let found = generation.candidates.len() as u32 + generation.duplicates;
+        Event::ProposerStarted(ProposerStarted {
+            request: RequestId(state.next_request),
+            generation: number,
+            attempt: generation.failures + 1,
+            proposal_count: wanted.saturating_sub(found).max(1),
+            carried_failures: state.rejected.iter().cloned().collect(),
+            problems: generation.problems.clone(),
+        })
+    }
+
+    fn register_merge(&self, state: &State, number: u32, generation: &Generation) -> Event {
+        Event::CandidateRegistered(CandidateRegistered {
+            candidate_id: CandidateId::of(&self.settings.candidate_id_prefix, &generation.base),
+            operation: Operation::Merge,
+            parent_ids: generation.parents.iter().map(|parent| state.candidate(*parent).id.clone()).collect(),
+            generation: Some(number),
+            payload: generation.base.clone(),
+            changed_fields: changed(state, generation),
+            rationale: "fields that either parent changed since their common ancestor".to_owned(),
+        })
+    }
+
+    fn completed(&self, state: &State, number: u32, generation: &Generation) -> Event {
+        let best = state.best.map_or_else(|| state.candidate(0), |best| state.candidate(best));
+        Event::GenerationCompleted(GenerationCompleted {
+            generation: number,
+            operation: generation.operation,
+            registered: generation.candidates.len() as u32,
+            accepted: generation.accepted,
+            best_candidate_id: best.id.clone(),
+            best_train_score: self.train_score(best),
+            frontier_size: state.frontier.size(),
+            candidates: state.candidates.len() as u32,
+        })
+    }
+
+    /// Begins a generation if the window, the stop rules and the budget allow it.
+    pub(crate) fn start_generation(&self, state: &State) -> Vec<Event> {
+        let open = state.phase == Phase::Search && state.stop.is_none() && state.cancel.is_none();
+        if !open || state.generations.len() >= self.settings.window {
+            return Vec::new();
+        }
+        if let Some(stop) = self.stop_by_rule(state) {
+            return vec![stop];
+        }
+        if let Some(plan) = self.plan_merge(state) {
+            let proposal = if plan.conflicts.is_empty() { Amount::ZERO } else { self.settings.proposal };
+            let cost = self.settings.train_rollout.times(plan.gate.len() as u64).plus(&proposal);
+            if state.budget.fits(&cost).is_ok() {
+                return vec![self.start_merge(state, plan)];
+            }
+        }
+        let generations = Amount::ZERO.with(Dimension::Generations, 1);
+        if state.budget.fits(&generations).is_err() {
+            return self.stop_at_limit(state, Dimension::Generations, &[]);
+        }
+        self.start_mutation(state)
+    }
+
+    fn start_merge(&self, state: &State, plan: MergePlan) -> Event {
+        let id = |index: u32| state.candidate(index).id.clone();
+        Event::GenerationStarted(GenerationStarted {
+            generation: state.next_generation,
+            operation: Operation::Merge,
+            parent_ids: plan.parents.map(id).to_vec(),
+            ancestor_id: Some(id(plan.ancestor)),
+            selection: None,
+            draw: state.draws,
+            minibatch: self.train_ids(&plan.gate),
+            evidence: self.train_ids(&plan.gate),
+            components: plan.conflicts,
+            base: plan.payload,
+        })
+    }
+
+    fn start_mutation(&self, state: &State) -> Vec<Event> {
+        let mut events = Vec::new();
+        let mut draw = state.draws;
+        let last = draw + u64::from(self.settings.gepa.max_perfect_skips);
+        let (parent, selection, gate) = loop {
+            let Some((parent, selection)) = select::parent(&self.settings, state, draw) else { return Vec::new() };
+            let gate = self.draw("minibatch", &self.inputs.minibatch_pool, draw);
+            if !self.is_perfect(state, state.candidate(parent), &gate) {
+                break (parent, selection, gate);
+            }
+            if draw >= last {
+                // Chance does not find them: take rows on which the best candidate still has something to gain.
+                let Some(best) = state.best else { return Vec::new() };
+                let rows = self.improvable(state, state.candidate(best));
+                if rows.is_empty() {
+                    return vec![self.stop_perfect()];
+                }
+                break (best, selection, rows);
+            }
+            events.push(self.skipped(state.candidate(parent), draw, gate.len()));
+            draw += 1;
+        };
+        let evidence = if self.inputs.reflection_pool == self.inputs.minibatch_pool {
+            gate.clone()
+        } else {
+            self.draw("reflection", &self.inputs.reflection_pool, draw)
+        };
+        let candidate = state.candidate(parent);
+        let rollouts = gate.len() + missing_rows(candidate, &gate, &evidence).len();
+        let cost = self.settings.train_rollout.times(rollouts as u64).plus(&self.settings.proposal);
+        if let Err(refused) = state.budget.fits(&cost) {
+            return self.stop_at_limit(state, refused.dimension, &[self.refusal(&refused, "a generation")]);
+        }
+        events.push(Event::GenerationStarted(GenerationStarted {
+            generation: state.next_generation,
+            operation: Operation::Mutate,
+            parent_ids: vec![candidate.id.clone()],
+            ancestor_id: None,
+            selection: Some(selection),
+            draw,
+            minibatch: self.train_ids(&gate),
+            evidence: self.train_ids(&evidence),
+            components: self.components(candidate),
+            base: candidate.payload.clone(),
+        }));
+        events
+    }
+
+    fn components(&self, parent: &Candidate) -> Vec<String> {
+        let targets = &self.inputs.program.targets;
+        match self.settings.gepa.component_selector {
+            ComponentSelector::All => targets.clone(),
+            ComponentSelector::RoundRobin => vec![targets[parent.component as usize % targets.len()].clone()],
+        }
+    }
+
+    fn draw(&self, label: &str, pool: &[TrainRow], draw: u64) -> Vec<TrainRow> {
+        let size = self.settings.gepa.minibatch_size as usize;
+        let sampler = &self.settings.gepa.batch_sampler;
+        let width = sampler.epoch_width.map_or(size, |width| width as usize);
+        let how = Draw { sampler: sampler.name, seed: self.settings.seed, label, size, width };
+        how.rows(pool, &self.inputs.train, draw)
+    }
+
+    fn skipped(&self, parent: &Candidate, draw: u64, rows: usize) -> Event {
+        Event::MinibatchSkipped(MinibatchSkipped { parent_id: parent.id.clone(), draw, rows: rows as u32 })
+    }
+
+    /// Whether a candidate has nothing to gain on these rows. A row without a score may still gain.
+    fn is_perfect(&self, state: &State, candidate: &Candidate, rows: &[TrainRow]) -> bool {
+        let Some(perfect) = self.perfect(state) else { return false };
+        rows.iter().all(|row| candidate.score(*row).is_some_and(|score| self.settings.oriented(0, score) >= perfect))
+    }
+
+    fn improvable(&self, state: &State, candidate: &Candidate) -> Vec<TrainRow> {
+        let pool = self.inputs.minibatch_pool.iter().copied();
+        pool.filter(|row| !self.is_perfect(state, candidate, &[*row]))
+            .take(self.settings.gepa.minibatch_size as usize)
+            .collect()
+    }
+
+    /// The score that cannot be improved, such that larger is better; `None` if there is no such score.
+    fn perfect(&self, state: &State) -> Option<f64> {
+        let gepa = &self.settings.gepa;
+        if !gepa.skip_perfect_score {
+            return None;
+        }
+        let reward = self.settings.objectives[0].name == crate::settings::REWARD;
+        let assumed = (reward && state.largest_reward <= 1.0).then_some(1.0);
+        gepa.perfect_score.or(assumed).map(|score| self.settings.oriented(0, score))
+    }
+}
+
+fn missing_rows(parent: &Candidate, gate: &[TrainRow], evidence: &[TrainRow]) -> Vec<TrainRow> {
+    let mut rows: Vec<TrainRow> =
+        gate.iter().chain(evidence).copied().filter(|row| parent.score(*row).is_none()).collect();
+    rows.sort_unstable();
+    rows.dedup();
+    rows
+}
+
+/// Fields in which a merge differs from its first parent.
+fn changed(state: &State, generation: &Generation) -> Vec<String> {
+    let first = generation.parents.first().map(|parent| &state.candidate(*parent).payload);
+    let differs = |field: &&String| first.is_none_or(|first| first.get(*field) != generation.base.get(*field));
+    generation.base.keys().filter(differs).cloned().collect()
+}

@@ -1,0 +1,176 @@
+//! The end of a run: held-out rows are measured once, then the result is written down.
+
+use synth_optimizer_platform::config::gepa::DeploymentRule;
+use synth_optimizer_platform::model::budget::{Dimension, Settlement};
+use synth_optimizer_platform::model::event::Event;
+use synth_optimizer_platform::model::event_fields::{
+    Bill, HeldoutChosen, NamedScore, Reason, RolloutCount, RunFinished, Stage, StoppedBy,
+};
+use synth_optimizer_platform::model::ids::{CandidateId, RowId};
+use synth_optimizer_platform::model::lifecycle::RunTrigger;
+use synth_optimizer_platform::model::score::{Gain, Score};
+
+use crate::decide::path;
+use crate::engine::GepaEngine;
+use crate::select::by_score;
+use crate::settings::HELDOUT_HOLD;
+use crate::state::{Phase, State};
+
+impl GepaEngine {
+    /// Chooses who is measured when the search is over, then asks for one candidate after the other.
+    pub(crate) fn measure_heldout(&self, state: &State) -> Vec<Event> {
+        let over = state.stop.as_ref().is_some_and(|stop| stop.failure.is_none())
+            && state.generations.is_empty()
+            && state.cancel.is_none();
+        match state.phase {
+            Phase::Search if over && state.requests.is_empty() => self.choose_measured(state),
+            Phase::Heldout => self.measure_next(state),
+            Phase::New | Phase::Seed | Phase::Search | Phase::Over => Vec::new(),
+        }
+    }
+
+    fn choose_measured(&self, state: &State) -> Vec<Event> {
+        let wanted = self.wanted_measurements(state);
+        let rows = self.inputs.heldout_pool.len() as u32;
+        if rows == 0 {
+            return vec![Event::HeldoutSkipped(Reason { reason: "there are no held-out rows".into() })];
+        }
+        // The hold is released when the evaluation begins, so it counts as available here.
+        let mut budget = state.budget.clone();
+        budget.settle(HELDOUT_HOLD, Settlement::NotSent);
+        let want = wanted.len() as u64 * u64::from(rows);
+        let (fits, _) = budget.how_many(&self.settings.heldout_rollout, want);
+        let whole = (fits / u64::from(rows)) as usize;
+        let ids = |places: &[u32]| places.iter().map(|index| state.candidate(*index).id.clone()).collect::<Vec<_>>();
+        let (measured, left_out) = wanted.split_at(whole.min(wanted.len()));
+        let mut events = Vec::new();
+        if !left_out.is_empty() {
+            events.push(Event::HeldoutPartial(HeldoutChosen { candidate_ids: ids(left_out), rows }));
+        }
+        events.push(if measured.is_empty() {
+            Event::HeldoutSkipped(Reason { reason: "the budget does not reach for one candidate".into() })
+        } else {
+            Event::HeldoutStarted(HeldoutChosen { candidate_ids: ids(measured), rows })
+        });
+        events
+    }
+
+    /// Best first, then the seed, then, where held-out scores decide, everyone else by train score.
+    fn wanted_measurements(&self, state: &State) -> Vec<u32> {
+        let mut wanted: Vec<u32> = state.best.into_iter().collect();
+        if !wanted.contains(&0) {
+            wanted.push(0);
+        }
+        if self.settings.gepa.deployment_rule == DeploymentRule::HeldoutBest {
+            let ranked = by_score(state, (0..state.pool.len() as u32).collect());
+            let others = ranked.into_iter().rev().map(|place| state.pool[place as usize]);
+            let rest: Vec<u32> = others.filter(|index| !wanted.contains(index)).collect();
+            wanted.extend(rest);
+        }
+        wanted
+    }
+
+    fn measure_next(&self, state: &State) -> Vec<Event> {
+        if state.cancel.is_some() {
+            return Vec::new();
+        }
+        let waiting =
+            |index: &&u32| state.candidate(**index).evaluation.is_none() && !state.heldout_done.contains(index);
+        let Some(index) = state.heldout_queue.iter().find(waiting) else { return Vec::new() };
+        let rows: Vec<RowId> =
+            self.inputs.heldout_pool.iter().map(|row| self.inputs.heldout_id(*row).clone()).collect();
+        vec![self.request_rollouts(state, &state.candidate(*index).id, Stage::Heldout, None, rows)]
+    }
+
+    /// Ends the run when nothing is outstanding.
+    pub(crate) fn finish(&self, state: &State) -> Vec<Event> {
+        let Some(stop) = state.stop.as_ref().filter(|_| state.requests.is_empty() && state.cancel.is_none()) else {
+            return Vec::new();
+        };
+        if let Some(failure) = &stop.failure {
+            return if state.generations.is_empty() { self.fail(state, failure) } else { Vec::new() };
+        }
+        if state.phase != Phase::Heldout {
+            return Vec::new();
+        }
+        let mut events = path(state.run, &[RunTrigger::RunCompleted]);
+        events.push(Event::RunFinished(self.result(state, &stop.stopped_by)));
+        events
+    }
+
+    fn result(&self, state: &State, stopped_by: &StoppedBy) -> RunFinished {
+        let returned = self.returned(state);
+        let scores = [("seed", 0), ("best", returned)]
+            .into_iter()
+            .flat_map(|(role, index)| {
+                let candidate = state.candidate(index);
+                let train = self.train_score(candidate).map(|score| ("train", score));
+                let heldout = Score::of(candidate.heldout.values().copied()).map(|score| ("heldout", score));
+                [train, heldout].into_iter().flatten().map(move |(split, score)| NamedScore {
+                    role: role.to_owned(),
+                    split: split.to_owned(),
+                    candidate_id: candidate.id.clone(),
+                    score,
+                })
+            })
+            .collect();
+        let (seed, best) = (&state.candidate(0).heldout, &state.candidate(returned).heldout);
+        let pairs = best.iter().filter_map(|(row, score)| {
+            let other = seed.get(row)?;
+            Some((self.settings.oriented(0, *score), self.settings.oriented(0, *other)))
+        });
+        RunFinished {
+            best_candidate_id: state.candidate(returned).id.clone(),
+            stopped_by: stopped_by.clone(),
+            scores,
+            heldout_gain: if returned == 0 { None } else { Gain::of(pairs) },
+            generations: state.generations_completed,
+            candidates: state.candidates.len() as u32,
+            rollouts: self.rollout_count(state),
+            bill: self.bill(state),
+        }
+    }
+
+    /// The candidate that the run returns.
+    fn returned(&self, state: &State) -> u32 {
+        let best = state.best.unwrap_or(0);
+        match self.settings.gepa.deployment_rule {
+            DeploymentRule::OptimizationSelected => best,
+            DeploymentRule::HeldoutBest => {
+                let mean = |index: &u32| {
+                    Score::of(state.candidate(*index).heldout.values().copied())
+                        .map_or(f64::NEG_INFINITY, |score| self.settings.oriented(0, score.mean))
+                };
+                let train = |index: &u32| state.candidate(*index).pool_score;
+                let measured = state.heldout_queue.iter().copied();
+                measured
+                    .max_by(|a, b| mean(a).total_cmp(&mean(b)).then(train(a).total_cmp(&train(b))).then(a.cmp(b)))
+                    .unwrap_or(best)
+            }
+        }
+    }
+
+    pub(crate) fn best_id(&self, state: &State) -> Option<CandidateId> {
+        state.best.map(|best| state.candidate(best).id.clone())
+    }
+
+    pub(crate) fn rollout_count(&self, state: &State) -> RolloutCount {
+        RolloutCount {
+            train: state.budget.spent(Dimension::TrainRollouts),
+            heldout: state.budget.spent(Dimension::HeldoutRollouts),
+            unknown_outcomes: state.budget.unknown_outcomes(),
+        }
+    }
+
+    pub(crate) fn bill(&self, state: &State) -> Bill {
+        Bill {
+            cost_usd: state.budget.paid_cost(),
+            paid_calls: state.budget.paid_calls(),
+            cached_calls: state.budget.cached_calls(),
+            prompt_tokens: state.budget.paid(Dimension::PromptTokens),
+            completion_tokens: state.budget.paid(Dimension::CompletionTokens),
+            total_tokens: state.budget.paid(Dimension::TotalTokens),
+            elapsed_millis: state.budget.elapsed_millis(),
+        }
+    }
+}

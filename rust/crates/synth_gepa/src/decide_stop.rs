@@ -1,0 +1,186 @@
+//! Stop rules, and everything that ends a run: enough, too much, too broken, or somebody said so.
+
+use synth_optimizer_platform::model::budget::{Dimension, Refused};
+use synth_optimizer_platform::model::error::ErrorCode;
+use synth_optimizer_platform::model::event::Event;
+use synth_optimizer_platform::model::event_fields::{
+    BudgetRefused, CircuitBreakerTripped, Failure, Reason, RunEnded, RunFailed, StopDecided, StopKind, StoppedBy,
+};
+use synth_optimizer_platform::model::lifecycle::RunTrigger;
+
+use crate::decide::path;
+use crate::engine::GepaEngine;
+use crate::state::{Phase, State};
+
+impl GepaEngine {
+    /// Rules that are looked at before a generation begins, in the order in which they are reported.
+    pub(crate) fn stop_by_rule(&self, state: &State) -> Option<Event> {
+        let gepa = &self.settings.gepa;
+        if state.consecutive_invalid >= self.settings.max_consecutive_invalid {
+            let message = format!("{} turns in a row brought no valid proposal", state.consecutive_invalid);
+            let failure = Failure { code: ErrorCode::Proposer, message };
+            let (limit, value) = (self.settings.max_consecutive_invalid, state.consecutive_invalid);
+            return Some(stop(StopKind::ProposerExhausted, Some(limit.into()), Some(value.into()), Some(failure)));
+        }
+        let without = state.generations_without_gain;
+        let most = gepa.no_improvement_generations.filter(|most| without >= *most)?;
+        Some(stop(StopKind::NoImprovement, Some(most.into()), Some(without.into()), None))
+    }
+
+    /// Rules that end the search at once: the score is reached, or time is up.
+    pub(crate) fn watch_score(&self, state: &State) -> Vec<Event> {
+        if state.phase != Phase::Search && state.phase != Phase::Seed || state.stop.is_some() || state.cancel.is_some()
+        {
+            return Vec::new();
+        }
+        let elapsed = state.budget.elapsed_millis();
+        if let Some(deadline) = self.settings.search_deadline_millis.filter(|deadline| elapsed >= *deadline) {
+            let (limit, value) = (deadline as f64 / 1000.0, elapsed as f64 / 1000.0);
+            // Without a seed score there is nothing to return.
+            let failure = (state.phase == Phase::Seed).then(|| Failure {
+                code: ErrorCode::BudgetExceeded,
+                message: "time was up before the seed was evaluated".into(),
+            });
+            return vec![stop(StopKind::MaxTime, Some(limit), Some(value), failure)];
+        }
+        let Some(threshold) = self.settings.gepa.score_threshold_value else { return Vec::new() };
+        let Some(best) = state.best.and_then(|best| self.train_score(state.candidate(best))) else { return Vec::new() };
+        if self.settings.oriented(0, best.mean) < self.settings.oriented(0, threshold) {
+            return Vec::new();
+        }
+        vec![stop(StopKind::ScoreThreshold, Some(threshold), Some(best.mean), None)]
+    }
+
+    /// Ends the run when so many rollouts fail that further ones are money thrown away.
+    pub(crate) fn watch_failures(&self, state: &State) -> Vec<Event> {
+        let rules = &self.settings.gepa.circuit_breaker;
+        if !rules.enabled || state.stop.is_some() || state.cancel.is_some() {
+            return Vec::new();
+        }
+        let looked_at = state.recent_failures.len() as u32;
+        let failures = state.recent_failures.iter().filter(|failed| **failed).count() as u32;
+        let tolerance = self.settings.gepa.rollout_failure_rate_tolerance;
+        if failures < rules.min_failures || f64::from(failures) <= tolerance * f64::from(looked_at) {
+            return Vec::new();
+        }
+        let message = format!("{failures} of the last {looked_at} rollouts failed");
+        let failure = Failure { code: ErrorCode::Container, message };
+        vec![
+            Event::CircuitBreakerTripped(CircuitBreakerTripped { failures, window: looked_at, tolerance }),
+            stop(StopKind::CircuitBreaker, Some(rules.min_failures.into()), Some(failures.into()), Some(failure)),
+        ]
+    }
+
+    pub(crate) fn stop_requested(&self, state: &State, reason: &str) -> Vec<Event> {
+        if state.stop.is_some() || state.cancel.is_some() {
+            return Vec::new();
+        }
+        let stopped_by =
+            StoppedBy { kind: StopKind::External, limit: None, value: None, reason: Some(reason.to_owned()) };
+        vec![
+            Event::StopRequested(Reason { reason: reason.to_owned() }),
+            Event::StopDecided(StopDecided { stopped_by, failure: None }),
+        ]
+    }
+
+    pub(crate) fn stop_perfect(&self) -> Event {
+        stop(StopKind::PerfectScore, None, None, None)
+    }
+
+    /// The search ends at a limit, unless work that is under way may still give something back.
+    pub(crate) fn stop_at_limit(&self, state: &State, dimension: Dimension, before: &[Event]) -> Vec<Event> {
+        if !state.generations.is_empty() && dimension != Dimension::Generations {
+            return Vec::new();
+        }
+        let cap = state.budget.caps().get(dimension).unwrap_or_default() as f64;
+        let spent = state.budget.spent(dimension) as f64;
+        let (limit, value) = match dimension {
+            Dimension::Cost => (cap / 1e9, spent / 1e9),
+            Dimension::WallMillis => (cap / 1e3, spent / 1e3),
+            _ => (cap, spent),
+        };
+        let mut events = before.to_vec();
+        events.push(stop(kind_of(dimension), Some(limit), Some(value), None));
+        events
+    }
+
+    /// The seed cannot be paid for: the run cannot begin.
+    pub(crate) fn out_of_budget(&self, refused: &Refused, purpose: &str) -> Vec<Event> {
+        let message = format!(
+            "{} {} are wanted for {purpose}, {} are left",
+            refused.wanted,
+            refused.dimension.word(),
+            refused.available
+        );
+        let failure = Failure { code: ErrorCode::BudgetExceeded, message };
+        let limit = Some(refused.available as f64);
+        let value = Some(refused.wanted as f64);
+        vec![self.refusal(refused, purpose), stop(kind_of(refused.dimension), limit, value, Some(failure))]
+    }
+
+    /// The seed has no score worth the name: the container does not do its work.
+    pub(crate) fn judge_seed(&self, state: &State) -> Vec<Event> {
+        let events = self.judge_candidate(state, 0);
+        let deferred = events.iter().any(|event| matches!(event, Event::CandidateDeferred(_)));
+        if !deferred || state.stop.as_ref().is_some_and(|stop| stop.failure.is_some()) {
+            return events;
+        }
+        let share = state.candidate(0).failed_share;
+        let failure = Failure {
+            code: ErrorCode::Container,
+            message: format!("{:.0} % of the rollouts of the seed failed", share * 100.0),
+        };
+        let tolerance = self.settings.gepa.rollout_failure_rate_tolerance;
+        let mut all = events;
+        all.push(stop(StopKind::SeedFailed, Some(tolerance), Some(share), Some(failure)));
+        all
+    }
+
+    pub(crate) fn refusal(&self, refused: &Refused, purpose: &str) -> Event {
+        Event::BudgetRefused(BudgetRefused {
+            dimension: refused.dimension,
+            wanted: refused.wanted,
+            available: refused.available,
+            purpose: purpose.to_owned(),
+        })
+    }
+
+    pub(crate) fn finish_cancel(&self, state: &State) -> Vec<Event> {
+        let Some(reason) = state.cancel.as_ref().filter(|_| state.requests.is_empty()) else { return Vec::new() };
+        let mut events = path(state.run, &[RunTrigger::CancelRequested]);
+        events.push(Event::RunCancelled(RunEnded {
+            reason: reason.clone(),
+            best_candidate_id: self.best_id(state),
+            rollouts: self.rollout_count(state),
+            bill: self.bill(state),
+        }));
+        events
+    }
+
+    /// A run that cannot end well ends when the last answer is in.
+    pub(crate) fn fail(&self, state: &State, failure: &Failure) -> Vec<Event> {
+        let mut events = path(state.run, &[RunTrigger::FailureRaised]);
+        events.push(Event::RunFailed(RunFailed {
+            error_code: failure.code,
+            message: failure.message.clone(),
+            best_candidate_id: self.best_id(state),
+            rollouts: self.rollout_count(state),
+            bill: self.bill(state),
+        }));
+        events
+    }
+}
+
+fn stop(kind: StopKind, limit: Option<f64>, value: Option<f64>, failure: Option<Failure>) -> Event {
+    Event::StopDecided(StopDecided { stopped_by: StoppedBy { kind, limit, value, reason: None }, failure })
+}
+
+fn kind_of(dimension: Dimension) -> StopKind {
+    match dimension {
+        Dimension::TrainRollouts | Dimension::HeldoutRollouts | Dimension::TotalRollouts => StopKind::MaxRollouts,
+        Dimension::Cost => StopKind::MaxCost,
+        Dimension::PromptTokens | Dimension::CompletionTokens | Dimension::TotalTokens => StopKind::MaxTokens,
+        Dimension::WallMillis => StopKind::MaxTime,
+        Dimension::Generations => StopKind::MaxGenerations,
+    }
+}

@@ -1,0 +1,489 @@
+//! Applies events to the state. It decides nothing and cannot fail.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use synth_optimizer_platform::config::gepa::FrontierType;
+use synth_optimizer_platform::model::answer::FailureClass;
+use synth_optimizer_platform::model::budget::Settlement;
+use synth_optimizer_platform::model::event::Event;
+use synth_optimizer_platform::model::event_fields::{
+    CandidateDecided, CandidateRegistered, CarriedFailure, EvaluationCompleted, GenerationCompleted, GenerationStarted,
+    HeldoutChosen, Operation, ProposalRejected, ProposerCompleted, ProposerFailed, ProposerStarted, RolloutFailed,
+    RolloutFinished, RolloutsRequested, Stage,
+};
+use synth_optimizer_platform::model::ids::{CandidateId, RequestId, RowId, TrainRow};
+use synth_optimizer_platform::model::lifecycle::{CandidateStatus, CandidateTrigger, Lifecycle, RunState};
+use synth_optimizer_platform::model::usage::Usage;
+
+use crate::engine::GepaEngine;
+use crate::frontier::Frontier;
+use crate::settings::{HELDOUT_HOLD, REWARD};
+use crate::state::{AnyRow, Candidate, Evaluation, Generation, Phase, Request, State, Step, Stop, Work};
+
+impl GepaEngine {
+    pub(crate) fn initial_state(&self) -> State {
+        State {
+            run: RunState::INITIAL,
+            phase: Phase::New,
+            candidates: Vec::new(),
+            known: BTreeMap::new(),
+            pool: Vec::new(),
+            best: None,
+            frontier: Frontier::new(self.cell_count()),
+            budget: self.settings.opening_budget(&self.inputs),
+            next_request: 0,
+            requests: BTreeMap::new(),
+            order: Default::default(),
+            rollouts_outstanding: 0,
+            planned_now: 0,
+            evaluations: BTreeMap::new(),
+            finished: VecDeque::new(),
+            generations: BTreeMap::new(),
+            next_generation: 0,
+            mutations_started: 0,
+            generations_completed: 0,
+            draws: 0,
+            merges_due: 0,
+            merges_built: 0,
+            merges_tried: Default::default(),
+            rejected: VecDeque::new(),
+            consecutive_invalid: 0,
+            generations_without_gain: 0,
+            gained: false,
+            largest_reward: 0.0,
+            recent_failures: VecDeque::new(),
+            stop: None,
+            cancel: None,
+            heldout_queue: Vec::new(),
+            heldout_done: Default::default(),
+            unsettled: true,
+        }
+    }
+
+    pub(crate) fn apply(&self, state: &mut State, event: &Event) {
+        state.unsettled = true;
+        match event {
+            Event::StateTransitioned(change) => state.run = change.to,
+            Event::ObjectiveSetDeclared(_) => state.phase = Phase::Seed,
+            Event::CandidateRegistered(fields) => self.registered(state, fields),
+            Event::RolloutsRequested(fields) => self.rollouts_requested(state, fields),
+            Event::RolloutFinished(fields) => self.rollout_finished(state, fields),
+            Event::RolloutFailed(fields) => self.rollout_failed(state, fields),
+            Event::SeedEvaluated(fields) | Event::FullTrainEvaluated(fields) => {
+                self.evaluated(state, fields, Some(CandidateTrigger::FullTrainDone));
+            }
+            Event::MinibatchEvaluated(fields) => self.evaluated(state, fields, Some(CandidateTrigger::MinibatchDone)),
+            Event::ReferenceCompleted(fields) => {
+                if let Some(generation) = fields.generation.and_then(|index| state.generations.get_mut(&index)) {
+                    generation.step = Step::Propose;
+                }
+                self.evaluated(state, fields, None);
+            }
+            Event::HeldoutCompleted(fields) => {
+                state.heldout_done.extend(state.index_of(&fields.candidate_id));
+                self.evaluated(state, fields, None);
+            }
+            Event::CandidatePromoted(fields) => {
+                if let Some(candidate) = candidate_mut(state, &fields.candidate_id) {
+                    candidate.promoted = true;
+                }
+            }
+            Event::CandidateAccepted(fields) => self.accepted(state, fields),
+            Event::CandidateRejected(fields) => self.rejected(state, fields),
+            Event::CandidateDeferred(fields) => deferred(state, fields),
+            Event::GenerationStarted(fields) => self.generation_started(state, fields),
+            Event::MinibatchSkipped(fields) => state.draws = state.draws.max(fields.draw + 1),
+            Event::ProposerStarted(fields) => self.proposer_started(state, fields),
+            Event::ProposerCompleted(fields) => proposer_completed(state, fields),
+            Event::ProposerFailed(fields) => proposer_failed(state, fields),
+            Event::ProposalRejected(fields) => proposal_rejected(state, fields),
+            Event::DuplicateSkipped(fields) => {
+                if let Some(generation) = state.generations.get_mut(&fields.generation) {
+                    generation.duplicates += 1;
+                }
+            }
+            Event::FrontierUpdated(fields) => {
+                if let Some(index) = state.index_of(&fields.candidate_id) {
+                    self.pooled(state, index);
+                }
+            }
+            Event::GenerationCompleted(fields) => self.generation_completed(state, fields),
+            Event::StopDecided(fields) => {
+                state.stop = Some(Stop { stopped_by: fields.stopped_by.clone(), failure: fields.failure.clone() });
+            }
+            Event::CancelRequested(fields) => state.cancel = Some(fields.reason.clone()),
+            Event::ClockObserved(fields) => state.budget.observe_elapsed(fields.elapsed_millis),
+            Event::HeldoutStarted(fields) => heldout_started(state, fields),
+            Event::HeldoutSkipped(_) => {
+                state.phase = Phase::Heldout;
+                state.budget.settle(HELDOUT_HOLD, Settlement::NotSent);
+            }
+            Event::RunFinished(_) | Event::RunFailed(_) | Event::RunCancelled(_) => {
+                state.phase = Phase::Over;
+                state.budget.settle(HELDOUT_HOLD, Settlement::NotSent);
+            }
+            Event::RunStarted(_)
+            | Event::ProgramLoaded(_)
+            | Event::RowsLoaded(_)
+            | Event::LeakageDetected(_)
+            | Event::BudgetRefused(_)
+            | Event::CircuitBreakerTripped(_)
+            | Event::StopRequested(_)
+            | Event::HeldoutPartial(_) => {}
+        }
+    }
+
+    fn registered(&self, state: &mut State, fields: &CandidateRegistered) {
+        let index = state.candidates.len() as u32;
+        let parents: Vec<u32> = fields.parent_ids.iter().filter_map(|id| state.index_of(id)).collect();
+        let component = parents.iter().map(|parent| state.candidate(*parent).component).max().unwrap_or(0);
+        state.known.insert(fields.candidate_id.clone(), index);
+        state.candidates.push(Candidate {
+            id: fields.candidate_id.clone(),
+            payload: fields.payload.clone(),
+            operation: fields.operation,
+            parents,
+            generation: fields.generation,
+            status: CandidateStatus::INITIAL,
+            train: vec![BTreeMap::new(); self.settings.objectives.len()],
+            heldout: BTreeMap::new(),
+            evaluation: None,
+            promoted: false,
+            place: None,
+            pool_score: 0.0,
+            component,
+            failed_share: 0.0,
+        });
+        if let Some(generation) = fields.generation.and_then(|number| state.generations.get_mut(&number)) {
+            generation.candidates.push(index);
+            if generation.components.is_empty() {
+                generation.step = Step::Settled;
+            }
+        }
+    }
+
+    fn rollouts_requested(&self, state: &mut State, fields: &RolloutsRequested) {
+        let Some(candidate) = state.index_of(&fields.candidate_id) else { return };
+        let count = fields.row_ids.len() as u32;
+        let due = state.planned_now + 1;
+        let unit = self.rollout_amount(fields.stage);
+        for (offset, id) in fields.row_ids.iter().enumerate() {
+            let Some(row) = self.row(fields.stage, id) else { continue };
+            let request = RequestId(fields.first_request.0 + offset as u64);
+            let (evaluation, stage) = (fields.evaluation, fields.stage);
+            let (attempt, replicate) = (fields.attempt, fields.replicate);
+            let work = Work::Rollout { evaluation, candidate, row, stage, attempt, replicate };
+            let granted = state.budget.reserve(request, unit);
+            debug_assert!(granted.is_ok(), "decide asked for more than the budget has");
+            state.requests.insert(request, Request { due, work });
+            state.order.insert((due, request));
+        }
+        state.rollouts_outstanding += count;
+        state.next_request = fields.first_request.0 + u64::from(count);
+        // A retried rollout still counts as remaining in its evaluation.
+        if fields.evaluation != fields.first_request {
+            return;
+        }
+        let (stage, generation) = (fields.stage, fields.generation);
+        let evaluation = Evaluation { candidate, stage, generation, rows: count, remaining: count, failed: 0 };
+        state.evaluations.insert(fields.evaluation, evaluation);
+        state.candidates[candidate as usize].evaluation = Some(fields.evaluation);
+        if stage == Stage::ParentMinibatchReference
+            && let Some(generation) = generation.and_then(|number| state.generations.get_mut(&number))
+        {
+            generation.step = Step::Referencing;
+        }
+    }
+
+    fn rollout_finished(&self, state: &mut State, fields: &RolloutFinished) {
+        let Some(Work::Rollout { evaluation, candidate, row, .. }) = take(state, fields.request) else { return };
+        state.rollouts_outstanding -= 1;
+        state.budget.settle(fields.request, Settlement::Used { usage: fields.usage, billed: !fields.cached });
+        state.largest_reward = state.largest_reward.max(fields.reward);
+        self.remember(state, false);
+        for (index, objective) in self.settings.objectives.iter().enumerate() {
+            let Some(value) = objective_value(fields, &objective.name) else { continue };
+            let scored = &mut state.candidates[candidate as usize];
+            match row {
+                AnyRow::Train(row) => {
+                    scored.train[index].insert(row, value);
+                }
+                AnyRow::Heldout(row) if index == 0 => {
+                    scored.heldout.insert(row, value);
+                }
+                AnyRow::Heldout(_) => {}
+            }
+        }
+        // One more score decides nothing until it is the last of its evaluation.
+        state.unsettled = one_less(state, evaluation, false);
+    }
+
+    fn rollout_failed(&self, state: &mut State, fields: &RolloutFailed) {
+        let Some(Work::Rollout { evaluation, .. }) = take(state, fields.request) else { return };
+        state.rollouts_outstanding -= 1;
+        state.budget.settle(fields.request, settlement(fields.class, fields.usage, fields.cached));
+        if fields.class != FailureClass::Abandoned {
+            self.remember(state, true);
+        }
+        if !fields.retried {
+            one_less(state, evaluation, true);
+        }
+    }
+
+    fn remember(&self, state: &mut State, failed: bool) {
+        state.recent_failures.push_back(failed);
+        if state.recent_failures.len() > self.settings.gepa.circuit_breaker.window as usize {
+            state.recent_failures.pop_front();
+        }
+    }
+
+    fn evaluated(&self, state: &mut State, fields: &EvaluationCompleted, trigger: Option<CandidateTrigger>) {
+        state.finished.retain(|id| *id != fields.evaluation);
+        let asked = state.evaluations.remove(&fields.evaluation);
+        let Some(candidate) = candidate_mut(state, &fields.candidate_id) else { return };
+        candidate.evaluation = None;
+        // Without rollouts of its own an evaluation rests on those of the screening.
+        if let Some(evaluation) = asked {
+            candidate.failed_share = f64::from(evaluation.failed) / f64::from(evaluation.rows.max(1));
+        }
+        if let Some(trigger) = trigger {
+            move_on(candidate, trigger);
+        }
+    }
+
+    fn accepted(&self, state: &mut State, fields: &CandidateDecided) {
+        let Some(index) = state.index_of(&fields.candidate_id) else { return };
+        move_on(&mut state.candidates[index as usize], CandidateTrigger::Accept);
+        let delta = fields.comparison.as_ref().map_or(0.0, |comparison| comparison.primary_delta);
+        if delta >= 0.0 {
+            state.best = Some(index);
+        }
+        if delta > 0.0 {
+            state.gained = true;
+        }
+        if fields.stage == Stage::SeedFullTrain {
+            state.phase = Phase::Search;
+        }
+        let number = state.candidate(index).generation;
+        if let Some(generation) = number.and_then(|number| state.generations.get_mut(&number)) {
+            generation.accepted += 1;
+        }
+    }
+
+    fn rejected(&self, state: &mut State, fields: &CandidateDecided) {
+        if let Some(candidate) = candidate_mut(state, &fields.candidate_id) {
+            let lost = match fields.stage {
+                Stage::CandidateMinibatch => CandidateTrigger::MinibatchLost,
+                Stage::SeedFullTrain | Stage::ParentMinibatchReference | Stage::CandidateFullTrain | Stage::Heldout => {
+                    CandidateTrigger::FullTrainLost
+                }
+            };
+            move_on(candidate, lost);
+        }
+        state
+            .rejected
+            .push_back(CarriedFailure { candidate_id: fields.candidate_id.clone(), reason: fields.reason.clone() });
+        while state.rejected.len() > self.settings.gepa.carry_failures as usize {
+            state.rejected.pop_front();
+        }
+    }
+
+    fn generation_started(&self, state: &mut State, fields: &GenerationStarted) {
+        let rows = |ids: &[RowId]| ids.iter().filter_map(|id| self.train_row(id)).collect::<Vec<TrainRow>>();
+        let parents: Vec<u32> = fields.parent_ids.iter().filter_map(|id| state.index_of(id)).collect();
+        let ancestor = fields.ancestor_id.as_ref().and_then(|id| state.index_of(id));
+        state.draws = state.draws.max(fields.draw + 1);
+        state.next_generation = fields.generation + 1;
+        match fields.operation {
+            Operation::Seed => {}
+            Operation::Mutate => {
+                state.mutations_started += 1;
+                state.budget.count_generation();
+                if let Some(parent) = parents.first() {
+                    state.candidates[*parent as usize].component += 1;
+                }
+            }
+            Operation::Merge => {
+                state.merges_built += 1;
+                state.merges_due = state.merges_due.saturating_sub(1);
+                if let ([first, second], Some(ancestor)) = (parents.as_slice(), ancestor) {
+                    state.merges_tried.insert((*first.min(second), *first.max(second), ancestor));
+                }
+            }
+        }
+        let generation = Generation {
+            operation: fields.operation,
+            parents,
+            ancestor,
+            gate: rows(&fields.minibatch),
+            evidence: rows(&fields.evidence),
+            components: fields.components.clone(),
+            base: fields.base.clone(),
+            step: Step::Reference,
+            failures: 0,
+            repairs: 0,
+            problems: Vec::new(),
+            invalid: 0,
+            duplicates: 0,
+            candidates: Vec::new(),
+            accepted: 0,
+        };
+        state.generations.insert(fields.generation, generation);
+    }
+
+    fn proposer_started(&self, state: &mut State, fields: &ProposerStarted) {
+        let due = state.planned_now + u64::from(self.settings.gepa.pipeline.proposal_latency_ratio);
+        let granted = state.budget.reserve(fields.request, self.settings.proposal);
+        debug_assert!(granted.is_ok(), "decide asked for more than the budget has");
+        let work = Work::Proposal {
+            generation: fields.generation,
+            attempt: fields.attempt,
+            count: fields.proposal_count,
+            carried: fields.carried_failures.clone(),
+            problems: fields.problems.clone(),
+        };
+        state.requests.insert(fields.request, Request { due, work });
+        state.order.insert((due, fields.request));
+        state.next_request = fields.request.0 + 1;
+        if let Some(generation) = state.generations.get_mut(&fields.generation) {
+            generation.repairs += u32::from(generation.step == Step::Answered);
+            generation.step = Step::Proposing;
+        }
+    }
+
+    fn pooled(&self, state: &mut State, index: u32) {
+        let values = self.cell_values(state, index);
+        state.frontier.insert(&values);
+        let place = state.pool.len() as u32;
+        state.pool.push(index);
+        let candidate = &mut state.candidates[index as usize];
+        let scores: Vec<f64> = self.inputs.pareto_pool.iter().filter_map(|row| candidate.score(*row)).collect();
+        candidate.place = Some(place);
+        candidate.pool_score = self.settings.oriented(0, scores.iter().sum::<f64>() / scores.len().max(1) as f64);
+    }
+
+    fn generation_completed(&self, state: &mut State, fields: &GenerationCompleted) {
+        state.generations_completed += 1;
+        let Some(generation) = state.generations.remove(&fields.generation) else { return };
+        let fruitless = generation.candidates.is_empty() && generation.duplicates == 0;
+        if generation.invalid + generation.failures > 0 && fruitless {
+            state.consecutive_invalid += 1;
+        } else {
+            state.consecutive_invalid = 0;
+        }
+        let pooled = generation.candidates.iter().any(|index| state.candidate(*index).place.is_some());
+        if generation.operation == Operation::Mutate && pooled {
+            let left = self.settings.gepa.merge.max_merges.saturating_sub(state.merges_built);
+            state.merges_due = (state.merges_due + 1).min(left);
+        }
+        state.generations_without_gain = if state.gained { 0 } else { state.generations_without_gain + 1 };
+        state.gained = false;
+    }
+
+    /// The value of every frontier cell for a candidate, such that larger is better.
+    pub(crate) fn cell_values(&self, state: &State, index: u32) -> Vec<Option<f64>> {
+        let candidate = state.candidate(index);
+        let pool = &self.inputs.pareto_pool;
+        let at = |objective: usize, row: &TrainRow| {
+            candidate.train[objective].get(row).map(|value| self.settings.oriented(objective, *value))
+        };
+        let objectives = 0..self.settings.objectives.len();
+        match self.settings.gepa.frontier_type {
+            FrontierType::PerExample => pool.iter().map(|row| at(0, row)).collect(),
+            FrontierType::PerObjective => objectives
+                .map(|objective| {
+                    let values: Vec<f64> = pool.iter().filter_map(|row| at(objective, row)).collect();
+                    (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
+                })
+                .collect(),
+            FrontierType::PerExampleObjective => {
+                objectives.flat_map(|objective| pool.iter().map(move |row| at(objective, row))).collect()
+            }
+        }
+    }
+}
+
+/// The value of an objective in a rollout's answer.
+pub(crate) fn objective_value(fields: &RolloutFinished, name: &str) -> Option<f64> {
+    fields.objectives.get(name).copied().or_else(|| (name == REWARD).then_some(fields.reward))
+}
+
+fn candidate_mut<'s>(state: &'s mut State, id: &CandidateId) -> Option<&'s mut Candidate> {
+    let index = state.index_of(id)?;
+    state.candidates.get_mut(index as usize)
+}
+
+fn move_on(candidate: &mut Candidate, trigger: CandidateTrigger) {
+    let next = candidate.status.next(trigger);
+    debug_assert!(next.is_ok(), "{next:?}");
+    if let Ok(status) = next {
+        candidate.status = status;
+    }
+}
+
+/// Takes a request out of the outstanding ones and moves planned time up to it.
+fn take(state: &mut State, id: RequestId) -> Option<Work> {
+    let request = state.requests.remove(&id)?;
+    state.order.remove(&(request.due, id));
+    state.planned_now = state.planned_now.max(request.due);
+    Some(request.work)
+}
+
+/// One answer less to wait for; true when it was the last.
+fn one_less(state: &mut State, id: RequestId, failed: bool) -> bool {
+    let Some(evaluation) = state.evaluations.get_mut(&id) else { return true };
+    evaluation.remaining -= 1;
+    evaluation.failed += u32::from(failed);
+    let last = evaluation.remaining == 0;
+    if last {
+        state.finished.push_back(id);
+    }
+    last
+}
+
+fn settlement(class: FailureClass, usage: Usage, cached: bool) -> Settlement {
+    match class {
+        FailureClass::NotSent => Settlement::NotSent,
+        FailureClass::UnknownOutcome | FailureClass::Abandoned => Settlement::Unknown,
+        FailureClass::Failed | FailureClass::Timeout | FailureClass::Contract | FailureClass::InvalidScore => {
+            Settlement::Used { usage, billed: !cached }
+        }
+    }
+}
+
+fn deferred(state: &mut State, fields: &CandidateDecided) {
+    let Some(candidate) = candidate_mut(state, &fields.candidate_id) else { return };
+    let trigger = CandidateTrigger::from_word(&fields.reason).unwrap_or(CandidateTrigger::RunStopped);
+    move_on(candidate, trigger);
+}
+
+fn proposer_completed(state: &mut State, fields: &ProposerCompleted) {
+    take(state, fields.request);
+    state.budget.settle(fields.request, Settlement::Used { usage: fields.usage, billed: !fields.cached });
+    if let Some(generation) = state.generations.get_mut(&fields.generation) {
+        generation.step = Step::Answered;
+        generation.problems.clear();
+    }
+}
+
+fn proposer_failed(state: &mut State, fields: &ProposerFailed) {
+    take(state, fields.request);
+    state.budget.settle(fields.request, settlement(fields.class, fields.usage, fields.cached));
+    if let Some(generation) = state.generations.get_mut(&fields.generation) {
+        generation.failures += 1;
+        generation.step = if fields.retried { Step::Propose } else { Step::Settled };
+    }
+}
+
+fn proposal_rejected(state: &mut State, fields: &ProposalRejected) {
+    if let Some(generation) = state.generations.get_mut(&fields.generation) {
+        generation.invalid += 1;
+        generation.problems.extend(fields.problems.iter().cloned());
+    }
+}
+
+fn heldout_started(state: &mut State, fields: &HeldoutChosen) {
+    state.phase = Phase::Heldout;
+    state.heldout_queue = fields.candidate_ids.iter().filter_map(|id| state.index_of(id)).collect();
+    state.budget.settle(HELDOUT_HOLD, Settlement::NotSent);
+}

@@ -1,0 +1,153 @@
+//! System-aware merge: two candidates that went different ways from a common ancestor, put together.
+
+use std::collections::BTreeSet;
+
+use synth_optimizer_platform::config::gepa::MergeConflict;
+use synth_optimizer_platform::model::ids::{CandidateId, Payload, TrainRow};
+
+use crate::engine::GepaEngine;
+use crate::random::{Stream, stream};
+use crate::select::undominated;
+use crate::state::State;
+
+/// How often a pair is drawn before there is taken to be nothing to merge.
+const TRIES: u32 = 100;
+
+/// A merge that can be built.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MergePlan {
+    pub parents: [u32; 2],
+    pub ancestor: u32,
+    /// The merged texts; conflicting fields hold the better parent's text.
+    pub payload: Payload,
+    /// Fields that the proposer has to merge.
+    pub conflicts: Vec<String>,
+    /// Rows on which the merge is screened.
+    pub gate: Vec<TrainRow>,
+}
+
+impl GepaEngine {
+    /// Looks for a merge that has not been tried.
+    pub fn plan_merge(&self, state: &State) -> Option<MergePlan> {
+        let rules = &self.settings.gepa.merge;
+        if !rules.enabled || state.merges_due == 0 || state.merges_built >= rules.max_merges {
+            return None;
+        }
+        let places = undominated(state);
+        if places.len() < 2 {
+            return None;
+        }
+        let mut random = stream(self.settings.seed, "merge", u64::from(state.next_generation));
+        for _ in 0..TRIES {
+            let first = places[random.index(places.len())];
+            let second = places[random.index(places.len())];
+            let (first, second) = (first.min(second), first.max(second));
+            if first == second {
+                continue;
+            }
+            let pair = [state.pool[first as usize], state.pool[second as usize]];
+            if let Some(plan) = self.merge_of(state, pair, &mut random) {
+                return Some(plan);
+            }
+        }
+        None
+    }
+
+    fn merge_of(&self, state: &State, [first, second]: [u32; 2], random: &mut Stream) -> Option<MergePlan> {
+        let (ours, theirs) = (ancestors(state, first), ancestors(state, second));
+        if ours.contains(&second) || theirs.contains(&first) {
+            return None;
+        }
+        let score = |index: u32| state.candidate(index).pool_score;
+        let pair = (first.min(second), first.max(second));
+        let common: Vec<u32> = ours
+            .intersection(&theirs)
+            .copied()
+            .filter(|ancestor| {
+                let fresh = !state.merges_tried.contains(&(pair.0, pair.1, *ancestor));
+                let pooled = state.candidate(*ancestor).place.is_some();
+                fresh && pooled && score(*ancestor) <= score(first) && score(*ancestor) <= score(second)
+            })
+            .collect();
+        let ancestor = *common.get(random.index(common.len()))?;
+        let (payload, conflicts) = self.compose(state, first, second, ancestor)?;
+        let id = CandidateId::of(&self.settings.candidate_id_prefix, &payload);
+        if conflicts.is_empty() && state.known.contains_key(&id) {
+            return None;
+        }
+        let gate = self.merge_gate(state, first, second, random)?;
+        Some(MergePlan { parents: [first, second], ancestor, payload, conflicts, gate })
+    }
+
+    /// The merged texts and the fields on which both parents disagree; `None` if nothing would be combined.
+    fn compose(&self, state: &State, first: u32, second: u32, ancestor: u32) -> Option<(Payload, Vec<String>)> {
+        let [ours, theirs, base] = [first, second, ancestor].map(|index| &state.candidate(index).payload);
+        // Of equal scores the newer candidate wins.
+        let prefer_first = state.candidate(first).pool_score > state.candidate(second).pool_score;
+        let mut payload = base.clone();
+        let mut conflicts = Vec::new();
+        let mut combined = false;
+        for field in &self.inputs.program.targets {
+            let [a, b, old] = [ours.get(field)?, theirs.get(field)?, base.get(field)?];
+            let text = match (a == old, b == old) {
+                _ if a == b => a,
+                (true, false) => {
+                    combined = true;
+                    b
+                }
+                (false, true) => {
+                    combined = true;
+                    a
+                }
+                _ => {
+                    conflicts.push(field.clone());
+                    if prefer_first { a } else { b }
+                }
+            };
+            payload.insert(field.clone(), text.clone());
+        }
+        match self.settings.gepa.merge.conflict {
+            MergeConflict::HigherScore => combined.then_some((payload, Vec::new())),
+            MergeConflict::Proposer => (combined || !conflicts.is_empty()).then_some((payload, conflicts)),
+        }
+    }
+
+    /// Rows spread over those that the first, the second and neither parent does better on.
+    fn merge_gate(&self, state: &State, first: u32, second: u32, random: &mut Stream) -> Option<Vec<TrainRow>> {
+        let rules = &self.settings.gepa.merge;
+        let mut groups: [Vec<TrainRow>; 3] = Default::default();
+        for row in &self.inputs.pareto_pool {
+            let (Some(a), Some(b)) = (state.candidate(first).score(*row), state.candidate(second).score(*row)) else {
+                continue;
+            };
+            let (a, b) = (self.settings.oriented(0, a), self.settings.oriented(0, b));
+            let group = if a > b {
+                0
+            } else if b > a {
+                1
+            } else {
+                2
+            };
+            groups[group].push(*row);
+        }
+        if groups.iter().map(Vec::len).sum::<usize>() < rules.min_shared_rows as usize {
+            return None;
+        }
+        groups.iter_mut().for_each(|group| random.shuffle(group));
+        let longest = groups.iter().map(Vec::len).max().unwrap_or(0);
+        let spread = (0..longest).flat_map(|place| groups.iter().filter_map(move |group| group.get(place).copied()));
+        Some(spread.take(rules.gate_rows as usize).collect())
+    }
+}
+
+/// Everything that a candidate comes from, itself not included.
+fn ancestors(state: &State, index: u32) -> BTreeSet<u32> {
+    let mut seen = BTreeSet::new();
+    let mut open = state.candidate(index).parents.clone();
+    while let Some(next) = open.pop() {
+        if seen.insert(next) {
+            open.extend(&state.candidate(next).parents);
+        }
+    }
+    seen
+}

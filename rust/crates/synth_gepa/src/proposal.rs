@@ -1,0 +1,118 @@
+//! Checks of a proposal that cost nothing, before any rollout is spent on it.
+
+use synth_optimizer_platform::config::gepa::LeakagePolicy;
+use synth_optimizer_platform::model::answer::Proposal;
+use synth_optimizer_platform::model::event_fields::Problem;
+use synth_optimizer_platform::model::ids::{Payload, RowId};
+
+use crate::engine::GepaEngine;
+use crate::leakage;
+use crate::state::Generation;
+
+/// A proposal that breaks no rule.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sound {
+    pub payload: Payload,
+    pub changed_fields: Vec<String>,
+    /// Train text that is repeated, where the policy is to warn: field, row and length.
+    pub repeated: Vec<(String, RowId, u32)>,
+}
+
+impl GepaEngine {
+    /// Lays a proposal over its base, or says everything that is wrong with it.
+    pub fn check_proposal(&self, generation: &Generation, proposal: &Proposal) -> Result<Sound, Vec<Problem>> {
+        let mut problems = Vec::new();
+        let mut repeated = Vec::new();
+        let mut payload = generation.base.clone();
+        if proposal.fields.is_empty() {
+            problems.push(problem("empty_proposal", None, "the proposal names no field".into()));
+        }
+        for (field, text) in &proposal.fields {
+            let before = problems.len();
+            self.check_field(generation, field, text, &mut problems);
+            self.check_leakage(field, text, &mut problems, &mut repeated);
+            if problems.len() == before {
+                payload.insert(field.clone(), text.clone());
+            }
+        }
+        if !problems.is_empty() {
+            return Err(problems);
+        }
+        let changed = |field: &&String| payload.get(*field) != generation.base.get(*field);
+        let changed_fields = proposal.fields.keys().filter(changed).cloned().collect();
+        Ok(Sound { payload, changed_fields, repeated })
+    }
+
+    fn check_field(&self, generation: &Generation, field: &str, text: &str, problems: &mut Vec<Problem>) {
+        let program = &self.inputs.program;
+        let Some(module) = program.modules.iter().find(|module| module.field == field) else {
+            let known = program.targets.join(", ");
+            problems.push(problem("field_unknown", Some(field), format!("no such field; the program has {known}")));
+            return;
+        };
+        // Naming a field without changing it is harmless.
+        if generation.base.get(field).is_some_and(|base| base == text) {
+            return;
+        }
+        if !generation.components.iter().any(|component| component == field) {
+            let wanted = generation.components.join(", ");
+            problems.push(problem("field_not_requested", Some(field), format!("only {wanted} may change here")));
+            return;
+        }
+        if text.trim().is_empty() {
+            problems.push(problem("field_empty", Some(field), "the text is empty".into()));
+            return;
+        }
+        let (length, most) = (text.chars().count(), self.settings.gepa.max_field_chars as usize);
+        if length > most {
+            let message = format!("{length} characters, at most {most} are allowed");
+            problems.push(problem("field_too_long", Some(field), message));
+        }
+        let base = generation.base.get(field).map_or("", String::as_str);
+        let lost: Vec<&str> = module
+            .template_variables
+            .iter()
+            .map(String::as_str)
+            .filter(|variable| base.contains(variable) && !text.contains(variable))
+            .collect();
+        if !lost.is_empty() {
+            let message = format!("the text must keep {}", lost.join(", "));
+            problems.push(problem("template_variable_lost", Some(field), message));
+        }
+    }
+
+    fn check_leakage(
+        &self,
+        field: &str,
+        text: &str,
+        problems: &mut Vec<Problem>,
+        repeated: &mut Vec<(String, RowId, u32)>,
+    ) {
+        let span = self.settings.gepa.leakage.min_span_chars as usize;
+        // What the user's own seed says is no leak.
+        let seed = || self.inputs.program.seed.values().map(String::as_str);
+        if let Some(leak) = leakage::find(text, seed(), &self.inputs.heldout, span) {
+            // The text and the row stay unnamed: this message reaches the proposer.
+            let message = format!("{} characters repeat text that is not in the evidence", leak.chars);
+            problems.push(problem("heldout_leakage", Some(field), message));
+        }
+        let policy = self.settings.gepa.leakage.policy;
+        if policy == LeakagePolicy::Allow {
+            return;
+        }
+        let Some(leak) = leakage::find(text, seed(), &self.inputs.train, span) else { return };
+        let row = &self.inputs.train[leak.row].id;
+        match policy {
+            LeakagePolicy::Forbid => {
+                let message = format!("{} characters repeat train row {row} to the letter", leak.chars);
+                problems.push(problem("train_leakage", Some(field), message));
+            }
+            LeakagePolicy::Warn => repeated.push((field.to_owned(), row.clone(), leak.chars)),
+            LeakagePolicy::Allow => {}
+        }
+    }
+}
+
+fn problem(code: &str, field: Option<&str>, message: String) -> Problem {
+    Problem { code: code.to_owned(), field: field.map(str::to_owned), message }
+}

@@ -1,0 +1,71 @@
+//! Randomness that depends on the run's seed alone: one independent stream per label and index.
+
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{Rng, SeedableRng};
+use sha2::{Digest, Sha256};
+
+/// A stream of random choices.
+#[derive(Debug)]
+pub struct Stream(ChaCha8Rng);
+
+/// The stream of a label and index. Streams do not influence each other, so that one more choice in one place
+/// changes nothing elsewhere.
+pub fn stream(seed: u64, label: &str, index: u64) -> Stream {
+    let mut hash = Sha256::new();
+    hash.update(b"synth_gepa.stream.v1");
+    hash.update(seed.to_le_bytes());
+    hash.update((label.len() as u64).to_le_bytes());
+    hash.update(label.as_bytes());
+    hash.update(index.to_le_bytes());
+    Stream(ChaCha8Rng::from_seed(hash.finalize().into()))
+}
+
+impl Stream {
+    /// A whole number below `bound`, without bias; 0 when `bound` is 0.
+    pub fn below(&mut self, bound: u64) -> u64 {
+        if bound < 2 {
+            return 0;
+        }
+        // Draws from the incomplete last multiple of the bound are thrown away.
+        let zone = u64::MAX - u64::MAX % bound;
+        loop {
+            let draw = self.0.next_u64();
+            if draw < zone {
+                return draw % bound;
+            }
+        }
+    }
+
+    /// A number in `[0, 1)` with 53 bits.
+    pub fn unit(&mut self) -> f64 {
+        (self.0.next_u64() >> 11) as f64 / (1u64 << 53) as f64
+    }
+
+    /// A place in a list of `len`; 0 for an empty one.
+    pub fn index(&mut self, len: usize) -> usize {
+        self.below(len as u64) as usize
+    }
+
+    /// A place, each with a probability in proportion to its weight; `None` when all weights are 0.
+    pub fn weighted(&mut self, weights: &[u64]) -> Option<usize> {
+        let total: u64 = weights.iter().sum();
+        if total == 0 {
+            return None;
+        }
+        let mut rest = self.below(total);
+        for (index, weight) in weights.iter().enumerate() {
+            if rest < *weight {
+                return Some(index);
+            }
+            rest -= weight;
+        }
+        None
+    }
+
+    /// Puts the items into random order.
+    pub fn shuffle<T>(&mut self, items: &mut [T]) {
+        for last in (1..items.len()).rev() {
+            items.swap(last, self.index(last + 1));
+        }
+    }
+}

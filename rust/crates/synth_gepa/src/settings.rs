@@ -1,0 +1,158 @@
+//! The configuration as the engine reads it: objectives, caps, amounts and the logical window.
+
+use synth_optimizer_platform::config::gepa::{Direction, GepaSection, PipelineMode};
+use synth_optimizer_platform::config::sections::Config;
+use synth_optimizer_platform::model::budget::{Amount, Budget, Caps, Dimension, Ledger};
+use synth_optimizer_platform::model::event_fields::Objective;
+use synth_optimizer_platform::model::ids::RequestId;
+use synth_optimizer_platform::model::program::Inputs;
+use synth_optimizer_platform::model::usage::NanoUsd;
+
+/// The objective that stands for the reward of a rollout.
+pub(crate) const REWARD: &str = "outcome_reward";
+
+/// The reservation that keeps the held-out evaluation affordable until it begins.
+pub(crate) const HELDOUT_HOLD: RequestId = RequestId(u64::MAX);
+
+/// What the engine needs to know of the configuration.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Settings {
+    pub seed: u64,
+    pub candidate_id_prefix: String,
+    pub gepa: GepaSection,
+    pub max_attempts: u32,
+    pub max_repairs: u32,
+    pub max_consecutive_invalid: u32,
+    /// The deciding objective comes first.
+    pub objectives: Vec<Objective>,
+    pub caps: Caps,
+    /// Generations that may be under way at once.
+    pub window: usize,
+    /// What is reserved for a rollout and for a proposer turn.
+    pub train_rollout: Amount,
+    pub heldout_rollout: Amount,
+    pub proposal: Amount,
+    /// Elapsed time at which the search ends, so that the held-out evaluation still fits.
+    pub search_deadline_millis: Option<u64>,
+}
+
+impl Settings {
+    pub fn new(config: &Config, inputs: &Inputs) -> Self {
+        let gepa = &config.gepa;
+        let rollout = estimate(
+            gepa.rollout_estimated_cost_usd,
+            gepa.rollout_estimated_prompt_tokens,
+            gepa.rollout_estimated_completion_tokens,
+            gepa.rollout_estimated_total_tokens,
+            gepa.rollout_estimated_wall_seconds.map(|seconds| (seconds * 1000.0).ceil() as u64),
+        );
+        let proposal = estimate(
+            gepa.proposer_estimated_cost_usd,
+            gepa.proposer_estimated_prompt_tokens,
+            gepa.proposer_estimated_completion_tokens,
+            gepa.proposer_estimated_total_tokens,
+            Some(config.proposer.timeout_seconds * 1000),
+        );
+        Self {
+            seed: config.run.seed,
+            candidate_id_prefix: config.candidate.candidate_id_prefix.clone(),
+            max_attempts: config.proposer.max_attempts,
+            max_repairs: config.proposer.max_repairs,
+            max_consecutive_invalid: config.proposer.max_consecutive_invalid,
+            objectives: objectives(gepa),
+            caps: caps(gepa),
+            window: match gepa.pipeline.mode {
+                PipelineMode::SyncSerial => 1,
+                PipelineMode::AsyncPipelined => {
+                    (gepa.pipeline.max_in_flight_candidates / gepa.proposals_per_generation.max(1)).max(1) as usize
+                }
+            },
+            train_rollout: rollout.rollout(Ledger::Train),
+            heldout_rollout: rollout.rollout(Ledger::Heldout),
+            proposal,
+            search_deadline_millis: gepa.max_time_seconds.map(|seconds| {
+                let cap = seconds * 1000;
+                let waves =
+                    (2 * inputs.heldout_pool.len() as u64).div_ceil(u64::from(gepa.pipeline.workers.rollout.max(1)));
+                let heldout = waves * rollout.get(Dimension::WallMillis);
+                cap.saturating_sub(heldout).max(cap / 2)
+            }),
+            gepa: gepa.clone(),
+        }
+    }
+
+    /// The budget at the beginning, with what the held-out evaluation needs set aside: for seed and best, or for one
+    /// of them, or for none, whatever still leaves room to evaluate the seed and screen one proposal.
+    pub fn opening_budget(&self, inputs: &Inputs) -> Budget {
+        let budget = Budget::new(self.caps);
+        let search = self
+            .train_rollout
+            .times(inputs.pareto_pool.len() as u64 + u64::from(self.gepa.minibatch_size))
+            .plus(&self.proposal);
+        for candidates in [2, 1] {
+            let rollouts = candidates * inputs.heldout_pool.len() as u64;
+            let hold = self.heldout_rollout.times(rollouts).with(Dimension::WallMillis, 0);
+            let mut held = budget.clone();
+            if held.fits(&hold.plus(&search)).is_ok() && held.reserve(HELDOUT_HOLD, hold).is_ok() {
+                return held;
+            }
+        }
+        budget
+    }
+
+    /// A value of an objective such that larger is better.
+    pub fn oriented(&self, objective: usize, value: f64) -> f64 {
+        match self.objectives[objective].direction {
+            Direction::Maximize => value,
+            Direction::Minimize => -value,
+        }
+    }
+}
+
+fn objectives(gepa: &GepaSection) -> Vec<Objective> {
+    let mut names = gepa.objective_keys.clone();
+    let first =
+        gepa.selection_objective.clone().or_else(|| names.first().cloned()).unwrap_or_else(|| REWARD.to_owned());
+    names.retain(|name| *name != first);
+    names.insert(0, first);
+    names
+        .into_iter()
+        .map(|name| {
+            let direction = gepa.objective_directions.get(&name).copied().unwrap_or(Direction::Maximize);
+            Objective { name, direction }
+        })
+        .collect()
+}
+
+fn estimate(
+    cost: Option<f64>,
+    prompt: Option<u64>,
+    completion: Option<u64>,
+    total: Option<u64>,
+    wall: Option<u64>,
+) -> Amount {
+    let both = prompt.zip(completion).map(|(prompt, completion)| prompt + completion);
+    Amount::ZERO
+        .with(Dimension::Cost, cost.and_then(NanoUsd::from_usd).map_or(0, |amount| amount.0))
+        .with(Dimension::PromptTokens, prompt.unwrap_or(0))
+        .with(Dimension::CompletionTokens, completion.unwrap_or(0))
+        .with(Dimension::TotalTokens, total.or(both).unwrap_or(0))
+        .with(Dimension::WallMillis, wall.unwrap_or(0))
+}
+
+/// The caps of the run. With split limits an unset half falls back to the total.
+fn caps(gepa: &GepaSection) -> Caps {
+    let split = gepa.max_train_rollouts.is_some() || gepa.max_heldout_rollouts.is_some();
+    let half = |limit: Option<u32>| Some(u64::from(limit.unwrap_or(gepa.max_total_rollouts)));
+    let cost = (gepa.max_cost_usd > 0.0).then(|| (gepa.max_cost_usd * 1e9).floor() as u64);
+    Caps::default()
+        .with(Dimension::TrainRollouts, half(gepa.max_train_rollouts))
+        .with(Dimension::HeldoutRollouts, half(gepa.max_heldout_rollouts))
+        .with(Dimension::TotalRollouts, (!split).then_some(u64::from(gepa.max_total_rollouts)))
+        .with(Dimension::Cost, cost)
+        .with(Dimension::PromptTokens, gepa.max_prompt_tokens)
+        .with(Dimension::CompletionTokens, gepa.max_completion_tokens)
+        .with(Dimension::TotalTokens, gepa.max_total_tokens)
+        .with(Dimension::WallMillis, gepa.max_time_seconds.map(|seconds| seconds * 1000))
+        .with(Dimension::Generations, Some(u64::from(gepa.max_generations)))
+}

@@ -1,0 +1,228 @@
+//! Everything the search knows. It is built by `evolve` from events, and by nothing else.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use serde::{Deserialize, Serialize};
+use synth_optimizer_platform::model::budget::Budget;
+use synth_optimizer_platform::model::event_fields::{
+    CarriedFailure, Failure, Operation, Problem, Stage, StopKind, StoppedBy,
+};
+use synth_optimizer_platform::model::ids::{CandidateId, HeldoutRow, Payload, RequestId, TrainRow};
+use synth_optimizer_platform::model::lifecycle::{CandidateStatus, RunState};
+
+use crate::frontier::Frontier;
+
+/// The state of a search.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct State {
+    pub run: RunState,
+    pub phase: Phase,
+    pub candidates: Vec<Candidate>,
+    /// Every candidate that was ever registered, by content.
+    pub known: BTreeMap<CandidateId, u32>,
+    /// Fully evaluated candidates, in the order in which they joined. Frontier places are places in this list.
+    pub pool: Vec<u32>,
+    pub best: Option<u32>,
+    pub frontier: Frontier,
+    pub budget: Budget,
+
+    pub next_request: u64,
+    pub requests: BTreeMap<RequestId, Request>,
+    /// Outstanding requests in the order in which their answers retire.
+    pub order: BTreeSet<(u64, RequestId)>,
+    pub rollouts_outstanding: u32,
+    /// Planned time, in rollouts: how far the answers that have retired reach.
+    pub planned_now: u64,
+
+    pub evaluations: BTreeMap<RequestId, Evaluation>,
+    /// Evaluations whose last answer has retired and that are not judged yet.
+    pub finished: VecDeque<RequestId>,
+
+    pub generations: BTreeMap<u32, Generation>,
+    pub next_generation: u32,
+    pub mutations_started: u32,
+    pub generations_completed: u32,
+    pub draws: u64,
+
+    pub merges_due: u32,
+    pub merges_built: u32,
+    pub merges_tried: BTreeSet<(u32, u32, u32)>,
+
+    pub rejected: VecDeque<CarriedFailure>,
+    pub consecutive_invalid: u32,
+    pub generations_without_gain: u32,
+    pub gained: bool,
+    /// The largest reward met: rewards above 1 mean that 1 is not perfect.
+    pub largest_reward: f64,
+
+    /// Whether each of the last rollouts failed.
+    pub recent_failures: VecDeque<bool>,
+
+    pub stop: Option<Stop>,
+    pub cancel: Option<String>,
+    pub heldout_queue: Vec<u32>,
+    pub heldout_done: BTreeSet<u32>,
+    /// Whether the last event could have made a decision possible.
+    pub unsettled: bool,
+}
+
+/// Which part of the run is under way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Phase {
+    New,
+    Seed,
+    Search,
+    Heldout,
+    Over,
+}
+
+/// Why the search ends.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Stop {
+    pub stopped_by: StoppedBy,
+    pub failure: Option<Failure>,
+}
+
+/// A candidate with all of its evidence.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Candidate {
+    pub id: CandidateId,
+    pub payload: Payload,
+    pub operation: Operation,
+    pub parents: Vec<u32>,
+    pub generation: Option<u32>,
+    pub status: CandidateStatus,
+    /// Scores by objective and train row.
+    pub train: Vec<BTreeMap<TrainRow, f64>>,
+    /// Scores on the deciding objective by held-out row.
+    pub heldout: BTreeMap<HeldoutRow, f64>,
+    /// The evaluation that is under way.
+    pub evaluation: Option<RequestId>,
+    /// Won its screening; the full evaluation is next.
+    pub promoted: bool,
+    /// Its place in the pool, if it may be a parent.
+    pub place: Option<u32>,
+    /// Its mean on the deciding objective when it joined the pool, such that larger is better.
+    pub pool_score: f64,
+    /// Which component comes next when it is a parent.
+    pub component: u32,
+    /// Share of failed rollouts of the last evaluation.
+    pub failed_share: f64,
+}
+
+/// A request without an answer.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Request {
+    pub due: u64,
+    pub work: Work,
+}
+
+/// What was asked for.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum Work {
+    Rollout { evaluation: RequestId, candidate: u32, row: AnyRow, stage: Stage, attempt: u32, replicate: u32 },
+    Proposal { generation: u32, attempt: u32, count: u32, carried: Vec<CarriedFailure>, problems: Vec<Problem> },
+}
+
+/// A row of either kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum AnyRow {
+    Train(TrainRow),
+    Heldout(HeldoutRow),
+}
+
+/// A candidate on a set of rows.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Evaluation {
+    pub candidate: u32,
+    pub stage: Stage,
+    pub generation: Option<u32>,
+    pub rows: u32,
+    pub remaining: u32,
+    pub failed: u32,
+}
+
+/// One round: parents, rows, a proposer turn, and the candidates that come of it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Generation {
+    pub operation: Operation,
+    pub parents: Vec<u32>,
+    pub ancestor: Option<u32>,
+    pub gate: Vec<TrainRow>,
+    pub evidence: Vec<TrainRow>,
+    pub components: Vec<String>,
+    pub base: Payload,
+    pub step: Step,
+    /// Proposer calls that failed in this turn, and repairs that were asked for.
+    pub failures: u32,
+    pub repairs: u32,
+    /// Problems of the last answer.
+    pub problems: Vec<Problem>,
+    pub invalid: u32,
+    pub duplicates: u32,
+    pub candidates: Vec<u32>,
+    pub accepted: u32,
+}
+
+/// How far a generation has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Step {
+    /// The parent is to be measured where it has no scores.
+    Reference,
+    /// The parent is being measured.
+    Referencing,
+    /// The proposer is to be asked.
+    Propose,
+    /// The proposer is at work.
+    Proposing,
+    /// The answer is in.
+    Answered,
+    /// Nothing more comes from the proposer.
+    Settled,
+}
+
+impl State {
+    pub fn candidate(&self, index: u32) -> &Candidate {
+        &self.candidates[index as usize]
+    }
+
+    pub fn index_of(&self, id: &CandidateId) -> Option<u32> {
+        self.known.get(id).copied()
+    }
+
+    pub fn proposals_outstanding(&self) -> usize {
+        self.requests.len() - self.rollouts_outstanding as usize
+    }
+
+    /// Whether new work may be started: no stop, or one that lets work under way reach its end.
+    pub fn may_request(&self) -> bool {
+        self.cancel.is_none() && self.stop.as_ref().is_none_or(Stop::lets_work_end)
+    }
+}
+
+impl Stop {
+    /// Rules about how much is done let generations under way reach their end; the others end the search now.
+    pub fn lets_work_end(&self) -> bool {
+        match self.stopped_by.kind {
+            StopKind::NoImprovement
+            | StopKind::PerfectScore
+            | StopKind::MaxCost
+            | StopKind::MaxTokens
+            | StopKind::MaxRollouts
+            | StopKind::MaxGenerations => self.failure.is_none(),
+            StopKind::ScoreThreshold
+            | StopKind::MaxTime
+            | StopKind::External
+            | StopKind::CircuitBreaker
+            | StopKind::SeedFailed
+            | StopKind::ProposerExhausted => false,
+        }
+    }
+}
+
+impl Candidate {
+    /// The deciding score on a train row.
+    pub fn score(&self, row: TrainRow) -> Option<f64> {
+        self.train[0].get(&row).copied()
+    }
+}
