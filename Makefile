@@ -29,12 +29,10 @@ LOGS := $(VENV)/logs
 CARGO_TARGET_DIR ?= $(ROOT)/target
 export CARGO_TARGET_DIR
 
-# The build of PyO3 depends on these variables, and maturin sets them. Setting them for every call of cargo keeps
-# tests, lints and the extension on the same artifacts instead of building PyO3 anew at each change of tool.
-export PYO3_PYTHON := $(BIN)/python
-export PYTHON_SYS_EXECUTABLE := $(BIN)/python
+# Maturin builds PyO3 from a description of the stable ABI, and cargo alone would ask an interpreter instead. Naming
+# the description for both keeps tests, lints and the extension on the same artifacts.
+export PYO3_CONFIG_FILE := $(ROOT)/rust/crates/synth_optimizers_py/pyo3-config.txt
 export PYO3_BUILD_EXTENSION_MODULE := 1
-export PYO3_ENVIRONMENT_SIGNATURE = $(shell $(BIN)/python -c 'import sys, struct; print(f"{sys.implementation.name}-{sys.version_info[0]}.{sys.version_info[1]}-{struct.calcsize(chr(80)) * 8}bit")' 2>/dev/null)
 export VIRTUAL_ENV := $(VENV)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
