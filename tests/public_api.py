@@ -24,9 +24,10 @@ def _module(name: str) -> Iterator[str]:
             yield f"{place}{inspect.signature(value)}" if callable(value) else f"{place}: {type(value).__name__}"
             continue
         bases = ", ".join(base.__name__ for base in value.__bases__ if base is not object)
-        yield f"class {place}({bases})"
+        code = getattr(value, "error_code", None)
+        yield f"class {place}({bases})" + (f" error_code={code}" if code else "")
         # A class is described in full once, where most users meet it.
-        if name == MODULES[0]:
+        if name == MODULES[0] and not issubclass(value, RuntimeError):
             yield from (f"    {place}.{member}" for member in _members(value))
 
 

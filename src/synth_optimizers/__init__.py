@@ -1,6 +1,7 @@
 """The public names of synth-optimizers."""
 
-from synth_optimizers._synth_optimizers import __version__
+from synth_optimizers._synth_optimizers import __version__, config_schema
+from synth_optimizers.config import EffectiveValue, GepaConfig
 from synth_optimizers.errors import (
     BudgetExceededError,
     CacheCorruptError,
@@ -32,8 +33,10 @@ __all__ = [
     "CancelledError",
     "ConfigError",
     "ContainerContractError",
+    "EffectiveValue",
     "EventCompareError",
     "Finding",
+    "GepaConfig",
     "InvariantError",
     "OptimizerDiskBudgetError",
     "OptimizerHttpError",
@@ -46,4 +49,5 @@ __all__ = [
     "StateTransitionError",
     "SynthOptimizerError",
     "__version__",
+    "config_schema",
 ]

@@ -1,6 +1,8 @@
 """The extension module of synth-optimizers: the Rust core as Python sees it."""
 
-from typing import ClassVar, TypedDict, type_check_only
+from collections.abc import Mapping, Sequence
+from os import PathLike
+from typing import Any, ClassVar, TypedDict, type_check_only
 
 from synth_optimizers.findings import Finding
 
@@ -25,7 +27,9 @@ __all__ = [
     "StateTransitionError",
     "SynthOptimizerError",
     "__version__",
+    "config_schema",
     "error_table",
+    "load_config",
 ]
 
 __version__: str
@@ -37,6 +41,30 @@ class _ErrorRow(TypedDict):
     exit_code: int
     http_status: int
     hint: str
+
+@type_check_only
+class _LoadedConfig(TypedDict):
+    config: dict[str, Any]
+    values: list[tuple[str, Any, str]]
+    warnings: tuple[Finding, ...]
+
+def config_schema() -> dict[str, Any]:
+    """Return the JSON Schema of the configuration file.
+
+    Editors that know JSON Schema complete and check `gepa.toml` with it.
+    """
+
+def load_config(
+    path_or_mapping: str | PathLike[str] | Mapping[str, Any],
+    *,
+    overrides: Sequence[str] = ...,
+    environ: Mapping[str, str] | None = None,
+) -> _LoadedConfig:
+    """Load a configuration from a TOML file or a mapping; `GepaConfig` is the comfortable way to it.
+
+    Raises `ConfigError` with every problem at once, `OptimizerTomlDecodeError` when the file is not TOML in UTF-8,
+    and `OptimizerIoError` when it cannot be read.
+    """
 
 def error_table() -> list[_ErrorRow]:
     """Return every error of the product: code, exception class, exit code, HTTP status and general hint."""

@@ -1,4 +1,4 @@
-//! The exception classes, made at import from the one table of errors.
+//! The exception classes, made at import from the one table of errors, and the way from a Rust error to them.
 
 use std::ffi::CString;
 
@@ -6,7 +6,10 @@ use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyTuple, PyType};
-use synth_optimizer_platform::model::error::{ERRORS, ErrorRow};
+use synth_optimizer_platform::config::{Diagnostic, render};
+use synth_optimizer_platform::model::error::{ERRORS, ErrorCode, ErrorRow, OptimizerError};
+
+use crate::json;
 
 /// The module that users import the classes from; tracebacks and pickles name it.
 const HOME: &str = "synth_optimizers.errors";
@@ -37,6 +40,44 @@ pub(crate) fn error_table(py: Python<'_>) -> PyResult<Vec<Bound<'_, PyDict>>> {
             Ok(entry)
         })
         .collect()
+}
+
+/// The Python exception of a Rust error: the class of its code, carrying `detail`, `hint` and `findings`.
+pub(crate) fn raise(py: Python<'_>, error: &OptimizerError) -> PyErr {
+    build(py, error).unwrap_or_else(|failure| failure)
+}
+
+/// Findings as the frozen records of `synth_optimizers.findings`.
+pub(crate) fn findings<'py>(py: Python<'py>, diagnostics: &[Diagnostic]) -> PyResult<Bound<'py, PyTuple>> {
+    static RECORD: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    let record = RECORD.import(py, "synth_optimizers.findings", "Finding")?;
+    let records = diagnostics
+        .iter()
+        .map(|diagnostic| {
+            let fields = json::serialize(py, diagnostic)?;
+            record.call((), Some(fields.cast::<PyDict>()?))
+        })
+        .collect::<PyResult<Vec<_>>>()?;
+    PyTuple::new(py, records)
+}
+
+fn build(py: Python<'_>, error: &OptimizerError) -> PyResult<PyErr> {
+    let value = class_of(py, error.code)?.call1((error.to_string(),))?;
+    // Without a detail of its own, a refused configuration shows its findings as the command line would.
+    let shown = (!error.findings.is_empty()).then(|| render(&error.findings));
+    value.setattr("detail", error.detail.as_deref().or(shown.as_deref()))?;
+    value.setattr("hint", error.hint.as_str())?;
+    value.setattr("findings", findings(py, &error.findings)?)?;
+    Ok(PyErr::from_value(value))
+}
+
+fn class_of(py: Python<'_>, code: ErrorCode) -> PyResult<&Bound<'_, PyType>> {
+    ERRORS
+        .iter()
+        .zip(classes(py)?)
+        .find(|(row, _)| row.code == code)
+        .map(|(_, class)| class.bind(py))
+        .ok_or_else(|| PyRuntimeError::new_err(format!("no exception class for {}", code.wire())))
 }
 
 fn classes(py: Python<'_>) -> PyResult<&Vec<Py<PyType>>> {
