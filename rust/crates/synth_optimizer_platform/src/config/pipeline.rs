@@ -22,6 +22,7 @@ words! {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct CircuitBreaker {
+    /// Whether a broken container stops the run.
     pub enabled: bool,
     /// How many of the last rollouts are looked at.
     #[schemars(range(min = 1))]
@@ -91,17 +92,24 @@ impl Default for Workers {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct AdaptiveConcurrency {
+    /// Whether the concurrency follows the load.
     pub enabled: bool,
+    /// Rollouts at once in the beginning.
     #[schemars(range(min = 1))]
     pub initial: u32,
+    /// Fewest rollouts at once.
     #[schemars(range(min = 1))]
     pub min: u32,
+    /// Most rollouts at once.
     #[schemars(range(min = 1))]
     pub max: u32,
+    /// How many more after enough successes.
     #[schemars(range(min = 1))]
     pub increase_step: u32,
+    /// How many fewer after an overload.
     #[schemars(range(min = 1))]
     pub decrease_step: u32,
+    /// Successes in a row that count as enough.
     #[schemars(range(min = 1))]
     pub increase_after_successes: u32,
     /// HTTP statuses that mean overload.

@@ -5,10 +5,10 @@ use std::ops::Range;
 use serde_json::Value;
 
 /// What is shown in place of a secret.
-pub const HIDDEN: &str = "[hidden]";
+pub(super) const HIDDEN: &str = "[hidden]";
 
 /// Whether a value under this name is taken for a credential. Names of variables (`…_env`) and token counts are not.
-pub fn is_credential_name(name: &str) -> bool {
+pub(super) fn is_credential_name(name: &str) -> bool {
     let folded: String = name.trim().trim_start_matches('-').to_lowercase().replace(['-', '.', ' '], "_");
     if folded.ends_with("_env") || folded.ends_with("_env_var") {
         return false;
@@ -36,7 +36,7 @@ pub fn is_credential_name(name: &str) -> bool {
 }
 
 /// Whether this word looks like a key, whatever it is called.
-pub fn looks_like_key(word: &str) -> bool {
+pub(super) fn looks_like_key(word: &str) -> bool {
     const PREFIXES: &[&str] = &[
         "sk-",
         "sk_",
@@ -66,7 +66,7 @@ pub fn looks_like_key(word: &str) -> bool {
 }
 
 /// The parts of a text that must not be shown.
-pub fn hidden_ranges(text: &str) -> Vec<Range<usize>> {
+pub(super) fn hidden_ranges(text: &str) -> Vec<Range<usize>> {
     let mut ranges = userinfo(text);
     let mut after_scheme_word = false;
     for word in pieces(text, 0, |c| c.is_whitespace() || "\"'`,;()<>[]{}".contains(c)) {
@@ -109,7 +109,7 @@ pub fn scrub(text: &str) -> String {
 }
 
 /// The value as it may be shown under this name.
-pub fn redact(name: &str, value: &Value) -> Value {
+pub(super) fn redact(name: &str, value: &Value) -> Value {
     match value {
         Value::Null | Value::Bool(_) => value.clone(),
         _ if is_credential_name(name) => Value::String(HIDDEN.into()),
@@ -131,7 +131,7 @@ pub fn redact(name: &str, value: &Value) -> Value {
 }
 
 /// Whether the argument after this one is a credential, as in `--api-key KEY`.
-pub fn is_credential_flag(argument: &str) -> bool {
+pub(super) fn is_credential_flag(argument: &str) -> bool {
     argument.starts_with('-') && !argument.contains('=') && is_credential_name(argument)
 }
 
