@@ -138,8 +138,8 @@ bench: venv ## benchmarks of the search
 	@cargo bench --locked -p synth_gepa
 
 .PHONY: clean
-clean: ## remove everything that was built
-	@rm -rf $(VENV) $(CARGO_TARGET_DIR) dist src/synth_optimizers/*.so .mypy_cache .pytest_cache .ruff_cache
+clean: ## remove .venv, target, dist and caches
+	@rm -rf $(VENV) target dist src/synth_optimizers/*.so .mypy_cache .pytest_cache .ruff_cache
 	@find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 endif
