@@ -182,6 +182,13 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
     assert "TOML file" in caught.value.hint
 
 
+@pytest.mark.parametrize("name", [os.fsdecode(b"caf\xe9.toml"), "nul\0.toml", ""])
+def test_a_path_that_cannot_be_is_an_error_with_a_hint(name: str) -> None:
+    with pytest.raises(OptimizerIoError) as caught:
+        GepaConfig.from_toml(name)
+    assert caught.value.hint
+
+
 def test_a_directory_is_not_a_file(tmp_path: Path) -> None:
     with pytest.raises(OptimizerIoError, match="directory"):
         GepaConfig.from_toml(tmp_path)

@@ -107,8 +107,16 @@ fn environment(py: Python<'_>, given: Option<&Bound<'_, PyMapping>>) -> PyResult
 }
 
 fn path_argument(py: Python<'_>, argument: &Bound<'_, PyAny>) -> PyResult<Utf8PathBuf> {
-    let text = py.import("os")?.call_method1("fsdecode", (argument,))?;
-    text.extract::<String>().map(Utf8PathBuf::from)
+    let text = py.import("os")?.call_method1("fsdecode", (argument,))?.cast_into::<PyString>()?;
+    match text.to_cow() {
+        Ok(path) => Ok(Utf8PathBuf::from(path.into_owned())),
+        Err(_) => {
+            let message = format!("the path {} is not UTF-8 text", text.to_string_lossy());
+            let error =
+                OptimizerError::new(ErrorCode::Io, message).with_hint("Give the file or directory another name.");
+            Err(errors::raise(py, &error))
+        }
+    }
 }
 
 fn working_directory(py: Python<'_>) -> PyResult<Utf8PathBuf> {
