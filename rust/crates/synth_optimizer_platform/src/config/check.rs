@@ -5,7 +5,7 @@ use super::report::{Finding, Part, Report};
 use super::secrets::{is_credential_name, redact};
 use super::shape::{Field, Shape, root};
 use super::suggest::{homes_of, nearest, refused_word, retired_field};
-use super::tree::{Node, Place, Tree, join};
+use super::tree::{Node, Tree, join};
 use super::words::fold;
 
 /// The readable part of a layer; everything else is reported and left out.
@@ -147,32 +147,40 @@ impl Checker<'_, '_> {
         let here = path.field(name);
         let home = if path.shown.is_empty() { "a configuration".to_owned() } else { format!("[{}]", path.shown) };
         let near = nearest(name, fields.iter().map(|field| field.name.as_str()));
-        let homes = homes_of(name);
-        let hint = if let Some(sentence) = retired_field(&here.shown) {
-            sentence.to_owned()
-        } else if let Some(near) = near {
-            self.report.spoil(&join(&path.shown, near));
-            format!("Did you mean `{near}`?")
-        } else if let Some(place) = homes.first() {
-            for place in &homes {
-                self.report.spoil(&join(place, name));
-            }
-            match place.as_str() {
-                "" => format!("`{name}` is a section of its own: [{name}]."),
-                _ => format!(
-                    "`{name}` belongs to {}.",
-                    homes.iter().map(|home| format!("[{home}]")).collect::<Vec<_>>().join(" or ")
-                ),
-            }
-        } else {
-            let names: Vec<_> = fields.iter().map(|field| field.name.as_str()).collect();
-            if names.len() <= 12 { format!("Known here: {}.", names.join(", ")) } else { "Remove it.".to_owned() }
+        let hint = match retired_field(&here.shown) {
+            Some(sentence) => sentence.to_owned(),
+            None => self.intended(name, near, path, fields),
         };
         let what = match (&node.tree, path.shown.is_empty()) {
             (Tree::Table(_), true) => "a section",
             _ => "a field",
         };
         self.error("unknown_key", &here, node, Part::Key, format!("`{name}` is not {what} of {home}"), hint);
+    }
+
+    /// Says what an unknown key may have been meant to be, and spares those fields from rules about missing values.
+    fn intended(&mut self, name: &str, near: Option<&str>, path: &Path, fields: &[Field]) -> String {
+        const MOST_HOMES: usize = 3;
+        let homes = homes_of(name);
+        let mut sentences = Vec::new();
+        if let Some(near) = near {
+            self.report.spoil(&join(&path.shown, near));
+            sentences.push(format!("Did you mean `{near}`?"));
+        }
+        for home in &homes {
+            self.report.spoil(&join(home, name));
+        }
+        if homes.iter().any(String::is_empty) {
+            sentences.push(format!("`{name}` is a section of its own: [{name}]."));
+        } else if (1..=MOST_HOMES).contains(&homes.len()) {
+            let homes: Vec<_> = homes.iter().map(|home| format!("[{home}]")).collect();
+            sentences.push(format!("`{name}` belongs to {}.", homes.join(" or ")));
+        }
+        if sentences.is_empty() {
+            let names: Vec<_> = fields.iter().map(|field| field.name.as_str()).collect();
+            sentences.push(format!("Known here: {}.", names.join(", ")));
+        }
+        sentences.join(" ")
     }
 
     fn word(&mut self, node: Node, words: &[String], aliases: &[(String, String)], path: &Path) -> Option<Node> {
@@ -192,7 +200,10 @@ impl Checker<'_, '_> {
         let near =
             nearest(text, words.iter().map(String::as_str).chain(aliases.iter().map(|(alias, _)| alias.as_str())));
         let all = words.iter().map(|word| format!("\"{word}\"")).collect::<Vec<_>>().join(", ");
-        let hint = near.map_or_else(|| format!("One of {all}."), |near| format!("Did you mean \"{near}\"?"));
+        let hint = near.map_or_else(
+            || "Write one of them, or leave it out for the default.".to_owned(),
+            |near| format!("Did you mean \"{near}\"?"),
+        );
         let message = format!("{shown} is not a value of `{}`, which takes {all}", path.shown);
         self.error("unknown_value", path, &node, Part::Value, message, hint);
         None
@@ -248,19 +259,19 @@ impl Checker<'_, '_> {
         let name = path.shown.rsplit('.').next().unwrap_or_default();
         let hint = match (&node.tree, shape) {
             (Tree::Text(text), Shape::Integer { .. }) if text.trim().parse::<i64>().is_ok() => {
-                format!("Write it without quotes: {name} = {}", text.trim())
+                format!("Write it without quotes: {}", text.trim())
             }
             (Tree::Text(text), Shape::Number { .. }) if text.trim().parse::<f64>().is_ok_and(f64::is_finite) => {
-                format!("Write it without quotes: {name} = {}", text.trim())
+                format!("Write it without quotes: {}", text.trim())
             }
             (Tree::Text(text), Shape::Flag) if matches!(fold(text).as_str(), "true" | "false") => {
-                format!("Write it without quotes: {name} = {}", fold(text))
+                format!("Write it without quotes: {}", fold(text))
             }
             (Tree::Text(_), Shape::List(_)) => format!("Write it in brackets: {name} = [...]"),
             (Tree::Float(float), Shape::Integer { .. }) if float.fract() == 0.0 && float.abs() < 1e15 => {
-                format!("Write it as {name} = {float:.0}")
+                format!("Write it as {float:.0}")
             }
-            (Tree::Flag(flag), Shape::Word { .. } | Shape::Text) => format!("Write it in quotes: {name} = \"{flag}\""),
+            (Tree::Flag(flag), Shape::Word { .. } | Shape::Text) => format!("Write it in quotes: \"{flag}\""),
             (Tree::Integer(integer), Shape::Word { .. } | Shape::Text) => {
                 format!("Write it in quotes: \"{integer}\"")
             }
@@ -280,10 +291,6 @@ impl Checker<'_, '_> {
 
     fn error(&mut self, code: &'static str, path: &Path, node: &Node, part: Part, message: String, hint: String) {
         self.report.spoil(&path.leaf);
-        let message = match &node.place {
-            Place::Environment(variable) => format!("{message} (from {variable})"),
-            Place::File { .. } | Place::Inline | Place::Set => message,
-        };
         let finding = Finding { severity: Severity::Error, code, field: path.shown.clone(), message, hint };
         self.report.push(finding, Some((&node.place, part)));
     }

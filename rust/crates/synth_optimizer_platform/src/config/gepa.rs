@@ -68,6 +68,7 @@ pub struct GepaSection {
     #[schemars(range(min = 1))]
     pub minibatch_size: u32,
     /// How much better than its parent a proposal must be on the minibatch.
+    #[schemars(range(min = 0.0))]
     pub minibatch_accept_margin: f64,
     pub frontier_type: FrontierType,
     /// The objective that decides. Unset: the first of the declared ones.

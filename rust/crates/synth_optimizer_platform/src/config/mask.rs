@@ -109,7 +109,7 @@ impl<'t> Scan<'t> {
                 '#' => self.comment(),
                 '=' => {
                     if self.secret_since.is_none()
-                        && (self.section_is_secret || self.name.split('.').any(is_credential_name))
+                        && (self.section_is_secret || self.name.split('.').any(may_name_credential))
                     {
                         self.secret_since = Some(self.depth);
                     }
@@ -117,6 +117,11 @@ impl<'t> Scan<'t> {
                     self.at += 1;
                 }
                 '[' | '{' => {
+                    if c == '[' && begins_line {
+                        // After an unclosed bracket a header reads like a list; its name counts all the same.
+                        let line = &self.text[self.at..self.line_end()];
+                        self.section_is_secret |= names_credential(line);
+                    }
                     self.depth += 1;
                     self.next_name();
                     self.at += 1;
@@ -157,7 +162,7 @@ impl<'t> Scan<'t> {
     fn header(&mut self) {
         let line = self.line_end();
         let header = &self.text[self.at..line];
-        self.section_is_secret = header.split(['[', ']', '.', '"', '\'', ' ']).any(is_credential_name);
+        self.section_is_secret = names_credential(header);
         self.hide_known(self.at..line);
         if self.section_is_secret
             && let Some(end) = header.find(']')
@@ -215,7 +220,7 @@ impl<'t> Scan<'t> {
         let part = &self.text[range];
         self.name.push('.');
         self.name.push_str(part);
-        self.after_name |= is_credential_name(part.trim_end_matches(':'));
+        self.after_name |= self.section_is_secret || may_name_credential(part);
     }
 
     fn hide(&mut self, whole: Range<usize>, inner: Range<usize>) {
@@ -242,6 +247,15 @@ impl<'t> Scan<'t> {
     fn line_end(&self) -> usize {
         self.text[self.at..].find('\n').map_or(self.text.len(), |length| self.at + length)
     }
+}
+
+fn names_credential(header: &str) -> bool {
+    header.split(['[', ']', '.', '"', '\'', ' ']).any(may_name_credential)
+}
+
+/// An escaped name is taken for a credential, since the scan does not decode it.
+fn may_name_credential(name: &str) -> bool {
+    name.contains('\\') || is_credential_name(name.trim_end_matches(':'))
 }
 
 /// The length of the string that starts here with its quotes, and whether it is closed.

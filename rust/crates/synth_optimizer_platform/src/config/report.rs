@@ -53,6 +53,12 @@ impl<'a> Report<'a> {
             Some((Place::Environment(_), _)) => ((2, self.found.len()), "environment".to_owned(), None),
             Some((Place::Set, _)) => ((3, self.found.len()), "--set".to_owned(), None),
         };
+        let message = match place {
+            Some((Place::Environment(variable), _)) if !message.contains(variable) => {
+                format!("{message} (from {variable})")
+            }
+            _ => message,
+        };
         let position = span.as_ref().map(|span| self.position(span.start));
         let diagnostic = Diagnostic {
             severity,

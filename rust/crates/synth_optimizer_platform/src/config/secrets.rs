@@ -68,13 +68,16 @@ pub(super) fn looks_like_key(word: &str) -> bool {
 /// The parts of a text that must not be shown.
 pub(super) fn hidden_ranges(text: &str) -> Vec<Range<usize>> {
     let mut ranges = userinfo(text);
-    let mut after_scheme_word = false;
+    let mut after = String::new();
     for word in pieces(text, 0, |c| c.is_whitespace() || "\"'`,;()<>[]{}".contains(c)) {
         let value = &text[word.clone()];
-        if after_scheme_word && value.len() >= 6 {
+        // `Basic` is also an ordinary word, so what follows it must not be one.
+        let follows = (after == "bearer" && value.len() >= 6)
+            || (after == "basic" && value.len() >= 8 && !value.chars().all(|c| c.is_lowercase()));
+        if follows {
             ranges.push(word.clone());
         }
-        after_scheme_word = value.eq_ignore_ascii_case("bearer") || value.eq_ignore_ascii_case("basic");
+        after = value.to_lowercase();
         for part in pieces(value, word.start, |c| "?&".contains(c)) {
             if let Some((name, rest)) = text[part.clone()].split_once(['=', ':'])
                 && !rest.is_empty()

@@ -101,19 +101,19 @@ pub(super) fn refused_word(path: &str, word: &str) -> Option<(&'static str, &'st
         (
             "gepa.pipeline.mode",
             "flash_evolve",
-            "speculative search is not available, because its results depend on timing",
+            "it decides by timing, so a run could not be repeated",
             "Write mode = \"async_pipelined\".",
         ),
         (
             "gepa.pipeline.staleness_policy",
             "guarded",
-            "no proposal is dropped or redone for its age, because that would make results depend on timing",
+            "no proposal is dropped or redone for its age, so that a run can be repeated",
             "Write staleness_policy = \"full\" or leave it out.",
         ),
         (
             "gepa.pipeline.staleness_policy",
             "reflective",
-            "no proposal is dropped or redone for its age, because that would make results depend on timing",
+            "no proposal is dropped or redone for its age, so that a run can be repeated",
             "Write staleness_policy = \"full\" or leave it out.",
         ),
     ];

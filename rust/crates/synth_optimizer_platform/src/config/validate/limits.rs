@@ -73,7 +73,8 @@ fn needed_estimates(rules: &mut Rules<'_, '_>) {
         let hint = if limit.ends_with("total_tokens") {
             "Give the total estimate, or both the prompt and the completion estimate.".to_owned()
         } else {
-            format!("Give `{estimate}`: what one uses at most.")
+            let one = if estimate.contains("proposer") { "proposer turn" } else { "rollout" };
+            format!("Give `{estimate}`: the most that one {one} takes.")
         };
         rules.error("estimate_required", &limit, format!("`{limit}` is set but `{estimate}` is not"), hint);
     }

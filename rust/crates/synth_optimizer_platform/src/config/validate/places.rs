@@ -11,6 +11,7 @@ pub(super) fn check(rules: &mut Rules<'_, '_>) {
     candidate(rules);
     cache(rules);
     disk_budget(rules);
+    home_paths(rules);
 }
 
 fn run(rules: &mut Rules<'_, '_>) {
@@ -137,7 +138,11 @@ fn cache(rules: &mut Rules<'_, '_>) {
             "Name the cache file of an earlier run in cache.path.",
         );
     }
-    if cache.mode == CacheMode::Readonly && cache.namespace.is_none() && rules.can_read(&["cache.namespace"]) {
+    if cache.mode == CacheMode::Readonly
+        && cache.path.is_some()
+        && cache.namespace.is_none()
+        && rules.can_read(&["cache.namespace"])
+    {
         rules.warn(
             "readonly_namespace",
             "cache.mode",
@@ -180,5 +185,26 @@ fn disk_budget(rules: &mut Rules<'_, '_>) {
             format!("`disk_budget.hard_limit_gb` ({hard}) is below `disk_budget.soft_limit_gb` ({soft})"),
             "The soft limit refuses new runs, the hard one stops them: soft <= hard.",
         );
+    }
+}
+
+/// A shell would have replaced `~`; here it would quietly name a directory.
+fn home_paths(rules: &mut Rules<'_, '_>) {
+    let config = rules.config;
+    let paths = [
+        ("run.output_dir", Some(&config.run.output_dir)),
+        ("container.cwd", config.container.cwd.as_ref()),
+        ("cache.path", config.cache.path.as_ref()),
+        ("disk_budget.path", config.disk_budget.path.as_ref()),
+    ];
+    for (field, path) in paths {
+        if path.is_some_and(|path| path.starts_with("~")) {
+            rules.error(
+                "home_path",
+                field,
+                format!("`{field}` begins with `~`, which only a shell replaces"),
+                "Write the whole path, or one relative to the config file.",
+            );
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! Rules of the search in `[gepa]`: objectives, sampling, stop rules and the pipeline.
 
-use super::super::gepa::{PipelineMode, StopMetric};
+use super::super::gepa::{BatchSampler, CandidateSelector, PipelineMode, Sampler, Selector, StopMetric};
 use super::super::tree::join;
 use super::{Rules, is_blank, repeated};
 
@@ -10,6 +10,7 @@ const REWARD: &str = "outcome_reward";
 pub(super) fn check(rules: &mut Rules<'_, '_>) {
     objectives(rules);
     sampling(rules);
+    unused(rules);
     stop_rules(rules);
     pipeline(rules);
 }
@@ -45,6 +46,7 @@ fn objectives(rules: &mut Rules<'_, '_>) {
     }
     let mut declared: Vec<&str> =
         gepa.selection_objective.iter().chain(&gepa.objective_keys).map(String::as_str).collect();
+    declared.dedup();
     if declared.is_empty() {
         declared.push(REWARD);
     }
@@ -70,14 +72,6 @@ fn objectives(rules: &mut Rules<'_, '_>) {
 fn sampling(rules: &mut Rules<'_, '_>) {
     let config = rules.config;
     let gepa = &config.gepa;
-    if gepa.minibatch_accept_margin < 0.0 {
-        rules.error(
-            "out_of_range",
-            "gepa.minibatch_accept_margin",
-            format!("`gepa.minibatch_accept_margin` is {}; it must be at least 0", gepa.minibatch_accept_margin),
-            "Give at least 0.",
-        );
-    }
     if let Some(width) = gepa.batch_sampler.epoch_width
         && width > gepa.minibatch_size
         && rules.can_read(&["gepa.minibatch_size"])
@@ -100,6 +94,43 @@ fn sampling(rules: &mut Rules<'_, '_>) {
             format!("{field:?} is not a dotted path"),
             "Write it like metadata.difficulty.",
         );
+    }
+}
+
+/// Options of a method that is not chosen. A default written out, as in a stored configuration, is not worth a word.
+fn unused(rules: &mut Rules<'_, '_>) {
+    let config = rules.config;
+    let (selector, sampler) = (&config.gepa.candidate_selector, &config.gepa.batch_sampler);
+    let (usual, usual_sampler) = (CandidateSelector::default(), BatchSampler::default());
+    let options = [
+        (
+            "gepa.candidate_selector.epsilon",
+            selector.epsilon != usual.epsilon && selector.name != Selector::EpsilonGreedy,
+            "gepa.candidate_selector.name",
+            "epsilon_greedy",
+        ),
+        (
+            "gepa.candidate_selector.k",
+            selector.k != usual.k && selector.name != Selector::TopKPareto,
+            "gepa.candidate_selector.name",
+            "top_k_pareto",
+        ),
+        (
+            "gepa.batch_sampler.field",
+            sampler.field != usual_sampler.field && sampler.name != Sampler::Stratified,
+            "gepa.batch_sampler.name",
+            "stratified",
+        ),
+    ];
+    for (field, is_unused, name, word) in options {
+        if is_unused && rules.can_read(&[name]) {
+            rules.warn(
+                "unused_option",
+                field,
+                format!("`{field}` has no effect, because `{name}` is not \"{word}\""),
+                format!("Remove it, or choose \"{word}\"."),
+            );
+        }
     }
 }
 
