@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::check::check;
 use super::diagnostics::{Diagnostic, Severity};
-use super::mask::mask;
+use super::mask::{Syntax, mask};
 use super::overrides::{from_environment, from_set};
 use super::report::{Finding, Part, Report};
 use super::sections::Config;
@@ -42,7 +42,9 @@ pub fn load(
     sets: &[String],
 ) -> Result<Loaded, OptimizerError> {
     let (tree, syntax_errors) = Node::from_toml(source.text);
-    let mut report = Report::new(source.name, source.text, mask(source.text, Some(&tree)));
+    let syntax = if syntax_errors.is_empty() { Syntax::Valid } else { Syntax::Broken };
+    let masked = mask(source.text, &tree, syntax);
+    let mut report = Report::new(source.name, source.text, masked.clone());
     if syntax_errors.is_empty() {
         return finish(tree, report, source.base_dir, environment, sets);
     }
@@ -65,7 +67,7 @@ pub fn load(
     }
     let first = lines.iter().min().copied().unwrap_or(1);
     // Below the first broken line the parser may have put keys into the wrong section.
-    let mut above = Report::new(source.name, source.text, mask(source.text, Some(&tree)));
+    let mut above = Report::new(source.name, source.text, masked);
     check(tree, &mut above);
     let above = above.finish().into_iter().filter(|found| found.line.is_some_and(|line| line < first));
     let findings = above.chain(report.finish()).collect();

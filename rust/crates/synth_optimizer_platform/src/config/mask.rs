@@ -2,16 +2,18 @@
 
 use std::ops::Range;
 
-use super::secrets::{hidden_ranges, is_credential_flag, is_credential_name};
+use super::secrets::{hidden_ranges, is_credential_flag, is_credential_name, is_variable_name, names_key_variable};
 use super::tree::{Node, Place, Tree};
 
 /// The text with every secret character replaced by `*`; lines and columns stay where they are.
 ///
 /// Two readings are joined: the parsed tree knows decoded names, and the scan of the text knows what the parser gave up on.
-pub(super) fn mask(text: &str, tree: Option<&Node>) -> String {
+pub(super) fn mask(text: &str, tree: &Node, syntax: Syntax) -> String {
     let mut ranges = Scan::new(text).run();
-    if let Some(tree) = tree {
-        known_secrets(tree, text, &mut ranges);
+    known_secrets(tree, text, &mut ranges);
+    match syntax {
+        Syntax::Valid => {}
+        Syntax::Broken => suspicious_lines(text, &mut ranges),
     }
     let mut hidden = vec![false; text.len()];
     for range in ranges {
@@ -22,11 +24,41 @@ pub(super) fn mask(text: &str, tree: Option<&Node>) -> String {
     text.char_indices().map(|(at, c)| if hidden[at] && c != '\n' && c != '\r' { '*' } else { c }).collect()
 }
 
+/// Whether the parser understood the whole text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Syntax {
+    Valid,
+    Broken,
+}
+
+/// Where brackets and quotes cannot be trusted, whatever follows a credential's name on its line is hidden.
+fn suspicious_lines(text: &str, ranges: &mut Vec<Range<usize>>) {
+    let mut start = 0;
+    for line in text.split_inclusive('\n') {
+        let mut at = start;
+        for word in line.split_inclusive(|c: char| !(c.is_alphanumeric() || "_-\\".contains(c))) {
+            at += word.len();
+            let name = word.trim_end_matches(|c: char| !(c.is_alphanumeric() || c == '_'));
+            if may_name_credential(name) || names_key_variable(name) {
+                let rest = &text[at..start + line.len()];
+                let is_open = ["\"\"\"", "'''"].iter().any(|fence| rest.matches(fence).count() % 2 == 1)
+                    || rest.matches(['[', '{']).count() > rest.matches([']', '}']).count();
+                // A value that goes on below has no end that could be trusted.
+                ranges.push(at..if is_open { text.len() } else { start + line.len() });
+                break;
+            }
+        }
+        start += line.len();
+    }
+}
+
 fn known_secrets(node: &Node, text: &str, ranges: &mut Vec<Range<usize>>) {
     match &node.tree {
         Tree::Table(entries) => {
             for (name, child) in entries {
-                if is_credential_name(name) {
+                let is_pasted =
+                    matches!(&child.tree, Tree::Text(text) if names_key_variable(name) && !is_variable_name(text));
+                if is_pasted || is_credential_name(name) {
                     everything(child, ranges);
                 } else {
                     known_secrets(child, text, ranges);
@@ -122,6 +154,9 @@ impl<'t> Scan<'t> {
                         let line = &self.text[self.at..self.line_end()];
                         self.section_is_secret |= names_credential(line);
                     }
+                    if self.after_name && self.secret_since.is_none() {
+                        self.secret_since = Some(self.depth);
+                    }
                     self.depth += 1;
                     self.next_name();
                     self.at += 1;
@@ -207,7 +242,7 @@ impl<'t> Scan<'t> {
         }
         self.hide(whole.clone(), inner.clone());
         self.at = whole.end;
-        let is_secret = self.secret_since.is_some() || self.after_name;
+        let is_secret = self.secret_since.is_some();
         self.add_name(inner);
         if !closed && is_secret {
             // Nothing tells where an unclosed secret ends.
@@ -224,7 +259,10 @@ impl<'t> Scan<'t> {
     }
 
     fn hide(&mut self, whole: Range<usize>, inner: Range<usize>) {
-        if self.secret_since.is_some() || self.after_name {
+        if self.after_name {
+            self.secret_since.get_or_insert(self.depth);
+        }
+        if self.secret_since.is_some() {
             self.ranges.push(whole);
             return;
         }

@@ -35,6 +35,22 @@ pub(super) fn is_credential_name(name: &str) -> bool {
         || compact == "auth"
 }
 
+/// Whether this name takes the name of a variable that holds a credential. People paste the credential there as well.
+pub(super) fn names_key_variable(name: &str) -> bool {
+    let folded = name.trim().to_lowercase().replace('-', "_");
+    let stem = folded.strip_suffix("_env").or_else(|| folded.strip_suffix("_env_var"));
+    stem.is_some_and(is_credential_name)
+}
+
+/// Whether this is what people call a variable, rather than the value of one.
+pub(super) fn is_variable_name(word: &str) -> bool {
+    const LONGEST_UNUSUAL: usize = 20;
+    let is_name = word.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+        && word.chars().next().is_some_and(|c| !c.is_ascii_digit());
+    let is_usual = !word.chars().any(|c| c.is_ascii_lowercase());
+    is_name && !looks_like_key(word) && (is_usual || word.len() < LONGEST_UNUSUAL)
+}
+
 /// Whether this word looks like a key, whatever it is called.
 pub(super) fn looks_like_key(word: &str) -> bool {
     const PREFIXES: &[&str] = &[
@@ -117,6 +133,7 @@ pub(super) fn redact(name: &str, value: &Value) -> Value {
         Value::Null | Value::Bool(_) => value.clone(),
         _ if is_credential_name(name) => Value::String(HIDDEN.into()),
         Value::Number(_) => value.clone(),
+        Value::String(text) if names_key_variable(name) && !is_variable_name(text) => Value::String(HIDDEN.into()),
         Value::String(text) => Value::String(scrub(text)),
         Value::Array(items) => {
             let mut shown = Vec::with_capacity(items.len());

@@ -43,7 +43,8 @@ fn table(entries: &serde_json::Map<String, Value>, path: &str, text: &mut String
     // A table's own values must come before its first sub-table.
     let (tables, values): (Vec<_>, Vec<_>) =
         entries.iter().filter(|(_, value)| !value.is_null()).partition(|(_, value)| value.is_object());
-    if !path.is_empty() && !(values.is_empty() && !tables.is_empty()) {
+    let has_header = !values.is_empty() || tables.is_empty();
+    if has_header && !path.is_empty() {
         if !text.is_empty() {
             text.push('\n');
         }

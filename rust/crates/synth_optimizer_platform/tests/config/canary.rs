@@ -1,6 +1,8 @@
 //! A secret in any place of any input shows up in no output.
 
 use camino::Utf8Path;
+use proptest::prelude::{ProptestConfig, any, proptest};
+use proptest::sample::select;
 use serde_json::json;
 use synth_optimizer_platform::config::{load_value, render};
 
@@ -57,7 +59,7 @@ const PLACES: &[&str] = &[
     "[policy]\napi_key = hunter2]hunter2\n",
     "[policy]\nmodel = 5 # password was hunter2\n",
     "# password: hunter2\n[policy]\nmodel = 5\n",
-    "[policy.api_key]\nhunter2 = 5 6\n",
+    "[policy.api_key]\nx = 5 hunter2\n",
     "api_key = \"hunter2\"\n",
     "[policy]\nmodel = \"sk-live-Q7w9ZxK2mB4vN8cT1rY6\"\n",
     "[policy]\nmodel = [\"sk-live-Q7w9ZxK2mB4vN8cT1rY6\"]\n",
@@ -138,5 +140,23 @@ fn secrets_in_mappings_stay_there() {
             load_value(json!({section: value}), "config", Utf8Path::new("/"), &Default::default(), &[]).unwrap_err();
         let shown = format!("{error} {error:?} {}", render(&error.findings));
         assert!(!shown.contains(NAMED) && !shown.contains(SHAPED), "{shown}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Whatever is broken before a secret, no finding shows it.
+    #[test]
+    fn secrets_below_broken_text_stay_there(
+        place in select(PLACES),
+        at in any::<usize>(),
+        junk in "[\\[\\]{}\"'=,#\n a-z]{1,8}",
+    ) {
+        let at = at % SMALLEST.len();
+        let text = format!("{}{junk}{}{place}", &SMALLEST[..at], &SMALLEST[at..]);
+        if read_with(&text, &[], &[]).is_err() {
+            assert_hidden(&text, &[], &[]);
+        }
     }
 }
