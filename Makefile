@@ -53,6 +53,10 @@ test: ## run every check: format, lint, purity, types, Rust tests, Python tests
 	@$(MAKE) --no-print-directory types
 	@$(MAKE) --no-print-directory py-test
 	$(call say,all checks passed)
+	@$(MAKE) --no-print-directory counts
+
+.PHONY: counts
+counts: ## the test counts of the last run
 	@awk '/^test result:/ { passed += $$4; failed += $$6; ignored += $$8 } \
 		END { printf "Rust:   %d passed, %d failed, %d ignored\n", passed, failed, ignored }' $(LOGS)/rust-test
 	@sed -n '$$s/^=* *\(.*[^ =]\) *=*$$/Python: \1/p' $(LOGS)/py-test
