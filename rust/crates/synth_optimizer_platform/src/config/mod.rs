@@ -14,6 +14,7 @@ mod paths;
 pub mod pipeline;
 mod pools;
 mod report;
+mod scan;
 pub mod search;
 mod secrets;
 pub mod sections;

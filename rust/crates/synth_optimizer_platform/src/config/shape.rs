@@ -7,8 +7,14 @@ use serde_json::{Map, Value};
 use super::sections::Config;
 
 /// The JSON Schema of a configuration, for editors and for the service.
+///
+/// It takes every spelling that the loader takes, except for differences of case.
 pub fn json_schema() -> Value {
-    schemars::schema_for!(Config).to_value()
+    let mut schema = generated();
+    if let Some(definitions) = schema.get_mut("$defs").and_then(Value::as_object_mut) {
+        definitions.values_mut().for_each(widen);
+    }
+    schema
 }
 
 /// What a value may be.
@@ -40,7 +46,7 @@ pub(super) struct Field {
 pub(super) fn root() -> &'static Shape {
     static ROOT: OnceLock<Shape> = OnceLock::new();
     ROOT.get_or_init(|| {
-        let schema = json_schema();
+        let schema = generated();
         shape(&schema, schema.get("$defs").and_then(Value::as_object).unwrap_or(&Map::new()))
     })
 }
@@ -95,6 +101,42 @@ impl Shape {
         let mut found = Vec::new();
         collect(self, "", &mut found);
         found
+    }
+}
+
+fn generated() -> Value {
+    schemars::schema_for!(Config).to_value()
+}
+
+/// Adds the other spellings of words, and the other names of fields as deprecated ones.
+fn widen(definition: &mut Value) {
+    let aliases: Vec<String> = definition
+        .get("x-aliases")
+        .and_then(Value::as_object)
+        .into_iter()
+        .flat_map(|aliases| aliases.keys().cloned())
+        .collect();
+    if let Some(words) = definition.get_mut("enum").and_then(Value::as_array_mut) {
+        words.extend(aliases.into_iter().map(Value::from));
+        let hyphened: Vec<Value> = words
+            .iter()
+            .filter_map(Value::as_str)
+            .filter(|word| word.contains('_'))
+            .map(|word| word.replace('_', "-").into())
+            .collect();
+        words.extend(hyphened);
+    }
+    if let Some(properties) = definition.get_mut("properties").and_then(Value::as_object_mut) {
+        let others: Vec<(String, Value)> = properties
+            .iter()
+            .filter_map(|(_, property)| {
+                let mut other = property.clone();
+                let name = property.get("x-also-written")?.as_str()?.to_owned();
+                other.as_object_mut()?.insert("deprecated".to_owned(), Value::Bool(true));
+                Some((name, other))
+            })
+            .collect();
+        properties.extend(others);
     }
 }
 

@@ -16,7 +16,7 @@ fn resolved<'s>(root: &'s Value, schema: &'s Value) -> &'s Value {
 
 fn walk(root: &Value, schema: &Value, path: &str, visit: &mut dyn FnMut(&str, &Value, &Value)) {
     let Some(properties) = schema.get("properties").and_then(Value::as_object) else { return };
-    for (name, property) in properties {
+    for (name, property) in properties.iter().filter(|(_, property)| property.get("deprecated").is_none()) {
         let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
         let target = resolved(root, property);
         visit(&path, property, target);
@@ -74,4 +74,13 @@ fn no_table_takes_unknown_names() {
             assert_eq!(target["additionalProperties"], json!(false), "{path}");
         }
     });
+}
+
+#[test]
+fn the_schema_takes_the_other_spellings() {
+    let schema = json_schema();
+    assert_eq!(schema["$defs"]["Direction"]["enum"].as_array().unwrap().len(), 12);
+    let sandbox = schema["$defs"]["SandboxMode"]["enum"].as_array().unwrap();
+    assert!(sandbox.contains(&json!("workspace-write")) && sandbox.contains(&json!("workspace_write")));
+    assert_eq!(schema["$defs"]["GepaSection"]["properties"]["max_tokens"]["deprecated"], json!(true));
 }
