@@ -17,7 +17,7 @@ impl GepaEngine {
     pub(crate) fn stop_by_rule(&self, state: &State) -> Option<Event> {
         let gepa = &self.settings.gepa;
         if state.consecutive_invalid >= self.settings.max_consecutive_invalid {
-            let message = format!("{} turns in a row brought no valid proposal", state.consecutive_invalid);
+            let message = format!("{} turns in a row brought no valid and new proposal", state.consecutive_invalid);
             let failure = Failure { code: ErrorCode::Proposer, message };
             let (limit, value) = (self.settings.max_consecutive_invalid, state.consecutive_invalid);
             return Some(stop(StopKind::ProposerExhausted, Some(limit.into()), Some(value.into()), Some(failure)));

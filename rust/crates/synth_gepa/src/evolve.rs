@@ -365,12 +365,10 @@ impl GepaEngine {
     fn generation_completed(&self, state: &mut State, fields: &GenerationCompleted) {
         state.generations_completed += 1;
         let Some(generation) = state.generations.remove(&fields.generation) else { return };
-        let fruitless = generation.candidates.is_empty() && generation.duplicates == 0;
-        if generation.invalid + generation.failures > 0 && fruitless {
-            state.consecutive_invalid += 1;
-        } else {
-            state.consecutive_invalid = 0;
-        }
+        // A turn that only repeats what is known is as fruitless as one that breaks the rules.
+        let asked = generation.invalid + generation.failures + generation.duplicates > 0;
+        let fruitless = asked && generation.candidates.is_empty();
+        state.consecutive_invalid = if fruitless { state.consecutive_invalid + 1 } else { 0 };
         let pooled = generation.candidates.iter().any(|index| state.candidate(*index).place.is_some());
         if generation.operation == Operation::Mutate && pooled {
             let left = self.settings.gepa.merge.max_merges.saturating_sub(state.merges_built);

@@ -223,7 +223,7 @@ proptest! {
         window in 1u32..12,
         budget in 400u32..1500,
     ) {
-        let mut world = World { rules: 400, train: 40, learns: 0.5, ..world };
+        let mut world = World { rules: 400, train: 40, learns: 0.5, forgets: 0.9, inventive: true, ..world };
         world.config.run.seed = seed;
         world.config.gepa.minibatch_size = 3;
         world.config.gepa.max_generations = u32::MAX;
@@ -232,8 +232,6 @@ proptest! {
         world.config.gepa.pipeline.mode = PipelineMode::AsyncPipelined;
         world.config.gepa.pipeline.max_in_flight_candidates = window;
         world.config.gepa.skip_perfect_score = false;
-        // A proposer that runs dry would end the run for another reason.
-        world.forgets = 0.9;
         world.config.gepa.leakage.min_span_chars = 4000;
         let run = world.run(pace);
         let used = run.spent(Dimension::TrainRollouts);

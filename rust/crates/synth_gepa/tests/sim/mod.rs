@@ -56,6 +56,8 @@ pub struct World {
     pub invalid: f64,
     pub proposer_failure: f64,
     pub rollout_cost: Option<u64>,
+    /// The proposer never writes the same text twice.
+    pub inventive: bool,
 }
 
 impl Default for World {
@@ -77,6 +79,7 @@ impl Default for World {
             invalid: 0.0,
             proposer_failure: 0.0,
             rollout_cost: Some(2_000_000),
+            inventive: false,
         }
     }
 }
@@ -259,7 +262,8 @@ impl World {
             });
         }
         let proposals = (0..command.proposal_count)
-            .map(|_| {
+            .map(|index| {
+                let nonce = if self.inventive { format!(" #{}-{index}", command.generation) } else { String::new() };
                 let mut fields = Payload::new();
                 for field in &command.components {
                     let place = self.modules.iter().position(|module| module == field).unwrap() as u32;
@@ -280,7 +284,7 @@ impl World {
                         victim.map(|rule| rules.remove(&rule));
                     }
                     let words: Vec<String> = rules.iter().map(|rule| format!("r{rule}")).collect();
-                    fields.insert(field.clone(), format!("Rules: {{rows}} {}", words.join(" ")));
+                    fields.insert(field.clone(), format!("Rules: {{rows}} {}{nonce}", words.join(" ")));
                 }
                 if random.unit() < self.invalid {
                     fields.insert("unheard_of".into(), "x".into());

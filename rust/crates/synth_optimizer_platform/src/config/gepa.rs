@@ -7,6 +7,14 @@ use serde::{Deserialize, Serialize};
 
 use super::words::words;
 
+pub use super::pipeline::{
+    AdaptiveConcurrency, CircuitBreaker, Pipeline, PipelineMode, StalenessPolicy, SubmissionMode, Workers,
+};
+pub use super::search::{
+    BatchSampler, CandidateSelector, Leakage, LeakagePolicy, Merge, MergeConflict, ObjectiveAcceptance, Sampler,
+    SeedPools, Selector, TaskPools,
+};
+
 words! {
     /// What one cell of the frontier is.
     FrontierType { PerExample = "per_example", PerObjective = "per_objective", PerExampleObjective = "per_example_objective", }
@@ -29,26 +37,6 @@ words! {
     }
 }
 words! {
-    /// How parents are chosen.
-    Selector {
-        ParetoWeighted = "pareto_weighted" | "pareto",
-        UniformPareto = "uniform_pareto",
-        Random = "random",
-        CurrentBest = "current_best",
-        TopKPareto = "top_k_pareto",
-        EpsilonGreedy = "epsilon_greedy",
-    }
-}
-words! {
-    /// How minibatches are drawn.
-    Sampler {
-        SeededShuffle = "seeded_shuffle",
-        EpochShuffled = "epoch_shuffled",
-        OrderedEpoch = "ordered_epoch" | "sequential_epoch",
-        Stratified = "stratified" | "stratified_by_field",
-    }
-}
-words! {
     /// Which target modules one proposal may change.
     ComponentSelector { RoundRobin = "round_robin", All = "all", }
 }
@@ -62,33 +50,8 @@ words! {
     }
 }
 words! {
-    /// What happens to a proposal that repeats train text.
-    LeakagePolicy { Forbid = "forbid", Warn = "warn", Allow = "allow", }
-}
-words! {
-    /// How rollouts are sent.
-    SubmissionMode { Sync = "sync", Async = "async", }
-}
-words! {
-    /// How work is ordered.
-    PipelineMode { SyncSerial = "sync_serial" | "sync" | "serial", AsyncPipelined = "async_pipelined" | "async" | "pipelined", }
-}
-words! {
-    /// What happens to a proposal whose parent is no longer the newest.
-    StalenessPolicy { Full = "full" | "full_async", }
-}
-words! {
     /// What a stop rule looks at.
     StopMetric { TrainScore = "train_score" | "train_reward", HeldoutScore = "heldout_score" | "heldout_reward", }
-}
-words! {
-    /// What a merge does where both parents changed the same module.
-    MergeConflict {
-        /// Takes the text of the parent with the higher score.
-        HigherScore = "higher_score",
-        /// Asks the proposer to merge both texts.
-        Proposer = "proposer",
-    }
 }
 
 /// Search, transport, limits and stop rules.
@@ -105,6 +68,7 @@ pub struct GepaSection {
     #[schemars(range(min = 1))]
     pub minibatch_size: u32,
     /// How much better than its parent a proposal must be on the minibatch.
+    #[schemars(range(min = 0.0))]
     pub minibatch_accept_margin: f64,
     pub frontier_type: FrontierType,
     /// The objective that decides. Unset: the first of the declared ones.
@@ -147,8 +111,10 @@ pub struct GepaSection {
     pub min_full_coverage: f64,
 
     pub rollout_submission_mode: SubmissionMode,
+    /// How often an async rollout is asked for its result, in milliseconds.
     #[schemars(range(min = 1))]
     pub rollout_poll_interval_ms: u64,
+    /// How long an async rollout may take, in seconds.
     #[schemars(range(min = 1))]
     pub rollout_async_timeout_seconds: u64,
     /// Rollouts handed to the transport at once. Unset: as many as are allowed to run.
@@ -166,49 +132,64 @@ pub struct GepaSection {
     /// Most rollouts in all, held-out ones included.
     #[schemars(range(min = 1))]
     pub max_total_rollouts: u32,
+    /// Most train rollouts. When only the held-out cap is given: `max_total_rollouts`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub max_train_rollouts: Option<u32>,
+    /// Most held-out rollouts. When only the train cap is given: `max_total_rollouts`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub max_heldout_rollouts: Option<u32>,
     /// 0.0 is no limit.
     #[schemars(range(min = 0.0))]
     pub max_cost_usd: f64,
+    /// Longest time of the run, in seconds. Needs `rollout_estimated_wall_seconds`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub max_time_seconds: Option<u64>,
+    /// Most prompt tokens of proposer and rollouts together. Needs both estimates.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub max_prompt_tokens: Option<u64>,
+    /// Most completion tokens of proposer and rollouts together. Needs both estimates.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub max_completion_tokens: Option<u64>,
+    /// Most tokens of proposer and rollouts together. May be written `max_tokens`. Needs estimates of both.
     #[serde(skip_serializing_if = "Option::is_none", alias = "max_tokens")]
-    #[schemars(range(min = 1))]
+    #[schemars(range(min = 1), extend("x-also-written" = "max_tokens"))]
     pub max_total_tokens: Option<u64>,
+    /// What one proposer turn costs at most.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub proposer_estimated_cost_usd: Option<f64>,
+    /// Prompt tokens that one proposer turn uses at most.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub proposer_estimated_prompt_tokens: Option<u64>,
+    /// Completion tokens that one proposer turn uses at most.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub proposer_estimated_completion_tokens: Option<u64>,
+    /// Tokens that one proposer turn uses at most.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub proposer_estimated_total_tokens: Option<u64>,
+    /// What one rollout costs at most.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rollout_estimated_cost_usd: Option<f64>,
+    /// Prompt tokens that one rollout uses at most.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub rollout_estimated_prompt_tokens: Option<u64>,
+    /// Completion tokens that one rollout uses at most.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub rollout_estimated_completion_tokens: Option<u64>,
+    /// Tokens that one rollout uses at most.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub rollout_estimated_total_tokens: Option<u64>,
+    /// How long one rollout takes at most, in seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rollout_estimated_wall_seconds: Option<f64>,
 
@@ -281,236 +262,6 @@ impl Default for GepaSection {
             score_threshold_value: None,
             score_threshold_metric: StopMetric::TrainScore,
             pipeline: Pipeline::default(),
-        }
-    }
-}
-
-/// How objectives other than the deciding one take part in acceptance.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct ObjectiveAcceptance {
-    /// How much an objective must gain to count as improved.
-    #[schemars(range(min = 0.0))]
-    pub min_objective_delta: f64,
-    /// How much a protected objective may lose.
-    #[schemars(range(min = 0.0))]
-    pub objective_regression_tolerance: f64,
-    /// Empty: all of them.
-    pub protected_objectives: Vec<String>,
-}
-
-impl Default for ObjectiveAcceptance {
-    fn default() -> Self {
-        Self { min_objective_delta: 0.05, objective_regression_tolerance: 0.10, protected_objectives: Vec::new() }
-    }
-}
-
-/// How parents are chosen.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct CandidateSelector {
-    pub name: Selector,
-    /// Share of random parents of `epsilon_greedy`.
-    #[schemars(range(min = 0.0, max = 1.0))]
-    pub epsilon: f64,
-    /// How many of the best candidates `top_k_pareto` looks at.
-    #[schemars(range(min = 1))]
-    pub k: u32,
-}
-
-impl Default for CandidateSelector {
-    fn default() -> Self {
-        Self { name: Selector::ParetoWeighted, epsilon: 0.1, k: 3 }
-    }
-}
-
-/// How minibatches are drawn.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct BatchSampler {
-    pub name: Sampler,
-    /// How many new rows each minibatch of an epoch takes. Unset: `minibatch_size`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 1))]
-    pub epoch_width: Option<u32>,
-    /// Dotted path of the row field that `stratified` balances.
-    pub field: String,
-}
-
-impl Default for BatchSampler {
-    fn default() -> Self {
-        Self { name: Sampler::SeededShuffle, epoch_width: None, field: "metadata.difficulty".into() }
-    }
-}
-
-/// Row pools by seed. An empty pool is the whole of what it is drawn from.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct SeedPools {
-    /// Rows of the full evaluation. Empty: all train seeds.
-    pub pareto_eval: Vec<i64>,
-    /// Rows that minibatches are drawn from. Empty: `pareto_eval`.
-    pub minibatch: Vec<i64>,
-    /// Rows whose traces the proposer may see. Empty: the minibatch pool.
-    pub reflection: Vec<i64>,
-    /// Held-out rows. Empty: all held-out seeds.
-    pub validation: Vec<i64>,
-}
-
-/// Row pools by task id.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct TaskPools {
-    /// Tasks of the full evaluation. Required.
-    pub pareto: Vec<String>,
-    /// Tasks that minibatches are drawn from. Required.
-    pub minibatch: Vec<String>,
-    /// Tasks whose traces the proposer may see. Required.
-    pub reflection: Vec<String>,
-    /// Held-out tasks. Required.
-    pub heldout: Vec<String>,
-}
-
-/// The scan of proposals for text of the rows. Held-out text is always refused.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct Leakage {
-    /// What happens to a proposal that repeats train text.
-    pub policy: LeakagePolicy,
-    /// Shortest repetition that counts, in characters.
-    #[schemars(range(min = 8))]
-    pub min_span_chars: u32,
-}
-
-impl Default for Leakage {
-    fn default() -> Self {
-        Self { policy: LeakagePolicy::Forbid, min_span_chars: 48 }
-    }
-}
-
-/// System-aware merge of two candidates that share an ancestor.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct Merge {
-    pub enabled: bool,
-    /// Most merges that are built in a run, whatever becomes of them.
-    pub max_merges: u32,
-    pub conflict: MergeConflict,
-    /// Rows that both parents must have scores for.
-    #[schemars(range(min = 1))]
-    pub min_shared_rows: u32,
-    /// Rows on which a merge is screened against both parents.
-    #[schemars(range(min = 1))]
-    pub gate_rows: u32,
-}
-
-impl Default for Merge {
-    fn default() -> Self {
-        Self { enabled: false, max_merges: 5, conflict: MergeConflict::HigherScore, min_shared_rows: 5, gate_rows: 5 }
-    }
-}
-
-/// Stops a run whose container has broken.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct CircuitBreaker {
-    pub enabled: bool,
-    /// How many of the last rollouts are looked at.
-    #[schemars(range(min = 1))]
-    pub window: u32,
-    /// How many of them must have failed, beyond the tolerated share.
-    #[schemars(range(min = 1))]
-    pub min_failures: u32,
-}
-
-impl Default for CircuitBreaker {
-    fn default() -> Self {
-        Self { enabled: true, window: 32, min_failures: 8 }
-    }
-}
-
-/// How work is ordered and how much of it runs at once.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct Pipeline {
-    pub mode: PipelineMode,
-    pub staleness_policy: StalenessPolicy,
-    /// The logical window of `async_pipelined`: candidates that are proposed or evaluated at once.
-    #[schemars(range(min = 1))]
-    pub max_in_flight_candidates: u32,
-    /// How many rollouts long a proposer turn is taken to be when the order of answers is fixed in advance.
-    #[schemars(range(min = 1))]
-    pub proposal_latency_ratio: u32,
-    pub workers: Workers,
-    pub adaptive_rollout_concurrency: AdaptiveConcurrency,
-}
-
-impl Default for Pipeline {
-    fn default() -> Self {
-        Self {
-            mode: PipelineMode::SyncSerial,
-            staleness_policy: StalenessPolicy::Full,
-            max_in_flight_candidates: 8,
-            proposal_latency_ratio: 10,
-            workers: Workers::default(),
-            adaptive_rollout_concurrency: AdaptiveConcurrency::default(),
-        }
-    }
-}
-
-/// How much runs at once in each lane. Never changes what is decided.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct Workers {
-    /// Proposer turns.
-    #[schemars(range(min = 1))]
-    pub propose: u32,
-    /// Rollouts.
-    #[schemars(range(min = 1))]
-    pub rollout: u32,
-    /// Answers that are decoded and stored.
-    #[schemars(range(min = 1))]
-    pub evaluate: u32,
-}
-
-impl Default for Workers {
-    fn default() -> Self {
-        Self { propose: 1, rollout: 8, evaluate: 1 }
-    }
-}
-
-/// Rollout concurrency that follows the container's load.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct AdaptiveConcurrency {
-    pub enabled: bool,
-    #[schemars(range(min = 1))]
-    pub initial: u32,
-    #[schemars(range(min = 1))]
-    pub min: u32,
-    #[schemars(range(min = 1))]
-    pub max: u32,
-    #[schemars(range(min = 1))]
-    pub increase_step: u32,
-    #[schemars(range(min = 1))]
-    pub decrease_step: u32,
-    #[schemars(range(min = 1))]
-    pub increase_after_successes: u32,
-    /// HTTP statuses that mean overload.
-    pub overload_status_codes: Vec<u16>,
-}
-
-impl Default for AdaptiveConcurrency {
-    fn default() -> Self {
-        Self {
-            enabled: true,
-            initial: 50,
-            min: 1,
-            max: 120,
-            increase_step: 10,
-            decrease_step: 10,
-            increase_after_successes: 40,
-            overload_status_codes: vec![408, 425, 429, 500, 502, 503, 504, 529],
         }
     }
 }

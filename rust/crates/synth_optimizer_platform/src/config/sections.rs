@@ -171,14 +171,18 @@ words! {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct PolicySection {
+    /// Who serves the model.
     pub provider: String,
+    /// Name of the model.
     pub model: String,
     pub api_family: ApiFamily,
+    /// Base URL of the model's API, if it is not the provider's own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub base_url: Option<String>,
     /// Required when `credential_mode = "proxy"`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub inference_url: Option<String>,
+    /// Most tokens of one answer of the policy.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub max_tokens: Option<u64>,
@@ -243,6 +247,7 @@ words! {
 pub struct ProposerSection {
     pub backend: ProposerBackend,
     pub execution_mode: ExecutionMode,
+    /// Who serves the proposer's model.
     pub provider: String,
     pub api_family: ApiFamily,
     /// Base URL of the endpoint. Required for `openai_compatible`.
@@ -273,7 +278,7 @@ pub struct ProposerSection {
     pub max_attempts: u32,
     /// How often the problems of an invalid answer are sent back for repair within one turn.
     pub max_repairs: u32,
-    /// How many turns in a row may end without one valid proposal before the run fails.
+    /// How many turns in a row may end without one valid and new proposal before the run fails.
     #[schemars(range(min = 1))]
     pub max_consecutive_invalid: u32,
 }
@@ -331,6 +336,7 @@ impl Default for CacheSection {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct DiskBudgetSection {
+    /// Whether the limits are kept.
     pub enabled: bool,
     /// A new run is refused at this size.
     pub soft_limit_gb: f64,

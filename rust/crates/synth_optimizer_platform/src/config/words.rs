@@ -7,8 +7,8 @@ pub(crate) fn fold(word: &str) -> String {
 
 /// Defines an enum with its accepted spellings; the first spelling is the canonical one.
 macro_rules! words {
-    ($(#[$meta:meta])* $name:ident { $($(#[$vmeta:meta])* $variant:ident = $first:literal $(| $alias:literal)*,)+ }) => {
-        $(#[$meta])*
+    ($(#[doc = $doc:literal])+ $name:ident { $($(#[$vmeta:meta])* $variant:ident = $first:literal $(| $alias:literal)*,)+ }) => {
+        $(#[doc = $doc])+
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
         pub enum $name { $($(#[$vmeta])* $variant,)+ }
 
@@ -52,6 +52,7 @@ macro_rules! words {
 
             fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
                 schemars::json_schema!({
+                    "description": concat!($($doc,)+).trim(),
                     "type": "string",
                     "enum": [$($first,)+],
                     "x-aliases": { $($($alias: $first,)*)+ },

@@ -1,0 +1,149 @@
+# Everything a developer runs: the environment, the extension, the checks and the wheel.
+#
+# `make test` needs a Rust toolchain and Python 3.11 or newer, nothing else; no environment has to be activated.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-builtin-rules
+
+ROOT := $(patsubst %/,%,$(dir $(realpath $(lastword $(MAKEFILE_LIST)))))
+
+ifneq ($(CURDIR),$(ROOT))
+
+# Called as `make -f` from elsewhere: the same target, from the root.
+.PHONY: help
+help:
+	@$(MAKE) --no-print-directory -C $(ROOT) help
+%:
+	@$(MAKE) --no-print-directory -C $(ROOT) $@
+Makefile $(ROOT)/Makefile: ;
+
+else
+
+PYTHON ?= python3
+VENV := $(ROOT)/.venv
+BIN := $(VENV)/bin
+LOGS := $(VENV)/logs
+CARGO_TARGET_DIR ?= $(ROOT)/target
+export CARGO_TARGET_DIR
+
+# Maturin builds PyO3 from a description of the stable ABI, and cargo alone would ask an interpreter instead. Naming
+# the description for both keeps tests, lints and the extension on the same artifacts.
+export PYO3_CONFIG_FILE := $(ROOT)/rust/crates/synth_optimizers_py/pyo3-config.txt
+export PYO3_BUILD_EXTENSION_MODULE := 1
+export VIRTUAL_ENV := $(VENV)
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+RUST_SOURCES := $(shell find rust -type f -not -path '*/tests/*' -not -path '*/benches/*') Cargo.toml Cargo.lock
+
+say = @printf '\n== %s\n' "$(1)"
+
+.PHONY: help
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' Makefile
+
+.PHONY: test
+test: ## run every check: format, lint, purity, types, Rust tests, Python tests
+	@$(MAKE) --no-print-directory fmt-check
+	@$(MAKE) --no-print-directory lint
+	@$(MAKE) --no-print-directory purity
+	@$(MAKE) --no-print-directory rust-test
+	@$(MAKE) --no-print-directory types
+	@$(MAKE) --no-print-directory py-test
+	$(call say,all checks passed)
+	@$(MAKE) --no-print-directory counts
+
+.PHONY: counts
+counts: ## the test counts of the last run
+	@awk '/^test result:/ { passed += $$4; failed += $$6; ignored += $$8 } \
+		END { printf "Rust:   %d passed, %d failed, %d ignored\n", passed, failed, ignored }' $(LOGS)/rust-test
+	@sed -n '$$s/^=* *\(.*[^ =]\) *=*$$/Python: \1/p' $(LOGS)/py-test
+
+.PHONY: tools
+tools:
+	@command -v cargo >/dev/null || { echo 'cargo is missing: install a Rust toolchain (rustup) and try again.' >&2; exit 1; }
+	@command -v $(PYTHON) >/dev/null || { echo '$(PYTHON) is missing: install Python 3.11 or newer, or name it with PYTHON=.' >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(None if v >= (3, 11) else f"$(PYTHON) is Python {v[0]}.{v[1]}: version 3.11 or newer is needed; name one with PYTHON=.")'
+	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || { echo '$(PYTHON) cannot make virtual environments: install its venv package (on Debian: apt install python3-venv).' >&2; exit 1; }
+
+.PHONY: venv
+venv: $(VENV)/.installed ## make .venv with the development tools
+
+$(VENV)/.installed: pyproject.toml | tools
+	$(call say,virtual environment in .venv)
+	@test -x $(BIN)/python || $(PYTHON) -m venv --clear $(VENV)
+	@$(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["dev"], sep="\n")' > $(VENV)/dev.txt
+	@$(BIN)/python -m pip install --quiet --requirement $(VENV)/dev.txt
+	@mkdir -p $(LOGS)
+	@touch $@
+
+.PHONY: build
+build: $(VENV)/.built ## build the extension and install the package, editable, in .venv
+
+$(VENV)/.built: $(VENV)/.installed $(RUST_SOURCES)
+	$(call say,extension)
+	@$(BIN)/maturin develop --quiet > $(LOGS)/build 2>&1 || { cat $(LOGS)/build >&2; exit 1; }
+	@tail -n 1 $(LOGS)/build
+	@touch $@
+
+.PHONY: fmt
+fmt: venv ## format Rust and Python
+	@cargo fmt --all
+	@$(BIN)/ruff format
+	@$(BIN)/ruff check --select I --fix --quiet
+
+.PHONY: fmt-check
+fmt-check: venv ## check the format of Rust and Python
+	$(call say,format)
+	@cargo fmt --all --check
+	@$(BIN)/ruff format --check
+
+.PHONY: lint
+lint: venv ## clippy and ruff, warnings denied
+	$(call say,lint)
+	@$(BIN)/ruff check
+	@cargo clippy --quiet --locked --workspace --all-targets -- --deny warnings
+
+.PHONY: purity
+purity: tools ## the search crate has no impure dependency and its bans bite
+	$(call say,purity)
+	@$(PYTHON) tools/purity
+
+.PHONY: rust-test
+rust-test: venv ## tests of the Rust crates
+	$(call say,Rust tests)
+	@cargo test --quiet --locked --workspace 2>&1 | tee $(LOGS)/rust-test
+
+.PHONY: py-test
+py-test: build ## tests of the Python package
+	$(call say,Python tests)
+	@$(BIN)/pytest --color=no | tee $(LOGS)/py-test
+
+.PHONY: types
+types: build ## mypy in strict mode, and the stubs against the extension
+	$(call say,types and stubs)
+	@$(BIN)/mypy
+	@$(BIN)/python -m mypy.stubtest synth_optimizers._synth_optimizers
+
+.PHONY: wheel
+wheel: venv ## build the wheel into dist/ and import it in an empty environment
+	$(call say,wheel)
+	@rm -rf dist $(VENV)/empty
+	@$(BIN)/maturin build --quiet --release --out dist > $(LOGS)/wheel 2>&1 || { cat $(LOGS)/wheel >&2; exit 1; }
+	@$(PYTHON) -m venv $(VENV)/empty
+	@$(VENV)/empty/bin/python -m pip install --quiet dist/*.whl
+	@cd $(VENV)/empty && bin/python -I $(ROOT)/tools/check-wheel $(ROOT)/dist/*.whl
+
+.PHONY: bench
+bench: venv ## benchmarks of the search
+	$(call say,benchmarks)
+	@cargo bench --locked -p synth_gepa
+
+.PHONY: clean
+clean: ## remove .venv, target, dist and caches
+	@rm -rf $(VENV) target dist src/synth_optimizers/*.so .mypy_cache .pytest_cache .ruff_cache
+	@find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+endif

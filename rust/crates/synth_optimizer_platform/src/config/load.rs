@@ -1,0 +1,171 @@
+//! Reads a configuration from its layers: defaults, the file or mapping, the environment, `--set`.
+
+use std::collections::BTreeMap;
+
+use camino::Utf8Path;
+use serde_json::Value;
+
+use super::check::check;
+use super::diagnostics::{Diagnostic, Severity};
+use super::mask::{Syntax, mask};
+use super::overrides::{from_environment, from_set};
+use super::report::{Finding, Part, Report};
+use super::sections::Config;
+use super::tree::{Node, Place, Tree};
+use super::values::{EffectiveValue, effective_values};
+use super::{paths, validate};
+use crate::model::error::{ErrorCode, OptimizerError};
+
+/// A configuration file that somebody else has read.
+#[derive(Debug, Clone, Copy)]
+pub struct Source<'a> {
+    /// Its name as shown to people.
+    pub name: &'a str,
+    pub text: &'a str,
+    /// The absolute directory that relative paths start from.
+    pub base_dir: &'a Utf8Path,
+}
+
+/// A configuration that can be used.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Loaded {
+    pub config: Config,
+    /// Every field with its value and its origin, secrets hidden.
+    pub values: Vec<EffectiveValue>,
+    pub warnings: Vec<Diagnostic>,
+}
+
+/// Reads a file; every problem is reported at once.
+pub fn load(
+    source: &Source<'_>,
+    environment: &BTreeMap<String, String>,
+    sets: &[String],
+) -> Result<Loaded, OptimizerError> {
+    let (tree, syntax_errors) = Node::from_toml(source.text);
+    let syntax = if syntax_errors.is_empty() { Syntax::Valid } else { Syntax::Broken };
+    let masked = mask(source.text, &tree, syntax);
+    let mut report = Report::new(source.name, source.text, masked.clone());
+    if syntax_errors.is_empty() {
+        return finish(tree, report, source.base_dir, environment, sets);
+    }
+    let mut lines = Vec::new();
+    for (span, problem) in syntax_errors {
+        // One broken line often breaks several rules of the grammar; the first names the cause.
+        let (line, _) = report.position(span.start);
+        if lines.contains(&line) {
+            continue;
+        }
+        lines.push(line);
+        let finding = Finding {
+            severity: Severity::Error,
+            code: "syntax",
+            field: String::new(),
+            message: format!("this is not valid TOML: {problem}"),
+            hint: syntax_hint(&problem).to_owned(),
+        };
+        report.push(finding, Some((&Place::File { key: span.clone(), value: span }, Part::Key)));
+    }
+    let first = lines.iter().min().copied().unwrap_or(1);
+    // Below the first broken line the parser may have put keys into the wrong section.
+    let mut above = Report::new(source.name, source.text, masked);
+    check(tree, &mut above);
+    let above = above.finish().into_iter().filter(|found| found.line.is_some_and(|line| line < first));
+    let findings = above.chain(report.finish()).collect();
+    Err(refusal(source.name, ErrorCode::TomlDecode, findings))
+}
+
+/// Reads an inline mapping: the same configuration as a file, without line numbers.
+pub fn load_value(
+    value: Value,
+    name: &str,
+    base_dir: &Utf8Path,
+    environment: &BTreeMap<String, String>,
+    sets: &[String],
+) -> Result<Loaded, OptimizerError> {
+    let mut report = Report::new(name, "", String::new());
+    let tree = Node::from_json(value, &Place::Inline);
+    if !matches!(tree.tree, Tree::Table(_)) {
+        let finding = Finding {
+            severity: Severity::Error,
+            code: "wrong_type",
+            field: String::new(),
+            message: "a configuration must be a mapping of sections".to_owned(),
+            hint: "For example: {\"container\": {\"url\": \"http://127.0.0.1:9100\"}, ...}".to_owned(),
+        };
+        report.push(finding, None);
+        return Err(refusal(name, ErrorCode::Config, report.finish()));
+    }
+    finish(tree, report, base_dir, environment, sets)
+}
+
+fn finish(
+    file: Node,
+    mut report: Report<'_>,
+    base_dir: &Utf8Path,
+    environment: &BTreeMap<String, String>,
+    sets: &[String],
+) -> Result<Loaded, OptimizerError> {
+    // Each layer is checked on its own, so that a bad value is reported even where a later layer replaces it.
+    let mut tree = check(file, &mut report);
+    let layer = from_environment(environment, &mut report);
+    tree.overlay(check(layer, &mut report));
+    for (index, set) in sets.iter().enumerate() {
+        if let Some(layer) = from_set(set, index + 1, &mut report) {
+            tree.overlay(check(layer, &mut report));
+        }
+    }
+    let places = tree.places();
+    let mut config: Config = match serde_json::from_value(tree.to_json()) {
+        Ok(config) => config,
+        Err(_) => {
+            // The checked tree fits the types; should it ever not, say so without echoing anything.
+            let message = "the checked configuration does not fit its own types";
+            return Err(OptimizerError::new(ErrorCode::Invariant, message));
+        }
+    };
+    validate::validate(&config, &places, &mut report);
+    paths::resolve(&mut config, base_dir);
+    if report.has_errors() {
+        let name = report.name().to_owned();
+        return Err(refusal(&name, ErrorCode::Config, report.finish()));
+    }
+    let values = effective_values(&config, &places, &report);
+    Ok(Loaded { config, values, warnings: report.finish() })
+}
+
+fn refusal(name: &str, code: ErrorCode, findings: Vec<Diagnostic>) -> OptimizerError {
+    let errors: Vec<_> = findings.iter().filter(|found| found.severity == Severity::Error).collect();
+    let first = errors.first();
+    let place = match first.and_then(|found| Some((found.line?, found.column?))) {
+        Some((line, column)) => format!(" (line {line}, column {column})"),
+        None => String::new(),
+    };
+    let text = first.map(|found| found.message.as_str()).unwrap_or_default();
+    let message = match errors.len() {
+        1 => format!("{name} has 1 problem: {text}{place}"),
+        count => format!("{name} has {count} problems, the first: {text}{place}"),
+    };
+    let hint = match first {
+        Some(found) if errors.len() == 1 && !found.hint.is_empty() => found.hint.clone(),
+        _ => code.row().hint.to_owned(),
+    };
+    let mut error = OptimizerError::new(code, message).with_hint(hint);
+    error.findings = findings;
+    error
+}
+
+fn syntax_hint(problem: &str) -> &'static str {
+    if problem.contains("duplicate key") {
+        "Each key and each section may be written once."
+    } else if problem.contains("quoted") || problem.contains("boolean") {
+        "Text is written in quotes: key = \"value\"."
+    } else if problem.contains("array") {
+        "A list is written in brackets with commas: key = [1, 2]."
+    } else if problem.contains("string") {
+        "Close the text with the quote that opens it; use \"\"\" for several lines."
+    } else if problem.contains("table") {
+        "A section is written [name] on a line of its own."
+    } else {
+        "Write each entry as key = value on a line of its own."
+    }
+}

@@ -1,0 +1,164 @@
+//! The two ways to change a value from outside the file: the list of environment variables, and `--set`.
+
+use std::collections::BTreeMap;
+
+use toml::de::{DeTable, DeValue};
+
+use super::diagnostics::Severity;
+use super::report::{Finding, Part, Report};
+use super::shape::{Shape, root};
+use super::tree::{Node, Place, Tree};
+
+/// An environment variable that changes a field.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Override {
+    pub variable: &'static str,
+    pub field: &'static str,
+    pub doc: &'static str,
+}
+
+/// Every environment variable that changes a field. A blank variable is ignored.
+pub const OVERRIDES: &[Override] = &[
+    Override { variable: "SYNTH_OPTIMIZERS_RUN_ID", field: "run.run_id", doc: "Name of the run and of its directory." },
+    Override {
+        variable: "SYNTH_OPTIMIZERS_OUTPUT_DIR",
+        field: "run.output_dir",
+        doc: "Root directory of all runs. Relative to the config file.",
+    },
+    Override { variable: "SYNTH_OPTIMIZERS_CACHE_MODE", field: "cache.mode", doc: "How the request cache is used." },
+    Override {
+        variable: "SYNTH_OPTIMIZERS_CACHE_PATH",
+        field: "cache.path",
+        doc: "Cache file. Relative to the config file.",
+    },
+    Override {
+        variable: "SYNTH_OPTIMIZERS_CACHE_NAMESPACE",
+        field: "cache.namespace",
+        doc: "Namespace within the cache file.",
+    },
+    Override {
+        variable: "SYNTH_OPTIMIZERS_PROPOSER_BACKEND",
+        field: "proposer.backend",
+        doc: "Who writes the proposals.",
+    },
+];
+
+/// Variables that older versions read, with the field that says the same; an empty field has no counterpart.
+const NOT_READ: &[(&str, &str)] = &[
+    ("GEPA_PLATFORM_RUN_ID", "run.run_id"),
+    ("GEPA_PLATFORM_OUTPUT_DIR", "run.output_dir"),
+    ("GEPA_PLATFORM_CACHE_MODE", "cache.mode"),
+    ("GEPA_PLATFORM_CACHE_PATH", "cache.path"),
+    ("GEPA_PLATFORM_CACHE_NAMESPACE", "cache.namespace"),
+    ("GEPA_PLATFORM_PROPOSER_BACKEND", "proposer.backend"),
+    ("SYNTH_OPTIMIZERS_ROLLOUT_SUBMISSION_MODE", "gepa.rollout_submission_mode"),
+    ("SYNTH_OPTIMIZERS_ROLLOUT_POLL_INTERVAL_MS", "gepa.rollout_poll_interval_ms"),
+    ("SYNTH_OPTIMIZERS_ROLLOUT_ASYNC_TIMEOUT_SECONDS", "gepa.rollout_async_timeout_seconds"),
+    ("SYNTH_OPTIMIZERS_GEPA_PIPELINE_MODE", "gepa.pipeline.mode"),
+    ("SYNTH_OPTIMIZERS_GEPA_STALENESS_POLICY", "gepa.pipeline.staleness_policy"),
+    ("SYNTH_OPTIMIZERS_GEPA_MAX_IN_FLIGHT_CANDIDATES", "gepa.pipeline.max_in_flight_candidates"),
+    ("SYNTH_OPTIMIZERS_GEPA_WORKERS_PROPOSE", "gepa.pipeline.workers.propose"),
+    ("SYNTH_OPTIMIZERS_GEPA_WORKERS_ROLLOUT", "gepa.pipeline.workers.rollout"),
+    ("SYNTH_OPTIMIZERS_GEPA_WORKERS_EVALUATE", "gepa.pipeline.workers.evaluate"),
+    ("SYNTH_OPTIMIZERS_GEPA_ROLLOUT_CHUNK_SIZE", "gepa.rollout_chunk_size"),
+    ("SYNTH_OPTIMIZERS_DISK_BUDGET_ENABLED", "disk_budget.enabled"),
+    ("SYNTH_OPTIMIZERS_DISK_BUDGET_SOFT_LIMIT_GB", "disk_budget.soft_limit_gb"),
+    ("SYNTH_OPTIMIZERS_DISK_BUDGET_HARD_LIMIT_GB", "disk_budget.hard_limit_gb"),
+    ("SYNTH_OPTIMIZERS_DISK_BUDGET_PATH", "disk_budget.path"),
+    ("SYNTH_OPTIMIZERS_GEPA_ROLLOUT_HTTP_RETRIES", "gepa.rollout_max_attempts"),
+    ("SYNTH_OPTIMIZERS_MAX_CONCURRENT_ROLLOUTS", "gepa.pipeline.workers.rollout"),
+    ("GEPA_ROLLOUT_CONCURRENCY", "gepa.pipeline.workers.rollout"),
+    ("SYNTH_OPTIMIZERS_CONTAINER_HTTP_TIMEOUT_SECONDS", ""),
+    ("SYNTH_OPTIMIZERS_GEPA_ROLLOUT_RETRY_BACKOFF_MS", ""),
+];
+
+/// The layer that the environment makes, and a warning for each variable that is no longer read.
+pub(super) fn from_environment(environment: &BTreeMap<String, String>, report: &mut Report<'_>) -> Node {
+    let given = |name: &str| environment.get(name).filter(|value| !value.trim().is_empty());
+    let mut layer = Node::empty(Place::Inline);
+    for row in OVERRIDES {
+        if let Some(value) = given(row.variable) {
+            let names: Vec<String> = row.field.split('.').map(str::to_owned).collect();
+            layer.overlay(nest(&names, &Place::Environment(row.variable), Tree::Text(value.clone())));
+        }
+    }
+    for (variable, field) in NOT_READ {
+        if given(variable).is_some() {
+            let hint = match *field {
+                "" => "No field takes its place; unset it.".to_owned(),
+                field => format!("Write {field} in the file or use --set {field}=..., and unset it."),
+            };
+            let finding = Finding {
+                severity: Severity::Warning,
+                code: "variable_not_read",
+                field: (*field).to_owned(),
+                message: format!("{variable} is not read"),
+                hint,
+            };
+            report.push(finding, Some((&Place::Environment(variable), Part::Value)));
+        }
+    }
+    layer
+}
+
+/// The layer of one `--set key.path=value`.
+pub(super) fn from_set(set: &str, number: usize, report: &mut Report<'_>) -> Option<Node> {
+    let names = set.split_once('=').and_then(|(path, value)| Some((key_path(path)?, value)));
+    let Some((names, value)) = names else {
+        // The text is not shown: without a name nothing tells whether it holds a secret.
+        let finding = Finding {
+            severity: Severity::Error,
+            code: "bad_set",
+            field: String::new(),
+            message: format!("--set number {number} is not of the form key.path=value"),
+            hint: "For example: --set gepa.minibatch_size=4".to_owned(),
+        };
+        report.push(finding, Some((&Place::Set, Part::Key)));
+        return None;
+    };
+    let tree = set_value(value, root().below(&names));
+    Some(nest(&names, &Place::Set, tree))
+}
+
+/// A text field takes the value as it stands, so that nobody has to quote quotes in a shell.
+fn set_value(value: &str, shape: Option<&Shape>) -> Tree {
+    let parsed = DeValue::parse(value.trim()).ok().map(|_| {
+        let (document, _) = Node::from_toml(&format!("value = {}", value.trim()));
+        match document.tree {
+            Tree::Table(entries) => entries.into_iter().next().map(|(_, node)| node),
+            Tree::Null | Tree::Flag(_) | Tree::Integer(_) | Tree::Float(_) | Tree::Text(_) | Tree::Array(_) => None,
+        }
+    });
+    let parsed = parsed.flatten().map(|node| node.moved_to(&Place::Set).tree);
+    match (shape, parsed) {
+        (Some(Shape::Text | Shape::Word { .. }), Some(Tree::Text(text))) => Tree::Text(text),
+        (Some(Shape::Text | Shape::Word { .. }), _) | (_, None) => Tree::Text(value.to_owned()),
+        (_, Some(tree)) => tree,
+    }
+}
+
+/// The names of a dotted key, quoted parts included.
+fn key_path(path: &str) -> Option<Vec<String>> {
+    let line = format!("{path} = 0");
+    if path.contains('\n') {
+        return None;
+    }
+    let mut table = DeTable::parse(&line).ok()?.into_inner();
+    let mut names = Vec::new();
+    loop {
+        let (name, value) = table.into_iter().next()?;
+        names.push(name.into_inner().into_owned());
+        match value.into_inner() {
+            DeValue::Table(inner) => table = inner,
+            _ => return Some(names),
+        }
+    }
+}
+
+fn nest(names: &[String], place: &Place, tree: Tree) -> Node {
+    let leaf = Node { place: place.clone(), tree };
+    names
+        .iter()
+        .rev()
+        .fold(leaf, |node, name| Node { place: place.clone(), tree: Tree::Table(vec![(name.clone(), node)]) })
+}

@@ -1,0 +1,83 @@
+//! What a configuration means for the engine: which rows each pool holds and how many rollouts may be made.
+
+use super::sections::Config;
+
+/// Most rollouts of each kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RolloutCaps {
+    pub train: u32,
+    pub heldout: u32,
+    /// Set when train and held-out rollouts share one cap; `train` and `heldout` are then that cap.
+    pub total: Option<u32>,
+}
+
+/// The rows of each pool, as positions in the configured train rows or, for `heldout`, held-out rows.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Pools {
+    /// Train rows of the full evaluation.
+    pub pareto: Vec<usize>,
+    /// Train rows that minibatches are drawn from.
+    pub minibatch: Vec<usize>,
+    /// Train rows whose traces the proposer may see.
+    pub reflection: Vec<usize>,
+    /// Held-out rows that measure the result.
+    pub heldout: Vec<usize>,
+}
+
+/// The caps in force: an unset half of a split falls back to the total.
+pub fn effective_caps(config: &Config) -> RolloutCaps {
+    let gepa = &config.gepa;
+    let total = gepa.max_total_rollouts;
+    RolloutCaps {
+        train: gepa.max_train_rollouts.unwrap_or(total),
+        heldout: gepa.max_heldout_rollouts.unwrap_or(total),
+        total: (gepa.max_train_rollouts.is_none() && gepa.max_heldout_rollouts.is_none()).then_some(total),
+    }
+}
+
+/// The pools in force. An empty pool is the whole of what it is drawn from.
+pub fn pools(config: &Config) -> Pools {
+    match (&config.dataset, &config.taskset) {
+        (Some(dataset), _) => {
+            let seeds = &config.gepa.seed_pools;
+            let pareto = chosen(&seeds.pareto_eval, &dataset.train_seeds).unwrap_or_else(|| all(&dataset.train_seeds));
+            let minibatch = chosen(&seeds.minibatch, &dataset.train_seeds).unwrap_or_else(|| pareto.clone());
+            let reflection = chosen(&seeds.reflection, &dataset.train_seeds).unwrap_or_else(|| minibatch.clone());
+            let heldout =
+                chosen(&seeds.validation, &dataset.heldout_seeds).unwrap_or_else(|| all(&dataset.heldout_seeds));
+            Pools { pareto, minibatch, reflection, heldout }
+        }
+        (None, Some(taskset)) => {
+            let train = || all(&taskset.train_ids);
+            match &config.gepa.task_pools {
+                Some(tasks) => Pools {
+                    pareto: chosen(&tasks.pareto, &taskset.train_ids).unwrap_or_else(train),
+                    minibatch: chosen(&tasks.minibatch, &taskset.train_ids).unwrap_or_else(train),
+                    reflection: chosen(&tasks.reflection, &taskset.train_ids).unwrap_or_else(train),
+                    heldout: chosen(&tasks.heldout, &taskset.heldout_ids).unwrap_or_else(|| all(&taskset.heldout_ids)),
+                },
+                None => Pools {
+                    pareto: train(),
+                    minibatch: train(),
+                    reflection: train(),
+                    heldout: all(&taskset.heldout_ids),
+                },
+            }
+        }
+        (None, None) => Pools::default(),
+    }
+}
+
+fn all<T>(rows: &[T]) -> Vec<usize> {
+    (0..rows.len()).collect()
+}
+
+/// The positions of a pool's rows; nothing when the pool is not given.
+fn chosen<T: PartialEq>(pool: &[T], rows: &[T]) -> Option<Vec<usize>> {
+    let positions = || pool.iter().filter_map(|row| rows.iter().position(|known| known == row)).collect();
+    (!pool.is_empty()).then(positions)
+}
+
+#[cfg(test)]
+#[path = "pools_tests.rs"]
+mod tests;

@@ -1,0 +1,83 @@
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use serde_json::json;
+
+use super::{is_credential_name, looks_like_key, redact, scrub};
+
+#[test]
+fn names_of_credentials_are_known() {
+    for name in [
+        "api_key",
+        "apiKey",
+        "x-api-key",
+        "OPENAI_API_KEY",
+        "token",
+        "access_token",
+        "authToken",
+        "secret",
+        "client_secret",
+        "password",
+        "Authorization",
+        "bearer",
+        "--api-key",
+        "auth",
+        "credentials",
+        "session_cookie",
+        "auth_tokens",
+    ] {
+        assert!(is_credential_name(name), "{name}");
+    }
+    for name in [
+        "max_tokens",
+        "prompt_tokens",
+        "proposer_estimated_total_tokens",
+        "api_key_env",
+        "auth_bearer_env",
+        "credential_mode",
+        "auth_mode",
+        "copy_host_auth",
+        "author",
+        "tokenizer",
+        "key",
+        "run_id",
+        "",
+    ] {
+        assert!(!is_credential_name(name), "{name}");
+    }
+}
+
+#[test]
+fn keys_are_known_by_their_shape() {
+    for word in
+        ["sk-abcdefgh12", "ghp_abcdefgh1234", "AKIAABCDEFGH1234", "eyJhbGciOiJIUzI1NiJ9.e30.x", "aB3dE5gH7jK9mN1pQ3sT5"]
+    {
+        assert!(looks_like_key(word), "{word}");
+    }
+    for word in [
+        "gepa_0123456789abcdef0123456789abcdef",
+        "BankingSeventySevenExperiment7",
+        "Run-2026-01-02-Banking77-Final-Attempt",
+        "sk-learn",
+        "metadata.difficulty",
+        "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
+        "gpt-5.4-mini",
+    ] {
+        assert!(!looks_like_key(word), "{word}");
+    }
+}
+
+#[test]
+fn text_keeps_everything_but_its_secrets() {
+    assert_eq!(scrub("use sk-abcdefgh1234, please"), "use [hidden], please");
+    assert_eq!(scrub("http://me:pw@host/a?token=abc&x=1"), "http://[hidden]@host/a?token=[hidden]&x=1");
+    assert_eq!(scrub("Authorization: Bearer abcdef"), "Authorization: Bearer [hidden]");
+    assert_eq!(scrub("Reply with one label."), "Reply with one label.");
+    assert_eq!(scrub("größe = ünïcode"), "größe = ünïcode");
+}
+
+#[test]
+fn values_are_hidden_by_name_at_any_depth() {
+    let value = json!({"a": [{"api_key": "x", "n": 1}], "args": ["--token", "x", "y"], "max_tokens": 5});
+    let shown = json!({"a": [{"api_key": "[hidden]", "n": 1}], "args": ["--token", "[hidden]", "y"], "max_tokens": 5});
+    assert_eq!(redact("config", &value), shown);
+}

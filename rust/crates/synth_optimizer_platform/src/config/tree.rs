@@ -1,0 +1,177 @@
+//! One layer of configuration as it was written: values with the place that each came from.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use serde_json::Value;
+use toml::de::{DeTable, DeValue};
+
+/// Where a value was written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Place {
+    File { key: Range<usize>, value: Range<usize> },
+    Inline,
+    Environment(&'static str),
+    Set,
+}
+
+/// A value and its place.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Node {
+    pub(super) place: Place,
+    pub(super) tree: Tree,
+}
+
+/// What TOML and JSON have in common. Integers are wide enough for both.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Tree {
+    Null,
+    Flag(bool),
+    Integer(i128),
+    Float(f64),
+    Text(String),
+    Array(Vec<Node>),
+    Table(Vec<(String, Node)>),
+}
+
+impl Node {
+    pub(super) fn empty(place: Place) -> Self {
+        Self { place, tree: Tree::Table(Vec::new()) }
+    }
+
+    /// The document and the places and texts of its syntax errors.
+    pub(super) fn from_toml(text: &str) -> (Self, Vec<(Range<usize>, String)>) {
+        let (table, errors) = DeTable::parse_recoverable(text);
+        let errors =
+            errors.into_iter().map(|error| (error.span().unwrap_or(0..0), error.message().to_owned())).collect();
+        let root = Self { place: Place::File { key: 0..0, value: 0..0 }, tree: from_table(table.into_inner()) };
+        (root, errors)
+    }
+
+    /// A value of the same shape in another place, without positions.
+    pub(super) fn from_json(value: Value, place: &Place) -> Self {
+        let tree = match value {
+            Value::Null => Tree::Null,
+            Value::Bool(flag) => Tree::Flag(flag),
+            Value::Number(number) => match number.as_i128() {
+                Some(integer) => Tree::Integer(integer),
+                None => Tree::Float(number.as_f64().unwrap_or(f64::NAN)),
+            },
+            Value::String(text) => Tree::Text(text),
+            Value::Array(items) => Tree::Array(items.into_iter().map(|item| Self::from_json(item, place)).collect()),
+            Value::Object(entries) => {
+                Tree::Table(entries.into_iter().map(|(name, value)| (name, Self::from_json(value, place))).collect())
+            }
+        };
+        Self { place: place.clone(), tree }
+    }
+
+    /// The same value, moved to another place as a whole.
+    pub(super) fn moved_to(self, place: &Place) -> Self {
+        let tree = match self.tree {
+            Tree::Array(items) => Tree::Array(items.into_iter().map(|item| item.moved_to(place)).collect()),
+            Tree::Table(entries) => {
+                Tree::Table(entries.into_iter().map(|(name, node)| (name, node.moved_to(place))).collect())
+            }
+            tree @ (Tree::Null | Tree::Flag(_) | Tree::Integer(_) | Tree::Float(_) | Tree::Text(_)) => tree,
+        };
+        Self { place: place.clone(), tree }
+    }
+
+    /// The value as JSON. Floats that JSON cannot hold have been refused before.
+    pub(super) fn to_json(&self) -> Value {
+        match &self.tree {
+            Tree::Null => Value::Null,
+            Tree::Flag(flag) => Value::Bool(*flag),
+            Tree::Integer(integer) => match (i64::try_from(*integer), u64::try_from(*integer)) {
+                (Ok(small), _) => Value::from(small),
+                (_, Ok(large)) => Value::from(large),
+                _ => Value::Null,
+            },
+            Tree::Float(float) => Value::from(*float),
+            Tree::Text(text) => Value::String(text.clone()),
+            Tree::Array(items) => Value::Array(items.iter().map(Self::to_json).collect()),
+            Tree::Table(entries) => {
+                Value::Object(entries.iter().map(|(name, node)| (name.clone(), node.to_json())).collect())
+            }
+        }
+    }
+
+    /// Lays another layer over this one: tables join, anything else is replaced.
+    pub(super) fn overlay(&mut self, upper: Self) {
+        match (&mut self.tree, upper.tree) {
+            (Tree::Table(lower), Tree::Table(entries)) => {
+                for (name, node) in entries {
+                    match lower.iter_mut().find(|(known, _)| *known == name) {
+                        Some((_, below)) => below.overlay(node),
+                        None => lower.push((name, node)),
+                    }
+                }
+            }
+            (_, tree) => *self = Self { place: upper.place, tree },
+        }
+    }
+
+    /// The place of every value, by path.
+    pub(super) fn places(&self) -> BTreeMap<String, Place> {
+        let mut found = BTreeMap::new();
+        self.collect_places("", &mut found);
+        found
+    }
+
+    fn collect_places(&self, path: &str, found: &mut BTreeMap<String, Place>) {
+        if !path.is_empty() {
+            found.insert(path.to_owned(), self.place.clone());
+        }
+        match &self.tree {
+            Tree::Table(entries) => {
+                for (name, node) in entries {
+                    node.collect_places(&join(path, name), found);
+                }
+            }
+            Tree::Array(items) => {
+                for (index, node) in items.iter().enumerate() {
+                    node.collect_places(&format!("{path}[{index}]"), found);
+                }
+            }
+            Tree::Null | Tree::Flag(_) | Tree::Integer(_) | Tree::Float(_) | Tree::Text(_) => {}
+        }
+    }
+}
+
+/// The path of a child; a name that TOML could not write bare is quoted.
+pub(super) fn join(path: &str, name: &str) -> String {
+    let name = super::write::key(name);
+    if path.is_empty() { name } else { format!("{path}.{name}") }
+}
+
+fn from_table(table: DeTable<'_>) -> Tree {
+    let entries = table.into_iter().map(|(name, value)| {
+        let place = Place::File { key: name.span(), value: value.span() };
+        (name.into_inner().into_owned(), Node { place, tree: from_value(value.into_inner()) })
+    });
+    Tree::Table(entries.collect())
+}
+
+fn from_value(value: DeValue<'_>) -> Tree {
+    match value {
+        DeValue::String(text) => Tree::Text(text.into_owned()),
+        // Digits beyond any integer we accept become a float, which no integer field takes.
+        DeValue::Integer(integer) => i128::from_str_radix(integer.as_str(), integer.radix())
+            .map_or_else(|_| Tree::Float(f64::NAN), Tree::Integer),
+        DeValue::Float(float) => Tree::Float(float.as_str().parse().unwrap_or(f64::NAN)),
+        DeValue::Boolean(flag) => Tree::Flag(flag),
+        // The wire is JSON, which writes a date as text.
+        DeValue::Datetime(date) => Tree::Text(date.to_string()),
+        DeValue::Array(items) => Tree::Array(
+            items
+                .into_iter()
+                .map(|item| {
+                    let place = Place::File { key: item.span(), value: item.span() };
+                    Node { place, tree: from_value(item.into_inner()) }
+                })
+                .collect(),
+        ),
+        DeValue::Table(table) => from_table(table),
+    }
+}

@@ -1,0 +1,111 @@
+//! The exception classes, made at import from the one table of errors, and the way from a Rust error to them.
+
+use std::ffi::CString;
+
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyDict, PyTuple, PyType};
+use synth_optimizer_platform::config::{Diagnostic, render};
+use synth_optimizer_platform::model::error::{ERRORS, ErrorCode, ErrorRow, OptimizerError};
+
+use crate::json;
+
+/// The module that users import the classes from; tracebacks and pickles name it.
+const HOME: &str = "synth_optimizers.errors";
+
+/// The classes in the order of the table. The first row is the base of all others.
+static CLASSES: PyOnceLock<Vec<Py<PyType>>> = PyOnceLock::new();
+
+/// Adds every class of the table to the extension module.
+pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    for (row, class) in ERRORS.iter().zip(classes(module.py())?) {
+        module.add(row.class, class)?;
+    }
+    Ok(())
+}
+
+/// The table of errors: one mapping per row with `error_code`, `exception`, `exit_code`, `http_status` and `hint`.
+#[pyfunction]
+pub(crate) fn error_table(py: Python<'_>) -> PyResult<Vec<Bound<'_, PyDict>>> {
+    ERRORS
+        .iter()
+        .map(|row| {
+            let entry = PyDict::new(py);
+            entry.set_item("error_code", row.wire)?;
+            entry.set_item("exception", row.class)?;
+            entry.set_item("exit_code", row.exit)?;
+            entry.set_item("http_status", row.http)?;
+            entry.set_item("hint", row.hint)?;
+            Ok(entry)
+        })
+        .collect()
+}
+
+/// The Python exception of a Rust error: the class of its code, carrying `detail`, `hint` and `findings`.
+pub(crate) fn raise(py: Python<'_>, error: &OptimizerError) -> PyErr {
+    build(py, error).unwrap_or_else(|failure| failure)
+}
+
+/// Findings as the frozen records of `synth_optimizers.findings`.
+pub(crate) fn findings<'py>(py: Python<'py>, diagnostics: &[Diagnostic]) -> PyResult<Bound<'py, PyTuple>> {
+    static RECORD: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    let record = RECORD.import(py, "synth_optimizers.findings", "Finding")?;
+    let records = diagnostics
+        .iter()
+        .map(|diagnostic| {
+            let fields = json::serialize(py, diagnostic)?;
+            record.call((), Some(fields.cast::<PyDict>()?))
+        })
+        .collect::<PyResult<Vec<_>>>()?;
+    PyTuple::new(py, records)
+}
+
+fn build(py: Python<'_>, error: &OptimizerError) -> PyResult<PyErr> {
+    let value = class_of(py, error.code)?.call1((error.to_string(),))?;
+    // Without a detail of its own, a refused configuration shows its findings as the command line would.
+    let shown = (!error.findings.is_empty()).then(|| render(&error.findings));
+    value.setattr("detail", error.detail.as_deref().or(shown.as_deref()))?;
+    value.setattr("hint", error.hint.as_str())?;
+    value.setattr("findings", findings(py, &error.findings)?)?;
+    Ok(PyErr::from_value(value))
+}
+
+fn class_of(py: Python<'_>, code: ErrorCode) -> PyResult<&Bound<'_, PyType>> {
+    ERRORS
+        .iter()
+        .zip(classes(py)?)
+        .find(|(row, _)| row.code == code)
+        .map(|(_, class)| class.bind(py))
+        .ok_or_else(|| PyRuntimeError::new_err(format!("no exception class for {}", code.wire())))
+}
+
+fn classes(py: Python<'_>) -> PyResult<&Vec<Py<PyType>>> {
+    CLASSES.get_or_try_init(py, || {
+        let mut made: Vec<Py<PyType>> = Vec::with_capacity(ERRORS.len());
+        for row in ERRORS {
+            let base = match made.first() {
+                Some(first) => first.bind(py).clone(),
+                None => py.get_type::<PyRuntimeError>(),
+            };
+            made.push(make_class(py, row, &base)?);
+        }
+        Ok(made)
+    })
+}
+
+/// The class attributes are the defaults of the instance attributes, so that an exception made in Python has them too.
+fn make_class(py: Python<'_>, row: &ErrorRow, base: &Bound<'_, PyType>) -> PyResult<Py<PyType>> {
+    let attributes = PyDict::new(py);
+    attributes.set_item("error_code", row.wire)?;
+    attributes.set_item("detail", py.None())?;
+    attributes.set_item("hint", row.hint)?;
+    attributes.set_item("findings", PyTuple::empty(py))?;
+    let name = CString::new(format!("{HOME}.{}", row.class))?;
+    let doc = CString::new(format!("`{}`. {}", row.wire, row.hint))?;
+    // `new_type` lets go of the dictionary before it uses it, so `attributes` must hold it until the class is made.
+    let lent = attributes.clone().into_any().unbind();
+    let class = PyErr::new_type(py, &name, Some(&doc), Some(base), Some(lent));
+    drop(attributes);
+    class
+}

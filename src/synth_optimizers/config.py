@@ -1,0 +1,85 @@
+"""A loaded configuration, with the origin of every value."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from os import PathLike
+from typing import Any
+
+from synth_optimizers._synth_optimizers import load_config
+from synth_optimizers.findings import Finding
+
+__all__ = ["EffectiveValue", "GepaConfig"]
+
+
+@dataclass(frozen=True, slots=True)
+class EffectiveValue:
+    """One value in effect and where it came from."""
+
+    path: str
+    """The dotted path, such as `gepa.minibatch_size`."""
+    value: Any
+    """The value in effect; a secret is hidden."""
+    origin: str
+    """Where it came from: `default`, `file:LINE:COLUMN`, `mapping`, `environment:VARIABLE` or `set`."""
+
+
+@dataclass(frozen=True, slots=True)
+class GepaConfig:
+    """A configuration that has passed every check.
+
+    >>> config = GepaConfig.from_toml("gepa.toml", overrides=["gepa.minibatch_size=4"])
+    >>> config.to_dict()["gepa"]["minibatch_size"]
+    4
+    """
+
+    _config: dict[str, Any] = field(repr=False)
+    _values: tuple[EffectiveValue, ...] = field(repr=False)
+    warnings: tuple[Finding, ...]
+    """What is used in another way than written."""
+
+    @classmethod
+    def from_toml(
+        cls,
+        path: str | PathLike[str],
+        overrides: Sequence[str] = (),
+        environ: Mapping[str, str] | None = None,
+    ) -> GepaConfig:
+        """Load a TOML file.
+
+        `overrides` are `key=value` texts as for `--set`; they win over the environment, which wins over the file.
+        `environ` stands in for `os.environ`. A configuration with problems raises `ConfigError` whose `findings`
+        name every one of them.
+        """
+        return cls._load(path, overrides, environ)
+
+    @classmethod
+    def from_mapping(
+        cls,
+        mapping: Mapping[str, Any],
+        overrides: Sequence[str] = (),
+        environ: Mapping[str, str] | None = None,
+    ) -> GepaConfig:
+        """Load a mapping of the same shape as the file; relative paths start at the working directory."""
+        return cls._load(mapping, overrides, environ)
+
+    @classmethod
+    def _load(
+        cls,
+        source: str | PathLike[str] | Mapping[str, Any],
+        overrides: Sequence[str],
+        environ: Mapping[str, str] | None,
+    ) -> GepaConfig:
+        loaded = load_config(source, overrides=overrides, environ=environ)
+        values = tuple(EffectiveValue(*value) for value in loaded["values"])
+        return cls(_config=loaded["config"], _values=values, warnings=loaded["warnings"])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the whole configuration in effect, defaults included, as plain objects of your own."""
+        return copy.deepcopy(self._config)
+
+    def explain(self) -> list[EffectiveValue]:
+        """Return every value in effect with its origin."""
+        return list(self._values)
