@@ -1,7 +1,7 @@
 //! The configuration as the engine reads it: objectives, caps, amounts and the logical window.
 
 use synth_optimizer_platform::config::gepa::{Direction, GepaSection, PipelineMode};
-use synth_optimizer_platform::config::sections::Config;
+use synth_optimizer_platform::config::{Config, effective_caps};
 use synth_optimizer_platform::model::budget::{Amount, Budget, Caps, Dimension, Ledger};
 use synth_optimizer_platform::model::event_fields::Objective;
 use synth_optimizer_platform::model::ids::RequestId;
@@ -51,7 +51,7 @@ impl Settings {
             gepa.proposer_estimated_prompt_tokens,
             gepa.proposer_estimated_completion_tokens,
             gepa.proposer_estimated_total_tokens,
-            Some(config.proposer.timeout_seconds * 1000),
+            Some(config.proposer.timeout_seconds.saturating_mul(1000)),
         );
         Self {
             seed: config.run.seed,
@@ -60,7 +60,7 @@ impl Settings {
             max_repairs: config.proposer.max_repairs,
             max_consecutive_invalid: config.proposer.max_consecutive_invalid,
             objectives: objectives(gepa),
-            caps: caps(gepa),
+            caps: caps(config),
             window: match gepa.pipeline.mode {
                 PipelineMode::SyncSerial => 1,
                 PipelineMode::AsyncPipelined => {
@@ -71,7 +71,7 @@ impl Settings {
             heldout_rollout: rollout.rollout(Ledger::Heldout),
             proposal,
             search_deadline_millis: gepa.max_time_seconds.map(|seconds| {
-                let cap = seconds * 1000;
+                let cap = seconds.saturating_mul(1000);
                 let waves =
                     (2 * inputs.heldout_pool.len() as u64).div_ceil(u64::from(gepa.pipeline.workers.rollout.max(1)));
                 let heldout = waves * rollout.get(Dimension::WallMillis);
@@ -140,19 +140,19 @@ fn estimate(
         .with(Dimension::WallMillis, wall.unwrap_or(0))
 }
 
-/// The caps of the run. With split limits an unset half falls back to the total.
-fn caps(gepa: &GepaSection) -> Caps {
-    let split = gepa.max_train_rollouts.is_some() || gepa.max_heldout_rollouts.is_some();
-    let half = |limit: Option<u32>| Some(u64::from(limit.unwrap_or(gepa.max_total_rollouts)));
+/// The caps of the run.
+fn caps(config: &Config) -> Caps {
+    let gepa = &config.gepa;
+    let rollouts = effective_caps(config);
     let cost = (gepa.max_cost_usd > 0.0).then(|| (gepa.max_cost_usd * 1e9).floor() as u64);
     Caps::default()
-        .with(Dimension::TrainRollouts, half(gepa.max_train_rollouts))
-        .with(Dimension::HeldoutRollouts, half(gepa.max_heldout_rollouts))
-        .with(Dimension::TotalRollouts, (!split).then_some(u64::from(gepa.max_total_rollouts)))
+        .with(Dimension::TrainRollouts, Some(rollouts.train.into()))
+        .with(Dimension::HeldoutRollouts, Some(rollouts.heldout.into()))
+        .with(Dimension::TotalRollouts, rollouts.total.map(u64::from))
         .with(Dimension::Cost, cost)
         .with(Dimension::PromptTokens, gepa.max_prompt_tokens)
         .with(Dimension::CompletionTokens, gepa.max_completion_tokens)
         .with(Dimension::TotalTokens, gepa.max_total_tokens)
-        .with(Dimension::WallMillis, gepa.max_time_seconds.map(|seconds| seconds * 1000))
-        .with(Dimension::Generations, Some(u64::from(gepa.max_generations)))
+        .with(Dimension::WallMillis, gepa.max_time_seconds.map(|seconds| seconds.saturating_mul(1000)))
+        .with(Dimension::Generations, Some(gepa.max_generations.into()))
 }

@@ -1,7 +1,5 @@
 //! Recorded runs: a changed decision changes a line here.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
 mod sim;
 
 use sim::{Pace, Scoring, World};

@@ -1,7 +1,5 @@
 //! What must hold in every world, at every pace and at every moment.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
 mod sim;
 
 use proptest::prelude::*;

@@ -2,7 +2,7 @@
 //!
 //! Answers are pure functions of what was asked; only the order in which they arrive depends on the arrival seed.
 
-#![allow(dead_code, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+#![allow(dead_code, clippy::unwrap_used, clippy::panic)]
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,7 +23,7 @@ use synth_optimizer_platform::model::usage::{Cost, NanoUsd, Usage};
 
 /// How the task scores a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Scoring {
+pub(crate) enum Scoring {
     /// 1 if the row's rule is known, else 0.
     Binary,
     /// The known share of the three rules that the row needs.
@@ -36,7 +36,7 @@ pub enum Scoring {
 
 /// The task, the proposer and everything that can go wrong.
 #[derive(Debug, Clone)]
-pub struct World {
+pub(crate) struct World {
     pub config: Config,
     pub rules: u32,
     pub train: u32,
@@ -86,7 +86,7 @@ impl Default for World {
 
 /// How a run is carried out; nothing here may change what is decided.
 #[derive(Debug, Clone, Copy)]
-pub struct Pace {
+pub(crate) struct Pace {
     pub arrival_seed: u64,
     pub rollout_workers: usize,
     pub propose_workers: usize,
@@ -103,7 +103,7 @@ impl Default for Pace {
 
 /// What came of a run.
 #[derive(Debug)]
-pub struct Run {
+pub(crate) struct Run {
     pub engine: GepaEngine,
     pub events: Vec<Event>,
     pub state: State,
@@ -114,7 +114,7 @@ pub struct Run {
 }
 
 impl World {
-    pub fn inputs(&self) -> Inputs {
+    pub(crate) fn inputs(&self) -> Inputs {
         let row = |split: &str, index: u32| Row {
             id: RowId::new(&format!("{split}:{index}")),
             stratum: Some(format!("rule-{}", index % 3)),
@@ -136,7 +136,7 @@ impl World {
         Inputs::whole(program, rows("train", self.train), rows("heldout", self.heldout))
     }
 
-    pub fn run_started(&self) -> RunStarted {
+    pub(crate) fn run_started(&self) -> RunStarted {
         RunStarted {
             algorithm: "gepa".into(),
             config_digest: digest_of(&self.config),
@@ -145,12 +145,12 @@ impl World {
         }
     }
 
-    pub fn engine(&self) -> GepaEngine {
+    pub(crate) fn engine(&self) -> GepaEngine {
         GepaEngine::new(&self.config, self.inputs()).unwrap()
     }
 
     /// Runs to the end. Panics when the run wedges: nothing is outstanding and it is not over.
-    pub fn run(&self, pace: Pace) -> Run {
+    pub(crate) fn run(&self, pace: Pace) -> Run {
         let engine = self.engine();
         let mut session = Session::new(&engine);
         let mut log = Log::default();
@@ -198,7 +198,7 @@ impl World {
         (command, millis as u64 + 1)
     }
 
-    pub fn answer(&self, command: &Command) -> Answer {
+    pub(crate) fn answer(&self, command: &Command) -> Answer {
         match command {
             Command::Rollout(rollout) => self.roll(rollout),
             Command::Propose(propose) => self.propose(propose),
@@ -303,7 +303,7 @@ impl World {
 }
 
 impl Run {
-    pub fn lines(&self) -> String {
+    pub(crate) fn lines(&self) -> String {
         use synth_optimizer_platform::model::message::message;
         self.events.iter().fold(String::new(), |mut out, event| {
             out.push_str(&format!("{:<36} {}\n", event.wire(), message(event)));
@@ -311,15 +311,15 @@ impl Run {
         })
     }
 
-    pub fn count(&self, wire: &str) -> usize {
+    pub(crate) fn count(&self, wire: &str) -> usize {
         self.events.iter().filter(|event| event.wire() == wire).count()
     }
 
-    pub fn last(&self) -> &Event {
+    pub(crate) fn last(&self) -> &Event {
         self.events.last().unwrap()
     }
 
-    pub fn spent(&self, dimension: Dimension) -> u64 {
+    pub(crate) fn spent(&self, dimension: Dimension) -> u64 {
         self.state.budget.spent(dimension)
     }
 }
