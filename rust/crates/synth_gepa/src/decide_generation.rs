@@ -168,7 +168,7 @@ impl GepaEngine {
             registered: generation.candidates.len() as u32,
             accepted: generation.accepted,
             best_candidate_id: best.id.clone(),
-            best_train_score: self.train_score(best),
+            best_train_score: best.pooled.map(|pooled| pooled.score),
             frontier_size: state.frontier.size(),
             candidates: state.candidates.len() as u32,
         })

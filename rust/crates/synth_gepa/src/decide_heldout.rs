@@ -12,7 +12,6 @@ use synth_optimizer_platform::model::score::{Gain, Score};
 
 use crate::decide::path;
 use crate::engine::GepaEngine;
-use crate::select::by_score;
 use crate::settings::HELDOUT_HOLD;
 use crate::state::{Phase, State};
 
@@ -62,8 +61,7 @@ impl GepaEngine {
             wanted.push(0);
         }
         if self.settings.gepa.deployment_rule == DeploymentRule::HeldoutBest {
-            let ranked = by_score(state, (0..state.pool.len() as u32).collect());
-            let others = ranked.into_iter().rev().map(|place| state.pool[place as usize]);
+            let others = state.frontier.ranked().iter().rev().map(|place| state.pool[*place as usize]);
             let rest: Vec<u32> = others.filter(|index| !wanted.contains(index)).collect();
             wanted.extend(rest);
         }
@@ -141,7 +139,7 @@ impl GepaEngine {
                     Score::of(state.candidate(*index).heldout.values().copied())
                         .map_or(f64::NEG_INFINITY, |score| self.settings.oriented(0, score.mean))
                 };
-                let train = |index: &u32| state.candidate(*index).pool_score;
+                let train = |index: &u32| state.candidate(*index).merit();
                 let measured = state.heldout_queue.iter().copied();
                 measured
                     .max_by(|a, b| mean(a).total_cmp(&mean(b)).then(train(a).total_cmp(&train(b))).then(a.cmp(b)))

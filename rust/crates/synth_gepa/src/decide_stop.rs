@@ -44,11 +44,11 @@ impl GepaEngine {
             return vec![stop(StopKind::MaxTime, Some(limit), Some(value), failure)];
         }
         let Some(threshold) = self.settings.gepa.score_threshold_value else { return Vec::new() };
-        let Some(best) = state.best.and_then(|best| self.train_score(state.candidate(best))) else { return Vec::new() };
-        if self.settings.oriented(0, best.mean) < self.settings.oriented(0, threshold) {
+        let Some(best) = state.best.and_then(|best| state.candidate(best).pooled) else { return Vec::new() };
+        if best.merit < self.settings.oriented(0, threshold) {
             return Vec::new();
         }
-        vec![stop(StopKind::ScoreThreshold, Some(threshold), Some(best.mean), None)]
+        vec![stop(StopKind::ScoreThreshold, Some(threshold), Some(best.score.mean), None)]
     }
 
     /// Ends the run when so many rollouts fail that further ones are money thrown away.

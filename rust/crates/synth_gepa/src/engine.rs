@@ -16,6 +16,7 @@ use synth_optimizer_platform::model::event_fields::Stage;
 use synth_optimizer_platform::model::ids::{CandidateId, HeldoutRow, Payload, RequestId, RowId, TrainRow};
 use synth_optimizer_platform::model::program::{Inputs, Row};
 
+use crate::leakage::LeakIndex;
 use crate::settings::Settings;
 use crate::state::{AnyRow, Phase, State, Work};
 
@@ -26,13 +27,20 @@ pub struct GepaEngine {
     pub(crate) inputs: Inputs,
     train_rows: BTreeMap<RowId, TrainRow>,
     heldout_rows: BTreeMap<RowId, HeldoutRow>,
+    pub(crate) train_leaks: LeakIndex,
+    pub(crate) heldout_leaks: LeakIndex,
 }
 
 impl GepaEngine {
     /// Checks what the container gave against what the config asks for.
     pub fn new(config: &Config, inputs: Inputs) -> Result<Self, OptimizerError> {
         check(&inputs)?;
+        let span = config.gepa.leakage.min_span_chars as usize;
+        // What the user's own seed says is no leak.
+        let leaks = |rows: &[Row]| LeakIndex::new(rows, inputs.program.seed.values().map(String::as_str), span);
         Ok(Self {
+            train_leaks: leaks(&inputs.train),
+            heldout_leaks: leaks(&inputs.heldout),
             settings: Settings::new(config, &inputs),
             train_rows: index(&inputs.train).map(|(id, place)| (id, TrainRow(place))).collect(),
             heldout_rows: index(&inputs.heldout).map(|(id, place)| (id, HeldoutRow(place))).collect(),

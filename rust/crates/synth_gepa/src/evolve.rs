@@ -18,7 +18,7 @@ use synth_optimizer_platform::model::usage::Usage;
 use crate::engine::GepaEngine;
 use crate::frontier::Frontier;
 use crate::settings::{HELDOUT_HOLD, REWARD};
-use crate::state::{AnyRow, Candidate, Evaluation, Generation, Phase, Request, State, Step, Stop, Work};
+use crate::state::{AnyRow, Candidate, Evaluation, Generation, Phase, Pooled, Request, State, Step, Stop, Work};
 
 impl GepaEngine {
     pub(crate) fn initial_state(&self) -> State {
@@ -43,6 +43,7 @@ impl GepaEngine {
             mutations_started: 0,
             generations_completed: 0,
             draws: 0,
+            pool_is_fresh: false,
             merges_due: 0,
             merges_built: 0,
             merges_tried: Default::default(),
@@ -149,8 +150,7 @@ impl GepaEngine {
             heldout: BTreeMap::new(),
             evaluation: None,
             promoted: false,
-            place: None,
-            pool_score: 0.0,
+            pooled: None,
             component,
             failed_share: 0.0,
         });
@@ -294,6 +294,7 @@ impl GepaEngine {
         let ancestor = fields.ancestor_id.as_ref().and_then(|id| state.index_of(id));
         state.draws = state.draws.max(fields.draw + 1);
         state.next_generation = fields.generation + 1;
+        state.pool_is_fresh = false;
         match fields.operation {
             Operation::Seed => {}
             Operation::Mutate => {
@@ -352,14 +353,13 @@ impl GepaEngine {
     }
 
     fn pooled(&self, state: &mut State, index: u32) {
+        let Some(score) = self.train_score(state.candidate(index)) else { return };
+        let merit = self.settings.oriented(0, score.mean);
         let values = self.cell_values(state, index);
-        state.frontier.insert(&values);
-        let place = state.pool.len() as u32;
+        state.frontier.insert(merit, &values);
+        state.candidates[index as usize].pooled = Some(Pooled { place: state.pool.len() as u32, score, merit });
         state.pool.push(index);
-        let candidate = &mut state.candidates[index as usize];
-        let scores: Vec<f64> = self.inputs.pareto_pool.iter().filter_map(|row| candidate.score(*row)).collect();
-        candidate.place = Some(place);
-        candidate.pool_score = self.settings.oriented(0, scores.iter().sum::<f64>() / scores.len().max(1) as f64);
+        state.pool_is_fresh = true;
     }
 
     fn generation_completed(&self, state: &mut State, fields: &GenerationCompleted) {
@@ -369,7 +369,7 @@ impl GepaEngine {
         let asked = generation.invalid + generation.failures + generation.duplicates > 0;
         let fruitless = asked && generation.candidates.is_empty();
         state.consecutive_invalid = if fruitless { state.consecutive_invalid + 1 } else { 0 };
-        let pooled = generation.candidates.iter().any(|index| state.candidate(*index).place.is_some());
+        let pooled = generation.candidates.iter().any(|index| state.candidate(*index).pooled.is_some());
         if generation.operation == Operation::Mutate && pooled {
             let left = self.settings.gepa.merge.max_merges.saturating_sub(state.merges_built);
             state.merges_due = (state.merges_due + 1).min(left);

@@ -23,7 +23,7 @@ mod state;
 
 pub use engine::GepaEngine;
 pub use frontier::{Effect, Frontier};
-pub use leakage::{Leak, find as find_leak};
+pub use leakage::{Leak, LeakIndex};
 pub use minibatch::Draw;
 pub use proposal::Sound;
 pub use random::{Stream, stream};

@@ -9,6 +9,7 @@ use synth_optimizer_platform::model::event_fields::{
 };
 use synth_optimizer_platform::model::ids::{CandidateId, HeldoutRow, Payload, RequestId, TrainRow};
 use synth_optimizer_platform::model::lifecycle::{CandidateStatus, RunState};
+use synth_optimizer_platform::model::score::Score;
 
 use crate::frontier::Frontier;
 
@@ -44,6 +45,8 @@ pub struct State {
     pub generations_completed: u32,
     pub draws: u64,
 
+    /// Whether a candidate has joined the pool since the last generation began.
+    pub pool_is_fresh: bool,
     pub merges_due: u32,
     pub merges_built: u32,
     pub merges_tried: BTreeSet<(u32, u32, u32)>,
@@ -100,14 +103,22 @@ pub struct Candidate {
     pub evaluation: Option<RequestId>,
     /// Won its screening; the full evaluation is next.
     pub promoted: bool,
-    /// Its place in the pool, if it may be a parent.
-    pub place: Option<u32>,
-    /// Its mean on the deciding objective when it joined the pool, such that larger is better.
-    pub pool_score: f64,
+    /// Set when it has joined the pool and may be a parent.
+    pub pooled: Option<Pooled>,
     /// Which component comes next when it is a parent.
     pub component: u32,
     /// Share of failed rollouts of the last evaluation.
     pub failed_share: f64,
+}
+
+/// A candidate's standing when it joined the pool.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Pooled {
+    pub place: u32,
+    /// Mean on the deciding objective over the train rows.
+    pub score: Score,
+    /// The same mean such that larger is better.
+    pub merit: f64,
 }
 
 /// A request without an answer.
@@ -221,6 +232,11 @@ impl Stop {
 }
 
 impl Candidate {
+    /// Its merit in the pool, or less than anything.
+    pub fn merit(&self) -> f64 {
+        self.pooled.map_or(f64::NEG_INFINITY, |pooled| pooled.merit)
+    }
+
     /// The deciding score on a train row.
     pub fn score(&self, row: TrainRow) -> Option<f64> {
         self.train[0].get(&row).copied()
