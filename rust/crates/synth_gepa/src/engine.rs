@@ -8,7 +8,7 @@ use synth_optimizer_platform::config::gepa::FrontierType;
 use synth_optimizer_platform::config::sections::Config;
 use synth_optimizer_platform::model::answer::Observation;
 use synth_optimizer_platform::model::budget::Amount;
-use synth_optimizer_platform::model::command::{Command, EvidenceRow, ProposeCommand, RolloutCommand};
+use synth_optimizer_platform::model::command::{CarriedAttempt, Command, EvidenceRow, ProposeCommand, RolloutCommand};
 use synth_optimizer_platform::model::engine::Engine;
 use synth_optimizer_platform::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_platform::model::event::Event;
@@ -120,6 +120,10 @@ impl Engine for GepaEngine {
         state.order.first().map(|(_, request)| *request)
     }
 
+    fn is_outstanding(&self, state: &State, request: RequestId) -> bool {
+        state.requests.contains_key(&request)
+    }
+
     fn outstanding(&self, state: &State) -> Vec<Command> {
         state.requests.keys().filter_map(|request| self.command(state, *request)).collect()
     }
@@ -164,7 +168,13 @@ impl Engine for GepaEngine {
                             score: parent.score(*row),
                         })
                         .collect(),
-                    carried_failures: carried.clone(),
+                    carried_failures: carried
+                        .iter()
+                        .filter_map(|failure| {
+                            let (candidate_id, payload) = named(&state.index_of(&failure.candidate_id)?);
+                            Some(CarriedAttempt { candidate_id, payload, reason: failure.reason.clone() })
+                        })
+                        .collect(),
                     problems: problems.clone(),
                 }))
             }
@@ -172,7 +182,7 @@ impl Engine for GepaEngine {
     }
 
     fn next_wakeup(&self, state: &State) -> Option<u64> {
-        let waiting = state.stop.is_none() && matches!(state.phase, Phase::Seed | Phase::Search);
+        let waiting = state.may_request() && matches!(state.phase, Phase::Seed | Phase::Search);
         self.settings.search_deadline_millis.filter(|_| waiting)
     }
 

@@ -17,6 +17,7 @@ mod merge;
 mod minibatch;
 mod proposal;
 mod random;
+mod scores;
 mod select;
 mod settings;
 mod state;

@@ -30,8 +30,9 @@ impl GepaEngine {
     pub fn plan_merge(&self, state: &State) -> Option<MergePlan> {
         let rules = &self.settings.gepa.merge;
         let due = rules.enabled && state.merges_due > 0 && state.merges_built < rules.max_merges;
-        // The same pool would give the same answer again.
-        if !due || !state.pool_is_fresh {
+        // It is looked for once after each change of the pool. One field can only be merged by the proposer.
+        let alone = self.inputs.program.targets.len() < 2 && rules.conflict == MergeConflict::HigherScore;
+        if !due || !state.pool_is_fresh || alone {
             return None;
         }
         let places = state.frontier.undominated();
@@ -73,7 +74,7 @@ impl GepaEngine {
         let ancestor = *common.get(random.index(common.len()))?;
         let (payload, conflicts) = self.compose(state, first, second, ancestor)?;
         let id = CandidateId::of(&self.settings.candidate_id_prefix, &payload);
-        if conflicts.is_empty() && state.known.contains_key(&id) {
+        if conflicts.is_empty() && state.index_of(&id).is_some() {
             return None;
         }
         let gate = self.merge_gate(state, first, second, random)?;

@@ -9,8 +9,9 @@ use crate::state::State;
 
 /// Chooses a parent for a draw; `None` while nothing has been evaluated.
 pub(crate) fn parent(settings: &Settings, state: &State, draw: u64) -> Option<(u32, ParentSelection)> {
-    let best = state.candidate(state.best?).pooled.as_ref()?.place;
     let frontier = &state.frontier;
+    // The highest score, and of equal ones the newest.
+    let best = *frontier.ranked().last()?;
     let mut random = stream(settings.seed, "parent", draw);
     let rules = &settings.gepa.candidate_selector;
     let (place, total_weight) = match rules.name {
