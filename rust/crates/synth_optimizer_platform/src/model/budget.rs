@@ -269,7 +269,7 @@ impl Budget {
         // Wall time is kept as the moment at which the call is expected to be over.
         let horizon = match amount.get(Dimension::WallMillis) {
             0 => 0,
-            estimate => self.elapsed_millis + estimate,
+            estimate => self.elapsed_millis.saturating_add(estimate),
         };
         self.open.insert(request, amount.with(Dimension::WallMillis, horizon));
         Ok(())
@@ -351,8 +351,9 @@ impl Budget {
         for dimension in Dimension::ALL {
             let used = actual.get(dimension);
             let counted = self.available(dimension).map_or(used, |available| used.min(available));
-            self.spent.0[dimension as usize] += counted;
-            self.overrun.0[dimension as usize] += used - counted;
+            let (spent, overrun) = (&mut self.spent.0[dimension as usize], &mut self.overrun.0[dimension as usize]);
+            *spent = spent.saturating_add(counted);
+            *overrun = overrun.saturating_add(used - counted);
         }
     }
 }
