@@ -262,7 +262,7 @@ impl Budget {
         (most, limit)
     }
 
-    /// Sets an amount aside for a request.
+    /// Sets an amount aside for a request. A second reservation of one request takes the place of the first.
     pub fn reserve(&mut self, request: RequestId, amount: Amount) -> Result<(), Refused> {
         self.fits(&amount)?;
         self.reserved.add(&amount.with(Dimension::WallMillis, 0));
@@ -271,7 +271,9 @@ impl Budget {
             0 => 0,
             estimate => self.elapsed_millis.saturating_add(estimate),
         };
-        self.open.insert(request, amount.with(Dimension::WallMillis, horizon));
+        if let Some(replaced) = self.open.insert(request, amount.with(Dimension::WallMillis, horizon)) {
+            self.reserved.subtract(&replaced.with(Dimension::WallMillis, 0));
+        }
         Ok(())
     }
 
