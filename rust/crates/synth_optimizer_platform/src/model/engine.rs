@@ -93,10 +93,10 @@ impl<'e, E: Engine> Session<'e, E> {
         Ok(log)
     }
 
-    /// Takes an answer into the inbox and retires whatever is due.
+    /// Takes an answer into the inbox and retires whatever is due. The first answer to a request counts.
     pub fn offer(&mut self, request: RequestId, answer: Answer) -> Result<Vec<Event>, OptimizerError> {
         let mut log = Vec::new();
-        self.inbox.insert(request, answer);
+        self.inbox.entry(request).or_insert(answer);
         self.retire(&mut log)?;
         Ok(log)
     }
