@@ -106,7 +106,7 @@ impl<'e, E: Engine> Session<'e, E> {
         let mut log = self.observe(&Observation::CancelRequested { reason: reason.to_owned() })?;
         while self.engine.is_cancelling(&self.state) {
             let Some(request) = self.engine.turn(&self.state) else { break };
-            let answer = self.inbox.remove(&request).unwrap_or(Answer::Abandoned { sent: sent(request) });
+            let answer = self.inbox.remove(&request).unwrap_or_else(|| Answer::Abandoned { sent: sent(request) });
             self.step(&Observation::Answer { request, answer }, &mut log)?;
         }
         Ok(log)
