@@ -575,7 +575,7 @@ fn moments_that_were_checked_by_hand() {
 
 /// The date, counted one year and one month at a time.
 fn counted(millis: u64) -> String {
-    let leap = |year: u64| year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
+    let leap = |year: u64| year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
     let mut days = millis / 86_400_000;
     let mut year = 1970;
     while days >= 365 + u64::from(leap(year)) {
