@@ -278,16 +278,18 @@ impl Budget {
         self.held = Amount::ZERO;
     }
 
-    /// Sets an amount aside for a request.
+    /// Sets an amount aside for a request. A second reservation of one request takes the place of the first.
     pub fn reserve(&mut self, request: RequestId, amount: Amount) -> Result<(), Refused> {
         self.fits(&amount)?;
         self.reserved.add(&amount.with(Dimension::WallMillis, 0));
         // Wall time is kept as the moment at which the call is expected to be over.
         let horizon = match amount.get(Dimension::WallMillis) {
             0 => 0,
-            estimate => self.elapsed_millis + estimate,
+            estimate => self.elapsed_millis.saturating_add(estimate),
         };
-        self.open.insert(request, amount.with(Dimension::WallMillis, horizon));
+        if let Some(replaced) = self.open.insert(request, amount.with(Dimension::WallMillis, horizon)) {
+            self.reserved.subtract(&replaced.with(Dimension::WallMillis, 0));
+        }
         Ok(())
     }
 
@@ -367,8 +369,9 @@ impl Budget {
         for dimension in Dimension::ALL {
             let used = actual.get(dimension);
             let counted = self.available(dimension).map_or(used, |available| used.min(available));
-            self.spent.0[dimension as usize] += counted;
-            self.overrun.0[dimension as usize] += used - counted;
+            let (spent, overrun) = (&mut self.spent.0[dimension as usize], &mut self.overrun.0[dimension as usize]);
+            *spent = spent.saturating_add(counted);
+            *overrun = overrun.saturating_add(used - counted);
         }
     }
 }

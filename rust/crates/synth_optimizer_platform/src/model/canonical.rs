@@ -78,10 +78,10 @@ fn write_value(value: &Value, out: &mut String) {
 }
 
 fn write_number(number: &serde_json::Number, out: &mut String) {
-    // 1.0 and 1 are the same number to every reader, so they have the same bytes.
-    const WHOLE: f64 = 9_007_199_254_740_992.0;
+    // 1.0 and 1 are the same number to every reader, so they have the same bytes, as far as whole numbers reach.
+    const WHOLE: std::ops::Range<f64> = i64::MIN as f64..u64::MAX as f64;
     match number.as_f64() {
-        Some(float) if number.is_f64() && float.fract() == 0.0 && float.abs() < WHOLE => {
+        Some(float) if number.is_f64() && float.fract() == 0.0 && WHOLE.contains(&float) => {
             let _ = write!(out, "{float:.0}");
             if out.ends_with("-0") {
                 out.truncate(out.len() - 2);

@@ -100,10 +100,10 @@ impl<'e, E: Engine> Session<'e, E> {
         Ok(log)
     }
 
-    /// Takes an answer into the inbox and retires whatever is due.
+    /// Takes an answer into the inbox and retires whatever is due. The first answer to a request counts.
     pub fn offer(&mut self, request: RequestId, answer: Answer) -> Result<Vec<Event>, OptimizerError> {
         let mut log = Vec::new();
-        // The first answer counts, and one to a settled request is not kept.
+        // An answer to a settled request is not kept.
         if self.engine.is_outstanding(&self.state, request) {
             self.inbox.entry(request).or_insert(answer);
         }
@@ -116,7 +116,7 @@ impl<'e, E: Engine> Session<'e, E> {
         let mut log = self.observe(&Observation::CancelRequested { reason: reason.to_owned() })?;
         while self.engine.is_cancelling(&self.state) {
             let Some(request) = self.engine.turn(&self.state) else { break };
-            let answer = self.inbox.remove(&request).unwrap_or(Answer::Abandoned { sent: sent(request) });
+            let answer = self.inbox.remove(&request).unwrap_or_else(|| Answer::Abandoned { sent: sent(request) });
             self.step(&Observation::Answer { request, answer }, &mut log)?;
         }
         Ok(log)

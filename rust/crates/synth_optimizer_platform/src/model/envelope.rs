@@ -42,19 +42,30 @@ impl Envelope {
 
     /// Reads a line; the number is for the message.
     pub fn from_line(line: &str, number: usize) -> Result<Self, OptimizerError> {
-        let envelope: Self = serde_json::from_str(line).map_err(|error| {
-            OptimizerError::new(ErrorCode::Json, format!("line {number} is not an event: {error}"))
-                .with_hint("Events are one JSON object per line; restore the line from workspace.sqlite.")
-        })?;
-        if envelope.version > ENVELOPE_VERSION {
+        let read = serde_json::from_str::<Self>(line);
+        // A newer shape need not be readable as this one, so its version is looked for in broken lines too.
+        let version = match &read {
+            Ok(envelope) => envelope.version,
+            Err(_) => serde_json::from_str::<Versioned>(line).map_or(ENVELOPE_VERSION, |found| found.version),
+        };
+        if version > ENVELOPE_VERSION {
             return Err(OptimizerError::new(
                 ErrorCode::Json,
-                format!("line {number} has version {}, newer than {ENVELOPE_VERSION}", envelope.version),
+                format!("line {number} has version {version}, newer than {ENVELOPE_VERSION}"),
             )
             .with_hint("Read this feed with a newer release."));
         }
-        Ok(envelope)
+        read.map_err(|error| {
+            OptimizerError::new(ErrorCode::Json, format!("line {number} is not an event: {error}"))
+                .with_hint("Events are one JSON object per line; restore the line from workspace.sqlite.")
+        })
     }
+}
+
+/// What every version of the envelope has.
+#[derive(Deserialize)]
+struct Versioned {
+    version: u32,
 }
 
 /// A moment as RFC 3339 in UTC with milliseconds.
