@@ -33,7 +33,7 @@ impl GepaEngine {
 
     /// Rules that end the search at once: the score is reached, or time is up.
     pub(crate) fn watch_limits(&self, state: &State) -> Vec<Event> {
-        if !matches!(state.phase, Phase::Seed | Phase::Search) || !state.may_request() {
+        if !state.is_searching() {
             return Vec::new();
         }
         let elapsed = state.budget.elapsed_millis();
@@ -57,7 +57,7 @@ impl GepaEngine {
     /// Ends the run when so many rollouts fail that further ones are money thrown away.
     pub(crate) fn watch_failures(&self, state: &State) -> Vec<Event> {
         let rules = &self.settings.gepa.circuit_breaker;
-        if !rules.enabled || !state.may_request() {
+        if !rules.enabled || !state.is_searching() {
             return Vec::new();
         }
         let looked_at = state.recent_failures.len() as u32;
@@ -75,12 +75,12 @@ impl GepaEngine {
     }
 
     pub(crate) fn stop_requested(&self, state: &State, reason: &str) -> Vec<Event> {
-        if !state.may_request() || state.phase == Phase::Heldout {
-            return Vec::new();
-        }
         // Before anything has been asked for there is nothing to finish.
-        if state.phase == Phase::New {
+        if state.phase == Phase::New && state.cancel.is_none() {
             return vec![Event::CancelRequested(Reason { reason: reason.to_owned() })];
+        }
+        if !state.is_searching() {
+            return Vec::new();
         }
         let stopped_by =
             StoppedBy { kind: StopKind::External, limit: None, value: None, reason: Some(reason.to_owned()) };

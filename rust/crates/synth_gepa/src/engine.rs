@@ -36,11 +36,10 @@ impl GepaEngine {
     pub fn new(config: &Config, inputs: Inputs) -> Result<Self, OptimizerError> {
         check(&inputs)?;
         let span = config.gepa.leakage.min_span_chars as usize;
-        // What the user's own seed says is no leak.
-        let leaks = |rows: &[Row]| LeakIndex::new(rows, inputs.program.seed.values().map(String::as_str), span);
+        let seed = &inputs.program.seed;
         Ok(Self {
-            train_leaks: leaks(&inputs.train),
-            heldout_leaks: leaks(&inputs.heldout),
+            train_leaks: LeakIndex::train(&inputs.train, seed, span),
+            heldout_leaks: LeakIndex::heldout(&inputs.heldout, &inputs.train, seed, span),
             settings: Settings::new(config, &inputs),
             train_rows: index(&inputs.train).map(|(id, place)| (id, TrainRow(place))).collect(),
             heldout_rows: index(&inputs.heldout).map(|(id, place)| (id, HeldoutRow(place))).collect(),
@@ -182,8 +181,7 @@ impl Engine for GepaEngine {
     }
 
     fn next_wakeup(&self, state: &State) -> Option<u64> {
-        let waiting = state.may_request() && matches!(state.phase, Phase::Seed | Phase::Search);
-        self.settings.search_deadline_millis.filter(|_| waiting)
+        self.settings.search_deadline_millis.filter(|_| state.is_searching())
     }
 
     fn is_over(&self, state: &State) -> bool {

@@ -1,5 +1,6 @@
 //! Finds text of rows that a proposal repeats to the letter.
 
+use synth_optimizer_platform::model::ids::Payload;
 use synth_optimizer_platform::model::program::Row;
 
 const BASE: u64 = 0x0000_0100_0000_01b3;
@@ -24,15 +25,35 @@ pub struct LeakIndex {
     texts: Vec<(usize, String)>,
     /// Hash of a block, its text and where it begins; sorted by hash.
     blocks: Vec<(u64, u32, u32)>,
-    /// Hashes of every block-sized piece of what may be said: the texts of the seed. Sorted.
+    /// Hashes of every block-sized piece of what may be said. Sorted.
     known: Vec<u64>,
 }
 
 impl LeakIndex {
-    /// Indexes rows for repetitions of at least `span` characters. White space is folded, so that a changed line break
-    /// does not hide one. What the known texts say already does not count.
-    pub fn new<'a>(rows: &[Row], known: impl Iterator<Item = &'a str>, span: usize) -> Self {
-        let block = (span / 2).max(1);
+    /// An index of train rows for repetitions of at least `span` characters. White space is folded, so that a changed
+    /// line break does not hide one. What the seed says, and what several rows say, is no secret of one row.
+    pub fn train(rows: &[Row], seed: &Payload, span: usize) -> Self {
+        let block = block_of(span);
+        let mut pieces: Vec<(u64, usize)> = Vec::new();
+        for (row, facts) in rows.iter().enumerate() {
+            let hashes = facts.texts.iter().flat_map(|text| rolling(fold(text).as_bytes(), block));
+            pieces.extend(hashes.map(|hash| (hash, row)));
+        }
+        pieces.sort_unstable();
+        pieces.dedup();
+        let common = pieces.windows(2).filter(|pair| pair[0].0 == pair[1].0).map(|pair| pair[0].0);
+        Self::new(rows, common.chain(pieces_of(seed.values(), block)).collect(), span)
+    }
+
+    /// An index of held-out rows. What the seed or a train row says is no secret of theirs.
+    pub fn heldout(rows: &[Row], train: &[Row], seed: &Payload, span: usize) -> Self {
+        let block = block_of(span);
+        let known = pieces_of(seed.values().chain(train.iter().flat_map(|row| &row.texts)), block);
+        Self::new(rows, known.collect(), span)
+    }
+
+    fn new(rows: &[Row], mut known: Vec<u64>, span: usize) -> Self {
+        let block = block_of(span);
         let mut texts = Vec::new();
         let mut blocks = Vec::new();
         for (row, facts) in rows.iter().enumerate() {
@@ -44,8 +65,8 @@ impl LeakIndex {
             }
         }
         blocks.sort_unstable();
-        let mut known: Vec<u64> = known.flat_map(|text| rolling(fold(text).as_bytes(), block)).collect();
         known.sort_unstable();
+        known.dedup();
         Self { span, block, texts, blocks, known }
     }
 
@@ -97,6 +118,14 @@ impl LeakIndex {
         let to = text.floor_char_boundary(at + ahead.count());
         text.get(from..to).map_or(0, |shared| shared.chars().count())
     }
+}
+
+fn block_of(span: usize) -> usize {
+    (span / 2).max(1)
+}
+
+fn pieces_of<'t>(texts: impl Iterator<Item = &'t String>, block: usize) -> impl Iterator<Item = u64> {
+    texts.flat_map(move |text| rolling(fold(text).as_bytes(), block))
 }
 
 /// Hashes of every piece of `block` bytes.

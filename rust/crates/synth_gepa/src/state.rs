@@ -208,10 +208,15 @@ impl State {
         self.requests.len() - self.rollouts_outstanding as usize
     }
 
-    /// Whether work under way may go on: no stop, or one that lets it reach its end.
+    /// Whether the search goes on: no stop, or one that lets work under way reach its end.
+    pub fn is_searching(&self) -> bool {
+        let under_way = matches!(self.phase, Phase::Seed | Phase::Search);
+        under_way && self.cancel.is_none() && self.stop.as_ref().is_none_or(Stop::lets_work_end)
+    }
+
+    /// Whether work under way may ask for more: the search goes on, or the held-out evaluation does.
     pub fn may_request(&self) -> bool {
-        let searching = self.phase != Phase::Heldout;
-        self.cancel.is_none() && (!searching || self.stop.as_ref().is_none_or(Stop::lets_work_end))
+        self.is_searching() || (self.phase == Phase::Heldout && self.cancel.is_none())
     }
 }
 

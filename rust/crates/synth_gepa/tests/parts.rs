@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use proptest::prelude::*;
 use synth_gepa::{Draw, Frontier, LeakIndex, stream};
 use synth_optimizer_platform::config::gepa::Sampler;
-use synth_optimizer_platform::model::ids::{RowId, TrainRow};
+use synth_optimizer_platform::model::ids::{Payload, RowId, TrainRow};
 use synth_optimizer_platform::model::program::Row;
 
 fn scores() -> impl Strategy<Value = (usize, Vec<Vec<Option<f64>>>)> {
@@ -211,7 +211,7 @@ const QUESTION: &str = "My card was swallowed by the machine at the station and 
 #[test]
 fn repetitions_are_found_wherever_they_stand() {
     let rows = [row("short"), row(QUESTION)];
-    let index = LeakIndex::new(&rows, std::iter::empty(), 30);
+    let index = LeakIndex::train(&rows, &Payload::new(), 30);
     let found = |text: &str| index.find(text).map(|leak| (leak.row, leak.chars));
     assert_eq!(found(QUESTION), Some((1, QUESTION.len() as u32)));
     assert_eq!(found(&format!("Example: {QUESTION}!")), Some((1, QUESTION.len() as u32)));
@@ -226,11 +226,23 @@ fn repetitions_are_found_wherever_they_stand() {
 #[test]
 fn what_the_seed_says_is_no_leak() {
     let rows = [row(&format!("Classify the following message of a customer: {QUESTION}"))];
-    let seed = ["Classify the following message of a customer: "];
-    let index = LeakIndex::new(&rows, seed.into_iter(), 30);
+    let seed = Payload::from([("prompt".into(), "Classify the following message of a customer: ".into())]);
+    let index = LeakIndex::train(&rows, &seed, 30);
     assert_eq!(index.find("Classify the following message of a customer: {message}"), None);
     let leak = index.find(&format!("Classify the following message of a customer: {QUESTION}"));
     assert_eq!(leak.map(|leak| leak.chars as usize), Some(QUESTION.len() + 1));
+}
+
+#[test]
+fn what_several_rows_say_is_no_secret_of_one() {
+    let rows = ["one", "two"].map(|end| row(&format!("Classify the following message of a customer: {end}")));
+    let index = LeakIndex::train(&rows, &Payload::new(), 20);
+    assert_eq!(index.find("Classify the following message of a customer: three"), None);
+    // What train rows say is no secret of held-out rows either; the rest is.
+    let heldout = [row(&format!("Classify the following message of a customer: {QUESTION}"))];
+    let index = LeakIndex::heldout(&heldout, &rows, &Payload::new(), 20);
+    assert_eq!(index.find("Classify the following message of a customer: three"), None);
+    assert!(index.find(QUESTION).is_some());
 }
 
 proptest! {
@@ -247,7 +259,7 @@ proptest! {
                 longest = longest.max(a[i..].iter().zip(&b[j..]).take_while(|(x, y)| x == y).count());
             }
         }
-        let found = LeakIndex::new(&[row(&row_text)], std::iter::empty(), span).find(&text);
+        let found = LeakIndex::train(&[row(&row_text)], &Payload::new(), span).find(&text);
         prop_assert_eq!(found.is_some(), longest >= span);
         prop_assert!(found.is_none_or(|leak| (span..=longest).contains(&(leak.chars as usize))));
     }

@@ -58,6 +58,9 @@ pub(crate) struct World {
     pub rollout_cost: Option<u64>,
     /// The proposer never writes the same text twice.
     pub inventive: bool,
+    /// Take the place of the rules above.
+    pub score: Option<fn(&RolloutCommand) -> Result<f64, bool>>,
+    pub write: Option<fn(&ProposeCommand) -> Vec<Payload>>,
 }
 
 impl Default for World {
@@ -80,6 +83,8 @@ impl Default for World {
             proposer_failure: 0.0,
             rollout_cost: Some(2_000_000),
             inventive: false,
+            score: None,
+            write: None,
         }
     }
 }
@@ -111,6 +116,10 @@ pub(crate) struct Run {
     pub billed_rollouts: u64,
     pub simulated_millis: u64,
     pub busy_millis: u64,
+    /// Every command that was carried out.
+    pub commands: Vec<Command>,
+    /// How many events there were after each call of the session.
+    pub boundaries: Vec<usize>,
 }
 
 impl World {
@@ -118,7 +127,7 @@ impl World {
         let row = |split: &str, index: u32| Row {
             id: RowId::new(&format!("{split}:{index}")),
             stratum: Some(format!("rule-{}", index % 3)),
-            texts: vec![format!("the {split} example with number {index} is about this and that and nothing else")],
+            texts: vec![secret(split, index)],
         };
         let seed: Payload =
             self.modules.iter().map(|field| ((*field).to_owned(), "Rules: {rows}".to_owned())).collect();
@@ -151,12 +160,16 @@ impl World {
 
     /// Runs to the end. Panics when the run wedges: nothing is outstanding and it is not over.
     pub(crate) fn run(&self, pace: Pace) -> Run {
-        let engine = self.engine();
+        self.run_with(self.inputs(), pace)
+    }
+
+    pub(crate) fn run_with(&self, inputs: Inputs, pace: Pace) -> Run {
+        let engine = GepaEngine::new(&self.config, inputs).unwrap();
         let mut session = Session::new(&engine);
         let mut log = Log::default();
         log.extend(session.open(self.run_started()));
         let mut lanes = Lanes { pace, ..Lanes::default() };
-        let mut answers = 0;
+        let (mut answers, mut commands) = (0, Vec::new());
         if pace.stop_after == Some(0) {
             log.extend(session.observe(&Observation::StopRequested { reason: "enough".into() }).unwrap());
         }
@@ -171,6 +184,7 @@ impl World {
             log.extend(session.observe(&Observation::Clock { elapsed_millis: wakeup }).unwrap());
             log.extend(session.observe(&Observation::Clock { elapsed_millis: at }).unwrap());
             let command = lanes.commands.remove(&request).unwrap();
+            commands.push(command.clone());
             let answer = self.answer(&command);
             lanes.billed += u64::from(matches!(
                 (&command, &answer),
@@ -190,7 +204,16 @@ impl World {
         }
         let state = session.state().clone();
         let (billed_rollouts, simulated_millis, busy_millis) = (lanes.billed, lanes.now, lanes.busy);
-        Run { engine, events: log.events, state, billed_rollouts, simulated_millis, busy_millis }
+        Run {
+            engine,
+            events: log.events,
+            state,
+            billed_rollouts,
+            simulated_millis,
+            busy_millis,
+            commands,
+            boundaries: log.boundaries,
+        }
     }
 
     fn latency(&self, engine: &GepaEngine, state: &State, id: RequestId, pace: Pace) -> (Command, u64) {
@@ -220,6 +243,14 @@ impl World {
             total_tokens: None,
             cost: self.rollout_cost.map_or(Cost::Unknown, |nano| Cost::Known(NanoUsd(nano))),
         };
+        if let Some(Ok(reward)) = self.score.map(|score| score(command)) {
+            let objectives = BTreeMap::new();
+            return Answer::Rollout(RolloutAnswer { reward, objectives, usage, cached: false, trace_digest: None });
+        }
+        if let Some(Err(retryable)) = self.score.map(|score| score(command)) {
+            let (class, message) = (FailureClass::Failed, "no".to_owned());
+            return Answer::Failed(CallFailure { class, message, retryable, usage, cached: false });
+        }
         let broken = self.breaks_at.is_some_and(|at| command.request.0 >= at);
         if broken || failing < self.failure {
             // Every third failure is of a kind that may pass, one is never sent, the rest stay.
@@ -265,6 +296,16 @@ impl World {
                 retryable: true,
                 usage,
                 cached: false,
+            });
+        }
+        if let Some(write) = self.write {
+            let proposal = |fields| Proposal { fields, rationale: String::new() };
+            return Answer::Proposal(ProposalAnswer {
+                proposals: write(command).into_iter().map(proposal).collect(),
+                usage,
+                cached: false,
+                requested_model: "toy".into(),
+                effective_model: "toy".into(),
             });
         }
         let proposals = (0..command.proposal_count)
@@ -335,6 +376,7 @@ impl Run {
 struct Log {
     events: Vec<Event>,
     fresh: Vec<RequestId>,
+    boundaries: Vec<usize>,
 }
 
 impl Log {
@@ -350,6 +392,7 @@ impl Log {
             }
         }
         self.events.extend(events);
+        self.boundaries.push(self.events.len());
     }
 }
 
@@ -392,6 +435,12 @@ impl Lanes {
         self.running[lane(&self.commands[&id])] -= 1;
         Some((at, id))
     }
+}
+
+/// A text that only one row has.
+fn secret(split: &str, index: u32) -> String {
+    let split = if split == "heldout" { "held-out" } else { split };
+    format!("secret words of {split} row {index} that nobody else says")
 }
 
 fn lane(command: &Command) -> usize {
