@@ -139,7 +139,7 @@ wheel: venv ## build the wheel into dist/ and import it in an empty environment
 .PHONY: bench
 bench: venv ## benchmarks of the search
 	$(call say,benchmarks)
-	@cargo bench --locked -p synth_gepa
+	@cargo run --locked --release -p synth_bench --bin engine
 
 .PHONY: clean
 clean: ## remove .venv, target, dist and caches

@@ -23,19 +23,13 @@ pub(crate) fn compare(
     incumbent: &Candidate,
     rows: &[TrainRow],
 ) -> Option<Comparison> {
-    let shared: Vec<TrainRow> = rows
-        .iter()
-        .copied()
-        .filter(|row| {
-            let scored = |side: &Candidate| side.train.iter().all(|scores| scores.contains_key(row));
-            scored(candidate) && scored(incumbent)
-        })
-        .collect();
+    let shared: Vec<TrainRow> =
+        rows.iter().copied().filter(|row| candidate.train.contains(*row) && incumbent.train.contains(*row)).collect();
     if shared.is_empty() {
         return None;
     }
     let mean = |side: &Candidate, objective: usize| {
-        shared.iter().filter_map(|row| side.train[objective].get(row)).sum::<f64>() / shared.len() as f64
+        shared.iter().filter_map(|row| side.train.get(*row, objective)).sum::<f64>() / shared.len() as f64
     };
     let delta = |objective: usize| {
         settings.oriented(objective, mean(candidate, objective))

@@ -86,7 +86,7 @@ impl GepaEngine {
             Self::judge_finished,
             Self::watch_failures,
             Self::evaluate_seed,
-            Self::watch_score,
+            Self::watch_limits,
             Self::move_generations,
             Self::start_generation,
             Self::settle_run_state,
@@ -169,14 +169,16 @@ pub(crate) fn path(from: RunState, triggers: &[RunTrigger]) -> Vec<Event> {
     let mut at = from;
     let mut events = Vec::new();
     for trigger in triggers {
-        let Ok(to) = at.next(*trigger) else { break };
+        let next = at.next(*trigger);
+        debug_assert!(next.is_ok(), "{next:?}");
+        let Ok(to) = next else { break };
         events.push(Event::StateTransitioned(StateTransitioned { from: at, to, trigger: *trigger }));
         at = to;
     }
     events
 }
 
-/// A decision about a candidate.
+/// A decision about a candidate, without a comparison.
 pub(crate) fn decided(candidate_id: &CandidateId, stage: Stage, reason: &str) -> CandidateDecided {
     CandidateDecided { candidate_id: candidate_id.clone(), stage, reason: reason.to_owned(), comparison: None }
 }

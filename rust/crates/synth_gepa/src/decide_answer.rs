@@ -96,7 +96,7 @@ impl GepaEngine {
         let retried = failure.retryable
             && asked.attempt < self.settings.gepa.rollout_max_attempts
             && state.may_request()
-            && state.budget.fits(&unit).is_ok();
+            && (failure.class == FailureClass::NotSent || state.budget.fits(&unit).is_ok());
         let failed = Event::RolloutFailed(RolloutFailed {
             request: asked.request,
             candidate_id: asked.candidate_id.clone(),
@@ -137,6 +137,7 @@ impl GepaEngine {
             request,
             generation: number,
             proposal_count: turn.proposals.len() as u32,
+            ignored: (turn.proposals.len() as u32).saturating_sub(count),
             requested_model: turn.requested_model.clone(),
             effective_model: turn.effective_model.clone(),
             usage: turn.usage,
@@ -162,7 +163,7 @@ impl GepaEngine {
                 }
             };
             let candidate_id = CandidateId::of(&self.settings.candidate_id_prefix, &sound.payload);
-            if state.known.contains_key(&candidate_id) || !fresh.insert(candidate_id.clone()) {
+            if state.index_of(&candidate_id).is_some() || !fresh.insert(candidate_id.clone()) {
                 events.push(Event::DuplicateSkipped(DuplicateSkipped {
                     candidate_id,
                     generation: number,
@@ -214,8 +215,8 @@ impl GepaEngine {
 
 fn abandoned(sent: bool) -> CallFailure {
     CallFailure {
-        class: if sent { FailureClass::Abandoned } else { FailureClass::NotSent },
-        message: "the run was cancelled".into(),
+        class: if sent { FailureClass::Abandoned } else { FailureClass::Withdrawn },
+        message: "the run ends".into(),
         retryable: false,
         usage: Usage::default(),
         cached: false,

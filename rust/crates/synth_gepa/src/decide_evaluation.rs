@@ -3,7 +3,7 @@
 use synth_optimizer_platform::config::gepa::AcceptanceCriterion;
 use synth_optimizer_platform::model::event::Event;
 use synth_optimizer_platform::model::event_fields::{
-    CandidateDecided, EvaluationCompleted, FrontierUpdated, Operation, Stage,
+    CandidateDecided, CandidateDeferred, EvaluationCompleted, FrontierUpdated, Operation, Stage,
 };
 use synth_optimizer_platform::model::ids::{RequestId, TrainRow};
 use synth_optimizer_platform::model::lifecycle::{CandidateStatus, CandidateTrigger};
@@ -72,7 +72,8 @@ impl GepaEngine {
             Operation::Seed => Stage::SeedFullTrain,
             Operation::Mutate | Operation::Merge => Stage::CandidateFullTrain,
         };
-        if candidate.failed_share > self.settings.gepa.rollout_failure_rate_tolerance {
+        let tolerance = self.settings.gepa.rollout_failure_rate_tolerance;
+        if candidate.failed_share(&self.inputs.pareto_pool) > tolerance {
             return defer(candidate, stage, CandidateTrigger::TooManyFailures);
         }
         if self.coverage(candidate) < self.settings.gepa.min_full_coverage {
@@ -119,7 +120,7 @@ impl GepaEngine {
 
     fn judge_screening(&self, state: &State, candidate: &Candidate, generation: &Generation) -> Vec<Event> {
         let stage = Stage::CandidateMinibatch;
-        if candidate.failed_share > self.settings.gepa.rollout_failure_rate_tolerance {
+        if candidate.failed_share(&generation.gate) > self.settings.gepa.rollout_failure_rate_tolerance {
             return defer(candidate, stage, CandidateTrigger::TooManyFailures);
         }
         let Some((verdict, found)) = self.screening_verdict(state, candidate, generation) else {
@@ -159,8 +160,7 @@ impl GepaEngine {
         if !state.may_request() {
             return defer(candidate, stage, CandidateTrigger::RunStopped);
         }
-        let mut missing: Vec<TrainRow> =
-            self.inputs.pareto_pool.iter().copied().filter(|row| candidate.score(*row).is_none()).collect();
+        let mut missing = missing_rows(candidate, self.inputs.pareto_pool.iter());
         let (fits, refused) = state.budget.how_many(&self.settings.train_rollout, missing.len() as u64);
         if fits == 0 && !missing.is_empty() {
             return defer(candidate, stage, CandidateTrigger::BudgetRefused);
@@ -203,6 +203,15 @@ fn score_on(candidate: &Candidate, rows: &[TrainRow]) -> Option<Score> {
     Score::of(rows.iter().filter_map(|row| candidate.score(*row)))
 }
 
+/// Rows that have no score and may still get one, in ascending order.
+pub(crate) fn missing_rows<'r>(candidate: &Candidate, rows: impl Iterator<Item = &'r TrainRow>) -> Vec<TrainRow> {
+    let open = |row: &TrainRow| candidate.score(*row).is_none() && !candidate.failed_rows.contains(row);
+    let mut missing: Vec<TrainRow> = rows.copied().filter(open).collect();
+    missing.sort_unstable();
+    missing.dedup();
+    missing
+}
+
 fn defer(candidate: &Candidate, stage: Stage, trigger: CandidateTrigger) -> Vec<Event> {
-    vec![Event::CandidateDeferred(decided(&candidate.id, stage, trigger.word()))]
+    vec![Event::CandidateDeferred(CandidateDeferred { candidate_id: candidate.id.clone(), stage, reason: trigger })]
 }

@@ -1,6 +1,6 @@
 //! Generations: choose parents and rows, measure the parent, ask the proposer, and close when all is decided.
 
-use synth_optimizer_platform::config::gepa::ComponentSelector;
+use synth_optimizer_platform::config::gepa::{ComponentSelector, Direction};
 use synth_optimizer_platform::model::budget::{Amount, Dimension};
 use synth_optimizer_platform::model::event::Event;
 use synth_optimizer_platform::model::event_fields::{
@@ -9,10 +9,13 @@ use synth_optimizer_platform::model::event_fields::{
 use synth_optimizer_platform::model::ids::{CandidateId, RequestId, TrainRow};
 use synth_optimizer_platform::model::lifecycle::{CandidateStatus, Lifecycle as _};
 
+use crate::decide_evaluation::missing_rows;
 use crate::engine::GepaEngine;
 use crate::merge::MergePlan;
 use crate::minibatch::Draw;
+use crate::random::stream;
 use crate::select;
+use crate::settings::REWARD;
 use crate::state::{Candidate, Generation, Phase, State, Step};
 
 impl GepaEngine {
@@ -69,9 +72,14 @@ impl GepaEngine {
         let Some(parent) = generation.parents.first().map(|parent| state.candidate(*parent)) else {
             return self.give_up(state, number, generation, Vec::new());
         };
-        let missing = missing_rows(parent, &generation.gate, &generation.evidence);
+        let missing = missing_rows(parent, generation.gate.iter().chain(&generation.evidence));
         if missing.is_empty() {
             return self.propose(state, number, generation);
+        }
+        // Another generation is measuring the same parent: its rows need not be paid for twice.
+        let measured = |other: &Generation| other.step == Step::Referencing && other.parents == generation.parents;
+        if state.generations.values().any(measured) {
+            return Vec::new();
         }
         let (fits, refused) = state.budget.how_many(&self.settings.train_rollout, missing.len() as u64);
         match refused {
@@ -90,7 +98,7 @@ impl GepaEngine {
         if !state.may_request() {
             return self.give_up(state, number, generation, Vec::new());
         }
-        if generation.components.is_empty() {
+        if !generation.needs_proposer() {
             return vec![self.register_merge(state, number, generation)];
         }
         if generation.operation == Operation::Mutate
@@ -102,7 +110,7 @@ impl GepaEngine {
                 return self.give_up(state, number, generation, Vec::new());
             }
             if self.is_perfect(state, parent, &generation.gate) {
-                let skipped = self.skipped(parent, state.draws.saturating_sub(1), generation.gate.len());
+                let skipped = self.skipped(parent, generation.draw, generation.gate.len());
                 return self.give_up(state, number, generation, vec![skipped]);
             }
         }
@@ -168,7 +176,7 @@ impl GepaEngine {
             registered: generation.candidates.len() as u32,
             accepted: generation.accepted,
             best_candidate_id: best.id.clone(),
-            best_train_score: self.train_score(best),
+            best_train_score: best.pooled.map(|pooled| pooled.score),
             frontier_size: state.frontier.size(),
             candidates: state.candidates.len() as u32,
         })
@@ -219,20 +227,23 @@ impl GepaEngine {
         let last = draw + u64::from(self.settings.gepa.max_perfect_skips);
         let (parent, selection, gate) = loop {
             let Some((parent, selection)) = select::parent(&self.settings, state, draw) else { return Vec::new() };
-            let gate = self.draw("minibatch", &self.inputs.minibatch_pool, draw);
-            if !self.is_perfect(state, state.candidate(parent), &gate) {
-                break (parent, selection, gate);
+            let candidate = state.candidate(parent);
+            let mut gate = self.draw("minibatch", &self.inputs.minibatch_pool, draw);
+            let drawn = gate.len();
+            gate.retain(|row| !candidate.failed_rows.contains(row));
+            if !self.is_perfect(state, candidate, &gate) {
+                break (parent, Some(selection), gate);
             }
             if draw >= last {
                 // Chance does not find them: take rows on which the best candidate still has something to gain.
                 let Some(best) = state.best else { return Vec::new() };
-                let rows = self.improvable(state, state.candidate(best));
+                let rows = self.improvable(state, state.candidate(best), draw);
                 if rows.is_empty() {
                     return vec![self.stop_perfect()];
                 }
-                break (best, selection, rows);
+                break (best, None, rows);
             }
-            events.push(self.skipped(state.candidate(parent), draw, gate.len()));
+            events.push(self.skipped(candidate, draw, drawn));
             draw += 1;
         };
         let evidence = if self.inputs.reflection_pool == self.inputs.minibatch_pool {
@@ -241,7 +252,7 @@ impl GepaEngine {
             self.draw("reflection", &self.inputs.reflection_pool, draw)
         };
         let candidate = state.candidate(parent);
-        let rollouts = gate.len() + missing_rows(candidate, &gate, &evidence).len();
+        let rollouts = gate.len() + missing_rows(candidate, gate.iter().chain(&evidence)).len();
         let cost = self.settings.train_rollout.times(rollouts as u64).plus(&self.settings.proposal);
         if let Err(refused) = state.budget.fits(&cost) {
             return self.stop_at_limit(state, refused.dimension, &[self.refusal(&refused, "a generation")]);
@@ -251,7 +262,7 @@ impl GepaEngine {
             operation: Operation::Mutate,
             parent_ids: vec![candidate.id.clone()],
             ancestor_id: None,
-            selection: Some(selection),
+            selection,
             draw,
             minibatch: self.train_ids(&gate),
             evidence: self.train_ids(&evidence),
@@ -287,11 +298,11 @@ impl GepaEngine {
         rows.iter().all(|row| candidate.score(*row).is_some_and(|score| self.settings.oriented(0, score) >= perfect))
     }
 
-    fn improvable(&self, state: &State, candidate: &Candidate) -> Vec<TrainRow> {
+    fn improvable(&self, state: &State, candidate: &Candidate, draw: u64) -> Vec<TrainRow> {
         let pool = self.inputs.minibatch_pool.iter().copied();
-        pool.filter(|row| !self.is_perfect(state, candidate, &[*row]))
-            .take(self.settings.gepa.minibatch_size as usize)
-            .collect()
+        let open = |row: &TrainRow| !candidate.failed_rows.contains(row) && !self.is_perfect(state, candidate, &[*row]);
+        let rows: Vec<TrainRow> = pool.filter(open).collect();
+        stream(self.settings.seed, "improvable", draw).sample(&rows, self.settings.gepa.minibatch_size as usize)
     }
 
     /// The score that cannot be improved, such that larger is better; `None` if there is no such score.
@@ -300,18 +311,14 @@ impl GepaEngine {
         if !gepa.skip_perfect_score {
             return None;
         }
-        let reward = self.settings.objectives[0].name == crate::settings::REWARD;
+        // A reward is taken to end at 1 if more of it is better, none was larger, and nothing else could be gained.
+        let [only] = self.settings.objectives.as_slice() else {
+            return gepa.perfect_score.map(|score| self.settings.oriented(0, score));
+        };
+        let reward = only.name == REWARD && only.direction == Direction::Maximize;
         let assumed = (reward && state.largest_reward <= 1.0).then_some(1.0);
         gepa.perfect_score.or(assumed).map(|score| self.settings.oriented(0, score))
     }
-}
-
-fn missing_rows(parent: &Candidate, gate: &[TrainRow], evidence: &[TrainRow]) -> Vec<TrainRow> {
-    let mut rows: Vec<TrainRow> =
-        gate.iter().chain(evidence).copied().filter(|row| parent.score(*row).is_none()).collect();
-    rows.sort_unstable();
-    rows.dedup();
-    rows
 }
 
 /// Fields in which a merge differs from its first parent.

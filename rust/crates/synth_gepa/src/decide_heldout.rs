@@ -1,19 +1,17 @@
 //! The end of a run: held-out rows are measured once, then the result is written down.
 
 use synth_optimizer_platform::config::gepa::DeploymentRule;
-use synth_optimizer_platform::model::budget::{Dimension, Settlement};
+use synth_optimizer_platform::model::budget::Dimension;
 use synth_optimizer_platform::model::event::Event;
 use synth_optimizer_platform::model::event_fields::{
     Bill, HeldoutChosen, NamedScore, Reason, RolloutCount, RunFinished, Stage, StoppedBy,
 };
-use synth_optimizer_platform::model::ids::{CandidateId, RowId};
+use synth_optimizer_platform::model::ids::{CandidateId, HeldoutRow, RowId};
 use synth_optimizer_platform::model::lifecycle::RunTrigger;
 use synth_optimizer_platform::model::score::{Gain, Score};
 
 use crate::decide::path;
 use crate::engine::GepaEngine;
-use crate::select::by_score;
-use crate::settings::HELDOUT_HOLD;
 use crate::state::{Phase, State};
 
 impl GepaEngine {
@@ -37,7 +35,7 @@ impl GepaEngine {
         }
         // The hold is released when the evaluation begins, so it counts as available here.
         let mut budget = state.budget.clone();
-        budget.settle(HELDOUT_HOLD, Settlement::NotSent);
+        budget.release_hold();
         let want = wanted.len() as u64 * u64::from(rows);
         let (fits, _) = budget.how_many(&self.settings.heldout_rollout, want);
         let whole = (fits / u64::from(rows)) as usize;
@@ -62,8 +60,7 @@ impl GepaEngine {
             wanted.push(0);
         }
         if self.settings.gepa.deployment_rule == DeploymentRule::HeldoutBest {
-            let ranked = by_score(state, (0..state.pool.len() as u32).collect());
-            let others = ranked.into_iter().rev().map(|place| state.pool[place as usize]);
+            let others = state.frontier.ranked().iter().rev().map(|place| state.pool[*place as usize]);
             let rest: Vec<u32> = others.filter(|index| !wanted.contains(index)).collect();
             wanted.extend(rest);
         }
@@ -136,18 +133,27 @@ impl GepaEngine {
         let best = state.best.unwrap_or(0);
         match self.settings.gepa.deployment_rule {
             DeploymentRule::OptimizationSelected => best,
-            DeploymentRule::HeldoutBest => {
-                let mean = |index: &u32| {
-                    Score::of(state.candidate(*index).heldout.values().copied())
-                        .map_or(f64::NEG_INFINITY, |score| self.settings.oriented(0, score.mean))
-                };
-                let train = |index: &u32| state.candidate(*index).pool_score;
-                let measured = state.heldout_queue.iter().copied();
-                measured
-                    .max_by(|a, b| mean(a).total_cmp(&mean(b)).then(train(a).total_cmp(&train(b))).then(a.cmp(b)))
-                    .unwrap_or(best)
-            }
+            DeploymentRule::HeldoutBest => self.heldout_best(state).unwrap_or(best),
         }
+    }
+
+    /// The best on the held-out rows that all candidates with enough of them share.
+    fn heldout_best(&self, state: &State) -> Option<u32> {
+        let pool = &self.inputs.heldout_pool;
+        let least = (1.0 - self.settings.gepa.rollout_failure_rate_tolerance) * pool.len() as f64;
+        let measured = state.heldout_queue.iter().copied();
+        let eligible: Vec<u32> =
+            measured.filter(|index| state.candidate(*index).heldout.len() as f64 >= least).collect();
+        let shared = |row: &&HeldoutRow| eligible.iter().all(|index| state.candidate(*index).heldout.contains_key(row));
+        let rows: Vec<&HeldoutRow> = pool.iter().filter(shared).collect();
+        let total = |index: u32| {
+            let heldout = &state.candidate(index).heldout;
+            rows.iter().filter_map(|row| heldout.get(row)).map(|score| self.settings.oriented(0, *score)).sum::<f64>()
+        };
+        let merit = |index: u32| state.candidate(index).merit();
+        let higher =
+            |a: &u32, b: &u32| total(*a).total_cmp(&total(*b)).then(merit(*a).total_cmp(&merit(*b))).then(a.cmp(b));
+        eligible.iter().copied().filter(|_| !rows.is_empty()).max_by(higher)
     }
 
     pub(crate) fn best_id(&self, state: &State) -> Option<CandidateId> {

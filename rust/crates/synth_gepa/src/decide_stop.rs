@@ -16,11 +16,15 @@ impl GepaEngine {
     /// Rules that are looked at before a generation begins, in the order in which they are reported.
     pub(crate) fn stop_by_rule(&self, state: &State) -> Option<Event> {
         let gepa = &self.settings.gepa;
-        if state.consecutive_invalid >= self.settings.max_consecutive_invalid {
-            let message = format!("{} turns in a row brought no valid and new proposal", state.consecutive_invalid);
-            let failure = Failure { code: ErrorCode::Proposer, message };
-            let (limit, value) = (self.settings.max_consecutive_invalid, state.consecutive_invalid);
-            return Some(stop(StopKind::ProposerExhausted, Some(limit.into()), Some(value.into()), Some(failure)));
+        let most = self.settings.max_consecutive_invalid;
+        if state.fruitless_turns >= most {
+            // A proposer that only repeats itself has nothing more to say; one that breaks the rules is broken.
+            let failure = (state.invalid_turns >= most).then(|| Failure {
+                code: ErrorCode::Proposer,
+                message: format!("{} turns in a row brought no valid proposal", state.invalid_turns),
+            });
+            let value = Some(state.fruitless_turns.into());
+            return Some(stop(StopKind::ProposerExhausted, Some(most.into()), value, failure));
         }
         let without = state.generations_without_gain;
         let most = gepa.no_improvement_generations.filter(|most| without >= *most)?;
@@ -28,9 +32,8 @@ impl GepaEngine {
     }
 
     /// Rules that end the search at once: the score is reached, or time is up.
-    pub(crate) fn watch_score(&self, state: &State) -> Vec<Event> {
-        if state.phase != Phase::Search && state.phase != Phase::Seed || state.stop.is_some() || state.cancel.is_some()
-        {
+    pub(crate) fn watch_limits(&self, state: &State) -> Vec<Event> {
+        if !matches!(state.phase, Phase::Seed | Phase::Search) || !state.may_request() {
             return Vec::new();
         }
         let elapsed = state.budget.elapsed_millis();
@@ -44,17 +47,17 @@ impl GepaEngine {
             return vec![stop(StopKind::MaxTime, Some(limit), Some(value), failure)];
         }
         let Some(threshold) = self.settings.gepa.score_threshold_value else { return Vec::new() };
-        let Some(best) = state.best.and_then(|best| self.train_score(state.candidate(best))) else { return Vec::new() };
-        if self.settings.oriented(0, best.mean) < self.settings.oriented(0, threshold) {
+        let Some(best) = state.best.and_then(|best| state.candidate(best).pooled) else { return Vec::new() };
+        if best.merit < self.settings.oriented(0, threshold) {
             return Vec::new();
         }
-        vec![stop(StopKind::ScoreThreshold, Some(threshold), Some(best.mean), None)]
+        vec![stop(StopKind::ScoreThreshold, Some(threshold), Some(best.score.mean), None)]
     }
 
     /// Ends the run when so many rollouts fail that further ones are money thrown away.
     pub(crate) fn watch_failures(&self, state: &State) -> Vec<Event> {
         let rules = &self.settings.gepa.circuit_breaker;
-        if !rules.enabled || state.stop.is_some() || state.cancel.is_some() {
+        if !rules.enabled || !state.may_request() {
             return Vec::new();
         }
         let looked_at = state.recent_failures.len() as u32;
@@ -72,8 +75,12 @@ impl GepaEngine {
     }
 
     pub(crate) fn stop_requested(&self, state: &State, reason: &str) -> Vec<Event> {
-        if state.stop.is_some() || state.cancel.is_some() {
+        if !state.may_request() || state.phase == Phase::Heldout {
             return Vec::new();
+        }
+        // Before anything has been asked for there is nothing to finish.
+        if state.phase == Phase::New {
+            return vec![Event::CancelRequested(Reason { reason: reason.to_owned() })];
         }
         let stopped_by =
             StoppedBy { kind: StopKind::External, limit: None, value: None, reason: Some(reason.to_owned()) };
@@ -125,7 +132,7 @@ impl GepaEngine {
         if !deferred || state.stop.as_ref().is_some_and(|stop| stop.failure.is_some()) {
             return events;
         }
-        let share = state.candidate(0).failed_share;
+        let share = state.candidate(0).failed_share(&self.inputs.pareto_pool);
         let failure = Failure {
             code: ErrorCode::Container,
             message: format!("{:.0} % of the rollouts of the seed failed", share * 100.0),

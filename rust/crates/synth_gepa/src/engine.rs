@@ -8,7 +8,7 @@ use synth_optimizer_platform::config::gepa::FrontierType;
 use synth_optimizer_platform::config::sections::Config;
 use synth_optimizer_platform::model::answer::Observation;
 use synth_optimizer_platform::model::budget::Amount;
-use synth_optimizer_platform::model::command::{Command, EvidenceRow, ProposeCommand, RolloutCommand};
+use synth_optimizer_platform::model::command::{CarriedAttempt, Command, EvidenceRow, ProposeCommand, RolloutCommand};
 use synth_optimizer_platform::model::engine::Engine;
 use synth_optimizer_platform::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_platform::model::event::Event;
@@ -16,6 +16,7 @@ use synth_optimizer_platform::model::event_fields::Stage;
 use synth_optimizer_platform::model::ids::{CandidateId, HeldoutRow, Payload, RequestId, RowId, TrainRow};
 use synth_optimizer_platform::model::program::{Inputs, Row};
 
+use crate::leakage::LeakIndex;
 use crate::settings::Settings;
 use crate::state::{AnyRow, Phase, State, Work};
 
@@ -26,13 +27,20 @@ pub struct GepaEngine {
     pub(crate) inputs: Inputs,
     train_rows: BTreeMap<RowId, TrainRow>,
     heldout_rows: BTreeMap<RowId, HeldoutRow>,
+    pub(crate) train_leaks: LeakIndex,
+    pub(crate) heldout_leaks: LeakIndex,
 }
 
 impl GepaEngine {
     /// Checks what the container gave against what the config asks for.
     pub fn new(config: &Config, inputs: Inputs) -> Result<Self, OptimizerError> {
         check(&inputs)?;
+        let span = config.gepa.leakage.min_span_chars as usize;
+        // What the user's own seed says is no leak.
+        let leaks = |rows: &[Row]| LeakIndex::new(rows, inputs.program.seed.values().map(String::as_str), span);
         Ok(Self {
+            train_leaks: leaks(&inputs.train),
+            heldout_leaks: leaks(&inputs.heldout),
             settings: Settings::new(config, &inputs),
             train_rows: index(&inputs.train).map(|(id, place)| (id, TrainRow(place))).collect(),
             heldout_rows: index(&inputs.heldout).map(|(id, place)| (id, HeldoutRow(place))).collect(),
@@ -112,6 +120,10 @@ impl Engine for GepaEngine {
         state.order.first().map(|(_, request)| *request)
     }
 
+    fn is_outstanding(&self, state: &State, request: RequestId) -> bool {
+        state.requests.contains_key(&request)
+    }
+
     fn outstanding(&self, state: &State) -> Vec<Command> {
         state.requests.keys().filter_map(|request| self.command(state, *request)).collect()
     }
@@ -156,7 +168,13 @@ impl Engine for GepaEngine {
                             score: parent.score(*row),
                         })
                         .collect(),
-                    carried_failures: carried.clone(),
+                    carried_failures: carried
+                        .iter()
+                        .filter_map(|failure| {
+                            let (candidate_id, payload) = named(&state.index_of(&failure.candidate_id)?);
+                            Some(CarriedAttempt { candidate_id, payload, reason: failure.reason.clone() })
+                        })
+                        .collect(),
                     problems: problems.clone(),
                 }))
             }
@@ -164,7 +182,7 @@ impl Engine for GepaEngine {
     }
 
     fn next_wakeup(&self, state: &State) -> Option<u64> {
-        let waiting = state.stop.is_none() && matches!(state.phase, Phase::Seed | Phase::Search);
+        let waiting = state.may_request() && matches!(state.phase, Phase::Seed | Phase::Search);
         self.settings.search_deadline_millis.filter(|_| waiting)
     }
 

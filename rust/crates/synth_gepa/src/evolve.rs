@@ -17,8 +17,9 @@ use synth_optimizer_platform::model::usage::Usage;
 
 use crate::engine::GepaEngine;
 use crate::frontier::Frontier;
-use crate::settings::{HELDOUT_HOLD, REWARD};
-use crate::state::{AnyRow, Candidate, Evaluation, Generation, Phase, Request, State, Step, Stop, Work};
+use crate::scores::Scores;
+use crate::settings::REWARD;
+use crate::state::{AnyRow, Candidate, Evaluation, Generation, Phase, Pooled, Request, State, Step, Stop, Work};
 
 impl GepaEngine {
     pub(crate) fn initial_state(&self) -> State {
@@ -40,14 +41,15 @@ impl GepaEngine {
             finished: VecDeque::new(),
             generations: BTreeMap::new(),
             next_generation: 0,
-            mutations_started: 0,
             generations_completed: 0,
             draws: 0,
+            pool_is_fresh: false,
             merges_due: 0,
             merges_built: 0,
             merges_tried: Default::default(),
             rejected: VecDeque::new(),
-            consecutive_invalid: 0,
+            invalid_turns: 0,
+            fruitless_turns: 0,
             generations_without_gain: 0,
             gained: false,
             largest_reward: 0.0,
@@ -90,7 +92,11 @@ impl GepaEngine {
             }
             Event::CandidateAccepted(fields) => self.accepted(state, fields),
             Event::CandidateRejected(fields) => self.rejected(state, fields),
-            Event::CandidateDeferred(fields) => deferred(state, fields),
+            Event::CandidateDeferred(fields) => {
+                if let Some(candidate) = candidate_mut(state, &fields.candidate_id) {
+                    move_on(candidate, fields.reason);
+                }
+            }
             Event::GenerationStarted(fields) => self.generation_started(state, fields),
             Event::MinibatchSkipped(fields) => state.draws = state.draws.max(fields.draw + 1),
             Event::ProposerStarted(fields) => self.proposer_started(state, fields),
@@ -116,11 +122,11 @@ impl GepaEngine {
             Event::HeldoutStarted(fields) => heldout_started(state, fields),
             Event::HeldoutSkipped(_) => {
                 state.phase = Phase::Heldout;
-                state.budget.settle(HELDOUT_HOLD, Settlement::NotSent);
+                state.budget.release_hold();
             }
             Event::RunFinished(_) | Event::RunFailed(_) | Event::RunCancelled(_) => {
                 state.phase = Phase::Over;
-                state.budget.settle(HELDOUT_HOLD, Settlement::NotSent);
+                state.budget.release_hold();
             }
             Event::RunStarted(_)
             | Event::ProgramLoaded(_)
@@ -137,7 +143,7 @@ impl GepaEngine {
         let index = state.candidates.len() as u32;
         let parents: Vec<u32> = fields.parent_ids.iter().filter_map(|id| state.index_of(id)).collect();
         let component = parents.iter().map(|parent| state.candidate(*parent).component).max().unwrap_or(0);
-        state.known.insert(fields.candidate_id.clone(), index);
+        state.known.insert(fields.candidate_id.number(), index);
         state.candidates.push(Candidate {
             id: fields.candidate_id.clone(),
             payload: fields.payload.clone(),
@@ -145,18 +151,17 @@ impl GepaEngine {
             parents,
             generation: fields.generation,
             status: CandidateStatus::INITIAL,
-            train: vec![BTreeMap::new(); self.settings.objectives.len()],
+            train: Scores::default(),
             heldout: BTreeMap::new(),
             evaluation: None,
             promoted: false,
-            place: None,
-            pool_score: 0.0,
+            pooled: None,
             component,
-            failed_share: 0.0,
+            failed_rows: Default::default(),
         });
         if let Some(generation) = fields.generation.and_then(|number| state.generations.get_mut(&number)) {
             generation.candidates.push(index);
-            if generation.components.is_empty() {
+            if !generation.needs_proposer() {
                 generation.step = Step::Settled;
             }
         }
@@ -201,17 +206,14 @@ impl GepaEngine {
         state.budget.settle(fields.request, Settlement::Used { usage: fields.usage, billed: !fields.cached });
         state.largest_reward = state.largest_reward.max(fields.reward);
         self.remember(state, false);
-        for (index, objective) in self.settings.objectives.iter().enumerate() {
-            let Some(value) = objective_value(fields, &objective.name) else { continue };
-            let scored = &mut state.candidates[candidate as usize];
-            match row {
-                AnyRow::Train(row) => {
-                    scored.train[index].insert(row, value);
-                }
-                AnyRow::Heldout(row) if index == 0 => {
-                    scored.heldout.insert(row, value);
-                }
-                AnyRow::Heldout(_) => {}
+        let value = |name: &str| objective_value(fields, name).unwrap_or(f64::NAN);
+        let values: Vec<f64> = self.settings.objectives.iter().map(|objective| value(&objective.name)).collect();
+        debug_assert!(values.iter().all(|value| value.is_finite()), "decide lets no other score pass");
+        let scored = &mut state.candidates[candidate as usize];
+        match row {
+            AnyRow::Train(row) => scored.train.insert(row, &values),
+            AnyRow::Heldout(row) => {
+                scored.heldout.insert(row, values[0]);
             }
         }
         // One more score decides nothing until it is the last of its evaluation.
@@ -219,15 +221,20 @@ impl GepaEngine {
     }
 
     fn rollout_failed(&self, state: &mut State, fields: &RolloutFailed) {
-        let Some(Work::Rollout { evaluation, .. }) = take(state, fields.request) else { return };
+        let Some(Work::Rollout { evaluation, candidate, row, .. }) = take(state, fields.request) else { return };
         state.rollouts_outstanding -= 1;
         state.budget.settle(fields.request, settlement(fields.class, fields.usage, fields.cached));
-        if fields.class != FailureClass::Abandoned {
+        // What the run itself gave up says nothing about the container.
+        if !matches!(fields.class, FailureClass::Abandoned | FailureClass::Withdrawn) {
             self.remember(state, true);
         }
-        if !fields.retried {
-            one_less(state, evaluation, true);
+        if fields.retried {
+            return;
         }
+        if let AnyRow::Train(row) = row {
+            state.candidates[candidate as usize].failed_rows.insert(row);
+        }
+        one_less(state, evaluation, true);
     }
 
     fn remember(&self, state: &mut State, failed: bool) {
@@ -239,13 +246,9 @@ impl GepaEngine {
 
     fn evaluated(&self, state: &mut State, fields: &EvaluationCompleted, trigger: Option<CandidateTrigger>) {
         state.finished.retain(|id| *id != fields.evaluation);
-        let asked = state.evaluations.remove(&fields.evaluation);
+        state.evaluations.remove(&fields.evaluation);
         let Some(candidate) = candidate_mut(state, &fields.candidate_id) else { return };
         candidate.evaluation = None;
-        // Without rollouts of its own an evaluation rests on those of the screening.
-        if let Some(evaluation) = asked {
-            candidate.failed_share = f64::from(evaluation.failed) / f64::from(evaluation.rows.max(1));
-        }
         if let Some(trigger) = trigger {
             move_on(candidate, trigger);
         }
@@ -294,10 +297,10 @@ impl GepaEngine {
         let ancestor = fields.ancestor_id.as_ref().and_then(|id| state.index_of(id));
         state.draws = state.draws.max(fields.draw + 1);
         state.next_generation = fields.generation + 1;
+        state.pool_is_fresh = false;
         match fields.operation {
             Operation::Seed => {}
             Operation::Mutate => {
-                state.mutations_started += 1;
                 state.budget.count_generation();
                 if let Some(parent) = parents.first() {
                     state.candidates[*parent as usize].component += 1;
@@ -319,6 +322,7 @@ impl GepaEngine {
             evidence: rows(&fields.evidence),
             components: fields.components.clone(),
             base: fields.base.clone(),
+            draw: fields.draw,
             step: Step::Reference,
             failures: 0,
             repairs: 0,
@@ -352,24 +356,26 @@ impl GepaEngine {
     }
 
     fn pooled(&self, state: &mut State, index: u32) {
+        let Some(score) = self.train_score(state.candidate(index)) else { return };
+        let merit = self.settings.oriented(0, score.mean);
         let values = self.cell_values(state, index);
-        state.frontier.insert(&values);
-        let place = state.pool.len() as u32;
+        state.frontier.insert(merit, &values);
+        state.candidates[index as usize].pooled = Some(Pooled { place: state.pool.len() as u32, score, merit });
         state.pool.push(index);
-        let candidate = &mut state.candidates[index as usize];
-        let scores: Vec<f64> = self.inputs.pareto_pool.iter().filter_map(|row| candidate.score(*row)).collect();
-        candidate.place = Some(place);
-        candidate.pool_score = self.settings.oriented(0, scores.iter().sum::<f64>() / scores.len().max(1) as f64);
+        state.pool_is_fresh = true;
     }
 
     fn generation_completed(&self, state: &mut State, fields: &GenerationCompleted) {
         state.generations_completed += 1;
         let Some(generation) = state.generations.remove(&fields.generation) else { return };
-        // A turn that only repeats what is known is as fruitless as one that breaks the rules.
-        let asked = generation.invalid + generation.failures + generation.duplicates > 0;
-        let fruitless = asked && generation.candidates.is_empty();
-        state.consecutive_invalid = if fruitless { state.consecutive_invalid + 1 } else { 0 };
-        let pooled = generation.candidates.iter().any(|index| state.candidate(*index).place.is_some());
+        let broken = generation.invalid + generation.failures;
+        if !generation.candidates.is_empty() {
+            (state.invalid_turns, state.fruitless_turns) = (0, 0);
+        } else if broken + generation.duplicates > 0 {
+            state.fruitless_turns += 1;
+            state.invalid_turns = if generation.duplicates == 0 { state.invalid_turns + 1 } else { 0 };
+        }
+        let pooled = generation.candidates.iter().any(|index| state.candidate(*index).pooled.is_some());
         if generation.operation == Operation::Mutate && pooled {
             let left = self.settings.gepa.merge.max_merges.saturating_sub(state.merges_built);
             state.merges_due = (state.merges_due + 1).min(left);
@@ -383,7 +389,7 @@ impl GepaEngine {
         let candidate = state.candidate(index);
         let pool = &self.inputs.pareto_pool;
         let at = |objective: usize, row: &TrainRow| {
-            candidate.train[objective].get(row).map(|value| self.settings.oriented(objective, *value))
+            candidate.train.get(*row, objective).map(|value| self.settings.oriented(objective, value))
         };
         let objectives = 0..self.settings.objectives.len();
         match self.settings.gepa.frontier_type {
@@ -441,18 +447,12 @@ fn one_less(state: &mut State, id: RequestId, failed: bool) -> bool {
 
 fn settlement(class: FailureClass, usage: Usage, cached: bool) -> Settlement {
     match class {
-        FailureClass::NotSent => Settlement::NotSent,
+        FailureClass::NotSent | FailureClass::Withdrawn => Settlement::NotSent,
         FailureClass::UnknownOutcome | FailureClass::Abandoned => Settlement::Unknown,
         FailureClass::Failed | FailureClass::Timeout | FailureClass::Contract | FailureClass::InvalidScore => {
             Settlement::Used { usage, billed: !cached }
         }
     }
-}
-
-fn deferred(state: &mut State, fields: &CandidateDecided) {
-    let Some(candidate) = candidate_mut(state, &fields.candidate_id) else { return };
-    let trigger = CandidateTrigger::from_word(&fields.reason).unwrap_or(CandidateTrigger::RunStopped);
-    move_on(candidate, trigger);
 }
 
 fn proposer_completed(state: &mut State, fields: &ProposerCompleted) {
@@ -483,5 +483,5 @@ fn proposal_rejected(state: &mut State, fields: &ProposalRejected) {
 fn heldout_started(state: &mut State, fields: &HeldoutChosen) {
     state.phase = Phase::Heldout;
     state.heldout_queue = fields.candidate_ids.iter().filter_map(|id| state.index_of(id)).collect();
-    state.budget.settle(HELDOUT_HOLD, Settlement::NotSent);
+    state.budget.release_hold();
 }

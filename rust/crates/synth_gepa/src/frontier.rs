@@ -1,6 +1,9 @@
 //! The Pareto frontier: per cell the best value and *all* candidates that reach it.
 //!
-//! Candidates are known here by their place: the order in which they were added.
+//! Candidates are known here by their place: the order in which they were added. Their order of merit is their score,
+//! and of equal scores the newer one stands higher.
+
+use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
@@ -10,14 +13,27 @@ struct Cell {
     /// Larger is better; directions are already applied.
     best: f64,
     winners: Vec<u32>,
+    /// The winner that stands highest.
+    top: u32,
+}
+
+/// A candidate on the frontier.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct Entry {
+    score: f64,
+    /// Cells held, as bits and counted.
+    held: Vec<u64>,
+    won: u32,
 }
 
 /// The frontier over a fixed number of cells.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Frontier {
     cells: Vec<Option<Cell>>,
-    /// Cells held, by place, as bits.
-    held: Vec<Vec<u64>>,
+    entries: Vec<Entry>,
+    /// Places by merit, lowest first.
+    ranked: Vec<u32>,
+    size: u32,
 }
 
 /// What a new candidate would do to the frontier.
@@ -30,35 +46,53 @@ pub struct Effect {
 
 impl Frontier {
     pub fn new(cells: usize) -> Self {
-        Self { cells: vec![None; cells], held: Vec::new() }
+        Self { cells: vec![None; cells], entries: Vec::new(), ranked: Vec::new(), size: 0 }
     }
 
     /// Adds a candidate at the next place with its value per cell; a missing value wins and loses nothing.
-    pub fn insert(&mut self, values: &[Option<f64>]) {
-        let candidate = self.held.len() as u32;
-        self.held.push(vec![0; self.cells.len().div_ceil(64)]);
-        for (index, (cell, value)) in self.cells.iter_mut().zip(values).enumerate() {
-            let Some(value) = *value else { continue };
-            let (word, bit) = (index / 64, 1u64 << (index % 64));
-            match cell {
-                Some(cell) if value < cell.best => continue,
-                Some(cell) if value == cell.best => cell.winners.push(candidate),
-                Some(cell) => {
-                    for loser in cell.winners.drain(..) {
-                        self.held[loser as usize][word] &= !bit;
-                    }
-                    cell.best = value;
-                    cell.winners.push(candidate);
-                }
-                None => *cell = Some(Cell { best: value, winners: vec![candidate] }),
+    pub fn insert(&mut self, score: f64, values: &[Option<f64>]) {
+        let place = self.entries.len() as u32;
+        self.entries.push(Entry { score, held: vec![0; self.cells.len().div_ceil(64)], won: 0 });
+        let rank = self.ranked.partition_point(|other| self.stands_below(*other, place));
+        self.ranked.insert(rank, place);
+        for (index, value) in values.iter().enumerate() {
+            if let Some(value) = value {
+                self.offer(index, *value, place);
             }
-            self.held[candidate as usize][word] |= bit;
         }
+        self.size += u32::from(self.entries[place as usize].won > 0);
+    }
+
+    fn offer(&mut self, index: usize, value: f64, place: u32) {
+        let Some(cell) = self.cells.get(index) else { return };
+        let (ties, beats) = cell.as_ref().map_or((false, true), |cell| (value == cell.best, value > cell.best));
+        if !ties && !beats {
+            return;
+        }
+        let (word, bit) = (index / 64, 1u64 << (index % 64));
+        if ties {
+            let below = cell.as_ref().is_some_and(|cell| self.stands_below(cell.top, place));
+            if let Some(cell) = &mut self.cells[index] {
+                cell.winners.push(place);
+                cell.top = if below { place } else { cell.top };
+            }
+        } else {
+            let new = Cell { best: value, winners: vec![place], top: place };
+            for loser in self.cells[index].replace(new).map_or_else(Vec::new, |old| old.winners) {
+                let entry = &mut self.entries[loser as usize];
+                entry.held[word] &= !bit;
+                entry.won -= 1;
+                self.size -= u32::from(entry.won == 0);
+            }
+        }
+        let entry = &mut self.entries[place as usize];
+        entry.held[word] |= bit;
+        entry.won += 1;
     }
 
     /// What `insert` would do.
     pub fn effect(&self, values: &[Option<f64>]) -> Effect {
-        let mut lost: Vec<u32> = vec![0; self.held.len()];
+        let mut lost: BTreeMap<u32, u32> = BTreeMap::new();
         let mut cells_won = 0;
         for (cell, value) in self.cells.iter().zip(values) {
             let Some(value) = *value else { continue };
@@ -68,74 +102,96 @@ impl Frontier {
                 Some(cell) => {
                     cells_won += 1;
                     for loser in &cell.winners {
-                        lost[*loser as usize] += 1;
+                        *lost.entry(*loser).or_default() += 1;
                     }
                 }
                 None => cells_won += 1,
             }
         }
-        let left: Vec<u32> = (0..self.held.len() as u32)
-            .filter(|candidate| {
-                let lost = lost[*candidate as usize];
-                lost > 0 && u64::from(lost) == self.cells_won(*candidate)
-            })
+        let left: Vec<u32> = lost
+            .into_iter()
+            .filter(|(place, lost)| self.entries[*place as usize].won == *lost)
+            .map(|(place, _)| place)
             .collect();
-        let size = self.size() + u32::from(cells_won > 0) - left.len() as u32;
+        let size = self.size + u32::from(cells_won > 0) - left.len() as u32;
         Effect { cells_won, left, size }
     }
 
     /// How many candidates hold at least one cell.
     pub fn size(&self) -> u32 {
-        self.members().count() as u32
+        self.size
     }
 
     /// Cells that a candidate holds, alone or tied.
-    pub fn cells_won(&self, candidate: u32) -> u64 {
-        self.held.get(candidate as usize).map_or(0, |bits| ones(bits))
+    pub fn cells_won(&self, place: u32) -> u64 {
+        self.entries.get(place as usize).map_or(0, |entry| entry.won.into())
+    }
+
+    /// All places by merit, lowest first.
+    pub fn ranked(&self) -> &[u32] {
+        &self.ranked
     }
 
     /// Candidates that hold at least one cell, oldest first.
     pub fn members(&self) -> impl Iterator<Item = u32> + '_ {
-        (0..self.held.len() as u32).filter(|candidate| self.held[*candidate as usize].iter().any(|word| *word != 0))
+        (0..self.entries.len() as u32).filter(|place| self.entries[*place as usize].won > 0)
     }
 
-    /// The members that remain when those are dropped all of whose cells are also held by another remaining one.
-    /// They are looked at in the given order, so that of members with the same cells the last one stays.
+    /// The members that remain when, from the lowest up, each one is dropped all of whose cells are also held by
+    /// another that remains.
     ///
-    /// A member stays if it holds a cell that no later member and no earlier one that stayed holds; one backward and
-    /// one forward pass over the bits decide that.
-    pub fn undominated(&self, order: &[u32]) -> Vec<u32> {
-        let words = self.cells.len().div_ceil(64);
-        let mut later = vec![0u64; words * (order.len() + 1)];
-        for (place, candidate) in order.iter().enumerate().rev() {
-            let (head, tail) = later.split_at_mut((place + 1) * words);
-            let bits = &self.held[*candidate as usize];
-            for ((own, next), held) in head[place * words..].iter_mut().zip(&*tail).zip(bits) {
-                *own = next | held;
-            }
-        }
-        let mut stayed = vec![0u64; words];
-        let mut kept = Vec::new();
-        for (place, candidate) in order.iter().enumerate() {
-            let bits = &self.held[*candidate as usize];
-            let after = &later[(place + 1) * words..];
-            if bits.iter().zip(after).zip(&stayed).any(|((own, after), before)| own & !(after | before) != 0) {
-                stayed.iter_mut().zip(bits).for_each(|(mine, own)| *mine |= own);
-                kept.push(*candidate);
+    /// Only the highest winner of a cell can remain on account of that cell: any other is still followed by it when it
+    /// is looked at. So it is enough to look at the highest winners, and at the cells of which they are that.
+    pub fn undominated(&self) -> Vec<u32> {
+        let mut tops: Vec<(u32, usize)> = self
+            .cells
+            .iter()
+            .enumerate()
+            .filter_map(|(index, cell)| cell.as_ref().map(|cell| (cell.top, index)))
+            .collect();
+        tops.sort_unstable_by(|(a, left), (b, right)| self.merit(*a).cmp(&self.merit(*b)).then(left.cmp(right)));
+        let mut covered = vec![0u64; self.cells.len().div_ceil(64)];
+        let mut kept: Vec<u32> = Vec::new();
+        for group in tops.chunk_by(|(a, _), (b, _)| a == b) {
+            let Some((place, _)) = group.first() else { continue };
+            if group.iter().any(|(_, index)| covered[index / 64] >> (index % 64) & 1 == 0) {
+                let held = &self.entries[*place as usize].held;
+                covered.iter_mut().zip(held).for_each(|(mine, own)| *mine |= own);
+                kept.push(*place);
             }
         }
         kept
     }
 
-    /// Winners of every cell that has any, for reports and tests.
+    /// Winners of every cell that has any.
     pub fn winners(&self) -> impl Iterator<Item = (usize, f64, &[u32])> + '_ {
-        self.cells
-            .iter()
-            .enumerate()
-            .filter_map(|(index, cell)| cell.as_ref().map(|cell| (index, cell.best, cell.winners.as_slice())))
+        let held = |(index, cell)| Option::<&Cell>::map(cell, |cell| (index, cell.best, cell.winners.as_slice()));
+        self.cells.iter().map(Option::as_ref).enumerate().filter_map(held)
+    }
+
+    fn stands_below(&self, one: u32, other: u32) -> bool {
+        self.merit(one) < self.merit(other)
+    }
+
+    fn merit(&self, place: u32) -> (Merit, u32) {
+        (Merit(self.entries[place as usize].score), place)
     }
 }
 
-fn ones(bits: &[u64]) -> u64 {
-    bits.iter().map(|word| u64::from(word.count_ones())).sum()
+/// A score with a total order.
+#[derive(PartialEq)]
+struct Merit(f64);
+
+impl Eq for Merit {}
+
+impl PartialOrd for Merit {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Merit {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.0.total_cmp(&other.0)
+    }
 }

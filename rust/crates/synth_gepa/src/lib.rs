@@ -17,13 +17,14 @@ mod merge;
 mod minibatch;
 mod proposal;
 mod random;
+mod scores;
 mod select;
 mod settings;
 mod state;
 
 pub use engine::GepaEngine;
 pub use frontier::{Effect, Frontier};
-pub use leakage::{Leak, find as find_leak};
+pub use leakage::{Leak, LeakIndex};
 pub use minibatch::Draw;
 pub use proposal::Sound;
 pub use random::{Stream, stream};

@@ -7,7 +7,6 @@ use synth_optimizer_platform::model::ids::{CandidateId, Payload, TrainRow};
 
 use crate::engine::GepaEngine;
 use crate::random::{Stream, stream};
-use crate::select::undominated;
 use crate::state::State;
 
 /// How often a pair is drawn before there is taken to be nothing to merge.
@@ -30,10 +29,13 @@ impl GepaEngine {
     /// Looks for a merge that has not been tried.
     pub fn plan_merge(&self, state: &State) -> Option<MergePlan> {
         let rules = &self.settings.gepa.merge;
-        if !rules.enabled || state.merges_due == 0 || state.merges_built >= rules.max_merges {
+        let due = rules.enabled && state.merges_due > 0 && state.merges_built < rules.max_merges;
+        // It is looked for once after each change of the pool. One field can only be merged by the proposer.
+        let alone = self.inputs.program.targets.len() < 2 && rules.conflict == MergeConflict::HigherScore;
+        if !due || !state.pool_is_fresh || alone {
             return None;
         }
-        let places = undominated(state);
+        let places = state.frontier.undominated();
         if places.len() < 2 {
             return None;
         }
@@ -58,21 +60,21 @@ impl GepaEngine {
         if ours.contains(&second) || theirs.contains(&first) {
             return None;
         }
-        let score = |index: u32| state.candidate(index).pool_score;
+        let merit = |index: u32| state.candidate(index).merit();
         let pair = (first.min(second), first.max(second));
         let common: Vec<u32> = ours
             .intersection(&theirs)
             .copied()
             .filter(|ancestor| {
                 let fresh = !state.merges_tried.contains(&(pair.0, pair.1, *ancestor));
-                let pooled = state.candidate(*ancestor).place.is_some();
-                fresh && pooled && score(*ancestor) <= score(first) && score(*ancestor) <= score(second)
+                let pooled = state.candidate(*ancestor).pooled.is_some();
+                fresh && pooled && merit(*ancestor) <= merit(first) && merit(*ancestor) <= merit(second)
             })
             .collect();
         let ancestor = *common.get(random.index(common.len()))?;
         let (payload, conflicts) = self.compose(state, first, second, ancestor)?;
         let id = CandidateId::of(&self.settings.candidate_id_prefix, &payload);
-        if conflicts.is_empty() && state.known.contains_key(&id) {
+        if conflicts.is_empty() && state.index_of(&id).is_some() {
             return None;
         }
         let gate = self.merge_gate(state, first, second, random)?;
@@ -83,7 +85,7 @@ impl GepaEngine {
     fn compose(&self, state: &State, first: u32, second: u32, ancestor: u32) -> Option<(Payload, Vec<String>)> {
         let [ours, theirs, base] = [first, second, ancestor].map(|index| &state.candidate(index).payload);
         // Of equal scores the newer candidate wins.
-        let prefer_first = state.candidate(first).pool_score > state.candidate(second).pool_score;
+        let prefer_first = state.candidate(first).merit() > state.candidate(second).merit();
         let mut payload = base.clone();
         let mut conflicts = Vec::new();
         let mut combined = false;

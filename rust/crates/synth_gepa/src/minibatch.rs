@@ -27,11 +27,7 @@ impl Draw<'_> {
             return pool.to_vec();
         }
         match self.sampler {
-            Sampler::SeededShuffle => {
-                let mut order = self.shuffled(pool, draw);
-                order.truncate(self.size);
-                order
-            }
+            Sampler::SeededShuffle => stream(self.seed, self.label, draw).sample(pool, self.size),
             Sampler::EpochShuffled => {
                 let (epoch, start) = self.place(pool.len(), draw);
                 self.slice(&self.shuffled(pool, epoch), start)

@@ -6,7 +6,6 @@ use synth_optimizer_platform::model::event_fields::Problem;
 use synth_optimizer_platform::model::ids::{Payload, RowId};
 
 use crate::engine::GepaEngine;
-use crate::leakage;
 use crate::state::Generation;
 
 /// A proposal that breaks no rule.
@@ -88,10 +87,7 @@ impl GepaEngine {
         problems: &mut Vec<Problem>,
         repeated: &mut Vec<(String, RowId, u32)>,
     ) {
-        let span = self.settings.gepa.leakage.min_span_chars as usize;
-        // What the user's own seed says is no leak.
-        let seed = || self.inputs.program.seed.values().map(String::as_str);
-        if let Some(leak) = leakage::find(text, seed(), &self.inputs.heldout, span) {
+        if let Some(leak) = self.heldout_leaks.find(text) {
             // The text and the row stay unnamed: this message reaches the proposer.
             let message = format!("{} characters repeat text that is not in the evidence", leak.chars);
             problems.push(problem("heldout_leakage", Some(field), message));
@@ -100,7 +96,7 @@ impl GepaEngine {
         if policy == LeakagePolicy::Allow {
             return;
         }
-        let Some(leak) = leakage::find(text, seed(), &self.inputs.train, span) else { return };
+        let Some(leak) = self.train_leaks.find(text) else { return };
         let row = &self.inputs.train[leak.row].id;
         match policy {
             LeakagePolicy::Forbid => {

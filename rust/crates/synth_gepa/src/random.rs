@@ -62,6 +62,18 @@ impl Stream {
         None
     }
 
+    /// The first `count` of the items in random order.
+    pub fn sample<T: Clone>(&mut self, items: &[T], count: usize) -> Vec<T> {
+        let mut rest = items.to_vec();
+        let count = count.min(rest.len());
+        for place in 0..count {
+            let other = place + self.index(rest.len() - place);
+            rest.swap(place, other);
+        }
+        rest.truncate(count);
+        rest
+    }
+
     /// Puts the items into random order.
     pub fn shuffle<T>(&mut self, items: &mut [T]) {
         for last in (1..items.len()).rev() {

@@ -4,15 +4,11 @@ use synth_optimizer_platform::config::gepa::{Direction, GepaSection, PipelineMod
 use synth_optimizer_platform::config::{Config, effective_caps};
 use synth_optimizer_platform::model::budget::{Amount, Budget, Caps, Dimension, Ledger};
 use synth_optimizer_platform::model::event_fields::Objective;
-use synth_optimizer_platform::model::ids::RequestId;
 use synth_optimizer_platform::model::program::Inputs;
 use synth_optimizer_platform::model::usage::NanoUsd;
 
 /// The objective that stands for the reward of a rollout.
 pub(crate) const REWARD: &str = "outcome_reward";
-
-/// The reservation that keeps the held-out evaluation affordable until it begins.
-pub(crate) const HELDOUT_HOLD: RequestId = RequestId(u64::MAX);
 
 /// What the engine needs to know of the configuration.
 #[derive(Debug, Clone, PartialEq)]
@@ -88,12 +84,12 @@ impl Settings {
         let search = self
             .train_rollout
             .times(inputs.pareto_pool.len() as u64 + u64::from(self.gepa.minibatch_size))
-            .plus(&self.proposal);
+            .plus(&self.proposal)
+            .with(Dimension::WallMillis, 0);
         for candidates in [2, 1] {
             let rollouts = candidates * inputs.heldout_pool.len() as u64;
-            let hold = self.heldout_rollout.times(rollouts).with(Dimension::WallMillis, 0);
             let mut held = budget.clone();
-            if held.fits(&hold.plus(&search)).is_ok() && held.reserve(HELDOUT_HOLD, hold).is_ok() {
+            if held.hold(self.heldout_rollout.times(rollouts)).is_ok() && held.fits(&search).is_ok() {
                 return held;
             }
         }

@@ -9,8 +9,10 @@ use synth_optimizer_platform::model::event_fields::{
 };
 use synth_optimizer_platform::model::ids::{CandidateId, HeldoutRow, Payload, RequestId, TrainRow};
 use synth_optimizer_platform::model::lifecycle::{CandidateStatus, RunState};
+use synth_optimizer_platform::model::score::Score;
 
 use crate::frontier::Frontier;
+use crate::scores::Scores;
 
 /// The state of a search.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -18,8 +20,9 @@ pub struct State {
     pub run: RunState,
     pub phase: Phase,
     pub candidates: Vec<Candidate>,
-    /// Every candidate that was ever registered, by content.
-    pub known: BTreeMap<CandidateId, u32>,
+    /// Every candidate that was ever registered, by the number in its id: looked up for every event, so it must stay
+    /// cheap when there are many.
+    pub known: BTreeMap<u64, u32>,
     /// Fully evaluated candidates, in the order in which they joined. Frontier places are places in this list.
     pub pool: Vec<u32>,
     pub best: Option<u32>,
@@ -40,16 +43,19 @@ pub struct State {
 
     pub generations: BTreeMap<u32, Generation>,
     pub next_generation: u32,
-    pub mutations_started: u32,
     pub generations_completed: u32,
     pub draws: u64,
 
+    /// Whether a candidate has joined the pool since the last generation began.
+    pub pool_is_fresh: bool,
     pub merges_due: u32,
     pub merges_built: u32,
     pub merges_tried: BTreeSet<(u32, u32, u32)>,
 
     pub rejected: VecDeque<CarriedFailure>,
-    pub consecutive_invalid: u32,
+    /// Turns in a row without a valid proposal, and without a valid and new one.
+    pub invalid_turns: u32,
+    pub fruitless_turns: u32,
     pub generations_without_gain: u32,
     pub gained: bool,
     /// The largest reward met: rewards above 1 mean that 1 is not perfect.
@@ -92,22 +98,29 @@ pub struct Candidate {
     pub parents: Vec<u32>,
     pub generation: Option<u32>,
     pub status: CandidateStatus,
-    /// Scores by objective and train row.
-    pub train: Vec<BTreeMap<TrainRow, f64>>,
+    pub train: Scores,
     /// Scores on the deciding objective by held-out row.
     pub heldout: BTreeMap<HeldoutRow, f64>,
     /// The evaluation that is under way.
     pub evaluation: Option<RequestId>,
     /// Won its screening; the full evaluation is next.
     pub promoted: bool,
-    /// Its place in the pool, if it may be a parent.
-    pub place: Option<u32>,
-    /// Its mean on the deciding objective when it joined the pool, such that larger is better.
-    pub pool_score: f64,
+    /// Set when it has joined the pool and may be a parent.
+    pub pooled: Option<Pooled>,
     /// Which component comes next when it is a parent.
     pub component: u32,
-    /// Share of failed rollouts of the last evaluation.
-    pub failed_share: f64,
+    /// Train rows on which it failed for good. They are not asked for again.
+    pub failed_rows: BTreeSet<TrainRow>,
+}
+
+/// A candidate's standing when it joined the pool.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Pooled {
+    pub place: u32,
+    /// Mean on the deciding objective over the train rows.
+    pub score: Score,
+    /// The same mean such that larger is better.
+    pub merit: f64,
 }
 
 /// A request without an answer.
@@ -152,6 +165,7 @@ pub struct Generation {
     pub evidence: Vec<TrainRow>,
     pub components: Vec<String>,
     pub base: Payload,
+    pub draw: u64,
     pub step: Step,
     /// Proposer calls that failed in this turn, and repairs that were asked for.
     pub failures: u32,
@@ -187,16 +201,17 @@ impl State {
     }
 
     pub fn index_of(&self, id: &CandidateId) -> Option<u32> {
-        self.known.get(id).copied()
+        self.known.get(&id.number()).copied()
     }
 
     pub fn proposals_outstanding(&self) -> usize {
         self.requests.len() - self.rollouts_outstanding as usize
     }
 
-    /// Whether new work may be started: no stop, or one that lets work under way reach its end.
+    /// Whether work under way may go on: no stop, or one that lets it reach its end.
     pub fn may_request(&self) -> bool {
-        self.cancel.is_none() && self.stop.as_ref().is_none_or(Stop::lets_work_end)
+        let searching = self.phase != Phase::Heldout;
+        self.cancel.is_none() && (!searching || self.stop.as_ref().is_none_or(Stop::lets_work_end))
     }
 }
 
@@ -220,9 +235,26 @@ impl Stop {
     }
 }
 
+impl Generation {
+    /// A merge without conflicts is put together without the proposer.
+    pub fn needs_proposer(&self) -> bool {
+        !self.components.is_empty()
+    }
+}
+
 impl Candidate {
+    /// Share of these rows on which it failed for good.
+    pub fn failed_share(&self, rows: &[TrainRow]) -> f64 {
+        rows.iter().filter(|row| self.failed_rows.contains(row)).count() as f64 / rows.len().max(1) as f64
+    }
+
+    /// Its merit in the pool, or less than anything.
+    pub fn merit(&self) -> f64 {
+        self.pooled.map_or(f64::NEG_INFINITY, |pooled| pooled.merit)
+    }
+
     /// The deciding score on a train row.
     pub fn score(&self, row: TrainRow) -> Option<f64> {
-        self.train[0].get(&row).copied()
+        self.train.get(row, 0)
     }
 }

@@ -12,15 +12,16 @@ use synth_optimizer_platform::model::envelope::{ENVELOPE_VERSION, Envelope, rfc3
 use synth_optimizer_platform::model::error::ErrorCode;
 use synth_optimizer_platform::model::event::{EVENT_TYPES, Event, EventType};
 use synth_optimizer_platform::model::event_fields::{
-    Bill, BudgetRefused, CandidateDecided, CandidateRegistered, CarriedFailure, CircuitBreakerTripped, ClockObserved,
-    DuplicateSkipped, EvaluationCompleted, Failure, FrontierUpdated, GenerationCompleted, GenerationStarted,
-    HeldoutChosen, LeakageDetected, MinibatchSkipped, NamedScore, Objective, ObjectiveSetDeclared, Operation,
-    ParentSelection, Problem, ProgramLoaded, ProposalRejected, ProposerCompleted, ProposerFailed, ProposerStarted,
-    Reason, RolloutCount, RolloutFailed, RolloutFinished, RolloutsRequested, RowsLoaded, RunEnded, RunFailed,
-    RunFinished, RunStarted, Stage, StateTransitioned, StopDecided, StopKind, StoppedBy,
+    Bill, BudgetRefused, CandidateDecided, CandidateDeferred, CandidateRegistered, CarriedFailure,
+    CircuitBreakerTripped, ClockObserved, DuplicateSkipped, EvaluationCompleted, Failure, FrontierUpdated,
+    GenerationCompleted, GenerationStarted, HeldoutChosen, LeakageDetected, MinibatchSkipped, NamedScore, Objective,
+    ObjectiveSetDeclared, Operation, ParentSelection, Problem, ProgramLoaded, ProposalRejected, ProposerCompleted,
+    ProposerFailed, ProposerStarted, Reason, RolloutCount, RolloutFailed, RolloutFinished, RolloutsRequested,
+    RowsLoaded, RunEnded, RunFailed, RunFinished, RunStarted, Stage, StateTransitioned, StopDecided, StopKind,
+    StoppedBy,
 };
 use synth_optimizer_platform::model::ids::{CandidateId, Payload, RequestId, RowId};
-use synth_optimizer_platform::model::lifecycle::{RunState, RunTrigger};
+use synth_optimizer_platform::model::lifecycle::{CandidateTrigger, RunState, RunTrigger};
 use synth_optimizer_platform::model::message::message;
 use synth_optimizer_platform::model::normalize::{normalize, normalize_feed};
 use synth_optimizer_platform::model::score::{Comparison, Gain, Score};
@@ -184,7 +185,11 @@ fn samples() -> Vec<Event> {
         Event::CandidatePromoted(decision("primary_improved")),
         Event::CandidateAccepted(decision("primary_improved")),
         Event::CandidateRejected(decision("not_better")),
-        Event::CandidateDeferred(decision("budget")),
+        Event::CandidateDeferred(CandidateDeferred {
+            candidate_id: candidate("c2"),
+            stage: Stage::CandidateFullTrain,
+            reason: CandidateTrigger::BudgetRefused,
+        }),
         Event::GenerationStarted(GenerationStarted {
             generation: 1,
             operation: Operation::Merge,
@@ -215,6 +220,7 @@ fn samples() -> Vec<Event> {
             request: RequestId(12),
             generation: 1,
             proposal_count: 2,
+            ignored: 1,
             requested_model: "large".into(),
             effective_model: "large-2".into(),
             usage: usage(),
@@ -493,6 +499,7 @@ fn messages_say_what_happened() {
         ("rollout.failed", "c2 on train:4: timeout; trying again"),
         ("candidate.evaluated", "c2 seed evaluated: 0.5833 on 3 rows, 1 failed"),
         ("candidate.accepted", "c2 accepted: primary_improved (+0.1250 on 3 rows)"),
+        ("candidate.deferred", "c2 deferred: budget_refused"),
         ("generation.started", "generation 1 (merge) from c1 and c3"),
         ("proposer.started", "asked to repair 1 problems for generation 1"),
         ("proposer.failed", "proposer contract for generation 1; trying again"),

@@ -7,12 +7,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use synth_gepa::{GepaEngine, State, stream};
-use synth_optimizer_platform::config::sections::Config;
+use synth_optimizer_platform::config::{Config, search_digest};
 use synth_optimizer_platform::model::answer::{
     Answer, CallFailure, FailureClass, Observation, Proposal, ProposalAnswer, RolloutAnswer,
 };
 use synth_optimizer_platform::model::budget::Dimension;
-use synth_optimizer_platform::model::canonical::{digest, digest_of};
+use synth_optimizer_platform::model::canonical::digest;
 use synth_optimizer_platform::model::command::{Command, ProposeCommand, RolloutCommand};
 use synth_optimizer_platform::model::engine::{Engine, Session};
 use synth_optimizer_platform::model::event::Event;
@@ -90,7 +90,7 @@ pub(crate) struct Pace {
     pub arrival_seed: u64,
     pub rollout_workers: usize,
     pub propose_workers: usize,
-    /// Stop, cancel or look at the clock after so many answers.
+    /// Stop or cancel after so many answers; 0 is before the first.
     pub stop_after: Option<usize>,
     pub cancel_after: Option<usize>,
 }
@@ -139,7 +139,7 @@ impl World {
     pub(crate) fn run_started(&self) -> RunStarted {
         RunStarted {
             algorithm: "gepa".into(),
-            config_digest: digest_of(&self.config),
+            config_digest: search_digest(&self.config),
             seed: self.config.run.seed,
             container_url: "http://127.0.0.1:1".into(),
         }
@@ -155,9 +155,15 @@ impl World {
         let mut session = Session::new(&engine);
         let mut log = Log::default();
         log.extend(session.open(self.run_started()));
-        log.extend(session.observe(&Observation::Begin).unwrap());
         let mut lanes = Lanes { pace, ..Lanes::default() };
         let mut answers = 0;
+        if pace.stop_after == Some(0) {
+            log.extend(session.observe(&Observation::StopRequested { reason: "enough".into() }).unwrap());
+        }
+        if pace.cancel_after == Some(0) {
+            log.extend(session.cancel("enough", |_| false).unwrap());
+        }
+        log.extend(session.observe(&Observation::Begin).unwrap());
         while !engine.is_over(session.state()) {
             lanes.dispatch(&mut log, |id| self.latency(&engine, session.state(), id, pace));
             let Some((at, request)) = lanes.next() else { panic!("wedged after {:?}", log.events.last()) };

@@ -232,7 +232,7 @@ impl Default for GepaSection {
             max_perfect_skips: 16,
             carry_failures: 3,
             max_field_chars: 32_768,
-            min_full_coverage: 0.5,
+            min_full_coverage: 0.25,
             rollout_submission_mode: SubmissionMode::Sync,
             rollout_poll_interval_ms: 250,
             rollout_async_timeout_seconds: 600,

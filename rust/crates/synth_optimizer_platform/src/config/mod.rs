@@ -7,6 +7,7 @@
 mod check;
 pub mod diagnostics;
 pub mod gepa;
+mod identity;
 mod load;
 mod mask;
 mod overrides;
@@ -28,6 +29,7 @@ pub(crate) mod words;
 mod write;
 
 pub use diagnostics::{Diagnostic, Severity};
+pub use identity::search_digest;
 pub use load::{Loaded, Source, load, load_value};
 pub use overrides::{OVERRIDES, Override};
 pub use pools::{Pools, RolloutCaps, effective_caps, pools};

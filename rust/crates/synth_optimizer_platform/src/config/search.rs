@@ -138,7 +138,7 @@ pub struct Leakage {
 
 impl Default for Leakage {
     fn default() -> Self {
-        Self { policy: LeakagePolicy::Forbid, min_span_chars: 48 }
+        Self { policy: LeakagePolicy::Forbid, min_span_chars: 32 }
     }
 }
 

@@ -33,7 +33,8 @@ pub enum Answer {
     Proposal(ProposalAnswer),
     /// The call failed.
     Failed(CallFailure),
-    /// The run was cancelled before an answer came; `sent` tells whether it may have been paid for.
+    /// The run ends before an answer came; `sent` tells whether it may have been paid for. Requests that wait for a
+    /// worker when a stop from outside comes may be answered so.
     Abandoned {
         sent: bool,
     },
@@ -88,8 +89,10 @@ words! {
         Contract = "contract",
         /// The score was missing, not a number or not finite.
         InvalidScore = "invalid_score",
-        /// The run was cancelled.
+        /// It was sent, and the run ends without waiting for it.
         Abandoned = "abandoned",
+        /// It was never sent, because the run ends.
+        Withdrawn = "withdrawn",
     }
 }
 

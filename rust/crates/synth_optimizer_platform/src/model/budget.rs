@@ -153,6 +153,8 @@ pub struct Budget {
     spent: Amount,
     reserved: Amount,
     overrun: Amount,
+    /// Set aside for work that comes last.
+    held: Amount,
     open: BTreeMap<RequestId, Amount>,
     elapsed_millis: u64,
     /// What was really paid for: answers from the cache are not in it.
@@ -170,6 +172,7 @@ impl Budget {
             spent: Amount::ZERO,
             reserved: Amount::ZERO,
             overrun: Amount::ZERO,
+            held: Amount::ZERO,
             open: BTreeMap::new(),
             elapsed_millis: 0,
             paid: Amount::ZERO,
@@ -199,7 +202,7 @@ impl Budget {
                 let horizon = self.open.values().map(|amount| amount.get(Dimension::WallMillis)).max().unwrap_or(0);
                 horizon.saturating_sub(self.elapsed_millis)
             }
-            other => self.reserved.get(other),
+            other => self.reserved.get(other).saturating_add(self.held.get(other)),
         }
     }
 
@@ -216,7 +219,7 @@ impl Budget {
         let cap = self.caps.get(dimension)?;
         let used = match dimension {
             Dimension::WallMillis => self.elapsed_millis,
-            other => self.spent.get(other) + self.reserved.get(other),
+            other => self.spent(other).saturating_add(self.reserved(other)).saturating_add(self.overrun(other)),
         };
         Some(cap.saturating_sub(used))
     }
@@ -260,6 +263,19 @@ impl Budget {
             }
         }
         (most, limit)
+    }
+
+    /// Sets an amount aside for work that comes last; wall time cannot be kept.
+    pub fn hold(&mut self, amount: Amount) -> Result<(), Refused> {
+        let amount = amount.with(Dimension::WallMillis, 0);
+        self.fits(&amount)?;
+        self.held.add(&amount);
+        Ok(())
+    }
+
+    /// Gives back what was set aside.
+    pub fn release_hold(&mut self) {
+        self.held = Amount::ZERO;
     }
 
     /// Sets an amount aside for a request. A second reservation of one request takes the place of the first.

@@ -23,11 +23,14 @@ pub fn digest_of<T: Serialize + ?Sized>(value: &T) -> String {
     digest(&serde_json::to_value(value).unwrap_or(Value::Null))
 }
 
+/// Hex digits of a content id.
+pub const CONTENT_DIGITS: usize = 12;
+
 /// A short id that depends on the content alone: the prefix and 12 hex digits.
 pub fn content_id(prefix: &str, value: &Value) -> String {
-    let mut id = String::with_capacity(prefix.len() + 12);
+    let mut id = String::with_capacity(prefix.len() + CONTENT_DIGITS);
     id.push_str(prefix);
-    id.push_str(digest(value).get(..12).unwrap_or_default());
+    id.push_str(digest(value).get(..CONTENT_DIGITS).unwrap_or_default());
     id
 }
 

@@ -1,6 +1,6 @@
 //! Work that the engine wants done: a request event without an answer.
 
-use super::event_fields::{CarriedFailure, Operation, Problem, Stage};
+use super::event_fields::{Operation, Problem, Stage};
 use super::ids::{CandidateId, Payload, RequestId, RowId};
 
 /// One call to make.
@@ -49,9 +49,18 @@ pub struct ProposeCommand {
     pub proposal_count: u32,
     /// The parents' results that may be shown, with their train scores.
     pub evidence: Vec<EvidenceRow>,
-    pub carried_failures: Vec<CarriedFailure>,
+    /// Rejected candidates that should not be repeated.
+    pub carried_failures: Vec<CarriedAttempt>,
     /// Problems of the answer before.
     pub problems: Vec<Problem>,
+}
+
+/// A candidate that was rejected, with the reason.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CarriedAttempt {
+    pub candidate_id: CandidateId,
+    pub payload: Payload,
+    pub reason: String,
 }
 
 /// One row of evidence: where its trace is found, and how the first parent did on it.

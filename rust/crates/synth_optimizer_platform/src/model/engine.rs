@@ -29,6 +29,9 @@ pub trait Engine {
     /// The request whose answer retires next. Answers to other requests wait.
     fn turn(&self, state: &Self::State) -> Option<RequestId>;
 
+    /// Whether a request waits for its answer.
+    fn is_outstanding(&self, state: &Self::State, request: RequestId) -> bool;
+
     /// Every request without an answer, in the order in which they were made.
     fn outstanding(&self, state: &Self::State) -> Vec<Command>;
 
@@ -51,6 +54,8 @@ pub trait Engine {
 }
 
 /// An engine with its state and its inbox: answers come in any order and retire in the engine's order.
+///
+/// The events of one call belong together: they are to be stored all or none, because a decision may take several.
 #[derive(Debug)]
 pub struct Session<'e, E: Engine> {
     engine: &'e E,
@@ -63,9 +68,11 @@ impl<'e, E: Engine> Session<'e, E> {
         Self { engine, state: engine.initial(), inbox: BTreeMap::new() }
     }
 
-    /// Continues from a state that was rebuilt from the log.
-    pub fn resume(engine: &'e E, state: E::State) -> Self {
-        Self { engine, state, inbox: BTreeMap::new() }
+    /// Continues from a state that was rebuilt from the log, with whatever follows from it.
+    pub fn resume(engine: &'e E, state: E::State) -> Result<(Self, Vec<Event>), OptimizerError> {
+        let mut session = Self { engine, state, inbox: BTreeMap::new() };
+        let events = session.observe(&Observation::Advance)?;
+        Ok((session, events))
     }
 
     pub fn state(&self) -> &E::State {
@@ -93,10 +100,13 @@ impl<'e, E: Engine> Session<'e, E> {
         Ok(log)
     }
 
-    /// Takes an answer into the inbox and retires whatever is due. The first answer to a request counts.
+    /// Takes an answer into the inbox and retires whatever is due.
     pub fn offer(&mut self, request: RequestId, answer: Answer) -> Result<Vec<Event>, OptimizerError> {
         let mut log = Vec::new();
-        self.inbox.entry(request).or_insert(answer);
+        // The first answer counts, and one to a settled request is not kept.
+        if self.engine.is_outstanding(&self.state, request) {
+            self.inbox.entry(request).or_insert(answer);
+        }
         self.retire(&mut log)?;
         Ok(log)
     }

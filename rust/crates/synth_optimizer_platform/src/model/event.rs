@@ -3,11 +3,11 @@
 use serde::{Deserialize, Serialize};
 
 use super::event_fields::{
-    BudgetRefused, CandidateDecided, CandidateRegistered, CircuitBreakerTripped, ClockObserved, DuplicateSkipped,
-    EvaluationCompleted, FrontierUpdated, GenerationCompleted, GenerationStarted, HeldoutChosen, LeakageDetected,
-    MinibatchSkipped, ObjectiveSetDeclared, ProgramLoaded, ProposalRejected, ProposerCompleted, ProposerFailed,
-    ProposerStarted, Reason, RolloutFailed, RolloutFinished, RolloutsRequested, RowsLoaded, RunEnded, RunFailed,
-    RunFinished, RunStarted, StateTransitioned, StopDecided,
+    BudgetRefused, CandidateDecided, CandidateDeferred, CandidateRegistered, CircuitBreakerTripped, ClockObserved,
+    DuplicateSkipped, EvaluationCompleted, FrontierUpdated, GenerationCompleted, GenerationStarted, HeldoutChosen,
+    LeakageDetected, MinibatchSkipped, ObjectiveSetDeclared, ProgramLoaded, ProposalRejected, ProposerCompleted,
+    ProposerFailed, ProposerStarted, Reason, RolloutFailed, RolloutFinished, RolloutsRequested, RowsLoaded, RunEnded,
+    RunFailed, RunFinished, RunStarted, StateTransitioned, StopDecided,
 };
 
 /// What a reader of feeds needs to know about one event type.
@@ -85,7 +85,7 @@ events! {
     /// A candidate lost a comparison.
     CandidateRejected(CandidateDecided) = "candidate.rejected", volatile [];
     /// A candidate could not be judged.
-    CandidateDeferred(CandidateDecided) = "candidate.deferred", volatile [];
+    CandidateDeferred(CandidateDeferred) = "candidate.deferred", volatile [];
     /// A generation begins: parents, rows and components are chosen.
     GenerationStarted(GenerationStarted) = "generation.started", volatile [];
     /// A minibatch was passed over because its parent has nothing to gain on it.

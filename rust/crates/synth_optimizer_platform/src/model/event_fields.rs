@@ -8,7 +8,7 @@ use super::answer::FailureClass;
 use super::budget::Dimension;
 use super::error::ErrorCode;
 use super::ids::{CandidateId, Payload, RequestId, RowId};
-use super::lifecycle::{RunState, RunTrigger};
+use super::lifecycle::{CandidateTrigger, RunState, RunTrigger};
 use super::score::{Comparison, Gain, Score};
 use super::usage::{Cost, Usage};
 use crate::config::gepa::{Direction, FrontierType, Selector};
@@ -171,7 +171,7 @@ pub struct EvaluationCompleted {
     pub score: Option<Score>,
 }
 
-/// `candidate.accepted`, `candidate.rejected`, `candidate.deferred`
+/// `candidate.promoted`, `candidate.accepted`, `candidate.rejected`
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct CandidateDecided {
     pub candidate_id: CandidateId,
@@ -180,6 +180,14 @@ pub struct CandidateDecided {
     pub reason: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub comparison: Option<Comparison>,
+}
+
+/// `candidate.deferred`
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct CandidateDeferred {
+    pub candidate_id: CandidateId,
+    pub stage: Stage,
+    pub reason: CandidateTrigger,
 }
 
 /// How a parent was chosen.
@@ -255,6 +263,8 @@ pub struct ProposerCompleted {
     pub request: RequestId,
     pub generation: u32,
     pub proposal_count: u32,
+    /// Proposals beyond those that were asked for; they are not looked at.
+    pub ignored: u32,
     pub requested_model: String,
     pub effective_model: String,
     pub usage: Usage,

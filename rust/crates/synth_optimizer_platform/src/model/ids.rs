@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::canonical::{content_id, digest};
+use super::canonical::{CONTENT_DIGITS, content_id, digest};
 
 /// The texts of a candidate, by mutable field.
 pub type Payload = BTreeMap<String, String>;
@@ -56,6 +56,12 @@ impl CandidateId {
     /// The id of these texts.
     pub fn of(prefix: &str, payload: &Payload) -> Self {
         Self::new(&content_id(prefix, &json!(payload)))
+    }
+
+    /// The content as a number: the hex digits at the end of the id.
+    pub fn number(&self) -> u64 {
+        let digits = self.0.len().saturating_sub(CONTENT_DIGITS);
+        self.0.get(digits..).and_then(|digits| u64::from_str_radix(digits, 16).ok()).unwrap_or(u64::MAX)
     }
 }
 

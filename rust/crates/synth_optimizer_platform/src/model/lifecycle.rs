@@ -237,7 +237,6 @@ lifecycle! {
         Registered + MinibatchDone => MinibatchEvaluated;
         Registered + FullTrainDone => FullTrainEvaluated;
         Registered + BudgetRefused => DeferredBudget;
-        Registered + TooManyFailures => DeferredFailures;
         Registered + RunStopped => DeferredStop;
         MinibatchEvaluated + MinibatchLost => RejectedMinibatch;
         MinibatchEvaluated + FullTrainDone => FullTrainEvaluated;

@@ -34,7 +34,9 @@ pub fn message(event: &Event) -> String {
         Event::CandidatePromoted(decision) => decided("promoted", decision),
         Event::CandidateAccepted(decision) => decided("accepted", decision),
         Event::CandidateRejected(decision) => decided("rejected", decision),
-        Event::CandidateDeferred(decision) => decided("deferred", decision),
+        Event::CandidateDeferred(deferred) => {
+            format!("{} deferred: {}", deferred.candidate_id, deferred.reason.word())
+        }
         Event::GenerationStarted(generation) => {
             let parents: Vec<&str> = generation.parent_ids.iter().map(|id| id.as_str()).collect();
             format!(

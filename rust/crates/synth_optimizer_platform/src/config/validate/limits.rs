@@ -6,7 +6,21 @@ use super::Rules;
 pub(super) fn check(rules: &mut Rules<'_, '_>) {
     positive_estimates(rules);
     needed_estimates(rules);
+    time(rules);
     rollouts(rules);
+}
+
+/// A turn is only begun if it can end in time.
+fn time(rules: &mut Rules<'_, '_>) {
+    let (timeout, limit) = (rules.config.proposer.timeout_seconds, rules.config.gepa.max_time_seconds);
+    if let Some(limit) = limit.filter(|limit| *limit <= timeout) {
+        rules.error(
+            "time_too_short",
+            "gepa.max_time_seconds",
+            format!("`gepa.max_time_seconds` is {limit}; one proposer turn alone may take {timeout} seconds"),
+            "Raise the limit, or lower `proposer.timeout_seconds`.",
+        );
+    }
 }
 
 fn positive_estimates(rules: &mut Rules<'_, '_>) {

@@ -1,0 +1,255 @@
+//! What the engine itself costs: time per rollout from 1,000 to 1,000,000 of them, one Pareto selection, and memory.
+//!
+//! Run with `make bench`. Times are compared within one run, because machines are noisy.
+
+use std::collections::VecDeque;
+use std::hint::black_box;
+use std::io::{self, Write};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use synth_gepa::{Frontier, GepaEngine, stream};
+use synth_optimizer_platform::config::Config;
+use synth_optimizer_platform::config::gepa::AcceptanceCriterion;
+use synth_optimizer_platform::model::answer::{Answer, Observation, Proposal, ProposalAnswer, RolloutAnswer};
+use synth_optimizer_platform::model::engine::{Engine, Session};
+use synth_optimizer_platform::model::error::OptimizerError;
+use synth_optimizer_platform::model::event::Event;
+use synth_optimizer_platform::model::ids::{CandidateId, RequestId, RowId};
+use synth_optimizer_platform::model::program::{Inputs, Module, Program, Row};
+use synth_optimizer_platform::model::usage::{Cost, NanoUsd, Usage};
+
+/// One shape of run.
+struct Shape {
+    name: &'static str,
+    rows: u32,
+    minibatch: u32,
+    /// Scores are 0 or 1, so that most cells are tied, or any number.
+    binary: bool,
+    sizes: &'static [u32],
+}
+
+const SHAPES: &[Shape] = &[
+    Shape {
+        name: "50 rows, minibatch 3, binary",
+        rows: 50,
+        minibatch: 3,
+        binary: true,
+        sizes: &[1_000, 10_000, 100_000, 1_000_000],
+    },
+    Shape {
+        name: "200 rows, minibatch 8, graded",
+        rows: 200,
+        minibatch: 8,
+        binary: false,
+        sizes: &[1_000, 10_000, 100_000, 1_000_000],
+    },
+    Shape {
+        name: "1000 rows, minibatch 8, binary",
+        rows: 1000,
+        minibatch: 8,
+        binary: true,
+        sizes: &[10_000, 100_000, 1_000_000],
+    },
+];
+
+struct Measured {
+    rollouts: u64,
+    per_rollout: Duration,
+    candidates: usize,
+    pool: usize,
+}
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let mut out = io::stdout().lock();
+    // Memory is measured in a process of its own: what earlier runs have freed would be used again unseen.
+    if let Some(shape) = std::env::args().nth(1).and_then(|place| SHAPES.get(place.parse::<usize>().ok()?)) {
+        let before = resident_bytes();
+        let engine = engine(shape, 1_000_000)?;
+        let mut session = Session::new(&engine);
+        drive(shape, &engine, &mut session)?;
+        writeln!(out, "{}", resident_bytes().saturating_sub(before))?;
+        return Ok(());
+    }
+    writeln!(out, "decide + evolve, per rollout")?;
+    for (place, shape) in SHAPES.iter().enumerate() {
+        writeln!(out, "  {}", shape.name)?;
+        let mut times = Vec::new();
+        for size in shape.sizes {
+            let run = fastest(shape, *size)?;
+            let micros = run.per_rollout.as_secs_f64() * 1e6;
+            times.push(micros);
+            let (candidates, pool) = (run.candidates, run.pool);
+            writeln!(
+                out,
+                "    {:>9} rollouts  {micros:>6.2} us each  {candidates:>6} candidates, {pool:>6} in the pool",
+                run.rollouts
+            )?;
+        }
+        let (low, high) = times.iter().fold((f64::MAX, 0f64), |(low, high), time| (low.min(*time), high.max(*time)));
+        writeln!(out, "    slowest to fastest: {:.2}x", high / low)?;
+        let child = Command::new(std::env::current_exe()?).arg(place.to_string()).output()?;
+        let bytes: f64 = String::from_utf8_lossy(&child.stdout).trim().parse()?;
+        writeln!(out, "    memory of the state after 1,000,000 rollouts: {:.0} MB", bytes / 1e6)?;
+    }
+    writeln!(out, "one Pareto selection")?;
+    for (candidates, cells) in [(50, 100), (200, 300), (500, 500), (1000, 1000)] {
+        for (kind, binary) in [("binary", true), ("graded", false)] {
+            let micros = selection(candidates, cells, binary).as_secs_f64() * 1e6;
+            writeln!(out, "  {candidates:>5} candidates x {cells:>5} rows, {kind}: {micros:>8.1} us")?;
+        }
+    }
+    Ok(())
+}
+
+/// Memory of this process, as the kernel counts it.
+fn resident_bytes() -> usize {
+    const PAGE: usize = 4096;
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    statm.split_whitespace().nth(1).and_then(|pages| pages.parse::<usize>().ok()).map_or(0, |pages| pages * PAGE)
+}
+
+/// The fastest of several: everything else on the machine can only make a run slower.
+fn fastest(shape: &Shape, rollouts: u32) -> Result<Measured, OptimizerError> {
+    let repeats = (300_000 / rollouts).clamp(3, 50);
+    let mut runs = (0..repeats).map(|_| run(shape, rollouts)).collect::<Result<Vec<_>, _>>()?;
+    runs.sort_by_key(|run| run.per_rollout);
+    Ok(runs.swap_remove(0))
+}
+
+fn run(shape: &Shape, rollouts: u32) -> Result<Measured, OptimizerError> {
+    let engine = engine(shape, rollouts)?;
+    let mut session = Session::new(&engine);
+    let (spent, finished) = drive(shape, &engine, &mut session)?;
+    let per_rollout = spent.div_f64(finished.max(1) as f64);
+    let state = session.state();
+    Ok(Measured { rollouts: finished, per_rollout, candidates: state.candidates.len(), pool: state.pool.len() })
+}
+
+fn engine(shape: &Shape, rollouts: u32) -> Result<GepaEngine, OptimizerError> {
+    let mut config = Config::default();
+    config.gepa.max_train_rollouts = Some(rollouts);
+    config.gepa.max_heldout_rollouts = Some(20);
+    config.gepa.max_generations = u32::MAX;
+    config.gepa.minibatch_size = shape.minibatch;
+    config.gepa.skip_perfect_score = false;
+    config.gepa.minibatch_acceptance_criterion = AcceptanceCriterion::ImprovementOrEqual;
+    GepaEngine::new(&config, inputs(shape.rows))
+}
+
+/// Answers every request at once; gives the time that the engine took and the rollouts that it saw.
+fn drive(
+    shape: &Shape,
+    engine: &GepaEngine,
+    session: &mut Session<'_, GepaEngine>,
+) -> Result<(Duration, u64), OptimizerError> {
+    let mut queue = VecDeque::new();
+    // Rollouts are asked for soon after their candidate is registered, so the last few are enough.
+    let mut good = VecDeque::from(vec![CandidateId::new(""); 8]);
+    let (mut spent, mut finished) = (Duration::ZERO, 0u64);
+    let mut events = session.observe(&Observation::Begin)?;
+    loop {
+        for event in events {
+            match event {
+                // One in three is good: what is done per rollout must not change as the run goes on.
+                Event::CandidateRegistered(candidate)
+                    if candidate.generation.is_none() || candidate.payload.values().any(|text| text.len() % 3 == 0) =>
+                {
+                    good.push_back(candidate.candidate_id);
+                    good.pop_front();
+                }
+                Event::RolloutsRequested(batch) => {
+                    let good = good.contains(&batch.candidate_id);
+                    for (offset, row) in batch.row_ids.iter().enumerate() {
+                        let reward = if good { reward(batch.candidate_id.as_str(), row, shape.binary) } else { 0.0 };
+                        queue.push_back((RequestId(batch.first_request.0 + offset as u64), rollout(reward)));
+                    }
+                }
+                Event::ProposerStarted(turn) => {
+                    queue.push_back((turn.request, proposals(turn.generation, turn.proposal_count)));
+                }
+                Event::RolloutFinished(_) => finished += 1,
+                _ => {}
+            }
+        }
+        let Some((request, answer)) = queue.pop_front().filter(|_| !engine.is_over(session.state())) else { break };
+        let start = Instant::now();
+        events = session.offer(request, answer)?;
+        spent += start.elapsed();
+    }
+    Ok((spent, finished))
+}
+
+fn inputs(rows: u32) -> Inputs {
+    let row = |split: &str, index: u32| Row {
+        id: RowId::new(&format!("{split}:{index}")),
+        stratum: None,
+        texts: vec![format!("{split} row {index}: a question of ordinary length that nobody has asked before")],
+    };
+    let program = Program {
+        program_id: "bench".into(),
+        modules: vec![Module { field: "prompt".into(), template_variables: Vec::new() }],
+        targets: vec!["prompt".into()],
+        seed: [("prompt".to_owned(), "Answer the question.".to_owned())].into(),
+    };
+    Inputs::whole(program, (0..rows).map(|index| row("train", index)).collect(), vec![row("heldout", 0)])
+}
+
+/// A cheap score of a good candidate: right in nine of ten rows, or any number above a half.
+fn reward(candidate: &str, row: &RowId, binary: bool) -> f64 {
+    let mut hash = 0xcbf2_9ce4_8422_2325u64;
+    for byte in candidate.bytes().chain(row.as_str().bytes()) {
+        hash = (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
+    }
+    hash ^= hash >> 29;
+    let unit = (hash.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 11) as f64 / (1u64 << 53) as f64;
+    if binary { f64::from(u8::from(unit < 0.9)) } else { 0.5 + (unit * 500.0).round() / 1000.0 }
+}
+
+fn rollout(reward: f64) -> Answer {
+    let cost = Cost::Known(NanoUsd(1000));
+    let usage = Usage { prompt_tokens: Some(100), completion_tokens: Some(20), total_tokens: None, cost };
+    let trace_digest = Some("0".repeat(64));
+    Answer::Rollout(RolloutAnswer { reward, objectives: Default::default(), usage, cached: false, trace_digest })
+}
+
+fn proposals(generation: u32, count: u32) -> Answer {
+    let proposal = |index: u32| Proposal {
+        fields: [(
+            "prompt".to_owned(),
+            format!(
+                "Answer the question, variant {generation:08}-{index}{}",
+                "!".repeat((generation as usize + index as usize) % 3)
+            ),
+        )]
+        .into(),
+        rationale: String::new(),
+    };
+    Answer::Proposal(ProposalAnswer {
+        proposals: (0..count).map(proposal).collect(),
+        usage: Usage::default(),
+        cached: false,
+        requested_model: "bench".into(),
+        effective_model: "bench".into(),
+    })
+}
+
+fn selection(candidates: u32, cells: usize, binary: bool) -> Duration {
+    let mut random = stream(3, "scores", u64::from(candidates));
+    let mut frontier = Frontier::new(cells);
+    for _ in 0..candidates {
+        let quality = random.unit() * 0.5 + 0.25;
+        let score = |draw: f64| if binary { f64::from(u8::from(draw < quality)) } else { (draw * 100.0).round() };
+        let values: Vec<Option<f64>> = (0..cells).map(|_| Some(score(random.unit()))).collect();
+        let mean = values.iter().flatten().sum::<f64>() / cells as f64;
+        frontier.insert(mean, &values);
+    }
+    const REPEATS: u32 = 200;
+    let start = Instant::now();
+    for _ in 0..REPEATS {
+        let places = black_box(&frontier).undominated();
+        let weights: Vec<u64> = places.iter().map(|place| frontier.cells_won(*place)).collect();
+        black_box(random.weighted(&weights));
+    }
+    start.elapsed() / REPEATS
+}

@@ -1,0 +1,24 @@
+//! What makes two configurations the same search: everything that can change a decision, and nothing else.
+
+use super::sections::{CacheSection, Config, ContainerSection, DiskBudgetSection};
+use crate::config::gepa::{AdaptiveConcurrency, Workers};
+use crate::model::canonical::digest_of;
+
+/// A digest of the parts of a configuration that can change a decision. Names, places, the cache, the transport and the
+/// number of workers are no part of it: runs that differ in them only must give the same log.
+pub fn search_digest(config: &Config) -> String {
+    let mut config = config.clone();
+    config.run.run_id = None;
+    config.run.output_dir = Default::default();
+    config.container = ContainerSection::default();
+    config.cache = CacheSection::default();
+    config.disk_budget = DiskBudgetSection::default();
+    config.gepa.pipeline.workers = Workers::default();
+    config.gepa.pipeline.adaptive_rollout_concurrency = AdaptiveConcurrency::default();
+    let defaults = Config::default().gepa;
+    config.gepa.rollout_submission_mode = defaults.rollout_submission_mode;
+    config.gepa.rollout_poll_interval_ms = defaults.rollout_poll_interval_ms;
+    config.gepa.rollout_async_timeout_seconds = defaults.rollout_async_timeout_seconds;
+    config.gepa.rollout_chunk_size = None;
+    digest_of(&config)
+}
