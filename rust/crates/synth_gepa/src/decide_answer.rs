@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use synth_optimizer_platform::model::answer::{Answer, CallFailure, FailureClass, ProposalAnswer, RolloutAnswer};
+use synth_optimizer_platform::model::budget::Amount;
 use synth_optimizer_platform::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_platform::model::event::Event;
 use synth_optimizer_platform::model::event_fields::{
@@ -13,7 +14,7 @@ use synth_optimizer_platform::model::ids::{CandidateId, RequestId, RowId};
 use synth_optimizer_platform::model::usage::Usage;
 
 use crate::engine::GepaEngine;
-use crate::evolve::objective_value;
+use crate::evolve::{objective_value, settlement};
 use crate::state::{State, Work};
 
 /// A rollout request, as far as its answer needs it.
@@ -96,7 +97,7 @@ impl GepaEngine {
         let retried = failure.retryable
             && asked.attempt < self.settings.gepa.rollout_max_attempts
             && state.may_request()
-            && (failure.class == FailureClass::NotSent || state.budget.fits(&unit).is_ok());
+            && fits_after(state, asked.request, failure, &unit);
         let failed = Event::RolloutFailed(RolloutFailed {
             request: asked.request,
             candidate_id: asked.candidate_id.clone(),
@@ -199,7 +200,7 @@ impl GepaEngine {
         let retried = failure.retryable
             && attempt < self.settings.max_attempts
             && state.may_request()
-            && state.budget.fits(&self.settings.proposal).is_ok();
+            && fits_after(state, request, failure, &self.settings.proposal);
         vec![Event::ProposerFailed(ProposerFailed {
             request,
             generation: number,
@@ -211,6 +212,13 @@ impl GepaEngine {
             retried,
         })]
     }
+}
+
+/// Whether an amount fits once a failed call is settled: it may have used more than was reserved, or nothing.
+fn fits_after(state: &State, request: RequestId, failure: &CallFailure, amount: &Amount) -> bool {
+    let mut budget = state.budget.clone();
+    budget.settle(request, settlement(failure.class, failure.usage, failure.cached));
+    budget.fits(amount).is_ok()
 }
 
 fn abandoned(sent: bool) -> CallFailure {

@@ -445,7 +445,8 @@ fn one_less(state: &mut State, id: RequestId, failed: bool) -> bool {
     last
 }
 
-fn settlement(class: FailureClass, usage: Usage, cached: bool) -> Settlement {
+/// How a failed call counts.
+pub(crate) fn settlement(class: FailureClass, usage: Usage, cached: bool) -> Settlement {
     match class {
         FailureClass::NotSent | FailureClass::Withdrawn => Settlement::NotSent,
         FailureClass::UnknownOutcome | FailureClass::Abandoned => Settlement::Unknown,

@@ -1,10 +1,12 @@
 //! What the search does in situations that can be worked out by hand.
 
+#![allow(clippy::unwrap_used, clippy::panic)]
+
 mod sim;
 
 use std::collections::BTreeSet;
 
-use sim::{Pace, Run, World};
+use sim::{Pace, Run, Scorer, World};
 use synth_gepa::GepaEngine;
 use synth_optimizer_platform::config::gepa::{
     ComponentSelector, DeploymentRule, Direction, LeakagePolicy, PipelineMode, Sampler, Selector,
@@ -43,7 +45,7 @@ fn level(command: &RolloutCommand) -> u32 {
     command.payload.values().map(|text| number(text)).sum()
 }
 
-fn climbing(score: fn(&RolloutCommand) -> Result<f64, bool>) -> World {
+fn climbing(score: Scorer) -> World {
     let mut world = World { score: Some(score), write: Some(next_number), ..World::default() };
     world.config.gepa.proposals_per_generation = 1;
     world.config.gepa.max_generations = 6;
@@ -180,12 +182,9 @@ fn a_stop_before_anything_was_asked_costs_nothing() {
 
 #[test]
 fn a_seed_that_mostly_fails_is_an_error_of_the_container() {
-    let mut world =
-        climbing(
-            |command| {
-                if level(command) == 0 && number(command.row_id.as_str()) % 2 == 0 { Err(false) } else { Ok(0.5) }
-            },
-        );
+    let mut world = climbing(|command| {
+        if level(command) == 0 && number(command.row_id.as_str()).is_multiple_of(2) { Err(false) } else { Ok(0.5) }
+    });
     world.config.gepa.circuit_breaker.enabled = false;
     let run = world.run(Pace::default());
     let Event::RunFailed(failed) = run.last() else { panic!("{:?}", run.last()) };
@@ -255,7 +254,7 @@ fn rejected_candidates_reach_the_next_proposal_with_their_text_and_reason() {
 
 #[test]
 fn heldout_scores_never_choose_and_are_measured_once() {
-    let turned = |score: fn(&RolloutCommand) -> Result<f64, bool>| climbing(score).run(Pace::default());
+    let turned = |score: Scorer| climbing(score).run(Pace::default());
     let plain = turned(|command| Ok(f64::from(level(command)) / 10.0));
     let other = turned(|command| {
         if command.heldout { Ok(1.0 - f64::from(level(command)) / 10.0) } else { Ok(f64::from(level(command)) / 10.0) }
@@ -310,8 +309,7 @@ fn level_of(run: &Run) -> u32 {
 
 #[test]
 fn proposals_are_checked_before_they_cost_anything() {
-    let heldout = "secret words of held-out row 3 that nobody else says";
-    let train = "secret words of train row 3 that nobody else says";
+    let (heldout, train) = ("heldout-3-".repeat(5), "train-3-".repeat(5));
     let cases: Vec<(&str, Payload, &str)> = vec![
         ("no field", Payload::new(), "empty_proposal"),
         ("unknown field", Payload::from([("x".into(), "y".into())]), "field_unknown"),
@@ -326,7 +324,7 @@ fn proposals_are_checked_before_they_cost_anything() {
         let problems = check(&World { modules: vec!["odd", "even"], ..World::default() }, fields).unwrap_err();
         let codes: Vec<&str> = problems.iter().map(|problem| problem.code.as_str()).collect();
         assert_eq!(codes, [code], "{name}");
-        assert!(problems.iter().all(|problem| !problem.message.contains("secret")), "{problems:?}");
+        assert!(problems.iter().all(|problem| !problem.message.contains("heldout-3")), "{problems:?}");
     }
     let both = Payload::from([("odd".into(), String::new()), ("x".into(), "y".into())]);
     let problems = check(&World { modules: vec!["odd", "even"], ..World::default() }, both).unwrap_err();
@@ -341,8 +339,8 @@ fn proposals_are_checked_before_they_cost_anything() {
 
 #[test]
 fn train_text_may_be_forbidden_warned_about_or_allowed() {
-    let text = "{rows} secret words of train row 3 that nobody else says";
-    let fields = || Payload::from([("odd".into(), text.to_owned())]);
+    let text = format!("{{rows}} {}", "train-3-".repeat(5));
+    let fields = || Payload::from([("odd".into(), text.clone())]);
     let mut world = World { modules: vec!["odd"], ..World::default() };
     assert!(check(&world, fields()).is_err());
     world.config.gepa.leakage.policy = LeakagePolicy::Warn;
@@ -350,7 +348,7 @@ fn train_text_may_be_forbidden_warned_about_or_allowed() {
     world.config.gepa.leakage.policy = LeakagePolicy::Allow;
     assert_eq!(check(&world, fields()).unwrap().repeated.len(), 0);
     // Held-out text is refused all the same.
-    let heldout = text.replace("train", "held-out");
+    let heldout = text.replace("train", "heldout");
     assert!(check(&world, Payload::from([("odd".into(), heldout)])).is_err());
 }
 

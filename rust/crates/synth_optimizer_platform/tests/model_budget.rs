@@ -67,7 +67,7 @@ fn dollars_become_nano_dollars_rounded_up() {
         (0.000_000_001_5, 2),
         (0.000_000_002_1, 3),
         (1e-12, 1),
-        (1234.567_890_123, 1_234_567_890_123),
+        (1_234.567_890_123, 1_234_567_890_123),
         (1_000_000.0, 1_000_000_000_000_000),
     ];
     for (usd, nano) in cases {
@@ -179,6 +179,7 @@ fn a_reservation_becomes_what_was_used() {
     // What is released later does not pay for the overrun, and the overrun makes no room.
     budget.settle(RequestId(2), Settlement::NotSent);
     assert_eq!((budget.spent(Dimension::Cost), budget.overrun(Dimension::Cost)), (60, 10));
+    assert_eq!(budget.available(Dimension::Cost), Some(30));
     assert_eq!((budget.paid_calls(), budget.cached_calls(), budget.unknown_outcomes()), (2, 0, 0));
 }
 
@@ -262,6 +263,20 @@ fn wall_time_is_measured_and_calls_run_side_by_side() {
 }
 
 #[test]
+fn what_is_held_back_is_there_when_it_is_released() {
+    let mut budget = one_cap(Dimension::TotalRollouts, 10);
+    let unit = Amount::ZERO.rollout(Ledger::Heldout);
+    budget.hold(unit.times(6)).unwrap();
+    assert_eq!((budget.reserved(Dimension::TotalRollouts), budget.available(Dimension::TotalRollouts)), (6, Some(4)));
+    assert_eq!(budget.how_many(&Amount::ZERO.rollout(Ledger::Train), 9).0, 4);
+    assert!(budget.hold(unit.times(5)).is_err());
+    budget.release_hold();
+    assert_eq!((budget.reserved(Dimension::TotalRollouts), budget.available(Dimension::TotalRollouts)), (0, Some(10)));
+    budget.release_hold();
+    assert!(budget.holds());
+}
+
+#[test]
 fn a_request_reserves_at_most_once() {
     let mut budget = one_cap(Dimension::TrainRollouts, 3);
     let unit = Amount::ZERO.rollout(Ledger::Train);
@@ -305,6 +320,8 @@ enum Op {
     SettleUnheardOf(Settlement),
     Elapsed(u64),
     Generation,
+    Hold(Amount),
+    ReleaseHold,
 }
 
 fn amounts() -> impl Strategy<Value = Amount> {
@@ -344,6 +361,8 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
         1 => settlements().prop_map(Op::SettleUnheardOf),
         2 => (0..120u64).prop_map(Op::Elapsed),
         1 => Just(Op::Generation),
+        1 => amounts().prop_map(Op::Hold),
+        1 => Just(Op::ReleaseHold),
     ];
     vec(op, 0..40)
 }
@@ -371,6 +390,8 @@ fn caps() -> impl Strategy<Value = Caps> {
 struct Books {
     /// Request, what was set aside, and when it should be over.
     open: Vec<(RequestId, Amount, u64)>,
+    /// Set aside for later, one after another.
+    held: Vec<Amount>,
     used: BTreeMap<&'static str, u64>,
     paid: BTreeMap<&'static str, u64>,
     elapsed: u64,
@@ -419,18 +440,32 @@ impl Books {
                 let end = self.open.iter().map(|(_, _, over_at)| *over_at).max().unwrap_or(0);
                 end.saturating_sub(self.elapsed)
             }
-            other => self.open.iter().map(|(_, amount, _)| amount.get(other)).sum(),
+            other => self.open.iter().map(|(_, amount, _)| amount).chain(&self.held).map(|set| set.get(other)).sum(),
         }
+    }
+
+    /// What has been used so far, with what went beyond a cap.
+    fn used(&self, dimension: Dimension) -> u64 {
+        match dimension {
+            Dimension::WallMillis => self.elapsed,
+            other => self.used.get(other.word()).copied().unwrap_or(0),
+        }
+    }
+
+    /// The first limit that an amount would break. Time runs for all calls at once.
+    fn too_much(&self, caps: &Caps, amount: &Amount) -> Option<Dimension> {
+        Dimension::ALL.into_iter().find(|dimension| {
+            let reserved = if *dimension == Dimension::WallMillis { 0 } else { self.reserved(*dimension) };
+            let wanted = amount.get(*dimension);
+            wanted > 0 && caps.get(*dimension).is_some_and(|cap| self.used(*dimension) + reserved + wanted > cap)
+        })
     }
 
     fn agrees(&self, budget: &Budget) -> Result<(), TestCaseError> {
         prop_assert!(budget.holds());
         for dimension in Dimension::ALL {
             let word = dimension.word();
-            let used = match dimension {
-                Dimension::WallMillis => self.elapsed,
-                other => self.used.get(other.word()).copied().unwrap_or(0),
-            };
+            let used = self.used(dimension);
             let (spent, reserved) = (budget.spent(dimension), budget.reserved(dimension));
             prop_assert_eq!(spent + budget.overrun(dimension), used, "used of {}", word);
             prop_assert_eq!(reserved, self.reserved(dimension), "reserved of {}", word);
@@ -438,8 +473,8 @@ impl Books {
             match budget.caps().get(dimension) {
                 Some(cap) => {
                     prop_assert!(spent + reserved <= cap, "{} over {}", word, cap);
-                    let free = if dimension == Dimension::WallMillis { cap - spent } else { cap - spent - reserved };
-                    prop_assert_eq!(budget.available(dimension), Some(free));
+                    let taken = if dimension == Dimension::WallMillis { used } else { used + reserved };
+                    prop_assert_eq!(budget.available(dimension), Some(cap.saturating_sub(taken)), "left of {}", word);
                 }
                 None => {
                     prop_assert_eq!(budget.available(dimension), None);
@@ -463,14 +498,7 @@ impl Books {
             Op::Reserve(amount) => {
                 let request = RequestId(self.requests);
                 self.requests += 1;
-                let too_much = Dimension::ALL.into_iter().find(|dimension| {
-                    let in_use = match dimension {
-                        Dimension::WallMillis => self.elapsed,
-                        other => before.spent(*other) + self.reserved(*other),
-                    };
-                    let wanted = amount.get(*dimension);
-                    wanted > 0 && budget.caps().get(*dimension).is_some_and(|cap| in_use + wanted > cap)
-                });
+                let too_much = self.too_much(budget.caps(), amount);
                 let answer = budget.reserve(request, *amount);
                 prop_assert_eq!(answer.err().map(|refused| refused.dimension), too_much);
                 if let Err(refused) = answer {
@@ -497,6 +525,21 @@ impl Books {
             Op::Elapsed(elapsed) => {
                 budget.observe_elapsed(*elapsed);
                 self.elapsed = self.elapsed.max(*elapsed);
+            }
+            Op::Hold(amount) => {
+                let amount = amount.with(Dimension::WallMillis, 0);
+                let too_much = self.too_much(budget.caps(), &amount);
+                let answer = budget.hold(amount.with(Dimension::WallMillis, 10_000));
+                prop_assert_eq!(answer.err().map(|refused| refused.dimension), too_much);
+                if too_much.is_some() {
+                    prop_assert_eq!(&before, &*budget, "a refusal changed something");
+                } else {
+                    self.held.push(amount);
+                }
+            }
+            Op::ReleaseHold => {
+                budget.release_hold();
+                self.held.clear();
             }
             Op::Generation => {
                 budget.count_generation();

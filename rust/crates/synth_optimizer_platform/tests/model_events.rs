@@ -186,7 +186,7 @@ fn samples() -> Vec<Event> {
         Event::CandidateAccepted(decision("primary_improved")),
         Event::CandidateRejected(decision("not_better")),
         Event::CandidateDeferred(CandidateDeferred {
-            candidate_id: CandidateId::new("gepa_000000000002"),
+            candidate_id: candidate("c2"),
             stage: Stage::CandidateFullTrain,
             reason: CandidateTrigger::BudgetRefused,
         }),
@@ -499,6 +499,7 @@ fn messages_say_what_happened() {
         ("rollout.failed", "c2 on train:4: timeout; trying again"),
         ("candidate.evaluated", "c2 seed evaluated: 0.5833 on 3 rows, 1 failed"),
         ("candidate.accepted", "c2 accepted: primary_improved (+0.1250 on 3 rows)"),
+        ("candidate.deferred", "c2 deferred: budget_refused"),
         ("generation.started", "generation 1 (merge) from c1 and c3"),
         ("proposer.started", "asked to repair 1 problems for generation 1"),
         ("proposer.failed", "proposer contract for generation 1; trying again"),

@@ -120,6 +120,12 @@ fn content_ids_are_a_prefix_and_twelve_digits() {
     assert_eq!(CandidateId::of("gepa_", &payload).as_str(), "gepa_187514009617");
     assert_eq!(CandidateId::of("gepa_", &payload).to_string(), "gepa_187514009617");
     assert_eq!(CandidateId::of("gepa_", &Payload::new()).as_str(), "gepa_44136fa355b3");
+    assert_eq!(CandidateId::of("gepa_", &Payload::new()).number(), 0x4413_6fa3_55b3);
+    // The prefix does not matter, whatever it is; ids of another make have no number of their own.
+    assert_eq!(CandidateId::of("é0", &Payload::new()).number(), 0x4413_6fa3_55b3);
+    for odd in ["", "seed", "gepa_nohexdigits", "ééééééé"] {
+        assert_eq!(CandidateId::new(odd).number(), u64::MAX, "{odd}");
+    }
 }
 
 fn any_number() -> impl Strategy<Value = Value> {

@@ -315,12 +315,12 @@ fn a_second_answer_to_a_request_is_ignored() {
 }
 
 #[test]
-fn an_answer_before_its_request_waits_for_it() {
+fn an_answer_to_a_request_that_nobody_made_is_not_kept() {
     let engine = in_order();
     let mut session = Session::new(&engine);
-    assert_eq!(session.offer(RequestId(0), score(4.0)).unwrap(), []);
-    let events = session.observe(&Observation::Begin).unwrap();
-    assert_eq!(wires(&events), ["rollout.requested", "rollout.finished"]);
+    assert_eq!(session.offer(RequestId(0), score(9.0)).unwrap(), []);
+    assert_eq!(wires(&session.observe(&Observation::Begin).unwrap()), ["rollout.requested"]);
+    assert_eq!(answers(&session.offer(RequestId(0), score(4.0)).unwrap()), [(0, "4".into())]);
 }
 
 #[test]
@@ -366,7 +366,7 @@ fn a_rebuilt_state_goes_on_where_it_stopped() {
     session.offer(RequestId(0), score(4.0)).unwrap();
     let snapshot = engine.snapshot(session.state()).unwrap();
     let (mut resumed, events) = Session::resume(&engine, engine.restore(&snapshot).unwrap()).unwrap();
-    assert!(events.is_empty(), "nothing was left undecided");
+    assert_eq!(events, []);
     assert_eq!(resumed.state(), session.state());
     for (request, reward) in [(2, 6.0), (1, 5.0)] {
         assert_eq!(
@@ -376,6 +376,16 @@ fn a_rebuilt_state_goes_on_where_it_stopped() {
     }
     assert_eq!(resumed.state(), session.state());
     assert_eq!(resumed.state().digits, 456);
+}
+
+#[test]
+fn what_a_crash_cut_short_follows_when_the_run_is_resumed() {
+    let engine = in_order();
+    // Every answer is in the log, and the end of the run is not.
+    let state = Sum { asked: true, retired: 3, digits: 456, ..Sum::default() };
+    let (resumed, events) = Session::resume(&engine, state).unwrap();
+    assert_eq!(wires(&events), ["gepa.run.cancelled"]);
+    assert!(engine.is_over(resumed.state()));
 }
 
 #[test]

@@ -64,7 +64,6 @@ const CANDIDATE: &[&str] = &[
     "registered minibatch_done minibatch_evaluated",
     "registered full_train_done full_train_evaluated",
     "registered budget_refused deferred_budget",
-    "registered too_many_failures deferred_failures",
     "registered run_stopped deferred_stop",
     "minibatch_evaluated minibatch_lost rejected_minibatch",
     "minibatch_evaluated full_train_done full_train_evaluated",

@@ -59,7 +59,7 @@ pub(crate) struct World {
     /// The proposer never writes the same text twice.
     pub inventive: bool,
     /// Take the place of the rules above.
-    pub score: Option<fn(&RolloutCommand) -> Result<f64, bool>>,
+    pub score: Option<Scorer>,
     pub write: Option<fn(&ProposeCommand) -> Vec<Payload>>,
 }
 
@@ -88,6 +88,9 @@ impl Default for World {
         }
     }
 }
+
+/// A score, or a failure that may pass or not.
+pub(crate) type Scorer = fn(&RolloutCommand) -> Result<f64, bool>;
 
 /// How a run is carried out; nothing here may change what is decided.
 #[derive(Debug, Clone, Copy)]
@@ -439,8 +442,7 @@ impl Lanes {
 
 /// A text that only one row has.
 fn secret(split: &str, index: u32) -> String {
-    let split = if split == "heldout" { "held-out" } else { split };
-    format!("secret words of {split} row {index} that nobody else says")
+    format!("{split}-{index}-").repeat(6)
 }
 
 fn lane(command: &Command) -> usize {

@@ -202,7 +202,7 @@ impl Budget {
                 let horizon = self.open.values().map(|amount| amount.get(Dimension::WallMillis)).max().unwrap_or(0);
                 horizon.saturating_sub(self.elapsed_millis)
             }
-            other => self.reserved.get(other) + self.held.get(other),
+            other => self.reserved.get(other).saturating_add(self.held.get(other)),
         }
     }
 
@@ -219,7 +219,7 @@ impl Budget {
         let cap = self.caps.get(dimension)?;
         let used = match dimension {
             Dimension::WallMillis => self.elapsed_millis,
-            other => self.spent(other) + self.reserved(other) + self.overrun(other),
+            other => self.spent(other).saturating_add(self.reserved(other)).saturating_add(self.overrun(other)),
         };
         Some(cap.saturating_sub(used))
     }

@@ -100,7 +100,7 @@ impl<'e, E: Engine> Session<'e, E> {
         Ok(log)
     }
 
-    /// Takes an answer into the inbox and retires whatever is due. The first answer to a request counts.
+    /// Takes an answer into the inbox and retires whatever is due.
     pub fn offer(&mut self, request: RequestId, answer: Answer) -> Result<Vec<Event>, OptimizerError> {
         let mut log = Vec::new();
         // An answer to a settled request is not kept.
