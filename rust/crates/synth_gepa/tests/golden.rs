@@ -28,8 +28,9 @@ fn graded() {
 
 #[test]
 fn multi_objective() {
-    let mut world = World { scoring: Scoring::TwoObjectives, ..World::default() };
-    world.config.gepa.max_generations = 4;
+    let mut world = World { scoring: Scoring::TwoObjectives, learns: 0.25, ..World::default() };
+    world.config.gepa.max_generations = 5;
+    world.config.gepa.objective_acceptance.objective_regression_tolerance = 0.2;
     world.config.gepa.objective_keys = vec!["quality".into(), "length".into()];
     world.config.gepa.objective_directions.insert("length".into(), Direction::Minimize);
     world.config.gepa.acceptance_criterion = AcceptanceCriterion::ProtectedObjectiveGuard;

@@ -133,10 +133,14 @@ proptest! {
     /// The log does not depend on the order in which answers arrive or on the number of workers.
     #[test]
     fn arrival_order_does_not_matter(world in world(), one in pace(), other in pace()) {
-        let world = untimed(world);
-        let (one, other) = (world.run(one), world.run(other));
-        prop_assert_eq!(one.events, other.events);
-        prop_assert_eq!(one.state, other.state);
+        let mut world = untimed(world);
+        let first = world.run(one);
+        world.config.gepa.pipeline.workers.rollout = 64;
+        world.config.gepa.pipeline.workers.propose = 5;
+        world.config.run.run_id = Some("another".into());
+        let second = world.run(other);
+        prop_assert_eq!(first.events, second.events);
+        prop_assert_eq!(first.state, second.state);
     }
 
     /// Limits hold in every reachable state, and the task itself counts no more rollouts than are allowed.
@@ -155,6 +159,35 @@ proptest! {
         for dimension in Dimension::ALL {
             prop_assert_eq!(run.state.budget.reserved(dimension), 0, "{:?}", dimension);
         }
+        // Rollouts that cost what was estimated never cost more than the limit; dearer ones only by their own excess.
+        let cap = run.state.budget.caps().get(Dimension::Cost).unwrap_or(u64::MAX);
+        let excess = 500_000 * run.billed_rollouts + 10_000_000 * run.count("proposer.started") as u64;
+        prop_assert!(run.state.budget.paid(Dimension::Cost) <= cap.saturating_add(excess));
+        prop_assert!(run.state.budget.paid(Dimension::TotalRollouts) <= u64::from(world.config.gepa.max_total_rollouts));
+    }
+
+    /// A rollout and a proposal that cost less than estimated never cost more than the limit.
+    #[test]
+    fn money_is_never_overspent_when_estimates_hold(world in world(), pace in pace(), cap in 0.2f64..2.0) {
+        let mut world = World { rollout_cost: Some(1_900_000), ..world };
+        world.config.gepa.max_cost_usd = cap;
+        world.config.gepa.rollout_estimated_cost_usd = Some(0.002);
+        world.config.gepa.proposer_estimated_cost_usd = Some(0.03);
+        let run = world.run(pace);
+        prop_assert!(run.state.budget.paid(Dimension::Cost) as f64 <= cap * 1e9);
+        prop_assert_eq!(run.state.budget.overrun(Dimension::Cost), 0);
+    }
+
+    /// A run that is rebuilt from any prefix that was stored goes on to the same end.
+    #[test]
+    fn a_run_that_is_cut_anywhere_ends_the_same(world in world(), pace in pace(), at in 0.0f64..1.0) {
+        let world = untimed(world);
+        let run = world.run(pace);
+        let place = (at * (run.boundaries.len() - 1) as f64) as usize;
+        let stored = run.boundaries[place];
+        let mut events = run.events[..stored].to_vec();
+        events.extend(world.resume(&events, pace));
+        prop_assert_eq!(&events, &run.events);
     }
 
     /// The state is the log, and a snapshot with the rest of the log is the same state, at every moment.
@@ -179,11 +212,14 @@ proptest! {
 
     /// Whenever a stop or a cancel comes, the run ends, and nothing stays reserved.
     #[test]
-    fn stops_and_cancels_end_the_run(world in world(), pace in pace(), after in 1usize..200, cancel in any::<bool>()) {
+    fn stops_and_cancels_end_the_run(world in world(), pace in pace(), after in 0usize..200, cancel in any::<bool>()) {
         let (stop_after, cancel_after) = if cancel { (None, Some(after)) } else { (Some(after), None) };
         let run = world.run(Pace { stop_after, cancel_after, ..pace });
         prop_assert!(run.engine.is_over(&run.state));
         prop_assert!(run.engine.outstanding(&run.state).is_empty());
+        if after == 0 {
+            prop_assert_eq!(run.billed_rollouts, 0);
+        }
         let requested = run.events.iter().any(|event| matches!(event, Event::CancelRequested(_)));
         prop_assert_eq!(requested, matches!(run.last(), Event::RunCancelled(_)));
         for dimension in Dimension::ALL {

@@ -166,13 +166,27 @@ impl World {
         self.run_with(self.inputs(), pace)
     }
 
+    /// Goes on from a stored log, as after a crash: answers that had come but not retired are asked for again.
+    pub(crate) fn resume(&self, stored: &[Event], pace: Pace) -> Vec<Event> {
+        let engine = self.engine();
+        let mut state = engine.initial();
+        for event in stored {
+            engine.evolve(&mut state, event);
+        }
+        let (mut session, events) = Session::resume(&engine, state).unwrap();
+        let mut log = Log::default();
+        log.extend(events);
+        log.extend(session.observe(&Observation::Begin).unwrap());
+        log.fresh = engine.outstanding(session.state()).iter().map(Command::request).collect();
+        self.drive(&engine, &mut session, &mut log, &mut Lanes { pace, ..Lanes::default() });
+        log.events
+    }
+
     pub(crate) fn run_with(&self, inputs: Inputs, pace: Pace) -> Run {
         let engine = GepaEngine::new(&self.config, inputs).unwrap();
         let mut session = Session::new(&engine);
         let mut log = Log::default();
         log.extend(session.open(self.run_started()));
-        let mut lanes = Lanes { pace, ..Lanes::default() };
-        let (mut answers, mut commands) = (0, Vec::new());
         if pace.stop_after == Some(0) {
             log.extend(session.observe(&Observation::StopRequested { reason: "enough".into() }).unwrap());
         }
@@ -180,22 +194,36 @@ impl World {
             log.extend(session.cancel("enough", |_| false).unwrap());
         }
         log.extend(session.observe(&Observation::Begin).unwrap());
+        let mut lanes = Lanes { pace, ..Lanes::default() };
+        self.drive(&engine, &mut session, &mut log, &mut lanes);
+        Run {
+            state: session.state().clone(),
+            events: log.events,
+            boundaries: log.boundaries,
+            billed_rollouts: lanes.billed,
+            simulated_millis: lanes.now,
+            busy_millis: lanes.busy,
+            commands: lanes.done,
+            engine,
+        }
+    }
+
+    fn drive(&self, engine: &GepaEngine, session: &mut Session<'_, GepaEngine>, log: &mut Log, lanes: &mut Lanes) {
+        let pace = lanes.pace;
+        let mut answers = 0;
         while !engine.is_over(session.state()) {
-            lanes.dispatch(&mut log, |id| self.latency(&engine, session.state(), id, pace));
+            lanes.dispatch(log, |id| self.latency(engine, session.state(), id, pace));
             let Some((at, request)) = lanes.next() else { panic!("wedged after {:?}", log.events.last()) };
             let wakeup = engine.next_wakeup(session.state()).unwrap_or(u64::MAX).min(at);
             log.extend(session.observe(&Observation::Clock { elapsed_millis: wakeup }).unwrap());
             log.extend(session.observe(&Observation::Clock { elapsed_millis: at }).unwrap());
             let command = lanes.commands.remove(&request).unwrap();
-            commands.push(command.clone());
             let answer = self.answer(&command);
-            lanes.billed += u64::from(matches!(
-                (&command, &answer),
-                (
-                    Command::Rollout(_),
-                    Answer::Rollout(_) | Answer::Failed(CallFailure { class: FailureClass::Failed, .. })
-                )
-            ));
+            let rollout = matches!(command, Command::Rollout(_));
+            let failed = |class| matches!(&answer, Answer::Failed(failure) if failure.class == class);
+            lanes.billed +=
+                u64::from(rollout && (matches!(answer, Answer::Rollout(_)) || failed(FailureClass::Failed)));
+            lanes.done.push(command);
             log.extend(session.offer(request, answer).unwrap());
             answers += 1;
             if pace.stop_after == Some(answers) {
@@ -204,18 +232,6 @@ impl World {
             if pace.cancel_after == Some(answers) {
                 log.extend(session.cancel("enough", |id| lanes.sent.contains(&id)).unwrap());
             }
-        }
-        let state = session.state().clone();
-        let (billed_rollouts, simulated_millis, busy_millis) = (lanes.billed, lanes.now, lanes.busy);
-        Run {
-            engine,
-            events: log.events,
-            state,
-            billed_rollouts,
-            simulated_millis,
-            busy_millis,
-            commands,
-            boundaries: log.boundaries,
         }
     }
 
@@ -411,6 +427,7 @@ struct Lanes {
     done_at: BTreeSet<(u64, RequestId)>,
     commands: BTreeMap<RequestId, Command>,
     sent: BTreeSet<RequestId>,
+    done: Vec<Command>,
 }
 
 impl Lanes {

@@ -36,7 +36,7 @@ macro_rules! events {
                 wire: $wire,
                 volatile: &[$($volatile),*],
                 clock: events!(@clock $($clock)?),
-                about: concat!($($about,)+),
+                about: concat!($($about,)+).trim_ascii(),
             },)+
         ];
 
