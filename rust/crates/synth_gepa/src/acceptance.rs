@@ -110,3 +110,7 @@ fn protected(settings: &Settings, found: &Comparison) -> bool {
         .filter(|(name, _)| guarded(name))
         .all(|(_, delta)| delta >= -acceptance.objective_regression_tolerance - f64::EPSILON)
 }
+
+#[cfg(test)]
+#[path = "acceptance_tests.rs"]
+mod tests;

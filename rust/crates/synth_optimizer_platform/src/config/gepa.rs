@@ -22,10 +22,15 @@ words! {
 words! {
     /// When a candidate counts as better.
     AcceptanceCriterion {
+        /// The deciding objective gains more than the margin.
         PrimaryImprovement = "primary_improvement",
+        /// The deciding objective does not lose more than the margin.
         ImprovementOrEqual = "improvement_or_equal",
+        /// The deciding objective gains, or another one does and no protected one loses much.
         PrimaryOrObjective = "primary_or_objective",
+        /// Some objective gains.
         AnyObjectiveImproved = "any_objective_improved",
+        /// Some objective gains, and no protected one loses much, whatever the deciding one gains.
         ProtectedObjectiveGuard = "protected_objective_guard",
     }
 }

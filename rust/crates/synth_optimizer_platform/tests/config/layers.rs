@@ -93,6 +93,7 @@ fn other_value(path: &str, default: &Value) -> String {
         "gepa.pipeline.adaptive_rollout_concurrency.min" => "2".into(),
         "gepa.pipeline.adaptive_rollout_concurrency.max" => "121".into(),
         "gepa.minibatch_size" => "9".into(),
+        "gepa.max_time_seconds" => "900".into(),
         "gepa.max_total_rollouts" | "gepa.max_train_rollouts" | "gepa.max_heldout_rollouts" => "300".into(),
         "disk_budget.hard_limit_gb" => "11".into(),
         "disk_budget.soft_limit_gb" => "4".into(),
