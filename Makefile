@@ -36,6 +36,9 @@ export PYO3_BUILD_EXTENSION_MODULE := 1
 export VIRTUAL_ENV := $(VENV)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
+# A wheel goes to other machines: it names no directory of this one.
+REMAP = --remap-path-prefix=$(or $(CARGO_HOME),$(HOME)/.cargo)=cargo --remap-path-prefix=$(ROOT)=.
+
 RUST_SOURCES := $(shell find rust -type f -not -path '*/tests/*' -not -path '*/benches/*') Cargo.toml Cargo.lock
 
 say = @printf '\n== %s\n' "$(1)"
@@ -131,7 +134,7 @@ types: build ## mypy in strict mode, and the stubs against the extension
 wheel: venv ## build the wheel into dist/ and import it in an empty environment
 	$(call say,wheel)
 	@rm -rf dist $(VENV)/empty
-	@$(BIN)/maturin build --quiet --release --out dist > $(LOGS)/wheel 2>&1 || { cat $(LOGS)/wheel >&2; exit 1; }
+	@RUSTFLAGS='$(REMAP)' $(BIN)/maturin build --quiet --release --out dist > $(LOGS)/wheel 2>&1 || { cat $(LOGS)/wheel >&2; exit 1; }
 	@$(PYTHON) -m venv $(VENV)/empty
 	@$(VENV)/empty/bin/python -m pip install --quiet dist/*.whl
 	@cd $(VENV)/empty && bin/python -I $(ROOT)/tools/check-wheel $(ROOT)/dist/*.whl
