@@ -32,12 +32,12 @@ struct Asked<'a> {
 impl GepaEngine {
     pub(crate) fn answered(&self, state: &State, id: RequestId, answer: &Answer) -> Result<Vec<Event>, OptimizerError> {
         // An answer that comes twice was settled the first time.
-        let Some(request) = state.requests.get(&id) else { return Ok(Vec::new()) };
-        if state.order.first().is_some_and(|(_, turn)| *turn != id) {
+        let Some(work) = state.requests.get(&id) else { return Ok(Vec::new()) };
+        if state.requests.first_key_value().is_some_and(|(turn, _)| *turn != id) {
             let message = format!("the answer to request {} was offered before its turn", id.0);
             return Err(OptimizerError::new(ErrorCode::Invariant, message));
         }
-        match &request.work {
+        match work {
             Work::Rollout { evaluation, candidate, row, stage, attempt, replicate } => {
                 let asked = Asked {
                     request: id,

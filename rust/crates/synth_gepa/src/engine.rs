@@ -116,7 +116,7 @@ impl Engine for GepaEngine {
     }
 
     fn turn(&self, state: &State) -> Option<RequestId> {
-        state.order.first().map(|(_, request)| *request)
+        state.requests.first_key_value().map(|(request, _)| *request)
     }
 
     fn is_outstanding(&self, state: &State, request: RequestId) -> bool {
@@ -132,7 +132,7 @@ impl Engine for GepaEngine {
             let candidate = state.candidate(*index);
             (candidate.id.clone(), candidate.payload.clone())
         };
-        match &state.requests.get(&request)?.work {
+        match state.requests.get(&request)? {
             Work::Rollout { candidate, row, stage, attempt, replicate, .. } => {
                 let (candidate_id, payload) = named(candidate);
                 Some(Command::Rollout(RolloutCommand {

@@ -19,7 +19,7 @@ use crate::engine::GepaEngine;
 use crate::frontier::Frontier;
 use crate::scores::Scores;
 use crate::settings::REWARD;
-use crate::state::{AnyRow, Candidate, Evaluation, Generation, Phase, Pooled, Request, State, Step, Stop, Work};
+use crate::state::{AnyRow, Candidate, Evaluation, Generation, Phase, Pooled, State, Step, Stop, Work};
 
 impl GepaEngine {
     pub(crate) fn initial_state(&self) -> State {
@@ -34,9 +34,7 @@ impl GepaEngine {
             budget: self.settings.opening_budget(&self.inputs),
             next_request: 0,
             requests: BTreeMap::new(),
-            order: Default::default(),
             rollouts_outstanding: 0,
-            planned_now: 0,
             evaluations: BTreeMap::new(),
             finished: VecDeque::new(),
             generations: BTreeMap::new(),
@@ -170,7 +168,6 @@ impl GepaEngine {
     fn rollouts_requested(&self, state: &mut State, fields: &RolloutsRequested) {
         let Some(candidate) = state.index_of(&fields.candidate_id) else { return };
         let count = fields.row_ids.len() as u32;
-        let due = state.planned_now + 1;
         let unit = self.rollout_amount(fields.stage);
         for (offset, id) in fields.row_ids.iter().enumerate() {
             let Some(row) = self.row(fields.stage, id) else { continue };
@@ -180,8 +177,7 @@ impl GepaEngine {
             let work = Work::Rollout { evaluation, candidate, row, stage, attempt, replicate };
             let granted = state.budget.reserve(request, unit);
             debug_assert!(granted.is_ok(), "decide asked for more than the budget has");
-            state.requests.insert(request, Request { due, work });
-            state.order.insert((due, request));
+            state.requests.insert(request, work);
         }
         state.rollouts_outstanding += count;
         state.next_request = fields.first_request.0 + u64::from(count);
@@ -201,7 +197,9 @@ impl GepaEngine {
     }
 
     fn rollout_finished(&self, state: &mut State, fields: &RolloutFinished) {
-        let Some(Work::Rollout { evaluation, candidate, row, .. }) = take(state, fields.request) else { return };
+        let Some(Work::Rollout { evaluation, candidate, row, .. }) = state.requests.remove(&fields.request) else {
+            return;
+        };
         state.rollouts_outstanding -= 1;
         state.budget.settle(fields.request, Settlement::Used { usage: fields.usage, billed: !fields.cached });
         state.largest_reward = state.largest_reward.max(fields.reward);
@@ -221,7 +219,9 @@ impl GepaEngine {
     }
 
     fn rollout_failed(&self, state: &mut State, fields: &RolloutFailed) {
-        let Some(Work::Rollout { evaluation, candidate, row, .. }) = take(state, fields.request) else { return };
+        let Some(Work::Rollout { evaluation, candidate, row, .. }) = state.requests.remove(&fields.request) else {
+            return;
+        };
         state.rollouts_outstanding -= 1;
         state.budget.settle(fields.request, settlement(fields.class, fields.usage, fields.cached));
         // What the run itself gave up says nothing about the container.
@@ -336,7 +336,6 @@ impl GepaEngine {
     }
 
     fn proposer_started(&self, state: &mut State, fields: &ProposerStarted) {
-        let due = state.planned_now + u64::from(self.settings.gepa.pipeline.proposal_latency_ratio);
         let granted = state.budget.reserve(fields.request, self.settings.proposal);
         debug_assert!(granted.is_ok(), "decide asked for more than the budget has");
         let work = Work::Proposal {
@@ -346,8 +345,7 @@ impl GepaEngine {
             carried: fields.carried_failures.clone(),
             problems: fields.problems.clone(),
         };
-        state.requests.insert(fields.request, Request { due, work });
-        state.order.insert((due, fields.request));
+        state.requests.insert(fields.request, work);
         state.next_request = fields.request.0 + 1;
         if let Some(generation) = state.generations.get_mut(&fields.generation) {
             generation.repairs += u32::from(generation.step == Step::Answered);
@@ -425,14 +423,6 @@ fn move_on(candidate: &mut Candidate, trigger: CandidateTrigger) {
     }
 }
 
-/// Takes a request out of the outstanding ones and moves planned time up to it.
-fn take(state: &mut State, id: RequestId) -> Option<Work> {
-    let request = state.requests.remove(&id)?;
-    state.order.remove(&(request.due, id));
-    state.planned_now = state.planned_now.max(request.due);
-    Some(request.work)
-}
-
 /// One answer less to wait for; true when it was the last.
 fn one_less(state: &mut State, id: RequestId, failed: bool) -> bool {
     let Some(evaluation) = state.evaluations.get_mut(&id) else { return true };
@@ -457,7 +447,7 @@ pub(crate) fn settlement(class: FailureClass, usage: Usage, cached: bool) -> Set
 }
 
 fn proposer_completed(state: &mut State, fields: &ProposerCompleted) {
-    take(state, fields.request);
+    state.requests.remove(&fields.request);
     state.budget.settle(fields.request, Settlement::Used { usage: fields.usage, billed: !fields.cached });
     if let Some(generation) = state.generations.get_mut(&fields.generation) {
         generation.step = Step::Answered;
@@ -466,7 +456,7 @@ fn proposer_completed(state: &mut State, fields: &ProposerCompleted) {
 }
 
 fn proposer_failed(state: &mut State, fields: &ProposerFailed) {
-    take(state, fields.request);
+    state.requests.remove(&fields.request);
     state.budget.settle(fields.request, settlement(fields.class, fields.usage, fields.cached));
     if let Some(generation) = state.generations.get_mut(&fields.generation) {
         generation.failures += 1;

@@ -30,12 +30,9 @@ pub struct State {
     pub budget: Budget,
 
     pub next_request: u64,
-    pub requests: BTreeMap<RequestId, Request>,
-    /// Outstanding requests in the order in which their answers retire.
-    pub order: BTreeSet<(u64, RequestId)>,
+    /// Requests without an answer. Their answers retire in this order.
+    pub requests: BTreeMap<RequestId, Work>,
     pub rollouts_outstanding: u32,
-    /// Planned time, in rollouts: how far the answers that have retired reach.
-    pub planned_now: u64,
 
     pub evaluations: BTreeMap<RequestId, Evaluation>,
     /// Evaluations whose last answer has retired and that are not judged yet.
@@ -123,14 +120,7 @@ pub struct Pooled {
     pub merit: f64,
 }
 
-/// A request without an answer.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Request {
-    pub due: u64,
-    pub work: Work,
-}
-
-/// What was asked for.
+/// A request without an answer: what was asked for.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Work {
     Rollout { evaluation: RequestId, candidate: u32, row: AnyRow, stage: Stage, attempt: u32, replicate: u32 },

@@ -463,3 +463,23 @@ fn a_merge_takes_each_change_from_the_parent_that_made_it() {
     }
     assert!(built > 5, "only {built} merges were built");
 }
+
+/// In simulated time, with workers to spare: the same rollouts, several times sooner.
+#[test]
+fn a_wider_window_finishes_sooner_with_the_same_rollouts() {
+    let finish = |mode, window| {
+        let mut world = World { rules: 200, train: 40, inventive: true, ..World::default() };
+        world.config.gepa.pipeline.mode = mode;
+        world.config.gepa.pipeline.max_in_flight_candidates = window;
+        world.config.gepa.proposals_per_generation = 1;
+        world.config.gepa.max_generations = 1000;
+        world.config.gepa.max_train_rollouts = Some(1500);
+        world.config.gepa.max_heldout_rollouts = Some(20);
+        let run = world.run(Pace { rollout_workers: 16, propose_workers: 8, ..Pace::default() });
+        assert!(run.billed_rollouts >= 1500, "{}", run.billed_rollouts);
+        run.simulated_millis
+    };
+    let serial = finish(PipelineMode::SyncSerial, 1);
+    let wide = finish(PipelineMode::AsyncPipelined, 8);
+    assert!(serial > 3 * wide, "{serial} ms against {wide} ms");
+}

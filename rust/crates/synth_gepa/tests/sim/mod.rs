@@ -118,7 +118,6 @@ pub(crate) struct Run {
     /// What the task itself counted: rollouts that it ran.
     pub billed_rollouts: u64,
     pub simulated_millis: u64,
-    pub busy_millis: u64,
     /// Every command that was carried out.
     pub commands: Vec<Command>,
     /// How many events there were after each call of the session.
@@ -202,7 +201,6 @@ impl World {
             boundaries: log.boundaries,
             billed_rollouts: lanes.billed,
             simulated_millis: lanes.now,
-            busy_millis: lanes.busy,
             commands: lanes.done,
             engine,
         }
@@ -420,7 +418,6 @@ impl Log {
 struct Lanes {
     pace: Pace,
     now: u64,
-    busy: u64,
     billed: u64,
     waiting: [std::collections::VecDeque<(RequestId, u64)>; 2],
     running: [usize; 2],
@@ -442,7 +439,6 @@ impl Lanes {
             while self.running[lane] < most {
                 let Some((id, millis)) = self.waiting[lane].pop_front() else { break };
                 self.done_at.insert((self.now + millis, id));
-                self.busy += if lane == 0 { millis } else { 0 };
                 self.running[lane] += 1;
                 self.sent.insert(id);
             }

@@ -47,9 +47,6 @@ pub struct Pipeline {
     /// The logical window of `async_pipelined`: candidates that are proposed or evaluated at once.
     #[schemars(range(min = 1))]
     pub max_in_flight_candidates: u32,
-    /// How many rollouts long a proposer turn is taken to be when the order of answers is fixed in advance.
-    #[schemars(range(min = 1))]
-    pub proposal_latency_ratio: u32,
     pub workers: Workers,
     pub adaptive_rollout_concurrency: AdaptiveConcurrency,
 }
@@ -60,7 +57,6 @@ impl Default for Pipeline {
             mode: PipelineMode::SyncSerial,
             staleness_policy: StalenessPolicy::Full,
             max_in_flight_candidates: 8,
-            proposal_latency_ratio: 10,
             workers: Workers::default(),
             adaptive_rollout_concurrency: AdaptiveConcurrency::default(),
         }
