@@ -14,7 +14,8 @@ use synth_optimizer_platform::model::ids::{CandidateId, RequestId, RowId};
 use synth_optimizer_platform::model::usage::Usage;
 
 use crate::engine::GepaEngine;
-use crate::evolve::{objective_value, settlement};
+use crate::evolve::settlement;
+use crate::objectives::objective_value;
 use crate::state::{State, Work};
 
 /// A rollout request, as far as its answer needs it.

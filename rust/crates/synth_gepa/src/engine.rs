@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Deserialize as _;
 use serde_json::Value;
-use synth_optimizer_platform::config::gepa::FrontierType;
 use synth_optimizer_platform::config::sections::Config;
 use synth_optimizer_platform::model::answer::Observation;
 use synth_optimizer_platform::model::budget::Amount;
@@ -53,15 +52,6 @@ impl GepaEngine {
 
     pub fn inputs(&self) -> &Inputs {
         &self.inputs
-    }
-
-    pub(crate) fn cell_count(&self) -> usize {
-        let (rows, objectives) = (self.inputs.pareto_pool.len(), self.settings.objectives.len());
-        match self.settings.gepa.frontier_type {
-            FrontierType::PerExample => rows,
-            FrontierType::PerObjective => objectives,
-            FrontierType::PerExampleObjective => rows * objectives,
-        }
     }
 
     pub(crate) fn train_row(&self, id: &RowId) -> Option<TrainRow> {

@@ -2,24 +2,23 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use synth_optimizer_platform::config::gepa::FrontierType;
 use synth_optimizer_platform::model::answer::FailureClass;
 use synth_optimizer_platform::model::budget::Settlement;
 use synth_optimizer_platform::model::event::Event;
 use synth_optimizer_platform::model::event_fields::{
-    CandidateDecided, CandidateRegistered, CarriedFailure, EvaluationCompleted, GenerationCompleted, GenerationStarted,
-    HeldoutChosen, Operation, ProposalRejected, ProposerCompleted, ProposerFailed, ProposerStarted, RolloutFailed,
+    CandidateDecided, CandidateRegistered, CarriedFailure, EvaluationCompleted, HeldoutChosen, RolloutFailed,
     RolloutFinished, RolloutsRequested, Stage,
 };
-use synth_optimizer_platform::model::ids::{CandidateId, RequestId, RowId, TrainRow};
+use synth_optimizer_platform::model::ids::{CandidateId, RequestId};
 use synth_optimizer_platform::model::lifecycle::{CandidateStatus, CandidateTrigger, Lifecycle, RunState};
 use synth_optimizer_platform::model::usage::Usage;
 
 use crate::engine::GepaEngine;
+use crate::evolve_generation::{proposal_rejected, proposer_completed, proposer_failed};
 use crate::frontier::Frontier;
+use crate::objectives::objective_value;
 use crate::scores::Scores;
-use crate::settings::REWARD;
-use crate::state::{AnyRow, Candidate, Evaluation, Generation, Phase, Pooled, State, Step, Stop, Work};
+use crate::state::{AnyRow, Candidate, Evaluation, Phase, Pooled, State, Step, Stop, Work};
 
 impl GepaEngine {
     pub(crate) fn initial_state(&self) -> State {
@@ -291,68 +290,6 @@ impl GepaEngine {
         }
     }
 
-    fn generation_started(&self, state: &mut State, fields: &GenerationStarted) {
-        let rows = |ids: &[RowId]| ids.iter().filter_map(|id| self.train_row(id)).collect::<Vec<TrainRow>>();
-        let parents: Vec<u32> = fields.parent_ids.iter().filter_map(|id| state.index_of(id)).collect();
-        let ancestor = fields.ancestor_id.as_ref().and_then(|id| state.index_of(id));
-        state.draws = state.draws.max(fields.draw + 1);
-        state.next_generation = fields.generation + 1;
-        state.pool_is_fresh = false;
-        match fields.operation {
-            Operation::Seed => {}
-            Operation::Mutate => {
-                state.budget.count_generation();
-                if let Some(parent) = parents.first() {
-                    state.candidates[*parent as usize].component += 1;
-                }
-            }
-            Operation::Merge => {
-                state.merges_built += 1;
-                state.merges_due = state.merges_due.saturating_sub(1);
-                if let ([first, second], Some(ancestor)) = (parents.as_slice(), ancestor) {
-                    state.merges_tried.insert((*first.min(second), *first.max(second), ancestor));
-                }
-            }
-        }
-        let generation = Generation {
-            operation: fields.operation,
-            parents,
-            ancestor,
-            gate: rows(&fields.minibatch),
-            evidence: rows(&fields.evidence),
-            components: fields.components.clone(),
-            base: fields.base.clone(),
-            draw: fields.draw,
-            step: Step::Reference,
-            failures: 0,
-            repairs: 0,
-            problems: Vec::new(),
-            invalid: 0,
-            duplicates: 0,
-            candidates: Vec::new(),
-            accepted: 0,
-        };
-        state.generations.insert(fields.generation, generation);
-    }
-
-    fn proposer_started(&self, state: &mut State, fields: &ProposerStarted) {
-        let granted = state.budget.reserve(fields.request, self.settings.proposal);
-        debug_assert!(granted.is_ok(), "decide asked for more than the budget has");
-        let work = Work::Proposal {
-            generation: fields.generation,
-            attempt: fields.attempt,
-            count: fields.proposal_count,
-            carried: fields.carried_failures.clone(),
-            problems: fields.problems.clone(),
-        };
-        state.requests.insert(fields.request, work);
-        state.next_request = fields.request.0 + 1;
-        if let Some(generation) = state.generations.get_mut(&fields.generation) {
-            generation.repairs += u32::from(generation.step == Step::Answered);
-            generation.step = Step::Proposing;
-        }
-    }
-
     fn pooled(&self, state: &mut State, index: u32) {
         let Some(score) = self.train_score(state.candidate(index)) else { return };
         let merit = self.settings.oriented(0, score.mean);
@@ -362,52 +299,6 @@ impl GepaEngine {
         state.pool.push(index);
         state.pool_is_fresh = true;
     }
-
-    fn generation_completed(&self, state: &mut State, fields: &GenerationCompleted) {
-        state.generations_completed += 1;
-        let Some(generation) = state.generations.remove(&fields.generation) else { return };
-        let broken = generation.invalid + generation.failures;
-        if !generation.candidates.is_empty() {
-            (state.invalid_turns, state.fruitless_turns) = (0, 0);
-        } else if broken + generation.duplicates > 0 {
-            state.fruitless_turns += 1;
-            state.invalid_turns = if generation.duplicates == 0 { state.invalid_turns + 1 } else { 0 };
-        }
-        let pooled = generation.candidates.iter().any(|index| state.candidate(*index).pooled.is_some());
-        if generation.operation == Operation::Mutate && pooled {
-            let left = self.settings.gepa.merge.max_merges.saturating_sub(state.merges_built);
-            state.merges_due = (state.merges_due + 1).min(left);
-        }
-        state.generations_without_gain = if state.gained { 0 } else { state.generations_without_gain + 1 };
-        state.gained = false;
-    }
-
-    /// The value of every frontier cell for a candidate, such that larger is better.
-    pub(crate) fn cell_values(&self, state: &State, index: u32) -> Vec<Option<f64>> {
-        let candidate = state.candidate(index);
-        let pool = &self.inputs.pareto_pool;
-        let at = |objective: usize, row: &TrainRow| {
-            candidate.train.get(*row, objective).map(|value| self.settings.oriented(objective, value))
-        };
-        let objectives = 0..self.settings.objectives.len();
-        match self.settings.gepa.frontier_type {
-            FrontierType::PerExample => pool.iter().map(|row| at(0, row)).collect(),
-            FrontierType::PerObjective => objectives
-                .map(|objective| {
-                    let values: Vec<f64> = pool.iter().filter_map(|row| at(objective, row)).collect();
-                    (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
-                })
-                .collect(),
-            FrontierType::PerExampleObjective => {
-                objectives.flat_map(|objective| pool.iter().map(move |row| at(objective, row))).collect()
-            }
-        }
-    }
-}
-
-/// The value of an objective in a rollout's answer.
-pub(crate) fn objective_value(fields: &RolloutFinished, name: &str) -> Option<f64> {
-    fields.objectives.get(name).copied().or_else(|| (name == REWARD).then_some(fields.reward))
 }
 
 fn candidate_mut<'s>(state: &'s mut State, id: &CandidateId) -> Option<&'s mut Candidate> {
@@ -443,31 +334,6 @@ pub(crate) fn settlement(class: FailureClass, usage: Usage, cached: bool) -> Set
         FailureClass::Failed | FailureClass::Timeout | FailureClass::Contract | FailureClass::InvalidScore => {
             Settlement::Used { usage, billed: !cached }
         }
-    }
-}
-
-fn proposer_completed(state: &mut State, fields: &ProposerCompleted) {
-    state.requests.remove(&fields.request);
-    state.budget.settle(fields.request, Settlement::Used { usage: fields.usage, billed: !fields.cached });
-    if let Some(generation) = state.generations.get_mut(&fields.generation) {
-        generation.step = Step::Answered;
-        generation.problems.clear();
-    }
-}
-
-fn proposer_failed(state: &mut State, fields: &ProposerFailed) {
-    state.requests.remove(&fields.request);
-    state.budget.settle(fields.request, settlement(fields.class, fields.usage, fields.cached));
-    if let Some(generation) = state.generations.get_mut(&fields.generation) {
-        generation.failures += 1;
-        generation.step = if fields.retried { Step::Propose } else { Step::Settled };
-    }
-}
-
-fn proposal_rejected(state: &mut State, fields: &ProposalRejected) {
-    if let Some(generation) = state.generations.get_mut(&fields.generation) {
-        generation.invalid += 1;
-        generation.problems.extend(fields.problems.iter().cloned());
     }
 }
 
