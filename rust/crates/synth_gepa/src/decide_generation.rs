@@ -231,7 +231,7 @@ impl GepaEngine {
             let mut gate = self.draw("minibatch", &self.inputs.minibatch_pool, draw);
             let drawn = gate.len();
             gate.retain(|row| !candidate.failed_rows.contains(row));
-            if !self.is_perfect(state, candidate, &gate) {
+            if !gate.is_empty() && !self.is_perfect(state, candidate, &gate) {
                 break (parent, Some(selection), gate);
             }
             if draw >= last {

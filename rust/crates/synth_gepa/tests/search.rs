@@ -120,6 +120,15 @@ fn a_row_that_always_fails_does_not_fail_the_run() {
     assert_eq!(stopped_by(&run), StopKind::PerfectScore);
     // One failing rollout and its retry, and never again.
     assert_eq!(run.count("rollout.failed"), 2);
+    // A minibatch that holds nothing else is drawn anew, also where perfect ones are not passed over.
+    let mut world = climbing(|command| {
+        let failing = command.row_id.as_str() == "train:3";
+        if failing { Err(false) } else { Ok(f64::from(level(command)) / 10.0) }
+    });
+    world.config.gepa.minibatch_size = 1;
+    world.config.gepa.skip_perfect_score = false;
+    world.config.gepa.max_generations = 40;
+    assert_eq!(stopped_by(&world.run(Pace::default())), StopKind::MaxGenerations);
 }
 
 #[test]
