@@ -215,11 +215,10 @@ impl GepaEngine {
     }
 }
 
-/// Whether an amount fits once a failed call is settled: it may have used more than was reserved, or nothing.
+/// Whether an amount fits once a failed call is settled.
 fn fits_after(state: &State, request: RequestId, failure: &CallFailure, amount: &Amount) -> bool {
-    let mut budget = state.budget.clone();
-    budget.settle(request, settlement(failure.class, failure.usage, failure.cached));
-    budget.fits(amount).is_ok()
+    let settlement = settlement(failure.class, failure.usage, failure.cached);
+    state.budget.fits_after(request, &settlement, amount)
 }
 
 fn abandoned(sent: bool) -> CallFailure {

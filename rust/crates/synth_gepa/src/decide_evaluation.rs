@@ -76,8 +76,12 @@ impl GepaEngine {
         if candidate.failed_share(&self.inputs.pareto_pool) > tolerance {
             return defer(candidate, stage, CandidateTrigger::TooManyFailures);
         }
+        let Some(score) = self.train_score(candidate) else {
+            return defer(candidate, stage, CandidateTrigger::TooManyFailures);
+        };
         if self.coverage(candidate) < self.settings.gepa.min_full_coverage {
-            return defer(candidate, stage, CandidateTrigger::BudgetRefused);
+            let cut = if state.is_searching() { CandidateTrigger::BudgetRefused } else { CandidateTrigger::RunStopped };
+            return defer(candidate, stage, cut);
         }
         let (verdict, comparison) = match state.best.map(|best| state.candidate(best)) {
             None => (Verdict { accepted: true, reason: "seed" }, None),
@@ -93,6 +97,7 @@ impl GepaEngine {
         let effect = state.frontier.effect(&self.cell_values(state, index));
         let update = FrontierUpdated {
             candidate_id: candidate.id.clone(),
+            merit: self.merit(state, candidate).unwrap_or(self.settings.oriented(0, score.mean)),
             cells_won: effect.cells_won,
             joined: effect.cells_won > 0,
             left: effect.left.iter().map(|place| state.candidate(state.pool[*place as usize]).id.clone()).collect(),
@@ -120,6 +125,10 @@ impl GepaEngine {
 
     fn judge_screening(&self, state: &State, candidate: &Candidate, generation: &Generation) -> Vec<Event> {
         let stage = Stage::CandidateMinibatch;
+        let unanswered = !missing_rows(candidate, generation.gate.iter()).is_empty();
+        if unanswered && !state.is_searching() {
+            return defer(candidate, stage, CandidateTrigger::RunStopped);
+        }
         if candidate.failed_share(&generation.gate) > self.settings.gepa.rollout_failure_rate_tolerance {
             return defer(candidate, stage, CandidateTrigger::TooManyFailures);
         }
@@ -191,6 +200,15 @@ impl GepaEngine {
 
     pub(crate) fn train_score(&self, candidate: &Candidate) -> Option<Score> {
         score_on(candidate, &self.inputs.pareto_pool)
+    }
+
+    /// The mean over all train rows, such that larger is better. A row without a score counts as the best candidate's:
+    /// to leave out hard rows must not make a candidate look better.
+    fn merit(&self, state: &State, candidate: &Candidate) -> Option<f64> {
+        let best = state.candidate(state.best?);
+        let score = |row: &TrainRow| candidate.score(*row).or_else(|| best.score(*row));
+        let score = Score::of(self.inputs.pareto_pool.iter().filter_map(score))?;
+        Some(self.settings.oriented(0, score.mean))
     }
 
     fn coverage(&self, candidate: &Candidate) -> f64 {

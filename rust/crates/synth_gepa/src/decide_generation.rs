@@ -239,7 +239,7 @@ impl GepaEngine {
                 let Some(best) = state.best else { return Vec::new() };
                 let rows = self.improvable(state, state.candidate(best), draw);
                 if rows.is_empty() {
-                    return vec![self.stop_perfect()];
+                    return vec![self.stop_without_gain(state.candidate(best))];
                 }
                 break (best, None, rows);
             }

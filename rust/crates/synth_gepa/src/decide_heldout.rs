@@ -21,7 +21,9 @@ impl GepaEngine {
             && state.generations.is_empty()
             && state.cancel.is_none();
         match state.phase {
-            Phase::Search if over && state.requests.is_empty() => self.choose_measured(state),
+            Phase::Search if over && state.requests.is_empty() => {
+                self.proposer_never_answered(state).map_or_else(|| self.choose_measured(state), |stop| vec![stop])
+            }
             Phase::Heldout => self.measure_next(state),
             Phase::New | Phase::Seed | Phase::Search | Phase::Over => Vec::new(),
         }
@@ -38,7 +40,7 @@ impl GepaEngine {
         budget.release_hold();
         let want = wanted.len() as u64 * u64::from(rows);
         let (fits, _) = budget.how_many(&self.settings.heldout_rollout, want);
-        let whole = (fits / u64::from(rows)) as usize;
+        let whole = (fits.min(self.rollouts_in_time(state)) / u64::from(rows)) as usize;
         let ids = |places: &[u32]| places.iter().map(|index| state.candidate(*index).id.clone()).collect::<Vec<_>>();
         let (measured, left_out) = wanted.split_at(whole.min(wanted.len()));
         let mut events = Vec::new();
@@ -51,6 +53,14 @@ impl GepaEngine {
             Event::HeldoutStarted(HeldoutChosen { candidate_ids: ids(measured), rows })
         });
         events
+    }
+
+    /// How many rollouts can be done until time is up.
+    fn rollouts_in_time(&self, state: &State) -> u64 {
+        let each = self.settings.heldout_rollout.get(Dimension::WallMillis);
+        let left = state.budget.available(Dimension::WallMillis).filter(|_| each > 0);
+        let workers = u64::from(self.settings.gepa.pipeline.workers.rollout.max(1));
+        left.map_or(u64::MAX, |left| (left / each).saturating_mul(workers))
     }
 
     /// Best first, then the seed, then, where held-out scores decide, everyone else by train score.
@@ -111,16 +121,18 @@ impl GepaEngine {
                 })
             })
             .collect();
-        let (seed, best) = (&state.candidate(0).heldout, &state.candidate(returned).heldout);
-        let pairs = best.iter().filter_map(|(row, score)| {
-            let other = seed.get(row)?;
-            Some((self.settings.oriented(0, *score), self.settings.oriented(0, *other)))
-        });
+        let (seed, best) = (state.candidate(0), state.candidate(returned));
+        let better = |score: f64, other: f64| (self.settings.oriented(0, score), self.settings.oriented(0, other));
+        let pool = self.inputs.pareto_pool.iter();
+        let train = pool.filter_map(|row| Some(better(best.score(*row)?, seed.score(*row)?)));
+        let heldout = best.heldout.iter().filter_map(|(row, score)| Some(better(*score, *seed.heldout.get(row)?)));
+        let changed = returned != 0;
         RunFinished {
             best_candidate_id: state.candidate(returned).id.clone(),
             stopped_by: stopped_by.clone(),
             scores,
-            heldout_gain: if returned == 0 { None } else { Gain::of(pairs) },
+            train_gain: Gain::of(train.filter(|_| changed)),
+            heldout_gain: Gain::of(heldout.filter(|_| changed)),
             generations: state.generations_completed,
             candidates: state.candidates.len() as u32,
             rollouts: self.rollout_count(state),
@@ -176,7 +188,7 @@ impl GepaEngine {
             prompt_tokens: state.budget.paid(Dimension::PromptTokens),
             completion_tokens: state.budget.paid(Dimension::CompletionTokens),
             total_tokens: state.budget.paid(Dimension::TotalTokens),
-            elapsed_millis: state.budget.elapsed_millis(),
+            elapsed_millis: self.settings.search_deadline_millis.map(|_| state.budget.elapsed_millis()),
         }
     }
 }

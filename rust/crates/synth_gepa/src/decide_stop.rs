@@ -10,7 +10,7 @@ use synth_optimizer_platform::model::lifecycle::RunTrigger;
 
 use crate::decide::path;
 use crate::engine::GepaEngine;
-use crate::state::{Phase, State};
+use crate::state::{Candidate, Phase, State, Stop};
 
 impl GepaEngine {
     /// Rules that are looked at before a generation begins, in the order in which they are reported.
@@ -19,16 +19,22 @@ impl GepaEngine {
         let most = self.settings.max_consecutive_invalid;
         if state.fruitless_turns >= most {
             // A proposer that only repeats itself has nothing more to say; one that breaks the rules is broken.
-            let failure = (state.invalid_turns >= most).then(|| Failure {
-                code: ErrorCode::Proposer,
-                message: format!("{} turns in a row brought no valid proposal", state.invalid_turns),
-            });
+            let failure = (state.invalid_turns >= most).then(|| proposer_failure(state));
             let value = Some(state.fruitless_turns.into());
             return Some(stop(StopKind::ProposerExhausted, Some(most.into()), value, failure));
         }
         let without = state.generations_without_gain;
         let most = gepa.no_improvement_generations.filter(|most| without >= *most)?;
         Some(stop(StopKind::NoImprovement, Some(most.into()), Some(without.into()), None))
+    }
+
+    /// A search in which the proposer never brought anything valid has not searched.
+    pub(crate) fn proposer_never_answered(&self, state: &State) -> Option<Event> {
+        let at_rest = state.stop.as_ref().is_some_and(Stop::lets_work_end);
+        let never = at_rest && state.candidates.len() == 1 && state.invalid_turns > 0;
+        let (limit, value) = (self.settings.max_consecutive_invalid, state.invalid_turns);
+        let failure = || Some(proposer_failure(state));
+        never.then(|| stop(StopKind::ProposerExhausted, Some(limit.into()), Some(value.into()), failure()))
     }
 
     /// Rules that end the search at once: the score is reached, or time is up.
@@ -90,8 +96,11 @@ impl GepaEngine {
         ]
     }
 
-    pub(crate) fn stop_perfect(&self) -> Event {
-        stop(StopKind::PerfectScore, None, None, None)
+    /// Nothing is left to gain on the rows that can be measured.
+    pub(crate) fn stop_without_gain(&self, best: &Candidate) -> Event {
+        let measured = self.inputs.minibatch_pool.iter().any(|row| best.score(*row).is_some());
+        let kind = if measured { StopKind::PerfectScore } else { StopKind::NothingMeasurable };
+        stop(kind, None, None, None)
     }
 
     /// The search ends at a limit, unless work that is under way may still give something back.
@@ -99,30 +108,28 @@ impl GepaEngine {
         if !state.generations.is_empty() && dimension != Dimension::Generations {
             return Vec::new();
         }
-        let cap = state.budget.caps().get(dimension).unwrap_or_default() as f64;
-        let spent = state.budget.spent(dimension) as f64;
-        let (limit, value) = match dimension {
-            Dimension::Cost => (cap / 1e9, spent / 1e9),
-            Dimension::WallMillis => (cap / 1e3, spent / 1e3),
-            _ => (cap, spent),
-        };
+        let limit = state.budget.caps().get(dimension).map(|cap| in_units(dimension, cap));
+        let value = in_units(dimension, state.budget.spent(dimension));
         let mut events = before.to_vec();
-        events.push(stop(kind_of(dimension), Some(limit), Some(value), None));
+        events.push(stop(kind_of(dimension), limit, Some(value), None));
         events
     }
 
     /// The seed cannot be paid for: the run cannot begin.
     pub(crate) fn out_of_budget(&self, refused: &Refused, purpose: &str) -> Vec<Event> {
+        let shown = |amount| in_units(refused.dimension, amount);
         let message = format!(
-            "{} {} are wanted for {purpose}, {} are left",
-            refused.wanted,
-            refused.dimension.word(),
-            refused.available
+            "{purpose} needs {} of {}, and {} are left",
+            shown(refused.wanted),
+            kind_of(refused.dimension).word(),
+            shown(refused.available)
         );
         let failure = Failure { code: ErrorCode::BudgetExceeded, message };
-        let limit = Some(refused.available as f64);
-        let value = Some(refused.wanted as f64);
-        vec![self.refusal(refused, purpose), stop(kind_of(refused.dimension), limit, value, Some(failure))]
+        let limit = self.settings.caps.get(refused.dimension).map(shown);
+        vec![
+            self.refusal(refused, purpose),
+            stop(kind_of(refused.dimension), limit, Some(shown(refused.wanted)), Some(failure)),
+        ]
     }
 
     /// The seed has no score worth the name: the container does not do its work.
@@ -131,6 +138,13 @@ impl GepaEngine {
         let deferred = events.iter().any(|event| matches!(event, Event::CandidateDeferred(_)));
         if !deferred || state.stop.as_ref().is_some_and(|stop| stop.failure.is_some()) {
             return events;
+        }
+        // Cut short by a stop from outside, the seed has no score to finish with.
+        if let Some(stop) = state.stop.as_ref().filter(|stop| !stop.lets_work_end()) {
+            let reason = stop.stopped_by.reason.clone().unwrap_or_else(|| stop.stopped_by.kind.word().to_owned());
+            let mut all = events;
+            all.push(Event::CancelRequested(Reason { reason }));
+            return all;
         }
         let share = state.candidate(0).failed_share(&self.inputs.pareto_pool);
         let failure = Failure {
@@ -180,6 +194,26 @@ impl GepaEngine {
 
 fn stop(kind: StopKind, limit: Option<f64>, value: Option<f64>, failure: Option<Failure>) -> Event {
     Event::StopDecided(StopDecided { stopped_by: StoppedBy { kind, limit, value, reason: None }, failure })
+}
+
+fn proposer_failure(state: &State) -> Failure {
+    let message = format!("{} turns in a row brought no valid proposal", state.invalid_turns);
+    Failure { code: ErrorCode::Proposer, message }
+}
+
+/// An amount as people read it: dollars and seconds.
+fn in_units(dimension: Dimension, amount: u64) -> f64 {
+    match dimension {
+        Dimension::Cost => amount as f64 / 1e9,
+        Dimension::WallMillis => amount as f64 / 1e3,
+        Dimension::TrainRollouts
+        | Dimension::HeldoutRollouts
+        | Dimension::TotalRollouts
+        | Dimension::PromptTokens
+        | Dimension::CompletionTokens
+        | Dimension::TotalTokens
+        | Dimension::Generations => amount as f64,
+    }
 }
 
 fn kind_of(dimension: Dimension) -> StopKind {

@@ -6,7 +6,7 @@ use serde::Deserialize as _;
 use serde_json::Value;
 use synth_optimizer_platform::config::sections::Config;
 use synth_optimizer_platform::model::answer::Observation;
-use synth_optimizer_platform::model::budget::Amount;
+use synth_optimizer_platform::model::budget::{Amount, Dimension};
 use synth_optimizer_platform::model::command::{CarriedAttempt, Command, EvidenceRow, ProposeCommand, RolloutCommand};
 use synth_optimizer_platform::model::engine::Engine;
 use synth_optimizer_platform::model::error::{ErrorCode, OptimizerError};
@@ -33,7 +33,7 @@ pub struct GepaEngine {
 impl GepaEngine {
     /// Checks what the container gave against what the config asks for.
     pub fn new(config: &Config, inputs: Inputs) -> Result<Self, OptimizerError> {
-        check(&inputs)?;
+        check(config, &inputs)?;
         let span = config.gepa.leakage.min_span_chars as usize;
         let seed = &inputs.program.seed;
         Ok(Self {
@@ -171,7 +171,11 @@ impl Engine for GepaEngine {
     }
 
     fn next_wakeup(&self, state: &State) -> Option<u64> {
-        self.settings.search_deadline_millis.filter(|_| state.is_searching())
+        match state.phase {
+            Phase::Seed | Phase::Search => self.settings.search_deadline_millis.filter(|_| state.is_searching()),
+            Phase::Heldout => self.settings.caps.get(Dimension::WallMillis),
+            Phase::New | Phase::Over => None,
+        }
     }
 
     fn is_over(&self, state: &State) -> bool {
@@ -198,12 +202,19 @@ fn index(rows: &[Row]) -> impl Iterator<Item = (RowId, u32)> + '_ {
     rows.iter().enumerate().map(|(place, row)| (row.id.clone(), place as u32))
 }
 
-fn check(inputs: &Inputs) -> Result<(), OptimizerError> {
+fn check(config: &Config, inputs: &Inputs) -> Result<(), OptimizerError> {
     let broken = |message: String| Err(OptimizerError::new(ErrorCode::Container, message));
     let program = &inputs.program;
     let declared: BTreeSet<&str> = program.modules.iter().map(|module| module.field.as_str()).collect();
     if program.targets.is_empty() {
         return broken("the program has no field to change".into());
+    }
+    let wanted = &config.candidate.target_modules;
+    if *wanted != program.targets {
+        return broken(format!(
+            "candidate.target_modules is {wanted:?}, the program was read for {:?}",
+            program.targets
+        ));
     }
     for field in &program.targets {
         if !declared.contains(field.as_str()) {
@@ -226,6 +237,9 @@ fn check(inputs: &Inputs) -> Result<(), OptimizerError> {
         || !inputs.heldout_pool.iter().all(|row| (row.0 as usize) < inputs.heldout.len())
     {
         return broken("a pool names a row that was not loaded".into());
+    }
+    if pools.iter().any(|pool| pool.iter().collect::<BTreeSet<_>>().len() < pool.len()) {
+        return broken("a pool names a row twice".into());
     }
     let mut seen = BTreeSet::new();
     for row in inputs.train.iter().chain(&inputs.heldout) {

@@ -107,7 +107,7 @@ impl GepaEngine {
             }
             Event::FrontierUpdated(fields) => {
                 if let Some(index) = state.index_of(&fields.candidate_id) {
-                    self.pooled(state, index);
+                    self.pooled(state, index, fields.merit);
                 }
             }
             Event::GenerationCompleted(fields) => self.generation_completed(state, fields),
@@ -224,13 +224,16 @@ impl GepaEngine {
         state.rollouts_outstanding -= 1;
         state.budget.settle(fields.request, settlement(fields.class, fields.usage, fields.cached));
         // What the run itself gave up says nothing about the container.
-        if !matches!(fields.class, FailureClass::Abandoned | FailureClass::Withdrawn) {
+        let given_up = matches!(fields.class, FailureClass::Abandoned | FailureClass::Withdrawn);
+        if !given_up {
             self.remember(state, true);
         }
         if fields.retried {
             return;
         }
-        if let AnyRow::Train(row) = row {
+        if let AnyRow::Train(row) = row
+            && !given_up
+        {
             state.candidates[candidate as usize].failed_rows.insert(row);
         }
         one_less(state, evaluation, true);
@@ -290,9 +293,8 @@ impl GepaEngine {
         }
     }
 
-    fn pooled(&self, state: &mut State, index: u32) {
+    fn pooled(&self, state: &mut State, index: u32, merit: f64) {
         let Some(score) = self.train_score(state.candidate(index)) else { return };
-        let merit = self.settings.oriented(0, score.mean);
         let values = self.cell_values(state, index);
         state.frontier.insert(merit, &values);
         state.candidates[index as usize].pooled = Some(Pooled { place: state.pool.len() as u32, score, merit });

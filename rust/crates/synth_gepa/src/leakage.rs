@@ -1,5 +1,8 @@
 //! Finds text of rows that a proposal repeats to the letter.
 
+use std::collections::BTreeMap;
+use std::ops::Range;
+
 use synth_optimizer_platform::model::ids::Payload;
 use synth_optimizer_platform::model::program::Row;
 
@@ -25,7 +28,7 @@ pub struct LeakIndex {
     texts: Vec<(usize, String)>,
     /// Hash of a block, its text and where it begins; sorted by hash.
     blocks: Vec<(u64, u32, u32)>,
-    /// Hashes of every block-sized piece of what may be said. Sorted.
+    /// Hashes of every span of what may be said. Sorted.
     known: Vec<u64>,
 }
 
@@ -33,27 +36,25 @@ impl LeakIndex {
     /// An index of train rows for repetitions of at least `span` characters. White space is folded, so that a changed
     /// line break does not hide one. What the seed says, and what several rows say, is no secret of one row.
     pub fn train(rows: &[Row], seed: &Payload, span: usize) -> Self {
-        let block = block_of(span);
         let mut pieces: Vec<(u64, usize)> = Vec::new();
         for (row, facts) in rows.iter().enumerate() {
-            let hashes = facts.texts.iter().flat_map(|text| rolling(fold(text).as_bytes(), block));
+            let hashes = facts.texts.iter().flat_map(|text| rolling(fold(text).as_bytes(), span));
             pieces.extend(hashes.map(|hash| (hash, row)));
         }
         pieces.sort_unstable();
         pieces.dedup();
         let common = pieces.windows(2).filter(|pair| pair[0].0 == pair[1].0).map(|pair| pair[0].0);
-        Self::new(rows, common.chain(pieces_of(seed.values(), block)).collect(), span)
+        Self::new(rows, common.chain(pieces_of(seed.values(), span)).collect(), span)
     }
 
     /// An index of held-out rows. What the seed or a train row says is no secret of theirs.
     pub fn heldout(rows: &[Row], train: &[Row], seed: &Payload, span: usize) -> Self {
-        let block = block_of(span);
-        let known = pieces_of(seed.values().chain(train.iter().flat_map(|row| &row.texts)), block);
+        let known = pieces_of(seed.values().chain(train.iter().flat_map(|row| &row.texts)), span);
         Self::new(rows, known.collect(), span)
     }
 
     fn new(rows: &[Row], mut known: Vec<u64>, span: usize) -> Self {
-        let block = block_of(span);
+        let (span, block) = (span.max(1), block_of(span));
         let mut texts = Vec::new();
         let mut blocks = Vec::new();
         for (row, facts) in rows.iter().enumerate() {
@@ -73,17 +74,23 @@ impl LeakIndex {
     /// A repetition in a text, if there is one.
     pub fn find(&self, text: &str) -> Option<Leak> {
         let text = fold(text);
-        let hashes = rolling(text.as_bytes(), self.block);
-        let is_new = self.new_bytes(&hashes, text.len());
-        for (at, hash) in hashes.iter().enumerate() {
-            if !is_new[at..at + self.block].iter().all(|new| *new) {
-                continue;
-            }
-            let first = self.blocks.partition_point(|(other, _, _)| other < hash);
-            for (_, number, start) in self.blocks[first..].iter().take_while(|(other, _, _)| other == hash) {
+        let is_new = self.new_bytes(&text);
+        // Where the repetition of a text that was looked at last ends, by text and offset.
+        let mut looked_at: BTreeMap<(u32, usize), usize> = BTreeMap::new();
+        for (at, hash) in rolling(text.as_bytes(), self.block).into_iter().enumerate() {
+            let first = self.blocks.partition_point(|(other, _, _)| *other < hash);
+            for (_, number, start) in self.blocks[first..].iter().take_while(|(other, _, _)| *other == hash) {
+                let start = *start as usize;
                 let (row, row_text) = &self.texts[*number as usize];
-                let chars = self.shared(&text, at, row_text, *start as usize, &is_new);
-                if chars >= self.span {
+                let offset = (*number, at + row_text.len() - start);
+                if looked_at.get(&offset).is_some_and(|end| at < *end) {
+                    continue;
+                }
+                let Some(shared) = self.shared(&text, at, row_text, start) else { continue };
+                looked_at.insert(offset, shared.end);
+                let chars = text.get(shared.clone()).map_or(0, |shared| shared.chars().count());
+                let new = is_new[shared].iter().filter(|new| **new).count();
+                if chars >= self.span && new >= self.block {
                     return Some(Leak { row: *row, chars: chars as u32 });
                 }
             }
@@ -91,32 +98,29 @@ impl LeakIndex {
         None
     }
 
-    /// For every byte of a text, whether the known texts do not say it.
-    fn new_bytes(&self, hashes: &[u64], len: usize) -> Vec<bool> {
-        let mut is_new = vec![true; len];
+    /// For every byte of a text, whether it is no part of a whole span that the known texts say as well.
+    fn new_bytes(&self, text: &str) -> Vec<bool> {
+        let mut is_new = vec![true; text.len()];
         let mut done = 0;
-        for (at, hash) in hashes.iter().enumerate() {
-            if self.known.binary_search(hash).is_ok() {
-                is_new[done.max(at)..at + self.block].fill(false);
-                done = at + self.block;
+        for (at, hash) in rolling(text.as_bytes(), self.span).into_iter().enumerate() {
+            if self.known.binary_search(&hash).is_ok() {
+                is_new[done.max(at)..at + self.span].fill(false);
+                done = at + self.span;
             }
         }
         is_new
     }
 
-    /// Length in characters of what both texts share around a block, as far as it is new.
-    fn shared(&self, text: &str, at: usize, row: &str, start: usize, is_new: &[bool]) -> usize {
+    /// Where the span that both texts share around a block stands in the first one.
+    fn shared(&self, text: &str, at: usize, row: &str, start: usize) -> Option<Range<usize>> {
         let (ours, theirs) = (text.as_bytes(), row.as_bytes());
         // Equal hashes are only a hint; the bytes decide.
         if ours[at..at + self.block] != theirs[start..start + self.block] {
-            return 0;
+            return None;
         }
-        let back = (1..=at.min(start)).take_while(|back| is_new[at - back] && ours[at - back] == theirs[start - back]);
-        let most = (ours.len() - at).min(theirs.len() - start);
-        let ahead = (0..most).take_while(|ahead| is_new[at + ahead] && ours[at + ahead] == theirs[start + ahead]);
-        let from = text.ceil_char_boundary(at - back.count());
-        let to = text.floor_char_boundary(at + ahead.count());
-        text.get(from..to).map_or(0, |shared| shared.chars().count())
+        let back = (1..=at.min(start)).take_while(|back| ours[at - back] == theirs[start - back]).count();
+        let ahead = ours[at..].iter().zip(&theirs[start..]).take_while(|(ours, theirs)| ours == theirs).count();
+        Some(text.ceil_char_boundary(at - back)..text.floor_char_boundary(at + ahead))
     }
 }
 
@@ -124,20 +128,20 @@ fn block_of(span: usize) -> usize {
     (span / 2).max(1)
 }
 
-fn pieces_of<'t>(texts: impl Iterator<Item = &'t String>, block: usize) -> impl Iterator<Item = u64> {
-    texts.flat_map(move |text| rolling(fold(text).as_bytes(), block))
+fn pieces_of<'t>(texts: impl Iterator<Item = &'t String>, span: usize) -> impl Iterator<Item = u64> {
+    texts.flat_map(move |text| rolling(fold(text).as_bytes(), span))
 }
 
-/// Hashes of every piece of `block` bytes.
-fn rolling(bytes: &[u8], block: usize) -> Vec<u64> {
-    if bytes.len() < block {
+/// Hashes of every piece of so many bytes.
+fn rolling(bytes: &[u8], size: usize) -> Vec<u64> {
+    if size == 0 || bytes.len() < size {
         return Vec::new();
     }
-    let top = (1..block).fold(1u64, |power, _| power.wrapping_mul(BASE));
-    let mut current = hash(&bytes[..block]);
-    let mut out = Vec::with_capacity(bytes.len() - block + 1);
+    let top = (1..size).fold(1u64, |power, _| power.wrapping_mul(BASE));
+    let mut current = hash(&bytes[..size]);
+    let mut out = Vec::with_capacity(bytes.len() - size + 1);
     out.push(current);
-    for (gone, come) in bytes.iter().zip(&bytes[block..]) {
+    for (gone, come) in bytes.iter().zip(&bytes[size..]) {
         current = current.wrapping_sub(u64::from(*gone).wrapping_mul(top));
         current = current.wrapping_mul(BASE).wrapping_add(u64::from(*come));
         out.push(current);

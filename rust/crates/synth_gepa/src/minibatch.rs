@@ -48,7 +48,7 @@ impl Draw<'_> {
 
     /// The epoch of a draw and where its slice starts. Every row is in at least one slice of every epoch.
     fn place(&self, len: usize, draw: u64) -> (u64, usize) {
-        let width = self.width.clamp(1, self.size);
+        let width = self.width.clamp(1, self.size.max(1));
         let slices = len.div_ceil(width) as u64;
         (draw / slices, (draw % slices) as usize * width)
     }

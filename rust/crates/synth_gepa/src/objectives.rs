@@ -31,8 +31,9 @@ impl GepaEngine {
             FrontierType::PerExample => pool.iter().map(|row| at(0, row)).collect(),
             FrontierType::PerObjective => objectives
                 .map(|objective| {
-                    let values: Vec<f64> = pool.iter().filter_map(|row| at(objective, row)).collect();
-                    (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
+                    // A mean over fewer rows is no match for one over all of them.
+                    let values: Vec<f64> = pool.iter().map(|row| at(objective, row)).collect::<Option<_>>()?;
+                    Some(values.iter().sum::<f64>() / values.len() as f64)
                 })
                 .collect(),
             FrontierType::PerExampleObjective => {

@@ -70,7 +70,7 @@ impl Settings {
                 let cap = seconds.saturating_mul(1000);
                 let waves =
                     (2 * inputs.heldout_pool.len() as u64).div_ceil(u64::from(gepa.pipeline.workers.rollout.max(1)));
-                let heldout = waves * rollout.get(Dimension::WallMillis);
+                let heldout = waves.saturating_mul(rollout.get(Dimension::WallMillis));
                 cap.saturating_sub(heldout).max(cap / 2)
             }),
             gepa: gepa.clone(),
@@ -129,7 +129,7 @@ fn estimate(
 ) -> Amount {
     let both = prompt.zip(completion).map(|(prompt, completion)| prompt + completion);
     Amount::ZERO
-        .with(Dimension::Cost, cost.and_then(NanoUsd::from_usd).map_or(0, |amount| amount.0))
+        .with(Dimension::Cost, cost.map_or(0, |usd| NanoUsd::from_usd(usd).map_or(u64::MAX, |amount| amount.0)))
         .with(Dimension::PromptTokens, prompt.unwrap_or(0))
         .with(Dimension::CompletionTokens, completion.unwrap_or(0))
         .with(Dimension::TotalTokens, total.or(both).unwrap_or(0))

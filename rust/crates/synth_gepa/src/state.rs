@@ -216,6 +216,7 @@ impl Stop {
         match self.stopped_by.kind {
             StopKind::NoImprovement
             | StopKind::PerfectScore
+            | StopKind::NothingMeasurable
             | StopKind::MaxCost
             | StopKind::MaxTokens
             | StopKind::MaxRollouts

@@ -230,7 +230,9 @@ fn what_the_seed_says_is_no_leak() {
     let index = LeakIndex::train(&rows, &seed, 30);
     assert_eq!(index.find("Classify the following message of a customer: {message}"), None);
     let leak = index.find(&format!("Classify the following message of a customer: {QUESTION}"));
-    assert_eq!(leak.map(|leak| leak.chars as usize), Some(QUESTION.len() + 1));
+    assert_eq!(leak.map(|leak| leak.chars as usize), Some(QUESTION.len() + 46));
+    // A passage of the seed with a letter more is still a passage of the seed.
+    assert_eq!(index.find("Classify the following message of a customer: M"), None);
 }
 
 #[test]
@@ -243,6 +245,16 @@ fn what_several_rows_say_is_no_secret_of_one() {
     let index = LeakIndex::heldout(&heldout, &rows, &Payload::new(), 20);
     assert_eq!(index.find("Classify the following message of a customer: three"), None);
     assert!(index.find(QUESTION).is_some());
+}
+
+#[test]
+fn a_row_that_is_copied_whole_is_found_whatever_phrases_it_shares() {
+    let rows = |texts: &[&str]| texts.iter().map(|text| row(text)).collect::<Vec<_>>();
+    let train =
+        rows(&["where does my card payment still show", "I noticed that my card is late", "it shows up twice today"]);
+    let heldout = rows(&["I noticed that my card payment still shows up twice"]);
+    let index = LeakIndex::heldout(&heldout, &train, &Payload::new(), 32);
+    assert!(index.find("Example: I noticed that my card payment still shows up twice.").is_some());
 }
 
 proptest! {

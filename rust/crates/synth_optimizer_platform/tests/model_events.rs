@@ -52,7 +52,7 @@ fn bill() -> Bill {
         prompt_tokens: 360,
         completion_tokens: 90,
         total_tokens: 450,
-        elapsed_millis: 98_765,
+        elapsed_millis: Some(98_765),
     }
 }
 
@@ -246,6 +246,7 @@ fn samples() -> Vec<Event> {
         }),
         Event::FrontierUpdated(FrontierUpdated {
             candidate_id: candidate("c2"),
+            merit: 0.625,
             cells_won: 4,
             joined: true,
             left: vec![candidate("c1")],
@@ -288,6 +289,7 @@ fn samples() -> Vec<Event> {
                 candidate_id: candidate("c2"),
                 score: Score::of([0.5]).unwrap(),
             }],
+            train_gain: Gain::of([(1.0, 0.0), (0.5, 0.5)]),
             heldout_gain: Gain::of([(1.0, 0.5), (0.5, 0.5)]),
             generations: 2,
             candidates: 3,

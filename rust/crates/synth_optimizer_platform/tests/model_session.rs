@@ -94,7 +94,7 @@ impl Summing {
                 prompt_tokens: 0,
                 completion_tokens: 0,
                 total_tokens: 0,
-                elapsed_millis: 0,
+                elapsed_millis: None,
             },
         }
     }

@@ -157,7 +157,13 @@ impl World {
     }
 
     pub(crate) fn engine(&self) -> GepaEngine {
-        GepaEngine::new(&self.config, self.inputs()).unwrap()
+        self.engine_with(self.inputs())
+    }
+
+    fn engine_with(&self, inputs: Inputs) -> GepaEngine {
+        let mut config = self.config.clone();
+        config.candidate.target_modules = inputs.program.targets.clone();
+        GepaEngine::new(&config, inputs).unwrap()
     }
 
     /// Runs to the end. Panics when the run wedges: nothing is outstanding and it is not over.
@@ -182,7 +188,7 @@ impl World {
     }
 
     pub(crate) fn run_with(&self, inputs: Inputs, pace: Pace) -> Run {
-        let engine = GepaEngine::new(&self.config, inputs).unwrap();
+        let engine = self.engine_with(inputs);
         let mut session = Session::new(&engine);
         let mut log = Log::default();
         log.extend(session.open(self.run_started()));
@@ -226,10 +232,24 @@ impl World {
             answers += 1;
             if pace.stop_after == Some(answers) {
                 log.extend(session.observe(&Observation::StopRequested { reason: "enough".into() }).unwrap());
+                self.withdraw(session, log, lanes);
+            }
+            if self.config.gepa.max_time_seconds.is_some_and(|limit| at >= limit * 1000) {
+                self.withdraw(session, log, lanes);
             }
             if pace.cancel_after == Some(answers) {
                 log.extend(session.cancel("enough", |id| lanes.sent.contains(&id)).unwrap());
             }
+        }
+    }
+
+    /// What waits for a worker is not sent any more.
+    fn withdraw(&self, session: &mut Session<'_, GepaEngine>, log: &mut Log, lanes: &mut Lanes) {
+        log.extend(session.withdraw(|id| lanes.sent.contains(&id)).unwrap());
+        let open: BTreeSet<RequestId> = session.outstanding().iter().map(Command::request).collect();
+        log.fresh.retain(|id| open.contains(id));
+        for waiting in &mut lanes.waiting {
+            waiting.retain(|(id, _)| open.contains(id));
         }
     }
 

@@ -216,12 +216,15 @@ impl Budget {
 
     /// What is left; `None` is no limit.
     pub fn available(&self, dimension: Dimension) -> Option<u64> {
-        let cap = self.caps.get(dimension)?;
-        let used = match dimension {
+        Some(self.caps.get(dimension)?.saturating_sub(self.used(dimension)))
+    }
+
+    /// Everything that stands against a cap.
+    fn used(&self, dimension: Dimension) -> u64 {
+        match dimension {
             Dimension::WallMillis => self.elapsed_millis,
             other => self.spent(other).saturating_add(self.reserved(other)).saturating_add(self.overrun(other)),
-        };
-        Some(cap.saturating_sub(used))
+        }
     }
 
     /// Whether an amount could be reserved now.
@@ -298,28 +301,35 @@ impl Budget {
         let Some(reservation) = self.open.remove(&request) else { return };
         let reservation = reservation.with(Dimension::WallMillis, 0);
         self.reserved.subtract(&reservation);
-        match settlement {
-            Settlement::NotSent => {}
+        let charged = charge(&reservation, &settlement);
+        self.spend(&charged);
+        let cost = match settlement {
+            Settlement::NotSent => return,
+            Settlement::Used { billed: false, .. } => {
+                self.cached_calls += 1;
+                return;
+            }
+            Settlement::Used { usage, billed: true } => usage.cost,
             Settlement::Unknown => {
                 self.unknown_outcomes += 1;
-                self.unknown_cost_calls += 1;
-                self.paid_calls += 1;
-                self.spend(&reservation);
-                self.paid.add(&reservation.with(Dimension::Cost, 0));
+                Cost::Unknown
             }
-            Settlement::Used { usage, billed } => {
-                let actual = actual(&reservation, &usage);
-                self.spend(&actual);
-                if billed {
-                    self.paid_calls += 1;
-                    let known = usage.cost.known().map_or(0, |amount| amount.0);
-                    self.unknown_cost_calls += u64::from(usage.cost == Cost::Unknown);
-                    self.paid.add(&actual.with(Dimension::Cost, known));
-                } else {
-                    self.cached_calls += 1;
-                }
-            }
-        }
+        };
+        self.paid_calls += 1;
+        self.unknown_cost_calls += u64::from(cost == Cost::Unknown);
+        self.paid.add(&charged.with(Dimension::Cost, cost.known().map_or(0, |amount| amount.0)));
+    }
+
+    /// Whether an amount could be reserved once a request is settled: it may have used more than was reserved, or
+    /// nothing.
+    pub fn fits_after(&self, request: RequestId, settlement: &Settlement, amount: &Amount) -> bool {
+        let reservation = self.open.get(&request).copied().unwrap_or_default().with(Dimension::WallMillis, 0);
+        let charged = charge(&reservation, settlement);
+        Dimension::ALL.into_iter().all(|dimension| {
+            let used = self.used(dimension).saturating_sub(reservation.get(dimension));
+            let wanted = used.saturating_add(charged.get(dimension)).saturating_add(amount.get(dimension));
+            amount.get(dimension) == 0 || self.caps.get(dimension).is_none_or(|cap| wanted <= cap)
+        })
     }
 
     /// Counts a generation; there is nothing to reserve or release.
@@ -377,8 +387,13 @@ impl Budget {
 }
 
 /// The amount to charge: what was measured, and the reservation where nothing was.
-fn actual(reservation: &Amount, usage: &Usage) -> Amount {
+fn charge(reservation: &Amount, settlement: &Settlement) -> Amount {
     let mut out = *reservation;
+    let usage = match settlement {
+        Settlement::NotSent => return Amount::ZERO,
+        Settlement::Unknown => return out,
+        Settlement::Used { usage, .. } => usage,
+    };
     let measured = [
         (Dimension::Cost, usage.cost.known().map(|amount| amount.0)),
         (Dimension::PromptTokens, usage.prompt_tokens),

@@ -79,6 +79,11 @@ impl<'e, E: Engine> Session<'e, E> {
         &self.state
     }
 
+    /// Every request without an answer.
+    pub fn outstanding(&self) -> Vec<Command> {
+        self.engine.outstanding(&self.state)
+    }
+
     /// The first events of a run, before anything outside has been asked.
     pub fn open(&mut self, run: RunStarted) -> Vec<Event> {
         let (from, trigger) = (RunState::INITIAL, RunTrigger::RunStarted);
@@ -119,6 +124,19 @@ impl<'e, E: Engine> Session<'e, E> {
             let answer = self.inbox.remove(&request).unwrap_or_else(|| Answer::Abandoned { sent: sent(request) });
             self.step(&Observation::Answer { request, answer }, &mut log)?;
         }
+        Ok(log)
+    }
+
+    /// Takes back what was never sent, because time is up or a stop came from outside. What has been sent is waited for.
+    pub fn withdraw(&mut self, sent: impl Fn(RequestId) -> bool) -> Result<Vec<Event>, OptimizerError> {
+        for command in self.engine.outstanding(&self.state) {
+            let request = command.request();
+            if !sent(request) {
+                self.inbox.entry(request).or_insert(Answer::Abandoned { sent: false });
+            }
+        }
+        let mut log = Vec::new();
+        self.retire(&mut log)?;
         Ok(log)
     }
 

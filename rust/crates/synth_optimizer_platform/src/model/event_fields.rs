@@ -34,6 +34,7 @@ words! {
         ScoreThreshold = "score_threshold",
         NoImprovement = "no_improvement",
         PerfectScore = "perfect_score",
+        NothingMeasurable = "nothing_measurable",
         MaxCost = "max_cost_usd",
         MaxTokens = "max_tokens",
         MaxTime = "max_time_seconds",
@@ -316,6 +317,8 @@ pub struct LeakageDetected {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct FrontierUpdated {
     pub candidate_id: CandidateId,
+    /// Its mean on the deciding objective, such that larger is better; where it has no score, that of the best counts.
+    pub merit: f64,
     /// Cells that the candidate holds, alone or tied.
     pub cells_won: u32,
     pub joined: bool,
@@ -414,7 +417,8 @@ pub struct Bill {
     pub prompt_tokens: u64,
     pub completion_tokens: u64,
     pub total_tokens: u64,
-    pub elapsed_millis: u64,
+    /// Measured time, where a time limit asks for it.
+    pub elapsed_millis: Option<u64>,
 }
 
 /// Rollouts that count against the limits.
@@ -440,7 +444,9 @@ pub struct RunFinished {
     pub best_candidate_id: CandidateId,
     pub stopped_by: StoppedBy,
     pub scores: Vec<NamedScore>,
-    /// Returned candidate minus seed on the held-out rows that both have.
+    /// Returned candidate minus seed on the rows that both have.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub train_gain: Option<Gain>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub heldout_gain: Option<Gain>,
     pub generations: u32,

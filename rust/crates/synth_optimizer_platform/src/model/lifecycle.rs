@@ -247,5 +247,6 @@ lifecycle! {
         FullTrainEvaluated + FullTrainLost => RejectedFullTrain;
         FullTrainEvaluated + BudgetRefused => DeferredBudget;
         FullTrainEvaluated + TooManyFailures => DeferredFailures;
+        FullTrainEvaluated + RunStopped => DeferredStop;
     }
 }

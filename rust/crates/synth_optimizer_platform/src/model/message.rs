@@ -47,7 +47,7 @@ pub fn message(event: &Event) -> String {
             )
         }
         Event::MinibatchSkipped(skip) => {
-            format!("{} is perfect on these {} rows; drawing again", skip.parent_id, skip.rows)
+            format!("{} has nothing to gain on these {} rows; drawing again", skip.parent_id, skip.rows)
         }
         Event::ProposerStarted(turn) if turn.problems.is_empty() => {
             format!("asked for {} proposals for generation {}", turn.proposal_count, turn.generation)

@@ -20,7 +20,9 @@ impl NanoUsd {
         // A value that was nano-dollars before must come back as the same number.
         let rounded = nano.round();
         let exact = (nano - rounded).abs() <= DUST.max(nano * f64::EPSILON * 2.0);
-        Some(Self(if exact { rounded } else { nano.ceil() } as u64))
+        let whole = if exact { rounded } else { nano.ceil() } as u64;
+        // Whatever is not free costs something.
+        Some(Self(if usd > 0.0 { whole.max(1) } else { 0 }))
     }
 
     pub fn usd(self) -> f64 {
