@@ -11,10 +11,13 @@ use std::time::{Duration, Instant};
 use synth_gepa::{Frontier, GepaEngine, stream};
 use synth_optimizer_platform::config::Config;
 use synth_optimizer_platform::config::gepa::AcceptanceCriterion;
-use synth_optimizer_platform::model::answer::{Answer, Observation, Proposal, ProposalAnswer, RolloutAnswer};
+use synth_optimizer_platform::model::answer::{
+    Answer, CallFailure, FailureClass, Observation, Proposal, ProposalAnswer, RolloutAnswer,
+};
 use synth_optimizer_platform::model::engine::{Engine, Session};
 use synth_optimizer_platform::model::error::OptimizerError;
 use synth_optimizer_platform::model::event::Event;
+use synth_optimizer_platform::model::event_fields::RunStarted;
 use synth_optimizer_platform::model::ids::{CandidateId, RequestId, RowId};
 use synth_optimizer_platform::model::program::{Inputs, Module, Program, Row};
 use synth_optimizer_platform::model::usage::{Cost, NanoUsd, Usage};
@@ -53,6 +56,11 @@ const SHAPES: &[Shape] = &[
     },
 ];
 
+/// What the engine may cost.
+const MOST_MICROS: f64 = 10.0;
+const MOST_GROWTH: f64 = 1.3;
+const MOST_SELECTION_MICROS: f64 = 1000.0;
+
 struct Measured {
     rollouts: u64,
     per_rollout: Duration,
@@ -71,6 +79,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         writeln!(out, "{}", resident_bytes().saturating_sub(before))?;
         return Ok(());
     }
+    let mut within = true;
     writeln!(out, "decide + evolve, per rollout")?;
     for (place, shape) in SHAPES.iter().enumerate() {
         writeln!(out, "  {}", shape.name)?;
@@ -88,6 +97,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         }
         let (low, high) = times.iter().fold((f64::MAX, 0f64), |(low, high), time| (low.min(*time), high.max(*time)));
         writeln!(out, "    slowest to fastest: {:.2}x", high / low)?;
+        within &= high <= MOST_MICROS && high <= MOST_GROWTH * low;
         let child = Command::new(std::env::current_exe()?).arg(place.to_string()).output()?;
         let bytes: f64 = String::from_utf8_lossy(&child.stdout).trim().parse()?;
         writeln!(out, "    memory of the state after 1,000,000 rollouts: {:.0} MB", bytes / 1e6)?;
@@ -96,10 +106,15 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     for (candidates, cells) in [(50, 100), (200, 300), (500, 500), (1000, 1000)] {
         for (kind, binary) in [("binary", true), ("graded", false)] {
             let micros = selection(candidates, cells, binary).as_secs_f64() * 1e6;
+            within &= micros <= MOST_SELECTION_MICROS;
             writeln!(out, "  {candidates:>5} candidates x {cells:>5} rows, {kind}: {micros:>8.1} us")?;
         }
     }
-    Ok(())
+    writeln!(
+        out,
+        "limits: {MOST_MICROS} us per rollout, {MOST_GROWTH}x growth, {MOST_SELECTION_MICROS} us per selection"
+    )?;
+    if within { Ok(()) } else { Err("a limit is broken".into()) }
 }
 
 /// Memory of this process, as the kernel counts it.
@@ -128,6 +143,7 @@ fn run(shape: &Shape, rollouts: u32) -> Result<Measured, OptimizerError> {
 
 fn engine(shape: &Shape, rollouts: u32) -> Result<GepaEngine, OptimizerError> {
     let mut config = Config::default();
+    config.candidate.target_modules = vec!["prompt".into()];
     config.gepa.max_train_rollouts = Some(rollouts);
     config.gepa.max_heldout_rollouts = Some(20);
     config.gepa.max_generations = u32::MAX;
@@ -147,7 +163,13 @@ fn drive(
     // Rollouts are asked for soon after their candidate is registered, so the last few are enough.
     let mut good = VecDeque::from(vec![CandidateId::new(""); 8]);
     let (mut spent, mut finished) = (Duration::ZERO, 0u64);
-    let mut events = session.observe(&Observation::Begin)?;
+    let mut events = session.open(RunStarted {
+        algorithm: "gepa".into(),
+        config_digest: String::new(),
+        seed: 0,
+        container_url: String::new(),
+    });
+    events.extend(session.observe(&Observation::Begin)?);
     loop {
         for event in events {
             match event {
@@ -161,8 +183,14 @@ fn drive(
                 Event::RolloutsRequested(batch) => {
                     let good = good.contains(&batch.candidate_id);
                     for (offset, row) in batch.row_ids.iter().enumerate() {
-                        let reward = if good { reward(batch.candidate_id.as_str(), row, shape.binary) } else { 0.0 };
-                        queue.push_back((RequestId(batch.first_request.0 + offset as u64), rollout(reward)));
+                        let request = RequestId(batch.first_request.0 + offset as u64);
+                        // One rollout in fifty fails and is tried again.
+                        let answer = if batch.attempt == 1 && request.0.is_multiple_of(50) {
+                            failure()
+                        } else {
+                            rollout(if good { reward(batch.candidate_id.as_str(), row, shape.binary) } else { 0.0 })
+                        };
+                        queue.push_back((request, answer));
                     }
                 }
                 Event::ProposerStarted(turn) => {
@@ -211,6 +239,11 @@ fn rollout(reward: f64) -> Answer {
     let usage = Usage { prompt_tokens: Some(100), completion_tokens: Some(20), total_tokens: None, cost };
     let trace_digest = Some("0".repeat(64));
     Answer::Rollout(RolloutAnswer { reward, objectives: Default::default(), usage, cached: false, trace_digest })
+}
+
+fn failure() -> Answer {
+    let (class, message) = (FailureClass::Failed, "broken".to_owned());
+    Answer::Failed(CallFailure { class, message, retryable: true, usage: Usage::default(), cached: false })
 }
 
 fn proposals(generation: u32, count: u32) -> Answer {

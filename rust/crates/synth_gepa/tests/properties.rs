@@ -72,8 +72,38 @@ prop_compose! {
 }
 
 prop_compose! {
-    fn world()(
+    /// Rules about failures and ends that are far from their defaults.
+    fn unusual()(
         mut world in search(),
+        tolerance in pick(&[0.0, 0.25, 0.25, 1.0]),
+        coverage in pick(&[0.0, 0.25, 1.0]),
+        breaker in any::<bool>(),
+        threshold in pick(&[None, None, Some(0.3)]),
+        patience in pick(&[None, None, Some(2)]),
+        tokens in pick(&[None, None, Some(9_000u64)]),
+        attempts in 1u32..4,
+        repairs in 0u32..3,
+    ) -> World {
+        let gepa = &mut world.config.gepa;
+        gepa.rollout_failure_rate_tolerance = tolerance;
+        gepa.min_full_coverage = coverage;
+        gepa.circuit_breaker.enabled = breaker;
+        gepa.score_threshold_value = threshold;
+        gepa.no_improvement_generations = patience;
+        gepa.rollout_max_attempts = attempts;
+        if tokens.is_some() {
+            gepa.max_total_tokens = tokens;
+            gepa.rollout_estimated_total_tokens = Some(90);
+            gepa.proposer_estimated_total_tokens = Some(500);
+        }
+        world.config.proposer.max_repairs = repairs;
+        world
+    }
+}
+
+prop_compose! {
+    fn world()(
+        mut world in unusual(),
         seed in 0u64..1000,
         async_mode in any::<bool>(),
         window in 1u32..12,
@@ -81,7 +111,7 @@ prop_compose! {
         minibatch in 1u32..10,
         budget in 60u32..500,
         generations in 1u32..30,
-        failure in pick(&[0.0, 0.05, 0.3]),
+        failure in pick(&[0.0, 0.05, 0.3, 1.0]),
         invalid in pick(&[0.0, 0.3, 1.0]),
         proposer_failure in pick(&[0.0, 0.3]),
         noise in pick(&[0.0, 0.2]),
@@ -255,6 +285,7 @@ proptest! {
         seed in 0u64..1000,
         pace in pace(),
         window in 1u32..12,
+        async_mode in any::<bool>(),
         budget in 400u32..1500,
     ) {
         let mut world = World { rules: 400, train: 40, learns: 0.5, forgets: 0.9, inventive: true, ..world };
@@ -263,7 +294,8 @@ proptest! {
         world.config.gepa.max_generations = u32::MAX;
         world.config.gepa.max_train_rollouts = Some(budget);
         world.config.gepa.max_heldout_rollouts = Some(20);
-        world.config.gepa.pipeline.mode = PipelineMode::AsyncPipelined;
+        world.config.gepa.pipeline.mode =
+            if async_mode { PipelineMode::AsyncPipelined } else { PipelineMode::SyncSerial };
         world.config.gepa.pipeline.max_in_flight_candidates = window;
         world.config.gepa.skip_perfect_score = false;
         world.config.gepa.leakage.min_span_chars = 4000;

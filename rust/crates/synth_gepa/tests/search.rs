@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use sim::{Pace, Run, Scorer, World};
 use synth_gepa::GepaEngine;
 use synth_optimizer_platform::config::gepa::{
-    ComponentSelector, DeploymentRule, Direction, LeakagePolicy, PipelineMode, Sampler, Selector,
+    AcceptanceCriterion, ComponentSelector, DeploymentRule, Direction, LeakagePolicy, PipelineMode, Sampler, Selector,
 };
 use synth_optimizer_platform::model::command::{Command, ProposeCommand, RolloutCommand};
 use synth_optimizer_platform::model::error::ErrorCode;
@@ -202,6 +202,92 @@ fn a_seed_that_mostly_fails_is_an_error_of_the_container() {
 }
 
 #[test]
+fn a_seed_without_any_score_ends_the_run_whatever_is_tolerated() {
+    let mut world = climbing(|_| Err(false));
+    world.config.gepa.rollout_failure_rate_tolerance = 1.0;
+    world.config.gepa.min_full_coverage = 0.0;
+    let run = world.run(Pace::default());
+    assert!(matches!(run.last(), Event::RunFailed(failed) if failed.error_code == ErrorCode::Container));
+}
+
+#[test]
+fn a_proposer_that_never_brings_anything_is_an_error_even_in_a_short_run() {
+    let run = World { invalid: 1.0, ..World::default() }.run(Pace::default());
+    assert!(
+        matches!(run.last(), Event::RunFailed(failed) if failed.error_code == ErrorCode::Proposer),
+        "{:?}",
+        run.last()
+    );
+}
+
+#[test]
+fn a_candidate_gains_nothing_by_failing_on_hard_rows() {
+    // Level 1 fails on the hard rows, which the seed fails to solve, and ties with it everywhere else.
+    let mut world = climbing(|command| {
+        let hard = number(command.row_id.as_str()) < 6;
+        if hard && level(command) > 0 { Err(false) } else { Ok(if hard { 0.0 } else { 0.9 }) }
+    });
+    world.config.gepa.minibatch_acceptance_criterion = AcceptanceCriterion::ImprovementOrEqual;
+    world.config.gepa.score_threshold_value = Some(0.9);
+    world.config.gepa.circuit_breaker.enabled = false;
+    let run = world.run(Pace::default());
+    assert_ne!(stopped_by(&run), StopKind::ScoreThreshold);
+    assert_eq!(finished(&run).best_candidate_id, run.state.candidates[0].id);
+    let merits: BTreeSet<u64> =
+        run.state.candidates.iter().filter_map(|one| one.pooled).map(|one| (one.merit * 1e6).round() as u64).collect();
+    assert_eq!(merits.len(), 1, "{merits:?}");
+}
+
+#[test]
+fn time_is_up_in_the_heldout_phase_as_well() {
+    let mut world = climbing(|command| Ok(f64::from(level(command)) / 10.0));
+    world.heldout = 200;
+    world.config.proposer.timeout_seconds = 5;
+    world.config.gepa.max_total_rollouts = 2000;
+    world.config.gepa.max_time_seconds = Some(30);
+    world.config.gepa.rollout_estimated_wall_seconds = Some(3.5);
+    world.config.gepa.pipeline.workers.rollout = 1;
+    let run = world.run(Pace { rollout_workers: 1, ..Pace::default() });
+    // The rollout that is under way may end late; nothing is sent after that.
+    assert!(run.simulated_millis < 34_000, "{}", run.simulated_millis);
+    assert_eq!(run.count("heldout.skipped"), 1);
+}
+
+#[test]
+fn a_stop_from_outside_is_no_failure_of_the_container() {
+    let slow = Pace { rollout_workers: 1, stop_after: Some(3), ..Pace::default() };
+    let run = World::default().run(slow);
+    assert!(matches!(run.last(), Event::RunCancelled(_)), "{:?}", run.last());
+    assert_eq!(run.billed_rollouts, 3, "nothing more is sent");
+    let later = Pace { rollout_workers: 1, stop_after: Some(30), ..Pace::default() };
+    let run = World::default().run(later);
+    assert_eq!(stopped_by(&run), StopKind::External);
+    assert_eq!(run.state.candidates[1].status.word(), "deferred_stop");
+}
+
+#[test]
+fn rows_that_cannot_be_measured_are_not_called_perfect() {
+    let mut world = climbing(|command| if number(command.row_id.as_str()) < 4 { Err(false) } else { Ok(0.2) });
+    world.config.gepa.circuit_breaker.enabled = false;
+    let mut inputs = world.inputs();
+    inputs.minibatch_pool = (0..4).map(TrainRow).collect();
+    inputs.reflection_pool = inputs.minibatch_pool.clone();
+    let run = world.run_with(inputs, Pace::default());
+    assert_eq!(stopped_by(&run), StopKind::NothingMeasurable);
+}
+
+#[test]
+fn limits_are_named_in_dollars() {
+    let mut world = World::default();
+    world.config.gepa.max_cost_usd = 0.01;
+    world.config.gepa.rollout_estimated_cost_usd = Some(0.003);
+    world.config.gepa.proposer_estimated_cost_usd = Some(0.03);
+    let run = world.run(Pace::default());
+    let Event::RunFailed(failed) = run.last() else { panic!("{:?}", run.last()) };
+    assert_eq!(failed.message, "the evaluation of the seed needs 0.072 of max_cost_usd, and 0.01 are left");
+}
+
+#[test]
 fn a_seed_that_cannot_be_paid_for_is_refused_before_anything_is_sent() {
     let mut world = World::default();
     world.config.gepa.max_total_rollouts = 20;
@@ -215,8 +301,7 @@ fn a_seed_that_cannot_be_paid_for_is_refused_before_anything_is_sent() {
 fn of_tied_candidates_the_newest_is_the_parent() {
     // Every proposal ties with its parent on all rows.
     let mut world = climbing(|_| Ok(0.5));
-    world.config.gepa.minibatch_acceptance_criterion =
-        synth_optimizer_platform::config::gepa::AcceptanceCriterion::ImprovementOrEqual;
+    world.config.gepa.minibatch_acceptance_criterion = AcceptanceCriterion::ImprovementOrEqual;
     for selector in [Selector::CurrentBest, Selector::ParetoWeighted, Selector::UniformPareto] {
         world.config.gepa.candidate_selector.name = selector;
         let run = world.run(Pace::default());

@@ -512,7 +512,9 @@ impl Books {
             }
             Op::Settle(place, settlement) if !self.open.is_empty() => {
                 let (request, amount, _) = self.open.remove(place % self.open.len());
+                let foreseen = budget.fits_after(request, settlement, &amount);
                 budget.settle(request, *settlement);
+                prop_assert_eq!(foreseen, budget.fits(&amount).is_ok(), "the same again, after {:?}", settlement);
                 self.charge(&amount, *settlement);
                 let settled = budget.clone();
                 budget.settle(request, *settlement);
