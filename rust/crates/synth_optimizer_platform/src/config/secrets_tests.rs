@@ -1,3 +1,4 @@
+//! Credentials by name and by shape, and the ordinary words next to them.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use serde_json::json;
