@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::words::words;
 
+pub use super::objectives::{OUTCOME_REWARD, objective_names};
 pub use super::pipeline::{
     AdaptiveConcurrency, CircuitBreaker, Pipeline, PipelineMode, StalenessPolicy, SubmissionMode, Workers,
 };
