@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::words::words;
 
+pub use super::objectives::{OUTCOME_REWARD, objective_names};
 pub use super::pipeline::{
     AdaptiveConcurrency, CircuitBreaker, Pipeline, PipelineMode, StalenessPolicy, SubmissionMode, Workers,
 };
@@ -58,6 +59,11 @@ words! {
     /// What a stop rule looks at.
     StopMetric { TrainScore = "train_score" | "train_reward", HeldoutScore = "heldout_score" | "heldout_reward", }
 }
+
+/// Most seconds of a timeout or a limit: beyond any run, and still small in milliseconds or nanoseconds.
+pub(super) const MOST_SECONDS: u64 = 1_000_000_000;
+/// Most tokens of a limit or an estimate: beyond any run, and exact as a float.
+pub(super) const MOST_TOKENS: u64 = 1_000_000_000_000_000;
 
 /// Search, transport, limits and stop rules.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -120,7 +126,7 @@ pub struct GepaSection {
     #[schemars(range(min = 1))]
     pub rollout_poll_interval_ms: u64,
     /// How long an async rollout may take, in seconds.
-    #[schemars(range(min = 1))]
+    #[schemars(range(min = 1, max = MOST_SECONDS))]
     pub rollout_async_timeout_seconds: u64,
     /// Rollouts handed to the transport at once. Unset: as many as are allowed to run.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -146,56 +152,59 @@ pub struct GepaSection {
     #[schemars(range(min = 1))]
     pub max_heldout_rollouts: Option<u32>,
     /// 0.0 is no limit.
-    #[schemars(range(min = 0.0))]
+    #[schemars(range(min = 0.0, max = 1e9))]
     pub max_cost_usd: f64,
     /// Longest time of the run, in seconds. Needs `rollout_estimated_wall_seconds`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 1))]
+    #[schemars(range(min = 1, max = MOST_SECONDS))]
     pub max_time_seconds: Option<u64>,
     /// Most prompt tokens of proposer and rollouts together. Needs both estimates.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 1))]
+    #[schemars(range(min = 1, max = MOST_TOKENS))]
     pub max_prompt_tokens: Option<u64>,
     /// Most completion tokens of proposer and rollouts together. Needs both estimates.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 1))]
+    #[schemars(range(min = 1, max = MOST_TOKENS))]
     pub max_completion_tokens: Option<u64>,
     /// Most tokens of proposer and rollouts together. May be written `max_tokens`. Needs estimates of both.
     #[serde(skip_serializing_if = "Option::is_none", alias = "max_tokens")]
-    #[schemars(range(min = 1), extend("x-also-written" = "max_tokens"))]
+    #[schemars(range(min = 1, max = MOST_TOKENS), extend("x-also-written" = "max_tokens"))]
     pub max_total_tokens: Option<u64>,
     /// What one proposer turn costs at most.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1e-9, max = 1e6))]
     pub proposer_estimated_cost_usd: Option<f64>,
     /// Prompt tokens that one proposer turn uses at most.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 1))]
+    #[schemars(range(min = 1, max = MOST_TOKENS))]
     pub proposer_estimated_prompt_tokens: Option<u64>,
     /// Completion tokens that one proposer turn uses at most.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 1))]
+    #[schemars(range(min = 1, max = MOST_TOKENS))]
     pub proposer_estimated_completion_tokens: Option<u64>,
     /// Tokens that one proposer turn uses at most.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 1))]
+    #[schemars(range(min = 1, max = MOST_TOKENS))]
     pub proposer_estimated_total_tokens: Option<u64>,
     /// What one rollout costs at most.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1e-9, max = 1e6))]
     pub rollout_estimated_cost_usd: Option<f64>,
     /// Prompt tokens that one rollout uses at most.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 1))]
+    #[schemars(range(min = 1, max = MOST_TOKENS))]
     pub rollout_estimated_prompt_tokens: Option<u64>,
     /// Completion tokens that one rollout uses at most.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 1))]
+    #[schemars(range(min = 1, max = MOST_TOKENS))]
     pub rollout_estimated_completion_tokens: Option<u64>,
     /// Tokens that one rollout uses at most.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 1))]
+    #[schemars(range(min = 1, max = MOST_TOKENS))]
     pub rollout_estimated_total_tokens: Option<u64>,
     /// How long one rollout takes at most, in seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1e-3, max = 1e7))]
     pub rollout_estimated_wall_seconds: Option<f64>,
 
     /// Stops after this many generations in a row without a better best score.

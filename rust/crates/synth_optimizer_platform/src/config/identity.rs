@@ -5,7 +5,8 @@ use crate::config::gepa::{AdaptiveConcurrency, Workers};
 use crate::model::canonical::digest_of;
 
 /// A digest of the parts of a configuration that can change a decision. Names, places, the cache, the transport and the
-/// number of workers are no part of it: runs that differ in them only must give the same log.
+/// number of workers are no part of it: runs that differ in them only must give the same log. Where time is limited, the
+/// workers are a part: how long the held-out evaluation takes, and so when the search must end, depends on them.
 pub fn search_digest(config: &Config) -> String {
     let mut config = config.clone();
     config.run.run_id = None;
@@ -13,7 +14,9 @@ pub fn search_digest(config: &Config) -> String {
     config.container = ContainerSection::default();
     config.cache = CacheSection::default();
     config.disk_budget = DiskBudgetSection::default();
-    config.gepa.pipeline.workers = Workers::default();
+    if config.gepa.max_time_seconds.is_none() {
+        config.gepa.pipeline.workers = Workers::default();
+    }
     config.gepa.pipeline.adaptive_rollout_concurrency = AdaptiveConcurrency::default();
     let defaults = Config::default().gepa;
     config.gepa.rollout_submission_mode = defaults.rollout_submission_mode;
@@ -22,3 +25,7 @@ pub fn search_digest(config: &Config) -> String {
     config.gepa.rollout_chunk_size = None;
     digest_of(&config)
 }
+
+#[cfg(test)]
+#[path = "identity_tests.rs"]
+mod tests;

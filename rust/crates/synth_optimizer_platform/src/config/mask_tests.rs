@@ -1,3 +1,4 @@
+//! Blanking on small texts, valid and broken.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use super::{Syntax, mask};

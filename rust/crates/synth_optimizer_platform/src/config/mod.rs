@@ -10,6 +10,7 @@ pub mod gepa;
 mod identity;
 mod load;
 mod mask;
+mod objectives;
 mod overrides;
 mod paths;
 pub mod pipeline;

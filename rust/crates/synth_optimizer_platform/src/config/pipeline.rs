@@ -63,7 +63,7 @@ impl Default for Pipeline {
     }
 }
 
-/// How much runs at once in each lane. Never changes what is decided.
+/// How much runs at once in each lane. Never changes what is decided, unless time is limited.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Workers {

@@ -1,3 +1,4 @@
+//! Pools and caps that follow from small configurations.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use super::{Config, Pools, RolloutCaps, effective_caps, pools};

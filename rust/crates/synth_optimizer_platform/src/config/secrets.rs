@@ -30,8 +30,13 @@ pub(super) fn is_credential_name(name: &str) -> bool {
         "refreshtoken",
     ];
     const AT_THE_END: &[&str] = &["token", "credential", "credentials", "cookie"];
+    // Short enough to end ordinary words too, so only a word of its own counts: `x-key`, `openaiKey`, not `monkey`.
+    const LAST_WORD: &[&str] = &["key", "pwd", "pat"];
+    const LAST_HUMP: &[&str] = &["Key", "Pwd", "Pat"];
     ANYWHERE.iter().any(|part| compact.contains(part))
         || AT_THE_END.iter().any(|part| compact.ends_with(part))
+        || LAST_WORD.iter().any(|word| folded.rsplit('_').next() == Some(word))
+        || LAST_HUMP.iter().any(|hump| name.trim().ends_with(hump))
         || compact == "auth"
 }
 
@@ -78,7 +83,16 @@ pub(super) fn looks_like_key(word: &str) -> bool {
         word.get(..prefix.len()).is_some_and(|start| start.eq_ignore_ascii_case(prefix))
             && word.len() >= prefix.len() + SHORTEST_REST
     });
-    prefixed || word.split(['-', '_', '.']).any(is_random)
+    prefixed || is_hex_key(word) || word.split(['-', '_', '.']).any(is_random)
+}
+
+/// Many hex digits and nothing else. The id of a run is not meant: it has a name before its digits.
+fn is_hex_key(word: &str) -> bool {
+    const SHORTEST: usize = 32;
+    word.len() >= SHORTEST
+        && word.chars().all(|c| c.is_ascii_hexdigit())
+        && word.chars().any(|c| c.is_ascii_digit())
+        && word.chars().any(|c| c.is_ascii_alphabetic())
 }
 
 /// The parts of a text that must not be shown.

@@ -1,8 +1,10 @@
+//! Credentials by name and by shape, and the ordinary words next to them.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use serde_json::json;
 
 use super::{is_credential_name, looks_like_key, redact, scrub};
+use crate::config::shape::root;
 
 #[test]
 fn names_of_credentials_are_known() {
@@ -24,6 +26,17 @@ fn names_of_credentials_are_known() {
         "credentials",
         "session_cookie",
         "auth_tokens",
+        "key",
+        "Key",
+        "openai_key",
+        "openaiKey",
+        "x-key",
+        "--key",
+        "ssh.key",
+        "pwd",
+        "db_pwd",
+        "pat",
+        "github-pat",
     ] {
         assert!(is_credential_name(name), "{name}");
     }
@@ -38,7 +51,14 @@ fn names_of_credentials_are_known() {
         "copy_host_auth",
         "author",
         "tokenizer",
-        "key",
+        "openai_key_env",
+        "keys",
+        "objective_keys",
+        "key_count",
+        "monkey",
+        "pattern",
+        "path",
+        "compat",
         "run_id",
         "",
     ] {
@@ -47,10 +67,24 @@ fn names_of_credentials_are_known() {
 }
 
 #[test]
+fn no_field_of_a_configuration_is_a_credential() {
+    for (path, _) in root().leaves() {
+        assert!(!path.split('.').any(is_credential_name), "{path}");
+    }
+}
+
+#[test]
 fn keys_are_known_by_their_shape() {
-    for word in
-        ["sk-abcdefgh12", "ghp_abcdefgh1234", "AKIAABCDEFGH1234", "eyJhbGciOiJIUzI1NiJ9.e30.x", "aB3dE5gH7jK9mN1pQ3sT5"]
-    {
+    for word in [
+        "sk-abcdefgh12",
+        "ghp_abcdefgh1234",
+        "AKIAABCDEFGH1234",
+        "eyJhbGciOiJIUzI1NiJ9.e30.x",
+        "aB3dE5gH7jK9mN1pQ3sT5",
+        "9f8a7c6b5d4e3f2a1b0c9d8e7f6a5b4c",
+        "9F8A7C6B5D4E3F2A1B0C9D8E7F6A5B4C",
+        "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
+    ] {
         assert!(looks_like_key(word), "{word}");
     }
     for word in [
@@ -59,7 +93,10 @@ fn keys_are_known_by_their_shape() {
         "Run-2026-01-02-Banking77-Final-Attempt",
         "sk-learn",
         "metadata.difficulty",
-        "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
+        "9f8a7c6b5d4e3f2a1b0c9d8e7f6a5b4",
+        "12345678901234567890123456789012",
+        "abcdefabcdefabcdefabcdefabcdefab",
+        "550e8400-e29b-41d4-a716-446655440000",
         "gpt-5.4-mini",
     ] {
         assert!(!looks_like_key(word), "{word}");

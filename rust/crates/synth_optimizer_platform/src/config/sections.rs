@@ -6,7 +6,7 @@ use camino::Utf8PathBuf;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::gepa::GepaSection;
+use super::gepa::{GepaSection, MOST_SECONDS, MOST_TOKENS};
 use super::words::words;
 
 /// A whole configuration file.
@@ -64,7 +64,7 @@ pub struct ContainerSection {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cwd: Option<Utf8PathBuf>,
     /// How long the container may take until `/health` answers, in seconds.
-    #[schemars(range(min = 1))]
+    #[schemars(range(min = 1, max = MOST_SECONDS))]
     pub startup_timeout_seconds: u64,
 }
 
@@ -184,7 +184,7 @@ pub struct PolicySection {
     pub inference_url: Option<String>,
     /// Most tokens of one answer of the policy.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 1))]
+    #[schemars(range(min = 1, max = MOST_TOKENS))]
     pub max_tokens: Option<u64>,
     pub disable_reasoning: DisableReasoning,
     pub tool_call_style: ToolCallStyle,
@@ -268,7 +268,7 @@ pub struct ProposerSection {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub api_key_env: Option<String>,
     /// How long one turn may take, in seconds.
-    #[schemars(range(min = 1))]
+    #[schemars(range(min = 1, max = MOST_SECONDS))]
     pub timeout_seconds: u64,
     /// Unset: `gpt-5.4-mini`.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -149,6 +149,12 @@ fn search_and_limits() {
                     "[gepa]\nmax_cost_usd = 1.0\nmax_time_seconds = 60\nmax_total_tokens = 5\nproposer_estimated_prompt_tokens = 1\n",
                 ),
             ),
+            (
+                "estimates that nothing can cost, or nobody could pay",
+                with(
+                    "[gepa]\nproposer_estimated_cost_usd = 0\nrollout_estimated_cost_usd = 1e7\nrollout_estimated_wall_seconds = 1e-4\nrollout_estimated_total_tokens = 1_000_000_000_000_001\nmax_cost_usd = 1e10\nmax_time_seconds = 1_000_000_001\n[proposer]\ntimeout_seconds = 1_000_000_001\n",
+                ),
+            ),
             ("a budget for less than the seed candidate", with("[gepa]\nmax_total_rollouts = 8\n")),
             ("halves that are too small", with("[gepa]\nmax_train_rollouts = 5\nmax_total_rollouts = 2\n")),
             (
@@ -178,6 +184,45 @@ fn search_and_limits() {
             ),
         ]),
     );
+}
+
+#[test]
+fn limits_and_estimates_have_bounds() {
+    const TOKENS: (&str, &str, &str, &str) = ("1", "1000000000000000", "0", "1000000000000001");
+    const SECONDS: (&str, &str, &str, &str) = ("1", "1000000000", "0", "1000000001");
+    const COST: (&str, &str, &str, &str) = ("1e-9", "1e6", "9e-10", "1000001");
+    let fields = [
+        ("gepa.rollout_estimated_cost_usd", COST),
+        ("gepa.proposer_estimated_cost_usd", COST),
+        ("gepa.rollout_estimated_wall_seconds", ("1e-3", "1e7", "9e-4", "10000001")),
+        ("gepa.max_cost_usd", ("0", "1e9", "-1", "1000000001")),
+        ("gepa.max_time_seconds", SECONDS),
+        ("gepa.rollout_async_timeout_seconds", SECONDS),
+        ("proposer.timeout_seconds", SECONDS),
+        ("container.startup_timeout_seconds", SECONDS),
+        ("policy.max_tokens", TOKENS),
+        ("gepa.max_prompt_tokens", TOKENS),
+        ("gepa.max_completion_tokens", TOKENS),
+        ("gepa.max_total_tokens", TOKENS),
+        ("gepa.proposer_estimated_prompt_tokens", TOKENS),
+        ("gepa.proposer_estimated_completion_tokens", TOKENS),
+        ("gepa.proposer_estimated_total_tokens", TOKENS),
+        ("gepa.rollout_estimated_prompt_tokens", TOKENS),
+        ("gepa.rollout_estimated_completion_tokens", TOKENS),
+        ("gepa.rollout_estimated_total_tokens", TOKENS),
+    ];
+    for (field, (least, most, below, above)) in fields {
+        let codes = |value: &str| -> Vec<&str> {
+            let found = read_with(SMALLEST, &[], &[&format!("{field}={value}")]).map_err(|error| error.findings);
+            found.map_or_else(|found| found.into_iter().map(|found| found.code).collect(), |_| Vec::new())
+        };
+        for value in [below, above] {
+            assert_eq!(codes(value), ["out_of_range"], "{field} = {value}");
+        }
+        for value in [least, most] {
+            assert!(!codes(value).contains(&"out_of_range"), "{field} = {value}");
+        }
+    }
 }
 
 #[test]

@@ -8,9 +8,10 @@ use synth_optimizer_platform::config::{load_value, render};
 
 use crate::{SMALLEST, read_with};
 
-/// A secret that only its name gives away, and one that only its shape gives away.
+/// A secret that only its name gives away, and two that only their shape gives away.
 const NAMED: &str = "hunter2";
 const SHAPED: &str = "sk-live-Q7w9ZxK2mB4vN8cT1rY6";
+const HEX: &str = "9f8a7c6b5d4e3f2a1b0c9d8e7f6a5b4c";
 
 fn outputs(text: &str, environment: &[(&str, &str)], sets: &[&str]) -> String {
     match read_with(text, environment, sets) {
@@ -31,7 +32,7 @@ fn outputs(text: &str, environment: &[(&str, &str)], sets: &[&str]) -> String {
 
 fn assert_hidden(text: &str, environment: &[(&str, &str)], sets: &[&str]) {
     let shown = outputs(text, environment, sets);
-    for secret in [NAMED, SHAPED] {
+    for secret in [NAMED, SHAPED, HEX] {
         assert!(!shown.contains(secret), "{text}\n{sets:?}\n{shown}");
     }
 }
@@ -79,6 +80,21 @@ const PLACES: &[&str] = &[
     "[proposer]\nmodel = \"Bearer hunter2\"\ntimeout_seconds = \"Bearer hunter2\"\n",
     "[cache]\nnamespace = \"sk-live-Q7w9ZxK2mB4vN8cT1rY6\"\n",
     "[dataset.filters]\npassword = \"hunter2\"\n",
+    "[proposer]\nkey = \"hunter2\"\n",
+    "[proposer]\nkey = \"9f8a7c6b5d4e3f2a1b0c9d8e7f6a5b4c\"\n",
+    "[proposer]\nopenai_key = \"hunter2\"\n",
+    "[proposer]\nopenaiKey = 'hunter2'\n",
+    "[proposer]\npwd = \"hunter2\"\n",
+    "[proposer]\npat = \"hunter2\"\n",
+    "[proposer]\nopenai_key_env = \"sk-hunter2\"\n",
+    "[proposer]\nmodel = 5 # 9f8a7c6b5d4e3f2a1b0c9d8e7f6a5b4c\n",
+    "[proposer]\ncommand = [\"codex\", \"--key\", \"hunter2\", \"--pat=hunter2\"]\n",
+    "[policy]\nmodel = \"9f8a7c6b5d4e3f2a1b0c9d8e7f6a5b4c\"\n",
+    "[policy]\nbase_url = \"http://host/v1?key=hunter2\"\n",
+    "[policy.config]\nkey = \"hunter2\"\n",
+    "[policy.config]\n\"x-key\" = \"hunter2\"\n",
+    "[policy.config]\nlabel = \"9f8a7c6b5d4e3f2a1b0c9d8e7f6a5b4c\"\n",
+    "[policy.config.key]\nvalue = \"hunter2\"\n",
 ];
 
 #[test]
@@ -105,6 +121,23 @@ fn secrets_in_the_file_do_not_hide_everything_else() {
 }
 
 #[test]
+fn a_policy_with_a_key_is_refused() {
+    for entry in [
+        "key = \"a\"",
+        "openai_key = \"a\"",
+        "\"x-key\" = \"a\"",
+        "pwd = \"a\"",
+        "pat = \"a\"",
+        "label = \"9f8a7c6b5d4e3f2a1b0c9d8e7f6a5b4c\"",
+    ] {
+        let error = read_with(&format!("{SMALLEST}[policy.config]\n{entry}\n"), &[], &[]).unwrap_err();
+        let codes: Vec<_> = error.findings.iter().map(|found| found.code).collect();
+        assert_eq!(codes, ["credential_in_config"], "{entry}");
+    }
+    read_with(&format!("{SMALLEST}[policy.config]\nkeys = 2\nopenai_key_env = \"OPENAI_KEY\"\n"), &[], &[]).unwrap();
+}
+
+#[test]
 fn secrets_from_the_command_line_and_the_environment_stay_there() {
     for set in [
         "policy.config.api_key=hunter2",
@@ -118,6 +151,9 @@ fn secrets_from_the_command_line_and_the_environment_stay_there() {
         "container.url=http://me:hunter2@host",
         "dataset.filters.token=hunter2",
         "policy.api_key_env=sk-hunter2",
+        "policy.config.key=hunter2",
+        "proposer.pwd=hunter2",
+        "run.run_id=9f8a7c6b5d4e3f2a1b0c9d8e7f6a5b4c",
     ] {
         assert_hidden(SMALLEST, &[], &[set]);
     }
@@ -135,11 +171,13 @@ fn secrets_in_mappings_stay_there() {
         ("container", json!({"url": format!("http://me:{NAMED}@host")})),
         ("api_key", json!(NAMED)),
         (SHAPED, json!(1)),
+        ("proposer", json!({"key": NAMED, "model": [HEX]})),
+        ("policy", json!({"config": {"pat": NAMED}})),
     ] {
         let error =
             load_value(json!({section: value}), "config", Utf8Path::new("/"), &Default::default(), &[]).unwrap_err();
         let shown = format!("{error} {error:?} {}", render(&error.findings));
-        assert!(!shown.contains(NAMED) && !shown.contains(SHAPED), "{shown}");
+        assert!([NAMED, SHAPED, HEX].iter().all(|secret| !shown.contains(secret)), "{shown}");
     }
 }
 

@@ -4,7 +4,6 @@ use super::super::pools::{effective_caps, pools};
 use super::Rules;
 
 pub(super) fn check(rules: &mut Rules<'_, '_>) {
-    positive_estimates(rules);
     needed_estimates(rules);
     time(rules);
     rollouts(rules);
@@ -13,32 +12,15 @@ pub(super) fn check(rules: &mut Rules<'_, '_>) {
 /// A turn is only begun if it can end in time.
 fn time(rules: &mut Rules<'_, '_>) {
     let (timeout, limit) = (rules.config.proposer.timeout_seconds, rules.config.gepa.max_time_seconds);
-    if let Some(limit) = limit.filter(|limit| *limit <= timeout) {
+    if let Some(limit) = limit.filter(|limit| *limit <= timeout)
+        && rules.can_read(&["proposer.timeout_seconds"])
+    {
         rules.error(
             "time_too_short",
             "gepa.max_time_seconds",
             format!("`gepa.max_time_seconds` is {limit}; one proposer turn alone may take {timeout} seconds"),
             "Raise the limit, or lower `proposer.timeout_seconds`.",
         );
-    }
-}
-
-fn positive_estimates(rules: &mut Rules<'_, '_>) {
-    let gepa = &rules.config.gepa;
-    let estimates = [
-        ("gepa.proposer_estimated_cost_usd", gepa.proposer_estimated_cost_usd),
-        ("gepa.rollout_estimated_cost_usd", gepa.rollout_estimated_cost_usd),
-        ("gepa.rollout_estimated_wall_seconds", gepa.rollout_estimated_wall_seconds),
-    ];
-    for (field, estimate) in estimates {
-        if let Some(estimate) = estimate.filter(|estimate| *estimate <= 0.0) {
-            rules.error(
-                "out_of_range",
-                field,
-                format!("`{field}` is {estimate}; an estimate must be above 0"),
-                "Give what one costs at most, or leave it out.",
-            );
-        }
     }
 }
 

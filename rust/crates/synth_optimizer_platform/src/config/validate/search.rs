@@ -1,11 +1,10 @@
 //! Rules of the search in `[gepa]`: objectives, sampling, stop rules and the pipeline.
 
-use super::super::gepa::{BatchSampler, CandidateSelector, PipelineMode, Sampler, Selector, StopMetric};
+use super::super::gepa::{
+    BatchSampler, CandidateSelector, PipelineMode, Sampler, Selector, StopMetric, objective_names,
+};
 use super::super::tree::join;
 use super::{Rules, is_blank, repeated};
-
-/// The objective of a run that declares none: the reward of the rollout.
-const REWARD: &str = "outcome_reward";
 
 pub(super) fn check(rules: &mut Rules<'_, '_>) {
     objectives(rules);
@@ -44,12 +43,7 @@ fn objectives(rules: &mut Rules<'_, '_>) {
     if !rules.can_read(&["gepa.objective_keys", "gepa.selection_objective"]) {
         return;
     }
-    let mut declared: Vec<&str> =
-        gepa.selection_objective.iter().chain(&gepa.objective_keys).map(String::as_str).collect();
-    declared.dedup();
-    if declared.is_empty() {
-        declared.push(REWARD);
-    }
+    let declared = objective_names(gepa);
     let protected = &gepa.objective_acceptance.protected_objectives;
     let places = gepa.objective_directions.keys().map(|name| (join("gepa.objective_directions", name), name)).chain(
         protected
@@ -58,7 +52,7 @@ fn objectives(rules: &mut Rules<'_, '_>) {
             .map(|(index, name)| (format!("gepa.objective_acceptance.protected_objectives[{index}]"), name)),
     );
     for (field, name) in places {
-        if !is_blank(name) && !declared.contains(&name.as_str()) {
+        if !is_blank(name) && !declared.contains(name) {
             rules.error(
                 "unknown_objective",
                 &field,

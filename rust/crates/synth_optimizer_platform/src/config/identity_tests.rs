@@ -1,0 +1,90 @@
+//! Every field is changed once: the digest follows exactly those that can change a decision.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use serde_json::{Value, json};
+
+use super::{Config, search_digest};
+use crate::config::shape::{Shape, root};
+
+/// Fields, and sections of fields, that change no decision.
+const NO_PART: &[&str] = &[
+    "run.run_id",
+    "run.output_dir",
+    "container",
+    "cache",
+    "disk_budget",
+    "gepa.pipeline.workers",
+    "gepa.pipeline.adaptive_rollout_concurrency",
+    "gepa.rollout_submission_mode",
+    "gepa.rollout_poll_interval_ms",
+    "gepa.rollout_async_timeout_seconds",
+    "gepa.rollout_chunk_size",
+];
+
+/// Another value of the field, unless it can have only one.
+fn other(shape: &Shape, value: &Value) -> Option<Value> {
+    Some(match shape {
+        Shape::Flag => json!(!value.as_bool().unwrap()),
+        Shape::Integer { .. } => json!(value.as_i64().unwrap_or(1) + 1),
+        Shape::Number { .. } => json!(value.as_f64().unwrap_or(0.0) / 2.0 + 0.25),
+        Shape::Word { words, .. } => json!(words.iter().find(|word| value.as_str() != Some(word))?),
+        Shape::Text | Shape::Anything => json!("another"),
+        Shape::List(inner) => json!([other(inner, &Value::Null)?]),
+        Shape::Map(inner) => json!({"name": other(inner, &Value::Null)?}),
+        Shape::Table(_) => return None,
+    })
+}
+
+fn read(config: &Value) -> Config {
+    serde_json::from_value(config.clone()).unwrap()
+}
+
+/// Each field that has another value, with the configuration that has it.
+fn changes(config: &Config) -> Vec<(String, Config)> {
+    let whole = serde_json::to_value(config).unwrap();
+    let changed = root().leaves().into_iter().filter_map(|(path, field)| {
+        let mut whole = whole.clone();
+        let place = path.split('.').fold(&mut whole, |value, name| &mut value[name]);
+        *place = other(&field.shape, place)?;
+        Some((path, read(&whole)))
+    });
+    changed.collect()
+}
+
+fn is_below(path: &str, section: &str) -> bool {
+    path.strip_prefix(section).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+}
+
+#[test]
+fn the_digest_follows_what_can_change_a_decision() {
+    let config = Config::default();
+    let digest = search_digest(&config);
+    let changes = changes(&config);
+    for (path, changed) in &changes {
+        assert_ne!(*changed, config, "{path}");
+        let is_part = !NO_PART.iter().any(|section| is_below(path, section));
+        assert_eq!(search_digest(changed) != digest, is_part, "{path}");
+    }
+    let names = NO_PART.iter().chain(&["run.seed", "gepa.minibatch_size", "policy.model", "proposer.model"]);
+    for name in names {
+        assert!(changes.iter().any(|(path, _)| is_below(path, name)), "{name} was not changed");
+    }
+}
+
+#[test]
+fn workers_count_once_time_is_limited() {
+    let mut config = Config::default();
+    config.gepa.max_time_seconds = Some(3600);
+    let digest = search_digest(&config);
+    let (mut workers, mut adaptive) = (0, 0);
+    for (path, changed) in changes(&config) {
+        if is_below(&path, "gepa.pipeline.workers") {
+            assert_ne!(search_digest(&changed), digest, "{path}");
+            workers += 1;
+        } else if is_below(&path, "gepa.pipeline.adaptive_rollout_concurrency") {
+            assert_eq!(search_digest(&changed), digest, "{path}");
+            adaptive += 1;
+        }
+    }
+    assert_eq!((workers, adaptive), (3, 8));
+}
