@@ -1,6 +1,6 @@
 //! Generations: choose parents and rows, measure the parent, ask the proposer, and close when all is decided.
 
-use synth_optimizer_platform::config::gepa::{ComponentSelector, Direction};
+use synth_optimizer_platform::config::gepa::{ComponentSelector, Direction, OUTCOME_REWARD};
 use synth_optimizer_platform::model::budget::{Amount, Dimension};
 use synth_optimizer_platform::model::event::Event;
 use synth_optimizer_platform::model::event_fields::{
@@ -15,7 +15,6 @@ use crate::merge::MergePlan;
 use crate::minibatch::Draw;
 use crate::random::stream;
 use crate::select;
-use crate::settings::REWARD;
 use crate::state::{Candidate, Generation, Phase, State, Step};
 
 impl GepaEngine {
@@ -315,7 +314,7 @@ impl GepaEngine {
         let [only] = self.settings.objectives.as_slice() else {
             return gepa.perfect_score.map(|score| self.settings.oriented(0, score));
         };
-        let reward = only.name == REWARD && only.direction == Direction::Maximize;
+        let reward = only.name == OUTCOME_REWARD && only.direction == Direction::Maximize;
         let assumed = (reward && state.largest_reward <= 1.0).then_some(1.0);
         gepa.perfect_score.or(assumed).map(|score| self.settings.oriented(0, score))
     }

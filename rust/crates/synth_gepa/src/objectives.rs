@@ -1,11 +1,10 @@
 //! What a score is worth: objectives of an answer, and the cells of the frontier that they fill.
 
-use synth_optimizer_platform::config::gepa::FrontierType;
+use synth_optimizer_platform::config::gepa::{FrontierType, OUTCOME_REWARD};
 use synth_optimizer_platform::model::event_fields::RolloutFinished;
 use synth_optimizer_platform::model::ids::TrainRow;
 
 use crate::engine::GepaEngine;
-use crate::settings::REWARD;
 use crate::state::State;
 
 impl GepaEngine {
@@ -45,5 +44,5 @@ impl GepaEngine {
 
 /// The value of an objective in a rollout's answer.
 pub(crate) fn objective_value(fields: &RolloutFinished, name: &str) -> Option<f64> {
-    fields.objectives.get(name).copied().or_else(|| (name == REWARD).then_some(fields.reward))
+    fields.objectives.get(name).copied().or_else(|| (name == OUTCOME_REWARD).then_some(fields.reward))
 }

@@ -1,14 +1,11 @@
 //! The configuration as the engine reads it: objectives, caps, amounts and the logical window.
 
-use synth_optimizer_platform::config::gepa::{Direction, GepaSection, PipelineMode};
+use synth_optimizer_platform::config::gepa::{Direction, GepaSection, PipelineMode, objective_names};
 use synth_optimizer_platform::config::{Config, effective_caps};
 use synth_optimizer_platform::model::budget::{Amount, Budget, Caps, Dimension, Ledger};
 use synth_optimizer_platform::model::event_fields::Objective;
 use synth_optimizer_platform::model::program::Inputs;
 use synth_optimizer_platform::model::usage::NanoUsd;
-
-/// The objective that stands for the reward of a rollout.
-pub(crate) const REWARD: &str = "outcome_reward";
 
 /// What the engine needs to know of the configuration.
 #[derive(Debug, Clone, PartialEq)]
@@ -106,18 +103,8 @@ impl Settings {
 }
 
 fn objectives(gepa: &GepaSection) -> Vec<Objective> {
-    let mut names = gepa.objective_keys.clone();
-    let first =
-        gepa.selection_objective.clone().or_else(|| names.first().cloned()).unwrap_or_else(|| REWARD.to_owned());
-    names.retain(|name| *name != first);
-    names.insert(0, first);
-    names
-        .into_iter()
-        .map(|name| {
-            let direction = gepa.objective_directions.get(&name).copied().unwrap_or(Direction::Maximize);
-            Objective { name, direction }
-        })
-        .collect()
+    let direction = |name: &str| gepa.objective_directions.get(name).copied().unwrap_or(Direction::Maximize);
+    objective_names(gepa).into_iter().map(|name| Objective { direction: direction(&name), name }).collect()
 }
 
 fn estimate(

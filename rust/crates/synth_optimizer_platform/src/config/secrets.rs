@@ -10,7 +10,8 @@ pub(super) const HIDDEN: &str = "[hidden]";
 /// Whether a value under this name is taken for a credential. Names of variables (`…_env`) and token counts are not.
 pub(super) fn is_credential_name(name: &str) -> bool {
     let folded: String = name.trim().trim_start_matches('-').to_lowercase().replace(['-', '.', ' '], "_");
-    if folded.ends_with("_env") || folded.ends_with("_env_var") {
+    // A cache key is no key to anything.
+    if folded.ends_with("_env") || folded.ends_with("_env_var") || folded.ends_with("cache_key") {
         return false;
     }
     let compact: String = folded.chars().filter(char::is_ascii_alphanumeric).collect();
