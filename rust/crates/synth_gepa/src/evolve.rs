@@ -93,6 +93,7 @@ impl GepaEngine {
                 if let Some(candidate) = candidate_mut(state, &fields.candidate_id) {
                     move_on(candidate, fields.reason);
                 }
+                forget(state, &fields.candidate_id);
             }
             Event::GenerationStarted(fields) => self.generation_started(state, fields),
             Event::MinibatchSkipped(fields) => state.draws = state.draws.max(fields.draw + 1),
@@ -289,7 +290,9 @@ impl GepaEngine {
             .rejected
             .push_back(CarriedFailure { candidate_id: fields.candidate_id.clone(), reason: fields.reason.clone() });
         while state.rejected.len() > self.settings.gepa.carry_failures as usize {
-            state.rejected.pop_front();
+            if let Some(gone) = state.rejected.pop_front() {
+                forget(state, &gone.candidate_id);
+            }
         }
     }
 
@@ -306,6 +309,27 @@ impl GepaEngine {
 fn candidate_mut<'s>(state: &'s mut State, id: &CandidateId) -> Option<&'s mut Candidate> {
     let index = state.index_of(id)?;
     state.candidates.get_mut(index as usize)
+}
+
+/// Drops the texts and scores of a candidate that nothing will be built on or compared with any more: most candidates
+/// are rejected, and the log keeps what they were.
+fn forget(state: &mut State, id: &CandidateId) {
+    let shown = state.rejected.iter().any(|failure| failure.candidate_id == *id);
+    let Some(candidate) = candidate_mut(state, id).filter(|_| !shown) else { return };
+    match candidate.status {
+        CandidateStatus::RejectedMinibatch
+        | CandidateStatus::DeferredBudget
+        | CandidateStatus::DeferredFailures
+        | CandidateStatus::DeferredStop => {
+            candidate.payload = Default::default();
+            candidate.train = Scores::default();
+        }
+        CandidateStatus::Registered
+        | CandidateStatus::MinibatchEvaluated
+        | CandidateStatus::FullTrainEvaluated
+        | CandidateStatus::Accepted
+        | CandidateStatus::RejectedFullTrain => {}
+    }
 }
 
 fn move_on(candidate: &mut Candidate, trigger: CandidateTrigger) {

@@ -13,8 +13,9 @@ struct Cell {
     /// Larger is better; directions are already applied.
     best: f64,
     winners: Vec<u32>,
-    /// The winner that stands highest.
+    /// The winner that stands highest, and its score: it is looked at for every selection.
     top: u32,
+    top_score: f64,
 }
 
 /// A candidate on the frontier.
@@ -53,7 +54,8 @@ impl Frontier {
     pub fn insert(&mut self, score: f64, values: &[Option<f64>]) {
         let place = self.entries.len() as u32;
         self.entries.push(Entry { score, held: vec![0; self.cells.len().div_ceil(64)], won: 0 });
-        let rank = self.ranked.partition_point(|other| self.stands_below(*other, place));
+        let merit = |place: u32| (Merit(self.entries[place as usize].score), place);
+        let rank = self.ranked.partition_point(|other| merit(*other) < merit(place));
         self.ranked.insert(rank, place);
         for (index, value) in values.iter().enumerate() {
             if let Some(value) = value {
@@ -69,15 +71,18 @@ impl Frontier {
         if !ties && !beats {
             return;
         }
+        let score = self.entries[place as usize].score;
         let (word, bit) = (index / 64, 1u64 << (index % 64));
         if ties {
-            let below = cell.as_ref().is_some_and(|cell| self.stands_below(cell.top, place));
+            let below = cell.as_ref().is_some_and(|cell| (Merit(cell.top_score), cell.top) < (Merit(score), place));
             if let Some(cell) = &mut self.cells[index] {
                 cell.winners.push(place);
-                cell.top = if below { place } else { cell.top };
+                if below {
+                    (cell.top, cell.top_score) = (place, score);
+                }
             }
         } else {
-            let new = Cell { best: value, winners: vec![place], top: place };
+            let new = Cell { best: value, winners: vec![place], top: place, top_score: score };
             for loser in self.cells[index].replace(new).map_or_else(Vec::new, |old| old.winners) {
                 let entry = &mut self.entries[loser as usize];
                 entry.held[word] &= !bit;
@@ -143,18 +148,15 @@ impl Frontier {
     /// Only the highest winner of a cell can remain on account of that cell: any other is still followed by it when it
     /// is looked at. So it is enough to look at the highest winners, and at the cells of which they are that.
     pub fn undominated(&self) -> Vec<u32> {
-        let mut tops: Vec<(u32, usize)> = self
-            .cells
-            .iter()
-            .enumerate()
-            .filter_map(|(index, cell)| cell.as_ref().map(|cell| (cell.top, index)))
-            .collect();
-        tops.sort_unstable_by(|(a, left), (b, right)| self.merit(*a).cmp(&self.merit(*b)).then(left.cmp(right)));
+        let top =
+            |(index, cell): (usize, &Option<Cell>)| cell.as_ref().map(|cell| (Merit(cell.top_score), cell.top, index));
+        let mut tops: Vec<(Merit, u32, usize)> = self.cells.iter().enumerate().filter_map(top).collect();
+        tops.sort_unstable();
         let mut covered = vec![0u64; self.cells.len().div_ceil(64)];
         let mut kept: Vec<u32> = Vec::new();
-        for group in tops.chunk_by(|(a, _), (b, _)| a == b) {
-            let Some((place, _)) = group.first() else { continue };
-            if group.iter().any(|(_, index)| covered[index / 64] >> (index % 64) & 1 == 0) {
+        for group in tops.chunk_by(|(_, one, _), (_, other, _)| one == other) {
+            let Some((_, place, _)) = group.first() else { continue };
+            if group.iter().any(|(_, _, index)| covered[index / 64] >> (index % 64) & 1 == 0) {
                 let held = &self.entries[*place as usize].held;
                 covered.iter_mut().zip(held).for_each(|(mine, own)| *mine |= own);
                 kept.push(*place);
@@ -167,14 +169,6 @@ impl Frontier {
     pub fn winners(&self) -> impl Iterator<Item = (usize, f64, &[u32])> + '_ {
         let held = |(index, cell)| Option::<&Cell>::map(cell, |cell| (index, cell.best, cell.winners.as_slice()));
         self.cells.iter().map(Option::as_ref).enumerate().filter_map(held)
-    }
-
-    fn stands_below(&self, one: u32, other: u32) -> bool {
-        self.merit(one) < self.merit(other)
-    }
-
-    fn merit(&self, place: u32) -> (Merit, u32) {
-        (Merit(self.entries[place as usize].score), place)
     }
 }
 

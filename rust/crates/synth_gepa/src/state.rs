@@ -90,6 +90,7 @@ pub struct Stop {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Candidate {
     pub id: CandidateId,
+    /// Its texts, as long as they may be shown or built on.
     pub payload: Payload,
     pub operation: Operation,
     pub parents: Vec<u32>,

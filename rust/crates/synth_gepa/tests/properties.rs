@@ -82,6 +82,7 @@ prop_compose! {
         patience in pick(&[None, None, Some(2)]),
         tokens in pick(&[None, None, Some(9_000u64)]),
         attempts in 1u32..4,
+        carried in 0u32..4,
         repairs in 0u32..3,
     ) -> World {
         let gepa = &mut world.config.gepa;
@@ -91,6 +92,7 @@ prop_compose! {
         gepa.score_threshold_value = threshold;
         gepa.no_improvement_generations = patience;
         gepa.rollout_max_attempts = attempts;
+        gepa.carry_failures = carried;
         if tokens.is_some() {
             gepa.max_total_tokens = tokens;
             gepa.rollout_estimated_total_tokens = Some(90);
