@@ -74,6 +74,7 @@ const CANDIDATE: &[&str] = &[
     "full_train_evaluated full_train_lost rejected_full_train",
     "full_train_evaluated budget_refused deferred_budget",
     "full_train_evaluated too_many_failures deferred_failures",
+    "full_train_evaluated run_stopped deferred_stop",
 ];
 
 /// Holds a lifecycle against its rows as they are written here, over every state and every trigger.
