@@ -218,6 +218,7 @@ impl Stop {
             StopKind::NoImprovement
             | StopKind::PerfectScore
             | StopKind::NothingMeasurable
+            | StopKind::ProposerExhausted
             | StopKind::MaxCost
             | StopKind::MaxTokens
             | StopKind::MaxRollouts
@@ -226,8 +227,7 @@ impl Stop {
             | StopKind::MaxTime
             | StopKind::External
             | StopKind::CircuitBreaker
-            | StopKind::SeedFailed
-            | StopKind::ProposerExhausted => false,
+            | StopKind::SeedFailed => false,
         }
     }
 }
