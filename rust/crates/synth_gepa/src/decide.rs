@@ -1,6 +1,7 @@
 //! What happens next: one small step per call, so that every event is derived from a state that is in the log.
 
 use synth_optimizer_platform::model::answer::Observation;
+use synth_optimizer_platform::model::budget::Dimension;
 use synth_optimizer_platform::model::error::OptimizerError;
 use synth_optimizer_platform::model::event::Event;
 use synth_optimizer_platform::model::event_fields::{
@@ -137,8 +138,9 @@ impl GepaEngine {
     fn clock(&self, state: &State, elapsed_millis: u64) -> Vec<Event> {
         let Some(deadline) = self.settings.search_deadline_millis else { return Vec::new() };
         let before = state.budget.elapsed_millis();
-        let due =
-            elapsed_millis >= before + CLOCK_RESOLUTION_MILLIS || (before < deadline && elapsed_millis >= deadline);
+        let crosses = |moment: u64| before < moment && elapsed_millis >= moment;
+        let cap = self.settings.caps.get(Dimension::WallMillis).unwrap_or(deadline);
+        let due = elapsed_millis >= before + CLOCK_RESOLUTION_MILLIS || crosses(deadline) || crosses(cap);
         if due { vec![Event::ClockObserved(ClockObserved { elapsed_millis })] } else { Vec::new() }
     }
 

@@ -98,6 +98,7 @@ impl GepaEngine {
         let retried = failure.retryable
             && asked.attempt < self.settings.gepa.rollout_max_attempts
             && state.may_request()
+            && !self.time_is_up(state)
             && fits_after(state, asked.request, failure, &unit);
         let failed = Event::RolloutFailed(RolloutFailed {
             request: asked.request,

@@ -76,13 +76,19 @@ impl GepaEngine {
         if candidate.failed_share(&self.inputs.pareto_pool) > tolerance {
             return defer(candidate, stage, CandidateTrigger::TooManyFailures);
         }
-        let Some(score) = self.train_score(candidate) else {
-            return defer(candidate, stage, CandidateTrigger::TooManyFailures);
+        let covered = self.coverage(candidate) >= self.settings.gepa.min_full_coverage;
+        let Some(score) = self.train_score(candidate).filter(|_| covered) else {
+            let unanswered = !missing_rows(candidate, self.inputs.pareto_pool.iter()).is_empty();
+            return defer(
+                candidate,
+                stage,
+                match (unanswered, state.is_searching()) {
+                    (true, true) => CandidateTrigger::BudgetRefused,
+                    (true, false) => CandidateTrigger::RunStopped,
+                    (false, _) => CandidateTrigger::TooManyFailures,
+                },
+            );
         };
-        if self.coverage(candidate) < self.settings.gepa.min_full_coverage {
-            let cut = if state.is_searching() { CandidateTrigger::BudgetRefused } else { CandidateTrigger::RunStopped };
-            return defer(candidate, stage, cut);
-        }
         let (verdict, comparison) = match state.best.map(|best| state.candidate(best)) {
             None => (Verdict { accepted: true, reason: "seed" }, None),
             Some(best) => match compare(&self.settings, candidate, best, &self.inputs.pareto_pool) {
@@ -97,15 +103,16 @@ impl GepaEngine {
         let effect = state.frontier.effect(&self.cell_values(state, index));
         let update = FrontierUpdated {
             candidate_id: candidate.id.clone(),
-            merit: self.merit(state, candidate).unwrap_or(self.settings.oriented(0, score.mean)),
+            merit: self.mean(state, candidate, 0).unwrap_or(self.settings.oriented(0, score.mean)),
             cells_won: effect.cells_won,
             joined: effect.cells_won > 0,
             left: effect.left.iter().map(|place| state.candidate(state.pool[*place as usize]).id.clone()).collect(),
             size: effect.size,
         };
+        // The candidate joins the pool while the best one is still the one that it was compared with.
         vec![
-            if verdict.accepted { Event::CandidateAccepted(decision) } else { Event::CandidateRejected(decision) },
             Event::FrontierUpdated(update),
+            if verdict.accepted { Event::CandidateAccepted(decision) } else { Event::CandidateRejected(decision) },
         ]
     }
 
@@ -200,15 +207,6 @@ impl GepaEngine {
 
     pub(crate) fn train_score(&self, candidate: &Candidate) -> Option<Score> {
         score_on(candidate, &self.inputs.pareto_pool)
-    }
-
-    /// The mean over all train rows, such that larger is better. A row without a score counts as the best candidate's:
-    /// to leave out hard rows must not make a candidate look better.
-    fn merit(&self, state: &State, candidate: &Candidate) -> Option<f64> {
-        let best = state.candidate(state.best?);
-        let score = |row: &TrainRow| candidate.score(*row).or_else(|| best.score(*row));
-        let score = Score::of(self.inputs.pareto_pool.iter().filter_map(score))?;
-        Some(self.settings.oriented(0, score.mean))
     }
 
     fn coverage(&self, candidate: &Candidate) -> f64 {

@@ -1,7 +1,7 @@
 //! Generations: choose parents and rows, measure the parent, ask the proposer, and close when all is decided.
 
 use synth_optimizer_platform::config::gepa::{ComponentSelector, Direction, OUTCOME_REWARD};
-use synth_optimizer_platform::model::budget::{Amount, Dimension};
+use synth_optimizer_platform::model::budget::{Amount, Dimension, Refused};
 use synth_optimizer_platform::model::event::Event;
 use synth_optimizer_platform::model::event_fields::{
     CandidateRegistered, GenerationCompleted, GenerationStarted, MinibatchSkipped, Operation, ProposerStarted, Stage,
@@ -15,7 +15,7 @@ use crate::merge::MergePlan;
 use crate::minibatch::Draw;
 use crate::random::stream;
 use crate::select;
-use crate::state::{Candidate, Generation, Phase, State, Step};
+use crate::state::{Candidate, Generation, Phase, State, Step, share};
 
 impl GepaEngine {
     /// The next step of the oldest generation that has one.
@@ -103,9 +103,8 @@ impl GepaEngine {
         if generation.operation == Operation::Mutate
             && let Some(parent) = generation.parents.first().map(|parent| state.candidate(*parent))
         {
-            let scored = generation.gate.iter().filter(|row| parent.score(**row).is_some()).count();
-            let lost = 1.0 - scored as f64 / generation.gate.len().max(1) as f64;
-            if lost > self.settings.gepa.rollout_failure_rate_tolerance {
+            let lost = generation.gate.iter().filter(|row| parent.score(**row).is_none()).count();
+            if share(lost, generation.gate.len()) > self.settings.gepa.rollout_failure_rate_tolerance {
                 return self.give_up(state, number, generation, Vec::new());
             }
             if self.is_perfect(state, parent, &generation.gate) {
@@ -113,7 +112,7 @@ impl GepaEngine {
                 return self.give_up(state, number, generation, vec![skipped]);
             }
         }
-        match state.budget.fits(&self.settings.proposal) {
+        match self.fits_search(state, &self.settings.proposal) {
             Ok(()) => vec![self.ask(state, number, generation)],
             Err(refused) => self.give_up(state, number, generation, vec![self.refusal(&refused, "a proposal")]),
         }
@@ -136,7 +135,17 @@ impl GepaEngine {
         !generation.problems.is_empty()
             && generation.repairs < self.settings.max_repairs
             && state.may_request()
-            && state.budget.fits(&self.settings.proposal).is_ok()
+            && self.fits_search(state, &self.settings.proposal).is_ok()
+    }
+
+    /// Whether an amount fits the budget, and its time what the search has left of it. A turn that takes longer than
+    /// the whole search may have the time of the held-out evaluation.
+    fn fits_search(&self, state: &State, amount: &Amount) -> Result<(), Refused> {
+        state.budget.fits(amount)?;
+        let (dimension, wanted) = (Dimension::WallMillis, amount.get(Dimension::WallMillis));
+        let deadline = self.settings.search_deadline_millis.filter(|deadline| wanted <= *deadline);
+        let available = deadline.map_or(u64::MAX, |deadline| deadline.saturating_sub(state.budget.elapsed_millis()));
+        if wanted <= available { Ok(()) } else { Err(Refused { dimension, wanted, available }) }
     }
 
     fn ask(&self, state: &State, number: u32, generation: &Generation) -> Event {
@@ -193,7 +202,7 @@ impl GepaEngine {
         if let Some(plan) = self.plan_merge(state) {
             let proposal = if plan.conflicts.is_empty() { Amount::ZERO } else { self.settings.proposal };
             let cost = self.settings.train_rollout.times(plan.gate.len() as u64).plus(&proposal);
-            if state.budget.fits(&cost).is_ok() {
+            if self.fits_search(state, &cost).is_ok() {
                 return vec![self.start_merge(state, plan)];
             }
         }
@@ -253,7 +262,7 @@ impl GepaEngine {
         let candidate = state.candidate(parent);
         let rollouts = gate.len() + missing_rows(candidate, gate.iter().chain(&evidence)).len();
         let cost = self.settings.train_rollout.times(rollouts as u64).plus(&self.settings.proposal);
-        if let Err(refused) = state.budget.fits(&cost) {
+        if let Err(refused) = self.fits_search(state, &cost) {
             return self.stop_at_limit(state, refused.dimension, &[self.refusal(&refused, "a generation")]);
         }
         events.push(Event::GenerationStarted(GenerationStarted {

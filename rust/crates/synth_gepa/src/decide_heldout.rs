@@ -12,10 +12,10 @@ use synth_optimizer_platform::model::score::{Gain, Score};
 
 use crate::decide::path;
 use crate::engine::GepaEngine;
-use crate::state::{Phase, State};
+use crate::state::{Phase, State, share};
 
 impl GepaEngine {
-    /// Chooses who is measured when the search is over, then asks for one candidate after the other.
+    /// Chooses who is measured when the search is over, then asks for their rollouts.
     pub(crate) fn measure_heldout(&self, state: &State) -> Vec<Event> {
         let over = state.stop.as_ref().is_some_and(|stop| stop.failure.is_none())
             && state.generations.is_empty()
@@ -60,7 +60,7 @@ impl GepaEngine {
         let each = self.settings.heldout_rollout.get(Dimension::WallMillis);
         let left = state.budget.available(Dimension::WallMillis).filter(|_| each > 0);
         let workers = u64::from(self.settings.gepa.pipeline.workers.rollout.max(1));
-        left.map_or(u64::MAX, |left| (left / each).saturating_mul(workers))
+        left.map_or(u64::MAX, |left| left.div_ceil(each).saturating_mul(workers))
     }
 
     /// Best first, then the seed, then, where held-out scores decide, everyone else by train score.
@@ -152,10 +152,13 @@ impl GepaEngine {
     /// The best on the held-out rows that all candidates with enough of them share.
     fn heldout_best(&self, state: &State) -> Option<u32> {
         let pool = &self.inputs.heldout_pool;
-        let least = (1.0 - self.settings.gepa.rollout_failure_rate_tolerance) * pool.len() as f64;
+        let tolerance = self.settings.gepa.rollout_failure_rate_tolerance;
+        let enough = |index: &u32| {
+            let scored = state.candidate(*index).heldout.len();
+            scored > 0 && share(pool.len() - scored, pool.len()) <= tolerance
+        };
         let measured = state.heldout_queue.iter().copied();
-        let eligible: Vec<u32> =
-            measured.filter(|index| state.candidate(*index).heldout.len() as f64 >= least).collect();
+        let eligible: Vec<u32> = measured.filter(enough).collect();
         let shared = |row: &&HeldoutRow| eligible.iter().all(|index| state.candidate(*index).heldout.contains_key(row));
         let rows: Vec<&HeldoutRow> = pool.iter().filter(shared).collect();
         let total = |index: u32| {

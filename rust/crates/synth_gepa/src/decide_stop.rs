@@ -28,13 +28,19 @@ impl GepaEngine {
         Some(stop(StopKind::NoImprovement, Some(most.into()), Some(without.into()), None))
     }
 
-    /// A search in which the proposer never brought anything valid has not searched.
+    /// A search in which every turn of the proposer was invalid has not searched.
     pub(crate) fn proposer_never_answered(&self, state: &State) -> Option<Event> {
         let at_rest = state.stop.as_ref().is_some_and(Stop::lets_work_end);
-        let never = at_rest && state.candidates.len() == 1 && state.invalid_turns > 0;
-        let (limit, value) = (self.settings.max_consecutive_invalid, state.invalid_turns);
-        let failure = || Some(proposer_failure(state));
-        never.then(|| stop(StopKind::ProposerExhausted, Some(limit.into()), Some(value.into()), failure()))
+        // Turns that only repeated the seed were valid.
+        let all_invalid = state.invalid_turns > 0 && state.invalid_turns == state.fruitless_turns;
+        let never = at_rest && state.candidates.len() == 1 && all_invalid;
+        let turns = Some(state.invalid_turns.into());
+        never.then(|| stop(StopKind::ProposerExhausted, None, turns, Some(proposer_failure(state))))
+    }
+
+    /// Whether the time limit is reached.
+    pub(crate) fn time_is_up(&self, state: &State) -> bool {
+        state.budget.available(Dimension::WallMillis) == Some(0)
     }
 
     /// Rules that end the search at once: the score is reached, or time is up.
@@ -43,18 +49,22 @@ impl GepaEngine {
             return Vec::new();
         }
         let elapsed = state.budget.elapsed_millis();
-        if let Some(deadline) = self.settings.search_deadline_millis.filter(|deadline| elapsed >= *deadline) {
-            let (limit, value) = (deadline as f64 / 1000.0, elapsed as f64 / 1000.0);
+        if self.settings.search_deadline_millis.is_some_and(|deadline| elapsed >= deadline) {
+            let time = Dimension::WallMillis;
+            let limit = self.settings.caps.get(time).map(|cap| in_units(time, cap));
+            let value = in_units(time, elapsed);
             // Without a seed score there is nothing to return.
             let failure = (state.phase == Phase::Seed).then(|| Failure {
                 code: ErrorCode::BudgetExceeded,
                 message: "time was up before the seed was evaluated".into(),
             });
-            return vec![stop(StopKind::MaxTime, Some(limit), Some(value), failure)];
+            return vec![stop(StopKind::MaxTime, limit, Some(value), failure)];
         }
         let Some(threshold) = self.settings.gepa.score_threshold_value else { return Vec::new() };
         let Some(best) = state.best.and_then(|best| state.candidate(best).pooled) else { return Vec::new() };
-        if best.merit < self.settings.oriented(0, threshold) {
+        // Both the measured mean and the one in which missing rows are made up for must reach it.
+        let reached = best.merit.min(self.settings.oriented(0, best.score.mean));
+        if reached < self.settings.oriented(0, threshold) {
             return Vec::new();
         }
         vec![stop(StopKind::ScoreThreshold, Some(threshold), Some(best.score.mean), None)]
@@ -197,7 +207,8 @@ fn stop(kind: StopKind, limit: Option<f64>, value: Option<f64>, failure: Option<
 }
 
 fn proposer_failure(state: &State) -> Failure {
-    let message = format!("{} turns in a row brought no valid proposal", state.invalid_turns);
+    let turns = if state.invalid_turns == 1 { "turn" } else { "turns" };
+    let message = format!("{} {turns} in a row brought no valid proposal", state.invalid_turns);
     Failure { code: ErrorCode::Proposer, message }
 }
 

@@ -7,7 +7,7 @@ use serde_json::Value;
 use synth_optimizer_platform::config::sections::Config;
 use synth_optimizer_platform::model::answer::Observation;
 use synth_optimizer_platform::model::budget::{Amount, Dimension};
-use synth_optimizer_platform::model::command::{CarriedAttempt, Command, EvidenceRow, ProposeCommand, RolloutCommand};
+use synth_optimizer_platform::model::command::{Command, EvidenceRow, ProposeCommand, RolloutCommand};
 use synth_optimizer_platform::model::engine::Engine;
 use synth_optimizer_platform::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_platform::model::event::Event;
@@ -157,13 +157,7 @@ impl Engine for GepaEngine {
                             score: parent.score(*row),
                         })
                         .collect(),
-                    carried_failures: carried
-                        .iter()
-                        .filter_map(|failure| {
-                            let (candidate_id, payload) = named(&state.index_of(&failure.candidate_id)?);
-                            Some(CarriedAttempt { candidate_id, payload, reason: failure.reason.clone() })
-                        })
-                        .collect(),
+                    carried_failures: carried.clone(),
                     problems: problems.clone(),
                 }))
             }
@@ -173,7 +167,7 @@ impl Engine for GepaEngine {
     fn next_wakeup(&self, state: &State) -> Option<u64> {
         match state.phase {
             Phase::Seed | Phase::Search => self.settings.search_deadline_millis.filter(|_| state.is_searching()),
-            Phase::Heldout => self.settings.caps.get(Dimension::WallMillis),
+            Phase::Heldout => self.settings.caps.get(Dimension::WallMillis).filter(|_| !self.time_is_up(state)),
             Phase::New | Phase::Over => None,
         }
     }

@@ -323,6 +323,7 @@ fn forget(state: &mut State, id: &CandidateId) {
         | CandidateStatus::DeferredStop => {
             candidate.payload = Default::default();
             candidate.train = Scores::default();
+            candidate.failed_rows = Default::default();
         }
         CandidateStatus::Registered
         | CandidateStatus::MinibatchEvaluated

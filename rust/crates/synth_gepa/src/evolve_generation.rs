@@ -1,9 +1,10 @@
 //! Applies the events of generations and proposer turns.
 
 use synth_optimizer_platform::model::budget::Settlement;
+use synth_optimizer_platform::model::command::CarriedAttempt;
 use synth_optimizer_platform::model::event_fields::{
-    GenerationCompleted, GenerationStarted, Operation, ProposalRejected, ProposerCompleted, ProposerFailed,
-    ProposerStarted,
+    CarriedFailure, GenerationCompleted, GenerationStarted, Operation, ProposalRejected, ProposerCompleted,
+    ProposerFailed, ProposerStarted,
 };
 use synth_optimizer_platform::model::ids::{RowId, TrainRow};
 
@@ -63,7 +64,7 @@ impl GepaEngine {
             generation: fields.generation,
             attempt: fields.attempt,
             count: fields.proposal_count,
-            carried: fields.carried_failures.clone(),
+            carried: self.carried(state, &fields.carried_failures),
             problems: fields.problems.clone(),
         };
         state.requests.insert(fields.request, work);
@@ -72,6 +73,15 @@ impl GepaEngine {
             generation.repairs += u32::from(generation.step == Step::Answered);
             generation.step = Step::Proposing;
         }
+    }
+
+    /// The texts go into the request: a candidate's own may be forgotten before the answer comes.
+    fn carried(&self, state: &State, failures: &[CarriedFailure]) -> Vec<CarriedAttempt> {
+        let attempt = |failure: &CarriedFailure| {
+            let payload = state.candidate(state.index_of(&failure.candidate_id)?).payload.clone();
+            Some(CarriedAttempt { candidate_id: failure.candidate_id.clone(), payload, reason: failure.reason.clone() })
+        };
+        failures.iter().filter_map(attempt).collect()
     }
 
     pub(crate) fn generation_completed(&self, state: &mut State, fields: &GenerationCompleted) {

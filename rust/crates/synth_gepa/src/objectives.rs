@@ -5,7 +5,7 @@ use synth_optimizer_platform::model::event_fields::RolloutFinished;
 use synth_optimizer_platform::model::ids::TrainRow;
 
 use crate::engine::GepaEngine;
-use crate::state::State;
+use crate::state::{Candidate, State};
 
 impl GepaEngine {
     /// How many cells the frontier has.
@@ -28,17 +28,24 @@ impl GepaEngine {
         let objectives = 0..self.settings.objectives.len();
         match self.settings.gepa.frontier_type {
             FrontierType::PerExample => pool.iter().map(|row| at(0, row)).collect(),
-            FrontierType::PerObjective => objectives
-                .map(|objective| {
-                    // A mean over fewer rows is no match for one over all of them.
-                    let values: Vec<f64> = pool.iter().map(|row| at(objective, row)).collect::<Option<_>>()?;
-                    Some(values.iter().sum::<f64>() / values.len() as f64)
-                })
-                .collect(),
+            FrontierType::PerObjective => objectives.map(|objective| self.mean(state, candidate, objective)).collect(),
             FrontierType::PerExampleObjective => {
                 objectives.flat_map(|objective| pool.iter().map(move |row| at(objective, row))).collect()
             }
         }
+    }
+
+    /// The mean of an objective over the train rows, such that larger is better. A row without a score counts as the
+    /// best candidate's: to leave out hard rows must not make a candidate look better.
+    pub(crate) fn mean(&self, state: &State, candidate: &Candidate, objective: usize) -> Option<f64> {
+        let best = state.best.map(|best| state.candidate(best));
+        let value = |row: &TrainRow| {
+            let own = candidate.train.get(*row, objective);
+            own.or_else(|| best.and_then(|best| best.train.get(*row, objective)))
+        };
+        let values: Vec<f64> = self.inputs.pareto_pool.iter().filter_map(value).collect();
+        let mean = values.iter().sum::<f64>() / values.len() as f64;
+        (!values.is_empty()).then(|| self.settings.oriented(objective, mean))
     }
 }
 

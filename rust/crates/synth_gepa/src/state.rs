@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use serde::{Deserialize, Serialize};
 use synth_optimizer_platform::model::budget::Budget;
+use synth_optimizer_platform::model::command::CarriedAttempt;
 use synth_optimizer_platform::model::event_fields::{
     CarriedFailure, Failure, Operation, Problem, Stage, StopKind, StoppedBy,
 };
@@ -117,7 +118,7 @@ pub struct Pooled {
     pub place: u32,
     /// Mean on the deciding objective over the train rows.
     pub score: Score,
-    /// The same mean such that larger is better.
+    /// What it is ranked by, such that larger is better: its mean, with the best one's score where it has none.
     pub merit: f64,
 }
 
@@ -125,7 +126,7 @@ pub struct Pooled {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Work {
     Rollout { evaluation: RequestId, candidate: u32, row: AnyRow, stage: Stage, attempt: u32, replicate: u32 },
-    Proposal { generation: u32, attempt: u32, count: u32, carried: Vec<CarriedFailure>, problems: Vec<Problem> },
+    Proposal { generation: u32, attempt: u32, count: u32, carried: Vec<CarriedAttempt>, problems: Vec<Problem> },
 }
 
 /// A row of either kind.
@@ -242,7 +243,7 @@ impl Generation {
 impl Candidate {
     /// Share of these rows on which it failed for good.
     pub fn failed_share(&self, rows: &[TrainRow]) -> f64 {
-        rows.iter().filter(|row| self.failed_rows.contains(row)).count() as f64 / rows.len().max(1) as f64
+        share(rows.iter().filter(|row| self.failed_rows.contains(row)).count(), rows.len())
     }
 
     /// Its merit in the pool, or less than anything.
@@ -254,4 +255,9 @@ impl Candidate {
     pub fn score(&self, row: TrainRow) -> Option<f64> {
         self.train.get(row, 0)
     }
+}
+
+/// A part of a whole. Shares are compared with a tolerance in this one form, so that exactly what is tolerated passes.
+pub(crate) fn share(part: usize, whole: usize) -> f64 {
+    part as f64 / whole.max(1) as f64
 }

@@ -2,6 +2,8 @@
 
 mod sim;
 
+use std::collections::BTreeMap;
+
 use proptest::prelude::*;
 use sim::{Pace, Scoring, World};
 use synth_optimizer_platform::config::gepa::{
@@ -220,6 +222,25 @@ proptest! {
         let mut events = run.events[..stored].to_vec();
         events.extend(world.resume(&events, pace));
         prop_assert_eq!(&events, &run.events);
+    }
+
+    /// What was asked for stays what it is until it is answered, so that a crash sends nothing else.
+    #[test]
+    fn commands_do_not_change_while_they_wait(world in world(), pace in pace()) {
+        let run = world.run(pace);
+        let mut state = run.engine.initial();
+        let mut asked = BTreeMap::new();
+        let mut done = 0;
+        for boundary in &run.boundaries {
+            for event in &run.events[done..*boundary] {
+                run.engine.evolve(&mut state, event);
+            }
+            done = *boundary;
+            for command in run.engine.outstanding(&state) {
+                let first = asked.entry(command.request()).or_insert_with(|| command.clone());
+                prop_assert_eq!(&*first, &command);
+            }
+        }
     }
 
     /// The state is the log, and a snapshot with the rest of the log is the same state, at every moment.

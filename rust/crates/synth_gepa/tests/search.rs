@@ -9,7 +9,8 @@ use std::collections::BTreeSet;
 use sim::{Pace, Run, Scorer, World};
 use synth_gepa::GepaEngine;
 use synth_optimizer_platform::config::gepa::{
-    AcceptanceCriterion, ComponentSelector, DeploymentRule, Direction, LeakagePolicy, PipelineMode, Sampler, Selector,
+    AcceptanceCriterion, ComponentSelector, DeploymentRule, Direction, FrontierType, LeakagePolicy, PipelineMode,
+    Sampler, Selector,
 };
 use synth_optimizer_platform::model::command::{Command, ProposeCommand, RolloutCommand};
 use synth_optimizer_platform::model::error::ErrorCode;
@@ -263,6 +264,18 @@ fn a_stop_from_outside_is_no_failure_of_the_container() {
     let run = World::default().run(later);
     assert_eq!(stopped_by(&run), StopKind::External);
     assert_eq!(run.state.candidates[1].status.word(), "deferred_stop");
+}
+
+#[test]
+fn a_row_that_always_fails_leaves_the_objectives_their_frontier() {
+    let mut world = climbing(|command| {
+        let failing = command.row_id.as_str() == "train:0";
+        if failing { Err(false) } else { Ok(f64::from(level(command)) / 10.0) }
+    });
+    world.config.gepa.frontier_type = FrontierType::PerObjective;
+    let run = world.run(Pace::default());
+    assert!(run.state.frontier.size() > 0);
+    assert_eq!(level_of(&run), 6);
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! Work that the engine wants done: a request event without an answer.
 
+use serde::{Deserialize, Serialize};
+
 use super::event_fields::{Operation, Problem, Stage};
 use super::ids::{CandidateId, Payload, RequestId, RowId};
 
@@ -56,7 +58,7 @@ pub struct ProposeCommand {
 }
 
 /// A candidate that was rejected, with the reason.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct CarriedAttempt {
     pub candidate_id: CandidateId,
     pub payload: Payload,
