@@ -123,18 +123,22 @@ fn resident_bytes() -> usize {
     statm.split_whitespace().nth(1).and_then(|pages| pages.parse::<usize>().ok()).map_or(0, |pages| pages * PAGE)
 }
 
-/// The fastest run of each size. Everything else on the machine can only make a run slower, and rounds over all sizes
-/// let no size have the quiet moments for itself.
+/// The fastest batch of each size. Every batch has as many rollouts as the longest run, so that none is short enough to
+/// slip between two disturbances of the machine, and the sizes take turns.
 fn fastest(shape: &Shape) -> Result<Vec<Measured>, OptimizerError> {
-    const ROUNDS: u32 = 7;
+    const ROUNDS: u32 = 5;
+    let longest = shape.sizes.iter().copied().max().unwrap_or(1);
     let mut best: Vec<Option<Measured>> = shape.sizes.iter().map(|_| None).collect();
     for _ in 0..ROUNDS {
         for (size, best) in shape.sizes.iter().zip(&mut best) {
-            for _ in 0..(20_000 / size).max(1) {
-                let run = run(shape, *size)?;
-                if best.as_ref().is_none_or(|best| run.per_rollout < best.per_rollout) {
-                    *best = Some(run);
-                }
+            let runs = (longest / size).max(1);
+            let mut batch = run(shape, *size)?;
+            for _ in 1..runs {
+                batch.per_rollout += run(shape, *size)?.per_rollout;
+            }
+            batch.per_rollout /= runs;
+            if best.as_ref().is_none_or(|best| batch.per_rollout < best.per_rollout) {
+                *best = Some(batch);
             }
         }
     }
