@@ -31,7 +31,10 @@ impl GepaEngine {
             Observation::CancelRequested { reason } if state.cancel.is_none() => {
                 Ok(vec![Event::CancelRequested(Reason { reason: reason.clone() })])
             }
-            Observation::CancelRequested { .. } => Ok(Vec::new()),
+            Observation::FailureRaised { failure } if state.cancel.is_none() => {
+                Ok(vec![Event::FailureRaised(failure.clone())])
+            }
+            Observation::CancelRequested { .. } | Observation::FailureRaised { .. } => Ok(Vec::new()),
         }
     }
 

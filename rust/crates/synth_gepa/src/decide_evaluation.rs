@@ -100,12 +100,14 @@ impl GepaEngine {
             },
         };
         let decision = CandidateDecided { comparison, ..decided(&candidate.id, stage, verdict.reason) };
-        let effect = state.frontier.effect(&self.cell_values(state, index));
+        let values = self.cell_values(state, index);
+        let effect = state.frontier.effect(&values);
         let update = FrontierUpdated {
             candidate_id: candidate.id.clone(),
             merit: self.mean(state, candidate, 0).unwrap_or(self.settings.oriented(0, score.mean)),
-            cells_won: effect.cells_won,
-            joined: effect.cells_won > 0,
+            cells_won: effect.won.len() as u32,
+            joined: !effect.won.is_empty(),
+            cells: effect.won.iter().filter_map(|(cell, alone)| self.cell_won(*cell, values[*cell]?, *alone)).collect(),
             left: effect.left.iter().map(|place| state.candidate(state.pool[*place as usize]).id.clone()).collect(),
             size: effect.size,
         };

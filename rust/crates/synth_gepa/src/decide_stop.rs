@@ -178,6 +178,11 @@ impl GepaEngine {
 
     pub(crate) fn finish_cancel(&self, state: &State) -> Vec<Event> {
         let Some(reason) = state.cancel.as_ref().filter(|_| state.requests.is_empty()) else { return Vec::new() };
+        // A failure that came from outside ends the run in the same way, under another name.
+        let raised = state.stop.as_ref().filter(|stop| stop.stopped_by.kind == StopKind::Error);
+        if let Some(failure) = raised.and_then(|stop| stop.failure.as_ref()) {
+            return self.fail(state, failure);
+        }
         let mut events = path(state.run, &[RunTrigger::CancelRequested]);
         events.push(Event::RunCancelled(RunEnded {
             reason: reason.clone(),

@@ -7,7 +7,7 @@ use synth_optimizer_platform::model::budget::Settlement;
 use synth_optimizer_platform::model::event::Event;
 use synth_optimizer_platform::model::event_fields::{
     CandidateDecided, CandidateRegistered, CarriedFailure, EvaluationCompleted, HeldoutChosen, RolloutFailed,
-    RolloutFinished, RolloutsRequested, Stage,
+    RolloutFinished, RolloutsRequested, Stage, StopKind, StoppedBy,
 };
 use synth_optimizer_platform::model::ids::{CandidateId, RequestId};
 use synth_optimizer_platform::model::lifecycle::{CandidateStatus, CandidateTrigger, Lifecycle, RunState};
@@ -116,6 +116,11 @@ impl GepaEngine {
                 state.stop = Some(Stop { stopped_by: fields.stopped_by.clone(), failure: fields.failure.clone() });
             }
             Event::CancelRequested(fields) => state.cancel = Some(fields.reason.clone()),
+            Event::FailureRaised(failure) => {
+                state.cancel = Some(failure.message.clone());
+                let stopped_by = StoppedBy { kind: StopKind::Error, limit: None, value: None, reason: None };
+                state.stop = Some(Stop { stopped_by, failure: Some(failure.clone()) });
+            }
             Event::ClockObserved(fields) => state.budget.observe_elapsed(fields.elapsed_millis),
             Event::HeldoutStarted(fields) => heldout_started(state, fields),
             Event::HeldoutSkipped(_) => {
@@ -127,6 +132,16 @@ impl GepaEngine {
                 state.budget.release_hold();
             }
             Event::RunStarted(_)
+            | Event::ContractVerified(_)
+            | Event::TaskInfoLoaded(_)
+            | Event::TaskInfoMissing(_)
+            | Event::RowsMapped(_)
+            | Event::RunResumed(_)
+            | Event::RunInterrupted(_)
+            | Event::TransportFallback(_)
+            | Event::ConcurrencyAdjusted(_)
+            | Event::EchoMissing(_)
+            | Event::CacheDamaged(_)
             | Event::ProgramLoaded(_)
             | Event::RowsLoaded(_)
             | Event::LeakageDetected(_)

@@ -40,7 +40,8 @@ pub struct Frontier {
 /// What a new candidate would do to the frontier.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Effect {
-    pub cells_won: u32,
+    /// Cells that it would hold, and whether alone.
+    pub won: Vec<(usize, bool)>,
     pub left: Vec<u32>,
     pub size: u32,
 }
@@ -98,19 +99,19 @@ impl Frontier {
     /// What `insert` would do.
     pub fn effect(&self, values: &[Option<f64>]) -> Effect {
         let mut lost: BTreeMap<u32, u32> = BTreeMap::new();
-        let mut cells_won = 0;
-        for (cell, value) in self.cells.iter().zip(values) {
+        let mut won = Vec::new();
+        for (index, (cell, value)) in self.cells.iter().zip(values).enumerate() {
             let Some(value) = *value else { continue };
             match cell {
                 Some(cell) if value < cell.best => {}
-                Some(cell) if value == cell.best => cells_won += 1,
+                Some(cell) if value == cell.best => won.push((index, false)),
                 Some(cell) => {
-                    cells_won += 1;
+                    won.push((index, true));
                     for loser in &cell.winners {
                         *lost.entry(*loser).or_default() += 1;
                     }
                 }
-                None => cells_won += 1,
+                None => won.push((index, true)),
             }
         }
         let left: Vec<u32> = lost
@@ -118,8 +119,8 @@ impl Frontier {
             .filter(|(place, lost)| self.entries[*place as usize].won == *lost)
             .map(|(place, _)| place)
             .collect();
-        let size = self.size + u32::from(cells_won > 0) - left.len() as u32;
-        Effect { cells_won, left, size }
+        let size = self.size + u32::from(!won.is_empty()) - left.len() as u32;
+        Effect { won, left, size }
     }
 
     /// How many candidates hold at least one cell.

@@ -1,7 +1,7 @@
 //! What a score is worth: objectives of an answer, and the cells of the frontier that they fill.
 
 use synth_optimizer_platform::config::gepa::{FrontierType, OUTCOME_REWARD};
-use synth_optimizer_platform::model::event_fields::RolloutFinished;
+use synth_optimizer_platform::model::event_fields::{CellWon, RolloutFinished};
 use synth_optimizer_platform::model::ids::TrainRow;
 
 use crate::engine::GepaEngine;
@@ -33,6 +33,23 @@ impl GepaEngine {
                 objectives.flat_map(|objective| pool.iter().map(move |row| at(objective, row))).collect()
             }
         }
+    }
+
+    /// A cell of the frontier as it is written down. `value` is such that larger is better.
+    pub(crate) fn cell_won(&self, cell: usize, value: f64, alone: bool) -> Option<CellWon> {
+        let rows = self.inputs.pareto_pool.len();
+        let (objective, row) = match self.settings.gepa.frontier_type {
+            FrontierType::PerExample => (0, Some(cell)),
+            FrontierType::PerObjective => (cell, None),
+            FrontierType::PerExampleObjective => (cell / rows, Some(cell % rows)),
+        };
+        Some(CellWon {
+            row_id: row.map(|row| self.inputs.train_id(self.inputs.pareto_pool[row]).clone()),
+            objective: self.settings.objectives.get(objective)?.name.clone(),
+            // Turning a value round twice gives it back.
+            value: self.settings.oriented(objective, value),
+            alone,
+        })
     }
 
     /// The mean of an objective over the train rows, such that larger is better. A row without a score counts as the

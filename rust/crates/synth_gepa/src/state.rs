@@ -228,7 +228,8 @@ impl Stop {
             | StopKind::MaxTime
             | StopKind::External
             | StopKind::CircuitBreaker
-            | StopKind::SeedFailed => false,
+            | StopKind::SeedFailed
+            | StopKind::Error => false,
         }
     }
 }

@@ -1,6 +1,19 @@
-//! What every optimizer of this product stands on: the vocabulary of a run and its configuration.
+//! What every optimizer of this product stands on: the vocabulary of a run, its configuration, and everything that
+//! touches the world.
 //!
-//! Both modules are pure: no clock, no file, no socket, no randomness.
+//! `model` and `config` are pure: no clock, no file, no socket, no randomness. The rest is behind the feature `io`.
 
+#[cfg(feature = "io")]
+pub mod artifacts;
+#[cfg(feature = "io")]
+pub mod cache;
 pub mod config;
+#[cfg(feature = "io")]
+pub mod container;
 pub mod model;
+#[cfg(feature = "io")]
+pub mod proposer;
+#[cfg(feature = "io")]
+pub mod runtime;
+#[cfg(feature = "io")]
+pub mod workspace;

@@ -1,6 +1,6 @@
 //! What makes two configurations the same search: everything that can change a decision, and nothing else.
 
-use super::sections::{CacheSection, Config, ContainerSection, DiskBudgetSection};
+use super::sections::{CacheSection, Config, ContainerSection, DiskBudgetSection, RunSection};
 use crate::config::gepa::{AdaptiveConcurrency, Workers};
 use crate::model::canonical::digest_of;
 
@@ -9,8 +9,7 @@ use crate::model::canonical::digest_of;
 /// workers are a part: how long the held-out evaluation takes, and so when the search must end, depends on them.
 pub fn search_digest(config: &Config) -> String {
     let mut config = config.clone();
-    config.run.run_id = None;
-    config.run.output_dir = Default::default();
+    config.run = RunSection { seed: config.run.seed, ..RunSection::default() };
     config.container = ContainerSection::default();
     config.cache = CacheSection::default();
     config.disk_budget = DiskBudgetSection::default();

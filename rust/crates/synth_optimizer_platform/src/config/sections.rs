@@ -31,6 +31,16 @@ pub struct Config {
     pub disk_budget: DiskBudgetSection,
 }
 
+words! {
+    /// What a committed event survives.
+    Durability {
+        /// The end of the process, however it comes.
+        Process = "process",
+        /// The loss of power as well, at the price of one fsync per commit.
+        Power = "power",
+    }
+}
+
 /// Identity and place of the run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
@@ -43,11 +53,30 @@ pub struct RunSection {
     pub output_dir: Utf8PathBuf,
     /// Drives every random choice of the search.
     pub seed: u64,
+    /// What a committed event survives.
+    pub durability: Durability,
+    /// How long an interrupt waits for the calls under way, in seconds.
+    #[schemars(range(max = MOST_SECONDS))]
+    pub interrupt_grace_seconds: u64,
+    /// How long a cancel or a failure waits for the calls under way, in seconds.
+    #[schemars(range(max = MOST_SECONDS))]
+    pub cancel_grace_seconds: u64,
+    /// Events that a slow subscriber of the live feed may fall behind before it has to read them from the workspace.
+    #[schemars(range(min = 1, max = 1_000_000))]
+    pub feed_buffer: u32,
 }
 
 impl Default for RunSection {
     fn default() -> Self {
-        Self { run_id: None, output_dir: "runs".into(), seed: 0 }
+        Self {
+            run_id: None,
+            output_dir: "runs".into(),
+            seed: 0,
+            durability: Durability::Process,
+            interrupt_grace_seconds: 60,
+            cancel_grace_seconds: 1,
+            feed_buffer: 1024,
+        }
     }
 }
 
@@ -66,11 +95,59 @@ pub struct ContainerSection {
     /// How long the container may take until `/health` answers, in seconds.
     #[schemars(range(min = 1, max = MOST_SECONDS))]
     pub startup_timeout_seconds: u64,
+    /// How often `/health` is asked while the container starts, in milliseconds.
+    #[schemars(range(min = 1, max = 60_000))]
+    pub health_interval_ms: u64,
+    /// How long the container may take to end after it is told to, in seconds. Then it is killed.
+    #[schemars(range(max = MOST_SECONDS))]
+    pub stop_timeout_seconds: u64,
+    /// Names of variables that `command` gets from this environment, besides `PATH`, `HOME` and the like.
+    pub pass_env: Vec<String>,
+    /// How long a connection may take, in seconds.
+    #[schemars(range(min = 1, max = MOST_SECONDS))]
+    pub connect_timeout_seconds: u64,
+    /// How long any call but a rollout may take, in seconds.
+    #[schemars(range(min = 1, max = MOST_SECONDS))]
+    pub request_timeout_seconds: u64,
+    /// How long a rollout may take that is sent and waited for (`sync`), in seconds.
+    #[schemars(range(min = 1, max = MOST_SECONDS))]
+    pub rollout_timeout_seconds: u64,
+    /// How often a call that was never sent, because nobody listens, is sent again.
+    #[schemars(range(max = 1000))]
+    pub connect_retries: u32,
+    /// How often a call that the container refused with 429 or 503 is sent again.
+    #[schemars(range(max = 1000))]
+    pub overload_retries: u32,
+    /// Pause before the first of these, in milliseconds; it doubles every time. `Retry-After` is honoured.
+    #[schemars(range(min = 1, max = 3_600_000))]
+    pub retry_backoff_ms: u64,
+    /// Longest pause, in milliseconds.
+    #[schemars(range(min = 1, max = 3_600_000))]
+    pub retry_backoff_max_ms: u64,
+    /// Largest answer that is read, in megabytes.
+    #[schemars(range(min = 1, max = 4096))]
+    pub max_reply_mb: u64,
 }
 
 impl Default for ContainerSection {
     fn default() -> Self {
-        Self { url: String::new(), command: Vec::new(), cwd: None, startup_timeout_seconds: 30 }
+        Self {
+            url: String::new(),
+            command: Vec::new(),
+            cwd: None,
+            startup_timeout_seconds: 30,
+            health_interval_ms: 250,
+            stop_timeout_seconds: 2,
+            pass_env: Vec::new(),
+            connect_timeout_seconds: 5,
+            request_timeout_seconds: 30,
+            rollout_timeout_seconds: 600,
+            connect_retries: 3,
+            overload_retries: 5,
+            retry_backoff_ms: 200,
+            retry_backoff_max_ms: 10_000,
+            max_reply_mb: 16,
+        }
     }
 }
 
@@ -324,11 +401,14 @@ pub struct CacheSection {
     /// Unset: `gepa:` and the run id.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub namespace: Option<String>,
+    /// Largest size of the cache file, in megabytes.
+    #[schemars(range(min = 1, max = 1_000_000))]
+    pub max_mb: u64,
 }
 
 impl Default for CacheSection {
     fn default() -> Self {
-        Self { mode: CacheMode::Readwrite, path: None, namespace: None }
+        Self { mode: CacheMode::Readwrite, path: None, namespace: None, max_mb: 4096 }
     }
 }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::event_fields::Failure;
 use super::ids::{Payload, RequestId};
 use super::usage::Usage;
 use crate::config::words::words;
@@ -23,6 +24,8 @@ pub enum Observation {
     StopRequested { reason: String },
     /// End now: whatever is under way is given up.
     CancelRequested { reason: String },
+    /// End now, and not well: something broke that the run cannot go on without.
+    FailureRaised { failure: Failure },
 }
 
 /// The answer to a request. It is stored in the inbox the moment it arrives.

@@ -3,7 +3,6 @@
 use serde_json::{Value, json};
 
 use super::canonical::digest;
-use super::ids::Payload;
 use crate::config::words::words;
 
 words! {
@@ -27,13 +26,18 @@ pub fn cache_key(namespace: &str, boundary: Boundary, request: &Value) -> String
     digest(&json!({ "schema": SCHEMA, "namespace": namespace, "boundary": boundary.word(), "request": request }))
 }
 
-/// What identifies a rollout's answer.
+/// What identifies a rollout's answer. Large parts are named by their digests, which are the same for many rollouts.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RolloutRequest<'a> {
     pub task_id: &'a str,
-    pub payload: &'a Payload,
-    pub row: &'a Value,
-    pub policy: &'a Value,
+    /// Digest of the program's modules: their fixed texts change answers too.
+    pub program: &'a str,
+    /// Digest of the candidate's texts.
+    pub candidate: &'a str,
+    /// Digest of the row as the container gave it.
+    pub row: &'a str,
+    /// Digest of the policy as it is sent.
+    pub policy: &'a str,
     /// Distinguishes repeated measurements of one candidate on one row.
     pub replicate: u32,
 }
@@ -43,7 +47,8 @@ impl RolloutRequest<'_> {
     pub fn request(&self) -> Value {
         json!({
             "task_id": self.task_id,
-            "candidate": self.payload,
+            "program": self.program,
+            "candidate": self.candidate,
             "row": self.row,
             "policy": self.policy,
             "replicate": self.replicate,

@@ -8,7 +8,7 @@ use super::answer::{Answer, Observation};
 use super::command::Command;
 use super::error::OptimizerError;
 use super::event::Event;
-use super::event_fields::{RunStarted, StateTransitioned};
+use super::event_fields::{Failure, RunStarted, StateTransitioned};
 use super::ids::RequestId;
 use super::lifecycle::{Lifecycle, RunState, RunTrigger};
 
@@ -44,7 +44,7 @@ pub trait Engine {
     /// Whether the run is over.
     fn is_over(&self, state: &Self::State) -> bool;
 
-    /// Whether a cancel is waiting for its outstanding requests.
+    /// Whether the end was asked for, by a cancel or a failure, and waits for outstanding requests.
     fn is_cancelling(&self, state: &Self::State) -> bool;
 
     /// The state as data; `restore` gives the same state back.
@@ -118,7 +118,20 @@ impl<'e, E: Engine> Session<'e, E> {
 
     /// Cancels: answers that have arrived are kept, the rest is given up.
     pub fn cancel(&mut self, reason: &str, sent: impl Fn(RequestId) -> bool) -> Result<Vec<Event>, OptimizerError> {
-        let mut log = self.observe(&Observation::CancelRequested { reason: reason.to_owned() })?;
+        self.give_up(&Observation::CancelRequested { reason: reason.to_owned() }, sent)
+    }
+
+    /// Fails: answers that have arrived are kept, the rest is given up.
+    pub fn fail(&mut self, failure: Failure, sent: impl Fn(RequestId) -> bool) -> Result<Vec<Event>, OptimizerError> {
+        self.give_up(&Observation::FailureRaised { failure }, sent)
+    }
+
+    fn give_up(
+        &mut self,
+        observation: &Observation,
+        sent: impl Fn(RequestId) -> bool,
+    ) -> Result<Vec<Event>, OptimizerError> {
+        let mut log = self.observe(observation)?;
         while self.engine.is_cancelling(&self.state) {
             let Some(request) = self.engine.turn(&self.state) else { break };
             let answer = self.inbox.remove(&request).unwrap_or_else(|| Answer::Abandoned { sent: sent(request) });

@@ -3,11 +3,12 @@
 use serde::{Deserialize, Serialize};
 
 use super::event_fields::{
-    BudgetRefused, CandidateDecided, CandidateDeferred, CandidateRegistered, CircuitBreakerTripped, ClockObserved,
-    DuplicateSkipped, EvaluationCompleted, FrontierUpdated, GenerationCompleted, GenerationStarted, HeldoutChosen,
-    LeakageDetected, MinibatchSkipped, ObjectiveSetDeclared, ProgramLoaded, ProposalRejected, ProposerCompleted,
-    ProposerFailed, ProposerStarted, Reason, RolloutFailed, RolloutFinished, RolloutsRequested, RowsLoaded, RunEnded,
-    RunFailed, RunFinished, RunStarted, StateTransitioned, StopDecided,
+    BudgetRefused, CacheDamaged, CandidateDecided, CandidateDeferred, CandidateRegistered, CircuitBreakerTripped,
+    ClockObserved, ConcurrencyAdjusted, ContractVerified, DuplicateSkipped, EvaluationCompleted, Failure,
+    FrontierUpdated, GenerationCompleted, GenerationStarted, HeldoutChosen, LeakageDetected, MinibatchSkipped,
+    ObjectiveSetDeclared, ProgramLoaded, ProposalRejected, ProposerCompleted, ProposerFailed, ProposerStarted, Reason,
+    RolloutFailed, RolloutFinished, RolloutsRequested, RowsLoaded, RowsMapped, RunEnded, RunFailed, RunFinished,
+    RunResumed, RunStarted, StateTransitioned, StopDecided, TaskInfoLoaded, TransportFallback,
 };
 
 /// What a reader of feeds needs to know about one event type.
@@ -16,13 +17,13 @@ pub struct EventType {
     pub wire: &'static str,
     /// Fields that may differ between two runs of one config without any decision being different.
     pub volatile: &'static [&'static str],
-    /// Whether the whole event is about time alone.
-    pub clock: bool,
+    /// Whether the event tells only how the run was carried out: no decision rests on it, normalized feeds leave it out.
+    pub aside: bool,
     pub about: &'static str,
 }
 
 macro_rules! events {
-    ($($(#[doc = $about:literal])+ $variant:ident($fields:ident) = $wire:literal, volatile [$($volatile:literal),*] $(, $clock:ident)?;)+) => {
+    ($($(#[doc = $about:literal])+ $variant:ident($fields:ident) = $wire:literal, volatile [$($volatile:literal),*] $(, $aside:ident)?;)+) => {
         /// One thing that happened. The list of these is the truth about a run.
         #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
         #[serde(tag = "type", content = "fields")]
@@ -35,7 +36,7 @@ macro_rules! events {
             $(EventType {
                 wire: $wire,
                 volatile: &[$($volatile),*],
-                clock: events!(@clock $($clock)?),
+                aside: events!(@aside $($aside)?),
                 about: concat!($($about,)+).trim_ascii(),
             },)+
         ];
@@ -45,10 +46,15 @@ macro_rules! events {
             pub const fn wire(&self) -> &'static str {
                 match self { $(Self::$variant(_) => $wire,)+ }
             }
+
+            /// The fields as they stand on the wire.
+            pub fn fields_json(&self) -> Result<String, serde_json::Error> {
+                match self { $(Self::$variant(fields) => serde_json::to_string(fields),)+ }
+            }
         }
     };
-    (@clock clock) => { true };
-    (@clock) => { false };
+    (@aside aside) => { true };
+    (@aside) => { false };
 }
 
 events! {
@@ -56,6 +62,14 @@ events! {
     RunStarted(RunStarted) = "gepa.run.started", volatile ["container_url"];
     /// The run moved along its lifecycle.
     StateTransitioned(StateTransitioned) = "optimizer.state.transitioned", volatile [];
+    /// The container's contract is known: version, dialect and routes.
+    ContractVerified(ContractVerified) = "container.contract.verified", volatile [];
+    /// The container describes its task.
+    TaskInfoLoaded(TaskInfoLoaded) = "container.task_info.loaded", volatile [];
+    /// The container does not describe its task, which is allowed.
+    TaskInfoMissing(Reason) = "container.task_info.missing", volatile ["reason"];
+    /// The config names rows by seed and the container knows task ids: which id each seed became.
+    RowsMapped(RowsMapped) = "dataset.seeds.mapped", volatile [];
     /// The program and its mutable fields are known.
     ProgramLoaded(ProgramLoaded) = "container.program.loaded", volatile [];
     /// The rows are known.
@@ -67,7 +81,7 @@ events! {
     /// Rollouts are wanted: one request per row, numbered from `first_request`.
     RolloutsRequested(RolloutsRequested) = "rollout.requested", volatile [];
     /// A rollout gave a score.
-    RolloutFinished(RolloutFinished) = "rollout.finished", volatile ["cached"];
+    RolloutFinished(RolloutFinished) = "rollout.finished", volatile ["cached", "trace_digest"];
     /// A rollout gave no score. It is missing evidence, never a zero.
     RolloutFailed(RolloutFailed) = "rollout.failed", volatile ["cached", "message"];
     /// The seed has its train score.
@@ -116,8 +130,22 @@ events! {
     StopRequested(Reason) = "gepa.stop.requested", volatile [];
     /// Somebody cancelled the run.
     CancelRequested(Reason) = "gepa.cancel.requested", volatile [];
+    /// Something broke that the run cannot go on without.
+    FailureRaised(Failure) = "gepa.failure.raised", volatile ["message"];
+    /// The run goes on in a new process.
+    RunResumed(RunResumed) = "run.resumed", volatile [], aside;
+    /// The process lets go of the run; it can be resumed.
+    RunInterrupted(Reason) = "run.interrupted", volatile [], aside;
+    /// The container cannot do what was asked of the transport.
+    TransportFallback(TransportFallback) = "rollout.transport.fallback", volatile [], aside;
+    /// The number of rollouts at once follows the container's load.
+    ConcurrencyAdjusted(ConcurrencyAdjusted) = "rollout.concurrency.adjusted", volatile [], aside;
+    /// The container does not say which row it ran, so that the row cannot be checked.
+    EchoMissing(Reason) = "container.echo.missing", volatile [], aside;
+    /// A row of the cache is damaged; the call was made again.
+    CacheDamaged(CacheDamaged) = "cache.damaged", volatile [], aside;
     /// The clock was looked at, for a time limit.
-    ClockObserved(ClockObserved) = "clock.observed", volatile [], clock;
+    ClockObserved(ClockObserved) = "clock.observed", volatile [], aside;
     /// The candidates that are measured on held-out rows are chosen.
     HeldoutStarted(HeldoutChosen) = "heldout.started", volatile [];
     /// The budget does not reach for every candidate that should be measured on held-out rows.

@@ -44,6 +44,7 @@ words! {
         CircuitBreaker = "circuit_breaker",
         SeedFailed = "seed_failed",
         ProposerExhausted = "proposer_exhausted",
+        Error = "error",
     }
 }
 
@@ -62,6 +63,68 @@ pub struct StateTransitioned {
     pub from: RunState,
     pub to: RunState,
     pub trigger: RunTrigger,
+}
+
+/// `container.contract.verified`
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ContractVerified {
+    pub version: String,
+    /// `dataset`, `taskset`, or both.
+    pub dialects: Vec<String>,
+    pub rollout_modes: Vec<String>,
+    /// Advertised routes by their key.
+    pub routes: BTreeMap<String, String>,
+}
+
+/// `container.task_info.loaded`
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct TaskInfoLoaded {
+    pub digest: String,
+}
+
+/// `dataset.seeds.mapped`
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RowsMapped {
+    /// `split_list` when the container lists the ids of the split, `split_and_seed` when they are put together.
+    pub rule: String,
+    pub train: BTreeMap<i64, String>,
+    pub heldout: BTreeMap<i64, String>,
+}
+
+/// `run.resumed`
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RunResumed {
+    /// Events that were stored before.
+    pub events: u64,
+    /// Answers that had come and wait for their turn.
+    pub waiting: u32,
+    /// Calls that had been sent and whose outcome is not known. They are sent again under the same id.
+    pub unknown_outcomes: u32,
+}
+
+/// `rollout.transport.fallback`
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct TransportFallback {
+    pub requested: String,
+    pub effective: String,
+    pub reason: String,
+}
+
+/// `rollout.concurrency.adjusted`
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ConcurrencyAdjusted {
+    pub old_limit: u32,
+    pub new_limit: u32,
+    /// The HTTP status that showed the overload; none for an increase.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub status: Option<u16>,
+}
+
+/// `cache.damaged`
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct CacheDamaged {
+    pub boundary: String,
+    pub key: String,
 }
 
 /// `container.program.loaded`
@@ -313,6 +376,18 @@ pub struct LeakageDetected {
     pub chars: u32,
 }
 
+/// A cell of the frontier that a candidate holds.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct CellWon {
+    /// The row of the cell; none where a cell is an objective over all rows.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub row_id: Option<RowId>,
+    pub objective: String,
+    pub value: f64,
+    /// Whether the holders before it lose the cell.
+    pub alone: bool,
+}
+
 /// `frontier.updated`
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct FrontierUpdated {
@@ -322,6 +397,8 @@ pub struct FrontierUpdated {
     /// Cells that the candidate holds, alone or tied.
     pub cells_won: u32,
     pub joined: bool,
+    /// These cells.
+    pub cells: Vec<CellWon>,
     /// Candidates that hold no cell any more.
     pub left: Vec<CandidateId>,
     pub size: u32,
@@ -372,7 +449,7 @@ pub struct StoppedBy {
     pub reason: Option<String>,
 }
 
-/// An error that ends a run.
+/// An error that ends a run; `gepa.failure.raised`
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Failure {
     pub code: ErrorCode,

@@ -8,6 +8,12 @@ pub fn message(event: &Event) -> String {
     match event {
         Event::RunStarted(run) => format!("run started with seed {}", run.seed),
         Event::StateTransitioned(change) => format!("{} -> {}", change.from.word(), change.to.word()),
+        Event::ContractVerified(contract) => {
+            format!("container speaks {} ({})", contract.version, contract.dialects.join(" and "))
+        }
+        Event::TaskInfoLoaded(_) => "the container describes its task".to_owned(),
+        Event::TaskInfoMissing(_) => "the container does not describe its task".to_owned(),
+        Event::RowsMapped(map) => format!("{} seeds are known by task id", map.train.len() + map.heldout.len()),
         Event::ProgramLoaded(program) => {
             format!("program {} with fields {}", program.program_id, program.target_fields.join(", "))
         }
@@ -93,6 +99,20 @@ pub fn message(event: &Event) -> String {
         Event::StopDecided(stop) => format!("search ends: {}", stop.stopped_by.kind.word()),
         Event::StopRequested(_) => "early finish requested".to_owned(),
         Event::CancelRequested(_) => "cancel requested".to_owned(),
+        Event::FailureRaised(failure) => format!("the run cannot go on: {}", failure.code.wire()),
+        Event::RunResumed(resumed) => format!(
+            "resumed after {} events; {} answers wait, {} outcomes unknown",
+            resumed.events, resumed.waiting, resumed.unknown_outcomes
+        ),
+        Event::RunInterrupted(_) => "interrupted; the run can be resumed".to_owned(),
+        Event::TransportFallback(fallback) => {
+            format!("rollouts are sent {} instead of {}", fallback.effective, fallback.requested)
+        }
+        Event::ConcurrencyAdjusted(change) => format!("{} -> {} rollouts at once", change.old_limit, change.new_limit),
+        Event::EchoMissing(_) => "the container does not say which row it ran".to_owned(),
+        Event::CacheDamaged(damage) => {
+            format!("a cached answer of {} was damaged and asked for again", damage.boundary)
+        }
         Event::ClockObserved(_) => "clock".to_owned(),
         Event::HeldoutStarted(chosen) => {
             format!("{} candidates on {} held-out rows", chosen.candidate_ids.len(), chosen.rows)

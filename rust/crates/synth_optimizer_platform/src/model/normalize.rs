@@ -6,7 +6,7 @@ use super::canonical::canonical_json;
 use super::error::{ErrorCode, OptimizerError};
 use super::event::EVENT_TYPES;
 
-/// The part of an event that depends on config, seed and answers alone; `None` for events about time alone.
+/// The part of an event that depends on config, seed and answers alone; `None` for events that only tell how the run was carried out.
 ///
 /// Only the type's declared volatile fields are removed, and only at the top of `fields`: texts of users are never
 /// touched. Normalizing twice changes nothing.
@@ -16,7 +16,7 @@ pub fn normalize(event: &Value) -> Result<Option<Value>, OptimizerError> {
         return Err(OptimizerError::new(ErrorCode::Json, format!("unknown event type {wire:?}"))
             .with_hint("Read this feed with the release that wrote it, or a newer one."));
     };
-    if known.clock {
+    if known.aside {
         return Ok(None);
     }
     let mut fields = event.get("fields").and_then(Value::as_object).cloned().unwrap_or_default();

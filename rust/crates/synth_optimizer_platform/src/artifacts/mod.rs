@@ -1,0 +1,1 @@
+//! What a run leaves behind as files: its directory, feeds, manifest, registries and charts.

@@ -1,0 +1,1 @@
+//! Carrying out a run: observe, decide, store, send.
