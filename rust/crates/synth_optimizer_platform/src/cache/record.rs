@@ -1,0 +1,62 @@
+//! One row of the cache as bytes: compressed, with a checksum that covers its place as well.
+
+use std::io::Read;
+
+use bytes::Bytes;
+use sha2::{Digest, Sha256};
+
+/// Fast; answers are JSON, which shrinks well at any level.
+const LEVEL: i32 = 1;
+
+/// The name of a row. Two names are never the same row.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct RowName {
+    /// The boundary's word; with a suffix for failures.
+    pub(super) boundary: String,
+    pub(super) key: String,
+}
+
+/// What is stored under a name.
+#[derive(Debug)]
+pub(super) struct Record {
+    pub(super) size: i64,
+    pub(super) checksum: Vec<u8>,
+    pub(super) response: Vec<u8>,
+}
+
+impl Record {
+    pub(super) fn seal(namespace: &str, name: &RowName, response: &[u8]) -> std::io::Result<Self> {
+        Ok(Self {
+            size: i64::try_from(response.len()).unwrap_or(i64::MAX),
+            checksum: checksum(namespace, name, response),
+            response: zstd::bulk::compress(response, LEVEL)?,
+        })
+    }
+
+    /// The response, or nothing where the row is not what was stored under this name.
+    pub(super) fn open(&self, namespace: &str, name: &RowName) -> Option<Bytes> {
+        let size = u64::try_from(self.size).ok()?;
+        // The stated size may be damaged too, so that it bounds the reading and reserves nothing.
+        let mut plain = Vec::new();
+        let decoder = zstd::stream::Decoder::with_buffer(self.response.as_slice()).ok()?;
+        decoder.take(size.saturating_add(1)).read_to_end(&mut plain).ok()?;
+        let same = plain.len() as u64 == size && checksum(namespace, name, &plain) == self.checksum;
+        same.then(|| Bytes::from(plain))
+    }
+
+    /// Bytes that the row takes in the file, roughly.
+    pub(super) fn footprint(&self, namespace: &str, name: &RowName) -> u64 {
+        /// Checksum, time, size and the row's share of the tree; namespace and key stand in the index as well.
+        const FIXED: usize = 128;
+        (self.response.len() + 2 * (namespace.len() + name.key.len()) + name.boundary.len() + FIXED) as u64
+    }
+}
+
+fn checksum(namespace: &str, name: &RowName, response: &[u8]) -> Vec<u8> {
+    let mut hash = Sha256::new();
+    for part in [namespace.as_bytes(), name.key.as_bytes(), name.boundary.as_bytes(), response] {
+        hash.update((part.len() as u64).to_le_bytes());
+        hash.update(part);
+    }
+    hash.finalize().to_vec()
+}

@@ -1,0 +1,188 @@
+//! The cache as callers see it.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::profile::{CacheProfile, Counters, Tally};
+use super::reader::{Found, Reader, Watch};
+use super::record::RowName;
+use super::settings::CacheSettings;
+use super::writer::Writer;
+use super::{database, fault};
+use crate::config::sections::CacheMode;
+use crate::model::cache_key::Boundary;
+use crate::model::error::{ErrorCode, OptimizerError};
+
+/// The request cache of a run. Shared by reference; `get` and `put` are called from any thread.
+#[derive(Debug)]
+pub struct Cache {
+    settings: CacheSettings,
+    counters: Arc<Counters>,
+    /// None when the mode is `off`.
+    reader: Option<Reader>,
+    /// Only when the mode is `readwrite`. Dropped with the cache, after everything is stored.
+    writer: Option<Writer>,
+}
+
+/// What the cache knows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Lookup {
+    Hit(Bytes),
+    Miss,
+    /// There is a row and it does not match its checksum: ask again and `put`, which replaces it.
+    Damaged,
+}
+
+impl Cache {
+    /// Opens the cache. A file that is missing is made in `readwrite` mode; in `readonly` mode every lookup misses.
+    pub fn open(settings: &CacheSettings) -> Result<Self, OptimizerError> {
+        let counters = Arc::new(Counters::default());
+        let reader = |watch| Reader::new(settings.path.clone(), settings.namespace.clone(), watch);
+        let (reader, writer) = match settings.mode {
+            CacheMode::Off => (None, None),
+            CacheMode::Readwrite => {
+                let writer = Writer::start(settings, Arc::clone(&counters))?;
+                (Some(reader(Watch::Own)), Some(writer))
+            }
+            CacheMode::Readonly => (Some(reader(Watch::Foreign)), None),
+        };
+        if let Some(reader) = &reader {
+            reader.check()?;
+        }
+        Ok(Self { settings: settings.clone(), counters, reader, writer })
+    }
+
+    pub fn mode(&self) -> CacheMode {
+        self.settings.mode
+    }
+
+    /// The namespace, which is part of every key.
+    pub fn namespace(&self) -> &str {
+        &self.settings.namespace
+    }
+
+    /// The answer to a call. It sees what was `put` before it in this process, committed or not.
+    ///
+    /// A damaged row is an error in `readonly` mode, where it cannot be replaced. A miss there is for the caller to
+    /// report, with `miss_error`.
+    pub fn get(&self, boundary: Boundary, key: &str) -> Result<Lookup, OptimizerError> {
+        self.look(RowName { boundary: boundary.word().to_owned(), key: key.to_owned() })
+    }
+
+    /// Queues an answer to be stored. The first answer of a key wins, unless it is damaged.
+    ///
+    /// Does nothing unless the mode is `readwrite`. Once storing has failed, every further call says why.
+    pub fn put(&self, boundary: Boundary, key: &str, response: Bytes) -> Result<(), OptimizerError> {
+        self.store(RowName { boundary: boundary.word().to_owned(), key: key.to_owned() }, response)
+    }
+
+    /// How an attempt at a call failed, in a run that is replayed. Consult it in `readonly` mode only, before `get`.
+    pub fn get_failure(&self, boundary: Boundary, key: &str, attempt: u32) -> Result<Lookup, OptimizerError> {
+        self.look(failure_name(boundary, key, attempt))
+    }
+
+    /// Queues the failure of an attempt to be stored for replay.
+    pub fn put_failure(
+        &self,
+        boundary: Boundary,
+        key: &str,
+        attempt: u32,
+        response: Bytes,
+    ) -> Result<(), OptimizerError> {
+        self.store(failure_name(boundary, key, attempt), response)
+    }
+
+    /// Waits until everything that was `put` before is committed.
+    pub async fn flush(&self) -> Result<(), OptimizerError> {
+        match &self.writer {
+            Some(writer) => writer.flush().await,
+            None => Ok(()),
+        }
+    }
+
+    /// The error of a miss in `readonly` mode; `what` names the call, such as `rollout of gepa_0a1b on row 7`.
+    pub fn miss_error(&self, boundary: Boundary, key: &str, what: &str) -> OptimizerError {
+        let CacheSettings { path, namespace, .. } = &self.settings;
+        let place = match &self.reader {
+            Some(reader) if reader.file_is_missing() => format!("the cache {path} does not exist"),
+            _ => format!("the cache {path} has no answer to it in namespace {namespace:?}"),
+        };
+        OptimizerError::new(ErrorCode::CacheMiss, format!("{what} is not cached: {place}"))
+            .with_detail(format!("boundary {}, key {key}", boundary.word()))
+    }
+
+    /// The cache at this moment. Counting entries reads the namespace: not for every event.
+    pub fn profile(&self) -> CacheProfile {
+        let mut by_boundary = self.counters.snapshot();
+        let counted = self.reader.as_ref().map_or(Ok(Vec::new()), Reader::count).ok();
+        for (boundary, entries) in counted.iter().flatten() {
+            by_boundary.entry(boundary.clone()).or_default().entries = Some(*entries);
+        }
+        if counted.is_some() {
+            for known in by_boundary.values_mut() {
+                known.entries.get_or_insert(0);
+            }
+        }
+        let answers = |(boundary, _): &&(String, u64)| !boundary.ends_with(FAILURE);
+        let size_bytes = match self.settings.mode {
+            CacheMode::Off => 0,
+            CacheMode::Readwrite | CacheMode::Readonly => database::size_on_disk(&self.settings.path),
+        };
+        CacheProfile {
+            mode: self.settings.mode,
+            path: self.settings.path.to_string(),
+            namespace: self.settings.namespace.clone(),
+            size_bytes,
+            max_bytes: self.settings.max_bytes,
+            entries: counted.as_ref().map(|rows| rows.iter().filter(answers).map(|(_, entries)| entries).sum()),
+            hits: by_boundary.values().map(|known| known.hits).sum(),
+            misses: by_boundary.values().map(|known| known.misses).sum(),
+            writes: by_boundary.values().map(|known| known.writes).sum(),
+            damaged: by_boundary.values().map(|known| known.damaged).sum(),
+            transactions: self.writer.as_ref().map_or(0, Writer::transactions),
+            by_boundary,
+        }
+    }
+
+    fn look(&self, name: RowName) -> Result<Lookup, OptimizerError> {
+        let Some(reader) = &self.reader else {
+            return Ok(Lookup::Miss);
+        };
+        let CacheSettings { path, namespace, .. } = &self.settings;
+        if let Some(response) = self.writer.as_ref().and_then(|writer| writer.pending(&name)) {
+            self.counters.count(&name, Tally::Hit);
+            return Ok(Lookup::Hit(response));
+        }
+        match reader.look(&name)? {
+            Found::Nothing | Found::NoFile => {
+                self.counters.count(&name, Tally::Miss);
+                Ok(Lookup::Miss)
+            }
+            Found::Row(record) => match record.open(namespace, &name) {
+                Some(response) => {
+                    self.counters.count(&name, Tally::Hit);
+                    Ok(Lookup::Hit(response))
+                }
+                None => {
+                    self.counters.count(&name, Tally::Damaged);
+                    match self.settings.mode {
+                        CacheMode::Readonly => Err(fault::damaged_row(path, namespace, &name.boundary, &name.key)),
+                        CacheMode::Readwrite | CacheMode::Off => Ok(Lookup::Damaged),
+                    }
+                }
+            },
+        }
+    }
+
+    fn store(&self, name: RowName, response: Bytes) -> Result<(), OptimizerError> {
+        self.writer.as_ref().map_or(Ok(()), |writer| writer.put(name, response))
+    }
+}
+
+const FAILURE: &str = ".failure";
+
+/// Failures have keys of their own: an attempt is no part of the key of an answer.
+fn failure_name(boundary: Boundary, key: &str, attempt: u32) -> RowName {
+    RowName { boundary: format!("{}{FAILURE}", boundary.word()), key: format!("{key}#{attempt}") }
+}

@@ -1,0 +1,234 @@
+//! The one thread that writes: rows that come within a moment share a transaction.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use rusqlite::{Connection, TransactionBehavior};
+use tokio::sync::oneshot;
+
+use super::profile::{Counters, Tally};
+use super::record::{Record, RowName};
+use super::settings::CacheSettings;
+use super::{database, fault};
+use crate::model::error::{ErrorCode, OptimizerError};
+
+/// How long a batch waits for more rows, and how many it takes.
+const LINGER: Duration = Duration::from_millis(2);
+const MOST_ROWS: usize = 1024;
+const MOST_BYTES: usize = 32 << 20;
+
+/// Queues rows for the thread that stores them.
+#[derive(Debug)]
+pub(super) struct Writer {
+    orders: Option<Sender<Order>>,
+    thread: Option<JoinHandle<()>>,
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    settings: CacheSettings,
+    counters: Arc<Counters>,
+    /// Rows that are queued and not committed yet.
+    pending: Mutex<HashMap<RowName, Bytes>>,
+    /// The first failure. Nothing is written after it.
+    fault: Mutex<Option<OptimizerError>>,
+    transactions: AtomicU64,
+}
+
+#[derive(Debug)]
+enum Order {
+    Row(RowName),
+    Flush(oneshot::Sender<()>),
+}
+
+impl Writer {
+    pub(super) fn start(settings: &CacheSettings, counters: Arc<Counters>) -> Result<Self, OptimizerError> {
+        let connection = database::open_writer(&settings.path)?;
+        let (orders, queue) = channel();
+        let shared = Arc::new(Shared {
+            settings: settings.clone(),
+            counters,
+            pending: Mutex::default(),
+            fault: Mutex::default(),
+            transactions: AtomicU64::new(0),
+        });
+        let of_thread = Arc::clone(&shared);
+        let thread = std::thread::Builder::new()
+            .name("cache-writer".to_owned())
+            .spawn(move || of_thread.work(connection, &queue))
+            .map_err(|error| OptimizerError::new(ErrorCode::Io, format!("no thread for the cache: {error}")))?;
+        Ok(Self { orders: Some(orders), thread: Some(thread), shared })
+    }
+
+    /// Queues a row. The first of its name wins.
+    pub(super) fn put(&self, name: RowName, response: Bytes) -> Result<(), OptimizerError> {
+        self.shared.intact()?;
+        {
+            let mut pending = lock(&self.shared.pending);
+            if pending.contains_key(&name) {
+                return Ok(());
+            }
+            pending.insert(name.clone(), response);
+        }
+        self.order(Order::Row(name))
+    }
+
+    /// A row that is queued and not committed yet.
+    pub(super) fn pending(&self, name: &RowName) -> Option<Bytes> {
+        lock(&self.shared.pending).get(name).cloned()
+    }
+
+    /// Waits until everything that was queued before is committed.
+    pub(super) async fn flush(&self) -> Result<(), OptimizerError> {
+        let (done, wait) = oneshot::channel();
+        self.order(Order::Flush(done))?;
+        wait.await.map_err(|_| gone())?;
+        self.shared.intact()
+    }
+
+    pub(super) fn transactions(&self) -> u64 {
+        self.shared.transactions.load(Ordering::Relaxed)
+    }
+
+    fn order(&self, order: Order) -> Result<(), OptimizerError> {
+        self.orders.as_ref().and_then(|orders| orders.send(order).ok()).ok_or_else(gone)
+    }
+}
+
+impl Drop for Writer {
+    /// What is queued is stored first.
+    fn drop(&mut self) {
+        self.orders = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Shared {
+    fn intact(&self) -> Result<(), OptimizerError> {
+        lock(&self.fault).clone().map_or(Ok(()), Err)
+    }
+
+    fn work(&self, mut connection: Connection, queue: &Receiver<Order>) {
+        while let Ok(first) = queue.recv() {
+            let (rows, flushes) = self.gather(first, queue);
+            if !rows.is_empty() {
+                let stored = self.intact().and_then(|()| self.store(&mut connection, &rows));
+                if let Err(error) = stored {
+                    lock(&self.fault).get_or_insert(error);
+                }
+                let mut pending = lock(&self.pending);
+                for (name, _) in &rows {
+                    pending.remove(name);
+                }
+            }
+            for flushed in flushes {
+                let _ = flushed.send(());
+            }
+        }
+    }
+
+    fn gather(&self, first: Order, queue: &Receiver<Order>) -> (Vec<(RowName, Bytes)>, Vec<oneshot::Sender<()>>) {
+        let until = Instant::now() + LINGER;
+        let (mut rows, mut bytes, mut flushes) = (Vec::new(), 0, Vec::new());
+        let mut next = Some(first);
+        while let Some(order) = next {
+            match order {
+                Order::Row(name) => {
+                    if let Some(response) = lock(&self.pending).get(&name).cloned() {
+                        bytes += response.len();
+                        rows.push((name, response));
+                    }
+                }
+                Order::Flush(done) => flushes.push(done),
+            }
+            // Whoever waits for a flush waits for nothing that comes after it.
+            let room = rows.len() < MOST_ROWS && bytes < MOST_BYTES && flushes.is_empty();
+            next = if room { queue.recv_timeout(until.saturating_duration_since(Instant::now())).ok() } else { None };
+        }
+        (rows, flushes)
+    }
+
+    fn store(&self, connection: &mut Connection, rows: &[(RowName, Bytes)]) -> Result<(), OptimizerError> {
+        let (path, namespace) = (&self.settings.path, self.settings.namespace.as_str());
+        // Compressed before the lock is taken, which other processes wait for.
+        let mut sealed = Vec::with_capacity(rows.len());
+        for (name, response) in rows {
+            let record = Record::seal(namespace, name, response);
+            sealed.push((name, record.map_err(|error| fault::io(path, "compressing for", &error))?));
+        }
+        let refused = self.admit(connection, &mut sealed);
+        if !sealed.is_empty() {
+            let written = commit(connection, namespace, &sealed);
+            for name in written.map_err(|error| fault::sqlite(path, "writing", &error))? {
+                self.counters.count(name, Tally::Write);
+            }
+            self.transactions.fetch_add(1, Ordering::Relaxed);
+        }
+        refused.map_or(Ok(()), Err)
+    }
+
+    /// Keeps the rows that the limit has room for, and says what the first of the others ran into.
+    fn admit(&self, connection: &Connection, rows: &mut Vec<(&RowName, Record)>) -> Option<OptimizerError> {
+        let CacheSettings { path, namespace, max_bytes, .. } = &self.settings;
+        let wanted: u64 = rows.iter().map(|(name, record)| record.footprint(namespace, name)).sum();
+        let mut size = database::size_on_disk(path);
+        if size.saturating_add(wanted) <= *max_bytes {
+            return None;
+        }
+        // The log holds pages twice; without it the size is that of the rows. Others may be reading: then it stays.
+        let _ = database::checkpoint(connection);
+        size = database::size_on_disk(path);
+        let mut refused = None;
+        rows.retain(|(name, record)| {
+            let bytes = record.footprint(namespace, name);
+            let fits = refused.is_none() && size.saturating_add(bytes) <= *max_bytes;
+            if fits {
+                size += bytes;
+            } else if refused.is_none() {
+                refused = Some(fault::full(path, size, bytes, *max_bytes));
+            }
+            fits
+        });
+        refused
+    }
+}
+
+/// One transaction. Returns the rows that were new or replaced a damaged one.
+fn commit<'a>(
+    connection: &mut Connection,
+    namespace: &str,
+    rows: &[(&'a RowName, Record)],
+) -> rusqlite::Result<Vec<&'a RowName>> {
+    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    let mut written = Vec::with_capacity(rows.len());
+    for (name, record) in rows {
+        let new = database::insert(&transaction, namespace, name, record)?;
+        let damaged = !new
+            && database::select(&transaction, namespace, name)?
+                .is_some_and(|known| known.open(namespace, name).is_none());
+        if damaged {
+            database::replace(&transaction, namespace, name, record)?;
+        }
+        if new || damaged {
+            written.push(*name);
+        }
+    }
+    transaction.commit()?;
+    Ok(written)
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn gone() -> OptimizerError {
+    OptimizerError::new(ErrorCode::Invariant, "the thread that writes the cache has ended")
+}
