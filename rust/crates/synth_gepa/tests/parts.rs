@@ -54,7 +54,7 @@ proptest! {
             frontier.insert(mean(values), values);
             let after: BTreeSet<u32> = frontier.members().collect();
             let place = frontier.ranked().len() as u32 - 1;
-            prop_assert_eq!(u64::from(effect.cells_won), frontier.cells_won(place));
+            prop_assert_eq!(effect.won.len() as u64, frontier.cells_won(place));
             prop_assert_eq!(effect.left, before.difference(&after).copied().collect::<Vec<_>>());
             prop_assert_eq!(effect.size as usize, after.len());
             prop_assert_eq!(frontier.size() as usize, after.len());

@@ -295,7 +295,15 @@ fn rollout_key(
     );
     change(&mut parts);
     let (task_id, payload, row, policy, replicate) = &parts;
-    let request = RolloutRequest { task_id, payload, row, policy, replicate: *replicate };
+    let (candidate, row, policy) = (digest(&json!(payload)), digest(row), digest(policy));
+    let request = RolloutRequest {
+        task_id,
+        program: "p",
+        candidate: &candidate,
+        row: &row,
+        policy: &policy,
+        replicate: *replicate,
+    };
     cache_key(namespace, boundary, &request.request())
 }
 
@@ -315,7 +323,7 @@ fn cache_key_changes_with_all_that_can_change_the_answer() {
     assert_eq!(keys.iter().collect::<BTreeSet<_>>().len(), keys.len());
     assert!(keys.iter().all(|key| key.len() == 64));
     // What `sha256sum` prints for the canonical text of the call.
-    assert_eq!(keys[0], "34119873c3ba59bed65a50353225f8cc3877ca4f43644c2225fb607b27aa42cb");
+    assert_eq!(keys[0], "ccf69fbdb3eb246bdae6a14f7b6acb61d22505d1c34aca4acf8f57fbeeb6c1b0");
 }
 
 #[test]
@@ -327,16 +335,10 @@ fn cache_key_does_not_change_with_the_way_of_writing() {
     });
     assert_eq!(rewritten, plain);
     // What a rollout is keyed by, in full: nothing of the run, its stage or its attempts.
-    let request = RolloutRequest {
-        task_id: "quiz",
-        payload: &payload("Answer."),
-        row: &json!(1),
-        policy: &json!(null),
-        replicate: 0,
-    }
-    .request();
+    let request =
+        RolloutRequest { task_id: "quiz", program: "p", candidate: "c", row: "r", policy: "o", replicate: 0 }.request();
     let parts: BTreeSet<&str> = request.as_object().unwrap().keys().map(String::as_str).collect();
-    assert_eq!(parts, BTreeSet::from(["task_id", "candidate", "row", "policy", "replicate"]));
+    assert_eq!(parts, BTreeSet::from(["task_id", "program", "candidate", "row", "policy", "replicate"]));
 }
 
 #[test]

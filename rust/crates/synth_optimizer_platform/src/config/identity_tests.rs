@@ -3,13 +3,17 @@
 
 use serde_json::{Value, json};
 
-use super::{Config, search_digest};
+use super::{Config, search_differences, search_digest, shown};
 use crate::config::shape::{Shape, root};
 
 /// Fields, and sections of fields, that change no decision.
 const NO_PART: &[&str] = &[
     "run.run_id",
     "run.output_dir",
+    "run.durability",
+    "run.interrupt_grace_seconds",
+    "run.cancel_grace_seconds",
+    "run.feed_buffer",
     "container",
     "cache",
     "disk_budget",
@@ -69,6 +73,21 @@ fn the_digest_follows_what_can_change_a_decision() {
     for name in names {
         assert!(changes.iter().any(|(path, _)| is_below(path, name)), "{name} was not changed");
     }
+}
+
+#[test]
+fn differences_name_every_field_of_the_search_that_changed() {
+    let config = Config::default();
+    for (path, changed) in changes(&config) {
+        let found = search_differences(&shown(&config), &changed);
+        let is_part = !NO_PART.iter().any(|section| is_below(&path, section));
+        assert_eq!(!found.is_empty(), is_part, "{path}");
+        // A section that was not there before is named as a whole.
+        let names =
+            |line: &String| line.split_once(": ").is_some_and(|(at, _)| is_below(at, &path) || is_below(&path, at));
+        assert!(found.iter().all(|line| names(line) && line.contains(" -> ")), "{path}: {found:?}");
+    }
+    assert!(search_differences(&json!("no config"), &config)[0].contains("cannot be read"));
 }
 
 #[test]

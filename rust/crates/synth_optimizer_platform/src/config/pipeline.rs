@@ -90,7 +90,7 @@ impl Default for Workers {
 pub struct AdaptiveConcurrency {
     /// Whether the concurrency follows the load.
     pub enabled: bool,
-    /// Rollouts at once in the beginning.
+    /// Rollouts at once in the beginning, within `workers.rollout`.
     #[schemars(range(min = 1))]
     pub initial: u32,
     /// Fewest rollouts at once.
@@ -102,7 +102,7 @@ pub struct AdaptiveConcurrency {
     /// How many more after enough successes.
     #[schemars(range(min = 1))]
     pub increase_step: u32,
-    /// How many fewer after an overload.
+    /// How many fewer after an overload, at least: the number is halved.
     #[schemars(range(min = 1))]
     pub decrease_step: u32,
     /// Successes in a row that count as enough.

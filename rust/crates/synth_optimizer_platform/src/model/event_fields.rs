@@ -87,8 +87,9 @@ pub struct TaskInfoLoaded {
 pub struct RowsMapped {
     /// `split_list` when the container lists the ids of the split, `split_and_seed` when they are put together.
     pub rule: String,
-    pub train: BTreeMap<i64, String>,
-    pub heldout: BTreeMap<i64, String>,
+    /// Seeds with their ids, in the order of the config.
+    pub train: Vec<(i64, String)>,
+    pub heldout: Vec<(i64, String)>,
 }
 
 /// `run.resumed`

@@ -95,6 +95,8 @@ fn other_value(path: &str, default: &Value) -> String {
         "gepa.minibatch_size" => "9".into(),
         "gepa.max_time_seconds" => "900".into(),
         "gepa.max_total_rollouts" | "gepa.max_train_rollouts" | "gepa.max_heldout_rollouts" => "300".into(),
+        "run.durability" => "power".into(),
+        "container.pass_env" => "[\"MODEL_HOME\"]".into(),
         "disk_budget.hard_limit_gb" => "11".into(),
         "disk_budget.soft_limit_gb" => "4".into(),
         _ => match default {

@@ -12,7 +12,7 @@ use synth_optimizer_platform::config::gepa::{
 };
 use synth_optimizer_platform::config::sections::{
     CacheMode, CacheSection, CandidateSection, ContainerSection, DatasetSection, DisableReasoning, DiskBudgetSection,
-    PolicySection, ProposerBackend, ProposerSection, ReasoningEffort, RunSection, TasksetSection,
+    Durability, PolicySection, ProposerBackend, ProposerSection, ReasoningEffort, RunSection, TasksetSection,
 };
 use synth_optimizer_platform::config::{Config, render, to_toml};
 
@@ -117,12 +117,14 @@ fn config() -> impl Strategy<Value = Config> {
             policy_config,
         )| {
             let mut config = Config {
-                run: RunSection { run_id, output_dir, seed },
+                run: RunSection { run_id, output_dir, seed, durability: Durability::Power, ..RunSection::default() },
                 container: ContainerSection {
                     url: "http://[::1]:9100/base".into(),
                     command: vec!["a b".into(), "\"quoted\"".into()],
                     cwd: Some(cwd),
                     startup_timeout_seconds: numbers.3,
+                    pass_env: vec!["MODEL_HOME".into()],
+                    ..ContainerSection::default()
                 },
                 dataset: rows.0,
                 taskset: rows.1,
@@ -137,7 +139,12 @@ fn config() -> impl Strategy<Value = Config> {
                     ..PolicySection::default()
                 },
                 proposer,
-                cache: CacheSection { mode: CacheMode::Readwrite, path: cache_path, namespace: Some("n".into()) },
+                cache: CacheSection {
+                    mode: CacheMode::Readwrite,
+                    path: cache_path,
+                    namespace: Some("n".into()),
+                    max_mb: 7,
+                },
                 disk_budget: DiskBudgetSection {
                     enabled: false,
                     soft_limit_gb: numbers.4,
