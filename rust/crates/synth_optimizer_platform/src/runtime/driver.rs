@@ -23,7 +23,7 @@ use crate::model::event::Event;
 use crate::model::event_fields::{Failure, Reason};
 use crate::model::ids::{CandidateId, RequestId};
 use crate::proposer::ProposalRequest;
-use crate::workspace::{Answered, Batch, CallKind, Reader, Sent, Stored, Workspace};
+use crate::workspace::{Answered, Batch, CallKind, Sent, Stored, Workspace};
 
 /// Answers that are taken in one round at most, so that a commit stays small.
 const ROUND: usize = 256;
@@ -49,7 +49,6 @@ pub(super) struct Ground<'e, E: Engine> {
     pub(super) session: Session<'e, E>,
     pub(super) calls: Arc<Calls>,
     pub(super) workspace: Workspace,
-    pub(super) reader: Reader,
     pub(super) feed: Feed,
     pub(super) hooks: Hooks,
     pub(super) next_sequence: u64,
@@ -248,7 +247,7 @@ impl<'e, E: Engine> Driver<'e, E> {
         let Some(Command::Propose(command)) = ground.engine.command(ground.session.state(), id) else {
             return Ok(());
         };
-        let request = proposal_request(&command, &ground.calls.task, &ground.reader)?;
+        let request = proposal_request(&command, &ground.calls.task, &ground.workspace)?;
         let key = match ground.calls.cache.mode() {
             CacheMode::Off => None,
             CacheMode::Readwrite | CacheMode::Readonly => Some(ground.calls.proposal_key(&request)),
