@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use camino::Utf8PathBuf;
@@ -12,7 +13,9 @@ use synth_e2e::{ScriptedFault, ScriptedProposer};
 use synth_optimizer_platform::config::{Config, Source, load, render};
 use synth_optimizer_platform::model::answer::FailureClass;
 use synth_optimizer_platform::model::error::{ErrorCode, OptimizerError};
+use synth_gepa::GepaEngine;
 use synth_optimizer_platform::proposer::Proposer;
+use synth_optimizer_platform::runtime::{Control, Hooks, Request, execute};
 
 const USAGE: &str = "\
 scripted_run: runs or resumes a config with a proposer that needs no model; prints one JSON line
@@ -97,7 +100,35 @@ fn read(arguments: &Arguments) -> Result<Config, OptimizerError> {
 
 /// Carries out the run. The outcome is what the tests read: the run's directory and how it ended.
 fn drive(config: Config, proposer: Arc<dyn Proposer>) -> Result<Value, OptimizerError> {
-    let _ = proposer;
-    let message = format!("the run against {} cannot be carried out", config.container.url);
-    Err(OptimizerError::new(ErrorCode::Optimizer, message).with_hint("The driver is not part of this build."))
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .map_err(|error| OptimizerError::new(ErrorCode::Io, format!("no runtime: {error}")))?;
+    let (_control, controlled) = Control::new(config.run.feed_buffer);
+    let request = Request { config, algorithm: "gepa".into(), proposer, hooks: kill_hooks() };
+    let outcome = runtime.block_on(execute(request, GepaEngine::new, controlled))?;
+    match outcome.error {
+        Some(error) => Err(error),
+        None => Ok(json!({
+            "run_id": outcome.run_id,
+            "status": outcome.status.word(),
+            "run_dir": outcome.run_dir,
+            "best_candidate_id": outcome.totals.best_candidate_id,
+            "transactions": outcome.transactions,
+        })),
+    }
+}
+
+/// `SYNTH_OPTIMIZERS_TEST_KILL_AT=n`: the process ends itself with SIGKILL at the n-th boundary that it meets.
+fn kill_hooks() -> Hooks {
+    let Some(at) = std::env::var("SYNTH_OPTIMIZERS_TEST_KILL_AT").ok().and_then(|at| at.parse::<u64>().ok()) else {
+        return Hooks::default();
+    };
+    let met = AtomicU64::new(0);
+    Hooks::new(move |_| {
+        if met.fetch_add(1, Ordering::SeqCst) + 1 == at {
+            let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
+        }
+    })
 }

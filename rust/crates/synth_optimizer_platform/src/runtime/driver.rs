@@ -110,7 +110,7 @@ impl<'e, E: Engine> Driver<'e, E> {
     }
 
     /// Runs to the end. `opening` are events that nobody has stored yet.
-    pub(super) async fn run(mut self, opening: Vec<Event>) -> Result<End, OptimizerError> {
+    pub(super) async fn run(mut self, opening: Vec<Event>) -> (Ground<'e, E>, Result<End, OptimizerError>) {
         for command in self.ground.session.outstanding() {
             let kind = match &command {
                 Command::Rollout(_) => CallKind::Rollout,
@@ -123,7 +123,7 @@ impl<'e, E: Engine> Driver<'e, E> {
         self.log(opening);
         let end = self.rounds().await;
         self.lanes.abort();
-        end
+        (self.ground, end)
     }
 
     async fn rounds(&mut self) -> Result<End, OptimizerError> {
