@@ -25,7 +25,8 @@ impl RunFiles {
         Self { directory: output_dir.join(run_id), run_id: run_id.to_owned() }
     }
 
-    /// A file as text, with the run's name written as `RUN`: that is all that two runs may differ in.
+    /// A file as text, with the run's name written as `RUN`: that is all that two runs may differ in. The name must be
+    /// one that stands for nothing else in a file.
     pub fn comparable(&self, name: &str) -> io::Result<String> {
         let path = self.directory.join(name);
         let text =

@@ -2,6 +2,7 @@
 
 pub mod bill;
 pub mod configs;
+pub mod cpu;
 pub mod files;
 pub mod process;
 pub mod scripted;
@@ -9,6 +10,7 @@ pub mod stub;
 
 pub use bill::{BillLine, read_bill};
 pub use configs::{RowNames, small_config, write_config};
+pub use cpu::cpu_time;
 pub use files::RunFiles;
 pub use process::{Ended, ServerProcess, run_to_end};
 pub use scripted::{ScriptedFault, ScriptedProposer};

@@ -16,16 +16,15 @@ use synth_e2e::{RowNames, RunFiles, ServerProcess, read_bill, run_to_end, small_
 use synth_gepa::{Stream, stream};
 use synth_optimizer_platform::config::sections::CacheMode;
 
-/// Hooks of the driver: the process kills itself right after, or right before, its nth commit.
-const KILL_AFTER: &str = "SYNTH_OPTIMIZERS_TEST_KILL_AT_COMMIT";
-const KILL_BEFORE: &str = "SYNTH_OPTIMIZERS_TEST_KILL_BEFORE_COMMIT";
+/// `scripted_run` kills itself at the nth boundary that it meets: before and after each durable step.
+const KILL_AT: &str = "SYNTH_OPTIMIZERS_TEST_KILL_AT";
 /// How many kills at random moments there are in all, and the seed of the moments.
 const KILLS: &str = "SYNTH_E2E_KILLS";
 const SEED: &str = "SYNTH_E2E_SEED";
 
-/// A run makes more commits than these; a loop that ends earlier has not killed anything.
-const FEWEST_COMMITS: u64 = 10;
-const MOST_COMMITS: u64 = 2_000;
+/// A run meets more boundaries than these; a loop that ends earlier has not killed anything.
+const FEWEST_BOUNDARIES: u64 = 20;
+const MOST_BOUNDARIES: u64 = 2_000;
 
 /// What the container does with an id that it has seen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,7 +58,7 @@ impl World {
         config.cache.mode = cache;
         write_config(&place.config(), &config).unwrap();
         let begun = Instant::now();
-        let files = place.finish("clean", &[]);
+        let files = place.finish("e2e-clean", &[]);
         let clean_time = begun.elapsed();
         assert!(finished(&files).train_gain.is_some_and(|gain| gain.difference > 0.0), "the clean run learns nothing");
         let clean = COMPARED.into_iter().map(|name| (name, files.comparable(name).unwrap())).collect();
@@ -68,10 +67,10 @@ impl World {
         world
     }
 
-    /// One process with a hook set. True if it was killed, false if it came to a good end.
-    fn killed_by(&self, hook: &str, commit: u64, run_id: &str) -> bool {
+    /// One process that is to die at a boundary. True if it did, false if it came to a good end before.
+    fn dies_at(&self, boundary: u64, run_id: &str) -> bool {
         let mut command = self.place.command(run_id, &[]);
-        command.env(hook, commit.to_string());
+        command.env(KILL_AT, boundary.to_string());
         let ended = run_to_end(command, LIMIT).unwrap();
         let killed = ended.status.signal() == Some(9) && !ended.timed_out;
         assert!(
@@ -121,54 +120,44 @@ impl World {
     }
 }
 
-/// Kills a run at its first commit, the next run at its second, and so on, until one survives.
-fn kill_at_every_commit(hook: &str, memory: Memory) {
+/// Kills a run at its first boundary, the next run at its second, and so on, until one survives.
+fn kill_at_every_boundary(memory: Memory) {
     let mut world = World::new(memory, CacheMode::Off, "0");
-    for commit in 1..=MOST_COMMITS {
-        let run_id = format!("killed-{commit}");
-        let killed = world.killed_by(hook, commit, &run_id);
-        let files = if killed { world.place.finish(&run_id, &[]) } else { world.place.files(&run_id) };
+    for boundary in 1..=MOST_BOUNDARIES {
+        let run_id = format!("e2e-killed-{boundary}");
+        let died = world.dies_at(boundary, &run_id);
+        let files = if died { world.place.finish(&run_id, &[]) } else { world.place.files(&run_id) };
         world.check(&files);
-        if !killed {
-            assert!(commit > FEWEST_COMMITS, "no kill after commit {commit}: the hook {hook} does not bite");
+        if !died {
+            assert!(boundary > FEWEST_BOUNDARIES, "no kill at boundary {boundary}: {KILL_AT} does not bite");
             return;
         }
     }
-    panic!("a run makes more than {MOST_COMMITS} commits");
+    panic!("a run meets more than {MOST_BOUNDARIES} boundaries");
 }
 
 #[test]
-fn killed_after_every_commit_with_a_container_that_remembers() {
-    kill_at_every_commit(KILL_AFTER, Memory::Remember);
+fn killed_at_every_boundary_with_a_container_that_remembers() {
+    kill_at_every_boundary(Memory::Remember);
 }
 
 #[test]
-fn killed_before_every_commit_with_a_container_that_remembers() {
-    kill_at_every_commit(KILL_BEFORE, Memory::Remember);
+fn killed_at_every_boundary_with_a_container_that_forgets() {
+    kill_at_every_boundary(Memory::Forget);
 }
 
-#[test]
-fn killed_after_every_commit_with_a_container_that_forgets() {
-    kill_at_every_commit(KILL_AFTER, Memory::Forget);
-}
-
-#[test]
-fn killed_before_every_commit_with_a_container_that_forgets() {
-    kill_at_every_commit(KILL_BEFORE, Memory::Forget);
-}
-
-/// Every process gets a few commits further and is killed, the resumed ones too.
+/// Every process gets a little further and is killed, the resumed ones too.
 #[test]
 fn killed_again_and_again_gets_to_its_end() {
-    const EVERY: u64 = 4;
+    const EVERY: u64 = 12;
     let mut world = World::new(Memory::Remember, CacheMode::Off, "0");
     let mut processes = 1;
-    while world.killed_by(KILL_AFTER, EVERY, "stubborn") {
+    while world.dies_at(EVERY, "e2e-stubborn") {
         processes += 1;
-        assert!(processes <= MOST_COMMITS, "no progress after {processes} processes");
+        assert!(processes <= MOST_BOUNDARIES, "no progress after {processes} processes");
     }
     assert!(processes > 2, "the run was killed {} times only", processes - 1);
-    let files = world.place.files("stubborn");
+    let files = world.place.files("e2e-stubborn");
     world.check(&files);
 }
 
@@ -188,7 +177,7 @@ fn killed_at_random_moments() {
     let (mut kills, mut run) = (0, 0);
     while kills < wanted {
         let world = &mut worlds[run % 3];
-        let run_id = format!("random-{run}");
+        let run_id = format!("e2e-random-{run}");
         // Killed until it gets through by itself or has been killed often enough for one run.
         let at_most = (1 + random.index(12)) as u64;
         let mut killed_here = 0;
@@ -234,16 +223,16 @@ fn fresh_cached_and_readonly_runs_are_equal() {
     };
     let billed = || read_bill(&bill).unwrap().len();
 
-    let uncached = run("uncached", &["--workers", "1", "--set", "cache.mode=off"]);
+    let uncached = run("e2e-uncached", &["--workers", "1", "--set", "cache.mode=off"]);
     assert!(finished(&uncached).train_gain.is_some_and(|gain| gain.difference > 0.0));
     let before = billed();
-    let fresh = run("fresh", &["--workers", "64"]);
+    let fresh = run("e2e-fresh", &["--workers", "64"]);
     assert!(billed() > before, "the first run with a cache asks the container");
     let before = billed();
-    let cached = run("cached", &["--workers", "1"]);
+    let cached = run("e2e-cached", &["--workers", "1"]);
     assert_eq!(billed(), before, "a cached run asks the container for nothing");
     stub.stop();
-    let readonly = run("readonly", &["--workers", "64", "--set", "cache.mode=readonly"]);
+    let readonly = run("e2e-readonly", &["--workers", "64", "--set", "cache.mode=readonly"]);
 
     for name in COMPARED {
         let expected = uncached.comparable(name).unwrap();

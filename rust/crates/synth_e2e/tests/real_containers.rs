@@ -73,7 +73,7 @@ fn improves_in_both_modes(kind: Kind) {
     let mut best = Vec::new();
     for mode in [SubmissionMode::Sync, SubmissionMode::Async] {
         let place = Place::configured(&kind.config(&server, mode));
-        let files = place.finish("run", &[]);
+        let files = place.finish("e2e-run", &[]);
         assert_improves(&files);
         assert_eq!(count(&files, "rollout.transport.fallback"), 0, "{kind:?} speaks {mode:?}");
         assert_eq!(count(&files, "rollout.failed"), 0, "{kind:?} fails no rollout");
@@ -117,7 +117,7 @@ fn seeds_become_task_ids_where_the_container_has_only_those() {
     let server = SDK.start(&[]);
     let by_seed = Kind { names: RowNames::Seeds, ..SDK };
     let place = Place::configured(&by_seed.config(&server, SubmissionMode::Sync));
-    let files = place.finish("run", &[]);
+    let files = place.finish("e2e-run", &[]);
     assert_improves(&files);
     assert_eq!(count(&files, "dataset.seeds.mapped"), 1);
 }
@@ -129,7 +129,7 @@ fn a_container_that_runs_the_wrong_row_is_refused() {
         let server = kind.start(&["--fault", "wrong-row"]);
         for mode in [SubmissionMode::Sync, SubmissionMode::Async] {
             let place = Place::configured(&kind.config(&server, mode));
-            let ended = place.run("run", &[]);
+            let ended = place.run("e2e-run", &[]);
             assert_eq!(ended.status.code(), Some(ErrorCode::Container.row().exit.into()), "{kind:?}: {}", ended.stdout);
             assert!(ended.stdout.contains(ErrorCode::Container.wire()), "{kind:?}: {}", ended.stdout);
         }
@@ -146,7 +146,7 @@ fn refused_async_falls_back_to_sync() {
     ] {
         let server = kind.start(&flags);
         let place = Place::configured(&kind.config(&server, SubmissionMode::Async));
-        let files = place.finish("run", &[]);
+        let files = place.finish("e2e-run", &[]);
         assert_improves(&files);
         assert!(count(&files, "rollout.transport.fallback") > 0, "{kind:?}: the fallback is in the log");
         assert_eq!(count(&files, "rollout.failed"), 0, "{kind:?}: a refused submission is no failed rollout");
@@ -168,9 +168,9 @@ fn a_bad_reward_is_a_failed_rollout() {
         let mut config = kind.config(&server, SubmissionMode::Sync);
         config.gepa.rollout_max_attempts = 1;
         let place = Place::configured(&config);
-        let ended = place.run("run", &[]);
+        let ended = place.run("e2e-run", &[]);
         assert!(!ended.status.success(), "{kind:?} with {fault} cannot end well: {}", ended.stdout);
-        let files = place.files("run");
+        let files = place.files("e2e-run");
         assert_eq!(count(&files, "rollout.finished"), 0, "{kind:?} with {fault} gives no score");
         let failed: Vec<FailureClass> = files.events().unwrap().iter().filter_map(failure).collect();
         assert!(!failed.is_empty(), "{kind:?} with {fault}");
@@ -193,7 +193,7 @@ fn broken_rollouts_are_tried_again() {
         let mut config = kind.config(&server, SubmissionMode::Sync);
         config.gepa.rollout_max_attempts = 3;
         let place = Place::configured(&config);
-        let files = place.finish("run", &["--workers", "1"]);
+        let files = place.finish("e2e-run", &["--workers", "1"]);
         assert_improves(&files);
         assert!(count(&files, "rollout.failed") > 0, "{kind:?}: failures are in the log");
     }
@@ -205,7 +205,7 @@ fn overload_is_waited_out() {
     for kind in [SDK, REFERENCE_OLD, TASKSET] {
         let server = kind.start(&["--fault", "429", "--every", "3"]);
         let place = Place::configured(&kind.config(&server, SubmissionMode::Sync));
-        let files = place.finish("run", &["--workers", "1"]);
+        let files = place.finish("e2e-run", &["--workers", "1"]);
         assert_improves(&files);
         assert_eq!(count(&files, "rollout.failed"), 0, "{kind:?}: an overload is no failed rollout");
     }
@@ -219,7 +219,7 @@ fn slow_rollouts_end_at_their_limit() {
     config.container.rollout_timeout_seconds = 1;
     config.gepa.rollout_max_attempts = 3;
     let place = Place::configured(&config);
-    let files = place.finish("run", &["--workers", "2"]);
+    let files = place.finish("e2e-run", &["--workers", "2"]);
     assert_improves(&files);
     let classes: Vec<FailureClass> = files.events().unwrap().iter().filter_map(failure).collect();
     let limit = [FailureClass::Timeout, FailureClass::UnknownOutcome];
@@ -233,8 +233,8 @@ fn a_container_that_dies_ends_the_run() {
     let mut config = SDK.config(&server, SubmissionMode::Sync);
     config.container.connect_retries = 1;
     let place = Place::configured(&config);
-    let ended = place.run("run", &["--workers", "1"]);
+    let ended = place.run("e2e-run", &["--workers", "1"]);
     assert!(!ended.status.success(), "{}", ended.stdout);
     assert!(server.has_ended());
-    assert!(count(&place.files("run"), "rollout.finished") > 0, "what was measured is kept");
+    assert!(count(&place.files("e2e-run"), "rollout.finished") > 0, "what was measured is kept");
 }

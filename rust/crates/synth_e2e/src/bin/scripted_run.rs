@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use camino::Utf8PathBuf;
 use serde_json::{Value, json};
-use synth_e2e::{ScriptedFault, ScriptedProposer};
+use synth_e2e::{ScriptedFault, ScriptedProposer, cpu_time};
 use synth_optimizer_platform::config::{Config, Source, load, render};
 use synth_optimizer_platform::model::answer::FailureClass;
 use synth_optimizer_platform::model::error::{ErrorCode, OptimizerError};
@@ -72,7 +72,7 @@ fn main() -> ExitCode {
         }
     };
     let ended = read(&arguments).and_then(|config| drive(config, Arc::new(arguments.proposer)));
-    let (line, code) = match ended {
+    let (mut line, code) = match ended {
         Ok(outcome) => (outcome, ExitCode::SUCCESS),
         Err(error) => {
             let line = json!({
@@ -82,6 +82,7 @@ fn main() -> ExitCode {
             (line, ExitCode::from(error.code.row().exit))
         }
     };
+    line["cpu_seconds"] = cpu_time().map_or(Value::Null, |time| time.as_secs_f64().into());
     let _ = writeln!(io::stdout(), "{line}");
     code
 }
