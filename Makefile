@@ -154,9 +154,11 @@ wheel: venv ## build the wheel into dist/ and import it in an empty environment
 	@cd $(VENV)/empty && bin/python -I $(ROOT)/tools/check-wheel $(ROOT)/dist/*.whl
 
 .PHONY: bench
-bench: venv ## benchmarks of the search
+bench: venv ## benchmarks of the search and of whole runs
 	$(call say,benchmarks)
-	@cargo run --locked --release -p synth_bench --bin engine
+	@cargo build --quiet --locked --release -p synth_bench -p synth_e2e --bins
+	@$(CARGO_TARGET_DIR)/release/engine
+	@$(CARGO_TARGET_DIR)/release/runs
 
 .PHONY: clean
 clean: ## remove .venv, target, dist and caches
