@@ -178,7 +178,8 @@ fn overhead() -> Done<Vec<String>> {
             broken.push(format!("{micros:.0} us per rollout, the limit is {CPU_MICROS:.0}"));
         }
     }
-    let (least, most) = costs.iter().fold((f64::MAX, 0.0_f64), |(least, most), cost| (least.min(*cost), most.max(*cost)));
+    let (least, most) =
+        costs.iter().fold((f64::MAX, 0.0_f64), |(least, most), cost| (least.min(*cost), most.max(*cost)));
     say(&format!("  dearest to cheapest length: {:.2}x", most / least))?;
     let grows = costs.last().copied().unwrap_or(0.0) / least;
     if grows > FLAT {

@@ -10,10 +10,10 @@ use std::time::Duration;
 use camino::Utf8PathBuf;
 use serde_json::{Value, json};
 use synth_e2e::{ScriptedFault, ScriptedProposer, cpu_time};
+use synth_gepa::GepaEngine;
 use synth_optimizer_platform::config::{Config, Source, load, render};
 use synth_optimizer_platform::model::answer::FailureClass;
 use synth_optimizer_platform::model::error::{ErrorCode, OptimizerError};
-use synth_gepa::GepaEngine;
 use synth_optimizer_platform::proposer::Proposer;
 use synth_optimizer_platform::runtime::{Control, Hooks, Request, execute};
 

@@ -134,11 +134,7 @@ impl Calls {
     }
 
     /// A rollout's answer from the cache.
-    pub(super) fn remembered_rollout(
-        &self,
-        command: &RolloutCommand,
-        key: &str,
-    ) -> Result<Remembered, OptimizerError> {
+    pub(super) fn remembered_rollout(&self, command: &RolloutCommand, key: &str) -> Result<Remembered, OptimizerError> {
         let what = || format!("the rollout of {} on row {}", command.candidate_id, command.row_id);
         match self.remembered(Boundary::Rollout, key, command.attempt, &what)? {
             Memory::Failure(failure) => Ok(hit(command.request, CallKind::Rollout, key, Answer::Failed(failure), None)),
@@ -221,12 +217,18 @@ impl Calls {
         body: &[u8],
     ) -> Result<Result<Reply, CallFailure>, OptimizerError> {
         let row = self.row(command)?;
-        let asked = Asked { rollout_id, row, row_id: &command.row_id, payload: &command.payload, deciding: &self.deciding };
+        let asked =
+            Asked { rollout_id, row, row_id: &command.row_id, payload: &command.payload, deciding: &self.deciding };
         Ok(read_reply(body, &asked))
     }
 
     /// Runs a rollout in the container. `resent` tells that it may have been sent before a crash.
-    pub(super) async fn rollout(self: Arc<Self>, command: RolloutCommand, key: Option<String>, resent: bool) -> Finished {
+    pub(super) async fn rollout(
+        self: Arc<Self>,
+        command: RolloutCommand,
+        key: Option<String>,
+        resent: bool,
+    ) -> Finished {
         let mut finished = Finished {
             request: command.request,
             kind: CallKind::Rollout,
@@ -277,9 +279,9 @@ impl Calls {
             Ok(Reply { mut answer, echo }) => {
                 match echo {
                     Echo::Confirmed => {}
-                    Echo::Absent => finished.asides.push(Event::EchoMissing(Reason {
-                        reason: "the reply names neither seed nor example".into(),
-                    })),
+                    Echo::Absent => finished
+                        .asides
+                        .push(Event::EchoMissing(Reason { reason: "the reply names neither seed nor example".into() })),
                     Echo::Contradicted(how) => return Err(wrong_row(command, &how)),
                 }
                 answer.trace_digest = Some(digest_bytes(&bytes));
@@ -392,4 +394,3 @@ fn wrong_row(command: &RolloutCommand, how: &str) -> OptimizerError {
     )
     .with_hint("The container must take its row from the keys that its advertised routes stand for: `task`, `dataset_row`, or both.")
 }
-

@@ -9,7 +9,7 @@ use super::hooks::{Boundary, Hooks};
 use super::outcome::{Outcome, RunStatus};
 use super::resume::{Begun, begin, check_same_search, resume, run_row};
 use super::setup::{CachedSetup, SetupAccess};
-use crate::artifacts::{DiskWatch, Feed, RunDir, write_failure, write_results};
+use crate::artifacts::{DiskWatch, Each, Feed, RunDir, write_failure, write_results};
 use crate::cache::{Cache, CacheSettings};
 use crate::config::sections::CacheMode;
 use crate::config::{Config, scrub, search_digest};
@@ -21,9 +21,7 @@ use crate::model::event_fields::RunStarted;
 use crate::model::lifecycle::RunState;
 use crate::model::program::Inputs;
 use crate::proposer::Proposer;
-use crate::workspace::{
-    Lease, Operation, OperationStatus, Record, SetupCall, Snapshot, SnapshotKind, Workspace,
-};
+use crate::workspace::{Lease, Operation, OperationStatus, Record, SetupCall, Snapshot, SnapshotKind, Workspace};
 
 /// What to run.
 #[derive(Debug)]
@@ -169,7 +167,7 @@ where
     };
     let Begun { session, mut events, next_sequence, elapsed_before, resent, waiting } = begun;
     record_start(&workspace, &task, accesses, if next_sequence == 0 { "start" } else { "resume" })?;
-    let feed = Feed::open(dir.paths(), |each: crate::artifacts::Each<'_>| workspace.log(0, each))?;
+    let feed = feed(dir, &workspace)?;
     let transport = client.map(|client| Transport::new(client, &task.contract, config));
     events.extend(transport.as_ref().and_then(Transport::fallback_at_start).map(Event::TransportFallback));
     let calls = Calls::new(config, dir.run_id(), task, cache, transport, Arc::clone(&request.proposer));
@@ -235,9 +233,8 @@ fn record_start(
         (SnapshotKind::HeldoutRows, rows(true)),
     ];
     documents.extend(task.task_info.clone().ok().map(|info| (SnapshotKind::TaskInfo, info)));
-    let snapshots = documents
-        .into_iter()
-        .map(|(kind, document)| Record::Snapshot(Snapshot { kind, unix_millis: now, document }));
+    let snapshots =
+        documents.into_iter().map(|(kind, document)| Record::Snapshot(Snapshot { kind, unix_millis: now, document }));
     let calls = accesses.into_iter().map(|access| {
         Record::SetupCall(SetupCall {
             boundary: access.boundary.to_owned(),
@@ -269,6 +266,12 @@ async fn finish(
     let Some(workspace) = workspace else {
         return Err(OptimizerError::new(ErrorCode::Invariant, "a run without a workspace cannot be finished"));
     };
+    // A process that ended between the last commit and the feed has left it short.
+    feed(dir, &workspace)?.sync()?;
+    let error = match error {
+        Some(error) => Some(error),
+        None => failure(&workspace)?,
+    };
     request.hooks.at(Boundary::BeforeResults);
     write_results(dir.paths(), &workspace, &cache.profile(), error.as_ref())?;
     request.hooks.at(Boundary::AfterResults);
@@ -280,6 +283,19 @@ async fn finish(
     let outcome = outcome(dir, &workspace, status, error)?;
     workspace.close()?;
     Ok(outcome)
+}
+
+fn feed(dir: &RunDir, workspace: &Workspace) -> Result<Feed, OptimizerError> {
+    Feed::open(dir.paths(), |each: Each<'_>| workspace.log(0, each))
+}
+
+/// What the log says that the run failed of.
+fn failure(workspace: &Workspace) -> Result<Option<OptimizerError>, OptimizerError> {
+    let Some(last) = workspace.last_sequence()? else { return Ok(None) };
+    Ok(workspace.events(last, 1)?.pop().and_then(|stored| match stored.event {
+        Event::RunFailed(failed) => Some(OptimizerError::new(failed.error_code, failed.message)),
+        _ => None,
+    }))
 }
 
 fn outcome(

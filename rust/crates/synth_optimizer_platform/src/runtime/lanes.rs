@@ -125,12 +125,7 @@ impl Lanes {
     }
 
     /// A call is back. `overload` is the status of an overload it met; `well` that it gave a score.
-    pub(super) fn end(
-        &mut self,
-        request: RequestId,
-        overload: Option<u16>,
-        well: bool,
-    ) -> Option<ConcurrencyAdjusted> {
+    pub(super) fn end(&mut self, request: RequestId, overload: Option<u16>, well: bool) -> Option<ConcurrencyAdjusted> {
         let flight = self.flights.remove(&request)?;
         self.resent.remove(&request);
         if let Some(key) = flight.key {

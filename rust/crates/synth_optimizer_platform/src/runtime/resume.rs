@@ -85,7 +85,11 @@ fn told(task: &Task) -> Vec<Event> {
 }
 
 /// A run that goes on: its state is rebuilt from the log, and answers that had come are not asked for again.
-pub(super) fn resume<'e, E: Engine>(engine: &'e E, stored: &Reader, inputs: &Inputs) -> Result<Begun<'e, E>, OptimizerError> {
+pub(super) fn resume<'e, E: Engine>(
+    engine: &'e E,
+    stored: &Reader,
+    inputs: &Inputs,
+) -> Result<Begun<'e, E>, OptimizerError> {
     let mut state = engine.initial();
     let (mut count, mut elapsed_before) = (0, 0);
     stored.log(0, |stored| {

@@ -60,6 +60,13 @@ impl Reader {
         found.into_iter().map(event).collect()
     }
 
+    /// Bytes of all replies, compressed.
+    pub fn reply_bytes(&self) -> Result<u64, OptimizerError> {
+        let sql = "SELECT coalesce(sum(length(data)), 0) FROM replies";
+        let found = self.list("measure the replies", sql, [], |row| row.get::<_, i64>(0))?;
+        Ok(found.into_iter().map(i64::unsigned_abs).sum())
+    }
+
     /// Answers that have come and wait for their turn.
     pub fn inbox(&self) -> Result<Vec<(RequestId, Answer)>, OptimizerError> {
         let sql = "SELECT request, answer FROM inbox ORDER BY request";
