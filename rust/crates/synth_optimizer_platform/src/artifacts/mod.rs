@@ -1,1 +1,32 @@
 //! What a run leaves behind as files: its directory, feeds, manifest, registries and charts.
+//!
+//! Everything here is a function of the log and can be written again from it. Files are replaced as a whole or, for
+//! the feed and the registry, appended to and repaired.
+
+pub mod atomic;
+pub mod chart;
+mod chart_scale;
+pub mod compare;
+pub mod disk;
+mod evaluations;
+mod fault;
+pub mod feed;
+mod line;
+pub mod log;
+pub mod normalized;
+pub mod registry;
+pub mod replay;
+pub mod run_dir;
+mod story;
+mod story_words;
+
+pub use atomic::{AtomicFile, write_atomic};
+pub use chart::{ChartData, ChartPoint, HeldoutBar, score_chart};
+pub use compare::events_compare;
+pub use disk::DiskWatch;
+pub use feed::{Feed, Repair};
+pub use log::Each;
+pub use normalized::write_normalized;
+pub use registry::{Registered, RegistryEntry, RegistryStatus, register};
+pub use replay::{Replay, events_replay};
+pub use run_dir::{RunDir, RunPaths};
