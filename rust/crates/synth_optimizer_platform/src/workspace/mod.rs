@@ -1,5 +1,121 @@
 //! `workspace.sqlite`: the log of a run, what was sent and what came, and the tables that people query.
 
 pub mod batch;
+mod error;
+mod open;
+mod projector;
+pub mod reader;
+pub mod records;
+mod store;
+pub mod totals;
+mod writer;
+
+use std::ops::Deref;
+use std::path::Path;
+
+use tokio::sync::oneshot;
 
 pub use batch::{Answered, Batch, CacheAction, CacheUse, CallKind, Sent, Stored};
+pub use open::SCHEMA_VERSION;
+pub use reader::Reader;
+pub use records::{
+    Artifact, Lease, LeaseId, Manifest, Operation, OperationStatus, Record, RunRow, SetupCall, Snapshot, SnapshotKind,
+};
+pub use totals::Totals;
+pub use writer::Committed;
+
+use crate::config::sections::Durability;
+use crate::model::error::OptimizerError;
+use writer::{Outcome, Write, Writer, gone};
+
+/// The workspace of a run in the process that runs it. Reads go through `Reader`, which it dereferences to.
+///
+/// What was acknowledged is stored. After one failed transaction every later write fails with the same error.
+#[derive(Debug)]
+pub struct Workspace {
+    writer: Writer,
+    reader: Reader,
+}
+
+impl Workspace {
+    /// Creates the workspace of a new run; there must be none.
+    pub fn create(path: &Path, run: &RunRow, durability: Durability) -> Result<Self, OptimizerError> {
+        open::create(path, run)?;
+        Self::open(path, durability)
+    }
+
+    /// Opens the workspace of a run that goes on.
+    pub fn open(path: &Path, durability: Durability) -> Result<Self, OptimizerError> {
+        let writer = Writer::start(open::open(path, durability)?)?;
+        Ok(Self { writer, reader: Reader::later(path) })
+    }
+
+    /// Stores a batch. Batches that wait together share a transaction.
+    pub async fn commit(&self, batch: Batch) -> Outcome {
+        self.write(Write::Batch(batch)).await
+    }
+
+    /// Stores a batch, from a thread that may wait.
+    pub fn commit_blocking(&self, batch: Batch) -> Outcome {
+        self.write_blocking(Write::Batch(batch))
+    }
+
+    /// Stores a record beside the log.
+    pub async fn record(&self, record: Record) -> Outcome {
+        self.write(Write::Record(record)).await
+    }
+
+    /// Stores a record beside the log, from a thread that may wait.
+    pub fn record_blocking(&self, record: Record) -> Outcome {
+        self.write_blocking(Write::Record(record))
+    }
+
+    /// Takes a resource for this process; an earlier holder that never let go counts as expired.
+    pub fn lease(&self, lease: Lease) -> Result<LeaseId, OptimizerError> {
+        self.record_blocking(Record::Lease(lease)).map(|committed| LeaseId(committed.row))
+    }
+
+    /// Transactions since the workspace was opened.
+    pub fn transactions(&self) -> u64 {
+        self.writer.transactions()
+    }
+
+    /// Writes what waits and closes the files.
+    pub fn close(mut self) -> Result<(), OptimizerError> {
+        self.end()
+    }
+
+    fn end(&mut self) -> Result<(), OptimizerError> {
+        // The last connection to close removes the WAL, and only a writer can.
+        self.reader.release();
+        self.writer.close()
+    }
+
+    async fn write(&self, write: Write) -> Outcome {
+        let (answer, answered) = oneshot::channel();
+        // Nobody may wait any more; the write happens all the same.
+        self.writer.submit(write, |outcome| drop(answer.send(outcome)))?;
+        answered.await.unwrap_or_else(|_| Err(gone()))
+    }
+
+    fn write_blocking(&self, write: Write) -> Outcome {
+        let (answer, answered) = std::sync::mpsc::sync_channel(1);
+        self.writer.submit(write, move |outcome| drop(answer.send(outcome)))?;
+        answered.recv().unwrap_or_else(|_| Err(gone()))
+    }
+}
+
+impl Deref for Workspace {
+    type Target = Reader;
+
+    fn deref(&self) -> &Reader {
+        &self.reader
+    }
+}
+
+impl Drop for Workspace {
+    fn drop(&mut self) {
+        // Whoever wants to know calls `close`; what was acknowledged is stored in any case.
+        let _ = self.end();
+    }
+}

@@ -1,0 +1,292 @@
+-- workspace.sqlite: everything about one run.
+--
+-- `events` is the truth. What is below "Projections" is computed from it alone, in the transaction that adds the event,
+-- and can be rebuilt from it at any time (`workspace rebuild`). Everything else that people query is a view.
+-- Moments are milliseconds since 1970; money is in billionths of a dollar, where NULL is unknown and not zero.
+
+PRAGMA application_id = 1398361943; -- "SYOW"
+
+-- What the run is. One row.
+CREATE TABLE run (
+  one             INTEGER PRIMARY KEY CHECK (one = 1),
+  run_id          TEXT NOT NULL,
+  algorithm       TEXT NOT NULL,
+  config_json     TEXT NOT NULL,            -- without secrets
+  config_digest   TEXT NOT NULL,
+  container_url   TEXT NOT NULL,
+  cache_mode      TEXT NOT NULL CHECK (cache_mode IN ('off', 'readwrite', 'readonly')),
+  cache_namespace TEXT NOT NULL,
+  cache_path      TEXT,
+  output_dir      TEXT NOT NULL,
+  run_dir         TEXT NOT NULL,
+  created_at      INTEGER NOT NULL
+) STRICT;
+
+-- The log. Rows are added, never changed.
+CREATE TABLE events (
+  sequence    INTEGER PRIMARY KEY,          -- without gaps
+  type        TEXT NOT NULL,
+  unix_millis INTEGER NOT NULL,
+  fields      TEXT NOT NULL                 -- JSON
+) STRICT;
+
+-- The events of every type but the two that come once per rollout and are read from `rollouts` instead.
+CREATE INDEX events_by_type ON events (type) WHERE type NOT IN ('rollout.finished', 'rollout.requested');
+
+-- Calls of the container and the proposer: what was sent and when an answer came.
+CREATE TABLE calls (
+  request      INTEGER PRIMARY KEY,
+  kind         TEXT NOT NULL CHECK (kind IN ('rollout', 'proposer')),
+  rollout_id   TEXT,                        -- the id under which the container knows a rollout
+  sent_at      INTEGER,                     -- NULL: answered from the cache, nothing was sent
+  sends        INTEGER NOT NULL DEFAULT 0,  -- more than one after a crash between sending and hearing
+  answered_at  INTEGER,
+  cache_action TEXT CHECK (cache_action IN ('hit', 'miss', 'write')),
+  cache_key    BLOB CHECK (length(cache_key) = 32),
+  reply        BLOB CHECK (length(reply) = 32), -- digest of the reply, where no rollout holds it
+  CHECK ((sent_at IS NULL) = (sends = 0)),
+  CHECK (sent_at IS NOT NULL OR answered_at IS NOT NULL),
+  CHECK ((cache_action IS NULL) = (cache_key IS NULL))
+) STRICT;
+
+-- Answers that have come and wait for their turn to become events.
+CREATE TABLE inbox (
+  request INTEGER PRIMARY KEY REFERENCES calls (request),
+  answer  TEXT NOT NULL                     -- JSON
+) STRICT;
+
+-- Whole replies, each stored once under the SHA-256 of its bytes.
+CREATE TABLE replies (
+  digest BLOB PRIMARY KEY CHECK (length(digest) = 32),
+  size   INTEGER NOT NULL,                  -- of the reply, before compression
+  data   BLOB NOT NULL                      -- zstd
+) STRICT;
+
+-- Calls that load the task before the search begins.
+CREATE TABLE setup_calls (
+  setup_call   INTEGER PRIMARY KEY,
+  boundary     TEXT NOT NULL,               -- such as `container.program`
+  called_at    INTEGER NOT NULL,
+  cache_action TEXT CHECK (cache_action IN ('hit', 'miss', 'write')),
+  cache_key    BLOB CHECK (length(cache_key) = 32),
+  CHECK ((cache_action IS NULL) = (cache_key IS NULL))
+) STRICT;
+
+-- What the container told about itself and its task, each document once.
+CREATE TABLE snapshots (
+  kind     TEXT NOT NULL CHECK (kind IN ('contract', 'health', 'program', 'task_info', 'dataset', 'train_rows', 'heldout_rows')),
+  digest   BLOB NOT NULL CHECK (length(digest) = 32),
+  document TEXT,                            -- JSON; NULL: it is large and stands in `replies` under the digest
+  taken_at INTEGER NOT NULL,
+  PRIMARY KEY (kind, digest)
+) STRICT, WITHOUT ROWID;
+
+-- Files of the run directory.
+CREATE TABLE artifacts (
+  path       TEXT PRIMARY KEY,
+  kind       TEXT NOT NULL,
+  sha256     TEXT NOT NULL,
+  bytes      INTEGER NOT NULL,
+  retention  TEXT NOT NULL,
+  written_at INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- The manifest, once the run is over.
+CREATE TABLE manifests (
+  manifest_path     TEXT PRIMARY KEY,
+  manifest_json     TEXT NOT NULL,
+  updated_at        INTEGER NOT NULL,
+  best_candidate_id TEXT AS (coalesce(manifest_json ->> '$.best_candidate.candidate_id', manifest_json ->> '$.best_candidate_id')) VIRTUAL,
+  cost_usd          REAL AS (manifest_json ->> '$.cost_usd') VIRTUAL,
+  usage_json        TEXT AS (manifest_json -> '$.usage') VIRTUAL
+) STRICT;
+
+-- What people and services asked of the run: start, resume, stop, cancel.
+CREATE TABLE operations (
+  operation_id   INTEGER PRIMARY KEY,
+  operation_type TEXT NOT NULL,
+  subject_id     TEXT NOT NULL,             -- who
+  status         TEXT NOT NULL CHECK (status IN ('accepted', 'completed', 'failed')),
+  updated_at     INTEGER NOT NULL,
+  metadata_json  TEXT NOT NULL
+) STRICT;
+
+-- What a process of the run holds: the run directory, a container.
+CREATE TABLE resource_leases (
+  resource_lease_id INTEGER PRIMARY KEY,
+  resource_kind     TEXT NOT NULL,
+  resource_id       TEXT NOT NULL,
+  subject_id        TEXT NOT NULL,          -- the process
+  status            TEXT NOT NULL CHECK (status IN ('active', 'released', 'expired')),
+  acquired_at       INTEGER NOT NULL,
+  released_at       INTEGER,
+  CHECK ((status = 'active') = (released_at IS NULL))
+) STRICT;
+
+CREATE UNIQUE INDEX one_holder_per_resource ON resource_leases (resource_kind, resource_id) WHERE status = 'active';
+
+-- How far the projections are, as the last status found it. Only a status writes here.
+CREATE TABLE projection_freshness (
+  projection_name TEXT PRIMARY KEY,
+  status          TEXT NOT NULL CHECK (status IN ('fresh', 'stale')),
+  source_table    TEXT NOT NULL,
+  source_count    INTEGER NOT NULL,
+  projected_table TEXT NOT NULL,
+  projected_count INTEGER NOT NULL,
+  lag_count       INTEGER NOT NULL,
+  rule            TEXT NOT NULL,
+  checked_at      INTEGER NOT NULL,
+  CHECK ((status = 'fresh') = (lag_count = 0))
+) STRICT;
+
+-- Whether the rules hold, as the last status found it. Only a status writes here.
+CREATE TABLE invariant_reports (
+  report_id       TEXT PRIMARY KEY,
+  status          TEXT NOT NULL CHECK (status IN ('pass', 'fail')),
+  violation_count INTEGER NOT NULL,
+  checked_at      INTEGER NOT NULL,
+  CHECK ((status = 'pass') = (violation_count = 0))
+) STRICT;
+
+-- Each rule that does not hold, and how to mend it.
+CREATE TABLE invariant_violations (
+  report_id    TEXT NOT NULL REFERENCES invariant_reports (report_id) ON DELETE CASCADE,
+  invariant_id TEXT NOT NULL,
+  severity     TEXT NOT NULL CHECK (severity = 'error'),
+  subject_type TEXT NOT NULL,
+  subject_id   TEXT NOT NULL,
+  message      TEXT NOT NULL,
+  repair_hint  TEXT NOT NULL,
+  PRIMARY KEY (report_id, invariant_id)
+) STRICT, WITHOUT ROWID;
+
+-- ===== Projections: functions of `events`. =====
+
+-- Where the run is and what it has used. One row.
+CREATE TABLE run_state (
+  one                 INTEGER PRIMARY KEY CHECK (one = 1),
+  state               TEXT NOT NULL CHECK (state IN ('created', 'initializing', 'ready', 'proposing', 'rollout_queueing',
+                        'rollout_running', 'evaluating', 'paused', 'completed', 'failed', 'cancelled')),
+  best_candidate_id   TEXT,
+  last_sequence       INTEGER,
+  started_at          INTEGER,
+  updated_at          INTEGER,
+  finished_at         INTEGER,
+  stopped_by_json     TEXT,
+  generations         INTEGER NOT NULL DEFAULT 0,
+  candidates          INTEGER NOT NULL DEFAULT 0,
+  rollouts_requested  INTEGER NOT NULL DEFAULT 0,
+  rollouts_finished   INTEGER NOT NULL DEFAULT 0,
+  rollouts_failed     INTEGER NOT NULL DEFAULT 0,
+  proposer_turns      INTEGER NOT NULL DEFAULT 0,
+  paid_calls          INTEGER NOT NULL DEFAULT 0,
+  cached_calls        INTEGER NOT NULL DEFAULT 0,
+  unpriced_calls      INTEGER NOT NULL DEFAULT 0, -- paid calls of unknown cost
+  unknown_outcomes    INTEGER NOT NULL DEFAULT 0, -- sent, and nobody knows whether they ran
+  prompt_tokens       INTEGER NOT NULL DEFAULT 0, -- of paid calls, as far as known
+  completion_tokens   INTEGER NOT NULL DEFAULT 0,
+  total_tokens        INTEGER NOT NULL DEFAULT 0,
+  known_cost_nano_usd INTEGER NOT NULL DEFAULT 0,
+  cost_usd            REAL AS (CASE WHEN unpriced_calls = 0 THEN known_cost_nano_usd / 1e9 END) VIRTUAL,
+  CHECK ((finished_at IS NOT NULL) = (state IN ('completed', 'failed', 'cancelled'))),
+  CHECK (rollouts_finished + rollouts_failed <= rollouts_requested),
+  CHECK (unpriced_calls <= paid_calls)
+) STRICT;
+
+-- Every rollout that was wanted, and what came of it.
+CREATE TABLE rollouts (
+  request           INTEGER PRIMARY KEY,
+  evaluation        INTEGER NOT NULL,       -- the first request of the evaluation that it belongs to
+  candidate_id      TEXT NOT NULL REFERENCES candidates (candidate_id),
+  example_id        TEXT NOT NULL,          -- the row, as the container names it
+  evaluation_stage  TEXT NOT NULL CHECK (evaluation_stage IN ('seed_full_train', 'parent_minibatch_reference',
+                      'candidate_minibatch', 'candidate_full_train', 'heldout')),
+  generation        INTEGER,
+  attempt           INTEGER NOT NULL,
+  replicate         INTEGER NOT NULL,
+  status            TEXT NOT NULL CHECK (status IN ('requested', 'finished', 'failed', 'retried')),
+  settled           INTEGER,                -- the event that settled it
+  reward            REAL,
+  objectives_json   TEXT,                   -- scores by name, where the container gave more than a reward
+  prompt_tokens     INTEGER,
+  completion_tokens INTEGER,
+  total_tokens      INTEGER,
+  cost_nano_usd     INTEGER,
+  cached            INTEGER CHECK (cached IN (0, 1)),
+  failure_class     TEXT,
+  failure_message   TEXT,
+  trace             BLOB CHECK (length(trace) = 32), -- digest of the reply
+  split             TEXT AS (CASE evaluation_stage WHEN 'heldout' THEN 'heldout' ELSE 'train' END) VIRTUAL,
+  CHECK ((status = 'requested') = (settled IS NULL)),
+  CHECK ((status = 'requested') = (cached IS NULL)),
+  CHECK ((status = 'finished') = (reward IS NOT NULL)),
+  CHECK ((status IN ('failed', 'retried')) = (failure_class IS NOT NULL)),
+  CHECK ((failure_class IS NULL) = (failure_message IS NULL))
+) STRICT;
+
+CREATE INDEX rollouts_by_candidate ON rollouts (candidate_id, example_id);
+
+-- Every candidate with its texts and scores.
+CREATE TABLE candidates (
+  candidate_id        TEXT PRIMARY KEY,
+  operation           TEXT NOT NULL CHECK (operation IN ('seed', 'mutate', 'merge')),
+  parent_ids_json     TEXT NOT NULL,
+  generation          INTEGER,
+  status              TEXT NOT NULL CHECK (status IN ('registered', 'minibatch_evaluated', 'rejected_minibatch',
+                        'full_train_evaluated', 'accepted', 'rejected_full_train', 'deferred_budget',
+                        'deferred_failures', 'deferred_stop')),
+  payload_json        TEXT NOT NULL,
+  changed_fields_json TEXT NOT NULL,
+  rationale           TEXT NOT NULL,
+  minibatch_score     TEXT,                 -- JSON: mean, n, standard_error, low, high
+  train_score         TEXT,
+  heldout_score       TEXT,
+  registered          INTEGER NOT NULL,     -- the event that registered it
+  updated             INTEGER NOT NULL,     -- the last event about it
+  parent_id           TEXT AS (parent_ids_json ->> '$[0]') VIRTUAL,
+  source              TEXT AS (operation) VIRTUAL,
+  minibatch_reward    REAL AS (minibatch_score ->> '$.mean') VIRTUAL,
+  train_reward        REAL AS (train_score ->> '$.mean') VIRTUAL,
+  heldout_reward      REAL AS (heldout_score ->> '$.mean') VIRTUAL,
+  CHECK ((operation = 'seed') = (json_array_length(parent_ids_json) = 0)),
+  CHECK (updated >= registered)
+) STRICT;
+
+CREATE UNIQUE INDEX candidates_in_order ON candidates (registered);
+
+-- Who is best where: the holders of each cell of the frontier.
+CREATE TABLE frontier_cells (
+  objective    TEXT NOT NULL,
+  example_id   TEXT NOT NULL,               -- empty where a cell is an objective over all rows
+  candidate_id TEXT NOT NULL REFERENCES candidates (candidate_id),
+  score        REAL NOT NULL,
+  won          INTEGER NOT NULL,            -- the event in which it won the cell
+  PRIMARY KEY (objective, example_id, candidate_id)
+) STRICT, WITHOUT ROWID;
+
+-- Every proposer turn, and what came of it.
+CREATE TABLE proposer_calls (
+  request           INTEGER PRIMARY KEY,
+  generation        INTEGER NOT NULL,
+  attempt           INTEGER NOT NULL,
+  proposal_count    INTEGER NOT NULL,       -- asked for; once completed, given
+  ignored           INTEGER NOT NULL DEFAULT 0,
+  status            TEXT NOT NULL CHECK (status IN ('started', 'completed', 'failed', 'retried')),
+  started           INTEGER NOT NULL,       -- the event that asked
+  settled           INTEGER,                -- the event that settled it
+  requested_model   TEXT,
+  effective_model   TEXT,
+  prompt_tokens     INTEGER,
+  completion_tokens INTEGER,
+  total_tokens      INTEGER,
+  cost_nano_usd     INTEGER,
+  cached            INTEGER CHECK (cached IN (0, 1)),
+  failure_class     TEXT,
+  failure_message   TEXT,
+  CHECK ((status = 'started') = (settled IS NULL)),
+  CHECK ((status = 'started') = (cached IS NULL)),
+  CHECK ((status = 'completed') = (effective_model IS NOT NULL)),
+  CHECK ((status IN ('failed', 'retried')) = (failure_class IS NOT NULL))
+) STRICT;
+
+INSERT INTO run_state (one, state) VALUES (1, 'created');

@@ -1,0 +1,46 @@
+//! Errors of the workspace: what was being done, to which file, and how to mend it.
+
+use std::fmt::Display;
+use std::path::Path;
+
+use rusqlite::ErrorCode as Cause;
+
+use crate::model::error::{ErrorCode, OptimizerError};
+
+/// Turns an error of SQLite into one that says what was being done.
+pub(super) fn sqlite(doing: impl Display) -> impl FnOnce(rusqlite::Error) -> OptimizerError {
+    move |error| {
+        let found = OptimizerError::new(ErrorCode::Sqlite, format!("cannot {doing}: {error}"));
+        match error.sqlite_error_code() {
+            Some(Cause::DiskFull) => {
+                found.with_hint("Free space on the disk of the run directory, then resume the run.")
+            }
+            Some(Cause::DatabaseCorrupt | Cause::NotADatabase) => found.with_hint(DAMAGED),
+            Some(Cause::DatabaseBusy | Cause::DatabaseLocked) => {
+                found.with_hint("Another process holds the database: end it, or wait until it is done.")
+            }
+            Some(Cause::ReadOnly | Cause::CannotOpen | Cause::PermissionDenied) => {
+                found.with_hint("Check that the file exists and that you may write to it and to its directory.")
+            }
+            Some(Cause::ConstraintViolation) => OptimizerError::new(ErrorCode::Invariant, found.message),
+            _ => found,
+        }
+    }
+}
+
+/// An error of the file system.
+pub(super) fn io(doing: impl Display, path: &Path) -> impl FnOnce(std::io::Error) -> OptimizerError {
+    move |error| OptimizerError::new(ErrorCode::Io, format!("cannot {doing} {}: {error}", path.display()))
+}
+
+/// Something that cannot be if the code is right.
+pub(super) fn invariant(message: impl Into<String>) -> OptimizerError {
+    OptimizerError::new(ErrorCode::Invariant, message)
+}
+
+pub(super) fn json(doing: impl Display) -> impl FnOnce(serde_json::Error) -> OptimizerError {
+    move |error| OptimizerError::new(ErrorCode::Json, format!("cannot {doing}: {error}"))
+}
+
+pub(super) const DAMAGED: &str = "The file is damaged or not a workspace: restore it from a copy, or save what is left \
+    with `sqlite3 workspace.sqlite .recover`; events.jsonl holds the log as well.";
