@@ -58,12 +58,14 @@ const INK: &str = "#1c2430";
 pub fn score_chart(data: &ChartData) -> String {
     let shown = thin(data);
     let right = if data.heldout.is_empty() { RIGHT } else { RIGHT_OF_TWO };
-    let scores = shown.iter().filter_map(|(_, point)| point.train).chain(data.heldout.iter().map(|bar| bar.score));
     let with_intervals = shown.len() <= MOST_INTERVALS;
-    let scale = Scale::over(scores, TOP, BOTTOM);
+    let bare = |score: Score| if with_intervals { score } else { Score { low: None, high: None, ..score } };
+    let trains = shown.iter().filter_map(|(_, point)| point.train).map(bare);
+    let scale = Scale::over(trains.chain(data.heldout.iter().map(|bar| bar.score)), TOP, BOTTOM);
     let mut svg = Svg::default();
     svg.open(&format!("{}: {} by candidate", data.title, data.objective));
     svg.text(LEFT, 28.0, "start", 16, INK, &data.title);
+    legend(&mut svg, right);
     axes(&mut svg, &scale, LEFT, right);
     let caption = format!("{} of {} candidates, in order (train rows)", shown.len(), data.candidates.len());
     svg.text((LEFT + right) / 2.0, HEIGHT - 22.0, "middle", 12, INK, &caption);
@@ -72,10 +74,12 @@ pub fn score_chart(data: &ChartData) -> String {
     let last = data.candidates.len().saturating_sub(1).max(1) as f64;
     let inset = 14.0;
     let x_of = |index: usize| LEFT + inset + (right - LEFT - 2.0 * inset) * index as f64 / last;
-    for (index, point) in &shown {
-        if let Some(score) = &point.train {
-            let color = if point.accepted { BLUE } else { GREY };
-            svg.point(x_of(*index), &scale, score, color, with_intervals, &point.label);
+    // Accepted candidates lie on top.
+    for (accepted, color) in [(false, GREY), (true, BLUE)] {
+        for (index, point) in shown.iter().filter(|(_, point)| point.accepted == accepted) {
+            if let Some(score) = point.train.map(bare) {
+                svg.point(x_of(*index), &scale, &score, color, &point.label);
+            }
         }
     }
     best_line(&mut svg, data, &scale, &x_of, right - inset);
@@ -104,6 +108,15 @@ fn thin(data: &ChartData) -> Vec<(usize, &ChartPoint)> {
         a_accepted.cmp(&b_accepted).then(a_mean.total_cmp(&b_mean)).then(b.0.cmp(&a.0))
     };
     measured.chunks(stretch).filter_map(|part| part.iter().copied().max_by(better)).collect()
+}
+
+/// What the colors mean.
+fn legend(svg: &mut Svg, right: f64) {
+    for (from_right, color, text) in [(206.0, BLUE, "accepted, best so far"), (68.0, GREY, "not accepted")] {
+        let x = right - from_right;
+        let _ = writeln!(svg.0, r#"<circle cx="{x:.1}" cy="40.0" r="3.5" fill="{color}"/>"#);
+        svg.text(x + 8.0, 44.0, "start", 11, INK, text);
+    }
 }
 
 fn axes(svg: &mut Svg, scale: &Scale, left: f64, right: f64) {
@@ -170,7 +183,7 @@ fn heldout(svg: &mut Svg, data: &ChartData, scale: &Scale) {
             x - width / 2.0,
             (BOTTOM - y).max(0.0)
         );
-        svg.point(x, scale, &bar.score, color, true, &bar.label);
+        svg.point(x, scale, &bar.score, color, &bar.label);
         let top = bar.score.high.map_or(y, |high| scale.y(high)) - 8.0;
         svg.text(x, top, "middle", 11, INK, &format!("{:.3}", bar.score.mean));
         svg.text(x, BOTTOM + 18.0, "middle", 11, INK, &format!("{} (n={})", bar.role, bar.score.n));
@@ -216,8 +229,8 @@ impl Svg {
     }
 
     /// A dot with its interval; its name and numbers show when it is pointed at.
-    fn point(&mut self, x: f64, scale: &Scale, score: &Score, color: &str, with_interval: bool, label: &str) {
-        if let (true, Some(low), Some(high)) = (with_interval, score.low, score.high) {
+    fn point(&mut self, x: f64, scale: &Scale, score: &Score, color: &str, label: &str) {
+        if let (Some(low), Some(high)) = (score.low, score.high) {
             self.line(x, scale.y(low), x, scale.y(high), color, 1.0);
         }
         let _ = writeln!(

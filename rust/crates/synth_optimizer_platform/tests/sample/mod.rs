@@ -1,5 +1,4 @@
 //! A small run as a list of stored events: a seed, two generations, a failure, a cached turn and held-out rows.
-#![allow(dead_code)]
 
 use std::collections::BTreeMap;
 
