@@ -1,1 +1,309 @@
-CREATE VIEW milestones AS SELECT sequence, type, unix_millis, fields FROM events WHERE type NOT IN ('rollout.finished', 'rollout.requested');
+-- Everything that people query and that need not be stored. A view cannot disagree with what it is computed from.
+-- Every row names its run, so that rows of several workspaces can be put together. Moments are RFC 3339 in UTC.
+
+-- Events of every type but the two that come once per rollout: what most views read, by the index on the type.
+CREATE VIEW milestones AS
+SELECT sequence, type, fields, strftime('%Y-%m-%dT%H:%M:%fZ', unix_millis / 1000.0, 'unixepoch') AS at
+FROM events
+WHERE type NOT IN ('rollout.finished', 'rollout.requested');
+
+-- Rollouts that have an outcome, with the id that the container knows and the usage as JSON.
+CREATE VIEW settled_rollouts AS
+SELECT r.request, 'sensor_' || r.request AS sensor_frame_id, r.candidate_id, c.rollout_id, r.example_id, r.split,
+  r.evaluation_stage, r.attempt, r.replicate, r.status, r.reward, r.objectives_json, lower(hex(r.trace)) AS trace_sha256,
+  json_object('prompt_tokens', r.prompt_tokens, 'completion_tokens', r.completion_tokens,
+    'total_tokens', r.total_tokens, 'cost_usd', r.cost_nano_usd / 1e9) AS usage_json,
+  CASE WHEN r.failure_class IS NOT NULL
+    THEN json_object('class', r.failure_class, 'message', r.failure_message) END AS failure_json,
+  r.prompt_tokens, r.completion_tokens, r.total_tokens, r.cost_nano_usd, r.cached, r.failure_class, r.settled
+FROM rollouts r LEFT JOIN calls c ON c.request = r.request
+WHERE r.status <> 'requested';
+
+-- ===== The run =====
+
+-- The run and where it is.
+CREATE VIEW optimization_runs AS
+SELECT run_id, state, config_json, cache_mode, cache_namespace, output_dir, run_dir,
+  (SELECT manifest_path FROM manifests) AS manifest_path, best_candidate_id, cost_usd,
+  json_object('prompt_tokens', prompt_tokens, 'completion_tokens', completion_tokens, 'total_tokens', total_tokens,
+    'rollout_calls', rollouts_finished + rollouts_failed, 'proposer_calls', proposer_turns,
+    'paid_calls', paid_calls, 'cached_calls', cached_calls, 'unknown_outcomes', unknown_outcomes) AS usage_json,
+  strftime('%Y-%m-%dT%H:%M:%fZ', coalesce(started_at, created_at) / 1000.0, 'unixepoch') AS started_at,
+  strftime('%Y-%m-%dT%H:%M:%fZ', finished_at / 1000.0, 'unixepoch') AS completed_at,
+  strftime('%Y-%m-%dT%H:%M:%fZ', coalesce(updated_at, created_at) / 1000.0, 'unixepoch') AS updated_at
+FROM run, run_state;
+
+-- The effective config.
+CREATE VIEW resolved_run_configs AS
+SELECT run_id, config_digest AS resolved_config_id, algorithm AS algorithm_id, config_digest AS config_hash, cache_mode,
+  cache_namespace, output_dir, config_json,
+  strftime('%Y-%m-%dT%H:%M:%fZ', created_at / 1000.0, 'unixepoch') AS recorded_at
+FROM run;
+
+-- The limits of the config.
+CREATE VIEW run_limits AS
+SELECT run_id, 'limits' AS run_limits_id,
+  config_json ->> '$.gepa.max_total_rollouts' AS max_total_rollouts,
+  config_json ->> '$.gepa.max_train_rollouts' AS max_train_rollouts,
+  config_json ->> '$.gepa.max_heldout_rollouts' AS max_heldout_rollouts,
+  config_json ->> '$.gepa.max_generations' AS max_generations,
+  nullif(config_json ->> '$.gepa.max_cost_usd', 0) AS max_cost_usd,
+  config_json ->> '$.gepa.max_time_seconds' AS max_time_seconds,
+  config_json ->> '$.gepa.max_prompt_tokens' AS max_prompt_tokens,
+  config_json ->> '$.gepa.max_completion_tokens' AS max_completion_tokens,
+  config_json ->> '$.gepa.max_total_tokens' AS max_total_tokens,
+  1 AS hard_limit
+FROM run;
+
+-- How the run moved along its lifecycle.
+CREATE VIEW optimizer_state_history AS
+SELECT run_id, sequence AS sequence_number, fields ->> 'from' AS from_state, fields ->> 'to' AS to_state,
+  fields ->> 'trigger' AS "trigger", at AS transition_at
+FROM run, milestones WHERE type = 'optimizer.state.transitioned';
+
+-- The log.
+CREATE VIEW event_stream_events AS
+SELECT run_id, sequence AS event_id, sequence AS sequence_number, type AS event_type,
+  strftime('%Y-%m-%dT%H:%M:%fZ', unix_millis / 1000.0, 'unixepoch') AS timestamp, fields AS fields_json
+FROM run, events;
+
+-- What ends the run: the limits with what is used of them, then every stop, refusal and request to end.
+CREATE VIEW stopper_states AS
+SELECT run_id, 'current' AS stopper_state_id, last_sequence AS sequence_number,
+  CASE WHEN finished_at IS NOT NULL THEN 'ended' WHEN stopped_by_json IS NOT NULL THEN 'stopping' ELSE 'running' END AS status,
+  stopped_by_json ->> 'kind' AS reason, rollouts_finished + rollouts_failed AS rollout_count,
+  config_json ->> '$.gepa.max_total_rollouts' AS max_total_rollouts, cost_usd,
+  nullif(config_json ->> '$.gepa.max_cost_usd', 0) AS max_cost_usd, stopped_by_json AS state_json,
+  strftime('%Y-%m-%dT%H:%M:%fZ', coalesce(updated_at, created_at) / 1000.0, 'unixepoch') AS checked_at
+FROM run, run_state
+UNION ALL
+SELECT run_id, 'event_' || sequence, sequence, type,
+  coalesce(fields ->> '$.stopped_by.kind', fields ->> 'reason', fields ->> 'dimension', fields ->> 'code'),
+  NULL, NULL, NULL, NULL, fields, at
+FROM run, milestones
+WHERE type IN ('budget.refused', 'rollout.circuit_breaker.tripped', 'gepa.stop', 'gepa.stop.requested',
+  'gepa.cancel.requested', 'gepa.failure.raised');
+
+-- Places to continue from. A checkpoint is a number of the log: the log is the state.
+CREATE VIEW checkpoints AS
+SELECT run_id, 'checkpoint_' || sequence AS checkpoint_id, sequence AS sequence_number,
+  CASE type WHEN 'objective_set.declared' THEN 'inputs_loaded' WHEN 'generation.completed' THEN 'generation_boundary'
+    WHEN 'gepa.stop' THEN 'stop' WHEN 'run.interrupted' THEN 'interrupted' ELSE 'terminal' END AS checkpoint_kind,
+  'completed' AS status, fields ->> 'reason' AS reason, fields ->> 'generation' AS generation,
+  fields ->> 'best_candidate_id' AS best_candidate_id, fields ->> 'candidates' AS candidate_count,
+  fields ->> 'frontier_size' AS frontier_count, at AS created_at
+FROM run, milestones
+WHERE type IN ('objective_set.declared', 'generation.completed', 'gepa.stop', 'run.interrupted', 'gepa.run.finished',
+  'gepa.run.failed', 'gepa.run.cancelled');
+
+-- ===== What the container told =====
+
+CREATE VIEW container_contract_snapshots AS
+SELECT run_id, 'contract_' || sequence AS contract_snapshot_id, container_url, fields ->> 'dialects' AS contract_kind,
+  fields ->> 'version' AS contract_version, 'verified' AS validation_status,
+  (SELECT document FROM snapshots WHERE kind = 'contract' ORDER BY taken_at DESC LIMIT 1) AS metadata_response_json,
+  (SELECT document FROM snapshots WHERE kind = 'health' ORDER BY taken_at DESC LIMIT 1) AS health_response_json,
+  fields AS record_json, at AS recorded_at
+FROM run, milestones WHERE type = 'container.contract.verified';
+
+CREATE VIEW prompt_program_snapshots AS
+SELECT run_id, 'program_' || sequence AS program_snapshot_id, fields ->> 'program_id' AS program_id,
+  fields ->> 'program_digest' AS program_hash, fields ->> 'target_fields' AS target_modules_json,
+  fields ->> 'mutable_fields' AS mutable_field_ids_json, 'verified' AS validation_status,
+  (SELECT document FROM snapshots WHERE kind = 'program' ORDER BY taken_at DESC LIMIT 1) AS program_json,
+  fields AS record_json, at AS recorded_at
+FROM run, milestones WHERE type = 'container.program.loaded';
+
+-- One row per split. `rows_json` is NULL where the rows are large; they stand in `replies` then.
+CREATE VIEW dataset_snapshots AS
+SELECT run_id, 'dataset_' || split || '_' || sequence AS dataset_snapshot_id, split,
+  fields ->> (split || '_rows') AS row_count, fields ->> 'rows_digest' AS rows_hash,
+  (SELECT document FROM snapshots WHERE kind = split || '_rows' ORDER BY taken_at DESC LIMIT 1) AS rows_json,
+  (SELECT document FROM snapshots WHERE kind = 'dataset' ORDER BY taken_at DESC LIMIT 1) AS dataset_metadata_json,
+  fields AS record_json, at AS recorded_at
+FROM run, milestones, (SELECT 'train' AS split UNION ALL SELECT 'heldout') WHERE type = 'dataset.rows.loaded';
+
+-- ===== Candidates =====
+
+CREATE VIEW candidate_payloads AS
+SELECT run_id, 'payload_' || candidate_id AS candidate_payload_id, candidate_id, parent_id, source, status, payload_json
+FROM run, candidates;
+
+-- What a candidate changed: one row per parent.
+CREATE VIEW candidate_deltas AS
+SELECT run_id, 'delta_' || c.candidate_id || '_' || p.candidate_id AS candidate_delta_id, c.candidate_id,
+  p.candidate_id AS parent_candidate_id, c.operation AS operation_kind, c.source, c.status, c.changed_fields_json,
+  p.payload_json AS before_json, c.payload_json AS after_json, c.rationale
+FROM run, candidates c, json_each(c.parent_ids_json) parent, candidates p WHERE p.candidate_id = parent.value;
+
+-- Every decision about a candidate, with the comparison that it rests on.
+CREATE VIEW acceptance_decisions AS
+SELECT run_id, 'decision_' || sequence AS acceptance_decision_id, sequence AS sequence_number,
+  fields ->> 'candidate_id' AS candidate_id, substr(type, length('candidate.') + 1) AS decision, fields ->> 'stage' AS stage,
+  fields ->> 'reason' AS reason, fields ->> '$.comparison.candidate_score' AS candidate_score,
+  fields ->> '$.comparison.incumbent_score' AS incumbent_score, fields ->> '$.comparison.primary_delta' AS primary_delta,
+  fields -> 'comparison' AS score_json, at AS updated_at
+FROM run, milestones
+WHERE type IN ('candidate.promoted', 'candidate.accepted', 'candidate.rejected', 'candidate.deferred');
+
+-- What belongs to what.
+CREATE VIEW plan_links AS
+SELECT run_id, 'candidate' AS source_type, candidate_id AS source_id, 'candidate_payload' AS target_type,
+  'payload_' || candidate_id AS target_id, 'candidate_payload' AS relation FROM run, candidates
+UNION ALL
+SELECT run_id, 'candidate', value, 'candidate', candidate_id, 'candidate_lineage'
+FROM run, candidates, json_each(parent_ids_json)
+UNION ALL
+SELECT run_id, 'candidate', candidate_id, 'acceptance_decision', acceptance_decision_id, 'acceptance_decision'
+FROM acceptance_decisions
+UNION ALL
+SELECT DISTINCT run_id, 'candidate', candidate_id, 'frontier', 'frontier', 'frontier_membership' FROM run, frontier_cells
+UNION ALL
+SELECT run_id, 'candidate', candidate_id, 'sensor_frame', 'sensor_' || request, 'rollout_observation'
+FROM run, rollouts WHERE status <> 'requested';
+
+-- ===== Rollouts =====
+
+-- Every rollout as work: requested, then its outcome.
+CREATE VIEW rollout_jobs AS
+SELECT run_id, 'job_' || r.request AS job_id, r.request, r.candidate_id, 'sensor_' || r.request AS sensor_frame_id,
+  c.rollout_id, r.example_id, r.split, r.evaluation_stage, r.attempt, r.replicate,
+  CASE WHEN r.status = 'requested' AND c.answered_at IS NOT NULL THEN 'answered'
+    WHEN r.status = 'requested' AND c.sent_at IS NOT NULL THEN 'running' ELSE r.status END AS status, r.reward
+FROM run, rollouts r LEFT JOIN calls c ON c.request = r.request;
+
+-- What was observed: one frame per rollout that has an outcome.
+CREATE VIEW sensor_frames AS
+SELECT run_id, sensor_frame_id, candidate_id, rollout_id, example_id, split, evaluation_stage, reward, status, trace_sha256,
+  usage_json, failure_json, cached, settled AS sequence_number
+FROM run, settled_rollouts;
+
+-- The steps of each rollout.
+CREATE VIEW rollout_events AS
+SELECT run_id, request, candidate_id, 0 AS sequence_number, 'rollout.requested' AS event_type FROM run, rollouts
+UNION ALL
+SELECT run_id, request, NULL, 1, 'rollout.sent' FROM run, calls WHERE kind = 'rollout' AND sent_at IS NOT NULL
+UNION ALL
+SELECT run_id, request, NULL, 2, 'rollout.answered' FROM run, calls WHERE kind = 'rollout' AND answered_at IS NOT NULL
+UNION ALL
+SELECT run_id, request, candidate_id, 3, 'rollout.' || status FROM run, rollouts WHERE status <> 'requested';
+
+-- What each trace amounts to.
+CREATE VIEW trace_annotations AS
+SELECT run_id, 'annotation_' || request AS annotation_id, sensor_frame_id, candidate_id, rollout_id, example_id,
+  evaluation_stage, 'inline_deterministic' AS backend, 'completed' AS status,
+  CASE status WHEN 'finished' THEN 'reward ' || reward ELSE failure_class END AS summary, trace_sha256
+FROM run, settled_rollouts;
+
+-- Evidence: the outcome of each rollout, its trace, and what proposers gave.
+CREATE VIEW evidence_frames AS
+SELECT run_id, 'evidence_' || request AS evidence_frame_id, 'rollout' AS subject_type, sensor_frame_id AS subject_id,
+  candidate_id, sensor_frame_id, 'rollout_outcome' AS kind, 'container' AS source,
+  CASE status WHEN 'finished' THEN 'reward ' || reward ELSE failure_class END AS summary, reward AS score,
+  CASE WHEN failure_class IS NOT NULL THEN 'error' WHEN reward <= 0 THEN 'warning' ELSE 'info' END AS severity
+FROM run, settled_rollouts
+UNION ALL
+SELECT run_id, 'trace_' || request, 'trace', lower(hex(trace)), candidate_id, 'sensor_' || request, 'trace_summary',
+  'container', 'reply ' || lower(hex(trace)), reward, 'info'
+FROM run, rollouts WHERE trace IS NOT NULL
+UNION ALL
+SELECT run_id, 'proposals_' || request, 'proposer_call', request, NULL, NULL, 'gepa_proposer_output', 'proposer',
+  proposal_count || ' proposals', NULL, 'info'
+FROM run, proposer_calls WHERE status = 'completed';
+
+-- The container's own judgement of each rollout.
+CREATE VIEW verifier_jobs AS
+SELECT run_id, 'verifier_' || request AS verifier_job_id, 'container_reward_verifier' AS verifier_id, candidate_id,
+  sensor_frame_id, 'rollout' AS target_type, sensor_frame_id AS target_id,
+  CASE status WHEN 'finished' THEN 'completed' ELSE 'failed' END AS status, reward AS score,
+  CASE WHEN failure_class IS NOT NULL THEN 'error' WHEN reward <= 0 THEN 'warning' ELSE 'info' END AS severity, failure_json
+FROM run, settled_rollouts;
+
+-- Proposer turns.
+CREATE VIEW subagent_invocations AS
+SELECT run_id, 'proposer_' || p.request AS invocation_id, 'proposer' AS role,
+  config_json ->> '$.proposer.backend' AS backend, 'generation_' || p.generation AS "trigger", p.generation, p.attempt,
+  p.status, p.requested_model, p.effective_model, p.proposal_count, lower(hex(c.reply)) AS result_sha256,
+  json_object('prompt_tokens', p.prompt_tokens, 'completion_tokens', p.completion_tokens,
+    'total_tokens', p.total_tokens, 'cost_usd', p.cost_nano_usd / 1e9) AS usage_json,
+  p.cost_nano_usd / 1e9 AS cost_usd,
+  CASE WHEN p.failure_class IS NOT NULL THEN json_object('class', p.failure_class, 'message', p.failure_message) END AS failure_json
+FROM run, proposer_calls p LEFT JOIN calls c ON c.request = p.request;
+
+-- ===== Scores =====
+
+CREATE VIEW objective_sets AS
+SELECT run_id, 'objectives_' || sequence AS objective_set_id, fields ->> 'selection_objective' AS selection_objective,
+  fields ->> 'frontier_type' AS frontier_type, fields -> 'objectives' AS objectives_json, at AS updated_at
+FROM run, milestones WHERE type = 'objective_set.declared';
+
+CREATE VIEW objectives AS
+SELECT run_id, value ->> 'name' AS objective_id, value ->> 'name' AS name, value ->> 'direction' AS direction,
+  value AS objective_json
+FROM run, milestones, json_each(fields, '$.objectives') WHERE milestones.type = 'objective_set.declared';
+
+-- Every score of every rollout: its reward, and what else the container measured.
+CREATE VIEW scores AS
+SELECT run_id, 'outcome_reward' AS objective, candidate_id, 'sensor_' || request AS sensor_frame_id, example_id, split,
+  evaluation_stage, 'container' AS source, reward AS value
+FROM run, rollouts WHERE status = 'finished'
+UNION ALL
+SELECT run_id, key, candidate_id, 'sensor_' || request, example_id, split, evaluation_stage, 'container', value
+FROM run, rollouts, json_each(objectives_json)
+WHERE status = 'finished' AND objectives_json IS NOT NULL AND key <> 'outcome_reward';
+
+-- Mean scores by candidate and stage.
+CREATE VIEW score_vectors AS
+SELECT run_id, candidate_id, split, evaluation_stage, max(n) AS score_count,
+  max(CASE objective WHEN 'outcome_reward' THEN mean END) AS mean_reward,
+  json_group_object(objective, mean) AS objective_values_json
+FROM (
+  SELECT run_id, candidate_id, split, evaluation_stage, objective, avg(value) AS mean, count(*) AS n
+  FROM scores GROUP BY candidate_id, split, evaluation_stage, objective)
+GROUP BY candidate_id, split, evaluation_stage;
+
+-- ===== Calls, cache, files =====
+
+-- What every call used and what was paid for it: one row per rollout and per proposer turn that has an outcome. An answer
+-- from the cache was paid for before and costs nothing; a call that was never sent counts for nothing.
+CREATE VIEW usage_ledger AS
+SELECT run_id, 'rollout_' || request AS usage_ledger_id, 'rollout' AS boundary, 'sensor_frame' AS source_type,
+  'sensor_' || request AS source_id, candidate_id, evaluation_stage, config_json ->> '$.policy.model' AS model,
+  CASE WHEN failure_class IN ('not_sent', 'withdrawn') THEN 0 ELSE 1 END AS call_count, cached,
+  prompt_tokens, completion_tokens, total_tokens,
+  CASE WHEN cached OR failure_class IN ('not_sent', 'withdrawn') THEN 0.0
+    WHEN failure_class IN ('unknown_outcome', 'abandoned') THEN NULL ELSE cost_nano_usd / 1e9 END AS cost_usd,
+  settled AS sequence_number
+FROM run, rollouts WHERE status <> 'requested'
+UNION ALL
+SELECT run_id, 'proposer_' || request, 'proposer', 'proposer_call', 'proposer_' || request, NULL, NULL,
+  coalesce(effective_model, config_json ->> '$.proposer.model'),
+  CASE WHEN failure_class IN ('not_sent', 'withdrawn') THEN 0 ELSE 1 END, cached,
+  prompt_tokens, completion_tokens, total_tokens,
+  CASE WHEN cached OR failure_class IN ('not_sent', 'withdrawn') THEN 0.0
+    WHEN failure_class IN ('unknown_outcome', 'abandoned') THEN NULL ELSE cost_nano_usd / 1e9 END,
+  settled
+FROM run, proposer_calls WHERE status <> 'started';
+
+-- Every use of the cache.
+CREATE VIEW cache_accesses AS
+SELECT run_id, 'call_' || request AS cache_access_id, cache_mode AS mode, cache_namespace AS namespace, kind AS boundary,
+  lower(hex(cache_key)) AS cache_key, cache_action AS action, 'completed' AS status
+FROM run, calls WHERE cache_action IS NOT NULL
+UNION ALL
+SELECT run_id, 'setup_' || setup_call, cache_mode, cache_namespace, boundary, lower(hex(cache_key)), cache_action, 'completed'
+FROM run, setup_calls WHERE cache_action IS NOT NULL;
+
+-- The cache in numbers. What is written was missed before.
+CREATE VIEW cache_profiles AS
+SELECT run_id, 'cache' AS cache_profile_id, cache_mode AS mode, cache_path AS path,
+  (SELECT count(*) FROM cache_accesses WHERE action = 'hit') AS hits,
+  (SELECT count(*) FROM cache_accesses WHERE action <> 'hit') AS misses,
+  (SELECT count(*) FROM cache_accesses WHERE action = 'write') AS writes,
+  (SELECT count(*) FROM cache_accesses) AS total_accesses
+FROM run;
+
+-- Files of the run directory.
+CREATE VIEW artifact_refs AS SELECT run_id, path, kind, sha256, bytes, retention FROM run, artifacts;
+
+CREATE VIEW workspace_metadata AS SELECT 'schema_version' AS key, 'synth_optimizers.workspace.v1' AS value;

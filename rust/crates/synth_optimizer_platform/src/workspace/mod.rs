@@ -1,11 +1,16 @@
 //! `workspace.sqlite`: the log of a run, what was sent and what came, and the tables that people query.
 
 pub mod batch;
+mod census;
 mod error;
+mod health;
+pub mod models;
 mod open;
 mod projector;
 pub mod reader;
+pub mod rebuild;
 pub mod records;
+mod status;
 mod store;
 pub mod totals;
 mod writer;
@@ -16,11 +21,14 @@ use std::path::Path;
 use tokio::sync::oneshot;
 
 pub use batch::{Answered, Batch, CacheAction, CacheUse, CallKind, Sent, Stored};
+pub use models::{CandidateRecord, Decision, FrontierCell, RowScore, StateChange};
 pub use open::SCHEMA_VERSION;
 pub use reader::Reader;
+pub use rebuild::{Difference, RebuildMode, RebuildReport, rebuild};
 pub use records::{
     Artifact, Lease, LeaseId, Manifest, Operation, OperationStatus, Record, RunRow, SetupCall, Snapshot, SnapshotKind,
 };
+pub use status::workspace_status;
 pub use totals::Totals;
 pub use writer::Committed;
 

@@ -60,6 +60,16 @@ impl Reader {
         found.into_iter().map(event).collect()
     }
 
+    /// The events of these types, in order. `rollout.finished` and `rollout.requested` are not among them.
+    pub(super) fn milestones(&self, types: &[&str]) -> Result<Vec<Stored>, OptimizerError> {
+        let names = types.join("','");
+        let sql = format!(
+            "SELECT sequence, type, unix_millis, fields FROM events
+             WHERE type NOT IN ('rollout.finished', 'rollout.requested') AND type IN ('{names}') ORDER BY sequence"
+        );
+        self.list("read the log", &sql, [], event_columns)?.into_iter().map(event).collect()
+    }
+
     /// Answers that have come and wait for their turn.
     pub fn inbox(&self) -> Result<Vec<(RequestId, Answer)>, OptimizerError> {
         let sql = "SELECT request, answer FROM inbox ORDER BY request";

@@ -1,0 +1,353 @@
+//! Whether a workspace agrees with itself: how far each projection is, and which rules do not hold.
+
+use rusqlite::{Connection, TransactionBehavior, params};
+use serde::Serialize;
+
+use super::census::{Census, number};
+use super::error::sqlite;
+use super::store::int;
+use crate::model::error::OptimizerError;
+use crate::model::lifecycle::RunState;
+
+const REBUILD: &str =
+    "Run `synth-optimizers workspace rebuild` on this file: it computes the projections from the log again.";
+const REPORT: &str = "The log itself is damaged: keep the file, restore it from a copy, and report it.";
+const RESUME: &str = "Resume the run: its end is written again.";
+/// How long a run may take to write its files once its last event is stored.
+const CLOSING_MILLIS: u64 = 60_000;
+/// Events whose rewards are compared with the projection one by one; a rebuild compares all.
+const COMPARED: u64 = 20_000;
+
+/// How far a projection is.
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct Freshness {
+    pub(super) projection_name: &'static str,
+    pub(super) status: &'static str,
+    pub(super) source_table: &'static str,
+    pub(super) source_count: u64,
+    pub(super) projected_table: &'static str,
+    pub(super) projected_count: u64,
+    pub(super) lag_count: u64,
+    pub(super) rule: &'static str,
+}
+
+/// A rule that does not hold.
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct Violation {
+    pub(super) invariant_id: String,
+    pub(super) severity: &'static str,
+    pub(super) subject_type: &'static str,
+    pub(super) subject_id: String,
+    pub(super) message: String,
+    pub(super) repair_hint: &'static str,
+}
+
+#[derive(Debug)]
+pub(super) struct Health {
+    pub(super) freshness: Vec<Freshness>,
+    pub(super) violations: Vec<Violation>,
+}
+
+impl Health {
+    pub(super) fn check(db: &Connection, census: &Census, now: u64) -> Result<Self, OptimizerError> {
+        let freshness = freshness(db, census, now)?;
+        let mut violations: Vec<Violation> = freshness
+            .iter()
+            .filter(|found| found.lag_count > 0)
+            .map(|found| {
+                let message = format!(
+                    "{} has {} rows where {} gives {}",
+                    found.projected_table, found.projected_count, found.source_table, found.source_count
+                );
+                let hint = if found.projected_table == "manifests" { RESUME } else { REBUILD };
+                violation(census, found.projection_name, message, hint)
+            })
+            .collect();
+        violations.extend(broken_rules(db, census, now)?);
+        Ok(Self { freshness, violations })
+    }
+
+    pub(super) fn status(&self) -> &'static str {
+        if self.violations.is_empty() { "pass" } else { "fail" }
+    }
+
+    /// Leaves the findings in the workspace for those who query it.
+    pub(super) fn record(&self, db: &mut Connection, now: u64) -> Result<(), OptimizerError> {
+        self.write(db, now).map_err(sqlite("record the health of the workspace"))
+    }
+
+    fn write(&self, db: &mut Connection, now: u64) -> rusqlite::Result<()> {
+        let transaction = db.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        transaction.execute_batch(
+            "DELETE FROM projection_freshness; DELETE FROM invariant_violations; DELETE FROM invariant_reports;",
+        )?;
+        for found in &self.freshness {
+            transaction.execute(
+                "INSERT INTO projection_freshness (projection_name, status, source_table, source_count, projected_table,
+                   projected_count, lag_count, rule, checked_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
+                params![
+                    found.projection_name,
+                    found.status,
+                    found.source_table,
+                    int(found.source_count),
+                    found.projected_table,
+                    int(found.projected_count),
+                    int(found.lag_count),
+                    found.rule,
+                    int(now),
+                ],
+            )?;
+        }
+        transaction.execute(
+            "INSERT INTO invariant_reports (report_id, status, violation_count, checked_at) VALUES ('latest', ?1, ?2, ?3)",
+            params![self.status(), int(self.violations.len() as u64), int(now)],
+        )?;
+        for found in &self.violations {
+            transaction.execute(
+                "INSERT OR IGNORE INTO invariant_violations (report_id, invariant_id, severity, subject_type, subject_id,
+                   message, repair_hint) VALUES ('latest', ?1, ?2, ?3, ?4, ?5, ?6)",
+                params![
+                    found.invariant_id,
+                    found.severity,
+                    found.subject_type,
+                    found.subject_id,
+                    found.message,
+                    found.repair_hint
+                ],
+            )?;
+        }
+        transaction.commit()
+    }
+}
+
+fn violation(census: &Census, id: &str, message: String, repair_hint: &'static str) -> Violation {
+    Violation {
+        invariant_id: id.to_owned(),
+        severity: "error",
+        subject_type: "run",
+        subject_id: census.run.run_id.clone(),
+        message,
+        repair_hint,
+    }
+}
+
+fn freshness(db: &Connection, census: &Census, now: u64) -> Result<Vec<Freshness>, OptimizerError> {
+    let event = |wire: &str| census.of("event_stream_event_type_counts", wire);
+    let rollout = |status: &str| census.of("rollout_status_counts", status);
+    let count = |name: &str| census.count(name);
+    let requested = number(
+        db,
+        "SELECT coalesce(sum(json_array_length(fields, '$.row_ids')), 0) FROM events WHERE type = 'rollout.requested'",
+    )?;
+    let parents = census.of("plan_link_relation_counts", "candidate_lineage");
+    let failed = rollout("failed") + rollout("retried");
+    let settled = rollout("finished") + failed;
+    let turns = count("proposer_calls");
+    let answered =
+        event("rollout.finished") + event("rollout.failed") + event("proposer.completed") + event("proposer.failed");
+    let decided = ["candidate.promoted", "candidate.accepted", "candidate.rejected", "candidate.deferred"];
+    let decided: u64 = decided.into_iter().map(event).sum();
+    let reached = census.totals.last_sequence.map_or(0, |last| last + 1);
+    let stored = number(db, "SELECT coalesce(max(sequence) + 1, 0) FROM events")?;
+    let same = |name, source, from, projected, to| row(name, (source, from), (projected, to), Rule::Equal);
+    let least = |name, source, from, projected, to| row(name, (source, from), (projected, to), Rule::AtLeast);
+    let mut rows = vec![
+        least("resolved_config_from_run_start", "run", 1, "resolved_run_configs", count("resolved_run_configs")),
+        least("run_limits_from_run_start", "run", 1, "run_limits", count("run_limits")),
+        same("run_state_from_events", "events", stored, "run_state", reached),
+        same("candidates_from_events", "events", event("candidate.registered"), "candidates", count("candidates")),
+        same(
+            "candidate_payloads_from_candidates",
+            "candidates",
+            count("candidates"),
+            "candidate_payloads",
+            count("candidate_payloads"),
+        ),
+        same(
+            "candidate_deltas_from_parented_candidates",
+            "candidates",
+            parents,
+            "candidate_deltas",
+            count("candidate_deltas"),
+        ),
+        same(
+            "acceptance_decisions_from_candidates",
+            "events",
+            decided,
+            "acceptance_decisions",
+            count("acceptance_decisions"),
+        ),
+        least("plan_links_from_candidates", "candidates", count("candidates"), "plan_links", count("plan_links")),
+        same("rollouts_from_events", "events", requested, "rollouts", count("rollouts")),
+        same("rollouts_finished_from_events", "events", event("rollout.finished"), "rollouts", rollout("finished")),
+        same("rollouts_failed_from_events", "events", event("rollout.failed"), "rollouts", failed),
+        same("proposer_calls_from_events", "events", event("proposer.started"), "proposer_calls", turns),
+        least(
+            "event_stream_events_cover_state_transitions",
+            "optimizer_state_history",
+            count("optimizer_state_history"),
+            "event_stream_events",
+            count("event_stream_events"),
+        ),
+        same("usage_ledger_from_external_calls", "events", answered, "usage_ledger", count("usage_ledger")),
+        same("sensor_frames_from_rollouts", "rollouts", settled, "sensor_frames", count("sensor_frames")),
+        same("rollout_jobs_from_rollouts", "rollouts", count("rollouts"), "rollout_jobs", count("rollout_jobs")),
+        least("rollout_events_from_rollouts", "rollouts", count("rollouts"), "rollout_events", count("rollout_events")),
+        least("scores_from_sensor_frames", "rollouts", rollout("finished"), "scores", count("scores")),
+        same(
+            "subagent_invocations_from_proposer_calls",
+            "proposer_calls",
+            turns,
+            "subagent_invocations",
+            count("subagent_invocations"),
+        ),
+    ];
+    if census.totals.state == RunState::Completed {
+        for (name, table, wanted) in [
+            ("contract_snapshot_from_terminal_run", "container_contract_snapshots", 1),
+            ("prompt_program_snapshot_from_terminal_run", "prompt_program_snapshots", 1),
+            ("dataset_snapshots_from_terminal_run", "dataset_snapshots", 2),
+            ("objective_set_from_terminal_run", "objective_sets", 1),
+        ] {
+            rows.push(least(name, "run", wanted, table, count(table)));
+        }
+    }
+    if closed(census, now) {
+        rows.push(least("checkpoint_from_terminal_run", "run", 1, "checkpoints", count("checkpoints")));
+        rows.push(least("manifest_from_terminal_run", "run", 1, "manifests", count("manifests")));
+    }
+    Ok(rows)
+}
+
+#[derive(Clone, Copy)]
+enum Rule {
+    Equal,
+    AtLeast,
+}
+
+fn row(name: &'static str, source: (&'static str, u64), projected: (&'static str, u64), rule: Rule) -> Freshness {
+    let (lag_count, word) = match rule {
+        Rule::Equal => (source.1.abs_diff(projected.1), "equal"),
+        Rule::AtLeast => (source.1.saturating_sub(projected.1), "at_least"),
+    };
+    Freshness {
+        projection_name: name,
+        status: if lag_count == 0 { "fresh" } else { "stale" },
+        source_table: source.0,
+        source_count: source.1,
+        projected_table: projected.0,
+        projected_count: projected.1,
+        lag_count,
+        rule: word,
+    }
+}
+
+/// Whether the run is over and has had time to write its files.
+fn closed(census: &Census, now: u64) -> bool {
+    census.totals.finished_at.is_some_and(|ended| ended + CLOSING_MILLIS < now)
+}
+
+/// Rules that are stated as queries for what breaks them: the number must be zero.
+const RULES: &[(&str, &str, &str, &str)] = &[
+    (
+        "events_without_gaps",
+        "events are missing from the log",
+        "SELECT coalesce(max(sequence) - min(sequence) + 1 - count(*), 0) FROM events",
+        REPORT,
+    ),
+    (
+        "run_state_matches_last_transition",
+        "run_state names another state than the last transition of the log",
+        "SELECT count(*) FROM run_state WHERE state IS NOT coalesce(
+           (SELECT to_state FROM optimizer_state_history ORDER BY sequence_number DESC LIMIT 1), 'created')",
+        REBUILD,
+    ),
+    (
+        "run_state_matches_rollouts",
+        "run_state counts other rollouts or candidates than there are",
+        "SELECT count(*) FROM run_state WHERE rollouts_requested <> (SELECT count(*) FROM rollouts)
+           OR rollouts_finished <> (SELECT count(*) FROM rollouts WHERE status = 'finished')
+           OR candidates <> (SELECT count(*) FROM candidates)
+           OR proposer_turns <> (SELECT count(*) FROM proposer_calls)",
+        REBUILD,
+    ),
+    (
+        "run_state_matches_usage_ledger",
+        "run_state holds another cost than the calls add up to",
+        "SELECT count(*) FROM run_state WHERE known_cost_nano_usd <> (
+           SELECT coalesce(sum(cost_nano_usd), 0) FROM (
+             SELECT cost_nano_usd, cached, failure_class FROM rollouts UNION ALL
+             SELECT cost_nano_usd, cached, failure_class FROM proposer_calls)
+           WHERE NOT cached AND coalesce(failure_class, '') NOT IN ('not_sent', 'withdrawn', 'unknown_outcome', 'abandoned'))",
+        REBUILD,
+    ),
+    (
+        "candidate_statuses_match_events",
+        "candidates are accepted, rejected or deferred that the log does not say so of",
+        "SELECT count(*) FROM (SELECT substr(type, 11, 8) AS decision, count(*) AS n FROM milestones
+             WHERE type IN ('candidate.accepted', 'candidate.rejected', 'candidate.deferred') GROUP BY 1) AS said
+           FULL JOIN (SELECT substr(status, 1, 8) AS decision, count(*) AS n FROM candidates
+             WHERE status = 'accepted' OR status LIKE 'rejected%' OR status LIKE 'deferred%' GROUP BY 1) AS held
+           ON said.decision = held.decision WHERE said.n IS NOT held.n",
+        REBUILD,
+    ),
+    (
+        "rollouts_have_candidates",
+        "rollouts are of candidates that do not exist",
+        "SELECT count(*) FROM (SELECT DISTINCT candidate_id FROM rollouts EXCEPT SELECT candidate_id FROM candidates)",
+        REBUILD,
+    ),
+    (
+        "frontier_cells_have_candidates",
+        "cells of the frontier are held by candidates that do not exist",
+        "SELECT count(*) FROM (SELECT DISTINCT candidate_id FROM frontier_cells EXCEPT SELECT candidate_id FROM candidates)",
+        REBUILD,
+    ),
+    (
+        "inbox_answers_are_outstanding",
+        "answers wait in the inbox whose requests are settled",
+        "SELECT count(*) FROM inbox
+         WHERE NOT EXISTS (SELECT 1 FROM rollouts WHERE rollouts.request = inbox.request AND status = 'requested')
+           AND NOT EXISTS (SELECT 1 FROM proposer_calls WHERE proposer_calls.request = inbox.request AND status = 'started')",
+        RESUME,
+    ),
+    (
+        "completed_run_has_best_candidate",
+        "the run is completed without a best candidate",
+        "SELECT count(*) FROM run_state WHERE state = 'completed' AND (best_candidate_id IS NULL
+           OR best_candidate_id NOT IN (SELECT candidate_id FROM candidates))",
+        REBUILD,
+    ),
+    (
+        "completed_run_has_no_outstanding_request",
+        "the run is completed and rollouts have no outcome",
+        "SELECT count(*) FROM rollouts, run_state WHERE state = 'completed' AND status = 'requested'",
+        REBUILD,
+    ),
+];
+
+fn broken_rules(db: &Connection, census: &Census, now: u64) -> Result<Vec<Violation>, OptimizerError> {
+    let mut found = Vec::new();
+    let mut check = |id: &str, message: &str, sql: &str, hint: &'static str| -> Result<(), OptimizerError> {
+        let broken = number(db, sql)?;
+        if broken > 0 {
+            found.push(violation(census, id, format!("{message} ({broken})"), hint));
+        }
+        Ok(())
+    };
+    for (id, message, sql, hint) in RULES {
+        check(id, message, sql, hint)?;
+    }
+    let rewards = format!(
+        "SELECT count(*) FROM events LEFT JOIN rollouts ON rollouts.request = events.fields ->> 'request'
+         WHERE events.sequence > (SELECT max(sequence) FROM events) - {COMPARED} AND type = 'rollout.finished'
+           AND (reward IS NULL OR abs(reward - (fields ->> 'reward')) > 1e-9 OR settled IS NOT sequence
+             OR rollouts.candidate_id IS NOT fields ->> 'candidate_id')"
+    );
+    check("rollouts_match_events", "rollouts hold another reward or candidate than the log", &rewards, REBUILD)?;
+    if closed(census, now) {
+        let sql = "SELECT count(*) FROM resource_leases WHERE status = 'active'";
+        check("terminal_run_releases_resource_leases", "the run is over and still holds resources", sql, RESUME)?;
+    }
+    Ok(found)
+}

@@ -1,0 +1,10 @@
+//! `workspace.sqlite`: what is written is read back, survives a crash, and agrees with the log.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod health;
+mod models;
+mod opening;
+mod script;
+mod size;
+mod views;
+mod writing;
