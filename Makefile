@@ -36,6 +36,11 @@ export PYO3_BUILD_EXTENSION_MODULE := 1
 export VIRTUAL_ENV := $(VENV)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
+# The test containers are served by the published package, in the two versions that speak different dialects.
+CONTAINERS := $(VENV)/containers-0.4.6 $(VENV)/containers-0.2.0
+export SYNTH_E2E_PYTHON := $(VENV)/containers-0.4.6/bin/python
+export SYNTH_E2E_PYTHON_OLD := $(VENV)/containers-0.2.0/bin/python
+
 # A wheel goes to other machines: it names no directory of this one.
 REMAP = --remap-path-prefix=$(or $(CARGO_HOME),$(HOME)/.cargo)=cargo --remap-path-prefix=$(ROOT)=.
 
@@ -82,6 +87,15 @@ $(VENV)/.installed: pyproject.toml | tools
 	@mkdir -p $(LOGS)
 	@touch $@
 
+.PHONY: containers
+containers: $(CONTAINERS:=/.installed) ## make the environments of the test containers
+
+$(VENV)/containers-%/.installed: | $(VENV)/.installed
+	$(call say,environment of the test containers in .venv/containers-$*)
+	@$(PYTHON) -m venv --clear $(VENV)/containers-$*
+	@$(VENV)/containers-$*/bin/python -m pip install --quiet synth-containers==$* fastapi uvicorn
+	@touch $@
+
 .PHONY: build
 build: $(VENV)/.built ## build the extension and install the package, editable, in .venv
 
@@ -115,7 +129,7 @@ purity: tools ## the search crate has no impure dependency and its bans bite
 	@$(PYTHON) tools/purity
 
 .PHONY: rust-test
-rust-test: venv ## tests of the Rust crates
+rust-test: venv containers ## tests of the Rust crates
 	$(call say,Rust tests)
 	@cargo test --quiet --locked --workspace 2>&1 | tee $(LOGS)/rust-test
 
@@ -140,9 +154,11 @@ wheel: venv ## build the wheel into dist/ and import it in an empty environment
 	@cd $(VENV)/empty && bin/python -I $(ROOT)/tools/check-wheel $(ROOT)/dist/*.whl
 
 .PHONY: bench
-bench: venv ## benchmarks of the search
+bench: venv ## benchmarks of the search and of whole runs
 	$(call say,benchmarks)
-	@cargo run --locked --release -p synth_bench --bin engine
+	@cargo build --quiet --locked --release -p synth_bench -p synth_e2e --bins
+	@$(CARGO_TARGET_DIR)/release/engine
+	@$(CARGO_TARGET_DIR)/release/runs
 
 .PHONY: clean
 clean: ## remove .venv, target, dist and caches

@@ -5,6 +5,8 @@ use std::io::Read;
 use bytes::Bytes;
 use sha2::{Digest, Sha256};
 
+use crate::model::cache_key::Boundary;
+
 /// Fast; answers are JSON, which shrinks well at any level.
 const LEVEL: i32 = 1;
 
@@ -14,6 +16,14 @@ pub(super) struct RowName {
     /// The boundary's word; with a suffix for failures.
     pub(super) boundary: String,
     pub(super) key: String,
+}
+
+impl RowName {
+    /// What the container tells about itself is as it was told last; a measured answer stays as it was measured.
+    pub(super) fn latest_wins(&self) -> bool {
+        use Boundary::{Dataset, DatasetRows, Metadata, Program, TaskInfo};
+        [Metadata, Program, TaskInfo, Dataset, DatasetRows].iter().any(|told| told.word() == self.boundary)
+    }
 }
 
 /// What is stored under a name.

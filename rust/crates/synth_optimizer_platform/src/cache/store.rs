@@ -70,7 +70,8 @@ impl Cache {
         self.look(RowName { boundary: boundary.word().to_owned(), key: key.to_owned() })
     }
 
-    /// Queues an answer to be stored. The first answer of a key wins, unless it is damaged.
+    /// Queues an answer to be stored. The first answer of a key wins, unless it is damaged; of what the container tells
+    /// about itself, the latest does.
     ///
     /// Does nothing unless the mode is `readwrite`. Once storing has failed, every further call says why.
     pub fn put(&self, boundary: Boundary, key: &str, response: Bytes) -> Result<(), OptimizerError> {

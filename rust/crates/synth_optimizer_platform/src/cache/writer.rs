@@ -201,7 +201,8 @@ impl Shared {
     }
 }
 
-/// One transaction. Returns the rows that were new or replaced a damaged one.
+/// One transaction. Returns the rows that were written: new ones, those of what the container tells about itself, and
+/// those that took the place of a damaged one.
 fn commit<'a>(
     connection: &mut Connection,
     namespace: &str,
@@ -211,13 +212,14 @@ fn commit<'a>(
     let mut written = Vec::with_capacity(rows.len());
     for (name, record) in rows {
         let new = database::insert(&transaction, namespace, name, record)?;
-        let damaged = !new
-            && database::select(&transaction, namespace, name)?
-                .is_some_and(|known| known.open(namespace, name).is_none());
-        if damaged {
+        let outdated = !new
+            && (name.latest_wins()
+                || database::select(&transaction, namespace, name)?
+                    .is_some_and(|known| known.open(namespace, name).is_none()));
+        if outdated {
             database::replace(&transaction, namespace, name, record)?;
         }
-        if new || damaged {
+        if new || outdated {
             written.push(*name);
         }
     }

@@ -8,7 +8,7 @@ use serde_json::Value;
 pub(super) const HIDDEN: &str = "[hidden]";
 
 /// Whether a value under this name is taken for a credential. Names of variables (`…_env`) and token counts are not.
-pub(super) fn is_credential_name(name: &str) -> bool {
+pub(crate) fn is_credential_name(name: &str) -> bool {
     let folded: String = name.trim().trim_start_matches('-').to_lowercase().replace(['-', '.', ' '], "_");
     // A cache key is no key to anything.
     if folded.ends_with("_env") || folded.ends_with("_env_var") || folded.ends_with("cache_key") {
@@ -58,7 +58,7 @@ pub(super) fn is_variable_name(word: &str) -> bool {
 }
 
 /// Whether this word looks like a key, whatever it is called.
-pub(super) fn looks_like_key(word: &str) -> bool {
+pub(crate) fn looks_like_key(word: &str) -> bool {
     const PREFIXES: &[&str] = &[
         "sk-",
         "sk_",
@@ -143,7 +143,7 @@ pub fn scrub(text: &str) -> String {
 }
 
 /// The value as it may be shown under this name.
-pub(super) fn redact(name: &str, value: &Value) -> Value {
+pub(crate) fn redact(name: &str, value: &Value) -> Value {
     match value {
         Value::Null | Value::Bool(_) => value.clone(),
         _ if is_credential_name(name) => Value::String(HIDDEN.into()),

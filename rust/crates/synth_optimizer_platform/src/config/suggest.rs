@@ -4,7 +4,7 @@ use super::shape::{Shape, root};
 use super::words::fold;
 
 /// The likeliest intended name, when one is near enough to be worth naming.
-pub(super) fn nearest<'n>(word: &str, known: impl IntoIterator<Item = &'n str>) -> Option<&'n str> {
+pub(crate) fn nearest<'n>(word: &str, known: impl IntoIterator<Item = &'n str>) -> Option<&'n str> {
     const NEAR: f64 = 0.84;
     let word = fold(word);
     let score = |name: &str| {

@@ -1,5 +1,38 @@
 //! The container boundary: discovery, rows, rollouts and the managed process.
+//!
+//! `load` turns what a container says into a checked `Task` (`setup`, `contract`, `program`, `rows`). A rollout is
+//! built by `body`, carried by `transport` and read by `reply`. Only `exchange` speaks HTTP.
 
+mod body;
+mod client;
+mod contract;
+mod echo;
+mod excerpt;
+mod exchange;
+mod lease;
+mod orphans;
+mod poll;
+mod process;
+mod program;
+mod record;
+mod reply;
+mod retry_after;
+mod rows;
+mod scores;
+mod screen;
+mod seeds;
+mod setup;
+mod status;
 pub mod task;
+mod transport;
 
+pub use body::{policy_value, rollout_body};
+pub use client::Client;
+pub use lease::LEASE_FILE;
+pub use orphans::reap_orphans;
+pub use process::{LOG_FILE, ManagedProcess, start};
+pub use reply::{Asked, Echo, Reply, read_reply};
+pub use reqwest::Method;
+pub use setup::{SetupCall, SetupCalls, SetupReply, load};
 pub use task::{Contract, Dialect, Routes, Task, TaskRow};
+pub use transport::{BodyOf, RolloutCall, RolloutEnd, Transport};

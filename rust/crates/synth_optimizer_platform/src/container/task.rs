@@ -31,6 +31,21 @@ pub struct Routes {
     pub taskset: Option<(String, String)>,
 }
 
+impl Routes {
+    /// The routes by the keys under which they are advertised.
+    pub fn named(&self) -> BTreeMap<String, String> {
+        let one = |key: &str, route: &String| (key.to_owned(), route.clone());
+        let mut named = BTreeMap::from([one("program_route", &self.program), one("rollout_route", &self.rollout)]);
+        if let Some((dataset, rows)) = &self.dataset {
+            named.extend([one("dataset_route", dataset), one("dataset_rows_route", rows)]);
+        }
+        if let Some((taskset, tasks)) = &self.taskset {
+            named.extend([one("taskset_route", taskset), one("taskset_tasks_route", tasks)]);
+        }
+        named
+    }
+}
+
 /// The container's contract.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Contract {

@@ -23,6 +23,11 @@ pub fn digest_of<T: Serialize + ?Sized>(value: &T) -> String {
     digest(&serde_json::to_value(value).unwrap_or(Value::Null))
 }
 
+/// SHA-256 of bytes, as 64 hex digits.
+pub fn digest_bytes(bytes: &[u8]) -> String {
+    hex(&Sha256::digest(bytes))
+}
+
 /// Hex digits of a content id.
 pub const CONTENT_DIGITS: usize = 12;
 
@@ -36,11 +41,9 @@ pub fn content_id(prefix: &str, value: &Value) -> String {
 
 /// Lower-case hex.
 pub fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut out, byte| {
-        // Writing to a String cannot fail.
-        let _ = write!(out, "{byte:02x}");
-        out
-    })
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let digit = |value: u8| char::from(DIGITS[usize::from(value & 15)]);
+    bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(*byte)]).collect()
 }
 
 fn write_value(value: &Value, out: &mut String) {

@@ -1,1 +1,18 @@
 //! Carrying out a run: observe, decide, store, send.
+
+mod calls;
+mod concurrency;
+mod control;
+mod driver;
+mod execute;
+mod hooks;
+mod lanes;
+mod outcome;
+mod proposals;
+mod resume;
+mod setup;
+
+pub use control::{Control, Controlled, Signal};
+pub use execute::{Request, execute};
+pub use hooks::{Boundary, Hooks};
+pub use outcome::{Outcome, RunStatus};

@@ -1,0 +1,246 @@
+//! What whole runs cost: our own processor time per rollout, wall time against the ideal, disk, and replays.
+//!
+//! The container is a process of its own. Limits are checked; the program ends with an error when one is broken.
+
+use std::error::Error;
+use std::io::Write;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use camino::Utf8PathBuf;
+use serde_json::{Value, json};
+use synth_e2e::{RowNames, ServerProcess, cpu_time, small_config};
+use synth_gepa::GepaEngine;
+use synth_optimizer_platform::config::Config;
+use synth_optimizer_platform::config::gepa::{AcceptanceCriterion, PipelineMode};
+use synth_optimizer_platform::config::sections::CacheMode;
+use synth_optimizer_platform::model::answer::{Proposal, ProposalAnswer};
+use synth_optimizer_platform::model::canonical::digest_of;
+use synth_optimizer_platform::model::usage::Usage;
+use synth_optimizer_platform::proposer::{ProposalRequest, Proposer, Turn};
+use synth_optimizer_platform::runtime::{Control, Hooks, Outcome, Request, RunStatus, execute};
+use synth_optimizer_platform::workspace::Reader;
+use tempfile::TempDir;
+
+type Done<T> = Result<T, Box<dyn Error>>;
+
+/// Our own processor time per rollout, and how much the dearest length of run may cost compared with the cheapest.
+const CPU_MICROS: f64 = 150.0;
+const FLAT: f64 = 1.3;
+/// Wall time of the published probe against its ideal.
+const OF_IDEAL: f64 = 1.5;
+const BYTES_PER_ROLLOUT: f64 = 1024.0;
+const REPLAY: Duration = Duration::from_secs(2);
+
+fn main() -> Done<()> {
+    let broken: Vec<String> = [overhead()?, probe()?, replay()?].into_iter().flatten().collect();
+    if broken.is_empty() { Ok(()) } else { Err(broken.join("; ").into()) }
+}
+
+/// A proposer that always has another text, as good as the one before.
+#[derive(Debug, Default)]
+struct Restless {
+    latency: Duration,
+    turns: AtomicU64,
+}
+
+impl Proposer for Restless {
+    fn identity(&self) -> Value {
+        json!("restless")
+    }
+
+    fn propose(&self, request: ProposalRequest) -> Turn<'_> {
+        self.turns.fetch_add(1, Ordering::Relaxed);
+        Box::pin(async move {
+            tokio::time::sleep(self.latency).await;
+            let content = digest_of(&(&request.base, &request.generation));
+            let proposals = (0..request.proposal_count).map(|number| {
+                let fields = request.base.iter().map(|(field, text)| {
+                    let first = text.lines().next().unwrap_or_default();
+                    (field.clone(), format!("{first}\nvariation {content} {number}"))
+                });
+                Proposal { fields: fields.collect(), rationale: String::new() }
+            });
+            Ok(ProposalAnswer {
+                proposals: proposals.collect(),
+                usage: Usage::default(),
+                cached: false,
+                requested_model: "restless".into(),
+                effective_model: "restless".into(),
+            })
+        })
+    }
+}
+
+/// A container and a directory for runs against it.
+struct Bench {
+    directory: TempDir,
+    stub: ServerProcess,
+    train: u32,
+    heldout: u32,
+}
+
+struct Measured {
+    outcome: Outcome,
+    rollouts: u64,
+    wall: Duration,
+    cpu: Duration,
+    turns: u64,
+}
+
+impl Bench {
+    fn new(train: u32, heldout: u32, flags: &[&str]) -> Done<Self> {
+        let stub: PathBuf = std::env::current_exe()?.with_file_name("stub_container");
+        let (rows, more) = (train.to_string(), heldout.to_string());
+        let all = [&["--train", &rows, "--heldout", &more][..], flags].concat();
+        let stub = ServerProcess::stub(&stub.to_string_lossy(), all)?;
+        Ok(Self { directory: tempfile::tempdir()?, stub, train, heldout })
+    }
+
+    /// A run in which every proposal is worth a full evaluation.
+    fn config(&self, run_id: &str) -> Done<Config> {
+        let mut config = small_config(&self.stub.url(), RowNames::TaskIds, self.train, self.heldout, &["instructions"]);
+        config.run.run_id = Some(run_id.to_owned());
+        config.run.output_dir = Utf8PathBuf::try_from(self.directory.path().join("runs"))?;
+        config.disk_budget.enabled = false;
+        config.gepa.minibatch_acceptance_criterion = AcceptanceCriterion::ImprovementOrEqual;
+        config.gepa.skip_perfect_score = false;
+        config.gepa.pipeline.adaptive_rollout_concurrency.enabled = false;
+        Ok(config)
+    }
+
+    fn run(&self, config: Config, proposer_latency: Duration) -> Done<Measured> {
+        let proposer = Arc::new(Restless { latency: proposer_latency, turns: AtomicU64::new(0) });
+        let request = Request {
+            config,
+            algorithm: "gepa".into(),
+            proposer: Arc::clone(&proposer) as Arc<dyn Proposer>,
+            hooks: Hooks::default(),
+        };
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+        let (_control, controlled) = Control::new(request.config.run.feed_buffer);
+        let (began, before) = (Instant::now(), cpu_time()?);
+        let outcome = runtime.block_on(execute(request, GepaEngine::new, controlled))?;
+        let (wall, cpu) = (began.elapsed(), cpu_time()?.saturating_sub(before));
+        if outcome.status != RunStatus::Completed {
+            return Err(format!("the run ended as {}: {:?}", outcome.status.word(), outcome.error).into());
+        }
+        let rollouts = outcome.totals.rollouts_finished;
+        Ok(Measured { outcome, rollouts, wall, cpu, turns: proposer.turns.load(Ordering::Relaxed) })
+    }
+}
+
+fn say(line: &str) -> Done<()> {
+    writeln!(std::io::stdout(), "{line}")?;
+    Ok(())
+}
+
+/// Orchestration with full persistence against a container that answers at once, 64 rollouts at a time.
+fn overhead() -> Done<Vec<String>> {
+    say("our own processor time per rollout, zero-latency container, 64 at once, everything stored")?;
+    let bench = Bench::new(200, 20, &[])?;
+    let mut broken = Vec::new();
+    let mut costs = Vec::new();
+    for (rollouts, repeats) in [(1_000_u32, 10), (10_000, 2), (100_000, 1)] {
+        let (mut cpu, mut wall, mut done, mut size) = (Duration::ZERO, Duration::ZERO, 0, 0.0);
+        let mut per_commit = 0.0;
+        for repeat in 0..repeats {
+            let mut config = bench.config(&format!("overhead-{rollouts}-{repeat}"))?;
+            config.cache.mode = CacheMode::Off;
+            config.gepa.max_total_rollouts = rollouts;
+            config.gepa.max_generations = rollouts;
+            config.gepa.minibatch_size = 32;
+            config.gepa.pipeline.mode = PipelineMode::AsyncPipelined;
+            config.gepa.pipeline.max_in_flight_candidates = 8;
+            config.gepa.pipeline.workers.rollout = 64;
+            config.gepa.pipeline.workers.propose = 4;
+            let measured = bench.run(config, Duration::ZERO)?;
+            (cpu, wall, done) = (cpu + measured.cpu, wall + measured.wall, done + measured.rollouts);
+            let stored = measured.outcome.run_dir.join("workspace.sqlite");
+            size += std::fs::metadata(&stored)?.len() as f64 - replies(&stored)? as f64;
+            per_commit += measured.rollouts as f64 / measured.outcome.transactions as f64 / f64::from(repeats);
+        }
+        let micros = cpu.as_secs_f64() * 1e6 / done as f64;
+        let bytes = size / done as f64;
+        let rate = done as f64 / wall.as_secs_f64();
+        say(&format!(
+            "  {rollouts:>7} rollouts x {repeats:<2}: {micros:>6.1} us each, {rate:>6.0} rollouts/s, {bytes:>5.0} bytes of \
+             workspace each, {per_commit:.1} rollouts per commit"
+        ))?;
+        costs.push(micros);
+        // Short runs are dominated by the tables of an empty workspace.
+        if rollouts >= 10_000 && bytes > BYTES_PER_ROLLOUT {
+            broken.push(format!("{bytes:.0} bytes of workspace per rollout, the limit is {BYTES_PER_ROLLOUT:.0}"));
+        }
+        if micros > CPU_MICROS {
+            broken.push(format!("{micros:.0} us per rollout, the limit is {CPU_MICROS:.0}"));
+        }
+    }
+    let (least, most) = costs.iter().fold((f64::MAX, 0.0_f64), |(least, most), cost| (least.min(*cost), most.max(*cost)));
+    say(&format!("  dearest to cheapest length: {:.2}x", most / least))?;
+    let grows = costs.last().copied().unwrap_or(0.0) / least;
+    if grows > FLAT {
+        broken.push(format!("long runs cost {grows:.2}x per rollout, the limit is {FLAT}"));
+    }
+    Ok(broken)
+}
+
+/// Bytes of compressed replies.
+fn replies(workspace: &camino::Utf8Path) -> Done<u64> {
+    Ok(Reader::open(workspace.as_std_path())?.reply_bytes()?)
+}
+
+/// The probe that the published product was measured with: 20 workers, 50 ms rollouts, a proposer of 0.2 s.
+fn probe() -> Done<Vec<String>> {
+    const LATENCY: f64 = 0.050;
+    const WORKERS: u32 = 20;
+    say("the published probe: 20 workers, 50 ms rollouts, 0.2 s proposer, serial generations")?;
+    let mut broken = Vec::new();
+    for (train, heldout, proposals, minibatch) in [(20, 62, 2, 8), (50, 415, 4, 20)] {
+        let bench = Bench::new(train, heldout, &["--latency-ms", "50", "--reply-bytes", "2300"])?;
+        let mut config = bench.config("probe")?;
+        config.gepa.max_generations = 2;
+        config.gepa.proposals_per_generation = proposals;
+        config.gepa.minibatch_size = minibatch;
+        config.gepa.pipeline.workers.rollout = WORKERS;
+        let measured = bench.run(config, Duration::from_millis(200))?;
+        let ideal = measured.rollouts as f64 * LATENCY / f64::from(WORKERS) + measured.turns as f64 * 0.2;
+        let wall = measured.wall.as_secs_f64();
+        let factor = wall / ideal;
+        say(&format!(
+            "  {} rollouts, {} turns: {wall:.2} s, ideal {ideal:.2} s, {factor:.2}x",
+            measured.rollouts, measured.turns
+        ))?;
+        if factor > OF_IDEAL {
+            broken.push(format!("{factor:.2}x of the ideal, the limit is {OF_IDEAL}"));
+        }
+    }
+    Ok(broken)
+}
+
+/// A run of 10,000 rollouts, replayed from its cache without a container.
+fn replay() -> Done<Vec<String>> {
+    const ROLLOUTS: u32 = 10_000;
+    let mut bench = Bench::new(200, 20, &[])?;
+    let config = |bench: &Bench, run_id: &str, mode| -> Done<Config> {
+        let mut config = bench.config(run_id)?;
+        config.cache.mode = mode;
+        config.cache.path = Some(Utf8PathBuf::try_from(bench.directory.path().join("cache.sqlite"))?);
+        config.cache.namespace = Some("bench".into());
+        config.gepa.max_total_rollouts = ROLLOUTS;
+        config.gepa.max_generations = ROLLOUTS;
+        config.gepa.minibatch_size = 32;
+        config.gepa.pipeline.workers.rollout = 64;
+        Ok(config)
+    };
+    bench.run(config(&bench, "recorded", CacheMode::Readwrite)?, Duration::ZERO)?;
+    let replayed = config(&bench, "replayed", CacheMode::Readonly)?;
+    bench.stub.stop();
+    let measured = bench.run(replayed, Duration::ZERO)?;
+    let wall = measured.wall;
+    say(&format!("readonly replay of {} cached rollouts: {:.2} s", measured.rollouts, wall.as_secs_f64()))?;
+    let slow = wall > REPLAY;
+    Ok(slow.then(|| format!("the replay took {wall:.1?}, the limit is {REPLAY:?}")).into_iter().collect())
+}

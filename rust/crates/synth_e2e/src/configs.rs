@@ -1,0 +1,53 @@
+//! Configurations of small runs against test containers.
+
+use std::io;
+
+use camino::{Utf8Path, Utf8PathBuf};
+use synth_optimizer_platform::config::gepa::{ComponentSelector, LeakagePolicy};
+use synth_optimizer_platform::config::sections::{DatasetSection, TasksetSection};
+use synth_optimizer_platform::config::{Config, to_toml};
+
+/// How the config names rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RowNames {
+    Seeds,
+    TaskIds,
+}
+
+/// A run of two generations over the first rows of each split. Change it before it is written.
+pub fn small_config(url: &str, names: RowNames, train: u32, heldout: u32, fields: &[&str]) -> Config {
+    let mut config = Config::default();
+    config.run.output_dir = Utf8PathBuf::from("runs");
+    config.run.seed = 7;
+    config.container.url = url.to_owned();
+    config.container.retry_backoff_ms = 1;
+    match names {
+        RowNames::Seeds => {
+            config.dataset = Some(DatasetSection {
+                train_seeds: (0..i64::from(train)).collect(),
+                heldout_seeds: (0..i64::from(heldout)).collect(),
+                ..DatasetSection::default()
+            });
+        }
+        RowNames::TaskIds => {
+            config.taskset = Some(TasksetSection {
+                train_ids: (0..train).map(|row| format!("train:{row}")).collect(),
+                heldout_ids: (0..heldout).map(|row| format!("test:{row}")).collect(),
+                ..TasksetSection::default()
+            });
+        }
+    }
+    config.candidate.target_modules = fields.iter().map(|field| (*field).to_owned()).collect();
+    config.gepa.component_selector = ComponentSelector::All;
+    config.gepa.minibatch_size = 3.min(train);
+    // Rule words are short; what matters here is not whether texts leak.
+    config.gepa.leakage.policy = LeakagePolicy::Allow;
+    config.gepa.rollout_poll_interval_ms = 5;
+    config.gepa.max_total_rollouts = 100_000;
+    config
+}
+
+/// Writes a config file that reads back as the same configuration.
+pub fn write_config(path: &Utf8Path, config: &Config) -> io::Result<()> {
+    std::fs::write(path, to_toml(config))
+}

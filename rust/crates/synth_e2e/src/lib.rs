@@ -1,0 +1,16 @@
+//! Whole runs in tests: containers as processes, a scripted proposer, and what a run leaves behind.
+
+pub mod bill;
+pub mod configs;
+pub mod cpu;
+pub mod files;
+pub mod process;
+pub mod scripted;
+pub mod stub;
+
+pub use bill::{BillLine, read_bill};
+pub use configs::{RowNames, small_config, write_config};
+pub use cpu::cpu_time;
+pub use files::RunFiles;
+pub use process::{Ended, ServerProcess, run_to_end};
+pub use scripted::{ScriptedFault, ScriptedProposer};

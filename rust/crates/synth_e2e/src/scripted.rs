@@ -1,0 +1,170 @@
+//! A proposer that needs no model: it reads in the feedback which rule is missing and adds it to the text.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use synth_optimizer_platform::model::answer::{CallFailure, FailureClass, Proposal, ProposalAnswer};
+use synth_optimizer_platform::model::event_fields::Operation;
+use synth_optimizer_platform::model::ids::Payload;
+use synth_optimizer_platform::model::usage::{Cost, Usage};
+use synth_optimizer_platform::proposer::{ProposalRequest, Proposer, Turn};
+
+/// How every test container says what a text lacks: `missing rule: WORD in FIELD`.
+const LESSON: &str = "missing rule: ";
+
+/// What goes wrong on purpose, in every generation whose number is a multiple of `every`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ScriptedFault {
+    /// The first answer names a field that nobody has; the repair is good.
+    InvalidFields { every: u32 },
+    /// The turn fails, however often it is tried.
+    Fails { every: u32, class: FailureClass },
+}
+
+/// Answers from the request's content alone. Every proposal adds at most one rule.
+#[derive(Debug, Clone, Default)]
+pub struct ScriptedProposer {
+    pub latency: Duration,
+    pub fault: Option<ScriptedFault>,
+}
+
+/// A rule that a text lacks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Lesson {
+    word: String,
+    field: String,
+}
+
+impl Proposer for ScriptedProposer {
+    fn identity(&self) -> Value {
+        json!({"backend": "scripted", "model": "scripted", "fault": format!("{:?}", self.fault)})
+    }
+
+    fn propose(&self, request: ProposalRequest) -> Turn<'_> {
+        Box::pin(async move {
+            if !self.latency.is_zero() {
+                tokio::time::sleep(self.latency).await;
+            }
+            self.answer(&request)
+        })
+    }
+}
+
+impl ScriptedProposer {
+    /// The answer to a request, always the same one.
+    pub fn answer(&self, request: &ProposalRequest) -> Result<ProposalAnswer, CallFailure> {
+        let words: usize = request.base.values().map(|text| text.split_whitespace().count()).sum();
+        let usage = Usage {
+            prompt_tokens: Some(200 + words as u64),
+            completion_tokens: Some(30),
+            total_tokens: Some(230 + words as u64),
+            cost: Cost::from_usd(Some(0.001)),
+        };
+        let due = |every: u32| every > 0 && request.generation.is_multiple_of(every);
+        let mut proposals = proposals(request);
+        match self.fault {
+            Some(ScriptedFault::Fails { every, class }) if due(every) => {
+                let message = "the scripted proposer was told to fail".to_owned();
+                return Err(CallFailure { class, message, retryable: true, usage, cached: false });
+            }
+            Some(ScriptedFault::InvalidFields { every }) if due(every) && request.problems.is_empty() => {
+                let fields = Payload::from([("no_such_field".to_owned(), "text".to_owned())]);
+                proposals = vec![Proposal { fields, rationale: "told to be invalid".into() }];
+            }
+            _ => {}
+        }
+        Ok(ProposalAnswer {
+            proposals,
+            usage,
+            cached: false,
+            requested_model: "scripted".into(),
+            effective_model: "scripted".into(),
+        })
+    }
+}
+
+fn proposals(request: &ProposalRequest) -> Vec<Proposal> {
+    if request.operation == Operation::Merge {
+        return vec![merged(request)];
+    }
+    let mut found: Vec<Proposal> = Vec::new();
+    for lesson in lessons(request) {
+        let Some(text) = request.base.get(&lesson.field) else { continue };
+        let fields = Payload::from([(lesson.field.clone(), format!("{text} {}", lesson.word))]);
+        let known_to_fail = request
+            .carried_failures
+            .iter()
+            .any(|failure| fields.iter().all(|(field, text)| failure.payload.get(field) == Some(text)));
+        if !known_to_fail {
+            found.push(Proposal { fields, rationale: format!("{} was missing in {}", lesson.word, lesson.field) });
+        }
+    }
+    found.truncate(request.proposal_count as usize);
+    if found.is_empty() {
+        found.extend(reworded(request));
+    }
+    found
+}
+
+/// A new text that knows no more than the old one.
+fn reworded(request: &ProposalRequest) -> Option<Proposal> {
+    let field = request.components.first()?;
+    let text = format!("{} (seen again in generation {})", request.base.get(field)?, request.generation);
+    Some(Proposal { fields: Payload::from([(field.clone(), text)]), rationale: "nothing was missing".into() })
+}
+
+/// The base with every word of the parents.
+fn merged(request: &ProposalRequest) -> Proposal {
+    let mut fields = Payload::new();
+    for field in &request.components {
+        let mut text = request.base.get(field).cloned().unwrap_or_default();
+        let parents = request.parents.iter().filter_map(|parent| parent.payload.get(field));
+        for word in parents.flat_map(|text| text.split_whitespace()) {
+            if !has_word(&text, word) {
+                text = format!("{text} {word}");
+            }
+        }
+        fields.insert(field.clone(), text);
+    }
+    Proposal { fields, rationale: "both parents in one".into() }
+}
+
+/// What the evidence teaches, in its order, each rule once; only rules that the base lacks.
+fn lessons(request: &ProposalRequest) -> Vec<Lesson> {
+    let mut lessons = Vec::new();
+    for reply in request.evidence.iter().filter_map(|row| row.reply.as_ref()) {
+        let mut texts = Vec::new();
+        strings(reply, &mut texts);
+        for lesson in texts.iter().filter_map(|text| lesson(text)) {
+            let wanted = request.components.contains(&lesson.field);
+            let known = request.base.get(&lesson.field).is_some_and(|text| has_word(text, &lesson.word));
+            if wanted && !known && !lessons.contains(&lesson) {
+                lessons.push(lesson);
+            }
+        }
+    }
+    lessons
+}
+
+fn lesson(text: &str) -> Option<Lesson> {
+    let (word, field) = text.split_once(LESSON)?.1.split_once(" in ")?;
+    Some(Lesson { word: word.trim().to_owned(), field: field.trim().to_owned() })
+}
+
+fn has_word(text: &str, word: &str) -> bool {
+    text.split_whitespace().any(|known| known == word)
+}
+
+/// Every text in a reply: containers put feedback in different places.
+fn strings<'a>(value: &'a Value, out: &mut Vec<&'a str>) {
+    match value {
+        Value::String(text) => out.push(text),
+        Value::Array(items) => items.iter().for_each(|item| strings(item, out)),
+        Value::Object(entries) => entries.values().for_each(|entry| strings(entry, out)),
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
+}
+
+#[cfg(test)]
+#[path = "scripted_tests.rs"]
+mod tests;

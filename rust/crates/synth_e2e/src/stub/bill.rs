@@ -1,0 +1,27 @@
+//! The stub's own bill: one line per execution, appended before the work begins.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::path::Path;
+
+use super::world::Row;
+
+/// An append-only file, or nothing.
+#[derive(Debug)]
+pub(super) struct Bill(Option<File>);
+
+impl Bill {
+    pub(super) fn open(path: Option<&Path>) -> io::Result<Self> {
+        Ok(Self(path.map(|path| OpenOptions::new().append(true).create(true).open(path)).transpose()?))
+    }
+
+    /// One write, so that lines of several processes never mix.
+    pub(super) fn add(&self, rollout_id: &str, row: Row, candidate: &str) -> io::Result<()> {
+        match &self.0 {
+            Some(file) => {
+                (&*file).write_all(format!("{rollout_id}\t{}:{}\t{candidate}\n", row.split(), row.index).as_bytes())
+            }
+            None => Ok(()),
+        }
+    }
+}

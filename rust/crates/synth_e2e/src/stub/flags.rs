@@ -1,0 +1,166 @@
+//! The flags of the stub container.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+/// What `--help` prints.
+pub const USAGE: &str = "\
+stub_container: a task container on 127.0.0.1 for tests; prints its port as one line
+  --port N              0 (default) takes a free port
+  --dialect WORD        taskset (default), dataset, or both (rows are then read from dataset_row only)
+  --modes WORD          both (default), blocking (async is 422), async (sync is 422), at-once (async is answered at once)
+  --refuse-async        advertises async all the same and answers it with 422
+  --bill FILE           appends one line per execution before it begins: rollout_id, row, candidate id, tab-separated
+  --memory WORD         remember (default): a known rollout_id is answered from memory, running and done ones can be
+                        read by id; forget: it runs again, and sync rollouts cannot be read by id
+  --latency-ms N        time of one rollout
+  --reply-bytes N       size of the trace in a reply (600)
+  --train N --heldout N number of rows (6 and 3)
+  --rules N             number of hidden rules; row i needs rule i modulo N (as many as train rows)
+  --modules N           1 (default) or 2 mutable fields; rule i counts only in field i modulo N
+  --fail-every N        every Nth execution ends with 500
+  --overload-every N    every Nth rollout request is refused with 429 and Retry-After: 0
+  --reset-every N       every Nth execution runs, and the connection is closed instead of answered
+  --wrong-row           runs the first train row, whichever is asked for
+  --nan                 the reward is null, which is what NaN becomes in JSON
+  --reward TEXT         the reward is this text, whatever the rollout gave
+  --hang                rollouts never end
+  --watch-stdin         ends when standard input is closed
+";
+
+/// How rows are named.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Dialect {
+    Taskset,
+    Dataset,
+    Both,
+}
+
+/// Which submission modes are served.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Modes {
+    Blocking,
+    Async,
+    Both,
+    /// Only blocking is advertised; async requests are answered at once with the whole record.
+    AtOnce,
+}
+
+/// What happens when a rollout id comes again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Memory {
+    Remember,
+    Forget,
+}
+
+/// What goes wrong on purpose. A count of 0 is never.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Faults {
+    pub fail_every: u64,
+    pub overload_every: u64,
+    pub reset_every: u64,
+    pub wrong_row: bool,
+    pub reward: Option<String>,
+    pub hang: bool,
+    pub refuse_async: bool,
+}
+
+/// All flags.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Flags {
+    pub port: u16,
+    pub dialect: Dialect,
+    pub modes: Modes,
+    pub memory: Memory,
+    pub bill: Option<PathBuf>,
+    pub latency: Duration,
+    pub reply_bytes: usize,
+    pub train: u32,
+    pub heldout: u32,
+    pub rules: Option<u32>,
+    pub modules: usize,
+    pub faults: Faults,
+    pub watch_stdin: bool,
+}
+
+impl Default for Flags {
+    fn default() -> Self {
+        Self {
+            port: 0,
+            dialect: Dialect::Taskset,
+            modes: Modes::Both,
+            memory: Memory::Remember,
+            bill: None,
+            latency: Duration::ZERO,
+            reply_bytes: 600,
+            train: 6,
+            heldout: 3,
+            rules: None,
+            modules: 1,
+            faults: Faults::default(),
+            watch_stdin: false,
+        }
+    }
+}
+
+impl Flags {
+    /// Reads the command line without the program's name.
+    pub fn parse(arguments: impl IntoIterator<Item = String>) -> Result<Self, String> {
+        let mut flags = Self::default();
+        let mut rest = arguments.into_iter();
+        while let Some(name) = rest.next() {
+            let mut value = || rest.next().ok_or_else(|| format!("{name} needs a value"));
+            match name.as_str() {
+                "--port" => flags.port = number(&name, &value()?)?,
+                "--dialect" => {
+                    let words = [("taskset", Dialect::Taskset), ("dataset", Dialect::Dataset), ("both", Dialect::Both)];
+                    flags.dialect = word(&name, &value()?, &words)?;
+                }
+                "--modes" => {
+                    let words = [
+                        ("blocking", Modes::Blocking),
+                        ("async", Modes::Async),
+                        ("both", Modes::Both),
+                        ("at-once", Modes::AtOnce),
+                    ];
+                    flags.modes = word(&name, &value()?, &words)?;
+                }
+                "--memory" => {
+                    let words = [("remember", Memory::Remember), ("forget", Memory::Forget)];
+                    flags.memory = word(&name, &value()?, &words)?;
+                }
+                "--bill" => flags.bill = Some(value()?.into()),
+                "--latency-ms" => flags.latency = Duration::from_millis(number(&name, &value()?)?),
+                "--reply-bytes" => flags.reply_bytes = number(&name, &value()?)?,
+                "--train" => flags.train = number(&name, &value()?)?,
+                "--heldout" => flags.heldout = number(&name, &value()?)?,
+                "--rules" => flags.rules = Some(number(&name, &value()?)?),
+                "--modules" => flags.modules = word(&name, &value()?, &[("1", 1), ("2", 2)])?,
+                "--fail-every" => flags.faults.fail_every = number(&name, &value()?)?,
+                "--overload-every" => flags.faults.overload_every = number(&name, &value()?)?,
+                "--reset-every" => flags.faults.reset_every = number(&name, &value()?)?,
+                "--reward" => flags.faults.reward = Some(value()?),
+                "--nan" => flags.faults.reward = Some("null".into()),
+                "--wrong-row" => flags.faults.wrong_row = true,
+                "--hang" => flags.faults.hang = true,
+                "--refuse-async" => flags.faults.refuse_async = true,
+                "--watch-stdin" => flags.watch_stdin = true,
+                other => return Err(format!("unknown flag {other}\n{USAGE}")),
+            }
+        }
+        Ok(flags)
+    }
+}
+
+fn number<T: FromStr>(name: &str, value: &str) -> Result<T, String> {
+    value.parse().map_err(|_| format!("{name} needs a number, not {value:?}"))
+}
+
+fn word<T: Copy>(name: &str, value: &str, words: &[(&str, T)]) -> Result<T, String> {
+    let found = words.iter().find(|(word, _)| *word == value);
+    found.map(|(_, meaning)| *meaning).ok_or_else(|| {
+        let known: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
+        format!("{name} is one of {}, not {value:?}", known.join(", "))
+    })
+}

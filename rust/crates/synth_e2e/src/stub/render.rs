@@ -1,0 +1,105 @@
+//! The bytes of rollout records; everything that is the same in every reply is made once.
+
+use std::fmt::Write;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use synth_optimizer_platform::model::envelope::rfc3339;
+use synth_optimizer_platform::model::ids::Payload;
+
+use super::world::{Row, World};
+
+/// Makes records.
+#[derive(Debug)]
+pub(super) struct Renderer {
+    /// The trace, with filler up to the wanted size.
+    trace: String,
+    /// Takes the place of every reward.
+    reward: Option<String>,
+}
+
+impl Renderer {
+    pub(super) fn new(trace_bytes: usize, reward: Option<String>) -> Self {
+        let [before, after] = [
+            r#"{"event_history":[{"type":"llm_request","call_site_id":"stub.answer","messages":[{"role":"user","content":""#,
+            r#""}]},{"type":"llm_response","text":"done"}]}"#,
+        ];
+        let filler = "lorem ipsum ".chars().cycle().take(trace_bytes.saturating_sub(before.len() + after.len()));
+        Self { trace: format!("{before}{}{after}", filler.collect::<String>()), reward }
+    }
+
+    /// A completed rollout. Apart from the times it depends on the id, the row and the candidate alone.
+    pub(super) fn completed(&self, world: &World, rollout_id: &str, row: Row, candidate: &Payload) -> String {
+        let solved = world.solves(candidate, row);
+        let words: usize = candidate.values().map(|text| text.split_whitespace().count()).sum();
+        let (prompt, completion) = (40 + words, 4 + row.index as usize % 3);
+        let nano = prompt * 100 + completion * 400;
+        let value = if solved { "1.0" } else { "0.0" };
+        let reward = self.reward.as_deref().unwrap_or(value);
+        let success = if solved { "succeeded" } else { "failed" };
+        let id = quoted(rollout_id);
+        let now = now();
+        let (split, index) = (row.split(), row.index);
+        let brevity = 1.0 / (1.0 + words as f64);
+        let mut out = String::with_capacity(900 + self.trace.len());
+        // Writing to a String cannot fail.
+        let _ = write!(
+            out,
+            r#"{{"rollout_id":{id},"status":"completed","success_status":"{success}","task_id":"stub.house_rules","seed":{index},"#
+        );
+        let _ = write!(
+            out,
+            r#""reward_info":{{"outcome_reward":{reward},"event_rewards":[],"details":{{"example_id":"{split}:{index}"}}}},"#
+        );
+        let _ = write!(
+            out,
+            r#""objective_scores":[{{"objective":"accuracy","value":{value},"source":"stub"}},{{"objective":"brevity","value":{brevity},"source":"stub"}}],"#
+        );
+        let _ = write!(out, r#""actionable_side_info":{{"feedback":"{}"}},"#, feedback(world, row, solved));
+        let _ = write!(out, r#""summary":{{"outcome_reward":{reward},"example_id":"{split}:{index}"}},"#);
+        let _ = write!(
+            out,
+            r#""usage":{{"prompt_tokens":{prompt},"completion_tokens":{completion},"total_tokens":{},"cost_usd":{}}},"#,
+            prompt + completion,
+            nano as f64 / 1e9
+        );
+        let echo = serde_json::to_string(candidate).unwrap_or_default();
+        let _ = write!(
+            out,
+            r#""trace":{},"metadata":{{"candidate":{echo}}},"created_at":"{now}","updated_at":"{now}"}}"#,
+            self.trace
+        );
+        out
+    }
+}
+
+/// What a proposer can learn from: the missing rule, on train rows only.
+fn feedback(world: &World, row: Row, solved: bool) -> String {
+    let (rule, field) = world.need(row);
+    match (solved, row.heldout) {
+        (true, _) => "solved".to_owned(),
+        (false, true) => "not solved".to_owned(),
+        (false, false) => format!("missing rule: r{rule} in {field}"),
+    }
+}
+
+/// A record without a result.
+pub(super) fn unfinished(rollout_id: &str, status: &str, success: &str, detail: &str) -> String {
+    let (id, now) = (quoted(rollout_id), now());
+    format!(
+        r#"{{"rollout_id":{id},"status":"{status}","success_status":"{success}","status_detail":"{detail}","created_at":"{now}","updated_at":"{now}","summary":{{}},"metadata":{{}}}}"#
+    )
+}
+
+/// An error as containers write it.
+pub(super) fn detail(text: &str) -> String {
+    format!(r#"{{"detail":{}}}"#, quoted(text))
+}
+
+fn quoted(text: &str) -> String {
+    serde_json::to_string(text).unwrap_or_default()
+}
+
+fn now() -> String {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    rfc3339(u64::try_from(since.as_millis()).unwrap_or_default())
+}

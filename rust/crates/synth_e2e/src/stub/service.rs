@@ -1,0 +1,269 @@
+//! The routes of the stub and the life of a rollout in it.
+
+use std::borrow::Cow;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+use synth_optimizer_platform::model::ids::{CandidateId, Payload};
+
+use super::bill::Bill;
+use super::flags::{Dialect, Flags, Memory, Modes};
+use super::records::{Known, Progress, Records};
+use super::render::{Renderer, detail, unfinished};
+use super::world::{Row, World};
+
+/// What goes back over the connection.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Reply {
+    Json { status: u16, body: Arc<[u8]> },
+    Close,
+}
+
+/// A rollout request, as far as it is read.
+#[derive(Deserialize)]
+struct Rollout<'a> {
+    #[serde(borrow, default)]
+    rollout_id: Cow<'a, str>,
+    #[serde(borrow, default)]
+    submission_mode: Cow<'a, str>,
+    #[serde(default)]
+    candidate: Payload,
+    #[serde(borrow, default)]
+    task: Option<RowKey<'a>>,
+    #[serde(borrow, default)]
+    dataset_row: Option<RowKey<'a>>,
+}
+
+#[derive(Deserialize)]
+struct RowKey<'a> {
+    #[serde(borrow, default)]
+    task_id: Cow<'a, str>,
+    #[serde(borrow, default)]
+    split: Cow<'a, str>,
+    #[serde(default)]
+    seed: u32,
+}
+
+/// The container.
+#[derive(Debug)]
+pub struct Service {
+    flags: Flags,
+    world: World,
+    bill: Bill,
+    records: Records,
+    renderer: Renderer,
+    metadata: Arc<[u8]>,
+    program: Arc<[u8]>,
+    rows: Arc<[u8]>,
+    requests: AtomicU64,
+    executions: AtomicU64,
+    running: AtomicU64,
+    most_running: AtomicU64,
+}
+
+impl Service {
+    pub fn new(flags: Flags) -> io::Result<Self> {
+        let world = World::new(&flags);
+        let modes: &[&str] = match flags.modes {
+            Modes::Both => &["blocking", "async"],
+            Modes::Blocking | Modes::AtOnce if flags.faults.refuse_async => &["blocking", "async"],
+            Modes::Blocking | Modes::AtOnce => &["blocking"],
+            Modes::Async => &["async"],
+        };
+        Ok(Self {
+            bill: Bill::open(flags.bill.as_deref())?,
+            records: Records::default(),
+            renderer: Renderer::new(flags.reply_bytes, flags.faults.reward.clone()),
+            metadata: bytes(&world.metadata(flags.dialect, modes)),
+            program: bytes(&world.program()),
+            rows: bytes(&world.rows()),
+            world,
+            flags,
+            requests: AtomicU64::new(0),
+            executions: AtomicU64::new(0),
+            running: AtomicU64::new(0),
+            most_running: AtomicU64::new(0),
+        })
+    }
+
+    /// Answers one request.
+    pub async fn answer(self: &Arc<Self>, method: &str, path: &str, body: &[u8]) -> Reply {
+        match (method, path) {
+            ("POST", "/rollouts" | "/rollout") => self.rollout(body).await,
+            ("GET", "/health") => json_reply(200, r#"{"status":"ok"}"#),
+            ("GET", "/metadata" | "/info") => ready(&self.metadata),
+            ("GET", "/program") => ready(&self.program),
+            ("GET", "/task_info") => json_reply(200, r#"{"task":{"description":"Find the house rules."}}"#),
+            ("GET", "/taskset") if self.flags.dialect != Dialect::Dataset => ready(&self.rows),
+            ("GET", "/dataset") if self.flags.dialect != Dialect::Taskset => ready(&self.rows),
+            ("POST", "/taskset/tasks") if self.flags.dialect != Dialect::Dataset => self.tasks(body),
+            ("POST", "/dataset/rows") if self.flags.dialect != Dialect::Taskset => self.dataset_rows(body),
+            ("GET", "/counts") => self.counts(),
+            _ => self.by_id(method, path),
+        }
+    }
+
+    /// What has been asked and run; not part of the contract.
+    fn counts(&self) -> Reply {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let counts = json!({
+            "rollout_requests": read(&self.requests), "executions": read(&self.executions),
+            "most_at_once": read(&self.most_running),
+        });
+        ready(&bytes(&counts))
+    }
+
+    fn tasks(&self, body: &[u8]) -> Reply {
+        let request: Value = serde_json::from_slice(body).unwrap_or_default();
+        let ids = request["task_ids"].as_array().cloned().unwrap_or_default();
+        let rows = ids.iter().map(|id| self.world.row_of_id(id.as_str()?));
+        match rows.collect::<Option<Vec<Row>>>() {
+            Some(rows) => self.rows_reply("tasks", &rows),
+            None => json_reply(422, &detail("unknown task id")),
+        }
+    }
+
+    fn dataset_rows(&self, body: &[u8]) -> Reply {
+        let request: Value = serde_json::from_slice(body).unwrap_or_default();
+        let split = request["split"].as_str().unwrap_or("train");
+        let seeds = request["seeds"].as_array().cloned().unwrap_or_default();
+        let rows = seeds.iter().map(|seed| self.world.row(split, u32::try_from(seed.as_u64()?).ok()?));
+        match rows.collect::<Option<Vec<Row>>>() {
+            Some(rows) => self.rows_reply("rows", &rows),
+            None => json_reply(422, &detail("unknown seed")),
+        }
+    }
+
+    fn rows_reply(&self, key: &str, rows: &[Row]) -> Reply {
+        let rows: Vec<Value> = rows.iter().map(|row| self.world.row_json(*row)).collect();
+        ready(&bytes(&json!({key: rows, "metadata": {}})))
+    }
+
+    /// Routes below one rollout.
+    fn by_id(&self, method: &str, path: &str) -> Reply {
+        let Some(rest) = path.strip_prefix("/rollouts/") else { return json_reply(404, &detail("Not Found")) };
+        let (id, action) = rest.split_once('/').unwrap_or((rest, ""));
+        if method == "POST" && action == "terminate" {
+            self.records.end(id, Progress::Ended("terminated", "terminated"));
+        } else if method != "GET" || !matches!(action, "" | "state") {
+            return json_reply(404, &detail("Not Found"));
+        }
+        match self.records.get(id) {
+            None => json_reply(404, &detail(&format!("unknown_rollout:{id}"))),
+            Some(Progress::Running) => json_reply(200, &unfinished(id, "running", "running", "")),
+            Some(Progress::Ended(status, why)) => json_reply(200, &unfinished(id, status, "failed", why)),
+            Some(Progress::Done(_)) if action == "state" => {
+                json_reply(200, &unfinished(id, "completed", "succeeded", ""))
+            }
+            Some(Progress::Done(record)) => ready(&record),
+        }
+    }
+
+    async fn rollout(self: &Arc<Self>, body: &[u8]) -> Reply {
+        let Ok(request) = serde_json::from_slice::<Rollout<'_>>(body) else {
+            return json_reply(422, &detail("the body is not a rollout request"));
+        };
+        if request.rollout_id.is_empty() {
+            return json_reply(422, &detail("rollout_id is missing"));
+        }
+        let wants_async = request.submission_mode == "async";
+        let refused = match self.flags.modes {
+            Modes::Blocking => wants_async,
+            Modes::Async => !wants_async,
+            Modes::Both | Modes::AtOnce => wants_async && self.flags.faults.refuse_async,
+        };
+        if refused {
+            return json_reply(422, &detail("this submission_mode is not supported"));
+        }
+        if nth(&self.requests, self.flags.faults.overload_every) {
+            return json_reply(429, &detail("too many rollouts"));
+        }
+        let row = self.asked_row(&request);
+        let candidate = CandidateId::of("gepa_", &request.candidate).to_string();
+        let later = wants_async && self.flags.modes != Modes::AtOnce;
+        let id = request.rollout_id.into_owned();
+        if self.flags.memory == Memory::Remember {
+            match self.records.begin(&id, format!("{row:?} {candidate}")) {
+                Known::New => {}
+                Known::Conflict => {
+                    let conflict = json!({"detail": {"error": "rollout_identity_conflict", "rollout_id": id}});
+                    return Reply::Json { status: 409, body: bytes(&conflict) };
+                }
+                Known::Before(_) if later => return self.by_id("GET", &format!("/rollouts/{id}")),
+                Known::Before(mut progress) => {
+                    let _ = progress.wait_for(|progress| *progress != Progress::Running).await;
+                    return self.by_id("GET", &format!("/rollouts/{id}"));
+                }
+            }
+        } else if later {
+            self.records.restart(&id);
+        }
+        if self.bill.add(&id, row, &candidate).is_err() {
+            return json_reply(500, &detail("the bill cannot be written"));
+        }
+        if later {
+            let (service, running) = (Arc::clone(self), unfinished(&id, "running", "running", ""));
+            tokio::spawn(async move { service.work(&id, row, &request.candidate).await });
+            return json_reply(200, &running);
+        }
+        self.work(&id, row, &request.candidate).await
+    }
+
+    /// The execution itself. It goes on when the client has left.
+    async fn work(&self, id: &str, row: Row, candidate: &Payload) -> Reply {
+        let faults = &self.flags.faults;
+        let count = self.executions.fetch_add(1, Ordering::Relaxed) + 1;
+        let hit = |every: u64| every > 0 && count.is_multiple_of(every);
+        let running = self.running.fetch_add(1, Ordering::Relaxed) + 1;
+        self.most_running.fetch_max(running, Ordering::Relaxed);
+        if faults.hang {
+            std::future::pending::<()>().await;
+        }
+        if !self.flags.latency.is_zero() {
+            tokio::time::sleep(self.flags.latency).await;
+        }
+        self.running.fetch_sub(1, Ordering::Relaxed);
+        if hit(faults.fail_every) {
+            self.records.end(id, Progress::Ended("failed", "the task broke"));
+            return json_reply(500, &detail("the task broke"));
+        }
+        let record: Arc<[u8]> = self.renderer.completed(&self.world, id, row, candidate).into_bytes().into();
+        self.records.end(id, Progress::Done(Arc::clone(&record)));
+        if hit(faults.reset_every) { Reply::Close } else { ready(&record) }
+    }
+
+    /// The row of a request. Like real containers, one that finds no row under its key runs a default one.
+    fn asked_row(&self, request: &Rollout<'_>) -> Row {
+        let first = Row { heldout: false, index: 0 };
+        if self.flags.faults.wrong_row {
+            return first;
+        }
+        let found = match self.flags.dialect {
+            Dialect::Taskset => request.task.as_ref().and_then(|key| self.world.row_of_id(&key.task_id)),
+            Dialect::Dataset | Dialect::Both => {
+                request.dataset_row.as_ref().and_then(|key| self.world.row(&key.split, key.seed))
+            }
+        };
+        found.unwrap_or(first)
+    }
+}
+
+fn nth(counter: &AtomicU64, every: u64) -> bool {
+    let count = counter.fetch_add(1, Ordering::Relaxed) + 1;
+    every > 0 && count.is_multiple_of(every)
+}
+
+fn bytes(value: &Value) -> Arc<[u8]> {
+    value.to_string().into_bytes().into()
+}
+
+fn ready(body: &Arc<[u8]>) -> Reply {
+    Reply::Json { status: 200, body: Arc::clone(body) }
+}
+
+fn json_reply(status: u16, body: &str) -> Reply {
+    Reply::Json { status, body: body.as_bytes().into() }
+}

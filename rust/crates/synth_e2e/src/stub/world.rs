@@ -1,0 +1,141 @@
+//! The task of the stub: every row needs one hidden rule, and a text that names the rule's word solves the row.
+
+use serde_json::{Value, json};
+use synth_optimizer_platform::model::ids::Payload;
+
+use super::flags::{Dialect, Flags};
+
+/// The mutable fields; a container with one module has only the first.
+pub const FIELDS: [&str; 2] = ["instructions", "guide"];
+/// The split of each held-out row; every other row is of the train split.
+const HELDOUT: &str = "test";
+/// What the texts are before anybody improves them. Rule 0 is known from the beginning.
+const SEEDS: [&str; 2] = ["Answer by the house rules: r0", "Keep to the guide:"];
+
+/// One row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Row {
+    pub heldout: bool,
+    pub index: u32,
+}
+
+impl Row {
+    pub(super) fn split(self) -> &'static str {
+        if self.heldout { HELDOUT } else { "train" }
+    }
+}
+
+/// The rows, the rules and the fields.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct World {
+    pub train: u32,
+    pub heldout: u32,
+    pub rules: u32,
+    pub modules: usize,
+}
+
+impl World {
+    pub fn new(flags: &Flags) -> Self {
+        let rules = flags.rules.unwrap_or(flags.train).max(1);
+        Self { train: flags.train, heldout: flags.heldout, rules, modules: flags.modules }
+    }
+
+    /// The row of a split and seed, if there is one.
+    pub fn row(&self, split: &str, seed: u32) -> Option<Row> {
+        let heldout = matches!(split, HELDOUT | "heldout" | "validation");
+        let rows = if heldout { self.heldout } else { self.train };
+        (seed < rows).then_some(Row { heldout, index: seed })
+    }
+
+    /// The row of an id like `train:3`.
+    pub fn row_of_id(&self, id: &str) -> Option<Row> {
+        let (split, seed) = id.split_once(':')?;
+        self.row(split, seed.parse().ok()?)
+    }
+
+    /// The rule that a row needs, and the field in which it counts.
+    pub fn need(&self, row: Row) -> (u32, &'static str) {
+        let rule = row.index % self.rules;
+        (rule, FIELDS[rule as usize % self.modules])
+    }
+
+    /// Whether the texts solve the row. A field that is not given has its seed text, as in real containers.
+    pub fn solves(&self, candidate: &Payload, row: Row) -> bool {
+        let (rule, field) = self.need(row);
+        let seed = FIELDS.iter().position(|known| *known == field).map_or("", |place| SEEDS[place]);
+        let text = candidate.get(field).map_or(seed, String::as_str);
+        text.split(|c: char| !c.is_ascii_alphanumeric())
+            .any(|word| word.strip_prefix('r').and_then(|digits| digits.parse().ok()) == Some(rule))
+    }
+
+    /// The row as the data routes and rollout requests carry it.
+    pub fn row_json(&self, row: Row) -> Value {
+        let (split, index) = (row.split(), row.index);
+        json!({
+            "task_id": format!("{split}:{index}"),
+            "example_id": format!("{split}:{index}"),
+            "split": split,
+            "seed": index,
+            "question": format!("What does case {index} need?"),
+        })
+    }
+
+    /// The texts to start from.
+    pub fn seed(&self) -> Payload {
+        (0..self.modules).map(|place| (FIELDS[place].to_owned(), SEEDS[place].to_owned())).collect()
+    }
+
+    pub fn program(&self) -> Value {
+        let fields: Vec<&str> = FIELDS[..self.modules].to_vec();
+        let mut modules: Vec<Value> = (0..self.modules)
+            .map(|place| {
+                json!({
+                    "module_id": format!("{}_module", FIELDS[place]), "role": "system", "content": SEEDS[place],
+                    "mutable": true, "candidate_field": FIELDS[place], "template_variables": [],
+                    "metadata": {"lever_kind": "system_prompt"},
+                })
+            })
+            .collect();
+        modules.push(json!({
+            "module_id": "question", "role": "user", "content": "{question}", "mutable": false,
+            "candidate_field": "", "template_variables": ["question"], "metadata": {},
+        }));
+        let targets: Vec<Value> = fields
+            .iter()
+            .map(|field| json!({"module_id": format!("{field}_module"), "candidate_field": field}))
+            .collect();
+        json!({
+            "version": "prompt_program.v1", "program_id": "house_rules", "modules": modules,
+            "target_modules": targets, "seed_candidate": self.seed(),
+            "rollout_overlay_schema": {"candidate_fields": fields}, "metadata": {"task_id": "stub.house_rules"},
+        })
+    }
+
+    /// The reply of the dataset and taskset routes.
+    pub fn rows(&self) -> Value {
+        json!({
+            "dataset_id": "house_rules_rows", "taskset_id": "house_rules_rows",
+            "splits": {"train": self.train, HELDOUT: self.heldout}, "source": "stub",
+        })
+    }
+
+    /// What `/metadata` advertises.
+    pub fn metadata(&self, dialect: Dialect, modes: &[&str]) -> Value {
+        let mut gepa = json!({
+            "version": "synth_optimizers.gepa.v2", "program_route": "/program", "rollout_route": "/rollouts",
+        });
+        if dialect != Dialect::Taskset {
+            gepa["dataset_route"] = "/dataset".into();
+            gepa["dataset_rows_route"] = "/dataset/rows".into();
+        }
+        if dialect != Dialect::Dataset {
+            gepa["taskset_route"] = "/taskset".into();
+            gepa["taskset_tasks_route"] = "/taskset/tasks".into();
+        }
+        json!({
+            "runtime": {"runtime_id": "stub", "name": "stub"},
+            "capabilities": {"rollout_modes": modes, "metadata": {"policy_ready": true, "program_ready": true}},
+            "metadata": {"optimizer_contracts": {"gepa": gepa}},
+        })
+    }
+}

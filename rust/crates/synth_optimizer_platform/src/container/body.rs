@@ -1,0 +1,109 @@
+//! The rollout request: the smallest body that every known container accepts.
+
+use bytes::Bytes;
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use super::task::{Dialect, Task, TaskRow};
+use crate::config::gepa::SubmissionMode;
+use crate::config::sections::PolicySection;
+use crate::model::command::RolloutCommand;
+use crate::model::error::{ErrorCode, OptimizerError};
+use crate::model::ids::Payload;
+
+/// The policy as it is sent: the closed set of keys that strict containers take, and nothing about credentials.
+pub fn policy_value(policy: &PolicySection) -> Value {
+    let mut value = Map::new();
+    let mut put = |name: &str, entry: Value| {
+        value.insert(name.to_owned(), entry);
+    };
+    put("provider", policy.provider.clone().into());
+    put("model", policy.model.clone().into());
+    put("api_family", policy.api_family.word().into());
+    if let Some(url) = &policy.base_url {
+        put("base_url", url.clone().into());
+    }
+    if let Some(url) = &policy.inference_url {
+        put("inference_url", url.clone().into());
+    }
+    if let Some(tokens) = policy.max_tokens {
+        put("max_tokens", tokens.into());
+    }
+    put("disable_reasoning", policy.disable_reasoning.word().into());
+    put("tool_call_style", policy.tool_call_style.word().into());
+    put("proxy_mode", policy.proxy_mode.word().into());
+    put("credential_mode", policy.credential_mode.word().into());
+    if !policy.config.is_empty() {
+        put("config", policy.config.iter().map(|(name, entry)| (name.clone(), entry.clone())).collect());
+    }
+    Value::Object(value)
+}
+
+/// The body of one rollout. Equal commands have equal bodies, so that a container recognises a repeated id.
+pub fn rollout_body(
+    task: &Task,
+    policy: &Value,
+    command: &RolloutCommand,
+    row: &TaskRow,
+    rollout_id: &str,
+    mode: SubmissionMode,
+) -> Result<Bytes, OptimizerError> {
+    let (as_task, as_dataset_row) = match task.contract.dialect {
+        Dialect::Dataset => (None, Some(&row.value)),
+        Dialect::Taskset => (Some(&row.value), None),
+        Dialect::Both => (Some(&row.value), Some(&row.value)),
+    };
+    let body = Body {
+        rollout_id,
+        submission_mode: mode.word(),
+        task_id: &task.family,
+        candidate: &command.payload,
+        candidate_overlay: Overlay { candidate: &command.payload, metadata: Nothing {} },
+        policy,
+        metadata: Metadata {
+            candidate_id: command.candidate_id.as_str(),
+            seed: row.seed,
+            stage: command.stage.word(),
+            attempt: command.attempt,
+        },
+        task: as_task,
+        dataset_row: as_dataset_row,
+    };
+    serde_json::to_vec(&body).map(Bytes::from).map_err(|error| {
+        let message = format!("the request of rollout {rollout_id} cannot be written: {error}");
+        OptimizerError::new(ErrorCode::Container, message)
+    })
+}
+
+#[derive(Serialize)]
+struct Body<'a> {
+    rollout_id: &'a str,
+    submission_mode: &'a str,
+    task_id: &'a str,
+    candidate: &'a Payload,
+    candidate_overlay: Overlay<'a>,
+    policy: &'a Value,
+    metadata: Metadata<'a>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    task: Option<&'a Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    dataset_row: Option<&'a Value>,
+}
+
+#[derive(Serialize)]
+struct Overlay<'a> {
+    candidate: &'a Payload,
+    metadata: Nothing,
+}
+
+#[derive(Serialize)]
+struct Nothing {}
+
+#[derive(Serialize)]
+struct Metadata<'a> {
+    candidate_id: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    seed: Option<i64>,
+    stage: &'a str,
+    attempt: u32,
+}

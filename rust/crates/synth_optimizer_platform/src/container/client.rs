@@ -1,0 +1,151 @@
+//! The HTTP client of one container: calls of the setup, with their timeouts and retries.
+
+use std::sync::Once;
+use std::time::Duration;
+
+use bytes::Bytes;
+use reqwest::redirect::Policy;
+use reqwest::{Method, Url};
+use serde_json::Value;
+
+use super::excerpt::{excerpt, shown_error};
+use super::exchange::{Limits, Lost, Raw, Request};
+use crate::config::sections::ContainerSection;
+use crate::model::error::{ErrorCode, OptimizerError};
+
+/// Idle connections are dropped before uvicorn closes them, which it does after 5 s: a request must not meet a
+/// connection that ends as it is sent.
+const IDLE: Duration = Duration::from_secs(4);
+
+/// Speaks with one container. Clones share their connections.
+///
+/// It follows no redirect, uses no proxy, and sends no credential.
+#[derive(Clone)]
+pub struct Client {
+    pub(super) http: reqwest::Client,
+    pub(super) limits: Limits,
+    pub(super) request_timeout: Duration,
+    pub(super) connect_timeout: Duration,
+    base: Url,
+}
+
+impl std::fmt::Debug for Client {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("Client").field("host", &self.base.host_str()).field("port", &self.base.port()).finish()
+    }
+}
+
+impl Client {
+    pub fn new(container: &ContainerSection) -> Result<Self, OptimizerError> {
+        let bad = |problem: &str| {
+            OptimizerError::new(ErrorCode::Container, format!("container.url {problem}"))
+                .with_hint("Write it like http://127.0.0.1:9100.")
+        };
+        // The parser's own message could repeat what may be a credential.
+        let base = Url::parse(container.url.trim()).map_err(|_| bad("is not an address"))?;
+        if !matches!(base.scheme(), "http" | "https") || base.host_str().is_none() {
+            return Err(bad("does not start with http:// or https:// and a host"));
+        }
+        install_tls_provider();
+        let connect_timeout = Duration::from_secs(container.connect_timeout_seconds);
+        let mut builder = reqwest::Client::builder()
+            .no_proxy()
+            .redirect(Policy::none())
+            .connect_timeout(connect_timeout)
+            .pool_idle_timeout(IDLE)
+            .http1_only()
+            .tcp_nodelay(true)
+            .user_agent(concat!("synth-optimizers/", env!("CARGO_PKG_VERSION")));
+        if base.scheme() == "http" {
+            // Certificates are not needed, and a small machine may have none.
+            builder = builder.tls_certs_only([]);
+        }
+        let http = builder.build().map_err(|error| {
+            let message = format!("the HTTP client cannot be made: {}", shown_error(&error));
+            OptimizerError::new(ErrorCode::Container, message)
+                .with_hint("An https:// container needs the certificates of the system.")
+        })?;
+        let limits = Limits {
+            connect_retries: container.connect_retries,
+            overload_retries: container.overload_retries,
+            backoff_first: Duration::from_millis(container.retry_backoff_ms),
+            backoff_max: Duration::from_millis(container.retry_backoff_max_ms),
+            max_reply: container.max_reply_mb.saturating_mul(1024 * 1024),
+        };
+        let request_timeout = Duration::from_secs(container.request_timeout_seconds);
+        Ok(Self { http, limits, request_timeout, connect_timeout, base })
+    }
+
+    /// A call of the setup. It is sent again when nobody listens or the container refuses it with 429 or 503.
+    pub async fn json(&self, method: Method, route: &str, body: Option<&Value>) -> Result<Value, OptimizerError> {
+        let place = format!("{method} {route}");
+        let body = body.map(|body| Bytes::from(body.to_string()));
+        let request = Request { method, route, body, timeout: self.request_timeout };
+        let raw = self.send_patiently(request).await.outcome.map_err(|lost| self.no_reply(&place, lost))?;
+        if !raw.is_success() {
+            return Err(refused(&place, &raw));
+        }
+        serde_json::from_slice(&raw.body).map_err(|_| {
+            let kind = if raw.content_type.is_empty() { "no content type" } else { &raw.content_type };
+            OptimizerError::new(ErrorCode::Container, format!("{place} answered {} with no JSON ({kind})", raw.status))
+                .with_detail(excerpt(&raw.body))
+                .with_hint("container.url must name the task container itself, not a page or a proxy before it.")
+        })
+    }
+
+    /// Whether `/health` answers with success.
+    pub async fn is_healthy(&self) -> bool {
+        let request = Request { method: Method::GET, route: "/health", body: None, timeout: self.request_timeout };
+        self.send(request).await.is_ok_and(|raw| raw.is_success())
+    }
+
+    /// The address of a route; the base may have a path of its own.
+    pub(super) fn address(&self, route: &str) -> String {
+        format!("{}{route}", self.base.as_str().trim_end_matches('/'))
+    }
+
+    /// Host and port, as a socket takes them.
+    pub(super) fn host_and_port(&self) -> (String, u16) {
+        let host = self.base.host_str().unwrap_or_default().trim_matches(['[', ']']).to_owned();
+        (host, self.base.port_or_known_default().unwrap_or(80))
+    }
+
+    fn no_reply(&self, place: &str, lost: Lost) -> OptimizerError {
+        let (host, port) = self.host_and_port();
+        match lost {
+            Lost::NeverSent(reason) => {
+                OptimizerError::new(ErrorCode::Container, format!("{place} was not sent to {host}:{port}: {reason}"))
+                    .with_hint("Start the container, or correct container.url.")
+            }
+            Lost::Unknown(reason) => {
+                OptimizerError::new(ErrorCode::Container, format!("{place} at {host}:{port} gave no answer: {reason}"))
+                    .with_hint("Look into the container's log; container.request_timeout_seconds limits the wait.")
+            }
+            Lost::TooLarge { status } => {
+                let limit = self.limits.max_reply / (1024 * 1024);
+                let message = format!("{place} answered {status} with more than {limit} MB");
+                OptimizerError::new(ErrorCode::Container, message)
+                    .with_hint("Raise container.max_reply_mb, or let the container send less.")
+            }
+        }
+    }
+}
+
+fn refused(place: &str, raw: &Raw) -> OptimizerError {
+    let hint = match raw.status {
+        300..=399 => "Redirects are not followed: name the final address in container.url.",
+        401 | 403 => "The container is called without credentials; it must not ask for any.",
+        404 | 405 => "The container must serve every route that its /metadata advertises.",
+        429 | 503 => "The container is overloaded; container.overload_retries tells how often it is asked again.",
+        500.. => "Look into the container's log.",
+        _ => "The container's own words are in the detail.",
+    };
+    OptimizerError::new(ErrorCode::Container, format!("{place} answered {}: {}", raw.status, excerpt(&raw.body)))
+        .with_hint(hint)
+}
+
+fn install_tls_provider() {
+    static ONCE: Once = Once::new();
+    // Another library of the process may have installed its own, which serves as well.
+    ONCE.call_once(|| drop(rustls::crypto::ring::default_provider().install_default()));
+}

@@ -1,0 +1,81 @@
+//! Compares what a reply says about its row and candidate with what was asked for: some containers answer an unknown row
+//! with a default one.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use super::excerpt::shown_value;
+use super::record::{Part, Record};
+use super::reply::{Asked, Echo};
+
+/// Keys that name the row itself. `task_id` may be the task family, so it can confirm but not contradict.
+const ROW_KEYS: [&str; 3] = ["seed", "example_id", "task_instance_id"];
+
+/// Where a reply may name its row.
+#[derive(Debug)]
+pub(super) struct Places<'a> {
+    pub(super) record: &'a Record,
+    pub(super) summary: &'a Part,
+    pub(super) details: &'a Part,
+    pub(super) trace: &'a Part,
+    pub(super) candidate: Option<&'a BTreeMap<String, Value>>,
+}
+
+pub(super) fn compare(asked: &Asked<'_>, places: &Places<'_>) -> Echo {
+    if let (Some(asked), Some(met)) = (asked.rollout_id, text_of(&places.record.rollout_id))
+        && met != asked
+    {
+        let met = shown_value(&places.record.rollout_id);
+        return Echo::Contradicted(format!("the reply is of rollout {met}, not of {asked}"));
+    }
+    if let Some(field) = changed_field(asked, places.candidate) {
+        return Echo::Contradicted(format!("metadata.candidate.{field} is not the text that was sent"));
+    }
+    let record = places.record;
+    let top = [&record.seed, &record.example_id, &record.task_instance_id];
+    let mut confirmed = false;
+    for (place, values) in [
+        ("the reply", top),
+        ("summary", row_values(places.summary)),
+        ("reward_info.details", row_values(places.details)),
+        ("trace.metadata", row_values(places.trace)),
+    ] {
+        for (key, met) in ROW_KEYS.into_iter().zip(values) {
+            let Some((wanted, met)) = asked.row.value.get(key).and_then(text_of).zip(text_of(met)) else { continue };
+            if wanted != met {
+                let (wanted, met) = (shown_value(&wanted.into()), shown_value(&met.into()));
+                let row = asked.row_id;
+                return Echo::Contradicted(format!("{key} in {place} is {met}, but row {row} has {wanted}"));
+            }
+            confirmed = true;
+        }
+    }
+    let task = asked.row.value.get("task_id").and_then(text_of);
+    let by_task = [places.summary, places.details, places.trace]
+        .into_iter()
+        .any(|part| task.is_some() && text_of(&part.task_id) == task);
+    if confirmed || by_task { Echo::Confirmed } else { Echo::Absent }
+}
+
+fn row_values(part: &Part) -> [&Value; 3] {
+    [&part.seed, &part.example_id, &part.task_instance_id]
+}
+
+/// The first field of the echoed candidate that is not what was sent. Fields that were not sent are the container's own.
+fn changed_field<'a>(asked: &Asked<'a>, echoed: Option<&BTreeMap<String, Value>>) -> Option<&'a str> {
+    let echoed = echoed?;
+    asked.payload.iter().find_map(|(field, sent)| {
+        let met = echoed.get(field)?.as_str()?;
+        (met.trim() != sent.trim()).then_some(field.as_str())
+    })
+}
+
+/// Names are compared as text: 1 and "1" name the same row.
+fn text_of(value: &Value) -> Option<String> {
+    match value {
+        Value::String(text) if !text.trim().is_empty() => Some(text.trim().to_owned()),
+        Value::Number(number) => Some(number.to_string()),
+        Value::String(_) | Value::Null | Value::Bool(_) | Value::Array(_) | Value::Object(_) => None,
+    }
+}

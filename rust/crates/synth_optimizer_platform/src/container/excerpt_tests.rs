@@ -1,0 +1,30 @@
+//! What errors show of a reply.
+
+use super::{excerpt, summary};
+
+#[test]
+fn findings_are_shown_without_what_was_sent() {
+    let body =
+        br#"{"detail":[{"type":"extra_forbidden","loc":["body","task_ids",0],"msg":"Extra inputs are not permitted",
+        "input":{"candidate":{"prompt":"the whole text"}},"ctx":{"error":{"text":"inner"}}}]}"#;
+    assert_eq!(excerpt(body), "extra_forbidden at body.task_ids.0: Extra inputs are not permitted");
+}
+
+#[test]
+fn open_details_lose_echoes_and_credentials() {
+    let body = br#"{"detail":{"error":"bad","input":"the whole text","api_key":"abc","note":"sk-12345678901234"}}"#;
+    let shown = excerpt(body);
+    assert!(shown.contains("bad"), "{shown}");
+    for secret in ["whole text", "abc", "12345678901234"] {
+        assert!(!shown.contains(secret), "{shown}");
+    }
+}
+
+#[test]
+fn text_is_one_short_line() {
+    let shown = excerpt(format!("<html>\n\x1b[31m{}", "x".repeat(1000)).as_bytes());
+    assert!(shown.starts_with("<html> [31mxxx") && shown.chars().count() == 201, "{shown}");
+    assert_eq!(excerpt(b""), "(empty)");
+    assert_eq!(excerpt(&[0xff, 0xfe]), "\u{fffd}\u{fffd}");
+    assert!(summary(b"Authorization: Bearer abcdefgh").contains("[hidden]"));
+}

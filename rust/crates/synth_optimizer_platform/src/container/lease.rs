@@ -1,0 +1,88 @@
+//! The lease of a managed container: the file by which the next start finds what a crash has left running.
+
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+
+use camino::{Utf8Path, Utf8PathBuf};
+use serde::{Deserialize, Serialize};
+
+use crate::model::canonical::hex;
+use crate::model::error::{ErrorCode, OptimizerError};
+
+/// Name of the file in the run directory.
+pub const LEASE_FILE: &str = "container.lease.json";
+
+/// The variable that marks every process of a managed container.
+pub(super) const LEASE_VARIABLE: &str = "SYNTH_OPTIMIZERS_CONTAINER_LEASE";
+
+/// Who is meant. A process belongs to the lease if its environment holds the token; its pid alone says nothing.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Lease {
+    pub(super) token: String,
+    /// Unset between the writing of the file and the start of the process.
+    pub(super) pid: Option<u32>,
+    pub(super) pgid: Option<u32>,
+    /// Nothing survives a restart of the machine.
+    pub(super) boot_id: String,
+    pub(super) stop_timeout_seconds: u64,
+}
+
+impl Lease {
+    pub(super) fn new(stop_timeout_seconds: u64) -> Result<Self, OptimizerError> {
+        let mut token = [0; 16];
+        getrandom::fill(&mut token).map_err(|error| {
+            OptimizerError::new(ErrorCode::Io, format!("the system gives no random numbers: {error}"))
+        })?;
+        Ok(Self { token: hex(&token), pid: None, pgid: None, boot_id: boot_id(), stop_timeout_seconds })
+    }
+
+    /// Replaces the file as a whole.
+    pub(super) fn write(&self, run_dir: &Utf8Path) -> Result<(), OptimizerError> {
+        let path = path(run_dir);
+        let draft = run_dir.join(format!("{LEASE_FILE}.new"));
+        let write = || {
+            let mut file = OpenOptions::new().create(true).write(true).truncate(true).mode(0o600).open(&draft)?;
+            file.write_all(&serde_json::to_vec(self)?)?;
+            file.sync_all()?;
+            fs::rename(&draft, &path)
+        };
+        write().map_err(|error: std::io::Error| io(&path, "written", &error))
+    }
+
+    /// The lease that an earlier start has left, if any. A file that cannot be read as one names nobody.
+    pub(super) fn read(run_dir: &Utf8Path) -> Result<Option<Self>, OptimizerError> {
+        let path = path(run_dir);
+        match fs::read(&path) {
+            Ok(bytes) => Ok(serde_json::from_slice(&bytes).ok()),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(io(&path, "read", &error)),
+        }
+    }
+
+    pub(super) fn remove(run_dir: &Utf8Path) -> Result<(), OptimizerError> {
+        let path = path(run_dir);
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(io(&path, "removed", &error)),
+            Ok(()) | Err(_) => Ok(()),
+        }
+    }
+
+    /// Whether the machine has not been restarted since.
+    pub(super) fn is_of_this_boot(&self) -> bool {
+        self.boot_id == boot_id()
+    }
+}
+
+fn path(run_dir: &Utf8Path) -> Utf8PathBuf {
+    run_dir.join(LEASE_FILE)
+}
+
+/// Empty where the system has none.
+fn boot_id() -> String {
+    fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
+}
+
+fn io(path: &Utf8Path, done: &str, error: &std::io::Error) -> OptimizerError {
+    OptimizerError::new(ErrorCode::Io, format!("{path} cannot be {done}: {error}"))
+}

@@ -1,0 +1,110 @@
+//! Finds and ends the processes of a managed container, by the token in their environment and by their group.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use camino::Utf8Path;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+use super::lease::{LEASE_VARIABLE, Lease};
+use crate::model::error::{ErrorCode, OptimizerError};
+
+/// How often a dying process is looked at.
+pub(super) const GLANCE: Duration = Duration::from_millis(20);
+/// How long the system may take to remove killed processes.
+pub(super) const AFTER_KILL: Duration = Duration::from_secs(5);
+
+/// Ends what a crashed run has left of its container, and counts it. A process whose environment does not hold the
+/// lease's token is never touched, whatever its pid.
+///
+/// It blocks for at most the lease's stop timeout and a few seconds.
+pub fn reap_orphans(run_dir: &Utf8Path) -> Result<u32, OptimizerError> {
+    let Some(lease) = Lease::read(run_dir)? else {
+        Lease::remove(run_dir)?;
+        return Ok(0);
+    };
+    let family = Family { token: lease.token.clone(), group: None };
+    let found = if lease.is_of_this_boot() { family.members() } else { Vec::new() };
+    if !found.is_empty() {
+        family.signal(Signal::TERM);
+        if !family.is_gone_within(Duration::from_secs(lease.stop_timeout_seconds)) {
+            family.signal(Signal::KILL);
+            if !family.is_gone_within(AFTER_KILL) {
+                return Err(family.still_there());
+            }
+        }
+    }
+    Lease::remove(run_dir)?;
+    Ok(found.len() as u32)
+}
+
+/// The processes of one managed container.
+#[derive(Debug, Clone)]
+pub(super) struct Family {
+    pub(super) token: String,
+    /// Set while we are the parent: the group cannot have been given to others as long as it has members.
+    pub(super) group: Option<i32>,
+}
+
+impl Family {
+    /// The processes that run. Dead ones that nobody has buried do not count.
+    pub(super) fn members(&self) -> Vec<i32> {
+        let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
+        let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+        pids.filter(|pid| self.is_member(*pid)).collect()
+    }
+
+    /// Signals every member. A pidfd keeps naming the process it was opened for, so that what is checked is what is hit.
+    pub(super) fn signal(&self, signal: Signal) {
+        for pid in self.members() {
+            let Some(pid) = Pid::from_raw(pid) else { continue };
+            let Ok(handle) = pidfd_open(pid, PidfdFlags::empty()) else { continue };
+            if self.is_member(pid.as_raw_nonzero().get()) {
+                // It may have ended meanwhile, which is what is wanted.
+                let _ = pidfd_send_signal(handle, signal);
+            }
+        }
+    }
+
+    /// Waits, blocking, until no member is left.
+    pub(super) fn is_gone_within(&self, limit: Duration) -> bool {
+        let deadline = Instant::now() + limit;
+        loop {
+            if self.members().is_empty() {
+                return true;
+            }
+            if Instant::now() >= deadline {
+                return false;
+            }
+            std::thread::sleep(GLANCE);
+        }
+    }
+
+    pub(super) fn still_there(&self) -> OptimizerError {
+        let pids = self.members().iter().map(i32::to_string).collect::<Vec<_>>().join(", ");
+        let message = format!("processes of the container do not end although they were killed: {pids}");
+        OptimizerError::new(ErrorCode::Container, message).with_hint("End them by hand before the next run.")
+    }
+
+    fn is_member(&self, pid: i32) -> bool {
+        let Some((state, group)) = state_and_group(pid) else { return false };
+        if matches!(state, 'Z' | 'X') {
+            return false;
+        }
+        self.group == Some(group) || holds_token(pid, &self.token)
+    }
+}
+
+fn holds_token(pid: i32, token: &str) -> bool {
+    let wanted = format!("{LEASE_VARIABLE}={token}");
+    fs::read(format!("/proc/{pid}/environ"))
+        .is_ok_and(|environ| environ.split(|byte| *byte == 0).any(|entry| entry == wanted.as_bytes()))
+}
+
+/// From `/proc/<pid>/stat`: `pid (name) state ppid pgrp …`, where the name may hold anything.
+fn state_and_group(pid: i32) -> Option<(char, i32)> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let mut rest = stat.rsplit_once(") ")?.1.split(' ');
+    let state = rest.next()?.chars().next()?;
+    Some((state, rest.nth(1)?.parse().ok()?))
+}

@@ -1,0 +1,227 @@
+//! The container as a child process: started in its own group, waited for until healthy, and ended with all it started.
+
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Seek, SeekFrom};
+use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+use camino::{Utf8Path, Utf8PathBuf};
+use rustix::process::Signal;
+use tokio::net::TcpStream;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::client::Client;
+use super::lease::{LEASE_VARIABLE, Lease};
+use super::orphans::{AFTER_KILL, Family, GLANCE, reap_orphans};
+use crate::config::{Config, scrub};
+use crate::model::error::{ErrorCode, OptimizerError};
+
+/// Name of the container's log in the run directory.
+pub const LOG_FILE: &str = "container.log";
+
+/// Variables that every container gets.
+const PASSED: [&str; 7] = ["PATH", "HOME", "USER", "LANG", "TZ", "TMPDIR", "TERM"];
+const PASSED_PREFIXES: [&str; 2] = ["LC_", "SSL_CERT_"];
+
+/// A container that this process has started. Dropped without `stop`, it is killed.
+#[derive(Debug)]
+pub struct ManagedProcess {
+    child: Child,
+    family: Family,
+    run_dir: Utf8PathBuf,
+    stop_timeout: Duration,
+    /// Where this start begins in the log, which keeps those before it.
+    log_start: u64,
+    stopped: bool,
+}
+
+/// Starts `container.command` and waits until `/health` answers; `None` when there is no command.
+///
+/// What an earlier, crashed start has left behind is ended first. A server that already listens at the address is an
+/// error: it would be measured in place of the one that the config names.
+pub async fn start(
+    config: &Config,
+    run_dir: &Utf8Path,
+    client: &Client,
+) -> Result<Option<ManagedProcess>, OptimizerError> {
+    let container = &config.container;
+    let Some(program) = container.command.first() else { return Ok(None) };
+    let dir = run_dir.to_owned();
+    tokio::task::spawn_blocking(move || reap_orphans(&dir))
+        .await
+        .map_err(|_| OptimizerError::new(ErrorCode::Container, "looking for left processes broke off"))??;
+    refuse_stale_server(client).await?;
+    let mut process = ManagedProcess::spawn(config, program, run_dir)?;
+    let limit = Duration::from_secs(container.startup_timeout_seconds);
+    match process.wait_until_healthy(client, limit, Duration::from_millis(container.health_interval_ms)).await {
+        Ok(()) => Ok(Some(process)),
+        Err(problem) => {
+            let message = format!("the container {program:?} {problem}");
+            let error = OptimizerError::new(ErrorCode::Container, message)
+                .with_detail(process.log_tail())
+                .with_hint(format!("Its whole output is in {}.", run_dir.join(LOG_FILE)));
+            // The reason for the failed start matters more than a failed stop.
+            let _ = process.stop().await;
+            Err(error)
+        }
+    }
+}
+
+impl ManagedProcess {
+    /// The pid of the process that was started, which leads the group.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Asks the container and everything it started to end, kills what does not, and returns when nothing is left.
+    pub async fn stop(mut self) -> Result<(), OptimizerError> {
+        self.family.signal(Signal::TERM);
+        if !self.is_gone_within(self.stop_timeout).await {
+            self.family.signal(Signal::KILL);
+            if !self.is_gone_within(AFTER_KILL).await {
+                return Err(self.family.still_there());
+            }
+        }
+        self.stopped = true;
+        Lease::remove(&self.run_dir)
+    }
+
+    fn spawn(config: &Config, program: &str, run_dir: &Utf8Path) -> Result<Self, OptimizerError> {
+        let container = &config.container;
+        let path = run_dir.join(LOG_FILE);
+        let log_error = |error| OptimizerError::new(ErrorCode::Io, format!("{path} cannot be opened: {error}"));
+        let log = OpenOptions::new().create(true).append(true).mode(0o600).open(&path).map_err(log_error)?;
+        let log_start = log.metadata().map_err(log_error)?.len();
+        let mut lease = Lease::new(container.stop_timeout_seconds)?;
+        let mut command = Command::new(program);
+        command
+            .args(&container.command[1..])
+            .stdin(Stdio::null())
+            .stdout(Stdio::from(log.try_clone().map_err(log_error)?))
+            .stderr(Stdio::from(log))
+            .process_group(0)
+            .env_clear()
+            .envs(std::env::vars_os().filter(|(name, _)| name.to_str().is_some_and(|name| is_passed(config, name))))
+            .env(LEASE_VARIABLE, &lease.token);
+        if let Some(cwd) = &container.cwd {
+            command.current_dir(cwd);
+        }
+        // Written before the process exists, so that no crash leaves one that nobody finds.
+        lease.write(run_dir)?;
+        let child = command.spawn().map_err(|error| {
+            let place = container.cwd.as_ref().map(|cwd| format!(" in {cwd}")).unwrap_or_default();
+            let message = format!("the container {program:?} cannot be started{place}: {error}");
+            let _ = Lease::remove(run_dir);
+            OptimizerError::new(ErrorCode::Container, message)
+                .with_hint("container.command names the program and its arguments; container.cwd is where it runs.")
+        })?;
+        let group = i32::try_from(child.id()).ok();
+        let process = Self {
+            family: Family { token: lease.token.clone(), group },
+            run_dir: run_dir.to_owned(),
+            stop_timeout: Duration::from_secs(container.stop_timeout_seconds),
+            log_start,
+            stopped: false,
+            child,
+        };
+        (lease.pid, lease.pgid) = (Some(process.pid()), Some(process.pid()));
+        lease.write(run_dir)?;
+        Ok(process)
+    }
+
+    /// The rest of the sentence that begins with the container, when it is not healthy in time.
+    async fn wait_until_healthy(&mut self, client: &Client, limit: Duration, interval: Duration) -> Result<(), String> {
+        let healthy = async {
+            while !client.is_healthy().await {
+                sleep(interval).await;
+            }
+        };
+        tokio::select! {
+            // A child that is gone has not become healthy, whoever answers.
+            biased;
+            ended = self.end() => Err(format!("ended before /health answered ({ended})")),
+            () = healthy => Ok(()),
+            () = sleep(limit) => Err(format!("did not answer /health within {} s", limit.as_secs())),
+        }
+    }
+
+    /// Waits for the child's end.
+    async fn end(&mut self) -> String {
+        loop {
+            match self.child.try_wait() {
+                Ok(Some(status)) => return describe(status),
+                Ok(None) => sleep(GLANCE).await,
+                Err(error) => return format!("its end cannot be seen: {error}"),
+            }
+        }
+    }
+
+    async fn is_gone_within(&mut self, limit: Duration) -> bool {
+        let deadline = Instant::now() + limit;
+        loop {
+            // Buries the child; until then its pid cannot be given to another process.
+            let ended = !matches!(self.child.try_wait(), Ok(None));
+            if ended && self.family.members().is_empty() {
+                return true;
+            }
+            if Instant::now() >= deadline {
+                return false;
+            }
+            sleep(GLANCE).await;
+        }
+    }
+
+    /// The last lines that this start has written, without secrets.
+    fn log_tail(&self) -> String {
+        const LINES: usize = 20;
+        const BYTES: u64 = 8 * 1024;
+        let read = || -> std::io::Result<String> {
+            let mut log = File::open(self.run_dir.join(LOG_FILE))?;
+            let from = log.metadata()?.len().saturating_sub(BYTES).max(self.log_start);
+            log.seek(SeekFrom::Start(from))?;
+            let mut bytes = Vec::new();
+            log.take(BYTES).read_to_end(&mut bytes)?;
+            Ok(String::from_utf8_lossy(&bytes).into_owned())
+        };
+        let text = read().unwrap_or_default();
+        let lines: Vec<&str> = text.lines().collect();
+        let tail = lines[lines.len().saturating_sub(LINES)..].join("\n");
+        if tail.trim().is_empty() { "it has written nothing".into() } else { scrub(&tail) }
+    }
+}
+
+impl Drop for ManagedProcess {
+    fn drop(&mut self) {
+        if !self.stopped {
+            self.family.signal(Signal::KILL);
+            // Buries the child if it is dead by now; the lease stays for what is not.
+            let _ = self.child.try_wait();
+        }
+    }
+}
+
+/// Something that listens before we start is not what we start.
+async fn refuse_stale_server(client: &Client) -> Result<(), OptimizerError> {
+    let (host, port) = client.host_and_port();
+    match timeout(client.connect_timeout, TcpStream::connect((host.as_str(), port))).await {
+        Ok(Ok(_)) => {
+            let message = format!("something already listens at {host}:{port}, where the container is to be started");
+            Err(OptimizerError::new(ErrorCode::Container, message)
+                .with_hint("Stop it, or remove container.command to use it as it is."))
+        }
+        Ok(Err(_)) | Err(_) => Ok(()),
+    }
+}
+
+fn is_passed(config: &Config, name: &str) -> bool {
+    PASSED.contains(&name)
+        || PASSED_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+        || config.container.pass_env.iter().any(|passed| passed == name)
+        || config.policy.api_key_env.as_deref() == Some(name)
+}
+
+fn describe(status: ExitStatus) -> String {
+    status.code().map_or_else(|| status.to_string(), |code| format!("exit code {code}"))
+}

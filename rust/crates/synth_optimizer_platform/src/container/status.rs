@@ -1,0 +1,95 @@
+//! The status words of a rollout: which are active, which are final, and where they are found.
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::excerpt::{excerpt, shown_value};
+use crate::model::answer::{CallFailure, FailureClass};
+use crate::model::usage::Usage;
+
+/// What a status word means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Status {
+    Active,
+    Succeeded,
+    Failed,
+    /// The record has no status; a whole record without one is a completed one.
+    Absent,
+}
+
+/// The head of a record or state. Every entry may be missing or null.
+#[derive(Debug, Default, Deserialize)]
+pub(super) struct Head {
+    #[serde(default)]
+    pub(super) rollout_id: Value,
+    #[serde(default)]
+    status: Value,
+    #[serde(default)]
+    state: Value,
+    #[serde(default)]
+    phase: Value,
+    #[serde(default)]
+    success_status: Value,
+}
+
+impl Head {
+    /// The head of a reply body; anything but a JSON object breaks the contract.
+    pub(super) fn read(body: &[u8]) -> Result<Self, CallFailure> {
+        serde_json::from_slice(body).map_err(|error| unreadable(body, &error))
+    }
+
+    pub(super) fn class(&self) -> Result<Status, CallFailure> {
+        classify([&self.status, &self.state, &self.phase, &self.success_status])
+    }
+
+    /// Whether the record belongs to another rollout.
+    pub(super) fn is_of_another(&self, rollout_id: &str) -> bool {
+        self.rollout_id.as_str().is_some_and(|id| !id.trim().is_empty() && id != rollout_id)
+    }
+}
+
+/// The class of the first entry that is there, of `status`, `state`, `phase` and `success_status`.
+pub(super) fn classify(entries: [&Value; 4]) -> Result<Status, CallFailure> {
+    let Some(entry) = entries.into_iter().find(|entry| !entry.is_null()) else { return Ok(Status::Absent) };
+    let word = entry.as_str().map(|word| word.trim().to_ascii_lowercase());
+    match word.as_deref() {
+        Some("queued" | "pending" | "running" | "in_progress" | "starting" | "submitted" | "paused") => {
+            Ok(Status::Active)
+        }
+        Some("completed" | "success" | "succeeded" | "ok" | "done") => Ok(Status::Succeeded),
+        Some("failed" | "error" | "cancelled" | "canceled" | "terminated" | "expired" | "timeout" | "timed_out") => {
+            Ok(Status::Failed)
+        }
+        Some(_) | None => {
+            let message = format!("the rollout's status is {:?}, which is no status word", shown_value(entry));
+            Err(failure(FailureClass::Contract, message))
+        }
+    }
+}
+
+/// A failure that the same call would meet again, unless its class says otherwise.
+pub(super) fn failure(class: FailureClass, message: String) -> CallFailure {
+    let retryable = match class {
+        FailureClass::NotSent | FailureClass::UnknownOutcome | FailureClass::Failed | FailureClass::Timeout => true,
+        FailureClass::Contract | FailureClass::InvalidScore | FailureClass::Abandoned | FailureClass::Withdrawn => {
+            false
+        }
+    };
+    CallFailure { class, message, retryable, usage: Usage::default(), cached: false }
+}
+
+/// Why a body could not be read. Python writes NaN and infinities that JSON does not have: then the score is bad, not
+/// the container.
+pub(super) fn unreadable(body: &[u8], error: &serde_json::Error) -> CallFailure {
+    let holds = |word: &[u8]| body.windows(word.len()).any(|part| part == word);
+    if error.is_syntax() && (holds(b"NaN") || holds(b"Infinity") || error.to_string().contains("number out of range")) {
+        let message = "the reply holds a number that is not finite (NaN or infinity)".to_owned();
+        return failure(FailureClass::InvalidScore, message);
+    }
+    let problem = if error.is_data() { "is not the record of a rollout" } else { "is not JSON" };
+    failure(FailureClass::Contract, format!("the reply {problem}: {}", excerpt(body)))
+}
+
+#[cfg(test)]
+#[path = "status_tests.rs"]
+mod tests;

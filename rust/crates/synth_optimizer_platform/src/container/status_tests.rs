@@ -1,0 +1,34 @@
+//! Every status word, and the bodies that have none.
+#![allow(clippy::unwrap_used)]
+
+use super::{Head, Status};
+use crate::model::answer::FailureClass;
+
+#[test]
+fn words_are_looked_up_in_order() {
+    let cases = [
+        (r#"{"status":"Running "}"#, Status::Active),
+        (r#"{"status":"completed","success_status":"failed"}"#, Status::Succeeded),
+        (r#"{"status":null,"state":"queued"}"#, Status::Active),
+        (r#"{"phase":"timed_out"}"#, Status::Failed),
+        (r#"{"success_status":"error"}"#, Status::Failed),
+        (r#"{"reward":1}"#, Status::Absent),
+    ];
+    for (body, expected) in cases {
+        assert_eq!(Head::read(body.as_bytes()).unwrap().class().unwrap(), expected, "{body}");
+    }
+}
+
+#[test]
+fn what_is_no_status_breaks_the_contract() {
+    for body in [r#"{"status":"weird"}"#, r#"{"status":7}"#, r#"{"status":""}"#] {
+        let failure = Head::read(body.as_bytes()).unwrap().class().unwrap_err();
+        assert_eq!((failure.class, failure.retryable), (FailureClass::Contract, false), "{body}");
+    }
+    for body in ["[]x", "", "<html>", "\"text\"", "7", r#"{"a":"#] {
+        assert_eq!(Head::read(body.as_bytes()).unwrap_err().class, FailureClass::Contract, "{body}");
+    }
+    for body in [r#"{"reward": NaN}"#, r#"{"reward": -Infinity}"#, r#"{"reward": 1e999}"#] {
+        assert_eq!(Head::read(body.as_bytes()).unwrap_err().class, FailureClass::InvalidScore, "{body}");
+    }
+}

@@ -1,0 +1,395 @@
+//! One call from request to answer: the cache first, then the container or the proposer.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use serde_json::{Value, json};
+use tokio::sync::Semaphore;
+
+use crate::cache::{Cache, Lookup};
+use crate::config::Config;
+use crate::config::gepa::objective_names;
+use crate::config::sections::CacheMode;
+use crate::container::{
+    Asked, Echo, Reply, RolloutCall, Task, TaskRow, Transport, policy_value, read_reply, rollout_body,
+};
+use crate::model::answer::{Answer, CallFailure, ProposalAnswer};
+use crate::model::cache_key::{Boundary, RolloutRequest, cache_key};
+use crate::model::canonical::{digest, digest_bytes, digest_of};
+use crate::model::command::RolloutCommand;
+use crate::model::error::{ErrorCode, OptimizerError};
+use crate::model::event::Event;
+use crate::model::event_fields::{CacheDamaged, Reason};
+use crate::model::ids::{RequestId, RolloutIdentity};
+use crate::proposer::{ProposalRequest, Proposer};
+use crate::workspace::{CacheAction, CacheUse, CallKind};
+
+/// Replies above this size are decoded on a thread of their own.
+const LARGE_REPLY: usize = 256 * 1024;
+
+/// What came of a call.
+#[derive(Debug)]
+pub(super) struct Finished {
+    pub(super) request: RequestId,
+    pub(super) kind: CallKind,
+    pub(super) answer: Answer,
+    pub(super) cache: Option<CacheUse>,
+    pub(super) reply: Option<Bytes>,
+    /// HTTP status of an overload that was met on the way.
+    pub(super) overload: Option<u16>,
+    pub(super) asides: Vec<Event>,
+    /// Something that the run cannot go on without.
+    pub(super) fatal: Option<OptimizerError>,
+}
+
+/// What the cache had to say.
+pub(super) enum Remembered {
+    Answer(Box<Finished>),
+    Nothing,
+    /// A damaged row; the call is made again.
+    Damaged(Event),
+}
+
+/// Everything that calls need. Shared by all of them.
+#[derive(Debug)]
+pub(super) struct Calls {
+    run_id: String,
+    pub(super) task: Task,
+    policy: Value,
+    policy_digest: String,
+    deciding: String,
+    pub(super) cache: Cache,
+    /// None when nothing may be called.
+    transport: Option<Transport>,
+    proposer: Arc<dyn Proposer>,
+    /// `workers.evaluate`: how many answers are decoded at once.
+    decoding: Arc<Semaphore>,
+}
+
+impl Calls {
+    pub(super) fn new(
+        config: &Config,
+        run_id: &str,
+        task: Task,
+        cache: Cache,
+        transport: Option<Transport>,
+        proposer: Arc<dyn Proposer>,
+    ) -> Self {
+        let policy = policy_value(&config.policy);
+        Self {
+            run_id: run_id.to_owned(),
+            task,
+            policy_digest: digest(&policy),
+            policy,
+            deciding: objective_names(&config.gepa).into_iter().next().unwrap_or_default(),
+            cache,
+            transport,
+            proposer,
+            decoding: Arc::new(Semaphore::new(config.gepa.pipeline.workers.evaluate.max(1) as usize)),
+        }
+    }
+
+    pub(super) fn is_live(&self) -> bool {
+        self.transport.is_some()
+    }
+
+    pub(super) fn transport(&self) -> Option<&Transport> {
+        self.transport.as_ref()
+    }
+
+    pub(super) fn rollout_id(&self, command: &RolloutCommand) -> String {
+        RolloutIdentity {
+            run_id: &self.run_id,
+            candidate: &command.candidate_id,
+            row: &command.row_id,
+            stage: command.stage.word(),
+            replicate: command.replicate,
+            attempt: command.attempt,
+        }
+        .rollout_id()
+    }
+
+    fn row(&self, command: &RolloutCommand) -> Result<&Arc<TaskRow>, OptimizerError> {
+        self.task.rows.get(&command.row_id).ok_or_else(|| {
+            OptimizerError::new(ErrorCode::Invariant, format!("row {} was asked for and never loaded", command.row_id))
+        })
+    }
+
+    /// The cache key of a rollout. `candidate` is the digest of its texts.
+    pub(super) fn rollout_key(&self, command: &RolloutCommand, candidate: &str) -> Result<String, OptimizerError> {
+        let request = RolloutRequest {
+            task_id: &self.task.family,
+            program: &self.task.program_digest,
+            candidate,
+            row: &self.row(command)?.digest,
+            policy: &self.policy_digest,
+            replicate: command.replicate,
+        };
+        Ok(cache_key(self.cache.namespace(), Boundary::Rollout, &request.request()))
+    }
+
+    pub(super) fn proposal_key(&self, request: &ProposalRequest) -> String {
+        let request = json!({ "proposer": self.proposer.identity(), "request": digest_of(request) });
+        cache_key(self.cache.namespace(), Boundary::Proposer, &request)
+    }
+
+    /// A rollout's answer from the cache.
+    pub(super) fn remembered_rollout(
+        &self,
+        command: &RolloutCommand,
+        key: &str,
+    ) -> Result<Remembered, OptimizerError> {
+        let what = || format!("the rollout of {} on row {}", command.candidate_id, command.row_id);
+        match self.remembered(Boundary::Rollout, key, command.attempt, &what)? {
+            Memory::Failure(failure) => Ok(hit(command.request, CallKind::Rollout, key, Answer::Failed(failure), None)),
+            Memory::Nothing => Ok(Remembered::Nothing),
+            Memory::Damaged(event) => Ok(Remembered::Damaged(event)),
+            Memory::Reply(bytes) => {
+                let read = self.read(command, None, &bytes)?;
+                let Ok(Reply { mut answer, .. }) = read else { return self.unreadable(Boundary::Rollout, key) };
+                answer.cached = true;
+                answer.trace_digest = Some(digest_bytes(&bytes));
+                Ok(hit(command.request, CallKind::Rollout, key, Answer::Rollout(answer), Some(bytes)))
+            }
+        }
+    }
+
+    /// A proposer turn's answer from the cache.
+    pub(super) fn remembered_proposal(
+        &self,
+        request: RequestId,
+        attempt: u32,
+        key: &str,
+    ) -> Result<Remembered, OptimizerError> {
+        let what = || "the proposer turn".to_owned();
+        match self.remembered(Boundary::Proposer, key, attempt, &what)? {
+            Memory::Failure(failure) => Ok(hit(request, CallKind::Proposer, key, Answer::Failed(failure), None)),
+            Memory::Nothing => Ok(Remembered::Nothing),
+            Memory::Damaged(event) => Ok(Remembered::Damaged(event)),
+            Memory::Reply(bytes) => match serde_json::from_slice::<ProposalAnswer>(&bytes) {
+                Ok(answer) => {
+                    let answer = Answer::Proposal(ProposalAnswer { cached: true, ..answer });
+                    Ok(hit(request, CallKind::Proposer, key, answer, Some(bytes)))
+                }
+                Err(_) => self.unreadable(Boundary::Proposer, key),
+            },
+        }
+    }
+
+    /// An answer that was readable when it was stored, by another release.
+    fn unreadable(&self, boundary: Boundary, key: &str) -> Result<Remembered, OptimizerError> {
+        if self.is_live() {
+            return Ok(Remembered::Nothing);
+        }
+        let message = format!("the cached answer {key} of {} cannot be read", boundary.word());
+        Err(OptimizerError::new(ErrorCode::CacheCorrupt, message))
+    }
+
+    fn remembered(
+        &self,
+        boundary: Boundary,
+        key: &str,
+        attempt: u32,
+        what: &dyn Fn() -> String,
+    ) -> Result<Memory, OptimizerError> {
+        let readonly = match self.cache.mode() {
+            CacheMode::Off => return Ok(Memory::Nothing),
+            CacheMode::Readwrite => false,
+            CacheMode::Readonly => true,
+        };
+        // A replay meets the failures of the run that it replays; a run that may call asks again instead.
+        if readonly && let Lookup::Hit(bytes) = self.cache.get_failure(boundary, key, attempt)? {
+            let failure = serde_json::from_slice::<CallFailure>(&bytes)
+                .map_err(|error| OptimizerError::new(ErrorCode::CacheCorrupt, format!("{}: {error}", what())))?;
+            return Ok(Memory::Failure(CallFailure { cached: true, ..failure }));
+        }
+        match self.cache.get(boundary, key)? {
+            Lookup::Hit(bytes) => Ok(Memory::Reply(bytes)),
+            Lookup::Miss if readonly => Err(self.cache.miss_error(boundary, key, &what())),
+            Lookup::Miss => Ok(Memory::Nothing),
+            Lookup::Damaged => Ok(Memory::Damaged(Event::CacheDamaged(CacheDamaged {
+                boundary: boundary.word().to_owned(),
+                key: key.to_owned(),
+            }))),
+        }
+    }
+
+    fn read(
+        &self,
+        command: &RolloutCommand,
+        rollout_id: Option<&str>,
+        body: &[u8],
+    ) -> Result<Result<Reply, CallFailure>, OptimizerError> {
+        let row = self.row(command)?;
+        let asked = Asked { rollout_id, row, row_id: &command.row_id, payload: &command.payload, deciding: &self.deciding };
+        Ok(read_reply(body, &asked))
+    }
+
+    /// Runs a rollout in the container. `resent` tells that it may have been sent before a crash.
+    pub(super) async fn rollout(self: Arc<Self>, command: RolloutCommand, key: Option<String>, resent: bool) -> Finished {
+        let mut finished = Finished {
+            request: command.request,
+            kind: CallKind::Rollout,
+            answer: Answer::Abandoned { sent: false },
+            cache: key.as_ref().map(|key| CacheUse { key: key.clone(), action: CacheAction::Miss }),
+            reply: None,
+            overload: None,
+            asides: Vec::new(),
+            fatal: None,
+        };
+        if let Err(error) = self.call_container(&command, resent, &mut finished).await {
+            finished.fatal = Some(error);
+        }
+        if let (Some(key), None) = (&key, &finished.fatal)
+            && let Err(error) = self.remember(Boundary::Rollout, key, command.attempt, &mut finished)
+        {
+            finished.fatal = Some(error);
+        }
+        finished
+    }
+
+    async fn call_container(
+        self: &Arc<Self>,
+        command: &RolloutCommand,
+        resent: bool,
+        finished: &mut Finished,
+    ) -> Result<(), OptimizerError> {
+        let Some(transport) = &self.transport else { return Ok(()) };
+        let rollout_id = self.rollout_id(command);
+        let row = self.row(command)?;
+        let body = |mode| rollout_body(&self.task, &self.policy, command, row, &rollout_id, mode);
+        let call = RolloutCall { rollout_id: &rollout_id, body: &body, may_have_been_sent: resent };
+        let end = transport.rollout(call).await;
+        finished.overload = end.overload;
+        finished.asides.extend(end.fallback.map(Event::TransportFallback));
+        if let Some(fatal) = end.fatal {
+            return Err(fatal);
+        }
+        let bytes = match end.outcome {
+            Ok(bytes) => bytes,
+            Err(failure) => {
+                finished.answer = Answer::Failed(failure);
+                return Ok(());
+            }
+        };
+        let read = self.decode(command, &rollout_id, &bytes).await?;
+        match read {
+            Ok(Reply { mut answer, echo }) => {
+                match echo {
+                    Echo::Confirmed => {}
+                    Echo::Absent => finished.asides.push(Event::EchoMissing(Reason {
+                        reason: "the reply names neither seed nor example".into(),
+                    })),
+                    Echo::Contradicted(how) => return Err(wrong_row(command, &how)),
+                }
+                answer.trace_digest = Some(digest_bytes(&bytes));
+                finished.answer = Answer::Rollout(answer);
+            }
+            Err(failure) => finished.answer = Answer::Failed(failure),
+        }
+        finished.reply = Some(bytes);
+        Ok(())
+    }
+
+    async fn decode(
+        self: &Arc<Self>,
+        command: &RolloutCommand,
+        rollout_id: &str,
+        bytes: &Bytes,
+    ) -> Result<Result<Reply, CallFailure>, OptimizerError> {
+        let _turn = self.decoding.acquire().await;
+        if bytes.len() < LARGE_REPLY {
+            return self.read(command, Some(rollout_id), bytes);
+        }
+        let (calls, command, id, bytes) = (Arc::clone(self), command.clone(), rollout_id.to_owned(), bytes.clone());
+        tokio::task::spawn_blocking(move || calls.read(&command, Some(&id), &bytes))
+            .await
+            .unwrap_or_else(|error| Err(OptimizerError::new(ErrorCode::Invariant, format!("decoding ended: {error}"))))
+    }
+
+    /// Asks the proposer.
+    pub(super) async fn propose(
+        self: Arc<Self>,
+        id: RequestId,
+        attempt: u32,
+        request: ProposalRequest,
+        key: Option<String>,
+    ) -> Finished {
+        let answer = match self.proposer.propose(request).await {
+            Ok(answer) => Answer::Proposal(answer),
+            Err(failure) => Answer::Failed(failure),
+        };
+        let reply = match &answer {
+            Answer::Proposal(answer) => serde_json::to_vec(answer).ok().map(Bytes::from),
+            Answer::Rollout(_) | Answer::Failed(_) | Answer::Abandoned { .. } => None,
+        };
+        let mut finished = Finished {
+            request: id,
+            kind: CallKind::Proposer,
+            answer,
+            cache: key.as_ref().map(|key| CacheUse { key: key.clone(), action: CacheAction::Miss }),
+            reply,
+            overload: None,
+            asides: Vec::new(),
+            fatal: None,
+        };
+        if let Some(key) = &key
+            && let Err(error) = self.remember(Boundary::Proposer, key, attempt, &mut finished)
+        {
+            finished.fatal = Some(error);
+        }
+        finished
+    }
+
+    /// Puts an answer into the cache: a result for everyone, a failure for replays.
+    fn remember(
+        &self,
+        boundary: Boundary,
+        key: &str,
+        attempt: u32,
+        finished: &mut Finished,
+    ) -> Result<(), OptimizerError> {
+        match &finished.answer {
+            Answer::Rollout(_) | Answer::Proposal(_) => {
+                let Some(reply) = &finished.reply else { return Ok(()) };
+                self.cache.put(boundary, key, reply.clone())?;
+                finished.cache = Some(CacheUse { key: key.to_owned(), action: CacheAction::Write });
+                Ok(())
+            }
+            Answer::Failed(failure) => match serde_json::to_vec(failure) {
+                Ok(bytes) => self.cache.put_failure(boundary, key, attempt, bytes.into()),
+                Err(error) => Err(OptimizerError::new(ErrorCode::Json, format!("failure: {error}"))),
+            },
+            Answer::Abandoned { .. } => Ok(()),
+        }
+    }
+}
+
+enum Memory {
+    Reply(Bytes),
+    Failure(CallFailure),
+    Nothing,
+    Damaged(Event),
+}
+
+fn hit(request: RequestId, kind: CallKind, key: &str, answer: Answer, reply: Option<Bytes>) -> Remembered {
+    Remembered::Answer(Box::new(Finished {
+        request,
+        kind,
+        answer,
+        cache: Some(CacheUse { key: key.to_owned(), action: CacheAction::Hit }),
+        reply,
+        overload: None,
+        asides: Vec::new(),
+        fatal: None,
+    }))
+}
+
+fn wrong_row(command: &RolloutCommand, how: &str) -> OptimizerError {
+    OptimizerError::new(
+        ErrorCode::Container,
+        format!("the container did not run what it was asked: row {}, {how}", command.row_id),
+    )
+    .with_hint("The container must take its row from the keys that its advertised routes stand for: `task`, `dataset_row`, or both.")
+}
+

@@ -1,0 +1,67 @@
+//! The limit climbs by steps, halves once per wave of overloads, and stays within its bounds.
+#![allow(clippy::unwrap_used)]
+
+use super::Concurrency;
+use crate::config::gepa::Pipeline;
+
+fn pipeline(workers: u32, initial: u32) -> Pipeline {
+    let mut pipeline = Pipeline::default();
+    pipeline.workers.rollout = workers;
+    let rules = &mut pipeline.adaptive_rollout_concurrency;
+    (rules.initial, rules.min, rules.max) = (initial, 2, 120);
+    (rules.increase_step, rules.decrease_step, rules.increase_after_successes) = (10, 3, 5);
+    pipeline
+}
+
+fn climb(limit: &mut Concurrency, successes: u32) -> usize {
+    for _ in 0..successes {
+        limit.succeeded();
+    }
+    limit.limit()
+}
+
+#[test]
+fn it_climbs_by_steps_up_to_the_workers() {
+    let mut limit = Concurrency::new(&pipeline(64, 50));
+    assert_eq!(limit.limit(), 50);
+    assert_eq!(climb(&mut limit, 4), 50);
+    let change = limit.succeeded().unwrap();
+    assert_eq!((change.old_limit, change.new_limit, change.status), (50, 60, None));
+    assert_eq!(climb(&mut limit, 50), 64);
+    assert_eq!(Concurrency::new(&pipeline(8, 50)).limit(), 8);
+    assert_eq!(Concurrency::new(&pipeline(1000, 500)).limit(), 120);
+}
+
+#[test]
+fn an_overload_halves_it_once_per_wave_and_not_below_the_least() {
+    let mut limit = Concurrency::new(&pipeline(64, 50));
+    let change = limit.overloaded(429, 10, 60).unwrap();
+    assert_eq!((change.old_limit, change.new_limit, change.status), (50, 25, Some(429)));
+    // Sent before the decrease: it tells nothing new.
+    assert!(limit.overloaded(429, 59, 61).is_none());
+    assert_eq!(limit.limit(), 25);
+    for wave in 0..6 {
+        limit.overloaded(503, 100 * (wave + 1), 100 * (wave + 1) + 50);
+    }
+    assert_eq!(limit.limit(), 2);
+    assert!(limit.overloaded(503, 9000, 9001).is_none());
+}
+
+#[test]
+fn successes_are_counted_anew_after_every_change() {
+    let mut limit = Concurrency::new(&pipeline(64, 20));
+    climb(&mut limit, 4);
+    limit.overloaded(429, 0, 1);
+    assert_eq!(climb(&mut limit, 4), 10);
+    assert_eq!(climb(&mut limit, 1), 20);
+}
+
+#[test]
+fn it_can_be_turned_off() {
+    let mut fixed = pipeline(16, 4);
+    fixed.adaptive_rollout_concurrency.enabled = false;
+    let mut limit = Concurrency::new(&fixed);
+    assert_eq!(limit.limit(), 16);
+    assert!(limit.overloaded(429, 0, 1).is_none());
+    assert_eq!(climb(&mut limit, 100), 16);
+}

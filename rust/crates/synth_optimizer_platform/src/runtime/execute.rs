@@ -1,0 +1,299 @@
+//! A whole run: open or resume it, load the task, drive the loop, and leave its results behind.
+
+use std::sync::Arc;
+
+use super::calls::Calls;
+use super::control::Controlled;
+use super::driver::{Driver, End, Ground, unix_millis};
+use super::hooks::{Boundary, Hooks};
+use super::outcome::{Outcome, RunStatus};
+use super::resume::{Begun, begin, check_same_search, resume, run_row};
+use super::setup::{CachedSetup, SetupAccess};
+use crate::artifacts::{DiskWatch, Feed, RunDir, write_failure, write_results};
+use crate::cache::{Cache, CacheSettings};
+use crate::config::sections::CacheMode;
+use crate::config::{Config, scrub, search_digest};
+use crate::container::{Client, ManagedProcess, Task, Transport, load, reap_orphans, start};
+use crate::model::engine::Engine;
+use crate::model::error::{ErrorCode, OptimizerError};
+use crate::model::event::Event;
+use crate::model::event_fields::RunStarted;
+use crate::model::lifecycle::RunState;
+use crate::model::program::Inputs;
+use crate::proposer::Proposer;
+use crate::workspace::{
+    Lease, Operation, OperationStatus, Record, SetupCall, Snapshot, SnapshotKind, Workspace,
+};
+
+/// What to run.
+#[derive(Debug)]
+pub struct Request {
+    pub config: Config,
+    /// Name of the algorithm; a run is resumed by the one that began it.
+    pub algorithm: String,
+    pub proposer: Arc<dyn Proposer>,
+    pub hooks: Hooks,
+}
+
+/// Runs or resumes. `engine` builds the algorithm from the loaded task.
+///
+/// A run that is over already gives the same outcome again. An error means that the run could not be begun or that its
+/// storage failed; whatever was stored can be resumed.
+pub async fn execute<E, F>(request: Request, engine: F, controlled: Controlled) -> Result<Outcome, OptimizerError>
+where
+    E: Engine + Sync,
+    E::State: Send,
+    F: FnOnce(&Config, Inputs) -> Result<E, OptimizerError>,
+{
+    let run_id = match &request.config.run.run_id {
+        Some(run_id) => run_id.clone(),
+        None => random_run_id()?,
+    };
+    let dir = RunDir::open(&request.config.run.output_dir, &run_id)?;
+    let existing = open_existing(&request, &dir)?;
+    if let Some(workspace) = &existing
+        && workspace.totals()?.is_over()
+    {
+        let cache = open_cache(&request.config, &dir)?;
+        return finish(&request, &dir, existing, &cache, None).await;
+    }
+    let is_new = existing.is_none();
+    let prepared = prepare(&request, &dir).await;
+    let (process, result) = match prepared {
+        Ok((process, prepared)) => (process, run(&request, &dir, existing, prepared, engine, controlled).await),
+        Err(error) => (None, Err(error)),
+    };
+    // The container is ours to end, however the run ended.
+    let stopped = match process {
+        Some(process) => process.stop().await,
+        None => Ok(()),
+    };
+    if let (Err(error), true) = (&result, is_new)
+        && !dir.workspace_db().exists()
+    {
+        write_failure(dir.paths(), error)?;
+    }
+    let outcome = result?;
+    stopped?;
+    Ok(outcome)
+}
+
+fn random_run_id() -> Result<String, OptimizerError> {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes)
+        .map_err(|error| OptimizerError::new(ErrorCode::Io, format!("no randomness for a run id: {error}")))?;
+    Ok(format!("gepa_{}", crate::model::canonical::hex(&bytes)))
+}
+
+/// The workspace of a run that has begun, if it is the same run.
+fn open_existing(request: &Request, dir: &RunDir) -> Result<Option<Workspace>, OptimizerError> {
+    if !dir.workspace_db().exists() {
+        return Ok(None);
+    }
+    let workspace = Workspace::open(dir.workspace_db().as_std_path(), request.config.run.durability)?;
+    check_same_search(&workspace.run_row()?, &request.config, &request.algorithm)?;
+    Ok(Some(workspace))
+}
+
+fn open_cache(config: &Config, dir: &RunDir) -> Result<Cache, OptimizerError> {
+    Cache::open(&CacheSettings::of(&config.cache, dir.dir(), dir.run_id()))
+}
+
+/// Everything that must be there before anything is written down.
+struct Prepared {
+    task: Task,
+    cache: Cache,
+    client: Option<Client>,
+    disk: DiskWatch,
+    accesses: Vec<SetupAccess>,
+}
+
+async fn prepare(request: &Request, dir: &RunDir) -> Result<(Option<ManagedProcess>, Prepared), OptimizerError> {
+    let config = &request.config;
+    let disk = DiskWatch::new(&config.disk_budget, &config.run.output_dir);
+    disk.check_start()?;
+    let cache = open_cache(config, dir)?;
+    reap_orphans(dir.dir())?;
+    let client = match config.cache.mode {
+        CacheMode::Readonly => None,
+        CacheMode::Off | CacheMode::Readwrite => Some(Client::new(&config.container)?),
+    };
+    let process = match &client {
+        Some(client) => start(config, dir.dir(), client).await?,
+        None => None,
+    };
+    let setup = CachedSetup::new(&cache, client.as_ref());
+    let task = match load(config, &setup).await {
+        Ok(task) => task,
+        Err(error) => {
+            if let Some(process) = process {
+                // The first error is the one that matters.
+                let _ = process.stop().await;
+            }
+            return Err(error);
+        }
+    };
+    let accesses = setup.accesses();
+    Ok((process, Prepared { task, cache, client, disk, accesses }))
+}
+
+async fn run<E, F>(
+    request: &Request,
+    dir: &RunDir,
+    existing: Option<Workspace>,
+    prepared: Prepared,
+    engine: F,
+    controlled: Controlled,
+) -> Result<Outcome, OptimizerError>
+where
+    E: Engine + Sync,
+    E::State: Send,
+    F: FnOnce(&Config, Inputs) -> Result<E, OptimizerError>,
+{
+    let config = &request.config;
+    let Prepared { task, cache, client, mut disk, accesses } = prepared;
+    let engine = engine(config, task.inputs.clone())?;
+    let workspace = match existing {
+        Some(workspace) => workspace,
+        None => {
+            let settings = CacheSettings::of(&config.cache, dir.dir(), dir.run_id());
+            let place = (dir.run_id(), dir.dir().as_str());
+            let kept = (settings.namespace.as_str(), settings.path.as_str());
+            let row = run_row(config, &request.algorithm, place, kept, unix_millis());
+            Workspace::create(dir.workspace_db().as_std_path(), &row, config.run.durability)?
+        }
+    };
+    let begun = match workspace.last_sequence()? {
+        None => begin(&engine, run_started(request), &task)?,
+        Some(_) => resume(&engine, &workspace, &task.inputs)?,
+    };
+    let Begun { session, mut events, next_sequence, elapsed_before, resent, waiting } = begun;
+    record_start(&workspace, &task, accesses, if next_sequence == 0 { "start" } else { "resume" })?;
+    let feed = Feed::open(dir.paths(), |each: crate::artifacts::Each<'_>| workspace.log(0, each))?;
+    let transport = client.map(|client| Transport::new(client, &task.contract, config));
+    events.extend(transport.as_ref().and_then(Transport::fallback_at_start).map(Event::TransportFallback));
+    let calls = Calls::new(config, dir.run_id(), task, cache, transport, Arc::clone(&request.proposer));
+    let ground = Ground {
+        engine: &engine,
+        session,
+        calls: Arc::new(calls),
+        workspace,
+        feed,
+        hooks: request.hooks.clone(),
+        next_sequence,
+        elapsed_before,
+        resent,
+        waiting,
+        watch_disk: Box::new(move || disk.check_running()),
+    };
+    let (ground, end) = Driver::new(config, ground, controlled).run(events).await;
+    let Ground { calls, workspace, .. } = ground;
+    calls.cache.flush().await?;
+    match end? {
+        End::Over(error) => finish(request, dir, Some(workspace), &calls.cache, error).await,
+        End::Interrupted => {
+            let outcome = outcome(dir, &workspace, RunStatus::Interrupted, None)?;
+            workspace.close()?;
+            Ok(outcome)
+        }
+    }
+}
+
+fn run_started(request: &Request) -> RunStarted {
+    RunStarted {
+        algorithm: request.algorithm.clone(),
+        config_digest: search_digest(&request.config),
+        seed: request.config.run.seed,
+        container_url: scrub(&request.config.container.url),
+    }
+}
+
+/// Writes down who runs this, and what the container told.
+fn record_start(
+    workspace: &Workspace,
+    task: &Task,
+    accesses: Vec<SetupAccess>,
+    how: &str,
+) -> Result<(), OptimizerError> {
+    let now = unix_millis();
+    let subject = format!("pid {}", std::process::id());
+    workspace.lease(Lease {
+        resource_kind: "run_directory".into(),
+        resource_id: "run.lock".into(),
+        subject: subject.clone(),
+        unix_millis: now,
+    })?;
+    let rows = |heldout: bool| {
+        let rows = if heldout { &task.inputs.heldout } else { &task.inputs.train };
+        rows.iter().filter_map(|row| task.rows.get(&row.id)).map(|row| row.value.clone()).collect()
+    };
+    let mut documents = vec![
+        (SnapshotKind::Contract, task.metadata.clone()),
+        (SnapshotKind::Program, task.program.clone()),
+        (SnapshotKind::Dataset, task.dataset.clone()),
+        (SnapshotKind::TrainRows, rows(false)),
+        (SnapshotKind::HeldoutRows, rows(true)),
+    ];
+    documents.extend(task.task_info.clone().ok().map(|info| (SnapshotKind::TaskInfo, info)));
+    let snapshots = documents
+        .into_iter()
+        .map(|(kind, document)| Record::Snapshot(Snapshot { kind, unix_millis: now, document }));
+    let calls = accesses.into_iter().map(|access| {
+        Record::SetupCall(SetupCall {
+            boundary: access.boundary.to_owned(),
+            unix_millis: now,
+            cache: Some(access.cache),
+        })
+    });
+    let operation = Record::Operation(Operation {
+        operation_type: how.to_owned(),
+        subject,
+        status: OperationStatus::Completed,
+        unix_millis: now,
+        detail: serde_json::Value::Null,
+    });
+    for record in snapshots.chain(calls).chain([operation]) {
+        workspace.record_blocking(record)?;
+    }
+    Ok(())
+}
+
+/// Writes the results of a run that is over; a second time changes nothing.
+async fn finish(
+    request: &Request,
+    dir: &RunDir,
+    workspace: Option<Workspace>,
+    cache: &Cache,
+    error: Option<OptimizerError>,
+) -> Result<Outcome, OptimizerError> {
+    let Some(workspace) = workspace else {
+        return Err(OptimizerError::new(ErrorCode::Invariant, "a run without a workspace cannot be finished"));
+    };
+    request.hooks.at(Boundary::BeforeResults);
+    write_results(dir.paths(), &workspace, &cache.profile(), error.as_ref())?;
+    request.hooks.at(Boundary::AfterResults);
+    let status = match workspace.totals()?.state {
+        RunState::Completed => RunStatus::Completed,
+        RunState::Cancelled => RunStatus::Cancelled,
+        _ => RunStatus::Failed,
+    };
+    let outcome = outcome(dir, &workspace, status, error)?;
+    workspace.close()?;
+    Ok(outcome)
+}
+
+fn outcome(
+    dir: &RunDir,
+    workspace: &Workspace,
+    status: RunStatus,
+    error: Option<OptimizerError>,
+) -> Result<Outcome, OptimizerError> {
+    Ok(Outcome {
+        run_id: dir.run_id().to_owned(),
+        status,
+        run_dir: dir.dir().to_owned(),
+        totals: workspace.totals()?,
+        error,
+        transactions: workspace.transactions(),
+    })
+}

@@ -1,0 +1,185 @@
+//! What waits and what is under way: admission by limits, the probe, and one call per cache key.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tokio::task::AbortHandle;
+
+use super::concurrency::Concurrency;
+use crate::config::gepa::GepaSection;
+use crate::model::event_fields::ConcurrencyAdjusted;
+use crate::model::ids::RequestId;
+use crate::workspace::CallKind;
+
+/// A call under way.
+#[derive(Debug)]
+struct Flight {
+    kind: CallKind,
+    /// How many calls had been sent before it.
+    number: u64,
+    key: Option<String>,
+    task: Option<AbortHandle>,
+}
+
+/// The lanes of a run.
+#[derive(Debug)]
+pub(super) struct Lanes {
+    rollouts: BTreeSet<RequestId>,
+    proposals: BTreeSet<RequestId>,
+    flights: BTreeMap<RequestId, Flight>,
+    rollouts_in_flight: usize,
+    proposals_in_flight: usize,
+    concurrency: Concurrency,
+    most_proposals: usize,
+    chunk: usize,
+    sent: u64,
+    /// Requests that wait for another one with the same cache key.
+    parked: BTreeMap<String, Vec<RequestId>>,
+    keys: BTreeMap<String, RequestId>,
+    /// Whether a live rollout has come back and was what had been asked for.
+    probed: bool,
+    /// Requests that an earlier process may have sent.
+    resent: BTreeSet<RequestId>,
+}
+
+impl Lanes {
+    pub(super) fn new(gepa: &GepaSection, resent: BTreeSet<RequestId>) -> Self {
+        Self {
+            rollouts: BTreeSet::new(),
+            proposals: BTreeSet::new(),
+            flights: BTreeMap::new(),
+            rollouts_in_flight: 0,
+            proposals_in_flight: 0,
+            concurrency: Concurrency::new(&gepa.pipeline),
+            most_proposals: gepa.pipeline.workers.propose.max(1) as usize,
+            chunk: gepa.rollout_chunk_size.map_or(usize::MAX, |size| size.max(1) as usize),
+            sent: 0,
+            parked: BTreeMap::new(),
+            keys: BTreeMap::new(),
+            probed: false,
+            resent,
+        }
+    }
+
+    /// Nothing will be called, so nothing has to be probed.
+    pub(super) fn open(&mut self) {
+        self.probed = true;
+    }
+
+    pub(super) fn enqueue(&mut self, kind: CallKind, request: RequestId) {
+        match kind {
+            CallKind::Rollout => self.rollouts.insert(request),
+            CallKind::Proposer => self.proposals.insert(request),
+        };
+    }
+
+    /// The oldest proposal that may begin.
+    pub(super) fn next_proposal(&mut self) -> Option<RequestId> {
+        if self.proposals_in_flight >= self.most_proposals {
+            return None;
+        }
+        self.proposals.pop_first()
+    }
+
+    /// The oldest rollout that may begin, when `launched` have begun in this round.
+    pub(super) fn next_rollout(&mut self, launched: usize) -> Option<RequestId> {
+        // Nothing is paid for in bulk before one rollout has shown that the container does what it is asked.
+        let limit = if self.probed { self.concurrency.limit() } else { 1 };
+        if self.rollouts_in_flight >= limit || launched >= self.chunk {
+            return None;
+        }
+        self.rollouts.pop_first()
+    }
+
+    /// Whether something waits and could begin now.
+    pub(super) fn could_begin(&self) -> bool {
+        let limit = if self.probed { self.concurrency.limit() } else { 1 };
+        (!self.proposals.is_empty() && self.proposals_in_flight < self.most_proposals)
+            || (!self.rollouts.is_empty() && self.rollouts_in_flight < limit)
+    }
+
+    /// Puts a request aside until the call with the same key is back, if there is one.
+    pub(super) fn park(&mut self, key: &str, request: RequestId) -> bool {
+        let under_way = self.keys.contains_key(key);
+        if under_way {
+            self.parked.entry(key.to_owned()).or_default().push(request);
+        }
+        under_way
+    }
+
+    pub(super) fn begin(&mut self, kind: CallKind, request: RequestId, key: Option<String>) {
+        if let Some(key) = &key {
+            self.keys.insert(key.clone(), request);
+        }
+        match kind {
+            CallKind::Rollout => self.rollouts_in_flight += 1,
+            CallKind::Proposer => self.proposals_in_flight += 1,
+        }
+        self.flights.insert(request, Flight { kind, number: self.sent, key, task: None });
+        self.sent += 1;
+    }
+
+    pub(super) fn started(&mut self, request: RequestId, task: AbortHandle) {
+        if let Some(flight) = self.flights.get_mut(&request) {
+            flight.task = Some(task);
+        }
+    }
+
+    /// A call is back. `overload` is the status of an overload it met; `well` that it gave a score.
+    pub(super) fn end(
+        &mut self,
+        request: RequestId,
+        overload: Option<u16>,
+        well: bool,
+    ) -> Option<ConcurrencyAdjusted> {
+        let flight = self.flights.remove(&request)?;
+        self.resent.remove(&request);
+        if let Some(key) = flight.key {
+            self.keys.remove(&key);
+            for waiting in self.parked.remove(&key).unwrap_or_default() {
+                self.enqueue(flight.kind, waiting);
+            }
+        }
+        match flight.kind {
+            CallKind::Proposer => {
+                self.proposals_in_flight -= 1;
+                None
+            }
+            CallKind::Rollout => {
+                self.rollouts_in_flight -= 1;
+                self.probed |= well;
+                match overload {
+                    Some(status) => self.concurrency.overloaded(status, flight.number, self.sent),
+                    None if well => self.concurrency.succeeded(),
+                    None => None,
+                }
+            }
+        }
+    }
+
+    /// Whether the request may have reached somebody.
+    pub(super) fn is_sent(&self, request: RequestId) -> bool {
+        self.flights.contains_key(&request) || self.resent.contains(&request)
+    }
+
+    pub(super) fn was_resent(&self, request: RequestId) -> bool {
+        self.resent.contains(&request)
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        self.flights.is_empty()
+    }
+
+    /// Drops every call under way and names the rollouts among them.
+    pub(super) fn abort(&mut self) -> Vec<RequestId> {
+        let mut rollouts = Vec::new();
+        for (request, flight) in &self.flights {
+            if let Some(task) = &flight.task {
+                task.abort();
+            }
+            if flight.kind == CallKind::Rollout {
+                rollouts.push(*request);
+            }
+        }
+        rollouts
+    }
+}

@@ -1,0 +1,62 @@
+//! What a proposer is told: the command of the engine with the rows and replies that it points to.
+
+use serde_json::Value;
+
+use crate::container::Task;
+use crate::model::command::ProposeCommand;
+use crate::model::error::{ErrorCode, OptimizerError};
+use crate::model::ids::{CandidateId, Payload};
+use crate::proposer::{Evidence, NamedPayload, ProposalRequest};
+use crate::workspace::Reader;
+
+/// Parts of a reply that tell when and under which name it ran, and nothing about the task.
+const VOLATILE: &[&str] = &["rollout_id", "trace_correlation_id", "created_at", "updated_at"];
+
+/// Gathers the evidence of a proposal. Its rollouts must be committed.
+pub(super) fn proposal_request(
+    command: &ProposeCommand,
+    task: &Task,
+    stored: &Reader,
+) -> Result<ProposalRequest, OptimizerError> {
+    let named = |(candidate_id, payload): &(CandidateId, Payload)| NamedPayload {
+        candidate_id: candidate_id.clone(),
+        payload: payload.clone(),
+    };
+    let first = command.parents.first();
+    let mut evidence = Vec::with_capacity(command.evidence.len());
+    for shown in &command.evidence {
+        let row = task.rows.get(&shown.row_id).map_or(Value::Null, |row| row.value.clone());
+        let digest = match first {
+            Some((parent, _)) => stored.evidence_digest(parent, &shown.row_id, command.request)?,
+            None => None,
+        };
+        let reply = match digest {
+            Some(digest) => stored.reply(&digest)?.map(|bytes| read(&bytes)).transpose()?,
+            None => None,
+        };
+        evidence.push(Evidence { row_id: shown.row_id.clone(), row, score: shown.score, reply });
+    }
+    Ok(ProposalRequest {
+        operation: command.operation,
+        generation: command.generation,
+        program: task.program.clone(),
+        task_info: task.task_info.as_ref().ok().cloned(),
+        parents: command.parents.iter().map(named).collect(),
+        ancestor: command.ancestor.as_ref().map(named),
+        base: command.base.clone(),
+        components: command.components.clone(),
+        proposal_count: command.proposal_count,
+        evidence,
+        carried_failures: command.carried_failures.clone(),
+        problems: command.problems.clone(),
+    })
+}
+
+fn read(bytes: &[u8]) -> Result<Value, OptimizerError> {
+    let mut reply: Value = serde_json::from_slice(bytes)
+        .map_err(|error| OptimizerError::new(ErrorCode::Json, format!("a stored reply is not JSON: {error}")))?;
+    if let Some(fields) = reply.as_object_mut() {
+        fields.retain(|name, _| !VOLATILE.contains(&name.as_str()));
+    }
+    Ok(reply)
+}

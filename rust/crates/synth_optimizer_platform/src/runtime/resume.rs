@@ -1,0 +1,142 @@
+//! Where a run begins: with its first events, or with whatever its log says.
+
+use std::collections::BTreeSet;
+
+use crate::config::{Config, search_differences, search_digest, shown};
+use crate::container::{Dialect, Task};
+use crate::model::answer::Observation;
+use crate::model::canonical::digest;
+use crate::model::engine::{Engine, Session};
+use crate::model::error::{ErrorCode, OptimizerError};
+use crate::model::event::Event;
+use crate::model::event_fields::{ContractVerified, Reason, RunResumed, RunStarted, TaskInfoLoaded};
+use crate::model::ids::RequestId;
+use crate::model::program::Inputs;
+use crate::workspace::{Reader, RunRow};
+
+/// A session and what it has to store first.
+pub(super) struct Begun<'e, E: Engine> {
+    pub(super) session: Session<'e, E>,
+    pub(super) events: Vec<Event>,
+    pub(super) next_sequence: u64,
+    pub(super) elapsed_before: u64,
+    /// Requests that an earlier process sent and that have no answer.
+    pub(super) resent: BTreeSet<RequestId>,
+    /// Requests whose answers wait in the stored inbox.
+    pub(super) waiting: BTreeSet<RequestId>,
+}
+
+/// Refuses to go on with a run that was another search.
+pub(super) fn check_same_search(stored: &RunRow, config: &Config, algorithm: &str) -> Result<(), OptimizerError> {
+    if stored.algorithm == algorithm && stored.config_digest == search_digest(config) {
+        return Ok(());
+    }
+    let mut differences = search_differences(&stored.config, config);
+    if stored.algorithm != algorithm {
+        differences.insert(0, format!("algorithm: {} -> {algorithm}", stored.algorithm));
+    }
+    let message = format!("run {} was begun with another configuration: {}", stored.run_id, differences.join("; "));
+    Err(OptimizerError::new(ErrorCode::Config, message)
+        .with_hint("Put the named fields back, or choose another run.run_id: the cache keeps what was paid for."))
+}
+
+/// A new run: its first events up to the first requests.
+pub(super) fn begin<'e, E: Engine>(
+    engine: &'e E,
+    started: RunStarted,
+    task: &Task,
+) -> Result<Begun<'e, E>, OptimizerError> {
+    let mut session = Session::new(engine);
+    let mut events = session.open(started);
+    events.extend(told(task));
+    events.extend(session.observe(&Observation::Begin)?);
+    Ok(Begun {
+        session,
+        events,
+        next_sequence: 0,
+        elapsed_before: 0,
+        resent: BTreeSet::new(),
+        waiting: BTreeSet::new(),
+    })
+}
+
+/// What the container told before the search.
+fn told(task: &Task) -> Vec<Event> {
+    let contract = &task.contract;
+    let dialects = match contract.dialect {
+        Dialect::Dataset => vec!["dataset".to_owned()],
+        Dialect::Taskset => vec!["taskset".to_owned()],
+        Dialect::Both => vec!["dataset".to_owned(), "taskset".to_owned()],
+    };
+    let mut events = vec![
+        Event::ContractVerified(ContractVerified {
+            version: contract.version.clone(),
+            dialects,
+            rollout_modes: contract.rollout_modes.clone(),
+            routes: contract.routes.named(),
+        }),
+        match &task.task_info {
+            Ok(info) => Event::TaskInfoLoaded(TaskInfoLoaded { digest: digest(info) }),
+            Err(reason) => Event::TaskInfoMissing(Reason { reason: reason.clone() }),
+        },
+    ];
+    events.extend(task.mapping.clone().map(Event::RowsMapped));
+    events
+}
+
+/// A run that goes on: its state is rebuilt from the log, and answers that had come are not asked for again.
+pub(super) fn resume<'e, E: Engine>(engine: &'e E, stored: &Reader, inputs: &Inputs) -> Result<Begun<'e, E>, OptimizerError> {
+    let mut state = engine.initial();
+    let (mut count, mut elapsed_before) = (0, 0);
+    stored.log(0, |stored| {
+        check_same_inputs(&stored.event, inputs)?;
+        if let Event::ClockObserved(clock) = &stored.event {
+            elapsed_before = clock.elapsed_millis;
+        }
+        engine.evolve(&mut state, &stored.event);
+        count = stored.sequence + 1;
+        Ok(())
+    })?;
+    let (mut session, decided) = Session::resume(engine, state)?;
+    let (inbox, resent) = (stored.inbox()?, BTreeSet::from_iter(stored.unanswered()?));
+    let waiting: BTreeSet<RequestId> = inbox.iter().map(|(request, _)| *request).collect();
+    let mut events = vec![Event::RunResumed(RunResumed {
+        events: count,
+        waiting: waiting.len() as u32,
+        unknown_outcomes: resent.len() as u32,
+    })];
+    events.extend(decided);
+    for (request, answer) in inbox {
+        events.extend(session.offer(request, answer)?);
+    }
+    Ok(Begun { session, events, next_sequence: count, elapsed_before, resent, waiting })
+}
+
+/// Scores of two programs or two sets of rows are never mixed.
+fn check_same_inputs(event: &Event, inputs: &Inputs) -> Result<(), OptimizerError> {
+    let changed = match event {
+        Event::ProgramLoaded(program) if program.program_digest != inputs.program_digest() => "program",
+        Event::RowsLoaded(rows) if rows.rows_digest != inputs.rows_digest() => "rows",
+        _ => return Ok(()),
+    };
+    Err(OptimizerError::new(ErrorCode::Container, format!("the container's {changed} changed since the run began"))
+        .with_hint("Start the container as it was, or begin another run: the cache keeps what still holds."))
+}
+
+/// What the workspace keeps of the run itself.
+pub(super) fn run_row(config: &Config, algorithm: &str, place: (&str, &str), cache: (&str, &str), now: u64) -> RunRow {
+    let ((run_id, run_dir), (namespace, cache_path)) = (place, cache);
+    RunRow {
+        run_id: run_id.to_owned(),
+        algorithm: algorithm.to_owned(),
+        config: shown(config),
+        config_digest: search_digest(config),
+        container_url: crate::config::scrub(&config.container.url),
+        cache_mode: config.cache.mode.word().to_owned(),
+        cache_namespace: namespace.to_owned(),
+        cache_path: Some(cache_path.to_owned()),
+        output_dir: config.run.output_dir.to_string(),
+        run_dir: run_dir.to_owned(),
+        created_at: now,
+    }
+}

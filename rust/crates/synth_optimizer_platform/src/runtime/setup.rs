@@ -1,0 +1,95 @@
+//! What the container tells before the search begins: always asked anew, kept for replays, and taken from the cache
+//! where nothing may be called.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Mutex, PoisonError};
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::cache::{Cache, Lookup};
+use crate::config::sections::CacheMode;
+use crate::container::{Client, SetupCall, SetupCalls};
+use crate::model::cache_key::cache_key;
+use crate::model::error::{ErrorCode, OptimizerError};
+use crate::workspace::{CacheAction, CacheUse};
+
+/// One call of the setup and what the cache did for it.
+#[derive(Debug, Clone)]
+pub(super) struct SetupAccess {
+    pub(super) boundary: &'static str,
+    pub(super) cache: CacheUse,
+}
+
+/// What is kept of a setup call. A failure is kept too: a replay must meet it again.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Told {
+    Answered(Value),
+    Failed(String),
+}
+
+/// Setup calls through the cache.
+#[derive(Debug)]
+pub(super) struct CachedSetup<'a> {
+    pub(super) cache: &'a Cache,
+    /// None where nothing may be called.
+    pub(super) client: Option<&'a Client>,
+    pub(super) accesses: Mutex<Vec<SetupAccess>>,
+}
+
+impl<'a> CachedSetup<'a> {
+    pub(super) fn new(cache: &'a Cache, client: Option<&'a Client>) -> Self {
+        Self { cache, client, accesses: Mutex::default() }
+    }
+
+    pub(super) fn accesses(&self) -> Vec<SetupAccess> {
+        self.accesses.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    async fn answer(&self, call: SetupCall<'_>) -> Result<Value, OptimizerError> {
+        let (boundary, route) = (call.boundary, call.route);
+        let request = json!({ "method": call.method.as_str(), "route": route, "body": call.body });
+        let key = cache_key(self.cache.namespace(), boundary, &request);
+        let seen = |action| {
+            let cache = CacheUse { key: key.clone(), action };
+            let access = SetupAccess { boundary: boundary.word(), cache };
+            self.accesses.lock().unwrap_or_else(PoisonError::into_inner).push(access);
+        };
+        let Some(client) = self.client else {
+            let Lookup::Hit(bytes) = self.cache.get(boundary, &key)? else {
+                return Err(self.cache.miss_error(boundary, &key, &format!("the answer of {route}")));
+            };
+            seen(CacheAction::Hit);
+            let told: Told = serde_json::from_slice(&bytes).map_err(|error| {
+                OptimizerError::new(ErrorCode::CacheCorrupt, format!("the cached answer of {route}: {error}"))
+            })?;
+            return match told {
+                Told::Answered(value) => Ok(value),
+                Told::Failed(reason) => Err(OptimizerError::new(ErrorCode::Container, reason)),
+            };
+        };
+        let answer = client.call(call).await;
+        if self.cache.mode() == CacheMode::Readwrite {
+            let told = match &answer {
+                Ok(value) => Told::Answered(value.clone()),
+                Err(error) => Told::Failed(error.message.clone()),
+            };
+            let bytes = serde_json::to_vec(&told)
+                .map_err(|error| OptimizerError::new(ErrorCode::Json, format!("{route}: {error}")))?;
+            self.cache.put(boundary, &key, bytes.into())?;
+            seen(CacheAction::Write);
+        }
+        answer
+    }
+}
+
+impl SetupCalls for CachedSetup<'_> {
+    fn call<'a>(
+        &'a self,
+        call: SetupCall<'a>,
+    ) -> Pin<Box<dyn Future<Output = Result<Value, OptimizerError>> + Send + 'a>> {
+        Box::pin(self.answer(call))
+    }
+}
