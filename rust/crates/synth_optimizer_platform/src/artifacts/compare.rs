@@ -1,0 +1,168 @@
+//! Whether two feeds tell of the same search, and where they first differ.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+
+use camino::{Utf8Path, Utf8PathBuf};
+use serde_json::Value;
+
+use super::fault;
+use crate::model::canonical::canonical_json;
+use crate::model::error::{ErrorCode, OptimizerError};
+use crate::model::normalize::normalize;
+
+/// Compares two feeds, raw or normalized. Raw ones are normalized on the way; neither is held in memory.
+pub fn events_compare(left: &Utf8Path, right: &Utf8Path) -> Result<(), OptimizerError> {
+    let (mut lefts, mut rights) = (Normalized::open(left)?, Normalized::open(right)?);
+    for number in 1_u64.. {
+        match (lefts.next().transpose()?, rights.next().transpose()?) {
+            (None, None) => break,
+            (Some(ours), Some(theirs)) if ours.text == theirs.text => {}
+            (Some(ours), Some(theirs)) => return Err(differ(number, (left, &ours), (right, &theirs))),
+            (Some(more), None) => return Err(ends(number, right, (left, &more))),
+            (None, Some(more)) => return Err(ends(number, left, (right, &more))),
+        }
+    }
+    Ok(())
+}
+
+/// An event of a normalized feed.
+#[derive(Debug)]
+struct Normal {
+    /// Where it stands in its file.
+    line: u64,
+    value: Value,
+    text: String,
+}
+
+#[derive(Debug)]
+struct Normalized {
+    path: Utf8PathBuf,
+    reader: BufReader<File>,
+    line: u64,
+}
+
+impl Normalized {
+    fn open(path: &Utf8Path) -> Result<Self, OptimizerError> {
+        let file = File::open(path).map_err(|error| fault::io(path, "opening", &error))?;
+        Ok(Self { path: path.to_owned(), reader: BufReader::new(file), line: 0 })
+    }
+
+    fn read(&mut self) -> Result<Option<Normal>, OptimizerError> {
+        let mut text = String::new();
+        loop {
+            text.clear();
+            let read = self.reader.read_line(&mut text).map_err(|error| fault::io(&self.path, "reading", &error))?;
+            if read == 0 {
+                return Ok(None);
+            }
+            self.line += 1;
+            if text.trim().is_empty() {
+                continue;
+            }
+            let at = |error: OptimizerError| {
+                let message = format!("{} line {}: {}", self.path, self.line, error.message);
+                OptimizerError { message, ..error }
+            };
+            let event: Value = serde_json::from_str(&text)
+                .map_err(|error| at(OptimizerError::new(ErrorCode::Json, format!("not JSON: {error}"))))?;
+            if let Some(value) = normalize(&event).map_err(at)? {
+                return Ok(Some(Normal { line: self.line, text: canonical_json(&value), value }));
+            }
+        }
+    }
+}
+
+impl Iterator for Normalized {
+    type Item = Result<Normal, OptimizerError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.read().transpose()
+    }
+}
+
+fn differ(number: u64, left: (&Utf8Path, &Normal), right: (&Utf8Path, &Normal)) -> OptimizerError {
+    let ((left, ours), (right, theirs)) = (left, right);
+    let at = place(&ours.value, &theirs.value).map_or(String::new(), |place| format!(" at {place}"));
+    let same = ours.text.chars().zip(theirs.text.chars()).take_while(|(a, b)| a == b).count();
+    OptimizerError::new(
+        ErrorCode::EventCompare,
+        format!(
+            "event {number} ({}) differs{at}: line {} of {left}, line {} of {right}",
+            kind(&ours.value),
+            ours.line,
+            theirs.line
+        ),
+    )
+    .with_detail(format!("left:  {}\nright: {}", around(&ours.text, same), around(&theirs.text, same)))
+    .with_hint("Everything before this event is equal; look at what led to it in both runs.")
+}
+
+fn ends(number: u64, shorter: &Utf8Path, more: (&Utf8Path, &Normal)) -> OptimizerError {
+    let (longer, next) = more;
+    OptimizerError::new(
+        ErrorCode::EventCompare,
+        format!(
+            "{shorter} ends after {} events; event {number} ({}) is on line {} of {longer}",
+            number - 1,
+            kind(&next.value),
+            next.line
+        ),
+    )
+    .with_detail(format!("next:  {}", around(&next.text, 0)))
+    .with_hint("Everything before is equal; the shorter run has ended earlier, or is still going on.")
+}
+
+fn kind(event: &Value) -> &str {
+    event.get("type").and_then(Value::as_str).unwrap_or("no type")
+}
+
+/// The text near a character, with marks where something is left out.
+fn around(text: &str, character: usize) -> String {
+    const BEFORE: usize = 40;
+    const LENGTH: usize = 160;
+    let from = character.saturating_sub(BEFORE);
+    let mut rest = text.chars().skip(from);
+    let shown: String = rest.by_ref().take(LENGTH).collect();
+    let begin = if from > 0 { "…" } else { "" };
+    let end = if rest.next().is_some() { "…" } else { "" };
+    format!("{begin}{shown}{end}")
+}
+
+/// The path of the first value that differs, in the order of keys.
+fn place(left: &Value, right: &Value) -> Option<String> {
+    fn walk(left: &Value, right: &Value, path: &mut Vec<String>) -> bool {
+        match (left, right) {
+            (Value::Object(ours), Value::Object(theirs)) => {
+                let mut keys: Vec<&String> = ours.keys().chain(theirs.keys()).collect();
+                keys.sort_unstable();
+                keys.dedup();
+                keys.into_iter().any(|key| {
+                    path.push(key.clone());
+                    let differs = match (ours.get(key), theirs.get(key)) {
+                        (Some(ours), Some(theirs)) => walk(ours, theirs, path),
+                        _ => true,
+                    };
+                    if !differs {
+                        path.pop();
+                    }
+                    differs
+                })
+            }
+            (Value::Array(ours), Value::Array(theirs)) => {
+                let pairs =
+                    ours.iter().zip(theirs).position(|(ours, theirs)| canonical_json(ours) != canonical_json(theirs));
+                match pairs {
+                    Some(index) => {
+                        path.push(index.to_string());
+                        walk(&ours[index], &theirs[index], path)
+                    }
+                    None => ours.len() != theirs.len(),
+                }
+            }
+            _ => canonical_json(left) != canonical_json(right),
+        }
+    }
+    let mut path = Vec::new();
+    (walk(left, right, &mut path) && !path.is_empty()).then(|| path.join("."))
+}

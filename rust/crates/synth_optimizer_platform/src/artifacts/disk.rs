@@ -1,0 +1,92 @@
+//! `[disk_budget]`: how much disk the runs may take.
+
+use std::time::{Duration, Instant};
+
+use camino::{Utf8Path, Utf8PathBuf};
+
+use super::fault;
+use crate::config::sections::DiskBudgetSection;
+use crate::model::error::{ErrorCode, OptimizerError};
+
+const BYTES_PER_GB: f64 = 1e9;
+/// The share of time that measuring may take while a run goes on: one part in this many.
+const SHARE: u32 = 50;
+const SHORTEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// Watches the size of the directory of all runs.
+#[derive(Debug)]
+pub struct DiskWatch {
+    enabled: bool,
+    path: Utf8PathBuf,
+    soft_bytes: u64,
+    hard_bytes: u64,
+    next: Option<Instant>,
+}
+
+impl DiskWatch {
+    /// `output_dir` is measured where the section names no other place.
+    pub fn new(section: &DiskBudgetSection, output_dir: &Utf8Path) -> Self {
+        Self {
+            enabled: section.enabled,
+            path: section.path.clone().unwrap_or_else(|| output_dir.to_owned()),
+            soft_bytes: (section.soft_limit_gb * BYTES_PER_GB) as u64,
+            hard_bytes: (section.hard_limit_gb * BYTES_PER_GB) as u64,
+            next: None,
+        }
+    }
+
+    /// Refuses a new run at the soft limit.
+    pub fn check_start(&self) -> Result<(), OptimizerError> {
+        if !self.enabled {
+            return Ok(());
+        }
+        self.within(self.soft_bytes, "a new run is refused", "disk_budget.soft_limit_gb")
+    }
+
+    /// Stops a run at the hard limit. May be called with every batch: it measures only so often that this costs
+    /// little, however large the directory is.
+    pub fn check_running(&mut self) -> Result<(), OptimizerError> {
+        let begin = Instant::now();
+        if !self.enabled || self.next.is_some_and(|next| begin < next) {
+            return Ok(());
+        }
+        let checked = self.within(self.hard_bytes, "the run is stopped", "disk_budget.hard_limit_gb");
+        let end = Instant::now();
+        self.next = Some(end + SHORTEST_PAUSE.max((end - begin) * SHARE));
+        checked
+    }
+
+    fn within(&self, limit: u64, consequence: &str, field: &str) -> Result<(), OptimizerError> {
+        let size = directory_bytes(&self.path)?;
+        if size < limit {
+            return Ok(());
+        }
+        let gb = |bytes: u64| bytes as f64 / BYTES_PER_GB;
+        Err(OptimizerError::new(
+            ErrorCode::DiskBudget,
+            format!("{} holds {:.3} GB, the limit is {:.3} GB; {consequence}", self.path, gb(size), gb(limit)),
+        )
+        .with_hint(format!("Remove runs under {} or raise {field}.", self.path)))
+    }
+}
+
+/// Bytes of all files beneath a directory; links are not followed, and what vanishes meanwhile does not count.
+pub fn directory_bytes(path: &Utf8Path) -> Result<u64, OptimizerError> {
+    let mut open = vec![path.to_owned()];
+    let mut total = 0_u64;
+    while let Some(dir) = open.pop() {
+        let entries = match dir.read_dir_utf8() {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
+            Err(error) => return Err(fault::io(&dir, "measuring", &error)),
+        };
+        for entry in entries.flatten() {
+            match entry.metadata() {
+                Ok(found) if found.is_dir() => open.push(entry.into_path()),
+                Ok(found) => total = total.saturating_add(found.len()),
+                Err(_) => {}
+            }
+        }
+    }
+    Ok(total)
+}

@@ -1,0 +1,21 @@
+//! What can go wrong with files, in words.
+
+use camino::Utf8Path;
+
+use crate::model::error::{ErrorCode, OptimizerError};
+
+/// A file operation that failed; `doing` reads as `writing`.
+pub(super) fn io(path: &Utf8Path, doing: &str, error: &std::io::Error) -> OptimizerError {
+    let fault = OptimizerError::new(ErrorCode::Io, format!("{doing} {path} failed: {error}"));
+    match error.kind() {
+        std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => {
+            fault.with_hint("Free space on the disk, then resume the run.")
+        }
+        _ => fault,
+    }
+}
+
+/// Something that cannot be written as JSON.
+pub(super) fn json(what: &str, error: &serde_json::Error) -> OptimizerError {
+    OptimizerError::new(ErrorCode::Json, format!("{what} cannot be written as JSON: {error}"))
+}

@@ -1,0 +1,42 @@
+//! Lines of `events.jsonl`, put together from an event that is serialized once.
+
+use std::fmt::Write;
+
+use crate::model::envelope::{ENVELOPE_VERSION, rfc3339};
+use crate::model::error::OptimizerError;
+use crate::model::message::message;
+use crate::workspace::Stored;
+
+use super::fault;
+
+/// Writes lines of one run.
+#[derive(Debug)]
+pub(super) struct LineWriter {
+    run_id: String,
+}
+
+impl LineWriter {
+    pub(super) fn new(run_id: &str) -> Self {
+        Self { run_id: quoted(run_id) }
+    }
+
+    /// Adds the line of an event with its line break; the same bytes as `Envelope::to_line`.
+    pub(super) fn push(&self, stored: &Stored, out: &mut String) -> Result<(), OptimizerError> {
+        let fields = stored.event.fields_json().map_err(|error| fault::json("an event", &error))?;
+        // Writing to a String cannot fail.
+        let _ = writeln!(
+            out,
+            r#"{{"version":{ENVELOPE_VERSION},"sequence_number":{},"run_id":{},"ts":"{}","type":"{}","fields":{fields},"message":{}}}"#,
+            stored.sequence,
+            self.run_id,
+            rfc3339(stored.unix_millis),
+            stored.event.wire(),
+            quoted(&message(&stored.event)),
+        );
+        Ok(())
+    }
+}
+
+fn quoted(text: &str) -> String {
+    serde_json::Value::from(text).to_string()
+}

@@ -1,0 +1,152 @@
+//! `run_registry.jsonl`: one line for each run and status, over all runs of an output directory.
+
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::OpenOptionsExt;
+
+use camino::Utf8Path;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::fault;
+use super::run_dir::{RunPaths, now};
+use crate::config::words::words;
+use crate::model::envelope::rfc3339;
+use crate::model::error::OptimizerError;
+use crate::model::usage::Cost;
+
+/// How much of the end of the file is looked at for a line that is there already.
+const TAIL: u64 = 1 << 20;
+
+words! {
+    /// What a line of the registry says about a run.
+    RegistryStatus { Started = "started", Finished = "finished", Failed = "failed", Cancelled = "cancelled", }
+}
+
+/// What is known about the run, besides its places.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct RegistryEntry {
+    pub cache_mode: String,
+    pub cache_namespace: String,
+    pub proposer_backend: String,
+    pub best_candidate_id: Option<String>,
+    /// Null is unknown.
+    pub cost_usd: Cost,
+    pub usage: Option<Value>,
+}
+
+/// Whether a line was added.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Registered {
+    Added,
+    /// The file has it already.
+    Known,
+}
+
+/// Adds the line of a run and status, unless it is there. Runs of other processes wait meanwhile.
+pub fn register(paths: &RunPaths, status: RegistryStatus, entry: &RegistryEntry) -> Result<Registered, OptimizerError> {
+    let path = paths.run_registry();
+    let failed = |error: std::io::Error| fault::io(&path, "writing", &error);
+    let opened = OpenOptions::new().create(true).read(true).write(true).truncate(false).mode(0o600).open(&path);
+    let mut file = opened.map_err(failed)?;
+    file.lock().map_err(failed)?;
+    let registered = add(&mut file, paths, status, entry);
+    let _ = file.unlock();
+    registered
+}
+
+fn add(
+    file: &mut File,
+    paths: &RunPaths,
+    status: RegistryStatus,
+    entry: &RegistryEntry,
+) -> Result<Registered, OptimizerError> {
+    let path = paths.run_registry();
+    let failed = |error: std::io::Error| fault::io(&path, "writing", &error);
+    let tail = mend(file, &path)?;
+    let known = tail.lines().rev().any(|line| {
+        serde_json::from_str::<Known>(line).is_ok_and(|known| known.run_id == paths.run_id() && known.status == status)
+    });
+    if known {
+        return Ok(Registered::Known);
+    }
+    let mut line = line(paths, status, entry)?;
+    line.push('\n');
+    file.seek(SeekFrom::End(0)).map_err(failed)?;
+    file.write_all(line.as_bytes()).map_err(failed)?;
+    file.sync_data().map_err(failed)?;
+    Ok(Registered::Added)
+}
+
+/// What makes a line the line of a run and status.
+#[derive(Deserialize)]
+struct Known {
+    run_id: String,
+    status: RegistryStatus,
+}
+
+#[derive(Serialize)]
+struct Line<'a> {
+    ts: String,
+    run_id: &'a str,
+    status: RegistryStatus,
+    run_dir: &'a str,
+    manifest_path: String,
+    event_feed_path: String,
+    normalized_event_feed_path: String,
+    cache_profile_path: String,
+    best_candidate_path: String,
+    candidate_registry_path: String,
+    frontier_path: String,
+    workspace_db_path: String,
+    cache_mode: &'a str,
+    cache_namespace: &'a str,
+    proposer_backend: &'a str,
+    best_candidate_id: Option<&'a str>,
+    cost_usd: Cost,
+    usage: Option<&'a Value>,
+}
+
+fn line(paths: &RunPaths, status: RegistryStatus, entry: &RegistryEntry) -> Result<String, OptimizerError> {
+    let line = Line {
+        ts: rfc3339(now()),
+        run_id: paths.run_id(),
+        status,
+        run_dir: paths.dir().as_str(),
+        manifest_path: paths.manifest().into(),
+        event_feed_path: paths.events().into(),
+        normalized_event_feed_path: paths.normalized_events().into(),
+        cache_profile_path: paths.cache_profile().into(),
+        best_candidate_path: paths.best_candidate().into(),
+        candidate_registry_path: paths.candidate_registry().into(),
+        frontier_path: paths.frontier().into(),
+        workspace_db_path: paths.workspace_db().into(),
+        cache_mode: &entry.cache_mode,
+        cache_namespace: &entry.cache_namespace,
+        proposer_backend: &entry.proposer_backend,
+        best_candidate_id: entry.best_candidate_id.as_deref(),
+        cost_usd: entry.cost_usd,
+        usage: entry.usage.as_ref(),
+    };
+    serde_json::to_string(&line).map_err(|error| fault::json("the line of a run", &error))
+}
+
+/// The last lines. A last line without its break is completed if it can be read, and cut if a killed process left it.
+fn mend(file: &mut File, path: &Utf8Path) -> Result<String, OptimizerError> {
+    let failed = |error: std::io::Error| fault::io(path, "reading", &error);
+    let length = file.metadata().map_err(failed)?.len();
+    let from = length.saturating_sub(TAIL);
+    file.seek(SeekFrom::Start(from)).map_err(failed)?;
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes).map_err(failed)?;
+    let last = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+    if last < bytes.len() {
+        if serde_json::from_slice::<Value>(&bytes[last..]).is_ok() {
+            file.seek(SeekFrom::End(0)).and_then(|_| file.write_all(b"\n")).map_err(failed)?;
+        } else {
+            file.set_len(from + last as u64).map_err(failed)?;
+            bytes.truncate(last);
+        }
+    }
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}

@@ -1,0 +1,173 @@
+//! What is written when a run is over: the registries of its candidates, chart and feeds, and the manifest last.
+
+use std::fs::File;
+use std::io::{Read, Write};
+
+use camino::Utf8Path;
+use serde::Serialize;
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
+use super::atomic::{AtomicFile, write_atomic};
+use super::chart::score_chart;
+use super::fault;
+use super::manifest::{ArtifactRef, counted, early_failure, manifest, usage};
+use super::normalized::write_normalized;
+use super::registry::{RegistryEntry, RegistryStatus, register};
+use super::run_dir::{RunDir, RunPaths};
+use super::summary::RunSummary;
+use crate::cache::CacheProfile;
+use crate::model::canonical::hex;
+use crate::model::error::OptimizerError;
+use crate::workspace::{Artifact, Manifest, Record, RunRow, Workspace};
+
+/// The end of a run, as its manifest tells it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RunResult {
+    pub status: RegistryStatus,
+    pub manifest: Value,
+}
+
+/// Writes everything that a run leaves behind, from its log. The run must be over, and its feed complete.
+///
+/// May be called again, also after a crash in the middle: the files are replaced by equal ones, and the manifest comes
+/// last, so that it never names a file that is not there. Blocks on the disk.
+pub fn write_results(dir: &RunDir, workspace: &Workspace, cache: &CacheProfile) -> Result<RunResult, OptimizerError> {
+    let summary = RunSummary::of(|each| workspace.log(0, each))?;
+    let refs = write_files(dir, workspace, &summary, cache)?;
+    let (status, document) = manifest(dir, &summary, &refs)?;
+    for known in &refs {
+        workspace.record_blocking(Record::Artifact(artifact(dir, known, summary.unix_millis)))?;
+    }
+    write_json(&dir.manifest(), &document)?;
+    workspace.record_blocking(Record::Manifest(Manifest {
+        path: dir.manifest().into(),
+        document: document.clone(),
+        unix_millis: summary.unix_millis,
+    }))?;
+    register(dir, status, &entry(&workspace.run_row()?, &summary))?;
+    Ok(RunResult { status, manifest: document })
+}
+
+/// Writes what is left of a run that failed before it had a log: the manifest of the failure and a line in the registry.
+///
+/// The manifest of a run that has finished is never replaced.
+pub fn write_failure(dir: &RunDir, entry: &RegistryEntry, error: &OptimizerError) -> Result<RunResult, OptimizerError> {
+    let (status, document) = early_failure(dir, error);
+    if !has_finished(&dir.manifest()) {
+        write_json(&dir.manifest(), &document)?;
+        register(dir, status, entry)?;
+    }
+    Ok(RunResult { status, manifest: document })
+}
+
+/// What the registry says about a run that begins: its settings, and nothing used yet.
+pub fn starting_entry(run: &RunRow) -> RegistryEntry {
+    let backend = run.config.pointer("/proposer/backend").and_then(Value::as_str).unwrap_or_default();
+    RegistryEntry {
+        cache_mode: run.cache_mode.clone(),
+        cache_namespace: run.cache_namespace.clone(),
+        proposer_backend: backend.to_owned(),
+        ..RegistryEntry::default()
+    }
+}
+
+fn write_files(
+    dir: &RunDir,
+    workspace: &Workspace,
+    summary: &RunSummary,
+    cache: &CacheProfile,
+) -> Result<Vec<ArtifactRef>, OptimizerError> {
+    let best = summary.best_candidate_id().and_then(|best| summary.candidate(best));
+    let mut written = Vec::new();
+    if let Some(best) = best {
+        write_json(&dir.best_candidate(), best)?;
+        written.push((dir.best_candidate(), "best_candidate"));
+    }
+    write_json(&dir.candidate_registry(), &summary.candidates)?;
+    written.push((dir.candidate_registry(), "candidate_registry"));
+    write_json(&dir.frontier(), &frontier(summary))?;
+    written.push((dir.frontier(), "frontier"));
+    write_json(&dir.cache_profile(), cache)?;
+    written.push((dir.cache_profile(), "cache_profile"));
+    write_atomic(&dir.score_chart(), score_chart(&summary.chart(dir.run_id())).as_bytes())?;
+    written.push((dir.score_chart(), "score_chart_svg"));
+    write_normalized(dir, |each| workspace.log(0, each))?;
+    written.push((dir.normalized_events(), "events_normalized_jsonl"));
+    written.push((dir.events(), "events_jsonl"));
+    written.iter().map(|(path, kind)| reference(path, kind)).collect()
+}
+
+/// `frontier.json`, by id.
+fn frontier(summary: &RunSummary) -> Value {
+    let members = summary.frontier.iter().filter_map(|id| summary.candidate(id));
+    let member = members.map(|candidate| {
+        json!({
+            "candidate_id": candidate.candidate_id,
+            "parent_id": candidate.parent_id,
+            "source": candidate.source,
+            "train_reward": candidate.train_reward,
+            "heldout_reward": candidate.heldout_reward,
+            "train_score": candidate.train_score,
+            "heldout_score": candidate.heldout_score,
+        })
+    });
+    member.collect()
+}
+
+fn entry(run: &RunRow, summary: &RunSummary) -> RegistryEntry {
+    let mut entry = starting_entry(run);
+    entry.best_candidate_id = summary.best_candidate_id().map(|best| best.to_string());
+    if let Some((_, bill)) = counted(summary) {
+        entry.cost_usd = bill.cost_usd;
+        entry.usage = Some(usage(summary, bill));
+    }
+    entry
+}
+
+/// The workspace names files of the run directory by their names alone, so that the directory can be moved.
+fn artifact(paths: &RunPaths, known: &ArtifactRef, unix_millis: u64) -> Artifact {
+    let path = Utf8Path::new(&known.path);
+    Artifact {
+        path: path.strip_prefix(paths.dir()).unwrap_or(path).to_string(),
+        kind: known.kind.clone(),
+        sha256: known.sha256.clone(),
+        bytes: known.bytes,
+        retention: known.retention.clone(),
+        unix_millis,
+    }
+}
+
+fn reference(path: &Utf8Path, kind: &str) -> Result<ArtifactRef, OptimizerError> {
+    let failed = |error: std::io::Error| fault::io(path, "reading", &error);
+    let mut file = File::open(path).map_err(failed)?;
+    let (mut hash, mut bytes, mut buffer) = (Sha256::new(), 0_u64, vec![0; 1 << 16]);
+    loop {
+        let read = file.read(&mut buffer).map_err(failed)?;
+        if read == 0 {
+            break;
+        }
+        hash.update(&buffer[..read]);
+        bytes += read as u64;
+    }
+    Ok(ArtifactRef {
+        path: path.to_string(),
+        kind: kind.to_owned(),
+        sha256: hex(&hash.finalize()),
+        bytes,
+        retention: "release_evidence".to_owned(),
+    })
+}
+
+/// Readable JSON with a line break at its end.
+fn write_json(path: &Utf8Path, value: &impl Serialize) -> Result<(), OptimizerError> {
+    let mut file = AtomicFile::create(path)?;
+    serde_json::to_writer_pretty(&mut file, value).map_err(|error| fault::json(path.as_str(), &error))?;
+    file.write_all(b"\n").map_err(|error| fault::io(path, "writing", &error))?;
+    file.commit()
+}
+
+fn has_finished(manifest: &Utf8Path) -> bool {
+    let found = std::fs::read(manifest).ok().and_then(|bytes| serde_json::from_slice::<Value>(&bytes).ok());
+    found.is_some_and(|document| document["status"] == RegistryStatus::Finished.word())
+}
