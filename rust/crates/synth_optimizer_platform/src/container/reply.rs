@@ -91,7 +91,7 @@ fn check_status(record: &Record) -> Result<(), CallFailure> {
             let reasons = [&record.status_detail, &record.detail, &record.error];
             let reason =
                 reasons.into_iter().map(shown_value).find(|reason| !matches!(reason.as_str(), "null" | "(empty)"));
-            let message = reason.map_or_else(|| word(), |reason| format!("{}: {reason}", word()));
+            let message = reason.map_or_else(word, |reason| format!("{}: {reason}", word()));
             Err(failure(FailureClass::Failed, message))
         }
     }

@@ -63,7 +63,8 @@ async fn a_long_retry_after_is_cut_to_the_longest_pause() {
 
 #[tokio::test]
 async fn nothing_else_is_repeated() {
-    let cases: [(fn() -> Act, &str); 4] = [
+    type Case = (fn() -> Act, &'static str);
+    let cases: [Case; 4] = [
         (|| text(500, "text/plain", "Internal Server Error"), "answered 500: Internal Server Error"),
         (|| json(422, &value!({ "detail": "unknown task_id 'nope'" })), "answered 422: {\"detail\":\"unknown task_id"),
         (|| Act::Close, "gave no answer"),

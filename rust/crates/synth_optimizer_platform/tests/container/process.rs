@@ -16,6 +16,9 @@ use super::toy::config;
 
 const LEASE: &str = "SYNTH_OPTIMIZERS_CONTAINER_LEASE";
 
+/// Variables that every container gets, and one that every shell sets.
+const USUAL: [&str; 9] = ["PATH", "HOME", "USER", "LANG", "TZ", "TMPDIR", "TERM", "_", "SHLVL"];
+
 /// A container in Python that answers `/health`, after running some shell.
 const SERVE: &str = r#"
 import http.server, sys
@@ -85,7 +88,10 @@ async fn a_container_is_started_and_ended_with_all_it_started() {
     );
     let mut config = shell(nobody().port(), &script);
     config.container.cwd = Some("/".into());
-    config.container.pass_env = vec!["CARGO_MANIFEST_DIR".into()];
+    let usual = |name: &str| name.starts_with("LC_") || name.starts_with("SSL_CERT_") || USUAL.contains(&name);
+    let mut others = std::env::vars().map(|(name, _)| name).filter(|name| !usual(name) && name != "PWD");
+    let (passed, kept) = (others.next(), others.next());
+    config.container.pass_env = passed.iter().cloned().collect();
     let process = start(&config, &dir, &client(&config)).await.unwrap().unwrap();
     assert!(client(&config).is_healthy().await);
     let grandchildren = [wait_for(&dir.join("a")), wait_for(&dir.join("b"))];
@@ -93,8 +99,8 @@ async fn a_container_is_started_and_ended_with_all_it_started() {
 
     let pid = process.pid().to_string();
     let environment = environment(&pid);
-    assert!(environment.contains_key("PATH") && environment.contains_key("CARGO_MANIFEST_DIR"));
-    assert!(!environment.contains_key("CARGO_PKG_NAME"), "only named variables are passed");
+    assert!(passed.is_none_or(|name| environment.contains_key(&name)));
+    assert!(kept.is_none_or(|name| !environment.contains_key(&name)), "only named variables are passed");
     let lease: serde_json::Value = serde_json::from_slice(&std::fs::read(dir.join(LEASE_FILE)).unwrap()).unwrap();
     assert_eq!(lease["token"].as_str(), environment.get(LEASE).map(String::as_str));
     assert_eq!(lease["pid"].to_string(), pid);
