@@ -7,8 +7,8 @@ use crate::config::secrets::redact;
 
 /// Most characters of a reply that an error shows.
 const SHOWN: usize = 200;
-/// Most bytes that are looked at.
-const LOOKED_AT: usize = 64 * 1024;
+/// Most bytes that are looked at of what is no JSON.
+const LOOKED_AT: usize = 4 * 1024;
 
 /// The beginning of a reply, as far as it may be shown.
 pub(super) fn excerpt(body: &[u8]) -> String {
@@ -18,13 +18,16 @@ pub(super) fn excerpt(body: &[u8]) -> String {
 /// What a reply says, without echoes of the request: pydantic repeats the offending `input`, which may be a whole
 /// candidate or policy.
 pub(super) fn summary(body: &[u8]) -> String {
-    let head = &body[..body.len().min(LOOKED_AT)];
-    match serde_json::from_slice::<Value>(head) {
+    match serde_json::from_slice::<Value>(body) {
         Ok(value) => match value.get("detail").and_then(Value::as_array).and_then(|list| findings(list)) {
             Some(findings) => scrub(&findings),
             None => text_of(&value),
         },
-        Err(_) => scrub(&String::from_utf8_lossy(head)),
+        Err(_) => {
+            let text = String::from_utf8_lossy(&body[..body.len().min(LOOKED_AT)]);
+            // JSON that was cut off may hold an echo as well.
+            scrub(text.split("\"input\"").next().unwrap_or_default())
+        }
     }
 }
 

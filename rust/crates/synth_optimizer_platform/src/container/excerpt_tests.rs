@@ -11,6 +11,15 @@ fn findings_are_shown_without_what_was_sent() {
 }
 
 #[test]
+fn a_long_or_cut_echo_is_not_shown_either() {
+    let echo = "secret text ".repeat(20_000);
+    let body = format!(r#"{{"detail":[{{"type":"t","loc":[],"msg":"m","input":"{echo}"}}]}}"#);
+    assert_eq!(excerpt(body.as_bytes()), "t at : m");
+    let cut = excerpt(&body.as_bytes()[..100]);
+    assert!(cut.contains("\"msg\":\"m\"") && !cut.contains("secret"), "{cut}");
+}
+
+#[test]
 fn open_details_lose_echoes_and_credentials() {
     let body = br#"{"detail":{"error":"bad","input":"the whole text","api_key":"abc","note":"sk-12345678901234"}}"#;
     let shown = excerpt(body);

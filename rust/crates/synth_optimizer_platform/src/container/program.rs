@@ -222,11 +222,11 @@ fn known(word: &str, fields: &[&str]) -> String {
     }
 }
 
+/// Objects with their places in the document.
+type Places<'a> = Vec<(String, &'a Map<String, Value>)>;
+
 /// The entries of a list that must have at least one, each an object, with their places.
-fn objects<'a>(
-    document: &'a Map<String, Value>,
-    name: &str,
-) -> Result<Vec<(String, &'a Map<String, Value>)>, OptimizerError> {
+fn objects<'a>(document: &'a Map<String, Value>, name: &str) -> Result<Places<'a>, OptimizerError> {
     let list = match document.get(name) {
         Some(Value::Array(list)) if !list.is_empty() => list,
         Some(Value::Array(_)) | None | Some(Value::Null) => {

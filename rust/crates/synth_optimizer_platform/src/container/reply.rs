@@ -4,7 +4,7 @@ use super::echo;
 use super::excerpt::shown_value;
 use super::record::{Record, RewardInfo};
 use super::scores;
-use super::status::{Status, classify, failure, unreadable};
+use super::status::{Status, classify, failure, object};
 use super::task::TaskRow;
 use crate::model::answer::{CallFailure, FailureClass, RolloutAnswer};
 use crate::model::ids::{Payload, RowId};
@@ -44,7 +44,7 @@ pub struct Reply {
 ///
 /// The answer is not marked as cached and has no trace digest: both are the caller's to know.
 pub fn read_reply(body: &[u8], asked: &Asked<'_>) -> Result<Reply, CallFailure> {
-    let mut record: Record = serde_json::from_slice(body).map_err(|error| unreadable(body, &error))?;
+    let mut record: Record = object(body)?;
     let usage = scores::usage(&std::mem::take(&mut record.usage).or_empty());
     read_record(record, asked, usage).map_err(|failure| CallFailure { usage, ..failure })
 }
@@ -91,7 +91,7 @@ fn check_status(record: &Record) -> Result<(), CallFailure> {
             let reasons = [&record.status_detail, &record.detail, &record.error];
             let reason =
                 reasons.into_iter().map(shown_value).find(|reason| !matches!(reason.as_str(), "null" | "(empty)"));
-            let message = reason.map_or_else(|| word(), |reason| format!("{}: {reason}", word()));
+            let message = reason.map_or_else(word, |reason| format!("{}: {reason}", word()));
             Err(failure(FailureClass::Failed, message))
         }
     }

@@ -1,9 +1,11 @@
 //! The status words of a rollout: which are active, which are final, and where they are found.
 
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::excerpt::{excerpt, shown_value};
+use super::record::Loose;
 use crate::model::answer::{CallFailure, FailureClass};
 use crate::model::usage::Usage;
 
@@ -35,7 +37,7 @@ pub(super) struct Head {
 impl Head {
     /// The head of a reply body; anything but a JSON object breaks the contract.
     pub(super) fn read(body: &[u8]) -> Result<Self, CallFailure> {
-        serde_json::from_slice(body).map_err(|error| unreadable(body, &error))
+        object(body)
     }
 
     pub(super) fn class(&self) -> Result<Status, CallFailure> {
@@ -78,16 +80,26 @@ pub(super) fn failure(class: FailureClass, message: String) -> CallFailure {
     CallFailure { class, message, retryable, usage: Usage::default(), cached: false }
 }
 
+/// A body that must be a JSON object. A derived reader alone would take a list for its fields in order.
+pub(super) fn object<T: DeserializeOwned>(body: &[u8]) -> Result<T, CallFailure> {
+    match serde_json::from_slice::<Loose<T>>(body) {
+        Ok(Loose(Some(object))) => Ok(object),
+        Ok(Loose(None)) => {
+            Err(failure(FailureClass::Contract, format!("the reply is no JSON object: {}", excerpt(body))))
+        }
+        Err(error) => Err(unreadable(body, &error)),
+    }
+}
+
 /// Why a body could not be read. Python writes NaN and infinities that JSON does not have: then the score is bad, not
 /// the container.
-pub(super) fn unreadable(body: &[u8], error: &serde_json::Error) -> CallFailure {
+fn unreadable(body: &[u8], error: &serde_json::Error) -> CallFailure {
     let holds = |word: &[u8]| body.windows(word.len()).any(|part| part == word);
     if error.is_syntax() && (holds(b"NaN") || holds(b"Infinity") || error.to_string().contains("number out of range")) {
         let message = "the reply holds a number that is not finite (NaN or infinity)".to_owned();
         return failure(FailureClass::InvalidScore, message);
     }
-    let problem = if error.is_data() { "is not the record of a rollout" } else { "is not JSON" };
-    failure(FailureClass::Contract, format!("the reply {problem}: {}", excerpt(body)))
+    failure(FailureClass::Contract, format!("the reply is not JSON: {}", excerpt(body)))
 }
 
 #[cfg(test)]
