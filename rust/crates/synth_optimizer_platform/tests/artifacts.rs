@@ -128,9 +128,9 @@ fn registry(root: &Utf8Path) -> Vec<Value> {
 fn the_registry_has_each_run_and_status_once() {
     let (_keep, root) = root();
     let entry = RegistryEntry {
-        cache_mode: "readwrite".into(),
-        cache_namespace: "gepa:a".into(),
-        proposer_backend: "codex_app_server".into(),
+        cache_mode: Some("readwrite".into()),
+        cache_namespace: Some("gepa:a".into()),
+        proposer_backend: Some("codex_app_server".into()),
         ..RegistryEntry::default()
     };
     let (a, b) = (RunPaths::new(&root, "a").unwrap(), RunPaths::new(&root, "b").unwrap());

@@ -218,6 +218,13 @@ fn a_cancelled_run_as_a_story() {
 }
 
 #[test]
+fn a_failed_run_as_a_story() {
+    let story = story(&sample::failed());
+    assert!(story.contains("the run cannot go on: synth_optimizer_container_error: connection refused\n"), "{story}");
+    assert!(story.contains("run failed: synth_optimizer_container_error: connection refused\n"), "{story}");
+}
+
+#[test]
 fn a_run_that_goes_on_as_a_story() {
     let story = story(&sample::search().events);
     assert!(story.ends_with("the run is not over\n"), "{story}");

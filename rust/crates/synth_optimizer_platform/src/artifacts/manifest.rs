@@ -32,6 +32,7 @@ pub(super) fn manifest(
     paths: &RunPaths,
     summary: &RunSummary,
     refs: &[ArtifactRef],
+    error: Option<&OptimizerError>,
 ) -> Result<(RegistryStatus, Value), OptimizerError> {
     let mut fields = Map::new();
     let status = match &summary.end {
@@ -53,13 +54,16 @@ pub(super) fn manifest(
         }
         Some(RunEnd::Failed(run)) => {
             fields.insert("schema_version".into(), FAILURE_SCHEMA.into());
-            fields.insert("failure".into(), failure(run.error_code, &run.message, run.error_code.row().hint, None));
+            let told = OptimizerError::new(run.error_code, run.message.as_str());
+            // An error of another kind is not what the log tells of.
+            let known = error.filter(|error| error.code == run.error_code).unwrap_or(&told);
+            fields.insert("failure".into(), failure(known));
             RegistryStatus::Failed
         }
         Some(RunEnd::Cancelled(run)) => {
             fields.insert("schema_version".into(), FAILURE_SCHEMA.into());
-            let code = ErrorCode::Cancelled;
-            fields.insert("failure".into(), failure(code, &run.reason, code.row().hint, None));
+            let told = OptimizerError::new(ErrorCode::Cancelled, run.reason.as_str());
+            fields.insert("failure".into(), failure(&told));
             RegistryStatus::Cancelled
         }
     };
@@ -88,7 +92,7 @@ pub(super) fn early_failure(paths: &RunPaths, error: &OptimizerError) -> (Regist
     };
     let mut fields = Map::new();
     fields.insert("schema_version".into(), FAILURE_SCHEMA.into());
-    fields.insert("failure".into(), failure(error.code, &error.message, &error.hint, error.detail.as_deref()));
+    fields.insert("failure".into(), failure(error));
     fields.insert("best_candidate_id".into(), UNAVAILABLE.into());
     fields.insert("candidates".into(), 0.into());
     // Without a log nothing was sent that costs anything; with one, only the log knows.
@@ -128,7 +132,8 @@ fn best_or_unavailable(summary: &RunSummary) -> &str {
     summary.best_candidate_id().map_or(UNAVAILABLE, |best| best.as_str())
 }
 
-fn failure(code: ErrorCode, message: &str, hint: &str, detail: Option<&str>) -> Value {
+fn failure(error: &OptimizerError) -> Value {
+    let OptimizerError { code, message, hint, detail, findings: _ } = error;
     json!({ "error_code": code.wire(), "message": message, "hint": hint, "detail": detail })
 }
 

@@ -23,12 +23,12 @@ words! {
     RegistryStatus { Started = "started", Finished = "finished", Failed = "failed", Cancelled = "cancelled", }
 }
 
-/// What is known about the run, besides its places.
+/// What is known about the run, besides its places. A run that failed before it began has no settings here.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct RegistryEntry {
-    pub cache_mode: String,
-    pub cache_namespace: String,
-    pub proposer_backend: String,
+    pub cache_mode: Option<String>,
+    pub cache_namespace: Option<String>,
+    pub proposer_backend: Option<String>,
     pub best_candidate_id: Option<String>,
     /// Null is unknown.
     pub cost_usd: Cost,
@@ -99,9 +99,9 @@ struct Line<'a> {
     candidate_registry_path: String,
     frontier_path: String,
     workspace_db_path: String,
-    cache_mode: &'a str,
-    cache_namespace: &'a str,
-    proposer_backend: &'a str,
+    cache_mode: Option<&'a str>,
+    cache_namespace: Option<&'a str>,
+    proposer_backend: Option<&'a str>,
     best_candidate_id: Option<&'a str>,
     cost_usd: Cost,
     usage: Option<&'a Value>,
@@ -121,9 +121,9 @@ fn line(paths: &RunPaths, status: RegistryStatus, entry: &RegistryEntry) -> Resu
         candidate_registry_path: paths.candidate_registry().into(),
         frontier_path: paths.frontier().into(),
         workspace_db_path: paths.workspace_db().into(),
-        cache_mode: &entry.cache_mode,
-        cache_namespace: &entry.cache_namespace,
-        proposer_backend: &entry.proposer_backend,
+        cache_mode: entry.cache_mode.as_deref(),
+        cache_namespace: entry.cache_namespace.as_deref(),
+        proposer_backend: entry.proposer_backend.as_deref(),
         best_candidate_id: entry.best_candidate_id.as_deref(),
         cost_usd: entry.cost_usd,
         usage: entry.usage.as_ref(),

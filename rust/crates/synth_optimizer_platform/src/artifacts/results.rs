@@ -14,7 +14,7 @@ use super::fault;
 use super::manifest::{ArtifactRef, counted, early_failure, manifest, usage};
 use super::normalized::write_normalized;
 use super::registry::{RegistryEntry, RegistryStatus, register};
-use super::run_dir::{RunDir, RunPaths};
+use super::run_dir::RunPaths;
 use super::summary::RunSummary;
 use crate::cache::CacheProfile;
 use crate::model::canonical::hex;
@@ -28,52 +28,58 @@ pub struct RunResult {
     pub manifest: Value,
 }
 
-/// Writes everything that a run leaves behind, from its log. The run must be over, and its feed complete.
+/// Writes everything that a run leaves behind, from its log. The run must be over, and its feed complete. `error` is what
+/// a run failed of, where more is known about it than the log says.
 ///
 /// May be called again, also after a crash in the middle: the files are replaced by equal ones, and the manifest comes
 /// last, so that it never names a file that is not there. Blocks on the disk.
-pub fn write_results(dir: &RunDir, workspace: &Workspace, cache: &CacheProfile) -> Result<RunResult, OptimizerError> {
+pub fn write_results(
+    paths: &RunPaths,
+    workspace: &Workspace,
+    cache: &CacheProfile,
+    error: Option<&OptimizerError>,
+) -> Result<RunResult, OptimizerError> {
     let summary = RunSummary::of(|each| workspace.log(0, each))?;
-    let refs = write_files(dir, workspace, &summary, cache)?;
-    let (status, document) = manifest(dir, &summary, &refs)?;
+    let refs = write_files(paths, workspace, &summary, cache)?;
+    let (status, document) = manifest(paths, &summary, &refs, error)?;
     for known in &refs {
-        workspace.record_blocking(Record::Artifact(artifact(dir, known, summary.unix_millis)))?;
+        workspace.record_blocking(Record::Artifact(artifact(paths, known, summary.unix_millis)))?;
     }
-    write_json(&dir.manifest(), &document)?;
+    write_json(&paths.manifest(), &document)?;
     workspace.record_blocking(Record::Manifest(Manifest {
-        path: dir.manifest().into(),
+        path: paths.manifest().into(),
         document: document.clone(),
         unix_millis: summary.unix_millis,
     }))?;
-    register(dir, status, &entry(&workspace.run_row()?, &summary))?;
+    register(paths, status, &entry(&workspace.run_row()?, &summary))?;
     Ok(RunResult { status, manifest: document })
 }
 
 /// Writes what is left of a run that failed before it had a log: the manifest of the failure and a line in the registry.
 ///
 /// The manifest of a run that has finished is never replaced.
-pub fn write_failure(dir: &RunDir, entry: &RegistryEntry, error: &OptimizerError) -> Result<RunResult, OptimizerError> {
-    let (status, document) = early_failure(dir, error);
-    if !has_finished(&dir.manifest()) {
-        write_json(&dir.manifest(), &document)?;
-        register(dir, status, entry)?;
+pub fn write_failure(paths: &RunPaths, error: &OptimizerError) -> Result<RunResult, OptimizerError> {
+    let (status, document) = early_failure(paths, error);
+    if !has_finished(&paths.manifest()) {
+        write_json(&paths.manifest(), &document)?;
+        register(paths, status, &RegistryEntry::default())?;
     }
     Ok(RunResult { status, manifest: document })
 }
 
 /// What the registry says about a run that begins: its settings, and nothing used yet.
 pub fn starting_entry(run: &RunRow) -> RegistryEntry {
-    let backend = run.config.pointer("/proposer/backend").and_then(Value::as_str).unwrap_or_default();
+    let backend = run.config.pointer("/proposer/backend").and_then(Value::as_str);
     RegistryEntry {
-        cache_mode: run.cache_mode.clone(),
-        cache_namespace: run.cache_namespace.clone(),
-        proposer_backend: backend.to_owned(),
+        cache_mode: Some(run.cache_mode.clone()),
+        cache_namespace: Some(run.cache_namespace.clone()),
+        proposer_backend: backend.map(str::to_owned),
         ..RegistryEntry::default()
     }
 }
 
 fn write_files(
-    dir: &RunDir,
+    paths: &RunPaths,
     workspace: &Workspace,
     summary: &RunSummary,
     cache: &CacheProfile,
@@ -81,20 +87,20 @@ fn write_files(
     let best = summary.best_candidate_id().and_then(|best| summary.candidate(best));
     let mut written = Vec::new();
     if let Some(best) = best {
-        write_json(&dir.best_candidate(), best)?;
-        written.push((dir.best_candidate(), "best_candidate"));
+        write_json(&paths.best_candidate(), best)?;
+        written.push((paths.best_candidate(), "best_candidate"));
     }
-    write_json(&dir.candidate_registry(), &summary.candidates)?;
-    written.push((dir.candidate_registry(), "candidate_registry"));
-    write_json(&dir.frontier(), &frontier(summary))?;
-    written.push((dir.frontier(), "frontier"));
-    write_json(&dir.cache_profile(), cache)?;
-    written.push((dir.cache_profile(), "cache_profile"));
-    write_atomic(&dir.score_chart(), score_chart(&summary.chart(dir.run_id())).as_bytes())?;
-    written.push((dir.score_chart(), "score_chart_svg"));
-    write_normalized(dir, |each| workspace.log(0, each))?;
-    written.push((dir.normalized_events(), "events_normalized_jsonl"));
-    written.push((dir.events(), "events_jsonl"));
+    write_json(&paths.candidate_registry(), &summary.candidates)?;
+    written.push((paths.candidate_registry(), "candidate_registry"));
+    write_json(&paths.frontier(), &frontier(summary))?;
+    written.push((paths.frontier(), "frontier"));
+    write_json(&paths.cache_profile(), cache)?;
+    written.push((paths.cache_profile(), "cache_profile"));
+    write_atomic(&paths.score_chart(), score_chart(&summary.chart(paths.run_id())).as_bytes())?;
+    written.push((paths.score_chart(), "score_chart_svg"));
+    write_normalized(paths, |each| workspace.log(0, each))?;
+    written.push((paths.normalized_events(), "events_normalized_jsonl"));
+    written.push((paths.events(), "events_jsonl"));
     written.iter().map(|(path, kind)| reference(path, kind)).collect()
 }
 

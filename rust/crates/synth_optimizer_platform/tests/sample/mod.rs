@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 
 use synth_optimizer_platform::config::gepa::{Direction, FrontierType, Selector};
 use synth_optimizer_platform::model::answer::FailureClass;
+use synth_optimizer_platform::model::error::ErrorCode;
 use synth_optimizer_platform::model::event::Event;
 use synth_optimizer_platform::model::event_fields::{
-    Bill, CandidateDecided, CandidateRegistered, CellWon, EvaluationCompleted, FrontierUpdated, GenerationCompleted,
-    GenerationStarted, HeldoutChosen, NamedScore, Objective, ObjectiveSetDeclared, Operation, ParentSelection,
-    ProgramLoaded, ProposerCompleted, ProposerStarted, Reason, RolloutCount, RolloutFailed, RolloutFinished,
-    RolloutsRequested, RowsLoaded, RunEnded, RunFinished, RunResumed, RunStarted, Stage, StateTransitioned,
-    StopDecided, StopKind, StoppedBy,
+    Bill, CandidateDecided, CandidateRegistered, CellWon, EvaluationCompleted, Failure, FrontierUpdated,
+    GenerationCompleted, GenerationStarted, HeldoutChosen, NamedScore, Objective, ObjectiveSetDeclared, Operation,
+    ParentSelection, ProgramLoaded, ProposerCompleted, ProposerStarted, Reason, RolloutCount, RolloutFailed,
+    RolloutFinished, RolloutsRequested, RowsLoaded, RunEnded, RunFailed, RunFinished, RunResumed, RunStarted, Stage,
+    StateTransitioned, StopDecided, StopKind, StoppedBy,
 };
 use synth_optimizer_platform::model::ids::{CandidateId, Payload, RequestId, RowId};
 use synth_optimizer_platform::model::lifecycle::{RunState, RunTrigger};
@@ -358,6 +359,21 @@ pub(crate) fn cancelled() -> Vec<Stored> {
     log.moved(RunState::RolloutRunning, RunState::Cancelled, RunTrigger::CancelRequested);
     log.push(Event::RunCancelled(RunEnded {
         reason: "enough seen".into(),
+        best_candidate_id: Some(id(CHILD)),
+        rollouts: count(),
+        bill: bill(),
+    }));
+    log.events
+}
+
+/// A run whose container broke.
+pub(crate) fn failed() -> Vec<Stored> {
+    let mut log = search();
+    log.push(Event::FailureRaised(Failure { code: ErrorCode::Container, message: "connection refused".into() }));
+    log.moved(RunState::Ready, RunState::Failed, RunTrigger::FailureRaised);
+    log.push(Event::RunFailed(RunFailed {
+        error_code: ErrorCode::Container,
+        message: "connection refused".into(),
         best_candidate_id: Some(id(CHILD)),
         rollouts: count(),
         bill: bill(),

@@ -281,8 +281,8 @@ fn opening(script: &mut Script) {
     script.event(Event::TaskInfoMissing(reason("404")));
     script.event(Event::RowsMapped(RowsMapped {
         rule: "split_list".into(),
-        train: BTreeMap::from([(1, "train:1".into())]),
-        heldout: BTreeMap::new(),
+        train: vec![(1, "train:1".into())],
+        heldout: Vec::new(),
     }));
     script.event(Event::ProgramLoaded(ProgramLoaded {
         program_id: "quiz".into(),
