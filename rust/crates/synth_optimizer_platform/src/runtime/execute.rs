@@ -7,12 +7,14 @@ use super::control::Controlled;
 use super::driver::{Driver, End, Ground, unix_millis};
 use super::hooks::{Boundary, Hooks};
 use super::outcome::{Outcome, RunStatus};
-use super::resume::{Begun, begin, check_same_search, resume, run_row};
+use super::resume::{Begun, begin, check_same_search, resume};
 use super::setup::{CachedSetup, SetupAccess};
-use crate::artifacts::{DiskWatch, Each, Feed, RunDir, write_failure, write_results};
+use crate::artifacts::{
+    DiskWatch, Each, Feed, RegistryStatus, RunDir, register, starting_entry, write_failure, write_results,
+};
 use crate::cache::{Cache, CacheSettings};
 use crate::config::sections::CacheMode;
-use crate::config::{Config, scrub, search_digest};
+use crate::config::{Config, scrub, search_digest, shown};
 use crate::container::{Client, ManagedProcess, Task, Transport, load, reap_orphans, start};
 use crate::model::engine::Engine;
 use crate::model::error::{ErrorCode, OptimizerError};
@@ -21,7 +23,9 @@ use crate::model::event_fields::RunStarted;
 use crate::model::lifecycle::RunState;
 use crate::model::program::Inputs;
 use crate::proposer::Proposer;
-use crate::workspace::{Lease, Operation, OperationStatus, Record, SetupCall, Snapshot, SnapshotKind, Workspace};
+use crate::workspace::{
+    Lease, Operation, OperationStatus, Record, RunRow, SetupCall, Snapshot, SnapshotKind, Workspace,
+};
 
 /// What to run.
 #[derive(Debug)]
@@ -69,7 +73,7 @@ where
     if let (Err(error), true) = (&result, is_new)
         && !dir.workspace_db().exists()
     {
-        write_failure(dir.paths(), error)?;
+        write_failure(&dir, &starting_entry(&row(&request, &dir)), error)?;
     }
     let outcome = result?;
     stopped?;
@@ -153,13 +157,7 @@ where
     let engine = engine(config, task.inputs.clone())?;
     let workspace = match existing {
         Some(workspace) => workspace,
-        None => {
-            let settings = CacheSettings::of(&config.cache, dir.dir(), dir.run_id());
-            let place = (dir.run_id(), dir.dir().as_str());
-            let kept = (settings.namespace.as_str(), settings.path.as_str());
-            let row = run_row(config, &request.algorithm, place, kept, unix_millis());
-            Workspace::create(dir.workspace_db().as_std_path(), &row, config.run.durability)?
-        }
+        None => Workspace::create(dir.workspace_db().as_std_path(), &row(request, dir), config.run.durability)?,
     };
     let begun = match workspace.last_sequence()? {
         None => begin(&engine, run_started(request), &task)?,
@@ -167,6 +165,7 @@ where
     };
     let Begun { session, mut events, next_sequence, elapsed_before, resent, waiting } = begun;
     record_start(&workspace, &task, accesses, if next_sequence == 0 { "start" } else { "resume" })?;
+    register(dir, RegistryStatus::Started, &starting_entry(&workspace.run_row()?))?;
     let feed = feed(dir, &workspace)?;
     let transport = client.map(|client| Transport::new(client, &task.contract, config));
     events.extend(transport.as_ref().and_then(Transport::fallback_at_start).map(Event::TransportFallback));
@@ -194,6 +193,25 @@ where
             workspace.close()?;
             Ok(outcome)
         }
+    }
+}
+
+/// What the workspace keeps of the run itself.
+fn row(request: &Request, dir: &RunDir) -> RunRow {
+    let config = &request.config;
+    let cache = CacheSettings::of(&config.cache, dir.dir(), dir.run_id());
+    RunRow {
+        run_id: dir.run_id().to_owned(),
+        algorithm: request.algorithm.clone(),
+        config: shown(config),
+        config_digest: search_digest(config),
+        container_url: scrub(&config.container.url),
+        cache_mode: config.cache.mode.word().to_owned(),
+        cache_namespace: cache.namespace,
+        cache_path: Some(cache.path.into()),
+        output_dir: config.run.output_dir.to_string(),
+        run_dir: dir.dir().to_string(),
+        created_at: unix_millis(),
     }
 }
 
@@ -273,7 +291,7 @@ async fn finish(
         None => failure(&workspace)?,
     };
     request.hooks.at(Boundary::BeforeResults);
-    write_results(dir.paths(), &workspace, &cache.profile(), error.as_ref())?;
+    write_results(dir, &workspace, &cache.profile())?;
     request.hooks.at(Boundary::AfterResults);
     let status = match workspace.totals()?.state {
         RunState::Completed => RunStatus::Completed,

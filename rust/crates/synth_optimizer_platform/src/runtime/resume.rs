@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::config::{Config, search_differences, search_digest, shown};
+use crate::config::{Config, search_differences, search_digest};
 use crate::container::{Dialect, Task};
 use crate::model::answer::Observation;
 use crate::model::canonical::digest;
@@ -125,22 +125,4 @@ fn check_same_inputs(event: &Event, inputs: &Inputs) -> Result<(), OptimizerErro
     };
     Err(OptimizerError::new(ErrorCode::Container, format!("the container's {changed} changed since the run began"))
         .with_hint("Start the container as it was, or begin another run: the cache keeps what still holds."))
-}
-
-/// What the workspace keeps of the run itself.
-pub(super) fn run_row(config: &Config, algorithm: &str, place: (&str, &str), cache: (&str, &str), now: u64) -> RunRow {
-    let ((run_id, run_dir), (namespace, cache_path)) = (place, cache);
-    RunRow {
-        run_id: run_id.to_owned(),
-        algorithm: algorithm.to_owned(),
-        config: shown(config),
-        config_digest: search_digest(config),
-        container_url: crate::config::scrub(&config.container.url),
-        cache_mode: config.cache.mode.word().to_owned(),
-        cache_namespace: namespace.to_owned(),
-        cache_path: Some(cache_path.to_owned()),
-        output_dir: config.run.output_dir.to_string(),
-        run_dir: run_dir.to_owned(),
-        created_at: now,
-    }
 }
