@@ -152,7 +152,7 @@ fn echoes_tell_whose_row_it_was() {
         assert_eq!(echo(absent.clone()), Echo::Absent, "{absent}");
     }
     for confirmed in [
-        json!({ "seed": 2 }),
+        json!({ "seed": 2.0 }),
         json!({ "summary": { "example_id": "ep_2" }, "metadata": { "candidate": { "prompt": "Be kind.\n" } } }),
         json!({ "reward_info": { "outcome_reward": 1, "details": { "task_instance_id": "toy:2" } } }),
         json!({ "trace": { "event_history": [{}], "metadata": { "task_id": "train:2", "seed": "2" } } }),
