@@ -8,6 +8,7 @@ use serde_json::Value;
 use super::excerpt::shown_value;
 use super::record::{Part, Record};
 use super::reply::{Asked, Echo};
+use crate::model::canonical::canonical_json;
 
 /// Keys that name the row itself. `task_id` may be the task family, so it can confirm but not contradict.
 const ROW_KEYS: [&str; 3] = ["seed", "example_id", "task_instance_id"];
@@ -71,11 +72,11 @@ fn changed_field<'a>(asked: &Asked<'a>, echoed: Option<&BTreeMap<String, Value>>
     })
 }
 
-/// Names are compared as text: 1 and "1" name the same row.
+/// Names are compared as text: 1, 1.0 and "1" name the same row.
 fn text_of(value: &Value) -> Option<String> {
     match value {
         Value::String(text) if !text.trim().is_empty() => Some(text.trim().to_owned()),
-        Value::Number(number) => Some(number.to_string()),
+        Value::Number(_) => Some(canonical_json(value)),
         Value::String(_) | Value::Null | Value::Bool(_) | Value::Array(_) | Value::Object(_) => None,
     }
 }

@@ -4,7 +4,8 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use camino::Utf8Path;
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
 
 use super::lease::{LEASE_VARIABLE, Lease};
 use crate::model::error::{ErrorCode, OptimizerError};
@@ -27,11 +28,9 @@ pub fn reap_orphans(run_dir: &Utf8Path) -> Result<u32, OptimizerError> {
     let found = if lease.is_of_this_boot() { family.members() } else { Vec::new() };
     if !found.is_empty() {
         family.signal(Signal::TERM);
-        if !family.is_gone_within(Duration::from_secs(lease.stop_timeout_seconds)) {
-            family.signal(Signal::KILL);
-            if !family.is_gone_within(AFTER_KILL) {
-                return Err(family.still_there());
-            }
+        let patience = Duration::from_secs(lease.stop_timeout_seconds);
+        if !family.is_gone_within(patience) && !family.is_killed_within(AFTER_KILL) {
+            return Err(family.still_there());
         }
     }
     Lease::remove(run_dir)?;
@@ -56,28 +55,38 @@ impl Family {
 
     /// Signals every member. A pidfd keeps naming the process it was opened for, so that what is checked is what is hit.
     pub(super) fn signal(&self, signal: Signal) {
-        for pid in self.members() {
-            let Some(pid) = Pid::from_raw(pid) else { continue };
-            let Ok(handle) = pidfd_open(pid, PidfdFlags::empty()) else { continue };
-            if self.is_member(pid.as_raw_nonzero().get()) {
-                // It may have ended meanwhile, which is what is wanted.
-                let _ = pidfd_send_signal(handle, signal);
-            }
+        for raw in self.members() {
+            let Some(pid) = Pid::from_raw(raw) else { continue };
+            // Whoever has ended meanwhile is as is wanted.
+            let _ = match pidfd_open(pid, PidfdFlags::empty()) {
+                Ok(handle) if self.is_member(raw) => pidfd_send_signal(handle, signal),
+                Ok(_) | Err(Errno::SRCH) => Ok(()),
+                // A system without pidfds.
+                Err(_) => kill_process(pid, signal),
+            };
         }
     }
 
     /// Waits, blocking, until no member is left.
     pub(super) fn is_gone_within(&self, limit: Duration) -> bool {
+        self.is_empty_within(limit, || {})
+    }
+
+    /// Kills, again and again for the sake of those that are just being born, until no member is left.
+    pub(super) fn is_killed_within(&self, limit: Duration) -> bool {
+        self.is_empty_within(limit, || self.signal(Signal::KILL))
+    }
+
+    fn is_empty_within(&self, limit: Duration, nudge: impl Fn()) -> bool {
         let deadline = Instant::now() + limit;
-        loop {
-            if self.members().is_empty() {
-                return true;
-            }
+        while !self.members().is_empty() {
             if Instant::now() >= deadline {
                 return false;
             }
+            nudge();
             std::thread::sleep(GLANCE);
         }
+        true
     }
 
     pub(super) fn still_there(&self) -> OptimizerError {

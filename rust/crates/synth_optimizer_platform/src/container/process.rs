@@ -21,6 +21,9 @@ use crate::model::error::{ErrorCode, OptimizerError};
 /// Name of the container's log in the run directory.
 pub const LOG_FILE: &str = "container.log";
 
+/// How long a drop may block.
+const AT_DROP: Duration = Duration::from_millis(200);
+
 /// Variables that every container gets.
 const PASSED: [&str; 7] = ["PATH", "HOME", "USER", "LANG", "TZ", "TMPDIR", "TERM"];
 const PASSED_PREFIXES: [&str; 2] = ["LC_", "SSL_CERT_"];
@@ -78,11 +81,11 @@ impl ManagedProcess {
     /// Asks the container and everything it started to end, kills what does not, and returns when nothing is left.
     pub async fn stop(mut self) -> Result<(), OptimizerError> {
         self.family.signal(Signal::TERM);
-        if !self.is_gone_within(self.stop_timeout).await {
-            self.family.signal(Signal::KILL);
-            if !self.is_gone_within(AFTER_KILL).await {
-                return Err(self.family.still_there());
-            }
+        let family = self.family.clone();
+        if !self.is_gone_within(self.stop_timeout, || {}).await
+            && !self.is_gone_within(AFTER_KILL, || family.signal(Signal::KILL)).await
+        {
+            return Err(family.still_there());
         }
         self.stopped = true;
         Lease::remove(&self.run_dir)
@@ -158,7 +161,8 @@ impl ManagedProcess {
         }
     }
 
-    async fn is_gone_within(&mut self, limit: Duration) -> bool {
+    /// Waits until nothing is left; `nudge` is called before every look but the first.
+    async fn is_gone_within(&mut self, limit: Duration, nudge: impl Fn()) -> bool {
         let deadline = Instant::now() + limit;
         loop {
             // Buries the child; until then its pid cannot be given to another process.
@@ -169,6 +173,7 @@ impl ManagedProcess {
             if Instant::now() >= deadline {
                 return false;
             }
+            nudge();
             sleep(GLANCE).await;
         }
     }
@@ -195,8 +200,8 @@ impl ManagedProcess {
 impl Drop for ManagedProcess {
     fn drop(&mut self) {
         if !self.stopped {
-            self.family.signal(Signal::KILL);
-            // Buries the child if it is dead by now; the lease stays for what is not.
+            // The lease stays: the next start looks for what is left, if anything is.
+            self.family.is_killed_within(AT_DROP);
             let _ = self.child.try_wait();
         }
     }

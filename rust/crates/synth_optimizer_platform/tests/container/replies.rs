@@ -152,7 +152,7 @@ fn echoes_tell_whose_row_it_was() {
         assert_eq!(echo(absent.clone()), Echo::Absent, "{absent}");
     }
     for confirmed in [
-        json!({ "seed": 2 }),
+        json!({ "seed": 2.0 }),
         json!({ "summary": { "example_id": "ep_2" }, "metadata": { "candidate": { "prompt": "Be kind.\n" } } }),
         json!({ "reward_info": { "outcome_reward": 1, "details": { "task_instance_id": "toy:2" } } }),
         json!({ "trace": { "event_history": [{}], "metadata": { "task_id": "train:2", "seed": "2" } } }),
@@ -171,6 +171,28 @@ fn echoes_tell_whose_row_it_was() {
             Echo::Contradicted(met) => assert!(met.contains(sentence), "{met}"),
             other => panic!("{contradicted}: {other:?}"),
         }
+    }
+}
+
+/// Replies that were recorded from containers of three makes.
+#[test]
+fn recorded_replies_are_read() {
+    let triage = json!({ "task_id": "train:1", "task_instance_id": "toy:train:1", "split": "train", "seed": 1 });
+    let episode = json!({ "seed": 2, "split": "train", "example_id": "ep_train_2" });
+    let cases = [
+        (include_str!("fixtures/sdk_face.json"), "r-sync-1", &triage, 1.0, Echo::Absent),
+        (include_str!("fixtures/reference_face.json"), "ref-1", &triage, 1.0, Echo::Confirmed),
+        (include_str!("fixtures/hand_written.json"), "rollout_42fb690091d4", &episode, 0.0, Echo::Confirmed),
+    ];
+    for (body, rollout_id, row, reward, echo) in cases {
+        let row = TaskRow { value: row.clone(), digest: String::new(), seed: None };
+        let (row_id, payload) = (RowId::new("row"), Payload::new());
+        let asked =
+            Asked { rollout_id: Some(rollout_id), row: &row, row_id: &row_id, payload: &payload, deciding: "accuracy" };
+        let reply = read_reply(body.as_bytes(), &asked).unwrap();
+        assert_eq!((reply.answer.reward, reply.echo), (reward, echo), "{rollout_id}");
+        assert_eq!(reply.answer.objectives["accuracy"], reward);
+        assert!(reply.answer.usage.total().unwrap() > 0);
     }
 }
 
