@@ -32,7 +32,6 @@ pub(super) fn manifest(
     paths: &RunPaths,
     summary: &RunSummary,
     refs: &[ArtifactRef],
-    error: Option<&OptimizerError>,
 ) -> Result<(RegistryStatus, Value), OptimizerError> {
     let mut fields = Map::new();
     let status = match &summary.end {
@@ -55,9 +54,7 @@ pub(super) fn manifest(
         Some(RunEnd::Failed(run)) => {
             fields.insert("schema_version".into(), FAILURE_SCHEMA.into());
             let told = OptimizerError::new(run.error_code, run.message.as_str());
-            // An error of another kind is not what the log tells of.
-            let known = error.filter(|error| error.code == run.error_code).unwrap_or(&told);
-            fields.insert("failure".into(), failure(known));
+            fields.insert("failure".into(), failure(&told));
             RegistryStatus::Failed
         }
         Some(RunEnd::Cancelled(run)) => {

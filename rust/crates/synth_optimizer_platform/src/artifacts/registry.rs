@@ -23,7 +23,7 @@ words! {
     RegistryStatus { Started = "started", Finished = "finished", Failed = "failed", Cancelled = "cancelled", }
 }
 
-/// What is known about the run, besides its places. A run that failed before it began has no settings here.
+/// What is known about the run, besides its places. What is not known is null.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct RegistryEntry {
     pub cache_mode: Option<String>,

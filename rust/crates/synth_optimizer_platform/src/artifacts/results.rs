@@ -28,8 +28,7 @@ pub struct RunResult {
     pub manifest: Value,
 }
 
-/// Writes everything that a run leaves behind, from its log. The run must be over, and its feed complete. `error` is what
-/// a run failed of, where more is known about it than the log says.
+/// Writes everything that a run leaves behind, from its log. The run must be over, and its feed complete.
 ///
 /// May be called again, also after a crash in the middle: the files are replaced by equal ones, and the manifest comes
 /// last, so that it never names a file that is not there. Blocks on the disk.
@@ -37,11 +36,10 @@ pub fn write_results(
     paths: &RunPaths,
     workspace: &Workspace,
     cache: &CacheProfile,
-    error: Option<&OptimizerError>,
 ) -> Result<RunResult, OptimizerError> {
     let summary = RunSummary::of(|each| workspace.log(0, each))?;
     let refs = write_files(paths, workspace, &summary, cache)?;
-    let (status, document) = manifest(paths, &summary, &refs, error)?;
+    let (status, document) = manifest(paths, &summary, &refs)?;
     for known in &refs {
         workspace.record_blocking(Record::Artifact(artifact(paths, known, summary.unix_millis)))?;
     }
@@ -58,11 +56,15 @@ pub fn write_results(
 /// Writes what is left of a run that failed before it had a log: the manifest of the failure and a line in the registry.
 ///
 /// The manifest of a run that has finished is never replaced.
-pub fn write_failure(paths: &RunPaths, error: &OptimizerError) -> Result<RunResult, OptimizerError> {
+pub fn write_failure(
+    paths: &RunPaths,
+    entry: &RegistryEntry,
+    error: &OptimizerError,
+) -> Result<RunResult, OptimizerError> {
     let (status, document) = early_failure(paths, error);
     if !has_finished(&paths.manifest()) {
         write_json(&paths.manifest(), &document)?;
-        register(paths, status, &RegistryEntry::default())?;
+        register(paths, status, entry)?;
     }
     Ok(RunResult { status, manifest: document })
 }
