@@ -125,7 +125,7 @@ fn failures_are_kept_apart_from_answers() {
     assert_eq!(cache.get_failure(Boundary::Rollout, &key(0), 2).unwrap(), Lookup::Miss);
     assert_eq!(cache.get(Boundary::Rollout, &key(0)).unwrap(), Lookup::Hit(text(7)));
     let profile = cache.profile();
-    assert_eq!(profile.entries, Some(1));
+    assert_eq!((profile.entries, profile.hits, profile.misses), (Some(1), 2, 0));
     assert_eq!(profile.by_boundary["container.rollout.failure"].entries, Some(1));
 }
 

@@ -157,7 +157,10 @@ impl Cache {
         }
         match reader.look(&name)? {
             Found::Nothing | Found::NoFile => {
-                self.counters.count(&name, Tally::Miss);
+                // That an attempt did not fail is no miss.
+                if !name.boundary.ends_with(FAILURE) {
+                    self.counters.count(&name, Tally::Miss);
+                }
                 Ok(Lookup::Miss)
             }
             Found::Row(record) => match record.open(namespace, &name) {
