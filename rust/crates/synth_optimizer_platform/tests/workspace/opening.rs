@@ -3,8 +3,10 @@
 use std::os::unix::fs::PermissionsExt;
 
 use rusqlite::Connection;
-use synth_optimizer_platform::config::sections::Durability;
+use synth_optimizer_platform::config::sections::{CacheMode, Durability};
 use synth_optimizer_platform::model::error::ErrorCode;
+use synth_optimizer_platform::model::event_fields::{Operation, Stage};
+use synth_optimizer_platform::model::lifecycle::{CandidateStatus, RunState};
 use synth_optimizer_platform::workspace::{Reader, SCHEMA_VERSION, Workspace, workspace_status};
 use tempfile::TempDir;
 
@@ -99,4 +101,14 @@ fn a_workspace_on_a_read_only_disk_can_be_read() {
     std::fs::set_permissions(dir.path(), writable).unwrap();
     assert_eq!(status.unwrap()["runs"][0]["run_id"], "run-1");
     assert_eq!(totals.unwrap().rollouts_finished, 8);
+}
+
+#[test]
+fn the_schema_knows_every_word_of_the_model() {
+    let schema = include_str!("../../migrations/0001_tables.sql");
+    for words in [RunState::WORDS, CandidateStatus::WORDS, Stage::WORDS, Operation::WORDS, CacheMode::WORDS] {
+        for word in words {
+            assert!(schema.contains(&format!("'{word}'")), "{word} is in no CHECK");
+        }
+    }
 }
