@@ -46,10 +46,10 @@ impl Reader {
     pub fn log(
         &self,
         from_sequence: u64,
-        mut each: impl FnMut(Stored) -> Result<(), OptimizerError>,
+        each: impl FnMut(Stored) -> Result<(), OptimizerError>,
     ) -> Result<(), OptimizerError> {
         let db = open::open_to_read(&self.path)?;
-        for_each_event(&db, from_sequence, |stored| each(stored))
+        for_each_event(&db, from_sequence, each)
     }
 
     /// At most `limit` events from `from_sequence` on.

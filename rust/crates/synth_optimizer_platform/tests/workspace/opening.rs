@@ -85,6 +85,20 @@ fn a_damaged_workspace_is_refused_with_a_way_out() {
 }
 
 #[test]
+fn reading_a_run_that_is_over_leaves_nothing_behind() {
+    let dir = TempDir::new().unwrap();
+    let path = dir.path().join("workspace.sqlite");
+    create(&path).close().unwrap();
+    let files =
+        || -> Vec<_> { std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect() };
+    assert_eq!(files(), ["workspace.sqlite"]);
+    Reader::open(&path).unwrap().totals().unwrap();
+    assert_eq!(files(), ["workspace.sqlite"]);
+    workspace_status(&path).unwrap();
+    assert_eq!(files(), ["workspace.sqlite"]);
+}
+
+#[test]
 fn a_workspace_on_a_read_only_disk_can_be_read() {
     let dir = TempDir::new().unwrap();
     let path = dir.path().join("workspace.sqlite");

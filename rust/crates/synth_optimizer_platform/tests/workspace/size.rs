@@ -14,7 +14,7 @@ const BATCH: usize = 32;
 const MOST_BYTES: u64 = 1024;
 
 /// Rollouts as a driver stores them: asked for and sent in one batch, answered in another.
-fn script(rollouts: usize) -> Script {
+pub(crate) fn script(rollouts: usize) -> Script {
     let mut script = Script::default();
     for (number, first) in (0..rollouts).step_by(BATCH).enumerate() {
         let name = format!("gepa_{}", &sha256(&(number / 4).to_be_bytes())[..12]);
