@@ -2,6 +2,7 @@
 --
 -- `events` is the truth. What is below "Projections" is computed from it alone, in the transaction that adds the event,
 -- and can be rebuilt from it at any time (`workspace rebuild`). Everything else that people query is a view.
+-- In the tables with a row per rollout, lists of words are chains of OR: SQLite builds a table for each longer IN, each time.
 -- Moments are milliseconds since 1970; money is in billionths of a dollar, where NULL is unknown and not zero.
 
 PRAGMA application_id = 1398361943; -- "SYOW"
@@ -41,7 +42,7 @@ CREATE TABLE calls (
   sent_at      INTEGER,                     -- NULL: answered from the cache, nothing was sent
   sends        INTEGER NOT NULL DEFAULT 0,  -- more than one after a crash between sending and hearing
   answered_at  INTEGER,
-  cache_action TEXT CHECK (cache_action IN ('hit', 'miss', 'write')),
+  cache_action TEXT CHECK (cache_action = 'hit' OR cache_action = 'miss' OR cache_action = 'write'),
   cache_key    BLOB CHECK (length(cache_key) = 32),
   reply        BLOB CHECK (length(reply) = 32), -- digest of the reply, where no rollout holds it
   CHECK ((sent_at IS NULL) = (sends = 0)),
@@ -199,12 +200,13 @@ CREATE TABLE rollouts (
   evaluation        INTEGER NOT NULL,       -- the first request of the evaluation that it belongs to
   candidate_id      TEXT NOT NULL REFERENCES candidates (candidate_id),
   example_id        TEXT NOT NULL,          -- the row, as the container names it
-  evaluation_stage  TEXT NOT NULL CHECK (evaluation_stage IN ('seed_full_train', 'parent_minibatch_reference',
-                      'candidate_minibatch', 'candidate_full_train', 'heldout')),
+  evaluation_stage  TEXT NOT NULL CHECK (evaluation_stage = 'candidate_minibatch' OR evaluation_stage = 'candidate_full_train'
+                      OR evaluation_stage = 'parent_minibatch_reference' OR evaluation_stage = 'seed_full_train'
+                      OR evaluation_stage = 'heldout'),
   generation        INTEGER,
   attempt           INTEGER NOT NULL,
   replicate         INTEGER NOT NULL,
-  status            TEXT NOT NULL CHECK (status IN ('requested', 'finished', 'failed', 'retried')),
+  status            TEXT NOT NULL CHECK (status = 'requested' OR status = 'finished' OR status = 'failed' OR status = 'retried'),
   settled           INTEGER,                -- the event that settled it
   reward            REAL,
   objectives_json   TEXT,                   -- scores by name, where the container gave more than a reward

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use rusqlite::Connection;
+use rusqlite::{Connection, Row};
 
 use super::error::sqlite;
 use super::reader::run_row;
@@ -41,54 +41,55 @@ const COUNTED: &[&str] = &[
     "subagent_invocations",
 ];
 
-/// Status keys and the queries that count them.
+/// Status keys and the queries that count them, where they are small.
 const TALLIES: &[(&str, &str)] = &[
     ("candidate_status_counts", "SELECT status, count(*) FROM candidates GROUP BY 1"),
     ("candidate_delta_operation_counts", "SELECT operation_kind, count(*) FROM candidate_deltas GROUP BY 1"),
     ("acceptance_decision_counts", "SELECT decision, count(*) FROM acceptance_decisions GROUP BY 1"),
-    ("frontier_cell_status_counts", "SELECT 'held', count(*) FROM frontier_cells HAVING count(*) > 0"),
-    ("cache_access_action_counts", "SELECT action, count(*) FROM cache_accesses GROUP BY 1"),
-    ("cache_access_boundary_counts", "SELECT boundary, count(*) FROM cache_accesses GROUP BY 1"),
-    ("event_stream_event_type_counts", "SELECT type, count(*) FROM events GROUP BY 1"),
+    ("frontier_cell_status_counts", "SELECT 'held', count(*) FROM frontier_cells"),
     ("stopper_state_status_counts", "SELECT status, count(*) FROM stopper_states GROUP BY 1"),
     ("checkpoint_status_counts", "SELECT status, count(*) FROM checkpoints GROUP BY 1"),
     ("checkpoint_kind_counts", "SELECT checkpoint_kind, count(*) FROM checkpoints GROUP BY 1"),
-    ("rollout_job_status_counts", "SELECT status, count(*) FROM rollout_jobs GROUP BY 1"),
-    ("rollout_status_counts", "SELECT status, count(*) FROM rollouts GROUP BY 1"),
-    ("rollout_stage_counts", "SELECT evaluation_stage, count(*) FROM rollouts GROUP BY 1"),
-    (
-        "rollout_record_stage_counts",
-        "SELECT evaluation_stage, count(*) FROM rollouts WHERE status <> 'requested' GROUP BY 1",
-    ),
     ("operation_status_counts", "SELECT status, count(*) FROM operations GROUP BY 1"),
     ("resource_lease_status_counts", "SELECT status, count(*) FROM resource_leases GROUP BY 1"),
     ("resource_lease_kind_counts", "SELECT resource_kind, count(*) FROM resource_leases GROUP BY 1"),
-    ("score_objective_counts", "SELECT objective, count(*) FROM scores GROUP BY 1"),
-    ("score_stage_counts", "SELECT evaluation_stage, count(*) FROM scores GROUP BY 1"),
     ("subagent_status_counts", "SELECT status, count(*) FROM proposer_calls GROUP BY 1"),
 ];
 
+/// What there is, at one moment. The tables with a row per rollout are read once each.
 #[derive(Debug)]
 pub(super) struct Census {
     pub(super) run: RunRow,
     pub(super) totals: Totals,
     pub(super) counts: Counts,
     pub(super) maps: BTreeMap<String, Counts>,
+    /// Rows that the log asks rollouts for.
+    pub(super) rows_requested: u64,
 }
 
 impl Census {
     /// Counts inside the caller's transaction, so that a writer cannot come between two counts.
     pub(super) fn take(db: &Connection) -> Result<Self, OptimizerError> {
-        let mut counts = Counts::new();
+        let mut census = Self {
+            run: run_row(db)?,
+            totals: Totals::read(db)?,
+            counts: Counts::new(),
+            maps: BTreeMap::new(),
+            rows_requested: 0,
+        };
         for name in COUNTED {
-            counts.insert((*name).to_owned(), number(db, &format!("SELECT count(*) FROM {name}"))?);
+            census.counts.insert((*name).to_owned(), number(db, &format!("SELECT count(*) FROM {name}"))?);
         }
-        let mut maps = BTreeMap::new();
         for (key, sql) in TALLIES {
-            maps.insert((*key).to_owned(), tally(db, sql)?);
+            for (name, count) in rows(db, sql, |row| Ok((row.get::<_, String>(0)?, whole(row, 1)?)))? {
+                census.add(key, &name, count);
+            }
         }
-        let mut census = Self { run: run_row(db)?, totals: Totals::read(db)?, counts, maps };
-        census.derive(db)?;
+        census.events(db)?;
+        census.rollouts(db)?;
+        census.scores(db)?;
+        census.calls(db)?;
+        census.links(db)?;
         Ok(census)
     }
 
@@ -100,85 +101,162 @@ impl Census {
         self.maps.get(map).and_then(|counts| counts.get(key)).copied().unwrap_or(0)
     }
 
+    fn add(&mut self, map: &str, key: &str, count: u64) {
+        // A key that is not there says zero, and a map that is empty is there all the same.
+        let counts = self.maps.entry(map.to_owned()).or_default();
+        if count > 0 {
+            *counts.entry(key.to_owned()).or_default() += count;
+        }
+    }
+
     fn sum(&self, map: &str) -> u64 {
         self.maps.get(map).map_or(0, |counts| counts.values().sum())
     }
 
-    /// Views with one row or a few rows per rollout: their counts follow from what has been counted.
-    fn derive(&mut self, db: &Connection) -> Result<(), OptimizerError> {
-        let (finished, settled) =
-            (self.of("rollout_status_counts", "finished"), self.sum("rollout_record_stage_counts"));
-        let (rollouts, turns) = (self.sum("rollout_status_counts"), self.sum("subagent_status_counts"));
-        let traces = number(db, "SELECT count(*) FROM rollouts WHERE trace IS NOT NULL")?;
-        let sent = number(db, "SELECT count(*) FROM calls WHERE kind = 'rollout' AND sent_at IS NOT NULL")?;
-        let answered = number(db, "SELECT count(*) FROM calls WHERE kind = 'rollout' AND answered_at IS NOT NULL")?;
+    fn set(&mut self, names: &[&str], count: u64) {
+        self.counts.extend(names.iter().map(|name| ((*name).to_owned(), count)));
+    }
+
+    fn events(&mut self, db: &Connection) -> Result<(), OptimizerError> {
+        let sql = "SELECT type, count(*),
+                     coalesce(sum(CASE type WHEN 'rollout.requested' THEN json_array_length(fields, '$.row_ids') END), 0)
+                   FROM events GROUP BY type";
+        for (wire, count, asked) in rows(db, sql, |row| Ok((row.get::<_, String>(0)?, whole(row, 1)?, whole(row, 2)?)))?
+        {
+            self.add("event_stream_event_type_counts", &wire, count);
+            self.rows_requested += asked;
+        }
+        self.set(&["events", "event_stream_events"], self.sum("event_stream_event_type_counts"));
+        Ok(())
+    }
+
+    fn rollouts(&mut self, db: &Connection) -> Result<(), OptimizerError> {
+        let sql =
+            "SELECT evaluation_stage, status, count(*), count(trace) FROM rollouts GROUP BY evaluation_stage, status";
+        let found = rows(db, sql, |row| {
+            Ok((row.get::<_, String>(0)?, row.get::<_, String>(1)?, whole(row, 2)?, whole(row, 3)?))
+        })?;
+        for (stage, status, count, traces) in found {
+            self.add("rollout_status_counts", &status, count);
+            self.add("rollout_stage_counts", &stage, count);
+            self.add("rollout_event_type_counts", "rollout.requested", count);
+            self.add("evidence_frame_kind_counts", "trace_summary", traces);
+            if status == "requested" {
+                continue;
+            }
+            self.add("rollout_job_status_counts", &status, count);
+            self.add("rollout_record_stage_counts", &stage, count);
+            self.add("rollout_event_type_counts", &format!("rollout.{status}"), count);
+            self.add("evidence_frame_kind_counts", "rollout_outcome", count);
+            self.add("trace_annotation_status_counts", "completed", count);
+            self.add("usage_ledger_boundary_counts", "rollout", count);
+            self.add("plan_link_relation_counts", "rollout_observation", count);
+            let verdict = if status == "finished" { "completed" } else { "failed" };
+            self.add("verifier_job_status_counts", verdict, count);
+            if status == "finished" {
+                self.add("score_objective_counts", "outcome_reward", count);
+                self.add("score_stage_counts", &stage, count);
+            }
+        }
+        let sql = "SELECT CASE WHEN answered_at IS NOT NULL THEN 'answered' WHEN sent_at IS NOT NULL THEN 'running'
+                     ELSE 'requested' END, count(*)
+                   FROM rollouts r LEFT JOIN calls c ON c.request = r.request WHERE r.status = 'requested' GROUP BY 1";
+        for (status, count) in rows(db, sql, |row| Ok((row.get::<_, String>(0)?, whole(row, 1)?)))? {
+            self.add("rollout_job_status_counts", &status, count);
+        }
+        self.set(&["rollouts", "rollout_jobs"], self.sum("rollout_status_counts"));
+        let settled = self.sum("rollout_record_stage_counts");
+        self.set(&["sensor_frames", "trace_annotations", "verifier_jobs"], settled);
+        Ok(())
+    }
+
+    fn scores(&mut self, db: &Connection) -> Result<(), OptimizerError> {
+        let sql = "SELECT key, evaluation_stage, count(*) FROM rollouts, json_each(objectives_json)
+                   WHERE status = 'finished' AND objectives_json IS NOT NULL AND key <> 'outcome_reward' GROUP BY 1, 2";
+        let found = rows(db, sql, |row| Ok((row.get::<_, String>(0)?, row.get::<_, String>(1)?, whole(row, 2)?)))?;
+        for (objective, stage, count) in found {
+            self.add("score_objective_counts", &objective, count);
+            self.add("score_stage_counts", &stage, count);
+        }
+        self.set(&["scores"], self.sum("score_objective_counts"));
+        let sql = "SELECT count(*) FROM (SELECT DISTINCT candidate_id, evaluation_stage FROM rollouts WHERE status = 'finished')";
+        self.set(&["score_vectors"], number(db, sql)?);
+        Ok(())
+    }
+
+    fn calls(&mut self, db: &Connection) -> Result<(), OptimizerError> {
+        let sql = "SELECT sum(cache_action = 'hit'), sum(cache_action = 'miss'), sum(cache_action = 'write'),
+                     count(sent_at), count(answered_at), count(*)
+                   FROM calls WHERE kind = ?1";
+        for boundary in ["rollout", "proposer"] {
+            let sums: [u64; 6] = db
+                .query_row(sql, [boundary], |row| {
+                    let sum = |index| row.get::<_, Option<i64>>(index).map(|sum| sum.unwrap_or(0).unsigned_abs());
+                    Ok([sum(0)?, sum(1)?, sum(2)?, sum(3)?, sum(4)?, sum(5)?])
+                })
+                .map_err(sqlite("count the workspace"))?;
+            let [hits, misses, writes, sent, answered, calls] = sums;
+            self.accesses(boundary, [hits, misses, writes]);
+            *self.counts.entry("calls".to_owned()).or_default() += calls;
+            if boundary == "rollout" {
+                self.add("rollout_event_type_counts", "rollout.sent", sent);
+                self.add("rollout_event_type_counts", "rollout.answered", answered);
+            }
+        }
+        let sql = "SELECT boundary, sum(cache_action = 'hit'), sum(cache_action = 'miss'), sum(cache_action = 'write')
+                   FROM setup_calls WHERE cache_action IS NOT NULL GROUP BY boundary";
+        let found =
+            rows(db, sql, |row| Ok((row.get::<_, String>(0)?, [whole(row, 1)?, whole(row, 2)?, whole(row, 3)?])))?;
+        for (boundary, actions) in found {
+            self.accesses(&boundary, actions);
+        }
+        self.set(&["cache_accesses"], self.sum("cache_access_action_counts"));
+        self.set(&["cache_profiles"], 1);
+        self.set(&["rollout_events"], self.sum("rollout_event_type_counts"));
+        Ok(())
+    }
+
+    fn accesses(&mut self, boundary: &str, actions: [u64; 3]) {
+        for (action, count) in ["hit", "miss", "write"].into_iter().zip(actions) {
+            self.add("cache_access_action_counts", action, count);
+            self.add("cache_access_boundary_counts", boundary, count);
+        }
+    }
+
+    /// What follows from what has been counted.
+    fn links(&mut self, db: &Connection) -> Result<(), OptimizerError> {
         let holders = number(db, "SELECT count(DISTINCT candidate_id) FROM frontier_cells")?;
         let parents = number(db, "SELECT coalesce(sum(json_array_length(parent_ids_json)), 0) FROM candidates")?;
-        let vectors = "SELECT count(*) FROM (SELECT DISTINCT candidate_id, evaluation_stage FROM rollouts WHERE status = 'finished')";
+        let map = "plan_link_relation_counts";
+        self.add(map, "candidate_payload", self.count("candidates"));
+        self.add(map, "candidate_lineage", parents);
+        self.add(map, "acceptance_decision", self.count("acceptance_decisions"));
+        self.add(map, "frontier_membership", holders);
+        let turns = self.sum("subagent_status_counts") - self.of("subagent_status_counts", "started");
+        self.add("usage_ledger_boundary_counts", "proposer", turns);
         let completed = self.of("subagent_status_counts", "completed");
-        let candidates = self.count("candidates");
-        let decisions = self.count("acceptance_decisions");
-        let links = [
-            ("candidate_payload", candidates),
-            ("candidate_lineage", parents),
-            ("acceptance_decision", decisions),
-            ("frontier_membership", holders),
-            ("rollout_observation", settled),
-        ];
-        let evidence = [("rollout_outcome", settled), ("trace_summary", traces), ("gepa_proposer_output", completed)];
-        let mut steps: Counts = self.maps.get("rollout_status_counts").cloned().unwrap_or_default();
-        steps.remove("requested");
-        let mut steps: Counts = steps.into_iter().map(|(status, count)| (format!("rollout.{status}"), count)).collect();
-        steps.extend([("rollout.requested".to_owned(), rollouts), ("rollout.sent".to_owned(), sent)]);
-        steps.insert("rollout.answered".to_owned(), answered);
-        let verified = [("completed", finished), ("failed", settled - finished)];
-        let ledger = [("rollout", settled), ("proposer", turns - self.of("subagent_status_counts", "started"))];
-        for (key, counts) in [
-            ("plan_link_relation_counts", named(&links)),
-            ("evidence_frame_kind_counts", named(&evidence)),
-            ("rollout_event_type_counts", steps),
-            ("trace_annotation_status_counts", named(&[("completed", settled)])),
-            ("verifier_job_status_counts", named(&verified)),
-            ("usage_ledger_boundary_counts", named(&ledger)),
-        ] {
-            self.maps.insert(key.to_owned(), counts.into_iter().filter(|(_, count)| *count > 0).collect());
-        }
-        for (name, count) in [
-            ("event_stream_events", self.sum("event_stream_event_type_counts")),
-            ("events", self.sum("event_stream_event_type_counts")),
-            ("calls", number(db, "SELECT count(*) FROM calls")?),
-            ("rollouts", rollouts),
-            ("rollout_jobs", rollouts),
-            ("sensor_frames", settled),
-            ("trace_annotations", settled),
-            ("verifier_jobs", settled),
-            ("rollout_events", self.sum("rollout_event_type_counts")),
-            ("evidence_frames", self.sum("evidence_frame_kind_counts")),
-            ("plan_links", self.sum("plan_link_relation_counts")),
-            ("usage_ledger", self.sum("usage_ledger_boundary_counts")),
-            ("scores", self.sum("score_objective_counts")),
-            ("score_vectors", number(db, vectors)?),
-            ("cache_accesses", self.sum("cache_access_action_counts")),
-            ("cache_profiles", 1),
-        ] {
-            self.counts.insert(name.to_owned(), count);
-        }
+        self.add("evidence_frame_kind_counts", "gepa_proposer_output", completed);
+        self.set(&["plan_links"], self.sum(map));
+        self.set(&["usage_ledger"], self.sum("usage_ledger_boundary_counts"));
+        self.set(&["evidence_frames"], self.sum("evidence_frame_kind_counts"));
         Ok(())
     }
 }
 
 pub(super) fn number(db: &Connection, sql: &str) -> Result<u64, OptimizerError> {
-    db.query_row(sql, [], |row| row.get::<_, i64>(0)).map(i64::unsigned_abs).map_err(sqlite("count the workspace"))
+    db.query_row(sql, [], |row| whole(row, 0)).map_err(sqlite("count the workspace"))
 }
 
-pub(super) fn tally(db: &Connection, sql: &str) -> Result<Counts, OptimizerError> {
+fn whole(row: &Row<'_>, index: usize) -> rusqlite::Result<u64> {
+    row.get::<_, i64>(index).map(i64::unsigned_abs)
+}
+
+fn rows<T>(
+    db: &Connection,
+    sql: &str,
+    each: impl FnMut(&Row<'_>) -> rusqlite::Result<T>,
+) -> Result<Vec<T>, OptimizerError> {
     db.prepare(sql)
-        .and_then(|mut statement| {
-            statement.query_map([], |row| Ok((row.get(0)?, row.get::<_, i64>(1)?.unsigned_abs())))?.collect()
-        })
+        .and_then(|mut statement| statement.query_map([], each)?.collect())
         .map_err(sqlite("count the workspace"))
-}
-
-fn named(pairs: &[(&str, u64)]) -> Counts {
-    pairs.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect()
 }

@@ -135,10 +135,7 @@ fn freshness(db: &Connection, census: &Census, now: u64) -> Result<Vec<Freshness
     let event = |wire: &str| census.of("event_stream_event_type_counts", wire);
     let rollout = |status: &str| census.of("rollout_status_counts", status);
     let count = |name: &str| census.count(name);
-    let requested = number(
-        db,
-        "SELECT coalesce(sum(json_array_length(fields, '$.row_ids')), 0) FROM events WHERE type = 'rollout.requested'",
-    )?;
+    let requested = census.rows_requested;
     let parents = census.of("plan_link_relation_counts", "candidate_lineage");
     let failed = rollout("failed") + rollout("retried");
     let settled = rollout("finished") + failed;

@@ -66,6 +66,7 @@ pub(super) fn open(path: &Path, durability: Durability) -> Result<Connection, Op
              PRAGMA synchronous = {synchronous};
              PRAGMA foreign_keys = ON;
              PRAGMA temp_store = MEMORY;
+             PRAGMA cache_size = -8000;
              PRAGMA wal_autocheckpoint = 2000;
              PRAGMA journal_size_limit = 33554432;"
         ))
@@ -75,8 +76,7 @@ pub(super) fn open(path: &Path, durability: Durability) -> Result<Connection, Op
 
 /// Opens an existing workspace for reading, while another process may be writing.
 pub(super) fn open_to_read(path: &Path) -> Result<Connection, OptimizerError> {
-    let opened = connect(path, OpenFlags::SQLITE_OPEN_READ_ONLY)
-        .and_then(|connection| check_schema(&connection, path).map(|()| connection));
+    let opened = reading_connection(path);
     // A directory without write permission has no place for the shared memory of a WAL; nobody writes there either.
     match opened {
         Err(error) if error.code == ErrorCode::Sqlite && path.is_file() && !wal_of(path).exists() => {
@@ -88,6 +88,15 @@ pub(super) fn open_to_read(path: &Path) -> Result<Connection, OptimizerError> {
         }
         opened => opened,
     }
+}
+
+/// SQLite opens a protected file for reading only. Any other is opened for writing, without a statement that may write,
+/// because only then can the last connection that closes remove the WAL.
+fn reading_connection(path: &Path) -> Result<Connection, OptimizerError> {
+    let connection = connect(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
+    check_schema(&connection, path)?;
+    connection.pragma_update(None, "query_only", true).map_err(sqlite(format_args!("open {}", path.display())))?;
+    Ok(connection)
 }
 
 /// An empty workspace in memory, to replay a log into.

@@ -13,7 +13,7 @@ use crate::model::error::OptimizerError;
 use crate::model::event::Event;
 use crate::model::event_fields::{
     CandidateDecided, CandidateRegistered, EvaluationCompleted, FrontierUpdated, RolloutFailed, RolloutFinished,
-    RolloutsRequested, Stage,
+    RolloutsRequested, RunEnded, RunFailed, Stage,
 };
 use crate::model::ids::{CandidateId, RequestId};
 use crate::model::lifecycle::{CandidateStatus, CandidateTrigger, Lifecycle};
@@ -115,6 +115,12 @@ impl Projector {
             }
             Event::StopDecided(fields) => self.totals.stopped_by = Some(text(&fields.stopped_by)?),
             Event::RunFinished(fields) => self.best(&fields.best_candidate_id),
+            Event::RunFailed(RunFailed { best_candidate_id, .. })
+            | Event::RunCancelled(RunEnded { best_candidate_id, .. }) => {
+                if let Some(best) = best_candidate_id {
+                    self.best(best);
+                }
+            }
             Event::RunStarted(_)
             | Event::ContractVerified(_)
             | Event::TaskInfoLoaded(_)
@@ -144,9 +150,7 @@ impl Projector {
             | Event::ClockObserved(_)
             | Event::HeldoutStarted(_)
             | Event::HeldoutPartial(_)
-            | Event::HeldoutSkipped(_)
-            | Event::RunFailed(_)
-            | Event::RunCancelled(_) => {}
+            | Event::HeldoutSkipped(_) => {}
         }
         Ok(())
     }

@@ -134,17 +134,18 @@ impl Store {
             };
             self.reply(db, &digest, reply)?;
         }
-        let sql = "INSERT INTO calls (request, kind, answered_at, cache_action, cache_key, reply)
-                   VALUES (?1, ?2, ?3, ?4, ?5, ?6)
-                   ON CONFLICT (request) DO UPDATE SET answered_at = excluded.answered_at,
-                     cache_action = excluded.cache_action, cache_key = excluded.cache_key, reply = excluded.reply";
-        let (request, kind, at) = (int(answered.request.0), kind_word(answered.kind), int(answered.unix_millis));
-        run(
-            db,
-            "store an answer",
-            sql,
-            params![request, kind, at, action, key, unheld.as_ref().map(<[u8; 32]>::as_slice)],
-        )?;
+        let (request, at) = (int(answered.request.0), int(answered.unix_millis));
+        let reply = unheld.as_ref().map(<[u8; 32]>::as_slice);
+        let sql = "UPDATE calls SET answered_at = ?2, cache_action = ?3, cache_key = ?4, reply = ?5 WHERE request = ?1";
+        let sent = db
+            .prepare_cached(sql)
+            .and_then(|mut statement| statement.execute(params![request, at, action, key, reply]))
+            .map_err(sqlite("store an answer"))?;
+        if sent == 0 {
+            let sql = "INSERT INTO calls (request, answered_at, cache_action, cache_key, reply, kind)
+                       VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
+            run(db, "store an answer", sql, params![request, at, action, key, reply, kind_word(answered.kind)])?;
+        }
         if !answered.retired {
             let answer = serde_json::to_string(&answered.answer).map_err(json("store an answer"))?;
             let sql = "INSERT INTO inbox (request, answer) VALUES (?1, ?2)";
@@ -268,7 +269,7 @@ fn acquire(db: &Connection, lease: &Lease) -> Result<(), OptimizerError> {
     run(db, "store a lease", sql, params![kind, resource, lease.subject, at])
 }
 
-type CacheColumns = (Option<&'static str>, Option<Vec<u8>>);
+type CacheColumns = (Option<&'static str>, Option<[u8; 32]>);
 
 fn cache_columns(used: Option<&CacheUse>) -> Result<CacheColumns, OptimizerError> {
     let Some(used) = used else { return Ok((None, None)) };
@@ -277,7 +278,7 @@ fn cache_columns(used: Option<&CacheUse>) -> Result<CacheColumns, OptimizerError
         CacheAction::Miss => "miss",
         CacheAction::Write => "write",
     };
-    Ok((Some(action), Some(digest_bytes(&used.key)?.to_vec())))
+    Ok((Some(action), Some(digest_bytes(&used.key)?)))
 }
 
 fn kind_word(kind: CallKind) -> &'static str {

@@ -112,7 +112,7 @@ impl Loop {
         }
         if self.poison.is_none() {
             self.connection
-                .execute_batch("PRAGMA optimize; PRAGMA wal_checkpoint(TRUNCATE);")
+                .execute_batch("PRAGMA wal_checkpoint(TRUNCATE)")
                 .map_err(sqlite("move the WAL into the workspace"))?;
         }
         self.connection.close().map_err(|(_, error)| sqlite("close the workspace")(error))

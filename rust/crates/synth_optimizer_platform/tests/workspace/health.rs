@@ -156,3 +156,24 @@ fn a_run_that_is_over_holds_nothing() {
     assert_eq!(status["runs"][0]["invariant_report"]["status"], "pass");
     assert_eq!(status["resource_lease_status_counts"], json!({"expired": 1, "released": 1}));
 }
+
+#[test]
+fn the_status_is_green_while_a_writer_writes() {
+    let dir = TempDir::new().unwrap();
+    let path = dir.path().join("workspace.sqlite");
+    let workspace = create(&path);
+    let writer = std::thread::spawn(move || {
+        for batch in crate::size::script(3_200).batches {
+            workspace.commit_blocking(batch).unwrap();
+        }
+        workspace.close().unwrap();
+    });
+    let mut looks = 0;
+    while !writer.is_finished() || looks == 0 {
+        assert_eq!(report(&path)["violations"], json!([]));
+        looks += 1;
+    }
+    writer.join().unwrap();
+    let status = workspace_status(&path).unwrap();
+    assert_eq!(status["runs"][0]["counts"]["rollouts"], json!(3_200));
+}

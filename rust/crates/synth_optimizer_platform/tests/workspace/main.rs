@@ -1,5 +1,5 @@
 //! `workspace.sqlite`: what is written is read back, survives a crash, and agrees with the log.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout)]
 
 mod health;
 mod models;

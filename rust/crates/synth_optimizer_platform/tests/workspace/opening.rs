@@ -3,8 +3,10 @@
 use std::os::unix::fs::PermissionsExt;
 
 use rusqlite::Connection;
-use synth_optimizer_platform::config::sections::Durability;
+use synth_optimizer_platform::config::sections::{CacheMode, Durability};
 use synth_optimizer_platform::model::error::ErrorCode;
+use synth_optimizer_platform::model::event_fields::{Operation, Stage};
+use synth_optimizer_platform::model::lifecycle::{CandidateStatus, RunState};
 use synth_optimizer_platform::workspace::{Reader, SCHEMA_VERSION, Workspace, workspace_status};
 use tempfile::TempDir;
 
@@ -83,6 +85,20 @@ fn a_damaged_workspace_is_refused_with_a_way_out() {
 }
 
 #[test]
+fn reading_a_run_that_is_over_leaves_nothing_behind() {
+    let dir = TempDir::new().unwrap();
+    let path = dir.path().join("workspace.sqlite");
+    create(&path).close().unwrap();
+    let files =
+        || -> Vec<_> { std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect() };
+    assert_eq!(files(), ["workspace.sqlite"]);
+    Reader::open(&path).unwrap().totals().unwrap();
+    assert_eq!(files(), ["workspace.sqlite"]);
+    workspace_status(&path).unwrap();
+    assert_eq!(files(), ["workspace.sqlite"]);
+}
+
+#[test]
 fn a_workspace_on_a_read_only_disk_can_be_read() {
     let dir = TempDir::new().unwrap();
     let path = dir.path().join("workspace.sqlite");
@@ -99,4 +115,14 @@ fn a_workspace_on_a_read_only_disk_can_be_read() {
     std::fs::set_permissions(dir.path(), writable).unwrap();
     assert_eq!(status.unwrap()["runs"][0]["run_id"], "run-1");
     assert_eq!(totals.unwrap().rollouts_finished, 8);
+}
+
+#[test]
+fn the_schema_knows_every_word_of_the_model() {
+    let schema = include_str!("../../migrations/0001_tables.sql");
+    for words in [RunState::WORDS, CandidateStatus::WORDS, Stage::WORDS, Operation::WORDS, CacheMode::WORDS] {
+        for word in words {
+            assert!(schema.contains(&format!("'{word}'")), "{word} is in no CHECK");
+        }
+    }
 }

@@ -3,7 +3,9 @@
 use std::time::Instant;
 
 use synth_optimizer_platform::model::event_fields::Stage;
-use synth_optimizer_platform::workspace::{Answered, CacheAction, CacheUse, CallKind};
+use synth_optimizer_platform::workspace::{
+    Answered, CacheAction, CacheUse, CallKind, RebuildMode, rebuild, workspace_status,
+};
 use tempfile::TempDir;
 
 use crate::script::{Script, create, finished, sha256};
@@ -12,7 +14,7 @@ const BATCH: usize = 32;
 const MOST_BYTES: u64 = 1024;
 
 /// Rollouts as a driver stores them: asked for and sent in one batch, answered in another.
-fn script(rollouts: usize) -> Script {
+pub(crate) fn script(rollouts: usize) -> Script {
     let mut script = Script::default();
     for (number, first) in (0..rollouts).step_by(BATCH).enumerate() {
         let name = format!("gepa_{}", &sha256(&(number / 4).to_be_bytes())[..12]);
@@ -58,10 +60,17 @@ fn measure(rollouts: usize) -> u64 {
         workspace.commit_blocking(batch).unwrap();
     }
     let (wall, cpu) = (clock.elapsed().as_secs_f64(), cpu_seconds() - cpu);
+    let wal = std::fs::metadata(path.with_extension("sqlite-wal")).unwrap().len();
+    assert!(wal < 40_000_000, "the WAL has grown to {wal} bytes");
     workspace.close().unwrap();
     let bytes = (std::fs::metadata(&path).unwrap().len() - empty) / rollouts as u64;
     let micros = |seconds: f64| seconds * 1e6 / rollouts as f64;
     println!("{rollouts} rollouts: {bytes} bytes, {:.1} us CPU, {:.1} us wall each", micros(cpu), micros(wall));
+    let clock = Instant::now();
+    workspace_status(&path).unwrap();
+    let status = clock.elapsed();
+    rebuild(&path, RebuildMode::Compare).unwrap();
+    println!("    status in {status:.1?}, rebuild in {:.1?}", clock.elapsed() - status);
     bytes
 }
 
