@@ -119,7 +119,7 @@ impl Bench {
             proposer: Arc::clone(&proposer) as Arc<dyn Proposer>,
             hooks: Hooks::default(),
         };
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (_control, controlled) = Control::new(request.config.run.feed_buffer);
         let (began, before) = (Instant::now(), cpu_time()?);
         let outcome = runtime.block_on(execute(request, GepaEngine::new, controlled))?;

@@ -101,8 +101,7 @@ fn read(arguments: &Arguments) -> Result<Config, OptimizerError> {
 
 /// Carries out the run. The outcome is what the tests read: the run's directory and how it ended.
 fn drive(config: Config, proposer: Arc<dyn Proposer>) -> Result<Value, OptimizerError> {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
+    let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(|error| OptimizerError::new(ErrorCode::Io, format!("no runtime: {error}")))?;

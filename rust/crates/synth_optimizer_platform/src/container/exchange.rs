@@ -114,14 +114,21 @@ impl Client {
         }
         let content_type = header(response.headers(), CONTENT_TYPE.as_str());
         let retry_after = retry_after::pause(&header(response.headers(), RETRY_AFTER.as_str()));
-        let mut body = BytesMut::new();
+        let (mut whole, mut body) = (Bytes::new(), BytesMut::new());
         while let Some(chunk) = response.chunk().await.map_err(|error| lost(&error))? {
-            if (body.len() + chunk.len()) as u64 > self.limits.max_reply {
+            if (whole.len() + body.len() + chunk.len()) as u64 > self.limits.max_reply {
                 return Err(Lost::TooLarge { status });
             }
-            body.extend_from_slice(&chunk);
+            // Most replies come in one piece, which is taken as it is.
+            if whole.is_empty() && body.is_empty() {
+                whole = chunk;
+            } else {
+                body.extend_from_slice(&std::mem::take(&mut whole));
+                body.extend_from_slice(&chunk);
+            }
         }
-        Ok(Raw { status, content_type, body: body.freeze(), retry_after })
+        let body = if body.is_empty() { whole } else { body.freeze() };
+        Ok(Raw { status, content_type, body, retry_after })
     }
 }
 
