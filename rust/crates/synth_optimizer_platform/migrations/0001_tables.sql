@@ -44,7 +44,6 @@ CREATE TABLE calls (
   answered_at  INTEGER,
   cache_action TEXT CHECK (cache_action = 'hit' OR cache_action = 'miss' OR cache_action = 'write'),
   cache_key    BLOB CHECK (length(cache_key) = 32),
-  reply        BLOB CHECK (length(reply) = 32), -- digest of the reply, where no rollout holds it
   CHECK ((sent_at IS NULL) = (sends = 0)),
   CHECK (sent_at IS NOT NULL OR answered_at IS NOT NULL),
   CHECK ((cache_action IS NULL) = (cache_key IS NULL))
@@ -56,11 +55,11 @@ CREATE TABLE inbox (
   answer  TEXT NOT NULL                     -- JSON
 ) STRICT;
 
--- Whole replies, each stored once under the SHA-256 of its bytes.
+-- Whole replies, under the request that they answer: in the order in which they come, which is the cheapest to write.
 CREATE TABLE replies (
-  digest BLOB PRIMARY KEY CHECK (length(digest) = 32),
-  size   INTEGER NOT NULL,                  -- of the reply, before compression
-  data   BLOB NOT NULL                      -- zstd
+  request INTEGER PRIMARY KEY,
+  size    INTEGER NOT NULL,                 -- of the reply, before compression
+  data    BLOB NOT NULL                     -- zstd with checksum
 ) STRICT;
 
 -- Calls that load the task before the search begins.
@@ -77,8 +76,10 @@ CREATE TABLE setup_calls (
 CREATE TABLE snapshots (
   kind     TEXT NOT NULL CHECK (kind IN ('contract', 'health', 'program', 'task_info', 'dataset', 'train_rows', 'heldout_rows')),
   digest   BLOB NOT NULL CHECK (length(digest) = 32),
-  document TEXT,                            -- JSON; NULL: it is large and stands in `replies` under the digest
+  document TEXT,                            -- JSON
+  data     BLOB,                            -- the same as zstd, where it is large
   taken_at INTEGER NOT NULL,
+  CHECK ((document IS NULL) <> (data IS NULL)),
   PRIMARY KEY (kind, digest)
 ) STRICT, WITHOUT ROWID;
 

@@ -114,7 +114,7 @@ SELECT run_id, 'program_' || sequence AS program_snapshot_id, fields ->> 'progra
   fields AS record_json, at AS recorded_at
 FROM run, milestones WHERE type = 'container.program.loaded';
 
--- One row per split. `rows_json` is NULL where the rows are large; they stand in `replies` then.
+-- One row per split. `rows_json` is NULL where the rows are large; they stand compressed in `snapshots` then.
 CREATE VIEW dataset_snapshots AS
 SELECT run_id, 'dataset_' || split || '_' || sequence AS dataset_snapshot_id, split,
   fields ->> (split || '_rows') AS row_count, fields ->> 'rows_digest' AS rows_hash,

@@ -100,8 +100,12 @@ impl Client {
     }
 
     /// The address of a route; the base may have a path of its own.
-    pub(super) fn address(&self, route: &str) -> String {
-        format!("{}{route}", self.base.as_str().trim_end_matches('/'))
+    pub(super) fn address(&self, route: &str) -> Url {
+        let mut address = self.base.clone();
+        let (path, query) = route.split_once('?').map_or((route, None), |(path, query)| (path, Some(query)));
+        address.set_path(&format!("{}{path}", self.base.path().trim_end_matches('/')));
+        address.set_query(query);
+        address
     }
 
     /// Host and port, as a socket takes them.

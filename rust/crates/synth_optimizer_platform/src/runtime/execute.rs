@@ -57,6 +57,8 @@ where
         && workspace.totals()?.is_over()
     {
         let cache = open_cache(&request.config, &dir)?;
+        // A process that ended between the last commit and the feed has left it short.
+        feed(&dir, workspace)?;
         return finish(&request, &dir, existing, &cache, None).await;
     }
     let is_new = existing.is_none();
@@ -284,8 +286,6 @@ async fn finish(
     let Some(workspace) = workspace else {
         return Err(OptimizerError::new(ErrorCode::Invariant, "a run without a workspace cannot be finished"));
     };
-    // A process that ended between the last commit and the feed has left it short.
-    feed(dir, &workspace)?.sync()?;
     let error = match error {
         Some(error) => Some(error),
         None => failure(&workspace)?,

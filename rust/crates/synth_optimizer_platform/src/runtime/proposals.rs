@@ -26,12 +26,12 @@ pub(super) fn proposal_request(
     let mut evidence = Vec::with_capacity(command.evidence.len());
     for shown in &command.evidence {
         let row = task.rows.get(&shown.row_id).map_or(Value::Null, |row| row.value.clone());
-        let digest = match first {
-            Some((parent, _)) => stored.evidence_digest(parent, &shown.row_id, command.request)?,
+        let rollout = match first {
+            Some((parent, _)) => stored.evidence(parent, &shown.row_id, command.request)?,
             None => None,
         };
-        let reply = match digest {
-            Some(digest) => stored.reply(&digest)?.map(|bytes| read(&bytes)).transpose()?,
+        let reply = match rollout {
+            Some(rollout) => stored.reply(rollout)?.map(|bytes| read(&bytes)).transpose()?,
             None => None,
         };
         evidence.push(Evidence { row_id: shown.row_id.clone(), row, score: shown.score, reply });

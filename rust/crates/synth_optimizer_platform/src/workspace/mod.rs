@@ -4,7 +4,6 @@ pub mod batch;
 mod census;
 mod error;
 mod health;
-pub mod models;
 mod open;
 mod projector;
 pub mod reader;
@@ -21,7 +20,6 @@ use std::path::Path;
 use tokio::sync::oneshot;
 
 pub use batch::{Answered, Batch, CacheAction, CacheUse, CallKind, Sent, Stored};
-pub use models::{CandidateRecord, Decision, FrontierCell, RowScore, StateChange};
 pub use open::SCHEMA_VERSION;
 pub use reader::Reader;
 pub use rebuild::{Difference, RebuildMode, RebuildReport, rebuild};

@@ -67,7 +67,7 @@ pub(super) fn open(path: &Path, durability: Durability) -> Result<Connection, Op
              PRAGMA foreign_keys = ON;
              PRAGMA temp_store = MEMORY;
              PRAGMA cache_size = -8000;
-             PRAGMA wal_autocheckpoint = 2000;
+             PRAGMA wal_autocheckpoint = 4000;
              PRAGMA journal_size_limit = 33554432;"
         ))
         .map_err(sqlite(format_args!("open {}", path.display())))?;

@@ -9,10 +9,9 @@ use super::batch::Stored;
 use super::error::{DAMAGED, invariant, json, sqlite};
 use super::open;
 use super::records::RunRow;
-use super::store::{digest_bytes, int};
+use super::store::int;
 use super::totals::Totals;
 use crate::model::answer::Answer;
-use crate::model::canonical::hex;
 use crate::model::error::{ErrorCode, OptimizerError};
 use crate::model::event::Event;
 use crate::model::ids::{CandidateId, RequestId, RowId};
@@ -60,21 +59,11 @@ impl Reader {
         found.into_iter().map(event).collect()
     }
 
-    /// Bytes of all replies, compressed.
+    /// Bytes that the compressed replies take in the file.
     pub fn reply_bytes(&self) -> Result<u64, OptimizerError> {
-        let sql = "SELECT coalesce(sum(length(data)), 0) FROM replies";
+        let sql = "SELECT coalesce(sum(pgsize), 0) FROM dbstat WHERE name = 'replies'";
         let found = self.list("measure the replies", sql, [], |row| row.get::<_, i64>(0))?;
         Ok(found.into_iter().map(i64::unsigned_abs).sum())
-    }
-
-    /// The events of these types, in order. `rollout.finished` and `rollout.requested` are not among them.
-    pub(super) fn milestones(&self, types: &[&str]) -> Result<Vec<Stored>, OptimizerError> {
-        let names = types.join("','");
-        let sql = format!(
-            "SELECT sequence, type, unix_millis, fields FROM events
-             WHERE type NOT IN ('rollout.finished', 'rollout.requested') AND type IN ('{names}') ORDER BY sequence"
-        );
-        self.list("read the log", &sql, [], event_columns)?.into_iter().map(event).collect()
     }
 
     /// Answers that have come and wait for their turn.
@@ -117,39 +106,40 @@ impl Reader {
         self.with(Totals::read)
     }
 
-    /// A reply by its digest, 64 hex digits.
-    pub fn reply(&self, digest: &str) -> Result<Option<Vec<u8>>, OptimizerError> {
-        let key = digest_bytes(digest)?;
+    /// The reply to a request.
+    pub fn reply(&self, request: RequestId) -> Result<Option<Vec<u8>>, OptimizerError> {
         let found: Option<(i64, Vec<u8>)> = self.with(|db| {
-            db.prepare_cached("SELECT size, data FROM replies WHERE digest = ?1")
+            db.prepare_cached("SELECT size, data FROM replies WHERE request = ?1")
                 .and_then(|mut statement| {
-                    statement.query_row([key.as_slice()], |row| Ok((row.get(0)?, row.get(1)?))).optional()
+                    statement.query_row([int(request.0)], |row| Ok((row.get(0)?, row.get(1)?))).optional()
                 })
-                .map_err(sqlite(format_args!("read reply {digest}")))
+                .map_err(sqlite(format_args!("read the reply to request {}", request.0)))
         })?;
         let Some((size, data)) = found else { return Ok(None) };
         let size = usize::try_from(size).unwrap_or(0);
         let whole = zstd::bulk::decompress(&data, size).ok().filter(|reply| reply.len() == size);
         whole.map(Some).ok_or_else(|| {
-            OptimizerError::new(ErrorCode::Sqlite, format!("reply {digest} in {} is damaged", self.path.display()))
-                .with_hint(DAMAGED)
+            OptimizerError::new(
+                ErrorCode::Sqlite,
+                format!("the reply to request {} in {} is damaged", request.0, self.path.display()),
+            )
+            .with_hint(DAMAGED)
         })
     }
 
-    /// The reply of the latest finished train rollout of a candidate on a row, among the requests before one.
-    pub fn evidence_digest(
+    /// The latest finished train rollout of a candidate on a row, among the requests before one.
+    pub fn evidence(
         &self,
         candidate: &CandidateId,
         row: &RowId,
         before: RequestId,
-    ) -> Result<Option<String>, OptimizerError> {
-        let sql = "SELECT trace FROM rollouts
+    ) -> Result<Option<RequestId>, OptimizerError> {
+        let sql = "SELECT request FROM rollouts
                    WHERE candidate_id = ?1 AND example_id = ?2 AND request < ?3 AND status = 'finished'
                      AND evaluation_stage <> 'heldout'
                    ORDER BY request DESC LIMIT 1";
         let values = params![candidate.as_str(), row.as_str(), int(before.0)];
-        let found = self.list("look for evidence", sql, values, |row| row.get::<_, Option<Vec<u8>>>(0))?;
-        Ok(found.into_iter().next().flatten().map(|digest| hex(&digest)))
+        Ok(self.list("look for evidence", sql, values, |row| request(row, 0))?.pop())
     }
 
     /// Runs a query on the connection for reads.

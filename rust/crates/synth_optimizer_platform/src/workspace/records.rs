@@ -1,6 +1,5 @@
 //! What is stored beside the log: the run itself, calls of its setup, files, operations and leases.
 
-use bytes::Bytes;
 use serde_json::Value;
 
 use super::batch::CacheUse;
@@ -140,17 +139,9 @@ pub struct LeaseId(pub i64);
 pub enum Record {
     SetupCall(SetupCall),
     Snapshot(Snapshot),
-    /// Bytes that stand under their SHA-256.
-    Reply {
-        digest: String,
-        bytes: Bytes,
-    },
     Artifact(Artifact),
     Manifest(Manifest),
     Operation(Operation),
     Lease(Lease),
-    Release {
-        lease: LeaseId,
-        unix_millis: u64,
-    },
+    Release { lease: LeaseId, unix_millis: u64 },
 }

@@ -1,6 +1,5 @@
 //! Writes batches and records inside the writer's transaction.
 
-use bytes::Bytes;
 use rusqlite::{Connection, params};
 use sha2::{Digest as _, Sha256};
 use zstd::bulk::Compressor;
@@ -9,7 +8,6 @@ use super::batch::{Answered, Batch, CacheAction, CacheUse, CallKind, Sent, Store
 use super::error::{invariant, json, sqlite};
 use super::projector::Projector;
 use super::records::{Lease, Record, RunRow, Snapshot};
-use crate::model::answer::Answer;
 use crate::model::error::{ErrorCode, OptimizerError};
 
 /// Fast: replies are written while a run goes on, and read rarely.
@@ -81,10 +79,6 @@ impl Store {
                 run(db, "store a call of the setup", sql, params![call.boundary, int(call.unix_millis), action, key])?;
             }
             Record::Snapshot(snapshot) => self.snapshot(db, snapshot)?,
-            Record::Reply { digest, bytes } => {
-                let digest = digest_bytes(digest)?;
-                self.reply(db, &digest, bytes)?;
-            }
             Record::Artifact(file) => {
                 let sql = "INSERT OR REPLACE INTO artifacts (path, kind, sha256, bytes, retention, written_at)
                            VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
@@ -121,30 +115,21 @@ impl Store {
 
     fn answered(&mut self, db: &Connection, answered: &Answered) -> Result<(), OptimizerError> {
         let (action, key) = cache_columns(answered.cache.as_ref())?;
-        let held = match &answered.answer {
-            Answer::Rollout(answer) => answer.trace_digest.as_deref(),
-            Answer::Proposal(_) | Answer::Failed(_) | Answer::Abandoned { .. } => None,
-        };
-        // A rollout holds the digest of its reply; without one the call does.
-        let mut unheld = None;
-        if let Some(reply) = &answered.reply {
-            let digest = match held {
-                Some(digest) => digest_bytes(digest)?,
-                None => *unheld.insert(Sha256::digest(reply).into()),
-            };
-            self.reply(db, &digest, reply)?;
-        }
         let (request, at) = (int(answered.request.0), int(answered.unix_millis));
-        let reply = unheld.as_ref().map(<[u8; 32]>::as_slice);
-        let sql = "UPDATE calls SET answered_at = ?2, cache_action = ?3, cache_key = ?4, reply = ?5 WHERE request = ?1";
+        if let Some(reply) = &answered.reply {
+            self.compress(reply)?;
+            let sql = "INSERT OR REPLACE INTO replies (request, size, data) VALUES (?1, ?2, ?3)";
+            run(db, "store a reply", sql, params![request, int(reply.len() as u64), self.compressed])?;
+        }
+        let sql = "UPDATE calls SET answered_at = ?2, cache_action = ?3, cache_key = ?4 WHERE request = ?1";
         let sent = db
             .prepare_cached(sql)
-            .and_then(|mut statement| statement.execute(params![request, at, action, key, reply]))
+            .and_then(|mut statement| statement.execute(params![request, at, action, key]))
             .map_err(sqlite("store an answer"))?;
         if sent == 0 {
-            let sql = "INSERT INTO calls (request, answered_at, cache_action, cache_key, reply, kind)
-                       VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
-            run(db, "store an answer", sql, params![request, at, action, key, reply, kind_word(answered.kind)])?;
+            let sql = "INSERT INTO calls (request, answered_at, cache_action, cache_key, kind)
+                       VALUES (?1, ?2, ?3, ?4, ?5)";
+            run(db, "store an answer", sql, params![request, at, action, key, kind_word(answered.kind)])?;
         }
         if !answered.retired {
             let answer = serde_json::to_string(&answered.answer).map_err(json("store an answer"))?;
@@ -154,32 +139,25 @@ impl Store {
         Ok(())
     }
 
-    fn reply(&mut self, db: &Connection, digest: &[u8; 32], reply: &Bytes) -> Result<(), OptimizerError> {
-        let known = db
-            .prepare_cached("SELECT 1 FROM replies WHERE digest = ?1")
-            .and_then(|mut statement| statement.exists([digest.as_slice()]))
-            .map_err(sqlite("look for a reply"))?;
-        if known {
-            return Ok(());
-        }
+    fn compress(&mut self, bytes: &[u8]) -> Result<(), OptimizerError> {
         self.compressed.clear();
-        self.compressed.reserve(zstd::zstd_safe::compress_bound(reply.len()));
-        self.compressor.compress_to_buffer(reply, &mut self.compressed).map_err(no_zstd)?;
-        let sql = "INSERT INTO replies (digest, size, data) VALUES (?1, ?2, ?3)";
-        run(db, "store a reply", sql, params![digest.as_slice(), int(reply.len() as u64), self.compressed])
+        self.compressed.reserve(zstd::zstd_safe::compress_bound(bytes.len()));
+        self.compressor.compress_to_buffer(bytes, &mut self.compressed).map(|_| ()).map_err(no_zstd)
     }
 
     fn snapshot(&mut self, db: &Connection, snapshot: &Snapshot) -> Result<(), OptimizerError> {
         let text = snapshot.document.to_string();
         let digest: [u8; 32] = Sha256::digest(text.as_bytes()).into();
         let inline = (text.len() < LARGE).then_some(text.as_str());
-        let sql = "INSERT OR IGNORE INTO snapshots (kind, digest, document, taken_at) VALUES (?1, ?2, ?3, ?4)";
-        let values = params![snapshot.kind.word(), digest.as_slice(), inline, int(snapshot.unix_millis)];
-        run(db, "store what the container told", sql, values)?;
+        let mut data = None;
         if inline.is_none() {
-            self.reply(db, &digest, &Bytes::from(text))?;
+            self.compress(text.as_bytes())?;
+            data = Some(&self.compressed);
         }
-        Ok(())
+        let sql =
+            "INSERT OR IGNORE INTO snapshots (kind, digest, document, data, taken_at) VALUES (?1, ?2, ?3, ?4, ?5)";
+        let values = params![snapshot.kind.word(), digest.as_slice(), inline, data, int(snapshot.unix_millis)];
+        run(db, "store what the container told", sql, values)
     }
 }
 

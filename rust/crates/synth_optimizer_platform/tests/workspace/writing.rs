@@ -14,7 +14,7 @@ use synth_optimizer_platform::model::usage::Cost;
 use synth_optimizer_platform::workspace::{Batch, Reader, Stored, Workspace};
 use tempfile::TempDir;
 
-use crate::script::{Script, create, finished, id, odd_events, run_row, sha256, whole_run};
+use crate::script::{Script, create, finished, id, odd_events, run_row, whole_run};
 
 fn read_log(reader: &Reader) -> Vec<Stored> {
     let mut log = Vec::new();
@@ -61,32 +61,32 @@ fn a_whole_run_comes_back_as_it_was_written() {
 }
 
 #[test]
-fn replies_are_found_by_digest_and_by_evidence() {
+fn replies_are_found_by_request_and_by_evidence() {
     let dir = TempDir::new().unwrap();
     let workspace = create(&dir.path().join("workspace.sqlite"));
     for batch in whole_run() {
         workspace.commit_blocking(batch).unwrap();
     }
     let evidence = |name: &str, row: &str, before: u64| {
-        workspace.evidence_digest(&id(name), &RowId::new(row), RequestId(before)).unwrap()
+        workspace.evidence(&id(name), &RowId::new(row), RequestId(before)).unwrap()
     };
     let seed = evidence("c1", "train:1", 99).unwrap();
-    assert_eq!(workspace.reply(&seed).unwrap().unwrap(), br#"{"reward":0.5,"row":"train:1","request":0}"#);
+    assert_eq!(workspace.reply(seed).unwrap().unwrap(), br#"{"reward":0.5,"row":"train:1","request":0}"#);
     assert_eq!(evidence("c1", "train:1", 0), None, "not before it was asked");
     assert_eq!(evidence("c2", "test:1", 99), None, "held-out rows are no evidence");
     let (screened, full) = (evidence("c2", "train:1", 6).unwrap(), evidence("c2", "train:1", 99).unwrap());
     assert_ne!(screened, full, "the latest counts");
-    let transcript = workspace.reply(&sha256(b"the transcript of the turn")).unwrap();
-    assert_eq!(transcript.as_deref(), Some(&b"the transcript of the turn"[..]));
-    assert_eq!(workspace.reply(&"00".repeat(32)).unwrap(), None);
+    let stored = (0..99).filter_map(|request| workspace.reply(RequestId(request)).unwrap());
+    assert!(stored.into_iter().any(|reply| reply == b"the transcript of the turn"));
+    assert_eq!(workspace.reply(RequestId(9999)).unwrap(), None);
 
     Connection::open(workspace.path())
         .unwrap()
         .execute("UPDATE replies SET data = CAST(substr(data, 1, 9) || x'0000' || substr(data, 12) AS BLOB)", [])
         .unwrap();
-    let error = workspace.reply(&seed).unwrap_err();
+    let error = workspace.reply(seed).unwrap_err();
     assert_eq!(error.code, ErrorCode::Sqlite);
-    assert!(error.message.contains(&seed), "{error}");
+    assert!(error.message.contains(&format!("request {}", seed.0)), "{error}");
 }
 
 #[test]
