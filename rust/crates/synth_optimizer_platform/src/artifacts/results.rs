@@ -37,7 +37,14 @@ pub fn write_results(
     workspace: &Workspace,
     cache: &CacheProfile,
 ) -> Result<RunResult, OptimizerError> {
-    let summary = RunSummary::of(|each| workspace.log(0, each))?;
+    // The log of a long run is read once.
+    let mut summary = RunSummary::default();
+    write_normalized(paths, |each| {
+        workspace.log(0, |stored| {
+            summary.see(&stored);
+            each(stored)
+        })
+    })?;
     let refs = write_files(paths, workspace, &summary, cache)?;
     let (status, document) = manifest(paths, &summary, &refs)?;
     for known in &refs {

@@ -117,7 +117,7 @@ impl RunSummary {
         }
     }
 
-    fn see(&mut self, stored: &Stored) {
+    pub(super) fn see(&mut self, stored: &Stored) {
         self.unix_millis = stored.unix_millis;
         match &stored.event {
             Event::RunStarted(run) => {

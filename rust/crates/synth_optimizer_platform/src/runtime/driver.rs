@@ -160,19 +160,42 @@ impl<'e, E: Engine> Driver<'e, E> {
         tokio::select! {
             biased;
             Some(signal) = self.signals.recv() => return self.obey(signal).await,
-            Some(finished) = self.finished.recv() => self.settle(finished)?,
+            Some(finished) = self.finished.recv() => {
+                self.settle(finished)?;
+                self.gather().await?;
+            }
             () = tokio::time::sleep(until) => {}
         }
         self.take_ready()?;
         Ok(None)
     }
 
-    /// Takes what has come without waiting, and shows the engine the clock.
-    fn take_ready(&mut self) -> Result<(), OptimizerError> {
-        for _ in 0..ROUND {
-            let Ok(finished) = self.finished.try_recv() else { break };
+    /// Lets calls that are about to come back do so, so that their answers share a commit.
+    async fn gather(&mut self) -> Result<(), OptimizerError> {
+        let mut taken = 0;
+        while taken < ROUND {
+            tokio::task::yield_now().await;
+            let more = self.take_finished()?;
+            if more == 0 {
+                break;
+            }
+            taken += more;
+        }
+        Ok(())
+    }
+
+    /// Takes the answers that have come.
+    fn take_finished(&mut self) -> Result<usize, OptimizerError> {
+        for taken in 0..ROUND {
+            let Ok(finished) = self.finished.try_recv() else { return Ok(taken) };
             self.settle(finished)?;
         }
+        Ok(ROUND)
+    }
+
+    /// Takes what has come without waiting, and shows the engine the clock.
+    fn take_ready(&mut self) -> Result<(), OptimizerError> {
+        self.take_finished()?;
         let Some(limit) = self.time_limit else { return Ok(()) };
         let elapsed_millis = self.elapsed_millis();
         let events = self.ground.session.observe(&Observation::Clock { elapsed_millis })?;

@@ -11,7 +11,7 @@ use super::records::{Lease, Record, RunRow, Snapshot};
 use crate::model::error::{ErrorCode, OptimizerError};
 
 /// Fast: replies are written while a run goes on, and read rarely.
-const LEVEL: i32 = 1;
+const LEVEL: i32 = -1;
 /// Documents of this size and more are compressed.
 const LARGE: usize = 64 * 1024;
 
