@@ -34,6 +34,16 @@ impl RunFiles {
         Ok(text.replace(&self.run_id, "RUN"))
     }
 
+    /// The place of a file of the run.
+    pub fn path(&self, name: &str) -> Utf8PathBuf {
+        self.directory.join(name)
+    }
+
+    /// A file of the run.
+    pub fn read(&self, name: &str) -> io::Result<String> {
+        std::fs::read_to_string(self.path(name))
+    }
+
     /// The event feed.
     pub fn events(&self) -> io::Result<Vec<Event>> {
         let text = std::fs::read_to_string(self.directory.join("events.jsonl"))?;

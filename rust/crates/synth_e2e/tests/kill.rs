@@ -97,6 +97,7 @@ impl World {
         let feed = std::fs::read_to_string(files.directory.join("events.jsonl")).unwrap();
         let whole = normalize_feed(&feed).unwrap().replace(run, "RUN") == files.comparable(COMPARED[0]).unwrap();
         assert!(whole, "{run}: events.jsonl and events.normalized.jsonl tell different stories");
+        harness::assert_sound(files);
         let ledger = files.ledger().unwrap();
         let bill = read_bill(&self.place.path().join("bill")).unwrap();
         let ours: Vec<&str> = bill[self.settled..].iter().map(|line| line.rollout_id.as_str()).collect();

@@ -10,6 +10,7 @@ use synth_e2e::{Ended, RunFiles, ServerProcess, run_to_end, write_config};
 use synth_optimizer_platform::config::Config;
 use synth_optimizer_platform::model::event::Event;
 use synth_optimizer_platform::model::event_fields::RunFinished;
+use synth_optimizer_platform::workspace::{RebuildMode, rebuild, workspace_status};
 use tempfile::TempDir;
 
 /// No run of these tests may take longer.
@@ -84,4 +85,17 @@ pub(crate) fn finished(files: &RunFiles) -> RunFinished {
 /// How many events of a type a run has.
 pub(crate) fn count(files: &RunFiles, wire: &str) -> usize {
     files.events().unwrap().iter().filter(|event| event.wire() == wire).count()
+}
+
+/// Every view of the run agrees with its log.
+pub(crate) fn assert_sound(files: &RunFiles) {
+    let path = files.path("workspace.sqlite");
+    let status = workspace_status(path.as_std_path()).unwrap();
+    let run = &status["runs"][0];
+    assert_eq!(run["invariant_report"]["status"], "pass", "{}", run["invariant_report"]);
+    for known in run["projection_freshness"].as_array().unwrap() {
+        assert_eq!(known["status"], "fresh", "{known}");
+    }
+    let report = rebuild(path.as_std_path(), RebuildMode::Compare).unwrap();
+    assert!(report.differences.is_empty(), "{report:?}");
 }

@@ -1,8 +1,9 @@
 //! `run_registry.jsonl`: one line for each run and status, over all runs of an output directory.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt;
+use std::time::{Duration, Instant};
 
 use camino::Utf8Path;
 use serde::{Deserialize, Serialize};
@@ -49,10 +50,27 @@ pub fn register(paths: &RunPaths, status: RegistryStatus, entry: &RegistryEntry)
     let failed = |error: std::io::Error| fault::io(&path, "writing", &error);
     let opened = OpenOptions::new().create(true).read(true).write(true).truncate(false).mode(0o600).open(&path);
     let mut file = opened.map_err(failed)?;
-    file.lock().map_err(failed)?;
+    wait_for(&file).map_err(failed)?;
     let registered = add(&mut file, paths, status, entry);
     let _ = file.unlock();
     registered
+}
+
+/// Takes the lock, but does not wait for ever for somebody who was stopped while holding it.
+fn wait_for(file: &File) -> std::io::Result<()> {
+    const PATIENCE: Duration = Duration::from_secs(10);
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(()),
+            Err(TryLockError::Error(error)) => return Err(error),
+            Err(TryLockError::WouldBlock) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(5)),
+            Err(TryLockError::WouldBlock) => {
+                let message = format!("another process has held it for {} s", PATIENCE.as_secs());
+                return Err(std::io::Error::new(std::io::ErrorKind::WouldBlock, message));
+            }
+        }
+    }
 }
 
 fn add(

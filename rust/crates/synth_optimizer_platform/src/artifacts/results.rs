@@ -31,11 +31,12 @@ pub struct RunResult {
 /// Writes everything that a run leaves behind, from its log. The run must be over, and its feed complete.
 ///
 /// May be called again, also after a crash in the middle: the files are replaced by equal ones, and the manifest comes
-/// last, so that it never names a file that is not there. Blocks on the disk.
+/// last, so that it never names a file that is not there. Without a cache profile, the one that is there stays. Blocks
+/// on the disk.
 pub fn write_results(
     paths: &RunPaths,
     workspace: &Workspace,
-    cache: &CacheProfile,
+    cache: Option<&CacheProfile>,
 ) -> Result<RunResult, OptimizerError> {
     // The log of a long run is read once.
     let mut summary = RunSummary::default();
@@ -45,7 +46,7 @@ pub fn write_results(
             each(stored)
         })
     })?;
-    let refs = write_files(paths, workspace, &summary, cache)?;
+    let refs = write_files(paths, &summary, cache)?;
     let (status, document) = manifest(paths, &summary, &refs)?;
     for known in &refs {
         workspace.record_blocking(Record::Artifact(artifact(paths, known, summary.unix_millis)))?;
@@ -89,9 +90,8 @@ pub fn starting_entry(run: &RunRow) -> RegistryEntry {
 
 fn write_files(
     paths: &RunPaths,
-    workspace: &Workspace,
     summary: &RunSummary,
-    cache: &CacheProfile,
+    cache: Option<&CacheProfile>,
 ) -> Result<Vec<ArtifactRef>, OptimizerError> {
     let best = summary.best_candidate_id().and_then(|best| summary.candidate(best));
     let mut written = Vec::new();
@@ -103,11 +103,14 @@ fn write_files(
     written.push((paths.candidate_registry(), "candidate_registry"));
     write_json(&paths.frontier(), &frontier(summary))?;
     written.push((paths.frontier(), "frontier"));
-    write_json(&paths.cache_profile(), cache)?;
-    written.push((paths.cache_profile(), "cache_profile"));
+    if let Some(cache) = cache {
+        write_json(&paths.cache_profile(), cache)?;
+    }
+    if paths.cache_profile().exists() {
+        written.push((paths.cache_profile(), "cache_profile"));
+    }
     write_atomic(&paths.score_chart(), score_chart(&summary.chart(paths.run_id())).as_bytes())?;
     written.push((paths.score_chart(), "score_chart_svg"));
-    write_normalized(paths, |each| workspace.log(0, each))?;
     written.push((paths.normalized_events(), "events_normalized_jsonl"));
     written.push((paths.events(), "events_jsonl"));
     written.iter().map(|(path, kind)| reference(path, kind)).collect()

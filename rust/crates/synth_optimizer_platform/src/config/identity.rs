@@ -19,7 +19,12 @@ pub fn search_digest(config: &Config) -> String {
 
 /// The configuration as it may be shown and stored: everything but secrets.
 pub fn shown(config: &Config) -> Value {
-    serde_json::to_value(config).map_or(Value::Null, |value| redact("", &value))
+    serde_json::to_value(config).map_or(Value::Null, |value| redacted(&value))
+}
+
+/// A document as it may be shown and stored.
+pub fn redacted(document: &Value) -> Value {
+    redact("", document)
 }
 
 /// The fields that make another search of this configuration than of the one that was stored by `shown`, with both

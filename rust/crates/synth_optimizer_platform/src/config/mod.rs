@@ -30,7 +30,7 @@ pub(crate) mod words;
 mod write;
 
 pub use diagnostics::{Diagnostic, Severity};
-pub use identity::{search_differences, search_digest, shown};
+pub use identity::{redacted, search_differences, search_digest, shown};
 pub use load::{Loaded, Source, load, load_value};
 pub use overrides::{OVERRIDES, Override};
 pub use pools::{Pools, RolloutCaps, effective_caps, pools};

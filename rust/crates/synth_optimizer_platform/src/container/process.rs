@@ -78,6 +78,19 @@ impl ManagedProcess {
         self.child.id()
     }
 
+    /// Waits until the container has ended by itself, and tells how.
+    pub async fn ended(&mut self, interval: Duration) -> OptimizerError {
+        loop {
+            if let Ok(Some(status)) = self.child.try_wait() {
+                let hint = format!("Its whole output is in {}.", self.run_dir.join(LOG_FILE));
+                return OptimizerError::new(ErrorCode::Container, format!("the container ended: {status}"))
+                    .with_detail(self.log_tail())
+                    .with_hint(hint);
+            }
+            tokio::time::sleep(interval).await;
+        }
+    }
+
     /// Asks the container and everything it started to end, kills what does not, and returns when nothing is left.
     pub async fn stop(mut self) -> Result<(), OptimizerError> {
         self.family.signal(Signal::TERM);

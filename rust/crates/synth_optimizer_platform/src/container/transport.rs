@@ -240,7 +240,10 @@ fn fallback(reason: String) -> TransportFallback {
 /// Whether an async rollout was refused for its mode. What the container echoes of the request does not count.
 fn takes_only_sync(raw: &Raw) -> bool {
     let words = || summary(&raw.body).to_lowercase();
-    matches!(raw.status, 400 | 422) && (words().contains("submission_mode") || words().contains("sync"))
+    matches!(raw.status, 400 | 422)
+        && ["submission_mode", "only sync", "sync only", "async is not", "async not supported"]
+            .iter()
+            .any(|phrase| words().contains(phrase))
 }
 
 /// A container that knows the id with another body: two different rollouts have one id, which is a defect.

@@ -84,6 +84,11 @@ impl<'e, E: Engine> Session<'e, E> {
         self.engine.outstanding(&self.state)
     }
 
+    /// Whether the request still waits for an answer: none has come, and it was not withdrawn.
+    pub fn is_wanted(&self, request: RequestId) -> bool {
+        self.engine.is_outstanding(&self.state, request) && !self.inbox.contains_key(&request)
+    }
+
     /// The first events of a run, before anything outside has been asked.
     pub fn open(&mut self, run: RunStarted) -> Vec<Event> {
         let (from, trigger) = (RunState::INITIAL, RunTrigger::RunStarted);

@@ -1,6 +1,7 @@
 //! One call from request to answer: the cache first, then the container or the proposer.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use serde_json::{Value, json};
@@ -13,7 +14,7 @@ use crate::config::sections::CacheMode;
 use crate::container::{
     Asked, Echo, Reply, RolloutCall, Task, TaskRow, Transport, policy_value, read_reply, rollout_body,
 };
-use crate::model::answer::{Answer, CallFailure, ProposalAnswer};
+use crate::model::answer::{Answer, CallFailure, FailureClass, ProposalAnswer};
 use crate::model::cache_key::{Boundary, RolloutRequest, cache_key};
 use crate::model::canonical::{digest, digest_bytes, digest_of};
 use crate::model::command::RolloutCommand;
@@ -21,6 +22,7 @@ use crate::model::error::{ErrorCode, OptimizerError};
 use crate::model::event::Event;
 use crate::model::event_fields::{CacheDamaged, Reason};
 use crate::model::ids::{RequestId, RolloutIdentity};
+use crate::model::usage::Usage;
 use crate::proposer::{ProposalRequest, Proposer};
 use crate::workspace::{CacheAction, CacheUse, CallKind};
 
@@ -42,12 +44,18 @@ pub(super) struct Finished {
     pub(super) fatal: Option<OptimizerError>,
 }
 
+impl Finished {
+    pub(super) fn new(request: RequestId, kind: CallKind, answer: Answer) -> Self {
+        Self { request, kind, answer, cache: None, reply: None, overload: None, asides: Vec::new(), fatal: None }
+    }
+}
+
 /// What the cache had to say.
 pub(super) enum Remembered {
     Answer(Box<Finished>),
     Nothing,
     /// A damaged row; the call is made again.
-    Damaged(Event),
+    Damaged(Box<Event>),
 }
 
 /// Everything that calls need. Shared by all of them.
@@ -62,6 +70,7 @@ pub(super) struct Calls {
     /// None when nothing may be called.
     transport: Option<Transport>,
     proposer: Arc<dyn Proposer>,
+    proposer_timeout: Duration,
     /// `workers.evaluate`: how many answers are decoded at once.
     decoding: Arc<Semaphore>,
 }
@@ -85,6 +94,7 @@ impl Calls {
             cache,
             transport,
             proposer,
+            proposer_timeout: Duration::from_secs(config.proposer.timeout_seconds),
             decoding: Arc::new(Semaphore::new(config.gepa.pipeline.workers.evaluate.max(1) as usize)),
         }
     }
@@ -193,20 +203,24 @@ impl Calls {
             CacheMode::Readwrite => false,
             CacheMode::Readonly => true,
         };
-        // A replay meets the failures of the run that it replays; a run that may call asks again instead.
-        if readonly && let Lookup::Hit(bytes) = self.cache.get_failure(boundary, key, attempt)? {
+        let found = self.cache.get(boundary, key)?;
+        // A replay meets the failures of the run that it replays. Where no later attempt was answered, a run that may
+        // call asks again instead.
+        if (readonly || matches!(found, Lookup::Hit(_)))
+            && let Lookup::Hit(bytes) = self.cache.get_failure(boundary, key, attempt)?
+        {
             let failure = serde_json::from_slice::<CallFailure>(&bytes)
                 .map_err(|error| OptimizerError::new(ErrorCode::CacheCorrupt, format!("{}: {error}", what())))?;
             return Ok(Memory::Failure(CallFailure { cached: true, ..failure }));
         }
-        match self.cache.get(boundary, key)? {
+        match found {
             Lookup::Hit(bytes) => Ok(Memory::Reply(bytes)),
             Lookup::Miss if readonly => Err(self.cache.miss_error(boundary, key, &what())),
             Lookup::Miss => Ok(Memory::Nothing),
-            Lookup::Damaged => Ok(Memory::Damaged(Event::CacheDamaged(CacheDamaged {
+            Lookup::Damaged => Ok(Memory::Damaged(Box::new(Event::CacheDamaged(CacheDamaged {
                 boundary: boundary.word().to_owned(),
                 key: key.to_owned(),
-            }))),
+            })))),
         }
     }
 
@@ -222,30 +236,22 @@ impl Calls {
         Ok(read_reply(body, &asked))
     }
 
-    /// Runs a rollout in the container. `resent` tells that it may have been sent before a crash.
+    /// Runs a rollout in the container. `sent_before` tells that it may have been sent before a crash.
     pub(super) async fn rollout(
         self: Arc<Self>,
         command: RolloutCommand,
         key: Option<String>,
-        resent: bool,
+        sent_before: bool,
     ) -> Finished {
-        let mut finished = Finished {
-            request: command.request,
-            kind: CallKind::Rollout,
-            answer: Answer::Abandoned { sent: false },
-            cache: key.as_ref().map(|key| CacheUse { key: key.clone(), action: CacheAction::Miss }),
-            reply: None,
-            overload: None,
-            asides: Vec::new(),
-            fatal: None,
-        };
-        if let Err(error) = self.call_container(&command, resent, &mut finished).await {
+        let mut finished = Finished::new(command.request, CallKind::Rollout, Answer::Abandoned { sent: true });
+        finished.cache = key.as_ref().map(|key| CacheUse { key: key.clone(), action: CacheAction::Miss });
+        if let Err(error) = self.call_container(&command, sent_before, &mut finished).await {
             finished.fatal = Some(error);
         }
-        if let (Some(key), None) = (&key, &finished.fatal)
+        if let Some(key) = &key
             && let Err(error) = self.remember(Boundary::Rollout, key, command.attempt, &mut finished)
         {
-            finished.fatal = Some(error);
+            finished.fatal.get_or_insert(error);
         }
         finished
     }
@@ -253,14 +259,14 @@ impl Calls {
     async fn call_container(
         self: &Arc<Self>,
         command: &RolloutCommand,
-        resent: bool,
+        sent_before: bool,
         finished: &mut Finished,
     ) -> Result<(), OptimizerError> {
         let Some(transport) = &self.transport else { return Ok(()) };
         let rollout_id = self.rollout_id(command);
         let row = self.row(command)?;
         let body = |mode| rollout_body(&self.task, &self.policy, command, row, &rollout_id, mode);
-        let call = RolloutCall { rollout_id: &rollout_id, body: &body, may_have_been_sent: resent };
+        let call = RolloutCall { rollout_id: &rollout_id, body: &body, may_have_been_sent: sent_before };
         let end = transport.rollout(call).await;
         finished.overload = end.overload;
         finished.asides.extend(end.fallback.map(Event::TransportFallback));
@@ -317,24 +323,24 @@ impl Calls {
         request: ProposalRequest,
         key: Option<String>,
     ) -> Finished {
-        let answer = match self.proposer.propose(request).await {
-            Ok(answer) => Answer::Proposal(answer),
-            Err(failure) => Answer::Failed(failure),
+        let turn = tokio::time::timeout(self.proposer_timeout, self.proposer.propose(request)).await;
+        let answer = match turn {
+            Ok(Ok(answer)) => Answer::Proposal(answer),
+            Ok(Err(failure)) => Answer::Failed(failure),
+            Err(_) => Answer::Failed(CallFailure {
+                class: FailureClass::Timeout,
+                message: format!("the proposer did not answer within {} s", self.proposer_timeout.as_secs()),
+                retryable: true,
+                usage: Usage::default(),
+                cached: false,
+            }),
         };
         let reply = match &answer {
             Answer::Proposal(answer) => serde_json::to_vec(answer).ok().map(Bytes::from),
             Answer::Rollout(_) | Answer::Failed(_) | Answer::Abandoned { .. } => None,
         };
-        let mut finished = Finished {
-            request: id,
-            kind: CallKind::Proposer,
-            answer,
-            cache: key.as_ref().map(|key| CacheUse { key: key.clone(), action: CacheAction::Miss }),
-            reply,
-            overload: None,
-            asides: Vec::new(),
-            fatal: None,
-        };
+        let mut finished = Finished { reply, ..Finished::new(id, CallKind::Proposer, answer) };
+        finished.cache = key.as_ref().map(|key| CacheUse { key: key.clone(), action: CacheAction::Miss });
         if let Some(key) = &key
             && let Err(error) = self.remember(Boundary::Proposer, key, attempt, &mut finished)
         {
@@ -371,20 +377,12 @@ enum Memory {
     Reply(Bytes),
     Failure(CallFailure),
     Nothing,
-    Damaged(Event),
+    Damaged(Box<Event>),
 }
 
 fn hit(request: RequestId, kind: CallKind, key: &str, answer: Answer, reply: Option<Bytes>) -> Remembered {
-    Remembered::Answer(Box::new(Finished {
-        request,
-        kind,
-        answer,
-        cache: Some(CacheUse { key: key.to_owned(), action: CacheAction::Hit }),
-        reply,
-        overload: None,
-        asides: Vec::new(),
-        fatal: None,
-    }))
+    let cache = Some(CacheUse { key: key.to_owned(), action: CacheAction::Hit });
+    Remembered::Answer(Box::new(Finished { cache, reply, ..Finished::new(request, kind, answer) }))
 }
 
 fn wrong_row(command: &RolloutCommand, how: &str) -> OptimizerError {

@@ -1,6 +1,9 @@
 //! A whole run: open or resume it, load the task, drive the loop, and leave its results behind.
 
 use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::oneshot;
 
 use super::calls::Calls;
 use super::control::Controlled;
@@ -12,7 +15,7 @@ use super::setup::{CachedSetup, SetupAccess};
 use crate::artifacts::{
     DiskWatch, Each, Feed, RegistryStatus, RunDir, register, starting_entry, write_failure, write_results,
 };
-use crate::cache::{Cache, CacheSettings};
+use crate::cache::{Cache, CacheProfile, CacheSettings};
 use crate::config::sections::CacheMode;
 use crate::config::{Config, scrub, search_digest, shown};
 use crate::container::{Client, ManagedProcess, Task, Transport, load, reap_orphans, start};
@@ -24,7 +27,7 @@ use crate::model::lifecycle::RunState;
 use crate::model::program::Inputs;
 use crate::proposer::Proposer;
 use crate::workspace::{
-    Lease, Operation, OperationStatus, Record, RunRow, SetupCall, Snapshot, SnapshotKind, Workspace,
+    Lease, LeaseId, Operation, OperationStatus, Record, RunRow, SetupCall, Snapshot, SnapshotKind, Workspace,
 };
 
 /// What to run.
@@ -53,33 +56,77 @@ where
     };
     let dir = RunDir::open(&request.config.run.output_dir, &run_id)?;
     let existing = open_existing(&request, &dir)?;
-    if let Some(workspace) = &existing
-        && workspace.totals()?.is_over()
-    {
-        let cache = open_cache(&request.config, &dir)?;
-        // A process that ended between the last commit and the feed has left it short.
-        feed(&dir, workspace)?;
-        return finish(&request, &dir, existing, &cache, None).await;
+    if let Some(workspace) = existing {
+        if workspace.totals()?.is_over() {
+            // A process that ended between the last commit and the feed has left it short.
+            feed(&dir, &workspace)?;
+            let lease = hold(&workspace)?;
+            return finish(&request, &dir, workspace, lease, None, None);
+        }
+        return carry_out(&request, &dir, Some(workspace), engine, controlled).await;
     }
-    let is_new = existing.is_none();
-    let prepared = prepare(&request, &dir).await;
-    let (process, result) = match prepared {
-        Ok((process, prepared)) => (process, run(&request, &dir, existing, prepared, engine, controlled).await),
-        Err(error) => (None, Err(error)),
+    let result = carry_out(&request, &dir, None, engine, controlled).await;
+    if let Err(error) = &result
+        && !dir.workspace_db().exists()
+    {
+        write_failure(&dir, &starting_entry(&row(&request, &dir)), error)?;
+    }
+    result
+}
+
+/// Everything between the opening of the run directory and the results.
+async fn carry_out<E, F>(
+    request: &Request,
+    dir: &RunDir,
+    existing: Option<Workspace>,
+    engine: F,
+    mut controlled: Controlled,
+) -> Result<Outcome, OptimizerError>
+where
+    E: Engine + Sync,
+    E::State: Send,
+    F: FnOnce(&Config, Inputs) -> Result<E, OptimizerError>,
+{
+    let (mut process, prepared) = tokio::select! {
+        biased;
+        Some(_) = controlled.signals.recv() => return Err(before_it_began()),
+        prepared = prepare(request, dir, existing.is_none()) => prepared?,
+    };
+    let (gone, broken) = oneshot::channel();
+    let mut gone = Some(gone);
+    let interval = Duration::from_millis(request.config.container.health_interval_ms);
+    let result = {
+        let run = run(request, dir, existing, prepared, engine, controlled, broken);
+        tokio::pin!(run);
+        loop {
+            let ended = async {
+                match &mut process {
+                    Some(process) => process.ended(interval).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                result = &mut run => break result,
+                error = ended, if gone.is_some() => {
+                    // The run is told once; it may be over already.
+                    drop(gone.take().map(|gone| gone.send(error)));
+                }
+            }
+        }
     };
     // The container is ours to end, however the run ended.
     let stopped = match process {
         Some(process) => process.stop().await,
         None => Ok(()),
     };
-    if let (Err(error), true) = (&result, is_new)
-        && !dir.workspace_db().exists()
-    {
-        write_failure(&dir, &starting_entry(&row(&request, &dir)), error)?;
-    }
     let outcome = result?;
     stopped?;
     Ok(outcome)
+}
+
+fn before_it_began() -> OptimizerError {
+    OptimizerError::new(ErrorCode::Cancelled, "the run was told to end before it began")
+        .with_hint("Nothing was paid for. The same command begins it.")
 }
 
 fn random_run_id() -> Result<String, OptimizerError> {
@@ -99,10 +146,6 @@ fn open_existing(request: &Request, dir: &RunDir) -> Result<Option<Workspace>, O
     Ok(Some(workspace))
 }
 
-fn open_cache(config: &Config, dir: &RunDir) -> Result<Cache, OptimizerError> {
-    Cache::open(&CacheSettings::of(&config.cache, dir.dir(), dir.run_id()))
-}
-
 /// Everything that must be there before anything is written down.
 struct Prepared {
     task: Task,
@@ -112,12 +155,18 @@ struct Prepared {
     accesses: Vec<SetupAccess>,
 }
 
-async fn prepare(request: &Request, dir: &RunDir) -> Result<(Option<ManagedProcess>, Prepared), OptimizerError> {
+async fn prepare(
+    request: &Request,
+    dir: &RunDir,
+    is_new: bool,
+) -> Result<(Option<ManagedProcess>, Prepared), OptimizerError> {
     let config = &request.config;
-    let disk = DiskWatch::new(&config.disk_budget, &config.run.output_dir);
-    disk.check_start()?;
-    let cache = open_cache(config, dir)?;
     reap_orphans(dir.dir())?;
+    let disk = DiskWatch::new(&config.disk_budget, &config.run.output_dir);
+    if is_new {
+        disk.check_start()?;
+    }
+    let cache = Cache::open(&CacheSettings::of(&config.cache, dir.dir(), dir.run_id()))?;
     let client = match config.cache.mode {
         CacheMode::Readonly => None,
         CacheMode::Off | CacheMode::Readwrite => Some(Client::new(&config.container)?),
@@ -148,6 +197,7 @@ async fn run<E, F>(
     prepared: Prepared,
     engine: F,
     controlled: Controlled,
+    broken: oneshot::Receiver<OptimizerError>,
 ) -> Result<Outcome, OptimizerError>
 where
     E: Engine + Sync,
@@ -155,7 +205,7 @@ where
     F: FnOnce(&Config, Inputs) -> Result<E, OptimizerError>,
 {
     let config = &request.config;
-    let Prepared { task, cache, client, mut disk, accesses } = prepared;
+    let Prepared { task, cache, client, disk, accesses } = prepared;
     let engine = engine(config, task.inputs.clone())?;
     let workspace = match existing {
         Some(workspace) => workspace,
@@ -165,7 +215,8 @@ where
         None => begin(&engine, run_started(request), &task)?,
         Some(_) => resume(&engine, &workspace, &task.inputs)?,
     };
-    let Begun { session, mut events, next_sequence, elapsed_before, resent, waiting } = begun;
+    let Begun { session, mut events, next_sequence, elapsed_before, unanswered, waiting } = begun;
+    let lease = hold(&workspace)?;
     record_start(&workspace, &task, accesses, if next_sequence == 0 { "start" } else { "resume" })?;
     register(dir, RegistryStatus::Started, &starting_entry(&workspace.run_row()?))?;
     let feed = feed(dir, &workspace)?;
@@ -181,19 +232,30 @@ where
         hooks: request.hooks.clone(),
         next_sequence,
         elapsed_before,
-        resent,
+        unanswered,
         waiting,
-        watch_disk: Box::new(move || disk.check_running()),
+        disk,
+        broken,
     };
     let (ground, end) = Driver::new(config, ground, controlled).run(events).await;
     let Ground { calls, workspace, .. } = ground;
-    calls.cache.flush().await?;
+    let flushed = calls.cache.flush().await;
     match end? {
-        End::Over(error) => finish(request, dir, Some(workspace), &calls.cache, error).await,
+        End::Over(error) => {
+            let outcome = finish(request, dir, workspace, lease, Some(&calls.cache.profile()), error)?;
+            flushed?;
+            Ok(outcome)
+        }
         End::Interrupted => {
             let outcome = outcome(dir, &workspace, RunStatus::Interrupted, None)?;
-            workspace.close()?;
+            let_go(workspace, lease)?;
+            flushed?;
             Ok(outcome)
+        }
+        End::Stuck(error) => {
+            write_failure(dir, &starting_entry(&workspace.run_row()?), &error)?;
+            let_go(workspace, lease)?;
+            Err(error)
         }
     }
 }
@@ -234,13 +296,6 @@ fn record_start(
     how: &str,
 ) -> Result<(), OptimizerError> {
     let now = unix_millis();
-    let subject = format!("pid {}", std::process::id());
-    workspace.lease(Lease {
-        resource_kind: "run_directory".into(),
-        resource_id: "run.lock".into(),
-        subject: subject.clone(),
-        unix_millis: now,
-    })?;
     let rows = |heldout: bool| {
         let rows = if heldout { &task.inputs.heldout } else { &task.inputs.train };
         rows.iter().filter_map(|row| task.rows.get(&row.id)).map(|row| row.value.clone()).collect()
@@ -264,7 +319,7 @@ fn record_start(
     });
     let operation = Record::Operation(Operation {
         operation_type: how.to_owned(),
-        subject,
+        subject: subject(),
         status: OperationStatus::Completed,
         unix_millis: now,
         detail: serde_json::Value::Null,
@@ -275,23 +330,40 @@ fn record_start(
     Ok(())
 }
 
+/// Takes the run directory in the name of this process.
+fn hold(workspace: &Workspace) -> Result<LeaseId, OptimizerError> {
+    workspace.lease(Lease {
+        resource_kind: "run_directory".into(),
+        resource_id: "run.lock".into(),
+        subject: subject(),
+        unix_millis: unix_millis(),
+    })
+}
+
+fn let_go(workspace: Workspace, lease: LeaseId) -> Result<(), OptimizerError> {
+    workspace.record_blocking(Record::Release { lease, unix_millis: unix_millis() })?;
+    workspace.close()
+}
+
+fn subject() -> String {
+    format!("pid {}", std::process::id())
+}
+
 /// Writes the results of a run that is over; a second time changes nothing.
-async fn finish(
+fn finish(
     request: &Request,
     dir: &RunDir,
-    workspace: Option<Workspace>,
-    cache: &Cache,
+    workspace: Workspace,
+    lease: LeaseId,
+    cache: Option<&CacheProfile>,
     error: Option<OptimizerError>,
 ) -> Result<Outcome, OptimizerError> {
-    let Some(workspace) = workspace else {
-        return Err(OptimizerError::new(ErrorCode::Invariant, "a run without a workspace cannot be finished"));
-    };
     let error = match error {
         Some(error) => Some(error),
         None => failure(&workspace)?,
     };
     request.hooks.at(Boundary::BeforeResults);
-    write_results(dir, &workspace, &cache.profile())?;
+    write_results(dir, &workspace, cache)?;
     request.hooks.at(Boundary::AfterResults);
     let status = match workspace.totals()?.state {
         RunState::Completed => RunStatus::Completed,
@@ -299,7 +371,7 @@ async fn finish(
         _ => RunStatus::Failed,
     };
     let outcome = outcome(dir, &workspace, status, error)?;
-    workspace.close()?;
+    let_go(workspace, lease)?;
     Ok(outcome)
 }
 

@@ -37,12 +37,12 @@ pub(super) struct Lanes {
     keys: BTreeMap<String, RequestId>,
     /// Whether a live rollout has come back and was what had been asked for.
     probed: bool,
-    /// Requests that an earlier process may have sent.
-    resent: BTreeSet<RequestId>,
+    /// Requests that may have reached somebody and have no answer: sent by an earlier process, or lost in this one.
+    unanswered: BTreeSet<RequestId>,
 }
 
 impl Lanes {
-    pub(super) fn new(gepa: &GepaSection, resent: BTreeSet<RequestId>) -> Self {
+    pub(super) fn new(gepa: &GepaSection, unanswered: BTreeSet<RequestId>) -> Self {
         Self {
             rollouts: BTreeSet::new(),
             proposals: BTreeSet::new(),
@@ -56,7 +56,7 @@ impl Lanes {
             parked: BTreeMap::new(),
             keys: BTreeMap::new(),
             probed: false,
-            resent,
+            unanswered,
         }
     }
 
@@ -124,40 +124,55 @@ impl Lanes {
         }
     }
 
-    /// A call is back. `overload` is the status of an overload it met; `well` that it gave a score.
-    pub(super) fn end(&mut self, request: RequestId, overload: Option<u16>, well: bool) -> Option<ConcurrencyAdjusted> {
+    /// A call was not sent after all.
+    pub(super) fn take_back(&mut self, request: RequestId) {
+        self.leave(request);
+    }
+
+    /// A call is gone: it was sent, and its answer cannot be used.
+    pub(super) fn lose(&mut self, request: RequestId) {
+        self.leave(request);
+        self.unanswered.insert(request);
+    }
+
+    fn leave(&mut self, request: RequestId) -> Option<Flight> {
         let flight = self.flights.remove(&request)?;
-        self.resent.remove(&request);
-        if let Some(key) = flight.key {
-            self.keys.remove(&key);
-            for waiting in self.parked.remove(&key).unwrap_or_default() {
+        if let Some(key) = &flight.key {
+            self.keys.remove(key);
+            for waiting in self.parked.remove(key).unwrap_or_default() {
                 self.enqueue(flight.kind, waiting);
             }
         }
         match flight.kind {
-            CallKind::Proposer => {
-                self.proposals_in_flight -= 1;
-                None
-            }
-            CallKind::Rollout => {
-                self.rollouts_in_flight -= 1;
-                self.probed |= well;
-                match overload {
-                    Some(status) => self.concurrency.overloaded(status, flight.number, self.sent),
-                    None if well => self.concurrency.succeeded(),
-                    None => None,
-                }
-            }
+            CallKind::Proposer => self.proposals_in_flight -= 1,
+            CallKind::Rollout => self.rollouts_in_flight -= 1,
+        }
+        Some(flight)
+    }
+
+    /// A call is back. `overload` is the status of an overload it met; `well` that it gave a score.
+    pub(super) fn end(&mut self, request: RequestId, overload: Option<u16>, well: bool) -> Option<ConcurrencyAdjusted> {
+        self.unanswered.remove(&request);
+        let flight = self.leave(request)?;
+        if flight.kind == CallKind::Proposer {
+            return None;
+        }
+        self.probed |= well;
+        match overload {
+            Some(status) => self.concurrency.overloaded(status, flight.number, self.sent),
+            None if well => self.concurrency.succeeded(),
+            None => None,
         }
     }
 
     /// Whether the request may have reached somebody.
     pub(super) fn is_sent(&self, request: RequestId) -> bool {
-        self.flights.contains_key(&request) || self.resent.contains(&request)
+        self.flights.contains_key(&request) || self.unanswered.contains(&request)
     }
 
-    pub(super) fn was_resent(&self, request: RequestId) -> bool {
-        self.resent.contains(&request)
+    /// Whether an earlier process may have sent the request.
+    pub(super) fn was_sent_before(&self, request: RequestId) -> bool {
+        self.unanswered.contains(&request)
     }
 
     pub(super) fn is_idle(&self) -> bool {

@@ -7,10 +7,12 @@ mod driver;
 mod execute;
 mod hooks;
 mod lanes;
+mod launch;
 mod outcome;
 mod proposals;
 mod resume;
 mod setup;
+mod wind_down;
 
 pub use control::{Control, Controlled, Signal};
 pub use execute::{Request, execute};

@@ -9,7 +9,7 @@ use crate::model::canonical::digest;
 use crate::model::engine::{Engine, Session};
 use crate::model::error::{ErrorCode, OptimizerError};
 use crate::model::event::Event;
-use crate::model::event_fields::{ContractVerified, Reason, RunResumed, RunStarted, TaskInfoLoaded};
+use crate::model::event_fields::{ContractVerified, Reason, RunResumed, RunStarted, StopKind, TaskInfoLoaded};
 use crate::model::ids::RequestId;
 use crate::model::program::Inputs;
 use crate::workspace::{Reader, RunRow};
@@ -21,7 +21,7 @@ pub(super) struct Begun<'e, E: Engine> {
     pub(super) next_sequence: u64,
     pub(super) elapsed_before: u64,
     /// Requests that an earlier process sent and that have no answer.
-    pub(super) resent: BTreeSet<RequestId>,
+    pub(super) unanswered: BTreeSet<RequestId>,
     /// Requests whose answers wait in the stored inbox.
     pub(super) waiting: BTreeSet<RequestId>,
 }
@@ -37,7 +37,7 @@ pub(super) fn check_same_search(stored: &RunRow, config: &Config, algorithm: &st
     }
     let message = format!("run {} was begun with another configuration: {}", stored.run_id, differences.join("; "));
     Err(OptimizerError::new(ErrorCode::Config, message)
-        .with_hint("Put the named fields back, or choose another run.run_id: the cache keeps what was paid for."))
+        .with_hint("Put the named fields back, or choose another run.run_id; a shared cache.path and cache.namespace keep what was paid for."))
 }
 
 /// A new run: its first events up to the first requests.
@@ -55,7 +55,7 @@ pub(super) fn begin<'e, E: Engine>(
         events,
         next_sequence: 0,
         elapsed_before: 0,
-        resent: BTreeSet::new(),
+        unanswered: BTreeSet::new(),
         waiting: BTreeSet::new(),
     })
 }
@@ -91,29 +91,37 @@ pub(super) fn resume<'e, E: Engine>(
     inputs: &Inputs,
 ) -> Result<Begun<'e, E>, OptimizerError> {
     let mut state = engine.initial();
-    let (mut count, mut elapsed_before) = (0, 0);
+    let (mut count, mut elapsed_before, mut ended_from_outside) = (0, 0, false);
     stored.log(0, |stored| {
         check_same_inputs(&stored.event, inputs)?;
-        if let Event::ClockObserved(clock) = &stored.event {
-            elapsed_before = clock.elapsed_millis;
+        match &stored.event {
+            Event::ClockObserved(clock) => elapsed_before = clock.elapsed_millis,
+            Event::StopDecided(stop) => {
+                ended_from_outside = matches!(stop.stopped_by.kind, StopKind::External | StopKind::MaxTime);
+            }
+            Event::HeldoutStarted(_) => ended_from_outside = false,
+            _ => {}
         }
         engine.evolve(&mut state, &stored.event);
         count = stored.sequence + 1;
         Ok(())
     })?;
     let (mut session, decided) = Session::resume(engine, state)?;
-    let (inbox, resent) = (stored.inbox()?, BTreeSet::from_iter(stored.unanswered()?));
+    let (inbox, unanswered) = (stored.inbox()?, BTreeSet::from_iter(stored.unanswered()?));
     let waiting: BTreeSet<RequestId> = inbox.iter().map(|(request, _)| *request).collect();
     let mut events = vec![Event::RunResumed(RunResumed {
         events: count,
         waiting: waiting.len() as u32,
-        unknown_outcomes: resent.len() as u32,
+        unknown_outcomes: unanswered.len() as u32,
     })];
     events.extend(decided);
     for (request, answer) in inbox {
         events.extend(session.offer(request, answer)?);
     }
-    Ok(Begun { session, events, next_sequence: count, elapsed_before, resent, waiting })
+    if ended_from_outside {
+        events.extend(session.withdraw(|request| unanswered.contains(&request))?);
+    }
+    Ok(Begun { session, events, next_sequence: count, elapsed_before, unanswered, waiting })
 }
 
 /// Scores of two programs or two sets of rows are never mixed.
@@ -124,5 +132,5 @@ fn check_same_inputs(event: &Event, inputs: &Inputs) -> Result<(), OptimizerErro
         _ => return Ok(()),
     };
     Err(OptimizerError::new(ErrorCode::Container, format!("the container's {changed} changed since the run began"))
-        .with_hint("Start the container as it was, or begin another run: the cache keeps what still holds."))
+        .with_hint("Start the container as it was, or begin another run."))
 }

@@ -9,9 +9,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::cache::{Cache, Lookup};
+use crate::config::redacted;
 use crate::config::sections::CacheMode;
 use crate::container::{Client, SetupCall, SetupCalls};
-use crate::model::cache_key::cache_key;
+use crate::model::cache_key::{Boundary, cache_key};
 use crate::model::error::{ErrorCode, OptimizerError};
 use crate::workspace::{CacheAction, CacheUse};
 
@@ -70,11 +71,14 @@ impl<'a> CachedSetup<'a> {
                 Told::Failed(reason) => Err(OptimizerError::new(ErrorCode::Container, reason)),
             };
         };
-        let answer = client.call(call).await;
+        let answer =
+            client.call(call).await.map(|value| if is_only_shown(boundary) { redacted(&value) } else { value });
         if self.cache.mode() == CacheMode::Readwrite {
             let told = match &answer {
                 Ok(value) => Told::Answered(value.clone()),
-                Err(error) => Told::Failed(error.message.clone()),
+                // Only what may be missing is remembered as missing: anything else fails here and now.
+                Err(error) if boundary == Boundary::TaskInfo => Told::Failed(error.message.clone()),
+                Err(_) => return answer,
             };
             let bytes = serde_json::to_vec(&told)
                 .map_err(|error| OptimizerError::new(ErrorCode::Json, format!("{route}: {error}")))?;
@@ -82,6 +86,14 @@ impl<'a> CachedSetup<'a> {
             seen(CacheAction::Write);
         }
         answer
+    }
+}
+
+/// Documents that people and proposers read, and nothing is computed from: they are kept without what looks like a key.
+fn is_only_shown(boundary: Boundary) -> bool {
+    match boundary {
+        Boundary::Metadata | Boundary::TaskInfo | Boundary::Dataset => true,
+        Boundary::Program | Boundary::DatasetRows | Boundary::Rollout | Boundary::Proposer => false,
     }
 }
 

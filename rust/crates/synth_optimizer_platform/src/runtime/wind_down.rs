@@ -1,0 +1,150 @@
+//! How a run lets go: stop, cancel, interrupt, and failures, each keeping what was paid for.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::control::Signal;
+use super::driver::{Driver, End};
+use crate::model::answer::Observation;
+use crate::model::command::Command;
+use crate::model::engine::Engine;
+use crate::model::error::{ErrorCode, OptimizerError};
+use crate::model::event::Event;
+use crate::model::event_fields::{Failure, Reason};
+use crate::model::ids::RequestId;
+
+/// Whether the container is told that nobody waits for its rollouts any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Tell {
+    Container,
+    /// The run will be resumed, and will ask for them.
+    Nobody,
+}
+
+impl<E: Engine> Driver<'_, E> {
+    pub(super) async fn obey(&mut self, signal: Signal) -> Result<Option<End>, OptimizerError> {
+        match signal {
+            Signal::Stop { reason } => {
+                let events = self.ground.session.observe(&Observation::StopRequested { reason })?;
+                self.log(events);
+                self.withdraw()?;
+                Ok(None)
+            }
+            Signal::Cancel { reason } => {
+                self.wind_down(self.cancel_grace, Tell::Container).await?;
+                let lanes = &self.lanes;
+                let events = self.ground.session.cancel(&reason, |request| lanes.is_sent(request))?;
+                self.log(events);
+                Ok(None)
+            }
+            Signal::Interrupt { reason } => self.let_go(reason, self.interrupt_grace).await.map(Some),
+        }
+    }
+
+    /// What the run cannot go on without is gone: keep what comes within the grace, then end or let go.
+    pub(super) async fn face_failure(&mut self) -> Result<Option<End>, OptimizerError> {
+        let Some(error) = self.failure.clone() else { return Ok(None) };
+        if is_mendable(error.code) {
+            return self.stuck(error).await.map(Some);
+        }
+        self.wind_down(self.cancel_grace, Tell::Container).await?;
+        let failure = Failure { code: error.code, message: error.message.clone() };
+        let lanes = &self.lanes;
+        let events = self.ground.session.fail(failure, |request| lanes.is_sent(request))?;
+        self.log(events);
+        if self.ground.engine.is_over(self.ground.session.state()) { Ok(None) } else { Ok(Some(End::Stuck(error))) }
+    }
+
+    /// Lets go of a run that cannot go on now, and can when the cause is mended.
+    pub(super) async fn stuck(&mut self, error: OptimizerError) -> Result<End, OptimizerError> {
+        Ok(match self.let_go(error.message.clone(), self.cancel_grace).await? {
+            End::Interrupted => End::Stuck(error),
+            over @ (End::Over(_) | End::Stuck(_)) => over,
+        })
+    }
+
+    async fn let_go(&mut self, reason: String, grace: Duration) -> Result<End, OptimizerError> {
+        self.wind_down(grace, Tell::Nobody).await?;
+        if self.ground.engine.is_over(self.ground.session.state()) {
+            self.store().await?;
+            return Ok(End::Over(None));
+        }
+        self.log(vec![Event::RunInterrupted(Reason { reason })]);
+        self.store().await?;
+        Ok(End::Interrupted)
+    }
+
+    /// Waits for the calls under way, but not longer than the grace or the next signal, and stores what came; then
+    /// drops the rest.
+    async fn wind_down(&mut self, grace: Duration, tell: Tell) -> Result<(), OptimizerError> {
+        self.withhold();
+        let deadline = tokio::time::Instant::now() + grace;
+        while !self.lanes.is_idle() {
+            tokio::select! {
+                biased;
+                Some(_) = self.signals.recv() => break,
+                Some(finished) = self.finished.recv() => self.settle(finished)?,
+                () = tokio::time::sleep_until(deadline) => break,
+            }
+        }
+        self.store().await?;
+        let dropped = self.lanes.abort();
+        if tell == Tell::Container {
+            self.tell(dropped, grace).await;
+        }
+        // What came while this was going on has been paid for as well.
+        while self.take_finished()? > 0 {}
+        self.store().await
+    }
+
+    /// Tells the container about rollouts that nobody waits for. One that does not listen is not waited for.
+    async fn tell(&self, dropped: Vec<RequestId>, grace: Duration) {
+        let (ground, mut telling) = (&self.ground, tokio::task::JoinSet::new());
+        for request in dropped {
+            if let Some(Command::Rollout(command)) = ground.engine.command(ground.session.state(), request) {
+                let (calls, id) = (Arc::clone(&ground.calls), ground.calls.rollout_id(&command));
+                telling.spawn(async move {
+                    if let Some(transport) = calls.transport() {
+                        transport.terminate(&id).await;
+                    }
+                });
+            }
+        }
+        let _ = tokio::time::timeout(grace, async { while telling.join_next().await.is_some() {} }).await;
+    }
+
+    /// Calls that were to be sent with the next commit are not sent.
+    fn withhold(&mut self) {
+        let unsent: BTreeSet<RequestId> = self.launches.drain(..).map(|launch| launch.request()).collect();
+        self.batch.sent.retain(|sent| !unsent.contains(&sent.request));
+        for request in unsent {
+            self.lanes.take_back(request);
+        }
+    }
+}
+
+/// Whether the run can go on after the cause is mended: it lies in this machine or its settings, not in the task.
+fn is_mendable(code: ErrorCode) -> bool {
+    match code {
+        ErrorCode::CacheMiss
+        | ErrorCode::CacheFull
+        | ErrorCode::CacheCorrupt
+        | ErrorCode::DiskBudget
+        | ErrorCode::Io
+        | ErrorCode::Sqlite => true,
+        ErrorCode::Optimizer
+        | ErrorCode::Config
+        | ErrorCode::Container
+        | ErrorCode::Proposer
+        | ErrorCode::BudgetExceeded
+        | ErrorCode::Cancelled
+        | ErrorCode::EventCompare
+        | ErrorCode::RunFailed
+        | ErrorCode::Invariant
+        | ErrorCode::StateTransition
+        | ErrorCode::Json
+        | ErrorCode::TomlDecode
+        | ErrorCode::Http => false,
+    }
+}
