@@ -250,10 +250,15 @@ fn an_interrupted_run_goes_on_as_if_nothing_had_happened() {
 
 #[test]
 fn a_full_cache_stops_the_run_until_there_is_room() {
-    let (_stub, place, mut config) = world(&["--reply-bytes", "120000"]);
-    config.cache.mode = CacheMode::Readwrite;
+    let place = Place::new();
+    let bill_file = place.path().join("bill");
+    let stub = stub(&["--train", "150", "--heldout", "6", "--reply-bytes", "4000", "--bill", bill_file.as_str()]);
+    let mut config = small_config(&stub.url(), RowNames::TaskIds, 150, 6, &FIELDS[..1]);
+    config.run.output_dir = place.path().join("runs");
+    config.run.run_id = Some("steered".into());
     config.cache.max_mb = 1;
-    config.gepa.max_generations = 12;
+    config.gepa.max_generations = 20;
+    config.gepa.minibatch_size = 20;
     let error = whole(config.clone()).unwrap_err();
     assert_eq!(error.code, ErrorCode::CacheFull);
     let files = place.files("steered");
@@ -269,7 +274,8 @@ fn a_full_cache_stops_the_run_until_there_is_room() {
 
 #[test]
 fn a_disk_limit_stops_the_run_until_it_is_raised() {
-    let (_stub, place, mut config) = world(&[]);
+    let (_stub, place, mut config) = world(&["--latency-ms", "60"]);
+    config.gepa.pipeline.workers.rollout = 1;
     config.disk_budget.soft_limit_gb = 0.000_2;
     config.disk_budget.hard_limit_gb = 0.000_3;
     let error = whole(config.clone()).unwrap_err();
@@ -357,7 +363,6 @@ fn the_container_of_a_run_is_started_ended_and_missed_when_it_dies() {
     config.container.command =
         [&[env!("CARGO_BIN_EXE_stub_container")], &flags[..]].concat().into_iter().map(str::to_owned).collect();
     config.container.health_interval_ms = 20;
-    config.container.connect_retries = 0;
     let lease = place.files("steered").path("container.lease.json");
     let wanted: fn(&Event) -> bool = |event| matches!(event, Event::SeedEvaluated(_));
     let killed = when(&place, "steered", wanted, move || {

@@ -50,6 +50,15 @@ impl Finished {
     }
 }
 
+impl Finished {
+    /// Whether a rollout met a container that did not listen or went away.
+    pub(super) fn found_nobody(&self) -> bool {
+        let classes = [FailureClass::NotSent, FailureClass::UnknownOutcome];
+        self.kind == CallKind::Rollout
+            && matches!(&self.answer, Answer::Failed(failure) if classes.contains(&failure.class) && !failure.cached)
+    }
+}
+
 /// What the cache had to say.
 pub(super) enum Remembered {
     Answer(Box<Finished>),

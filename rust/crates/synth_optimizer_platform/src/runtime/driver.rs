@@ -55,7 +55,9 @@ pub(super) struct Ground<'e, E: Engine> {
     pub(super) unanswered: BTreeSet<RequestId>,
     /// Requests whose answers wait in the stored inbox.
     pub(super) waiting: BTreeSet<RequestId>,
-    /// Says that the container is gone.
+    /// Whether the container is a process of this run.
+    pub(super) is_managed: bool,
+    /// Says that it is gone.
     pub(super) broken: oneshot::Receiver<OptimizerError>,
 }
 
@@ -70,6 +72,10 @@ pub(super) struct Driver<'e, E: Engine> {
     pub(super) interrupt_grace: Duration,
     pub(super) cancel_grace: Duration,
     pub(super) failure: Option<OptimizerError>,
+    /// Whether the container has died: calls that found nobody are no failures of the task then.
+    pub(super) is_container_gone: bool,
+    /// How long the end of a managed container may take to be noticed.
+    patience: Duration,
     live: broadcast::Sender<Arc<Stored>>,
     back: mpsc::UnboundedSender<Finished>,
     candidates: BTreeMap<CandidateId, String>,
@@ -103,6 +109,8 @@ impl<'e, E: Engine> Driver<'e, E> {
             withdraw_due: false,
             echo_was_missing: false,
             failure: None,
+            is_container_gone: false,
+            patience: Duration::from_millis(config.container.health_interval_ms.saturating_mul(4)),
             ground,
         }
     }
@@ -169,11 +177,19 @@ impl<'e, E: Engine> Driver<'e, E> {
         tokio::select! {
             biased;
             Some(signal) = self.signals.recv() => return self.obey(signal).await,
+            Ok(error) = &mut self.ground.broken => return self.container_gone(error).await.map(Some),
             Some(finished) = self.finished.recv() => {
+                // A container that has just died answers nobody. That is no failure of the rollouts.
+                if self.ground.is_managed
+                    && finished.found_nobody()
+                    && let Ok(Ok(error)) = tokio::time::timeout(self.patience, &mut self.ground.broken).await
+                {
+                    self.lanes.lose(finished.request);
+                    return self.container_gone(error).await.map(Some);
+                }
                 self.settle(finished)?;
                 self.gather().await?;
             }
-            Ok(error) = &mut self.ground.broken => return self.stuck(error).await.map(Some),
             () = tokio::time::sleep(until) => {}
         }
         self.take_ready()?;
@@ -317,6 +333,10 @@ impl<'e, E: Engine> Driver<'e, E> {
     /// Takes an answer: into the log when it is its turn, into the inbox until then. What was paid for is kept, also
     /// when something else broke on the way.
     pub(super) fn settle(&mut self, finished: Finished) -> Result<(), OptimizerError> {
+        if self.is_container_gone && finished.found_nobody() {
+            self.lanes.lose(finished.request);
+            return Ok(());
+        }
         let Finished { request, kind, answer, cache, reply, overload, mut asides, fatal } = finished;
         if let Some(fatal) = fatal {
             self.note(Err(fatal));

@@ -95,8 +95,9 @@ where
     let (gone, broken) = oneshot::channel();
     let mut gone = Some(gone);
     let interval = Duration::from_millis(request.config.container.health_interval_ms);
+    let watched = Watched { is_managed: process.is_some(), broken };
     let result = {
-        let run = run(request, dir, existing, prepared, engine, controlled, broken);
+        let run = run(request, dir, existing, prepared, engine, controlled, watched);
         tokio::pin!(run);
         loop {
             let ended = async {
@@ -122,6 +123,12 @@ where
     let outcome = result?;
     stopped?;
     Ok(outcome)
+}
+
+/// The container as the run sees it.
+struct Watched {
+    is_managed: bool,
+    broken: oneshot::Receiver<OptimizerError>,
 }
 
 fn before_it_began() -> OptimizerError {
@@ -197,7 +204,7 @@ async fn run<E, F>(
     prepared: Prepared,
     engine: F,
     controlled: Controlled,
-    broken: oneshot::Receiver<OptimizerError>,
+    watched: Watched,
 ) -> Result<Outcome, OptimizerError>
 where
     E: Engine + Sync,
@@ -235,7 +242,8 @@ where
         unanswered,
         waiting,
         disk,
-        broken,
+        is_managed: watched.is_managed,
+        broken: watched.broken,
     };
     let (ground, end) = Driver::new(config, ground, controlled).run(events).await;
     let Ground { calls, workspace, .. } = ground;

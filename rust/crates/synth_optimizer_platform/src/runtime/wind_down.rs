@@ -56,6 +56,12 @@ impl<E: Engine> Driver<'_, E> {
         if self.ground.engine.is_over(self.ground.session.state()) { Ok(None) } else { Ok(Some(End::Stuck(error))) }
     }
 
+    /// The container of this run has died; the run can go on when it is started again.
+    pub(super) async fn container_gone(&mut self, error: OptimizerError) -> Result<End, OptimizerError> {
+        self.is_container_gone = true;
+        self.stuck(error).await
+    }
+
     /// Lets go of a run that cannot go on now, and can when the cause is mended.
     pub(super) async fn stuck(&mut self, error: OptimizerError) -> Result<End, OptimizerError> {
         Ok(match self.let_go(error.message.clone(), self.cancel_grace).await? {
