@@ -14,6 +14,7 @@ use synth_e2e::files::COMPARED;
 use synth_e2e::stub::FIELDS;
 use synth_e2e::{RowNames, RunFiles, ServerProcess, read_bill, run_to_end, small_config, write_config};
 use synth_gepa::{Stream, stream};
+use synth_optimizer_platform::config::gepa::SubmissionMode;
 use synth_optimizer_platform::config::sections::CacheMode;
 use synth_optimizer_platform::model::normalize::normalize_feed;
 
@@ -47,7 +48,7 @@ struct World {
 }
 
 impl World {
-    fn new(memory: Memory, cache: CacheMode, latency_ms: &str) -> Self {
+    fn new(memory: Memory, cache: CacheMode, mode: SubmissionMode, latency_ms: &str) -> Self {
         let place = Place::new();
         let bill = place.path().join("bill");
         let word = match memory {
@@ -57,6 +58,7 @@ impl World {
         let stub = stub(&["--memory", word, "--latency-ms", latency_ms, "--bill", bill.as_str()]);
         let mut config = small_config(&stub.url(), RowNames::TaskIds, 6, 3, &FIELDS[..1]);
         config.cache.mode = cache;
+        config.gepa.rollout_submission_mode = mode;
         write_config(&place.config(), &config).unwrap();
         let begun = Instant::now();
         let files = place.finish("e2e-clean", &[]);
@@ -129,8 +131,8 @@ impl World {
 }
 
 /// Kills a run at its first boundary, the next run at its second, and so on, until one survives.
-fn kill_at_every_boundary(memory: Memory) {
-    let mut world = World::new(memory, CacheMode::Off, "0");
+fn kill_at_every_boundary(memory: Memory, mode: SubmissionMode) {
+    let mut world = World::new(memory, CacheMode::Off, mode, "0");
     for boundary in 1..=MOST_BOUNDARIES {
         let run_id = format!("e2e-killed-{boundary}");
         let died = world.dies_at(boundary, &run_id);
@@ -146,19 +148,24 @@ fn kill_at_every_boundary(memory: Memory) {
 
 #[test]
 fn killed_at_every_boundary_with_a_container_that_remembers() {
-    kill_at_every_boundary(Memory::Remember);
+    kill_at_every_boundary(Memory::Remember, SubmissionMode::Sync);
 }
 
 #[test]
 fn killed_at_every_boundary_with_a_container_that_forgets() {
-    kill_at_every_boundary(Memory::Forget);
+    kill_at_every_boundary(Memory::Forget, SubmissionMode::Sync);
+}
+
+#[test]
+fn killed_at_every_boundary_with_rollouts_that_are_polled() {
+    kill_at_every_boundary(Memory::Forget, SubmissionMode::Async);
 }
 
 /// Every process gets a little further and is killed, the resumed ones too.
 #[test]
 fn killed_again_and_again_gets_to_its_end() {
     const EVERY: u64 = 12;
-    let mut world = World::new(Memory::Remember, CacheMode::Off, "0");
+    let mut world = World::new(Memory::Remember, CacheMode::Off, SubmissionMode::Sync, "0");
     let mut processes = 1;
     while world.dies_at(EVERY, "e2e-stubborn") {
         processes += 1;
@@ -177,9 +184,9 @@ fn killed_at_random_moments() {
     let wanted = number(KILLS).unwrap_or(200);
     println!("{SEED}={seed} {KILLS}={wanted}");
     let mut worlds = [
-        World::new(Memory::Remember, CacheMode::Off, "2"),
-        World::new(Memory::Remember, CacheMode::Readwrite, "2"),
-        World::new(Memory::Forget, CacheMode::Off, "2"),
+        World::new(Memory::Remember, CacheMode::Off, SubmissionMode::Sync, "2"),
+        World::new(Memory::Remember, CacheMode::Readwrite, SubmissionMode::Sync, "2"),
+        World::new(Memory::Forget, CacheMode::Off, SubmissionMode::Async, "2"),
     ];
     let mut random = stream(seed, "kills", 0);
     let (mut kills, mut run) = (0, 0);
@@ -245,6 +252,31 @@ fn fresh_cached_and_readonly_runs_are_equal() {
     for name in COMPARED {
         let expected = uncached.comparable(name).unwrap();
         for files in [&fresh, &cached, &readonly] {
+            assert!(files.comparable(name).unwrap() == expected, "{}: {name} differs", files.run_id);
+        }
+    }
+}
+
+/// A run in which rollouts fail and are tried again is replayed with its failures.
+#[test]
+fn failures_are_replayed_as_they_happened() {
+    let place = Place::new();
+    let bill = place.path().join("bill");
+    let mut stub = stub(&["--train", "12", "--heldout", "6", "--fail-every", "7", "--bill", bill.as_str()]);
+    let mut config = small_config(&stub.url(), RowNames::TaskIds, 12, 6, &FIELDS[..1]);
+    config.cache.path = Some(place.path().join("cache.sqlite"));
+    config.cache.namespace = Some("shared".into());
+    write_config(&place.config(), &config).unwrap();
+    let fresh = place.finish("e2e-fresh", &["--workers", "8"]);
+    assert!(fresh.read("events.jsonl").unwrap().contains("rollout.failed"), "nothing failed");
+    let before = read_bill(&bill).unwrap().len();
+    let cached = place.finish("e2e-cached", &["--workers", "1"]);
+    assert_eq!(read_bill(&bill).unwrap().len(), before, "a cached run asks the container for nothing");
+    stub.stop();
+    let readonly = place.finish("e2e-readonly", &["--workers", "64", "--set", "cache.mode=readonly"]);
+    for name in COMPARED {
+        let expected = fresh.comparable(name).unwrap();
+        for files in [&cached, &readonly] {
             assert!(files.comparable(name).unwrap() == expected, "{}: {name} differs", files.run_id);
         }
     }
