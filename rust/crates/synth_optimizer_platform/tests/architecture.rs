@@ -34,6 +34,7 @@ fn every_test_that_is_named_exists() {
     let invariants = text.split("## Invariants").nth(1).unwrap().split("\n## ").next().unwrap();
     let mut sources = String::new();
     for folder in [
+        "rust/crates/synth_e2e/tests",
         "rust/crates/synth_gepa/tests",
         "rust/crates/synth_optimizer_platform/tests",
         "rust/crates/synth_optimizer_platform/tests/config",

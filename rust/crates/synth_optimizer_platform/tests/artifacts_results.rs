@@ -57,7 +57,7 @@ impl Place {
     }
 
     fn write(&self) -> Result<(RegistryStatus, Value), OptimizerError> {
-        write_results(&self.dir, &self.workspace, &self.cache).map(|result| (result.status, result.manifest))
+        write_results(&self.dir, &self.workspace, Some(&self.cache)).map(|result| (result.status, result.manifest))
     }
 
     fn registry(&self) -> Vec<Value> {
