@@ -26,11 +26,20 @@ pub fn reap_orphans(run_dir: &Utf8Path) -> Result<u32, OptimizerError> {
     };
     let family = Family { token: lease.token.clone(), group: None };
     let found = if lease.is_of_this_boot() { family.members() } else { Vec::new() };
+    let known: Vec<(i32, Option<u64>)> = found.iter().map(|pid| (*pid, started(*pid))).collect();
     if !found.is_empty() {
         family.signal(Signal::TERM);
         let patience = Duration::from_secs(lease.stop_timeout_seconds);
         if !family.is_gone_within(patience) && !family.is_killed_within(AFTER_KILL) {
             return Err(family.still_there());
+        }
+        // A process that ends loses its environment a moment before it closes its sockets.
+        let deadline = Instant::now() + AFTER_KILL;
+        let lingers = |(pid, began): &(i32, Option<u64>)| {
+            state_and_group(*pid).is_some_and(|(state, _)| !matches!(state, 'Z' | 'X')) && started(*pid) == *began
+        };
+        while known.iter().any(lingers) && Instant::now() < deadline {
+            std::thread::sleep(GLANCE);
         }
     }
     Lease::remove(run_dir)?;
@@ -108,6 +117,12 @@ fn holds_token(pid: i32, token: &str) -> bool {
     let wanted = format!("{LEASE_VARIABLE}={token}");
     fs::read(format!("/proc/{pid}/environ"))
         .is_ok_and(|environ| environ.split(|byte| *byte == 0).any(|entry| entry == wanted.as_bytes()))
+}
+
+/// When a process began, in clock ticks since the machine did: with its pid, it names one process.
+fn started(pid: i32) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(") ")?.1.split(' ').nth(19)?.parse().ok()
 }
 
 /// From `/proc/<pid>/stat`: `pid (name) state ppid pgrp …`, where the name may hold anything.
