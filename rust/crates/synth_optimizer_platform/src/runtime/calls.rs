@@ -249,12 +249,13 @@ impl Calls {
     pub(super) async fn rollout(
         self: Arc<Self>,
         command: RolloutCommand,
+        rollout_id: &str,
         key: Option<String>,
         sent_before: bool,
     ) -> Finished {
         let mut finished = Finished::new(command.request, CallKind::Rollout, Answer::Abandoned { sent: true });
         finished.cache = key.as_ref().map(|key| CacheUse { key: key.clone(), action: CacheAction::Miss });
-        if let Err(error) = self.call_container(&command, sent_before, &mut finished).await {
+        if let Err(error) = self.call_container(&command, rollout_id, sent_before, &mut finished).await {
             finished.fatal = Some(error);
         }
         if let Some(key) = &key
@@ -268,14 +269,14 @@ impl Calls {
     async fn call_container(
         self: &Arc<Self>,
         command: &RolloutCommand,
+        rollout_id: &str,
         sent_before: bool,
         finished: &mut Finished,
     ) -> Result<(), OptimizerError> {
         let Some(transport) = &self.transport else { return Ok(()) };
-        let rollout_id = self.rollout_id(command);
         let row = self.row(command)?;
-        let body = |mode| rollout_body(&self.task, &self.policy, command, row, &rollout_id, mode);
-        let call = RolloutCall { rollout_id: &rollout_id, body: &body, may_have_been_sent: sent_before };
+        let body = |mode| rollout_body(&self.task, &self.policy, command, row, rollout_id, mode);
+        let call = RolloutCall { rollout_id, body: &body, may_have_been_sent: sent_before };
         let end = transport.rollout(call).await;
         finished.overload = end.overload;
         finished.asides.extend(end.fallback.map(Event::TransportFallback));
@@ -289,7 +290,7 @@ impl Calls {
                 return Ok(());
             }
         };
-        let read = self.decode(command, &rollout_id, &bytes).await?;
+        let read = self.decode(command, rollout_id, &bytes).await?;
         match read {
             Ok(Reply { mut answer, echo }) => {
                 match echo {

@@ -291,9 +291,9 @@ impl<'e, E: Engine> Driver<'e, E> {
                 Remembered::Damaged(event) => self.log(vec![*event]),
             }
         }
-        let rollout_id = Some(self.ground.calls.rollout_id(&command));
-        self.mark_sent(id, CallKind::Rollout, rollout_id, key.clone());
-        self.launches.push(Launch::Rollout { command, key, sent_before });
+        let rollout_id = self.ground.calls.rollout_id(&command);
+        self.mark_sent(id, CallKind::Rollout, Some(rollout_id.clone()), key.clone());
+        self.launches.push(Launch::Rollout { command, rollout_id, key, sent_before });
         Ok(false)
     }
 

@@ -15,7 +15,7 @@ use crate::workspace::CallKind;
 
 /// A call that is stored as sent and not sent yet.
 pub(super) enum Launch {
-    Rollout { command: RolloutCommand, key: Option<String>, sent_before: bool },
+    Rollout { command: RolloutCommand, rollout_id: String, key: Option<String>, sent_before: bool },
     Proposal { id: RequestId, attempt: u32, request: Box<ProposalRequest>, key: Option<String> },
 }
 
@@ -30,9 +30,9 @@ impl Launch {
     /// Sends the call; what comes of it goes `back`.
     pub(super) fn spawn(self, calls: Arc<Calls>, back: UnboundedSender<Finished>) -> AbortHandle {
         let task = match self {
-            Self::Rollout { command, key, sent_before } => {
+            Self::Rollout { command, rollout_id, key, sent_before } => {
                 let guard = Guard { request: command.request, kind: CallKind::Rollout, back };
-                tokio::spawn(async move { guard.report(calls.rollout(command, key, sent_before).await) })
+                tokio::spawn(async move { guard.report(calls.rollout(command, &rollout_id, key, sent_before).await) })
             }
             Self::Proposal { id, attempt, request, key } => {
                 let guard = Guard { request: id, kind: CallKind::Proposer, back };
