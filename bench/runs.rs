@@ -138,16 +138,19 @@ fn say(line: &str) -> Done<()> {
 }
 
 /// Orchestration with full persistence against a container that answers at once, 64 rollouts at a time.
+///
+/// Other work on the machine only adds to the time, so the quietest of several samples counts; a sample is about as many
+/// rollouts for short runs as for longer ones.
 fn overhead() -> Done<Vec<String>> {
     say("our own processor time per rollout, zero-latency container, 64 at once, everything stored")?;
     let bench = Bench::new(200, 20, &[])?;
     let mut broken = Vec::new();
     let mut costs = Vec::new();
-    for (rollouts, repeats) in [(1_000_u32, 10), (10_000, 2), (100_000, 1)] {
-        let (mut cpu, mut wall, mut done, mut size) = (Duration::ZERO, Duration::ZERO, 0, 0.0);
-        let mut per_commit = 0.0;
-        for repeat in 0..repeats {
-            let mut config = bench.config(&format!("overhead-{rollouts}-{repeat}"))?;
+    for (rollouts, samples, repeats) in [(1_000_u32, 5, 8), (10_000, 5, 1), (100_000, 1, 1)] {
+        let (mut wall, mut done, mut size, mut transactions) = (Duration::ZERO, 0, 0.0, 0);
+        let mut times: Vec<(Duration, u64)> = vec![(Duration::ZERO, 0); samples];
+        for run in 0..samples * repeats {
+            let mut config = bench.config(&format!("overhead-{rollouts}-{run}"))?;
             config.cache.mode = CacheMode::Off;
             config.gepa.max_total_rollouts = rollouts;
             config.gepa.max_generations = rollouts;
@@ -157,17 +160,22 @@ fn overhead() -> Done<Vec<String>> {
             config.gepa.pipeline.workers.rollout = 64;
             config.gepa.pipeline.workers.propose = 4;
             let measured = bench.run(config, Duration::ZERO)?;
-            (cpu, wall, done) = (cpu + measured.cpu, wall + measured.wall, done + measured.rollouts);
+            (wall, done) = (wall + measured.wall, done + measured.rollouts);
+            times[run / repeats].0 += measured.cpu;
+            times[run / repeats].1 += measured.rollouts;
             let stored = measured.outcome.run_dir.join("workspace.sqlite");
             size += std::fs::metadata(&stored)?.len() as f64 - replies(&stored)? as f64;
-            per_commit += measured.rollouts as f64 / measured.outcome.transactions as f64 / f64::from(repeats);
+            transactions += measured.outcome.transactions;
         }
-        let micros = cpu.as_secs_f64() * 1e6 / done as f64;
+        let mut each: Vec<f64> = times.iter().map(|(cpu, count)| cpu.as_secs_f64() * 1e6 / *count as f64).collect();
+        each.sort_by(f64::total_cmp);
+        let (micros, slowest) = (each[0], each[each.len() - 1]);
+        let per_commit = done as f64 / transactions as f64;
         let bytes = size / done as f64;
         let rate = done as f64 / wall.as_secs_f64();
         say(&format!(
-            "  {rollouts:>7} rollouts x {repeats:<2}: {micros:>6.1} us each, {rate:>6.0} rollouts/s, {bytes:>5.0} bytes of \
-             workspace each, {per_commit:.1} rollouts per commit"
+            "  {rollouts:>7} rollouts: {micros:>6.1} us each ({slowest:.1} at worst), {rate:>6.0} rollouts/s, {bytes:>5.0} \
+             bytes of workspace each, {per_commit:.1} rollouts per commit"
         ))?;
         costs.push(micros);
         // Short runs are dominated by the tables of an empty workspace.
@@ -199,7 +207,7 @@ fn probe() -> Done<Vec<String>> {
     const WORKERS: u32 = 20;
     say("the published probe: 20 workers, 50 ms rollouts, 0.2 s proposer, serial generations")?;
     let mut broken = Vec::new();
-    for (train, heldout, proposals, minibatch) in [(20, 62, 2, 8), (50, 415, 4, 20)] {
+    for (train, heldout, proposals, minibatch) in [(20, 124, 2, 8), (50, 750, 4, 20)] {
         let bench = Bench::new(train, heldout, &["--latency-ms", "50", "--reply-bytes", "2300"])?;
         let mut config = bench.config("probe")?;
         config.gepa.max_generations = 2;

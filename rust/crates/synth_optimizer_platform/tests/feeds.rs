@@ -57,7 +57,6 @@ fn lines_are_those_of_the_envelope() {
     for batch in log.chunks(7) {
         feed.append(batch).unwrap();
     }
-    feed.sync().unwrap();
     assert_eq!(place.text(), lines(&log));
     let mode = std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(place.dir.events()).unwrap().permissions());
     assert_eq!(mode & 0o777, 0o600);

@@ -77,11 +77,6 @@ impl Feed {
         self.write_buffer()
     }
 
-    /// Makes what was appended survive a loss of power.
-    pub fn sync(&self) -> Result<(), OptimizerError> {
-        self.file.sync_data().map_err(|error| fault::io(&self.path, "syncing", &error))
-    }
-
     /// Keeps the lines that agree with the log, cuts the rest, and writes what is missing.
     fn align(&mut self, log: impl FnOnce(Each<'_>) -> Result<(), OptimizerError>) -> Result<(), OptimizerError> {
         let on_disk = self.file.metadata().map_err(|error| fault::io(&self.path, "reading", &error))?.len();

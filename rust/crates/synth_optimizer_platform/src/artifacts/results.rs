@@ -48,9 +48,8 @@ pub fn write_results(
     })?;
     let refs = write_files(paths, &summary, cache)?;
     let (status, document) = manifest(paths, &summary, &refs)?;
-    for known in &refs {
-        workspace.record_blocking(Record::Artifact(artifact(paths, known, summary.unix_millis)))?;
-    }
+    let files = refs.iter().map(|known| Record::Artifact(artifact(paths, known, summary.unix_millis)));
+    workspace.record_all(files.collect())?;
     write_json(&paths.manifest(), &document)?;
     workspace.record_blocking(Record::Manifest(Manifest {
         path: paths.manifest().into(),

@@ -50,14 +50,8 @@ files! {
     frontier = "frontier.json";
     cache_profile = "cache_profile.json";
     score_chart = "score_chart.svg";
-    lineage_chart = "lineage.svg";
-    report = "report.html";
     /// The request cache, unless the config names another place.
     request_cache = "request_cache.sqlite";
-    /// What a container that the run has started said.
-    container_log = "container.log";
-    /// Working directories of the proposer.
-    proposer_workspaces = "proposer_workspaces";
     lock = "run.lock";
 }
 

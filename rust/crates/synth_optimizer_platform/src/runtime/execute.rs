@@ -332,10 +332,7 @@ fn record_start(
         unix_millis: now,
         detail: serde_json::Value::Null,
     });
-    for record in snapshots.chain(calls).chain([operation]) {
-        workspace.record_blocking(record)?;
-    }
-    Ok(())
+    workspace.record_all(snapshots.chain(calls).chain([operation]).collect()).map(|_| ())
 }
 
 /// Takes the run directory in the name of this process.

@@ -66,14 +66,14 @@ impl Workspace {
         self.write_blocking(Write::Batch(batch))
     }
 
-    /// Stores a record beside the log.
-    pub async fn record(&self, record: Record) -> Outcome {
-        self.write(Write::Record(record)).await
-    }
-
     /// Stores a record beside the log, from a thread that may wait.
     pub fn record_blocking(&self, record: Record) -> Outcome {
-        self.write_blocking(Write::Record(record))
+        self.write_blocking(Write::Records(vec![record]))
+    }
+
+    /// Stores records beside the log in one transaction, from a thread that may wait.
+    pub fn record_all(&self, records: Vec<Record>) -> Outcome {
+        self.write_blocking(Write::Records(records))
     }
 
     /// Takes a resource for this process; an earlier holder that never let go counts as expired.

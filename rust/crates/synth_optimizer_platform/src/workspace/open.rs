@@ -44,9 +44,14 @@ pub(super) fn create(path: &Path, run: &RunRow) -> Result<(), OptimizerError> {
     let new = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&unfinished);
     drop(new.map_err(io("create", path))?);
     let mut connection = connect(&unfinished, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
+    // Nobody reads the file before it has its name, so that it is made durable once and as a whole.
+    connection
+        .execute_batch("PRAGMA journal_mode = MEMORY; PRAGMA synchronous = OFF;")
+        .map_err(sqlite(format_args!("create {}", path.display())))?;
     migrate(&mut connection, &unfinished)?;
     super::store::insert_run(&connection, run)?;
     connection.close().map_err(|(_, error)| sqlite(format_args!("close {}", path.display()))(error))?;
+    std::fs::File::open(&unfinished).and_then(|file| file.sync_all()).map_err(io("create", path))?;
     std::fs::rename(&unfinished, path).map_err(io("create", path))
 }
 

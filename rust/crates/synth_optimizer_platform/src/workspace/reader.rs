@@ -1,7 +1,7 @@
 //! Reads a workspace while its writer goes on: the log, the inbox and replies.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
@@ -40,15 +40,24 @@ impl Reader {
         &self.path
     }
 
-    /// Shows the events from `from_sequence` on to `each`, in order, until it returns an error. The log is read on a
-    /// connection of its own, so `each` may read other things.
+    /// Shows the events from `from_sequence` on to `each`, in order, until it returns an error. `each` may read other
+    /// things: nobody else uses the connection meanwhile.
     pub fn log(
         &self,
         from_sequence: u64,
         each: impl FnMut(Stored) -> Result<(), OptimizerError>,
     ) -> Result<(), OptimizerError> {
-        let db = open::open_to_read(&self.path)?;
-        for_each_event(&db, from_sequence, each)
+        let db = match self.held().take() {
+            Some(db) => db,
+            None => open::open_to_read(&self.path)?,
+        };
+        let shown = for_each_event(&db, from_sequence, each);
+        self.held().get_or_insert(db);
+        shown
+    }
+
+    fn held(&self) -> MutexGuard<'_, Option<Connection>> {
+        self.connection.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// At most `limit` events from `from_sequence` on.
@@ -161,7 +170,7 @@ impl Reader {
         &self,
         read: impl FnOnce(&Connection) -> Result<T, OptimizerError>,
     ) -> Result<T, OptimizerError> {
-        let mut held = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut held = self.held();
         let db = match held.take() {
             Some(db) => db,
             None => open::open_to_read(&self.path)?,
@@ -173,7 +182,7 @@ impl Reader {
 
     /// Lets go of the connection; the next read opens another.
     pub(super) fn release(&self) {
-        drop(self.connection.lock().unwrap_or_else(PoisonError::into_inner).take());
+        drop(self.held().take());
     }
 }
 

@@ -32,7 +32,7 @@ pub(super) type Outcome = Result<Committed, OptimizerError>;
 /// Something to be written, all or nothing.
 pub(super) enum Write {
     Batch(Batch),
-    Record(Record),
+    Records(Vec<Record>),
 }
 
 struct Job {
@@ -147,7 +147,13 @@ impl Loop {
         let mut rows: Vec<Result<i64, OptimizerError>> = Vec::with_capacity(group.len());
         for job in group {
             rows.push(match &job.write {
-                Write::Record(record) => Ok(self.store.record(&transaction, record)?),
+                Write::Records(records) => {
+                    let mut row = 0;
+                    for record in records {
+                        row = self.store.record(&transaction, record)?;
+                    }
+                    Ok(row)
+                }
                 Write::Batch(batch) => match self.store.check(batch) {
                     Ok(()) => {
                         self.store.batch(&transaction, batch)?;
