@@ -221,7 +221,7 @@ fn overload_is_waited_out() {
 fn slow_rollouts_end_at_their_limit() {
     let server = TASKSET.start(&["--fault", "slow", "--every", "9", "--slow-seconds", "30"]);
     let mut config = TASKSET.config(&server, SubmissionMode::Sync);
-    config.container.rollout_timeout_seconds = 1;
+    config.container.rollout_timeout_seconds = 3;
     config.gepa.rollout_max_attempts = 3;
     let place = Place::configured(&config);
     let files = place.finish("e2e-run", &["--workers", "2"]);

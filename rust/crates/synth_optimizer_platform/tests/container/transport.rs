@@ -159,7 +159,7 @@ async fn what_may_have_arrived_is_never_sent_again() {
         let end = run_sync(&server).await;
         assert_eq!(class(&end), (FailureClass::UnknownOutcome, true));
         assert_eq!(server.lines(), [SUBMIT, STATE, RECORD]);
-        assert!(before.elapsed() < Duration::from_millis(2500), "{:?}", before.elapsed());
+        assert!(before.elapsed() < Duration::from_secs(9), "{:?}", before.elapsed());
     }
 }
 
@@ -194,7 +194,7 @@ async fn a_slow_answer_meets_the_total_deadline() {
     let before = Instant::now();
     let end = run_sync(&server).await;
     assert_eq!(class(&end), (FailureClass::UnknownOutcome, true));
-    assert!(before.elapsed() < Duration::from_millis(2500));
+    assert!(before.elapsed() < Duration::from_secs(9));
 }
 
 #[tokio::test]
