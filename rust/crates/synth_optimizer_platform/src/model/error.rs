@@ -73,9 +73,9 @@ table! {
     CacheFull, "synth_optimizer_cache_full", "CacheFullError", 1, 507, "Raise the cache size limit or name another cache.path.";
     CacheCorrupt, "synth_optimizer_cache_corrupt", "CacheCorruptError", 1, 500, "Run with cache.mode = \"readwrite\" to measure the damaged rows again.";
     BudgetExceeded, "synth_optimizer_budget_exceeded", "BudgetExceededError", 5, 409, "Raise the named limit, or lower the rows or estimates that it has to cover.";
-    Cancelled, "synth_optimizer_cancelled", "CancelledError", 130, 409, "Resume the run directory to go on from the last event.";
+    Cancelled, "synth_optimizer_cancelled", "CancelledError", 130, 409, "A cancelled run is over. Begin another one with the same cache to use what was paid for.";
     EventCompare, "synth_optimizer_event_compare_failed", "EventCompareError", 1, 409, "The first differing event is named; compare normalized feeds only.";
-    RunFailed, "synth_optimizer_failed", "RunFailedError", 1, 500, "Read gepa.run.failed in events.jsonl; resume the run directory after mending the cause.";
+    RunFailed, "synth_optimizer_failed", "RunFailedError", 1, 500, "Read gepa.run.failed in events.jsonl; mend the cause and begin another run with the same cache.";
     Invariant, "synth_optimizer_invariant_error", "InvariantError", 1, 500, "This is a defect: keep the run directory and report it.";
     StateTransition, "synth_optimizer_state_transition_error", "StateTransitionError", 1, 409, "The current state is named; only the transitions of the lifecycle table are legal.";
     Io, "synth_optimizer_io_error", "OptimizerIoError", 1, 500, "Check that the path exists and that you may read and write it.";
