@@ -223,12 +223,13 @@ FROM run, settled_rollouts;
 CREATE VIEW subagent_invocations AS
 SELECT run_id, 'proposer_' || p.request AS invocation_id, 'proposer' AS role,
   config_json ->> '$.proposer.backend' AS backend, 'generation_' || p.generation AS "trigger", p.generation, p.attempt,
-  p.status, p.requested_model, p.effective_model, p.proposal_count, (SELECT size FROM replies WHERE replies.request = p.request) AS result_bytes,
+  p.status, p.requested_model, p.effective_model, p.proposal_count,
+  (SELECT size FROM replies WHERE replies.request = p.request) AS result_bytes,
   json_object('prompt_tokens', p.prompt_tokens, 'completion_tokens', p.completion_tokens,
     'total_tokens', p.total_tokens, 'cost_usd', p.cost_nano_usd / 1e9) AS usage_json,
   p.cost_nano_usd / 1e9 AS cost_usd,
   CASE WHEN p.failure_class IS NOT NULL THEN json_object('class', p.failure_class, 'message', p.failure_message) END AS failure_json
-FROM run, proposer_calls p LEFT JOIN calls c ON c.request = p.request;
+FROM run, proposer_calls p;
 
 -- ===== Scores =====
 
