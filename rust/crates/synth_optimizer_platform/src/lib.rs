@@ -7,6 +7,8 @@
 pub mod artifacts;
 #[cfg(feature = "io")]
 pub mod cache;
+#[cfg(feature = "io")]
+mod clock;
 pub mod config;
 #[cfg(feature = "io")]
 pub mod container;

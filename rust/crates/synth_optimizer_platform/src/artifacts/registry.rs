@@ -10,7 +10,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::fault;
-use super::run_dir::{RunPaths, now};
+use super::run_dir::RunPaths;
+use crate::clock::unix_millis;
 use crate::config::words::words;
 use crate::model::envelope::rfc3339;
 use crate::model::error::OptimizerError;
@@ -127,7 +128,7 @@ struct Line<'a> {
 
 fn line(paths: &RunPaths, status: RegistryStatus, entry: &RegistryEntry) -> Result<String, OptimizerError> {
     let line = Line {
-        ts: rfc3339(now()),
+        ts: rfc3339(unix_millis()),
         run_id: paths.run_id(),
         status,
         run_dir: paths.dir().as_str(),

@@ -4,11 +4,11 @@ use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::ops::Deref;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use camino::{Utf8Path, Utf8PathBuf};
 
 use super::{atomic, fault};
+use crate::clock::unix_millis;
 use crate::model::envelope::rfc3339;
 use crate::model::error::{ErrorCode, OptimizerError};
 
@@ -120,11 +120,6 @@ impl Drop for RunDir {
     }
 }
 
-/// Milliseconds since 1970.
-pub(super) fn now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
-}
-
 fn take(paths: &RunPaths) -> Result<File, OptimizerError> {
     let path = paths.lock();
     let failed = |error: std::io::Error| fault::io(&path, "locking", &error);
@@ -135,7 +130,7 @@ fn take(paths: &RunPaths) -> Result<File, OptimizerError> {
         Err(TryLockError::WouldBlock) => return Err(held(paths, &mut file)),
         Err(TryLockError::Error(error)) => return Err(failed(error)),
     }
-    let note = format!("pid {} since {}\n", std::process::id(), rfc3339(now()));
+    let note = format!("pid {} since {}\n", std::process::id(), rfc3339(unix_millis()));
     file.set_len(0).and_then(|()| file.seek(SeekFrom::Start(0))).map_err(failed)?;
     file.write_all(note.as_bytes()).map_err(failed)?;
     Ok(file)

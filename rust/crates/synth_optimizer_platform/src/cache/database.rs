@@ -2,7 +2,7 @@
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use camino::{Utf8Path, Utf8PathBuf};
 use rusqlite::{Connection, OpenFlags, OptionalExtension, Row, params};
@@ -10,6 +10,7 @@ use rusqlite_migration::{M, Migrations};
 
 use super::fault;
 use super::record::{Record, RowName};
+use crate::clock::unix_millis;
 use crate::model::envelope::rfc3339;
 use crate::model::error::{ErrorCode, OptimizerError};
 
@@ -122,11 +123,6 @@ pub(super) fn checkpoint(connection: &Connection) -> rusqlite::Result<()> {
     connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))
 }
 
-/// Milliseconds since 1970.
-pub(super) fn now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
-}
-
 fn write(
     connection: &Connection,
     sql: &str,
@@ -139,7 +135,7 @@ fn write(
         name.key,
         name.boundary,
         record.size,
-        rfc3339(now()),
+        rfc3339(unix_millis()),
         record.checksum,
         record.response
     ])

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use tokio::sync::{broadcast, mpsc, oneshot};
 
@@ -13,6 +13,7 @@ use super::lanes::Lanes;
 use super::launch::Launch;
 use super::proposals::proposal_request;
 use crate::artifacts::{DiskWatch, Feed};
+use crate::clock::unix_millis;
 use crate::config::Config;
 use crate::config::sections::CacheMode;
 use crate::model::answer::{Answer, Observation};
@@ -431,8 +432,4 @@ impl<'e, E: Engine> Driver<'e, E> {
             self.failure.get_or_insert(error);
         }
     }
-}
-
-pub(super) fn unix_millis() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }

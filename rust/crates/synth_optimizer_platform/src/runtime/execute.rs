@@ -7,7 +7,7 @@ use tokio::sync::oneshot;
 
 use super::calls::Calls;
 use super::control::Controlled;
-use super::driver::{Driver, End, Ground, unix_millis};
+use super::driver::{Driver, End, Ground};
 use super::hooks::{Boundary, Hooks};
 use super::outcome::{Outcome, RunStatus};
 use super::resume::{Begun, begin, check_same_search, resume};
@@ -16,6 +16,7 @@ use crate::artifacts::{
     DiskWatch, Each, Feed, RegistryStatus, RunDir, register, starting_entry, write_failure, write_results,
 };
 use crate::cache::{Cache, CacheProfile, CacheSettings};
+use crate::clock::unix_millis;
 use crate::config::sections::CacheMode;
 use crate::config::{Config, scrub, search_digest, shown};
 use crate::container::{Client, ManagedProcess, Task, Transport, load, reap_orphans, start};

@@ -1,7 +1,7 @@
 //! `workspace_status`: everything about a workspace in one JSON document, on a live run as on one that is over.
 
 use std::path::Path;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use rusqlite::{Connection, OpenFlags};
 use serde_json::{Map, Value, json};
@@ -10,6 +10,7 @@ use super::census::{Census, Counts};
 use super::error::sqlite;
 use super::health::Health;
 use super::open;
+use crate::clock::unix_millis;
 use crate::model::envelope::rfc3339;
 use crate::model::error::OptimizerError;
 use crate::model::lifecycle::Lifecycle;
@@ -21,7 +22,7 @@ const PATIENCE: Duration = Duration::from_millis(500);
 /// Counts, freshness of projections, invariants and totals of the run. What it finds is also left in
 /// `projection_freshness`, `invariant_reports` and `invariant_violations`, where the file can be written.
 pub fn workspace_status(path: &Path) -> Result<Value, OptimizerError> {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64);
+    let now = unix_millis();
     let mut db = open::open_to_read(path)?;
     let (census, health, transition) = {
         // One moment for all counts, while a writer may go on.
