@@ -297,7 +297,7 @@ proptest! {
         prop_assert_eq!(&normalized, &normalize_feed(&normalized).unwrap());
         for line in normalized.lines() {
             let value: serde_json::Value = serde_json::from_str(line).unwrap();
-            prop_assert_eq!(normalize(&value).unwrap(), Some(value));
+            prop_assert_eq!(normalize(value.clone()).unwrap(), Some(value));
         }
     }
 

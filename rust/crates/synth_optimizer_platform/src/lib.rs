@@ -18,4 +18,6 @@ pub mod proposer;
 #[cfg(feature = "io")]
 pub mod runtime;
 #[cfg(feature = "io")]
+mod unpack;
+#[cfg(feature = "io")]
 pub mod workspace;

@@ -516,7 +516,7 @@ fn every_other_field_shows_in_the_normalized_line() {
         for (field, item) in value["fields"].as_object().unwrap() {
             let mut other = value.clone();
             other["fields"][field] = changed(item);
-            let differs = normalize(&other).unwrap() != normalize(&value).unwrap();
+            let differs = normalize(other).unwrap() != normalize(value.clone()).unwrap();
             assert_eq!(differs, !type_of(event).volatile.contains(&field.as_str()), "{} {field}", event.wire());
         }
     }
@@ -697,8 +697,8 @@ fn normalizing_twice_changes_nothing() {
     assert_eq!(normalize_feed(&once).unwrap(), once);
     for event in samples() {
         let value: Value = serde_json::from_str(&line(&event)).unwrap();
-        if let Some(first) = normalize(&value).unwrap() {
-            assert_eq!(normalize(&first).unwrap(), Some(first));
+        if let Some(first) = normalize(value).unwrap() {
+            assert_eq!(normalize(first.clone()).unwrap(), Some(first));
         }
     }
 }

@@ -66,7 +66,7 @@ impl Normalized {
             };
             let event: Value = serde_json::from_str(&text)
                 .map_err(|error| at(OptimizerError::new(ErrorCode::Json, format!("not JSON: {error}"))))?;
-            if let Some(value) = normalize(&event).map_err(at)? {
+            if let Some(value) = normalize(event).map_err(at)? {
                 return Ok(Some(Normal { line: self.line, text: canonical_json(&value), value }));
             }
         }

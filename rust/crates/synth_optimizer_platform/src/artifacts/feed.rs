@@ -26,7 +26,7 @@ pub struct Feed {
     length: u64,
     last: Option<u64>,
     repair: Repair,
-    buffer: String,
+    buffer: Vec<u8>,
 }
 
 /// What had to be done so that the file says what the log says.
@@ -58,7 +58,7 @@ impl Feed {
             length: 0,
             last: None,
             repair: Repair::default(),
-            buffer: String::new(),
+            buffer: Vec::new(),
         };
         feed.align(log)?;
         Ok(feed)
@@ -91,7 +91,7 @@ impl Feed {
                 found.clear();
                 let read = reader.read_until(b'\n', &mut found);
                 read.map_err(|error| fault::io(&self.path, "reading", &error))?;
-                if found == self.buffer.as_bytes()[before..] {
+                if found == self.buffer[before..] {
                     self.length += found.len() as u64;
                     self.repair.kept += 1;
                     self.buffer.truncate(before);
@@ -127,13 +127,17 @@ impl Feed {
                 format!("event {} follows event {last} in {}", stored.sequence, self.path),
             ));
         }
-        self.lines.push(stored, &mut self.buffer)?;
+        let before = self.buffer.len();
+        if let Err(error) = self.lines.push(stored, &mut self.buffer) {
+            self.buffer.truncate(before);
+            return Err(error);
+        }
         self.last = Some(stored.sequence);
         Ok(())
     }
 
     fn write_buffer(&mut self) -> Result<(), OptimizerError> {
-        if let Err(error) = self.file.write_all(self.buffer.as_bytes()) {
+        if let Err(error) = self.file.write_all(&self.buffer) {
             // Half a line helps nobody; if it stays, the next opening cuts it.
             let _ = self.file.set_len(self.length);
             self.buffer.clear();

@@ -1,6 +1,6 @@
 //! Lines of `events.jsonl`, put together from an event that is serialized once.
 
-use std::fmt::Write;
+use std::io::Write;
 
 use crate::model::envelope::{ENVELOPE_VERSION, rfc3339};
 use crate::model::error::OptimizerError;
@@ -21,18 +21,21 @@ impl LineWriter {
     }
 
     /// Adds the line of an event with its line break; the same bytes as `Envelope::to_line`.
-    pub(super) fn push(&self, stored: &Stored, out: &mut String) -> Result<(), OptimizerError> {
-        let fields = stored.event.fields_json().map_err(|error| fault::json("an event", &error))?;
-        // Writing to a String cannot fail.
-        let _ = writeln!(
+    pub(super) fn push(&self, stored: &Stored, out: &mut Vec<u8>) -> Result<(), OptimizerError> {
+        let failed = |error: serde_json::Error| fault::json("an event", &error);
+        // Writing to memory cannot fail.
+        let _ = write!(
             out,
-            r#"{{"version":{ENVELOPE_VERSION},"sequence_number":{},"run_id":{},"ts":"{}","type":"{}","fields":{fields},"message":{}}}"#,
+            r#"{{"version":{ENVELOPE_VERSION},"sequence_number":{},"run_id":{},"ts":"{}","type":"{}","fields":"#,
             stored.sequence,
             self.run_id,
             rfc3339(stored.unix_millis),
             stored.event.wire(),
-            quoted(&message(&stored.event)),
         );
+        stored.event.write_fields(out).map_err(failed)?;
+        out.extend_from_slice(br#","message":"#);
+        serde_json::to_writer(&mut *out, &message(&stored.event)).map_err(failed)?;
+        out.extend_from_slice(b"}\n");
         Ok(())
     }
 }

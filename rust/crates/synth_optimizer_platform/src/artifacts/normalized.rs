@@ -25,7 +25,7 @@ pub fn write_normalized(
         if let Value::Object(fields) = &mut value {
             fields.insert("message".to_owned(), message(&stored.event).into());
         }
-        match normalize(&value)? {
+        match normalize(value)? {
             Some(kept) => {
                 writeln!(file, "{}", canonical_json(&kept)).map_err(|error| fault::io(&path, "writing", &error))
             }

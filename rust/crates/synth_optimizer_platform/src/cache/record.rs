@@ -1,11 +1,10 @@
 //! One row of the cache as bytes: compressed, with a checksum that covers its place as well.
 
-use std::io::Read;
-
 use bytes::Bytes;
 use sha2::{Digest, Sha256};
 
 use crate::model::cache_key::Boundary;
+use crate::unpack::unpack;
 
 /// Fast; answers are JSON, which shrinks well at any level.
 const LEVEL: i32 = 1;
@@ -45,13 +44,8 @@ impl Record {
 
     /// The response, or nothing where the row is not what was stored under this name.
     pub(super) fn open(&self, namespace: &str, name: &RowName) -> Option<Bytes> {
-        let size = u64::try_from(self.size).ok()?;
-        // The stated size may be damaged too, so that it bounds the reading and reserves nothing.
-        let mut plain = Vec::new();
-        let decoder = zstd::stream::Decoder::with_buffer(self.response.as_slice()).ok()?;
-        decoder.take(size.saturating_add(1)).read_to_end(&mut plain).ok()?;
-        let same = plain.len() as u64 == size && checksum(namespace, name, &plain) == self.checksum;
-        same.then(|| Bytes::from(plain))
+        let plain = unpack(&self.response, u64::try_from(self.size).ok()?)?;
+        (checksum(namespace, name, &plain) == self.checksum).then(|| Bytes::from(plain))
     }
 
     /// Bytes that the row takes in the file, roughly.

@@ -1,6 +1,7 @@
 //! Compares what a reply says about its row and candidate with what was asked for: some containers answer an unknown row
 //! with a default one.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use serde_json::Value;
@@ -43,9 +44,10 @@ pub(super) fn compare(asked: &Asked<'_>, places: &Places<'_>) -> Echo {
         ("trace.metadata", row_values(places.trace)),
     ] {
         for (key, met) in ROW_KEYS.into_iter().zip(values) {
-            let Some((wanted, met)) = asked.row.value.get(key).and_then(text_of).zip(text_of(met)) else { continue };
+            let Some(met) = text_of(met) else { continue };
+            let Some(wanted) = asked.row.value.get(key).and_then(text_of) else { continue };
             if wanted != met {
-                let (wanted, met) = (shown_value(&wanted.into()), shown_value(&met.into()));
+                let (wanted, met) = (shown_value(&(*wanted).into()), shown_value(&(*met).into()));
                 let row = asked.row_id;
                 return Echo::Contradicted(format!("{key} in {place} is {met}, but row {row} has {wanted}"));
             }
@@ -73,10 +75,10 @@ fn changed_field<'a>(asked: &Asked<'a>, echoed: Option<&BTreeMap<String, Value>>
 }
 
 /// Names are compared as text: 1, 1.0 and "1" name the same row.
-fn text_of(value: &Value) -> Option<String> {
+fn text_of(value: &Value) -> Option<Cow<'_, str>> {
     match value {
-        Value::String(text) if !text.trim().is_empty() => Some(text.trim().to_owned()),
-        Value::Number(_) => Some(canonical_json(value)),
+        Value::String(text) if !text.trim().is_empty() => Some(text.trim().into()),
+        Value::Number(_) => Some(canonical_json(value).into()),
         Value::String(_) | Value::Null | Value::Bool(_) | Value::Array(_) | Value::Object(_) => None,
     }
 }

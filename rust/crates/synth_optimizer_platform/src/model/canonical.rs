@@ -8,7 +8,8 @@ use sha2::{Digest, Sha256};
 
 /// The canonical text of a value: keys sorted by bytes, no white space, whole numbers without a fraction.
 pub fn canonical_json(value: &Value) -> String {
-    let mut out = String::new();
+    // Most values are events and keys of this size.
+    let mut out = String::with_capacity(512);
     write_value(value, &mut out);
     out
 }
@@ -43,7 +44,12 @@ pub fn content_id(prefix: &str, value: &Value) -> String {
 pub fn hex(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let digit = |value: u8| char::from(DIGITS[usize::from(value & 15)]);
-    bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(*byte)]).collect()
+    let mut out = String::with_capacity(bytes.len() * 2);
+    for byte in bytes {
+        out.push(digit(byte >> 4));
+        out.push(digit(*byte));
+    }
+    out
 }
 
 fn write_value(value: &Value, out: &mut String) {
@@ -99,20 +105,24 @@ fn write_number(number: &serde_json::Number, out: &mut String) {
 
 fn write_string(text: &str, out: &mut String) {
     out.push('"');
-    for ch in text.chars() {
-        match ch {
-            '"' => out.push_str("\\\""),
-            '\\' => out.push_str("\\\\"),
-            '\n' => out.push_str("\\n"),
-            '\r' => out.push_str("\\r"),
-            '\t' => out.push_str("\\t"),
-            '\u{8}' => out.push_str("\\b"),
-            '\u{c}' => out.push_str("\\f"),
-            control if (control as u32) < 0x20 => {
-                let _ = write!(out, "\\u{:04x}", control as u32);
+    let mut rest = text;
+    // What is to be escaped is one byte long, so that the text can be cut there.
+    while let Some(at) = rest.bytes().position(|byte| byte < 0x20 || byte == b'"' || byte == b'\\') {
+        out.push_str(&rest[..at]);
+        match rest.as_bytes()[at] {
+            b'"' => out.push_str("\\\""),
+            b'\\' => out.push_str("\\\\"),
+            b'\n' => out.push_str("\\n"),
+            b'\r' => out.push_str("\\r"),
+            b'\t' => out.push_str("\\t"),
+            0x08 => out.push_str("\\b"),
+            0x0c => out.push_str("\\f"),
+            control => {
+                let _ = write!(out, "\\u{control:04x}");
             }
-            other => out.push(other),
         }
+        rest = &rest[at + 1..];
     }
+    out.push_str(rest);
     out.push('"');
 }

@@ -51,6 +51,11 @@ macro_rules! events {
             pub fn fields_json(&self) -> Result<String, serde_json::Error> {
                 match self { $(Self::$variant(fields) => serde_json::to_string(fields),)+ }
             }
+
+            /// Adds the fields as they stand on the wire.
+            pub fn write_fields(&self, out: &mut Vec<u8>) -> Result<(), serde_json::Error> {
+                match self { $(Self::$variant(fields) => serde_json::to_writer(out, fields),)+ }
+            }
         }
     };
     (@aside aside) => { true };

@@ -10,7 +10,7 @@ use super::event::EVENT_TYPES;
 ///
 /// Only the type's declared volatile fields are removed, and only at the top of `fields`: texts of users are never
 /// touched. Normalizing twice changes nothing.
-pub fn normalize(event: &Value) -> Result<Option<Value>, OptimizerError> {
+pub fn normalize(mut event: Value) -> Result<Option<Value>, OptimizerError> {
     let wire = event.get("type").and_then(Value::as_str).unwrap_or_default();
     let Some(known) = EVENT_TYPES.iter().find(|known| known.wire == wire) else {
         return Err(OptimizerError::new(ErrorCode::Json, format!("unknown event type {wire:?}"))
@@ -19,13 +19,14 @@ pub fn normalize(event: &Value) -> Result<Option<Value>, OptimizerError> {
     if known.aside {
         return Ok(None);
     }
-    let mut fields = event.get("fields").and_then(Value::as_object).cloned().unwrap_or_default();
-    fields.retain(|key, _| !known.volatile.contains(&key.as_str()));
     let mut out = Map::new();
-    out.insert("type".into(), wire.into());
-    if let Some(message) = event.get("message") {
-        out.insert("message".into(), message.clone());
+    out.insert("type".into(), known.wire.into());
+    if let Some(message) = event.get_mut("message") {
+        out.insert("message".into(), message.take());
     }
+    let fields = event.get_mut("fields").map(Value::take);
+    let mut fields = if let Some(Value::Object(fields)) = fields { fields } else { Map::new() };
+    fields.retain(|key, _| !known.volatile.contains(&key.as_str()));
     out.insert("fields".into(), Value::Object(fields));
     Ok(Some(Value::Object(out)))
 }
@@ -40,7 +41,7 @@ pub fn normalize_feed(feed: &str) -> Result<String, OptimizerError> {
         };
         let event: Value = serde_json::from_str(line)
             .map_err(|error| at(OptimizerError::new(ErrorCode::Json, format!("not JSON: {error}"))))?;
-        if let Some(normalized) = normalize(&event).map_err(at)? {
+        if let Some(normalized) = normalize(event).map_err(at)? {
             out.push_str(&canonical_json(&normalized));
             out.push('\n');
         }

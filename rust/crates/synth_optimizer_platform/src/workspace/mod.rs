@@ -17,6 +17,7 @@ mod writer;
 use std::ops::Deref;
 use std::path::Path;
 
+use rusqlite::Connection;
 use tokio::sync::oneshot;
 
 pub use batch::{Answered, Batch, CacheAction, CacheUse, CallKind, Sent, Stored};
@@ -47,13 +48,16 @@ impl Workspace {
     /// Creates the workspace of a new run; there must be none.
     pub fn create(path: &Path, run: &RunRow, durability: Durability) -> Result<Self, OptimizerError> {
         open::create(path, run)?;
-        Self::open(path, durability)
+        Self::start(path, open::open_new(path, durability)?)
     }
 
     /// Opens the workspace of a run that goes on.
     pub fn open(path: &Path, durability: Durability) -> Result<Self, OptimizerError> {
-        let writer = Writer::start(open::open(path, durability)?)?;
-        Ok(Self { writer, reader: Reader::later(path) })
+        Self::start(path, open::open(path, durability)?)
+    }
+
+    fn start(path: &Path, connection: Connection) -> Result<Self, OptimizerError> {
+        Ok(Self { writer: Writer::start(connection)?, reader: Reader::later(path) })
     }
 
     /// Stores a batch. Batches that wait together share a transaction.

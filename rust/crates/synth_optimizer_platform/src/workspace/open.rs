@@ -61,6 +61,15 @@ pub(super) fn open(path: &Path, durability: Durability) -> Result<Connection, Op
     check_schema(&connection, path)?;
     quick_check(&connection, path)?;
     migrate(&mut connection, path)?;
+    prepare_to_write(connection, path, durability)
+}
+
+/// Opens the workspace that was just created.
+pub(super) fn open_new(path: &Path, durability: Durability) -> Result<Connection, OptimizerError> {
+    prepare_to_write(connect(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?, path, durability)
+}
+
+fn prepare_to_write(connection: Connection, path: &Path, durability: Durability) -> Result<Connection, OptimizerError> {
     let synchronous = match durability {
         Durability::Process => "NORMAL",
         Durability::Power => "FULL",

@@ -15,6 +15,7 @@ use crate::model::answer::Answer;
 use crate::model::error::{ErrorCode, OptimizerError};
 use crate::model::event::Event;
 use crate::model::ids::{CandidateId, RequestId, RowId};
+use crate::unpack::unpack;
 
 /// A workspace to read from. It sees what was committed before each read.
 #[derive(Debug)]
@@ -125,9 +126,7 @@ impl Reader {
                 .map_err(sqlite(format_args!("read the reply to request {}", request.0)))
         })?;
         let Some((size, data)) = found else { return Ok(None) };
-        let size = usize::try_from(size).unwrap_or(0);
-        let whole = zstd::bulk::decompress(&data, size).ok().filter(|reply| reply.len() == size);
-        whole.map(Some).ok_or_else(|| {
+        unpack(&data, size.unsigned_abs()).map(Some).ok_or_else(|| {
             OptimizerError::new(
                 ErrorCode::Sqlite,
                 format!("the reply to request {} in {} is damaged", request.0, self.path.display()),
