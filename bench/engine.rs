@@ -275,6 +275,7 @@ fn proposals(generation: u32, count: u32) -> Answer {
     };
     Answer::Proposal(ProposalAnswer {
         proposals: (0..count).map(proposal).collect(),
+        problems: Vec::new(),
         usage: Usage::default(),
         cached: false,
         requested_model: "bench".into(),

@@ -19,7 +19,7 @@ use synth_optimizer_platform::config::sections::CacheMode;
 use synth_optimizer_platform::model::answer::{Proposal, ProposalAnswer};
 use synth_optimizer_platform::model::canonical::digest_of;
 use synth_optimizer_platform::model::usage::Usage;
-use synth_optimizer_platform::proposer::{ProposalRequest, Proposer, Turn};
+use synth_optimizer_platform::proposer::{ProposalRequest, Proposer, Turn, TurnId};
 use synth_optimizer_platform::runtime::{Control, Hooks, Outcome, Request, RunStatus, execute};
 use synth_optimizer_platform::workspace::Reader;
 use tempfile::TempDir;
@@ -51,7 +51,7 @@ impl Proposer for Restless {
         json!("restless")
     }
 
-    fn propose(&self, request: ProposalRequest) -> Turn<'_> {
+    fn propose(&self, _: TurnId, request: ProposalRequest) -> Turn<'_> {
         self.turns.fetch_add(1, Ordering::Relaxed);
         Box::pin(async move {
             tokio::time::sleep(self.latency).await;
@@ -65,6 +65,7 @@ impl Proposer for Restless {
             });
             Ok(ProposalAnswer {
                 proposals: proposals.collect(),
+                problems: Vec::new(),
                 usage: Usage::default(),
                 cached: false,
                 requested_model: "restless".into(),

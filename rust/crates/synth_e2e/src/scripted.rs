@@ -7,7 +7,7 @@ use synth_optimizer_platform::model::answer::{CallFailure, FailureClass, Proposa
 use synth_optimizer_platform::model::event_fields::Operation;
 use synth_optimizer_platform::model::ids::Payload;
 use synth_optimizer_platform::model::usage::{Cost, Usage};
-use synth_optimizer_platform::proposer::{ProposalRequest, Proposer, Turn};
+use synth_optimizer_platform::proposer::{ProposalRequest, Proposer, Turn, TurnFailure, TurnId};
 
 /// How every test container says what a text lacks: `missing rule: WORD in FIELD`.
 const LESSON: &str = "missing rule: ";
@@ -40,12 +40,12 @@ impl Proposer for ScriptedProposer {
         json!({"backend": "scripted", "model": "scripted", "fault": format!("{:?}", self.fault)})
     }
 
-    fn propose(&self, request: ProposalRequest) -> Turn<'_> {
+    fn propose(&self, _: TurnId, request: ProposalRequest) -> Turn<'_> {
         Box::pin(async move {
             if !self.latency.is_zero() {
                 tokio::time::sleep(self.latency).await;
             }
-            self.answer(&request)
+            self.answer(&request).map_err(TurnFailure::from)
         })
     }
 }
@@ -65,7 +65,7 @@ impl ScriptedProposer {
         match self.fault {
             Some(ScriptedFault::Fails { every, class }) if due(every) => {
                 let message = "the scripted proposer was told to fail".to_owned();
-                return Err(CallFailure { class, message, retryable: true, usage, cached: false });
+                return Err(CallFailure { class, message, retryable: true, usage, cached: false, models: None });
             }
             Some(ScriptedFault::InvalidFields { every }) if due(every) && request.problems.is_empty() => {
                 let fields = Payload::from([("no_such_field".to_owned(), "text".to_owned())]);
@@ -75,6 +75,7 @@ impl ScriptedProposer {
         }
         Ok(ProposalAnswer {
             proposals,
+            problems: Vec::new(),
             usage,
             cached: false,
             requested_model: "scripted".into(),

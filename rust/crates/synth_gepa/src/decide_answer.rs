@@ -89,7 +89,8 @@ impl GepaEngine {
         let wrong = wrong.or_else(|| (!answer.reward.is_finite()).then(|| format!("the reward is {}", answer.reward)));
         let Some(message) = wrong else { return vec![Event::RolloutFinished(finished)] };
         let (usage, cached) = (answer.usage, answer.cached);
-        let failure = CallFailure { class: FailureClass::InvalidScore, message, retryable: false, usage, cached };
+        let failure =
+            CallFailure { class: FailureClass::InvalidScore, message, retryable: false, usage, cached, models: None };
         self.rollout_not_answered(state, asked, &failure)
     }
 
@@ -150,7 +151,9 @@ impl GepaEngine {
         let refuse = |index: usize, problems: Vec<Problem>| {
             Event::ProposalRejected(ProposalRejected { generation: number, index: index as u32, problems })
         };
-        if turn.proposals.is_empty() {
+        if !turn.problems.is_empty() {
+            events.push(refuse(turn.proposals.len(), turn.problems.clone()));
+        } else if turn.proposals.is_empty() {
             let message = "the answer holds no proposal".to_owned();
             events.push(refuse(0, vec![Problem { code: "no_proposal".into(), field: None, message }]));
         }
@@ -211,6 +214,7 @@ impl GepaEngine {
             message: failure.message.clone(),
             usage: failure.usage,
             cached: failure.cached,
+            models: failure.models.clone(),
             retried,
         })]
     }
@@ -229,6 +233,7 @@ fn abandoned(sent: bool) -> CallFailure {
         retryable: false,
         usage: Usage::default(),
         cached: false,
+        models: None,
     }
 }
 

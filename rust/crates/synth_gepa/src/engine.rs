@@ -136,7 +136,7 @@ impl Engine for GepaEngine {
                     attempt: *attempt,
                 }))
             }
-            Work::Proposal { generation: number, attempt, count, carried, problems } => {
+            Work::Proposal { generation: number, attempt, count, carried, surroundings, problems, repairs } => {
                 let generation = state.generations.get(number)?;
                 let parent = state.candidate(*generation.parents.first()?);
                 Some(Command::Propose(ProposeCommand {
@@ -158,7 +158,11 @@ impl Engine for GepaEngine {
                         })
                         .collect(),
                     carried_failures: carried.clone(),
+                    relatives: surroundings.relatives.clone(),
+                    frontier: surroundings.frontier.clone(),
+                    frontier_size: surroundings.frontier_size,
                     problems: problems.clone(),
+                    repairs: *repairs,
                 }))
             }
         }

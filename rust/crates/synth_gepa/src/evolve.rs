@@ -137,6 +137,7 @@ impl GepaEngine {
             | Event::TaskInfoMissing(_)
             | Event::RowsMapped(_)
             | Event::RunResumed(_)
+            | Event::ProposerReady(_)
             | Event::RunInterrupted(_)
             | Event::TransportFallback(_)
             | Event::ConcurrencyAdjusted(_)

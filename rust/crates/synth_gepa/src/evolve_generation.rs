@@ -11,6 +11,7 @@ use synth_optimizer_platform::model::ids::{RowId, TrainRow};
 use crate::engine::GepaEngine;
 use crate::evolve::settlement;
 use crate::state::{Generation, State, Step, Work};
+use crate::surroundings::surroundings;
 
 impl GepaEngine {
     pub(crate) fn generation_started(&self, state: &mut State, fields: &GenerationStarted) {
@@ -49,6 +50,7 @@ impl GepaEngine {
             failures: 0,
             repairs: 0,
             problems: Vec::new(),
+            answered: None,
             invalid: 0,
             duplicates: 0,
             candidates: Vec::new(),
@@ -65,7 +67,13 @@ impl GepaEngine {
             attempt: fields.attempt,
             count: fields.proposal_count,
             carried: self.carried(state, &fields.carried_failures),
+            surroundings: Box::new(surroundings(state, fields.generation)),
             problems: fields.problems.clone(),
+            repairs: state
+                .generations
+                .get(&fields.generation)
+                .and_then(|generation| generation.answered)
+                .filter(|_| !fields.problems.is_empty()),
         };
         state.requests.insert(fields.request, work);
         state.next_request = fields.request.0 + 1;
@@ -109,6 +117,7 @@ pub(crate) fn proposer_completed(state: &mut State, fields: &ProposerCompleted) 
     state.budget.settle(fields.request, Settlement::Used { usage: fields.usage, billed: !fields.cached });
     if let Some(generation) = state.generations.get_mut(&fields.generation) {
         generation.step = Step::Answered;
+        generation.answered = Some(fields.request);
         generation.problems.clear();
     }
 }

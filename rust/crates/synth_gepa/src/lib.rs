@@ -23,6 +23,7 @@ mod scores;
 mod select;
 mod settings;
 mod state;
+mod surroundings;
 
 pub use engine::GepaEngine;
 pub use frontier::{Effect, Frontier};

@@ -29,6 +29,12 @@ impl Scores {
         self.rows.binary_search(&row).is_ok()
     }
 
+    /// The measured rows with their values of the deciding objective.
+    pub fn first_objective(&self) -> impl Iterator<Item = (TrainRow, f64)> + '_ {
+        let width = self.values.len() / self.rows.len().max(1);
+        self.rows.iter().copied().zip(self.values.iter().copied().step_by(width.max(1)))
+    }
+
     /// The value of an objective on a row.
     pub fn get(&self, row: TrainRow, objective: usize) -> Option<f64> {
         let place = self.rows.binary_search(&row).ok()?;

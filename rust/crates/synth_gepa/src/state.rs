@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use serde::{Deserialize, Serialize};
 use synth_optimizer_platform::model::budget::Budget;
-use synth_optimizer_platform::model::command::CarriedAttempt;
+use synth_optimizer_platform::model::command::{CarriedAttempt, FrontierMember, Relative};
 use synth_optimizer_platform::model::event_fields::{
     CarriedFailure, Failure, Operation, Problem, Stage, StopKind, StoppedBy,
 };
@@ -125,8 +125,32 @@ pub struct Pooled {
 /// A request without an answer: what was asked for.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Work {
-    Rollout { evaluation: RequestId, candidate: u32, row: AnyRow, stage: Stage, attempt: u32, replicate: u32 },
-    Proposal { generation: u32, attempt: u32, count: u32, carried: Vec<CarriedAttempt>, problems: Vec<Problem> },
+    Rollout {
+        evaluation: RequestId,
+        candidate: u32,
+        row: AnyRow,
+        stage: Stage,
+        attempt: u32,
+        replicate: u32,
+    },
+    Proposal {
+        generation: u32,
+        attempt: u32,
+        count: u32,
+        carried: Vec<CarriedAttempt>,
+        surroundings: Box<Surroundings>,
+        problems: Vec<Problem>,
+        repairs: Option<RequestId>,
+    },
+}
+
+/// What a proposer is shown of the search around the parents. It is taken when the question is decided on: what comes
+/// between that and the sending must not change the question.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Surroundings {
+    pub relatives: Vec<Relative>,
+    pub frontier: Vec<FrontierMember>,
+    pub frontier_size: u32,
 }
 
 /// A row of either kind.
@@ -162,8 +186,9 @@ pub struct Generation {
     /// Proposer calls that failed in this turn, and repairs that were asked for.
     pub failures: u32,
     pub repairs: u32,
-    /// Problems of the last answer.
+    /// Problems of the last answer, and the request that it answered.
     pub problems: Vec<Problem>,
+    pub answered: Option<RequestId>,
     pub invalid: u32,
     pub duplicates: u32,
     pub candidates: Vec<u32>,

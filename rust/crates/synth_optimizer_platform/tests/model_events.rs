@@ -16,10 +16,10 @@ use synth_optimizer_platform::model::event_fields::{
     CellWon, CircuitBreakerTripped, ClockObserved, ConcurrencyAdjusted, ContractVerified, DuplicateSkipped,
     EvaluationCompleted, Failure, FrontierUpdated, GenerationCompleted, GenerationStarted, HeldoutChosen,
     LeakageDetected, MinibatchSkipped, NamedScore, Objective, ObjectiveSetDeclared, Operation, ParentSelection,
-    Problem, ProgramLoaded, ProposalRejected, ProposerCompleted, ProposerFailed, ProposerStarted, Reason, RolloutCount,
-    RolloutFailed, RolloutFinished, RolloutsRequested, RowsLoaded, RowsMapped, RunEnded, RunFailed, RunFinished,
-    RunResumed, RunStarted, Stage, StateTransitioned, StopDecided, StopKind, StoppedBy, TaskInfoLoaded,
-    TransportFallback,
+    Problem, ProgramLoaded, ProposalRejected, ProposerCompleted, ProposerFailed, ProposerReady, ProposerStarted,
+    Reason, RolloutCount, RolloutFailed, RolloutFinished, RolloutsRequested, RowsLoaded, RowsMapped, RunEnded,
+    RunFailed, RunFinished, RunResumed, RunStarted, Stage, StateTransitioned, StopDecided, StopKind, StoppedBy,
+    TaskInfoLoaded, TransportFallback, TurnModels,
 };
 use synth_optimizer_platform::model::ids::{CandidateId, Payload, RequestId, RowId};
 use synth_optimizer_platform::model::lifecycle::{CandidateTrigger, RunState, RunTrigger};
@@ -248,6 +248,7 @@ fn samples() -> Vec<Event> {
             message: "the answer is no JSON".into(),
             usage: usage(),
             cached: false,
+            models: Some(TurnModels { requested: "large".into(), effective: None }),
             retried: true,
         }),
         Event::ProposalRejected(ProposalRejected { generation: 1, index: 1, problems: vec![problem()] }),
@@ -296,6 +297,16 @@ fn samples() -> Vec<Event> {
         Event::StopRequested(reason()),
         Event::CancelRequested(reason()),
         Event::FailureRaised(Failure { code: ErrorCode::CacheMiss, message: "no answer is cached".into() }),
+        Event::ProposerReady(ProposerReady {
+            backend: "codex_app_server".into(),
+            model: "large".into(),
+            provider: "openai".into(),
+            program: "codex".into(),
+            source: "proposer.command".into(),
+            version: "0.163.0".into(),
+            auth: "api_key".into(),
+            sandbox: "workspace".into(),
+        }),
         Event::RunResumed(RunResumed { events: 40, waiting: 3, unknown_outcomes: 2 }),
         Event::RunInterrupted(Reason { reason: "signal".into() }),
         Event::TransportFallback(TransportFallback {

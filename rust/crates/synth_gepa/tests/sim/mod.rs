@@ -286,7 +286,7 @@ impl World {
         }
         if let Some(Err(retryable)) = self.score.map(|score| score(command)) {
             let (class, message) = (FailureClass::Failed, "no".to_owned());
-            return Answer::Failed(CallFailure { class, message, retryable, usage, cached: false });
+            return Answer::Failed(CallFailure { class, message, retryable, usage, cached: false, models: None });
         }
         let broken = self.breaks_at.is_some_and(|at| command.request.0 >= at);
         if broken || failing < self.failure {
@@ -299,6 +299,7 @@ impl World {
                 retryable: !broken,
                 usage,
                 cached: false,
+                models: None,
             });
         }
         let known = known_rules(&command.payload);
@@ -333,12 +334,14 @@ impl World {
                 retryable: true,
                 usage,
                 cached: false,
+                models: None,
             });
         }
         if let Some(write) = self.write {
             let proposal = |fields| Proposal { fields, rationale: String::new() };
             return Answer::Proposal(ProposalAnswer {
                 proposals: write(command).into_iter().map(proposal).collect(),
+                problems: Vec::new(),
                 usage,
                 cached: false,
                 requested_model: "toy".into(),
@@ -378,6 +381,7 @@ impl World {
             .collect();
         Answer::Proposal(ProposalAnswer {
             proposals,
+            problems: Vec::new(),
             usage,
             cached: false,
             requested_model: "toy".into(),

@@ -124,6 +124,7 @@ impl Story {
             | Event::BudgetRefused(_)
             | Event::CircuitBreakerTripped(_)
             | Event::RunResumed(_)
+            | Event::ProposerReady(_)
             | Event::ConcurrencyAdjusted(_)
             | Event::CacheDamaged(_)
             | Event::HeldoutStarted(_)

@@ -192,6 +192,7 @@ impl RunSummary {
             | Event::CancelRequested(_)
             | Event::FailureRaised(_)
             | Event::RunResumed(_)
+            | Event::ProposerReady(_)
             | Event::RunInterrupted(_)
             | Event::TransportFallback(_)
             | Event::ConcurrencyAdjusted(_)

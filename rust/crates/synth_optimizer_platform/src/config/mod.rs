@@ -15,6 +15,7 @@ mod overrides;
 mod paths;
 pub mod pipeline;
 mod pools;
+pub mod proposer;
 mod report;
 mod scan;
 pub mod search;

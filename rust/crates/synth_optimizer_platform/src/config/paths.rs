@@ -6,7 +6,12 @@ use super::sections::Config;
 
 /// Resolves every path field against the directory of the file, whichever layer it came from.
 pub(super) fn resolve(config: &mut Config, base_dir: &Utf8Path) {
-    let optional = [&mut config.container.cwd, &mut config.cache.path, &mut config.disk_budget.path];
+    let optional = [
+        &mut config.container.cwd,
+        &mut config.cache.path,
+        &mut config.disk_budget.path,
+        &mut config.proposer.codex_home,
+    ];
     for path in optional.into_iter().flatten().chain([&mut config.run.output_dir]) {
         *path = absolute(base_dir, path);
     }

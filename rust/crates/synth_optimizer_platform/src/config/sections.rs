@@ -7,6 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::gepa::{GepaSection, MOST_SECONDS, MOST_TOKENS};
+use super::proposer::ProposerSection;
 use super::words::words;
 
 /// A whole configuration file.
@@ -289,97 +290,6 @@ impl Default for PolicySection {
             credential_mode: CredentialMode::Byok,
             api_key_env: None,
             config: BTreeMap::new(),
-        }
-    }
-}
-
-words! {
-    /// Who writes the proposals.
-    ProposerBackend { CodexAppServer = "codex_app_server", OpenaiCompatible = "openai_compatible", }
-}
-words! {
-    /// Where the proposer runs.
-    ExecutionMode { LocalProcess = "local_process", }
-}
-words! {
-    /// How the proposer authenticates.
-    AuthMode { Auto = "auto", Host = "host", ApiKey = "api_key", }
-}
-words! {
-    /// What the proposer's sandbox may touch.
-    SandboxMode { ReadOnly = "read_only", WorkspaceWrite = "workspace_write", DangerFullAccess = "danger_full_access", }
-}
-words! {
-    /// When the proposer asks before it acts.
-    ApprovalPolicy { Never = "never", OnRequest = "on_request", OnFailure = "on_failure", Untrusted = "untrusted", }
-}
-words! {
-    /// How hard the proposer's model thinks.
-    ReasoningEffort { None = "none", Minimal = "minimal", Low = "low", Medium = "medium", High = "high", Xhigh = "xhigh", }
-}
-
-/// Who writes the proposals.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct ProposerSection {
-    pub backend: ProposerBackend,
-    pub execution_mode: ExecutionMode,
-    /// Who serves the proposer's model.
-    pub provider: String,
-    pub api_family: ApiFamily,
-    /// Base URL of the endpoint. Required for `openai_compatible`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub base_url: Option<String>,
-    /// Command of the app-server. Empty: `codex app-server`.
-    pub command: Vec<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub sandbox_mode: Option<SandboxMode>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub approval_policy: Option<ApprovalPolicy>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub reasoning_effort: Option<ReasoningEffort>,
-    pub auth_mode: AuthMode,
-    /// Only `false` is accepted: credentials are never copied into a run.
-    pub copy_host_auth: bool,
-    /// Name of the variable that holds the proposer's key. A name, never a key. Unset: `OPENAI_API_KEY`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub api_key_env: Option<String>,
-    /// How long one turn may take, in seconds.
-    #[schemars(range(min = 1, max = MOST_SECONDS))]
-    pub timeout_seconds: u64,
-    /// Unset: `gpt-5.4-mini`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub model: Option<String>,
-    /// How often one turn is tried when the proposer fails in a way that may pass.
-    #[schemars(range(min = 1))]
-    pub max_attempts: u32,
-    /// How often the problems of an invalid answer are sent back for repair within one turn.
-    pub max_repairs: u32,
-    /// How many turns in a row may end without one valid and new proposal before the run fails.
-    #[schemars(range(min = 1))]
-    pub max_consecutive_invalid: u32,
-}
-
-impl Default for ProposerSection {
-    fn default() -> Self {
-        Self {
-            backend: ProposerBackend::CodexAppServer,
-            execution_mode: ExecutionMode::LocalProcess,
-            provider: "openai".into(),
-            api_family: ApiFamily::ChatCompletions,
-            base_url: None,
-            command: Vec::new(),
-            sandbox_mode: None,
-            approval_policy: None,
-            reasoning_effort: None,
-            auth_mode: AuthMode::Auto,
-            copy_host_auth: false,
-            api_key_env: None,
-            timeout_seconds: 300,
-            model: None,
-            max_attempts: 2,
-            max_repairs: 1,
-            max_consecutive_invalid: 3,
         }
     }
 }

@@ -50,10 +50,6 @@ pub(super) fn retired_field(path: &str) -> Option<&'static str> {
         ("proposer.daytona", "The proposer runs as a local process; leave it out."),
         ("proposer.nano_codex", "Use backend = \"codex_app_server\" or \"openai_compatible\"; leave this table out."),
         ("proposer.service_tier", "The service tier is the proposer's own setting; leave it out."),
-        (
-            "proposer.codex_home",
-            "Credentials are never read from a home that the file names; use auth_mode = \"host\".",
-        ),
         ("proposer.message_stall_timeout_seconds", "proposer.timeout_seconds limits the whole turn; leave it out."),
         ("proposer.allow_unverified_model", "Any model name is passed on; leave it out."),
         ("proposer.prompt", "The proposer's instructions are part of the optimizer; leave it out."),

@@ -77,7 +77,7 @@ pub(super) fn failure(class: FailureClass, message: String) -> CallFailure {
             false
         }
     };
-    CallFailure { class, message, retryable, usage: Usage::default(), cached: false }
+    CallFailure { class, message, retryable, usage: Usage::default(), cached: false, models: None }
 }
 
 /// A body that must be a JSON object. A derived reader alone would take a list for its fields in order.

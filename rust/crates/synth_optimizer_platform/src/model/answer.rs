@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::event_fields::Failure;
+use super::event_fields::{Failure, Problem, TurnModels};
 use super::ids::{Payload, RequestId};
 use super::usage::Usage;
 use crate::config::words::words;
@@ -58,10 +58,13 @@ pub struct RolloutAnswer {
     pub trace_digest: Option<String>,
 }
 
-/// A proposer turn that ended with proposals, good or bad.
+/// A proposer turn that ended with an answer, good or bad.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ProposalAnswer {
     pub proposals: Vec<Proposal>,
+    /// What is wrong with the answer as a whole: it cannot be read, or breaks the shape of a manifest.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub problems: Vec<Problem>,
     pub usage: Usage,
     pub cached: bool,
     pub requested_model: String,
@@ -108,4 +111,7 @@ pub struct CallFailure {
     pub retryable: bool,
     pub usage: Usage,
     pub cached: bool,
+    /// Set for proposer turns that reached a model.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub models: Option<TurnModels>,
 }

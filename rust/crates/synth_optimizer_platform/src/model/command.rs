@@ -4,6 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use super::event_fields::{Operation, Problem, Stage};
 use super::ids::{CandidateId, Payload, RequestId, RowId};
+use super::lifecycle::CandidateStatus;
+use crate::config::words::words;
 
 /// One call to make.
 #[derive(Debug, Clone, PartialEq)]
@@ -53,8 +55,49 @@ pub struct ProposeCommand {
     pub evidence: Vec<EvidenceRow>,
     /// Rejected candidates that should not be repeated.
     pub carried_failures: Vec<CarriedAttempt>,
-    /// Problems of the answer before.
+    /// Ancestors and children of the parents, as they stood when the question was decided on.
+    pub relatives: Vec<Relative>,
+    /// The best of the frontier at that moment.
+    pub frontier: Vec<FrontierMember>,
+    /// How many candidates the frontier had.
+    pub frontier_size: u32,
+    /// Problems of the answer before, and the request that it answered.
     pub problems: Vec<Problem>,
+    pub repairs: Option<RequestId>,
+}
+
+words! {
+    /// How a candidate is related to the first parent of a proposal.
+    Relation {
+        /// The first parent descends from it.
+        Ancestor = "ancestor",
+        /// It was made from a parent.
+        Child = "child",
+    }
+}
+
+/// A candidate that a parent came from or that came from a parent, and what the change was worth.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Relative {
+    pub candidate_id: CandidateId,
+    pub relation: Relation,
+    pub status: CandidateStatus,
+    /// Mean train score, where it was fully evaluated.
+    pub train_score: Option<f64>,
+    /// Mean difference to its own first parent, on the rows that both were measured on, and how many they are.
+    pub delta: Option<f64>,
+    pub rows: u32,
+    /// The texts in which it differs from the first parent, where they are still kept.
+    pub changed: Payload,
+}
+
+/// A candidate of the frontier.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct FrontierMember {
+    pub candidate_id: CandidateId,
+    pub train_score: f64,
+    /// Cells of the frontier in which nobody is better.
+    pub cells_won: u64,
 }
 
 /// A candidate that was rejected, with the reason.

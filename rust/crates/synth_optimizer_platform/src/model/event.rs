@@ -6,9 +6,9 @@ use super::event_fields::{
     BudgetRefused, CacheDamaged, CandidateDecided, CandidateDeferred, CandidateRegistered, CircuitBreakerTripped,
     ClockObserved, ConcurrencyAdjusted, ContractVerified, DuplicateSkipped, EvaluationCompleted, Failure,
     FrontierUpdated, GenerationCompleted, GenerationStarted, HeldoutChosen, LeakageDetected, MinibatchSkipped,
-    ObjectiveSetDeclared, ProgramLoaded, ProposalRejected, ProposerCompleted, ProposerFailed, ProposerStarted, Reason,
-    RolloutFailed, RolloutFinished, RolloutsRequested, RowsLoaded, RowsMapped, RunEnded, RunFailed, RunFinished,
-    RunResumed, RunStarted, StateTransitioned, StopDecided, TaskInfoLoaded, TransportFallback,
+    ObjectiveSetDeclared, ProgramLoaded, ProposalRejected, ProposerCompleted, ProposerFailed, ProposerReady,
+    ProposerStarted, Reason, RolloutFailed, RolloutFinished, RolloutsRequested, RowsLoaded, RowsMapped, RunEnded,
+    RunFailed, RunFinished, RunResumed, RunStarted, StateTransitioned, StopDecided, TaskInfoLoaded, TransportFallback,
 };
 
 /// What a reader of feeds needs to know about one event type.
@@ -137,6 +137,8 @@ events! {
     CancelRequested(Reason) = "gepa.cancel.requested", volatile [];
     /// Something broke that the run cannot go on without.
     FailureRaised(Failure) = "gepa.failure.raised", volatile ["message"];
+    /// The proposer is there and can work: which program, version, model and sandbox.
+    ProposerReady(ProposerReady) = "proposer.ready", volatile [], aside;
     /// The run goes on in a new process.
     RunResumed(RunResumed) = "run.resumed", volatile [], aside;
     /// The process lets go of the run; it can be resumed.

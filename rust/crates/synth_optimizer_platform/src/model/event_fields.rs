@@ -310,6 +310,22 @@ pub struct Problem {
     pub message: String,
 }
 
+/// `proposer.ready`
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ProposerReady {
+    pub backend: String,
+    pub model: String,
+    pub provider: String,
+    /// Which program answers, where it was found, and its version; the endpoint of one that is only called.
+    pub program: String,
+    pub source: String,
+    pub version: String,
+    /// How it authenticates.
+    pub auth: String,
+    /// What it may touch.
+    pub sandbox: String,
+}
+
 /// `proposer.started`
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ProposerStarted {
@@ -336,6 +352,13 @@ pub struct ProposerCompleted {
     pub cached: bool,
 }
 
+/// Which model a turn asked for, and which one answered as far as is known.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TurnModels {
+    pub requested: String,
+    pub effective: Option<String>,
+}
+
 /// `proposer.failed`
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ProposerFailed {
@@ -346,6 +369,8 @@ pub struct ProposerFailed {
     pub message: String,
     pub usage: Usage,
     pub cached: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub models: Option<TurnModels>,
     /// Whether the next event asks again.
     pub retried: bool,
 }

@@ -100,6 +100,7 @@ pub fn message(event: &Event) -> String {
         Event::StopRequested(_) => "early finish requested".to_owned(),
         Event::CancelRequested(_) => "cancel requested".to_owned(),
         Event::FailureRaised(failure) => format!("the run cannot go on: {}", failure.code.wire()),
+        Event::ProposerReady(ready) => format!("proposer {} {} with {}", ready.backend, ready.version, ready.model),
         Event::RunResumed(resumed) => format!(
             "resumed after {} events; {} answers wait, {} outcomes unknown",
             resumed.events, resumed.waiting, resumed.unknown_outcomes

@@ -1,15 +1,27 @@
 //! The proposer boundary: what a proposer is asked, and the contract that every backend keeps.
 
+mod brief;
+mod manifest;
+mod prices;
+mod transcript;
+mod workdir;
+
 use std::future::Future;
 use std::pin::Pin;
 
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::model::answer::{CallFailure, ProposalAnswer};
-use crate::model::command::CarriedAttempt;
-use crate::model::event_fields::{Operation, Problem};
-use crate::model::ids::{CandidateId, Payload, RowId};
+pub use manifest::SCHEMA_VERSION;
+pub use transcript::TRANSCRIPTS;
+pub use workdir::{MANIFEST, WORKSPACES};
+
+use crate::config::gepa::Direction;
+use crate::model::answer::{CallFailure, Proposal, ProposalAnswer};
+use crate::model::command::{CarriedAttempt, FrontierMember, Relative};
+use crate::model::error::OptimizerError;
+use crate::model::event_fields::{Operation, Problem, ProposerReady};
+use crate::model::ids::{CandidateId, Payload, RequestId, RowId};
 
 /// One row of evidence: what was asked, what came of it, and the score.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -41,18 +53,65 @@ pub struct ProposalRequest {
     pub base: Payload,
     pub components: Vec<String>,
     pub proposal_count: u32,
+    /// Whether a higher or a lower score is better.
+    pub direction: Direction,
     pub evidence: Vec<Evidence>,
     pub carried_failures: Vec<CarriedAttempt>,
+    pub relatives: Vec<Relative>,
+    pub frontier: Vec<FrontierMember>,
+    pub frontier_size: u32,
+    /// Problems of the answer before, and what that answer proposed.
     pub problems: Vec<Problem>,
+    pub refused: Vec<Proposal>,
 }
 
-/// A turn under way.
-pub type Turn<'a> = Pin<Box<dyn Future<Output = Result<ProposalAnswer, CallFailure>> + Send + 'a>>;
+/// Names a turn among those of its run. It is no part of the question.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TurnId {
+    pub request: RequestId,
+    pub attempt: u32,
+}
 
-/// Who writes proposals. A turn is dropped when the run is cancelled, and must then leave nothing behind.
+/// A turn that gave no answer.
+#[derive(Debug)]
+pub struct TurnFailure {
+    /// What is stored, with everything that was used up to then.
+    pub failure: CallFailure,
+    /// Set when the run cannot go on: another model than the one that was asked for, no credentials, a broken sandbox.
+    pub fatal: Option<OptimizerError>,
+}
+
+impl From<CallFailure> for TurnFailure {
+    fn from(failure: CallFailure) -> Self {
+        Self { failure, fatal: None }
+    }
+}
+
+/// Something a proposer does.
+pub type Doing<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// A turn under way.
+pub type Turn<'a> = Doing<'a, Result<ProposalAnswer, TurnFailure>>;
+
+/// Who writes proposals.
 pub trait Proposer: Send + Sync + std::fmt::Debug {
     /// What makes answers of this proposer different from those of another: backend, model and settings.
     fn identity(&self) -> Value;
 
-    fn propose(&self, request: ProposalRequest) -> Turn<'_>;
+    /// Checks everything that a turn needs, before anything is paid for. Called once by a run that may call; what it
+    /// tells is written down.
+    fn prepare(&self) -> Doing<'_, Result<Option<ProposerReady>, OptimizerError>> {
+        Box::pin(async { Ok(None) })
+    }
+
+    /// Takes one turn. It keeps its own deadlines. Dropped, it must leave nothing behind.
+    fn propose(&self, turn: TurnId, request: ProposalRequest) -> Turn<'_>;
+
+    /// Asks the turns under way to end at once, with what they have used.
+    fn interrupt(&self) {}
+
+    /// Ends everything that was started. Called once, when the run is over.
+    fn close(&self) -> Doing<'_, ()> {
+        Box::pin(async {})
+    }
 }

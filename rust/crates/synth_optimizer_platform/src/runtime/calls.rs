@@ -9,7 +9,7 @@ use tokio::sync::Semaphore;
 
 use crate::cache::{Cache, Lookup};
 use crate::config::Config;
-use crate::config::gepa::objective_names;
+use crate::config::gepa::{Direction, objective_names};
 use crate::config::sections::CacheMode;
 use crate::container::{
     Asked, Echo, Reply, RolloutCall, Task, TaskRow, Transport, policy_value, read_reply, rollout_body,
@@ -23,11 +23,14 @@ use crate::model::event::Event;
 use crate::model::event_fields::{CacheDamaged, Reason};
 use crate::model::ids::{RequestId, RolloutIdentity};
 use crate::model::usage::Usage;
-use crate::proposer::{ProposalRequest, Proposer};
+use crate::proposer::{ProposalRequest, Proposer, TurnFailure, TurnId};
 use crate::workspace::{CacheAction, CacheUse, CallKind};
 
 /// Replies above this size are decoded on a thread of their own.
 const LARGE_REPLY: usize = 256 * 1024;
+
+/// A proposer keeps its own deadline and then has this long to say what it has used.
+const AFTER_DEADLINE: Duration = Duration::from_secs(10);
 
 /// What came of a call.
 #[derive(Debug)]
@@ -75,6 +78,8 @@ pub(super) struct Calls {
     policy: Value,
     policy_digest: String,
     deciding: String,
+    /// Whether more or less of the deciding objective is better.
+    pub(super) direction: Direction,
     pub(super) cache: Cache,
     /// None when nothing may be called.
     transport: Option<Transport>,
@@ -94,18 +99,24 @@ impl Calls {
         proposer: Arc<dyn Proposer>,
     ) -> Self {
         let policy = policy_value(&config.policy);
+        let deciding = objective_names(&config.gepa).into_iter().next().unwrap_or_default();
         Self {
             run_id: run_id.to_owned(),
             task,
             policy_digest: digest(&policy),
             policy,
-            deciding: objective_names(&config.gepa).into_iter().next().unwrap_or_default(),
+            direction: config.gepa.objective_directions.get(&deciding).copied().unwrap_or(Direction::Maximize),
+            deciding,
             cache,
             transport,
             proposer,
             proposer_timeout: Duration::from_secs(config.proposer.timeout_seconds),
             decoding: Arc::new(Semaphore::new(config.gepa.pipeline.workers.evaluate.max(1) as usize)),
         }
+    }
+
+    pub(super) fn proposer(&self) -> &dyn Proposer {
+        &*self.proposer
     }
 
     pub(super) fn is_live(&self) -> bool {
@@ -333,28 +344,33 @@ impl Calls {
         request: ProposalRequest,
         key: Option<String>,
     ) -> Finished {
-        let turn = tokio::time::timeout(self.proposer_timeout, self.proposer.propose(request)).await;
-        let answer = match turn {
+        let turn = self.proposer.propose(TurnId { request: id, attempt }, request);
+        let mut fatal = None;
+        let answer = match tokio::time::timeout(self.proposer_timeout + AFTER_DEADLINE, turn).await {
             Ok(Ok(answer)) => Answer::Proposal(answer),
-            Ok(Err(failure)) => Answer::Failed(failure),
+            Ok(Err(TurnFailure { failure, fatal: cause })) => {
+                fatal = cause;
+                Answer::Failed(failure)
+            }
             Err(_) => Answer::Failed(CallFailure {
                 class: FailureClass::Timeout,
                 message: format!("the proposer did not answer within {} s", self.proposer_timeout.as_secs()),
                 retryable: true,
                 usage: Usage::default(),
                 cached: false,
+                models: None,
             }),
         };
         let reply = match &answer {
             Answer::Proposal(answer) => serde_json::to_vec(answer).ok().map(Bytes::from),
             Answer::Rollout(_) | Answer::Failed(_) | Answer::Abandoned { .. } => None,
         };
-        let mut finished = Finished { reply, ..Finished::new(id, CallKind::Proposer, answer) };
+        let mut finished = Finished { reply, fatal, ..Finished::new(id, CallKind::Proposer, answer) };
         finished.cache = key.as_ref().map(|key| CacheUse { key: key.clone(), action: CacheAction::Miss });
         if let Some(key) = &key
             && let Err(error) = self.remember(Boundary::Proposer, key, attempt, &mut finished)
         {
-            finished.fatal = Some(error);
+            finished.fatal.get_or_insert(error);
         }
         finished
     }

@@ -301,7 +301,7 @@ impl<'e, E: Engine> Driver<'e, E> {
     fn begin_proposal(&mut self, id: RequestId) -> Result<(), OptimizerError> {
         let Some(Command::Propose(command)) = self.wanted(id) else { return Ok(()) };
         let ground = &self.ground;
-        let request = proposal_request(&command, &ground.calls.task, &ground.workspace)?;
+        let request = proposal_request(&command, ground.calls.direction, &ground.calls.task, &ground.workspace)?;
         let key = match ground.calls.cache.mode() {
             CacheMode::Off => None,
             CacheMode::Readwrite | CacheMode::Readonly => Some(ground.calls.proposal_key(&request)),

@@ -23,7 +23,7 @@ use crate::container::{Client, ManagedProcess, Task, Transport, load, reap_orpha
 use crate::model::engine::Engine;
 use crate::model::error::{ErrorCode, OptimizerError};
 use crate::model::event::Event;
-use crate::model::event_fields::RunStarted;
+use crate::model::event_fields::{ProposerReady, RunStarted};
 use crate::model::lifecycle::RunState;
 use crate::model::program::Inputs;
 use crate::proposer::Proposer;
@@ -88,10 +88,17 @@ where
     E::State: Send,
     F: FnOnce(&Config, Inputs) -> Result<E, OptimizerError>,
 {
-    let (mut process, prepared) = tokio::select! {
+    let prepared = tokio::select! {
         biased;
-        Some(_) = controlled.signals.recv() => return Err(before_it_began()),
-        prepared = prepare(request, dir, existing.is_none()) => prepared?,
+        Some(_) = controlled.signals.recv() => Err(before_it_began()),
+        prepared = prepare(request, dir, existing.is_none()) => prepared,
+    };
+    let (mut process, prepared) = match prepared {
+        Ok(prepared) => prepared,
+        Err(error) => {
+            request.proposer.close().await;
+            return Err(error);
+        }
     };
     let (gone, broken) = oneshot::channel();
     let mut gone = Some(gone);
@@ -116,7 +123,8 @@ where
             }
         }
     };
-    // The container is ours to end, however the run ended.
+    // Proposer and container are ours to end, however the run ended.
+    request.proposer.close().await;
     let stopped = match process {
         Some(process) => process.stop().await,
         None => Ok(()),
@@ -161,6 +169,7 @@ struct Prepared {
     client: Option<Client>,
     disk: DiskWatch,
     accesses: Vec<SetupAccess>,
+    ready: Option<ProposerReady>,
 }
 
 async fn prepare(
@@ -195,7 +204,20 @@ async fn prepare(
         }
     };
     let accesses = setup.accesses();
-    Ok((process, Prepared { task, cache, client, disk, accesses }))
+    let ready = match client {
+        Some(_) => request.proposer.prepare().await,
+        None => Ok(None),
+    };
+    let ready = match ready {
+        Ok(ready) => ready,
+        Err(error) => {
+            if let Some(process) = process {
+                let _ = process.stop().await;
+            }
+            return Err(error);
+        }
+    };
+    Ok((process, Prepared { task, cache, client, disk, accesses, ready }))
 }
 
 async fn run<E, F>(
@@ -213,7 +235,7 @@ where
     F: FnOnce(&Config, Inputs) -> Result<E, OptimizerError>,
 {
     let config = &request.config;
-    let Prepared { task, cache, client, disk, accesses } = prepared;
+    let Prepared { task, cache, client, disk, accesses, ready } = prepared;
     let engine = engine(config, task.inputs.clone())?;
     let workspace = match existing {
         Some(workspace) => workspace,
@@ -230,6 +252,7 @@ where
     let feed = feed(dir, &workspace)?;
     let transport = client.map(|client| Transport::new(client, &task.contract, config));
     events.extend(transport.as_ref().and_then(Transport::fallback_at_start).map(Event::TransportFallback));
+    events.extend(ready.map(Event::ProposerReady));
     let calls = Calls::new(config, dir.run_id(), task, cache, transport, Arc::clone(&request.proposer));
     let ground = Ground {
         engine: &engine,

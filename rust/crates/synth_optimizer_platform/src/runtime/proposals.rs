@@ -2,10 +2,12 @@
 
 use serde_json::Value;
 
+use crate::config::gepa::Direction;
 use crate::container::Task;
+use crate::model::answer::{Proposal, ProposalAnswer};
 use crate::model::command::ProposeCommand;
 use crate::model::error::{ErrorCode, OptimizerError};
-use crate::model::ids::{CandidateId, Payload};
+use crate::model::ids::{CandidateId, Payload, RequestId};
 use crate::proposer::{Evidence, NamedPayload, ProposalRequest};
 use crate::workspace::Reader;
 
@@ -15,6 +17,7 @@ const VOLATILE: &[&str] = &["rollout_id", "trace_correlation_id", "created_at", 
 /// Gathers the evidence of a proposal. Its rollouts must be committed.
 pub(super) fn proposal_request(
     command: &ProposeCommand,
+    direction: Direction,
     task: &Task,
     stored: &Reader,
 ) -> Result<ProposalRequest, OptimizerError> {
@@ -46,10 +49,26 @@ pub(super) fn proposal_request(
         base: command.base.clone(),
         components: command.components.clone(),
         proposal_count: command.proposal_count,
+        direction,
         evidence,
         carried_failures: command.carried_failures.clone(),
+        relatives: command.relatives.clone(),
+        frontier: command.frontier.clone(),
+        frontier_size: command.frontier_size,
         problems: command.problems.clone(),
+        refused: match command.repairs {
+            Some(answered) => refused(stored, answered)?,
+            None => Vec::new(),
+        },
     })
+}
+
+/// What the answer before proposed.
+fn refused(stored: &Reader, answered: RequestId) -> Result<Vec<Proposal>, OptimizerError> {
+    let Some(bytes) = stored.reply(answered)? else { return Ok(Vec::new()) };
+    let answer: ProposalAnswer = serde_json::from_slice(&bytes)
+        .map_err(|error| OptimizerError::new(ErrorCode::Json, format!("a stored answer is not JSON: {error}")))?;
+    Ok(answer.proposals)
 }
 
 fn read(bytes: &[u8]) -> Result<Value, OptimizerError> {

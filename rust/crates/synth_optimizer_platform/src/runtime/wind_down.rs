@@ -85,6 +85,10 @@ impl<E: Engine> Driver<'_, E> {
     /// drops the rest.
     async fn wind_down(&mut self, grace: Duration, tell: Tell) -> Result<(), OptimizerError> {
         self.withhold();
+        // A turn that ends now tells what it has used. Where the run goes on later, it is asked for again instead.
+        if tell == Tell::Container {
+            self.ground.calls.proposer().interrupt();
+        }
         let deadline = tokio::time::Instant::now() + grace;
         while !self.lanes.is_idle() {
             tokio::select! {

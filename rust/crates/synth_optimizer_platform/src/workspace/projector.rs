@@ -142,6 +142,7 @@ impl Projector {
             | Event::CancelRequested(_)
             | Event::FailureRaised(_)
             | Event::RunResumed(_)
+            | Event::ProposerReady(_)
             | Event::RunInterrupted(_)
             | Event::TransportFallback(_)
             | Event::ConcurrencyAdjusted(_)

@@ -361,6 +361,7 @@ fn generation(script: &mut Script) {
     let request = script.proposer(0, 2);
     let answer = ProposalAnswer {
         proposals: Vec::new(),
+        problems: Vec::new(),
         usage: usage(),
         cached: false,
         requested_model: "large".into(),
@@ -442,6 +443,7 @@ fn failing_screening(script: &mut Script) {
         retryable: true,
         usage: usage(),
         cached: false,
+        models: None,
     };
     script.next.answered.push(Answered {
         request: RequestId(first),

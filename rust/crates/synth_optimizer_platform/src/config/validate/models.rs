@@ -2,8 +2,9 @@
 
 use serde_json::Value;
 
+use super::super::proposer::{AnswerMode, ApprovalPolicy, AuthMode, ProposerBackend, SandboxMode, StructuredOutput};
 use super::super::secrets::{is_credential_name, looks_like_key};
-use super::super::sections::{ApprovalPolicy, AuthMode, CredentialMode, ProposerBackend, ProxyMode, SandboxMode};
+use super::super::sections::{CredentialMode, ProxyMode};
 use super::super::tree::join;
 use super::super::url::{problem_of_base_url, problem_of_url};
 use super::{Rules, is_blank};
@@ -12,6 +13,8 @@ pub(super) fn check(rules: &mut Rules<'_, '_>) {
     policy(rules);
     proposer(rules);
     endpoint(rules);
+    codex(rules);
+    prices(rules);
     host_only(rules);
 }
 
@@ -159,6 +162,8 @@ fn endpoint(rules: &mut Rules<'_, '_>) {
         ("sandbox_mode", proposer.sandbox_mode.is_some()),
         ("approval_policy", proposer.approval_policy.is_some()),
         ("auth_mode", proposer.auth_mode == AuthMode::Host),
+        ("codex_home", proposer.codex_home.is_some()),
+        ("answer", proposer.answer != AnswerMode::Manifest),
     ];
     for (name, is_missing) in missing {
         if is_missing {
@@ -182,6 +187,75 @@ fn endpoint(rules: &mut Rules<'_, '_>) {
                 format!("{what} belongs to the backend \"codex_app_server\", but `proposer.backend` is \"openai_compatible\""),
                 "Remove it, or change the backend.",
             );
+        }
+    }
+}
+
+/// What only an endpoint that is called directly has, and what a codex needs.
+fn codex(rules: &mut Rules<'_, '_>) {
+    let proposer = &rules.config.proposer;
+    if proposer.backend != ProposerBackend::CodexAppServer || !rules.can_read(&["proposer.backend"]) {
+        return;
+    }
+    let endpoint_only = [
+        ("structured_output", proposer.structured_output != StructuredOutput::Auto),
+        ("max_output_tokens", proposer.max_output_tokens.is_some()),
+    ];
+    for (name, is_set) in endpoint_only {
+        if is_set {
+            let field = format!("proposer.{name}");
+            rules.error(
+                "contradiction",
+                &field,
+                format!("`{field}` belongs to the backend \"openai_compatible\", but `proposer.backend` is \"codex_app_server\""),
+                "Remove it, or change the backend.",
+            );
+        }
+    }
+    if proposer.sandbox_mode == Some(SandboxMode::ReadOnly) && proposer.answer == AnswerMode::Manifest {
+        rules.error(
+            "contradiction",
+            "proposer.sandbox_mode",
+            "`proposer.sandbox_mode` is \"read_only\", but the proposer is to write proposal/manifest.json",
+            "Write answer = \"structured\", or remove sandbox_mode.",
+        );
+    }
+    if proposer.codex_home.is_some() && proposer.auth_mode == AuthMode::ApiKey {
+        rules.error(
+            "contradiction",
+            "proposer.codex_home",
+            "`proposer.codex_home` is given, but `proposer.auth_mode` is \"api_key\", which uses no sign-in",
+            "Remove it, or write auth_mode = \"host\".",
+        );
+    }
+    if proposer.base_url.is_some() && proposer.auth_mode == AuthMode::Host {
+        rules.error(
+            "contradiction",
+            "proposer.base_url",
+            "`proposer.base_url` is given, but `proposer.auth_mode` is \"host\", which signs in at the provider's own address",
+            "Remove it, or write auth_mode = \"api_key\".",
+        );
+    }
+}
+
+/// Prices are amounts of money.
+fn prices(rules: &mut Rules<'_, '_>) {
+    for (model, price) in &rules.config.proposer.prices {
+        let parts = [
+            ("prompt_usd", Some(price.prompt_usd)),
+            ("cached_prompt_usd", price.cached_prompt_usd),
+            ("completion_usd", Some(price.completion_usd)),
+        ];
+        for (name, amount) in parts {
+            if amount.is_some_and(|amount| !amount.is_finite() || amount < 0.0) {
+                let field = format!("proposer.prices.{model}.{name}");
+                rules.error(
+                    "out_of_range",
+                    &field,
+                    format!("`{field}` is not an amount of money"),
+                    "Write dollars per million tokens, 0 or more.",
+                );
+            }
         }
     }
 }

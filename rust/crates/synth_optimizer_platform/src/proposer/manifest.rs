@@ -1,0 +1,222 @@
+//! The manifest of a proposal: its schema, how it is found in an answer, and everything that is wrong with it.
+
+use serde_json::{Map, Value, json};
+
+use super::ProposalRequest;
+use crate::config::scrub;
+use crate::model::answer::Proposal;
+use crate::model::event_fields::{Operation, Problem};
+use crate::model::ids::Payload;
+
+/// Name and version of the manifest's shape.
+pub const SCHEMA_VERSION: &str = "gepa_workspace_proposal_v3";
+
+/// Most characters of an answer that a problem repeats.
+const SHOWN: usize = 160;
+
+/// Most places of a text at which an object is looked for, so that a hostile answer is read in time.
+const STARTS: usize = 64;
+
+/// What an answer holds, and what is wrong with it as a whole. The proposals themselves are judged by the engine.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct Found {
+    pub(super) proposals: Vec<Proposal>,
+    pub(super) problems: Vec<Problem>,
+}
+
+/// The word for what an operation proposes.
+pub(super) fn proposal_type(operation: Operation) -> &'static str {
+    match operation {
+        Operation::Merge => "frontier_merge",
+        Operation::Seed | Operation::Mutate => "frontier_variation",
+    }
+}
+
+/// The JSON Schema of a manifest, in the form that strict servers take: every property required, no other allowed.
+pub(super) fn schema(request: &ProposalRequest) -> Value {
+    let text = json!({ "type": "string" });
+    let texts = json!({ "type": "array", "items": { "type": "string" } });
+    let object = |properties: Value| {
+        let required: Vec<String> =
+            properties.as_object().map(|names| names.keys().cloned().collect()).unwrap_or_default();
+        json!({ "type": "object", "properties": properties, "required": required, "additionalProperties": false })
+    };
+    let fields: Map<String, Value> =
+        request.components.iter().map(|field| (field.clone(), json!({ "type": "string" }))).collect();
+    let proposal = object(json!({
+        "proposal_type": { "type": "string", "enum": [proposal_type(request.operation)] },
+        "parent_candidate_ids": texts,
+        "rationale": text,
+        "proposed_payload": object(Value::Object(fields)),
+    }));
+    object(json!({
+        "schema_version": { "type": "string", "enum": [SCHEMA_VERSION] },
+        "critique": text,
+        "evidence": object(json!({
+            "reviewed_files": texts,
+            "candidate_comparison": texts,
+            "failure_patterns": texts,
+            "winning_patterns": texts,
+            "example_ids_used": texts,
+        })),
+        "rationale": text,
+        "proposals": { "type": "array", "items": proposal },
+    }))
+}
+
+/// A manifest as an example of its shape.
+pub(super) fn example(request: &ProposalRequest) -> Value {
+    let fields: Map<String, Value> =
+        request.components.iter().map(|field| (field.clone(), "the whole new text of this field".into())).collect();
+    let parents: Vec<&str> = request.parents.iter().map(|parent| parent.candidate_id.as_str()).collect();
+    let rows: Vec<&str> = request.evidence.iter().take(2).map(|shown| shown.row_id.as_str()).collect();
+    json!({
+        "schema_version": SCHEMA_VERSION,
+        "critique": "what the parent gets wrong, and why",
+        "evidence": {
+            "reviewed_files": ["evidence.md"],
+            "candidate_comparison": ["how the candidates differ and what that did to their scores"],
+            "failure_patterns": ["one cause of losses"],
+            "winning_patterns": ["what already works and is kept"],
+            "example_ids_used": rows,
+        },
+        "rationale": "the idea behind the proposals",
+        "proposals": [{
+            "proposal_type": proposal_type(request.operation),
+            "parent_candidate_ids": parents,
+            "rationale": "why this text is better",
+            "proposed_payload": fields,
+        }],
+    })
+}
+
+/// Reads an answer: the manifest alone, or the first one that stands in other text.
+pub(super) fn read(answer: &str, request: &ProposalRequest) -> Found {
+    let Some(document) = document_in(answer) else {
+        let message = if answer.trim().is_empty() {
+            "the answer is empty; it must be one JSON object".to_owned()
+        } else {
+            format!("the answer holds no JSON object; it begins with {:?}", beginning(answer))
+        };
+        return refused("manifest_unreadable", message);
+    };
+    read_document(&document, request)
+}
+
+fn read_document(document: &Map<String, Value>, request: &ProposalRequest) -> Found {
+    let mut found = Found::default();
+    let mut wrong = |field: &str, message: String| {
+        found.problems.push(Problem { code: "manifest_invalid".into(), field: Some(field.to_owned()), message });
+    };
+    match document.get("schema_version") {
+        // Its absence is no reason to pay for another turn.
+        None => {}
+        Some(version) if version == SCHEMA_VERSION => {}
+        Some(version) => wrong("schema_version", format!("is {}, not {SCHEMA_VERSION:?}", shown(version))),
+    }
+    let Some(Value::Array(entries)) = document.get("proposals") else {
+        let message = match document.get("proposals") {
+            None => "is missing".to_owned(),
+            Some(other) => format!("is {}, not a list", shown(other)),
+        };
+        wrong("proposals", message);
+        return found;
+    };
+    if entries.is_empty() {
+        wrong("proposals", "is empty".into());
+    }
+    let mut proposals = Vec::new();
+    for (index, entry) in entries.iter().enumerate() {
+        match read_proposal(entry, request) {
+            Ok(proposal) => proposals.push(proposal),
+            Err((field, message)) => wrong(&format!("proposals[{index}]{field}"), message),
+        }
+    }
+    found.proposals = proposals;
+    found
+}
+
+/// One entry: its texts stand under `proposed_payload`, under `candidate`, or by themselves.
+fn read_proposal(entry: &Value, request: &ProposalRequest) -> Result<Proposal, (String, String)> {
+    let Some(fields) = entry.as_object() else {
+        return Err((String::new(), format!("is {}, not an object", shown(entry))));
+    };
+    let nested = ["proposed_payload", "candidate"].into_iter().find_map(|name| fields.get(name).map(|it| (name, it)));
+    let mut payload = Payload::new();
+    match nested {
+        Some((name, Value::Object(texts))) => {
+            for (field, text) in texts {
+                match text {
+                    Value::String(text) => {
+                        payload.insert(field.clone(), text.clone());
+                    }
+                    // Strict schemas make models name fields that they leave as they are.
+                    Value::Null => {}
+                    other => return Err((format!(".{name}.{field}"), format!("is {}, not a text", shown(other)))),
+                }
+            }
+        }
+        Some((name, other)) => return Err((format!(".{name}"), format!("is {}, not an object", shown(other)))),
+        None => {
+            let inline = fields.iter().filter(|(name, _)| request.base.contains_key(*name));
+            payload.extend(inline.filter_map(|(name, text)| Some((name.clone(), text.as_str()?.to_owned()))));
+            if payload.is_empty() {
+                return Err((".proposed_payload".into(), "is missing".into()));
+            }
+        }
+    }
+    let rationale = fields.get("rationale").and_then(Value::as_str).unwrap_or_default();
+    Ok(Proposal { fields: payload, rationale: scrub(rationale) })
+}
+
+/// The whole text as an object, else the object in a fenced block, else the first balanced one that has proposals.
+fn document_in(answer: &str) -> Option<Map<String, Value>> {
+    let parse = |text: &str| match serde_json::from_str(text.trim()) {
+        Ok(Value::Object(document)) => Some(document),
+        _ => None,
+    };
+    if let Some(document) = parse(answer) {
+        return Some(document);
+    }
+    let fenced = answer.split("```").skip(1).step_by(2);
+    let fenced = fenced.map(|block| block.trim_start_matches(|c: char| c.is_ascii_alphanumeric()));
+    if let Some(document) = fenced.filter_map(parse).find(|document| document.contains_key("proposals")) {
+        return Some(document);
+    }
+    let mut first = None;
+    let mut rest = answer;
+    for _ in 0..STARTS {
+        let Some(start) = rest.find('{') else { break };
+        rest = &rest[start..];
+        let mut values = serde_json::Deserializer::from_str(rest).into_iter::<Map<String, Value>>();
+        match values.next() {
+            Some(Ok(document)) if document.contains_key("proposals") => return Some(document),
+            Some(Ok(document)) => {
+                rest = &rest[values.byte_offset().max(1)..];
+                first.get_or_insert(document);
+            }
+            Some(Err(_)) | None => rest = &rest[1..],
+        }
+    }
+    first
+}
+
+fn refused(code: &str, message: String) -> Found {
+    Found { proposals: Vec::new(), problems: vec![Problem { code: code.to_owned(), field: None, message }] }
+}
+
+fn shown(value: &Value) -> String {
+    beginning(&value.to_string())
+}
+
+fn beginning(text: &str) -> String {
+    let line = scrub(text).split_whitespace().collect::<Vec<_>>().join(" ");
+    match line.char_indices().nth(SHOWN) {
+        Some((end, _)) => format!("{}…", &line[..end]),
+        None => line,
+    }
+}
+
+#[cfg(test)]
+#[path = "manifest_tests.rs"]
+mod tests;

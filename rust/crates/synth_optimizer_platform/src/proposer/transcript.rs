@@ -1,0 +1,110 @@
+//! What was said in a turn, kept compressed and without secrets.
+
+use std::fs::{DirBuilder, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::sync::Arc;
+
+use camino::{Utf8Path, Utf8PathBuf};
+use serde_json::{Value, json};
+
+use super::TurnId;
+use super::workdir::name_of;
+use crate::clock::unix_millis;
+use crate::config::{redacted, scrub};
+
+/// Directory of the transcripts in the run directory.
+pub const TRANSCRIPTS: &str = "proposer_transcripts";
+
+/// Most bytes of one transcript, and of one message in it.
+const MOST: usize = 32 * 1024 * 1024;
+const MOST_OF_ONE: usize = 1024 * 1024;
+/// Secrets shorter than this are no secrets, and hiding them would hide ordinary words.
+const SHORTEST: usize = 6;
+
+/// Hides credentials: those that look like one, and those that this process knows.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Redactor {
+    known: Arc<[String]>,
+}
+
+impl Redactor {
+    /// `known` are the values of the credentials that a proposer was given.
+    pub(super) fn new(known: impl IntoIterator<Item = String>) -> Self {
+        Self { known: known.into_iter().filter(|secret| secret.len() >= SHORTEST).collect() }
+    }
+
+    pub(super) fn text(&self, text: &str) -> String {
+        let mut shown = text.to_owned();
+        for secret in self.known.iter() {
+            shown = shown.replace(secret.as_str(), "[hidden]");
+        }
+        scrub(&shown)
+    }
+
+    pub(super) fn value(&self, value: &Value) -> Value {
+        redacted(&self.without_known(value))
+    }
+
+    fn without_known(&self, value: &Value) -> Value {
+        match value {
+            Value::String(text) => {
+                let hide = |text: String, secret: &String| text.replace(secret.as_str(), "[hidden]");
+                Value::String(self.known.iter().fold(text.clone(), hide))
+            }
+            Value::Array(items) => Value::Array(items.iter().map(|item| self.without_known(item)).collect()),
+            Value::Object(entries) => Value::Object(
+                entries.iter().map(|(name, value)| (self.text(name), self.without_known(value))).collect(),
+            ),
+            Value::Null | Value::Bool(_) | Value::Number(_) => value.clone(),
+        }
+    }
+}
+
+/// A transcript under way. It is written when it is dropped, so that a turn that is broken off leaves one as well.
+#[derive(Debug)]
+pub(super) struct Transcript {
+    path: Utf8PathBuf,
+    redactor: Redactor,
+    lines: Vec<u8>,
+}
+
+impl Transcript {
+    pub(super) fn new(run_dir: &Utf8Path, turn: TurnId, redactor: Redactor) -> Self {
+        let path = run_dir.join(TRANSCRIPTS).join(format!("{}.jsonl.zst", name_of(turn)));
+        Self { path, redactor, lines: Vec::new() }
+    }
+
+    /// Adds one message; `from` is who said it.
+    pub(super) fn add(&mut self, from: &str, message: &Value) {
+        let mut message = self.redactor.value(message);
+        let size = message.to_string().len();
+        if size > MOST_OF_ONE {
+            message = json!({ "left_out": format!("{size} bytes") });
+        }
+        let line = json!({ "at": unix_millis(), "from": from, "message": message }).to_string();
+        if self.lines.len() + line.len() < MOST {
+            self.lines.extend_from_slice(line.as_bytes());
+            self.lines.push(b'\n');
+        }
+    }
+
+    fn write(&self) -> std::io::Result<()> {
+        if let Some(dir) = self.path.parent() {
+            DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+        }
+        let packed = zstd::bulk::compress(&self.lines, 3)?;
+        OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&self.path)?.write_all(&packed)
+    }
+}
+
+impl Drop for Transcript {
+    fn drop(&mut self) {
+        // A transcript is evidence, not a part of the run: a full disk is noticed where it matters.
+        let _ = self.write();
+    }
+}
+
+#[cfg(test)]
+#[path = "transcript_tests.rs"]
+mod tests;
