@@ -258,7 +258,14 @@ fn rollout(reward: f64) -> Answer {
 
 fn failure() -> Answer {
     let (class, message) = (FailureClass::Failed, "broken".to_owned());
-    Answer::Failed(CallFailure { class, message, retryable: true, usage: Usage::default(), cached: false })
+    Answer::Failed(CallFailure {
+        class,
+        message,
+        retryable: true,
+        usage: Usage::default(),
+        cached: false,
+        models: None,
+    })
 }
 
 fn proposals(generation: u32, count: u32) -> Answer {
