@@ -470,6 +470,7 @@ fn fields_that_are_not_there_are_read_as_unknown() {
 fn asides_are_those_that_tell_how_a_run_was_carried_out() {
     let asides: Vec<&str> = EVENT_TYPES.iter().filter(|known| known.aside).map(|known| known.wire).collect();
     let expected = [
+        "proposer.ready",
         "run.resumed",
         "run.interrupted",
         "rollout.transport.fallback",

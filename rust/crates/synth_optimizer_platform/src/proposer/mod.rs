@@ -3,6 +3,8 @@
 mod brief;
 mod manifest;
 mod prices;
+#[cfg(test)]
+mod tests_support;
 mod transcript;
 mod workdir;
 
