@@ -117,7 +117,7 @@ impl Bench {
         let request = Request {
             config,
             algorithm: "gepa".into(),
-            proposer: Arc::clone(&proposer) as Arc<dyn Proposer>,
+            proposer: Some(Arc::clone(&proposer) as Arc<dyn Proposer>),
             hooks: Hooks::default(),
         };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

@@ -248,7 +248,7 @@ fn samples() -> Vec<Event> {
             message: "the answer is no JSON".into(),
             usage: usage(),
             cached: false,
-            models: Some(TurnModels { requested: "large".into(), effective: None }),
+            models: Some(Box::new(TurnModels { requested: "large".into(), effective: None })),
             retried: true,
         }),
         Event::ProposalRejected(ProposalRejected { generation: 1, index: 1, problems: vec![problem()] }),
