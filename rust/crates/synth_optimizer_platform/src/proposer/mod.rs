@@ -2,6 +2,7 @@
 
 mod brief;
 mod manifest;
+mod openai;
 mod prices;
 mod transcript;
 mod workdir;
@@ -13,6 +14,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 pub use manifest::SCHEMA_VERSION;
+pub use openai::OpenAiProposer;
 pub use transcript::TRANSCRIPTS;
 pub use workdir::{MANIFEST, WORKSPACES};
 
