@@ -264,13 +264,14 @@ impl Course<'_> {
     fn failure(&mut self, class: FailureClass, message: &str, retry: Retry) -> CallFailure {
         let message = self.proposer.redactor.text(message);
         self.note(&message);
+        let models = TurnModels { requested: self.proposer.model.clone(), effective: self.effective.clone() };
         CallFailure {
             class,
             message,
             retryable: retry == Retry::MayHelp,
             usage: self.usage(),
             cached: false,
-            models: Some(TurnModels { requested: self.proposer.model.clone(), effective: self.effective.clone() }),
+            models: Some(Box::new(models)),
         }
     }
 
