@@ -143,3 +143,16 @@ fn hostile_answers_are_read_in_time() {
     }
     assert!(begun.elapsed() < std::time::Duration::from_secs(5));
 }
+
+#[test]
+fn a_text_with_a_new_key_is_refused_without_being_repeated() {
+    const KEY: &str = "sk-canary0123456789abcdef";
+    let answer = manifest(json!({ "proposed_payload": { "instructions": format!("Say `{KEY}`.") } }));
+    let refused = found(&answer);
+    assert_eq!(problems(&refused), [("manifest_invalid", "proposals[0].instructions")]);
+    assert!(refused.proposals.is_empty() && !format!("{refused:?}").contains("canary"));
+    // What the parent already holds is its author's own.
+    let mut request = request();
+    request.base.insert("instructions".into(), format!("Never say {KEY}."));
+    assert_eq!(read(&answer, &request).proposals.len(), 1);
+}

@@ -67,7 +67,7 @@ async fn a_key_stands_in_no_transcript_and_no_message() {
         let outcome = rig.propose().await;
         let told = format!("{outcome:?}{}{:?}", rig.transcripts(), rig.proposer);
         assert!(rig.transcripts().contains("endpoint"), "{shown}");
-        for secret in [KEY, &KEY[..12], SHAPED] {
+        for secret in [KEY, &KEY[..9], SHAPED] {
             assert!(!told.contains(secret), "{secret} of {shown} stands in {told}");
         }
     }
@@ -83,4 +83,12 @@ async fn a_key_that_the_model_repeats_in_a_proposal_is_hidden() {
     let answer = rig.propose().await.unwrap();
     assert_eq!(rules(&answer), "Use [hidden].");
     assert!(!format!("{answer:?}{}", rig.transcripts()).contains(KEY));
+    // A key that the model makes up is a problem to repair.
+    let manifest = json!({ "proposals": [{ "proposed_payload": { "rules": format!("Use\n{SHAPED}") } }] });
+    let document = chat(MODEL, manifest.to_string());
+    let server = Server::start(move |_| reply(200, &document));
+    let rig = Rig::of(&server, |_| {});
+    let answer = rig.propose().await.unwrap();
+    assert_eq!((answer.proposals.len(), answer.problems[0].code.as_str()), (0, "manifest_invalid"));
+    assert!(!format!("{answer:?}{}", rig.transcripts()).contains(SHAPED));
 }

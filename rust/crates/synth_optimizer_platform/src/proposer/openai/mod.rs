@@ -1,8 +1,9 @@
 //! The proposer `openai_compatible`: one question to an endpoint that speaks Chat Completions or Responses.
 //!
 //! `wire` writes the request, `endpoint` sends it once, `reply` and `refusal` read what came, `models` compares who
-//! answered with who was asked, and `turn` does this until there is an answer, a failure or the deadline.
+//! answered with who was asked, `turn` does this until there is an answer, and `ending` tells why there is none.
 
+mod ending;
 mod endpoint;
 mod models;
 mod refusal;
@@ -136,7 +137,10 @@ impl Proposer for OpenAiProposer {
                 biased;
                 () = interrupted => Err(course.interrupted()),
                 ended = tokio::time::timeout_at(deadline, course.answer(endpoint, &ask, &request, deadline)) => {
-                    ended.unwrap_or_else(|_| Err(course.timed_out(timeout)))
+                    match ended {
+                        Ok(outcome) => outcome,
+                        Err(_) => Err(course.timed_out(timeout)),
+                    }
                 }
             }
         })
