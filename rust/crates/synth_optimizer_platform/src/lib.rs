@@ -12,6 +12,8 @@ mod clock;
 pub mod config;
 #[cfg(feature = "io")]
 pub mod container;
+#[cfg(feature = "io")]
+mod http;
 pub mod model;
 #[cfg(feature = "io")]
 pub mod proposer;

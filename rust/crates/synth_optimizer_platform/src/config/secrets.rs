@@ -98,6 +98,35 @@ fn is_hex_key(word: &str) -> bool {
 
 /// The parts of a text that must not be shown.
 pub(super) fn hidden_ranges(text: &str) -> Vec<Range<usize>> {
+    let mut ranges = ranges_in(text);
+    if text.contains('\\') {
+        ranges.extend(ranges_in(&without_escapes(text)));
+    }
+    ranges.sort_by_key(|range| (range.start, range.end));
+    ranges
+}
+
+/// The text with a blank for every byte of an escape sequence: a key in quoted JSON often follows a `\n`, whose letter is
+/// no part of it.
+fn without_escapes(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find('\\') {
+        out.push_str(&rest[..at]);
+        let is_code = |digits: &str| digits.chars().all(|c| c.is_ascii_hexdigit());
+        let length = match rest.as_bytes().get(at + 1) {
+            Some(b'u') if rest.get(at + 2..at + 6).is_some_and(is_code) => 6,
+            Some(b'n' | b'r' | b't' | b'b' | b'f') => 2,
+            Some(_) | None => 1,
+        };
+        out.extend(std::iter::repeat_n(' ', length));
+        rest = &rest[at + length..];
+    }
+    out.push_str(rest);
+    out
+}
+
+fn ranges_in(text: &str) -> Vec<Range<usize>> {
     let mut ranges = userinfo(text);
     let mut after = String::new();
     for word in pieces(text, 0, |c| c.is_whitespace() || "\"'`,;()<>[]{}".contains(c)) {
@@ -123,7 +152,6 @@ pub(super) fn hidden_ranges(text: &str) -> Vec<Range<usize>> {
             }
         }
     }
-    ranges.sort_by_key(|range| (range.start, range.end));
     ranges
 }
 

@@ -118,3 +118,14 @@ fn values_are_hidden_by_name_at_any_depth() {
     let shown = json!({"a": [{"api_key": "[hidden]", "n": 1}], "args": ["--token", "[hidden]", "y"], "max_tokens": 5});
     assert_eq!(redact("config", &value), shown);
 }
+
+#[test]
+fn a_key_behind_an_escape_is_hidden() {
+    const KEY: &str = "sk-canary0123456789abcdef";
+    for before in ["\\n", "\\t", "\\r", "\\u2014", "\\\\n", "x\\n", "\\\\", "\\"] {
+        let text = format!("{{\"rules\":\"Use{before}{KEY}\\nand more\"}} é\\");
+        let shown = super::scrub(&text);
+        assert!(!shown.contains("canary") && shown.contains("and more") && shown.ends_with("é\\"), "{shown}");
+    }
+    assert_eq!(super::scrub("C:\\new\\u12 \\"), "C:\\new\\u12 \\");
+}

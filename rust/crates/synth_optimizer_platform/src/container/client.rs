@@ -1,21 +1,15 @@
 //! The HTTP client of one container: calls of the setup, with their timeouts and retries.
 
-use std::sync::Once;
 use std::time::Duration;
 
 use bytes::Bytes;
-use reqwest::redirect::Policy;
 use reqwest::{Method, Url};
 use serde_json::Value;
 
-use super::excerpt::{excerpt, shown_error};
-use super::exchange::{Limits, Lost, Raw, Request};
+use super::exchange::{Limits, Request};
 use crate::config::sections::ContainerSection;
+use crate::http::{self, Lost, Raw, excerpt, shown_error};
 use crate::model::error::{ErrorCode, OptimizerError};
-
-/// Idle connections are dropped before uvicorn closes them, which it does after 5 s: a request must not meet a
-/// connection that ends as it is sent.
-const IDLE: Duration = Duration::from_secs(4);
 
 /// Speaks with one container. Clones share their connections.
 ///
@@ -46,21 +40,8 @@ impl Client {
         if !matches!(base.scheme(), "http" | "https") || base.host_str().is_none() {
             return Err(bad("does not start with http:// or https:// and a host"));
         }
-        install_tls_provider();
         let connect_timeout = Duration::from_secs(container.connect_timeout_seconds);
-        let mut builder = reqwest::Client::builder()
-            .no_proxy()
-            .redirect(Policy::none())
-            .connect_timeout(connect_timeout)
-            .pool_idle_timeout(IDLE)
-            .http1_only()
-            .tcp_nodelay(true)
-            .user_agent(concat!("synth-optimizers/", env!("CARGO_PKG_VERSION")));
-        if base.scheme() == "http" {
-            // Certificates are not needed, and a small machine may have none.
-            builder = builder.tls_certs_only([]);
-        }
-        let http = builder.build().map_err(|error| {
+        let http = http::client(&base).connect_timeout(connect_timeout).build().map_err(|error| {
             let message = format!("the HTTP client cannot be made: {}", shown_error(&error));
             OptimizerError::new(ErrorCode::Container, message)
                 .with_hint("An https:// container needs the certificates of the system.")
@@ -101,11 +82,7 @@ impl Client {
 
     /// The address of a route; the base may have a path of its own.
     pub(super) fn address(&self, route: &str) -> Url {
-        let mut address = self.base.clone();
-        let (path, query) = route.split_once('?').map_or((route, None), |(path, query)| (path, Some(query)));
-        address.set_path(&format!("{}{path}", self.base.path().trim_end_matches('/')));
-        address.set_query(query);
-        address
+        http::address(&self.base, route)
     }
 
     /// Host and port, as a socket takes them.
@@ -146,10 +123,4 @@ fn refused(place: &str, raw: &Raw) -> OptimizerError {
     };
     OptimizerError::new(ErrorCode::Container, format!("{place} answered {}: {}", raw.status, excerpt(&raw.body)))
         .with_hint(hint)
-}
-
-fn install_tls_provider() {
-    static ONCE: Once = Once::new();
-    // Another library of the process may have installed its own, which serves as well.
-    ONCE.call_once(|| drop(rustls::crypto::ring::default_provider().install_default()));
 }

@@ -2,8 +2,8 @@
 
 use serde_json::{Map, Value};
 
-use super::excerpt::shown_value;
 use super::task::{Contract, Dialect, Routes};
+use crate::http::shown_value;
 use crate::model::error::{ErrorCode, OptimizerError};
 
 /// The versions that are spoken. They differ in nothing that is sent or read here.

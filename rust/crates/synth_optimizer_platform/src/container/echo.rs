@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::excerpt::shown_value;
 use super::record::{Part, Record};
 use super::reply::{Asked, Echo};
+use crate::http::shown_value;
 use crate::model::canonical::canonical_json;
 
 /// Keys that name the row itself. `task_id` may be the task family, so it can confirm but not contradict.

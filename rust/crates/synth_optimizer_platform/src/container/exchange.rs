@@ -2,45 +2,17 @@
 
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use reqwest::Method;
-use reqwest::header::{CONTENT_TYPE, HeaderMap, RETRY_AFTER};
+use reqwest::header::CONTENT_TYPE;
 use tokio::time::Instant;
 
 use super::client::Client;
-use super::excerpt::shown_error;
-use super::retry_after;
+use crate::http::{self, Lost, Raw, Reading};
 
-/// A whole reply, whatever its status.
-#[derive(Debug)]
-pub(super) struct Raw {
-    pub(super) status: u16,
-    pub(super) content_type: String,
-    pub(super) body: Bytes,
-    /// How long the container asks us to wait.
-    retry_after: Option<Duration>,
-}
-
-impl Raw {
-    pub(super) fn is_success(&self) -> bool {
-        (200..300).contains(&self.status)
-    }
-
-    /// Whether the container refused the call before it did any work.
-    fn is_refusal(&self) -> bool {
-        matches!(self.status, 429 | 503)
-    }
-}
-
-/// Why there is no whole reply.
-#[derive(Debug)]
-pub(super) enum Lost {
-    /// The request did not leave: nobody listens, no address, no TLS.
-    NeverSent(String),
-    /// The request may have arrived: the connection broke or the deadline passed.
-    Unknown(String),
-    /// The reply began and is larger than the cap.
-    TooLarge { status: u16 },
+/// Whether the container refused the call before it did any work.
+fn is_refusal(raw: &Raw) -> bool {
+    matches!(raw.status, 429 | 503)
 }
 
 /// How a call that is sent again while that is safe has ended.
@@ -85,7 +57,7 @@ impl Client {
                     unsent += 1;
                     self.limits.backoff(unsent)
                 }
-                Ok(raw) if raw.is_refusal() => {
+                Ok(raw) if is_refusal(raw) => {
                     refused = Some(raw.status);
                     if refusals == self.limits.overload_retries {
                         return Ended { outcome, refused, sent_at };
@@ -107,28 +79,7 @@ impl Client {
         if let Some(body) = request.body {
             builder = builder.header(CONTENT_TYPE, "application/json").body(body);
         }
-        let mut response = builder.send().await.map_err(|error| lost(&error))?;
-        let status = response.status().as_u16();
-        if response.content_length().is_some_and(|length| length > self.limits.max_reply) {
-            return Err(Lost::TooLarge { status });
-        }
-        let content_type = header(response.headers(), CONTENT_TYPE.as_str());
-        let retry_after = retry_after::pause(&header(response.headers(), RETRY_AFTER.as_str()));
-        let (mut whole, mut body) = (Bytes::new(), BytesMut::new());
-        while let Some(chunk) = response.chunk().await.map_err(|error| lost(&error))? {
-            if (whole.len() + body.len() + chunk.len()) as u64 > self.limits.max_reply {
-                return Err(Lost::TooLarge { status });
-            }
-            // Most replies come in one piece, which is taken as it is.
-            if whole.is_empty() && body.is_empty() {
-                whole = chunk;
-            } else {
-                body.extend_from_slice(&std::mem::take(&mut whole));
-                body.extend_from_slice(&chunk);
-            }
-        }
-        let body = if body.is_empty() { whole } else { body.freeze() };
-        Ok(Raw { status, content_type, body, retry_after })
+        http::exchange(builder, Reading { most: self.limits.max_reply, idle: None }).await
     }
 }
 
@@ -145,19 +96,8 @@ pub(super) struct Limits {
 impl Limits {
     /// The pause before the given retry, counted from 1; it doubles every time.
     fn backoff(&self, retry: u32) -> Duration {
-        let factor = 2u32.checked_pow(retry.saturating_sub(1)).unwrap_or(u32::MAX);
-        self.backoff_first.saturating_mul(factor).min(self.backoff_max)
+        http::backoff(self.backoff_first, self.backoff_max, retry)
     }
-}
-
-fn header(headers: &HeaderMap, name: &str) -> String {
-    headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default().to_owned()
-}
-
-/// A connection that did not come about carried nothing; after that, the request may have arrived.
-fn lost(error: &reqwest::Error) -> Lost {
-    let reason = shown_error(error);
-    if error.is_connect() || error.is_builder() { Lost::NeverSent(reason) } else { Lost::Unknown(reason) }
 }
 
 #[cfg(test)]

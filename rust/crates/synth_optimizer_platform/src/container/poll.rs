@@ -5,9 +5,10 @@ use reqwest::Method;
 use serde_json::json;
 use tokio::time::Instant;
 
-use super::exchange::{Lost, Raw, Request};
+use super::exchange::Request;
 use super::status::{Head, Status, failure};
 use super::transport::Transport;
+use crate::http::{Lost, Raw};
 use crate::model::answer::{CallFailure, FailureClass};
 
 /// What the container knows about a rollout.

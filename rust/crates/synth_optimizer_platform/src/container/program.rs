@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
-use super::excerpt::shown_value;
 use super::screen::credential_place;
 use crate::config::Config;
 use crate::config::suggest::nearest;
+use crate::http::shown_value;
 use crate::model::canonical::digest;
 use crate::model::error::{ErrorCode, OptimizerError};
 use crate::model::ids::Payload;

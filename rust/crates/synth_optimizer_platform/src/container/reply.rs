@@ -1,11 +1,11 @@
 //! Reads the record of a rollout: status before reward, no score that is not a number, and whose row it was.
 
 use super::echo;
-use super::excerpt::shown_value;
 use super::record::{Record, RewardInfo};
 use super::scores;
 use super::status::{Status, classify, failure, object};
 use super::task::TaskRow;
+use crate::http::shown_value;
 use crate::model::answer::{CallFailure, FailureClass, RolloutAnswer};
 use crate::model::ids::{Payload, RowId};
 use crate::model::usage::Usage;

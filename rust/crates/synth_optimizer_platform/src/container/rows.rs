@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
-use super::excerpt::shown_value;
 use super::screen::credential_place;
 use super::seeds::{Names, Wanted};
 use super::task::TaskRow;
+use crate::http::shown_value;
 use crate::model::canonical::{canonical_json, digest};
 use crate::model::error::{ErrorCode, OptimizerError};
 use crate::model::ids::RowId;

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::excerpt::shown_value;
 use super::status::failure;
 use crate::config::gepa::OUTCOME_REWARD;
+use crate::http::shown_value;
 use crate::model::answer::{CallFailure, FailureClass};
 use crate::model::usage::{Cost, Usage};
 

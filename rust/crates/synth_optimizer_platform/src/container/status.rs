@@ -4,8 +4,8 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::excerpt::{excerpt, shown_value};
 use super::record::Loose;
+use crate::http::{excerpt, shown_value};
 use crate::model::answer::{CallFailure, FailureClass};
 use crate::model::usage::Usage;
 

@@ -8,13 +8,13 @@ use reqwest::Method;
 use tokio::time::Instant;
 
 use super::client::Client;
-use super::excerpt::{excerpt, summary};
-use super::exchange::{Lost, Raw, Request};
+use super::exchange::Request;
 use super::poll::Found;
 use super::status::{Head, Status, failure};
 use super::task::Contract;
 use crate::config::Config;
 use crate::config::gepa::SubmissionMode;
+use crate::http::{Lost, Raw, excerpt, summary};
 use crate::model::answer::{CallFailure, FailureClass};
 use crate::model::error::{ErrorCode, OptimizerError};
 use crate::model::event_fields::TransportFallback;

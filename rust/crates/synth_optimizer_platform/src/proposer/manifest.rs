@@ -4,6 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::ProposalRequest;
 use crate::config::scrub;
+use crate::config::secrets::looks_like_key;
 use crate::model::answer::Proposal;
 use crate::model::event_fields::{Operation, Problem};
 use crate::model::ids::Payload;
@@ -165,8 +166,21 @@ fn read_proposal(entry: &Value, request: &ProposalRequest) -> Result<Proposal, (
             }
         }
     }
+    if let Some(field) = payload.iter().find_map(|(field, text)| holds_new_key(text, request).then_some(field)) {
+        return Err((format!(".{field}"), "holds what looks like a credential, which a text must not hold".into()));
+    }
     let rationale = fields.get("rationale").and_then(Value::as_str).unwrap_or_default();
     Ok(Proposal { fields: payload, rationale: scrub(rationale) })
+}
+
+/// Whether a text holds what looks like a key and stands in no text that is there already. Such a text is not stored.
+fn holds_new_key(text: &str, request: &ProposalRequest) -> bool {
+    let is_mark = |c: char| c.is_whitespace() || "\"'`,;()<>[]{}/:=@?&|!#$%^*".contains(c);
+    let is_known = |word: &str| {
+        let parents = request.parents.iter().chain(&request.ancestor).flat_map(|parent| parent.payload.values());
+        parents.chain(request.base.values()).any(|known| known.contains(word))
+    };
+    text.split(is_mark).any(|word| looks_like_key(word) && !is_known(word))
 }
 
 /// The whole text as an object, else the object in a fenced block, else the first balanced one that has proposals.

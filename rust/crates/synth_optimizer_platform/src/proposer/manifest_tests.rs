@@ -1,1 +1,158 @@
+//! Manifests that models write, and what is said about them.
 
+use serde_json::{Value, json};
+
+use super::super::tests_support::request;
+use super::{Found, SCHEMA_VERSION, STARTS, example, read, schema};
+use crate::model::event_fields::Operation;
+
+fn found(answer: &str) -> Found {
+    read(answer, &request())
+}
+
+fn texts(found: &Found) -> Vec<&str> {
+    found.proposals.iter().map(|proposal| proposal.fields["instructions"].as_str()).collect()
+}
+
+/// Code and field of every problem.
+fn problems(found: &Found) -> Vec<(&str, &str)> {
+    found.problems.iter().map(|it| (it.code.as_str(), it.field.as_deref().unwrap_or_default())).collect()
+}
+
+fn manifest(entry: Value) -> String {
+    json!({ "schema_version": SCHEMA_VERSION, "proposals": [entry] }).to_string()
+}
+
+#[test]
+fn the_example_is_a_manifest_and_keeps_to_the_schema() {
+    for operation in [Operation::Mutate, Operation::Merge] {
+        let mut request = request();
+        request.operation = operation;
+        let example = example(&request);
+        let found = read(&example.to_string(), &request);
+        assert_eq!((found.proposals.len(), found.problems.len()), (1, 0), "{found:?}");
+        keeps_to(&schema(&request), &example, "");
+    }
+}
+
+/// Checks what strict servers check: every property is there, and no other.
+fn keeps_to(schema: &Value, value: &Value, place: &str) {
+    match schema["type"].as_str() {
+        Some("object") => {
+            let names = |it: &Value| it.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
+            assert_eq!(names(&schema["properties"]), names(value), "{place}");
+            assert_eq!(schema["required"], json!(names(value)), "{place}");
+            assert_eq!(schema["additionalProperties"], false, "{place}");
+            for (name, value) in value.as_object().unwrap() {
+                keeps_to(&schema["properties"][name], value, &format!("{place}/{name}"));
+            }
+        }
+        Some("array") => {
+            for value in value.as_array().unwrap() {
+                keeps_to(&schema["items"], value, &format!("{place}[]"));
+            }
+        }
+        Some("string") => {
+            assert!(value.is_string(), "{place}");
+            assert!(schema.get("enum").is_none_or(|words| words.as_array().unwrap().contains(value)), "{place}");
+        }
+        other => panic!("{place}: {other:?}"),
+    }
+}
+
+#[test]
+fn texts_are_taken_from_every_place_where_models_put_them() {
+    for entry in [
+        json!({ "proposed_payload": { "instructions": "new" }, "rationale": "why" }),
+        json!({ "candidate": { "instructions": "new" }, "rationale": "why" }),
+        json!({ "instructions": "new", "rationale": "why" }),
+    ] {
+        let found = found(&manifest(entry));
+        assert_eq!((texts(&found), problems(&found)), (vec!["new"], vec![]));
+        assert_eq!(found.proposals[0].rationale, "why");
+    }
+    let kept = found(&manifest(json!({ "proposed_payload": { "instructions": "new", "style": null } })));
+    assert_eq!(kept.proposals[0].fields.len(), 1);
+}
+
+#[test]
+fn a_manifest_is_found_in_other_text() {
+    let inner = manifest(json!({ "instructions": "new" }));
+    for answer in [
+        format!("\n {inner} \n"),
+        format!("```json\n{inner}\n```"),
+        format!("```\n{inner}\n```"),
+        format!("First an example:\n```json\n{{\"x\": 1}}\n```\nNow:\n```json\n{inner}\n```"),
+        format!("I thought of {{this}} and {{\"that\": 1}}, and then: {inner}. Good?"),
+        format!("```json\n{inner}\n"),
+    ] {
+        assert_eq!(texts(&found(&answer)), ["new"], "{answer}");
+    }
+}
+
+#[test]
+fn what_is_no_manifest_is_told_with_its_beginning() {
+    assert_eq!(problems(&found("")), [("manifest_unreadable", "")]);
+    assert!(found(" \n ").problems[0].message.contains("is empty"));
+    let prose = found(&format!("I am sorry, sk-canary0123456789 {}", "x".repeat(999)));
+    assert_eq!(problems(&prose), [("manifest_unreadable", "")]);
+    let message = &prose.problems[0].message;
+    assert!(message.contains("I am sorry") && !message.contains("canary") && message.len() < 300, "{message}");
+    for answer in ["[]", "null", "7", "{", "{\"proposals\": ["] {
+        assert_eq!(problems(&found(answer)), [("manifest_unreadable", "")], "{answer}");
+    }
+}
+
+#[test]
+fn every_problem_is_told_with_its_place() {
+    let answer = json!({
+        "schema_version": "v1",
+        "proposals": [7, {}, { "proposed_payload": [] }, { "candidate": { "instructions": 3 } }, { "instructions": "good" }],
+    });
+    let found = found(&answer.to_string());
+    assert_eq!(texts(&found), ["good"]);
+    let places: Vec<&str> = problems(&found).into_iter().map(|(_, place)| place).collect();
+    assert_eq!(
+        places,
+        [
+            "schema_version",
+            "proposals[0]",
+            "proposals[1].proposed_payload",
+            "proposals[2].proposed_payload",
+            "proposals[3].candidate.instructions"
+        ]
+    );
+    for (answer, message) in [
+        (json!({}), "is missing"),
+        (json!({ "proposals": {} }), "is {}, not a list"),
+        (json!({ "proposals": [] }), "is empty"),
+    ] {
+        let found = read(&answer.to_string(), &request());
+        assert_eq!((problems(&found)[0].1, found.problems[0].message.as_str()), ("proposals", message));
+    }
+}
+
+#[test]
+fn hostile_answers_are_read_in_time() {
+    let begun = std::time::Instant::now();
+    let braces = "{".repeat(1_000_000);
+    let deep = format!("{}1{}", "{\"a\":".repeat(100_000), "}".repeat(100_000));
+    let late = format!("{}{}", "{ ".repeat(STARTS * 2), manifest(json!({ "instructions": "new" })));
+    for answer in [braces.as_str(), &deep, &late, &"```".repeat(100_000), &"[".repeat(500_000)] {
+        assert_eq!(problems(&found(answer)), [("manifest_unreadable", "")]);
+    }
+    assert!(begun.elapsed() < std::time::Duration::from_secs(5));
+}
+
+#[test]
+fn a_text_with_a_new_key_is_refused_without_being_repeated() {
+    const KEY: &str = "sk-canary0123456789abcdef";
+    let answer = manifest(json!({ "proposed_payload": { "instructions": format!("Say `{KEY}`.") } }));
+    let refused = found(&answer);
+    assert_eq!(problems(&refused), [("manifest_invalid", "proposals[0].instructions")]);
+    assert!(refused.proposals.is_empty() && !format!("{refused:?}").contains("canary"));
+    // What the parent already holds is its author's own.
+    let mut request = request();
+    request.base.insert("instructions".into(), format!("Never say {KEY}."));
+    assert_eq!(read(&answer, &request).proposals.len(), 1);
+}

@@ -2,6 +2,7 @@
 
 mod brief;
 mod manifest;
+mod openai;
 mod prices;
 #[cfg(test)]
 mod tests_support;
@@ -17,6 +18,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 pub use manifest::SCHEMA_VERSION;
+pub use openai::OpenAiProposer;
 pub use transcript::TRANSCRIPTS;
 pub use workdir::{MANIFEST, WORKSPACES};
 

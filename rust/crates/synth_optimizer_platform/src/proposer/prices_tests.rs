@@ -1,1 +1,75 @@
+//! What turns cost.
 
+use std::collections::BTreeMap;
+
+use super::{Prices, TABLE, Table, Tokens};
+use crate::config::proposer::{ModelPrice, ProposerSection};
+use crate::model::usage::{Cost, NanoUsd, Usage};
+
+const TOKENS: Tokens = Tokens { prompt: 1_000_000, cached_prompt: 400_000, completion: 100_000 };
+
+fn section(prices: &[(&str, ModelPrice)]) -> ProposerSection {
+    let prices: BTreeMap<_, _> = prices.iter().map(|(name, price)| ((*name).to_owned(), *price)).collect();
+    ProposerSection { prices, ..ProposerSection::default() }
+}
+
+fn cost(prices: &Prices, model: &str, tokens: Tokens) -> Cost {
+    prices.usage(model, Some(tokens)).cost
+}
+
+fn dollars(amount: f64) -> Cost {
+    Cost::from_usd(Some(amount))
+}
+
+#[test]
+fn the_table_is_dated_and_its_prices_are_money() {
+    let document: serde_json::Value = serde_json::from_str(TABLE).unwrap();
+    assert_eq!(document["as_of"].as_str().unwrap().len(), "2025-08-31".len());
+    let table: Table = serde_json::from_str(TABLE).unwrap();
+    assert!(!table.models.is_empty());
+    for (model, price) in table.models {
+        let cached = price.cached_prompt_usd.unwrap_or(price.prompt_usd);
+        assert!(0.0 < cached && cached <= price.prompt_usd && price.prompt_usd < price.completion_usd, "{model}");
+    }
+}
+
+#[test]
+fn a_listed_model_costs_its_list_price_and_cached_tokens_cost_less() {
+    let prices = Prices::new(&section(&[]), true);
+    assert_eq!(cost(&prices, "gpt-4.1-mini", TOKENS), dollars(0.24 + 0.04 + 0.16));
+    assert_eq!(cost(&prices, "gpt-4.1-mini", Tokens::default()), Cost::Known(NanoUsd(0)));
+    // More cached tokens than tokens is a mistake of the endpoint.
+    let odd = Tokens { prompt: 1_000_000, cached_prompt: u64::MAX, completion: 0 };
+    assert_eq!(cost(&prices, "gpt-4.1-mini", odd), dollars(0.1));
+}
+
+#[test]
+fn a_model_without_a_price_has_an_unknown_cost_and_known_tokens() {
+    let prices = Prices::new(&section(&[]), true);
+    let usage = prices.usage("my-model", Some(TOKENS));
+    assert_eq!((usage.cost, usage.total_tokens), (Cost::Unknown, Some(1_100_000)));
+    assert_eq!(prices.usage("gpt-4.1-mini", None), Usage::default());
+    // Another host may sell the same name at another price.
+    assert_eq!(cost(&Prices::new(&section(&[]), false), "gpt-4.1-mini", TOKENS), Cost::Unknown);
+}
+
+#[test]
+fn the_config_goes_before_the_table_and_holds_for_every_host() {
+    let price = ModelPrice { prompt_usd: 1.0, cached_prompt_usd: None, completion_usd: 10.0 };
+    let own = section(&[("gpt-4.1-mini", price), ("local", price)]);
+    for is_list_priced in [true, false] {
+        let prices = Prices::new(&own, is_list_priced);
+        assert_eq!(cost(&prices, "gpt-4.1-mini", TOKENS), dollars(2.0));
+        assert_eq!(cost(&prices, "local", TOKENS), dollars(2.0));
+    }
+    let free = ModelPrice { prompt_usd: 0.0, cached_prompt_usd: None, completion_usd: 0.0 };
+    let prices = Prices::new(&section(&[("local", free)]), false);
+    assert_eq!(cost(&prices, "local", TOKENS), Cost::Known(NanoUsd(0)));
+}
+
+#[test]
+fn counts_beyond_all_measure_do_not_overflow() {
+    let most = Tokens { prompt: u64::MAX, cached_prompt: 0, completion: u64::MAX };
+    assert_eq!(most.total(), u64::MAX);
+    assert_eq!(cost(&Prices::new(&section(&[]), true), "gpt-4.1-mini", most), Cost::Unknown);
+}

@@ -23,9 +23,15 @@ const MOST_OF_ONE: usize = 1024 * 1024;
 const SHORTEST: usize = 6;
 
 /// Hides credentials: those that look like one, and those that this process knows.
-#[derive(Debug, Clone, Default)]
+#[derive(Clone, Default)]
 pub(super) struct Redactor {
     known: Arc<[String]>,
+}
+
+impl std::fmt::Debug for Redactor {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("Redactor").field("known", &self.known.len()).finish()
+    }
 }
 
 impl Redactor {
@@ -35,11 +41,12 @@ impl Redactor {
     }
 
     pub(super) fn text(&self, text: &str) -> String {
-        let mut shown = text.to_owned();
-        for secret in self.known.iter() {
-            shown = shown.replace(secret.as_str(), "[hidden]");
-        }
-        scrub(&shown)
+        scrub(&self.known_hidden(text))
+    }
+
+    /// The text without the credentials that this process knows, and otherwise as it is.
+    pub(super) fn known_hidden(&self, text: &str) -> String {
+        self.known.iter().fold(text.to_owned(), |text, secret| text.replace(secret.as_str(), "[hidden]"))
     }
 
     pub(super) fn value(&self, value: &Value) -> Value {
@@ -48,10 +55,7 @@ impl Redactor {
 
     fn without_known(&self, value: &Value) -> Value {
         match value {
-            Value::String(text) => {
-                let hide = |text: String, secret: &String| text.replace(secret.as_str(), "[hidden]");
-                Value::String(self.known.iter().fold(text.clone(), hide))
-            }
+            Value::String(text) => Value::String(self.known_hidden(text)),
             Value::Array(items) => Value::Array(items.iter().map(|item| self.without_known(item)).collect()),
             Value::Object(entries) => Value::Object(
                 entries.iter().map(|(name, value)| (self.text(name), self.without_known(value))).collect(),

@@ -11,13 +11,13 @@ const SHOWN: usize = 200;
 const LOOKED_AT: usize = 4 * 1024;
 
 /// The beginning of a reply, as far as it may be shown.
-pub(super) fn excerpt(body: &[u8]) -> String {
+pub(crate) fn excerpt(body: &[u8]) -> String {
     shortened(&summary(body))
 }
 
 /// What a reply says, without echoes of the request: pydantic repeats the offending `input`, which may be a whole
 /// candidate or policy.
-pub(super) fn summary(body: &[u8]) -> String {
+pub(crate) fn summary(body: &[u8]) -> String {
     match serde_json::from_slice::<Value>(body) {
         Ok(value) => match value.get("detail").and_then(Value::as_array).and_then(|list| findings(list)) {
             Some(findings) => scrub(&findings),
@@ -32,7 +32,7 @@ pub(super) fn summary(body: &[u8]) -> String {
 }
 
 /// One open value as a short text.
-pub(super) fn shown_value(value: &Value) -> String {
+pub(crate) fn shown_value(value: &Value) -> String {
     match value {
         Value::String(text) => shortened(&scrub(text)),
         other => shortened(&text_of(other)),
@@ -40,7 +40,7 @@ pub(super) fn shown_value(value: &Value) -> String {
 }
 
 /// What went wrong in the HTTP client, without the address, which may hold a credential.
-pub(super) fn shown_error(error: &reqwest::Error) -> String {
+pub(crate) fn shown_error(error: &reqwest::Error) -> String {
     let mut causes = Vec::new();
     let mut next = std::error::Error::source(error);
     while let Some(cause) = next {
@@ -55,7 +55,7 @@ pub(super) fn shown_error(error: &reqwest::Error) -> String {
 }
 
 /// One line without control characters, at most `SHOWN` characters long.
-pub(super) fn shortened(text: &str) -> String {
+pub(crate) fn shortened(text: &str) -> String {
     let printable: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     let line = printable.split_whitespace().collect::<Vec<_>>().join(" ");
     match line.char_indices().nth(SHOWN) {

@@ -1,0 +1,130 @@
+//! What the HTTP clients of this product share: how they are made, and one exchange under a size cap.
+
+mod excerpt;
+mod retry_after;
+
+use std::sync::Once;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use reqwest::header::{CONTENT_TYPE, HeaderMap, RETRY_AFTER};
+use reqwest::redirect::Policy;
+use reqwest::{ClientBuilder, RequestBuilder, Response, Url};
+
+pub(crate) use excerpt::{excerpt, shortened, shown_error, shown_value, summary};
+
+/// Idle connections are dropped before uvicorn closes them, which it does after 5 s: a request must not meet a
+/// connection that ends as it is sent.
+const IDLE: Duration = Duration::from_secs(4);
+
+/// A whole reply, whatever its status.
+#[derive(Debug)]
+pub(crate) struct Raw {
+    pub(crate) status: u16,
+    pub(crate) content_type: String,
+    pub(crate) body: Bytes,
+    /// How long the server asks us to wait.
+    pub(crate) retry_after: Option<Duration>,
+}
+
+impl Raw {
+    pub(crate) fn is_success(&self) -> bool {
+        (200..300).contains(&self.status)
+    }
+}
+
+/// Why there is no whole reply.
+#[derive(Debug)]
+pub(crate) enum Lost {
+    /// The request did not leave: nobody listens, no address, no TLS.
+    NeverSent(String),
+    /// The request may have arrived: the connection broke or the deadline passed.
+    Unknown(String),
+    /// The reply began and is larger than the cap.
+    TooLarge { status: u16 },
+}
+
+/// How much of a reply is read, and how long it may pause once it has begun.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Reading {
+    pub(crate) most: u64,
+    pub(crate) idle: Option<Duration>,
+}
+
+/// A client for one base address. It follows no redirect and uses no proxy.
+pub(crate) fn client(base: &Url) -> ClientBuilder {
+    static TLS: Once = Once::new();
+    // Another library of the process may have installed its own, which serves as well.
+    TLS.call_once(|| drop(rustls::crypto::ring::default_provider().install_default()));
+    let builder = reqwest::Client::builder()
+        .no_proxy()
+        .redirect(Policy::none())
+        .pool_idle_timeout(IDLE)
+        .http1_only()
+        .tcp_nodelay(true)
+        .user_agent(concat!("synth-optimizers/", env!("CARGO_PKG_VERSION")));
+    // Without TLS certificates are not needed, and a small machine may have none.
+    if base.scheme() == "http" { builder.tls_certs_only([]) } else { builder }
+}
+
+/// The address of a route; the base may have a path of its own.
+pub(crate) fn address(base: &Url, route: &str) -> Url {
+    let mut address = base.clone();
+    let (path, query) = route.split_once('?').map_or((route, None), |(path, query)| (path, Some(query)));
+    address.set_path(&format!("{}{path}", base.path().trim_end_matches('/')));
+    address.set_query(query);
+    address
+}
+
+/// The pause before the given retry, counted from 1; it doubles every time.
+pub(crate) fn backoff(first: Duration, longest: Duration, retry: u32) -> Duration {
+    let factor = 2u32.checked_pow(retry.saturating_sub(1)).unwrap_or(u32::MAX);
+    first.saturating_mul(factor).min(longest)
+}
+
+/// Sends a request once and reads its reply.
+pub(crate) async fn exchange(request: RequestBuilder, reading: Reading) -> Result<Raw, Lost> {
+    let mut response = request.send().await.map_err(|error| lost(&error))?;
+    let status = response.status().as_u16();
+    if response.content_length().is_some_and(|length| length > reading.most) {
+        return Err(Lost::TooLarge { status });
+    }
+    let content_type = header(response.headers(), CONTENT_TYPE.as_str());
+    let retry_after = retry_after::pause(&header(response.headers(), RETRY_AFTER.as_str()));
+    let (mut whole, mut body) = (Bytes::new(), BytesMut::new());
+    while let Some(chunk) = chunk(&mut response, reading.idle).await? {
+        if (whole.len() + body.len() + chunk.len()) as u64 > reading.most {
+            return Err(Lost::TooLarge { status });
+        }
+        // Most replies come in one piece, which is taken as it is.
+        if whole.is_empty() && body.is_empty() {
+            whole = chunk;
+        } else {
+            body.extend_from_slice(&std::mem::take(&mut whole));
+            body.extend_from_slice(&chunk);
+        }
+    }
+    let body = if body.is_empty() { whole } else { body.freeze() };
+    Ok(Raw { status, content_type, body, retry_after })
+}
+
+async fn chunk(response: &mut Response, idle: Option<Duration>) -> Result<Option<Bytes>, Lost> {
+    let read = response.chunk();
+    let read = match idle {
+        None => read.await,
+        Some(idle) => tokio::time::timeout(idle, read)
+            .await
+            .map_err(|_| Lost::Unknown(format!("the answer stopped in its middle for {} s", idle.as_secs_f64())))?,
+    };
+    read.map_err(|error| lost(&error))
+}
+
+fn header(headers: &HeaderMap, name: &str) -> String {
+    headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default().to_owned()
+}
+
+/// A connection that did not come about carried nothing; after that, the request may have arrived.
+fn lost(error: &reqwest::Error) -> Lost {
+    let reason = shown_error(error);
+    if error.is_connect() || error.is_builder() { Lost::NeverSent(reason) } else { Lost::Unknown(reason) }
+}

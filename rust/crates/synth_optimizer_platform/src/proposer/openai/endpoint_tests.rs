@@ -1,0 +1,74 @@
+//! Which address is taken, and which key goes to it.
+
+use reqwest::Url;
+
+use super::{Endpoint, base_url, is_openai, key};
+use crate::config::proposer::ProposerSection;
+
+fn section(url: &str, variable: Option<&str>) -> ProposerSection {
+    ProposerSection {
+        base_url: Some(url.to_owned()),
+        api_key_env: variable.map(str::to_owned),
+        ..ProposerSection::default()
+    }
+}
+
+fn key_for(url: &str, variable: Option<&str>) -> Option<String> {
+    let env = |name: &str| match name {
+        "OPENAI_API_KEY" => Some("the default".to_owned()),
+        "MY_KEY" => Some(" mine ".to_owned()),
+        _ => None,
+    };
+    key(&section(url, variable), &Url::parse(url).unwrap(), &env).unwrap()
+}
+
+#[test]
+fn the_default_key_goes_to_openai_alone() {
+    assert_eq!(key_for("https://api.openai.com/v1", None).as_deref(), Some("the default"));
+    for foreign in [
+        "http://api.openai.com/v1",
+        "https://openrouter.ai/api/v1",
+        "http://127.0.0.1:11434/v1",
+        "https://api.openai.com.example.org/v1",
+        "https://example.org/api.openai.com",
+    ] {
+        assert_eq!(key_for(foreign, None), None, "{foreign}");
+        assert_eq!(key_for(foreign, Some("MY_KEY")).as_deref(), Some("mine"), "{foreign}");
+    }
+    assert!(!is_openai(&Url::parse("https://eu.openai.example/v1").unwrap()));
+}
+
+#[test]
+fn an_address_is_refused_without_being_repeated() {
+    for (url, problem) in [
+        ("not an address", "is not an address"),
+        ("ftp://host/v1", "does not start with"),
+        ("https://user:canary@host/v1", "holds a user or password"),
+    ] {
+        let error = base_url(&section(url, None)).unwrap_err();
+        assert!(error.message.contains(problem) && !format!("{error:?}").contains("canary"), "{error:?}");
+    }
+    assert!(base_url(&ProposerSection::default()).unwrap_err().message.contains("is missing"));
+}
+
+#[test]
+fn the_route_follows_the_path_of_the_base() {
+    for (base, url) in [
+        ("https://api.openai.com/v1", "https://api.openai.com/v1/chat/completions"),
+        ("https://openrouter.ai/api/v1/", "https://openrouter.ai/api/v1/chat/completions"),
+        ("http://127.0.0.1:8080", "http://127.0.0.1:8080/chat/completions"),
+    ] {
+        let section = section(base, None);
+        let endpoint = Endpoint::new(&section, &base_url(&section).unwrap(), None);
+        // A machine without certificates cannot make a client for https.
+        let Ok(endpoint) = endpoint else { continue };
+        assert_eq!((endpoint.url.as_str(), endpoint.has_key()), (url, false));
+    }
+}
+
+#[test]
+fn a_key_that_no_header_can_carry_is_refused_without_being_repeated() {
+    let section = section("http://127.0.0.1:1/v1", Some("MY_KEY"));
+    let error = Endpoint::new(&section, &base_url(&section).unwrap(), Some("canary\nkey")).unwrap_err();
+    assert!(error.message.contains("MY_KEY") && !format!("{error:?}").contains("canary"), "{error:?}");
+}

@@ -1,0 +1,152 @@
+//! The proposer `openai_compatible`: one question to an endpoint that speaks Chat Completions or Responses.
+//!
+//! `wire` writes the request, `endpoint` sends it once, `reply` and `refusal` read what came, `models` compares who
+//! answered with who was asked, `turn` does this until there is an answer, and `ending` tells why there is none.
+
+mod ending;
+mod endpoint;
+mod models;
+mod refusal;
+mod reply;
+mod turn;
+mod wire;
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use camino::{Utf8Path, Utf8PathBuf};
+use serde_json::{Value, json};
+use tokio::sync::{Notify, Semaphore};
+use tokio::time::Instant;
+
+use self::endpoint::{Endpoint, Env};
+use self::turn::Course;
+use self::wire::{Ask, BRIEF_VERSION, Manner};
+use super::prices::Prices;
+use super::transcript::{Redactor, Transcript};
+use super::{Doing, ProposalRequest, Proposer, Turn, TurnId};
+use crate::config::proposer::{ProposerBackend, ProposerSection, StructuredOutput};
+use crate::config::{Config, scrub};
+use crate::model::error::{ErrorCode, OptimizerError};
+use crate::model::event_fields::ProposerReady;
+
+/// Asks an endpoint for proposals. Shared by all turns of a run.
+#[derive(Debug)]
+pub struct OpenAiProposer {
+    section: ProposerSection,
+    model: String,
+    run_dir: Utf8PathBuf,
+    /// A run that only replays needs neither a key nor certificates, so what is missing is told when it is needed.
+    endpoint: Result<Endpoint, OptimizerError>,
+    prices: Prices,
+    redactor: Redactor,
+    permits: Semaphore,
+    /// What the endpoint has been found to take.
+    manner: Mutex<Manner>,
+    interrupt: Notify,
+}
+
+impl OpenAiProposer {
+    /// `env` reads a variable of the environment.
+    pub fn new(config: &Config, run_dir: &Utf8Path, env: Env<'_>) -> Result<Self, OptimizerError> {
+        let section = config.proposer.clone();
+        let model = section.model.clone().ok_or_else(|| {
+            OptimizerError::new(ErrorCode::Proposer, "proposer.model is missing")
+                .with_hint("Name a model that the endpoint serves.")
+        })?;
+        let base = endpoint::base_url(&section)?;
+        let key = endpoint::key(&section, &base, env);
+        let redactor = Redactor::new(key.iter().flatten().cloned());
+        let is_openai = endpoint::is_openai(&base);
+        Ok(Self {
+            endpoint: key.and_then(|key| Endpoint::new(&section, &base, key.as_deref())),
+            model,
+            run_dir: run_dir.to_owned(),
+            prices: Prices::new(&section, is_openai),
+            redactor,
+            permits: Semaphore::new(section.max_concurrent_requests as usize),
+            manner: Mutex::new(Manner {
+                structured: match section.structured_output {
+                    StructuredOutput::Auto | StructuredOutput::Required => true,
+                    StructuredOutput::Off => false,
+                },
+                newer_limit: is_openai,
+            }),
+            interrupt: Notify::new(),
+            section,
+        })
+    }
+
+    fn manner(&self) -> Manner {
+        *self.manner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Remembers for this process how the endpoint wants to be asked.
+    fn learn(&self, manner: Manner) {
+        let mut known = self.manner.lock().unwrap_or_else(PoisonError::into_inner);
+        *known = known.and(manner);
+    }
+}
+
+impl Proposer for OpenAiProposer {
+    fn identity(&self) -> Value {
+        let section = &self.section;
+        // The address is left out: the same model behind another port gives the same answers.
+        json!({
+            "backend": ProposerBackend::OpenaiCompatible.word(),
+            "model": self.model,
+            "api_family": section.api_family.word(),
+            "reasoning_effort": section.reasoning_effort.map(|effort| effort.word()),
+            "structured_output": section.structured_output.word(),
+            "max_output_tokens": section.max_output_tokens,
+            "max_evidence_kb": section.max_evidence_kb,
+            "brief": BRIEF_VERSION,
+        })
+    }
+
+    fn prepare(&self) -> Doing<'_, Result<Option<ProposerReady>, OptimizerError>> {
+        Box::pin(async move {
+            let endpoint = self.endpoint.as_ref().map_err(OptimizerError::clone)?;
+            Ok(Some(ProposerReady {
+                backend: ProposerBackend::OpenaiCompatible.word().to_owned(),
+                model: self.model.clone(),
+                provider: self.section.provider.clone(),
+                program: scrub(self.section.base_url.as_deref().unwrap_or_default()),
+                source: "proposer.base_url".to_owned(),
+                version: String::new(),
+                auth: if endpoint.has_key() { "api_key" } else { "none" }.to_owned(),
+                sandbox: "none: the model is only asked".to_owned(),
+            }))
+        })
+    }
+
+    fn propose(&self, turn: TurnId, request: ProposalRequest) -> Turn<'_> {
+        // Made here, so that it is told of an interrupt that comes before the turn is first polled.
+        let interrupted = self.interrupt.notified();
+        Box::pin(async move {
+            let timeout = Duration::from_secs(self.section.timeout_seconds);
+            let deadline = Instant::now() + timeout;
+            let transcript = Transcript::new(&self.run_dir, turn, self.redactor.clone());
+            let mut course = Course::new(self, transcript);
+            let endpoint = match &self.endpoint {
+                Ok(endpoint) => endpoint,
+                Err(error) => return Err(course.cannot_begin(error)),
+            };
+            let ask = Ask::new(&self.section, &self.model, &request);
+            tokio::select! {
+                biased;
+                () = interrupted => Err(course.interrupted()),
+                ended = tokio::time::timeout_at(deadline, course.answer(endpoint, &ask, &request, deadline)) => {
+                    match ended {
+                        Ok(outcome) => outcome,
+                        Err(_) => Err(course.timed_out(timeout)),
+                    }
+                }
+            }
+        })
+    }
+
+    fn interrupt(&self) {
+        self.interrupt.notify_waiters();
+    }
+}
