@@ -3,6 +3,7 @@ use std::collections::BTreeMap;
 use super::*;
 use synth_optimizer_platform::model::command::CarriedAttempt;
 use synth_optimizer_platform::model::event_fields::Problem;
+use synth_optimizer_platform::config::gepa::Direction;
 use synth_optimizer_platform::model::ids::{CandidateId, RowId};
 use synth_optimizer_platform::proposer::Evidence;
 
@@ -23,9 +24,14 @@ fn request(feedback: &[&str]) -> ProposalRequest {
         base: BTreeMap::from([("notes".to_owned(), "Rules: r0".to_owned())]),
         components: vec!["notes".to_owned()],
         proposal_count: 2,
+        direction: Direction::Maximize,
         evidence: evidence.collect(),
         carried_failures: Vec::new(),
+        relatives: Vec::new(),
+        frontier: Vec::new(),
+        frontier_size: 0,
         problems: Vec::new(),
+        refused: Vec::new(),
     }
 }
 

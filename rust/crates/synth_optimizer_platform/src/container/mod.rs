@@ -29,6 +29,8 @@ mod transport;
 pub use body::{policy_value, rollout_body};
 pub use client::Client;
 pub use lease::LEASE_FILE;
+pub(crate) use lease::{Holder, Lease};
+pub(crate) use orphans::{AFTER_KILL, Family, GLANCE, reap};
 pub use orphans::reap_orphans;
 pub use process::{LOG_FILE, ManagedProcess, start};
 pub use reply::{Asked, Echo, Reply, read_reply};

@@ -1,6 +1,7 @@
 //! The proposer boundary: what a proposer is asked, and the contract that every backend keeps.
 
 mod brief;
+mod codex;
 mod manifest;
 mod prices;
 mod transcript;
@@ -12,6 +13,7 @@ use std::pin::Pin;
 use serde::Serialize;
 use serde_json::Value;
 
+pub use codex::{CodexProposer, Lookup, PROPOSER_LOG};
 pub use manifest::SCHEMA_VERSION;
 pub use transcript::TRANSCRIPTS;
 pub use workdir::{MANIFEST, WORKSPACES};
