@@ -1,9 +1,9 @@
 use std::collections::BTreeMap;
 
 use super::*;
+use synth_optimizer_platform::config::gepa::Direction;
 use synth_optimizer_platform::model::command::CarriedAttempt;
 use synth_optimizer_platform::model::event_fields::Problem;
-use synth_optimizer_platform::config::gepa::Direction;
 use synth_optimizer_platform::model::ids::{CandidateId, RowId};
 use synth_optimizer_platform::proposer::Evidence;
 

@@ -136,6 +136,7 @@ fn response(stream: &TcpStream, items: &[Value]) -> io::Result<()> {
         "input_tokens": 100, "input_tokens_details": { "cached_tokens": 40 },
         "output_tokens": 20, "output_tokens_details": { "reasoning_tokens": 5 }, "total_tokens": 120,
     });
-    let whole = json!({ "id": "resp_1", "status": "completed", "model": "stub-model", "output": items, "usage": usage });
+    let whole =
+        json!({ "id": "resp_1", "status": "completed", "model": "stub-model", "output": items, "usage": usage });
     event(stream, &json!({ "type": "response.completed", "response": whole }))
 }

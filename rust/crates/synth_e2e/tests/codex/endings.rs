@@ -156,3 +156,26 @@ fn a_proposer_that_is_dropped_leaves_nothing() {
     assert_eq!(reap_orphans(&world.run_dir()).unwrap(), 0);
     world.assert_clean();
 }
+
+#[test]
+fn what_a_crashed_run_has_left_is_ended_by_the_next() {
+    let world = patient();
+    world.runtime.block_on(async {
+        let proposer = world.proposer();
+        tokio::select! {
+            result = proposer.propose(turn_id(1), request()) => panic!("it ended: {result:?}"),
+            () = command_runs(&world) => {}
+        }
+        // As if this process had been killed: nothing is told to anyone.
+        std::mem::forget(proposer);
+    });
+    assert!(!world.processes().is_empty());
+    assert!(reap_orphans(&world.run_dir()).unwrap() >= 1);
+    assert!(world.processes().is_empty(), "{:?}", world.processes());
+    let proposer = world.proposer();
+    world.runtime.block_on(async {
+        proposer.prepare().await.unwrap();
+        proposer.close().await;
+    });
+    world.assert_clean();
+}

@@ -30,8 +30,7 @@ fn a_server_that_dies_in_the_middle_of_an_answer() {
 
 #[test]
 fn a_server_that_dies_after_the_first_answer_keeps_what_was_used() {
-    let world =
-        World::new(|asked| if asked.outputs.is_empty() { items(vec![run("true")]) } else { Reply::GoDown });
+    let world = World::new(|asked| if asked.outputs.is_empty() { items(vec![run("true")]) } else { Reply::GoDown });
     let failure = passing(&world);
     assert_eq!((failure.class, failure.usage.total_tokens), (FailureClass::Failed, Some(120)));
 }
@@ -130,8 +129,12 @@ fn tools_that_do_not_exist_and_patches_that_do_not_fit_are_told_to_the_model() {
     let text = manifest(json!({ "notes": "Rules: r0 r9" })).to_string();
     let world = World::new(move |asked| {
         items(vec![match asked.outputs.len() {
-            0 => json!({ "type": "function_call", "id": "f", "call_id": "a", "name": "no_such_tool", "arguments": "{}" }),
-            1 => json!({ "type": "function_call", "id": "g", "call_id": "b", "name": "exec_command", "arguments": "{" }),
+            0 => {
+                json!({ "type": "function_call", "id": "f", "call_id": "a", "name": "no_such_tool", "arguments": "{}" })
+            }
+            1 => {
+                json!({ "type": "function_call", "id": "g", "call_id": "b", "name": "exec_command", "arguments": "{" })
+            }
             2 => patch("proposal/manifest.json", &text),
             _ => say("done"),
         }])

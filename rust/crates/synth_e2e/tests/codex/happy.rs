@@ -130,3 +130,27 @@ fn a_key_in_the_words_of_the_model_is_stored_nowhere() {
     assert!(world.transcript().contains("[hidden]"));
     assert!(std::fs::read_to_string(world.workspace().join("notes.txt")).unwrap().contains("[hidden]"));
 }
+
+#[test]
+fn the_sign_in_of_the_host_is_used_where_it_is() {
+    let mut world = World::new(write_rules);
+    let host = world.place().join("host-codex");
+    std::fs::create_dir(&host).unwrap();
+    let secret = format!("{{\"OPENAI_API_KEY\":\"{KEY}\"}}");
+    std::fs::write(host.join("auth.json"), &secret).unwrap();
+    world.variables.remove(KEY_VARIABLE);
+    world.variables.insert("CODEX_HOME".into(), host.to_string());
+    (world.config.proposer.api_key_env, world.config.proposer.base_url) = (None, None);
+    world.config.proposer.model = None;
+    let proposer = world.proposer();
+    let ready = world.runtime.block_on(proposer.prepare()).unwrap().unwrap();
+    assert_eq!((ready.auth.as_str(), ready.model.as_str()), ("host", "gpt-5.4-mini"));
+    let link = world.run_dir().join(".codex_home/auth.json");
+    assert_eq!(std::fs::read_link(link).unwrap(), host.join("auth.json"));
+    world.runtime.block_on(proposer.close());
+    assert_eq!(std::fs::read_to_string(host.join("auth.json")).unwrap(), secret);
+    world.assert_clean();
+    std::fs::remove_file(host.join("auth.json")).unwrap();
+    let error = world.runtime.block_on(world.proposer().prepare()).unwrap_err();
+    assert!(error.message.contains("no credentials") && error.hint.contains("codex login"), "{error}");
+}

@@ -5,5 +5,8 @@
 mod endings;
 mod faults;
 mod happy;
+#[path = "../harness/mod.rs"]
+mod harness;
 mod hostile;
+mod whole;
 mod world;

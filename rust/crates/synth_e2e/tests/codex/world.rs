@@ -26,9 +26,8 @@ pub(crate) const HOST_CANARY: &str = "canary-of-the-host-93c2f0";
 
 /// The real binary. Without it these tests say nothing, so that they fail.
 pub(crate) fn codex() -> String {
-    std::env::var("SYNTH_E2E_CODEX").expect(
-        "SYNTH_E2E_CODEX must name the codex binary of the PyPI package openai-codex-cli-bin (its bin/codex)",
-    )
+    std::env::var("SYNTH_E2E_CODEX")
+        .expect("SYNTH_E2E_CODEX must name the codex binary of the PyPI package openai-codex-cli-bin (its bin/codex)")
 }
 
 /// A proposer in a directory of its own.

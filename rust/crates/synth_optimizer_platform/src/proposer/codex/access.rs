@@ -33,9 +33,14 @@ impl std::fmt::Debug for Key {
 /// How the model is reached.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Access {
-    Endpoint { base_url: String, key: Option<Key> },
+    Endpoint {
+        base_url: String,
+        key: Option<Key>,
+    },
     /// The sign-in in this file.
-    Host { auth: Utf8PathBuf },
+    Host {
+        auth: Utf8PathBuf,
+    },
 }
 
 impl Access {
@@ -100,15 +105,15 @@ fn host(section: &ProposerSection, env: &Environment) -> Result<Access, Optimize
     auth.filter(|auth| auth.is_file()).map(|auth| Access::Host { auth }).ok_or_else(|| {
         let place = dir.map_or_else(String::new, |dir| format!(" in {dir}"));
         let message = format!("codex has no credentials: {KEY_VARIABLE} is not set and there is no {AUTH_FILE}{place}");
-        OptimizerError::new(ErrorCode::Proposer, message).with_hint(
-            "Run `codex login`, or set the key variable, or name a server of your own in proposer.base_url.",
-        )
+        OptimizerError::new(ErrorCode::Proposer, message)
+            .with_hint("Run `codex login`, or set the key variable, or name a server of your own in proposer.base_url.")
     })
 }
 
 fn unset(variable: &str) -> OptimizerError {
     let message = format!("the variable {variable}, which holds the proposer's key, is not set");
-    OptimizerError::new(ErrorCode::Proposer, message).with_hint(format!("Set {variable} in the environment of the run."))
+    OptimizerError::new(ErrorCode::Proposer, message)
+        .with_hint(format!("Set {variable} in the environment of the run."))
 }
 
 /// Long texts of a sign-in: tokens and ids. Short ones are words.

@@ -74,7 +74,10 @@ fn named(program: &str, env: &Environment, from: &Utf8Path) -> Option<Utf8PathBu
 
 fn on_path(name: &str, env: &Environment) -> Option<Utf8PathBuf> {
     let path = env.get("PATH")?;
-    path.split(':').filter(|dir| dir.starts_with('/')).map(|dir| Utf8Path::new(dir).join(name)).find(|it| is_program(it))
+    path.split(':')
+        .filter(|dir| dir.starts_with('/'))
+        .map(|dir| Utf8Path::new(dir).join(name))
+        .find(|it| is_program(it))
 }
 
 fn is_program(path: &Utf8Path) -> bool {
@@ -88,9 +91,11 @@ fn native(path: &Utf8Path) -> Option<Utf8PathBuf> {
     let mut places = vec![package.to_owned()];
     for modules in [package.join("node_modules/@openai"), package.parent()?.to_owned()] {
         let entries = modules.read_dir_utf8().ok().into_iter().flatten().flatten();
-        places.extend(entries.map(|entry| entry.path().to_owned()).filter(|path| {
-            path.file_name().is_some_and(|name| name.starts_with("codex-"))
-        }));
+        places.extend(
+            entries
+                .map(|entry| entry.path().to_owned())
+                .filter(|path| path.file_name().is_some_and(|name| name.starts_with("codex-"))),
+        );
     }
     let targets = places.into_iter().filter_map(|place| place.join("vendor").read_dir_utf8().ok());
     targets.flatten().flatten().map(|target| target.path().join("bin/codex")).find(|path| is_program(path))
@@ -99,7 +104,8 @@ fn native(path: &Utf8Path) -> Option<Utf8PathBuf> {
 /// The directory that holds `bin/` and `codex-resources/`; the binary alone where there is none.
 fn package_of(path: &Utf8Path) -> Utf8PathBuf {
     let path = path.canonicalize_utf8().unwrap_or_else(|_| path.to_owned());
-    let found = path.ancestors().skip(1).take(2).find(|dir| dir.join("codex-resources").is_dir()).map(Utf8Path::to_owned);
+    let found =
+        path.ancestors().skip(1).take(2).find(|dir| dir.join("codex-resources").is_dir()).map(Utf8Path::to_owned);
     found.unwrap_or(path)
 }
 

@@ -30,6 +30,7 @@ use tokio::sync::{Mutex, watch as signal};
 
 pub use process::PROPOSER_LOG;
 use session::Session;
+use sweep::Backlog;
 
 use super::prices::Prices;
 use super::{Doing, ProposalRequest, Proposer, Turn, TurnId};
@@ -89,6 +90,7 @@ pub struct CodexProposer {
     plan: Arc<Plan>,
     session: Mutex<Option<Arc<Session>>>,
     stop: signal::Sender<u64>,
+    backlog: Backlog,
 }
 
 impl CodexProposer {
@@ -100,7 +102,12 @@ impl CodexProposer {
             .map_err(|error| OptimizerError::new(ErrorCode::Io, format!("{run_dir} is no place for a run: {error}")))?;
         let prices = Prices::new(&section, access::is_openai(&section));
         let plan = Plan { section, model, run_dir, env: Environment(env), prices };
-        Ok(Self { plan: Arc::new(plan), session: Mutex::new(None), stop: signal::Sender::new(0) })
+        Ok(Self {
+            plan: Arc::new(plan),
+            session: Mutex::new(None),
+            stop: signal::Sender::new(0),
+            backlog: Backlog::default(),
+        })
     }
 
     /// The process that serves the run; one that has ended is replaced.
@@ -152,6 +159,7 @@ impl Proposer for CodexProposer {
             if let Some(session) = self.session.lock().await.take() {
                 session.end(Duration::from_secs(self.plan.section.interrupt_timeout_seconds)).await;
             }
+            self.backlog.sweep();
         })
     }
 }

@@ -47,10 +47,10 @@ impl Outcome {
             Verdict::Stop => Some(fatal(message.clone())),
             Verdict::Retry | Verdict::GiveUp => None,
         };
-        let models = self.effective.clone().map(|effective| TurnModels {
-            requested: self.requested.clone(),
-            effective: Some(effective),
-        });
+        let models = self
+            .effective
+            .clone()
+            .map(|effective| TurnModels { requested: self.requested.clone(), effective: Some(effective) });
         let retryable = verdict == Verdict::Retry;
         TurnFailure {
             failure: CallFailure { class, message, retryable, usage: self.usage, cached: false, models },

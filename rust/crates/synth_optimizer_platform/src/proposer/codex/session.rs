@@ -60,7 +60,10 @@ pub(super) struct Thread {
 pub(super) enum NoThread {
     Fault(RpcFault),
     /// It is not what was asked for; no turn may run in it.
-    Mismatch { message: String, model: Option<String> },
+    Mismatch {
+        message: String,
+        model: Option<String>,
+    },
 }
 
 impl Session {
@@ -168,12 +171,8 @@ impl Session {
         let limit = Duration::from_secs(plan.section.rpc_timeout_seconds);
         let echo = self.wire.call("thread/start", params, limit).await.map_err(NoThread::Fault)?;
         let text = |place: &str| echo.pointer(place).and_then(Value::as_str).map(str::to_owned);
-        let wanted = Wanted {
-            model: &plan.model,
-            provider: self.provider,
-            cwd: workspace,
-            may_write: may_write(&plan.section),
-        };
+        let wanted =
+            Wanted { model: &plan.model, provider: self.provider, cwd: workspace, may_write: may_write(&plan.section) };
         let mut found = mismatches(&echo, &wanted);
         let id = text("/thread/id");
         if id.is_none() {

@@ -9,6 +9,7 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 use super::faults::{Verdict, fatal, message, verdict};
 use super::outcome::{Cause, Outcome};
 use super::session::{NoThread, Session, Thread};
+use super::sweep::Unswept;
 use super::watch::{Ended, Watch};
 use super::wire::{Left, Notes, RpcFault};
 use super::{CodexProposer, Plan, Stop};
@@ -70,6 +71,7 @@ pub(super) async fn take(
             return Err(outcome.failure(FailureClass::Timeout, message, Verdict::Retry));
         }
     };
+    let unswept = Unswept::new(proposer, workdir.path(), seat.session.redactor());
     let mut watch = Watch::default();
     let cause = follow(&mut seat, &mut watch, &mut transcript, plan, deadline, &mut stop).await;
     match cause {
@@ -88,14 +90,12 @@ pub(super) async fn take(
     if watch.ended().is_some() {
         // A command that still runs could change what is read now.
         let params = json!({ "threadId": seat.thread.id });
-        let limit = Duration::from_secs(plan.section.interrupt_timeout_seconds);
-        let _ = seat.session.wire().call("thread/backgroundTerminals/clean", params, limit).await;
+        let _ = seat.session.wire().call("thread/backgroundTerminals/clean", params, FAREWELL).await;
     }
     let result = conclude(&outcome, cause, &watch, &workdir, request, plan, &seat);
-    let redactor = seat.session.redactor().clone();
     drop(seat);
     workdir.tidy();
-    super::sweep::sweep(workdir.path(), &redactor);
+    unswept.sweep().await;
     result
 }
 
@@ -262,7 +262,9 @@ fn conclude(
     let failed = |class, message, verdict| Err(outcome.failure(class, message, verdict));
     match cause {
         Cause::Stopped => failed(FailureClass::Abandoned, "the run ends".into(), Verdict::GiveUp),
-        Cause::Gone => failed(FailureClass::UnknownOutcome, "codex ended in the middle of a turn".into(), Verdict::Retry),
+        Cause::Gone => {
+            failed(FailureClass::UnknownOutcome, "codex ended in the middle of a turn".into(), Verdict::Retry)
+        }
         Cause::Deadline => {
             let message = format!("the turn was not over within {} s", section.timeout_seconds);
             failed(FailureClass::Timeout, message, Verdict::Retry)

@@ -85,12 +85,7 @@ impl Wire {
     }
 
     /// Sends a request and waits for its result.
-    pub(super) async fn call(
-        &self,
-        method: &'static str,
-        params: Value,
-        limit: Duration,
-    ) -> Result<Value, RpcFault> {
+    pub(super) async fn call(&self, method: &'static str, params: Value, limit: Duration) -> Result<Value, RpcFault> {
         let (id, answer) = self.request(method, params).ok_or(RpcFault::Gone)?;
         let answered = tokio::time::timeout(limit, answer).await;
         match answered {
@@ -136,7 +131,7 @@ impl Wire {
             // The rest is done when the turn shows itself.
             Left::Starting => {
                 state.left.insert(thread.to_owned());
-            },
+            }
             Left::Running { turn } => {
                 state.left.insert(thread.to_owned());
                 state.request("turn/interrupt", json!({ "threadId": thread, "turnId": turn }));
