@@ -36,8 +36,8 @@ pub(super) fn mismatches(echo: &Value, wanted: &Wanted<'_>) -> Vec<String> {
         found.push("its sandbox has network".into());
     }
     for (what, place) in [("writable directories", "/sandbox/writableRoots"), ("instructions", "/instructionSources")] {
-        let others = echo.pointer(place).and_then(Value::as_array).into_iter().flatten();
-        if let Some(other) = others.filter(|other| other.as_str() != Some(wanted.cwd.as_str())).next() {
+        let mut others = echo.pointer(place).and_then(Value::as_array).into_iter().flatten();
+        if let Some(other) = others.find(|other| other.as_str() != Some(wanted.cwd.as_str())) {
             found.push(format!("it has {what} of its own: {other}"));
         }
     }

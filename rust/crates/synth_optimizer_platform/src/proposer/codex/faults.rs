@@ -25,7 +25,7 @@ pub(super) fn verdict(error: &Value) -> Verdict {
         // Connections that failed, with the status if there was one.
         Some(Value::Object(entries)) => {
             match entries.values().find_map(|entry| entry.get("httpStatusCode")?.as_u64()) {
-                Some(401 | 402 | 403 | 404) => Verdict::Stop,
+                Some(401..=404) => Verdict::Stop,
                 Some(400 | 405..=407 | 410..=424 | 426..=428) => Verdict::GiveUp,
                 Some(_) | None => Verdict::Retry,
             }
