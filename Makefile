@@ -41,6 +41,9 @@ CONTAINERS := $(VENV)/containers-0.4.6 $(VENV)/containers-0.2.0
 export SYNTH_E2E_PYTHON := $(VENV)/containers-0.4.6/bin/python
 export SYNTH_E2E_PYTHON_OLD := $(VENV)/containers-0.2.0/bin/python
 
+# The proposer is tested with the program that the extra `codex` installs.
+export SYNTH_E2E_CODEX := $(VENV)/codex/bin/codex
+
 # A wheel goes to other machines: it names no directory of this one.
 REMAP = --remap-path-prefix=$(or $(CARGO_HOME),$(HOME)/.cargo)=cargo --remap-path-prefix=$(ROOT)=.
 
@@ -96,6 +99,17 @@ $(VENV)/containers-%/.installed: | $(VENV)/.installed
 	@$(VENV)/containers-$*/bin/python -m pip install --quiet synth-containers==$* fastapi uvicorn
 	@touch $@
 
+.PHONY: codex
+codex: $(VENV)/codex/.installed ## make the environment of the codex app-server
+
+$(VENV)/codex/.installed: pyproject.toml | $(VENV)/.installed
+	$(call say,codex app-server in .venv/codex)
+	@$(PYTHON) -m venv --clear $(VENV)/codex
+	@$(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["codex"], sep="\n")' > $(VENV)/codex.txt
+	@$(VENV)/codex/bin/python -m pip install --quiet --requirement $(VENV)/codex.txt
+	@ln -sf "$$($(VENV)/codex/bin/python -c 'import codex_cli_bin; print(codex_cli_bin.bundled_codex_path())')" $(SYNTH_E2E_CODEX)
+	@touch $@
+
 .PHONY: build
 build: $(VENV)/.built ## build the extension and install the package, editable, in .venv
 
@@ -129,7 +143,7 @@ purity: tools ## the search crate has no impure dependency and its bans bite
 	@$(PYTHON) tools/purity
 
 .PHONY: rust-test
-rust-test: venv containers ## tests of the Rust crates
+rust-test: venv containers codex ## tests of the Rust crates
 	$(call say,Rust tests)
 	@cargo test --quiet --locked --workspace 2>&1 | tee $(LOGS)/rust-test
 

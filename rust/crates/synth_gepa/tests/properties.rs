@@ -5,12 +5,13 @@ mod sim;
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
-use sim::{Pace, Scoring, World};
+use sim::{Pace, Run, Scoring, World};
 use synth_optimizer_platform::config::gepa::{
     AcceptanceCriterion, ComponentSelector, DeploymentRule, FrontierType, MergeConflict, PipelineMode, Sampler,
     Selector,
 };
 use synth_optimizer_platform::model::budget::Dimension;
+use synth_optimizer_platform::model::command::{Command, ProposeCommand};
 use synth_optimizer_platform::model::engine::Engine;
 use synth_optimizer_platform::model::envelope::Envelope;
 use synth_optimizer_platform::model::event::Event;
@@ -156,6 +157,20 @@ prop_compose! {
     }
 }
 
+/// What the proposer was asked, in the order of the requests.
+fn questions(run: &Run) -> Vec<ProposeCommand> {
+    let mut asked: Vec<ProposeCommand> = run
+        .commands
+        .iter()
+        .filter_map(|command| match command {
+            Command::Propose(turn) => Some(turn.clone()),
+            Command::Rollout(_) => None,
+        })
+        .collect();
+    asked.sort_by_key(|turn| turn.request);
+    asked
+}
+
 fn untimed(mut world: World) -> World {
     world.config.gepa.max_time_seconds = None;
     world
@@ -173,6 +188,7 @@ proptest! {
         world.config.gepa.pipeline.workers.propose = 5;
         world.config.run.run_id = Some("another".into());
         let second = world.run(other);
+        prop_assert_eq!(questions(&first), questions(&second), "what the proposer is asked");
         prop_assert_eq!(first.events, second.events);
         prop_assert_eq!(first.state, second.state);
     }

@@ -12,7 +12,7 @@ use synth_optimizer_platform::config::gepa::{
     AcceptanceCriterion, ComponentSelector, DeploymentRule, Direction, FrontierType, LeakagePolicy, PipelineMode,
     Sampler, Selector,
 };
-use synth_optimizer_platform::model::command::{Command, ProposeCommand, RolloutCommand};
+use synth_optimizer_platform::model::command::{Command, ProposeCommand, Relation, RolloutCommand};
 use synth_optimizer_platform::model::error::ErrorCode;
 use synth_optimizer_platform::model::event::Event;
 use synth_optimizer_platform::model::event_fields::{Operation, RunFinished, Stage, StopKind};
@@ -159,8 +159,9 @@ fn a_proposer_that_breaks_the_rules_fails_the_run_and_keeps_what_was_paid() {
     assert!(failed.best_candidate_id.is_some());
     // Three turns, each with one repair.
     assert_eq!(run.count("proposer.started"), 6);
-    let repairs =
-        run.commands.iter().filter(|command| matches!(command, Command::Propose(turn) if !turn.problems.is_empty()));
+    let repairs = run.commands.iter().filter(
+        |command| matches!(command, Command::Propose(turn) if !turn.problems.is_empty() && turn.repairs.is_some()),
+    );
     assert_eq!(repairs.count(), 3);
 }
 
@@ -357,6 +358,33 @@ fn rejected_candidates_reach_the_next_proposal_with_their_text_and_reason() {
         panic!("nothing was proposed")
     };
     assert_eq!(last.carried_failures[0].reason, "primary_not_improved");
+}
+
+#[test]
+fn a_proposal_knows_the_parents_relatives_and_the_frontier() {
+    // Every level is better than the one below.
+    let mut world = climbing(|command| Ok(f64::from(level(command)) / 10.0));
+    world.config.gepa.max_generations = 9;
+    let run = world.run(Pace::default());
+    let turns: Vec<_> = run
+        .commands
+        .iter()
+        .filter_map(|command| match command {
+            Command::Propose(turn) => Some(turn),
+            Command::Rollout(_) => None,
+        })
+        .collect();
+    assert!(turns[0].relatives.is_empty() && turns[0].frontier.len() == 1, "{:?}", turns[0]);
+    let last = turns.last().unwrap();
+    let ancestors: Vec<_> = last.relatives.iter().filter(|found| found.relation == Relation::Ancestor).collect();
+    // The history is longer than what is shown of it.
+    assert_eq!(ancestors.len(), 4, "{:?}", last.relatives);
+    for ancestor in &ancestors {
+        assert!((ancestor.delta.unwrap() - 0.1).abs() < 1e-9 && ancestor.rows > 0, "{ancestor:?}");
+        assert!(ancestor.changed.contains_key("prompt"), "{ancestor:?}");
+    }
+    assert_eq!(last.frontier[0].candidate_id, last.parents[0].0);
+    assert!(last.frontier[0].train_score > 0.5 && last.frontier[0].cells_won > 0);
 }
 
 #[test]

@@ -248,7 +248,7 @@ fn samples() -> Vec<Event> {
             message: "the answer is no JSON".into(),
             usage: usage(),
             cached: false,
-            models: Some(TurnModels { requested: "large".into(), effective: None }),
+            models: Some(Box::new(TurnModels { requested: "large".into(), effective: None })),
             retried: true,
         }),
         Event::ProposalRejected(ProposalRejected { generation: 1, index: 1, problems: vec![problem()] }),
@@ -470,6 +470,7 @@ fn fields_that_are_not_there_are_read_as_unknown() {
 fn asides_are_those_that_tell_how_a_run_was_carried_out() {
     let asides: Vec<&str> = EVENT_TYPES.iter().filter(|known| known.aside).map(|known| known.wire).collect();
     let expected = [
+        "proposer.ready",
         "run.resumed",
         "run.interrupted",
         "rollout.transport.fallback",

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use serde::Deserialize as _;
 use serde_json::{Map, Value, json};
 
+use super::proposer::ProposerSection;
 use super::secrets::redact;
 use super::sections::{CacheSection, Config, ContainerSection, DiskBudgetSection, RunSection};
 use crate::config::gepa::{AdaptiveConcurrency, Workers};
@@ -65,6 +66,24 @@ fn search_part(config: &Config) -> Config {
         config.gepa.pipeline.workers = Workers::default();
     }
     config.gepa.pipeline.adaptive_rollout_concurrency = AdaptiveConcurrency::default();
+    // Where the proposer is found, how it signs in and how patiently it is waited for.
+    let defaults = ProposerSection::default();
+    config.proposer = ProposerSection {
+        base_url: None,
+        command: defaults.command,
+        auth_mode: defaults.auth_mode,
+        codex_home: None,
+        api_key_env: None,
+        startup_timeout_seconds: defaults.startup_timeout_seconds,
+        rpc_timeout_seconds: defaults.rpc_timeout_seconds,
+        interrupt_timeout_seconds: defaults.interrupt_timeout_seconds,
+        request_retries: defaults.request_retries,
+        idle_timeout_seconds: defaults.idle_timeout_seconds,
+        backoff_ms: defaults.backoff_ms,
+        backoff_max_seconds: defaults.backoff_max_seconds,
+        max_concurrent_requests: defaults.max_concurrent_requests,
+        ..config.proposer
+    };
     let defaults = Config::default().gepa;
     config.gepa.rollout_submission_mode = defaults.rollout_submission_mode;
     config.gepa.rollout_poll_interval_ms = defaults.rollout_poll_interval_ms;

@@ -42,7 +42,7 @@ fn suspicious_lines(text: &str, ranges: &mut Vec<Range<usize>>) {
             let name = word.trim_end_matches(|c: char| !(c.is_alphanumeric() || c == '_'));
             if may_name_credential(name) || names_key_variable(name) {
                 let rest = &text[at..start + line.len()];
-                let is_open = ["\"\"\"", "'''"].iter().any(|fence| rest.matches(fence).count() % 2 == 1)
+                let is_open = ['"', '\''].iter().any(|quote| rest.matches(*quote).count() % 2 == 1)
                     || rest.matches(['[', '{']).count() > rest.matches([']', '}']).count();
                 // A value that goes on below has no end that could be trusted.
                 ranges.push(at..if is_open { text.len() } else { start + line.len() });

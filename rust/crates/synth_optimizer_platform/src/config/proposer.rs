@@ -57,14 +57,21 @@ words! {
 }
 
 /// What a model costs, in dollars per million tokens.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
 pub struct ModelPrice {
-    pub prompt_usd: f64,
+    /// Prompt tokens. Required.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0.0, max = 1e6))]
+    pub prompt_usd: Option<f64>,
     /// Prompt tokens that the provider had kept. Unset: as other prompt tokens.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0.0, max = 1e6))]
     pub cached_prompt_usd: Option<f64>,
-    pub completion_usd: f64,
+    /// Completion tokens, those of reasoning included. Required.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0.0, max = 1e6))]
+    pub completion_usd: Option<f64>,
 }
 
 /// Who writes the proposals.

@@ -113,5 +113,5 @@ pub struct CallFailure {
     pub cached: bool,
     /// Set for proposer turns that reached a model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub models: Option<TurnModels>,
+    pub models: Option<Box<TurnModels>>,
 }

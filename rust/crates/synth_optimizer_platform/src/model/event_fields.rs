@@ -370,7 +370,7 @@ pub struct ProposerFailed {
     pub usage: Usage,
     pub cached: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub models: Option<TurnModels>,
+    pub models: Option<Box<TurnModels>>,
     /// Whether the next event asks again.
     pub retried: bool,
 }

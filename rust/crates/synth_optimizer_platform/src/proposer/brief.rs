@@ -82,9 +82,9 @@ pub(super) fn question(request: &ProposalRequest, where_to: &str) -> String {
 fn task(request: &ProposalRequest, limit: usize) -> String {
     let info = request.task_info.as_ref().map_or_else(
         || "The container does not describe its task.".to_owned(),
-        |info| cut(&pretty(&redacted(info)), limit / 2),
+        |info| cut(&pretty(&shown(info, limit)), limit / 2),
     );
-    let program = cut(&pretty(&redacted(&request.program)), limit / 2);
+    let program = cut(&pretty(&shown(&request.program, limit)), limit / 2);
     format!("# The task\n\n{info}\n\n# The program and its mutable fields\n\n{program}\n")
 }
 
@@ -134,9 +134,9 @@ fn evidence(request: &ProposalRequest, limit: usize) -> String {
     for row in rows {
         let score = row.score.map_or("no score".to_owned(), |score| format!("score {score}"));
         let _ = writeln!(out, "## Row {} ({score})\n", scrub(row.row_id.as_str()));
-        let _ = writeln!(out, "Input: {}\n", cut(&compact(&redacted(&row.row)), share / 3));
+        let _ = writeln!(out, "Input: {}\n", cut(&compact(&shown(&row.row, share)), share / 3));
         let Some(reply) = &row.reply else { continue };
-        let reply = redacted(&told(reply));
+        let reply = shown(&told(reply), share);
         for (name, text) in feedback(&reply) {
             let _ = writeln!(out, "{name}: {}\n", cut(&text, share / 4));
         }
@@ -156,6 +156,23 @@ fn feedback(reply: &Value) -> Vec<(&'static str, String)> {
         }
     }
     found
+}
+
+/// A document without secrets. Its texts are cut to what can be shown of them at all, since looking for secrets in all of
+/// a long trace takes longer than the turn is worth; the ends that this makes are in a middle that is left out later.
+fn shown(value: &Value, limit: usize) -> Value {
+    redacted(&coarse(value, limit.saturating_mul(4)))
+}
+
+fn coarse(value: &Value, limit: usize) -> Value {
+    match value {
+        Value::String(text) => Value::String(cut(text, limit)),
+        Value::Array(items) => Value::Array(items.iter().map(|item| coarse(item, limit)).collect()),
+        Value::Object(entries) => {
+            Value::Object(entries.iter().map(|(name, value)| (name.clone(), coarse(value, limit))).collect())
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) => value.clone(),
+    }
 }
 
 /// A record without what tells nothing: echoes of the candidate, empty entries, and the feedback's duplicates.

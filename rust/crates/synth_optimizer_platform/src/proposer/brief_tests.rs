@@ -1,1 +1,173 @@
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+use serde_json::{Value, json};
+
+use super::super::tests_support::request;
+use super::{Brief, cut, question};
+use crate::config::gepa::Direction;
+use crate::model::answer::Proposal;
+use crate::model::command::{CarriedAttempt, FrontierMember, Relation, Relative};
+use crate::model::event_fields::{Operation, Problem};
+use crate::model::ids::{CandidateId, Payload, RowId};
+use crate::model::lifecycle::CandidateStatus;
+use crate::proposer::{Evidence, NamedPayload};
+
+fn part<'a>(brief: &'a Brief, name: &str) -> &'a str {
+    &brief.parts.iter().find(|part| part.name == name).unwrap_or_else(|| panic!("no {name}")).text
+}
+
+fn row(id: &str, score: f64, reply: Value) -> Evidence {
+    Evidence { row_id: RowId::new(id), row: json!({"question": id}), score: Some(score), reply: Some(reply) }
+}
+
+#[test]
+fn evidence_shows_the_worst_rows_first_with_their_feedback_from_every_place() {
+    let mut request = request();
+    request.evidence = vec![
+        row("train:good", 1.0, json!({"reward_info": {"details": {"feedback": "well done"}}})),
+        row("train:bad", 0.0, json!({"metadata": {"feedback": "wrong label"}, "summary": {"feedback": "off by one"}})),
+    ];
+    let text = part(&Brief::new(&request, 64 * 1024), "evidence.md").to_owned();
+    let at = |needle: &str| text.find(needle).unwrap_or_else(|| panic!("{needle} in {text}"));
+    assert!(at("train:bad") < at("train:good"), "{text}");
+    assert!(at("Feedback: wrong label") < at("Feedback: off by one"), "{text}");
+    assert!(text.contains("Feedback: well done") && text.contains("score 0"), "{text}");
+    request.direction = Direction::Minimize;
+    let text = part(&Brief::new(&request, 64 * 1024), "evidence.md").to_owned();
+    assert!(text.find("train:good") < text.find("train:bad"), "{text}");
+}
+
+#[test]
+fn a_row_without_a_score_comes_first_in_either_direction() {
+    for direction in [Direction::Maximize, Direction::Minimize] {
+        let mut request = request();
+        request.direction = direction;
+        request.evidence = vec![row("train:1", 0.5, json!({})), row("train:2", 0.1, json!({}))];
+        request.evidence.push(Evidence { row_id: RowId::new("train:3"), row: json!({}), score: None, reply: None });
+        let brief = Brief::new(&request, 64 * 1024);
+        let text = part(&brief, "evidence.md");
+        assert!(text.find("train:3").unwrap() < text.find("train:1").unwrap(), "{text}");
+        assert!(text.contains("no score"), "{text}");
+    }
+}
+
+#[test]
+fn the_size_is_bounded_by_the_limit_whatever_the_history() {
+    const LIMIT: usize = 32 * 1024;
+    let huge = "word ".repeat(200_000);
+    let mut request = request();
+    request.task_info = Some(json!({"description": huge}));
+    request.program = json!({"notes": huge});
+    request.evidence =
+        (0..50).map(|n| row(&format!("train:{n}"), 0.0, json!({"trace": huge, "feedback": huge}))).collect();
+    let payload = Payload::from([("instructions".to_owned(), huge.clone())]);
+    let id = |n: usize| CandidateId::of("c", &Payload::from([("f".to_owned(), n.to_string())]));
+    request.carried_failures = (0..40)
+        .map(|n| CarriedAttempt { candidate_id: id(n), payload: payload.clone(), reason: "not_better".into() })
+        .collect();
+    request.relatives = (0..40)
+        .map(|n| Relative {
+            candidate_id: id(n),
+            relation: Relation::Child,
+            status: CandidateStatus::RejectedMinibatch,
+            train_score: None,
+            delta: Some(-0.1),
+            rows: 4,
+            changed: payload.clone(),
+        })
+        .collect();
+    request.refused = vec![Proposal { fields: payload, rationale: String::new() }];
+    request.problems = vec![Problem { code: "field_too_long".into(), field: None, message: "too long".into() }];
+    let brief = Brief::new(&request, LIMIT);
+    let size: usize = brief.parts.iter().map(|part| part.text.len()).sum();
+    // Headings, guidance and schema come on top of what is cut.
+    assert!(size < 2 * LIMIT, "{size}");
+}
+
+#[test]
+fn secrets_in_replies_rows_and_documents_are_not_shown() {
+    const SECRET: &str = "sk-live-Q7w9ZxK2mB4vN8cT1rY6";
+    let mut request = request();
+    request.task_info = Some(json!({"note": format!("key {SECRET}"), "api_key": "hunter2"}));
+    request.program = json!({"api_key": "hunter2"});
+    request.evidence = vec![Evidence {
+        row_id: RowId::new("train:1"),
+        row: json!({"password": "hunter2", "text": SECRET}),
+        score: Some(0.0),
+        reply: Some(json!({"feedback": format!("used {SECRET}"), "trace": {"authorization": "hunter2"}})),
+    }];
+    let whole = Brief::new(&request, 64 * 1024).whole();
+    assert!(!whole.contains(SECRET) && !whole.contains("hunter2"), "{whole}");
+}
+
+#[test]
+fn the_parents_own_texts_are_whole_and_exact() {
+    let text = "Line one.\n~~~\nKeep {question}. ".repeat(4000);
+    let mut request = request();
+    request.parents = vec![NamedPayload {
+        candidate_id: CandidateId::of("c", &Payload::new()),
+        payload: Payload::from([("instructions".to_owned(), text.clone())]),
+    }];
+    assert!(part(&Brief::new(&request, 4096), "parent.md").contains(&text));
+}
+
+#[test]
+fn a_merge_names_both_parents_and_their_ancestor() {
+    let mut request = request();
+    let named = |name: &str| {
+        let payload = Payload::from([("instructions".to_owned(), name.to_owned())]);
+        NamedPayload { candidate_id: CandidateId::of("c", &payload), payload }
+    };
+    (request.operation, request.parents, request.ancestor) =
+        (Operation::Merge, vec![named("left"), named("right")], Some(named("old")));
+    let brief = Brief::new(&request, 64 * 1024);
+    let text = part(&brief, "parent.md");
+    for name in ["left", "right", "old"] {
+        assert!(text.contains(named(name).candidate_id.as_str()) && text.contains(name), "{text}");
+    }
+    assert!(question(&request, "").contains("Two good candidates"));
+    assert!(brief.schema.to_string().contains("frontier_merge"));
+}
+
+#[test]
+fn lineage_frontier_rejected_and_repair_are_there_when_there_is_something_to_tell() {
+    let mut request = request();
+    let names = |request: &_| Brief::new(request, 64 * 1024).parts.iter().map(|part| part.name).collect::<Vec<_>>();
+    assert_eq!(names(&request), ["task.md", "parent.md", "evidence.md", "guidance.md", "proposal_schema.md"]);
+    let payload = Payload::from([("instructions".to_owned(), "Answer briefly.\nBe kind.".to_owned())]);
+    let candidate_id = CandidateId::of("c", &payload);
+    request.relatives = vec![Relative {
+        candidate_id: candidate_id.clone(),
+        relation: Relation::Ancestor,
+        status: CandidateStatus::Accepted,
+        train_score: Some(0.25),
+        delta: Some(0.125),
+        rows: 8,
+        changed: payload.clone(),
+    }];
+    request.frontier = vec![FrontierMember { candidate_id: candidate_id.clone(), train_score: 0.5, cells_won: 3 }];
+    request.frontier_size = 7;
+    request.carried_failures =
+        vec![CarriedAttempt { candidate_id, payload: payload.clone(), reason: "not_better".into() }];
+    request.problems =
+        vec![Problem { code: "field_empty".into(), field: Some("instructions".into()), message: "empty".into() }];
+    request.refused = vec![Proposal {
+        fields: Payload::from([("instructions".to_owned(), String::new())]),
+        rationale: String::new(),
+    }];
+    let brief = Brief::new(&request, 64 * 1024);
+    let lineage = part(&brief, "lineage.md");
+    assert!(lineage.contains("ancestor") && lineage.contains("+0.1250 against its own parent on 8 rows"), "{lineage}");
+    assert!(lineage.contains("+Be kind."), "{lineage}");
+    assert!(part(&brief, "frontier.md").contains("7 candidates"));
+    assert!(part(&brief, "rejected.md").contains("not_better"));
+    assert!(part(&brief, "repair.md").contains("field_empty in `instructions`"));
+    assert!(question(&request, "").contains("repair.md"));
+}
+
+#[test]
+fn a_cut_keeps_both_ends_and_whole_characters() {
+    assert_eq!(cut("short", 10), "short");
+    let cut = cut(&format!("begin{}end", "é".repeat(1000)), 60);
+    assert!(cut.starts_with("begin") && cut.ends_with("end") && cut.contains("bytes left out"), "{cut}");
+}

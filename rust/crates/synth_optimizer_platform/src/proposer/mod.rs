@@ -4,12 +4,16 @@ mod brief;
 mod codex;
 mod manifest;
 mod prices;
+#[cfg(test)]
+mod tests_support;
 mod transcript;
 mod workdir;
 
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 
+use camino::Utf8Path;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -18,6 +22,7 @@ pub use manifest::SCHEMA_VERSION;
 pub use transcript::TRANSCRIPTS;
 pub use workdir::{MANIFEST, WORKSPACES};
 
+use crate::config::Config;
 use crate::config::gepa::Direction;
 use crate::model::answer::{CallFailure, Proposal, ProposalAnswer};
 use crate::model::command::{CarriedAttempt, FrontierMember, Relative};
@@ -94,6 +99,12 @@ pub type Doing<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// A turn under way.
 pub type Turn<'a> = Doing<'a, Result<ProposalAnswer, TurnFailure>>;
+
+/// The proposer that a config names. Nothing is started and nobody is asked before it is prepared.
+pub fn configured(config: &Config, run_dir: &Utf8Path) -> Result<Arc<dyn Proposer>, OptimizerError> {
+    let _ = (config, run_dir);
+    Err(OptimizerError::new(crate::model::error::ErrorCode::Proposer, "not yet"))
+}
 
 /// Who writes proposals.
 pub trait Proposer: Send + Sync + std::fmt::Debug {

@@ -49,12 +49,13 @@ impl Prices {
     /// The usage of a turn; the cost of a model without a price is unknown.
     pub(super) fn usage(&self, model: &str, tokens: Option<Tokens>) -> Usage {
         let Some(tokens) = tokens else { return Usage::default() };
-        let cost = self.models.get(model).map(|price| {
+        let cost = self.models.get(model).and_then(|price| {
+            let (prompt, completion) = (price.prompt_usd?, price.completion_usd?);
             let cached = tokens.cached_prompt.min(tokens.prompt);
-            let dollars = price.prompt_usd * (tokens.prompt - cached) as f64
-                + price.cached_prompt_usd.unwrap_or(price.prompt_usd) * cached as f64
-                + price.completion_usd * tokens.completion as f64;
-            dollars / 1e6
+            let dollars = prompt * (tokens.prompt - cached) as f64
+                + price.cached_prompt_usd.unwrap_or(prompt) * cached as f64
+                + completion * tokens.completion as f64;
+            Some(dollars / 1e6)
         });
         Usage {
             prompt_tokens: Some(tokens.prompt),

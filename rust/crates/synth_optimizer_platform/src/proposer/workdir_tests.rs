@@ -1,1 +1,86 @@
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+use std::os::unix::fs::{PermissionsExt, symlink};
+
+use camino::Utf8PathBuf;
+
+use super::super::tests_support::request;
+use super::{MANIFEST, Workdir};
+use crate::model::ids::RequestId;
+use crate::proposer::TurnId;
+use crate::proposer::brief::Brief;
+
+const MOST: u64 = 1024;
+
+fn workdir() -> (tempfile::TempDir, Workdir) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = Utf8PathBuf::try_from(dir.path().to_owned()).unwrap();
+    let turn = TurnId { request: RequestId(7), attempt: 1 };
+    let workdir = Workdir::create(&path, turn, "Do it.", &Brief::new(&request(), 4096)).unwrap();
+    (dir, workdir)
+}
+
+#[test]
+fn a_workspace_holds_the_brief_and_nobody_else_may_read_it() {
+    let (_dir, workdir) = workdir();
+    assert!(workdir.path().as_str().ends_with("proposer_workspaces/turn_000007_1"));
+    let readme = std::fs::read_to_string(workdir.path().join("README.md")).unwrap();
+    assert!(readme.contains("Do it.") && readme.contains("- evidence.md"), "{readme}");
+    for entry in workdir.path().read_dir_utf8().unwrap() {
+        let mode = entry.unwrap().metadata().unwrap().permissions().mode() & 0o077;
+        assert_eq!(mode, 0);
+    }
+}
+
+#[test]
+fn a_workspace_is_made_anew_for_every_attempt() {
+    let (dir, workdir) = workdir();
+    std::fs::write(workdir.path().join(MANIFEST), "old").unwrap();
+    let root = Utf8PathBuf::try_from(dir.path().to_owned()).unwrap();
+    let turn = TurnId { request: RequestId(7), attempt: 1 };
+    let again = Workdir::create(&root, turn, "Do it.", &Brief::new(&request(), 4096)).unwrap();
+    assert_eq!(again.manifest(MOST), Ok(None));
+}
+
+#[test]
+fn the_manifest_is_read_if_it_is_a_small_regular_file_of_the_workspace() {
+    let (dir, workdir) = workdir();
+    let path = workdir.path().join(MANIFEST);
+    assert_eq!(workdir.manifest(MOST), Ok(None));
+    std::fs::write(&path, "{}").unwrap();
+    assert_eq!(workdir.manifest(MOST), Ok(Some("{}".to_owned())));
+    std::fs::write(&path, "x".repeat(2000)).unwrap();
+    assert!(workdir.manifest(MOST).unwrap_err().message.contains("2000 bytes"));
+    std::fs::write(&path, [0xff, 0xfe]).unwrap();
+    assert!(workdir.manifest(MOST).unwrap_err().message.contains("UTF-8"));
+
+    let outside = dir.path().join("canary");
+    std::fs::write(&outside, "secret").unwrap();
+    std::fs::remove_file(&path).unwrap();
+    symlink(&outside, &path).unwrap();
+    assert!(workdir.manifest(MOST).unwrap_err().message.contains("not a regular file"));
+
+    std::fs::remove_dir_all(workdir.path().join("proposal")).unwrap();
+    assert_eq!(workdir.manifest(MOST), Ok(None));
+    symlink(dir.path(), workdir.path().join("proposal")).unwrap();
+    assert!(workdir.manifest(MOST).unwrap_err().message.contains("not a directory"));
+}
+
+#[test]
+fn a_pipe_in_place_of_the_manifest_does_not_block() {
+    let (_dir, workdir) = workdir();
+    let path = workdir.path().join(MANIFEST);
+    rustix::fs::mknodat(rustix::fs::CWD, path.as_std_path(), rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+    assert!(workdir.manifest(MOST).unwrap_err().message.contains("not a regular file"));
+}
+
+#[test]
+fn only_empty_litter_is_removed() {
+    let (_dir, workdir) = workdir();
+    std::fs::create_dir(workdir.path().join(".git")).unwrap();
+    std::fs::create_dir(workdir.path().join(".codex")).unwrap();
+    std::fs::write(workdir.path().join(".codex/config.toml"), "kept").unwrap();
+    workdir.tidy();
+    assert!(!workdir.path().join(".git").exists());
+    assert!(workdir.path().join(".codex/config.toml").exists());
+}

@@ -26,7 +26,7 @@ use crate::model::event::Event;
 use crate::model::event_fields::{ProposerReady, RunStarted};
 use crate::model::lifecycle::RunState;
 use crate::model::program::Inputs;
-use crate::proposer::Proposer;
+use crate::proposer::{Proposer, configured};
 use crate::workspace::{
     Lease, LeaseId, Operation, OperationStatus, Record, RunRow, SetupCall, Snapshot, SnapshotKind, Workspace,
 };
@@ -37,7 +37,8 @@ pub struct Request {
     pub config: Config,
     /// Name of the algorithm; a run is resumed by the one that began it.
     pub algorithm: String,
-    pub proposer: Arc<dyn Proposer>,
+    /// None: the one that the config names.
+    pub proposer: Option<Arc<dyn Proposer>>,
     pub hooks: Hooks,
 }
 
@@ -88,15 +89,19 @@ where
     E::State: Send,
     F: FnOnce(&Config, Inputs) -> Result<E, OptimizerError>,
 {
+    let proposer = match &request.proposer {
+        Some(proposer) => Arc::clone(proposer),
+        None => configured(&request.config, dir.dir())?,
+    };
     let prepared = tokio::select! {
         biased;
         Some(_) = controlled.signals.recv() => Err(before_it_began()),
-        prepared = prepare(request, dir, existing.is_none()) => prepared,
+        prepared = prepare(request, dir, &proposer, existing.is_none()) => prepared,
     };
     let (mut process, prepared) = match prepared {
         Ok(prepared) => prepared,
         Err(error) => {
-            request.proposer.close().await;
+            proposer.close().await;
             return Err(error);
         }
     };
@@ -124,7 +129,7 @@ where
         }
     };
     // Proposer and container are ours to end, however the run ended.
-    request.proposer.close().await;
+    proposer.close().await;
     let stopped = match process {
         Some(process) => process.stop().await,
         None => Ok(()),
@@ -169,12 +174,14 @@ struct Prepared {
     client: Option<Client>,
     disk: DiskWatch,
     accesses: Vec<SetupAccess>,
+    proposer: Arc<dyn Proposer>,
     ready: Option<ProposerReady>,
 }
 
 async fn prepare(
     request: &Request,
     dir: &RunDir,
+    proposer: &Arc<dyn Proposer>,
     is_new: bool,
 ) -> Result<(Option<ManagedProcess>, Prepared), OptimizerError> {
     let config = &request.config;
@@ -205,7 +212,7 @@ async fn prepare(
     };
     let accesses = setup.accesses();
     let ready = match client {
-        Some(_) => request.proposer.prepare().await,
+        Some(_) => proposer.prepare().await,
         None => Ok(None),
     };
     let ready = match ready {
@@ -217,7 +224,7 @@ async fn prepare(
             return Err(error);
         }
     };
-    Ok((process, Prepared { task, cache, client, disk, accesses, ready }))
+    Ok((process, Prepared { task, cache, client, disk, accesses, proposer: Arc::clone(proposer), ready }))
 }
 
 async fn run<E, F>(
@@ -235,7 +242,7 @@ where
     F: FnOnce(&Config, Inputs) -> Result<E, OptimizerError>,
 {
     let config = &request.config;
-    let Prepared { task, cache, client, disk, accesses, ready } = prepared;
+    let Prepared { task, cache, client, disk, accesses, proposer, ready } = prepared;
     let engine = engine(config, task.inputs.clone())?;
     let workspace = match existing {
         Some(workspace) => workspace,
@@ -253,7 +260,7 @@ where
     let transport = client.map(|client| Transport::new(client, &task.contract, config));
     events.extend(transport.as_ref().and_then(Transport::fallback_at_start).map(Event::TransportFallback));
     events.extend(ready.map(Event::ProposerReady));
-    let calls = Calls::new(config, dir.run_id(), task, cache, transport, Arc::clone(&request.proposer));
+    let calls = Calls::new(config, dir.run_id(), task, cache, transport, proposer);
     let ground = Ground {
         engine: &engine,
         session,

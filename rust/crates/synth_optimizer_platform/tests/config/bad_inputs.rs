@@ -134,6 +134,22 @@ fn endpoints_and_credentials() {
                 "what is never allowed",
                 with("[proposer]\ncopy_host_auth = true\nsandbox_mode = \"danger-full-access\"\n"),
             ),
+            (
+                "what only an endpoint takes",
+                with("[proposer]\nstructured_output = \"required\"\nmax_output_tokens = 500\n"),
+            ),
+            ("a manifest that nobody may write", with("[proposer]\nsandbox_mode = \"read-only\"\n")),
+            ("two ways to sign in", with("[proposer]\nauth_mode = \"api_key\"\ncodex_home = \"home\"\n")),
+            (
+                "the sign-in of one provider at the address of another",
+                with("[proposer]\nauth_mode = \"host\"\nbase_url = \"http://127.0.0.1:9/v1\"\n"),
+            ),
+            (
+                "a price that is none",
+                with(
+                    "[proposer.prices.large]\nprompt_usd = -1.0\ncompletion_usd = nan\ncost = 1\n[proposer.prices.small]\nprompt_usd = 1\n",
+                ),
+            ),
         ]),
     );
 }

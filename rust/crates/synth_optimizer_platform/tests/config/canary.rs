@@ -115,6 +115,12 @@ fn secrets_in_files_stay_there() {
 }
 
 #[test]
+fn a_secret_that_is_not_closed_hides_what_follows_whatever_was_broken_before() {
+    let broken = SMALLEST.replace("http://", "\"a'''http://");
+    assert_hidden(&format!("{broken}[policy]\napi_key = \"first\nhunter2\"\n"), &[], &[]);
+}
+
+#[test]
 fn secrets_in_the_file_do_not_hide_everything_else() {
     let shown = outputs(&format!("{SMALLEST}[policy.config]\napi_key = \"hunter2\"\n"), &[], &[]);
     assert!(shown.contains("api_key = *********"), "{shown}");

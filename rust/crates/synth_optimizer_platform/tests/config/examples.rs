@@ -5,8 +5,9 @@ use serde_json::json;
 use synth_optimizer_platform::config::gepa::{
     AcceptanceCriterion, Direction, FrontierType, PipelineMode, Sampler, Selector, StopMetric, SubmissionMode,
 };
+use synth_optimizer_platform::config::proposer::{AuthMode, SandboxMode};
 use synth_optimizer_platform::config::sections::{
-    ApiFamily, AuthMode, CacheMode, CredentialMode, DisableReasoning, SandboxMode, ToolCallStyle,
+    ApiFamily, CacheMode, CredentialMode, DisableReasoning, ToolCallStyle,
 };
 use synth_optimizer_platform::config::{effective_caps, load_value, pools, to_toml};
 

@@ -87,7 +87,7 @@ fn other_value(path: &str, default: &Value) -> String {
         "proposer.copy_host_auth" => "false".into(),
         "proposer.backend" => "codex_app_server".into(),
         "proposer.execution_mode" => "local_process".into(),
-        "proposer.sandbox_mode" => "read-only".into(),
+        "proposer.sandbox_mode" => "workspace-write".into(),
         "proposer.approval_policy" => "never".into(),
         "proposer.reasoning_effort" => "low".into(),
         "gepa.pipeline.adaptive_rollout_concurrency.min" => "2".into(),
@@ -108,7 +108,9 @@ fn other_value(path: &str, default: &Value) -> String {
                     || path.contains("gepa.")
                     || path.contains("family")
                     || path.contains("style")
-                    || path.contains("reasoning") =>
+                    || path.contains("reasoning")
+                    || path == "proposer.answer"
+                    || path == "proposer.structured_output" =>
             {
                 default.as_str().unwrap().to_owned()
             }
@@ -144,6 +146,13 @@ fn every_field_can_be_set_and_knows_it() {
         let set = format!("{path}={}", other_value(path, &listed.value));
         let mut sets = estimates.to_vec();
         sets.push(&set);
+        if path == "proposer.max_output_tokens" {
+            sets.extend([
+                "proposer.backend=openai_compatible",
+                "proposer.base_url=http://127.0.0.1:1/v1",
+                "proposer.model=m",
+            ]);
+        }
         let loaded = read_with(SMALLEST, &[], &sets).unwrap_or_else(|error| panic!("{set}: {:#?}", error.findings));
         if listed.value.as_object().is_none_or(|map| !map.is_empty()) {
             assert_eq!(value(&loaded, path).origin, Origin::Set, "{set}");

@@ -10,9 +10,10 @@ use serde_json::Value;
 use synth_optimizer_platform::config::gepa::{
     AcceptanceCriterion, Direction, FrontierType, Pipeline, PipelineMode, Sampler, SeedPools, Selector, TaskPools,
 };
+use synth_optimizer_platform::config::proposer::{ProposerBackend, ProposerSection, ReasoningEffort};
 use synth_optimizer_platform::config::sections::{
     CacheMode, CacheSection, CandidateSection, ContainerSection, DatasetSection, DisableReasoning, DiskBudgetSection,
-    Durability, PolicySection, ProposerBackend, ProposerSection, ReasoningEffort, RunSection, TasksetSection,
+    Durability, PolicySection, RunSection, TasksetSection,
 };
 use synth_optimizer_platform::config::{Config, render, to_toml};
 

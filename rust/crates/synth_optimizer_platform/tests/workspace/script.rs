@@ -18,9 +18,9 @@ use synth_optimizer_platform::model::event_fields::{
     CircuitBreakerTripped, ClockObserved, ConcurrencyAdjusted, ContractVerified, DuplicateSkipped, EvaluationCompleted,
     Failure, FrontierUpdated, GenerationCompleted, GenerationStarted, HeldoutChosen, LeakageDetected, MinibatchSkipped,
     NamedScore, Objective, ObjectiveSetDeclared, Operation, ParentSelection, Problem, ProgramLoaded, ProposalRejected,
-    ProposerCompleted, ProposerFailed, ProposerStarted, Reason, RolloutCount, RolloutFailed, RolloutFinished,
-    RolloutsRequested, RowsLoaded, RowsMapped, RunFinished, RunResumed, RunStarted, Stage, StateTransitioned,
-    StopDecided, StopKind, StoppedBy, TaskInfoLoaded, TransportFallback,
+    ProposerCompleted, ProposerFailed, ProposerReady, ProposerStarted, Reason, RolloutCount, RolloutFailed,
+    RolloutFinished, RolloutsRequested, RowsLoaded, RowsMapped, RunFinished, RunResumed, RunStarted, Stage,
+    StateTransitioned, StopDecided, StopKind, StoppedBy, TaskInfoLoaded, TransportFallback,
 };
 use synth_optimizer_platform::model::ids::{CandidateId, Payload, RequestId, RowId};
 use synth_optimizer_platform::model::lifecycle::{CandidateTrigger, Lifecycle, RunState, RunTrigger};
@@ -356,6 +356,7 @@ fn generation(script: &mut Script) {
         message: "the connection ended".into(),
         usage: Usage::default(),
         cached: false,
+        models: None,
         retried: true,
     }));
     let request = script.proposer(0, 2);
@@ -482,6 +483,16 @@ fn ending(script: &mut Script) {
         Event::ClockObserved(ClockObserved { elapsed_millis: 12_345 }),
         Event::StopRequested(reason("asked by the owner")),
         Event::RunInterrupted(reason("signal 2")),
+        Event::ProposerReady(ProposerReady {
+            backend: "openai_compatible".into(),
+            model: "large".into(),
+            provider: "openai".into(),
+            program: "http://127.0.0.1:9/v1".into(),
+            source: "proposer.base_url".into(),
+            version: String::new(),
+            auth: "none".into(),
+            sandbox: "none".into(),
+        }),
         Event::RunResumed(RunResumed { events: 60, waiting: 0, unknown_outcomes: 0 }),
         Event::TransportFallback(TransportFallback {
             requested: "async".into(),

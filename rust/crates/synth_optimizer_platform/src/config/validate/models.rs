@@ -238,23 +238,14 @@ fn codex(rules: &mut Rules<'_, '_>) {
     }
 }
 
-/// Prices are amounts of money.
+/// A price of half the tokens is none.
 fn prices(rules: &mut Rules<'_, '_>) {
     for (model, price) in &rules.config.proposer.prices {
-        let parts = [
-            ("prompt_usd", Some(price.prompt_usd)),
-            ("cached_prompt_usd", price.cached_prompt_usd),
-            ("completion_usd", Some(price.completion_usd)),
-        ];
-        for (name, amount) in parts {
-            if amount.is_some_and(|amount| !amount.is_finite() || amount < 0.0) {
+        for (name, amount) in [("prompt_usd", price.prompt_usd), ("completion_usd", price.completion_usd)] {
+            if amount.is_none() {
                 let field = format!("proposer.prices.{model}.{name}");
-                rules.error(
-                    "out_of_range",
-                    &field,
-                    format!("`{field}` is not an amount of money"),
-                    "Write dollars per million tokens, 0 or more.",
-                );
+                let hint = "Give both prices in dollars per million tokens; 0 is free.";
+                rules.error("required", &field, format!("`{field}` is required"), hint);
             }
         }
     }
