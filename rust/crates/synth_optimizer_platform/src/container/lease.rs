@@ -1,4 +1,4 @@
-//! The lease of a managed container: the file by which the next start finds what a crash has left running.
+//! The lease of a managed container or proposer: the file by which the next start finds what a crash has left running.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
@@ -10,26 +10,62 @@ use serde::{Deserialize, Serialize};
 use crate::model::canonical::hex;
 use crate::model::error::{ErrorCode, OptimizerError};
 
-/// Name of the file in the run directory.
+/// Name of the container's file in the run directory.
 pub const LEASE_FILE: &str = "container.lease.json";
 
-/// The variable that marks every process of a managed container.
-pub(super) const LEASE_VARIABLE: &str = "SYNTH_OPTIMIZERS_CONTAINER_LEASE";
+/// Whose processes a lease names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Holder {
+    Container,
+    Proposer,
+}
+
+impl Holder {
+    /// Name of the file in the run directory.
+    pub(crate) fn file(self) -> &'static str {
+        match self {
+            Self::Container => LEASE_FILE,
+            Self::Proposer => "proposer.lease.json",
+        }
+    }
+
+    /// The variable that marks every process of the holder.
+    pub(crate) fn variable(self) -> &'static str {
+        match self {
+            Self::Container => "SYNTH_OPTIMIZERS_CONTAINER_LEASE",
+            Self::Proposer => "SYNTH_OPTIMIZERS_PROPOSER_LEASE",
+        }
+    }
+
+    pub(super) fn noun(self) -> &'static str {
+        match self {
+            Self::Container => "container",
+            Self::Proposer => "proposer",
+        }
+    }
+
+    pub(super) fn code(self) -> ErrorCode {
+        match self {
+            Self::Container => ErrorCode::Container,
+            Self::Proposer => ErrorCode::Proposer,
+        }
+    }
+}
 
 /// Who is meant. A process belongs to the lease if its environment holds the token; its pid alone says nothing.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Lease {
-    pub(super) token: String,
+pub(crate) struct Lease {
+    pub(crate) token: String,
     /// Unset between the writing of the file and the start of the process.
-    pub(super) pid: Option<u32>,
-    pub(super) pgid: Option<u32>,
+    pub(crate) pid: Option<u32>,
+    pub(crate) pgid: Option<u32>,
     /// Nothing survives a restart of the machine.
     pub(super) boot_id: String,
     pub(super) stop_timeout_seconds: u64,
 }
 
 impl Lease {
-    pub(super) fn new(stop_timeout_seconds: u64) -> Result<Self, OptimizerError> {
+    pub(crate) fn new(stop_timeout_seconds: u64) -> Result<Self, OptimizerError> {
         let mut token = [0; 16];
         getrandom::fill(&mut token).map_err(|error| {
             OptimizerError::new(ErrorCode::Io, format!("the system gives no random numbers: {error}"))
@@ -38,9 +74,9 @@ impl Lease {
     }
 
     /// Replaces the file as a whole.
-    pub(super) fn write(&self, run_dir: &Utf8Path) -> Result<(), OptimizerError> {
-        let path = path(run_dir);
-        let draft = run_dir.join(format!("{LEASE_FILE}.new"));
+    pub(crate) fn write(&self, run_dir: &Utf8Path, holder: Holder) -> Result<(), OptimizerError> {
+        let path = path(run_dir, holder);
+        let draft = run_dir.join(format!("{}.new", holder.file()));
         let write = || {
             let mut file = OpenOptions::new().create(true).write(true).truncate(true).mode(0o600).open(&draft)?;
             file.write_all(&serde_json::to_vec(self)?)?;
@@ -51,8 +87,8 @@ impl Lease {
     }
 
     /// The lease that an earlier start has left, if any. A file that cannot be read as one names nobody.
-    pub(super) fn read(run_dir: &Utf8Path) -> Result<Option<Self>, OptimizerError> {
-        let path = path(run_dir);
+    pub(super) fn read(run_dir: &Utf8Path, holder: Holder) -> Result<Option<Self>, OptimizerError> {
+        let path = path(run_dir, holder);
         match fs::read(&path) {
             Ok(bytes) => Ok(serde_json::from_slice(&bytes).ok()),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
@@ -60,8 +96,8 @@ impl Lease {
         }
     }
 
-    pub(super) fn remove(run_dir: &Utf8Path) -> Result<(), OptimizerError> {
-        let path = path(run_dir);
+    pub(crate) fn remove(run_dir: &Utf8Path, holder: Holder) -> Result<(), OptimizerError> {
+        let path = path(run_dir, holder);
         match fs::remove_file(&path) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(io(&path, "removed", &error)),
             Ok(()) | Err(_) => Ok(()),
@@ -74,8 +110,8 @@ impl Lease {
     }
 }
 
-fn path(run_dir: &Utf8Path) -> Utf8PathBuf {
-    run_dir.join(LEASE_FILE)
+fn path(run_dir: &Utf8Path, holder: Holder) -> Utf8PathBuf {
+    run_dir.join(holder.file())
 }
 
 /// Empty where the system has none.

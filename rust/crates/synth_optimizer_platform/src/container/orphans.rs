@@ -1,4 +1,4 @@
-//! Finds and ends the processes of a managed container, by the token in their environment and by their group.
+//! Finds and ends the processes of a managed container or proposer, by the token in their environment and by their group.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -7,24 +7,29 @@ use camino::Utf8Path;
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
 
-use super::lease::{LEASE_VARIABLE, Lease};
-use crate::model::error::{ErrorCode, OptimizerError};
+use super::lease::{Holder, Lease};
+use crate::model::error::OptimizerError;
 
 /// How often a dying process is looked at.
-pub(super) const GLANCE: Duration = Duration::from_millis(20);
+pub(crate) const GLANCE: Duration = Duration::from_millis(20);
 /// How long the system may take to remove killed processes.
-pub(super) const AFTER_KILL: Duration = Duration::from_secs(5);
+pub(crate) const AFTER_KILL: Duration = Duration::from_secs(5);
 
-/// Ends what a crashed run has left of its container, and counts it. A process whose environment does not hold the
-/// lease's token is never touched, whatever its pid.
+/// Ends what a crashed run has left of its container and its proposer, and counts it. A process whose environment does
+/// not hold the lease's token is never touched, whatever its pid.
 ///
-/// It blocks for at most the lease's stop timeout and a few seconds.
+/// It blocks for at most the leases' stop timeouts and a few seconds.
 pub fn reap_orphans(run_dir: &Utf8Path) -> Result<u32, OptimizerError> {
-    let Some(lease) = Lease::read(run_dir)? else {
-        Lease::remove(run_dir)?;
+    Ok(reap(run_dir, Holder::Container)? + reap(run_dir, Holder::Proposer)?)
+}
+
+/// The same for one of them.
+pub(crate) fn reap(run_dir: &Utf8Path, holder: Holder) -> Result<u32, OptimizerError> {
+    let Some(lease) = Lease::read(run_dir, holder)? else {
+        Lease::remove(run_dir, holder)?;
         return Ok(0);
     };
-    let family = Family { token: lease.token.clone(), group: None };
+    let family = Family { holder, token: lease.token.clone(), group: None };
     let found = if lease.is_of_this_boot() { family.members() } else { Vec::new() };
     let known: Vec<(i32, Option<u64>)> = found.iter().map(|pid| (*pid, started(*pid))).collect();
     if !found.is_empty() {
@@ -42,28 +47,29 @@ pub fn reap_orphans(run_dir: &Utf8Path) -> Result<u32, OptimizerError> {
             std::thread::sleep(GLANCE);
         }
     }
-    Lease::remove(run_dir)?;
+    Lease::remove(run_dir, holder)?;
     Ok(found.len() as u32)
 }
 
-/// The processes of one managed container.
+/// The processes of one managed container or proposer.
 #[derive(Debug, Clone)]
-pub(super) struct Family {
-    pub(super) token: String,
+pub(crate) struct Family {
+    pub(crate) holder: Holder,
+    pub(crate) token: String,
     /// Set while we are the parent: the group cannot have been given to others as long as it has members.
-    pub(super) group: Option<i32>,
+    pub(crate) group: Option<i32>,
 }
 
 impl Family {
     /// The processes that run. Dead ones that nobody has buried do not count.
-    pub(super) fn members(&self) -> Vec<i32> {
+    pub(crate) fn members(&self) -> Vec<i32> {
         let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
         let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
         pids.filter(|pid| self.is_member(*pid)).collect()
     }
 
     /// Signals every member. A pidfd keeps naming the process it was opened for, so that what is checked is what is hit.
-    pub(super) fn signal(&self, signal: Signal) {
+    pub(crate) fn signal(&self, signal: Signal) {
         for raw in self.members() {
             let Some(pid) = Pid::from_raw(raw) else { continue };
             // Whoever has ended meanwhile is as is wanted.
@@ -82,7 +88,7 @@ impl Family {
     }
 
     /// Kills, again and again for the sake of those that are just being born, until no member is left.
-    pub(super) fn is_killed_within(&self, limit: Duration) -> bool {
+    pub(crate) fn is_killed_within(&self, limit: Duration) -> bool {
         self.is_empty_within(limit, || self.signal(Signal::KILL))
     }
 
@@ -98,10 +104,10 @@ impl Family {
         true
     }
 
-    pub(super) fn still_there(&self) -> OptimizerError {
+    pub(crate) fn still_there(&self) -> OptimizerError {
         let pids = self.members().iter().map(i32::to_string).collect::<Vec<_>>().join(", ");
-        let message = format!("processes of the container do not end although they were killed: {pids}");
-        OptimizerError::new(ErrorCode::Container, message).with_hint("End them by hand before the next run.")
+        let message = format!("processes of the {} do not end although they were killed: {pids}", self.holder.noun());
+        OptimizerError::new(self.holder.code(), message).with_hint("End them by hand before the next run.")
     }
 
     fn is_member(&self, pid: i32) -> bool {
@@ -109,12 +115,12 @@ impl Family {
         if matches!(state, 'Z' | 'X') {
             return false;
         }
-        self.group == Some(group) || holds_token(pid, &self.token)
+        self.group == Some(group) || holds(pid, self.holder.variable(), &self.token)
     }
 }
 
-fn holds_token(pid: i32, token: &str) -> bool {
-    let wanted = format!("{LEASE_VARIABLE}={token}");
+fn holds(pid: i32, variable: &str, token: &str) -> bool {
+    let wanted = format!("{variable}={token}");
     fs::read(format!("/proc/{pid}/environ"))
         .is_ok_and(|environ| environ.split(|byte| *byte == 0).any(|entry| entry == wanted.as_bytes()))
 }

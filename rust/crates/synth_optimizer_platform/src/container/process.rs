@@ -13,8 +13,8 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::client::Client;
-use super::lease::{LEASE_VARIABLE, Lease};
-use super::orphans::{AFTER_KILL, Family, GLANCE, reap_orphans};
+use super::lease::{Holder, Lease};
+use super::orphans::{AFTER_KILL, Family, GLANCE, reap};
 use crate::config::{Config, scrub};
 use crate::model::error::{ErrorCode, OptimizerError};
 
@@ -52,7 +52,7 @@ pub async fn start(
     let container = &config.container;
     let Some(program) = container.command.first() else { return Ok(None) };
     let dir = run_dir.to_owned();
-    tokio::task::spawn_blocking(move || reap_orphans(&dir))
+    tokio::task::spawn_blocking(move || reap(&dir, Holder::Container))
         .await
         .map_err(|_| OptimizerError::new(ErrorCode::Container, "looking for left processes broke off"))??;
     refuse_stale_server(client).await?;
@@ -101,7 +101,7 @@ impl ManagedProcess {
             return Err(family.still_there());
         }
         self.stopped = true;
-        Lease::remove(&self.run_dir)
+        Lease::remove(&self.run_dir, Holder::Container)
     }
 
     fn spawn(config: &Config, program: &str, run_dir: &Utf8Path) -> Result<Self, OptimizerError> {
@@ -120,22 +120,22 @@ impl ManagedProcess {
             .process_group(0)
             .env_clear()
             .envs(std::env::vars_os().filter(|(name, _)| name.to_str().is_some_and(|name| is_passed(config, name))))
-            .env(LEASE_VARIABLE, &lease.token);
+            .env(Holder::Container.variable(), &lease.token);
         if let Some(cwd) = &container.cwd {
             command.current_dir(cwd);
         }
         // Written before the process exists, so that no crash leaves one that nobody finds.
-        lease.write(run_dir)?;
+        lease.write(run_dir, Holder::Container)?;
         let child = command.spawn().map_err(|error| {
             let place = container.cwd.as_ref().map(|cwd| format!(" in {cwd}")).unwrap_or_default();
             let message = format!("the container {program:?} cannot be started{place}: {error}");
-            let _ = Lease::remove(run_dir);
+            let _ = Lease::remove(run_dir, Holder::Container);
             OptimizerError::new(ErrorCode::Container, message)
                 .with_hint("container.command names the program and its arguments; container.cwd is where it runs.")
         })?;
         let group = i32::try_from(child.id()).ok();
         let process = Self {
-            family: Family { token: lease.token.clone(), group },
+            family: Family { holder: Holder::Container, token: lease.token.clone(), group },
             run_dir: run_dir.to_owned(),
             stop_timeout: Duration::from_secs(container.stop_timeout_seconds),
             log_start,
@@ -143,7 +143,7 @@ impl ManagedProcess {
             child,
         };
         (lease.pid, lease.pgid) = (Some(process.pid()), Some(process.pid()));
-        lease.write(run_dir)?;
+        lease.write(run_dir, Holder::Container)?;
         Ok(process)
     }
 

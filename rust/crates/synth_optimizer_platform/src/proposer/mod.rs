@@ -1,6 +1,7 @@
 //! The proposer boundary: what a proposer is asked, and the contract that every backend keeps.
 
 mod brief;
+mod codex;
 mod manifest;
 mod openai;
 mod prices;
@@ -17,6 +18,7 @@ use camino::Utf8Path;
 use serde::Serialize;
 use serde_json::Value;
 
+pub use codex::{CodexProposer, Lookup, PROPOSER_LOG};
 pub use manifest::SCHEMA_VERSION;
 pub use openai::OpenAiProposer;
 pub use transcript::TRANSCRIPTS;
@@ -24,6 +26,7 @@ pub use workdir::{MANIFEST, WORKSPACES};
 
 use crate::config::Config;
 use crate::config::gepa::Direction;
+use crate::config::proposer::ProposerBackend;
 use crate::model::answer::{CallFailure, Proposal, ProposalAnswer};
 use crate::model::command::{CarriedAttempt, FrontierMember, Relative};
 use crate::model::error::OptimizerError;
@@ -102,8 +105,11 @@ pub type Turn<'a> = Doing<'a, Result<ProposalAnswer, TurnFailure>>;
 
 /// The proposer that a config names. Nothing is started and nobody is asked before it is prepared.
 pub fn configured(config: &Config, run_dir: &Utf8Path) -> Result<Arc<dyn Proposer>, OptimizerError> {
-    let _ = (config, run_dir);
-    Err(OptimizerError::new(crate::model::error::ErrorCode::Proposer, "not yet"))
+    let variable = |name: &str| std::env::var(name).ok();
+    Ok(match config.proposer.backend {
+        ProposerBackend::CodexAppServer => Arc::new(CodexProposer::new(config, run_dir, Arc::new(variable))?),
+        ProposerBackend::OpenaiCompatible => Arc::new(OpenAiProposer::new(config, run_dir, &variable)?),
+    })
 }
 
 /// Who writes proposals.

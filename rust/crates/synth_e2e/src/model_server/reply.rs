@@ -1,0 +1,142 @@
+//! What the stand-in answers: items of a response, an error, or something that no server should say.
+
+use std::io::{self, Write};
+use std::net::TcpStream;
+use std::thread::sleep;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+/// One answer.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Reply {
+    /// A whole response with these items and its usage.
+    Items(Vec<Value>),
+    /// The same after a while.
+    Later { after: Duration, items: Vec<Value> },
+    /// An error in place of a response.
+    Status { code: u16, retry_after: Option<u32>, message: String },
+    /// These bytes as the body of a stream.
+    Raw(Vec<u8>),
+    /// Not even headers.
+    NoHeaders,
+    /// A response that begins and is silent then.
+    Silence,
+    /// A response that begins, and the server is gone.
+    GoDown,
+}
+
+/// The model's last word.
+pub fn say(text: impl Into<String>) -> Value {
+    json!({
+        "type": "message", "id": "msg_1", "role": "assistant", "status": "completed",
+        "content": [{ "type": "output_text", "text": text.into(), "annotations": [] }],
+    })
+}
+
+/// A command that the model wants to run.
+pub fn run(command: impl Into<String>) -> Value {
+    let arguments = json!({ "cmd": command.into(), "yield_time_ms": 30_000 }).to_string();
+    json!({
+        "type": "function_call", "id": "fc_1", "call_id": format!("call_{}", number()), "name": "exec_command",
+        "arguments": arguments, "status": "completed",
+    })
+}
+
+/// A file that the model wants to write.
+pub fn patch(path: &str, text: &str) -> Value {
+    let lines: Vec<String> = text.lines().map(|line| format!("+{line}")).collect();
+    let input = format!("*** Begin Patch\n*** Add File: {path}\n{}\n*** End Patch\n", lines.join("\n"));
+    json!({
+        "type": "custom_tool_call", "id": "ctc_1", "call_id": format!("call_{}", number()), "name": "apply_patch",
+        "input": input, "status": "completed",
+    })
+}
+
+/// Calls must differ from each other.
+fn number() -> u64 {
+    use std::sync::atomic::{AtomicU64, Ordering};
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+impl Reply {
+    pub(super) fn write(&self, stream: &TcpStream, hang: Duration) -> io::Result<()> {
+        match self {
+            Self::Items(items) => response(stream, items),
+            Self::Later { after, items } => {
+                sleep(*after);
+                response(stream, items)
+            }
+            Self::Status { code, retry_after, message } => {
+                let body = json!({ "error": { "message": message, "type": "test", "code": "test", "param": null } });
+                let body = body.to_string();
+                let wait = retry_after.map(|seconds| format!("retry-after: {seconds}\r\n")).unwrap_or_default();
+                let mut stream = stream;
+                write!(
+                    stream,
+                    "HTTP/1.1 {code} Status\r\ncontent-type: application/json\r\n{wait}connection: close\r\n\
+                     content-length: {}\r\n\r\n{body}",
+                    body.len()
+                )
+            }
+            Self::Raw(bytes) => {
+                begin(stream)?;
+                let mut stream = stream;
+                stream.write_all(bytes)
+            }
+            Self::NoHeaders => wait(stream, hang),
+            Self::Silence => {
+                begin(stream)?;
+                event(stream, &created())?;
+                wait(stream, hang)
+            }
+            Self::GoDown => {
+                begin(stream)?;
+                event(stream, &created())
+            }
+        }
+    }
+}
+
+/// Holds the connection until the client leaves, or for so long.
+fn wait(stream: &TcpStream, limit: Duration) -> io::Result<()> {
+    stream.set_read_timeout(Some(limit))?;
+    let mut stream = stream;
+    let mut byte = [0];
+    io::Read::read(&mut stream, &mut byte).map(|_| ())
+}
+
+fn begin(mut stream: &TcpStream) -> io::Result<()> {
+    stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n")
+}
+
+fn created() -> Value {
+    json!({ "type": "response.created", "response": { "id": "resp_1", "status": "in_progress", "output": [] } })
+}
+
+fn event(mut stream: &TcpStream, event: &Value) -> io::Result<()> {
+    let name = event.get("type").and_then(Value::as_str).unwrap_or_default();
+    stream.write_all(format!("event: {name}\ndata: {event}\n\n").as_bytes())
+}
+
+/// Every response has used the same: 100 tokens in, 40 of them known, and 20 out.
+fn response(stream: &TcpStream, items: &[Value]) -> io::Result<()> {
+    begin(stream)?;
+    event(stream, &created())?;
+    for (index, item) in items.iter().enumerate() {
+        let mut opened = item.clone();
+        if opened.get("content").is_some() {
+            opened["content"] = json!([]);
+        }
+        event(stream, &json!({ "type": "response.output_item.added", "output_index": index, "item": opened }))?;
+        event(stream, &json!({ "type": "response.output_item.done", "output_index": index, "item": item }))?;
+    }
+    let usage = json!({
+        "input_tokens": 100, "input_tokens_details": { "cached_tokens": 40 },
+        "output_tokens": 20, "output_tokens_details": { "reasoning_tokens": 5 }, "total_tokens": 120,
+    });
+    let whole =
+        json!({ "id": "resp_1", "status": "completed", "model": "stub-model", "output": items, "usage": usage });
+    event(stream, &json!({ "type": "response.completed", "response": whole }))
+}

@@ -1,0 +1,64 @@
+//! Which credentials are used, by what the config and the environment say.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use std::sync::Arc;
+
+use super::*;
+
+fn env(pairs: &'static [(&'static str, &'static str)]) -> Environment {
+    Environment(Arc::new(move |wanted| {
+        pairs.iter().find(|(name, _)| *name == wanted).map(|(_, value)| (*value).to_owned())
+    }))
+}
+
+fn key(variable: &str, value: &str) -> Option<Key> {
+    Some(Key { variable: variable.to_owned(), value: value.to_owned() })
+}
+
+#[test]
+fn an_endpoint_gets_a_key_only_where_one_is_named() {
+    let mut section = ProposerSection { base_url: Some("http://here/v1".into()), ..ProposerSection::default() };
+    let known = env(&[("OPENAI_API_KEY", "secret"), ("MINE", "own")]);
+    let endpoint = |key| Access::Endpoint { base_url: "http://here/v1".into(), key };
+    assert_eq!(Access::decide(&section, &known).unwrap(), endpoint(None));
+    section.api_key_env = Some("MINE".into());
+    let access = Access::decide(&section, &known).unwrap();
+    assert_eq!(access, endpoint(key("MINE", "own")));
+    assert_eq!((access.describe().as_str(), access.secrets()), ("api_key (MINE)", vec!["own".to_owned()]));
+    assert!(!format!("{access:?}").contains("own\""));
+    section.api_key_env = Some("UNSET".into());
+    assert!(Access::decide(&section, &known).unwrap_err().message.contains("UNSET"));
+}
+
+#[test]
+fn openai_is_reached_by_key_or_by_sign_in() {
+    let dir = tempfile::tempdir().unwrap();
+    let home = Utf8PathBuf::from_path_buf(dir.path().canonicalize().unwrap()).unwrap();
+    fs::write(home.join(AUTH_FILE), "{\"tokens\":{\"access_token\":\"a-long-access-token\",\"id\":\"short\"}}")
+        .unwrap();
+    let mut section = ProposerSection::default();
+    let keyed = env(&[("OPENAI_API_KEY", "secret")]);
+    let openai = Access::Endpoint { base_url: OPENAI.into(), key: key("OPENAI_API_KEY", "secret") };
+    assert_eq!(Access::decide(&section, &keyed).unwrap(), openai);
+    section.codex_home = Some(home.clone());
+    let host = Access::Host { auth: home.join(AUTH_FILE) };
+    assert_eq!(Access::decide(&section, &env(&[])).unwrap(), host);
+    assert_eq!(host.secrets(), ["a-long-access-token"]);
+    section.auth_mode = AuthMode::Host;
+    assert_eq!(Access::decide(&section, &keyed).unwrap(), host);
+    section.auth_mode = AuthMode::ApiKey;
+    assert!(Access::decide(&section, &env(&[("OPENAI_API_KEY", " ")])).is_err());
+    section.auth_mode = AuthMode::Auto;
+    section.api_key_env = Some("MINE".into());
+    assert!(Access::decide(&section, &keyed).unwrap_err().message.contains("MINE"));
+    section.api_key_env = None;
+    section.codex_home = Some("/no/such/place".into());
+    assert!(Access::decide(&section, &env(&[])).unwrap_err().message.contains("/no/such/place"));
+}
+
+#[test]
+fn only_openai_sells_at_list_prices() {
+    let at = |url: Option<&str>| ProposerSection { base_url: url.map(str::to_owned), ..ProposerSection::default() };
+    assert!(is_openai(&at(None)) && is_openai(&at(Some("https://api.openai.com/v1/"))));
+    assert!(!is_openai(&at(Some("http://127.0.0.1:1/v1"))));
+}

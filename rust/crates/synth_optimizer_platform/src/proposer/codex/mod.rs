@@ -1,0 +1,165 @@
+//! The backend `codex_app_server`: one warm codex process in a sandbox, a thread of its own for every turn.
+//!
+//! `locate` and `access` decide what is started and how it signs in, `home` writes its configuration, `process` runs it,
+//! `wire` speaks with it. `session` puts them together and checks what came out with `probe` and `echo`. `turn` takes a
+//! turn, which `watch` follows; `faults` says what its errors mean.
+
+mod access;
+mod echo;
+mod faults;
+mod home;
+mod locate;
+mod outcome;
+mod probe;
+mod process;
+mod session;
+mod sweep;
+mod turn;
+mod watch;
+mod wire;
+
+use std::fmt;
+use std::fs::DirBuilder;
+use std::os::unix::fs::DirBuilderExt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use camino::{Utf8Path, Utf8PathBuf};
+use serde_json::{Value, json};
+use tokio::sync::{Mutex, watch as signal};
+
+pub use process::PROPOSER_LOG;
+use session::Session;
+use sweep::Backlog;
+
+use super::prices::Prices;
+use super::{Doing, ProposalRequest, Proposer, Turn, TurnId};
+use crate::config::Config;
+use crate::config::proposer::ProposerSection;
+use crate::model::error::{ErrorCode, OptimizerError};
+use crate::model::event_fields::ProposerReady;
+
+/// The model that is asked when the config names none.
+const MODEL: &str = "gpt-5.4-mini";
+
+/// Looks up variables.
+pub type Lookup = Arc<dyn Fn(&str) -> Option<String> + Send + Sync>;
+
+/// Where variables are looked up.
+#[derive(Clone)]
+struct Environment(Lookup);
+
+impl Environment {
+    fn get(&self, name: &str) -> Option<String> {
+        (self.0)(name)
+    }
+}
+
+impl fmt::Debug for Environment {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Its values are nobody's business.
+        out.write_str("Environment")
+    }
+}
+
+/// Told when the turns under way must end.
+type Stop = signal::Receiver<u64>;
+
+/// What does not change during a run.
+#[derive(Debug)]
+struct Plan {
+    section: ProposerSection,
+    model: String,
+    run_dir: Utf8PathBuf,
+    env: Environment,
+    prices: Prices,
+}
+
+impl Plan {
+    /// The run directory, made if it is not there, by the name that codex will call it.
+    fn made_run_dir(&self) -> Result<Utf8PathBuf, OptimizerError> {
+        let dir = &self.run_dir;
+        let made = DirBuilder::new().recursive(true).mode(0o700).create(dir).and_then(|()| dir.canonicalize_utf8());
+        made.map_err(|error| OptimizerError::new(ErrorCode::Io, format!("{dir} cannot be made: {error}")))
+    }
+}
+
+/// Proposals by codex.
+#[derive(Debug)]
+pub struct CodexProposer {
+    plan: Arc<Plan>,
+    session: Mutex<Option<Arc<Session>>>,
+    stop: signal::Sender<u64>,
+    backlog: Backlog,
+}
+
+impl CodexProposer {
+    /// Touches nothing outside; `prepare` does.
+    pub fn new(config: &Config, run_dir: &Utf8Path, env: Lookup) -> Result<Self, OptimizerError> {
+        let section = config.proposer.clone();
+        let model = section.model.clone().unwrap_or_else(|| MODEL.to_owned());
+        let run_dir = camino::absolute_utf8(run_dir)
+            .map_err(|error| OptimizerError::new(ErrorCode::Io, format!("{run_dir} is no place for a run: {error}")))?;
+        let prices = Prices::new(&section, access::is_openai(&section));
+        let plan = Plan { section, model, run_dir, env: Environment(env), prices };
+        Ok(Self {
+            plan: Arc::new(plan),
+            session: Mutex::new(None),
+            stop: signal::Sender::new(0),
+            backlog: Backlog::default(),
+        })
+    }
+
+    /// The process that serves the run; one that has ended is replaced.
+    async fn session(&self) -> Result<Arc<Session>, OptimizerError> {
+        let mut held = self.session.lock().await;
+        if let Some(session) = held.as_ref() {
+            if session.is_usable() {
+                return Ok(Arc::clone(session));
+            }
+            // The next one uses the same places.
+            session.end(Duration::ZERO).await;
+            *held = None;
+        }
+        let session = Arc::new(Session::start(&self.plan).await?);
+        *held = Some(Arc::clone(&session));
+        Ok(session)
+    }
+}
+
+impl Proposer for CodexProposer {
+    fn identity(&self) -> Value {
+        let section = &self.plan.section;
+        json!({
+            "backend": section.backend.word(),
+            "model": self.plan.model,
+            "provider": section.provider,
+            "reasoning_effort": section.reasoning_effort.map(|effort| effort.word()),
+            "answer": section.answer.word(),
+            "max_evidence_kb": section.max_evidence_kb,
+            "brief": 1,
+        })
+    }
+
+    fn prepare(&self) -> Doing<'_, Result<Option<ProposerReady>, OptimizerError>> {
+        Box::pin(async move { Ok(Some(self.session().await?.ready(&self.plan))) })
+    }
+
+    fn propose(&self, turn: TurnId, request: ProposalRequest) -> Turn<'_> {
+        let stop = self.stop.subscribe();
+        Box::pin(async move { turn::take(self, turn, &request, stop).await })
+    }
+
+    fn interrupt(&self) {
+        self.stop.send_modify(|times| *times += 1);
+    }
+
+    fn close(&self) -> Doing<'_, ()> {
+        Box::pin(async move {
+            if let Some(session) = self.session.lock().await.take() {
+                session.end(Duration::from_secs(self.plan.section.interrupt_timeout_seconds)).await;
+            }
+            self.backlog.sweep();
+        })
+    }
+}

@@ -1,0 +1,70 @@
+//! What a turn has come to so far, and the failures that it can end with.
+
+use super::Plan;
+use super::faults::{Verdict, fatal};
+use super::wire::RpcFault;
+use crate::model::answer::{CallFailure, FailureClass};
+use crate::model::error::OptimizerError;
+use crate::model::event_fields::TurnModels;
+use crate::model::usage::Usage;
+use crate::proposer::TurnFailure;
+
+/// Most characters of a message that is stored.
+const SHOWN: usize = 600;
+
+/// Why a turn is no longer watched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Cause {
+    Ended,
+    /// The process is gone.
+    Gone,
+    /// The run ends.
+    Stopped,
+    Deadline,
+    OtherModel,
+    Commands,
+    Tokens,
+}
+
+/// Models and usage of a turn.
+#[derive(Debug, Clone)]
+pub(super) struct Outcome {
+    requested: String,
+    /// Unset until codex has named the model of the thread.
+    pub(super) effective: Option<String>,
+    pub(super) usage: Usage,
+}
+
+impl Outcome {
+    pub(super) fn new(plan: &Plan) -> Self {
+        Self { requested: plan.model.clone(), effective: None, usage: Usage::default() }
+    }
+
+    /// A failed turn; one after which no other can succeed ends the run.
+    pub(super) fn failure(&self, class: FailureClass, message: String, verdict: Verdict) -> TurnFailure {
+        let message: String = message.chars().take(SHOWN).collect();
+        let fatal = match verdict {
+            Verdict::Stop => Some(fatal(message.clone())),
+            Verdict::Retry | Verdict::GiveUp => None,
+        };
+        let models = self
+            .effective
+            .clone()
+            .map(|effective| TurnModels { requested: self.requested.clone(), effective: Some(effective) });
+        let retryable = verdict == Verdict::Retry;
+        TurnFailure {
+            failure: CallFailure { class, message, retryable, usage: self.usage, cached: false, models },
+            fatal,
+        }
+    }
+
+    /// A turn that fails with the run.
+    pub(super) fn stop(&self, class: FailureClass, error: OptimizerError) -> TurnFailure {
+        TurnFailure { fatal: Some(error.clone()), ..self.failure(class, error.message, Verdict::Stop) }
+    }
+
+    /// A turn that never reached a model.
+    pub(super) fn unsent(&self, fault: &RpcFault) -> TurnFailure {
+        self.failure(FailureClass::NotSent, fault.to_string(), Verdict::Retry)
+    }
+}

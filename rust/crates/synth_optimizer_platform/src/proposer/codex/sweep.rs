@@ -1,0 +1,109 @@
+//! Goes over a workspace when its turn is over: what stays on disk holds no credential and leads nowhere.
+
+use std::fs;
+use std::sync::{Mutex, PoisonError};
+
+use camino::{Utf8Path, Utf8PathBuf};
+
+use super::CodexProposer;
+use crate::proposer::transcript::Redactor;
+
+/// Larger files are of no use as evidence, and a model may write as many as it likes.
+const MOST_BYTES: u64 = 4 * 1024 * 1024;
+const MOST_FILES: u64 = 1000;
+const MOST_OF_ALL: u64 = 16 * 1024 * 1024;
+const DEEPEST: u32 = 8;
+
+/// Workspaces whose turns were dropped: they are gone over when nothing runs in them any more.
+#[derive(Debug, Default)]
+pub(super) struct Backlog(Mutex<Vec<(Utf8PathBuf, Redactor)>>);
+
+impl Backlog {
+    fn add(&self, workspace: Utf8PathBuf, redactor: Redactor) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push((workspace, redactor));
+    }
+
+    /// Goes over all of them. No process may be left.
+    pub(super) fn sweep(&self) {
+        let left = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
+        left.iter().for_each(|(workspace, redactor)| sweep(workspace, redactor));
+    }
+}
+
+/// The workspace of a turn under way. Dropped, it is left for later.
+#[derive(Debug)]
+pub(super) struct Unswept<'a> {
+    proposer: &'a CodexProposer,
+    workspace: Utf8PathBuf,
+    redactor: Redactor,
+    is_done: bool,
+}
+
+impl<'a> Unswept<'a> {
+    pub(super) fn new(proposer: &'a CodexProposer, workspace: &Utf8Path, redactor: &Redactor) -> Self {
+        Self { proposer, workspace: workspace.to_owned(), redactor: redactor.clone(), is_done: false }
+    }
+
+    pub(super) async fn sweep(mut self) {
+        let (workspace, redactor) = (self.workspace.clone(), self.redactor.clone());
+        self.is_done = tokio::task::spawn_blocking(move || sweep(&workspace, &redactor)).await.is_ok();
+    }
+}
+
+impl Drop for Unswept<'_> {
+    fn drop(&mut self) {
+        if !self.is_done {
+            self.proposer.backlog.add(self.workspace.clone(), self.redactor.clone());
+        }
+    }
+}
+
+/// What may still be kept.
+struct Room {
+    files: u64,
+    bytes: u64,
+}
+
+/// Redacts every text in the workspace, and removes what is no text, too large or one too many.
+fn sweep(workspace: &Utf8Path, redactor: &Redactor) {
+    sweep_dir(workspace, redactor, 0, &mut Room { files: MOST_FILES, bytes: MOST_OF_ALL });
+}
+
+fn sweep_dir(dir: &Utf8Path, redactor: &Redactor, depth: u32, room: &mut Room) {
+    let Ok(entries) = dir.read_dir_utf8() else { return };
+    for entry in entries.flatten() {
+        let (path, kind) = (entry.path(), entry.file_type());
+        let is_dir = kind.as_ref().is_ok_and(fs::FileType::is_dir);
+        if is_dir && depth < DEEPEST && room.files > 0 {
+            room.files -= 1;
+            sweep_dir(path, redactor, depth + 1, room);
+            continue;
+        }
+        let is_kept = kind.is_ok_and(|kind| kind.is_file()) && has_room(path, room) && is_clean(path, redactor);
+        if !is_kept {
+            // What cannot be removed is no secret of ours: no command ever saw one.
+            let _ = if is_dir { fs::remove_dir_all(path) } else { fs::remove_file(path) };
+        }
+    }
+}
+
+fn has_room(path: &Utf8Path, room: &mut Room) -> bool {
+    let bytes = fs::symlink_metadata(path).map_or(u64::MAX, |found| found.len());
+    if bytes > MOST_BYTES.min(room.bytes) || room.files == 0 {
+        return false;
+    }
+    room.files -= 1;
+    room.bytes -= bytes;
+    true
+}
+
+/// Whether a file can stay, after it was rewritten if it had to be.
+fn is_clean(path: &Utf8Path, redactor: &Redactor) -> bool {
+    let Ok(text) = fs::read_to_string(path) else { return false };
+    let shown = redactor.text(&text);
+    shown == text || fs::write(path, shown).is_ok()
+}
+
+#[cfg(test)]
+#[path = "sweep_tests.rs"]
+mod tests;

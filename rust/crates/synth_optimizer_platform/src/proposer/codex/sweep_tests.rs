@@ -1,0 +1,25 @@
+//! A workspace before and after.
+#![allow(clippy::unwrap_used)]
+
+use super::*;
+
+#[test]
+fn what_stays_is_text_without_secrets() {
+    let dir = tempfile::tempdir().unwrap();
+    let place = Utf8Path::from_path(dir.path()).unwrap();
+    let outside = tempfile::NamedTempFile::new().unwrap();
+    fs::write(outside.path(), "the-secret").unwrap();
+    fs::create_dir_all(place.join("a/b")).unwrap();
+    fs::write(place.join("a/b/note.txt"), "it is the-secret here").unwrap();
+    fs::write(place.join("plain.txt"), "words").unwrap();
+    fs::write(place.join("binary"), [0xff, 0xfe]).unwrap();
+    fs::write(place.join("large"), vec![b'x'; 5 << 20]).unwrap();
+    std::os::unix::fs::symlink(outside.path(), place.join("link")).unwrap();
+    sweep(place, &Redactor::new(["the-secret".to_owned()]));
+    assert_eq!(fs::read_to_string(place.join("a/b/note.txt")).unwrap(), "it is [hidden] here");
+    assert_eq!(fs::read_to_string(place.join("plain.txt")).unwrap(), "words");
+    for gone in ["binary", "large", "link"] {
+        assert!(fs::symlink_metadata(place.join(gone)).is_err(), "{gone} is still there");
+    }
+    assert_eq!(fs::read_to_string(outside.path()).unwrap(), "the-secret");
+}

@@ -1,0 +1,330 @@
+//! One turn: a thread of its own, watched until it ends or has to be ended, and what came of it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep_until, timeout_at};
+
+use super::faults::{Verdict, fatal, message, verdict};
+use super::outcome::{Cause, Outcome};
+use super::session::{NoThread, Session, Thread};
+use super::sweep::Unswept;
+use super::watch::{Ended, Watch};
+use super::wire::{Left, Notes, RpcFault};
+use super::{CodexProposer, Plan, Stop};
+use crate::config::proposer::AnswerMode;
+use crate::model::answer::{FailureClass, ProposalAnswer};
+use crate::model::event_fields::Problem;
+use crate::proposer::brief::{Brief, question};
+use crate::proposer::manifest;
+use crate::proposer::transcript::Transcript;
+use crate::proposer::workdir::Workdir;
+use crate::proposer::{MANIFEST, ProposalRequest, TurnFailure, TurnId};
+
+/// How long a turn that a run gives up may take to say what it has used.
+const FAREWELL: Duration = Duration::from_secs(1);
+
+/// Most characters that codex takes as the input of a turn, with room for the question.
+const MOST_INPUT: usize = 900_000;
+
+/// A turn under way. Left alone, its thread is told to end.
+struct Seat {
+    session: Arc<Session>,
+    thread: Thread,
+    /// Unset until codex has named the turn.
+    turn: Option<String>,
+    is_over: bool,
+    notes: Notes,
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        let left = match &self.turn {
+            _ if self.is_over => Left::Idle,
+            None => Left::Starting,
+            Some(turn) => Left::Running { turn },
+        };
+        self.session.wire().leave(&self.thread.id, left);
+    }
+}
+
+/// Takes a turn from the question to the answer.
+pub(super) async fn take(
+    proposer: &CodexProposer,
+    id: TurnId,
+    request: &ProposalRequest,
+    mut stop: Stop,
+) -> Result<ProposalAnswer, TurnFailure> {
+    let plan = &*proposer.plan;
+    let mut outcome = Outcome::new(plan);
+    let deadline = Instant::now() + Duration::from_secs(plan.section.timeout_seconds);
+    let opened = tokio::select! {
+        biased;
+        _ = stop.changed() => return Err(outcome.failure(FailureClass::Withdrawn, "the run ends".into(), Verdict::GiveUp)),
+        opened = timeout_at(deadline, open(proposer, id, request, &mut outcome)) => opened,
+    };
+    let (mut seat, workdir, mut transcript) = match opened {
+        Ok(opened) => opened?,
+        Err(_) => {
+            let message = format!("codex was not ready for a turn within {} s", plan.section.timeout_seconds);
+            return Err(outcome.failure(FailureClass::Timeout, message, Verdict::Retry));
+        }
+    };
+    let unswept = Unswept::new(proposer, workdir.path(), seat.session.redactor());
+    let mut watch = Watch::default();
+    let cause = follow(&mut seat, &mut watch, &mut transcript, plan, deadline, &mut stop).await;
+    match cause {
+        Cause::Ended | Cause::Gone => {}
+        Cause::Stopped => {
+            break_off(&mut seat, &mut watch, &mut transcript, plan, FAREWELL).await;
+        }
+        Cause::Deadline | Cause::OtherModel | Cause::Commands | Cause::Tokens => {
+            let patience = Duration::from_secs(plan.section.interrupt_timeout_seconds);
+            if !break_off(&mut seat, &mut watch, &mut transcript, plan, patience).await {
+                seat.session.end(Duration::ZERO).await;
+            }
+        }
+    }
+    outcome.usage = plan.prices.usage(&plan.model, watch.tokens());
+    if watch.ended().is_some() {
+        // A command that still runs could change what is read now.
+        let params = json!({ "threadId": seat.thread.id });
+        let _ = seat.session.wire().call("thread/backgroundTerminals/clean", params, FAREWELL).await;
+    }
+    let result = conclude(&outcome, cause, &watch, &workdir, request, plan, &seat);
+    drop(seat);
+    workdir.tidy();
+    unswept.sweep().await;
+    result
+}
+
+/// Everything up to the moment at which the model is asked.
+async fn open(
+    proposer: &CodexProposer,
+    id: TurnId,
+    request: &ProposalRequest,
+    outcome: &mut Outcome,
+) -> Result<(Seat, Workdir, Transcript), TurnFailure> {
+    let plan = &*proposer.plan;
+    let session = proposer.session().await.map_err(|error| outcome.stop(FailureClass::NotSent, error))?;
+    let brief = Brief::new(request, usize::try_from(plan.section.max_evidence_kb * 1024).unwrap_or(usize::MAX));
+    let text = question(request, where_to(plan.section.answer));
+    let run_dir = plan.made_run_dir().map_err(|error| outcome.stop(FailureClass::NotSent, error))?;
+    let workdir = Workdir::create(&run_dir, id, &text, &brief);
+    let workdir = workdir.map_err(|error| outcome.stop(FailureClass::NotSent, error))?;
+    let mut transcript = Transcript::new(&run_dir, id, session.redactor().clone());
+    let thread = session.thread(plan, workdir.path()).await.map_err(|none| match none {
+        NoThread::Fault(fault) => outcome.unsent(&fault),
+        NoThread::Mismatch { message, model } => {
+            outcome.effective = model;
+            outcome.stop(FailureClass::Contract, fatal(message))
+        }
+    })?;
+    outcome.effective = Some(thread.model.clone());
+    let notes = session.wire().listen(&thread.id);
+    let mut seat = Seat { session, thread, turn: None, is_over: false, notes };
+    let params = turn_params(&seat.thread.id, plan, text, &brief);
+    transcript.add("optimizer", &params);
+    let limit = Duration::from_secs(plan.section.rpc_timeout_seconds);
+    let started = seat.session.wire().call("turn/start", params, limit).await;
+    let turn = started.map(|started| started.pointer("/turn/id").and_then(Value::as_str).map(str::to_owned));
+    match turn {
+        Ok(Some(turn)) => seat.turn = Some(turn),
+        Ok(None) => {
+            let fault = RpcFault::Refused { method: "turn/start", message: "it named no turn".into() };
+            return Err(outcome.failure(FailureClass::Contract, fault.to_string(), Verdict::Retry));
+        }
+        Err(fault @ RpcFault::Refused { .. }) => {
+            seat.is_over = true;
+            return Err(outcome.unsent(&fault));
+        }
+        Err(fault @ (RpcFault::Gone | RpcFault::Late { .. })) => {
+            return Err(outcome.failure(FailureClass::UnknownOutcome, fault.to_string(), Verdict::Retry));
+        }
+    }
+    Ok((seat, workdir, transcript))
+}
+
+fn turn_params(thread: &str, plan: &Plan, text: String, brief: &Brief) -> Value {
+    let mut params = json!({ "threadId": thread });
+    let mut input = text;
+    match plan.section.answer {
+        AnswerMode::Manifest => {}
+        AnswerMode::Structured => {
+            params["outputSchema"] = brief.schema.clone();
+            // With everything at hand, no command is needed.
+            let whole = brief.whole();
+            if whole.len() <= MOST_INPUT {
+                input = format!("{input}\n\n{whole}");
+            }
+        }
+    }
+    params["input"] = json!([{ "type": "text", "text": input, "text_elements": [] }]);
+    if let Some(effort) = plan.section.reasoning_effort {
+        params["effort"] = effort.word().into();
+    }
+    params
+}
+
+fn where_to(answer: AnswerMode) -> &'static str {
+    match answer {
+        AnswerMode::Manifest => {
+            "Work in the current directory. README.md names the files to read. Write your answer to \
+             proposal/manifest.json, in the shape that proposal_schema.md shows, and nothing else."
+        }
+        AnswerMode::Structured => {
+            "Your last message must be the JSON object that proposal_schema.md shows, and nothing else. All files are in \
+             the current directory."
+        }
+    }
+}
+
+/// Listens until the turn has ended, or has to.
+async fn follow(
+    seat: &mut Seat,
+    watch: &mut Watch,
+    transcript: &mut Transcript,
+    plan: &Plan,
+    deadline: Instant,
+    stop: &mut Stop,
+) -> Cause {
+    loop {
+        let note = tokio::select! {
+            biased;
+            _ = stop.changed() => return Cause::Stopped,
+            () = sleep_until(deadline) => return Cause::Deadline,
+            note = seat.notes.recv() => note,
+        };
+        let Some(note) = note else { return Cause::Gone };
+        transcript.add("codex", &note);
+        watch.fold(&note, &plan.model);
+        if watch.other_model().is_some() {
+            return Cause::OtherModel;
+        }
+        if watch.ended().is_some() {
+            seat.is_over = true;
+            return Cause::Ended;
+        }
+        if watch.commands() > plan.section.max_commands {
+            return Cause::Commands;
+        }
+        if watch.tokens().is_some_and(|tokens| tokens.total() > plan.section.max_turn_tokens) {
+            return Cause::Tokens;
+        }
+    }
+}
+
+/// Tells the turn to end and takes in what it still says; false if it does not end in time.
+async fn break_off(
+    seat: &mut Seat,
+    watch: &mut Watch,
+    transcript: &mut Transcript,
+    plan: &Plan,
+    patience: Duration,
+) -> bool {
+    let until = Instant::now() + patience;
+    if watch.ended().is_none() {
+        seat.session.wire().tell("turn/interrupt", json!({ "threadId": seat.thread.id, "turnId": seat.turn }));
+    }
+    while watch.ended().is_none() {
+        match timeout_at(until, seat.notes.recv()).await {
+            Ok(Some(note)) => {
+                transcript.add("codex", &note);
+                watch.fold(&note, &plan.model);
+            }
+            // A process that is gone has ended its turns.
+            Ok(None) => return true,
+            Err(_) => return false,
+        }
+    }
+    seat.is_over = true;
+    true
+}
+
+/// What came of the turn.
+fn conclude(
+    outcome: &Outcome,
+    cause: Cause,
+    watch: &Watch,
+    workdir: &Workdir,
+    request: &ProposalRequest,
+    plan: &Plan,
+    seat: &Seat,
+) -> Result<ProposalAnswer, TurnFailure> {
+    let section = &plan.section;
+    if let Some(other) = watch.other_model() {
+        let message = format!("codex was asked for the model {:?} and answers with {other:?}", plan.model);
+        let mut outcome = outcome.clone();
+        outcome.effective = Some(other.to_owned());
+        return Err(outcome.stop(FailureClass::Contract, fatal(message)));
+    }
+    let failed = |class, message, verdict| Err(outcome.failure(class, message, verdict));
+    match cause {
+        Cause::Stopped => failed(FailureClass::Abandoned, "the run ends".into(), Verdict::GiveUp),
+        Cause::Gone => {
+            failed(FailureClass::UnknownOutcome, "codex ended in the middle of a turn".into(), Verdict::Retry)
+        }
+        Cause::Deadline => {
+            let message = format!("the turn was not over within {} s", section.timeout_seconds);
+            failed(FailureClass::Timeout, message, Verdict::Retry)
+        }
+        Cause::Commands => {
+            let message = format!("the model ran more than {} commands in one turn", section.max_commands);
+            failed(FailureClass::Failed, message, Verdict::GiveUp)
+        }
+        Cause::Tokens => {
+            let message = format!("the turn used more than {} tokens", section.max_turn_tokens);
+            failed(FailureClass::Failed, message, Verdict::GiveUp)
+        }
+        // Handled above: another model is known by its name.
+        Cause::OtherModel => failed(FailureClass::Contract, "codex answers with another model".into(), Verdict::Stop),
+        Cause::Ended => match watch.ended() {
+            Some(Ended::Completed) => Ok(answer(outcome, watch, workdir, request, plan)),
+            Some(Ended::Interrupted) | None => {
+                failed(FailureClass::Failed, "codex broke the turn off by itself".into(), Verdict::Retry)
+            }
+            Some(Ended::Failed(error)) => {
+                let text = seat.session.redactor().text(message(error));
+                failed(FailureClass::Failed, format!("the turn failed: {text}"), verdict(error))
+            }
+        },
+    }
+}
+
+/// Reads the proposals from where they were to be put, else from where they are.
+fn answer(
+    outcome: &Outcome,
+    watch: &Watch,
+    workdir: &Workdir,
+    request: &ProposalRequest,
+    plan: &Plan,
+) -> ProposalAnswer {
+    let most = plan.section.max_answer_kb * 1024;
+    let said = || watch.answer().filter(|text| !text.trim().is_empty()).map(str::to_owned);
+    let found = match plan.section.answer {
+        AnswerMode::Manifest => workdir.manifest(most).map(|written| written.or_else(said)),
+        AnswerMode::Structured => said().map_or_else(|| workdir.manifest(most), |text| Ok(Some(text))),
+    };
+    let found = match found {
+        Ok(Some(text)) if text.len() as u64 > most => {
+            let message = format!("the answer has {} bytes; at most {most} are allowed", text.len());
+            Err(Problem { code: "answer_too_large".into(), field: None, message })
+        }
+        Ok(Some(text)) => Ok(manifest::read(&text, request)),
+        Ok(None) => {
+            let message = format!("the turn ended without {MANIFEST} and without a last message");
+            Err(Problem { code: "no_proposal".into(), field: Some(MANIFEST.into()), message })
+        }
+        Err(problem) => Err(problem),
+    };
+    let found = found.unwrap_or_else(|problem| manifest::Found { proposals: Vec::new(), problems: vec![problem] });
+    ProposalAnswer {
+        proposals: found.proposals,
+        problems: found.problems,
+        usage: outcome.usage,
+        cached: false,
+        requested_model: plan.model.clone(),
+        effective_model: outcome.effective.clone().unwrap_or_else(|| plan.model.clone()),
+    }
+}
