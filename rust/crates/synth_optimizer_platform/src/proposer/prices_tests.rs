@@ -28,8 +28,9 @@ fn the_table_is_dated_and_its_prices_are_money() {
     let table: Table = serde_json::from_str(TABLE).unwrap();
     assert!(!table.models.is_empty());
     for (model, price) in table.models {
-        let cached = price.cached_prompt_usd.unwrap_or(price.prompt_usd);
-        assert!(0.0 < cached && cached <= price.prompt_usd && price.prompt_usd < price.completion_usd, "{model}");
+        let (prompt, completion) = (price.prompt_usd.unwrap(), price.completion_usd.unwrap());
+        let cached = price.cached_prompt_usd.unwrap_or(prompt);
+        assert!(0.0 < cached && cached <= prompt && prompt < completion, "{model}");
     }
 }
 
@@ -55,16 +56,22 @@ fn a_model_without_a_price_has_an_unknown_cost_and_known_tokens() {
 
 #[test]
 fn the_config_goes_before_the_table_and_holds_for_every_host() {
-    let price = ModelPrice { prompt_usd: 1.0, cached_prompt_usd: None, completion_usd: 10.0 };
+    let price = ModelPrice { prompt_usd: Some(1.0), cached_prompt_usd: None, completion_usd: Some(10.0) };
     let own = section(&[("gpt-4.1-mini", price), ("local", price)]);
     for is_list_priced in [true, false] {
         let prices = Prices::new(&own, is_list_priced);
         assert_eq!(cost(&prices, "gpt-4.1-mini", TOKENS), dollars(2.0));
         assert_eq!(cost(&prices, "local", TOKENS), dollars(2.0));
     }
-    let free = ModelPrice { prompt_usd: 0.0, cached_prompt_usd: None, completion_usd: 0.0 };
+    let free = ModelPrice { prompt_usd: Some(0.0), cached_prompt_usd: None, completion_usd: Some(0.0) };
     let prices = Prices::new(&section(&[("local", free)]), false);
     assert_eq!(cost(&prices, "local", TOKENS), Cost::Known(NanoUsd(0)));
+}
+
+#[test]
+fn half_a_price_is_none() {
+    let half = ModelPrice { prompt_usd: Some(1.0), cached_prompt_usd: None, completion_usd: None };
+    assert_eq!(cost(&Prices::new(&section(&[("local", half)]), false), "local", TOKENS), Cost::Unknown);
 }
 
 #[test]
