@@ -30,8 +30,7 @@ pub(super) struct Redactor {
 
 impl std::fmt::Debug for Redactor {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // What it hides is not shown by itself either.
-        write!(out, "Redactor({} known)", self.known.len())
+        out.debug_struct("Redactor").field("known", &self.known.len()).finish()
     }
 }
 
@@ -42,11 +41,12 @@ impl Redactor {
     }
 
     pub(super) fn text(&self, text: &str) -> String {
-        let mut shown = text.to_owned();
-        for secret in self.known.iter() {
-            shown = shown.replace(secret.as_str(), "[hidden]");
-        }
-        scrub(&shown)
+        scrub(&self.known_hidden(text))
+    }
+
+    /// The text without the credentials that this process knows, and otherwise as it is.
+    pub(super) fn known_hidden(&self, text: &str) -> String {
+        self.known.iter().fold(text.to_owned(), |text, secret| text.replace(secret.as_str(), "[hidden]"))
     }
 
     pub(super) fn value(&self, value: &Value) -> Value {
@@ -55,10 +55,7 @@ impl Redactor {
 
     fn without_known(&self, value: &Value) -> Value {
         match value {
-            Value::String(text) => {
-                let hide = |text: String, secret: &String| text.replace(secret.as_str(), "[hidden]");
-                Value::String(self.known.iter().fold(text.clone(), hide))
-            }
+            Value::String(text) => Value::String(self.known_hidden(text)),
             Value::Array(items) => Value::Array(items.iter().map(|item| self.without_known(item)).collect()),
             Value::Object(entries) => Value::Object(
                 entries.iter().map(|(name, value)| (self.text(name), self.without_known(value))).collect(),
