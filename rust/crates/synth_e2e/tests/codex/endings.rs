@@ -103,7 +103,7 @@ fn a_turn_that_is_dropped_before_the_model_answers_is_ended_too() {
 fn a_deadline_ends_a_long_command() {
     let mut world = patient();
     world.config.proposer.timeout_seconds = 3;
-    let TurnFailure { failure, fatal } = world.turn().unwrap_err();
+    let TurnFailure { failure, fatal } = *world.turn().unwrap_err();
     assert_eq!((failure.class, failure.retryable), (FailureClass::Timeout, true));
     assert!(fatal.is_none());
     assert_eq!(failure.usage.total_tokens, Some(120));

@@ -11,7 +11,7 @@ use synth_optimizer_platform::proposer::TurnFailure;
 use super::world::{World, items, texts};
 
 fn failed(world: &World) -> TurnFailure {
-    world.turn().unwrap_err()
+    *world.turn().unwrap_err()
 }
 
 /// A failure that may pass.

@@ -11,7 +11,7 @@ use super::world::{KEY, KEY_VARIABLE, World, items, request, texts, turn_id};
 #[test]
 fn a_manifest_is_written_by_a_tool() {
     let mut world = World::new(write_rules);
-    let price = ModelPrice { prompt_usd: 1.0, cached_prompt_usd: Some(0.5), completion_usd: 10.0 };
+    let price = ModelPrice { prompt_usd: Some(1.0), cached_prompt_usd: Some(0.5), completion_usd: Some(10.0) };
     world.config.proposer.prices.insert("stub-model".into(), price);
     let answer = world.turn().unwrap();
     assert_eq!(texts(&answer), ["Rules: r0 r3"]);
@@ -118,7 +118,7 @@ fn the_package_and_the_path_are_found_without_a_command() {
 
 #[test]
 fn a_key_in_the_words_of_the_model_is_stored_nowhere() {
-    let text = manifest(serde_json::json!({ "notes": "Rules: r0 r9" })).to_string();
+    let text = manifest(serde_json::json!({ "notes": format!("Rules: r0 {KEY}") })).to_string();
     let world = World::new(move |asked| {
         items(vec![match asked.outputs.len() {
             0 => run(format!("echo {KEY} > notes.txt; echo 'token {KEY}'")),
@@ -126,7 +126,7 @@ fn a_key_in_the_words_of_the_model_is_stored_nowhere() {
             _ => say(format!("I was told {KEY}.")),
         }])
     });
-    assert_eq!(texts(&world.turn().unwrap()), ["Rules: r0 r9"]);
+    assert_eq!(texts(&world.turn().unwrap()), ["Rules: r0 [hidden]"]);
     assert!(world.transcript().contains("[hidden]"));
     assert!(std::fs::read_to_string(world.workspace().join("notes.txt")).unwrap().contains("[hidden]"));
 }

@@ -140,7 +140,7 @@ fn a_model_that_changes_in_a_thread_or_in_a_turn_stops_the_run() {
     for change in ["if p[\"cwd\"].find(\"turn_\") > 0: r[\"model\"] = \"other-model\"", "pass"] {
         let mut world = World::new(write_rules);
         fake(&mut world, change);
-        let TurnFailure { failure, fatal } = world.turn().unwrap_err();
+        let TurnFailure { failure, fatal } = *world.turn().unwrap_err();
         assert_eq!((failure.class, failure.retryable), (FailureClass::Contract, false));
         assert_eq!(failure.models.unwrap().effective.as_deref(), Some("other-model"));
         assert!(fatal.unwrap().message.contains("other-model"));
@@ -183,7 +183,7 @@ fn a_codex_that_does_not_listen_is_killed_in_time() {
     world.config.proposer.timeout_seconds = 1;
     world.config.proposer.interrupt_timeout_seconds = 1;
     let began = std::time::Instant::now();
-    let TurnFailure { failure, fatal } = world.turn().unwrap_err();
+    let TurnFailure { failure, fatal } = *world.turn().unwrap_err();
     assert_eq!((failure.class, failure.retryable, fatal.is_none()), (FailureClass::Timeout, true, true));
     assert!(began.elapsed() < std::time::Duration::from_secs(8), "{:?}", began.elapsed());
 }

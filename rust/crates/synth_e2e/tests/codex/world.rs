@@ -84,7 +84,7 @@ impl World {
     }
 
     /// Takes one turn with a proposer that is closed afterwards.
-    pub(crate) fn turn(&self) -> Result<ProposalAnswer, TurnFailure> {
+    pub(crate) fn turn(&self) -> Result<ProposalAnswer, Box<TurnFailure>> {
         let proposer = self.proposer();
         let began = Instant::now();
         let result = self.runtime.block_on(async {
@@ -96,7 +96,7 @@ impl World {
         let limit = Duration::from_secs(self.config.proposer.timeout_seconds + 15);
         assert!(began.elapsed() < limit, "{:?}", began.elapsed());
         self.assert_clean();
-        result
+        result.map_err(Box::new)
     }
 
     /// Nothing runs, the home is gone, and no file holds a canary but the one that was put there.

@@ -30,8 +30,7 @@ pub(super) struct Redactor {
 
 impl std::fmt::Debug for Redactor {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // What it hides is not shown by itself either.
-        write!(out, "Redactor({} known)", self.known.len())
+        out.debug_struct("Redactor").field("known", &self.known.len()).finish()
     }
 }
 

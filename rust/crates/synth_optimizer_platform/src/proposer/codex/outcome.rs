@@ -50,7 +50,7 @@ impl Outcome {
         let models = self
             .effective
             .clone()
-            .map(|effective| TurnModels { requested: self.requested.clone(), effective: Some(effective) });
+            .map(|effective| Box::new(TurnModels { requested: self.requested.clone(), effective: Some(effective) }));
         let retryable = verdict == Verdict::Retry;
         TurnFailure {
             failure: CallFailure { class, message, retryable, usage: self.usage, cached: false, models },

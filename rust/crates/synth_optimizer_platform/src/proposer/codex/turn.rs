@@ -18,7 +18,7 @@ use crate::model::answer::{FailureClass, ProposalAnswer};
 use crate::model::event_fields::Problem;
 use crate::proposer::brief::{Brief, question};
 use crate::proposer::manifest;
-use crate::proposer::transcript::Transcript;
+use crate::proposer::transcript::{Redactor, Transcript};
 use crate::proposer::workdir::Workdir;
 use crate::proposer::{MANIFEST, ProposalRequest, TurnFailure, TurnId};
 
@@ -82,7 +82,7 @@ pub(super) async fn take(
         Cause::Deadline | Cause::OtherModel | Cause::Commands | Cause::Tokens => {
             let patience = Duration::from_secs(plan.section.interrupt_timeout_seconds);
             if !break_off(&mut seat, &mut watch, &mut transcript, plan, patience).await {
-                seat.session.end(Duration::ZERO).await;
+                seat.session.end(FAREWELL).await;
             }
         }
     }
@@ -96,7 +96,7 @@ pub(super) async fn take(
     drop(seat);
     workdir.tidy();
     unswept.sweep().await;
-    result
+    result.map_err(|failure| *failure)
 }
 
 /// Everything up to the moment at which the model is asked.
@@ -114,13 +114,17 @@ async fn open(
     let workdir = Workdir::create(&run_dir, id, &text, &brief);
     let workdir = workdir.map_err(|error| outcome.stop(FailureClass::NotSent, error))?;
     let mut transcript = Transcript::new(&run_dir, id, session.redactor().clone());
-    let thread = session.thread(plan, workdir.path()).await.map_err(|none| match none {
-        NoThread::Fault(fault) => outcome.unsent(&fault),
-        NoThread::Mismatch { message, model } => {
-            outcome.effective = model;
-            outcome.stop(FailureClass::Contract, fatal(message))
+    let thread = match session.thread(plan, workdir.path()).await {
+        Ok(thread) => thread,
+        Err(NoThread::Fault(fault)) => {
+            give_up_on(&session, &fault).await;
+            return Err(outcome.unsent(&fault));
         }
-    })?;
+        Err(NoThread::Mismatch { message, model }) => {
+            outcome.effective = model;
+            return Err(outcome.stop(FailureClass::Contract, fatal(message)));
+        }
+    };
     outcome.effective = Some(thread.model.clone());
     let notes = session.wire().listen(&thread.id);
     let mut seat = Seat { session, thread, turn: None, is_over: false, notes };
@@ -140,10 +144,19 @@ async fn open(
             return Err(outcome.unsent(&fault));
         }
         Err(fault @ (RpcFault::Gone | RpcFault::Late { .. })) => {
+            give_up_on(&seat.session, &fault).await;
             return Err(outcome.failure(FailureClass::UnknownOutcome, fault.to_string(), Verdict::Retry));
         }
     }
     Ok((seat, workdir, transcript))
+}
+
+/// A process that does not answer is replaced before the next turn.
+async fn give_up_on(session: &Session, fault: &RpcFault) {
+    match fault {
+        RpcFault::Late { .. } => session.end(FAREWELL).await,
+        RpcFault::Gone | RpcFault::Refused { .. } => {}
+    }
 }
 
 fn turn_params(thread: &str, plan: &Plan, text: String, brief: &Brief) -> Value {
@@ -251,15 +264,15 @@ fn conclude(
     request: &ProposalRequest,
     plan: &Plan,
     seat: &Seat,
-) -> Result<ProposalAnswer, TurnFailure> {
+) -> Result<ProposalAnswer, Box<TurnFailure>> {
     let section = &plan.section;
     if let Some(other) = watch.other_model() {
         let message = format!("codex was asked for the model {:?} and answers with {other:?}", plan.model);
         let mut outcome = outcome.clone();
         outcome.effective = Some(other.to_owned());
-        return Err(outcome.stop(FailureClass::Contract, fatal(message)));
+        return Err(Box::new(outcome.stop(FailureClass::Contract, fatal(message))));
     }
-    let failed = |class, message, verdict| Err(outcome.failure(class, message, verdict));
+    let failed = |class, message, verdict| Err(Box::new(outcome.failure(class, message, verdict)));
     match cause {
         Cause::Stopped => failed(FailureClass::Abandoned, "the run ends".into(), Verdict::GiveUp),
         Cause::Gone => {
@@ -280,7 +293,7 @@ fn conclude(
         // Handled above: another model is known by its name.
         Cause::OtherModel => failed(FailureClass::Contract, "codex answers with another model".into(), Verdict::Stop),
         Cause::Ended => match watch.ended() {
-            Some(Ended::Completed) => Ok(answer(outcome, watch, workdir, request, plan)),
+            Some(Ended::Completed) => Ok(answer(outcome, watch, workdir, request, plan, seat.session.redactor())),
             Some(Ended::Interrupted) | None => {
                 failed(FailureClass::Failed, "codex broke the turn off by itself".into(), Verdict::Retry)
             }
@@ -299,6 +312,7 @@ fn answer(
     workdir: &Workdir,
     request: &ProposalRequest,
     plan: &Plan,
+    redactor: &Redactor,
 ) -> ProposalAnswer {
     let most = plan.section.max_answer_kb * 1024;
     let said = || watch.answer().filter(|text| !text.trim().is_empty()).map(str::to_owned);
@@ -311,7 +325,8 @@ fn answer(
             let message = format!("the answer has {} bytes; at most {most} are allowed", text.len());
             Err(Problem { code: "answer_too_large".into(), field: None, message })
         }
-        Ok(Some(text)) => Ok(manifest::read(&text, request)),
+        // An endpoint knows its key, and could put it into an answer.
+        Ok(Some(text)) => Ok(manifest::read(&redactor.known_hidden(&text), request)),
         Ok(None) => {
             let message = format!("the turn ended without {MANIFEST} and without a last message");
             Err(Problem { code: "no_proposal".into(), field: Some(MANIFEST.into()), message })
