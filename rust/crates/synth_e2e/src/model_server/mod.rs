@@ -1,4 +1,5 @@
-//! A stand-in for the Responses API on loopback: the test says what the model answers to each request.
+//! A stand-in for the Responses and Chat Completions APIs on loopback: the test says what the model answers to each
+//! request.
 
 mod reply;
 mod rules;
@@ -13,8 +14,8 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-pub use reply::{Reply, patch, run, say};
-pub use rules::{manifest, write_rules};
+pub use reply::{Reply, chat, patch, run, say};
+pub use rules::{manifest, proposed, write_rules};
 
 /// How long a reply that never comes is held open.
 const HANG: Duration = Duration::from_secs(600);
@@ -40,7 +41,8 @@ impl Asked {
 
     /// All that stands in the conversation.
     pub fn text(&self) -> String {
-        let items = self.body.get("input").and_then(Value::as_array).into_iter().flatten();
+        let items = self.body.get("input").or_else(|| self.body.get("messages"));
+        let items = items.and_then(Value::as_array).into_iter().flatten();
         items.map(text_of).collect::<Vec<_>>().join("\n")
     }
 }

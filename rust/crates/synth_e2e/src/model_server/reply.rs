@@ -14,6 +14,8 @@ pub enum Reply {
     Items(Vec<Value>),
     /// The same after a while.
     Later { after: Duration, items: Vec<Value> },
+    /// This document, not as a stream.
+    Document(Value),
     /// An error in place of a response.
     Status { code: u16, retry_after: Option<u32>, message: String },
     /// These bytes as the body of a stream.
@@ -32,6 +34,17 @@ pub fn say(text: impl Into<String>) -> Value {
         "type": "message", "id": "msg_1", "role": "assistant", "status": "completed",
         "content": [{ "type": "output_text", "text": text.into(), "annotations": [] }],
     })
+}
+
+/// A whole chat completion of a model with its usage.
+pub fn chat(model: &str, text: impl Into<String>) -> Reply {
+    Reply::Document(json!({
+        "id": "chatcmpl-1", "object": "chat.completion", "model": model,
+        "choices": [{
+            "index": 0, "finish_reason": "stop", "message": { "role": "assistant", "content": text.into() },
+        }],
+        "usage": { "prompt_tokens": 1000, "completion_tokens": 100, "total_tokens": 1100 },
+    }))
 }
 
 /// A command that the model wants to run.
@@ -67,6 +80,14 @@ impl Reply {
             Self::Later { after, items } => {
                 sleep(*after);
                 response(stream, items)
+            }
+            Self::Document(document) => {
+                let (body, mut stream) = (document.to_string(), stream);
+                write!(
+                    stream,
+                    "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
+                    body.len()
+                )
             }
             Self::Status { code, retry_after, message } => {
                 let body = json!({ "error": { "message": message, "type": "test", "code": "test", "param": null } });

@@ -39,7 +39,7 @@ pub fn manifest(fields: Value) -> Value {
 }
 
 /// The parent's texts with every rule that the brief says they lack.
-fn proposed(brief: &str) -> Value {
+pub fn proposed(brief: &str) -> Value {
     let mut fields: Map<String, Value> = Map::new();
     for (word, field) in lessons(brief) {
         let Some(text) = text_of(brief, &field) else { continue };

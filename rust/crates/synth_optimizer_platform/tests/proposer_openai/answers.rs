@@ -120,7 +120,7 @@ async fn a_cost_is_what_the_endpoint_says_or_what_the_config_prices_and_else_unk
     assert_eq!(replied(|_| {}).await.unwrap().usage.cost, Cost::Unknown);
     let told = replied(|reply| reply["usage"]["cost"] = json!(0.0125)).await.unwrap();
     assert_eq!(told.usage.cost, Cost::Known(NanoUsd(12_500_000)));
-    let price = ModelPrice { prompt_usd: 1.0, cached_prompt_usd: Some(0.5), completion_usd: 2.0 };
+    let price = ModelPrice { prompt_usd: Some(1.0), cached_prompt_usd: Some(0.5), completion_usd: Some(2.0) };
     // The price of the name that was asked for serves the dated name as well.
     for (model, name) in
         [(MODEL, MODEL), ("gpt-4.1-mini-2025-04-14", MODEL), ("openai/gpt-4.1-mini", "openai/gpt-4.1-mini")]
