@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from synth_optimizers import GepaConfig
+
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
@@ -20,6 +22,13 @@ def test_python_blocks_run(code: str, tmp_path: Path, monkeypatch: pytest.Monkey
     (tmp_path / "gepa.toml").write_text(blocks("toml")[0], encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     exec(compile(code, "README.md", "exec"), {})  # noqa: S102 (the README is ours)
+
+
+def test_every_toml_block_belongs_to_one_configuration(tmp_path: Path) -> None:
+    path = tmp_path / "gepa.toml"
+    path.write_text("\n".join(blocks("toml")), encoding="utf-8")
+    config = GepaConfig.from_toml(path)
+    assert {value.path: value.value for value in config.explain()}["proposer.backend"] == "openai_compatible"
 
 
 def test_every_command_is_a_target_of_make() -> None:

@@ -35,7 +35,9 @@ fn every_test_that_is_named_exists() {
     let mut sources = String::new();
     for folder in [
         "rust/crates/synth_e2e/tests",
+        "rust/crates/synth_e2e/tests/codex",
         "rust/crates/synth_gepa/tests",
+        "rust/crates/synth_optimizer_platform/src/proposer",
         "rust/crates/synth_optimizer_platform/tests",
         "rust/crates/synth_optimizer_platform/tests/config",
     ] {
