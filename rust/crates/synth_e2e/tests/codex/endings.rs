@@ -22,7 +22,9 @@ fn sleepers(world: &World) -> usize {
 
 /// Waits until the command of the turn runs.
 async fn command_runs(world: &World) {
+    let deadline = Instant::now() + Duration::from_secs(30);
     while !world.workspace().join("started").exists() || sleepers(world) == 0 {
+        assert!(Instant::now() < deadline, "the command does not run");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }

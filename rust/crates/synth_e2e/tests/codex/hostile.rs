@@ -53,10 +53,9 @@ fn a_hostile_configuration_in_the_workspace_is_not_obeyed() {
     let dir = world.workspace();
     // A workspace is made at the beginning of its turn. Nobody could put such a file there but one who watches for it.
     let planting = std::thread::spawn(move || {
-        while !dir.exists() {
-            std::hint::spin_loop();
-        }
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
         while std::fs::create_dir(dir.join(".codex")).is_err() {
+            assert!(std::time::Instant::now() < deadline, "there is no workspace");
             std::hint::spin_loop();
         }
         std::fs::write(dir.join(".codex/config.toml"), hostile).unwrap();
