@@ -373,6 +373,8 @@ fn one_less(state: &mut State, id: RequestId, failed: bool) -> bool {
 pub(crate) fn settlement(class: FailureClass, usage: Usage, cached: bool) -> Settlement {
     match class {
         FailureClass::NotSent | FailureClass::Withdrawn => Settlement::NotSent,
+        // A call that was given up and told what it had used up to then.
+        FailureClass::Abandoned if usage.total().is_some() => Settlement::Used { usage, billed: !cached },
         FailureClass::UnknownOutcome | FailureClass::Abandoned => Settlement::Unknown,
         FailureClass::Failed | FailureClass::Timeout | FailureClass::Contract | FailureClass::InvalidScore => {
             Settlement::Used { usage, billed: !cached }

@@ -9,6 +9,8 @@ use crate::unpack::unpack;
 /// Fast; answers are JSON, which shrinks well at any level.
 const LEVEL: i32 = 1;
 
+pub(super) const FAILURE: &str = ".failure";
+
 /// The name of a row. Two names are never the same row.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct RowName {
@@ -18,10 +20,21 @@ pub(super) struct RowName {
 }
 
 impl RowName {
-    /// What the container tells about itself is as it was told last; a measured answer stays as it was measured.
+    /// What the container tells about itself is as it was told last, and so is how an attempt failed; a measured answer
+    /// stays as it was measured.
     pub(super) fn latest_wins(&self) -> bool {
         use Boundary::{Dataset, DatasetRows, Metadata, Program, TaskInfo};
-        [Metadata, Program, TaskInfo, Dataset, DatasetRows].iter().any(|told| told.word() == self.boundary)
+        let told = [Metadata, Program, TaskInfo, Dataset, DatasetRows];
+        self.is_failure() || told.iter().any(|told| told.word() == self.boundary)
+    }
+
+    /// Failures have keys of their own: an attempt is no part of the key of an answer.
+    pub(super) fn of_failure(boundary: Boundary, key: &str, attempt: u32) -> Self {
+        Self { boundary: format!("{}{FAILURE}", boundary.word()), key: format!("{key}#{attempt}") }
+    }
+
+    pub(super) fn is_failure(&self) -> bool {
+        self.boundary.ends_with(FAILURE)
     }
 }
 

@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use super::profile::{CacheProfile, Counters, Tally};
 use super::reader::{Found, Reader, Watch};
-use super::record::RowName;
+use super::record::{FAILURE, RowName};
 use super::settings::CacheSettings;
 use super::writer::Writer;
 use super::{database, fault};
@@ -78,9 +78,20 @@ impl Cache {
         self.store(RowName { boundary: boundary.word().to_owned(), key: key.to_owned() }, response)
     }
 
-    /// How an attempt at a call failed, in a run that is replayed. Consult it in `readonly` mode only, before `get`.
+    /// How an attempt at a call failed, in a run that is replayed.
     pub fn get_failure(&self, boundary: Boundary, key: &str, attempt: u32) -> Result<Lookup, OptimizerError> {
-        self.look(failure_name(boundary, key, attempt))
+        Ok(match self.look(RowName::of_failure(boundary, key, attempt))? {
+            Lookup::Hit(response) if response.is_empty() => Lookup::Miss,
+            found => found,
+        })
+    }
+
+    /// Forgets that an attempt failed: it was answered later. Else a replay would meet the failure before the answer.
+    pub fn forget_failure(&self, boundary: Boundary, key: &str, attempt: u32) -> Result<(), OptimizerError> {
+        match self.get_failure(boundary, key, attempt)? {
+            Lookup::Miss => Ok(()),
+            Lookup::Hit(_) | Lookup::Damaged => self.put_failure(boundary, key, attempt, Bytes::new()),
+        }
     }
 
     /// Queues the failure of an attempt to be stored for replay.
@@ -91,7 +102,7 @@ impl Cache {
         attempt: u32,
         response: Bytes,
     ) -> Result<(), OptimizerError> {
-        self.store(failure_name(boundary, key, attempt), response)
+        self.store(RowName::of_failure(boundary, key, attempt), response)
     }
 
     /// Waits until everything that was `put` before is committed.
@@ -158,7 +169,7 @@ impl Cache {
         match reader.look(&name)? {
             Found::Nothing | Found::NoFile => {
                 // That an attempt did not fail is no miss.
-                if !name.boundary.ends_with(FAILURE) {
+                if !name.is_failure() {
                     self.counters.count(&name, Tally::Miss);
                 }
                 Ok(Lookup::Miss)
@@ -182,11 +193,4 @@ impl Cache {
     fn store(&self, name: RowName, response: Bytes) -> Result<(), OptimizerError> {
         self.writer.as_ref().map_or(Ok(()), |writer| writer.put(name, response))
     }
-}
-
-const FAILURE: &str = ".failure";
-
-/// Failures have keys of their own: an attempt is no part of the key of an answer.
-fn failure_name(boundary: Boundary, key: &str, attempt: u32) -> RowName {
-    RowName { boundary: format!("{}{FAILURE}", boundary.word()), key: format!("{key}#{attempt}") }
 }

@@ -6,11 +6,17 @@ use serde_json::{Value, json};
 use similar::TextDiff;
 
 use super::manifest::{example, proposal_type, schema};
+use super::transcript::Redactor;
 use super::{Evidence, ProposalRequest};
 use crate::config::gepa::Direction;
+use crate::config::proposer::ProposerSection;
 use crate::config::{redacted, scrub};
 use crate::model::event_fields::Operation;
 use crate::model::ids::Payload;
+
+/// Goes up when the same question would be put in other words, so that answers to the old words are not taken for answers
+/// to the new ones.
+pub(super) const BRIEF_VERSION: u32 = 1;
 
 const GUIDANCE: &str = include_str!("guidance.md");
 
@@ -29,8 +35,18 @@ pub(super) struct Brief {
 }
 
 impl Brief {
+    /// A brief within the limits of a config, without the credentials that the redactor knows.
+    pub(super) fn new(request: &ProposalRequest, section: &ProposerSection, redactor: &Redactor) -> Self {
+        let limit = usize::try_from(section.max_evidence_kb.saturating_mul(1024)).unwrap_or(usize::MAX);
+        let mut brief = Self::within(request, limit);
+        for part in &mut brief.parts {
+            part.text = redactor.known_hidden(&part.text);
+        }
+        brief
+    }
+
     /// `limit` is how many bytes all but the parents' own texts may take.
-    pub(super) fn new(request: &ProposalRequest, limit: usize) -> Self {
+    fn within(request: &ProposalRequest, limit: usize) -> Self {
         let mut parts = vec![Part { name: "task.md", text: task(request, limit / 8) }];
         parts.push(Part { name: "parent.md", text: parent(request) });
         parts.push(Part { name: "evidence.md", text: evidence(request, limit / 2) });
@@ -249,14 +265,19 @@ fn rejected(request: &ProposalRequest, limit: usize) -> Option<String> {
     Some(out)
 }
 
+/// Most problems of an answer that are told.
+const PROBLEMS: usize = 32;
+const SENTENCE: usize = 400;
+
 fn repair(request: &ProposalRequest, limit: usize) -> Option<String> {
     if request.problems.is_empty() {
         return None;
     }
     let mut out = "# What was wrong with your last answer\n\n".to_owned();
-    for problem in &request.problems {
+    for problem in request.problems.iter().take(PROBLEMS) {
         let field = problem.field.as_ref().map_or(String::new(), |field| format!(" in `{field}`"));
-        let _ = writeln!(out, "- {}{field}: {}", problem.code, scrub(&problem.message));
+        let _ =
+            writeln!(out, "- {}{}: {}", problem.code, cut(&field, SENTENCE), cut(&scrub(&problem.message), SENTENCE));
     }
     if !request.refused.is_empty() {
         let proposed: Vec<Value> = request.refused.iter().map(|refused| json!(refused.fields)).collect();

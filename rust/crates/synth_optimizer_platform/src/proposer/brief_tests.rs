@@ -27,13 +27,13 @@ fn evidence_shows_the_worst_rows_first_with_their_feedback_from_every_place() {
         row("train:good", 1.0, json!({"reward_info": {"details": {"feedback": "well done"}}})),
         row("train:bad", 0.0, json!({"metadata": {"feedback": "wrong label"}, "summary": {"feedback": "off by one"}})),
     ];
-    let text = part(&Brief::new(&request, 64 * 1024), "evidence.md").to_owned();
+    let text = part(&Brief::within(&request, 64 * 1024), "evidence.md").to_owned();
     let at = |needle: &str| text.find(needle).unwrap_or_else(|| panic!("{needle} in {text}"));
     assert!(at("train:bad") < at("train:good"), "{text}");
     assert!(at("Feedback: wrong label") < at("Feedback: off by one"), "{text}");
     assert!(text.contains("Feedback: well done") && text.contains("score 0"), "{text}");
     request.direction = Direction::Minimize;
-    let text = part(&Brief::new(&request, 64 * 1024), "evidence.md").to_owned();
+    let text = part(&Brief::within(&request, 64 * 1024), "evidence.md").to_owned();
     assert!(text.find("train:good") < text.find("train:bad"), "{text}");
 }
 
@@ -44,7 +44,7 @@ fn a_row_without_a_score_comes_first_in_either_direction() {
         request.direction = direction;
         request.evidence = vec![row("train:1", 0.5, json!({})), row("train:2", 0.1, json!({}))];
         request.evidence.push(Evidence { row_id: RowId::new("train:3"), row: json!({}), score: None, reply: None });
-        let brief = Brief::new(&request, 64 * 1024);
+        let brief = Brief::within(&request, 64 * 1024);
         let text = part(&brief, "evidence.md");
         assert!(text.find("train:3").unwrap() < text.find("train:1").unwrap(), "{text}");
         assert!(text.contains("no score"), "{text}");
@@ -78,7 +78,7 @@ fn the_size_is_bounded_by_the_limit_whatever_the_history() {
         .collect();
     request.refused = vec![Proposal { fields: payload, rationale: String::new() }];
     request.problems = vec![Problem { code: "field_too_long".into(), field: None, message: "too long".into() }];
-    let brief = Brief::new(&request, LIMIT);
+    let brief = Brief::within(&request, LIMIT);
     let size: usize = brief.parts.iter().map(|part| part.text.len()).sum();
     // Headings, guidance and schema come on top of what is cut.
     assert!(size < 2 * LIMIT, "{size}");
@@ -96,7 +96,7 @@ fn secrets_in_replies_rows_and_documents_are_not_shown() {
         score: Some(0.0),
         reply: Some(json!({"feedback": format!("used {SECRET}"), "trace": {"authorization": "hunter2"}})),
     }];
-    let whole = Brief::new(&request, 64 * 1024).whole();
+    let whole = Brief::within(&request, 64 * 1024).whole();
     assert!(!whole.contains(SECRET) && !whole.contains("hunter2"), "{whole}");
 }
 
@@ -108,7 +108,7 @@ fn the_parents_own_texts_are_whole_and_exact() {
         candidate_id: CandidateId::of("c", &Payload::new()),
         payload: Payload::from([("instructions".to_owned(), text.clone())]),
     }];
-    assert!(part(&Brief::new(&request, 4096), "parent.md").contains(&text));
+    assert!(part(&Brief::within(&request, 4096), "parent.md").contains(&text));
 }
 
 #[test]
@@ -120,7 +120,7 @@ fn a_merge_names_both_parents_and_their_ancestor() {
     };
     (request.operation, request.parents, request.ancestor) =
         (Operation::Merge, vec![named("left"), named("right")], Some(named("old")));
-    let brief = Brief::new(&request, 64 * 1024);
+    let brief = Brief::within(&request, 64 * 1024);
     let text = part(&brief, "parent.md");
     for name in ["left", "right", "old"] {
         assert!(text.contains(named(name).candidate_id.as_str()) && text.contains(name), "{text}");
@@ -132,7 +132,7 @@ fn a_merge_names_both_parents_and_their_ancestor() {
 #[test]
 fn lineage_frontier_rejected_and_repair_are_there_when_there_is_something_to_tell() {
     let mut request = request();
-    let names = |request: &_| Brief::new(request, 64 * 1024).parts.iter().map(|part| part.name).collect::<Vec<_>>();
+    let names = |request: &_| Brief::within(request, 64 * 1024).parts.iter().map(|part| part.name).collect::<Vec<_>>();
     assert_eq!(names(&request), ["task.md", "parent.md", "evidence.md", "guidance.md", "proposal_schema.md"]);
     let payload = Payload::from([("instructions".to_owned(), "Answer briefly.\nBe kind.".to_owned())]);
     let candidate_id = CandidateId::of("c", &payload);
@@ -155,7 +155,7 @@ fn lineage_frontier_rejected_and_repair_are_there_when_there_is_something_to_tel
         fields: Payload::from([("instructions".to_owned(), String::new())]),
         rationale: String::new(),
     }];
-    let brief = Brief::new(&request, 64 * 1024);
+    let brief = Brief::within(&request, 64 * 1024);
     let lineage = part(&brief, "lineage.md");
     assert!(lineage.contains("ancestor") && lineage.contains("+0.1250 against its own parent on 8 rows"), "{lineage}");
     assert!(lineage.contains("+Be kind."), "{lineage}");

@@ -3,6 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::ProposalRequest;
+use super::transcript::Redactor;
 use crate::config::scrub;
 use crate::config::secrets::looks_like_key;
 use crate::model::answer::Proposal;
@@ -17,6 +18,10 @@ const SHOWN: usize = 160;
 
 /// Most places of a text at which an object is looked for, so that a hostile answer is read in time.
 const STARTS: usize = 64;
+
+/// Most entries that are read, and most of their problems that are told.
+const ENTRIES: usize = 256;
+const PROBLEMS: usize = 16;
 
 /// What an answer holds, and what is wrong with it as a whole. The proposals themselves are judged by the engine.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -92,16 +97,21 @@ pub(super) fn example(request: &ProposalRequest) -> Value {
 }
 
 /// Reads an answer: the manifest alone, or the first one that stands in other text.
-pub(super) fn read(answer: &str, request: &ProposalRequest) -> Found {
+///
+/// Credentials that are known are hidden after the text is decoded, so that no escape hides one from being hidden.
+pub(super) fn read(answer: &str, request: &ProposalRequest, redactor: &Redactor) -> Found {
     let Some(document) = document_in(answer) else {
         let message = if answer.trim().is_empty() {
             "the answer is empty; it must be one JSON object".to_owned()
         } else {
-            format!("the answer holds no JSON object; it begins with {:?}", beginning(answer))
+            format!("the answer holds no JSON object; it begins with {:?}", beginning(&redactor.known_hidden(answer)))
         };
         return refused("manifest_unreadable", message);
     };
-    read_document(&document, request)
+    match redactor.without_known(&Value::Object(document)) {
+        Value::Object(document) => read_document(&document, request),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => Found::default(),
+    }
 }
 
 fn read_document(document: &Map<String, Value>, request: &ProposalRequest) -> Found {
@@ -126,11 +136,21 @@ fn read_document(document: &Map<String, Value>, request: &ProposalRequest) -> Fo
     if entries.is_empty() {
         wrong("proposals", "is empty".into());
     }
-    let mut proposals = Vec::new();
-    for (index, entry) in entries.iter().enumerate() {
+    let (mut proposals, mut refused) = (Vec::new(), Vec::new());
+    for (index, entry) in entries.iter().take(ENTRIES).enumerate() {
         match read_proposal(entry, request) {
             Ok(proposal) => proposals.push(proposal),
-            Err((field, message)) => wrong(&format!("proposals[{index}]{field}"), message),
+            Err((field, message)) => refused.push((format!("proposals[{index}]{}", beginning(&field)), message)),
+        }
+    }
+    // A bad entry beside enough good ones is not worth another turn.
+    if proposals.len() < request.proposal_count as usize {
+        let more = refused.len().saturating_sub(PROBLEMS);
+        for (field, message) in refused.into_iter().take(PROBLEMS) {
+            wrong(&field, message);
+        }
+        if more > 0 {
+            wrong("proposals", format!("has {more} more entries with problems"));
         }
     }
     found.proposals = proposals;

@@ -5,9 +5,10 @@ use serde_json::{Value, json};
 use super::super::tests_support::request;
 use super::{Found, SCHEMA_VERSION, STARTS, example, read, schema};
 use crate::model::event_fields::Operation;
+use crate::proposer::transcript::Redactor;
 
 fn found(answer: &str) -> Found {
-    read(answer, &request())
+    read(answer, &request(), &Redactor::default())
 }
 
 fn texts(found: &Found) -> Vec<&str> {
@@ -29,7 +30,7 @@ fn the_example_is_a_manifest_and_keeps_to_the_schema() {
         let mut request = request();
         request.operation = operation;
         let example = example(&request);
-        let found = read(&example.to_string(), &request);
+        let found = read(&example.to_string(), &request, &Redactor::default());
         assert_eq!((found.proposals.len(), found.problems.len()), (1, 0), "{found:?}");
         keeps_to(&schema(&request), &example, "");
     }
@@ -109,7 +110,9 @@ fn every_problem_is_told_with_its_place() {
         "schema_version": "v1",
         "proposals": [7, {}, { "proposed_payload": [] }, { "candidate": { "instructions": 3 } }, { "instructions": "good" }],
     });
-    let found = found(&answer.to_string());
+    let mut request = request();
+    request.proposal_count = 2;
+    let found = read(&answer.to_string(), &request, &Redactor::default());
     assert_eq!(texts(&found), ["good"]);
     let places: Vec<&str> = problems(&found).into_iter().map(|(_, place)| place).collect();
     assert_eq!(
@@ -127,7 +130,7 @@ fn every_problem_is_told_with_its_place() {
         (json!({ "proposals": {} }), "is {}, not a list"),
         (json!({ "proposals": [] }), "is empty"),
     ] {
-        let found = read(&answer.to_string(), &request());
+        let found = read(&answer.to_string(), &request(), &Redactor::default());
         assert_eq!((problems(&found)[0].1, found.problems[0].message.as_str()), ("proposals", message));
     }
 }
@@ -154,5 +157,30 @@ fn a_text_with_a_new_key_is_refused_without_being_repeated() {
     // What the parent already holds is its author's own.
     let mut request = request();
     request.base.insert("instructions".into(), format!("Never say {KEY}."));
-    assert_eq!(read(&answer, &request).proposals.len(), 1);
+    assert_eq!(read(&answer, &request, &Redactor::default()).proposals.len(), 1);
+}
+
+#[test]
+fn a_known_key_is_hidden_however_it_is_written() {
+    let redactor = Redactor::new(["canary-key".to_owned()]);
+    let answer = r#"{"proposals": [{"proposed_payload": {"instructions": "say \u0063anary-key"},
+                     "rationale": "c\u0061nary-key", "x": 1}], "note": "canary\u002dkey"}"#;
+    let found = read(answer, &request(), &redactor);
+    assert_eq!(texts(&found), ["say [hidden]"]);
+    assert_eq!(found.proposals[0].rationale, "[hidden]");
+}
+
+#[test]
+fn many_bad_entries_are_told_in_a_few_words() {
+    let answer = json!({ "proposals": vec![1; 100_000] }).to_string();
+    let found = found(&answer);
+    assert!(found.problems.len() <= 20, "{}", found.problems.len());
+    assert!(found.problems.last().unwrap().message.contains("more entries"), "{:?}", found.problems.last());
+}
+
+#[test]
+fn a_bad_entry_beside_enough_good_ones_is_no_problem() {
+    let answer = json!({ "proposals": [7, { "proposed_payload": { "instructions": "Be brief." } }] }).to_string();
+    let found = found(&answer);
+    assert_eq!((texts(&found), found.problems.len()), (vec!["Be brief."], 0));
 }

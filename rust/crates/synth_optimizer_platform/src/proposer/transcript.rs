@@ -53,12 +53,13 @@ impl Redactor {
         redacted(&self.without_known(value))
     }
 
-    fn without_known(&self, value: &Value) -> Value {
+    /// A document without the credentials that this process knows, in values and in names.
+    pub(super) fn without_known(&self, value: &Value) -> Value {
         match value {
             Value::String(text) => Value::String(self.known_hidden(text)),
             Value::Array(items) => Value::Array(items.iter().map(|item| self.without_known(item)).collect()),
             Value::Object(entries) => Value::Object(
-                entries.iter().map(|(name, value)| (self.text(name), self.without_known(value))).collect(),
+                entries.iter().map(|(name, value)| (self.known_hidden(name), self.without_known(value))).collect(),
             ),
             Value::Null | Value::Bool(_) | Value::Number(_) => value.clone(),
         }

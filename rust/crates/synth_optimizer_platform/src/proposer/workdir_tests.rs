@@ -6,9 +6,11 @@ use camino::Utf8PathBuf;
 
 use super::super::tests_support::request;
 use super::{MANIFEST, Workdir};
+use crate::config::proposer::ProposerSection;
 use crate::model::ids::RequestId;
 use crate::proposer::TurnId;
 use crate::proposer::brief::Brief;
+use crate::proposer::transcript::Redactor;
 
 const MOST: u64 = 1024;
 
@@ -16,7 +18,13 @@ fn workdir() -> (tempfile::TempDir, Workdir) {
     let dir = tempfile::tempdir().unwrap();
     let path = Utf8PathBuf::try_from(dir.path().to_owned()).unwrap();
     let turn = TurnId { request: RequestId(7), attempt: 1 };
-    let workdir = Workdir::create(&path, turn, "Do it.", &Brief::new(&request(), 4096)).unwrap();
+    let workdir = Workdir::create(
+        &path,
+        turn,
+        "Do it.",
+        &Brief::new(&request(), &ProposerSection::default(), &Redactor::default()),
+    )
+    .unwrap();
     (dir, workdir)
 }
 
@@ -38,7 +46,13 @@ fn a_workspace_is_made_anew_for_every_attempt() {
     std::fs::write(workdir.path().join(MANIFEST), "old").unwrap();
     let root = Utf8PathBuf::try_from(dir.path().to_owned()).unwrap();
     let turn = TurnId { request: RequestId(7), attempt: 1 };
-    let again = Workdir::create(&root, turn, "Do it.", &Brief::new(&request(), 4096)).unwrap();
+    let again = Workdir::create(
+        &root,
+        turn,
+        "Do it.",
+        &Brief::new(&request(), &ProposerSection::default(), &Redactor::default()),
+    )
+    .unwrap();
     assert_eq!(again.manifest(MOST), Ok(None));
 }
 

@@ -387,7 +387,15 @@ impl Calls {
             Answer::Rollout(_) | Answer::Proposal(_) => {
                 let Some(reply) = &finished.reply else { return Ok(()) };
                 self.cache.put(boundary, key, reply.clone())?;
+                self.cache.forget_failure(boundary, key, attempt)?;
                 finished.cache = Some(CacheUse { key: key.to_owned(), action: CacheAction::Write });
+                Ok(())
+            }
+            // What only tells that this run ended, or had to, is nothing that another run would meet.
+            Answer::Failed(failure)
+                if finished.fatal.is_some()
+                    || matches!(failure.class, FailureClass::Abandoned | FailureClass::Withdrawn) =>
+            {
                 Ok(())
             }
             Answer::Failed(failure) => match serde_json::to_vec(failure) {

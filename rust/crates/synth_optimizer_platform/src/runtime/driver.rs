@@ -311,7 +311,12 @@ impl<'e, E: Engine> Driver<'e, E> {
                 return Ok(());
             }
             match self.ground.calls.remembered_proposal(id, command.attempt, key)? {
-                Remembered::Answer(finished) => return self.settle(*finished),
+                Remembered::Answer(mut finished) => {
+                    if let (Answer::Proposal(answer), true) = (&mut finished.answer, self.lanes.was_sent_before(id)) {
+                        answer.cached = false;
+                    }
+                    return self.settle(*finished);
+                }
                 Remembered::Nothing => {}
                 Remembered::Damaged(event) => self.log(vec![*event]),
             }

@@ -32,6 +32,7 @@ pub use process::PROPOSER_LOG;
 use session::Session;
 use sweep::Backlog;
 
+use super::brief::BRIEF_VERSION;
 use super::prices::Prices;
 use super::{Doing, ProposalRequest, Proposer, Turn, TurnId};
 use crate::config::Config;
@@ -137,7 +138,7 @@ impl Proposer for CodexProposer {
             "reasoning_effort": section.reasoning_effort.map(|effort| effort.word()),
             "answer": section.answer.word(),
             "max_evidence_kb": section.max_evidence_kb,
-            "brief": 1,
+            "brief": BRIEF_VERSION,
         })
     }
 

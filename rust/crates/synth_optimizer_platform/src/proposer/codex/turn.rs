@@ -108,7 +108,7 @@ async fn open(
 ) -> Result<(Seat, Workdir, Transcript), TurnFailure> {
     let plan = &*proposer.plan;
     let session = proposer.session().await.map_err(|error| outcome.stop(FailureClass::NotSent, error))?;
-    let brief = Brief::new(request, usize::try_from(plan.section.max_evidence_kb * 1024).unwrap_or(usize::MAX));
+    let brief = Brief::new(request, &plan.section, session.redactor());
     let text = question(request, where_to(plan.section.answer));
     let run_dir = plan.made_run_dir().map_err(|error| outcome.stop(FailureClass::NotSent, error))?;
     let workdir = Workdir::create(&run_dir, id, &text, &brief);
@@ -326,7 +326,7 @@ fn answer(
             Err(Problem { code: "answer_too_large".into(), field: None, message })
         }
         // An endpoint knows its key, and could put it into an answer.
-        Ok(Some(text)) => Ok(manifest::read(&redactor.known_hidden(&text), request)),
+        Ok(Some(text)) => Ok(manifest::read(&text, request, redactor)),
         Ok(None) => {
             let message = format!("the turn ended without {MANIFEST} and without a last message");
             Err(Problem { code: "no_proposal".into(), field: Some(MANIFEST.into()), message })

@@ -21,7 +21,8 @@ use tokio::time::Instant;
 
 use self::endpoint::{Endpoint, Env};
 use self::turn::Course;
-use self::wire::{Ask, BRIEF_VERSION, Manner};
+use self::wire::{Ask, Manner};
+use super::brief::BRIEF_VERSION;
 use super::prices::Prices;
 use super::transcript::{Redactor, Transcript};
 use super::{Doing, ProposalRequest, Proposer, Turn, TurnId};
@@ -132,7 +133,7 @@ impl Proposer for OpenAiProposer {
                 Ok(endpoint) => endpoint,
                 Err(error) => return Err(course.cannot_begin(error)),
             };
-            let ask = Ask::new(&self.section, &self.model, &request);
+            let ask = Ask::new(&self.section, &self.model, &request, &self.redactor);
             tokio::select! {
                 biased;
                 () = interrupted => Err(course.interrupted()),

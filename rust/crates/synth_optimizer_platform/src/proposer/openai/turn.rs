@@ -157,12 +157,7 @@ impl<'a> Course<'a> {
             return Err(Box::new(self.too_large(raw.status).into()));
         }
         // The model may repeat a key that was shown to it elsewhere: then it is not stored.
-        let redactor = &self.proposer.redactor;
-        let text = redactor.known_hidden(&text);
-        let mut found = manifest::read(reply::without_thoughts(&text), request);
-        for proposal in &mut found.proposals {
-            proposal.fields.values_mut().for_each(|text| *text = redactor.known_hidden(text));
-        }
+        let found = manifest::read(reply::without_thoughts(&text), request, &self.proposer.redactor);
         Ok(ProposalAnswer {
             proposals: found.proposals,
             problems: found.problems,

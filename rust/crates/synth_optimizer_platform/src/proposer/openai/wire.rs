@@ -6,9 +6,7 @@ use crate::config::proposer::{ProposerSection, ReasoningEffort};
 use crate::config::sections::ApiFamily;
 use crate::proposer::ProposalRequest;
 use crate::proposer::brief::{Brief, question};
-
-/// Version of what the model is told. Answers to another version are answers to another question.
-pub(super) const BRIEF_VERSION: u32 = 1;
+use crate::proposer::transcript::Redactor;
 
 const ROLE: &str = "You improve the texts of a program that is scored on a task. You are given everything that is known: \
                     the task, the parent candidate, what happened on its rows and what was tried before. Answer with one \
@@ -48,9 +46,8 @@ pub(super) struct Ask {
 }
 
 impl Ask {
-    pub(super) fn new(section: &ProposerSection, model: &str, request: &ProposalRequest) -> Self {
-        let limit = usize::try_from(section.max_evidence_kb.saturating_mul(1024)).unwrap_or(usize::MAX);
-        let brief = Brief::new(request, limit);
+    pub(super) fn new(section: &ProposerSection, model: &str, request: &ProposalRequest, redactor: &Redactor) -> Self {
+        let brief = Brief::new(request, section, redactor);
         Self {
             family: section.api_family,
             model: model.to_owned(),
