@@ -5,6 +5,7 @@
 mod harness;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use harness::{Place, assert_sound, finished, stub};
 use synth_e2e::files::COMPARED;
@@ -118,6 +119,33 @@ fn a_run_gains_is_priced_and_asks_nobody_the_second_time() {
     let (outcome, third) = run(&scene.config, None);
     assert_eq!(outcome.status, RunStatus::Completed, "{:?}", outcome.error);
     assert_eq!(third.comparable(COMPARED[0]).unwrap(), first.comparable(COMPARED[0]).unwrap());
+}
+
+#[test]
+fn failures_of_an_earlier_run_do_not_come_between_a_later_one_and_its_replay() {
+    let broken = Arc::new(AtomicBool::new(true));
+    let is_broken = Arc::clone(&broken);
+    let mut scene = scene(move |asked| {
+        if is_broken.load(Ordering::SeqCst) {
+            Reply::Status { code: 500, retry_after: None, message: "down".into() }
+        } else {
+            writes_rules(asked)
+        }
+    });
+    scene.config.proposer.request_retries = 0;
+    let (outcome, _) = run(&scene.config, None);
+    assert_eq!(outcome.status, RunStatus::Failed, "no turn was answered");
+    broken.store(false, Ordering::SeqCst);
+    scene.config.run.run_id = Some("endpoint-two".into());
+    let (_, second) = run(&scene.config, None);
+    assert!(failed(&second).is_empty());
+    let asked = scene.server.asked().len();
+    scene.config.run.run_id = Some("endpoint-three".into());
+    let (_, third) = run(&scene.config, None);
+    assert_eq!(scene.server.asked().len(), asked, "the endpoint was asked again");
+    for name in COMPARED {
+        assert_eq!(third.comparable(name).unwrap(), second.comparable(name).unwrap(), "{name}");
+    }
 }
 
 #[test]

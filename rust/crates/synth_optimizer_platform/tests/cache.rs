@@ -114,6 +114,23 @@ fn the_first_answer_wins() {
 }
 
 #[test]
+fn the_latest_failure_of_an_attempt_counts_until_it_is_forgotten() {
+    let place = Place::new();
+    let cache = place.open(CacheMode::Readwrite);
+    let failure = |cache: &Cache| cache.get_failure(Boundary::Proposer, &key(0), 1).unwrap();
+    for reason in ["overload", "timeout"] {
+        cache.put_failure(Boundary::Proposer, &key(0), 1, Bytes::from_static(reason.as_bytes())).unwrap();
+        assert_eq!(failure(&cache), Lookup::Hit(Bytes::from_static(reason.as_bytes())));
+        wait(cache.flush()).unwrap();
+        assert_eq!(failure(&cache), Lookup::Hit(Bytes::from_static(reason.as_bytes())));
+    }
+    cache.forget_failure(Boundary::Proposer, &key(0), 1).unwrap();
+    assert_eq!(failure(&cache), Lookup::Miss);
+    drop(cache);
+    assert_eq!(failure(&place.open(CacheMode::Readonly)), Lookup::Miss);
+}
+
+#[test]
 fn failures_are_kept_apart_from_answers() {
     let place = Place::new();
     let cache = place.open(CacheMode::Readwrite);

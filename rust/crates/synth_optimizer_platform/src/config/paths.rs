@@ -12,6 +12,10 @@ pub(super) fn resolve(config: &mut Config, base_dir: &Utf8Path) {
         &mut config.disk_budget.path,
         &mut config.proposer.codex_home,
     ];
+    // A name alone is looked for on the path of programs.
+    if let Some(program) = config.proposer.command.first_mut().filter(|program| program.contains('/')) {
+        *program = absolute(base_dir, Utf8Path::new(program)).into_string();
+    }
     for path in optional.into_iter().flatten().chain([&mut config.run.output_dir]) {
         *path = absolute(base_dir, path);
     }

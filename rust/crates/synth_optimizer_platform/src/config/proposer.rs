@@ -86,7 +86,8 @@ pub struct ProposerSection {
     /// Base URL of the endpoint. Required for `openai_compatible`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub base_url: Option<String>,
-    /// Command of the app-server. Empty: `codex app-server`.
+    /// Program of the app-server and its arguments. A path is relative to the config file. Empty: the one of the extra
+    /// `codex`, else `codex` on the path of programs.
     pub command: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sandbox_mode: Option<SandboxMode>,

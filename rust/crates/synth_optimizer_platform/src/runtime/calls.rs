@@ -29,7 +29,7 @@ use crate::workspace::{CacheAction, CacheUse, CallKind};
 /// Replies above this size are decoded on a thread of their own.
 const LARGE_REPLY: usize = 256 * 1024;
 
-/// A proposer keeps its own deadline and then has this long to say what it has used.
+/// A proposer keeps its own deadline, ends what it has to, and then has this long to say what it has used.
 const AFTER_DEADLINE: Duration = Duration::from_secs(10);
 
 /// What came of a call.
@@ -85,6 +85,8 @@ pub(super) struct Calls {
     transport: Option<Transport>,
     proposer: Arc<dyn Proposer>,
     proposer_timeout: Duration,
+    /// How long a turn may take to end after its deadline.
+    proposer_patience: Duration,
     /// `workers.evaluate`: how many answers are decoded at once.
     decoding: Arc<Semaphore>,
 }
@@ -111,6 +113,7 @@ impl Calls {
             transport,
             proposer,
             proposer_timeout: Duration::from_secs(config.proposer.timeout_seconds),
+            proposer_patience: Duration::from_secs(config.proposer.interrupt_timeout_seconds) + AFTER_DEADLINE,
             decoding: Arc::new(Semaphore::new(config.gepa.pipeline.workers.evaluate.max(1) as usize)),
         }
     }
@@ -346,21 +349,22 @@ impl Calls {
     ) -> Finished {
         let turn = self.proposer.propose(TurnId { request: id, attempt }, request);
         let mut fatal = None;
-        let answer = match tokio::time::timeout(self.proposer_timeout + AFTER_DEADLINE, turn).await {
-            Ok(Ok(answer)) => Answer::Proposal(answer),
-            Ok(Err(TurnFailure { failure, fatal: cause })) => {
-                fatal = cause;
-                Answer::Failed(failure)
-            }
-            Err(_) => Answer::Failed(CallFailure {
-                class: FailureClass::Timeout,
-                message: format!("the proposer did not answer within {} s", self.proposer_timeout.as_secs()),
-                retryable: true,
-                usage: Usage::default(),
-                cached: false,
-                models: None,
-            }),
-        };
+        let answer =
+            match tokio::time::timeout(self.proposer_timeout.saturating_add(self.proposer_patience), turn).await {
+                Ok(Ok(answer)) => Answer::Proposal(answer),
+                Ok(Err(TurnFailure { failure, fatal: cause })) => {
+                    fatal = cause;
+                    Answer::Failed(failure)
+                }
+                Err(_) => Answer::Failed(CallFailure {
+                    class: FailureClass::Timeout,
+                    message: format!("the proposer did not answer within {} s", self.proposer_timeout.as_secs()),
+                    retryable: true,
+                    usage: Usage::default(),
+                    cached: false,
+                    models: None,
+                }),
+            };
         let reply = match &answer {
             Answer::Proposal(answer) => serde_json::to_vec(answer).ok().map(Bytes::from),
             Answer::Rollout(_) | Answer::Failed(_) | Answer::Abandoned { .. } => None,

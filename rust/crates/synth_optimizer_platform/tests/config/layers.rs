@@ -146,7 +146,8 @@ fn every_field_can_be_set_and_knows_it() {
         let set = format!("{path}={}", other_value(path, &listed.value));
         let mut sets = estimates.to_vec();
         sets.push(&set);
-        if path == "proposer.max_output_tokens" {
+        let of_endpoints = ["max_output_tokens", "backoff_ms", "backoff_max_seconds", "max_concurrent_requests"];
+        if of_endpoints.iter().any(|name| path == format!("proposer.{name}")) {
             sets.extend([
                 "proposer.backend=openai_compatible",
                 "proposer.base_url=http://127.0.0.1:1/v1",

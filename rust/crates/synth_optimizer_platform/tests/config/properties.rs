@@ -80,7 +80,9 @@ fn rows() -> impl Strategy<Value = (Option<DatasetSection>, Option<TasksetSectio
 }
 
 fn proposer() -> impl Strategy<Value = ProposerSection> {
-    let codex = (vec(text(), 0..3), option::of(text())).prop_map(|(command, model)| ProposerSection {
+    // A path is made absolute, as all paths are; a name stays.
+    let command = vec(text().prop_map(|word| word.replace('/', "_")), 0..3);
+    let codex = (command, option::of(text())).prop_map(|(command, model)| ProposerSection {
         command,
         model,
         reasoning_effort: Some(ReasoningEffort::Xhigh),

@@ -50,26 +50,22 @@ async fn an_answer_that_cannot_be_read_is_an_answer_with_problems() {
 }
 
 #[tokio::test]
-async fn a_refusal_or_a_cut_answer_is_a_failure_with_its_usage() {
+async fn a_refusal_is_a_failure_and_a_cut_answer_is_to_be_mended() {
     let refused = replied(|reply| reply["choices"][0]["message"]["refusal"] = json!("I will not.")).await;
     assert_eq!(end(&refused), (FailureClass::Failed, false, false));
     assert!(message(&refused).contains("I will not."));
     let cut = replied(|reply| reply["choices"][0]["finish_reason"] = json!("length")).await;
-    assert_eq!(end(&cut), (FailureClass::Contract, false, false));
-    assert!(message(&cut).contains("max_output_tokens"));
-    for outcome in [refused, cut] {
-        let failure = outcome.unwrap_err().failure;
-        assert_eq!(failure.usage.total_tokens, Some(1500));
-        assert_eq!(failure.models.unwrap().effective.as_deref(), Some(MODEL));
-    }
+    let cut = cut.unwrap();
+    assert_eq!((cut.problems[0].code.as_str(), cut.proposals.len()), ("answer_cut_off", 0));
+    assert!(cut.problems[0].message.contains("max_output_tokens"));
+    let failure = refused.unwrap_err().failure;
+    assert_eq!((failure.usage.total_tokens, cut.usage.total_tokens), (Some(1500), Some(1500)));
+    assert_eq!(failure.models.unwrap().effective.as_deref(), Some(MODEL));
 }
 
 #[tokio::test]
-async fn a_response_that_ends_badly_is_a_failure_with_its_usage() {
-    for (status, rest, expected) in [
-        ("incomplete", json!({ "reason": "max_output_tokens" }), (FailureClass::Contract, false, false)),
-        ("failed", json!(null), (FailureClass::Failed, true, false)),
-    ] {
+async fn a_response_that_ends_badly_keeps_its_usage() {
+    for (status, rest) in [("incomplete", json!({ "reason": "max_output_tokens" })), ("failed", json!(null))] {
         let document = json!({
             "model": MODEL, "status": status, "incomplete_details": rest, "output": [],
             "error": if status == "failed" { json!({ "code": "server_error", "message": "it broke" }) } else { Value::Null },
@@ -77,8 +73,15 @@ async fn a_response_that_ends_badly_is_a_failure_with_its_usage() {
         });
         let server = Server::start(move |_| reply(200, &document));
         let outcome = Rig::of(&server, |section| section.api_family = ApiFamily::Responses).propose().await;
-        assert_eq!(end(&outcome), expected, "{outcome:?}");
-        assert_eq!(outcome.unwrap_err().failure.usage.total_tokens, Some(7));
+        let used = if status == "failed" {
+            assert_eq!(end(&outcome), (FailureClass::Failed, true, false), "{outcome:?}");
+            outcome.unwrap_err().failure.usage
+        } else {
+            let answer = outcome.unwrap();
+            assert_eq!(answer.problems[0].code, "answer_cut_off");
+            answer.usage
+        };
+        assert_eq!(used.total_tokens, Some(7));
     }
 }
 

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 use synth_optimizer_platform::model::answer::FailureClass;
 use synth_optimizer_platform::model::error::ErrorCode;
+use synth_optimizer_platform::model::usage::Cost;
 use synth_optimizer_platform::model::usage::Usage;
 
 use super::server::{Act, Server, json as reply, nobody, text};
@@ -166,8 +167,17 @@ async fn an_answer_that_is_too_large_is_not_read() {
     let declared = answered(|| Act::Raw(b"HTTP/1.1 200 OK\r\ncontent-length: 99999999\r\n\r\n".to_vec())).await;
     // Its reply fits, and the answer in it does not.
     let long = answered(|| reply(200, &chat(super::MODEL, format!("{}{}", manifest(), " ".repeat(9000))))).await;
-    for outcome in [flood, declared, long] {
+    let long = long.unwrap();
+    assert_eq!((long.problems[0].code.as_str(), long.proposals.len()), ("answer_too_large", 0));
+    for outcome in [flood, declared] {
         assert_eq!(end(&outcome), (FailureClass::Contract, false, false));
         assert!(message(&outcome).contains("proposer.max_answer_kb = 8"), "{outcome:?}");
     }
+}
+
+#[tokio::test]
+async fn what_a_broken_request_cost_before_the_answer_is_not_known() {
+    let server = Server::start(|request| if request.nth == 0 { text(500, "text/plain", "oh no") } else { good() });
+    let answer = Rig::of(&server, |_| {}).propose().await.unwrap();
+    assert_eq!((answer.usage.cost, answer.usage.total_tokens), (Cost::Unknown, Some(1500)));
 }

@@ -2,7 +2,9 @@
 
 use serde_json::Value;
 
-use super::super::proposer::{AnswerMode, ApprovalPolicy, AuthMode, ProposerBackend, SandboxMode, StructuredOutput};
+use super::super::proposer::{
+    AnswerMode, ApprovalPolicy, AuthMode, ProposerBackend, ProposerSection, SandboxMode, StructuredOutput,
+};
 use super::super::secrets::{is_credential_name, looks_like_key};
 use super::super::sections::{CredentialMode, ProxyMode};
 use super::super::tree::join;
@@ -138,14 +140,11 @@ fn proposer(rules: &mut Rules<'_, '_>) {
     }
     match proposer.approval_policy {
         Some(policy @ (ApprovalPolicy::OnRequest | ApprovalPolicy::OnFailure | ApprovalPolicy::Untrusted)) => rules
-            .warn(
-                "nobody_to_ask",
+            .error(
+                "refused_value",
                 "proposer.approval_policy",
-                format!(
-                    "`proposer.approval_policy` is {:?}, but a run has nobody to ask: every request is denied",
-                    policy.word()
-                ),
-                "Write approval_policy = \"never\".",
+                format!("`proposer.approval_policy` cannot be {:?}: a run has nobody to ask", policy.word()),
+                "Write approval_policy = \"never\", or leave it out.",
             ),
         Some(ApprovalPolicy::Never) | None => {}
     }
@@ -156,6 +155,8 @@ fn endpoint(rules: &mut Rules<'_, '_>) {
     if proposer.backend != ProposerBackend::OpenaiCompatible || !rules.can_read(&["proposer.backend"]) {
         return;
     }
+    // A file that writes every setting out as it is anyway contradicts nothing.
+    let usual = ProposerSection::default();
     let missing = [("base_url", proposer.base_url.is_none()), ("model", proposer.model.is_none())];
     let codex_only = [
         ("command", !proposer.command.is_empty()),
@@ -164,6 +165,11 @@ fn endpoint(rules: &mut Rules<'_, '_>) {
         ("auth_mode", proposer.auth_mode == AuthMode::Host),
         ("codex_home", proposer.codex_home.is_some()),
         ("answer", proposer.answer != AnswerMode::Manifest),
+        ("max_turn_tokens", proposer.max_turn_tokens != usual.max_turn_tokens),
+        ("max_commands", proposer.max_commands != usual.max_commands),
+        ("startup_timeout_seconds", proposer.startup_timeout_seconds != usual.startup_timeout_seconds),
+        ("rpc_timeout_seconds", proposer.rpc_timeout_seconds != usual.rpc_timeout_seconds),
+        ("interrupt_timeout_seconds", proposer.interrupt_timeout_seconds != usual.interrupt_timeout_seconds),
     ];
     for (name, is_missing) in missing {
         if is_missing {
@@ -197,9 +203,13 @@ fn codex(rules: &mut Rules<'_, '_>) {
     if proposer.backend != ProposerBackend::CodexAppServer || !rules.can_read(&["proposer.backend"]) {
         return;
     }
+    let usual = ProposerSection::default();
     let endpoint_only = [
         ("structured_output", proposer.structured_output != StructuredOutput::Auto),
         ("max_output_tokens", proposer.max_output_tokens.is_some()),
+        ("backoff_ms", proposer.backoff_ms != usual.backoff_ms),
+        ("backoff_max_seconds", proposer.backoff_max_seconds != usual.backoff_max_seconds),
+        ("max_concurrent_requests", proposer.max_concurrent_requests != usual.max_concurrent_requests),
     ];
     for (name, is_set) in endpoint_only {
         if is_set {
@@ -226,6 +236,14 @@ fn codex(rules: &mut Rules<'_, '_>) {
             "proposer.codex_home",
             "`proposer.codex_home` is given, but `proposer.auth_mode` is \"api_key\", which uses no sign-in",
             "Remove it, or write auth_mode = \"host\".",
+        );
+    }
+    if proposer.codex_home.is_some() && proposer.base_url.is_some() {
+        rules.error(
+            "contradiction",
+            "proposer.codex_home",
+            "`proposer.codex_home` is given, but `proposer.base_url` names a server of its own, which knows no such sign-in",
+            "Remove one of them.",
         );
     }
     if proposer.base_url.is_some() && proposer.auth_mode == AuthMode::Host {

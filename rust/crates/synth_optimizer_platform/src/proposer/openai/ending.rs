@@ -18,8 +18,10 @@ pub(super) enum Fate {
     Unsent,
     /// Refused before any work was done.
     Refused,
-    /// The endpoint worked on it, and broke or answered.
+    /// The endpoint answered.
     Worked,
+    /// It broke, and may have charged for what it did before.
+    Broke,
     /// Nobody knows: it is under way, or its answer was lost.
     Unknown,
 }
@@ -36,8 +38,9 @@ impl Course<'_> {
     pub(super) fn usage(&self) -> Usage {
         match (self.fate, self.told) {
             (Fate::Unknown, _) => Usage::default(),
+            (Fate::Broke, Some(usage)) => Usage { cost: Cost::Unknown, ..usage },
             (_, Some(usage)) => usage,
-            (Fate::Worked, None) => Usage::default(),
+            (Fate::Worked | Fate::Broke, None) => Usage::default(),
             (Fate::Unsent | Fate::Refused, None) => Usage {
                 prompt_tokens: Some(0),
                 completion_tokens: Some(0),
@@ -46,6 +49,7 @@ impl Course<'_> {
             },
         }
     }
+
     /// The run ends. What is under way may be paid for.
     pub(super) fn interrupted(&mut self) -> TurnFailure {
         let class = if self.settle() <= Fate::Refused { FailureClass::Withdrawn } else { FailureClass::Abandoned };
@@ -66,7 +70,7 @@ impl Course<'_> {
     pub(super) fn gave_up(&mut self, why: String, tries: u32) -> CallFailure {
         let class = match self.fate {
             Fate::Unsent => FailureClass::NotSent,
-            Fate::Refused | Fate::Worked => FailureClass::Failed,
+            Fate::Refused | Fate::Worked | Fate::Broke => FailureClass::Failed,
             Fate::Unknown => FailureClass::UnknownOutcome,
         };
         self.failure(class, &format!("{why} (tried {tries} times)"), Retry::MayHelp)

@@ -14,6 +14,7 @@ use super::wire::Ask;
 use super::{OpenAiProposer, models};
 use crate::http::{Lost, Raw, backoff};
 use crate::model::answer::{FailureClass, ProposalAnswer};
+use crate::model::event_fields::Problem;
 use crate::model::usage::{Cost, Usage};
 use crate::proposer::transcript::Transcript;
 use crate::proposer::{ProposalRequest, TurnFailure, manifest};
@@ -64,7 +65,7 @@ impl<'a> Course<'a> {
                         self.fate = self.fate.max(Fate::Worked);
                         return self.read(&raw, document.as_ref(), ask, request).map_err(|failure| *failure);
                     }
-                    let free = if refusal::is_free(status) { Fate::Refused } else { Fate::Worked };
+                    let free = if refusal::is_free(status) { Fate::Refused } else { Fate::Broke };
                     self.fate = self.fate.max(free);
                     let said = self.proposer.redactor.known_hidden(&String::from_utf8_lossy(&raw.body));
                     let why = format!("the endpoint answered {status}: {}", refusal::words(said.as_bytes()));
@@ -80,10 +81,8 @@ impl<'a> Course<'a> {
                 }
             };
             retries += 1;
-            let pause = asked.map_or_else(
-                || backoff(Duration::from_millis(section.backoff_ms), longest, retries),
-                |asked| asked.min(longest),
-            );
+            let first = Duration::from_millis(section.backoff_ms);
+            let pause = backoff(first, longest, retries).max(asked.unwrap_or_default().min(longest));
             // A pause beyond the deadline would only put off what is certain.
             if retries > section.request_retries || Instant::now() + pause >= deadline {
                 return Err(self.gave_up(why, retries).into());
@@ -144,8 +143,9 @@ impl<'a> Course<'a> {
                 return Err(Box::new(self.failure(FailureClass::Failed, &message, Retry::IsVain).into()));
             }
             Said::CutOff => {
-                let message = "the answer was cut off at its longest; raise proposer.max_output_tokens";
-                return Err(Box::new(self.failure(FailureClass::Contract, message, Retry::IsVain).into()));
+                let message =
+                    "the answer was cut off at its longest (proposer.max_output_tokens, or the endpoint's limit)";
+                return Ok(self.unusable("answer_cut_off", message.to_owned()));
             }
             Said::Failed { message, may_pass } => {
                 let message = format!("the endpoint failed: {}", self.shown(&message));
@@ -153,19 +153,31 @@ impl<'a> Course<'a> {
                 return Err(Box::new(self.failure(FailureClass::Failed, &message, retry).into()));
             }
         };
-        if text.len() as u64 > self.proposer.section.max_answer_kb.saturating_mul(1024) {
-            return Err(Box::new(self.too_large(raw.status).into()));
+        let most = self.proposer.section.max_answer_kb.saturating_mul(1024);
+        if text.len() as u64 > most {
+            let message = format!("the answer has {} bytes; at most {most} are allowed", text.len());
+            return Ok(self.unusable("answer_too_large", message));
         }
         // The model may repeat a key that was shown to it elsewhere: then it is not stored.
         let found = manifest::read(reply::without_thoughts(&text), request, &self.proposer.redactor);
-        Ok(ProposalAnswer {
+        Ok(self.answered(found))
+    }
+
+    /// An answer that cannot be used, and why; the model is asked to mend it.
+    fn unusable(&self, code: &str, message: String) -> ProposalAnswer {
+        let problem = Problem { code: code.to_owned(), field: None, message };
+        self.answered(manifest::Found { proposals: Vec::new(), problems: vec![problem] })
+    }
+
+    fn answered(&self, found: manifest::Found) -> ProposalAnswer {
+        ProposalAnswer {
             proposals: found.proposals,
             problems: found.problems,
             usage: self.usage(),
             cached: false,
             requested_model: self.proposer.model.clone(),
             effective_model: self.effective.clone().unwrap_or_else(|| UNNAMED.to_owned()),
-        })
+        }
     }
 
     fn take_note_of(&mut self, reply: &Reply) {
