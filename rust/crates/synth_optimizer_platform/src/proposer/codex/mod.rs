@@ -157,9 +157,12 @@ impl Proposer for CodexProposer {
 
     fn close(&self) -> Doing<'_, ()> {
         Box::pin(async move {
-            if let Some(session) = self.session.lock().await.take() {
+            let mut held = self.session.lock().await;
+            // It is let go of only when it has ended, so that a close that is broken off can be taken up again.
+            if let Some(session) = held.as_ref() {
                 session.end(Duration::from_secs(self.plan.section.interrupt_timeout_seconds)).await;
             }
+            *held = None;
             self.backlog.sweep();
         })
     }

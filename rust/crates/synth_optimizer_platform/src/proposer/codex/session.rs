@@ -1,10 +1,10 @@
 //! One codex process that is ready for turns: started, initialized, its sandbox tried and its settings confirmed.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use camino::{Utf8Path, Utf8PathBuf};
 use serde_json::{Value, json};
+use tokio::sync::Mutex;
 
 use super::Plan;
 use super::access::Access;
@@ -45,7 +45,8 @@ pub(super) struct Session {
     provider: &'static str,
     auth: String,
     redactor: Redactor,
-    is_ended: AtomicBool,
+    /// Whether nothing of it is left. Held by the one who ends it, so that every other waits for the end.
+    is_ended: Mutex<bool>,
 }
 
 /// A thread that is as it was asked for.
@@ -120,7 +121,7 @@ impl Session {
             program,
             version: String::new(),
             redactor,
-            is_ended: AtomicBool::new(false),
+            is_ended: Mutex::new(false),
         };
         match session.check(plan).await {
             Ok(()) => Ok(session),
@@ -128,7 +129,8 @@ impl Session {
                 // Whatever it says about itself stands in its log; it must be there before it is read.
                 session.end(Duration::ZERO).await;
                 let detail = error.detail.clone().unwrap_or_else(|| session.log_tail());
-                Err(error.with_detail(detail))
+                let message = session.redactor.text(&error.message);
+                Err(OptimizerError { message, ..error.with_detail(session.redactor.text(&detail)) })
             }
         }
     }
@@ -196,7 +198,7 @@ impl Session {
     }
 
     pub(super) fn is_usable(&self) -> bool {
-        !self.is_ended.load(Ordering::SeqCst) && self.wire.is_open() && self.process.ended().is_none()
+        self.wire.is_open() && self.process.ended().is_none()
     }
 
     pub(super) fn ready(&self, plan: &Plan) -> ProposerReady {
@@ -213,15 +215,17 @@ impl Session {
         }
     }
 
-    /// Ends the process: its input is closed, and after `patience` it is killed with all it started.
+    /// Ends the process: its input is closed, and after `patience` it is killed with all it started. When this returns,
+    /// its places are free, whoever has ended it; broken off, it can be called again.
     pub(super) async fn end(&self, patience: Duration) {
-        if self.is_ended.swap(true, Ordering::SeqCst) {
+        self.wire.close();
+        let mut is_ended = self.is_ended.lock().await;
+        if *is_ended {
             return;
         }
-        self.wire.close();
         // The lease stays where something could not be ended; the next start tries again.
-        let _ = self.process.end_within(patience).await;
-        let _ = self.home.remove();
+        let is_gone = self.process.end_within(patience).await.is_ok();
+        *is_ended = self.home.remove().is_ok() && is_gone;
     }
 
     /// The last lines of the log.
@@ -236,7 +240,7 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        if !self.is_ended.swap(true, Ordering::SeqCst) {
+        if !*self.is_ended.get_mut() {
             self.wire.close();
             self.process.kill_now();
             let _ = self.home.remove();
