@@ -61,17 +61,20 @@ pub(super) async fn take(
     let deadline = Instant::now() + Duration::from_secs(plan.section.timeout_seconds);
     let opened = tokio::select! {
         biased;
-        _ = stop.changed() => return Err(outcome.failure(FailureClass::Withdrawn, "the run ends".into(), Verdict::GiveUp)),
+        _ = stop.changed() => {
+            // A question that was put may be paid for, whether or not anybody has heard of it.
+            let class = if outcome.is_sent { FailureClass::Abandoned } else { FailureClass::Withdrawn };
+            return Err(outcome.failure(class, "the run ends".into(), Verdict::GiveUp));
+        }
         opened = timeout_at(deadline, open(proposer, id, request, &mut outcome)) => opened,
     };
-    let (mut seat, workdir, mut transcript) = match opened {
+    let Opened { mut seat, workdir, unswept, mut transcript } = match opened {
         Ok(opened) => opened?,
         Err(_) => {
             let message = format!("codex was not ready for a turn within {} s", plan.section.timeout_seconds);
             return Err(outcome.failure(FailureClass::Timeout, message, Verdict::Retry));
         }
     };
-    let unswept = Unswept::new(proposer, workdir.path(), seat.session.redactor());
     let mut watch = Watch::default();
     let cause = follow(&mut seat, &mut watch, &mut transcript, plan, deadline, &mut stop).await;
     match cause {
@@ -87,32 +90,45 @@ pub(super) async fn take(
         }
     }
     outcome.usage = plan.prices.usage(&plan.model, watch.tokens());
+    let mut is_quiet = false;
     if watch.ended().is_some() {
         // A command that still runs could change what is read now.
         let params = json!({ "threadId": seat.thread.id });
-        let _ = seat.session.wire().call("thread/backgroundTerminals/clean", params, FAREWELL).await;
+        is_quiet = seat.session.wire().call("thread/backgroundTerminals/clean", params, FAREWELL).await.is_ok();
     }
     let result = conclude(&outcome, cause, &watch, &workdir, request, plan, &seat);
     drop(seat);
     workdir.tidy();
-    unswept.sweep().await;
+    if is_quiet {
+        unswept.sweep().await;
+    }
     result.map_err(|failure| *failure)
 }
 
+/// A turn that has begun.
+struct Opened<'a> {
+    seat: Seat,
+    workdir: Workdir,
+    unswept: Unswept<'a>,
+    transcript: Transcript,
+}
+
 /// Everything up to the moment at which the model is asked.
-async fn open(
-    proposer: &CodexProposer,
+async fn open<'a>(
+    proposer: &'a CodexProposer,
     id: TurnId,
     request: &ProposalRequest,
     outcome: &mut Outcome,
-) -> Result<(Seat, Workdir, Transcript), TurnFailure> {
+) -> Result<Opened<'a>, TurnFailure> {
     let plan = &*proposer.plan;
     let session = proposer.session().await.map_err(|error| outcome.stop(FailureClass::NotSent, error))?;
+    outcome.redactor = session.redactor().clone();
     let brief = Brief::new(request, &plan.section, session.redactor());
     let text = question(request, where_to(plan.section.answer));
     let run_dir = plan.made_run_dir().map_err(|error| outcome.stop(FailureClass::NotSent, error))?;
     let workdir = Workdir::create(&run_dir, id, &text, &brief);
     let workdir = workdir.map_err(|error| outcome.stop(FailureClass::NotSent, error))?;
+    let unswept = Unswept::new(proposer, workdir.path(), session.redactor());
     let mut transcript = Transcript::new(&run_dir, id, session.redactor().clone());
     let thread = match session.thread(plan, workdir.path()).await {
         Ok(thread) => thread,
@@ -131,6 +147,7 @@ async fn open(
     let params = turn_params(&seat.thread.id, plan, text, &brief);
     transcript.add("optimizer", &params);
     let limit = Duration::from_secs(plan.section.rpc_timeout_seconds);
+    outcome.is_sent = true;
     let started = seat.session.wire().call("turn/start", params, limit).await;
     let turn = started.map(|started| started.pointer("/turn/id").and_then(Value::as_str).map(str::to_owned));
     match turn {
@@ -148,7 +165,7 @@ async fn open(
             return Err(outcome.failure(FailureClass::UnknownOutcome, fault.to_string(), Verdict::Retry));
         }
     }
-    Ok((seat, workdir, transcript))
+    Ok(Opened { seat, workdir, unswept, transcript })
 }
 
 /// A process that does not answer is replaced before the next turn.
@@ -298,8 +315,7 @@ fn conclude(
                 failed(FailureClass::Failed, "codex broke the turn off by itself".into(), Verdict::Retry)
             }
             Some(Ended::Failed(error)) => {
-                let text = seat.session.redactor().text(message(error));
-                failed(FailureClass::Failed, format!("the turn failed: {text}"), verdict(error))
+                failed(FailureClass::Failed, format!("the turn failed: {}", message(error)), verdict(error))
             }
         },
     }
