@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use super::super::tests_support::request;
 use super::{Found, SCHEMA_VERSION, STARTS, example, read, schema};
 use crate::model::event_fields::Operation;
+use crate::proposer::ProposalRequest;
 use crate::proposer::transcript::Redactor;
 
 fn found(answer: &str) -> Found {
@@ -110,9 +111,8 @@ fn every_problem_is_told_with_its_place() {
         "schema_version": "v1",
         "proposals": [7, {}, { "proposed_payload": [] }, { "candidate": { "instructions": 3 } }, { "instructions": "good" }],
     });
-    let mut request = request();
-    request.proposal_count = 2;
-    let found = read(&answer.to_string(), &request, &Redactor::default());
+    let two = ProposalRequest { proposal_count: 2, ..request() };
+    let found = read(&answer.to_string(), &two, &Redactor::default());
     assert_eq!(texts(&found), ["good"]);
     let places: Vec<&str> = problems(&found).into_iter().map(|(_, place)| place).collect();
     assert_eq!(
