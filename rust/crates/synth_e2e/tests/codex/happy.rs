@@ -101,7 +101,7 @@ fn one_process_serves_turns_at_once_and_says_what_it_is() {
 fn the_package_and_the_path_are_found_without_a_command() {
     let mut world = World::new(write_rules);
     let codex = std::mem::take(&mut world.config.proposer.command).remove(0);
-    world.variables.insert("SYNTH_OPTIMIZERS_CODEX_BIN".into(), codex.clone());
+    world.codex_runtime = Some(codex.clone().into());
     let ready = |world: &World| {
         let proposer = world.proposer();
         let ready = world.runtime.block_on(proposer.prepare()).unwrap().unwrap();
@@ -110,7 +110,7 @@ fn the_package_and_the_path_are_found_without_a_command() {
         ready
     };
     assert_eq!(ready(&world).source, "openai-codex-cli-bin");
-    world.variables.remove("SYNTH_OPTIMIZERS_CODEX_BIN");
+    world.codex_runtime = None;
     let dir = codex.rsplit_once('/').unwrap().0;
     world.variables.insert("PATH".into(), format!("{dir}:/usr/bin:/bin"));
     assert_eq!(ready(&world).source, "PATH");

@@ -13,11 +13,12 @@ use std::time::Duration;
 use camino::{Utf8Path, Utf8PathBuf};
 use tokio::time::{Instant, sleep};
 
-use super::access::{Access, Key};
+use super::access::Access;
 use super::home::Home;
 use super::locate::Program;
 use crate::container::{AFTER_KILL, Family, GLANCE, Holder, Lease};
 use crate::model::error::{ErrorCode, OptimizerError};
+use crate::proposer::credentials::Key;
 use crate::proposer::transcript::Redactor;
 
 /// Name of the log in the run directory.

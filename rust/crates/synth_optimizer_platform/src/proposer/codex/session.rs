@@ -12,12 +12,13 @@ use super::echo::{Wanted, mismatches};
 use super::faults::fatal;
 use super::home::{Home, PROFILE, Settings, may_write};
 use super::locate::{Program, locate};
-use super::probe::probe;
+use super::probe::{Network, probe};
 use super::process::{CodexProcess, Launch, PROPOSER_LOG};
 use super::wire::{Left, RpcFault, Wire};
 use crate::container::{Holder, Lease, reap};
 use crate::model::error::{ErrorCode, OptimizerError};
 use crate::model::event_fields::ProposerReady;
+use crate::proposer::prices::Prices;
 use crate::proposer::transcript::Redactor;
 
 /// Notifications that tell nothing that is used.
@@ -44,6 +45,8 @@ pub(super) struct Session {
     version: String,
     provider: &'static str,
     auth: String,
+    prices: Prices,
+    network: Network,
     redactor: Redactor,
     /// Whether nothing of it is left. Held by the one who ends it, so that every other waits for the end.
     is_ended: Mutex<bool>,
@@ -87,8 +90,7 @@ impl Session {
             .map_err(|_| OptimizerError::new(ErrorCode::Proposer, "looking for left processes broke off"))??;
         let section = &plan.section;
         let access = Access::decide(section, &plan.env)?;
-        let here = std::env::current_dir().ok().and_then(|dir| Utf8PathBuf::from_path_buf(dir).ok());
-        let program = locate(&section.command, &plan.env, here.as_deref().unwrap_or(Utf8Path::new("/")))?;
+        let program = locate(&section.command, &plan.env, plan.runtime.as_deref())?;
         let redactor = Redactor::new(access.secrets());
         let lease = Lease::new(section.interrupt_timeout_seconds)?;
         let (model, token) = (plan.model.as_str(), lease.token.clone());
@@ -118,6 +120,8 @@ impl Session {
             run_dir,
             provider,
             auth: access.describe(),
+            prices: Prices::new(section, access.is_list_priced()),
+            network: Network::Untried,
             program,
             version: String::new(),
             redactor,
@@ -148,7 +152,7 @@ impl Session {
         let agent = hello.get("userAgent").and_then(Value::as_str).unwrap_or_default();
         let version = agent.split('/').nth(1).and_then(|rest| rest.split_whitespace().next()).unwrap_or("unknown");
         self.version = version.to_owned();
-        probe(&self.wire, &self.home, may_write(&plan.section), limit).await?;
+        self.network = probe(&self.wire, &self.home, may_write(&plan.section), limit).await?;
         match self.thread(plan, &self.home.desk()).await {
             Ok(thread) => {
                 self.wire.leave(&thread.id, Left::Idle);
@@ -193,6 +197,10 @@ impl Session {
         &self.wire
     }
 
+    pub(super) fn prices(&self) -> &Prices {
+        &self.prices
+    }
+
     pub(super) fn redactor(&self) -> &Redactor {
         &self.redactor
     }
@@ -203,6 +211,10 @@ impl Session {
 
     pub(super) fn ready(&self, plan: &Plan) -> ProposerReady {
         let right = if may_write(&plan.section) { "write" } else { "read" };
+        let network = match self.network {
+            Network::Tried => "no network",
+            Network::Untried => "no network (not tried: there is neither bash nor python3)",
+        };
         ProposerReady {
             backend: plan.section.backend.word().to_owned(),
             model: plan.model.clone(),
@@ -211,7 +223,7 @@ impl Session {
             source: self.program.source.to_owned(),
             version: self.version.clone(),
             auth: self.auth.clone(),
-            sandbox: format!("profile {PROFILE}: workspace {right}, system read, nothing else, no network"),
+            sandbox: format!("profile {PROFILE}: workspace {right}, system read, nothing else, {network}"),
         }
     }
 

@@ -16,6 +16,7 @@ use super::{CodexProposer, Plan, Stop};
 use crate::config::proposer::AnswerMode;
 use crate::model::answer::{FailureClass, ProposalAnswer};
 use crate::model::event_fields::Problem;
+use crate::model::usage::Cost;
 use crate::proposer::brief::{Brief, question};
 use crate::proposer::manifest;
 use crate::proposer::transcript::{Redactor, Transcript};
@@ -89,7 +90,12 @@ pub(super) async fn take(
             }
         }
     }
-    outcome.usage = plan.prices.usage(&plan.model, watch.tokens());
+    let model = watch.other_model().or(outcome.effective.as_deref()).unwrap_or(&plan.model);
+    outcome.usage = seat.session.prices().usage(model, watch.tokens());
+    if watch.ended() != Some(&Ended::Completed) {
+        // What was generated last is paid for and was not told.
+        outcome.usage.cost = Cost::Unknown;
+    }
     let mut is_quiet = false;
     if watch.ended().is_some() {
         // A command that still runs could change what is read now.
