@@ -79,9 +79,13 @@ impl World {
     }
 
     pub(crate) fn proposer(&self) -> CodexProposer {
+        self.proposer_in(&self.run_dir())
+    }
+
+    pub(crate) fn proposer_in(&self, run_dir: &Utf8Path) -> CodexProposer {
         let variables = self.variables.clone();
         let lookup = Arc::new(move |name: &str| variables.get(name).cloned());
-        CodexProposer::new(&self.config, &self.run_dir(), lookup, self.codex_runtime.clone()).unwrap()
+        CodexProposer::new(&self.config, run_dir, lookup, self.codex_runtime.clone()).unwrap()
     }
 
     /// Takes one turn with a proposer that is closed afterwards.

@@ -31,7 +31,8 @@ pub(super) enum Cause {
 #[derive(Debug, Clone)]
 pub(super) struct Outcome {
     requested: String,
-    /// Unset until codex has named the model of the thread.
+    /// The model that codex has named: for its thread, or later in the turn. A server that answers with another model and
+    /// says so in the body of its responses alone is not found out, because codex does not pass that on.
     pub(super) effective: Option<String>,
     pub(super) usage: Usage,
     /// Whether the model may have been asked.

@@ -90,8 +90,15 @@ pub(super) async fn take(
             }
         }
     }
-    let model = watch.other_model().or(outcome.effective.as_deref()).unwrap_or(&plan.model);
-    outcome.usage = seat.session.prices().usage(model, watch.tokens());
+    if let Some(model) = watch.other_model().or(watch.served_model()) {
+        outcome.effective = Some(model.to_owned());
+    }
+    let usage_of = |model: &str| seat.session.prices().usage(model, watch.tokens());
+    outcome.usage = usage_of(outcome.effective.as_deref().unwrap_or(&plan.model));
+    if outcome.usage.cost == Cost::Unknown && watch.other_model().is_none() {
+        // Prices are known by the name that was asked for, where it is the same model.
+        outcome.usage = usage_of(&plan.model);
+    }
     if watch.ended() != Some(&Ended::Completed) {
         // What was generated last is paid for and was not told.
         outcome.usage.cost = Cost::Unknown;
@@ -291,8 +298,6 @@ fn conclude(
     let section = &plan.section;
     if let Some(other) = watch.other_model() {
         let message = format!("codex was asked for the model {:?} and answers with {other:?}", plan.model);
-        let mut outcome = outcome.clone();
-        outcome.effective = Some(other.to_owned());
         return Err(Box::new(outcome.stop(FailureClass::Contract, fatal(message))));
     }
     let failed = |class, message, verdict| Err(Box::new(outcome.failure(class, message, verdict)));
@@ -362,6 +367,6 @@ fn answer(
         usage: outcome.usage,
         cached: false,
         requested_model: plan.model.clone(),
-        effective_model: outcome.effective.clone().unwrap_or_else(|| plan.model.clone()),
+        effective_model: redactor.text(outcome.effective.as_deref().unwrap_or(&plan.model)),
     }
 }
