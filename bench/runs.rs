@@ -118,6 +118,7 @@ impl Bench {
             config,
             algorithm: "gepa".into(),
             proposer: Some(Arc::clone(&proposer) as Arc<dyn Proposer>),
+            codex_runtime: None,
             hooks: Hooks::default(),
         };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

@@ -39,7 +39,8 @@ struct Running {
 
 fn start(config: Config, proposer: ScriptedProposer, hooks: Hooks) -> Running {
     let (control, controlled) = Control::new(100_000);
-    let request = Request { config, algorithm: "gepa".into(), proposer: Some(Arc::new(proposer)), hooks };
+    let request =
+        Request { config, algorithm: "gepa".into(), proposer: Some(Arc::new(proposer)), codex_runtime: None, hooks };
     let thread = std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(execute(request, GepaEngine::new, controlled))

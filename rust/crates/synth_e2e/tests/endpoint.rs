@@ -52,7 +52,13 @@ fn scene(model: impl Fn(&Asked) -> Reply + Send + Sync + 'static) -> Scene {
 /// Without a proposer, the run makes the one that its config names.
 fn run(config: &Config, proposer: Option<Arc<dyn Proposer>>) -> (Outcome, RunFiles) {
     let (_control, controlled) = Control::new(100_000);
-    let request = Request { config: config.clone(), algorithm: "gepa".into(), proposer, hooks: Hooks::default() };
+    let request = Request {
+        config: config.clone(),
+        algorithm: "gepa".into(),
+        proposer,
+        codex_runtime: None,
+        hooks: Hooks::default(),
+    };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let outcome = runtime.block_on(execute(request, GepaEngine::new, controlled)).unwrap();
     let files = RunFiles::new(&config.run.output_dir, config.run.run_id.as_ref().unwrap());

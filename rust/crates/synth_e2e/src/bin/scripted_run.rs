@@ -106,7 +106,13 @@ fn drive(config: Config, proposer: Arc<dyn Proposer>) -> Result<Value, Optimizer
         .build()
         .map_err(|error| OptimizerError::new(ErrorCode::Io, format!("no runtime: {error}")))?;
     let (_control, controlled) = Control::new(config.run.feed_buffer);
-    let request = Request { config, algorithm: "gepa".into(), proposer: Some(proposer), hooks: kill_hooks() };
+    let request = Request {
+        config,
+        algorithm: "gepa".into(),
+        proposer: Some(proposer),
+        codex_runtime: None,
+        hooks: kill_hooks(),
+    };
     let outcome = runtime.block_on(execute(request, GepaEngine::new, controlled))?;
     match outcome.error {
         Some(error) => Err(error),

@@ -7,6 +7,9 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+/// What the model calls itself.
+const MODEL: &str = "stub-model";
+
 /// One answer.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Reply {
@@ -14,6 +17,8 @@ pub enum Reply {
     Items(Vec<Value>),
     /// The same after a while.
     Later { after: Duration, items: Vec<Value> },
+    /// The same by another model, as its body and a header call it.
+    By { model: String, header: Option<String>, items: Vec<Value> },
     /// This document, not as a stream.
     Document(Value),
     /// An error in place of a response.
@@ -76,10 +81,11 @@ fn number() -> u64 {
 impl Reply {
     pub(super) fn write(&self, stream: &TcpStream, hang: Duration) -> io::Result<()> {
         match self {
-            Self::Items(items) => response(stream, items),
+            Self::Items(items) => response(stream, MODEL, None, items),
+            Self::By { model, header, items } => response(stream, model, header.as_deref(), items),
             Self::Later { after, items } => {
                 sleep(*after);
-                response(stream, items)
+                response(stream, MODEL, None, items)
             }
             Self::Document(document) => {
                 let (body, mut stream) = (document.to_string(), stream);
@@ -102,19 +108,19 @@ impl Reply {
                 )
             }
             Self::Raw(bytes) => {
-                begin(stream)?;
+                begin(stream, None)?;
                 let mut stream = stream;
                 stream.write_all(bytes)
             }
             Self::NoHeaders => wait(stream, hang),
             Self::Silence => {
-                begin(stream)?;
-                event(stream, &created())?;
+                begin(stream, None)?;
+                event(stream, &created(MODEL))?;
                 wait(stream, hang)
             }
             Self::GoDown => {
-                begin(stream)?;
-                event(stream, &created())
+                begin(stream, None)?;
+                event(stream, &created(MODEL))
             }
         }
     }
@@ -128,12 +134,14 @@ fn wait(stream: &TcpStream, limit: Duration) -> io::Result<()> {
     io::Read::read(&mut stream, &mut byte).map(|_| ())
 }
 
-fn begin(mut stream: &TcpStream) -> io::Result<()> {
-    stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n")
+fn begin(mut stream: &TcpStream, model: Option<&str>) -> io::Result<()> {
+    let model = model.map(|model| format!("openai-model: {model}\r\n")).unwrap_or_default();
+    write!(stream, "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n{model}connection: close\r\n\r\n")
 }
 
-fn created() -> Value {
-    json!({ "type": "response.created", "response": { "id": "resp_1", "status": "in_progress", "output": [] } })
+fn created(model: &str) -> Value {
+    let response = json!({ "id": "resp_1", "status": "in_progress", "model": model, "output": [] });
+    json!({ "type": "response.created", "response": response })
 }
 
 fn event(mut stream: &TcpStream, event: &Value) -> io::Result<()> {
@@ -142,9 +150,9 @@ fn event(mut stream: &TcpStream, event: &Value) -> io::Result<()> {
 }
 
 /// Every response has used the same: 100 tokens in, 40 of them known, and 20 out.
-fn response(stream: &TcpStream, items: &[Value]) -> io::Result<()> {
-    begin(stream)?;
-    event(stream, &created())?;
+fn response(stream: &TcpStream, model: &str, header: Option<&str>, items: &[Value]) -> io::Result<()> {
+    begin(stream, header)?;
+    event(stream, &created(model))?;
     for (index, item) in items.iter().enumerate() {
         let mut opened = item.clone();
         if opened.get("content").is_some() {
@@ -157,7 +165,6 @@ fn response(stream: &TcpStream, items: &[Value]) -> io::Result<()> {
         "input_tokens": 100, "input_tokens_details": { "cached_tokens": 40 },
         "output_tokens": 20, "output_tokens_details": { "reasoning_tokens": 5 }, "total_tokens": 120,
     });
-    let whole =
-        json!({ "id": "resp_1", "status": "completed", "model": "stub-model", "output": items, "usage": usage });
+    let whole = json!({ "id": "resp_1", "status": "completed", "model": model, "output": items, "usage": usage });
     event(stream, &json!({ "type": "response.completed", "response": whole }))
 }

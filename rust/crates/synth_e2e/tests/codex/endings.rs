@@ -3,8 +3,10 @@
 use std::time::{Duration, Instant};
 
 use synth_e2e::model_server::{Reply, run, say, write_rules};
+use synth_optimizer_platform::config::proposer::ModelPrice;
 use synth_optimizer_platform::container::reap_orphans;
 use synth_optimizer_platform::model::answer::FailureClass;
+use synth_optimizer_platform::model::usage::Cost;
 use synth_optimizer_platform::proposer::{Proposer, TurnFailure};
 
 use super::world::{World, items, request, texts, turn_id};
@@ -104,11 +106,14 @@ fn a_turn_that_is_dropped_before_the_model_answers_is_ended_too() {
 #[test]
 fn a_deadline_ends_a_long_command() {
     let mut world = patient();
+    let price = ModelPrice { prompt_usd: Some(1.0), cached_prompt_usd: None, completion_usd: Some(1.0) };
+    world.config.proposer.prices.insert("stub-model".into(), price);
     world.config.proposer.timeout_seconds = 3;
     let TurnFailure { failure, fatal } = *world.turn().unwrap_err();
     assert_eq!((failure.class, failure.retryable), (FailureClass::Timeout, true));
     assert!(fatal.is_none());
-    assert_eq!(failure.usage.total_tokens, Some(120));
+    // What was told is known; what the broken-off answer costs is not.
+    assert_eq!((failure.usage.total_tokens, failure.usage.cost), (Some(120), Cost::Unknown));
 }
 
 #[test]

@@ -85,6 +85,15 @@ fn one_process_serves_turns_at_once_and_says_what_it_is() {
     let status = std::fs::read_to_string(format!("/proc/{}/status", codex[0].0)).unwrap();
     let memory = status.lines().find(|line| line.starts_with("VmRSS")).unwrap_or_default().to_owned();
     println!("{took:?} {memory}");
+    // Of the environment of this process, which holds this test's own variables, nothing is handed on.
+    let environ = std::fs::read(format!("/proc/{}/environ", codex[0].0)).unwrap();
+    let mut names: Vec<String> = String::from_utf8_lossy(&environ)
+        .split('\0')
+        .filter_map(|pair| Some(pair.split_once('=')?.0.to_owned()))
+        .collect();
+    names.sort();
+    assert!(std::env::var_os("SYNTH_E2E_CODEX").is_some());
+    assert_eq!(names, ["CODEX_HOME", "HOME", "LANG", "PATH", "SYNTH_OPTIMIZERS_PROPOSER_LEASE", KEY_VARIABLE]);
     // Neither a command line nor a file holds the key while it runs.
     assert!(processes.iter().all(|(_, line)| !line.contains(KEY)), "{processes:?}");
     world.assert_no_canary();
@@ -101,7 +110,7 @@ fn one_process_serves_turns_at_once_and_says_what_it_is() {
 fn the_package_and_the_path_are_found_without_a_command() {
     let mut world = World::new(write_rules);
     let codex = std::mem::take(&mut world.config.proposer.command).remove(0);
-    world.variables.insert("SYNTH_OPTIMIZERS_CODEX_BIN".into(), codex.clone());
+    world.codex_runtime = Some(codex.clone().into());
     let ready = |world: &World| {
         let proposer = world.proposer();
         let ready = world.runtime.block_on(proposer.prepare()).unwrap().unwrap();
@@ -110,7 +119,7 @@ fn the_package_and_the_path_are_found_without_a_command() {
         ready
     };
     assert_eq!(ready(&world).source, "openai-codex-cli-bin");
-    world.variables.remove("SYNTH_OPTIMIZERS_CODEX_BIN");
+    world.codex_runtime = None;
     let dir = codex.rsplit_once('/').unwrap().0;
     world.variables.insert("PATH".into(), format!("{dir}:/usr/bin:/bin"));
     assert_eq!(ready(&world).source, "PATH");

@@ -2,12 +2,13 @@
 
 use std::os::unix::fs::PermissionsExt;
 
+use camino::Utf8PathBuf;
 use synth_e2e::model_server::{manifest, patch, run, say, write_rules};
 use synth_optimizer_platform::model::answer::FailureClass;
 use synth_optimizer_platform::model::error::ErrorCode;
 use synth_optimizer_platform::proposer::{Proposer, TurnFailure};
 
-use super::world::{HOST_CANARY, KEY, World, items, request, texts, turn_id};
+use super::world::{HOST_CANARY, KEY, World, codex, items, texts};
 
 #[test]
 fn an_injected_prompt_reads_neither_the_host_nor_the_environment_and_has_no_network() {
@@ -33,7 +34,9 @@ fn an_injected_prompt_reads_neither_the_host_nor_the_environment_and_has_no_netw
     assert_eq!(texts(&world.turn().unwrap()), ["Rules: r9"]);
     let seen = &world.server.asked()[1].outputs[0];
     assert!(seen.contains("tried"), "{seen}");
-    for secret in [HOST_CANARY, KEY, "held-out rows", "model_provider", "connected\n"] {
+    // This process, which has started codex, has the variable of this name.
+    assert!(std::env::var_os("SYNTH_E2E_CODEX").is_some());
+    for secret in [HOST_CANARY, KEY, "held-out rows", "model_provider", "connected\n", "SYNTH_E2E_CODEX"] {
         assert!(!seen.contains(secret), "{secret} was seen:\n{seen}");
     }
     assert!(!world.run_dir().join("outside").exists());
@@ -48,32 +51,52 @@ fn a_hostile_configuration_in_the_workspace_is_not_obeyed() {
         "model = \"other-model\"\n[mcp_servers.x]\ncommand = \"touch\"\nargs = [\"{}\"]\n[features]\nplugins = true\n",
         touched.display()
     );
-    let world = World::new(write_rules);
-    let proposer = world.proposer();
-    let dir = world.workspace();
-    // A workspace is made at the beginning of its turn. Nobody could put such a file there but one who watches for it.
-    let planting = std::thread::spawn(move || {
-        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
-        while std::fs::create_dir(dir.join(".codex")).is_err() {
-            assert!(std::time::Instant::now() < deadline, "there is no workspace");
-            std::hint::spin_loop();
-        }
-        std::fs::write(dir.join(".codex/config.toml"), hostile).unwrap();
-    });
-    world.runtime.block_on(async {
-        proposer.prepare().await.unwrap();
-        let answer = proposer.propose(turn_id(1), request()).await.unwrap();
-        assert_eq!(texts(&answer), ["Rules: r0 r3"]);
-        proposer.close().await;
-    });
-    planting.join().unwrap();
+    let mut world = World::new(write_rules);
+    let planted = marker.path().join("planted");
+    plant(&mut world, &hostile, planted.to_str().unwrap());
+    assert_eq!(texts(&world.turn().unwrap()), ["Rules: r0 r3"]);
+    let planted = std::fs::read_to_string(planted).unwrap();
+    assert_eq!(planted.trim_end(), world.workspace().join(".codex/config.toml"), "it was planted elsewhere");
     assert!(world.server.asked().iter().all(|asked| asked.body["model"] == "stub-model"));
     assert!(!touched.exists(), "a command of the workspace's configuration was run");
-    world.assert_clean();
 }
 
+/// Puts a script before the real codex that plants a configuration in the workspace of a turn, and only then passes on that
+/// its thread is to be started. It stands in a package like that of codex, because commands need its files.
+fn plant(world: &mut World, hostile: &str, planted: &str) {
+    let real = Utf8PathBuf::from(codex()).canonicalize_utf8().unwrap();
+    let (package, copy) = (real.parent().unwrap().parent().unwrap(), world.place().join("package"));
+    for part in ["bin/codex", "codex-resources/bwrap"] {
+        let to = copy.join(part.replace("bin/codex", "bin/real"));
+        std::fs::create_dir_all(to.parent().unwrap()).unwrap();
+        let from = package.join(part);
+        std::fs::hard_link(&from, &to).or_else(|_| std::fs::copy(&from, &to).map(|_| ())).unwrap();
+    }
+    let script = copy.join("bin/codex");
+    let text = PLANT.replace("HOSTILE", &serde_json::json!(hostile).to_string());
+    std::fs::write(&script, text.replace("PLANTED", &serde_json::json!(planted).to_string())).unwrap();
+    std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
+    world.config.proposer.command = vec![script.into_string()];
+}
+
+const PLANT: &str = r#"#!/usr/bin/env python3
+import json, os, subprocess, sys
+real = os.path.join(os.path.dirname(os.path.abspath(__file__)), "real")
+codex = subprocess.Popen([real] + sys.argv[1:], stdin=subprocess.PIPE)
+for line in sys.stdin.buffer:
+    m = json.loads(line)
+    if m.get("method") == "thread/start" and "turn_" in m["params"]["cwd"]:
+        path = os.path.join(m["params"]["cwd"], ".codex", "config.toml")
+        os.mkdir(os.path.dirname(path))
+        open(path, "w").write(HOSTILE)
+        print(path, file=open(PLANTED, "a"))
+    codex.stdin.write(line); codex.stdin.flush()
+codex.stdin.close()
+codex.wait()
+"#;
+
 /// An app-server of a few lines that answers as it is told.
-fn fake(world: &mut World, thread: &str) {
+pub(crate) fn fake(world: &mut World, thread: &str) {
     let path = world.place().join("fake.py");
     let script = FAKE.replace("THREAD", thread);
     std::fs::write(&path, script).unwrap();

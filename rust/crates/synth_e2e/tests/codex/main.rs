@@ -8,5 +8,7 @@ mod happy;
 #[path = "../harness/mod.rs"]
 mod harness;
 mod hostile;
+mod models;
+mod races;
 mod whole;
 mod world;

@@ -19,10 +19,15 @@ fn run(config: &Config) -> RunFiles {
     let run_id = config.run.run_id.clone().unwrap();
     let run_dir = config.run.output_dir.join(&run_id);
     let lookup = Arc::new(|name: &str| std::env::var(name).ok().filter(|_| name == "PATH"));
-    let proposer = Arc::new(CodexProposer::new(config, &run_dir, lookup).unwrap());
+    let proposer = Arc::new(CodexProposer::new(config, &run_dir, lookup, None).unwrap());
     let (_control, controlled) = Control::new(100_000);
-    let request =
-        Request { config: config.clone(), algorithm: "gepa".into(), proposer: Some(proposer), hooks: Hooks::default() };
+    let request = Request {
+        config: config.clone(),
+        algorithm: "gepa".into(),
+        proposer: Some(proposer),
+        codex_runtime: None,
+        hooks: Hooks::default(),
+    };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let outcome = runtime.block_on(execute(request, GepaEngine::new, controlled)).unwrap();
     assert_eq!(outcome.status, RunStatus::Completed, "{:?}", outcome.error);

@@ -36,6 +36,7 @@ pub(crate) struct World {
     pub(crate) server: ModelServer,
     pub(crate) config: Config,
     pub(crate) variables: BTreeMap<String, String>,
+    pub(crate) codex_runtime: Option<Utf8PathBuf>,
     pub(crate) runtime: tokio::runtime::Runtime,
 }
 
@@ -58,7 +59,7 @@ impl World {
         let pairs = [("PATH", path.as_str()), (KEY_VARIABLE, KEY), ("HOST_SECRET", HOST_CANARY)];
         let variables = pairs.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let world = Self { directory, server, config, variables, runtime };
+        let world = Self { directory, server, config, variables, codex_runtime: None, runtime };
         std::fs::create_dir(world.run_dir()).unwrap();
         std::fs::write(world.host_file(), HOST_CANARY).unwrap();
         world
@@ -78,9 +79,13 @@ impl World {
     }
 
     pub(crate) fn proposer(&self) -> CodexProposer {
+        self.proposer_in(&self.run_dir())
+    }
+
+    pub(crate) fn proposer_in(&self, run_dir: &Utf8Path) -> CodexProposer {
         let variables = self.variables.clone();
         let lookup = Arc::new(move |name: &str| variables.get(name).cloned());
-        CodexProposer::new(&self.config, &self.run_dir(), lookup).unwrap()
+        CodexProposer::new(&self.config, run_dir, lookup, self.codex_runtime.clone()).unwrap()
     }
 
     /// Takes one turn with a proposer that is closed afterwards.

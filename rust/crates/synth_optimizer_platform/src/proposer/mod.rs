@@ -2,6 +2,7 @@
 
 mod brief;
 mod codex;
+mod credentials;
 mod manifest;
 mod openai;
 mod prices;
@@ -103,11 +104,19 @@ pub type Doing<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 /// A turn under way.
 pub type Turn<'a> = Doing<'a, Result<ProposalAnswer, TurnFailure>>;
 
-/// The proposer that a config names. Nothing is started and nobody is asked before it is prepared.
-pub fn configured(config: &Config, run_dir: &Utf8Path) -> Result<Arc<dyn Proposer>, OptimizerError> {
+/// The proposer that a config names. Nothing is started and nobody is asked before it is prepared. `codex_runtime` is the
+/// codex binary that is installed with the package, if there is one.
+pub fn configured(
+    config: &Config,
+    run_dir: &Utf8Path,
+    codex_runtime: Option<&Utf8Path>,
+) -> Result<Arc<dyn Proposer>, OptimizerError> {
     let variable = |name: &str| std::env::var(name).ok();
     Ok(match config.proposer.backend {
-        ProposerBackend::CodexAppServer => Arc::new(CodexProposer::new(config, run_dir, Arc::new(variable))?),
+        ProposerBackend::CodexAppServer => {
+            let runtime = codex_runtime.map(Utf8Path::to_owned);
+            Arc::new(CodexProposer::new(config, run_dir, Arc::new(variable), runtime)?)
+        }
         ProposerBackend::OpenaiCompatible => Arc::new(OpenAiProposer::new(config, run_dir, &variable)?),
     })
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use camino::Utf8PathBuf;
 use tokio::sync::oneshot;
 
 use super::calls::Calls;
@@ -39,6 +40,8 @@ pub struct Request {
     pub algorithm: String,
     /// None: the one that the config names.
     pub proposer: Option<Arc<dyn Proposer>>,
+    /// The codex binary that is installed with the package.
+    pub codex_runtime: Option<Utf8PathBuf>,
     pub hooks: Hooks,
 }
 
@@ -91,7 +94,7 @@ where
 {
     let proposer = match &request.proposer {
         Some(proposer) => Arc::clone(proposer),
-        None => configured(&request.config, dir.dir())?,
+        None => configured(&request.config, dir.dir(), request.codex_runtime.as_deref())?,
     };
     let prepared = tokio::select! {
         biased;

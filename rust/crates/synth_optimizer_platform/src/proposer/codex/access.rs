@@ -3,32 +3,19 @@
 use std::fs;
 
 use camino::Utf8PathBuf;
+use reqwest::Url;
 use serde_json::Value;
 
 use super::Environment;
 use crate::config::proposer::{AuthMode, ProposerSection};
 use crate::model::error::{ErrorCode, OptimizerError};
+use crate::proposer::credentials::{self, Key, OPENAI_API_KEY, base_url, missing};
 
 /// Where OpenAI answers.
 const OPENAI: &str = "https://api.openai.com/v1";
 
-const KEY_VARIABLE: &str = "OPENAI_API_KEY";
-
 /// Name of codex's own file for its sign-in.
 pub(super) const AUTH_FILE: &str = "auth.json";
-
-/// A key, by the variable that holds it.
-#[derive(Clone, PartialEq, Eq)]
-pub(super) struct Key {
-    pub(super) variable: String,
-    pub(super) value: String,
-}
-
-impl std::fmt::Debug for Key {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(out, "Key({})", self.variable)
-    }
-}
 
 /// How the model is reached.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,27 +32,40 @@ pub(super) enum Access {
 
 impl Access {
     pub(super) fn decide(section: &ProposerSection, env: &Environment) -> Result<Self, OptimizerError> {
-        let key = |variable: &str| {
-            let value = env.get(variable).filter(|value| !value.trim().is_empty())?;
-            Some(Key { variable: variable.to_owned(), value })
-        };
-        let named = section.api_key_env.as_deref();
-        if let Some(base_url) = &section.base_url {
-            // A server of one's own may want no key at all.
-            let key = named.map(|name| key(name).ok_or_else(|| unset(name))).transpose()?;
-            return Ok(Self::Endpoint { base_url: base_url.clone(), key });
+        let look = |name: &str| env.get(name);
+        if let Some(written) = &section.base_url {
+            let key = credentials::key(section, &base_url(section)?, &look)?;
+            return Ok(Self::Endpoint { base_url: written.trim().to_owned(), key });
         }
-        let variable = named.unwrap_or(KEY_VARIABLE);
-        let openai = |key| Self::Endpoint { base_url: OPENAI.to_owned(), key: Some(key) };
+        let variable = section.api_key_env.as_deref().unwrap_or(OPENAI_API_KEY);
+        let by_key = || {
+            let key = Key::read(variable, &look).ok_or_else(|| missing(variable))?;
+            Ok(Self::Endpoint { base_url: OPENAI.to_owned(), key: Some(key) })
+        };
         match section.auth_mode {
-            AuthMode::ApiKey => key(variable).map(openai).ok_or_else(|| unset(variable)),
-            AuthMode::Auto => match key(variable) {
-                Some(key) => Ok(openai(key)),
-                // A variable that is named and not set is a mistake, not a wish for another account.
-                None if named.is_some() => Err(unset(variable)),
-                None => host(section, env),
-            },
             AuthMode::Host => host(section, env),
+            AuthMode::ApiKey => by_key(),
+            // A variable that is named and not set is a mistake, not a wish for another account.
+            AuthMode::Auto if section.api_key_env.is_some() => by_key(),
+            // A home that is named is meant, whatever key happens to be set.
+            AuthMode::Auto if section.codex_home.is_some() => host(section, env),
+            AuthMode::Auto => by_key().or_else(|_: OptimizerError| host(section, env)),
+        }
+    }
+
+    /// Whether the models are those of OpenAI.
+    pub(super) fn is_openai(&self) -> bool {
+        match self {
+            Self::Endpoint { base_url, .. } => Url::parse(base_url).is_ok_and(|base| credentials::is_openai(&base)),
+            Self::Host { .. } => true,
+        }
+    }
+
+    /// Whether every token is paid for at list prices. A sign-in may be a subscription.
+    pub(super) fn is_list_priced(&self) -> bool {
+        match self {
+            Self::Endpoint { key, .. } => key.is_some() && self.is_openai(),
+            Self::Host { .. } => false,
         }
     }
 
@@ -92,11 +92,6 @@ impl Access {
     }
 }
 
-/// Whether a section's model is sold at list prices.
-pub(super) fn is_openai(section: &ProposerSection) -> bool {
-    section.base_url.as_deref().is_none_or(|url| url.trim_end_matches('/') == OPENAI)
-}
-
 fn host(section: &ProposerSection, env: &Environment) -> Result<Access, OptimizerError> {
     let usual = || env.get("HOME").map(|home| Utf8PathBuf::from(home).join(".codex"));
     let given = section.codex_home.clone();
@@ -104,16 +99,14 @@ fn host(section: &ProposerSection, env: &Environment) -> Result<Access, Optimize
     let auth = dir.as_ref().map(|dir| dir.join(AUTH_FILE)).and_then(|auth| auth.canonicalize_utf8().ok());
     auth.filter(|auth| auth.is_file()).map(|auth| Access::Host { auth }).ok_or_else(|| {
         let place = dir.map_or_else(String::new, |dir| format!(" in {dir}"));
-        let message = format!("codex has no credentials: {KEY_VARIABLE} is not set and there is no {AUTH_FILE}{place}");
+        let key = match section.auth_mode {
+            AuthMode::Auto if section.codex_home.is_none() => format!("{OPENAI_API_KEY} is not set and "),
+            AuthMode::Auto | AuthMode::ApiKey | AuthMode::Host => String::new(),
+        };
+        let message = format!("codex has no credentials: {key}there is no {AUTH_FILE}{place}");
         OptimizerError::new(ErrorCode::Proposer, message)
             .with_hint("Run `codex login`, or set the key variable, or name a server of your own in proposer.base_url.")
     })
-}
-
-fn unset(variable: &str) -> OptimizerError {
-    let message = format!("the variable {variable}, which holds the proposer's key, is not set");
-    OptimizerError::new(ErrorCode::Proposer, message)
-        .with_hint(format!("Set {variable} in the environment of the run."))
 }
 
 /// Long texts of a sign-in: tokens and ids. Short ones are words.

@@ -57,8 +57,38 @@ fn openai_is_reached_by_key_or_by_sign_in() {
 }
 
 #[test]
-fn only_openai_sells_at_list_prices() {
-    let at = |url: Option<&str>| ProposerSection { base_url: url.map(str::to_owned), ..ProposerSection::default() };
-    assert!(is_openai(&at(None)) && is_openai(&at(Some("https://api.openai.com/v1/"))));
-    assert!(!is_openai(&at(Some("http://127.0.0.1:1/v1"))));
+fn a_home_that_is_named_is_meant_whatever_key_is_set() {
+    let dir = tempfile::tempdir().unwrap();
+    let home = Utf8PathBuf::from_path_buf(dir.path().canonicalize().unwrap()).unwrap();
+    fs::write(home.join(AUTH_FILE), "{}").unwrap();
+    let section = ProposerSection { codex_home: Some(home.clone()), ..ProposerSection::default() };
+    let access = Access::decide(&section, &env(&[("OPENAI_API_KEY", "secret")])).unwrap();
+    assert_eq!(access, Access::Host { auth: home.join(AUTH_FILE) });
+    assert!(access.is_openai() && !access.is_list_priced());
+}
+
+#[test]
+fn a_key_is_taken_without_the_space_around_it() {
+    let section = ProposerSection { api_key_env: Some("MINE".into()), ..ProposerSection::default() };
+    let access = Access::decide(&section, &env(&[("MINE", " the-key\n")])).unwrap();
+    assert_eq!(access.secrets(), ["the-key"]);
+}
+
+#[test]
+fn a_key_that_an_address_needs_is_openais_own_or_one_that_is_named() {
+    let at = |url: &str, auth_mode| ProposerSection { base_url: Some(url.into()), auth_mode, ..Default::default() };
+    let keyed = env(&[("OPENAI_API_KEY", "secret")]);
+    for mode in [AuthMode::Auto, AuthMode::ApiKey] {
+        let access = Access::decide(&at("https://api.openai.com/v1/", mode), &keyed).unwrap();
+        assert!(access.is_list_priced(), "{access:?}");
+        assert_eq!(access.secrets(), ["secret"]);
+    }
+    let unset = Access::decide(&at("https://api.openai.com/v1", AuthMode::ApiKey), &env(&[])).unwrap_err();
+    assert!(unset.message.contains("OPENAI_API_KEY"), "{unset}");
+    let foreign = Access::decide(&at("http://127.0.0.1:1/v1", AuthMode::ApiKey), &keyed).unwrap_err();
+    assert!(foreign.message.contains("proposer.api_key_env"), "{foreign}");
+    let own = Access::decide(&at("http://127.0.0.1:1/v1", AuthMode::Auto), &keyed).unwrap();
+    assert!(!own.is_openai() && !own.is_list_priced() && own.secrets().is_empty());
+    let bad = Access::decide(&at("https://user:canary@host/v1", AuthMode::Auto), &keyed).unwrap_err();
+    assert!(!format!("{bad:?}").contains("canary"));
 }

@@ -7,7 +7,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, symlink};
 use camino::{Utf8Path, Utf8PathBuf};
 use serde_json::{Value, json};
 
-use super::access::{AUTH_FILE, Access, is_openai};
+use super::access::{AUTH_FILE, Access};
 use crate::config::proposer::{ProposerSection, ReasoningEffort, SandboxMode};
 use crate::container::Holder;
 use crate::model::error::{ErrorCode, OptimizerError};
@@ -103,7 +103,7 @@ impl Home {
 
 /// Codex knows the models of OpenAI; one that it does not know would get no tool to edit files.
 fn needs_catalog(settings: &Settings<'_>) -> bool {
-    !is_openai(settings.section)
+    !settings.access.is_openai()
 }
 
 /// The whole configuration. Codex is started so that it refuses what it does not know.

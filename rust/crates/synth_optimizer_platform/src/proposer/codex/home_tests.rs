@@ -1,8 +1,8 @@
 //! The configuration that codex is given.
 #![allow(clippy::unwrap_used)]
 
-use super::super::access::Key;
 use super::*;
+use crate::proposer::credentials::Key;
 
 fn place() -> (tempfile::TempDir, Utf8PathBuf) {
     let dir = tempfile::tempdir().unwrap();

@@ -8,9 +8,6 @@ use camino::{Utf8Path, Utf8PathBuf};
 use super::Environment;
 use crate::model::error::{ErrorCode, OptimizerError};
 
-/// Where the Python package says that the binary of the PyPI runtime is.
-pub(super) const BUNDLED_VARIABLE: &str = "SYNTH_OPTIMIZERS_CODEX_BIN";
-
 const HINT: &str = "Run `pip install \"synth-optimizers[codex]\"`, or name the binary in proposer.command.";
 
 /// A program that was found.
@@ -24,22 +21,25 @@ pub(super) struct Program {
     pub(super) package: Utf8PathBuf,
 }
 
-/// The first of `proposer.command`, the PyPI runtime and `codex` on the path. `from` is where relative paths begin.
-pub(super) fn locate(command: &[String], env: &Environment, from: &Utf8Path) -> Result<Program, OptimizerError> {
+/// The first of `proposer.command`, the binary of the PyPI package and `codex` on the path.
+pub(super) fn locate(
+    command: &[String],
+    env: &Environment,
+    runtime: Option<&Utf8Path>,
+) -> Result<Program, OptimizerError> {
     if let Some((program, arguments)) = command.split_first() {
-        let path = named(program, env, from).ok_or_else(|| {
+        let path = named(program, env).ok_or_else(|| {
             let message = format!("proposer.command names {program:?}, which is no program that can be run");
             OptimizerError::new(ErrorCode::Proposer, message).with_hint(HINT)
         })?;
         return Ok(program_at(path, arguments.to_vec(), "proposer.command"));
     }
-    if let Some(bundled) = env.get(BUNDLED_VARIABLE).filter(|path| !path.is_empty()) {
-        let path = Utf8PathBuf::from(bundled);
-        if !is_program(&path) {
-            let message = format!("{BUNDLED_VARIABLE} names {path}, which is no program that can be run");
+    if let Some(path) = runtime {
+        if !is_program(path) {
+            let message = format!("openai-codex-cli-bin names {path}, which is no program that can be run");
             return Err(OptimizerError::new(ErrorCode::Proposer, message).with_hint(HINT));
         }
-        return Ok(program_at(path, Vec::new(), "openai-codex-cli-bin"));
+        return Ok(program_at(path.to_owned(), Vec::new(), "openai-codex-cli-bin"));
     }
     match on_path("codex", env) {
         Some(path) => Ok(program_at(path, Vec::new(), "PATH")),
@@ -62,14 +62,13 @@ fn program_at(path: Utf8PathBuf, mut arguments: Vec<String>, source: &'static st
     Program { path, arguments, source, package }
 }
 
-/// A name is looked for on the path, a relative path in the directory that the run began in and in those above it.
-fn named(program: &str, env: &Environment, from: &Utf8Path) -> Option<Utf8PathBuf> {
-    let path = Utf8Path::new(program);
+/// A name is looked for on the path; a path is taken as it is.
+fn named(program: &str, env: &Environment) -> Option<Utf8PathBuf> {
     if !program.contains('/') {
         return on_path(program, env);
     }
-    // An absolute path stays as it is when it is joined.
-    from.ancestors().map(|dir| dir.join(path)).find(|path| is_program(path))
+    // It is started from another directory.
+    camino::absolute_utf8(program).ok().filter(|path| is_program(path))
 }
 
 fn on_path(name: &str, env: &Environment) -> Option<Utf8PathBuf> {

@@ -29,18 +29,16 @@ fn a_command_comes_first_and_gets_the_words_that_it_lacks() {
     let (_dir, place) = place();
     let codex = place.join("tools/bin/codex");
     program(&codex);
-    let deep = place.join("a/b");
-    fs::create_dir_all(&deep).unwrap();
-    let env = env(&[("PATH", place.join("tools/bin").as_str()), (BUNDLED_VARIABLE, codex.as_str())]);
-    for command in [codex.as_str(), "tools/bin/codex", "codex"] {
-        let found = locate(&[command.to_owned()], &env, &deep).unwrap();
+    let env = env(&[("PATH", place.join("tools/bin").as_str())]);
+    for command in [codex.as_str(), "codex"] {
+        let found = locate(&[command.to_owned()], &env, Some(&codex)).unwrap();
         assert_eq!((found.path, found.source), (codex.clone(), "proposer.command"), "{command}");
         assert_eq!(found.arguments, ["app-server", "--strict-config"]);
     }
     let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
-    let found = locate(&words(&["codex", "-c", "a=1", "app-server"]), &env, &deep).unwrap();
+    let found = locate(&words(&["codex", "-c", "a=1", "app-server"]), &env, None).unwrap();
     assert_eq!(found.arguments, ["-c", "a=1", "app-server", "--strict-config"]);
-    let found = locate(&words(&["codex", "app-server", "--strict-config"]), &env, &deep).unwrap();
+    let found = locate(&words(&["codex", "app-server", "--strict-config"]), &env, None).unwrap();
     assert_eq!(found.arguments, ["app-server", "--strict-config"]);
 }
 
@@ -52,10 +50,10 @@ fn the_package_comes_before_the_path_and_is_readable_as_a_whole() {
     program(&other);
     fs::create_dir_all(place.join("pkg/codex-resources")).unwrap();
     let path = place.join("path");
-    let both = env(&[("PATH", path.as_str()), (BUNDLED_VARIABLE, bundled.as_str())]);
-    let found = locate(&[], &both, &place).unwrap();
+    let known = env(&[("PATH", path.as_str())]);
+    let found = locate(&[], &known, Some(&bundled)).unwrap();
     assert_eq!((found.source, found.package), ("openai-codex-cli-bin", place.join("pkg")));
-    let found = locate(&[], &env(&[("PATH", path.as_str())]), &place).unwrap();
+    let found = locate(&[], &known, None).unwrap();
     assert_eq!((found.source, found.package), ("PATH", other));
 }
 
@@ -69,7 +67,7 @@ fn the_script_of_npm_is_passed_by() {
     fs::create_dir_all(native.parent().unwrap().parent().unwrap().join("codex-resources")).unwrap();
     fs::create_dir_all(place.join("bin")).unwrap();
     std::os::unix::fs::symlink(&script, &link).unwrap();
-    let found = locate(&[], &env(&[("PATH", place.join("bin").as_str())]), &place).unwrap();
+    let found = locate(&[], &env(&[("PATH", place.join("bin").as_str())]), None).unwrap();
     assert_eq!((found.path, found.source), (native, "PATH"));
     assert!(found.package.as_str().ends_with("x86_64-unknown-linux-musl"), "{}", found.package);
 }
@@ -79,11 +77,12 @@ fn nothing_found_says_what_to_do() {
     let (_dir, place) = place();
     fs::write(place.join("codex"), "not a program").unwrap();
     let here = env(&[("PATH", place.as_str())]);
-    let (missing, bundled) = (["no/such/codex".to_owned()], env(&[(BUNDLED_VARIABLE, "/no/such/codex")]));
+    // A relative path is not looked for in directories above.
+    let (missing, runtime) = (["no/such/codex".to_owned()], Utf8Path::new("/no/such/codex"));
     for error in [
-        locate(&[], &here, &place).unwrap_err(),
-        locate(&missing, &here, &place).unwrap_err(),
-        locate(&[], &bundled, &place).unwrap_err(),
+        locate(&[], &here, None).unwrap_err(),
+        locate(&missing, &here, None).unwrap_err(),
+        locate(&[], &here, Some(runtime)).unwrap_err(),
     ] {
         assert_eq!(error.code, ErrorCode::Proposer);
         assert!(error.hint.contains("synth-optimizers[codex]"), "{}", error.hint);

@@ -33,7 +33,6 @@ use session::Session;
 use sweep::Backlog;
 
 use super::brief::BRIEF_VERSION;
-use super::prices::Prices;
 use super::{Doing, ProposalRequest, Proposer, Turn, TurnId};
 use crate::config::Config;
 use crate::config::proposer::ProposerSection;
@@ -73,7 +72,8 @@ struct Plan {
     model: String,
     run_dir: Utf8PathBuf,
     env: Environment,
-    prices: Prices,
+    /// The binary of the PyPI package.
+    runtime: Option<Utf8PathBuf>,
 }
 
 impl Plan {
@@ -95,14 +95,18 @@ pub struct CodexProposer {
 }
 
 impl CodexProposer {
-    /// Touches nothing outside; `prepare` does.
-    pub fn new(config: &Config, run_dir: &Utf8Path, env: Lookup) -> Result<Self, OptimizerError> {
+    /// Touches nothing outside; `prepare` does. `runtime` is the binary of the PyPI package, if it is installed.
+    pub fn new(
+        config: &Config,
+        run_dir: &Utf8Path,
+        env: Lookup,
+        runtime: Option<Utf8PathBuf>,
+    ) -> Result<Self, OptimizerError> {
         let section = config.proposer.clone();
         let model = section.model.clone().unwrap_or_else(|| MODEL.to_owned());
         let run_dir = camino::absolute_utf8(run_dir)
             .map_err(|error| OptimizerError::new(ErrorCode::Io, format!("{run_dir} is no place for a run: {error}")))?;
-        let prices = Prices::new(&section, access::is_openai(&section));
-        let plan = Plan { section, model, run_dir, env: Environment(env), prices };
+        let plan = Plan { section, model, run_dir, env: Environment(env), runtime };
         Ok(Self {
             plan: Arc::new(plan),
             session: Mutex::new(None),
@@ -157,9 +161,12 @@ impl Proposer for CodexProposer {
 
     fn close(&self) -> Doing<'_, ()> {
         Box::pin(async move {
-            if let Some(session) = self.session.lock().await.take() {
+            let mut held = self.session.lock().await;
+            // It is let go of only when it has ended, so that a close that is broken off can be taken up again.
+            if let Some(session) = held.as_ref() {
                 session.end(Duration::from_secs(self.plan.section.interrupt_timeout_seconds)).await;
             }
+            *held = None;
             self.backlog.sweep();
         })
     }

@@ -8,6 +8,7 @@ use crate::model::error::OptimizerError;
 use crate::model::event_fields::TurnModels;
 use crate::model::usage::Usage;
 use crate::proposer::TurnFailure;
+use crate::proposer::transcript::Redactor;
 
 /// Most characters of a message that is stored.
 const SHOWN: usize = 600;
@@ -30,27 +31,37 @@ pub(super) enum Cause {
 #[derive(Debug, Clone)]
 pub(super) struct Outcome {
     requested: String,
-    /// Unset until codex has named the model of the thread.
+    /// The model that codex has named: for its thread, or later in the turn. A server that answers with another model and
+    /// says so in the body of its responses alone is not found out, because codex does not pass that on.
     pub(super) effective: Option<String>,
     pub(super) usage: Usage,
+    /// Whether the model may have been asked.
+    pub(super) is_sent: bool,
+    /// Hides credentials in whatever is told of the turn.
+    pub(super) redactor: Redactor,
 }
 
 impl Outcome {
     pub(super) fn new(plan: &Plan) -> Self {
-        Self { requested: plan.model.clone(), effective: None, usage: Usage::default() }
+        Self {
+            requested: plan.model.clone(),
+            effective: None,
+            usage: Usage::default(),
+            is_sent: false,
+            redactor: Redactor::default(),
+        }
     }
 
     /// A failed turn; one after which no other can succeed ends the run.
     pub(super) fn failure(&self, class: FailureClass, message: String, verdict: Verdict) -> TurnFailure {
-        let message: String = message.chars().take(SHOWN).collect();
+        let message: String = self.redactor.text(&message).chars().take(SHOWN).collect();
         let fatal = match verdict {
             Verdict::Stop => Some(fatal(message.clone())),
             Verdict::Retry | Verdict::GiveUp => None,
         };
-        let models = self
-            .effective
-            .clone()
-            .map(|effective| Box::new(TurnModels { requested: self.requested.clone(), effective: Some(effective) }));
+        let models = self.effective.as_deref().map(|effective| {
+            Box::new(TurnModels { requested: self.requested.clone(), effective: Some(self.redactor.text(effective)) })
+        });
         let retryable = verdict == Verdict::Retry;
         TurnFailure {
             failure: CallFailure { class, message, retryable, usage: self.usage, cached: false, models },
@@ -60,7 +71,12 @@ impl Outcome {
 
     /// A turn that fails with the run.
     pub(super) fn stop(&self, class: FailureClass, error: OptimizerError) -> TurnFailure {
-        TurnFailure { fatal: Some(error.clone()), ..self.failure(class, error.message, Verdict::Stop) }
+        let turn = self.failure(class, error.message.clone(), Verdict::Stop);
+        let detail = error.detail.as_deref().map(|detail| self.redactor.text(detail));
+        TurnFailure {
+            fatal: Some(OptimizerError { message: self.redactor.text(&error.message), detail, ..error }),
+            ..turn
+        }
     }
 
     /// A turn that never reached a model.

@@ -6,17 +6,19 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use camino::{Utf8Path, Utf8PathBuf};
 use tokio::time::{Instant, sleep};
 
-use super::access::{Access, Key};
+use super::access::Access;
 use super::home::Home;
 use super::locate::Program;
 use crate::container::{AFTER_KILL, Family, GLANCE, Holder, Lease};
 use crate::model::error::{ErrorCode, OptimizerError};
+use crate::proposer::credentials::Key;
 use crate::proposer::transcript::Redactor;
 
 /// Name of the log in the run directory.
@@ -35,6 +37,8 @@ pub(super) struct CodexProcess {
     child: Mutex<Child>,
     family: Family,
     run_dir: Utf8PathBuf,
+    /// Whether nothing of it is left to kill.
+    is_over: AtomicBool,
 }
 
 /// The ends of its pipes.
@@ -90,6 +94,7 @@ impl CodexProcess {
             family: Family { holder: Holder::Proposer, token: lease.token.clone(), group: i32::try_from(id).ok() },
             child: Mutex::new(child),
             run_dir: run_dir.to_owned(),
+            is_over: AtomicBool::new(false),
         };
         (lease.pid, lease.pgid) = (Some(id), Some(id));
         lease.write(run_dir, Holder::Proposer)?;
@@ -125,13 +130,23 @@ impl CodexProcess {
             }
             sleep(GLANCE).await;
         }
+        self.is_over.store(true, Ordering::SeqCst);
         Lease::remove(&self.run_dir, Holder::Proposer)
     }
 
     /// Kills it without a task that could wait.
     pub(super) fn kill_now(&self) {
-        self.family.is_killed_within(AT_DROP);
-        let _ = self.ended();
+        if !self.is_over.load(Ordering::SeqCst) {
+            let is_over = self.family.is_killed_within(AT_DROP);
+            let is_reaped = self.ended().is_some();
+            self.is_over.store(is_over && is_reaped, Ordering::SeqCst);
+        }
+    }
+}
+
+impl Drop for CodexProcess {
+    fn drop(&mut self) {
+        self.kill_now();
     }
 }
 

@@ -1,10 +1,10 @@
 //! One codex process that is ready for turns: started, initialized, its sandbox tried and its settings confirmed.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use camino::{Utf8Path, Utf8PathBuf};
 use serde_json::{Value, json};
+use tokio::sync::Mutex;
 
 use super::Plan;
 use super::access::Access;
@@ -12,12 +12,13 @@ use super::echo::{Wanted, mismatches};
 use super::faults::fatal;
 use super::home::{Home, PROFILE, Settings, may_write};
 use super::locate::{Program, locate};
-use super::probe::probe;
+use super::probe::{Network, probe};
 use super::process::{CodexProcess, Launch, PROPOSER_LOG};
 use super::wire::{Left, RpcFault, Wire};
 use crate::container::{Holder, Lease, reap};
 use crate::model::error::{ErrorCode, OptimizerError};
 use crate::model::event_fields::ProposerReady;
+use crate::proposer::prices::Prices;
 use crate::proposer::transcript::Redactor;
 
 /// Notifications that tell nothing that is used.
@@ -44,8 +45,11 @@ pub(super) struct Session {
     version: String,
     provider: &'static str,
     auth: String,
+    prices: Prices,
+    network: Network,
     redactor: Redactor,
-    is_ended: AtomicBool,
+    /// Whether nothing of it is left. Held by the one who ends it, so that every other waits for the end.
+    is_ended: Mutex<bool>,
 }
 
 /// A thread that is as it was asked for.
@@ -86,8 +90,7 @@ impl Session {
             .map_err(|_| OptimizerError::new(ErrorCode::Proposer, "looking for left processes broke off"))??;
         let section = &plan.section;
         let access = Access::decide(section, &plan.env)?;
-        let here = std::env::current_dir().ok().and_then(|dir| Utf8PathBuf::from_path_buf(dir).ok());
-        let program = locate(&section.command, &plan.env, here.as_deref().unwrap_or(Utf8Path::new("/")))?;
+        let program = locate(&section.command, &plan.env, plan.runtime.as_deref())?;
         let redactor = Redactor::new(access.secrets());
         let lease = Lease::new(section.interrupt_timeout_seconds)?;
         let (model, token) = (plan.model.as_str(), lease.token.clone());
@@ -117,10 +120,12 @@ impl Session {
             run_dir,
             provider,
             auth: access.describe(),
+            prices: Prices::new(section, access.is_list_priced()),
+            network: Network::Untried,
             program,
             version: String::new(),
             redactor,
-            is_ended: AtomicBool::new(false),
+            is_ended: Mutex::new(false),
         };
         match session.check(plan).await {
             Ok(()) => Ok(session),
@@ -128,7 +133,8 @@ impl Session {
                 // Whatever it says about itself stands in its log; it must be there before it is read.
                 session.end(Duration::ZERO).await;
                 let detail = error.detail.clone().unwrap_or_else(|| session.log_tail());
-                Err(error.with_detail(detail))
+                let message = session.redactor.text(&error.message);
+                Err(OptimizerError { message, ..error.with_detail(session.redactor.text(&detail)) })
             }
         }
     }
@@ -146,7 +152,7 @@ impl Session {
         let agent = hello.get("userAgent").and_then(Value::as_str).unwrap_or_default();
         let version = agent.split('/').nth(1).and_then(|rest| rest.split_whitespace().next()).unwrap_or("unknown");
         self.version = version.to_owned();
-        probe(&self.wire, &self.home, may_write(&plan.section), limit).await?;
+        self.network = probe(&self.wire, &self.home, may_write(&plan.section), limit).await?;
         match self.thread(plan, &self.home.desk()).await {
             Ok(thread) => {
                 self.wire.leave(&thread.id, Left::Idle);
@@ -191,16 +197,24 @@ impl Session {
         &self.wire
     }
 
+    pub(super) fn prices(&self) -> &Prices {
+        &self.prices
+    }
+
     pub(super) fn redactor(&self) -> &Redactor {
         &self.redactor
     }
 
     pub(super) fn is_usable(&self) -> bool {
-        !self.is_ended.load(Ordering::SeqCst) && self.wire.is_open() && self.process.ended().is_none()
+        self.wire.is_open() && self.process.ended().is_none()
     }
 
     pub(super) fn ready(&self, plan: &Plan) -> ProposerReady {
         let right = if may_write(&plan.section) { "write" } else { "read" };
+        let network = match self.network {
+            Network::Tried => "no network",
+            Network::Untried => "no network (not tried: there is neither bash nor python3)",
+        };
         ProposerReady {
             backend: plan.section.backend.word().to_owned(),
             model: plan.model.clone(),
@@ -209,19 +223,21 @@ impl Session {
             source: self.program.source.to_owned(),
             version: self.version.clone(),
             auth: self.auth.clone(),
-            sandbox: format!("profile {PROFILE}: workspace {right}, system read, nothing else, no network"),
+            sandbox: format!("profile {PROFILE}: workspace {right}, system read, nothing else, {network}"),
         }
     }
 
-    /// Ends the process: its input is closed, and after `patience` it is killed with all it started.
+    /// Ends the process: its input is closed, and after `patience` it is killed with all it started. When this returns,
+    /// its places are free, whoever has ended it; broken off, it can be called again.
     pub(super) async fn end(&self, patience: Duration) {
-        if self.is_ended.swap(true, Ordering::SeqCst) {
+        self.wire.close();
+        let mut is_ended = self.is_ended.lock().await;
+        if *is_ended {
             return;
         }
-        self.wire.close();
         // The lease stays where something could not be ended; the next start tries again.
-        let _ = self.process.end_within(patience).await;
-        let _ = self.home.remove();
+        let is_gone = self.process.end_within(patience).await.is_ok();
+        *is_ended = self.home.remove().is_ok() && is_gone;
     }
 
     /// The last lines of the log.
@@ -236,7 +252,7 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        if !self.is_ended.swap(true, Ordering::SeqCst) {
+        if !*self.is_ended.get_mut() {
             self.wire.close();
             self.process.kill_now();
             let _ = self.home.remove();

@@ -1,6 +1,8 @@
 //! Goes over a workspace when its turn is over: what stays on disk holds no credential and leads nowhere.
 
-use std::fs;
+use std::fs::{self, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::sync::{Mutex, PoisonError};
 
 use camino::{Utf8Path, Utf8PathBuf};
@@ -14,7 +16,7 @@ const MOST_FILES: u64 = 1000;
 const MOST_OF_ALL: u64 = 16 * 1024 * 1024;
 const DEEPEST: u32 = 8;
 
-/// Workspaces whose turns were dropped: they are gone over when nothing runs in them any more.
+/// Workspaces in which something may still run: they are gone over when nothing does any more.
 #[derive(Debug, Default)]
 pub(super) struct Backlog(Mutex<Vec<(Utf8PathBuf, Redactor)>>);
 
@@ -30,7 +32,7 @@ impl Backlog {
     }
 }
 
-/// The workspace of a turn under way. Dropped, it is left for later.
+/// The workspace of a turn. Dropped, it is left for later; swept, nothing may run in it any more.
 #[derive(Debug)]
 pub(super) struct Unswept<'a> {
     proposer: &'a CodexProposer,
@@ -71,7 +73,9 @@ fn sweep(workspace: &Utf8Path, redactor: &Redactor) {
 
 fn sweep_dir(dir: &Utf8Path, redactor: &Redactor, depth: u32, room: &mut Room) {
     let Ok(entries) = dir.read_dir_utf8() else { return };
-    for entry in entries.flatten() {
+    // Listed before anything is put there.
+    let entries: Vec<_> = entries.flatten().collect();
+    for entry in entries {
         let (path, kind) = (entry.path(), entry.file_type());
         let is_dir = kind.as_ref().is_ok_and(fs::FileType::is_dir);
         if is_dir && depth < DEEPEST && room.files > 0 {
@@ -99,9 +103,36 @@ fn has_room(path: &Utf8Path, room: &mut Room) -> bool {
 
 /// Whether a file can stay, after it was rewritten if it had to be.
 fn is_clean(path: &Utf8Path, redactor: &Redactor) -> bool {
-    let Ok(text) = fs::read_to_string(path) else { return false };
+    let Ok(text) = read(path) else { return false };
     let shown = redactor.text(&text);
-    shown == text || fs::write(path, shown).is_ok()
+    shown == text || replace(path, &shown).is_ok()
+}
+
+/// Reads a file that is one: a link is not followed, and a pipe is not waited for.
+fn read(path: &Utf8Path) -> io::Result<String> {
+    let flags = (rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK).bits();
+    let file = OpenOptions::new().read(true).custom_flags(flags.cast_signed()).open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    let mut text = String::new();
+    file.take(MOST_BYTES + 1).read_to_string(&mut text)?;
+    if text.len() as u64 > MOST_BYTES {
+        return Err(io::ErrorKind::FileTooLarge.into());
+    }
+    Ok(text)
+}
+
+/// Puts another file in the place of this one, so that whatever else has its name or its content stays as it is.
+fn replace(path: &Utf8Path, text: &str) -> io::Result<()> {
+    let draft = path.with_extension("redacted.new");
+    // A draft that is there already was made by somebody else, and is neither followed nor written.
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft)?;
+    let done = file.write_all(text.as_bytes()).and_then(|()| fs::rename(&draft, path));
+    if done.is_err() {
+        let _ = fs::remove_file(&draft);
+    }
+    done
 }
 
 #[cfg(test)]

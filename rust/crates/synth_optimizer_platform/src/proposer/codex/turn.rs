@@ -16,6 +16,7 @@ use super::{CodexProposer, Plan, Stop};
 use crate::config::proposer::AnswerMode;
 use crate::model::answer::{FailureClass, ProposalAnswer};
 use crate::model::event_fields::Problem;
+use crate::model::usage::Cost;
 use crate::proposer::brief::{Brief, question};
 use crate::proposer::manifest;
 use crate::proposer::transcript::{Redactor, Transcript};
@@ -61,17 +62,20 @@ pub(super) async fn take(
     let deadline = Instant::now() + Duration::from_secs(plan.section.timeout_seconds);
     let opened = tokio::select! {
         biased;
-        _ = stop.changed() => return Err(outcome.failure(FailureClass::Withdrawn, "the run ends".into(), Verdict::GiveUp)),
+        _ = stop.changed() => {
+            // A question that was put may be paid for, whether or not anybody has heard of it.
+            let class = if outcome.is_sent { FailureClass::Abandoned } else { FailureClass::Withdrawn };
+            return Err(outcome.failure(class, "the run ends".into(), Verdict::GiveUp));
+        }
         opened = timeout_at(deadline, open(proposer, id, request, &mut outcome)) => opened,
     };
-    let (mut seat, workdir, mut transcript) = match opened {
+    let Opened { mut seat, workdir, unswept, mut transcript } = match opened {
         Ok(opened) => opened?,
         Err(_) => {
             let message = format!("codex was not ready for a turn within {} s", plan.section.timeout_seconds);
             return Err(outcome.failure(FailureClass::Timeout, message, Verdict::Retry));
         }
     };
-    let unswept = Unswept::new(proposer, workdir.path(), seat.session.redactor());
     let mut watch = Watch::default();
     let cause = follow(&mut seat, &mut watch, &mut transcript, plan, deadline, &mut stop).await;
     match cause {
@@ -86,33 +90,58 @@ pub(super) async fn take(
             }
         }
     }
-    outcome.usage = plan.prices.usage(&plan.model, watch.tokens());
+    if let Some(model) = watch.other_model().or(watch.served_model()) {
+        outcome.effective = Some(model.to_owned());
+    }
+    let usage_of = |model: &str| seat.session.prices().usage(model, watch.tokens());
+    outcome.usage = usage_of(outcome.effective.as_deref().unwrap_or(&plan.model));
+    if outcome.usage.cost == Cost::Unknown && watch.other_model().is_none() {
+        // Prices are known by the name that was asked for, where it is the same model.
+        outcome.usage = usage_of(&plan.model);
+    }
+    if watch.ended() != Some(&Ended::Completed) {
+        // What was generated last is paid for and was not told.
+        outcome.usage.cost = Cost::Unknown;
+    }
+    let mut is_quiet = false;
     if watch.ended().is_some() {
         // A command that still runs could change what is read now.
         let params = json!({ "threadId": seat.thread.id });
-        let _ = seat.session.wire().call("thread/backgroundTerminals/clean", params, FAREWELL).await;
+        is_quiet = seat.session.wire().call("thread/backgroundTerminals/clean", params, FAREWELL).await.is_ok();
     }
     let result = conclude(&outcome, cause, &watch, &workdir, request, plan, &seat);
     drop(seat);
     workdir.tidy();
-    unswept.sweep().await;
+    if is_quiet {
+        unswept.sweep().await;
+    }
     result.map_err(|failure| *failure)
 }
 
+/// A turn that has begun.
+struct Opened<'a> {
+    seat: Seat,
+    workdir: Workdir,
+    unswept: Unswept<'a>,
+    transcript: Transcript,
+}
+
 /// Everything up to the moment at which the model is asked.
-async fn open(
-    proposer: &CodexProposer,
+async fn open<'a>(
+    proposer: &'a CodexProposer,
     id: TurnId,
     request: &ProposalRequest,
     outcome: &mut Outcome,
-) -> Result<(Seat, Workdir, Transcript), TurnFailure> {
+) -> Result<Opened<'a>, TurnFailure> {
     let plan = &*proposer.plan;
     let session = proposer.session().await.map_err(|error| outcome.stop(FailureClass::NotSent, error))?;
+    outcome.redactor = session.redactor().clone();
     let brief = Brief::new(request, &plan.section, session.redactor());
     let text = question(request, where_to(plan.section.answer));
     let run_dir = plan.made_run_dir().map_err(|error| outcome.stop(FailureClass::NotSent, error))?;
     let workdir = Workdir::create(&run_dir, id, &text, &brief);
     let workdir = workdir.map_err(|error| outcome.stop(FailureClass::NotSent, error))?;
+    let unswept = Unswept::new(proposer, workdir.path(), session.redactor());
     let mut transcript = Transcript::new(&run_dir, id, session.redactor().clone());
     let thread = match session.thread(plan, workdir.path()).await {
         Ok(thread) => thread,
@@ -131,6 +160,7 @@ async fn open(
     let params = turn_params(&seat.thread.id, plan, text, &brief);
     transcript.add("optimizer", &params);
     let limit = Duration::from_secs(plan.section.rpc_timeout_seconds);
+    outcome.is_sent = true;
     let started = seat.session.wire().call("turn/start", params, limit).await;
     let turn = started.map(|started| started.pointer("/turn/id").and_then(Value::as_str).map(str::to_owned));
     match turn {
@@ -148,7 +178,7 @@ async fn open(
             return Err(outcome.failure(FailureClass::UnknownOutcome, fault.to_string(), Verdict::Retry));
         }
     }
-    Ok((seat, workdir, transcript))
+    Ok(Opened { seat, workdir, unswept, transcript })
 }
 
 /// A process that does not answer is replaced before the next turn.
@@ -268,8 +298,6 @@ fn conclude(
     let section = &plan.section;
     if let Some(other) = watch.other_model() {
         let message = format!("codex was asked for the model {:?} and answers with {other:?}", plan.model);
-        let mut outcome = outcome.clone();
-        outcome.effective = Some(other.to_owned());
         return Err(Box::new(outcome.stop(FailureClass::Contract, fatal(message))));
     }
     let failed = |class, message, verdict| Err(Box::new(outcome.failure(class, message, verdict)));
@@ -298,8 +326,7 @@ fn conclude(
                 failed(FailureClass::Failed, "codex broke the turn off by itself".into(), Verdict::Retry)
             }
             Some(Ended::Failed(error)) => {
-                let text = seat.session.redactor().text(message(error));
-                failed(FailureClass::Failed, format!("the turn failed: {text}"), verdict(error))
+                failed(FailureClass::Failed, format!("the turn failed: {}", message(error)), verdict(error))
             }
         },
     }
@@ -340,6 +367,6 @@ fn answer(
         usage: outcome.usage,
         cached: false,
         requested_model: plan.model.clone(),
-        effective_model: outcome.effective.clone().unwrap_or_else(|| plan.model.clone()),
+        effective_model: redactor.text(outcome.effective.as_deref().unwrap_or(&plan.model)),
     }
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
+use crate::proposer::openai::models::is_same;
 use crate::proposer::prices::Tokens;
 
 /// How a turn ended.
@@ -23,6 +24,7 @@ pub(super) struct Watch {
     tokens: Option<Tokens>,
     answer: Option<String>,
     remark: Option<String>,
+    served_model: Option<String>,
     other_model: Option<String>,
     ended: Option<Ended>,
 }
@@ -76,7 +78,8 @@ impl Watch {
 
     fn seen_model(&mut self, seen: Option<&str>, wanted: &str) {
         if let Some(seen) = seen.filter(|seen| *seen != wanted) {
-            self.other_model = Some(seen.to_owned());
+            let place = if is_same(wanted, seen) { &mut self.served_model } else { &mut self.other_model };
+            *place = Some(seen.to_owned());
         }
     }
 
@@ -94,7 +97,13 @@ impl Watch {
         self.tokens
     }
 
-    /// The model that answers in place of the one that was asked for.
+    /// The model that was asked for by the name under which it is served, such as a dated one, if codex has told it.
+    pub(super) fn served_model(&self) -> Option<&str> {
+        self.served_model.as_deref()
+    }
+
+    /// The model that answers in place of the one that was asked for. Codex tells of one that the header `openai-model` of
+    /// a response names; it does not tell the `model` that stands in the response itself.
     pub(super) fn other_model(&self) -> Option<&str> {
         self.other_model.as_deref()
     }

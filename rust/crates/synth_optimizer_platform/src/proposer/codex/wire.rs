@@ -65,6 +65,15 @@ struct State {
     threads: BTreeMap<String, channel::UnboundedSender<Value>>,
     /// Threads that nobody waits for any more and whose turn may still run.
     left: BTreeSet<String>,
+    /// What is known of the turn of a thread that is listened to.
+    turns: BTreeMap<String, Seen>,
+}
+
+/// How far a turn has come by what codex has said, whether or not the listener has read it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Seen {
+    Running(String),
+    Over,
 }
 
 impl Wire {
@@ -76,6 +85,7 @@ impl Wire {
             pending: BTreeMap::new(),
             threads: BTreeMap::new(),
             left: BTreeSet::new(),
+            turns: BTreeMap::new(),
         };
         let wire = Self { state: Arc::new(Mutex::new(state)) };
         thread::spawn(move || write(stdin, &lines));
@@ -121,23 +131,7 @@ impl Wire {
 
     /// Lets go of a thread: its turn is ended, and with it the commands that it left running.
     pub(super) fn leave(&self, thread: &str, left: Left<'_>) {
-        let mut state = self.lock();
-        state.threads.remove(thread);
-        match left {
-            Left::Idle => {
-                state.clean(thread);
-                state.request("thread/unsubscribe", json!({ "threadId": thread }));
-            }
-            // The rest is done when the turn shows itself.
-            Left::Starting => {
-                state.left.insert(thread.to_owned());
-            }
-            Left::Running { turn } => {
-                state.left.insert(thread.to_owned());
-                state.request("turn/interrupt", json!({ "threadId": thread, "turnId": turn }));
-                state.clean(thread);
-            }
-        }
+        self.lock().leave(thread, left);
     }
 
     /// Ends the process in the gentlest way there is: its input ends.
@@ -194,6 +188,28 @@ impl State {
         Some((id, receiver))
     }
 
+    fn leave(&mut self, thread: &str, left: Left<'_>) {
+        self.threads.remove(thread);
+        match (left, self.turns.remove(thread)) {
+            (Left::Idle, _) | (Left::Starting | Left::Running { .. }, Some(Seen::Over)) => {
+                self.clean(thread);
+                self.request("thread/unsubscribe", json!({ "threadId": thread }));
+            }
+            // The rest is done when the turn shows itself.
+            (Left::Starting, None) => {
+                self.left.insert(thread.to_owned());
+            }
+            (Left::Starting, Some(Seen::Running(turn))) => self.break_off(thread, &turn),
+            (Left::Running { turn }, Some(Seen::Running(_)) | None) => self.break_off(thread, turn),
+        }
+    }
+
+    fn break_off(&mut self, thread: &str, turn: &str) {
+        self.left.insert(thread.to_owned());
+        self.request("turn/interrupt", json!({ "threadId": thread, "turnId": turn }));
+        self.clean(thread);
+    }
+
     /// Ends the commands that a thread has left running.
     fn clean(&mut self, thread: &str) {
         self.request("thread/backgroundTerminals/clean", json!({ "threadId": thread }));
@@ -205,6 +221,7 @@ impl State {
         self.pending.clear();
         self.threads.clear();
         self.left.clear();
+        self.turns.clear();
     }
 
     fn take(&mut self, message: Value) {
@@ -235,9 +252,10 @@ impl State {
 
     fn note(&mut self, message: Value) {
         let thread = message.pointer("/params/threadId").and_then(Value::as_str).unwrap_or_default().to_owned();
+        let turn = message.pointer("/params/turn/id").and_then(Value::as_str).unwrap_or_default();
+        let method = message.get("method").and_then(Value::as_str);
         if self.left.contains(&thread) {
-            let turn = message.pointer("/params/turn/id").and_then(Value::as_str).unwrap_or_default();
-            match message.get("method").and_then(Value::as_str) {
+            match method {
                 Some("turn/started") => {
                     self.request("turn/interrupt", json!({ "threadId": thread, "turnId": turn }));
                 }
@@ -249,6 +267,15 @@ impl State {
                 _ => {}
             }
         } else if let Some(listener) = self.threads.get(&thread) {
+            match method {
+                Some("turn/started") => {
+                    self.turns.insert(thread, Seen::Running(turn.to_owned()));
+                }
+                Some("turn/completed") => {
+                    self.turns.insert(thread, Seen::Over);
+                }
+                _ => {}
+            }
             let _ = listener.send(message);
         }
     }

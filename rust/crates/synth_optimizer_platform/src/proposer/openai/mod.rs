@@ -5,7 +5,7 @@
 
 mod ending;
 mod endpoint;
-mod models;
+pub(super) mod models;
 mod refusal;
 mod reply;
 mod turn;

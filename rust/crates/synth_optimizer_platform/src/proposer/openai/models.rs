@@ -8,7 +8,7 @@ const FEWEST_DIGITS: usize = 3;
 
 /// Whether both names are of one model. Servers answer with the dated name of an alias, leave out the name of the
 /// provider before it, or add a tag.
-pub(super) fn is_same(requested: &str, effective: &str) -> bool {
+pub(in crate::proposer) fn is_same(requested: &str, effective: &str) -> bool {
     let (requested, effective) = (bare(requested), bare(effective));
     let alias = requested.strip_suffix("-latest").unwrap_or(&requested);
     ends_alike(&requested, &effective) || undated(&effective).any(|undated| ends_alike(alias, undated))

@@ -1,0 +1,52 @@
+//! Servers that answer with another model than the one that was asked for, and what the real codex tells of it.
+
+use synth_e2e::model_server::{Reply, write_rules};
+use synth_optimizer_platform::config::proposer::ModelPrice;
+use synth_optimizer_platform::model::answer::FailureClass;
+use synth_optimizer_platform::model::usage::Cost;
+
+use super::world::{World, texts};
+
+/// A model that does its work under this name in the bodies of its responses, and under that one in their headers.
+fn named(model: &'static str, header: Option<&'static str>) -> World {
+    let mut world = World::new(move |asked| match write_rules(asked) {
+        Reply::Items(items) => Reply::By { model: model.into(), header: header.map(str::to_owned), items },
+        reply => reply,
+    });
+    let price = ModelPrice { prompt_usd: Some(1.0), cached_prompt_usd: None, completion_usd: Some(1.0) };
+    world.config.proposer.prices.insert("stub-model".into(), price);
+    world
+}
+
+#[test]
+fn another_model_in_a_header_stops_the_run() {
+    for model in ["stub-model", "other-model"] {
+        let world = named(model, Some("other-model"));
+        let turn = *world.turn().unwrap_err();
+        assert_eq!((turn.failure.class, turn.failure.retryable), (FailureClass::Contract, false));
+        assert_eq!(turn.failure.models.unwrap().effective.as_deref(), Some("other-model"));
+        // The price of the model that was asked for says nothing about another.
+        assert_eq!((turn.failure.usage.total_tokens, turn.failure.usage.cost), (Some(120), Cost::Unknown));
+        assert!(turn.fatal.unwrap().message.contains("other-model"));
+        assert!(world.transcript().contains("model/rerouted"));
+    }
+}
+
+#[test]
+fn a_dated_name_in_a_header_is_the_same_model() {
+    let world = named("stub-model-2026-03-17", Some("stub-model-2026-03-17"));
+    let answer = world.turn().unwrap();
+    assert_eq!(texts(&answer), ["Rules: r0 r3"]);
+    let models = (answer.requested_model.as_str(), answer.effective_model.as_str());
+    assert_eq!(models, ("stub-model", "stub-model-2026-03-17"));
+    assert!(answer.usage.cost.known().is_some(), "{:?}", answer.usage);
+}
+
+#[test]
+fn another_model_in_a_body_alone_is_not_told_by_codex() {
+    let world = named("other-model", None);
+    let answer = world.turn().unwrap();
+    // Should codex begin to tell it, this is where it shows.
+    assert_eq!(answer.effective_model, "stub-model");
+    assert!(!world.transcript().contains("other-model"));
+}

@@ -1,0 +1,82 @@
+//! Which key goes to which endpoint: one rule for every backend.
+
+use reqwest::Url;
+
+use crate::config::proposer::{AuthMode, ProposerSection};
+use crate::model::error::{ErrorCode, OptimizerError};
+
+/// The key that is used where none is named. It is OpenAI's own and goes nowhere else.
+pub(super) const OPENAI_API_KEY: &str = "OPENAI_API_KEY";
+
+/// Reads a variable of the environment.
+pub(super) type Env<'a> = &'a dyn Fn(&str) -> Option<String>;
+
+/// A key, by the variable that holds it.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) struct Key {
+    pub(super) variable: String,
+    /// Without the space around it, which no server gives back and which would keep it from being found.
+    pub(super) value: String,
+}
+
+impl Key {
+    /// None if the variable is not set, or blank.
+    pub(super) fn read(variable: &str, env: Env<'_>) -> Option<Self> {
+        let value = env(variable)?.trim().to_owned();
+        (!value.is_empty()).then(|| Self { variable: variable.to_owned(), value })
+    }
+}
+
+impl std::fmt::Debug for Key {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(out, "Key({})", self.variable)
+    }
+}
+
+/// The base address of the section. Its message never repeats what may be a credential.
+pub(super) fn base_url(section: &ProposerSection) -> Result<Url, OptimizerError> {
+    let bad = |problem: &str| {
+        OptimizerError::new(ErrorCode::Proposer, format!("proposer.base_url {problem}"))
+            .with_hint("Write it like https://host/v1; a key goes into the variable that proposer.api_key_env names.")
+    };
+    let written = section.base_url.as_deref().ok_or_else(|| bad("is missing"))?;
+    let base = Url::parse(written.trim()).map_err(|_| bad("is not an address"))?;
+    if !matches!(base.scheme(), "http" | "https") || base.host_str().is_none() {
+        return Err(bad("does not start with http:// or https:// and a host"));
+    }
+    if !base.username().is_empty() || base.password().is_some() {
+        return Err(bad("holds a user or password"));
+    }
+    Ok(base)
+}
+
+/// Whether this is OpenAI's own service, which sells at list prices.
+pub(super) fn is_openai(base: &Url) -> bool {
+    base.scheme() == "https" && base.host_str() == Some("api.openai.com")
+}
+
+/// The key for this endpoint. One that was not named for it is never sent to it; a server of one's own may want none.
+pub(super) fn key(section: &ProposerSection, base: &Url, env: Env<'_>) -> Result<Option<Key>, OptimizerError> {
+    if let Some(name) = section.api_key_env.as_deref() {
+        return Key::read(name, env).map(Some).ok_or_else(|| missing(name));
+    }
+    let key = if is_openai(base) { Key::read(OPENAI_API_KEY, env) } else { None };
+    match (section.auth_mode, key) {
+        (AuthMode::ApiKey, None) if is_openai(base) => Err(missing(OPENAI_API_KEY)),
+        (AuthMode::ApiKey, None) => {
+            let message = "proposer.auth_mode is \"api_key\", but proposer.api_key_env names no key for this endpoint";
+            Err(OptimizerError::new(ErrorCode::Proposer, message).with_hint(format!(
+                "Name its variable in proposer.api_key_env; {OPENAI_API_KEY} is used for api.openai.com alone without that."
+            )))
+        }
+        (AuthMode::ApiKey | AuthMode::Auto | AuthMode::Host, key) => Ok(key),
+    }
+}
+
+/// A key that must be there is not.
+pub(super) fn missing(variable: &str) -> OptimizerError {
+    let message = format!("the variable {variable}, which holds the proposer's key, is not set");
+    OptimizerError::new(ErrorCode::Proposer, message).with_hint(format!(
+        "Set {variable} in the environment of the run, or name another variable in proposer.api_key_env."
+    ))
+}
