@@ -182,18 +182,21 @@ fn endpoint(rules: &mut Rules<'_, '_>) {
             );
         }
     }
-    for (name, is_set) in codex_only {
-        if is_set {
-            let field = format!("proposer.{name}");
-            let what =
-                if name == "auth_mode" { "`proposer.auth_mode` = \"host\"".to_owned() } else { format!("`{field}`") };
-            rules.error(
-                "contradiction",
-                &field,
-                format!("{what} belongs to the backend \"codex_app_server\", but `proposer.backend` is \"openai_compatible\""),
-                "Remove it, or change the backend.",
-            );
-        }
+    of_the_other(rules, &codex_only, ProposerBackend::CodexAppServer);
+}
+
+/// Settings that are given and belong to the backend that is not used.
+fn of_the_other(rules: &mut Rules<'_, '_>, settings: &[(&str, bool)], other: ProposerBackend) {
+    let used = rules.config.proposer.backend.word();
+    for (name, _) in settings.iter().filter(|(_, is_set)| *is_set) {
+        let field = format!("proposer.{name}");
+        let what = if *name == "auth_mode" { format!("`{field}` = \"host\"") } else { format!("`{field}`") };
+        rules.error(
+            "contradiction",
+            &field,
+            format!("{what} belongs to the backend {:?}, but `proposer.backend` is {used:?}", other.word()),
+            "Remove it, or change the backend.",
+        );
     }
 }
 
@@ -211,17 +214,7 @@ fn codex(rules: &mut Rules<'_, '_>) {
         ("backoff_max_seconds", proposer.backoff_max_seconds != usual.backoff_max_seconds),
         ("max_concurrent_requests", proposer.max_concurrent_requests != usual.max_concurrent_requests),
     ];
-    for (name, is_set) in endpoint_only {
-        if is_set {
-            let field = format!("proposer.{name}");
-            rules.error(
-                "contradiction",
-                &field,
-                format!("`{field}` belongs to the backend \"openai_compatible\", but `proposer.backend` is \"codex_app_server\""),
-                "Remove it, or change the backend.",
-            );
-        }
-    }
+    of_the_other(rules, &endpoint_only, ProposerBackend::OpenaiCompatible);
     if proposer.sandbox_mode == Some(SandboxMode::ReadOnly) && proposer.answer == AnswerMode::Manifest {
         rules.error(
             "contradiction",
