@@ -203,8 +203,14 @@ async fn prepare(
         None => None,
     };
     let setup = CachedSetup::new(&cache, client.as_ref());
-    let task = match load(config, &setup).await {
-        Ok(task) => task,
+    let loaded = async {
+        let task = load(config, &setup).await?;
+        // Nothing is paid for before the proposer can work.
+        let ready = if client.is_some() { proposer.prepare().await? } else { None };
+        Ok((task, ready))
+    };
+    let (task, ready) = match loaded.await {
+        Ok(loaded) => loaded,
         Err(error) => {
             if let Some(process) = process {
                 // The first error is the one that matters.
@@ -214,19 +220,6 @@ async fn prepare(
         }
     };
     let accesses = setup.accesses();
-    let ready = match client {
-        Some(_) => proposer.prepare().await,
-        None => Ok(None),
-    };
-    let ready = match ready {
-        Ok(ready) => ready,
-        Err(error) => {
-            if let Some(process) = process {
-                let _ = process.stop().await;
-            }
-            return Err(error);
-        }
-    };
     Ok((process, Prepared { task, cache, client, disk, accesses, proposer: Arc::clone(proposer), ready }))
 }
 
