@@ -1,0 +1,94 @@
+"""`gepa run` and `gepa resume`: carries a run out in front of a person."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from synth_optimizers.cli.faults import Refusal, fault_of, show
+from synth_optimizers.cli.output import write_json, write_text
+from synth_optimizers.cli.progress import Progress
+from synth_optimizers.cli.session import Signals, announce, follow, view_for
+from synth_optimizers.cli.summary import closing
+from synth_optimizers.errors import CancelledError, OptimizerIoError, SynthOptimizerError
+from synth_optimizers.run import GepaRun
+
+if TYPE_CHECKING:
+    from synth_optimizers.handle import RunHandle
+    from synth_optimizers.subscribers import Subscriber
+
+__all__ = ["carry_out", "load", "trackers_for"]
+
+
+def load(config: Path, overrides: Sequence[str]) -> GepaRun:
+    """Read a configuration file; one that cannot be read is a matter of usage."""
+    try:
+        return GepaRun.from_toml(config, overrides)
+    except OptimizerIoError as error:
+        fault = fault_of(error)
+        raise Refusal(fault.message, fault.hint, fault.detail) from error
+
+
+def carry_out(run: GepaRun, *, as_json: bool, quiet: bool, subscribers: Sequence[Subscriber] = ()) -> int:
+    """Carry a run out, show it, and return the exit code."""
+    if not quiet:
+        announce(run.config.warnings)
+    begun = time.time()
+    settings = run.config.to_dict()
+    progress = Progress(container_url=settings["container"]["url"])
+    handle = run.start(subscribers=subscribers)
+    view = view_for(progress, settings["gepa"], quiet=quiet, waiting=_waiting(handle))
+    view.start()
+    with Signals(handle.interrupt, view) as signals:
+        try:
+            follow(handle.iter_events(), progress, view, since=begun, pulse=signals.pulse)
+            error: SynthOptimizerError | None = None
+            result = handle.wait()
+        except SynthOptimizerError as problem:
+            error = problem
+        finally:
+            has_story = progress.events > 0
+            view.close(closing(progress, handle.run_dir, time.time()) if has_story else [])
+    if error is not None:
+        return _end_badly(error, signals, as_json=as_json)
+    if as_json:
+        write_json(result.to_dict())
+    else:
+        write_text(f"artifacts: {handle.run_dir}")
+    return 0
+
+
+def trackers_for(names: Sequence[str], run: GepaRun) -> list[Subscriber]:
+    """Return the subscribers behind the names of `--track`."""
+    if not names:
+        return []
+    from synth_optimizers.tracking import subscriber_for
+
+    return [subscriber_for(name, run) for name in names]
+
+
+def _end_badly(error: SynthOptimizerError, signals: Signals, *, as_json: bool) -> int:
+    fault = fault_of(error)
+    by_signal = signals.exit_code if isinstance(error, CancelledError) else None
+    show(fault, as_json=as_json)
+    return fault.exit_code if by_signal is None else by_signal
+
+
+def _waiting(handle: RunHandle) -> Any:  # noqa: ANN401
+    """Return a look at the answers that wait for their turn; not more than once a second."""
+    looked, found = 0.0, None
+
+    def look() -> int | None:
+        nonlocal looked, found
+        now = time.monotonic()
+        if now - looked >= 1.0:
+            looked = now
+            try:
+                found = handle.status().rollouts_waiting
+            except SynthOptimizerError:
+                found = None
+        return found
+
+    return look
