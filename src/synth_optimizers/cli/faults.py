@@ -65,9 +65,10 @@ def fault_of(error: BaseException) -> Fault:
         return _usage(error)
     if isinstance(error, (KeyboardInterrupt, click.Abort)):
         return Fault(INTERRUPTED, "interrupted", "interrupted", None, "Nothing was begun that has to be resumed.")
-    if isinstance(error, OSError) and error.filename is not None:
-        hint = "Check that the path exists and that you may read and write it."
-        return Fault(1, "io_error", f"{error.filename}: {error.strerror or error}", None, hint)
+    if isinstance(error, OSError):
+        where = "the output" if error.filename is None else error.filename
+        hint = "Check that the path exists, that you may read and write it, and that there is space."
+        return Fault(1, "io_error", f"{where}: {error.strerror or error}", None, hint)
     return _defect(error)
 
 
@@ -89,7 +90,10 @@ def _usage(error: click.ClickException) -> Fault:
     detail = context.get_usage() if context is not None else None
     message = error.format_message().rstrip(".")
     message = message[:1].lower() + message[1:]
-    return Fault(error.exit_code, "usage_error", message, detail, f"`{path} --help` lists what there is.")
+    hint = f"`{path} --help` lists what there is."
+    if isinstance(error, click.MissingParameter) and isinstance(error.param, click.Option):
+        hint = f"Add {error.param.opts[0]} {error.param.make_metavar(context)}: {error.param.help} {hint}"
+    return Fault(error.exit_code, "usage_error", message, detail, hint)
 
 
 def _defect(error: BaseException) -> Fault:

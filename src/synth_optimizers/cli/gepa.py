@@ -17,7 +17,7 @@ def gepa() -> None:
     """Run, check and resume optimizations."""
 
 
-@gepa.command("run")
+@gepa.command("run", short_help="Carry out a run, or go on with it.")
 @config_option
 @set_option
 @json_option
@@ -41,7 +41,7 @@ def run_(
     return carry_out(run, as_json=as_json, quiet=quiet, subscribers=trackers_for(trackers, run))
 
 
-@gepa.command()
+@gepa.command(short_help="Find every problem at once, before anything is spent.")
 @config_option
 @set_option
 @json_option
@@ -53,7 +53,7 @@ def check(config: Path, overrides: tuple[str, ...], as_json: bool, explain: bool
     return check_config(config, overrides, as_json=as_json, explain=explain)
 
 
-@gepa.command()
+@gepa.command(short_help="Go on with an interrupted run.")
 @click.argument("run_dir", type=click.Path(path_type=Path), metavar="RUN_DIR")
 @json_option
 @quiet_option

@@ -32,7 +32,7 @@ def list_(root: Path, as_json: bool) -> None:
     list_runs(root, as_json=as_json)
 
 
-@runs.command()
+@runs.command(short_help="Show scores, candidates, usage and artifacts.")
 @run_argument
 @json_option
 def show(run: str, root: Path, as_json: bool) -> None:
@@ -59,7 +59,7 @@ def best(
     write_best(find_run(run, root), out=out, field=field, shape=shape, force=force)
 
 
-@runs.command()
+@runs.command(short_help="Show what changed, word by word.")
 @run_argument
 @click.argument("candidates", nargs=-1, metavar="[CANDIDATE_A CANDIDATE_B]")
 @json_option
@@ -83,7 +83,7 @@ def export(run: str, root: Path, out: Path, shape: str | None, force: bool, as_j
     export_run(find_run(run, root), out, shape=shape, force=force, as_json=as_json)
 
 
-@runs.command()
+@runs.command(short_help="Watch a run of another process.")
 @run_argument
 @json_option
 @quiet_option
@@ -94,7 +94,7 @@ def watch(run: str, root: Path, as_json: bool, quiet: bool) -> int:
     return watch_run(find_run(run, root), as_json=as_json, quiet=quiet)
 
 
-@runs.command()
+@runs.command(short_help="End a run of another process.")
 @run_argument
 @json_option
 @click.option("--stop", is_flag=True, help="Finish early instead: no new search, then the held-out evaluation.")
