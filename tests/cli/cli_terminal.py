@@ -34,7 +34,7 @@ class Terminal:
             stdout=child,
             stderr=child,
             start_new_session=True,
-            preexec_fn=_take_terminal,  # noqa: PLW1509 (makes Ctrl-C a signal)
+            preexec_fn=_take_terminal,
         )
         os.close(child)
         self.raw = b""

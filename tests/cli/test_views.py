@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 from rich.console import Console
+from synth_optimizers.events import RunEvent
 
-from synth_optimizers.cli.lines import tell
 from synth_optimizers.cli.limits import limits_in_force
+from synth_optimizers.cli.lines import tell
 from synth_optimizers.cli.live import Panel
 from synth_optimizers.cli.plain import PlainView
 from synth_optimizers.cli.progress import Progress
 from synth_optimizers.cli.summary import closing
-from synth_optimizers.events import RunEvent
 
 RECORDED = Path(__file__).parent / "recorded" / "events.jsonl"
 LIMITS = {
@@ -135,7 +135,7 @@ def test_a_long_wait_is_told_less_and_less_often(capsys: pytest.CaptureFixture[s
     run, now = folded(until("proposer.started")), 0.0
     view = PlainView(run, clock=lambda: now)
     spoken = []
-    for second in range(0, 400):
+    for second in range(400):
         view.tick(float(second))
         if capsys.readouterr().err:
             spoken.append(second)

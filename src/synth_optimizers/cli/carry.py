@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -60,13 +61,12 @@ def carry_out(run: GepaRun, *, as_json: bool, quiet: bool, subscribers: Sequence
     return 0
 
 
-def trackers_for(names: Sequence[str], run: GepaRun) -> list[Subscriber]:
+def trackers_for(names: Sequence[str]) -> list[Subscriber]:
     """Return the subscribers behind the names of `--track`."""
     if not names:
         return []
-    from synth_optimizers.tracking import subscriber_for
-
-    return [subscriber_for(name, run) for name in names]
+    tracking = importlib.import_module("synth_optimizers.tracking")
+    return [tracking.subscriber(name) for name in names]
 
 
 def _end_badly(error: SynthOptimizerError, signals: Signals, *, as_json: bool) -> int:

@@ -18,9 +18,9 @@ def is_run_dir(path: Path) -> bool:
 
 
 def run_dirs(root: Path) -> list[Path]:
-    """Return the runs beneath a directory, by name."""
+    """Return the runs beneath a directory, by name; `latest` is only another name of one of them."""
     try:
-        return sorted(path for path in root.iterdir() if path.is_dir() and is_run_dir(path))
+        return sorted(path for path in root.iterdir() if not path.is_symlink() and is_run_dir(path))
     except OSError:
         return []
 

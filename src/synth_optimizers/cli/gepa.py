@@ -38,7 +38,7 @@ def run_(
         from synth_optimizers.cli.plan import show_plan
 
         return show_plan(run, as_json=as_json)
-    return carry_out(run, as_json=as_json, quiet=quiet, subscribers=trackers_for(trackers, run))
+    return carry_out(run, as_json=as_json, quiet=quiet, subscribers=trackers_for(trackers))
 
 
 @gepa.command(short_help="Find every problem at once, before anything is spent.")
@@ -65,7 +65,7 @@ def resume(run_dir: Path, as_json: bool, quiet: bool, trackers: tuple[str, ...])
     from synth_optimizers.run import GepaRun
 
     run = GepaRun.from_run_dir(find_run(str(run_dir), Path()))
-    return carry_out(run, as_json=as_json, quiet=quiet, subscribers=trackers_for(trackers, run))
+    return carry_out(run, as_json=as_json, quiet=quiet, subscribers=trackers_for(trackers))
 
 
 @gepa.command()

@@ -84,8 +84,7 @@ def tell(event: RunEvent, seconds: float | None = None) -> Line | None:
     if event.type in EVALUATED:
         what, weight = EVALUATED[event.type]
         return Line(_evaluated(what, fields, seconds), "detail" if weight == "detail" else "plain")
-    weight = WEIGHTS.get(event.type, "plain")
-    return Line(_words(event, seconds), weight)
+    return Line(" ".join(_words(event, seconds).split()), WEIGHTS.get(event.type, "plain"))
 
 
 def _words(event: RunEvent, seconds: float | None) -> str:

@@ -6,18 +6,18 @@ import difflib
 import json
 from pathlib import Path
 
+from synth_optimizers._synth_optimizers import run_best
 from synth_optimizers.cli.faults import Refusal
 from synth_optimizers.cli.files import write_file
 from synth_optimizers.cli.output import say, write_text
 from synth_optimizers.cli.words import score
-from synth_optimizers.handle import best_of
 
 __all__ = ["write_best"]
 
 
 def write_best(run_dir: Path, *, out: Path | None, field: str | None, shape: str, force: bool) -> None:
     """Write the best texts to stdout or to a file."""
-    best = best_of(run_dir)
+    best = run_best(run_dir) if (run_dir / "workspace.sqlite").exists() else None
     if best is None:
         raise Refusal(
             f"the run in {run_dir} has no best candidate: no candidate was measured",
