@@ -23,7 +23,15 @@ from synth_optimizers.errors import (
     StateTransitionError,
     SynthOptimizerError,
 )
+from synth_optimizers.events import RunEvent, events_compare, events_replay
 from synth_optimizers.findings import Finding
+from synth_optimizers.handle import RunHandle
+from synth_optimizers.result import GepaRunResult
+from synth_optimizers.run import GepaRun
+from synth_optimizers.scores import Gain, Score, Scores
+from synth_optimizers.status import RunStatus
+from synth_optimizers.subscribers import Subscriber
+from synth_optimizers.workspace import workspace_rebuild, workspace_status, workspace_vacuum
 
 __all__ = [
     "BudgetExceededError",
@@ -36,7 +44,10 @@ __all__ = [
     "EffectiveValue",
     "EventCompareError",
     "Finding",
+    "Gain",
     "GepaConfig",
+    "GepaRun",
+    "GepaRunResult",
     "InvariantError",
     "OptimizerDiskBudgetError",
     "OptimizerHttpError",
@@ -45,9 +56,20 @@ __all__ = [
     "OptimizerSqliteError",
     "OptimizerTomlDecodeError",
     "ProposerError",
+    "RunEvent",
     "RunFailedError",
+    "RunHandle",
+    "RunStatus",
+    "Score",
+    "Scores",
     "StateTransitionError",
+    "Subscriber",
     "SynthOptimizerError",
     "__version__",
     "config_schema",
+    "events_compare",
+    "events_replay",
+    "workspace_rebuild",
+    "workspace_status",
+    "workspace_vacuum",
 ]

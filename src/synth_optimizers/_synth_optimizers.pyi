@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from os import PathLike
-from typing import Any, ClassVar, TypedDict, type_check_only
+from typing import Any, ClassVar, TypedDict, final, type_check_only
 
 from synth_optimizers.findings import Finding
 
@@ -16,6 +16,8 @@ __all__ = [
     "ContainerContractError",
     "EventCompareError",
     "InvariantError",
+    "LoadedConfig",
+    "NativeRun",
     "OptimizerDiskBudgetError",
     "OptimizerHttpError",
     "OptimizerIoError",
@@ -27,9 +29,21 @@ __all__ = [
     "StateTransitionError",
     "SynthOptimizerError",
     "__version__",
+    "ask_run",
     "config_schema",
     "error_table",
+    "event_types",
+    "events_compare",
+    "events_replay",
     "load_config",
+    "load_run_config",
+    "run_best",
+    "run_status",
+    "run_summary",
+    "start_run",
+    "workspace_rebuild",
+    "workspace_status",
+    "workspace_vacuum",
 ]
 
 __version__: str
@@ -43,10 +57,49 @@ class _ErrorRow(TypedDict):
     hint: str
 
 @type_check_only
-class _LoadedConfig(TypedDict):
-    config: dict[str, Any]
-    values: list[tuple[str, Any, str]]
-    warnings: tuple[Finding, ...]
+class _EventType(TypedDict):
+    type: str
+    about: str
+    volatile: list[str]
+    aside: bool
+
+@type_check_only
+class _Ended(TypedDict):
+    run_id: str
+    run_dir: str
+    status: str
+
+@final
+class LoadedConfig:
+    """A configuration that has passed every check; `GepaConfig` is the comfortable way to it."""
+
+    @property
+    def warnings(self) -> tuple[Finding, ...]:
+        """What is used in another way than written."""
+    def to_dict(self) -> dict[str, Any]:
+        """Return the whole configuration in effect, secrets hidden."""
+    def values(self) -> list[tuple[str, Any, str]]:
+        """Return every value in effect: dotted path, value, origin."""
+
+@final
+class NativeRun:
+    """A run in a thread of its own; `RunHandle` is the comfortable way to it."""
+
+    @property
+    def run_id(self) -> str:
+        """The name of the run."""
+    @property
+    def run_dir(self) -> str:
+        """Its directory."""
+    @property
+    def is_over(self) -> bool:
+        """Whether the run has ended or was let go."""
+    def wait(self, timeout: float | None = None) -> _Ended | None:
+        """Wait for the end; `None` when the time is over before. Raises the exception of the run's cause."""
+    def wait_for_event(self, after: int, timeout: float | None = None) -> bool:
+        """Wait until an event after this one is in the feed, or the run is over; whether it is so."""
+    def signal(self, kind: str, reason: str) -> bool:
+        """Ask for `interrupt`, `stop` or `cancel`; whether the run was still there to hear it."""
 
 def config_schema() -> dict[str, Any]:
     """Return the JSON Schema of the configuration file.
@@ -59,12 +112,54 @@ def load_config(
     *,
     overrides: Sequence[str] = ...,
     environ: Mapping[str, str] | None = None,
-) -> _LoadedConfig:
+) -> LoadedConfig:
     """Load a configuration from a TOML file or a mapping; `GepaConfig` is the comfortable way to it.
 
     Raises `ConfigError` with every problem at once, `OptimizerTomlDecodeError` when the file is not TOML in UTF-8,
     and `OptimizerIoError` when it cannot be read.
     """
+
+def load_run_config(run_dir: str | PathLike[str]) -> LoadedConfig:
+    """Load the configuration that a run was begun with, to go on with it where its directory is now."""
+
+def start_run(config: LoadedConfig, *, codex_runtime: str | None = None) -> NativeRun:
+    """Carry out a run, or go on with one, in the background."""
+
+def run_status(run_dir: str | PathLike[str]) -> dict[str, Any]:
+    """Return where a run is and what it has used, from a few rows; `RunStatus.read` is the comfortable way to it."""
+
+def run_summary(run_dir: str | PathLike[str]) -> dict[str, Any]:
+    """Return everything about a run from its log: `overview`, `candidates`, `frontier`, gains and configuration."""
+
+def run_best(run_dir: str | PathLike[str]) -> dict[str, Any] | None:
+    """Return the best candidate of a run so far, with its texts and scores."""
+
+def ask_run(run_dir: str | PathLike[str], kind: str, reason: str) -> dict[str, Any]:
+    """Ask for `interrupt`, `stop` or `cancel` of the process that carries out a run.
+
+    The answer has `acknowledgement` (`accepted` or `noop`), the run's `state` and the `reason`.
+    """
+
+def workspace_status(path: str | PathLike[str]) -> dict[str, Any]:
+    """Return everything about a `workspace.sqlite`: counts, freshness of projections, invariants with repair hints."""
+
+def workspace_rebuild(path: str | PathLike[str], *, check: bool) -> dict[str, Any]:
+    """Compute the projections of a workspace from its log again and replace them; with `check`, only compare."""
+
+def workspace_vacuum(path: str | PathLike[str]) -> dict[str, int]:
+    """Give back the space of a workspace that nobody works on: `bytes_before` and `bytes_after`."""
+
+def events_replay(path: str | PathLike[str]) -> str:
+    """Return the feed of a run (`events.jsonl`) as a readable story."""
+
+def events_compare(left: str | PathLike[str], right: str | PathLike[str]) -> bool:
+    """Return `True` when two feeds tell of the same search.
+
+    Raises `EventCompareError` otherwise, which names the first difference and shows both lines.
+    """
+
+def event_types() -> list[_EventType]:
+    """Return every type of event with what it means and which of its fields are volatile."""
 
 def error_table() -> list[_ErrorRow]:
     """Return every error of the product: code, exception class, exit code, HTTP status and general hint."""

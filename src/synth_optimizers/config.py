@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
 from typing import Any
 
-from synth_optimizers._synth_optimizers import load_config
+from synth_optimizers._synth_optimizers import LoadedConfig, load_config, load_run_config
 from synth_optimizers.findings import Finding
 
 __all__ = ["EffectiveValue", "GepaConfig"]
@@ -35,7 +34,8 @@ class GepaConfig:
     4
     """
 
-    _config: dict[str, Any] = field(repr=False)
+    native: LoadedConfig = field(repr=False, compare=False)
+    """The same for the core."""
     _values: tuple[EffectiveValue, ...] = field(repr=False)
     warnings: tuple[Finding, ...]
     """What is used in another way than written."""
@@ -66,19 +66,27 @@ class GepaConfig:
         return cls._load(mapping, overrides, environ)
 
     @classmethod
+    def from_run_dir(cls, run_dir: str | PathLike[str]) -> GepaConfig:
+        """Load the configuration that a run was begun with, to go on with it."""
+        return cls._of(load_run_config(run_dir))
+
+    @classmethod
     def _load(
         cls,
         source: str | PathLike[str] | Mapping[str, Any],
         overrides: Sequence[str],
         environ: Mapping[str, str] | None,
     ) -> GepaConfig:
-        loaded = load_config(source, overrides=overrides, environ=environ)
-        values = tuple(EffectiveValue(*value) for value in loaded["values"])
-        return cls(_config=loaded["config"], _values=values, warnings=loaded["warnings"])
+        return cls._of(load_config(source, overrides=overrides, environ=environ))
+
+    @classmethod
+    def _of(cls, native: LoadedConfig) -> GepaConfig:
+        values = tuple(EffectiveValue(*value) for value in native.values())
+        return cls(native=native, _values=values, warnings=native.warnings)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the whole configuration in effect, defaults included, as plain objects of your own."""
-        return copy.deepcopy(self._config)
+        """Return the whole configuration in effect, defaults included and secrets hidden, as plain objects."""
+        return self.native.to_dict()
 
     def explain(self) -> list[EffectiveValue]:
         """Return every value in effect with its origin."""

@@ -2,13 +2,52 @@
 
 use std::collections::BTreeMap;
 
-use camino::{Utf8Path, Utf8PathBuf};
+use camino::Utf8Path;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList, PyMapping, PyString};
-use synth_optimizer_platform::config::{self, Loaded, Origin, Source};
+use pyo3::types::{PyList, PyMapping, PyString, PyTuple};
+use synth_optimizer_platform::artifacts::RunPaths;
+use synth_optimizer_platform::config::{self, Config, Loaded, Origin, Source};
 use synth_optimizer_platform::model::error::{ErrorCode, OptimizerError};
+use synth_optimizer_platform::workspace::Reader;
 
+use crate::paths::{path_argument, working_directory};
 use crate::{errors, json};
+
+/// A configuration that has passed every check.
+#[pyclass(frozen, module = "synth_optimizers._synth_optimizers")]
+#[derive(Debug)]
+pub(crate) struct LoadedConfig {
+    loaded: Loaded,
+}
+
+#[pymethods]
+impl LoadedConfig {
+    /// The whole configuration in effect, secrets hidden.
+    fn to_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        json::to_python(py, &config::shown(&self.loaded.config))
+    }
+
+    /// Every value in effect: dotted path, value, origin.
+    fn values<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        let values = PyList::empty(py);
+        for value in &self.loaded.values {
+            values.append((value.path.as_str(), json::to_python(py, &value.value)?, origin(&value.origin)))?;
+        }
+        Ok(values)
+    }
+
+    /// What is used in another way than written.
+    #[getter]
+    fn warnings<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        errors::findings(py, &self.loaded.warnings)
+    }
+}
+
+impl LoadedConfig {
+    pub(crate) fn config(&self) -> &Config {
+        &self.loaded.config
+    }
+}
 
 /// The JSON Schema of the configuration file.
 #[pyfunction]
@@ -16,15 +55,15 @@ pub(crate) fn config_schema(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
     json::to_python(py, &config::json_schema())
 }
 
-/// Loads a configuration from a TOML file or a mapping and returns it with the origin of every value.
+/// Loads a configuration from a TOML file or a mapping.
 #[pyfunction]
 #[pyo3(signature = (path_or_mapping, *, overrides = Vec::new(), environ = None))]
-pub(crate) fn load_config<'py>(
-    py: Python<'py>,
-    path_or_mapping: &Bound<'py, PyAny>,
+pub(crate) fn load_config(
+    py: Python<'_>,
+    path_or_mapping: &Bound<'_, PyAny>,
     overrides: Vec<String>,
-    environ: Option<&Bound<'py, PyMapping>>,
-) -> PyResult<Bound<'py, PyDict>> {
+    environ: Option<&Bound<'_, PyMapping>>,
+) -> PyResult<LoadedConfig> {
     let environ = environment(py, environ)?;
     let loaded = match path_or_mapping.cast::<PyMapping>() {
         Ok(mapping) => {
@@ -41,22 +80,27 @@ pub(crate) fn load_config<'py>(
             })
         }
     };
-    match loaded {
-        Ok(loaded) => to_python(py, &loaded),
-        Err(error) => Err(errors::raise(py, &error)),
-    }
+    loaded.map(|loaded| LoadedConfig { loaded }).map_err(|error| errors::raise(py, &error))
 }
 
-fn to_python<'py>(py: Python<'py>, loaded: &Loaded) -> PyResult<Bound<'py, PyDict>> {
-    let values = PyList::empty(py);
-    for value in &loaded.values {
-        values.append((value.path.as_str(), json::to_python(py, &value.value)?, origin(&value.origin)))?;
+/// The configuration that a run was begun with, to go on with it where its directory is now.
+#[pyfunction]
+pub(crate) fn load_run_config(py: Python<'_>, run_dir: &Bound<'_, PyAny>) -> PyResult<LoadedConfig> {
+    let dir = path_argument(py, run_dir)?;
+    stored(&dir).map(|loaded| LoadedConfig { loaded }).map_err(|error| errors::raise(py, &error))
+}
+
+fn stored(dir: &Utf8Path) -> Result<Loaded, OptimizerError> {
+    let paths = RunPaths::of_dir(dir)?;
+    let run = Reader::open(paths.workspace_db().as_std_path())?.run_row()?;
+    if run.run_id != paths.run_id() {
+        let message = format!("{} holds the run {:?}, which is the name that its directory must have", dir, run.run_id);
+        return Err(OptimizerError::new(ErrorCode::Config, message).with_hint("Rename the directory to the run id."));
     }
-    let answer = PyDict::new(py);
-    answer.set_item("config", json::serialize(py, &loaded.config)?)?;
-    answer.set_item("values", values)?;
-    answer.set_item("warnings", errors::findings(py, &loaded.warnings)?)?;
-    Ok(answer)
+    let mut loaded = config::from_stored(&run.config, paths.workspace_db().as_str())?;
+    loaded.config.run.run_id = Some(run.run_id);
+    loaded.config.run.output_dir = paths.output_dir().to_owned();
+    Ok(loaded)
 }
 
 /// The origin in one word, with its place after a colon.
@@ -68,6 +112,7 @@ fn origin(origin: &Origin) -> String {
         Origin::File { line: None, column: _ } => "mapping".to_owned(),
         Origin::Environment { variable } => format!("environment:{variable}"),
         Origin::Set => "set".to_owned(),
+        Origin::Run => "run".to_owned(),
     }
 }
 
@@ -104,21 +149,4 @@ fn environment(py: Python<'_>, given: Option<&Bound<'_, PyMapping>>) -> PyResult
         variables.insert(name.to_string_lossy().into_owned(), value.to_string_lossy().into_owned());
     }
     Ok(variables)
-}
-
-fn path_argument(py: Python<'_>, argument: &Bound<'_, PyAny>) -> PyResult<Utf8PathBuf> {
-    let text = py.import("os")?.call_method1("fsdecode", (argument,))?.cast_into::<PyString>()?;
-    match text.to_cow() {
-        Ok(path) => Ok(Utf8PathBuf::from(path.into_owned())),
-        Err(_) => {
-            let message = format!("the path {} is not UTF-8 text", text.to_string_lossy());
-            let error =
-                OptimizerError::new(ErrorCode::Io, message).with_hint("Give the file or directory another name.");
-            Err(errors::raise(py, &error))
-        }
-    }
-}
-
-fn working_directory(py: Python<'_>) -> PyResult<Utf8PathBuf> {
-    path_argument(py, &py.import("os")?.call_method0("getcwd")?)
 }

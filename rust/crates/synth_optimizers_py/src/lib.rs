@@ -3,6 +3,9 @@
 mod config;
 mod errors;
 mod json;
+mod paths;
+mod run;
+mod runs;
 
 use pyo3::prelude::*;
 use pyo3::wrap_pyfunction;
@@ -14,5 +17,19 @@ fn _synth_optimizers(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(errors::error_table, module)?)?;
     module.add_function(wrap_pyfunction!(config::config_schema, module)?)?;
     module.add_function(wrap_pyfunction!(config::load_config, module)?)?;
+    module.add_function(wrap_pyfunction!(config::load_run_config, module)?)?;
+    module.add_class::<config::LoadedConfig>()?;
+    module.add_class::<run::NativeRun>()?;
+    module.add_function(wrap_pyfunction!(run::start_run, module)?)?;
+    module.add_function(wrap_pyfunction!(runs::run_status, module)?)?;
+    module.add_function(wrap_pyfunction!(runs::run_summary, module)?)?;
+    module.add_function(wrap_pyfunction!(runs::run_best, module)?)?;
+    module.add_function(wrap_pyfunction!(runs::ask_run, module)?)?;
+    module.add_function(wrap_pyfunction!(runs::workspace_status, module)?)?;
+    module.add_function(wrap_pyfunction!(runs::workspace_rebuild, module)?)?;
+    module.add_function(wrap_pyfunction!(runs::workspace_vacuum, module)?)?;
+    module.add_function(wrap_pyfunction!(runs::events_replay, module)?)?;
+    module.add_function(wrap_pyfunction!(runs::events_compare, module)?)?;
+    module.add_function(wrap_pyfunction!(runs::event_types, module)?)?;
     Ok(())
 }

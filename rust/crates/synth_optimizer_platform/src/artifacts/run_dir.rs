@@ -1,15 +1,13 @@
 //! The directory of a run: where everything is, and who may write there.
 
-use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
-use std::io::{Read, Seek, SeekFrom, Write};
+use std::fs::DirBuilder;
 use std::ops::Deref;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::DirBuilderExt;
 
 use camino::{Utf8Path, Utf8PathBuf};
 
+use super::run_lock::RunLock;
 use super::{atomic, fault};
-use crate::clock::unix_millis;
-use crate::model::envelope::rfc3339;
 use crate::model::error::{ErrorCode, OptimizerError};
 
 /// Where the files of a run are. Reading needs no more than this.
@@ -24,8 +22,7 @@ pub struct RunPaths {
 #[derive(Debug)]
 pub struct RunDir {
     paths: RunPaths,
-    /// The kernel lets go of the lock when the process ends, however it ends.
-    lock: File,
+    _lock: RunLock,
 }
 
 macro_rules! files {
@@ -53,6 +50,8 @@ files! {
     /// The request cache, unless the config names another place.
     request_cache = "request_cache.sqlite";
     lock = "run.lock";
+    /// What another process asks of the one that runs it.
+    wish = "wish.json";
 }
 
 impl RunPaths {
@@ -66,6 +65,26 @@ impl RunPaths {
                 .with_hint("A run id has letters, digits, `.`, `_` and `-`, at most 128."));
         }
         Ok(Self { output_dir: output_dir.to_owned(), dir: output_dir.join(run_id), run_id: run_id.to_owned() })
+    }
+
+    /// The places of the run that is in this directory.
+    pub fn of_dir(dir: &Utf8Path) -> Result<Self, OptimizerError> {
+        let none = |why: &str| {
+            OptimizerError::new(ErrorCode::Io, format!("{dir} {why}"))
+                .with_hint("Name the directory of a run: the one that holds its workspace.sqlite.")
+        };
+        let absolute = dir.canonicalize_utf8().map_err(|error| match error.kind() {
+            std::io::ErrorKind::NotFound => none("does not exist"),
+            _ => none(&format!("cannot be opened: {error}")),
+        })?;
+        let (Some(root), Some(run_id)) = (absolute.parent(), absolute.file_name()) else {
+            return Err(none("is not the directory of a run"));
+        };
+        let paths = Self { output_dir: root.to_owned(), run_id: run_id.to_owned(), dir: absolute.clone() };
+        if paths.workspace_db().is_file() || paths.manifest().is_file() {
+            return Ok(paths);
+        }
+        Err(none("is not the directory of a run"))
     }
 
     pub fn run_id(&self) -> &str {
@@ -94,9 +113,19 @@ impl RunDir {
         let paths = RunPaths::new(output_dir, run_id)?;
         let made = DirBuilder::new().recursive(true).mode(0o700).create(paths.dir());
         made.map_err(|error| fault::io(paths.dir(), "making", &error))?;
-        let lock = take(&paths)?;
+        let lock = RunLock::take(&paths.lock(), &format!("run {run_id} in {}", paths.dir()))?;
         atomic::remove_unfinished(paths.dir())?;
-        Ok(Self { paths, lock })
+        Ok(Self { paths, _lock: lock })
+    }
+
+    /// Points `latest` beside the directory at it. A comfort: where links cannot be made, there is none.
+    pub fn mark_latest(&self) {
+        let latest = self.output_dir.join("latest");
+        let is_ours = std::fs::symlink_metadata(&latest).map_or(true, |found| found.is_symlink());
+        let new = self.output_dir.join(format!(".latest.{}", self.run_id));
+        if is_ours && self.run_id != "latest" && std::os::unix::fs::symlink(&self.run_id, &new).is_ok() {
+            let _ = std::fs::rename(&new, &latest);
+        }
     }
 
     /// The places, for whoever outlives the lock.
@@ -111,38 +140,4 @@ impl Deref for RunDir {
     fn deref(&self) -> &RunPaths {
         &self.paths
     }
-}
-
-impl Drop for RunDir {
-    /// Closing the file is not enough: a child that is being started at this moment has it open as well.
-    fn drop(&mut self) {
-        let _ = self.lock.unlock();
-    }
-}
-
-fn take(paths: &RunPaths) -> Result<File, OptimizerError> {
-    let path = paths.lock();
-    let failed = |error: std::io::Error| fault::io(&path, "locking", &error);
-    let opened = OpenOptions::new().create(true).read(true).write(true).truncate(false).mode(0o600).open(&path);
-    let mut file = opened.map_err(failed)?;
-    match file.try_lock() {
-        Ok(()) => {}
-        Err(TryLockError::WouldBlock) => return Err(held(paths, &mut file)),
-        Err(TryLockError::Error(error)) => return Err(failed(error)),
-    }
-    let note = format!("pid {} since {}\n", std::process::id(), rfc3339(unix_millis()));
-    file.set_len(0).and_then(|()| file.seek(SeekFrom::Start(0))).map_err(failed)?;
-    file.write_all(note.as_bytes()).map_err(failed)?;
-    Ok(file)
-}
-
-fn held(paths: &RunPaths, file: &mut File) -> OptimizerError {
-    let mut note = String::new();
-    // The holder may not have written its name yet.
-    let holder = match file.read_to_string(&mut note) {
-        Ok(_) if !note.trim().is_empty() => note.trim(),
-        _ => "another process",
-    };
-    OptimizerError::new(ErrorCode::Io, format!("run {} in {} is held by {holder}", paths.run_id, paths.dir))
-        .with_hint("Wait for that process to end or cancel it, or give this run another run.run_id.")
 }

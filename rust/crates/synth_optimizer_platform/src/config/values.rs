@@ -25,6 +25,8 @@ pub enum Origin {
         variable: &'static str,
     },
     Set,
+    /// The run that goes on.
+    Run,
 }
 
 /// A field, what it is, and who said so. Secrets are hidden; an unset optional field is null.

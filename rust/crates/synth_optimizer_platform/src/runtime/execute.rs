@@ -57,7 +57,7 @@ where
 {
     let run_id = match &request.config.run.run_id {
         Some(run_id) => run_id.clone(),
-        None => random_run_id()?,
+        None => new_run_id()?,
     };
     let dir = RunDir::open(&request.config.run.output_dir, &run_id)?;
     let existing = open_existing(&request, &dir)?;
@@ -153,7 +153,8 @@ fn before_it_began() -> OptimizerError {
         .with_hint("Nothing was paid for. The same command begins it.")
 }
 
-fn random_run_id() -> Result<String, OptimizerError> {
+/// A name for a run that has none.
+pub fn new_run_id() -> Result<String, OptimizerError> {
     let mut bytes = [0; 16];
     getrandom::fill(&mut bytes)
         .map_err(|error| OptimizerError::new(ErrorCode::Io, format!("no randomness for a run id: {error}")))?;
@@ -252,6 +253,7 @@ where
     let lease = hold(&workspace)?;
     record_start(&workspace, &task, accesses, if next_sequence == 0 { "start" } else { "resume" })?;
     register(dir, RegistryStatus::Started, &starting_entry(&workspace.run_row()?))?;
+    dir.mark_latest();
     let feed = feed(dir, &workspace)?;
     let transport = client.map(|client| Transport::new(client, &task.contract, config));
     events.extend(transport.as_ref().and_then(Transport::fallback_at_start).map(Event::TransportFallback));

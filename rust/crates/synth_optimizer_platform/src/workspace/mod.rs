@@ -3,6 +3,7 @@
 pub mod batch;
 mod census;
 mod error;
+mod glance;
 mod health;
 mod open;
 mod projector;
@@ -12,6 +13,7 @@ pub mod records;
 mod status;
 mod store;
 pub mod totals;
+mod vacuum;
 mod writer;
 
 use std::ops::Deref;
@@ -21,14 +23,17 @@ use rusqlite::Connection;
 use tokio::sync::oneshot;
 
 pub use batch::{Answered, Batch, CacheAction, CacheUse, CallKind, Sent, Stored};
+pub use glance::Glance;
 pub use open::SCHEMA_VERSION;
 pub use reader::Reader;
 pub use rebuild::{Difference, RebuildMode, RebuildReport, rebuild};
 pub use records::{
     Artifact, Lease, LeaseId, Manifest, Operation, OperationStatus, Record, RunRow, SetupCall, Snapshot, SnapshotKind,
 };
+pub(crate) use status::limits;
 pub use status::workspace_status;
 pub use totals::Totals;
+pub use vacuum::{Vacuumed, vacuum};
 pub use writer::Committed;
 
 use crate::config::sections::Durability;

@@ -135,7 +135,7 @@ fn run_entry(census: &Census, health: &Health, report: &Value, severities: &Valu
 }
 
 /// The limits among the settings: those that begin with `max_`, where they are set.
-fn limits(settings: &Value) -> Map<String, Value> {
+pub(crate) fn limits(settings: &Value) -> Map<String, Value> {
     let set = |(name, value): (&String, &Value)| {
         let limits = name.starts_with("max_") && !name.starts_with("max_perfect") && !name.starts_with("max_field");
         (limits && !value.is_null()).then(|| (name.clone(), value.clone()))

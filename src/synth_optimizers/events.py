@@ -1,0 +1,70 @@
+"""Events of a run as Python sees them, and the feeds that hold them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from synth_optimizers._synth_optimizers import events_compare, events_replay
+
+__all__ = ["RunEvent", "events_compare", "events_replay", "follow"]
+
+
+@dataclass(frozen=True, slots=True)
+class RunEvent:
+    """One thing that happened in a run: a line of `events.jsonl`."""
+
+    sequence_number: int
+    """Its place in the log, from 0 and without gaps."""
+    run_id: str
+    """The run that it belongs to."""
+    ts: str
+    """When it was stored: RFC 3339, UTC, milliseconds."""
+    type: str
+    """Its stable name, such as `candidate.accepted`."""
+    fields: dict[str, Any]
+    """What it says; the event catalogue lists the fields of each type."""
+    message: str
+    """The event in words."""
+
+    @classmethod
+    def from_line(cls, line: str) -> RunEvent:
+        """Read a line of a feed."""
+        known = json.loads(line)
+        return cls(**{name: known[name] for name in cls.__slots__})
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the event as plain objects."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+def follow(path: Path, wait: Callable[[int], bool], from_sequence: int = 0) -> Iterator[RunEvent]:
+    """Yield the events of a feed that may still grow, from one number on.
+
+    `wait` is called with the number of the last event that was read and blocks until there may be another one. What is
+    in the feed when it returns `False` is read to the end.
+    """
+    last = from_sequence - 1
+    offset, held = 0, b""
+    is_growing = True
+    while True:
+        if path.exists():
+            with path.open("rb") as feed:
+                if feed.seek(0, 2) < offset:
+                    # A feed that is repaired after a crash is cut first.
+                    offset, held = 0, b""
+                feed.seek(offset)
+                held += feed.read()
+                offset = feed.tell()
+            *lines, held = held.split(b"\n")
+            for line in lines:
+                event = RunEvent.from_line(line.decode())
+                if event.sequence_number > last:
+                    last = event.sequence_number
+                    yield event
+        if not is_growing:
+            return
+        is_growing = wait(last)

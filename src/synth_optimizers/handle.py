@@ -1,0 +1,133 @@
+"""A run under way: wait for it, steer it, watch it."""
+
+from __future__ import annotations
+
+import atexit
+import time
+import weakref
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from synth_optimizers._synth_optimizers import NativeRun, run_best
+from synth_optimizers.errors import SynthOptimizerError
+from synth_optimizers.events import RunEvent, follow
+from synth_optimizers.result import GepaRunResult
+from synth_optimizers.status import RunStatus
+from synth_optimizers.subscribers import Audience, Subscriber
+
+__all__ = ["RunHandle"]
+
+_GOODBYE_SECONDS = 10.0
+"""How long the end of the interpreter waits for runs to save themselves."""
+
+
+class RunHandle:
+    """A run that goes on in the background of this process.
+
+    As a context manager it waits for the run at the end of the block; when the block ends with an exception, the run is
+    interrupted, saved, and can be resumed.
+    """
+
+    def __init__(self, native: NativeRun, subscribers: Iterable[Subscriber] = ()) -> None:
+        self._native = native
+        self._audience = Audience(subscribers, self.iter_events())
+        _under_way.add(self)
+
+    def __repr__(self) -> str:
+        return f"RunHandle(run_id={self.run_id!r}, run_dir={str(self.run_dir)!r}, is_over={self.is_over})"
+
+    @property
+    def run_id(self) -> str:
+        """The name of the run."""
+        return self._native.run_id
+
+    @property
+    def run_dir(self) -> Path:
+        """Its directory."""
+        return Path(self._native.run_dir)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the run has ended or was let go."""
+        return self._native.is_over
+
+    def wait(self, timeout: float | None = None) -> GepaRunResult:
+        """Wait for the end and return the result.
+
+        A run that failed raises the exception of its cause; one that was cancelled or interrupted raises
+        `CancelledError`. `TimeoutError`: it is still going on.
+        """
+        try:
+            ended = self._native.wait(timeout)
+        except SynthOptimizerError as error:
+            self._audience.close(None, error)
+            raise
+        if ended is None:
+            raise TimeoutError(f"run {self.run_id} is still going on after {timeout} s")
+        result = GepaRunResult.from_run_dir(self.run_dir)
+        self._audience.close(result, None)
+        return result
+
+    def interrupt(self, reason: str = "interrupted") -> bool:
+        """Let the run finish what is under way, save and end; it can be resumed. A second call does not wait.
+
+        Whether the run was still there to hear it.
+        """
+        return self._native.signal("interrupt", reason)
+
+    def stop(self, reason: str = "stopped") -> bool:
+        """Finish early: no new search, then the held-out evaluation. Whether the run was still there to hear it."""
+        return self._native.signal("stop", reason)
+
+    def cancel(self, reason: str = "cancelled") -> bool:
+        """End the run for good, now; what was paid for is kept. Whether the run was still there to hear it."""
+        return self._native.signal("cancel", reason)
+
+    def status(self) -> RunStatus:
+        """Return where the run is and what it has used."""
+        return RunStatus.read(self.run_dir)
+
+    def best(self) -> dict[str, Any] | None:
+        """Return the best candidate so far with its texts and scores; `None` before the seed is measured."""
+        return run_best(self.run_dir) if (self.run_dir / "workspace.sqlite").exists() else None
+
+    def iter_events(self, from_sequence: int = 0) -> Iterator[RunEvent]:
+        """Yield the events of the run from one number on, as they are stored, until it ends."""
+
+        def wait(last: int) -> bool:
+            self._native.wait_for_event(last)
+            return not self._native.is_over
+
+        return follow(self.run_dir / "events.jsonl", wait, from_sequence)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.wait()
+            return
+        self.interrupt(f"the block ended with {type(error).__name__}")
+        try:
+            self.wait()
+        except SynthOptimizerError:
+            # The exception of the block is the one that matters.
+            return
+
+
+_under_way: weakref.WeakSet[RunHandle] = weakref.WeakSet()
+
+
+@atexit.register
+def _say_goodbye() -> None:
+    """Save the runs that nobody waited for before the interpreter ends."""
+    handles = list(_under_way)
+    for handle in handles:
+        handle._native.signal("interrupt", "the interpreter ends")
+    deadline = time.monotonic() + _GOODBYE_SECONDS
+    for handle in handles:
+        handle._native.wait_for_event(2**62, max(0.0, deadline - time.monotonic()))

@@ -1,0 +1,120 @@
+"""The result of a run that has ended well."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from synth_optimizers.errors import OptimizerIoError, OptimizerJsonError, StateTransitionError
+from synth_optimizers.scores import Scores
+
+__all__ = ["GepaRunResult"]
+
+
+@dataclass(frozen=True, slots=True)
+class GepaRunResult:
+    """What a run has found, what it has cost, and where its files are."""
+
+    run_id: str
+    """The name of the run."""
+    status: str
+    """`finished`."""
+    run_dir: str
+    """The directory that holds everything."""
+    best_candidate: dict[str, Any] = field(repr=False)
+    """The best candidate: `candidate_id`, `payload` with its texts, lineage and scores."""
+    scores: Scores
+    """Seed and best, on train and held-out rows, with intervals."""
+    stopped_by: dict[str, Any] | None
+    """The rule that ended the search."""
+    generations: int
+    """Generations that were begun."""
+    candidates: int
+    """Candidates that were registered, the seed included."""
+    rollouts: dict[str, int]
+    """Rollouts by split, and those that failed or whose outcome is unknown."""
+    cost_usd: float | None
+    """What was paid; `None` is unknown."""
+    usage: dict[str, Any]
+    """Tokens and calls."""
+    state_history: list[dict[str, Any]] = field(repr=False)
+    """Every step along the lifecycle of the run."""
+    artifact_refs: list[dict[str, Any]] = field(repr=False)
+    """The files of the run with their digests."""
+    manifest_path: str = field(repr=False)
+    """`result_manifest.json`, which this object is read from."""
+    event_feed_path: str = field(repr=False)
+    """`events.jsonl`."""
+    normalized_event_feed_path: str = field(repr=False)
+    """`events.normalized.jsonl`, equal for fresh, cached and readonly runs of one config."""
+    cache_profile_path: str = field(repr=False)
+    """`cache_profile.json`."""
+    best_candidate_path: str = field(repr=False)
+    """`best_candidate.json`."""
+    candidate_registry_path: str = field(repr=False)
+    """`candidate_registry.json`."""
+    frontier_path: str = field(repr=False)
+    """`frontier.json`."""
+    score_chart_path: str = field(repr=False)
+    """`score_chart.svg`."""
+    run_registry_path: str = field(repr=False)
+    """`run_registry.jsonl`, over all runs of the output directory."""
+    workspace_db_path: str = field(repr=False)
+    """`workspace.sqlite`."""
+
+    @classmethod
+    def from_run_dir(cls, run_dir: str | PathLike[str]) -> GepaRunResult:
+        """Read the result of a run that has ended well."""
+        path = Path(run_dir) / "result_manifest.json"
+        manifest = read_json(path, "Name the directory of a run that has ended.")
+        if manifest.get("status") != "finished":
+            message = f"run {manifest.get('run_id')} in {run_dir} has no result: it is {manifest.get('status')}"
+            error = StateTransitionError(f"{StateTransitionError.error_code}: {message}")
+            error.hint = f"`synth-optimizers runs show {run_dir}` tells why."
+            raise error
+        return cls.from_manifest(manifest)
+
+    @classmethod
+    def from_manifest(cls, manifest: Mapping[str, Any]) -> GepaRunResult:
+        """Read a result manifest."""
+        known: dict[str, Any] = {name.name: manifest.get(name.name) for name in fields(cls)}
+        known["scores"] = Scores.from_manifest(manifest)
+        return cls(**known)
+
+    @property
+    def best_prompt(self) -> dict[str, str]:
+        """The texts of the best candidate by field."""
+        return dict(self.best_candidate["payload"])
+
+    def seed_prompt(self) -> dict[str, str]:
+        """Return the texts that the run began with, by field."""
+        registry = read_json(Path(self.candidate_registry_path), "The registry is written when a run ends.")
+        return dict(registry[0]["payload"])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the result as plain objects."""
+        known = {name.name: getattr(self, name.name) for name in fields(self)}
+        return {**known, "scores": self.scores.to_dict()}
+
+    def _repr_html_(self) -> str:
+        from synth_optimizers.html import result_html
+
+        return result_html(self)
+
+
+def read_json(path: Path, hint: str) -> Any:  # noqa: ANN401 (whatever the file holds)
+    """Read a JSON file of a run."""
+    try:
+        return json.loads(path.read_bytes())
+    except OSError as problem:
+        error = OptimizerIoError(f"{OptimizerIoError.error_code}: cannot read {path}: {problem.strerror}")
+        error.hint = hint
+        raise error from None
+    except ValueError as problem:
+        damaged = OptimizerJsonError(f"{OptimizerJsonError.error_code}: {path} is not JSON: {problem}")
+        damaged.hint = "Run the same command again: it writes the results of a run that is over anew."
+        raise damaged from None
