@@ -66,7 +66,7 @@ def write_config(directory: Path, *, container: int, proposer: int, text: str = 
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    """A directory with a configuration whose container and proposer are dead."""
+    """Return a directory with a configuration whose container and proposer are dead."""
     write_config(tmp_path, container=free_port(), proposer=free_port())
     return tmp_path
 

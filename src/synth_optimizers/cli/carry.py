@@ -53,7 +53,7 @@ def carry_out(run: GepaRun, *, as_json: bool, quiet: bool, subscribers: Sequence
             has_story = progress.events > 0
             view.close(closing(progress, handle.run_dir, time.time()) if has_story else [])
     if error is not None:
-        return _end_badly(error, signals, as_json=as_json)
+        return _end_badly(error, signals, as_json=as_json, is_told=not quiet)
     if as_json:
         write_json(result.to_dict())
     else:
@@ -69,10 +69,12 @@ def trackers_for(names: Sequence[str]) -> list[Subscriber]:
     return [tracking.subscriber(name) for name in names]
 
 
-def _end_badly(error: SynthOptimizerError, signals: Signals, *, as_json: bool) -> int:
+def _end_badly(error: SynthOptimizerError, signals: Signals, *, as_json: bool, is_told: bool) -> int:
     fault = fault_of(error)
     by_signal = signals.exit_code if isinstance(error, CancelledError) else None
-    show(fault, as_json=as_json)
+    # Whoever pressed Ctrl-C has read in the summary how to go on.
+    if by_signal is None or as_json or not is_told:
+        show(fault, as_json=as_json)
     return fault.exit_code if by_signal is None else by_signal
 
 

@@ -85,13 +85,13 @@ def show(fault: Fault, *, as_json: bool) -> None:
 
 
 def _usage(error: click.ClickException) -> Fault:
-    context = getattr(error, "ctx", None)
+    context: click.Context | None = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "synth-optimizers"
     detail = context.get_usage() if context is not None else None
     message = error.format_message().rstrip(".")
     message = message[:1].lower() + message[1:]
     hint = f"`{path} --help` lists what there is."
-    if isinstance(error, click.MissingParameter) and isinstance(error.param, click.Option):
+    if context is not None and isinstance(error, click.MissingParameter) and isinstance(error.param, click.Option):
         hint = f"Add {error.param.opts[0]} {error.param.make_metavar(context)}: {error.param.help} {hint}"
     return Fault(error.exit_code, "usage_error", message, detail, hint)
 

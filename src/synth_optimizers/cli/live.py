@@ -87,10 +87,10 @@ class Panel:
 
     def _in_flight(self) -> str:
         run = self.run
-        text = counted(run.in_flight(), "rollout")
+        text = f"{counted(run.in_flight(), 'rollout')} asked for"
         waiting = self.waiting()
         if waiting:
-            text += f" ({waiting:,} answered, waiting for their turn)"
+            text += f", {waiting:,} of them answered and waiting for their turn"
         if run.turns:
             text += f", {counted(len(run.turns), 'proposer turn')}"
         if run.failed_rollouts:
@@ -120,7 +120,7 @@ class LiveView:
     def tell(self, line: Line) -> None:
         """Let a line scroll by, unless it is a detail that the panel shows."""
         if line.weight != "detail":
-            self.console.print(self._cut(Text(line.text, style=STYLES[line.weight])))
+            self.console.print(Text(line.text, style=STYLES[line.weight]))
 
     def notice(self, text: str) -> None:
         """Show a sentence in the panel until the end."""
@@ -132,14 +132,11 @@ class LiveView:
     def close(self, lines: list[tuple[str, str]]) -> None:
         """Remove the panel and leave the summary behind."""
         self.live.stop()
+        if lines:
+            self.console.print()
         for label, text in lines:
-            row = _row(label, text, label_width=12)
-            self.console.print(row, overflow="fold", no_wrap=False, soft_wrap=label in ("artifacts", "next"))
-
-    def _cut(self, text: Text) -> Text:
-        text.no_wrap = True
-        text.truncate(self.console.width, overflow="ellipsis")
-        return text
+            # A path or command is not broken, so that it can be copied.
+            self.console.print(_row(label, text, label_width=12), soft_wrap=label in ("artifacts", "next"))
 
 
 def _row(label: str, text: str, label_width: int = LABEL) -> Text:

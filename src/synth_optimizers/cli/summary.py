@@ -12,7 +12,7 @@ from synth_optimizers.cli.words import counted, gain, money, score, span, tokens
 if TYPE_CHECKING:
     from synth_optimizers.cli.progress import Progress
 
-__all__ = ["closing", "command_for"]
+__all__ = ["closing", "command_for", "shown"]
 
 SPLITS = (("train", "train"), ("heldout", "held-out"))
 
@@ -36,7 +36,7 @@ def closing(run: Progress, run_dir: Path, now: float) -> list[tuple[str, str]]:
         if run.ending.type == "gepa.run.cancelled":
             lines.append(("reason", fields["reason"]))
     lines += _bill(fields)
-    lines.append(("artifacts", str(run_dir)))
+    lines.append(("artifacts", shown(run_dir)))
     if fields.get("best_candidate_id"):
         lines.append(("next", command_for("runs", "best", run_dir, "--out", "best.txt")))
     return lines
@@ -44,7 +44,13 @@ def closing(run: Progress, run_dir: Path, now: float) -> list[tuple[str, str]]:
 
 def command_for(*parts: str | Path) -> str:
     """Write a command of this program as a person would type it."""
-    return shlex.join(["synth-optimizers", *(str(part) for part in parts)])
+    return shlex.join(["synth-optimizers", *(shown(part) if isinstance(part, Path) else part for part in parts)])
+
+
+def shown(path: Path) -> str:
+    """Write a path as a person would: from the working directory, if it is beneath it."""
+    here = Path.cwd()
+    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
 
 
 def _scores(fields: dict[str, Any]) -> list[tuple[str, str]]:
@@ -82,6 +88,6 @@ def _unfinished(run: Progress, run_dir: Path, now: float) -> list[tuple[str, str
     lines.append(("rollouts", f"{run.rollouts['train']:,} train, {run.rollouts['heldout']:,} held-out"))
     lines.append(("tokens", tokens(run.paid_tokens)))
     lines.append(("cost", money(run.paid_usd)))
-    lines.append(("artifacts", str(run_dir)))
+    lines.append(("artifacts", shown(run_dir)))
     lines.append(("next", command_for("gepa", "resume", run_dir)))
     return lines
