@@ -148,7 +148,7 @@ rust-test: venv containers codex ## tests of the Rust crates
 	@cargo test --quiet --locked --workspace 2>&1 | tee $(LOGS)/rust-test
 
 .PHONY: py-test
-py-test: build ## tests of the Python package
+py-test: build containers ## tests of the Python package
 	$(call say,Python tests)
 	@$(BIN)/pytest --color=no | tee $(LOGS)/py-test
 

@@ -34,7 +34,7 @@ class GepaConfig:
     4
     """
 
-    native: LoadedConfig = field(repr=False, compare=False)
+    _native: LoadedConfig = field(repr=False, compare=False)
     """The same for the core."""
     _values: tuple[EffectiveValue, ...] = field(repr=False)
     warnings: tuple[Finding, ...]
@@ -82,11 +82,11 @@ class GepaConfig:
     @classmethod
     def _of(cls, native: LoadedConfig) -> GepaConfig:
         values = tuple(EffectiveValue(*value) for value in native.values())
-        return cls(native=native, _values=values, warnings=native.warnings)
+        return cls(_native=native, _values=values, warnings=native.warnings)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the whole configuration in effect, defaults included and secrets hidden, as plain objects."""
-        return self.native.to_dict()
+        return self._native.to_dict()
 
     def explain(self) -> list[EffectiveValue]:
         """Return every value in effect with its origin."""

@@ -57,7 +57,7 @@ class GepaRun:
 
     def start(self, *, subscribers: Iterable[Subscriber] = ()) -> RunHandle:
         """Carry the run out in the background."""
-        return RunHandle(start_run(self.config.native, codex_runtime=codex_runtime()), subscribers)
+        return RunHandle(start_run(self.config._native, codex_runtime=codex_runtime()), subscribers)
 
     def execute(self, *, subscribers: Iterable[Subscriber] = ()) -> GepaRunResult:
         """Carry the run out and return its result.

@@ -1,0 +1,240 @@
+"""A synth-container whose task is to route support tickets of a shop to the queue that should answer them.
+
+It needs no key and calls no model: `policy.py` follows the prompt's guidance word by word. A rollout is right or wrong
+by the true queue of its ticket, which does not leave the container before the rollout is scored.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import hashlib
+import json
+import socket
+import sys
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from fastapi import FastAPI, HTTPException
+from policy import Answer, route
+from synth_containers import Container
+from synth_containers.sdk import ObjectiveScore, RolloutResult
+from wording import QUEUES
+
+Json = dict[str, Any]
+
+FAMILY = "ticket_router"
+FIELD = "router_prompt"
+SEED_PROMPT = """\
+You route support tickets of an online shop. Read the ticket and name the one queue that should answer it.
+- billing: invoice, payment
+- delivery: parcel, tracking
+- returns: return
+- account: password, login
+- technical: error
+- other: anything else"""
+
+
+@dataclass(frozen=True)
+class Ticket:
+    """A ticket and its true queue."""
+
+    split: str
+    seed: int
+    text: str
+    queue: str
+
+    @property
+    def task_id(self) -> str:
+        """The name of the ticket, such as `train:3`."""
+        return f"{self.split}:{self.seed}"
+
+    def task(self) -> Json:
+        """Return what the optimizer may see of the ticket before it is routed."""
+        return {"task_id": self.task_id, "split": self.split, "seed": self.seed, "text": self.text}
+
+
+def load_tickets(path: Path) -> dict[str, Ticket]:
+    """Read all tickets, by their names; the seed of a ticket is its place in its split."""
+    tickets: dict[str, Ticket] = {}
+    count = {"train": 0, "test": 0}
+    for line in path.read_text(encoding="utf-8").splitlines():
+        entry = json.loads(line)
+        ticket = Ticket(entry["split"], count[entry["split"]], entry["text"], entry["queue"])
+        count[ticket.split] += 1
+        tickets[ticket.task_id] = ticket
+    return tickets
+
+
+def program() -> Json:
+    """Return the program: one text that may change, and the ticket that is put to it."""
+    return {
+        "version": "prompt_program.v1",
+        "program_id": FAMILY,
+        "modules": [
+            {
+                "module_id": "router",
+                "role": "system",
+                "content": SEED_PROMPT,
+                "mutable": True,
+                "candidate_field": FIELD,
+                "template_variables": [],
+                "metadata": {"lever_kind": "system_prompt"},
+            },
+            {
+                "module_id": "ticket",
+                "role": "user",
+                "content": "Ticket: {text}",
+                "mutable": False,
+                "candidate_field": "",
+                "template_variables": ["text"],
+                "metadata": {},
+            },
+        ],
+        "target_modules": [{"module_id": "router", "candidate_field": FIELD}],
+        "seed_candidate": {FIELD: SEED_PROMPT},
+        "rollout_overlay_schema": {"candidate_fields": [FIELD]},
+        "metadata": {"task_id": FAMILY, "labels": list(QUEUES)},
+    }
+
+
+def task_info() -> Json:
+    """Return what a proposer should know about the task."""
+    return {
+        "task": {
+            "task_id": FAMILY,
+            "name": "Ticket router",
+            "description": "Route each support ticket of an online shop to one of six queues.",
+        },
+        "output_space": {"kind": "label", "labels": list(QUEUES)},
+        "proposal_guidance": {
+            "premises": [
+                "The policy compares the words of a ticket with the lines `- queue: entry, entry, ...` of the prompt.",
+                "The queue with most words in common wins. A word that several queues name counts less for each.",
+                "An entry that begins with `not` speaks against its queue.",
+                "A ticket that no line speaks for goes to other.",
+            ],
+            "constraints": ["Keep one line for each queue.", "Write words that many tickets use, not whole tickets."],
+        },
+    }
+
+
+def feedback(ticket: Ticket, answer: Answer) -> str:
+    """Return in words how a ticket was routed, and why."""
+
+    def words_of(queue: str) -> str:
+        met = answer.met.get(queue)
+        return f"The guidance of {queue} shares {', '.join(met)} with it." if met else ""
+
+    if answer.queue == ticket.queue:
+        verdict = f"Right: the ticket was routed to {answer.queue}."
+        reason = words_of(answer.queue) or "No guidance speaks for another queue."
+        return f"{verdict} {reason}"
+    verdict = f"Wrong: the ticket was routed to {answer.queue}, but it belongs to {ticket.queue}."
+    reasons = [
+        words_of(answer.queue) or "No guidance speaks for any queue.",
+        words_of(ticket.queue) or f"The guidance of {ticket.queue} shares no word with it.",
+    ]
+    return " ".join([verdict, *reasons])
+
+
+def result(rollout_id: str, ticket: Ticket, candidate: Json) -> Json:
+    """Route one ticket and score the answer by the true queue alone."""
+    answer = route(str(candidate[FIELD]), ticket.text)
+    is_right = answer.queue == ticket.queue
+    reward = 1.0 if is_right else 0.0
+    record: Json = RolloutResult(
+        rollout_id=rollout_id,
+        reward=reward,
+        task_id=FAMILY,
+        success_status="succeeded" if is_right else "failed",
+        objective_scores=[ObjectiveScore("outcome_reward", reward)],
+        actionable_side_info={"feedback": feedback(ticket, answer)},
+        reward_details={"expected": ticket.queue, "prediction": answer.queue},
+        summary={"outcome_reward": reward, "seed": ticket.seed, "prediction": answer.queue, "expected": ticket.queue},
+        # No model is called: no token is used, and that this costs nothing is known.
+        usage={"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0, "cost_usd": 0.0},
+        trace={"event_history": [{"type": "words_compared", "met": answer.met, "answer": answer.queue}]},
+        metadata={"candidate": candidate},
+    ).to_dict()
+    return record
+
+
+@dataclass(frozen=True)
+class Behaviour:
+    """What tests ask of the container besides its work."""
+
+    delay: float = 0.0
+    fail_every: int = 0
+    log: Path | None = None
+
+    async def before(self, rollout_id: str, ticket: Ticket, candidate: Json) -> None:
+        """Write the rollout down, take the time it shall take, and fail if it shall fail."""
+        # By the name of the rollout, so that the same rollouts fail at any number of workers. A new try has a new name.
+        fails = self.fail_every > 0 and zlib.crc32(rollout_id.encode()) % self.fail_every == 0
+        if self.log is not None:
+            digest = hashlib.sha256(str(candidate[FIELD]).encode()).hexdigest()[:12]
+            entry = {"rollout_id": rollout_id, "task_id": ticket.task_id, "prompt": digest, "failed": fails}
+            with self.log.open("a", encoding="utf-8") as log:
+                log.write(json.dumps(entry) + "\n")
+        await asyncio.sleep(self.delay)
+        if fails:
+            raise RuntimeError("the container was told to fail")
+
+
+def build(tickets: dict[str, Ticket], behaviour: Behaviour) -> FastAPI:
+    """Return the application."""
+    container = Container("ticket-router", description="routes support tickets", default_submission_mode="sync")
+
+    def ticket_of(task_id: object) -> Ticket:
+        if not isinstance(task_id, str) or task_id not in tickets:
+            raise HTTPException(status_code=422, detail=f"unknown task_id {task_id!r}")
+        return tickets[task_id]
+
+    def taskset() -> Json:
+        ids: dict[str, list[str]] = {"train": [], "test": []}
+        for ticket in tickets.values():
+            ids[ticket.split].append(ticket.task_id)
+        return {"taskset_id": "shop_tickets", "splits": ids, "labels": list(QUEUES), "source": "tickets.jsonl"}
+
+    def tasks(request: Json) -> Json:
+        return {"tasks": [ticket_of(task_id).task() for task_id in request["task_ids"]]}
+
+    async def rollout(request: Json) -> Json:
+        ticket = ticket_of((request.get("task") or {}).get("task_id"))
+        candidate = request.get("candidate") or {}
+        if not isinstance(candidate.get(FIELD), str):
+            raise HTTPException(status_code=422, detail=f"candidate.{FIELD} is missing")
+        rollout_id = str(request["rollout_id"])
+        await behaviour.before(rollout_id, ticket, candidate)
+        return result(rollout_id, ticket, candidate)
+
+    container.program(program)
+    container.task_info(task_info)
+    container.taskset(taskset)
+    container.taskset_tasks(tasks)
+    container.rollout(rollout)
+    return container.fastapi()
+
+
+def main() -> None:
+    """Serve the container on loopback until the process is ended."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--port", type=int, default=9100, help="0 takes a free port")
+    parser.add_argument("--delay", type=float, default=0.0, metavar="SECONDS", help="how long each rollout takes")
+    parser.add_argument("--fail-every", type=int, default=0, metavar="N", help="about one rollout in N ends with 500")
+    parser.add_argument("--log", type=Path, metavar="FILE", help="append a line for each rollout")
+    args = parser.parse_args()
+    tickets = load_tickets(Path(__file__).with_name("tickets.jsonl"))
+    app = build(tickets, Behaviour(args.delay, args.fail_every, args.log))
+    listener = socket.create_server(("127.0.0.1", args.port), backlog=512)
+    sys.stdout.write(f"ticket-router container: http://127.0.0.1:{listener.getsockname()[1]}\n")
+    sys.stdout.flush()
+    uvicorn.Server(uvicorn.Config(app, log_level="critical", access_log=False, lifespan="off")).run(sockets=[listener])
+
+
+if __name__ == "__main__":
+    main()
