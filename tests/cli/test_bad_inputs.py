@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from cli_support import assert_snapshot, run_cli
-from conftest import CONFIG, answering, free_port, write_config
+
+from cli.commands import assert_snapshot, run_cli
+from cli.places import CONFIG, answering, free_port, write_config
 
 RECORDED = Path(__file__).parent / "recorded" / "events.jsonl"
 RUN = ("gepa", "run", "--config", "gepa.toml")
@@ -63,7 +64,10 @@ def feed(place: Path) -> None:
 
 def two_feeds(place: Path) -> None:
     """Make two normalized feeds that differ in their second event."""
-    lines = [{"type": "gepa.run.started", "fields": {"seed": 7}}, {"type": "heldout.skipped", "fields": {"reason": "a"}}]
+    lines = [
+        {"type": "gepa.run.started", "fields": {"seed": 7}},
+        {"type": "heldout.skipped", "fields": {"reason": "a"}},
+    ]
     (place / "a.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     lines[1]["fields"] = {"reason": "b"}
     (place / "b.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -100,7 +104,6 @@ CASES = [
     Case("unknown_backend", (*RUN, "--set", "proposer.backend=magic"), 2),
     # before the run
     Case("dead_container", RUN, 3),
-    Case("missing_key_variable", (*RUN, "--set", "proposer.api_key_env=NO_SUCH_KEY"), 3),
     Case("readonly_miss", (*RUN, "--set", "cache.mode=readonly"), 4),
     Case("output_is_a_file", RUN, 1, file("runs", b"not a directory")),
     Case("corrupt_workspace", RUN, 1, file("runs/router/workspace.sqlite", b"not a database" * 100)),
@@ -112,13 +115,15 @@ CASES = [
     Case("run_without_candidates", ("runs", "best", "alpha"), 2, known_runs),
     Case("resume_nothing", ("gepa", "resume", "nowhere"), 2),
     # feeds
-    Case("missing_feed", ("events", "replay", "--events", "nowhere.jsonl"), 1),
+    Case("missing_feed", ("events", "replay", "--events", "nowhere.jsonl"), 2),
     Case("feed_is_no_feed", ("events", "replay", "--events", "gepa.toml"), 1),
     Case("feed_not_utf8", ("events", "replay", "--events", "bad.jsonl"), 1, file("bad.jsonl", b"\xff\xfe{}\n")),
     Case("feeds_differ", ("events", "compare", "--left", "a.jsonl", "--right", "b.jsonl"), 1, two_feeds),
-    Case("feeds_differ_as_json", ("events", "compare", "--left", "a.jsonl", "--right", "b.jsonl", "--json"), 1, two_feeds),
+    Case(
+        "feeds_differ_as_json", ("events", "compare", "--left", "a.jsonl", "--right", "b.jsonl", "--json"), 1, two_feeds
+    ),
     # workspaces
-    Case("missing_workspace", ("workspace", "status", "--db", "nowhere.sqlite"), 1),
+    Case("missing_workspace", ("workspace", "status", "--db", "nowhere.sqlite"), 2),
     Case("workspace_is_no_database", ("workspace", "status", "--db", "gepa.toml"), 1),
     Case("workspace_of_another_program", ("workspace", "status", "--db", "other.sqlite"), 1, other_program),
     Case("rebuild_of_another_program", ("workspace", "rebuild", "--db", "other.sqlite"), 1, other_program),

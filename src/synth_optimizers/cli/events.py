@@ -6,12 +6,14 @@ from pathlib import Path
 
 import click
 
-from synth_optimizers.cli.options import json_option
+from synth_optimizers.cli.options import existing_file, json_option
 from synth_optimizers.cli.output import write_json, write_text
 
 __all__ = ["events"]
 
 FEED = click.Path(path_type=Path)
+FEED_FILE = existing_file("the events.jsonl of a run directory")
+NORMALIZED = existing_file("the events.normalized.jsonl of a run directory")
 
 
 @click.group()
@@ -20,7 +22,7 @@ def events() -> None:
 
 
 @events.command()
-@click.option("--events", "feed", required=True, type=FEED, metavar="FILE", help="An events.jsonl.")
+@click.option("--events", "feed", required=True, type=FEED, callback=FEED_FILE, metavar="FILE", help="An events.jsonl.")
 @json_option
 def replay(feed: Path, as_json: bool) -> None:
     """Tell the story of a run from its feed."""
@@ -34,8 +36,10 @@ def replay(feed: Path, as_json: bool) -> None:
 
 
 @events.command()
-@click.option("--left", required=True, type=FEED, metavar="FILE", help="An events.normalized.jsonl.")
-@click.option("--right", required=True, type=FEED, metavar="FILE", help="Another one.")
+@click.option(
+    "--left", required=True, type=FEED, callback=NORMALIZED, metavar="FILE", help="An events.normalized.jsonl."
+)
+@click.option("--right", required=True, type=FEED, callback=NORMALIZED, metavar="FILE", help="Another one.")
 @json_option
 def compare(left: Path, right: Path, as_json: bool) -> None:
     """Compare two normalized feeds; exit code 1 when they differ."""

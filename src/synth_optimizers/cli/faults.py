@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from synth_optimizers.cli.output import say, write_json
+from synth_optimizers.cli.words import counted
 from synth_optimizers.errors import SynthOptimizerError, error_table
 
 __all__ = ["USAGE", "Fault", "Refusal", "exit_code_of", "fault_of", "show"]
@@ -77,10 +78,16 @@ def show(fault: Fault, *, as_json: bool) -> None:
     if as_json:
         write_json(fault.to_dict())
         return
-    say(f"error: {fault.message}")
-    if fault.detail:
-        say(fault.detail.strip("\n"))
-    if fault.hint:
+    detail = (fault.detail or "").strip("\n")
+    if fault.findings and detail:
+        # The detail shows each of them with its place and hint.
+        say(detail)
+        say(f"error: {counted(len(fault.findings), 'problem')} of the configuration; nothing was begun")
+    else:
+        say(f"error: {fault.message}")
+        if detail:
+            say(detail)
+    if fault.hint and fault.hint not in detail:
         say(f"hint: {fault.hint}")
 
 

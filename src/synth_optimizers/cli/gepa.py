@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from synth_optimizers.cli.options import config_option, json_option, quiet_option, set_option
+from synth_optimizers.cli.options import config_option, json_option, quiet_option, root_option, set_option
 from synth_optimizers.cli.output import write_json
 
 __all__ = ["gepa"]
@@ -54,17 +54,18 @@ def check(config: Path, overrides: tuple[str, ...], as_json: bool, explain: bool
 
 
 @gepa.command(short_help="Go on with an interrupted run.")
-@click.argument("run_dir", type=click.Path(path_type=Path), metavar="RUN_DIR")
+@click.argument("run_dir", metavar="RUN_DIR")
+@root_option
 @json_option
 @quiet_option
 @click.option("--track", "trackers", multiple=True, metavar="NAME", help="Send the events to a tracker as well.")
-def resume(run_dir: Path, as_json: bool, quiet: bool, trackers: tuple[str, ...]) -> int:
+def resume(run_dir: str, root: Path, as_json: bool, quiet: bool, trackers: tuple[str, ...]) -> int:
     """Go on with an interrupted run, with the configuration that it was begun with."""
     from synth_optimizers.cli.carry import carry_out, trackers_for
     from synth_optimizers.cli.find import find_run
     from synth_optimizers.run import GepaRun
 
-    run = GepaRun.from_run_dir(find_run(str(run_dir), Path()))
+    run = GepaRun.from_run_dir(find_run(run_dir, root))
     return carry_out(run, as_json=as_json, quiet=quiet, subscribers=trackers_for(trackers))
 
 

@@ -8,7 +8,9 @@ from typing import Any, TypeVar
 
 import click
 
-__all__ = ["config_option", "json_option", "quiet_option", "root_option", "run_argument", "set_option"]
+from synth_optimizers.cli.faults import Refusal
+
+__all__ = ["config_option", "existing_file", "json_option", "quiet_option", "root_option", "run_argument", "set_option"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -37,6 +39,18 @@ root_option = click.option(
     metavar="DIR",
     help="The directory that holds the runs.",
 )
+
+
+def existing_file(what: str) -> Callable[[click.Context, click.Parameter, Path], Path]:
+    """Return a check that a file is there; `what` says which one to name."""
+
+    def check(_context: click.Context, parameter: click.Parameter, path: Path) -> Path:
+        if path.is_file():
+            return path
+        problem = "is a directory" if path.is_dir() else "does not exist"
+        raise Refusal(f"{parameter.opts[0]} {path}: the file {problem}", f"Name {what}.")
+
+    return check
 
 
 def run_argument(command: F) -> F:

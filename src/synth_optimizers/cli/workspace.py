@@ -8,14 +8,19 @@ from typing import Any
 
 import click
 
-from synth_optimizers.cli.options import json_option
+from synth_optimizers.cli.options import existing_file, json_option
 from synth_optimizers.cli.output import say, write_json, write_text
 from synth_optimizers.cli.words import money, tokens, when
 
 __all__ = ["workspace"]
 
 db_option = click.option(
-    "--db", required=True, type=click.Path(path_type=Path), metavar="FILE", help="A workspace.sqlite."
+    "--db",
+    required=True,
+    type=click.Path(path_type=Path),
+    callback=existing_file("the workspace.sqlite of a run directory"),
+    metavar="FILE",
+    help="A workspace.sqlite.",
 )
 
 
