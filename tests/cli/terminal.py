@@ -22,14 +22,14 @@ ESCAPE = re.compile(r"\x1b(\[[0-9;?]*[A-Za-z]|\][^\x07]*\x07|[()][A-Z0-9])")
 class Terminal:
     """A process on a pseudo-terminal; everything that it writes is kept."""
 
-    def __init__(self, *arguments: str, columns: int, cwd: Path, rows: int = 40) -> None:
+    def __init__(self, *arguments: str, columns: int, cwd: Path, rows: int = 40, **env: str) -> None:
         self.columns = columns
         self.main, child = pty.openpty()
         fcntl.ioctl(child, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
         self.process = subprocess.Popen(  # noqa: S603 (the program under test)
             command(*arguments),
             cwd=cwd,
-            env=environment(TERM="xterm-256color"),
+            env=environment(TERM="xterm-256color", **env),
             stdin=child,
             stdout=child,
             stderr=child,

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Sequence
+from contextlib import suppress
 
 import click
 
@@ -54,29 +53,14 @@ for command in (gepa, runs, events, workspace, completion):
 
 def run_command(arguments: Sequence[str]) -> int:
     """Carry out one command and return its exit code."""
-    as_json = "--json" in arguments
     try:
         code = cli.main(list(arguments), prog_name=PROGRAM, standalone_mode=False)
-        sys.stdout.flush()
         return code if isinstance(code, int) else 0
-    except BrokenPipeError:
-        return _reader_left()
-    except click.exceptions.Exit as ending:
-        return ending.exit_code
     except click.exceptions.NoArgsIsHelpError as help_wanted:
         help_wanted.show()
         return help_wanted.exit_code
     except (Exception, KeyboardInterrupt) as error:
         fault = fault_of(error)
-        try:
-            show(fault, as_json=as_json)
-            sys.stdout.flush()
-        except BrokenPipeError:
-            _reader_left()
+        with suppress(click.exceptions.Exit):
+            show(fault, as_json="--json" in arguments)
         return fault.exit_code
-
-
-def _reader_left() -> int:
-    """Nobody reads stdout any more: that is no error, and the interpreter must not meet it again at its end."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return 0

@@ -42,15 +42,16 @@ def carry_out(run: GepaRun, *, as_json: bool, quiet: bool, subscribers: Sequence
     handle = run.start(subscribers=subscribers)
     view = view_for(progress, settings["gepa"], quiet=quiet, waiting=_waiting(handle))
     view.start()
+    error: SynthOptimizerError | None = None
     with Signals(handle.interrupt, view) as signals:
         try:
             follow(handle.iter_events(), progress, view, since=begun, pulse=signals.pulse)
-            error: SynthOptimizerError | None = None
             result = handle.wait()
         except SynthOptimizerError as problem:
             error = problem
         finally:
-            has_story = progress.events > 0
+            # A run that was refused has only the story of the process before.
+            has_story = progress.latest >= begun or (error is None and progress.events > 0)
             view.close(closing(progress, handle.run_dir, time.time()) if has_story else [])
     if error is not None:
         return _end_badly(error, signals, as_json=as_json, is_told=not quiet)

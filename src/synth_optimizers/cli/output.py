@@ -20,13 +20,18 @@ def say(text: str = "") -> None:
 
 
 def write_text(text: str, *, newline: bool = True) -> None:
-    """Write data."""
-    click.echo(text, nl=newline)
+    """Write data. A reader that has left is no error: there is nobody to write for."""
+    try:
+        click.echo(text, nl=newline)
+    except BrokenPipeError:
+        # The interpreter must not meet the pipe again at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise click.exceptions.Exit(0) from None
 
 
 def write_json(document: Any) -> None:  # noqa: ANN401 (whatever JSON can hold)
     """Write one JSON document with sorted keys."""
-    click.echo(json.dumps(document, indent=2, sort_keys=True, ensure_ascii=False, default=str))
+    write_text(json.dumps(document, indent=2, sort_keys=True, ensure_ascii=False, default=str))
 
 
 def is_terminal(stream: TextIO) -> bool:

@@ -10,7 +10,7 @@ from synth_optimizers.cli.lines import stop_reason
 from synth_optimizers.cli.output import table, write_json, write_text
 from synth_optimizers.cli.runs_list import state_of
 from synth_optimizers.cli.summary import command_for
-from synth_optimizers.cli.words import gain, money, number, one_line, score, tokens, when
+from synth_optimizers.cli.words import counted, gain, money, number, one_line, score, tokens, when
 from synth_optimizers.status import RunStatus
 
 __all__ = ["show_run"]
@@ -72,7 +72,9 @@ def _head(status: RunStatus, summary: dict[str, Any]) -> list[tuple[str, str]]:
     lines.append(
         ("rollouts", f"{status.rollouts_finished:,} scored{failed} of {status.rollouts_requested:,} asked for")
     )
-    lines.append(("proposer", f"{status.proposer_turns:,} turns in {status.generations:,} generations"))
+    lines.append(
+        ("proposer", f"{counted(status.proposer_turns, 'turn')} in {counted(status.generations, 'generation')}")
+    )
     lines.append(("calls", f"{status.paid_calls:,} paid, {status.cached_calls:,} from the cache"))
     lines.append(("tokens", tokens(status.total_tokens)))
     lines.append(("cost", money(overview["cost_usd"])))
