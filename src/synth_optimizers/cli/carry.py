@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import importlib
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from synth_optimizers.cli.faults import Refusal, fault_of, show
 from synth_optimizers.cli.output import write_json, write_text
@@ -79,19 +80,20 @@ def _end_badly(error: SynthOptimizerError, signals: Signals, *, as_json: bool, i
     return fault.exit_code if by_signal is None else by_signal
 
 
-def _waiting(handle: RunHandle) -> Any:  # noqa: ANN401
+def _waiting(handle: RunHandle) -> Callable[[], int | None]:
     """Return a look at the answers that wait for their turn; not more than once a second."""
-    looked, found = 0.0, None
+    looked = 0.0
+    found: int | None = None
 
     def look() -> int | None:
         nonlocal looked, found
         now = time.monotonic()
         if now - looked >= 1.0:
             looked = now
-            try:
+            # A view goes on without the number.
+            found = None
+            with suppress(Exception):
                 found = handle.status().rollouts_waiting
-            except SynthOptimizerError:
-                found = None
         return found
 
     return look

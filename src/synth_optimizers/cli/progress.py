@@ -123,10 +123,11 @@ class Progress:
         if self.candidates == 0:
             return [f"setting up: waiting for the container {self.container_url} and the proposer"]
         found = []
-        for turn in self.turns.values():
+        # Copies: a view draws while another thread applies events.
+        for turn in list(self.turns.values()):
             what = "repair" if turn.is_repair else "proposals"
             found.append(f"{span(now - turn.since)} proposer writes {what} for generation {turn.generation}")
-        for evaluation in self.evaluations.values():
+        for evaluation in list(self.evaluations.values()):
             stage = STAGES.get(evaluation.stage, evaluation.stage)
             found.append(
                 f"{span(now - evaluation.since)} {stage} of {evaluation.candidate_id}: "

@@ -72,7 +72,8 @@ class Watched:
 
 def _exit_code(progress: Progress, status: RunStatus) -> int:
     if progress.ending is None:
-        return 0
+        # It can be resumed: let go of by a signal, or left by a process that was killed.
+        return exit_code_of("synth_optimizer_cancelled") if progress.is_interrupted else 1
     match progress.ending.type:
         case "gepa.run.finished":
             return 0

@@ -44,7 +44,7 @@ def status(db: Path, as_json: bool) -> None:
         write_text(f"{label:<20}{text}".rstrip())
 
 
-@workspace.command()
+@workspace.command(short_help="Compute every table from the log again.")
 @db_option
 @json_option
 @click.option("--check", is_flag=True, help="Only compare with the log; change nothing.")
