@@ -1,0 +1,132 @@
+"""`docs/containers.md`: the container on it answers as it shows, and the client is as it says."""
+
+import json
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import docs_container
+import pytest
+from docs_container import Exchange
+
+SOURCE = Path(__file__).resolve().parent.parent / "rust/crates/synth_optimizer_platform/src/container"
+TEXT = docs_container.PAGE.read_text(encoding="utf-8")
+SECONDS = 10
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Return the address of the container of the page."""
+    with docs_container.running(tmp_path_factory.mktemp("container")) as address:
+        yield address
+
+
+def test_every_json_block_is_json() -> None:
+    blocks = docs_container.blocks("json")
+    assert len(blocks) > len(docs_container.exchanges())
+    for block in blocks:
+        json.loads(block)
+
+
+def test_every_exchange_is_as_the_page_shows_it(url: str) -> None:
+    shown = docs_container.exchanges()
+    assert {exchange.path for exchange in shown} >= {"/metadata", "/program", "/taskset", "/taskset/tasks", "/rollouts"}
+    for exchange in shown:
+        assert settled(url, exchange) == [], f"{exchange.method} {exchange.path}"
+
+
+def settled(url: str, exchange: Exchange) -> list[str]:
+    """Return how the answer differs; a rollout under way is looked at again until it is at its end."""
+    deadline = time.monotonic() + SECONDS
+    while True:
+        status, reply = docs_container.call(url, exchange.method, exchange.path, exchange.request)
+        found = [] if status == exchange.status else [f"the status is {status}"]
+        found += docs_container.differences(exchange.reply, reply)
+        if not found or exchange.method == "POST" or time.monotonic() > deadline:
+            return found
+        time.sleep(0.02)
+
+
+def test_the_program_the_rows_and_the_record_are_shown_whole(url: str) -> None:
+    for path in ("/program", "/taskset"):
+        (shown,) = (exchange for exchange in docs_container.exchanges() if exchange.path == path)
+        assert docs_container.call(url, "GET", path)[1] == shown.reply
+    record = docs_container.rollout_exchange()
+    real = docs_container.call(url, "POST", record.path, record.request)[1]
+    assert real.keys() == record.reply.keys()
+
+
+def test_a_repeated_id_is_answered_with_the_record_that_there_is(url: str) -> None:
+    (shown,) = (
+        exchange for exchange in docs_container.exchanges() if exchange.request and "policy" in exchange.request
+    )
+    request = {**shown.request, "rollout_id": "r-repeated"}
+    first = docs_container.call(url, "POST", "/rollouts", request)
+    other = {**request, "candidate": {"router_prompt": "Another text."}}
+    assert docs_container.call(url, "POST", "/rollouts", other) == first
+
+
+def test_a_better_text_scores_better(url: str) -> None:
+    (shown,) = (
+        exchange for exchange in docs_container.exchanges() if exchange.request and "policy" in exchange.request
+    )
+    (rows,) = (shown.reply for shown in docs_container.exchanges() if "tasks" in shown.reply)
+    rewards = []
+    for number, prompt in enumerate(["invoice", "invoice password"]):
+        for task in rows["tasks"]:
+            request = {**shown.request, "candidate": {"router_prompt": prompt}, "task": task}
+            request["rollout_id"] = f"r-better-{number}-{task['seed']}"
+            rewards.append(docs_container.call(url, "POST", "/rollouts", request)[1]["reward_info"]["outcome_reward"])
+    assert rewards == [1.0, 0.0, 1.0, 1.0]
+
+
+def test_the_request_has_the_keys_that_are_sent() -> None:
+    (shown,) = (
+        exchange for exchange in docs_container.exchanges() if exchange.request and "policy" in exchange.request
+    )
+    source = (SOURCE / "body.rs").read_text(encoding="utf-8")
+    fields = {name: set(re.findall(r"^    (\w+):", body, re.M)) for name, body in structs(source)}
+    assert shown.request.keys() == fields["Body"] - {"dataset_row"}
+    assert shown.request["metadata"].keys() == fields["Metadata"]
+    assert shown.request["candidate_overlay"].keys() == fields["Overlay"]
+    sent = set(re.findall(r'put\("(\w+)"', source))
+    assert shown.request["policy"].keys() == sent - {"base_url", "inference_url", "max_tokens", "config"}
+
+
+def structs(source: str) -> list[tuple[str, str]]:
+    """Return the structs of a file with what stands in them."""
+    return re.findall(r"^struct (\w+)(?:<'a>)? \{\n(.*?)^\}", source, flags=re.MULTILINE | re.DOTALL)
+
+
+def test_the_status_words_are_those_of_the_client() -> None:
+    source = (SOURCE / "status.rs").read_text(encoding="utf-8")
+    classes = [re.findall(r'"(\w+)"', words) for words in re.findall(r"Some\(((?:\"\w+\"[ |]*)+)\)", source)]
+    table = re.search(r"\| meaning \| words \|\n\| --- \| --- \|\n((?:\|.*\n)+)", TEXT)
+    assert table is not None
+    assert [re.findall(r"`(\w+)`", row) for row in table.group(1).splitlines()] == classes
+
+
+def test_the_order_of_the_reward_is_that_of_the_client() -> None:
+    source = (SOURCE / "scores.rs").read_text(encoding="utf-8")
+    places = re.findall(r'^        \("([\w.]+)", places\.\w+\),$', source, flags=re.MULTILINE)
+    assert re.findall(r"^\d\. `([\w.]+)`$", TEXT, flags=re.MULTILINE) == places
+
+
+@pytest.mark.parametrize(
+    ("file", "list_name"),
+    [
+        ("contract.rs", "VERSIONS"),
+        ("echo.rs", "ROW_KEYS"),
+        ("rows.rs", "DATASET_KEYS"),
+        ("rows.rs", "TASK_KEYS"),
+        ("process.rs", "PASSED"),
+        ("process.rs", "PASSED_PREFIXES"),
+    ],
+)
+def test_the_page_names_what_the_client_reads(file: str, list_name: str) -> None:
+    source = (SOURCE / file).read_text(encoding="utf-8")
+    found = re.search(rf"const {list_name}: \[&str; \d+\] =\s+\[(.*?)\];", source, flags=re.DOTALL)
+    assert found is not None
+    for name in re.findall(r'"([^"]+)"', found.group(1)):
+        assert f"`{name}`" in TEXT
