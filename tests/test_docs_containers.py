@@ -4,13 +4,20 @@ import json
 import re
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-import docs_container
 import pytest
-from docs_container import Exchange
+from pages.events_page import Catalogue
+from support import docs_container
+from support.answering import answering
+from support.docs_container import Exchange
+from support.example import ROOT
 
-SOURCE = Path(__file__).resolve().parent.parent / "rust/crates/synth_optimizer_platform/src/container"
+from synth_optimizers import GepaRun, GepaRunResult
+
+SOURCE = ROOT / "rust/crates/synth_optimizer_platform/src/container"
 TEXT = docs_container.PAGE.read_text(encoding="utf-8")
 SECONDS = 10
 
@@ -79,6 +86,81 @@ def test_a_better_text_scores_better(url: str) -> None:
             request["rollout_id"] = f"r-better-{number}-{task['seed']}"
             rewards.append(docs_container.call(url, "POST", "/rollouts", request)[1]["reward_info"]["outcome_reward"])
     assert rewards == [1.0, 0.0, 1.0, 1.0]
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A run with the first configuration of the pages, and every call that the container got."""
+
+    result: GepaRunResult
+    calls: list[tuple[str, str, Any]]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
+    """Return a run against a container of its own, with a proposer that knows every word."""
+    calls: list[tuple[str, str, Any]] = []
+    directory = tmp_path_factory.mktemp("run")
+    config = re.search(r"^```toml\n(.*?)^```$", (ROOT / "docs/config.md").read_text(), flags=re.MULTILINE | re.DOTALL)
+    assert config is not None
+    (directory / "gepa.toml").write_text(config.group(1), encoding="utf-8")
+    with docs_container.running(directory) as behind:
+
+        def hand_on(method: str, path: str, body: object) -> tuple[int, Any]:
+            calls.append((method, path, body))
+            return docs_container.call(behind, method, path, body)
+
+        with answering(hand_on) as container, answering(propose) as endpoint:
+            changes = [f"container.url={container}", f"proposer.base_url={endpoint}/v1", "gepa.max_generations=1"]
+            result = GepaRun.from_toml(directory / "gepa.toml", changes, environ={}).execute()
+    return Recorded(result, calls)
+
+
+def propose(_method: str, _path: str, _body: object) -> tuple[int, Any]:
+    """Answer a turn with the text that has every word."""
+    payload = {"router_prompt": "Name the team of the ticket. Words: invoice, password, parcel, crash"}
+    proposal = {"proposal_type": "frontier_variation", "proposed_payload": payload, "rationale": "all words"}
+    manifest = {"schema_version": "gepa_workspace_proposal_v3", "proposals": [proposal]}
+    message = {"role": "assistant", "content": json.dumps(manifest)}
+    return 200, {"model": "qwen3", "choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}
+
+
+def test_a_run_finds_the_better_text(run: Recorded) -> None:
+    scores = run.result.scores
+    assert scores.seed_heldout is not None
+    assert scores.best_heldout is not None
+    assert (scores.seed_heldout.mean, scores.best_heldout.mean) == (0.25, 1.0)
+
+
+def test_a_run_sends_the_rollout_of_the_page(run: Recorded) -> None:
+    shown = docs_container.rollout_exchange()
+    sent = [
+        body for _, path, body in run.calls if path == shown.path and body["rollout_id"] == shown.request["rollout_id"]
+    ]
+    assert sent == [shown.request]
+
+
+def test_a_run_makes_the_calls_of_the_page(run: Recorded) -> None:
+    before = [(method, path) for method, path, _ in run.calls if path != "/rollouts"]
+    assert before == [
+        ("GET", "/metadata"),
+        ("GET", "/program"),
+        ("GET", "/task_info"),
+        ("GET", "/taskset"),
+        ("POST", "/taskset/tasks"),
+        ("POST", "/taskset/tasks"),
+    ]
+    shown = next(exchange for exchange in docs_container.exchanges() if exchange.path == "/taskset/tasks")
+    asked = next(body for _, path, body in run.calls if path == "/taskset/tasks")
+    assert asked["task_ids"][:2] == shown.request["task_ids"]
+    assert {**asked, "task_ids": []} == {**shown.request, "task_ids": []}
+
+
+def test_every_event_of_a_run_is_as_the_catalogue_says(run: Recorded) -> None:
+    catalogue = Catalogue(ROOT)
+    lines = Path(run.result.event_feed_path).read_text(encoding="utf-8").splitlines()
+    assert len({json.loads(line)["type"] for line in lines}) > 20
+    assert [problem for line in lines for problem in catalogue.problems(line)] == []
 
 
 def test_the_request_has_the_keys_that_are_sent() -> None:

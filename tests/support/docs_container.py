@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
-import os
 import re
 import socket
 import subprocess
@@ -17,7 +16,9 @@ from typing import Any
 
 import pytest
 
-PAGE = Path(__file__).resolve().parent.parent / "docs/containers.md"
+from support.example import ROOT, container_python
+
+PAGE = ROOT / "docs/containers.md"
 START_SECONDS = 30
 STOP_SECONDS = 10
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
@@ -68,16 +69,14 @@ def rollout_exchange() -> Exchange:
 @contextlib.contextmanager
 def running(directory: Path) -> Iterator[str]:
     """Run the example with the Python of the test containers and give its address; it is ended at the end."""
-    python = os.environ.get("SYNTH_E2E_PYTHON")
-    if not python:
-        pytest.skip("SYNTH_E2E_PYTHON names no Python with synth-containers; `make test` sets it")
     script = directory / "container.py"
     script.write_text(blocks("python")[0], encoding="utf-8")
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     log = directory / "container.log"
     with log.open("wb") as out:
-        process = subprocess.Popen([python, "-I", script, str(port)], stdout=out, stderr=out, cwd=directory)  # noqa: S603
+        command = [container_python(), "-I", str(script), str(port)]
+        process = subprocess.Popen(command, stdout=out, stderr=out, cwd=directory)  # noqa: S603 (our own page)
     try:
         wait_until_healthy(process, port, log)
         yield f"http://127.0.0.1:{port}"
