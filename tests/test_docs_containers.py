@@ -181,6 +181,13 @@ def structs(source: str) -> list[tuple[str, str]]:
     return re.findall(r"^struct (\w+)(?:<'a>)? \{\n(.*?)^\}", source, flags=re.MULTILINE | re.DOTALL)
 
 
+def test_rows_are_asked_for_with_the_keys_that_are_sent() -> None:
+    source = (SOURCE / "rows.rs").read_text(encoding="utf-8")
+    sent = [re.findall(r'"(\w+)":', body) for body in re.findall(r"=> json!\(\{(.*?)\}\)", source)]
+    shown = [list(block) for block in map(json.loads, docs_container.blocks("json")) if "filters" in block]
+    assert sorted(sent) == sorted(map(list, {tuple(keys) for keys in shown}))
+
+
 def test_the_status_words_are_those_of_the_client() -> None:
     source = (SOURCE / "status.rs").read_text(encoding="utf-8")
     classes = [re.findall(r'"(\w+)"', words) for words in re.findall(r"Some\(((?:\"\w+\"[ |]*)+)\)", source)]

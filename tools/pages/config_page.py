@@ -159,7 +159,7 @@ class _Fields:
             if definition["additionalProperties"] is True:
                 return "table of anything"
             if "enum" in entry:
-                return f"table of {self._type(self._entry(node))}"
+                return "table of " + " or ".join(self._type(self._entry(node)).split(", "))
             return "sections by name"
         return KINDS[kind] + _range(node)
 

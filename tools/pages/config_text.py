@@ -92,8 +92,11 @@ SECTIONS = {
     "entry, the container's own seed candidate is not used at all.",
     "policy": "The model that works on the task. The section is handed to the container with every rollout. Nothing in "
     "it is called from here, and no key is sent: the container has its own.",
-    "proposer": "Who writes new texts. There are two backends; fields that belong to one of them are refused with the "
-    "other.",
+    "proposer": "Who writes new texts. There are two backends, and fields of one are refused with the other. Only "
+    '`codex_app_server` takes `command`, `sandbox_mode`, `approval_policy`, `auth_mode = "host"`, `codex_home`, '
+    "`answer`, `max_turn_tokens`, `max_commands`, `startup_timeout_seconds`, `rpc_timeout_seconds` and "
+    "`interrupt_timeout_seconds`. Only `openai_compatible` takes `structured_output`, `max_output_tokens`, "
+    "`backoff_ms`, `backoff_max_seconds` and `max_concurrent_requests`.",
     "proposer.prices.*": "What the tokens of a model cost, in a section of its own per model, such as "
     "`[proposer.prices.qwen3]`. A model without a price makes the cost of the run unknown.",
     "gepa": "The search: how it goes, how rollouts are sent, how much it may use, and when it stops.",
