@@ -172,7 +172,8 @@ class Catalogue:
             case Type("Vec", (Type("()", inners),)):
                 return f"list of [{', '.join(self.shown(inner) for inner in inners)}]"
             case Type("Vec", (inner,)):
-                return f"list of {self.shown(inner)}"
+                plural = "s" if inner.name in LEAVES else ""
+                return f"list of {self.shown(inner)}{plural}"
             case Type("BTreeMap", (Type("String"), inner)):
                 return f"{self.shown(inner)} by name"
             case Type(name, ()) if name in LEAVES:
@@ -223,7 +224,7 @@ def _fields(catalogue: Catalogue, struct: Struct, volatile: tuple[str, ...]) -> 
 def _words(words: Words) -> str:
     if not any(word.about for word in words.words):
         return ", ".join(code(word.word) for word in words.words) + "."
-    return table(["word", "meaning"], [[code(word.word), word.about] for word in words.words])
+    return "\n".join(f"* {code(word.word)}{': ' if word.about else ''}{word.about}" for word in words.words)
 
 
 def _anchor(heading: str) -> str:
