@@ -6,8 +6,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-import pytest
-from support.example import EXAMPLE, Example, example_config, serve_example
+from support.example import EXAMPLE, Example, example_config
 
 from synth_optimizers import GepaConfig
 
