@@ -112,7 +112,9 @@ CASES = [
     Case("no_runs", ("runs", "show", "alpha"), 2),
     Case("no_root", ("runs", "list", "--root", "nowhere"), 2),
     Case("not_a_run_directory", ("runs", "best", "."), 2),
-    Case("run_without_candidates", ("runs", "best", "alpha"), 2, known_runs),
+    Case("run_without_candidates", ("runs", "best", "alpha"), 1, known_runs),
+    Case("archive_to_stdout", ("runs", "export", "alpha", "--out", "-"), 2, known_runs),
+    Case("no_directory_for_the_file", ("runs", "export", "alpha", "--out", "no/where.zip"), 2, known_runs),
     Case("resume_nothing", ("gepa", "resume", "nowhere"), 2),
     # feeds
     Case("missing_feed", ("events", "replay", "--events", "nowhere.jsonl"), 2),

@@ -123,3 +123,8 @@ def test_a_full_disk_is_told(tmp_path: Path) -> None:
 def test_the_schema_is_a_document(tmp_path: Path) -> None:
     schema = json.loads(run_cli("gepa", "schema", cwd=tmp_path).stdout)
     assert "gepa" in schema["properties"]
+
+
+def test_data_is_utf_8_whatever_the_locale(tmp_path: Path) -> None:
+    ended = run_cli("runs", "list", "--root", "läufe", "--json", cwd=tmp_path, env={"PYTHONIOENCODING": "ascii"})
+    assert "läufe" in json.loads(ended.stdout)["error"]["message"]

@@ -88,7 +88,7 @@ def test_the_view_shows_every_limit_in_force(width: int) -> None:
 
 def test_the_view_says_what_is_waited_for_and_for_how_long() -> None:
     setup = draw(folded(until("gepa.run.started")), 80)
-    assert setup[-1].startswith("now          12.0s setting up: waiting for the container")
+    assert setup[-1].startswith("now          12.0s setting up: container http://")
     turn = draw(folded(until("proposer.started")), 80)
     assert "now          12.0s proposer writes proposals for generation 0" in turn
     rollouts = draw(folded(until("rollout.requested")), 80)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from synth_optimizers.cli.faults import Refusal, fault_of, show
 from synth_optimizers.cli.output import write_json, write_text
 from synth_optimizers.cli.progress import Progress
-from synth_optimizers.cli.session import Signals, announce, follow, view_for
+from synth_optimizers.cli.session import CLOCK, Signals, announce, follow, view_for
 from synth_optimizers.cli.summary import closing
 from synth_optimizers.errors import CancelledError, OptimizerIoError, SynthOptimizerError
 from synth_optimizers.run import GepaRun
@@ -41,6 +41,7 @@ def carry_out(run: GepaRun, *, as_json: bool, quiet: bool, subscribers: Sequence
     settings = run.config.to_dict()
     progress = Progress(container_url=settings["container"]["url"])
     handle = run.start(subscribers=subscribers)
+    progress.run_id = handle.run_id
     view = view_for(progress, settings["gepa"], quiet=quiet, waiting=_waiting(handle))
     view.start()
     error: SynthOptimizerError | None = None
@@ -52,7 +53,7 @@ def carry_out(run: GepaRun, *, as_json: bool, quiet: bool, subscribers: Sequence
             error = problem
         finally:
             # A run that was refused has only the story of the process before.
-            has_story = progress.latest >= begun or (error is None and progress.events > 0)
+            has_story = progress.latest >= begun - CLOCK or (error is None and progress.events > 0)
             view.close(closing(progress, handle.run_dir, time.time()) if has_story else [])
     if error is not None:
         return _end_badly(error, signals, as_json=as_json, is_told=not quiet)

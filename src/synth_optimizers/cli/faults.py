@@ -14,7 +14,7 @@ from synth_optimizers.cli.output import say, write_json
 from synth_optimizers.cli.words import counted
 from synth_optimizers.errors import SynthOptimizerError, error_table
 
-__all__ = ["USAGE", "Fault", "Refusal", "exit_code_of", "fault_of", "show"]
+__all__ = ["Fault", "NothingThere", "Refusal", "exit_code_of", "fault_of", "show"]
 
 USAGE = 2
 INTERRUPTED = 130
@@ -24,11 +24,19 @@ class Refusal(click.ClickException):
     """A wish that cannot be met, found by the command line itself: what it is and what to do."""
 
     exit_code = USAGE
+    code = "usage_error"
 
     def __init__(self, message: str, hint: str, detail: str | None = None) -> None:
         super().__init__(message)
         self.hint = hint
         self.detail = detail
+
+
+class NothingThere(Refusal):
+    """What was asked for does not exist, and that is nobody's mistake."""
+
+    exit_code = 1
+    code = "nothing_there"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +69,7 @@ def fault_of(error: BaseException) -> Fault:
         message = str(error).removeprefix(f"{code}: ")
         return Fault(exit_code_of(code), code, message, error.detail, error.hint, error.findings)
     if isinstance(error, Refusal):
-        return Fault(error.exit_code, "usage_error", error.message, error.detail, error.hint)
+        return Fault(error.exit_code, error.code, error.message, error.detail, error.hint)
     if isinstance(error, click.ClickException):
         return _usage(error)
     if isinstance(error, (KeyboardInterrupt, click.Abort)):

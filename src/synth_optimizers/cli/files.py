@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import BinaryIO
 
 from synth_optimizers.cli.faults import Refusal
 
@@ -23,13 +25,13 @@ def refuse_overwrite(path: Path, *, force: bool) -> None:
         )
 
 
-def write_file(path: Path, content: bytes, *, force: bool) -> None:
+def write_file(path: Path, write: Callable[[BinaryIO], object], *, force: bool) -> None:
     """Write a file under another name first, so that nobody sees half of it."""
     refuse_overwrite(path, force=force)
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(descriptor, "wb") as out:
-            out.write(content)
+            write(out)
             out.flush()
             os.fsync(out.fileno())
         Path(name).chmod(0o666 & ~_umask())

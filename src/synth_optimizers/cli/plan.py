@@ -34,8 +34,8 @@ def plan_lines(plan: dict[str, Any]) -> list[tuple[str, str]]:
         ("seed evaluation", _rollouts(plan["seed_evaluation"])),
         (
             "one generation",
-            f"at most {_rollouts(per_generation['worst_case'])}: {per_generation['minibatch']} to screen, "
-            f"{per_generation['full_train']} to evaluate fully",
+            f"at most {_rollouts(per_generation['worst_case'])} with retries: {per_generation['reference']} for the "
+            f"parent, {per_generation['minibatch']} to screen, {per_generation['full_train']} to evaluate fully",
         ),
         ("held-out", _rollouts(plan["heldout_evaluation"])),
         ("in all", f"at most {_rollouts(plan['worst_case_rollouts'])}"),

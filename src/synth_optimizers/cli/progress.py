@@ -121,7 +121,7 @@ class Progress:
         if self.ending is not None:
             return []
         if self.candidates == 0:
-            return [f"setting up: waiting for the container {self.container_url} and the proposer"]
+            return [f"setting up: container {self.container_url}, then the proposer"]
         found = []
         # Copies: a view draws while another thread applies events.
         for turn in list(self.turns.values()):

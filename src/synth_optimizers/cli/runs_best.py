@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 from synth_optimizers._synth_optimizers import run_best
-from synth_optimizers.cli.faults import Refusal
+from synth_optimizers.cli.faults import NothingThere, Refusal
 from synth_optimizers.cli.files import write_file
 from synth_optimizers.cli.output import say, write_text
 from synth_optimizers.cli.words import score
@@ -19,7 +19,7 @@ def write_best(run_dir: Path, *, out: Path | None, field: str | None, shape: str
     """Write the best texts to stdout or to a file."""
     best = run_best(run_dir) if (run_dir / "workspace.sqlite").exists() else None
     if best is None:
-        raise Refusal(
+        raise NothingThere(
             f"the run in {run_dir} has no best candidate: no candidate was measured",
             f"`synth-optimizers runs show {run_dir}` tells how far it came.",
         )
@@ -31,7 +31,7 @@ def write_best(run_dir: Path, *, out: Path | None, field: str | None, shape: str
         write_text(text, newline=not text.endswith("\n"))
         return
     # A single text is written as it is: it is what the program reads.
-    write_file(out, text.encode(), force=force)
+    write_file(out, lambda file: file.write(text.encode()), force=force)
     say(f"{out}: {', '.join(texts)} of {best['candidate_id']}, train {score(best.get('train_score'))}")
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from synth_optimizers._synth_optimizers import run_summary
-from synth_optimizers.cli.faults import Refusal
+from synth_optimizers.cli.faults import NothingThere, Refusal
 from synth_optimizers.cli.output import is_coloured, say, write_json, write_text
 from synth_optimizers.diff import Change, word_diff
 
@@ -49,7 +49,7 @@ def _chosen(summary: dict[str, Any], names: tuple[str, ...], run_dir: Path) -> t
         )
     best = known.get(summary["overview"]["best_candidate_id"])
     if best is None:
-        raise Refusal(
+        raise NothingThere(
             f"the run in {run_dir} has no best candidate: no candidate was measured",
             f"`synth-optimizers runs show {run_dir}` tells how far it came.",
         )

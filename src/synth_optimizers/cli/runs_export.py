@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from synth_optimizers._synth_optimizers import run_summary
 from synth_optimizers.cli.faults import Refusal
@@ -24,6 +24,9 @@ from synth_optimizers.cli.output import say, write_json, write_text
 from synth_optimizers.cli.words import counted
 
 __all__ = ["export_run"]
+
+Files = dict[str, tuple[Path, float]]
+"""Name in the archive, file and time."""
 
 WORKSPACE = "workspace.sqlite"
 LEFT_OUT = ("request_cache.sqlite", "run.lock")
@@ -50,13 +53,15 @@ def export_run(run_dir: Path, out: Path, *, shape: str | None, force: bool, as_j
     if shape is not None:
         _write_candidates(run_dir, out, shape, force=force)
         return
+    if str(out) == "-":
+        raise Refusal("an archive is not written to stdout", "Name a file, or write candidates with --format.")
     with tempfile.TemporaryDirectory(prefix="synth-optimizers-") as scratch:
         files = dict(_files(run_dir, Path(scratch)))
-        name = out.name.lower()
+        name, top = out.name.lower(), run_dir.resolve().name
         if name.endswith((".tar.gz", ".tgz")):
-            write_file(out, _tar(files, run_dir.resolve().name), force=force)
+            write_file(out, lambda file: _tar(files, top, file), force=force)
         elif name.endswith(".zip"):
-            write_file(out, _zip(files, run_dir.resolve().name), force=force)
+            write_file(out, lambda file: _zip(files, top, file), force=force)
         elif "." in out.name and not out.is_dir():
             raise Refusal(f"{out} has no known ending", "Name a file that ends in .tar.gz or .zip, or a directory.")
         else:
@@ -72,8 +77,8 @@ def _files(run_dir: Path, scratch: Path) -> Iterator[tuple[str, tuple[Path, floa
     for path in sorted(run_dir.rglob("*")):
         name = path.relative_to(run_dir)
         hidden = any(part.startswith(".") for part in name.parts)
-        side_file = path.name.removesuffix("-wal").removesuffix("-shm").removesuffix("-journal")
-        if hidden or path.is_symlink() or not path.is_file() or side_file in LEFT_OUT or path.name != side_file:
+        left_out = path.name in LEFT_OUT or path.name.endswith(SUFFIXES)
+        if hidden or left_out or path.is_symlink() or not path.is_file():
             continue
         at = path.stat().st_mtime
         if name == Path(WORKSPACE):
@@ -90,29 +95,27 @@ def _copy_database(source: Path, target: Path) -> Path:
     return target
 
 
-def _tar(files: dict[str, tuple[Path, float]], top: str) -> bytes:
-    packed = io.BytesIO()
-    with gzip.GzipFile(fileobj=packed, mode="wb", mtime=0) as out, tarfile.open(fileobj=out, mode="w") as archive:
+def _tar(files: Files, top: str, out: BinaryIO) -> None:
+    packed = gzip.GzipFile(filename="", fileobj=out, mode="wb", mtime=0)
+    with packed, tarfile.open(fileobj=packed, mode="w") as archive:
         for name, (path, at) in files.items():
             entry = tarfile.TarInfo(f"{top}/{name}")
             entry.size, entry.mtime, entry.mode = path.stat().st_size, int(at), 0o644
             with path.open("rb") as content:
                 archive.addfile(entry, content)
-    return packed.getvalue()
 
 
-def _zip(files: dict[str, tuple[Path, float]], top: str) -> bytes:
-    packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+def _zip(files: Files, top: str, out: BinaryIO) -> None:
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, (path, at) in files.items():
             moment = datetime.fromtimestamp(max(at, 315532800), UTC).timetuple()[:6]
             entry = zipfile.ZipInfo(f"{top}/{name}", moment)
             entry.compress_type, entry.external_attr = zipfile.ZIP_DEFLATED, 0o644 << 16
-            archive.writestr(entry, path.read_bytes())
-    return packed.getvalue()
+            with path.open("rb") as content, archive.open(entry, "w", force_zip64=True) as packed:
+                shutil.copyfileobj(content, packed)
 
 
-def _directory(files: dict[str, tuple[Path, float]], out: Path) -> None:
+def _directory(files: Files, out: Path) -> None:
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise Refusal(f"{out} exists and is not an empty directory", "Name a new directory.")
     for name, (path, _at) in files.items():
@@ -130,7 +133,7 @@ def _write_candidates(run_dir: Path, out: Path, shape: str, *, force: bool) -> N
     if to_stdout:
         write_text(text, newline=False)
         return
-    write_file(out, text.encode(), force=force)
+    write_file(out, lambda file: file.write(text.encode()), force=force)
     say(f"{out}: {counted(len(rows), 'candidate')} of {run_dir}")
 
 

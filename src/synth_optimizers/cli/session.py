@@ -21,9 +21,11 @@ from synth_optimizers.cli.progress import Progress
 if TYPE_CHECKING:
     from synth_optimizers.events import RunEvent
 
-__all__ = ["Signals", "View", "announce", "follow", "view_for"]
+__all__ = ["CLOCK", "Signals", "View", "announce", "follow", "view_for"]
 
 TICK = 0.2
+CLOCK = 0.001
+"""Events are dated to the millisecond."""
 
 
 class View(Protocol):
@@ -79,7 +81,7 @@ def follow(
         seconds = run.took(item)
         run.apply(item)
         line = tell(item, seconds)
-        if line is not None and run.latest >= since:
+        if line is not None and run.latest >= since - CLOCK:
             view.tell(line)
 
 
