@@ -6,7 +6,7 @@ import json
 import signal
 from pathlib import Path
 
-from support.example import Example
+from support.example import Example, serve_example
 
 from cli.commands import end, run_cli, start_cli
 from cli.slow import LONG, RUN, events, has_event, slow_config, wait_for
@@ -82,3 +82,34 @@ def test_whoever_stops_watching_leaves_the_run_alone(slow_example: Example, tmp_
     assert "no longer watching; the run goes on" in seen + watched.stderr
     ended = end(running)
     assert (ended.code, ended.stderr) == (0, "")
+
+
+def test_a_container_whose_rollouts_fail_ends_the_run_with_the_cause(tmp_path: Path) -> None:
+    with serve_example(tmp_path, fail_every=1) as example:
+        slow_config(tmp_path, example)
+        ended = run_cli(*RUN, cwd=tmp_path)
+    assert ended.code in (1, 3)
+    assert "failed; trying again: POST /rollouts answered 500: " in ended.stderr
+    assert ended.stderr.count("answered 500") < 5
+    assert "run         router failed in " in ended.stderr
+    assert "best so far no candidate was measured\n" in ended.stderr
+    assert "\nerror: " in ended.stderr
+    assert "\nhint: " in ended.stderr
+    watched = run_cli("runs", "watch", "router", cwd=tmp_path)
+    assert watched.code == ended.code
+    shown = run_cli("runs", "show", "router", cwd=tmp_path)
+    assert "state       failed\n" in shown.stdout
+    assert "\nerror       " in shown.stdout
+
+
+def test_a_killed_run_counts_as_interrupted_and_goes_on(slow_example: Example, tmp_path: Path) -> None:
+    slow_config(tmp_path, slow_example, gepa__max_generations=1)
+    running = start_cli(*RUN, cwd=tmp_path)
+    wait_for(has_event(tmp_path, "rollout.finished"))
+    assert end(running, signal.SIGKILL).code == -signal.SIGKILL
+    listed = json.loads(run_cli("runs", "list", "--json", cwd=tmp_path).stdout)["runs"]
+    assert (listed[0]["state"], listed[0]["holder"]) == ("interrupted", None)
+    watched = run_cli("runs", "watch", "router", cwd=tmp_path)
+    assert watched.code == 1
+    assert "next        synth-optimizers gepa resume runs/router\n" in watched.stderr
+    assert run_cli("gepa", "resume", "router", "--quiet", cwd=tmp_path).code == 0

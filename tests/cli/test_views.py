@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from synth_optimizers.cli.limits import limits_in_force
-from synth_optimizers.cli.lines import tell
+from synth_optimizers.cli.lines import Story
 from synth_optimizers.cli.live import Panel
 from synth_optimizers.cli.plain import PlainView
 from synth_optimizers.cli.progress import Progress
@@ -106,11 +106,11 @@ def test_limits_that_are_not_set_are_not_shown() -> None:
 
 
 def test_plain_lines_are_one_per_event_that_matters() -> None:
-    run, told = Progress(), []
+    run, story, told = Progress(), Story(), []
     for event in recorded():
         seconds = run.took(event)
         run.apply(event)
-        line = tell(event, seconds)
+        line = story.tell(event, seconds)
         told += [] if line is None else [(event.type, line.text)]
     kinds = [kind for kind, _ in told]
     assert "rollout.finished" not in kinds
@@ -120,13 +120,18 @@ def test_plain_lines_are_one_per_event_that_matters() -> None:
     assert any("6 rollouts in 0." in text for kind, text in told if kind == "candidate.evaluated")
     assert any(" in 1.5s by scripted, cost $" in text for kind, text in told if kind == "proposer.completed")
     assert all("\n" not in text for _, text in told)
+    # Two rollouts failed in the same way.
+    assert [text for kind, text in told if kind == "rollout.failed"] == [
+        "gepa_45b651dfae51 on train:0: failed; trying again: POST /rollouts answered 500: "
+        '{"detail":"the task broke"} (others like it are only counted)'
+    ]
 
 
 def test_an_event_type_that_nobody_knows_is_told_in_its_own_words() -> None:
     event = RunEvent(0, "run", "2026-01-01T00:00:00.000Z", "something.new", {}, "something new happened")
     run = Progress()
     run.apply(event)
-    line = tell(event)
+    line = Story().tell(event)
     assert line is not None
     assert line.text == "something new happened"
 

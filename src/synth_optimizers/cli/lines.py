@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -10,7 +11,7 @@ from synth_optimizers.cli.words import counted, money, one_line, score, span
 if TYPE_CHECKING:
     from synth_optimizers.events import RunEvent
 
-__all__ = ["Line", "Weight", "stop_reason", "tell"]
+__all__ = ["Line", "Story", "Weight", "stop_reason"]
 
 Weight = Literal["detail", "plain", "good", "warning", "bad"]
 
@@ -31,7 +32,6 @@ SILENT = frozenset(
         "objective_set.declared",
         "rollout.requested",
         "rollout.finished",
-        "rollout.failed",
         "clock.observed",
         "frontier.updated",
         "minibatch.skipped",
@@ -41,7 +41,7 @@ SILENT = frozenset(
 )
 """What is summed up later, or only tells how the machinery moves."""
 
-EVALUATED = {
+EVALUATED: dict[str, tuple[str, Weight]] = {
     "candidate.evaluated": ("seed on train rows", "plain"),
     "parent_minibatch_reference.completed": ("parent on the minibatch", "detail"),
     "candidate.minibatch_evaluated": ("screened", "detail"),
@@ -74,17 +74,34 @@ WEIGHTS: dict[str, Weight] = {
 }
 
 
-def tell(event: RunEvent, seconds: float | None = None) -> Line | None:
-    """Return the line of an event, or nothing; `seconds` is how long its turn or evaluation took."""
-    fields = event.fields
-    if event.type in SILENT:
-        return None
-    if event.type == "candidate.accepted" and fields.get("reason") == "seed":
-        return None
-    if event.type in EVALUATED:
-        what, weight = EVALUATED[event.type]
-        return Line(_evaluated(what, fields, seconds), "detail" if weight == "detail" else "plain")
-    return Line(" ".join(_words(event, seconds).split()), WEIGHTS.get(event.type, "plain"))
+class Story:
+    """Tells the events of one run; a rollout that fails is told once for each way in which rollouts fail."""
+
+    MOST_FAILURES = 5
+
+    def __init__(self) -> None:
+        self._failures: set[str] = set()
+
+    def tell(self, event: RunEvent, seconds: float | None = None) -> Line | None:
+        """Return the line of an event, or nothing; `seconds` is how long its turn or evaluation took."""
+        fields = event.fields
+        if event.type == "rollout.failed":
+            return self._failed(event)
+        if event.type in SILENT or (event.type == "candidate.accepted" and fields.get("reason") == "seed"):
+            return None
+        if event.type in EVALUATED:
+            what, weight = EVALUATED[event.type]
+            return Line(_evaluated(what, fields, seconds), weight)
+        return Line(" ".join(_words(event, seconds).split()), WEIGHTS.get(event.type, "plain"))
+
+    def _failed(self, event: RunEvent) -> Line | None:
+        fields = event.fields
+        kind = f"{fields['class']} {re.sub(r'[0-9]+', '', fields['message'])}"
+        told = kind in self._failures or len(self._failures) == self.MOST_FAILURES
+        if told or fields["class"] in ("withdrawn", "abandoned"):
+            return None
+        self._failures.add(kind)
+        return Line(f"{event.message}: {one_line(fields['message'], 200)} (others like it are only counted)", "warning")
 
 
 def _words(event: RunEvent, seconds: float | None) -> str:

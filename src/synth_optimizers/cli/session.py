@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
 
-from synth_optimizers.cli.lines import Line, tell
+from synth_optimizers.cli.lines import Line, Story
 from synth_optimizers.cli.output import is_terminal, say
 from synth_optimizers.cli.plain import PlainView, QuietView
 from synth_optimizers.cli.progress import Progress
@@ -67,6 +67,7 @@ def follow(
     """
     inbox: queue.SimpleQueue[RunEvent | BaseException | None] = queue.SimpleQueue()
     threading.Thread(target=_pump, args=(source, inbox), daemon=True, name="events").start()
+    story = Story()
     while True:
         pulse()
         try:
@@ -80,7 +81,7 @@ def follow(
             raise item
         seconds = run.took(item)
         run.apply(item)
-        line = tell(item, seconds)
+        line = story.tell(item, seconds)
         if line is not None and run.latest >= since - CLOCK:
             view.tell(line)
 
