@@ -64,4 +64,4 @@ def _range(found: dict[str, Any] | int | None) -> str:
 def _cost(cost: dict[str, Any]) -> str:
     if cost["known"]:
         return f"at most {money(cost['worst_case_usd'])}"
-    return f"unknown: {cost['why_unknown']}" if cost.get("why_unknown") else "unknown"
+    return f"unknown. {cost['why_unknown']}." if cost.get("why_unknown") else "unknown"
