@@ -17,6 +17,14 @@ pub enum Signal {
     Cancel { reason: String },
 }
 
+impl Signal {
+    pub fn reason(&self) -> &str {
+        match self {
+            Self::Interrupt { reason } | Self::Stop { reason } | Self::Cancel { reason } => reason,
+        }
+    }
+}
+
 /// Steers a run from outside; may be cloned and used from any thread.
 #[derive(Debug, Clone)]
 pub struct Control {

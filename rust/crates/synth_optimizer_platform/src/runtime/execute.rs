@@ -7,7 +7,7 @@ use camino::Utf8PathBuf;
 use tokio::sync::oneshot;
 
 use super::calls::Calls;
-use super::control::Controlled;
+use super::control::{Controlled, Signal};
 use super::driver::{Driver, End, Ground};
 use super::hooks::{Boundary, Hooks};
 use super::outcome::{Outcome, RunStatus};
@@ -98,7 +98,7 @@ where
     };
     let prepared = tokio::select! {
         biased;
-        Some(_) = controlled.signals.recv() => Err(before_it_began()),
+        Some(signal) = controlled.signals.recv() => Err(before_it_began(&signal)),
         prepared = prepare(request, dir, &proposer, existing.is_none()) => prepared,
     };
     let (mut process, prepared) = match prepared {
@@ -148,8 +148,9 @@ struct Watched {
     broken: oneshot::Receiver<OptimizerError>,
 }
 
-fn before_it_began() -> OptimizerError {
-    OptimizerError::new(ErrorCode::Cancelled, "the run was told to end before it began")
+fn before_it_began(signal: &Signal) -> OptimizerError {
+    let reason = signal.reason();
+    OptimizerError::new(ErrorCode::Cancelled, format!("the run was told to end before it began: {reason}"))
         .with_hint("Nothing was paid for. The same command begins it.")
 }
 
@@ -413,11 +414,15 @@ fn feed(dir: &RunDir, workspace: &Workspace) -> Result<Feed, OptimizerError> {
     Feed::open(dir.paths(), |each: Each<'_>| workspace.log(0, each))
 }
 
-/// What the log says that the run failed of.
+/// What the log says that the run failed of, or was cancelled for.
 fn failure(workspace: &Workspace) -> Result<Option<OptimizerError>, OptimizerError> {
     let Some(last) = workspace.last_sequence()? else { return Ok(None) };
     Ok(workspace.events(last, 1)?.pop().and_then(|stored| match stored.event {
         Event::RunFailed(failed) => Some(OptimizerError::new(failed.error_code, failed.message)),
+        Event::RunCancelled(ended) => {
+            let message = format!("the run was cancelled: {}", ended.reason);
+            Some(OptimizerError::new(ErrorCode::Cancelled, message))
+        }
         _ => None,
     }))
 }

@@ -33,7 +33,7 @@ pub struct Outcome {
     pub status: RunStatus,
     pub run_dir: Utf8PathBuf,
     pub totals: Totals,
-    /// What a failed run failed of.
+    /// What a failed run failed of, or a cancelled one was cancelled for.
     pub error: Option<OptimizerError>,
     /// Transactions of the workspace in this process.
     pub transactions: u64,

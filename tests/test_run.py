@@ -1,0 +1,403 @@
+"""Whole runs through the Python API, against the example's real container and its offline reflector."""
+
+import asyncio
+import contextlib
+import dataclasses
+import json
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.example import Example, example_config, serve_example
+
+import synth_optimizers as so
+from synth_optimizers import GepaRun, GepaRunResult, RunEvent, RunHandle, RunStatus
+from synth_optimizers._synth_optimizers import ask_run
+
+PATIENCE = 60.0
+"""Longer than anything here may take on a busy machine."""
+
+SMALL: dict[str, object] = {"gepa__max_generations": 3, "gepa__max_total_rollouts": 260, "cache__mode": "off"}
+
+
+@pytest.fixture(scope="module")
+def slow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Example]:
+    """Yield servers whose rollouts take so long that a run can be caught in the middle."""
+    with serve_example(tmp_path_factory.mktemp("slow"), delay=0.05) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def finished(example: Example, tmp_path_factory: pytest.TempPathFactory) -> GepaRunResult:
+    """Return the result of a small run."""
+    path = example_config(tmp_path_factory.mktemp("finished"), example, **SMALL)
+    return GepaRun.from_toml(path).execute()
+
+
+def test_a_result_says_what_was_found_and_what_it_cost(finished: GepaRunResult) -> None:
+    assert finished.status == "finished"
+    scores = finished.scores
+    assert scores.seed_heldout is not None
+    assert scores.best_heldout is not None
+    assert scores.heldout_gain is not None
+    assert (scores.best_heldout.n, scores.heldout_gain.n) == (24, 24)
+    assert scores.best_heldout.mean - scores.seed_heldout.mean == pytest.approx(scores.heldout_gain.difference)
+    assert scores.heldout_gain.low is not None
+    assert scores.heldout_gain.low > 0
+    assert finished.cost_usd == 0.0
+    assert finished.rollouts["train"] + finished.rollouts["heldout"] <= 260
+    assert finished.best_candidate["payload"] == finished.best_prompt != finished.seed_prompt()
+    for name in [field.name for field in dataclasses.fields(finished) if field.name.endswith("_path")]:
+        assert Path(getattr(finished, name)).is_file(), name
+    assert {Path(known["path"]).name for known in finished.artifact_refs} >= {"events.jsonl", "score_chart.svg"}
+
+
+def test_a_result_is_a_frozen_record(finished: GepaRunResult) -> None:
+    again = GepaRunResult.from_run_dir(finished.run_dir)
+    assert again == finished
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        finished.run_id = "other"  # type: ignore[misc]
+    plain = json.loads(json.dumps(finished.to_dict()))
+    assert plain["scores"]["best_heldout"]["n"] == 24
+    assert "ticket-router" in repr(finished)
+    assert "payload" not in repr(finished)
+    assert len(repr(finished)) < 2500
+
+
+def test_a_notebook_shows_scores_chart_texts_and_changes(finished: GepaRunResult) -> None:
+    html = finished._repr_html_()
+    assert "<svg" in html
+    assert str(finished.scores.heldout_gain) in html
+    assert "changes from the seed" in html
+    assert "<script" not in html
+    added = [piece for change, piece in _diff(finished) if change == "added"]
+    assert added
+    assert all(piece in html for piece in added if piece.isalnum())
+
+
+def _diff(result: GepaRunResult) -> list[tuple[str, str]]:
+    from synth_optimizers.diff import word_diff
+
+    before, after = result.seed_prompt()["router_prompt"], result.best_prompt["router_prompt"]
+    pieces = word_diff(before, after)
+    assert "".join(text for change, text in pieces if change != "added") == before
+    assert "".join(text for change, text in pieces if change != "removed") == after
+    return list(pieces)
+
+
+def test_a_mapping_gives_the_same_run_as_a_file(example: Example, finished: GepaRunResult, tmp_path: Path) -> None:
+    path = example_config(tmp_path, example, **SMALL)
+    mapping = GepaRun.from_toml(path).config.to_dict()
+    mapping["run"] |= {"run_id": "mapped", "output_dir": tmp_path / "runs"}
+    result = GepaRun.from_config(_without_nulls(mapping)).execute()
+    assert so.events_compare(result.normalized_event_feed_path, finished.event_feed_path)
+    assert result.run_id == "mapped"
+
+
+def _without_nulls(value: Any) -> Any:  # noqa: ANN401 (any document)
+    if isinstance(value, dict):
+        return {name: _without_nulls(inner) for name, inner in value.items() if inner is not None}
+    return value
+
+
+def test_events_arrive_while_the_run_goes_on(slow: Example, tmp_path: Path) -> None:
+    with GepaRun.from_toml(example_config(tmp_path, slow, **SMALL)).start() as handle:
+        events = handle.iter_events()
+        first = next(events)
+        assert (first.sequence_number, first.type, first.run_id) == (0, "gepa.run.started", "ticket-router")
+        accepted = next(event for event in events if event.type == "candidate.evaluated")
+        assert not handle.is_over
+        status = handle.status()
+        assert not status.is_over
+        assert status.is_held
+        assert status.seed_score is not None
+        assert status.seed_score.mean == accepted.fields["score"]["mean"]
+        best = handle.best()
+        assert best is not None
+        assert best["candidate_id"] == status.best_candidate_id
+        assert "router_prompt" in best["payload"]
+        rest = list(events)
+    assert [event.sequence_number for event in rest] == list(
+        range(accepted.sequence_number + 1, accepted.sequence_number + 1 + len(rest))
+    )
+    assert rest[-1].type in {"gepa.run.finished", "optimizer.state.transitioned"}
+    late = list(handle.iter_events(from_sequence=rest[-1].sequence_number))
+    assert late == [rest[-1]]
+    assert handle.is_over
+    assert handle.wait() == handle.wait()
+    assert handle.status().state == "completed"
+
+
+def test_a_wait_may_be_over_before_the_run(slow: Example, tmp_path: Path) -> None:
+    handle = GepaRun.from_toml(example_config(tmp_path, slow, **SMALL)).start()
+    with pytest.raises(TimeoutError, match=r"ticket-router is still going on after 0\.2 s"):
+        handle.wait(0.2)
+    next(event for event in handle.iter_events() if event.type == "rollout.finished")
+    begun = time.monotonic()
+    assert handle.cancel("enough")
+    with pytest.raises(so.CancelledError, match="enough") as caught:
+        handle.wait(PATIENCE)
+    assert time.monotonic() - begun < 2.0
+    assert "same cache" in caught.value.hint
+    assert not handle.cancel()
+    assert handle.status().state == "cancelled"
+
+
+def test_a_stop_finishes_early_with_held_out_scores(slow: Example, tmp_path: Path) -> None:
+    handle = GepaRun.from_toml(example_config(tmp_path, slow)).start()
+    next(event for event in handle.iter_events() if event.type == "candidate.evaluated")
+    assert handle.stop("that will do")
+    result = handle.wait(PATIENCE)
+    assert result.scores.seed_heldout is not None
+    assert result.stopped_by is not None
+    assert result.stopped_by["kind"] == "external"
+
+
+def test_a_block_that_fails_leaves_a_run_that_can_go_on(slow: Example, finished: GepaRunResult, tmp_path: Path) -> None:
+    path = example_config(tmp_path, slow, **SMALL)
+    handle = GepaRun.from_toml(path).start()
+    with pytest.raises(ZeroDivisionError), handle:
+        _fail_after_the_first_rollout(handle)
+    with pytest.raises(so.CancelledError, match="interrupted") as caught:
+        handle.wait()
+    assert "gepa resume" in caught.value.hint
+    assert not handle.status().is_over
+    result = GepaRun.from_run_dir(handle.run_dir).execute()
+    assert so.events_compare(result.event_feed_path, finished.event_feed_path)
+    resumed = [event for event in _feed(result) if event.type == "run.resumed"]
+    assert len(resumed) == 1
+
+
+def _fail_after_the_first_rollout(handle: RunHandle) -> float:
+    next(event for event in handle.iter_events() if event.type == "rollout.finished")
+    return 1 / 0
+
+
+def _feed(result: GepaRunResult) -> list[RunEvent]:
+    lines = Path(result.event_feed_path).read_text(encoding="utf-8").splitlines()
+    return [RunEvent.from_line(line) for line in lines]
+
+
+CTRL_C = """
+import sys
+from synth_optimizers import GepaRun
+try:
+    GepaRun.from_toml(sys.argv[1]).execute()
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+"""
+
+
+def _process(code: str, config: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen([sys.executable, "-c", code, str(config)], stdout=subprocess.PIPE, text=True)  # noqa: S603
+
+
+def _until_it_runs(run_dir: Path) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not ((run_dir / "events.jsonl").exists() and "rollout.finished" in (run_dir / "events.jsonl").read_text()):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_ctrl_c_saves_the_run(slow: Example, tmp_path: Path) -> None:
+    path = example_config(tmp_path, slow, **SMALL)
+    with _process(CTRL_C, path) as process:
+        _until_it_runs(tmp_path / "runs" / "ticket-router")
+        process.send_signal(signal.SIGINT)
+        said, _ = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, said) == (0, "interrupted\n")
+    status = RunStatus.read(tmp_path / "runs" / "ticket-router")
+    assert not status.is_over
+    assert not status.is_held
+
+
+FORK = """
+import os, sys
+from synth_optimizers import GepaRun, StateTransitionError
+handle = GepaRun.from_toml(sys.argv[1]).start()
+child = os.fork()
+if child == 0:
+    try:
+        handle.wait(1)
+    except StateTransitionError as error:
+        os.write(1, f"{error} {error.hint}".encode())
+    os._exit(0)
+os.waitpid(child, 0)
+handle.cancel()
+"""
+
+
+def test_use_after_fork_fails_with_a_sentence(slow: Example, tmp_path: Path) -> None:
+    with _process(FORK, example_config(tmp_path, slow, **SMALL)) as process:
+        said, _ = process.communicate(timeout=PATIENCE)
+    assert f"belongs to process {process.pid}" in said
+    assert "start runs after the fork" in said
+
+
+def test_two_runs_and_other_threads_go_on_side_by_side(slow: Example, tmp_path: Path) -> None:
+    runs = []
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        runs.append(GepaRun.from_toml(example_config(tmp_path / name, slow, **SMALL, run__run_id=name)))
+    beats, is_over = [0], threading.Event()
+
+    def beat() -> None:
+        while not is_over.wait(0.01):
+            beats[0] += 1
+
+    heart = threading.Thread(target=beat)
+    heart.start()
+    handles = [run.start() for run in runs]
+    results = [handle.wait(PATIENCE) for handle in handles]
+    is_over.set()
+    heart.join()
+    assert beats[0] > 20
+    assert so.events_compare(results[0].event_feed_path, results[1].event_feed_path)
+
+
+def test_runs_are_awaited(slow: Example, tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    first = GepaRun.from_toml(example_config(tmp_path / "a", slow, **SMALL))
+    second = GepaRun.from_toml(example_config(tmp_path / "b", slow, **SMALL))
+
+    async def both() -> GepaRunResult:
+        task = asyncio.create_task(second.aexecute())
+        result = await first.aexecute()
+        await task
+        return result
+
+    assert asyncio.run(both()).status == "finished"
+
+
+def test_a_cancelled_task_saves_its_run(slow: Example, tmp_path: Path) -> None:
+    run = GepaRun.from_toml(example_config(tmp_path, slow, **SMALL))
+
+    async def cancelled() -> None:
+        task = asyncio.create_task(run.aexecute())
+        await asyncio.to_thread(_until_it_runs, tmp_path / "runs" / "ticket-router")
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(cancelled())
+    status = RunStatus.read(tmp_path / "runs" / "ticket-router")
+    assert not status.is_over
+    assert not status.is_held
+
+
+def test_another_process_may_ask_a_run_to_end(slow: Example, tmp_path: Path) -> None:
+    run_dir = tmp_path / "runs" / "ticket-router"
+    code = "import sys; from synth_optimizers import GepaRun; GepaRun.from_toml(sys.argv[1]).execute()"
+    with _process(f"import sys; sys.stderr = sys.stdout\n{code}", example_config(tmp_path, slow)) as process:
+        _until_it_runs(run_dir)
+        asked = ask_run(run_dir, "cancel", "not needed any more")
+        said, _ = process.communicate(timeout=PATIENCE)
+    assert asked["acknowledgement"] == "accepted"
+    assert str(process.pid) in asked["reason"]
+    assert "CancelledError" in said
+    assert "not needed any more" in said
+    again = ask_run(run_dir, "cancel", "not needed any more")
+    assert (again["acknowledgement"], again["state"]) == ("noop", "cancelled")
+    with pytest.raises(so.ConfigError, match="explode"):
+        ask_run(run_dir, "explode", "")
+
+
+class Listener:
+    """Writes down what it hears."""
+
+    def __init__(self) -> None:
+        self.events: list[RunEvent] = []
+        self.end: list[tuple[GepaRunResult | None, BaseException | None]] = []
+
+    def on_event(self, event: RunEvent) -> None:
+        """Keep the event."""
+        self.events.append(event)
+
+    def close(self, result: GepaRunResult | None, error: BaseException | None) -> None:
+        """Keep the end."""
+        self.end.append((result, error))
+
+
+class Grumbler(Listener):
+    """Fails at its third event."""
+
+    def on_event(self, event: RunEvent) -> None:
+        """Keep two events."""
+        super().on_event(event)
+        if len(self.events) == 3:
+            raise ValueError("no more")
+
+
+def test_subscribers_hear_everything_and_harm_nothing(example: Example, tmp_path: Path) -> None:
+    listener, grumbler = Listener(), Grumbler()
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        result = GepaRun.from_toml(example_config(tmp_path, example, **SMALL)).execute(subscribers=[grumbler, listener])
+    assert listener.events == _feed(result)
+    assert listener.end == [(result, None)]
+    assert (len(grumbler.events), grumbler.end) == (3, [])
+    assert [str(warning.message) for warning in warned] == ["Grumbler hears no more of the run: ValueError('no more')"]
+
+
+def test_failures_are_raised_by_their_cause(example: Example, tmp_path: Path) -> None:
+    def fails(expected: type[so.SynthOptimizerError], **changes: object) -> so.SynthOptimizerError:
+        listener = Listener()
+        with pytest.raises(expected) as caught:
+            GepaRun.from_toml(example_config(tmp_path, example, **SMALL | changes)).execute(subscribers=[listener])
+        assert type(caught.value) is expected
+        assert caught.value.hint
+        assert listener.end == [(None, caught.value)]
+        return caught.value
+
+    error = fails(so.ContainerContractError, container__url="http://127.0.0.1:9", run__run_id="dead")
+    assert "127.0.0.1:9" in str(error)
+    status = RunStatus.read(tmp_path / "runs" / "dead")
+    assert status.failure is not None
+    assert status.failure["error_code"] == so.ContainerContractError.error_code
+    fails(so.CacheMissError, cache__mode="readonly", run__run_id="uncached")
+    fails(so.ProposerError, proposer__api_key_env="NO_SUCH_KEY_HERE", run__run_id="keyless")
+
+
+def test_a_run_has_one_holder(slow: Example, tmp_path: Path) -> None:
+    path = example_config(tmp_path, slow, **SMALL)
+    handle: RunHandle
+    with GepaRun.from_toml(path).start() as handle:
+        next(handle.iter_events())
+        with pytest.raises(so.OptimizerIoError, match="held by pid"):
+            GepaRun.from_toml(path).execute()
+        db = handle.run_dir / "workspace.sqlite"
+        with pytest.raises(so.OptimizerIoError, match="held by pid"):
+            so.workspace_vacuum(db)
+        assert so.workspace_status(db)["workspace_invariant_report"]["status"] == "pass"
+
+
+def test_workspaces_and_feeds_can_be_checked(finished: GepaRunResult, tmp_path: Path) -> None:
+    db = finished.workspace_db_path
+    status = so.workspace_status(db)
+    assert status["runs"][0]["state"] == "completed"
+    assert status["workspace_invariant_report"]["violations"] == []
+    assert so.workspace_rebuild(db, check=True)["differing"] == 0
+    with contextlib.closing(sqlite3.connect(db)) as damaged:
+        damaged.execute("UPDATE run_state SET generations = 99")
+        damaged.commit()
+    assert so.workspace_rebuild(db, check=True)["differences"][0]["table"] == "run_state"
+    assert so.workspace_rebuild(db, check=False)["replaced"]
+    assert so.workspace_rebuild(db, check=True)["differing"] == 0
+    size = so.workspace_vacuum(db)
+    assert 0 < size["bytes_after"] <= size["bytes_before"]
+    assert "held-out" in so.events_replay(finished.event_feed_path)
+    lines = Path(finished.event_feed_path).read_text(encoding="utf-8").splitlines()
+    other = tmp_path / "events.jsonl"
+    other.write_text("\n".join([lines[0].replace('"seed":7', '"seed":8'), *lines[1:]]) + "\n", encoding="utf-8")
+    with pytest.raises(so.EventCompareError, match="first"):
+        so.events_compare(finished.event_feed_path, other)
+    assert (Path(finished.run_dir).parent / "latest").resolve() == Path(finished.run_dir)
