@@ -162,7 +162,7 @@ types: build ## mypy in strict mode, and the stubs against the extension
 	@$(BIN)/python -m mypy.stubtest synth_optimizers._synth_optimizers
 
 .PHONY: quickstart
-quickstart: build containers ## improve the prompt of examples/ticket_router, without a key
+quickstart: build $(VENV)/containers-0.4.6/.installed ## improve the prompt of examples/ticket_router, without a key
 	$(call say,ticket router)
 	@$(BIN)/python $(EXAMPLE)/quickstart.py --config $(EXAMPLE)/gepa.toml --container-python $(SYNTH_E2E_PYTHON) \
 		$(BIN)/synth-optimizers gepa run --config $(EXAMPLE)/gepa.toml
