@@ -155,6 +155,10 @@ py-test: build containers ## tests of the Python package
 	$(call say,Python tests)
 	@$(BIN)/pytest --color=no | tee $(LOGS)/py-test
 
+.PHONY: docs
+docs: build ## write the generated pages below docs/
+	@$(BIN)/python tools/docs
+
 .PHONY: types
 types: build ## mypy in strict mode, and the stubs against the extension
 	$(call say,types and stubs)
@@ -186,6 +190,6 @@ bench: venv ## benchmarks of the search and of whole runs
 .PHONY: clean
 clean: ## remove .venv, target, dist and caches
 	@rm -rf $(VENV) target dist src/synth_optimizers/*.so .mypy_cache .pytest_cache .ruff_cache
-	@find src tests examples -name __pycache__ -type d -prune -exec rm -rf {} +
+	@find src tests tools examples -name __pycache__ -type d -prune -exec rm -rf {} +
 
 endif

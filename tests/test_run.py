@@ -398,6 +398,6 @@ def test_workspaces_and_feeds_can_be_checked(finished: GepaRunResult, tmp_path: 
     lines = Path(finished.event_feed_path).read_text(encoding="utf-8").splitlines()
     other = tmp_path / "events.jsonl"
     other.write_text("\n".join([lines[0].replace('"seed":7', '"seed":8'), *lines[1:]]) + "\n", encoding="utf-8")
-    with pytest.raises(so.EventCompareError, match="first"):
+    with pytest.raises(so.EventCompareError, match=r"differs at fields\.seed"):
         so.events_compare(finished.event_feed_path, other)
     assert (Path(finished.run_dir).parent / "latest").resolve() == Path(finished.run_dir)

@@ -4,8 +4,6 @@ use std::collections::BTreeMap;
 
 use synth_optimizer_platform::config::Config;
 use synth_optimizer_platform::config::gepa::{AcceptanceCriterion, Direction};
-use synth_optimizer_platform::model::ids::{Payload, RowId};
-use synth_optimizer_platform::model::program::{Inputs, Module, Program, Row};
 use synth_optimizer_platform::model::score::Comparison;
 
 use super::judge;
@@ -17,14 +15,7 @@ fn settings(protected: &[&str]) -> Settings {
     config.gepa.objective_keys = vec!["quality".into(), "speed".into(), "length".into()];
     config.gepa.objective_directions.insert("length".into(), Direction::Minimize);
     config.gepa.objective_acceptance.protected_objectives = protected.iter().map(|name| (*name).to_owned()).collect();
-    let row = |id: &str| Row { id: RowId::new(id), stratum: None, texts: Vec::new() };
-    let program = Program {
-        program_id: "p".into(),
-        modules: vec![Module { field: "f".into(), template_variables: Vec::new() }],
-        targets: vec!["f".into()],
-        seed: Payload::from([("f".into(), "x".into())]),
-    };
-    Settings::new(&config, &Inputs::whole(program, vec![row("a")], vec![row("b")]))
+    Settings::new(&config, 1)
 }
 
 /// Differences such that larger is better.

@@ -39,7 +39,7 @@ impl GepaEngine {
         Ok(Self {
             train_leaks: LeakIndex::train(&inputs.train, seed, span),
             heldout_leaks: LeakIndex::heldout(&inputs.heldout, &inputs.train, seed, span),
-            settings: Settings::new(config, &inputs),
+            settings: Settings::new(config, inputs.heldout_pool.len()),
             train_rows: index(&inputs.train).map(|(id, place)| (id, TrainRow(place))).collect(),
             heldout_rows: index(&inputs.heldout).map(|(id, place)| (id, HeldoutRow(place))).collect(),
             inputs,

@@ -30,7 +30,7 @@ impl GepaEngine {
             pool: Vec::new(),
             best: None,
             frontier: Frontier::new(self.cell_count()),
-            budget: self.settings.opening_budget(&self.inputs),
+            budget: self.settings.opening_budget(self.inputs.pareto_pool.len(), self.inputs.heldout_pool.len()),
             next_request: 0,
             requests: BTreeMap::new(),
             rollouts_outstanding: 0,

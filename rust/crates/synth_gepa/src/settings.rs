@@ -4,7 +4,6 @@ use synth_optimizer_platform::config::gepa::{Direction, GepaSection, PipelineMod
 use synth_optimizer_platform::config::{Config, effective_caps};
 use synth_optimizer_platform::model::budget::{Amount, Budget, Caps, Dimension, Ledger};
 use synth_optimizer_platform::model::event_fields::Objective;
-use synth_optimizer_platform::model::program::Inputs;
 use synth_optimizer_platform::model::usage::NanoUsd;
 
 /// What the engine needs to know of the configuration.
@@ -30,7 +29,8 @@ pub struct Settings {
 }
 
 impl Settings {
-    pub fn new(config: &Config, inputs: &Inputs) -> Self {
+    /// `heldout_rows` is how many rows the held-out evaluation has.
+    pub fn new(config: &Config, heldout_rows: usize) -> Self {
         let gepa = &config.gepa;
         let rollout = estimate(
             gepa.rollout_estimated_cost_usd,
@@ -65,8 +65,7 @@ impl Settings {
             proposal,
             search_deadline_millis: gepa.max_time_seconds.map(|seconds| {
                 let cap = seconds.saturating_mul(1000);
-                let waves =
-                    (2 * inputs.heldout_pool.len() as u64).div_ceil(u64::from(gepa.pipeline.workers.rollout.max(1)));
+                let waves = (2 * heldout_rows as u64).div_ceil(u64::from(gepa.pipeline.workers.rollout.max(1)));
                 let heldout = waves.saturating_mul(rollout.get(Dimension::WallMillis));
                 cap.saturating_sub(heldout).max(cap / 2)
             }),
@@ -76,15 +75,15 @@ impl Settings {
 
     /// The budget at the beginning, with what the held-out evaluation needs set aside: for seed and best, or for one
     /// of them, or for none, whatever still leaves room to evaluate the seed and screen one proposal.
-    pub fn opening_budget(&self, inputs: &Inputs) -> Budget {
+    pub fn opening_budget(&self, pareto_rows: usize, heldout_rows: usize) -> Budget {
         let budget = Budget::new(self.caps);
         let search = self
             .train_rollout
-            .times(inputs.pareto_pool.len() as u64 + u64::from(self.gepa.minibatch_size))
+            .times(pareto_rows as u64 + u64::from(self.gepa.minibatch_size))
             .plus(&self.proposal)
             .with(Dimension::WallMillis, 0);
         for candidates in [2, 1] {
-            let rollouts = candidates * inputs.heldout_pool.len() as u64;
+            let rollouts = candidates * heldout_rows as u64;
             let mut held = budget.clone();
             if held.hold(self.heldout_rollout.times(rollouts)).is_ok() && held.fits(&search).is_ok() {
                 return held;

@@ -8,7 +8,7 @@ use camino::{Utf8Path, Utf8PathBuf};
 use serde_json::Value;
 use synth_optimizer_platform::artifacts::{
     AtomicFile, ChartData, ChartPoint, DiskWatch, HeldoutBar, Registered, RegistryEntry, RegistryStatus, RunDir,
-    RunPaths, register, score_chart, write_atomic,
+    RunLock, RunPaths, register, score_chart, write_atomic,
 };
 use synth_optimizer_platform::config::gepa::Direction;
 use synth_optimizer_platform::config::sections::DiskBudgetSection;
@@ -45,7 +45,12 @@ fn a_run_directory_has_one_holder() {
     assert!(error.message.contains(&format!("held by pid {} since 20", std::process::id())), "{error}");
     assert!(error.message.contains("a.b-c_1") && error.hint.contains("run_id"), "{error:?}");
     RunDir::open(&output, "other").unwrap();
+    let holder = RunLock::holder(&dir.lock()).unwrap().unwrap();
+    assert!(holder.starts_with(&format!("pid {} since 20", std::process::id())), "{holder}");
+    let lock = dir.lock();
     drop(dir);
+    assert_eq!(RunLock::holder(&lock).unwrap(), None);
+    assert_eq!(RunLock::holder(&output.join("nothing/run.lock")).unwrap(), None);
     RunDir::open(&output, "a.b-c_1").unwrap();
 }
 

@@ -18,7 +18,14 @@ pub use super::search::{
 
 words! {
     /// What one cell of the frontier is.
-    FrontierType { PerExample = "per_example", PerObjective = "per_objective", PerExampleObjective = "per_example_objective", }
+    FrontierType {
+        /// A train row.
+        PerExample = "per_example",
+        /// An objective, by its mean over the train rows.
+        PerObjective = "per_objective",
+        /// An objective on a train row.
+        PerExampleObjective = "per_example_objective",
+    }
 }
 words! {
     /// When a candidate counts as better.
@@ -44,7 +51,12 @@ words! {
 }
 words! {
     /// Which target modules one proposal may change.
-    ComponentSelector { RoundRobin = "round_robin", All = "all", }
+    ComponentSelector {
+        /// One of them, in turn.
+        RoundRobin = "round_robin",
+        /// All of them.
+        All = "all",
+    }
 }
 words! {
     /// Which candidate is returned.
@@ -57,7 +69,12 @@ words! {
 }
 words! {
     /// What a stop rule looks at.
-    StopMetric { TrainScore = "train_score" | "train_reward", HeldoutScore = "heldout_score" | "heldout_reward", }
+    StopMetric {
+        /// The best score on train rows.
+        TrainScore = "train_score" | "train_reward",
+        /// Read as `train_score`, with a warning: held-out rows are measured once, after the search.
+        HeldoutScore = "heldout_score" | "heldout_reward",
+    }
 }
 
 /// Most seconds of a timeout or a limit: beyond any run, and still small in milliseconds or nanoseconds.
@@ -151,7 +168,7 @@ pub struct GepaSection {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub max_heldout_rollouts: Option<u32>,
-    /// 0.0 is no limit.
+    /// Most dollars of proposer and rollouts together. 0.0 is no limit. Needs both estimates.
     #[schemars(range(min = 0.0, max = 1e9))]
     pub max_cost_usd: f64,
     /// Longest time of the run, in seconds. Needs `rollout_estimated_wall_seconds`.

@@ -7,15 +7,28 @@ use super::words::words;
 
 words! {
     /// How rollouts are sent.
-    SubmissionMode { Sync = "sync", Async = "async", }
+    SubmissionMode {
+        /// Sent and waited for.
+        Sync = "sync",
+        /// Sent, then asked for until it is at its end.
+        Async = "async",
+    }
 }
 words! {
     /// How work is ordered.
-    PipelineMode { SyncSerial = "sync_serial" | "sync" | "serial", AsyncPipelined = "async_pipelined" | "async" | "pipelined", }
+    PipelineMode {
+        /// One generation at a time.
+        SyncSerial = "sync_serial" | "sync" | "serial",
+        /// As many generations as fit into `max_in_flight_candidates`.
+        AsyncPipelined = "async_pipelined" | "async" | "pipelined",
+    }
 }
 words! {
     /// What happens to a proposal whose parent is no longer the newest.
-    StalenessPolicy { Full = "full" | "full_async", }
+    StalenessPolicy {
+        /// It is evaluated like any other.
+        Full = "full" | "full_async",
+    }
 }
 
 /// Stops a run whose container has broken.

@@ -12,7 +12,12 @@ use super::words::words;
 
 words! {
     /// Who writes the proposals.
-    ProposerBackend { CodexAppServer = "codex_app_server", OpenaiCompatible = "openai_compatible", }
+    ProposerBackend {
+        /// A codex app-server that the run starts, in a sandbox.
+        CodexAppServer = "codex_app_server",
+        /// The endpoint at `base_url`.
+        OpenaiCompatible = "openai_compatible",
+    }
 }
 words! {
     /// Where the proposer runs.
@@ -20,15 +25,38 @@ words! {
 }
 words! {
     /// How the proposer authenticates.
-    AuthMode { Auto = "auto", Host = "host", ApiKey = "api_key", }
+    AuthMode {
+        /// With a key if there is one, else as `host`.
+        Auto = "auto",
+        /// With the sign-in of `codex login`.
+        Host = "host",
+        /// With the key in `api_key_env`.
+        ApiKey = "api_key",
+    }
 }
 words! {
     /// What the proposer's sandbox may touch.
-    SandboxMode { ReadOnly = "read_only", WorkspaceWrite = "workspace_write", DangerFullAccess = "danger_full_access", }
+    SandboxMode {
+        /// It reads its workspace. Needs `answer = "structured"`.
+        ReadOnly = "read_only",
+        /// It writes its workspace.
+        WorkspaceWrite = "workspace_write",
+        /// Refused.
+        DangerFullAccess = "danger_full_access",
+    }
 }
 words! {
     /// When the proposer asks before it acts.
-    ApprovalPolicy { Never = "never", OnRequest = "on_request", OnFailure = "on_failure", Untrusted = "untrusted", }
+    ApprovalPolicy {
+        /// Never.
+        Never = "never",
+        /// Refused: a run has nobody to ask.
+        OnRequest = "on_request",
+        /// Refused.
+        OnFailure = "on_failure",
+        /// Refused.
+        Untrusted = "untrusted",
+    }
 }
 words! {
     /// How hard the proposer's model thinks.
@@ -89,10 +117,13 @@ pub struct ProposerSection {
     /// Program of the app-server and its arguments. A path is relative to the config file. Empty: the one of the extra
     /// `codex`, else `codex` on the path of programs.
     pub command: Vec<String>,
+    /// What the proposer's sandbox may touch. Unset: `workspace_write`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sandbox_mode: Option<SandboxMode>,
+    /// When the proposer asks before it acts. Unset: `never`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub approval_policy: Option<ApprovalPolicy>,
+    /// How hard the proposer's model thinks. Unset: its own default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reasoning_effort: Option<ReasoningEffort>,
     pub auth_mode: AuthMode,
@@ -109,7 +140,7 @@ pub struct ProposerSection {
     /// How long one turn may take, in seconds.
     #[schemars(range(min = 1, max = MOST_SECONDS))]
     pub timeout_seconds: u64,
-    /// Unset: `gpt-5.4-mini`.
+    /// Name of the model. Required for `openai_compatible`. Unset: `gpt-5.4-mini`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
     /// How the codex proposer hands over its proposals.

@@ -8,26 +8,43 @@ use super::words::words;
 words! {
     /// How parents are chosen.
     Selector {
+        /// From the frontier, the more often the more cells a candidate holds.
         ParetoWeighted = "pareto_weighted" | "pareto",
+        /// From the frontier, all alike.
         UniformPareto = "uniform_pareto",
+        /// From all evaluated candidates, all alike.
         Random = "random",
+        /// The best one.
         CurrentBest = "current_best",
+        /// From the best `k`, the more often the more cells a candidate holds.
         TopKPareto = "top_k_pareto",
+        /// The best one, and a random one in a share of `epsilon`.
         EpsilonGreedy = "epsilon_greedy",
     }
 }
 words! {
     /// How minibatches are drawn.
     Sampler {
+        /// Every minibatch anew, from the whole pool.
         SeededShuffle = "seeded_shuffle",
+        /// In slices of a shuffled pool; every row has its turn before the next shuffle.
         EpochShuffled = "epoch_shuffled",
+        /// In slices of the pool in its own order.
         OrderedEpoch = "ordered_epoch" | "sequential_epoch",
+        /// One row of each value of `field` in turn.
         Stratified = "stratified" | "stratified_by_field",
     }
 }
 words! {
     /// What happens to a proposal that repeats train text.
-    LeakagePolicy { Forbid = "forbid", Warn = "warn", Allow = "allow", }
+    LeakagePolicy {
+        /// It is refused.
+        Forbid = "forbid",
+        /// It is taken, and an event tells.
+        Warn = "warn",
+        /// It is taken.
+        Allow = "allow",
+    }
 }
 words! {
     /// What a merge does where both parents changed the same module.
@@ -49,7 +66,7 @@ pub struct ObjectiveAcceptance {
     /// How much a protected objective may lose.
     #[schemars(range(min = 0.0))]
     pub objective_regression_tolerance: f64,
-    /// Empty: all of them.
+    /// Objectives that may lose no more than that. Empty: all of them.
     pub protected_objectives: Vec<String>,
 }
 

@@ -85,7 +85,7 @@ impl Default for RunSection {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ContainerSection {
-    /// Base URL of the container. Required.
+    /// Base URL of the container, like `http://127.0.0.1:9100`. Required.
     pub url: String,
     /// Command that starts the container. Empty: it is already running.
     pub command: Vec<String>,
@@ -226,7 +226,12 @@ impl Default for CandidateSection {
 
 words! {
     /// Which OpenAI-shaped API is spoken.
-    ApiFamily { ChatCompletions = "chat_completions", Responses = "responses", }
+    ApiFamily {
+        /// Chat Completions.
+        ChatCompletions = "chat_completions",
+        /// The Responses API.
+        Responses = "responses",
+    }
 }
 words! {
     /// Whether the policy's reasoning is turned off.
@@ -242,7 +247,12 @@ words! {
 }
 words! {
     /// Who holds the policy's credentials.
-    CredentialMode { Byok = "byok", Proxy = "proxy", }
+    CredentialMode {
+        /// The container, in its own environment.
+        Byok = "byok",
+        /// The proxy at `inference_url`.
+        Proxy = "proxy",
+    }
 }
 
 /// The model inside the task. Sent to the container with every rollout; keys stay in the container.
@@ -257,7 +267,7 @@ pub struct PolicySection {
     /// Base URL of the model's API, if it is not the provider's own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub base_url: Option<String>,
-    /// Required when `credential_mode = "proxy"`.
+    /// URL that the policy's calls go to. Required when `credential_mode = "proxy"`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub inference_url: Option<String>,
     /// Most tokens of one answer of the policy.
@@ -296,7 +306,14 @@ impl Default for PolicySection {
 
 words! {
     /// How the request cache is used.
-    CacheMode { Off = "off", Readwrite = "readwrite", Readonly = "readonly", }
+    CacheMode {
+        /// Not at all.
+        Off = "off",
+        /// What is known is not asked again, and new answers are kept.
+        Readwrite = "readwrite",
+        /// Only what is known is used. A missing answer is an error, never a call.
+        Readonly = "readonly",
+    }
 }
 
 /// The request cache.
@@ -308,7 +325,7 @@ pub struct CacheSection {
     #[schemars(with = "Option<String>")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub path: Option<Utf8PathBuf>,
-    /// Unset: `gepa:` and the run id.
+    /// Namespace within the cache file. Unset: `gepa:` and the run id.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub namespace: Option<String>,
     /// Largest size of the cache file, in megabytes.

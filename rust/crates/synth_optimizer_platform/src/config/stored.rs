@@ -50,3 +50,7 @@ fn find_hidden(path: &str, value: &Value, found: &mut Vec<String>) {
         Value::String(_) | Value::Null | Value::Bool(_) | Value::Number(_) => {}
     }
 }
+
+#[cfg(test)]
+#[path = "stored_tests.rs"]
+mod tests;

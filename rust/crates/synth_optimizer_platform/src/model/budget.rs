@@ -17,10 +17,12 @@ words! {
         TrainRollouts = "train_rollouts",
         HeldoutRollouts = "heldout_rollouts",
         TotalRollouts = "total_rollouts",
+        /// In billionths of a dollar.
         Cost = "cost_nano_usd",
         PromptTokens = "prompt_tokens",
         CompletionTokens = "completion_tokens",
         TotalTokens = "total_tokens",
+        /// In milliseconds.
         WallMillis = "wall_millis",
         Generations = "generations",
     }

@@ -224,8 +224,11 @@ words! {
         FullTrainDone = "full_train_done",
         Accept = "accept",
         FullTrainLost = "full_train_lost",
+        /// A limit forbade the rollouts that it needs.
         BudgetRefused = "budget_refused",
+        /// Too many of its rollouts failed.
         TooManyFailures = "too_many_failures",
+        /// The search ended before it was judged.
         RunStopped = "run_stopped",
     }
 }

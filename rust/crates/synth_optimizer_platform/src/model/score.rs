@@ -7,34 +7,47 @@ use serde::{Deserialize, Serialize};
 /// A mean over rows, with its standard error and 95 % interval.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Score {
+    /// The mean.
     pub mean: f64,
+    /// Rows.
     pub n: u32,
     /// Unknown for fewer than two rows.
     pub standard_error: Option<f64>,
+    /// Lower end of the interval; unknown where the standard error is and the scores are not all 0 or 1.
     pub low: Option<f64>,
+    /// Upper end of the interval.
     pub high: Option<f64>,
 }
 
 /// A paired difference on the same rows, with its 95 % interval.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Gain {
+    /// Mean difference, positive when the candidate is better.
     pub difference: f64,
+    /// Rows that both have scores for.
     pub n: u32,
+    /// Lower end of the interval; unknown for fewer than two rows.
     pub low: Option<f64>,
+    /// Upper end of the interval.
     pub high: Option<f64>,
-    /// Rows on which the candidate is better, worse and equal.
+    /// Rows on which the candidate is better.
     pub wins: u32,
+    /// Rows on which it is worse.
     pub losses: u32,
+    /// Rows on which both are equal.
     pub ties: u32,
 }
 
 /// A candidate against another one on the rows that both have scores for.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Comparison {
+    /// Rows that both have scores for.
     pub rows: u32,
     /// Difference on the deciding objective, positive when the candidate is better.
     pub primary_delta: f64,
+    /// Mean of the candidate on these rows.
     pub candidate_score: f64,
+    /// Mean of the other one.
     pub incumbent_score: f64,
     /// Differences by objective, positive when the candidate is better.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]

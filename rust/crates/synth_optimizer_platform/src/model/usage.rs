@@ -98,10 +98,13 @@ impl<'de> Deserialize<'de> for Cost {
 /// What one call used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Usage {
+    /// Prompt tokens; null is unknown.
     #[serde(default)]
     pub prompt_tokens: Option<u64>,
+    /// Completion tokens; null is unknown.
     #[serde(default)]
     pub completion_tokens: Option<u64>,
+    /// All tokens, as they were reported; null is unknown.
     #[serde(default)]
     pub total_tokens: Option<u64>,
     /// In dollars; null is unknown.

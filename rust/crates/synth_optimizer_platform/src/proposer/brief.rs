@@ -161,15 +161,29 @@ fn evidence(request: &ProposalRequest, limit: usize) -> String {
     out
 }
 
-/// The feedback of a record, from each place where containers put it.
+/// The feedback of a record, from each place where containers put it: first what they say for this purpose.
 fn feedback(reply: &Value) -> Vec<(&'static str, String)> {
-    let places = ["/feedback", "/reward_info/details/feedback", "/metadata/feedback", "/summary/feedback"];
+    const MEANT: &[&str] = &["", "/metadata", "/reward_info/details"];
+    const PLACES: &[&str] = &["/feedback", "/reward_info/details/feedback", "/metadata/feedback", "/summary/feedback"];
+    let meant = MEANT.iter().find_map(|place| reply.pointer(&format!("{place}/actionable_side_info")));
+    let text_of = |value: &Value| value.as_str().map_or_else(|| compact(value), str::to_owned);
     let mut found: Vec<(&'static str, String)> = Vec::new();
-    for text in places.iter().filter_map(|place| reply.pointer(place)) {
-        let text = text.as_str().map_or_else(|| compact(text), str::to_owned);
-        if !text.trim().is_empty() && text != "null" && found.iter().all(|(_, known)| *known != text) {
-            found.push(("Feedback", text));
+    let mut add = |label: &'static str, text: String| {
+        if !matches!(text.trim(), "" | "null" | "{}" | "[]") && found.iter().all(|(_, known)| *known != text) {
+            found.push((label, text));
         }
+    };
+    match meant {
+        Some(Value::Object(said)) if said.contains_key("feedback") => {
+            let mut rest = said.clone();
+            add("Feedback", rest.shift_remove("feedback").as_ref().map(text_of).unwrap_or_default());
+            add("Details", compact(&Value::Object(rest)));
+        }
+        Some(said) => add("Feedback", text_of(said)),
+        None => {}
+    }
+    for place in PLACES {
+        add("Feedback", reply.pointer(place).map(text_of).unwrap_or_default());
     }
     found
 }

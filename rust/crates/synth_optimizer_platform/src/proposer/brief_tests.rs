@@ -38,6 +38,28 @@ fn evidence_shows_the_worst_rows_first_with_their_feedback_from_every_place() {
 }
 
 #[test]
+fn what_a_container_says_for_the_proposer_comes_first_wherever_it_stands() {
+    let said = json!({"feedback": "expected billing", "expected": "billing"});
+    let places = [
+        json!({"actionable_side_info": said, "feedback": "also here"}),
+        json!({"metadata": {"actionable_side_info": said}, "feedback": "also here"}),
+        json!({"reward_info": {"details": {"actionable_side_info": said}}, "feedback": "also here"}),
+    ];
+    for reply in places {
+        let mut request = request();
+        request.evidence = vec![row("train:1", 0.0, reply)];
+        let text = part(&Brief::within(&request, 64 * 1024), "evidence.md").to_owned();
+        let at = |needle: &str| text.find(needle).unwrap_or_else(|| panic!("{needle} in {text}"));
+        assert!(at("Feedback: expected billing") < at("Details: {\"expected\":\"billing\"}"), "{text}");
+        assert!(at("Details:") < at("Feedback: also here"), "{text}");
+    }
+    let mut request = request();
+    request.evidence = vec![row("train:1", 0.0, json!({"actionable_side_info": "plain words"}))];
+    let text = part(&Brief::within(&request, 64 * 1024), "evidence.md").to_owned();
+    assert!(text.contains("Feedback: plain words") && !text.contains("Details"), "{text}");
+}
+
+#[test]
 fn a_row_without_a_score_comes_first_in_either_direction() {
     for direction in [Direction::Maximize, Direction::Minimize] {
         let mut request = request();

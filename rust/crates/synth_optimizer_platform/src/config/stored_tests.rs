@@ -1,0 +1,43 @@
+//! What a workspace keeps of a configuration can be used again, unless a secret was left out.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use serde_json::json;
+
+use super::from_stored;
+use crate::config::{Config, Origin, load_value, search_differences, shown};
+use crate::model::error::ErrorCode;
+
+fn config(container: serde_json::Value) -> Config {
+    let value = json!({
+        "container": container,
+        "dataset": {"train_seeds": [0, 1, 2], "heldout_seeds": [0]},
+        "candidate": {"target_modules": ["prompt"]},
+        "gepa": {"minibatch_size": 2, "max_total_rollouts": 40},
+    });
+    load_value(value, "test", "/base".into(), &std::collections::BTreeMap::new(), &[]).unwrap().config
+}
+
+#[test]
+fn a_stored_configuration_is_the_one_that_was_stored() {
+    let config = config(json!({"url": "http://127.0.0.1:9100"}));
+    let loaded = from_stored(&shown(&config), "workspace.sqlite").unwrap();
+    assert_eq!(loaded.config, config);
+    assert_eq!(search_differences(&shown(&config), &loaded.config), Vec::<String>::new());
+    assert!(loaded.values.iter().all(|value| value.origin == Origin::Run) && loaded.values.len() > 50);
+}
+
+#[test]
+fn a_configuration_that_had_secrets_is_refused_with_their_places() {
+    let mut config = config(json!({"url": "http://127.0.0.1:9100"}));
+    config.container.url = "http://me:hush-hush@127.0.0.1:9100".into();
+    let error = from_stored(&shown(&config), "workspace.sqlite").unwrap_err();
+    assert_eq!(error.code, ErrorCode::Config);
+    assert!(error.message.contains("container.url") && error.hint.contains("gepa run --config"), "{error:?}");
+    assert!(!error.message.contains("hush"), "{error}");
+}
+
+#[test]
+fn another_shape_is_refused() {
+    let error = from_stored(&json!({"run": 7}), "workspace.sqlite").unwrap_err();
+    assert!(error.message.contains("workspace.sqlite cannot be read"), "{error}");
+}

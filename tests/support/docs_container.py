@@ -1,0 +1,126 @@
+"""The container of `docs/containers.md`: its code, started on a free port, and the exchanges that the page shows."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import re
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.example import ROOT, container_python
+
+PAGE = ROOT / "docs/containers.md"
+START_SECONDS = 30
+STOP_SECONDS = 10
+TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """One exchange that the page shows; `reply` is what the answer holds at least."""
+
+    method: str
+    path: str
+    request: Any
+    status: int
+    reply: Any
+
+
+def blocks(language: str) -> list[str]:
+    """Return the code blocks of one language."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+
+
+def exchanges() -> list[Exchange]:
+    """Return the exchanges in their order: a `Request` and its `Reply`, or a `Reply of` a call without a body."""
+    text = PAGE.read_text(encoding="utf-8")
+    label = r"^(Request|Reply)(?: with status (\d+))?(?: of)?(?: `(\w+) (\S+)`)?(?: \(shortened\))?:"
+    block = r"\n\n```json\n(.*?)^```$"
+    found = []
+    asked: tuple[str, str, Any] | None = None
+    for kind, status, method, path, body in re.findall(label + block, text, flags=re.MULTILINE | re.DOTALL):
+        if kind == "Request":
+            asked = (method, path, json.loads(body))
+            continue
+        if method:
+            asked = (method, path, None)
+        if asked is None:
+            raise ValueError(f"no request stands before the reply {body}")
+        method, path, request = asked
+        found.append(Exchange(method, path, request, int(status or 200), json.loads(body)))
+    return found
+
+
+def rollout_exchange() -> Exchange:
+    """Return the exchange of a whole rollout, as a run with the first configuration makes it."""
+    (found,) = (exchange for exchange in exchanges() if exchange.request and "policy" in exchange.request)
+    return found
+
+
+@contextlib.contextmanager
+def running(directory: Path) -> Iterator[str]:
+    """Run the example with the Python of the test containers and give its address; it is ended at the end."""
+    script = directory / "container.py"
+    script.write_text(blocks("python")[0], encoding="utf-8")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    log = directory / "container.log"
+    with log.open("wb") as out:
+        command = [container_python(), "-I", str(script), str(port)]
+        process = subprocess.Popen(command, stdout=out, stderr=out, cwd=directory)  # noqa: S603 (our own page)
+    try:
+        wait_until_healthy(process, port, log)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        try:
+            process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def wait_until_healthy(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
+    """Return when `/health` answers; fail with the log when the process ends or takes too long."""
+    deadline = time.monotonic() + START_SECONDS
+    while process.poll() is None and time.monotonic() < deadline:
+        with contextlib.suppress(OSError):
+            if call(f"http://127.0.0.1:{port}", "GET", "/health")[0] == 200:
+                return
+        time.sleep(0.05)
+    pytest.fail(f"the container does not answer: {log.read_text(encoding='utf-8')}")
+
+
+def call(url: str, method: str, path: str, body: object = None) -> tuple[int, Any]:
+    """Make one call and return its status and JSON."""
+    connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=START_SECONDS)
+    try:
+        headers = {} if body is None else {"content-type": "application/json"}
+        connection.request(method, path, None if body is None else json.dumps(body), headers)
+        reply = connection.getresponse()
+        return reply.status, json.loads(reply.read())
+    finally:
+        connection.close()
+
+
+def differences(shown: object, real: object, place: str = "reply") -> list[str]:
+    """Return where an answer is not what the page shows. It may have more keys; times may be others."""
+    if isinstance(shown, dict) and isinstance(real, dict):
+        missing = [f"{place}.{key} is missing" for key in shown.keys() - real.keys()]
+        shared = [key for key in shown if key in real]
+        return missing + [found for key in shared for found in differences(shown[key], real[key], f"{place}.{key}")]
+    if isinstance(shown, list) and isinstance(real, list) and len(shown) == len(real):
+        pairs = enumerate(zip(shown, real, strict=True))
+        return [found for index, pair in pairs for found in differences(*pair, f"{place}[{index}]")]
+    if isinstance(shown, str) and isinstance(real, str) and TIME.fullmatch(shown) and TIME.fullmatch(real):
+        return []
+    return [] if shown == real and type(shown) is type(real) else [f"{place} is {real!r}, the page shows {shown!r}"]

@@ -1,0 +1,223 @@
+"""`docs/config.md`: every field of the configuration, from its JSON Schema and the source that defines its words."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from pages import config_text as text
+from pages.markdown import code, generated_from, page, paragraph, table
+from pages.rust_source import Words, vocabularies
+from pages.rust_tokens import NotUnderstood, Reader
+
+CONFIG = "rust/crates/synth_optimizer_platform/src/config"
+
+Json = dict[str, Any]
+
+KINDS = {"string": "text", "integer": "whole number", "number": "number", "boolean": "`true` or `false`"}
+# Ends of ranges that only keep numbers small enough to reckon with are not worth a word in every row.
+BEYOND = 10**9
+
+PLURALS = {"string": "texts", "integer": "whole numbers", "number": "numbers"}
+
+
+def render(root: Path, schema: Json) -> str:
+    """Return the page."""
+    fields = _Fields(schema, vocabularies(*sorted((root / CONFIG).glob("*.rs"))))
+    parts = [
+        generated_from("`synth_optimizers.config_schema()`", CONFIG),
+        text.TITLE,
+        f"```toml\n{text.EXAMPLE}\n```",
+        text.RULES,
+        text.LAYERS,
+        table(["variable", "field", "meaning"], overrides(root / CONFIG / "overrides.rs")),
+        text.SET,
+        text.PATHS,
+        text.FIELDS,
+    ]
+    for name, node in schema["properties"].items():
+        parts += fields.section(name, node, 3)
+    left = text.SECTIONS.keys() - fields.sections
+    if left:
+        raise NotUnderstood(f"config_text.py describes sections that do not exist: {', '.join(sorted(left))}")
+    return page(*parts)
+
+
+def overrides(path: Path) -> list[list[str]]:
+    """Return the rows of the table of environment variables."""
+    reader = Reader(path)
+    rows = []
+    for _ in reader.places("Override", "{", "variable", ":"):
+        reader.take("Override", "{", "variable", ":")
+        variable = reader.string()
+        reader.take(",", "field", ":")
+        field = reader.string()
+        reader.take(",", "doc", ":")
+        rows.append([code(variable), code(field), reader.string()])
+        reader.take_if(",")
+        reader.take("}")
+    if not rows:
+        raise NotUnderstood(f"{path.name} lists no variable")
+    return rows
+
+
+class _Fields:
+    """Writes sections and remembers which ones it has met."""
+
+    def __init__(self, schema: Json, words: dict[str, Words]) -> None:
+        self.definitions: Json = schema["$defs"]
+        self.vocabularies = words
+        self.sections: set[str] = set()
+
+    def section(self, path: str, node: Json, depth: int) -> list[str]:
+        """Return a section and those within it."""
+        self.sections.add(path)
+        if path not in text.SECTIONS:
+            raise NotUnderstood(f"config_text.py has no words for [{path}]")
+        name = path.replace("*", "MODEL")
+        parts = [f"{'#' * depth} {code(f'[{name}]')}", paragraph(text.SECTIONS[path])]
+        definition = self.resolved(node)
+        if "properties" not in definition:
+            return [*parts, self._map_table(definition)]
+        own, inner = [], []
+        for field, child in definition["properties"].items():
+            if child.get("deprecated"):
+                continue
+            child_path = f"{path}.{field}"
+            if "properties" in self.resolved(child):
+                inner.append((child_path, child))
+                continue
+            own.append((field, child))
+            if "properties" in self.resolved(self._entry(child)):
+                inner.append((f"{child_path}.*", self._entry(child)))
+        parts += self._grouped(path, own, depth)
+        for child_path, child in inner:
+            parts += self.section(child_path, child, depth + 1)
+        return parts
+
+    def resolved(self, node: Json) -> Json:
+        """Return what a node refers to, or the node itself."""
+        if "anyOf" in node:
+            options = [option for option in node["anyOf"] if option != {"type": "null"}]
+            if len(options) != 1:
+                raise NotUnderstood(f"anyOf with {len(options)} options")
+            return self.resolved(options[0])
+        if "$ref" not in node:
+            return node
+        found: Json = self.definitions[node["$ref"].removeprefix("#/$defs/")]
+        return found
+
+    def _entry(self, node: Json) -> Json:
+        """Return what the entries of a map are."""
+        entry = self.resolved(node).get("additionalProperties")
+        return entry if isinstance(entry, dict) else {}
+
+    def _map_table(self, definition: Json) -> str:
+        if definition.get("additionalProperties") != {"type": "string"}:
+            raise NotUnderstood(f"a section of {definition.get('additionalProperties')}")
+        rows = [["any mutable field", "text", "unset", definition["description"]]]
+        return table(["field", "type or values", "default", "meaning"], rows)
+
+    def _grouped(self, path: str, fields: list[tuple[str, Json]], depth: int) -> list[str]:
+        starts = text.PARTS.get(path, {})
+        missing = starts.keys() - {name for name, _ in fields}
+        if missing:
+            raise NotUnderstood(f"config_text.py names fields of [{path}] that do not exist: {', '.join(missing)}")
+        parts: list[str] = []
+        group: list[tuple[str, Json]] = []
+        for name, node in fields:
+            if name in starts:
+                parts += self._table(group)
+                title, about = starts[name]
+                parts += [f"{'#' * (depth + 1)} {title}", paragraph(about)]
+                group = []
+            group.append((name, node))
+        return parts + self._table(group)
+
+    def _table(self, fields: list[tuple[str, Json]]) -> list[str]:
+        if not fields:
+            return []
+        rows = [[code(name), self._type(node), self._default(node), self._about(name, node)] for name, node in fields]
+        parts = [table(["field", "type or values", "default", "meaning"], rows)]
+        names_of: dict[str, list[str]] = {}
+        for name, node in fields:
+            meanings = self._meanings(node)
+            if meanings:
+                names_of.setdefault(meanings, []).append(code(name))
+        return parts + [f"{', '.join(names)}:\n\n{meanings}" for meanings, names in names_of.items()]
+
+    def _type(self, node: Json) -> str:
+        definition = self.resolved(node)
+        if "enum" in definition:
+            return ", ".join(code(word.word) for word in self._words(node, definition).words)
+        kind = _only(definition["type"])
+        if kind == "array":
+            return f"list of {PLURALS[_only(definition['items']['type'])]}"
+        if kind == "object":
+            entry = self.resolved(self._entry(node))
+            if definition["additionalProperties"] is True:
+                return "table of anything"
+            if "enum" in entry:
+                return "table of " + " or ".join(self._type(self._entry(node)).split(", "))
+            return "sections by name"
+        return KINDS[kind] + _range(node)
+
+    def _words(self, node: Json, definition: Json) -> Words:
+        """Return a vocabulary as the source defines it, which must be the one of the schema."""
+        reference = node if "$ref" in node else next(option for option in node["anyOf"] if "$ref" in option)
+        words = self.vocabularies[reference["$ref"].removeprefix("#/$defs/")]
+        spellings = {spelling for word in words.words for spelling in (word.word, *word.aliases)}
+        spellings |= {spelling.replace("_", "-") for spelling in spellings}
+        if spellings != set(definition["enum"]):
+            raise NotUnderstood(f"the words of {words.name} are not those of the extension; build it first")
+        return words
+
+    def _meanings(self, node: Json) -> str:
+        definition = self.resolved(node)
+        if "enum" not in definition:
+            return ""
+        words = self._words(node, definition)
+        if not any(word.about or word.aliases for word in words.words):
+            return ""
+        lines = []
+        for word in words.words:
+            aliases = f" (also {', '.join(code(alias) for alias in word.aliases)})" if word.aliases else ""
+            about = f": {word.about}" if word.about else ""
+            lines.append(f"* {code(word.word)}{aliases}{about}")
+        return "\n".join(lines)
+
+    def _default(self, node: Json) -> str:
+        if "Required." in node.get("description", ""):
+            return "required"
+        if "default" not in node:
+            return "unset"
+        return code(json.dumps(node["default"], ensure_ascii=False))
+
+    def _about(self, name: str, node: Json) -> str:
+        about: str = node.get("description") or self.resolved(node).get("description", "")
+        if not about:
+            raise NotUnderstood(f"the field {name} has no description")
+        return about.removesuffix(" Required.")
+
+
+def _only(kinds: str | list[str]) -> str:
+    named = [kinds] if isinstance(kinds, str) else [kind for kind in kinds if kind != "null"]
+    if len(named) != 1:
+        raise NotUnderstood(f"a field of the types {kinds}")
+    return named[0]
+
+
+def _range(node: Json) -> str:
+    least, most = node.get("minimum"), node.get("maximum")
+    if most is not None and most >= BEYOND:
+        most = None
+    if least is not None and most is not None:
+        return f", {_number(least)} to {_number(most)}"
+    if least is not None:
+        return f", from {_number(least)}"
+    return "" if most is None else f", up to {_number(most)}"
+
+
+def _number(value: float) -> str:
+    return f"{value:.9f}".rstrip("0").rstrip(".")

@@ -1,0 +1,134 @@
+"""What `docs/config.md` says in words of its own: how a configuration is put together, and what each section is for."""
+
+TITLE = """\
+# Configuration
+
+A run is described by one TOML file. Only a few fields are required:"""
+
+EXAMPLE = """\
+[run]
+run_id = "ticket-router"
+seed = 7
+
+[container]
+url = "http://127.0.0.1:9100"
+
+[dataset]
+train_seeds = [0, 1, 2, 3, 4, 5, 6, 7]
+heldout_seeds = [0, 1, 2, 3]
+
+[candidate]
+target_modules = ["router_prompt"]
+
+[proposer]
+backend = "openai_compatible"
+base_url = "http://127.0.0.1:11434/v1"
+model = "qwen3"
+
+[gepa]
+max_generations = 4
+max_total_rollouts = 120"""
+
+RULES = """\
+* Every problem of a file is reported at once, with line, column and a hint.
+* An unknown key is an error that names the nearest known one.
+* Words such as `"readwrite"` are taken in upper and lower case, with `-` or `_`.
+* A key or secret has no place in the file. Fields that end in `_env` take the *name* of a variable.
+* The JSON Schema for an editor is `synth_optimizers.config_schema()`."""
+
+LAYERS = """\
+## Where a value comes from
+
+A value is looked for in four layers. A later one wins over an earlier one.
+
+1. The default of the field.
+2. The file, or the mapping that is given in its place.
+3. The environment: the variables below, and no others. A blank variable is ignored.
+4. `--set key=value`, as often as wanted; in Python `overrides=["key=value"]`. Of two for one key the later one wins.
+
+Each layer is checked on its own: a wrong value is reported even where a later layer replaces it. The origin of every
+value is in `GepaConfig.explain()`: `default`, `file:LINE:COLUMN`, `mapping`, `environment:VARIABLE` or `set`."""
+
+SET = """\
+### `--set`
+
+The key is the dotted path of a field. The value is written as in TOML; a text needs no quotes of its own.
+
+```sh
+--set gepa.minibatch_size=4
+--set proposer.model=qwen3
+--set 'dataset.train_seeds=[0, 1, 2, 3]'
+--set 'proposer.prices."qwen3:8b"={ prompt_usd = 0.0, completion_usd = 0.0 }'
+```"""
+
+PATHS = """\
+### Paths
+
+A relative path starts at the directory of the file, whichever layer it comes from and wherever the command is run.
+For a mapping it starts at the working directory. `~` is not replaced. These fields are paths: `run.output_dir`,
+`container.cwd`, `cache.path`, `disk_budget.path`, `proposer.codex_home`, and the program in `proposer.command` if it
+holds a `/`; without one it is looked for among the programs of `PATH`. Programs in `container.command` are left as
+they are: they start in `container.cwd`."""
+
+FIELDS = """\
+## Every field
+
+The sections follow in the order of the file. *Unset* means that the field may be left out and then has no value; the
+last column says what happens. Seconds end at 10^9 and tokens at 10^15, which the tables do not repeat."""
+
+# The first sentences of each section, before its table.
+SECTIONS = {
+    "run": "What the run is called, and where its files go: `output_dir`, and in it a directory named `run_id`. A file "
+    "that is run again under the same `run_id` goes on where it stopped.",
+    "container": "The task is a service that answers HTTP, described in [containers.md](containers.md). Either it runs "
+    "already at `url`, or `command` starts it for the run and ends it with it.",
+    "dataset": "Rows by number. What a number means is the container's affair: an index, a seed, an episode. A "
+    "container that names its tasks by id gets `SPLIT:SEED`, or the id at that place of its own list; the event "
+    "`dataset.seeds.mapped` tells which. One of `[dataset]` and `[taskset]` is required.",
+    "taskset": "Rows by name, for a container that knows its tasks by id. One of `[dataset]` and `[taskset]` is "
+    "required.",
+    "candidate": "What the search may change.",
+    "seed_candidate": "The texts to start from. Each key is a mutable field of the container's program. With any "
+    "entry, the container's own seed candidate is not used at all.",
+    "policy": "The model that works on the task. The section is handed to the container with every rollout. Nothing in "
+    "it is called from here, and no key is sent: the container has its own.",
+    "proposer": "Who writes new texts. There are two backends, and fields of one are refused with the other. Only "
+    '`codex_app_server` takes `command`, `sandbox_mode`, `approval_policy`, `auth_mode = "host"`, `codex_home`, '
+    "`answer`, `max_turn_tokens`, `max_commands`, `startup_timeout_seconds`, `rpc_timeout_seconds` and "
+    "`interrupt_timeout_seconds`. Only `openai_compatible` takes `structured_output`, `max_output_tokens`, "
+    "`backoff_ms`, `backoff_max_seconds` and `max_concurrent_requests`.",
+    "proposer.prices.*": "What the tokens of a model cost, in a section of its own per model, such as "
+    "`[proposer.prices.qwen3]`. A model without a price makes the cost of the run unknown.",
+    "gepa": "The search: how it goes, how rollouts are sent, how much it may use, and when it stops.",
+    "gepa.objective_acceptance": "How objectives other than the deciding one take part in acceptance.",
+    "gepa.candidate_selector": "How the parent of a generation is chosen.",
+    "gepa.batch_sampler": "How the rows of a minibatch are drawn.",
+    "gepa.seed_pools": "Which rows of `[dataset]` are used for what. An empty pool is the whole of what it is "
+    "drawn from.",
+    "gepa.task_pools": "The same for `[taskset]`. Without the section, every pool is all tasks.",
+    "gepa.leakage": "Proposals are searched for text of the rows. Held-out text is refused whatever the policy.",
+    "gepa.merge": "A merge takes fields from two candidates that share an ancestor.",
+    "gepa.circuit_breaker": "Stops a run whose container has broken.",
+    "gepa.pipeline": "How work is ordered, and how much of it runs at once.",
+    "gepa.pipeline.workers": "How much runs at once. It never changes what is decided, unless time is limited.",
+    "gepa.pipeline.adaptive_rollout_concurrency": "Fewer rollouts at once when the container is overloaded, more when "
+    "it is not. `gepa.pipeline.workers.rollout` stays the upper end.",
+    "cache": "Answers of the container and of the proposer, kept by what was asked. Runs that share a file and a "
+    "namespace share answers.",
+    "disk_budget": "How much disk all runs together may take.",
+}
+
+# Long sections in parts: the first field of each part, its title and its first sentences.
+PARTS = {
+    "gepa": {
+        "max_generations": ("Search", "How candidates are made, screened and judged."),
+        "rollout_submission_mode": ("Rollouts", "How rollouts are sent, tried again and given up."),
+        "max_total_rollouts": (
+            "Limits",
+            "Work is reserved before it is sent, so that a limit on rollouts is never passed. With a limit on money, "
+            "tokens or time, the estimates that it needs must be given too. The two limits on train and held-out "
+            "rollouts, if one of them is given, take the place of the one on all.",
+        ),
+        "no_improvement_generations": ("Stop rules", "When the search ends before a limit does."),
+    },
+}
