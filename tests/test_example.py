@@ -221,6 +221,20 @@ def test_a_run_gets_better_on_held_out_tickets_and_runs_again_from_the_cache(exa
     assert (len(example.rollouts()), len(example.turns())) == (rollouts, turns)
 
 
+def test_failing_rollouts_do_not_make_a_run_depend_on_its_workers(tmp_path: Path) -> None:
+    feeds = []
+    for workers in (1, 16):
+        directory = tmp_path / str(workers)
+        directory.mkdir()
+        with serve_example(directory, fail_every=15) as failing:
+            changes = {"gepa__max_generations": 2, "gepa__pipeline__workers__rollout": workers}
+            result = GepaRun.from_toml(example_config(directory, failing, **changes)).execute()
+            assert result.rollouts["failed"] == sum(entry["failed"] for entry in failing.rollouts()) > 0
+            assert result.cost_usd is None
+        feeds.append(result.normalized_event_feed_path)
+    assert events_compare(*feeds)
+
+
 def free_port() -> int:
     """Return a port of loopback that nobody has."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
