@@ -9,6 +9,7 @@ import pytest
 
 from synth_optimizers.events import RunEvent
 from synth_optimizers.tracking.metrics import SEQUENCE_NUMBER, Metrics, Update
+from synth_optimizers.tracking.spending import Spending
 
 Series = dict[str, list[tuple[int, float]]]
 
@@ -67,18 +68,19 @@ def test_decisions_are_counted_without_the_seed(finished: list[RunEvent], failed
 def test_counting_arrives_at_the_totals_of_the_run(feed: str, request: pytest.FixtureRequest) -> None:
     events: list[RunEvent] = request.getfixturevalue(feed)
     end = events[-1].fields
-    # The last evaluation tells what was counted without the final bill.
-    metrics, _ = folded(events[:-1])
-    counted = metrics._spending.metrics()
-    assert metrics._spending.train_rollouts == end["rollouts"]["train"]
-    assert metrics._spending.heldout_rollouts == end["rollouts"]["heldout"]
+    spending = Spending()
+    for event in events:
+        if event.type in ("rollout.finished", "rollout.failed"):
+            spending.count_rollout(event.fields)
+        elif event.type in ("proposer.completed", "proposer.failed"):
+            spending.count_call(event.fields)
+    counted = spending.metrics()
+    assert counted["total_metric_calls"] == end["rollouts"]["train"]
+    assert counted["rollouts/heldout"] == end["rollouts"]["heldout"]
     names = ["prompt", "completion", "total"]
     assert [counted[f"tokens/{name}"] for name in names] == [end["bill"][f"{name}_tokens"] for name in names]
     assert counted["calls/paid"] == end["bill"]["paid_calls"]
-    if end["bill"]["cost_usd"] is None:
-        assert metrics._spending._cost is None
-    else:
-        assert counted["cost_usd"] == end["bill"]["cost_usd"]
+    assert counted.get("cost_usd") == end["bill"]["cost_usd"]
 
 
 def test_the_end_brings_the_heldout_scores_and_the_gain(finished: list[RunEvent]) -> None:
@@ -92,7 +94,8 @@ def test_the_end_brings_the_heldout_scores_and_the_gain(finished: list[RunEvent]
     assert end.metrics["train/gain"] == pytest.approx(0.5)
     assert end.metrics["best_valset_score"] == end.metrics["train/best"] == pytest.approx(2 / 3)
     assert (end.metrics["total_iterations"], end.metrics["total_candidates"]) == (3, 6)
-    assert (end.metrics["total_metric_calls"], end.metrics["rollouts/heldout"]) == (38, 6)
+    assert end.metrics["rollouts/heldout"] == 6
+    assert series(updates)["total_metric_calls"][-1] == (38, 38)
     assert metrics.outcome == "finished"
     assert metrics.texts["stopped_by"] == "max_generations"
     assert metrics.texts["seed/instructions"] == "Answer by the house rules: r0"
@@ -100,10 +103,10 @@ def test_the_end_brings_the_heldout_scores_and_the_gain(finished: list[RunEvent]
 
 def test_a_cost_that_becomes_unknown_is_taken_back_once_and_never_zero(finished: list[RunEvent]) -> None:
     costs = series(folded(finished)[1])["cost_usd"]
-    assert [step for step, _ in costs] == [6, 6, 6, 15, 19]
+    assert [step for step, _ in costs] == [6, 6, 6, 9, 12, 15, 19]
     assert costs[0] == (6, 3.96e-05)
-    assert costs[3] == (15, 0.0020995)
-    assert math.isnan(costs[4][1])
+    assert costs[5] == (15, 0.0020995)
+    assert math.isnan(costs[6][1])
 
 
 def test_a_cost_that_was_never_known_is_absent(finished: list[RunEvent]) -> None:
@@ -118,9 +121,8 @@ def test_a_cached_answer_counts_as_a_rollout_and_not_as_paid(resumed: list[RunEv
     cached = [replace(event, fields={**event.fields, "cached": True}) for event in resumed[:-1]]
     found = series(folded(cached)[1])
     assert found["total_metric_calls"][-1] == (36, 36)
-    assert found["calls/paid"][-1] == (36, 0)
     assert found["calls/cached"][-1] == (36, 39)
-    assert found["cost_usd"][-1] == (36, 0.0)
+    assert found["calls/paid"] == found["cost_usd"] == [(6, 0)]
 
 
 def test_parameters_are_given_once_under_the_names_of_gepa(resumed: list[RunEvent]) -> None:

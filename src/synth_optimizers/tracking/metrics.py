@@ -66,6 +66,8 @@ class Metrics:
         metrics = self._changed(event)
         if not metrics and not params:
             return None
+        if metrics and self.feed.is_whole:
+            metrics.update(self._spending.metrics())
         metrics[SEQUENCE_NUMBER] = event.sequence_number
         return Update(self._step(), epoch_micros(event.ts) // 1000, metrics, params)
 
@@ -105,7 +107,7 @@ class Metrics:
                 self._answered = max(self._answered, fields["request"] + 1)
                 self._spending.count_rollout(fields)
             case "candidate.evaluated" | "candidate.full_train_evaluated":
-                return {**self._evaluated(fields), **self._totals()}
+                return self._evaluated(fields)
             case "candidate.promoted":
                 return _minibatch(fields)
             case "candidate.rejected":
@@ -122,15 +124,12 @@ class Metrics:
             case "proposer.completed" | "proposer.failed":
                 self._spending.count_call(fields)
                 failed = self._count("proposer/failed_turns") if event.type == "proposer.failed" else {}
-                return {**self._count("proposer/turns"), **failed, **self._totals()}
+                return {**self._count("proposer/turns"), **failed}
             case "gepa.run.finished" | "gepa.run.failed" | "gepa.run.cancelled":
                 return self._ended(event)
             case counted if counted in _COUNTED:
                 return self._count(_COUNTED[counted])
         return {}
-
-    def _totals(self) -> dict[str, float]:
-        return self._spending.metrics() if self.feed.is_whole else {}
 
     def _count(self, name: str) -> dict[str, float]:
         self._counts[name] += 1
@@ -170,7 +169,8 @@ class Metrics:
         self.texts["best_candidate_id"] = fields["best_candidate_id"] or "none"
         found = self._spending.metrics()
         if not self.feed.is_whole:
-            del found["rollouts/failed"]
+            # Only the totals of the run are known.
+            found.pop("rollouts/failed", None)
         if self.outcome != "finished":
             return found
         self.texts["stopped_by"] = fields["stopped_by"]["kind"]

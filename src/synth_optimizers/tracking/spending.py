@@ -21,7 +21,7 @@ class Spending:
         self._paid_calls = 0
         self._cached_calls = 0
         self._cost: float | None = 0.0
-        self._cost_was_given = False
+        self._given: dict[str, float] = {}
 
     @property
     def rollouts(self) -> int:
@@ -65,8 +65,11 @@ class Spending:
         self._cost = bill["cost_usd"]
 
     def metrics(self) -> dict[str, float]:
-        """Return the totals. An unknown cost is left out; where a smaller one was given before, NaN takes it back."""
-        found: dict[str, float] = {
+        """Return the totals that are not those that were given last.
+
+        An unknown cost is left out; where a smaller one was given before, NaN takes it back.
+        """
+        totals: dict[str, float] = {
             "total_metric_calls": self.train_rollouts,
             "rollouts/heldout": self.heldout_rollouts,
             "rollouts/failed": self.failed_rollouts,
@@ -75,8 +78,10 @@ class Spending:
             "calls/cached": self._cached_calls,
         }
         if self._cost is not None:
-            found["cost_usd"] = round(self._cost, _NANO_DIGITS)
-        elif self._cost_was_given:
-            found["cost_usd"] = math.nan
-        self._cost_was_given = self._cost is not None
-        return found
+            totals["cost_usd"] = round(self._cost, _NANO_DIGITS)
+        elif "cost_usd" in self._given:
+            totals["cost_usd"] = math.nan
+        # NaN is the same as NaN here, because it is the same object.
+        changed = {name: value for name, value in totals.items() if [value] != [self._given.get(name)]}
+        self._given.update(changed)
+        return changed
