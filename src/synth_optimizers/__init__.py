@@ -26,6 +26,7 @@ from synth_optimizers.errors import (
 from synth_optimizers.events import RunEvent, events_compare, events_replay
 from synth_optimizers.findings import Finding
 from synth_optimizers.handle import RunHandle
+from synth_optimizers.preflight import Blocker, Bounds, CheckReport, PlannedCost, RunPlan
 from synth_optimizers.result import GepaRunResult
 from synth_optimizers.run import GepaRun
 from synth_optimizers.scores import Gain, Score, Scores
@@ -34,11 +35,14 @@ from synth_optimizers.subscribers import Subscriber
 from synth_optimizers.workspace import workspace_rebuild, workspace_status, workspace_vacuum
 
 __all__ = [
+    "Blocker",
+    "Bounds",
     "BudgetExceededError",
     "CacheCorruptError",
     "CacheFullError",
     "CacheMissError",
     "CancelledError",
+    "CheckReport",
     "ConfigError",
     "ContainerContractError",
     "EffectiveValue",
@@ -55,10 +59,12 @@ __all__ = [
     "OptimizerJsonError",
     "OptimizerSqliteError",
     "OptimizerTomlDecodeError",
+    "PlannedCost",
     "ProposerError",
     "RunEvent",
     "RunFailedError",
     "RunHandle",
+    "RunPlan",
     "RunStatus",
     "Score",
     "Scores",

@@ -37,6 +37,7 @@ __all__ = [
     "events_replay",
     "load_config",
     "load_run_config",
+    "plan_run",
     "run_best",
     "run_status",
     "run_summary",
@@ -121,6 +122,9 @@ def load_config(
 
 def load_run_config(run_dir: str | PathLike[str]) -> LoadedConfig:
     """Load the configuration that a run was begun with, to go on with it where its directory is now."""
+
+def plan_run(config: LoadedConfig) -> dict[str, Any]:
+    """Return the arithmetic of a run; `GepaRun.plan` is the comfortable way to it."""
 
 def start_run(config: LoadedConfig, *, codex_runtime: str | None = None) -> NativeRun:
     """Carry out a run, or go on with one, in the background."""

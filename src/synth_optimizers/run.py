@@ -12,10 +12,11 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
-from synth_optimizers._synth_optimizers import start_run
+from synth_optimizers._synth_optimizers import plan_run, start_run
 from synth_optimizers.config import GepaConfig
 from synth_optimizers.errors import SynthOptimizerError
 from synth_optimizers.handle import RunHandle
+from synth_optimizers.preflight import RunPlan
 from synth_optimizers.result import GepaRunResult
 from synth_optimizers.subscribers import Subscriber
 
@@ -54,6 +55,10 @@ class GepaRun:
     def from_run_dir(cls, run_dir: str | PathLike[str]) -> GepaRun:
         """Go on with the run in a directory, with the configuration that it was begun with."""
         return cls(GepaConfig.from_run_dir(run_dir))
+
+    def plan(self) -> RunPlan:
+        """Return what the run would take: rows, rollouts, proposals and cost. Nobody is contacted."""
+        return RunPlan.from_native(plan_run(self.config._native))
 
     def start(self, *, subscribers: Iterable[Subscriber] = ()) -> RunHandle:
         """Carry the run out in the background."""

@@ -1,0 +1,66 @@
+"""The root of the command line: commands, help, and the one place where errors become exit codes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+
+import click
+
+from synth_optimizers.cli.completion import completion
+from synth_optimizers.cli.events import events
+from synth_optimizers.cli.faults import fault_of, show
+from synth_optimizers.cli.gepa import gepa
+from synth_optimizers.cli.runs import runs
+from synth_optimizers.cli.workspace import workspace
+
+__all__ = ["PROGRAM", "cli", "run_command"]
+
+PROGRAM = "synth-optimizers"
+EPILOG = """\b
+Exit codes:
+  0    done
+  1    the run failed, or the feeds differ
+  2    usage or configuration
+  3    container or proposer unreachable
+  4    a readonly run needs an answer that the cache does not hold
+  5    a limit does not allow the work
+  130  interrupted by Ctrl-C, or cancelled
+  143  ended by SIGTERM
+
+Data is written to stdout, everything for people to stderr. NO_COLOR is honoured."""
+
+
+def _version(context: click.Context, _option: click.Parameter, wanted: bool) -> None:
+    if wanted and not context.resilient_parsing:
+        from synth_optimizers import __version__
+
+        click.echo(f"{PROGRAM} {__version__}")
+        context.exit()
+
+
+@click.group(epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Show the version and exit."
+)
+def cli() -> None:
+    """Improve the text inside an AI program by evolution with reflection (GEPA)."""
+
+
+for command in (gepa, runs, events, workspace, completion):
+    cli.add_command(command)
+
+
+def run_command(arguments: Sequence[str]) -> int:
+    """Carry out one command and return its exit code."""
+    try:
+        code = cli.main(list(arguments), prog_name=PROGRAM, standalone_mode=False)
+        return code if isinstance(code, int) else 0
+    except click.exceptions.NoArgsIsHelpError as help_wanted:
+        help_wanted.show()
+        return help_wanted.exit_code
+    except (Exception, KeyboardInterrupt) as error:
+        fault = fault_of(error)
+        with suppress(click.exceptions.Exit):
+            show(fault, as_json="--json" in arguments)
+        return fault.exit_code

@@ -1,0 +1,52 @@
+"""`synth-optimizers events`: feeds told and compared."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from synth_optimizers.cli.options import existing_file, json_option
+from synth_optimizers.cli.output import write_json, write_text
+
+__all__ = ["events"]
+
+FEED = click.Path(path_type=Path)
+FEED_FILE = existing_file("the events.jsonl of a run directory")
+NORMALIZED = existing_file("the events.normalized.jsonl of a run directory")
+
+
+@click.group()
+def events() -> None:
+    """Read and compare event feeds."""
+
+
+@events.command()
+@click.option("--events", "feed", required=True, type=FEED, callback=FEED_FILE, metavar="FILE", help="An events.jsonl.")
+@json_option
+def replay(feed: Path, as_json: bool) -> None:
+    """Tell the story of a run from its feed."""
+    from synth_optimizers.events import events_replay
+
+    story = events_replay(feed)
+    if as_json:
+        write_json({"events": str(feed), "lines": story.splitlines()})
+    else:
+        write_text(story, newline=False)
+
+
+@events.command()
+@click.option(
+    "--left", required=True, type=FEED, callback=NORMALIZED, metavar="FILE", help="An events.normalized.jsonl."
+)
+@click.option("--right", required=True, type=FEED, callback=NORMALIZED, metavar="FILE", help="Another one.")
+@json_option
+def compare(left: Path, right: Path, as_json: bool) -> None:
+    """Compare two normalized feeds; exit code 1 when they differ."""
+    from synth_optimizers.events import events_compare
+
+    events_compare(left, right)
+    if as_json:
+        write_json({"equal": True, "left": str(left), "right": str(right)})
+    else:
+        write_text("normalized event feeds match")

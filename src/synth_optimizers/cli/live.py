@@ -1,0 +1,155 @@
+"""The live view of a run on a terminal; no line of it is wider than the terminal."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console, ConsoleOptions, Group, RenderResult
+from rich.live import Live
+from rich.text import Text
+
+from synth_optimizers.cli.limits import Limit, limits_in_force
+from synth_optimizers.cli.words import counted, money, score, span, tokens
+
+if TYPE_CHECKING:
+    from synth_optimizers.cli.lines import Line
+    from synth_optimizers.cli.progress import Progress
+
+__all__ = ["LiveView", "Panel"]
+
+LABEL = 13
+WIDEST_BAR = 60
+STYLES = {"good": "green", "warning": "yellow", "bad": "bold red", "plain": "", "detail": "dim"}
+
+
+class Panel:
+    """Draws the state of a run as it is at the moment of drawing."""
+
+    def __init__(
+        self,
+        run: Progress,
+        settings: Mapping[str, Any],
+        waiting: Callable[[], int | None],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.run = run
+        self.settings = settings
+        self.waiting = waiting
+        self.clock = clock
+        self.begun = clock()
+        self.notice = ""
+
+    def __rich_console__(self, _console: Console, options: ConsoleOptions) -> RenderResult:
+        """Draw line by line; each is cut to the width."""
+        now = self.clock()
+        width = options.max_width
+        lines = [self._head(now, width)]
+        lines += [_bar(limit, width, options.ascii_only) for limit in limits_in_force(self.settings, self.run, now)]
+        lines += [_row(label, text) for label, text in self._facts(now)]
+        if self.notice:
+            lines.append(Text(self.notice, style="bold yellow"))
+        for line in lines:
+            line.no_wrap = True
+            line.truncate(width, overflow="ellipsis")
+        yield Group(*lines)
+
+    def _head(self, now: float, width: int) -> Text:
+        run = self.run
+        where = "" if run.generation is None or run.ending else f"  generation {run.generation}"
+        left = f"{run.run_id or 'run'}  {run.state}{where}"
+        right = span(run.elapsed(now) or now - self.begun)
+        room = max(1, width - len(right) - 1)
+        return Text.assemble((left[:room].ljust(room), "bold"), " ", (right, "cyan"))
+
+    def _facts(self, now: float) -> list[tuple[str, str]]:
+        run = self.run
+        facts = []
+        if run.best_id is not None:
+            facts.append(("best", f"{score(run.best_score)}  {run.best_id}"))
+        if run.seed_score is not None:
+            facts.append(("seed", score(run.seed_score)))
+        facts.append(
+            (
+                "candidates",
+                f"{run.candidates} ({run.accepted} accepted, {run.rejected} rejected), frontier of {run.frontier_size}",
+            )
+        )
+        facts.append(("in flight", self._in_flight()))
+        calls = f"{run.paid_calls:,} paid, {run.cached_calls:,} cached"
+        facts.append(("usage", f"{tokens(run.paid_tokens)} tokens, cost {money(run.paid_usd)}, calls {calls}"))
+        if run.last_decision:
+            facts.append(("last", run.last_decision))
+        for place, doing in enumerate(self._doing(now)):
+            facts.append(("now" if place == 0 else "", doing))
+        return facts
+
+    def _in_flight(self) -> str:
+        run = self.run
+        text = f"{counted(run.in_flight(), 'rollout')} asked for"
+        waiting = self.waiting()
+        if waiting:
+            text += f", {waiting:,} of them answered and waiting for their turn"
+        if run.turns:
+            text += f", {counted(len(run.turns), 'proposer turn')}"
+        if run.failed_rollouts:
+            text += f"; {run.failed_rollouts:,} failed so far"
+        return text
+
+    def _doing(self, now: float) -> list[str]:
+        most = 4
+        doing = self.run.doing(now)
+        if self.run.candidates == 0 and doing:
+            doing = [f"{span(now - self.begun)} {doing[0]}"]
+        return doing if len(doing) <= most else [*doing[: most - 1], f"and {len(doing) - most + 1} more"]
+
+
+class LiveView:
+    """Keeps a panel at the bottom of the terminal and lets lines scroll by above it."""
+
+    def __init__(self, panel: Panel) -> None:
+        self.console = Console(stderr=True, highlight=False, soft_wrap=False)
+        self.panel = panel
+        self.live = Live(panel, console=self.console, refresh_per_second=8, transient=True, redirect_stdout=False)
+
+    def start(self) -> None:
+        """Begin to draw."""
+        self.live.start()
+
+    def tell(self, line: Line) -> None:
+        """Let a line scroll by, unless it is a detail that the panel shows."""
+        if line.weight != "detail":
+            self.console.print(Text(line.text, style=STYLES[line.weight]))
+
+    def notice(self, text: str) -> None:
+        """Show a sentence in the panel until the end."""
+        self.panel.notice = text
+
+    def tick(self, _now: float) -> None:
+        """Let time pass; the panel is drawn by a clock of its own."""
+
+    def close(self, lines: list[tuple[str, str]]) -> None:
+        """Remove the panel and leave the summary behind."""
+        self.live.stop()
+        if lines:
+            self.console.print()
+        for label, text in lines:
+            # A path or command is not broken, so that it can be copied.
+            self.console.print(_row(label, text, label_width=12), soft_wrap=label in ("artifacts", "next"))
+
+
+def _row(label: str, text: str, label_width: int = LABEL) -> Text:
+    return Text.assemble((label.ljust(label_width), "dim"), text)
+
+
+def _bar(limit: Limit, width: int, ascii_only: bool) -> Text:
+    words = max(len(limit.words), 16)
+    room = max(4, min(WIDEST_BAR, width - LABEL - words - 3))
+    share = min(1.0, limit.used / limit.most) if limit.most > 0 else 0.0
+    filled = int(share * room)
+    full, empty = ("#", "-") if ascii_only else ("━", "─")
+    style = "yellow" if share >= 0.9 else "cyan"
+    return Text.assemble(
+        (limit.name.ljust(LABEL), "dim"), (full * filled, style), (empty * (room - filled), "dim"), " ", limit.words
+    )

@@ -1,0 +1,70 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from synth_optimizers.cli.faults import Refusal
+
+__all__ = ["config_option", "existing_file", "json_option", "quiet_option", "root_option", "run_argument", "set_option"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Write one JSON document to stdout.")
+quiet_option = click.option("--quiet", "-q", is_flag=True, help="Say nothing on stderr but errors.")
+config_option = click.option(
+    "--config",
+    "config",
+    required=True,
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="The TOML file of the run.",
+)
+set_option = click.option(
+    "--set",
+    "overrides",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Change a field, such as --set gepa.minibatch_size=4; as often as wanted.",
+)
+root_option = click.option(
+    "--root",
+    default="runs",
+    show_default=True,
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="The directory that holds the runs.",
+)
+
+
+def existing_file(what: str) -> Callable[[click.Context, click.Parameter, Path], Path]:
+    """Return a check that a file is there; `what` says which one to name."""
+
+    def check(_context: click.Context, parameter: click.Parameter, path: Path) -> Path:
+        if path.is_file():
+            return path
+        problem = "is a directory" if path.is_dir() else "does not exist"
+        raise Refusal(f"{parameter.opts[0]} {path}: the file {problem}", f"Name {what}.")
+
+    return check
+
+
+def run_argument(command: F) -> F:
+    """Add RUN, a directory or a run id beneath --root, to a command."""
+    return click.argument("run", metavar="RUN", shell_complete=_complete_run)(root_option(command))
+
+
+def _complete_run(
+    context: click.Context, _parameter: click.Parameter, incomplete: str
+) -> list[click.shell_completion.CompletionItem]:
+    from click.shell_completion import CompletionItem
+
+    from synth_optimizers.cli.find import run_dirs
+
+    root = context.params.get("root") or Path("runs")
+    names = [path.name for path in run_dirs(root) if path.name.startswith(incomplete)]
+    return [CompletionItem(name) for name in names] or [CompletionItem(incomplete, type="dir")]

@@ -1,0 +1,154 @@
+"""`runs export`: the artifacts of a run in one file, the same bytes each time."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+import shutil
+import sqlite3
+import tarfile
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from synth_optimizers._synth_optimizers import run_summary
+from synth_optimizers.cli.faults import Refusal
+from synth_optimizers.cli.files import refuse_overwrite, write_file
+from synth_optimizers.cli.output import say, write_json, write_text
+from synth_optimizers.cli.words import counted
+
+__all__ = ["export_run"]
+
+Files = dict[str, tuple[Path, float]]
+"""Name in the archive, file and time."""
+
+WORKSPACE = "workspace.sqlite"
+LEFT_OUT = ("request_cache.sqlite", "run.lock")
+SUFFIXES = ("-wal", "-shm", "-journal")
+COLUMNS = (
+    "candidate_id",
+    "generation",
+    "source",
+    "parent_ids",
+    "status",
+    "minibatch_reward",
+    "train_reward",
+    "train_n",
+    "heldout_reward",
+    "heldout_n",
+    "changed_fields",
+    "rationale",
+    "payload",
+)
+
+
+def export_run(run_dir: Path, out: Path, *, shape: str | None, force: bool, as_json: bool) -> None:
+    """Write the artifacts of a run, or its candidates as a table."""
+    if shape is not None:
+        _write_candidates(run_dir, out, shape, force=force)
+        return
+    if str(out) == "-":
+        raise Refusal("an archive is not written to stdout", "Name a file, or write candidates with --format.")
+    with tempfile.TemporaryDirectory(prefix="synth-optimizers-") as scratch:
+        files = dict(_files(run_dir, Path(scratch)))
+        name, top = out.name.lower(), run_dir.resolve().name
+        if name.endswith((".tar.gz", ".tgz")):
+            write_file(out, lambda file: _tar(files, top, file), force=force)
+        elif name.endswith(".zip"):
+            write_file(out, lambda file: _zip(files, top, file), force=force)
+        elif "." in out.name and not out.is_dir():
+            raise Refusal(f"{out} has no known ending", "Name a file that ends in .tar.gz or .zip, or a directory.")
+        else:
+            _directory(files, out)
+    if as_json:
+        write_json({"run_dir": str(run_dir), "out": str(out), "files": sorted(files)})
+    else:
+        say(f"{out}: {counted(len(files), 'file')} of {run_dir}")
+
+
+def _files(run_dir: Path, scratch: Path) -> Iterator[tuple[str, tuple[Path, float]]]:
+    """Yield name, file and time of every artifact in order; hidden files and links stay where they are."""
+    for path in sorted(run_dir.rglob("*")):
+        name = path.relative_to(run_dir)
+        hidden = any(part.startswith(".") for part in name.parts)
+        left_out = path.name in LEFT_OUT or path.name.endswith(SUFFIXES)
+        if hidden or left_out or path.is_symlink() or not path.is_file():
+            continue
+        at = path.stat().st_mtime
+        if name == Path(WORKSPACE):
+            path = _copy_database(path, scratch / WORKSPACE)
+        yield name.as_posix(), (path, at)
+
+
+def _copy_database(source: Path, target: Path) -> Path:
+    """Copy a database at one moment of it, while another process may write."""
+    address = f"{source.absolute().as_uri()}?mode=ro"
+    with closing(sqlite3.connect(address, uri=True)) as live, closing(sqlite3.connect(target)) as copy:
+        live.backup(copy)
+        copy.execute("PRAGMA journal_mode = DELETE")
+    return target
+
+
+def _tar(files: Files, top: str, out: BinaryIO) -> None:
+    packed = gzip.GzipFile(filename="", fileobj=out, mode="wb", mtime=0)
+    with packed, tarfile.open(fileobj=packed, mode="w") as archive:
+        for name, (path, at) in files.items():
+            entry = tarfile.TarInfo(f"{top}/{name}")
+            entry.size, entry.mtime, entry.mode = path.stat().st_size, int(at), 0o644
+            with path.open("rb") as content:
+                archive.addfile(entry, content)
+
+
+def _zip(files: Files, top: str, out: BinaryIO) -> None:
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, (path, at) in files.items():
+            moment = datetime.fromtimestamp(max(at, 315532800), UTC).timetuple()[:6]
+            entry = zipfile.ZipInfo(f"{top}/{name}", moment)
+            entry.compress_type, entry.external_attr = zipfile.ZIP_DEFLATED, 0o644 << 16
+            with path.open("rb") as content, archive.open(entry, "w", force_zip64=True) as packed:
+                shutil.copyfileobj(content, packed)
+
+
+def _directory(files: Files, out: Path) -> None:
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise Refusal(f"{out} exists and is not an empty directory", "Name a new directory.")
+    for name, (path, _at) in files.items():
+        target = out / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, target)
+
+
+def _write_candidates(run_dir: Path, out: Path, shape: str, *, force: bool) -> None:
+    to_stdout = str(out) == "-"
+    if not to_stdout:
+        refuse_overwrite(out, force=force)
+    rows = [_row(known) for known in run_summary(run_dir)["candidates"]]
+    text = _csv(rows) if shape == "csv" else "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    if to_stdout:
+        write_text(text, newline=False)
+        return
+    write_file(out, lambda file: file.write(text.encode()), force=force)
+    say(f"{out}: {counted(len(rows), 'candidate')} of {run_dir}")
+
+
+def _row(known: dict[str, Any]) -> dict[str, Any]:
+    counts = {f"{split}_n": (known[f"{split}_score"] or {}).get("n") for split in ("train", "heldout")}
+    return {name: counts[name] if name in counts else known[name] for name in COLUMNS}
+
+
+def _csv(rows: list[dict[str, Any]]) -> str:
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for row in rows:
+        values = [row[name] for name in COLUMNS]
+        writer.writerow(
+            [json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict) else value for value in values]
+        )
+    return out.getvalue()

@@ -1,0 +1,153 @@
+"""A person and a run: follows the events, passes signals on, and keeps the view up to date."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING, Any, Protocol
+
+from synth_optimizers.cli.lines import Line, Story
+from synth_optimizers.cli.output import is_terminal, say
+from synth_optimizers.cli.plain import PlainView, QuietView
+from synth_optimizers.cli.progress import Progress
+
+if TYPE_CHECKING:
+    from synth_optimizers.events import RunEvent
+
+__all__ = ["CLOCK", "Signals", "View", "announce", "follow", "view_for"]
+
+TICK = 0.2
+CLOCK = 0.001
+"""Events are dated to the millisecond."""
+
+
+class View(Protocol):
+    """What shows a run to a person."""
+
+    def start(self) -> None:
+        """Begin to draw."""
+
+    def tell(self, line: Line) -> None:
+        """Show one line."""
+
+    def notice(self, text: str) -> None:
+        """Show a sentence that stays."""
+
+    def tick(self, now: float) -> None:
+        """Let time pass."""
+
+    def close(self, lines: list[tuple[str, str]]) -> None:
+        """Show the summary; nothing comes after it."""
+
+
+def view_for(run: Progress, settings: Mapping[str, Any], *, quiet: bool, waiting: Callable[[], int | None]) -> View:
+    """Choose the view: nothing, a live one on a terminal, lines otherwise."""
+    if quiet:
+        return QuietView(run)
+    if not is_terminal(sys.stderr):
+        return PlainView(run)
+    from synth_optimizers.cli.live import LiveView, Panel
+
+    return LiveView(Panel(run, settings, waiting))
+
+
+def follow(
+    source: Iterator[RunEvent], run: Progress, view: View, *, since: float, pulse: Callable[[], None] = lambda: None
+) -> None:
+    """Fold events until there are no more; those before `since` are history and are not told.
+
+    The source is read by a thread of its own, so that time passes and signals are heard while nothing happens.
+    """
+    inbox: queue.SimpleQueue[RunEvent | BaseException | None] = queue.SimpleQueue()
+    threading.Thread(target=_pump, args=(source, inbox), daemon=True, name="events").start()
+    story = Story()
+    while True:
+        pulse()
+        try:
+            item = inbox.get(timeout=TICK)
+        except queue.Empty:
+            view.tick(time.time())
+            continue
+        if item is None:
+            return
+        if isinstance(item, BaseException):
+            raise item
+        seconds = run.took(item)
+        run.apply(item)
+        line = story.tell(item, seconds)
+        if line is not None and run.latest >= since - CLOCK:
+            view.tell(line)
+
+
+def _pump(source: Iterator[RunEvent], inbox: queue.SimpleQueue[RunEvent | BaseException | None]) -> None:
+    try:
+        for event in source:
+            inbox.put(event)
+        inbox.put(None)
+    except BaseException as error:
+        inbox.put(error)
+
+
+class Signals:
+    """The first Ctrl-C or SIGTERM lets the run finish what is under way and save; the second one does not wait.
+
+    A third one leaves at once, whatever the run does.
+    """
+
+    def __init__(self, interrupt: Callable[[str], bool], view: View) -> None:
+        self.interrupt = interrupt
+        self.view = view
+        self.count = 0
+        self.number: int | None = None
+        self._shown = 0
+        self._before: dict[int, Any] = {}
+
+    @property
+    def exit_code(self) -> int | None:
+        """The exit code of a process that ends by the signal that came."""
+        return None if self.number is None else 128 + self.number
+
+    def __enter__(self) -> Signals:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._before[number] = signal.signal(number, self._receive)
+        return self
+
+    def __exit__(
+        self, _type: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _receive(self, number: int, _frame: FrameType | None) -> None:
+        # No output here: a handler may run in the middle of one.
+        self.number = number
+        self.count += 1
+        if self.count > 2:
+            with contextlib.suppress(OSError):
+                os.write(2, b"\x1b[?25h\n" if sys.stderr.isatty() else b"\n")
+            os._exit(128 + number)
+        self.interrupt(signal.Signals(number).name)
+
+    def pulse(self) -> None:
+        """Tell the person what a signal has done; call it now and then."""
+        if self._shown == self.count:
+            return
+        self._shown = self.count
+        if self.count == 1:
+            self.view.notice("interrupted: finishing what is in flight, then saving; Ctrl-C again stops now")
+        else:
+            self.view.notice("stopping now; what was answered is saved")
+
+
+def announce(warnings: tuple[Any, ...]) -> None:
+    """Tell the person what a configuration means in another way than it is written."""
+    for warning in warnings:
+        place = f"{warning.source}:{warning.line}: " if warning.line is not None else ""
+        say(f"warning: {place}{warning.message}" + (f" ({warning.hint})" if warning.hint else ""))

@@ -1,0 +1,93 @@
+"""The closing summary of a run: what was gained, what it cost, and what to do next."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from synth_optimizers.cli.lines import stop_reason
+from synth_optimizers.cli.words import counted, gain, money, score, span, tokens
+
+if TYPE_CHECKING:
+    from synth_optimizers.cli.progress import Progress
+
+__all__ = ["closing", "command_for", "shown"]
+
+SPLITS = (("train", "train"), ("heldout", "held-out"))
+
+
+def closing(run: Progress, run_dir: Path, now: float) -> list[tuple[str, str]]:
+    """Return the lines of the summary as label and text."""
+    if run.ending is None:
+        return _unfinished(run, run_dir, now)
+    fields = run.ending.fields
+    lines = [("run", f"{run.run_id} {run.state} in {span(run.elapsed(now))}")]
+    if run.ending.type == "gepa.run.finished":
+        lines += _scores(fields)
+        lines.append(("best", fields["best_candidate_id"]))
+        lines.append(
+            ("search", f"{counted(fields['generations'], 'generation')}, {counted(fields['candidates'], 'candidate')}")
+        )
+        lines.append(("stopped by", stop_reason(fields["stopped_by"])))
+    else:
+        best = fields.get("best_candidate_id")
+        lines.append(("best so far", best or "no candidate was measured"))
+        if run.ending.type == "gepa.run.cancelled":
+            lines.append(("reason", fields["reason"]))
+    lines += _bill(fields)
+    lines.append(("artifacts", shown(run_dir)))
+    if fields.get("best_candidate_id"):
+        lines.append(("next", command_for("runs", "best", run_dir, "--out", "best.txt")))
+    return lines
+
+
+def command_for(*parts: str | Path) -> str:
+    """Write a command of this program as a person would type it."""
+    return shlex.join(["synth-optimizers", *(shown(part) if isinstance(part, Path) else part for part in parts)])
+
+
+def shown(path: Path) -> str:
+    """Write a path as a person would: from the working directory, if it is beneath it."""
+    here = Path.cwd()
+    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
+
+
+def _scores(fields: dict[str, Any]) -> list[tuple[str, str]]:
+    scores = {(named["role"], named["split"]): named["score"] for named in fields["scores"]}
+    lines = []
+    for split, name in SPLITS:
+        seed, best, gained = scores.get(("seed", split)), scores.get(("best", split)), fields.get(f"{split}_gain")
+        if seed is None and best is None:
+            lines.append((name, "not measured"))
+            continue
+        lines.append((name, f"seed {score(seed)}"))
+        lines.append(("", f"best {score(best)}"))
+        if gained is not None:
+            lines.append(("", f"gain {gain(gained)}"))
+    return lines
+
+
+def _bill(fields: dict[str, Any]) -> list[tuple[str, str]]:
+    rollouts, bill = fields["rollouts"], fields["bill"]
+    unknown = f", {rollouts['unknown_outcomes']} with unknown outcome" if rollouts["unknown_outcomes"] else ""
+    return [
+        ("rollouts", f"{rollouts['train']:,} train, {rollouts['heldout']:,} held-out{unknown}"),
+        ("calls", f"{bill['paid_calls']:,} paid, {bill['cached_calls']:,} from the cache"),
+        ("tokens", tokens(bill["total_tokens"])),
+        ("cost", money(bill["cost_usd"])),
+    ]
+
+
+def _unfinished(run: Progress, run_dir: Path, now: float) -> list[tuple[str, str]]:
+    lines = [("run", f"{run.run_id or run_dir.name} is not over; saved after {span(run.elapsed(now))}")]
+    if run.best_id is not None:
+        lines.append(("best so far", f"{run.best_id} {score(run.best_score)}"))
+    if run.seed_score is not None:
+        lines.append(("seed", score(run.seed_score)))
+    lines.append(("rollouts", f"{run.rollouts['train']:,} train, {run.rollouts['heldout']:,} held-out"))
+    lines.append(("tokens", tokens(run.paid_tokens)))
+    lines.append(("cost", money(run.paid_usd)))
+    lines.append(("artifacts", shown(run_dir)))
+    lines.append(("next", command_for("gepa", "resume", run_dir)))
+    return lines

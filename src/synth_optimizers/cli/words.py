@@ -1,0 +1,94 @@
+"""Numbers in words: scores, gains, money, tokens, time and counts as every command writes them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+__all__ = [
+    "counted",
+    "gain",
+    "interval",
+    "moment",
+    "money",
+    "number",
+    "one_line",
+    "score",
+    "short_score",
+    "span",
+    "tokens",
+    "when",
+]
+
+
+def number(value: float) -> str:
+    """Write a score with four decimals, as in the messages of events."""
+    return f"{value:.4f}"
+
+
+def interval(low: float | None, high: float | None) -> str:
+    """Write a 95 % interval with a leading space; nothing when it is unknown."""
+    return "" if low is None or high is None else f" [{low:.4f}, {high:.4f}]"
+
+
+def short_score(score: Mapping[str, Any] | None) -> str:
+    """Write `0.4167 [0.2447, 0.6121]`, or a dash without a score."""
+    return "-" if score is None else number(score["mean"]) + interval(score.get("low"), score.get("high"))
+
+
+def score(score: Mapping[str, Any] | None) -> str:
+    """Write `0.4167 [0.2447, 0.6121] on 24 rows`."""
+    return "no score" if score is None else f"{short_score(score)} on {counted(score['n'], 'row')}"
+
+
+def gain(gain: Mapping[str, Any]) -> str:
+    """Write `+0.2500 [0.0500, 0.4500] (8 better, 2 worse, 14 equal)`."""
+    rows = f"{gain['wins']} better, {gain['losses']} worse, {gain['ties']} equal"
+    return f"{gain['difference']:+.4f}{interval(gain.get('low'), gain.get('high'))} ({rows})"
+
+
+def money(cost_usd: float | None) -> str:
+    """Write dollars; what nobody told is unknown, never 0."""
+    if cost_usd is None:
+        return "unknown"
+    return f"${cost_usd:,.2f}" if cost_usd >= 100 else f"${cost_usd:.4f}"
+
+
+def tokens(count: float) -> str:
+    """Write a count with separators."""
+    return f"{int(count):,}"
+
+
+def counted(count: int, noun: str) -> str:
+    """Write `1 rollout`, `2 rollouts`."""
+    return f"1 {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def span(seconds: float) -> str:
+    """Write `12.3s`, `4m07s`, `2h05m`, as the replay of a feed does."""
+    seconds = max(0.0, seconds)
+    whole = int(seconds)
+    if whole < 60:
+        return f"{int(seconds * 10) / 10:.1f}s"
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60:02}s"
+    return f"{whole // 3600}h{whole // 60 % 60:02}m"
+
+
+def moment(ts: str) -> float:
+    """Read a time stamp of an event as seconds since 1970."""
+    return datetime.fromisoformat(ts).timestamp()
+
+
+def when(ts: str | None) -> str:
+    """Write a time stamp to the second, in UTC; a dash without one."""
+    if not ts:
+        return "-"
+    return datetime.fromisoformat(ts).astimezone(UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+
+
+def one_line(text: str, longest: int = 120) -> str:
+    """Return the beginning of a text on one line."""
+    words = " ".join(text.split())
+    return words if len(words) <= longest else words[: longest - 1] + "…"

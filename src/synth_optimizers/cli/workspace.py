@@ -1,0 +1,100 @@
+"""`synth-optimizers workspace`: the database of a run, its health and its upkeep."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from synth_optimizers.cli.options import existing_file, json_option
+from synth_optimizers.cli.output import say, write_json, write_text
+from synth_optimizers.cli.words import money, tokens, when
+
+__all__ = ["workspace"]
+
+db_option = click.option(
+    "--db",
+    required=True,
+    type=click.Path(path_type=Path),
+    callback=existing_file("the workspace.sqlite of a run directory"),
+    metavar="FILE",
+    help="A workspace.sqlite.",
+)
+
+
+@click.group()
+def workspace() -> None:
+    """Look after the database of a run."""
+
+
+@workspace.command()
+@db_option
+@json_option
+def status(db: Path, as_json: bool) -> None:
+    """Show counts, freshness of projections and invariants."""
+    from synth_optimizers.workspace import workspace_status
+
+    found = workspace_status(db)
+    if as_json:
+        write_json(found)
+        return
+    for label, text in _lines(found):
+        write_text(f"{label:<20}{text}".rstrip())
+
+
+@workspace.command(short_help="Compute every table from the log again.")
+@db_option
+@json_option
+@click.option("--check", is_flag=True, help="Only compare with the log; change nothing.")
+def rebuild(db: Path, as_json: bool, check: bool) -> int:
+    """Compute every table from the log again; with --check, exit code 1 when one differs."""
+    from synth_optimizers.workspace import workspace_rebuild
+
+    found = workspace_rebuild(db, check=check)
+    if as_json:
+        write_json(found)
+    else:
+        done = "written anew" if found["replaced"] else "compared"
+        write_text(f"{done}: {found['rows']:,} rows from {found['events']:,} events, {found['differing']:,} differed")
+        for difference in found["differences"]:
+            write_text(f"  {difference['table']} {json.dumps(difference['key'])}")
+    if check and found["differing"]:
+        say(f"hint: `synth-optimizers workspace rebuild --db {db}` writes them anew from the log.")
+        return 1
+    return 0
+
+
+@workspace.command()
+@db_option
+@json_option
+def vacuum(db: Path, as_json: bool) -> None:
+    """Give unused space back."""
+    from synth_optimizers.workspace import workspace_vacuum
+
+    found = workspace_vacuum(db)
+    if as_json:
+        write_json(found)
+    else:
+        write_text(f"{db}: {found['bytes_before']:,} -> {found['bytes_after']:,} bytes")
+
+
+def _lines(found: dict[str, Any]) -> list[tuple[str, str]]:
+    lines = [("workspace", found["path"]), ("schema", found["schema_version"])]
+    for run in found["runs"]:
+        lines += [("run", run["run_id"]), ("state", run["state"]), ("best", run["best_candidate_id"] or "-")]
+        lines += [("started", when(run["started_at"])), ("finished", when(run["completed_at"]))]
+        lines += [("tokens", tokens(run["usage"]["total_tokens"])), ("cost", money(run["cost_usd"]))]
+        counts = {name: count for name, count in sorted(run["counts"].items()) if count}
+        lines += [
+            ("rows" if place == 0 else "", f"{count:>8,}  {name}") for place, (name, count) in enumerate(counts.items())
+        ]
+    stale = {name: count for name, count in found["projection_status_counts"].items() if name != "fresh"}
+    fresh = found["projection_status_counts"].get("fresh", 0)
+    lines.append(("projections", ", ".join([f"{fresh} fresh", *(f"{count} {name}" for name, count in stale.items())])))
+    report = found["workspace_invariant_report"]
+    lines.append(("invariants", f"{report['status']}, {report['violation_count']} broken"))
+    for violation in report["violations"]:
+        lines.append(("", ", ".join(f"{name}: {value}" for name, value in violation.items() if value)))
+    return lines

@@ -1,0 +1,92 @@
+"""A command on a terminal of a given size."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import select
+import struct
+import subprocess
+import termios
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from cli.commands import PATIENCE, command, environment
+
+ESCAPE = re.compile(r"\x1b(\[[0-9;?]*[A-Za-z]|\][^\x07]*\x07|[()][A-Z0-9])")
+
+
+class Terminal:
+    """A process on a pseudo-terminal; everything that it writes is kept."""
+
+    def __init__(self, *arguments: str, columns: int, cwd: Path, rows: int = 40, **env: str) -> None:
+        self.columns = columns
+        self.main, child = pty.openpty()
+        fcntl.ioctl(child, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+        self.process = subprocess.Popen(  # noqa: S603 (the program under test)
+            command(*arguments),
+            cwd=cwd,
+            env=environment(TERM="xterm-256color", **env),
+            stdin=child,
+            stdout=child,
+            stderr=child,
+            start_new_session=True,
+            preexec_fn=_take_terminal,
+        )
+        os.close(child)
+        self.raw = b""
+
+    def read_until(self, is_so: Callable[[str], bool], patience: float = PATIENCE) -> None:
+        """Read until the text is as wanted."""
+        deadline = time.monotonic() + patience
+        while not is_so(self.text):
+            assert time.monotonic() < deadline, f"it did not come: {self.text[-2000:]}"
+            if not self._read(0.1) and self.process.poll() is not None:
+                raise AssertionError(f"it ended before: {self.text[-2000:]}")
+
+    def press_ctrl_c(self) -> None:
+        """Press the keys."""
+        os.write(self.main, b"\x03")
+
+    def end(self, patience: float = PATIENCE) -> int:
+        """Read to the end and return the exit code."""
+        deadline = time.monotonic() + patience
+        try:
+            while self.process.poll() is None:
+                assert time.monotonic() < deadline, f"it did not end: {self.text[-2000:]}"
+                self._read(0.1)
+            while self._read(0.1):
+                pass
+            return self.process.returncode
+        finally:
+            self.process.kill()
+            self.process.wait()
+            os.close(self.main)
+
+    @property
+    def text(self) -> str:
+        """What was written, without colours and movements."""
+        return ESCAPE.sub("", self.raw.decode(errors="replace"))
+
+    @property
+    def lines(self) -> list[str]:
+        """What was written, line by line."""
+        return re.split(r"[\r\n]+", self.text)
+
+    def _read(self, patience: float) -> bool:
+        ready, _, _ = select.select([self.main], [], [], patience)
+        if not ready:
+            return False
+        try:
+            found = os.read(self.main, 65536)
+        except OSError:
+            return False
+        self.raw += found
+        return bool(found)
+
+
+def _take_terminal() -> None:
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)

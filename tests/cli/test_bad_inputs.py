@@ -1,0 +1,167 @@
+"""Bad inputs: each is refused with the value, the place and what to do, and with the exit code of its kind."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import shutil
+import sqlite3
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from cli.commands import assert_snapshot, run_cli
+from cli.places import CONFIG, answering, free_port, write_config
+
+RECORDED = Path(__file__).parent / "recorded" / "events.jsonl"
+RUN = ("gepa", "run", "--config", "gepa.toml")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A command that is refused, and what is put in its way."""
+
+    name: str
+    arguments: tuple[str, ...]
+    code: int
+    prepare: Callable[[Path], object] = lambda place: place
+
+
+def config(old: str, new: str) -> Callable[[Path], object]:
+    """Change the configuration."""
+
+    def prepare(place: Path) -> None:
+        path = place / "gepa.toml"
+        text = path.read_text()
+        assert old in text
+        path.write_text(text.replace(old, new))
+
+    return prepare
+
+
+def file(name: str, content: bytes) -> Callable[[Path], object]:
+    """Write a file."""
+
+    def prepare(place: Path) -> None:
+        (place / name).parent.mkdir(parents=True, exist_ok=True)
+        (place / name).write_bytes(content)
+
+    return prepare
+
+
+def other_program(place: Path) -> None:
+    """Make a database of another program."""
+    with sqlite3.connect(place / "other.sqlite") as db:
+        db.execute("CREATE TABLE songs (title TEXT)")
+
+
+def feed(place: Path) -> None:
+    """Put a recorded feed there."""
+    shutil.copy(RECORDED, place / "events.jsonl")
+
+
+def two_feeds(place: Path) -> None:
+    """Make two normalized feeds that differ in their second event."""
+    lines = [
+        {"type": "gepa.run.started", "fields": {"seed": 7}},
+        {"type": "heldout.skipped", "fields": {"reason": "a"}},
+    ]
+    (place / "a.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    lines[1]["fields"] = {"reason": "b"}
+    (place / "b.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def known_runs(place: Path) -> None:
+    """Make a directory of runs."""
+    for name in ("alpha", "beta"):
+        file(f"runs/{name}/events.jsonl", RECORDED.read_bytes())(place)
+
+
+CASES = [
+    # usage
+    Case("unknown_command", ("gepa", "rnu"), 2),
+    Case("unknown_group", ("run",), 2),
+    Case("unknown_option", (*RUN, "--dryrun"), 2),
+    Case("missing_option", ("gepa", "run"), 2),
+    Case("missing_argument", ("runs", "best"), 2),
+    Case("extra_argument", (*RUN, "again"), 2),
+    Case("bad_choice", ("completion", "tcsh"), 2),
+    Case("usage_as_json", ("gepa", "run", "--json"), 2),
+    # configuration
+    Case("missing_file", ("gepa", "run", "--config", "nowhere.toml"), 2),
+    Case("bad_toml", RUN, 2, config("seed = 7", "seed = = 7")),
+    Case("non_utf8_file", RUN, 2, file("gepa.toml", b'[run]\nrun_id = "caf\xe9"\n')),
+    Case("unknown_key", RUN, 2, config("minibatch_size", "minibatch_sise")),
+    Case("wrong_type", RUN, 2, config("seed = 7", 'seed = "seven"')),
+    Case("config_as_json", (*RUN, "--json"), 2, config("seed = 7", 'seed = "seven"')),
+    Case("contradictory_limits", (*RUN, "--set", "gepa.max_cost_usd=5"), 2),
+    Case("bad_set", (*RUN, "--set", "gepa.minibatch_size"), 2),
+    Case("set_unknown_field", (*RUN, "--set", "gepa.minibatch=4"), 2),
+    Case("set_wrong_value", (*RUN, "--set", "cache.mode=readonli"), 2),
+    Case("bad_run_id", (*RUN, "--set", "run.run_id=../up"), 2),
+    Case("unknown_backend", (*RUN, "--set", "proposer.backend=magic"), 2),
+    # before the run
+    Case("dead_container", RUN, 3),
+    Case("readonly_miss", (*RUN, "--set", "cache.mode=readonly"), 4),
+    Case("output_is_a_file", RUN, 1, file("runs", b"not a directory")),
+    Case("corrupt_workspace", RUN, 1, file("runs/router/workspace.sqlite", b"not a database" * 100)),
+    # run directories
+    Case("unknown_run", ("runs", "show", "alpa"), 2, known_runs),
+    Case("no_runs", ("runs", "show", "alpha"), 2),
+    Case("no_root", ("runs", "list", "--root", "nowhere"), 2),
+    Case("not_a_run_directory", ("runs", "best", "."), 2),
+    Case("run_without_candidates", ("runs", "best", "alpha"), 1, known_runs),
+    Case("archive_to_stdout", ("runs", "export", "alpha", "--out", "-"), 2, known_runs),
+    Case("no_directory_for_the_file", ("runs", "export", "alpha", "--out", "no/where.zip"), 2, known_runs),
+    Case("resume_nothing", ("gepa", "resume", "nowhere"), 2),
+    # feeds
+    Case("missing_feed", ("events", "replay", "--events", "nowhere.jsonl"), 2),
+    Case("feed_is_no_feed", ("events", "replay", "--events", "gepa.toml"), 1),
+    Case("feed_not_utf8", ("events", "replay", "--events", "bad.jsonl"), 1, file("bad.jsonl", b"\xff\xfe{}\n")),
+    Case("feeds_differ", ("events", "compare", "--left", "a.jsonl", "--right", "b.jsonl"), 1, two_feeds),
+    Case(
+        "feeds_differ_as_json", ("events", "compare", "--left", "a.jsonl", "--right", "b.jsonl", "--json"), 1, two_feeds
+    ),
+    # workspaces
+    Case("missing_workspace", ("workspace", "status", "--db", "nowhere.sqlite"), 2),
+    Case("workspace_is_no_database", ("workspace", "status", "--db", "gepa.toml"), 1),
+    Case("workspace_of_another_program", ("workspace", "status", "--db", "other.sqlite"), 1, other_program),
+    Case("rebuild_of_another_program", ("workspace", "rebuild", "--db", "other.sqlite"), 1, other_program),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_a_bad_input_is_refused(case: Case, place: Path) -> None:
+    case.prepare(place)
+    ended = run_cli(*case.arguments, cwd=place)
+    assert_snapshot(case.name, ended, place)
+    assert ended.code == case.code
+    told = ended.stdout + ended.stderr
+    assert "Traceback" not in told
+    assert '"hint"' in told or "hint: " in told
+
+
+def test_a_container_with_another_contract_is_refused(tmp_path: Path) -> None:
+    with answering({"status": "ok", "service": "a shop"}) as port:
+        write_config(tmp_path, container=port, proposer=free_port())
+        ended = run_cli(*RUN, cwd=tmp_path)
+    assert_snapshot("wrong_contract", ended, tmp_path)
+    assert ended.code == 3
+
+
+def test_a_run_that_another_process_holds_is_refused(place: Path) -> None:
+    lock = place / "runs" / "router" / "run.lock"
+    lock.parent.mkdir(parents=True)
+    with lock.open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        held.write("pid 4711 since 2026-01-01T00:00:00.000Z\n")
+        held.flush()
+        ended = run_cli(*RUN, cwd=place)
+    assert_snapshot("locked_run", ended, place)
+    assert ended.code == 1
+
+
+def test_the_configuration_is_a_template_for_real_runs() -> None:
+    assert "{container}" in CONFIG

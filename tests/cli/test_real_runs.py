@@ -1,0 +1,247 @@
+"""Real runs against the example: what a person gets from each command."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import shutil
+import sqlite3
+import subprocess
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+from support.example import Example, example_config
+
+from cli.commands import assert_snapshot, command, environment, run_cli
+
+RUN = ("gepa", "run", "--config", "gepa.toml")
+SMALL = {
+    "dataset__train_seeds": list(range(8)),
+    "dataset__heldout_seeds": list(range(4)),
+    "run__run_id": "router",
+    "gepa__max_generations": 2,
+    "gepa__minibatch_size": 4,
+    "gepa__max_total_rollouts": 100,
+    "cache__path": "cache.sqlite",
+}
+
+
+def small(directory: Path, example: Example, **changes: object) -> Path:
+    """Write the configuration of a short run."""
+    return example_config(directory, example, **{**SMALL, **changes})
+
+
+@pytest.fixture(scope="module")
+def finished(example: Example, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a directory in which a run has ended; tests leave it as it is."""
+    place = tmp_path_factory.mktemp("finished")
+    small(place, example)
+    ended = run_cli(*RUN, cwd=place)
+    assert ended.code == 0, ended.stderr
+    return place
+
+
+@pytest.fixture
+def copied(finished: Path, tmp_path: Path) -> Path:
+    """Return a copy of the finished run that a test may change."""
+    return Path(shutil.copytree(finished, tmp_path, dirs_exist_ok=True, symlinks=True))
+
+
+def test_a_run_tells_its_story_and_where_its_results_are(example: Example, tmp_path: Path) -> None:
+    small(tmp_path, example)
+    ended = run_cli(*RUN, cwd=tmp_path)
+    assert_snapshot("run", ended, tmp_path)
+    assert ended.stdout == f"artifacts: {tmp_path}/runs/router\n"
+
+
+def test_json_is_the_result_and_quiet_is_quiet(example: Example, tmp_path: Path) -> None:
+    small(tmp_path, example)
+    ended = run_cli(*RUN, "--json", "--quiet", cwd=tmp_path)
+    assert (ended.code, ended.stderr) == (0, "")
+    result = json.loads(ended.stdout)
+    assert list(result) == sorted(result)
+    assert result["run_id"] == "router"
+    assert result["best_candidate"]["payload"]["router_prompt"].startswith("You route")
+    manifest = json.loads((tmp_path / "runs/router/result_manifest.json").read_text())
+    assert {name: manifest[name] for name in result if name != "scores"} | {"scores": result["scores"]} == result
+
+
+def test_a_readonly_run_repeats_a_run_from_its_cache(copied: Path, example: Example) -> None:
+    small(copied, example, run__run_id="again", cache__mode="readonly")
+    before = len(example.rollouts())
+    assert run_cli(*RUN, "--quiet", cwd=copied).code == 0
+    assert len(example.rollouts()) == before
+    feeds = [f"runs/{run}/events.normalized.jsonl" for run in ("router", "again")]
+    ended = run_cli("events", "compare", "--left", feeds[0], "--right", feeds[1], cwd=copied)
+    assert (ended.code, ended.stdout) == (0, "normalized event feeds match\n")
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("runs_list", ("runs", "list")),
+        ("runs_show", ("runs", "show", "router")),
+        ("runs_best", ("runs", "best", "router")),
+        ("runs_best_json", ("runs", "best", "runs/latest", "--json")),
+        ("runs_best_bad_field", ("runs", "best", "router", "--field", "router_promt")),
+        ("runs_diff", ("runs", "diff", "router")),
+        ("runs_diff_one_candidate", ("runs", "diff", "router", "gepa_1b7717a6cd3d")),
+        ("runs_diff_unknown_candidate", ("runs", "diff", "router", "gepa_1b7717a6cd3e", "gepa_1b7717a6cd3d")),
+        ("runs_export_csv", ("runs", "export", "router", "--out", "-", "--format", "csv")),
+        ("runs_watch", ("runs", "watch", "router")),
+        ("runs_cancel", ("runs", "cancel", "router")),
+        ("events_replay_normalized", ("events", "replay", "--events", "runs/router/events.normalized.jsonl")),
+        ("workspace_check", ("workspace", "rebuild", "--db", "runs/router/workspace.sqlite", "--check")),
+    ],
+)
+def test_a_command_on_a_finished_run(name: str, arguments: tuple[str, ...], finished: Path) -> None:
+    assert_snapshot(name, run_cli(*arguments, cwd=finished), finished)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("runs", "list"),
+        ("runs", "show", "router"),
+        ("runs", "diff", "router"),
+        ("runs", "watch", "router", "--quiet"),
+        ("runs", "cancel", "router"),
+        ("events", "replay", "--events", "runs/router/events.jsonl"),
+        ("workspace", "status", "--db", "runs/router/workspace.sqlite"),
+        ("workspace", "rebuild", "--db", "runs/router/workspace.sqlite", "--check"),
+        ("gepa", "resume", "router", "--quiet"),
+        ("gepa", "schema"),
+        ("runs", "best", "rooter"),
+    ],
+    ids=lambda arguments: "-".join(arguments[:2]),
+)
+def test_json_is_one_document_with_sorted_keys(arguments: tuple[str, ...], finished: Path) -> None:
+    ended = run_cli(*arguments, "--json", cwd=finished)
+    document = json.loads(ended.stdout)
+    assert list(document) == sorted(document)
+    assert ended.stderr == ""
+
+
+def test_a_feed_and_a_workspace_are_told(finished: Path) -> None:
+    story = run_cli("events", "replay", "--events", "runs/router/events.jsonl", cwd=finished)
+    assert (story.code, story.stderr) == (0, "")
+    assert story.stdout.startswith("run router at 20")
+    assert "run finished with gepa_" in story.stdout
+    health = run_cli("workspace", "status", "--db", "runs/router/workspace.sqlite", cwd=finished)
+    assert (health.code, health.stderr) == (0, "")
+    assert "state               completed\n" in health.stdout
+    assert "       3  candidates\n" in health.stdout
+    assert "invariants          pass, 0 broken\n" in health.stdout
+
+
+def test_the_best_text_is_written_whole_and_never_over_another_file(finished: Path, tmp_path: Path) -> None:
+    out = tmp_path / "best.txt"
+    arguments = ("runs", "best", "router", "--field", "router_prompt", "--out", str(out))
+    assert run_cli(*arguments, cwd=finished).code == 0
+    payload = json.loads((finished / "runs/router/best_candidate.json").read_text())["payload"]
+    assert out.read_text() == payload["router_prompt"]
+    out.write_text("mine")
+    refused = run_cli(*arguments, cwd=finished)
+    assert (refused.code, out.read_text()) == (2, "mine")
+    assert refused.stderr == f"error: {out} exists\nhint: Name another file, or overwrite it with --force.\n"
+    assert run_cli(*arguments, "--force", cwd=finished).code == 0
+    assert out.read_text() == payload["router_prompt"]
+    assert [path.name for path in tmp_path.iterdir()] == ["best.txt"]
+
+
+def test_an_export_has_the_same_bytes_each_time_and_no_cache(finished: Path, tmp_path: Path) -> None:
+    for name in ("a.tar.gz", "b.tar.gz", "a.zip", "b.zip", "directory"):
+        ended = run_cli("runs", "export", "router", "--out", str(tmp_path / name), cwd=finished)
+        assert ended.code == 0, ended.stderr
+    assert (tmp_path / "a.tar.gz").read_bytes() == (tmp_path / "b.tar.gz").read_bytes()
+    assert (tmp_path / "a.zip").read_bytes() == (tmp_path / "b.zip").read_bytes()
+    with tarfile.open(tmp_path / "a.tar.gz") as archive:
+        names = archive.getnames()
+    assert names == sorted(names)
+    assert {"router/best_candidate.json", "router/events.jsonl", "router/workspace.sqlite"} <= set(names)
+    assert not any("cache.sqlite" in name or "lock" in name for name in names)
+    with zipfile.ZipFile(tmp_path / "a.zip") as archive:
+        assert archive.namelist() == names
+    files = sorted(
+        f"router/{path.relative_to(tmp_path / 'directory')}" for path in (tmp_path / "directory").rglob("*.*")
+    )
+    assert files == names
+    assert gzip.decompress((tmp_path / "a.tar.gz").read_bytes())
+    refused = run_cli("runs", "export", "router", "--out", "run.rar", cwd=finished)
+    assert (refused.code, refused.stderr.splitlines()[0]) == (2, "error: run.rar has no known ending")
+
+
+def test_candidates_are_exported_as_lines(finished: Path, tmp_path: Path) -> None:
+    out = tmp_path / "candidates.jsonl"
+    ended = run_cli("runs", "export", "router", "--out", str(out), "--format", "jsonl", cwd=finished)
+    assert ended.code == 0
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    assert rows[0]["source"] == "seed"
+    assert {row["candidate_id"] for row in rows} >= {rows[0]["candidate_id"]}
+
+
+def test_a_workspace_is_mended_from_its_log(copied: Path) -> None:
+
+    db = copied / "runs/router/workspace.sqlite"
+    with sqlite3.connect(db) as connection:
+        connection.execute("UPDATE candidates SET status = 'registered'")
+    differs = run_cli("workspace", "rebuild", "--db", str(db), "--check", cwd=copied)
+    assert differs.code == 1
+    assert f"synth-optimizers workspace rebuild --db {db}" in differs.stderr
+    assert run_cli("workspace", "rebuild", "--db", str(db), cwd=copied).code == 0
+    assert run_cli("workspace", "rebuild", "--db", str(db), "--check", cwd=copied).code == 0
+    assert run_cli("workspace", "vacuum", "--db", str(db), cwd=copied).code == 0
+
+
+def test_a_run_begun_with_another_configuration_is_refused(copied: Path) -> None:
+    ended = run_cli(*RUN, "--set", "gepa.minibatch_size=3", cwd=copied)
+    assert_snapshot("another_configuration", ended, copied)
+
+
+def test_a_budget_that_does_not_cover_the_seed_is_refused(example: Example, tmp_path: Path) -> None:
+    small(tmp_path, example, gepa__max_total_rollouts=3)
+    ended = run_cli(*RUN, cwd=tmp_path)
+    assert_snapshot("budget_too_small", ended, tmp_path)
+    assert ended.code == 2
+
+
+def test_a_missing_key_variable_is_refused(example: Example, tmp_path: Path) -> None:
+    small(tmp_path, example, proposer__api_key_env="NO_SUCH_KEY")
+    ended = run_cli(*RUN, cwd=tmp_path)
+    assert_snapshot("missing_key_variable", ended, tmp_path)
+    assert ended.code == 3
+
+
+def test_an_unknown_field_of_the_program_is_refused(example: Example, tmp_path: Path) -> None:
+    small(tmp_path, example, candidate__target_modules=["router_promt"])
+    ended = run_cli(*RUN, cwd=tmp_path)
+    assert_snapshot("unknown_module", ended, tmp_path)
+    assert ended.code == 3
+
+
+def test_a_damaged_run_does_not_hide_the_others(copied: Path) -> None:
+    damaged = copied / "runs" / "damaged"
+    damaged.mkdir()
+    (damaged / "workspace.sqlite").write_text("no database" * 100)
+    ended = run_cli("runs", "list", cwd=copied)
+    assert ended.code == 0
+    assert "router" in ended.stdout
+    assert "warning: runs/damaged cannot be read: " in ended.stderr
+
+
+def test_a_reader_that_leaves_is_no_error(finished: Path) -> None:
+    writer = subprocess.Popen(  # noqa: S603 (the program under test)
+        command("runs", "show", "router", "--json"),
+        cwd=finished,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert writer.stdout is not None
+    writer.stdout.close()
+    assert writer.stderr is not None
+    assert writer.stderr.read() == b""
+    writer.stderr.close()
+    assert writer.wait(60) == 0

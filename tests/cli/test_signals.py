@@ -1,0 +1,115 @@
+"""Runs that are interrupted, watched and steered from other processes."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+
+from support.example import Example, serve_example
+
+from cli.commands import end, run_cli, start_cli
+from cli.slow import LONG, RUN, events, has_event, slow_config, wait_for
+
+
+def test_sigterm_saves_the_run(slow_example: Example, tmp_path: Path) -> None:
+    slow_config(tmp_path, slow_example, **LONG)
+    process = start_cli(*RUN, cwd=tmp_path)
+    wait_for(has_event(tmp_path, "rollout.finished"))
+    ended = end(process, signal.SIGTERM)
+    assert ended.code == 143
+    assert ended.stdout == ""
+    assert "interrupted: finishing what is in flight, then saving; Ctrl-C again stops now\n" in ended.stderr
+    assert "next        synth-optimizers gepa resume runs/router\n" in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert events(tmp_path)[-1]["type"] == "run.interrupted"
+
+
+def test_an_interrupt_under_json_is_an_error_document(slow_example: Example, tmp_path: Path) -> None:
+    slow_config(tmp_path, slow_example, **LONG)
+    process = start_cli(*RUN, "--json", "--quiet", cwd=tmp_path)
+    wait_for(has_event(tmp_path, "rollout.finished"))
+    ended = end(process, signal.SIGINT)
+    assert ended.code == 130
+    error = json.loads(ended.stdout)["error"]
+    assert error["code"] == "synth_optimizer_cancelled"
+    assert "gepa resume" in error["hint"]
+
+
+def test_a_run_is_watched_and_cancelled_from_other_processes(slow_example: Example, tmp_path: Path) -> None:
+    slow_config(tmp_path, slow_example, **LONG)
+    running = start_cli(*RUN, cwd=tmp_path)
+    wait_for(has_event(tmp_path, "rollout.finished"))
+    watching = start_cli("runs", "watch", "router", cwd=tmp_path)
+    listed = json.loads(run_cli("runs", "list", "--json", cwd=tmp_path).stdout)["runs"]
+    assert listed[0]["state"] in ("rollout_running", "proposing", "ready", "evaluating", "rollout_queueing")
+    assert listed[0]["holder"] is not None
+    second = run_cli(*RUN, cwd=tmp_path)
+    assert second.code == 1
+    assert f"held by pid {running.pid}" in second.stderr
+    vacuum = run_cli("workspace", "vacuum", "--db", "runs/router/workspace.sqlite", cwd=tmp_path)
+    assert vacuum.code == 1
+    assert "hint: " in vacuum.stderr
+    asked = run_cli("runs", "cancel", "router", "--reason", "enough", "--json", cwd=tmp_path)
+    assert json.loads(asked.stdout)["acknowledgement"] == "accepted"
+    ended, watched = end(running), end(watching)
+    assert (ended.code, watched.code) == (130, 130)
+    assert "run         router cancelled in " in ended.stderr
+    assert "reason      enough" in watched.stderr
+    assert "Traceback" not in ended.stderr + watched.stderr
+
+
+def test_a_run_that_is_stopped_ends_well(slow_example: Example, tmp_path: Path) -> None:
+    slow_config(tmp_path, slow_example, **LONG)
+    running = start_cli(*RUN, cwd=tmp_path)
+    wait_for(has_event(tmp_path, "rollout.finished"))
+    asked = run_cli("runs", "cancel", "router", "--stop", "--reason", "good enough", cwd=tmp_path)
+    assert asked.stdout.startswith("stop of router: accepted, state ")
+    ended = end(running)
+    assert ended.code == 0
+    assert "stopped by  external: good enough" in ended.stderr
+
+
+def test_whoever_stops_watching_leaves_the_run_alone(slow_example: Example, tmp_path: Path) -> None:
+    slow_config(tmp_path, slow_example)
+    running = start_cli(*RUN, "--quiet", cwd=tmp_path)
+    wait_for(has_event(tmp_path, "rollout.finished"))
+    watching = start_cli("runs", "watch", "router", cwd=tmp_path)
+    assert watching.stderr is not None
+    seen = watching.stderr.readline()
+    watched = end(watching, signal.SIGINT)
+    assert watched.code == 130
+    assert "no longer watching; the run goes on" in seen + watched.stderr
+    ended = end(running)
+    assert (ended.code, ended.stderr) == (0, "")
+
+
+def test_a_container_whose_rollouts_fail_ends_the_run_with_the_cause(tmp_path: Path) -> None:
+    with serve_example(tmp_path, fail_every=1) as example:
+        slow_config(tmp_path, example)
+        ended = run_cli(*RUN, cwd=tmp_path)
+    assert ended.code in (1, 3)
+    assert "failed; trying again: POST /rollouts answered 500: " in ended.stderr
+    assert ended.stderr.count("answered 500") < 5
+    assert "run         router failed in " in ended.stderr
+    assert "best so far no candidate was measured\n" in ended.stderr
+    assert "\nerror: " in ended.stderr
+    assert "\nhint: " in ended.stderr
+    watched = run_cli("runs", "watch", "router", cwd=tmp_path)
+    assert watched.code == ended.code
+    shown = run_cli("runs", "show", "router", cwd=tmp_path)
+    assert "state       failed\n" in shown.stdout
+    assert "\nerror       " in shown.stdout
+
+
+def test_a_killed_run_counts_as_interrupted_and_goes_on(slow_example: Example, tmp_path: Path) -> None:
+    slow_config(tmp_path, slow_example, gepa__max_generations=1)
+    running = start_cli(*RUN, cwd=tmp_path)
+    wait_for(has_event(tmp_path, "rollout.finished"))
+    assert end(running, signal.SIGKILL).code == -signal.SIGKILL
+    listed = json.loads(run_cli("runs", "list", "--json", cwd=tmp_path).stdout)["runs"]
+    assert (listed[0]["state"], listed[0]["holder"]) == ("interrupted", None)
+    watched = run_cli("runs", "watch", "router", cwd=tmp_path)
+    assert watched.code == 1
+    assert "next        synth-optimizers gepa resume runs/router\n" in watched.stderr
+    assert run_cli("gepa", "resume", "router", "--quiet", cwd=tmp_path).code == 0

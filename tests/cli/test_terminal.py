@@ -1,0 +1,89 @@
+"""A real run on a terminal: the live view, the summary, and Ctrl-C."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from support.example import Example, serve_example
+
+from cli.commands import run_cli
+from cli.slow import RUN, events, has_event, slow_config, wait_for
+from cli.terminal import Terminal
+
+
+@pytest.mark.parametrize("columns", [80, 200])
+def test_the_view_fits_the_terminal_and_ends_with_a_summary(
+    columns: int, slow_example: Example, tmp_path: Path
+) -> None:
+    slow_config(tmp_path, slow_example, gepa__max_generations=1, gepa__max_train_rollouts=60)
+    terminal = Terminal(*RUN, columns=columns, cwd=tmp_path)
+    assert terminal.end() == 0
+    # The last line is data: a path is written as it is.
+    assert max(len(line) for line in terminal.lines if not line.startswith("artifacts: ")) <= columns
+    for drawn in (
+        "generations  ━",
+        "rollouts     ━",
+        "  train      ━",
+        "in flight    ",
+        "usage        ",
+        "frontier of ",
+    ):
+        assert drawn in terminal.text
+    summary = terminal.text[terminal.text.rindex("run         router completed in ") :]
+    for line in ("train       seed 0.", "gain +", "stopped by  max_generations (1 of 1)", "cost        $0.0000"):
+        assert line in summary
+    assert "next        synth-optimizers runs best runs/router --out best.txt" in summary
+    assert terminal.raw.rindex(b"\x1b[?25h") > terminal.raw.rindex(b"\x1b[?25l")
+
+
+def test_the_first_ctrl_c_saves_and_the_run_can_be_resumed(slow_example: Example, tmp_path: Path) -> None:
+    slow_config(tmp_path, slow_example)
+    terminal = Terminal(*RUN, columns=80, cwd=tmp_path)
+    wait_for(has_event(tmp_path, "rollout.finished"))
+    terminal.press_ctrl_c()
+    assert terminal.end() == 130
+    assert max(map(len, terminal.lines)) <= 80
+    assert "next        synth-optimizers gepa resume runs/router" in terminal.text
+    assert "Traceback" not in terminal.text
+    kinds = [event["type"] for event in events(tmp_path)]
+    assert kinds[-1] == "run.interrupted"
+    assert not [kind for kind in kinds if kind == "rollout.failed"]
+    listed = run_cli("runs", "list", cwd=tmp_path)
+    assert "interrupted" in listed.stdout
+    resumed = run_cli("gepa", "resume", "runs/router", cwd=tmp_path)
+    assert resumed.code == 0
+    assert "  resumed after " in resumed.stderr
+    assert "is the seed" not in resumed.stderr
+    assert events(tmp_path)[-1]["type"] == "gepa.run.finished"
+
+
+def test_the_second_ctrl_c_does_not_wait(tmp_path: Path) -> None:
+    with serve_example(tmp_path, delay=40.0) as example:
+        slow_config(tmp_path, example)
+        terminal = Terminal(*RUN, columns=80, cwd=tmp_path)
+        terminal.read_until(lambda text: "seed on train rows of gepa_" in text)
+        terminal.press_ctrl_c()
+        terminal.read_until(lambda text: "interrupted: finishing what is in flight, then saving" in text)
+        pressed = time.monotonic()
+        terminal.press_ctrl_c()
+        assert terminal.end() == 130
+        assert time.monotonic() - pressed < 20
+    assert "Traceback" not in terminal.text
+    assert "next        synth-optimizers gepa resume runs/router" in terminal.text
+
+
+def test_colours_are_left_out_when_asked(slow_example: Example, tmp_path: Path) -> None:
+    slow_config(tmp_path, slow_example, gepa__max_generations=1)
+    terminal = Terminal(*RUN, columns=80, cwd=tmp_path, NO_COLOR="1")
+    assert terminal.end() == 0
+    assert b"\x1b[36m" not in terminal.raw
+    diff = Terminal("runs", "diff", "router", columns=80, cwd=tmp_path, NO_COLOR="1")
+    assert diff.end() == 0
+    assert b"\x1b[3" not in diff.raw
+    assert b"{+" in diff.raw
+    coloured = Terminal("runs", "diff", "router", columns=80, cwd=tmp_path)
+    assert coloured.end() == 0
+    assert b"\x1b[32m" in coloured.raw
+    assert b"{+" not in coloured.raw

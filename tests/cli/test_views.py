@@ -1,0 +1,169 @@
+"""What a person sees of a run, drawn from the events of a recorded one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from synth_optimizers.cli.limits import limits_in_force
+from synth_optimizers.cli.lines import Story
+from synth_optimizers.cli.live import Panel
+from synth_optimizers.cli.plain import PlainView
+from synth_optimizers.cli.progress import Progress
+from synth_optimizers.cli.summary import closing
+from synth_optimizers.events import RunEvent
+
+RECORDED = Path(__file__).parent / "recorded" / "events.jsonl"
+LIMITS = {
+    "max_generations": 2,
+    "max_total_rollouts": 60,
+    "max_train_rollouts": 50,
+    "max_heldout_rollouts": 10,
+    "max_cost_usd": 1.0,
+    "max_total_tokens": 100_000,
+    "max_prompt_tokens": 90_000,
+    "max_completion_tokens": 10_000,
+    "max_time_seconds": 3600,
+}
+
+
+def recorded() -> list[RunEvent]:
+    return [RunEvent.from_line(line) for line in RECORDED.read_text().splitlines()]
+
+
+def folded(until: int | None = None) -> Progress:
+    run = Progress()
+    for event in recorded()[:until]:
+        run.apply(event)
+    return run
+
+
+def until(kind: str) -> int:
+    return 1 + next(place for place, event in enumerate(recorded()) if event.type == kind)
+
+
+def draw(run: Progress, width: int, later: float = 12.0, **panel: Any) -> list[str]:  # noqa: ANN401
+    console = Console(width=width, color_system=None, force_terminal=True, legacy_windows=False)
+    drawn = Panel(run, LIMITS, lambda: 3, clock=lambda: run.latest + later)
+    drawn.begun = run.latest
+    for name, value in panel.items():
+        setattr(drawn, name, value)
+    with console.capture() as capture:
+        console.print(drawn)
+    return capture.get().splitlines()
+
+
+def test_the_fold_agrees_with_what_the_run_says_at_its_end() -> None:
+    run, end = folded(), recorded()[-1].fields
+    assert run.ending is not None
+    assert (run.state, run.best_id, run.candidates) == ("completed", end["best_candidate_id"], end["candidates"])
+    assert run.generations == end["generations"]
+    assert run.rollouts == {"train": end["rollouts"]["train"], "heldout": end["rollouts"]["heldout"]}
+    assert (run.paid_calls, run.cached_calls) == (end["bill"]["paid_calls"], end["bill"]["cached_calls"])
+    assert run.paid_tokens == end["bill"]["total_tokens"]
+    assert run.paid_usd is end["bill"]["cost_usd"] is None
+    scores = {(named["role"], named["split"]): named["score"] for named in end["scores"]}
+    assert run.seed_score == scores["seed", "train"]
+    assert run.best_score == scores["best", "train"]
+    assert (run.in_flight(), run.evaluations, run.turns) == (0, {}, {})
+
+
+def test_every_prefix_of_a_run_can_be_drawn_within_the_width() -> None:
+    run = Progress()
+    for place, event in enumerate(recorded()):
+        run.apply(event)
+        for width in (40, 80, 200) if place % 5 == 0 else ():
+            assert max(map(len, draw(run, width))) <= width
+
+
+@pytest.mark.parametrize("width", [80, 200])
+def test_the_view_shows_every_limit_in_force(width: int) -> None:
+    text = "\n".join(draw(folded(until("generation.completed")), width))
+    for words in ("1 of 2", "of 60", "of 50", "0 of 10", "of $1.0000", "of 100,000", "of 90,000", "of 1h00m"):
+        assert words in text
+
+
+def test_the_view_says_what_is_waited_for_and_for_how_long() -> None:
+    setup = draw(folded(until("gepa.run.started")), 80)
+    assert setup[-1].startswith("now          12.0s setting up: container http://")
+    turn = draw(folded(until("proposer.started")), 80)
+    assert "now          12.0s proposer writes proposals for generation 0" in turn
+    rollouts = draw(folded(until("rollout.requested")), 80)
+    assert any("12.0s seed on train rows of gepa_" in line and "0 of 6 rollouts" in line for line in rollouts)
+
+
+def test_an_unknown_cost_is_shown_as_unknown() -> None:
+    assert any("cost unknown" in line for line in draw(folded(), 80))
+    assert ("cost", "unknown") in closing(folded(), Path("runs/recorded"), 0.0)
+
+
+def test_limits_that_are_not_set_are_not_shown() -> None:
+    run = folded()
+    assert limits_in_force({"max_cost_usd": 0.0, "max_total_tokens": None}, run, run.latest) == []
+
+
+def test_plain_lines_are_one_per_event_that_matters() -> None:
+    run, story, told = Progress(), Story(), []
+    for event in recorded():
+        seconds = run.took(event)
+        run.apply(event)
+        line = story.tell(event, seconds)
+        told += [] if line is None else [(event.type, line.text)]
+    kinds = [kind for kind, _ in told]
+    assert "rollout.finished" not in kinds
+    assert "optimizer.state.transitioned" not in kinds
+    assert kinds.count("candidate.minibatch_evaluated") == 4
+    assert kinds.count("candidate.rejected") == 2
+    assert any("6 rollouts in 0." in text for kind, text in told if kind == "candidate.evaluated")
+    assert any(" in 1.5s by scripted, cost $" in text for kind, text in told if kind == "proposer.completed")
+    assert all("\n" not in text for _, text in told)
+    # Two rollouts failed in the same way.
+    assert [text for kind, text in told if kind == "rollout.failed"] == [
+        "gepa_45b651dfae51 on train:0: failed; trying again: POST /rollouts answered 500: "
+        '{"detail":"the task broke"} (others like it are only counted)'
+    ]
+
+
+def test_an_event_type_that_nobody_knows_is_told_in_its_own_words() -> None:
+    event = RunEvent(0, "run", "2026-01-01T00:00:00.000Z", "something.new", {}, "something new happened")
+    run = Progress()
+    run.apply(event)
+    line = Story().tell(event)
+    assert line is not None
+    assert line.text == "something new happened"
+
+
+def test_a_long_wait_is_told_less_and_less_often(capsys: pytest.CaptureFixture[str]) -> None:
+    run, now = folded(until("proposer.started")), 0.0
+    view = PlainView(run, clock=lambda: now)
+    spoken = []
+    for second in range(400):
+        view.tick(float(second))
+        if capsys.readouterr().err:
+            spoken.append(second)
+    assert spoken == [10, 40, 100, 160, 220, 280, 340]
+
+
+def test_time_in_which_nobody_worked_is_not_time_of_the_run() -> None:
+    run = folded(until("generation.completed"))
+    before = run.elapsed(run.latest)
+    fields = {"events": 1, "waiting": 0, "unknown_outcomes": 0}
+    run.apply(RunEvent(99, "recorded", "2026-11-17T11:51:00.000Z", "run.resumed", fields, "resumed"))
+    assert run.elapsed(run.latest) == pytest.approx(before)
+
+
+def test_the_summary_names_gain_cost_stop_and_the_next_command() -> None:
+    lines = closing(folded(), Path("runs/a run"), 0.0)
+    text = "\n".join(f"{label} {words}" for label, words in lines)
+    assert "seed 0.1667 [0.0301, 0.5635] on 6 rows" in text
+    assert "gain +0.3333 [" in text
+    assert "stopped by max_generations (2 of 2)" in text
+    assert "next synth-optimizers runs best 'runs/a run' --out best.txt" in text
+
+
+def test_the_summary_of_an_interrupted_run_says_how_to_go_on() -> None:
+    lines = closing(folded(until("generation.completed")), Path("runs/recorded"), 0.0)
+    assert lines[-1] == ("next", "synth-optimizers gepa resume runs/recorded")
