@@ -232,7 +232,10 @@ def main() -> None:
     args = parser.parse_args()
     tickets = load_tickets(Path(__file__).with_name("tickets.jsonl"))
     app = build(tickets, Behaviour(args.delay, args.fail_every, args.log))
-    listener = socket.create_server(("127.0.0.1", args.port), backlog=512)
+    try:
+        listener = socket.create_server(("127.0.0.1", args.port), backlog=512)
+    except OSError as error:
+        parser.error(f"port {args.port}: {error.strerror}")
     # Connections inherit it. Without it, each reply would wait some 40 ms for the client's acknowledgement.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if args.watch_stdin:

@@ -190,7 +190,10 @@ def main() -> None:
     parser.add_argument("--watch-stdin", action="store_true", help="end when standard input is closed")
     args = parser.parse_args()
     Handler.log_file = args.log
-    server = ThreadingHTTPServer(("127.0.0.1", args.port), Handler)
+    try:
+        server = ThreadingHTTPServer(("127.0.0.1", args.port), Handler)
+    except OSError as error:
+        parser.error(f"port {args.port}: {error.strerror}")
     if args.watch_stdin:
         end_with_stdin()
     say_ready("reflector", f"http://127.0.0.1:{server.server_port}/v1")

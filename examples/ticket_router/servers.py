@@ -33,7 +33,7 @@ def served(python: str, script: str, *options: str) -> Iterator[str]:
     try:
         line = process.stdout.readline() if process.stdout else ""
         if "http://" not in line:
-            raise RuntimeError(f"{script} did not start; is its port taken?")
+            raise RuntimeError(f"{script} did not start")
         url = line.split()[-1]
         _wait_until_well(url.removesuffix("/v1") + "/health")
         watchdog.cancel()
