@@ -9,6 +9,7 @@ import pytest
 
 from synth_optimizers.events import RunEvent
 from synth_optimizers.tracking.metrics import SEQUENCE_NUMBER, Metrics, Update
+from synth_optimizers.tracking.names import METRICS
 from synth_optimizers.tracking.spending import Spending
 
 Series = dict[str, list[tuple[int, float]]]
@@ -156,3 +157,31 @@ def test_a_feed_joined_in_the_middle_gives_no_counts_before_the_end(resumed: lis
     assert (end["total_metric_calls"], end["cost_usd"]) == (36, 0.0032841)
     assert end["train/gain"] == pytest.approx(0.5)
     assert "rollouts/failed" not in end
+
+
+def test_the_list_of_metrics_is_complete(
+    finished: list[RunEvent], failed: list[RunEvent], resumed: list[RunEvent]
+) -> None:
+    known = [metric.name for metric in METRICS]
+    assert len(known) == len(set(known))
+    given = {name for events in (finished, failed, resumed) for name in series(folded(events)[1])}
+    # No candidate of these runs was deferred and no proposal was a duplicate.
+    assert given == set(known) - {"candidates/deferred", "proposals/duplicate"}
+
+
+def test_deferred_candidates_and_duplicate_proposals_are_counted(failed: list[RunEvent]) -> None:
+    fields = {"candidate_id": "gepa_1", "stage": "candidate_minibatch", "reason": "too_many_failures"}
+    deferred = replace(failed[0], sequence_number=1, type="candidate.deferred", fields=fields)
+    repeated = {"candidate_id": "gepa_1", "generation": 0, "index": 0}
+    duplicate = replace(failed[0], sequence_number=2, type="candidate.duplicate_skipped", fields=repeated)
+    found = series(folded([failed[0], deferred, duplicate])[1])
+    assert found["candidates/deferred"] == found["proposals/duplicate"] == [(0, 1)]
+
+
+def test_a_cancelled_run_keeps_its_totals(failed: list[RunEvent]) -> None:
+    last = failed[-1]
+    fields = {name: last.fields[name] for name in ("best_candidate_id", "rollouts", "bill")}
+    cancelled = replace(last, type="gepa.run.cancelled", fields={**fields, "reason": "no time"})
+    metrics, updates = folded([*failed[:20], cancelled])
+    assert metrics.outcome == "cancelled"
+    assert updates[-1].metrics["tokens/total"] == 1722
