@@ -4,6 +4,7 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Thread
 from typing import Any, ClassVar
 
 import pytest
@@ -128,7 +129,10 @@ def test_nothing_of_the_machine_is_written(tmp_path: Path, failed: list[RunEvent
 
 def test_a_failed_run_ends_with_an_error(tmp_path: Path, failed: list[RunEvent]) -> None:
     subscriber = WandbSubscriber(mode="offline", directory=tmp_path)
-    feed(subscriber, failed)
+    # A handle calls from a thread of its own and closes from the one that waits.
+    served = Thread(target=feed, args=(subscriber, failed))
+    served.start()
+    served.join()
     problem = "synth_optimizer_proposer_error: 3 turns in a row brought no valid proposal"
     end(subscriber, error=ProposerError(problem))
     assert exit_code(tmp_path) == 1
