@@ -43,6 +43,7 @@ def test_scores_are_given_by_rollouts_so_far(finished: list[RunEvent]) -> None:
     assert found["best_score_on_valset"] == best
     assert found["valset_pareto_front_agg"][-1] == pytest.approx((38, 5 * sixth))
     assert found["frontier_size"] == [(6, 1), (15, 2), (19, 3), (25, 4), (37, 5), (38, 6)]
+    assert found["total_candidates"] == found["frontier_size"]
     assert found["iteration"] == [(6, 1), (19, 2), (25, 3)]
     assert {value for _, value in found["val_evaluated_count_new_program"] + found["val_total_count"]} == {6}
 
@@ -94,7 +95,7 @@ def test_the_end_brings_the_heldout_scores_and_the_gain(finished: list[RunEvent]
     assert end.metrics["heldout/gain_low"] < 0 < end.metrics["heldout/gain_high"]
     assert end.metrics["train/gain"] == pytest.approx(0.5)
     assert end.metrics["best_valset_score"] == end.metrics["train/best"] == pytest.approx(2 / 3)
-    assert (end.metrics["total_iterations"], end.metrics["total_candidates"]) == (3, 6)
+    assert (end.metrics["total_iterations"], end.metrics["candidates/registered"]) == (3, 6)
     assert end.metrics["rollouts/heldout"] == 6
     assert series(updates)["total_metric_calls"][-1] == (38, 38)
     assert metrics.outcome == "finished"
