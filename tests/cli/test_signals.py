@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 from pathlib import Path
 
+import pytest
 from support.example import Example, serve_example
 
 from cli.commands import end, run_cli, start_cli
 from cli.slow import LONG, RUN, events, has_event, slow_config, wait_for
+from synth_optimizers.cli.plain import QuietView
+from synth_optimizers.cli.progress import Progress
+from synth_optimizers.cli.session import Signals
 
 
 def test_sigterm_saves_the_run(slow_example: Example, tmp_path: Path) -> None:
@@ -19,7 +24,7 @@ def test_sigterm_saves_the_run(slow_example: Example, tmp_path: Path) -> None:
     ended = end(process, signal.SIGTERM)
     assert ended.code == 143
     assert ended.stdout == ""
-    assert "interrupted: finishing what is in flight, then saving; Ctrl-C again stops now\n" in ended.stderr
+    assert "  interrupted; the run can be resumed: SIGTERM\n" in ended.stderr
     assert "next        synth-optimizers gepa resume runs/router\n" in ended.stderr
     assert "Traceback" not in ended.stderr
     assert events(tmp_path)[-1]["type"] == "run.interrupted"
@@ -113,3 +118,37 @@ def test_a_killed_run_counts_as_interrupted_and_goes_on(slow_example: Example, t
     assert watched.code == 1
     assert "next        synth-optimizers gepa resume runs/router\n" in watched.stderr
     assert run_cli("gepa", "resume", "router", "--quiet", cwd=tmp_path).code == 0
+
+
+def test_the_third_signal_leaves_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: list[str] = []
+    left: list[int] = []
+
+    def interrupt(reason: str) -> bool:
+        heard.append(reason)
+        return True
+
+    monkeypatch.setattr(os, "_exit", left.append)
+    view = QuietView(Progress())
+    before = signal.getsignal(signal.SIGTERM)
+    with Signals() as signals:
+        os.kill(os.getpid(), signal.SIGTERM)
+        signals.attach(interrupt, view)
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGTERM)
+            signals.pulse()
+    assert heard[:2] == ["interrupted before it began", "SIGTERM"]
+    assert (left, signals.exit_code) == ([143], 143)
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_an_interrupt_while_the_container_starts_is_told(place: Path) -> None:
+    config = place / "gepa.toml"
+    waiting = 'command = ["sleep", "300"]\nstartup_timeout_seconds = 200'
+    config.write_text(config.read_text().replace("startup_timeout_seconds = 2", waiting))
+    running = start_cli(*RUN, cwd=place)
+    wait_for((place / "runs" / "router" / "run.lock").exists)
+    ended = end(running, signal.SIGINT)
+    assert (ended.code, ended.stdout) == (130, "")
+    assert "error: the run was told to end before it began: SIGINT\n" in ended.stderr
+    assert "hint: Nothing was paid for. The same command begins it.\n" in ended.stderr

@@ -40,12 +40,13 @@ def carry_out(run: GepaRun, *, as_json: bool, quiet: bool, subscribers: Sequence
     begun = time.time()
     settings = run.config.to_dict()
     progress = Progress(container_url=settings["container"]["url"])
-    handle = run.start(subscribers=subscribers)
-    progress.run_id = handle.run_id
-    view = view_for(progress, settings["gepa"], quiet=quiet, waiting=_waiting(handle))
-    view.start()
     error: SynthOptimizerError | None = None
-    with Signals(handle.interrupt, view) as signals:
+    with Signals() as signals:
+        handle = run.start(subscribers=subscribers)
+        progress.run_id = handle.run_id
+        view = view_for(progress, settings["gepa"], quiet=quiet, waiting=_waiting(handle))
+        signals.attach(handle.interrupt, view)
+        view.start()
         try:
             follow(handle.iter_events(), progress, view, since=begun, pulse=signals.pulse)
             result = handle.wait()
@@ -56,7 +57,7 @@ def carry_out(run: GepaRun, *, as_json: bool, quiet: bool, subscribers: Sequence
             has_story = progress.latest >= begun - CLOCK or (error is None and progress.events > 0)
             view.close(closing(progress, handle.run_dir, time.time()) if has_story else [])
     if error is not None:
-        return _end_badly(error, signals, as_json=as_json, is_told=not quiet)
+        return _end_badly(error, signals, as_json=as_json, is_told=has_story and not quiet)
     if as_json:
         write_json(result.to_dict())
     else:
