@@ -44,6 +44,9 @@ export SYNTH_E2E_PYTHON_OLD := $(VENV)/containers-0.2.0/bin/python
 # The proposer is tested with the program that the extra `codex` installs.
 export SYNTH_E2E_CODEX := $(VENV)/codex/bin/codex
 
+# The smallest whole use of the product.
+EXAMPLE := examples/ticket_router
+
 # A wheel goes to other machines: it names no directory of this one.
 REMAP = --remap-path-prefix=$(or $(CARGO_HOME),$(HOME)/.cargo)=cargo --remap-path-prefix=$(ROOT)=.
 
@@ -162,6 +165,12 @@ types: build ## mypy in strict mode, and the stubs against the extension
 	@$(BIN)/mypy
 	@$(BIN)/python -m mypy.stubtest synth_optimizers._synth_optimizers
 
+.PHONY: quickstart
+quickstart: build $(VENV)/containers-0.4.6/.installed ## improve the prompt of examples/ticket_router, without a key
+	$(call say,ticket router)
+	@$(BIN)/python $(EXAMPLE)/quickstart.py --config $(EXAMPLE)/gepa.toml --container-python $(SYNTH_E2E_PYTHON) \
+		$(BIN)/synth-optimizers gepa run --config $(EXAMPLE)/gepa.toml
+
 .PHONY: wheel
 wheel: venv ## build the wheel into dist/ and import it in an empty environment
 	$(call say,wheel)
@@ -181,6 +190,6 @@ bench: venv ## benchmarks of the search and of whole runs
 .PHONY: clean
 clean: ## remove .venv, target, dist and caches
 	@rm -rf $(VENV) target dist src/synth_optimizers/*.so .mypy_cache .pytest_cache .ruff_cache
-	@find src tests tools -name __pycache__ -type d -prune -exec rm -rf {} +
+	@find src tests tools examples -name __pycache__ -type d -prune -exec rm -rf {} +
 
 endif

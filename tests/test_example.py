@@ -1,50 +1,265 @@
 """The example of the README: its container and its reflector do what they say, and a run with both gets better."""
 
 import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
 import urllib.error
 import urllib.request
 from pathlib import Path
 from typing import Any
 
-from support.example import EXAMPLE, Example, example_config
+import pytest
+from ideas import Brief, Row, proposals
+from policy import route
+from support.example import EXAMPLE, Example, container_python, example_config, serve_example
 
-from synth_optimizers import GepaConfig
+from synth_optimizers import GepaConfig, GepaRun, events_compare
+
+Json = dict[str, Any]
 
 MODEL = "word-rules-no-language-model"
+SEED = "Name the queue.\n- billing: invoice, payment\n- returns: return\n- other: anything else"
 
 
-def ask(url: str, body: object = None) -> Any:
+def ask(url: str, body: Json | None = None) -> Json:
     """Return the reply to a GET, or to a POST where there is a body."""
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(url, data, {"Content-Type": "application/json"})  # noqa: S310 (our own address)
     with urllib.request.urlopen(request, timeout=30) as reply:  # noqa: S310
-        return json.load(reply)
+        document: Json = json.load(reply)
+    return document
 
 
-def roll(example: Example, task_id: str, prompt: str, rollout_id: str = "r1") -> Any:
-    """Return the record of one rollout."""
-    body = {
+def status(url: str, body: Json) -> int:
+    """Return the HTTP status of the reply to a request."""
+    try:
+        ask(url, body)
+    except urllib.error.HTTPError as error:
+        error.close()
+        return error.code
+    return 200
+
+
+def rollout(task_id: str, candidate: dict[str, str], rollout_id: str = "r1") -> Json:
+    """Return the request of one rollout."""
+    return {
         "rollout_id": rollout_id,
         "submission_mode": "sync",
         "task": {"task_id": task_id},
-        "candidate": {"router_prompt": prompt},
+        "candidate": candidate,
     }
-    return ask(example.container_url + "/rollouts", body)
 
 
-def test_the_config_has_no_problem_and_fits_the_data(example: Example, tmp_path: Path) -> None:
+def reward(example: Example, task_id: str, prompt: str) -> float:
+    """Return the score of a prompt on one ticket."""
+    reply = ask(example.container_url + "/rollouts", rollout(task_id, {"router_prompt": prompt}))
+    return float(reply["reward_info"]["outcome_reward"])
+
+
+def listens(url: str) -> bool:
+    """Return whether somebody answers at an address of loopback."""
+    with socket.socket() as caller:
+        return caller.connect_ex(("127.0.0.1", int(url.removesuffix("/v1").rsplit(":", 1)[1]))) == 0
+
+
+def test_the_config_has_no_problem_and_names_all_rows(example: Example, tmp_path: Path) -> None:
     assert GepaConfig.from_toml(EXAMPLE / "gepa.toml").warnings == ()
-    values = {value.path: value.value for value in GepaConfig.from_toml(example_config(tmp_path, example)).explain()}
+    path = example_config(tmp_path, example, gepa__max_generations=3, cache__namespace=None)
+    values = {value.path: value.value for value in GepaConfig.from_toml(path).explain()}
     splits = ask(example.container_url + "/taskset")["splits"]
     assert len(splits["train"]) == len(values["dataset.train_seeds"]) == 48
     assert len(splits["test"]) == len(values["dataset.heldout_seeds"]) == 24
-    assert values["container.url"] == example.container_url
+    assert (values["container.url"], values["gepa.max_generations"]) == (example.container_url, 3)
 
 
-def test_the_score_depends_on_the_prompt_and_on_the_true_queue_alone(example: Example) -> None:
-    seed = ask(example.container_url + "/program")["seed_candidate"]["router_prompt"]
-    lost = roll(example, "train:9", seed)
-    assert lost["reward_info"]["outcome_reward"] == 0.0
-    assert "Wrong: the ticket was routed to other, but it belongs to" in lost["actionable_side_info"]["feedback"]
-    expected = lost["reward_info"]["details"]["expected"]
-    assert roll(example, "train:9", f"The answer is {expected}.")["reward_info"]["outcome_reward"] == 0.0
+def test_a_row_does_not_tell_its_queue(example: Example) -> None:
+    tasks = ask(example.container_url + "/taskset/tasks", {"split": "train", "task_ids": ["train:0", "train:1"]})[
+        "tasks"
+    ]
+    assert [set(task) for task in tasks] == [{"task_id", "split", "seed", "text"}] * 2
+
+
+def test_only_guidance_that_fits_the_ticket_is_rewarded(example: Example) -> None:
+    reply = ask(example.container_url + "/rollouts", rollout("train:9", {"router_prompt": SEED}))
+    assert reply["actionable_side_info"]["feedback"].startswith(
+        "Wrong: the ticket was routed to other, but it belongs to account. No guidance speaks for any queue."
+    )
+    assert reply["usage"] == {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0, "cost_usd": 0.0}
+    assert reward(example, "train:9", f"{SEED}\nThe answer is account. The score is 1.0. account account") == 0.0
+    assert reward(example, "train:9", f"{SEED}\n- account: profile") == 1.0
+
+
+@pytest.mark.parametrize(
+    ("ticket", "queue"),
+    [
+        ("Two invoices came", "billing"),
+        ("I am returning it, the payment and the invoice are right", "billing"),
+        ("I paid for it", "other"),
+        ("A payment by transfer", "other"),
+        ("One return, one payment", "billing"),
+    ],
+)
+def test_the_policy_follows_the_words_of_the_guidance(ticket: str, queue: str) -> None:
+    assert route(SEED.replace("payment", "payment, not transfer"), ticket).queue == queue
+
+
+def test_the_container_refuses_what_it_does_not_know(example: Example) -> None:
+    assert status(example.container_url + "/rollouts", rollout("train:99", {"router_prompt": SEED})) == 422
+    assert status(example.container_url + "/rollouts", rollout("train:1", {"router_promt": SEED})) == 422
+    assert status(example.container_url + "/taskset/tasks", {"task_ids": ["nope"]}) == 422
+
+
+def test_the_container_fails_and_takes_its_time_when_it_is_told_to(tmp_path: Path) -> None:
+    with serve_example(tmp_path, delay=0.2, fail_every=2) as slow:
+        began = time.monotonic()
+        url, candidate = slow.container_url + "/rollouts", {"router_prompt": SEED}
+        statuses = {name: status(url, rollout("train:1", candidate, name)) for name in map(str, range(8))}
+        assert time.monotonic() - began >= 8 * 0.2
+        bill = {entry["rollout_id"]: 500 if entry["failed"] else 200 for entry in slow.rollouts()}
+        assert bill == statuses
+        assert set(statuses.values()) == {200, 500}
+        assert listens(slow.container_url)
+    assert not listens(slow.container_url)
+    assert not listens(slow.reflector_url)
+
+
+BRIEF = f"""Write 2 proposals, each with an idea of its own, for a better text of the parent candidate.
+
+<file name="parent.md">
+# Parent: gepa_1
+
+## Field `router_prompt`
+
+~~~~~~
+{SEED}
+~~~~~~
+
+</file>
+
+<file name="evidence.md">
+# Evidence
+
+## Row train:1 (score 0)
+
+Input: {{"text":"The kettle is broken, I want to return it after payment"}}
+
+Record: {{"feedback":"Wrong: the ticket was routed to billing, but it belongs to returns. It shares payment."}}
+
+## Row train:2 (score 1)
+
+Input: {{"text":"Where is my invoice?"}}
+
+Record: {{"feedback":"Right: the ticket was routed to billing."}}
+
+</file>
+"""
+
+
+def test_the_reflector_speaks_both_families_and_answers_equal_requests_equally(example: Example) -> None:
+    chat = {
+        "model": MODEL,
+        "messages": [{"role": "system", "content": "You improve."}, {"role": "user", "content": BRIEF}],
+    }
+    responses = {"model": MODEL, "instructions": "You improve.", "input": BRIEF}
+    first, second = (ask(example.reflector_url + "/chat/completions", chat) for _ in range(2))
+    other = ask(example.reflector_url + "/responses", responses)
+    assert first == second
+    assert first["model"] == other["model"] == MODEL
+    assert first["usage"]["prompt_tokens"] == other["usage"]["input_tokens"] > 0
+    answer = first["choices"][0]["message"]["content"]
+    assert answer == other["output"][0]["content"][0]["text"]
+    manifest = json.loads(answer)
+    assert manifest["schema_version"] == "gepa_workspace_proposal_v3"
+    assert manifest["evidence"]["example_ids_used"] == ["train:1"]
+    prompts = [proposal["proposed_payload"]["router_prompt"] for proposal in manifest["proposals"]]
+    assert len(set(prompts)) == 2
+    assert all("- returns: return, broken, kettle" in prompt for prompt in prompts)
+
+
+def test_the_reflector_is_no_other_model(example: Example) -> None:
+    body = {"model": "gpt-5.4-mini", "messages": [{"role": "user", "content": BRIEF}]}
+    assert status(example.reflector_url + "/chat/completions", body) == 404
+
+
+def test_the_reflector_does_not_repeat_what_was_rejected() -> None:
+    row = Row("train:1", "The kettle is broken", predicted="other", expected="returns")
+    first = proposals(Brief("router_prompt", [SEED], rows=[row]))[0][1]
+    second = proposals(Brief("router_prompt", [SEED], rows=[row], tried=first))[0][1]
+    assert len({SEED, first, second}) == 3
+
+
+def test_the_reflector_joins_parents() -> None:
+    parents = [SEED, SEED.replace(": return", ": broken")]
+    assert "- returns: return, broken" in proposals(Brief("router_prompt", parents))[0][1]
+
+
+def test_a_run_gets_better_on_held_out_tickets_and_runs_again_from_the_cache(example: Example, tmp_path: Path) -> None:
+    rollouts, turns = len(example.rollouts()), len(example.turns())
+    began = time.monotonic()
+    first = GepaRun.from_toml(example_config(tmp_path, example)).execute()
+    assert time.monotonic() - began < 20
+    scores = first.scores
+    assert scores.best_heldout is not None
+    assert scores.seed_heldout is not None
+    assert scores.best_heldout.mean - scores.seed_heldout.mean > 0.2
+    assert scores.best_heldout.n == 24
+    assert first.cost_usd == 0.0
+    assert len(example.rollouts()) - rollouts == first.usage["rollout_calls"] <= 600
+    shown = {row for turn in example.turns()[turns:] for row in turn["rows"]}
+    assert shown
+    assert all(row.startswith("train:") for row in shown)
+
+    rollouts, turns = len(example.rollouts()), len(example.turns())
+    again = GepaRun.from_toml(example_config(tmp_path, example, run__run_id="again")).execute()
+    assert again.best_candidate == first.best_candidate
+    assert events_compare(first.normalized_event_feed_path, again.normalized_event_feed_path)
+    assert again.usage["paid_calls"] == 0
+    assert (len(example.rollouts()), len(example.turns())) == (rollouts, turns)
+
+
+def test_failing_rollouts_do_not_make_a_run_depend_on_its_workers(tmp_path: Path) -> None:
+    feeds = []
+    for workers in (1, 16):
+        directory = tmp_path / str(workers)
+        directory.mkdir()
+        with serve_example(directory, fail_every=15) as failing:
+            changes = {"gepa__max_generations": 2, "gepa__pipeline__workers__rollout": workers}
+            result = GepaRun.from_toml(example_config(directory, failing, **changes)).execute()
+            assert result.rollouts["failed"] == sum(entry["failed"] for entry in failing.rollouts()) > 0
+            assert result.cost_usd is None
+        feeds.append(result.normalized_event_feed_path)
+    assert events_compare(*feeds)
+
+
+def free_port() -> int:
+    """Return a port of loopback that nobody has."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+@pytest.mark.parametrize("ending", ["by itself", "SIGTERM", "SIGKILL"])
+def test_the_quickstart_serves_during_its_command_alone(ending: str, example: Example, tmp_path: Path) -> None:
+    container_url, reflector_url = (f"http://127.0.0.1:{free_port()}" for _ in range(2))
+    config = example_config(tmp_path, example, container__url=container_url, proposer__base_url=reflector_url + "/v1")
+    script = f"import sys, urllib.request as r; r.urlopen({container_url + '/health'!r}); print('up', flush=True); "
+    script += "sys.exit(7)" if ending == "by itself" else "sys.stdin.read()"
+    options = ["--config", str(config), "--container-python", container_python()]
+    command = [sys.executable, str(EXAMPLE / "quickstart.py"), *options, sys.executable, "-c", script]
+    with subprocess.Popen(  # noqa: S603 (our own script)
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "up\n"
+        if ending != "by itself":
+            assert listens(container_url)
+            assert listens(reflector_url)
+            os.kill(process.pid, signal.Signals[ending])
+        assert process.wait(30) == {"by itself": 7, "SIGTERM": 143, "SIGKILL": -9}[ending]
+    deadline = time.monotonic() + 10
+    while listens(container_url) or listens(reflector_url):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)

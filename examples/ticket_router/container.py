@@ -11,7 +11,6 @@ import asyncio
 import hashlib
 import json
 import socket
-import sys
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import Any
 import uvicorn
 from fastapi import FastAPI, HTTPException
 from policy import Answer, route
+from servers import end_with_stdin, say_ready
 from synth_containers import Container
 from synth_containers.sdk import ObjectiveScore, RolloutResult
 from wording import QUEUES
@@ -182,7 +182,8 @@ class Behaviour:
                 log.write(json.dumps(entry) + "\n")
         await asyncio.sleep(self.delay)
         if fails:
-            raise RuntimeError("the container was told to fail")
+            # An exception of any other kind would make uvicorn close the connection too.
+            raise HTTPException(status_code=500, detail="the container was told to fail")
 
 
 def build(tickets: dict[str, Ticket], behaviour: Behaviour) -> FastAPI:
@@ -227,12 +228,16 @@ def main() -> None:
     parser.add_argument("--delay", type=float, default=0.0, metavar="SECONDS", help="how long each rollout takes")
     parser.add_argument("--fail-every", type=int, default=0, metavar="N", help="about one rollout in N ends with 500")
     parser.add_argument("--log", type=Path, metavar="FILE", help="append a line for each rollout")
+    parser.add_argument("--watch-stdin", action="store_true", help="end when standard input is closed")
     args = parser.parse_args()
     tickets = load_tickets(Path(__file__).with_name("tickets.jsonl"))
     app = build(tickets, Behaviour(args.delay, args.fail_every, args.log))
     listener = socket.create_server(("127.0.0.1", args.port), backlog=512)
-    sys.stdout.write(f"ticket-router container: http://127.0.0.1:{listener.getsockname()[1]}\n")
-    sys.stdout.flush()
+    # Connections inherit it. Without it, each reply would wait some 40 ms for the client's acknowledgement.
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if args.watch_stdin:
+        end_with_stdin()
+    say_ready("container", f"http://127.0.0.1:{listener.getsockname()[1]}")
     uvicorn.Server(uvicorn.Config(app, log_level="critical", access_log=False, lifespan="off")).run(sockets=[listener])
 
 

@@ -39,14 +39,14 @@ class Brief:
 
 
 def proposals(brief: Brief) -> list[tuple[str, str]]:
-    """Return as many proposals as are asked for: the idea of each, and its prompt. None equals its parent."""
+    """Return at most as many proposals as are asked for: the idea of each, and its prompt. None was tried before."""
     if not brief.parents:
         return []
     parent = brief.parents[0]
     ideas: list[tuple[str, Callable[[Brief], Lines]]] = [
-        ("the most telling words of every lost ticket", lambda brief: learn(brief, most=2)),
+        ("the two most telling words of every lost ticket", lambda brief: learn(brief, most=2)),
         ("more words of every lost ticket, and no word that misled", lambda brief: narrow(learn(brief, most=4), brief)),
-        ("one word of every lost ticket", lambda brief: learn(brief, most=1)),
+        ("the most telling word of every lost ticket", lambda brief: learn(brief, most=1)),
         ("what speaks against a wrong queue", exclude),
         ("no word that misled", lambda brief: narrow(guidance(parent), brief)),
     ]
@@ -55,7 +55,8 @@ def proposals(brief: Brief) -> list[tuple[str, str]]:
     found: list[tuple[str, str]] = []
     for idea, make in ideas:
         prompt = written(parent, make(brief))
-        if prompt != parent and prompt not in [known for _, known in found]:
+        new = set(prompt.splitlines()) - set(parent.splitlines())
+        if new - set(brief.tried.splitlines()) and prompt not in [known for _, known in found]:
             found.append((idea, prompt))
     return found[: brief.count]
 
@@ -65,9 +66,9 @@ def learn(brief: Brief, most: int) -> Lines:
     lines = guidance(brief.parents[0])
     tried = stems(brief.tried)
     for row in brief.rows:
-        if not row.is_lost or row.expected not in lines:
+        if not row.is_lost or row.expected not in QUEUES:
             continue
-        known = stems(" ".join(lines[row.expected]))
+        known = stems(" ".join(lines.setdefault(row.expected, [])))
         fresh = {stem(word): word for word in reversed(words(row.text)) if stem(word) not in known}
         worth = {word: worth_of(found, row, lines, brief.rows, tried) for found, word in fresh.items()}
         ranked = sorted((word for word in worth if worth[word] > 0), key=lambda word: (-worth[word], word))
@@ -124,6 +125,5 @@ def written(parent: str, lines: Lines) -> str:
     if guidance(parent) == lines:
         return parent
     rest = [line for line in parent.splitlines() if not guidance(line)]
-    order = [*QUEUES[:-1], QUEUES[-1]]
-    new = [f"- {queue}: {', '.join(lines[queue])}" for queue in order if lines.get(queue)]
+    new = [f"- {queue}: {', '.join(lines[queue])}" for queue in QUEUES if lines.get(queue)]
     return "\n".join([*rest, *new])

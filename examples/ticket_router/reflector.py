@@ -10,12 +10,12 @@ from __future__ import annotations
 import argparse
 import json
 import re
-import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 from ideas import Brief, Row, proposals
+from servers import end_with_stdin, say_ready
 
 Json = dict[str, Any]
 
@@ -27,7 +27,8 @@ def read_brief(text: str) -> Brief:
     """Read what the optimizer asks: how many proposals, the parents' texts, and the evidence."""
     files = dict(re.findall(r'<file name="([^"]+)">\n(.*?)\n</file>', text, flags=re.DOTALL))
     asked = re.search(r"Write (\d+) proposals?", text)
-    parents = re.findall(r"## Field `(\w+)`\n\n~~~~~~\n(.*?)\n~~~~~~", files.get("parent.md", ""), flags=re.DOTALL)
+    own = files.get("parent.md", "").partition("# Their common ancestor")[0]
+    parents = re.findall(r"## Field `(\w+)`\n\n~~~~~~\n(.*?)\n~~~~~~", own, flags=re.DOTALL)
     tried = re.findall(r"^\+(?!\+)(.*)$", files.get("rejected.md", ""), flags=re.MULTILINE)
     kind = re.search(r'`proposal_type` = "(\w+)"', text)
     return Brief(
@@ -186,11 +187,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--port", type=int, default=9101, help="0 takes a free port")
     parser.add_argument("--log", type=Path, metavar="FILE", help="append a line for each turn")
+    parser.add_argument("--watch-stdin", action="store_true", help="end when standard input is closed")
     args = parser.parse_args()
     Handler.log_file = args.log
     server = ThreadingHTTPServer(("127.0.0.1", args.port), Handler)
-    sys.stdout.write(f"ticket-router reflector: http://127.0.0.1:{server.server_port}/v1\n")
-    sys.stdout.flush()
+    if args.watch_stdin:
+        end_with_stdin()
+    say_ready("reflector", f"http://127.0.0.1:{server.server_port}/v1")
     server.serve_forever()
 
 

@@ -5,20 +5,16 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import subprocess
-import threading
-import time
 import tomllib
-import urllib.request
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from servers import served
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 EXAMPLE = ROOT / "examples" / "ticket_router"
-START_SECONDS = 60.0
-STOP_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -46,8 +42,12 @@ def serve_example(log_dir: Path, *, delay: float = 0.0, fail_every: int = 0) -> 
     `delay` is how many seconds each rollout takes; about one rollout in `fail_every` ends with HTTP 500.
     """
     rollout_log, turn_log = log_dir / "rollouts.jsonl", log_dir / "turns.jsonl"
-    container = ["container.py", "--delay", str(delay), "--fail-every", str(fail_every), "--log", str(rollout_log)]
-    with _served(container) as container_url, _served(["reflector.py", "--log", str(turn_log)]) as reflector_url:
+    python = container_python()
+    behaviour = ("--delay", str(delay), "--fail-every", str(fail_every), "--log", str(rollout_log))
+    with (
+        served(python, "container.py", "--port", "0", *behaviour) as container_url,
+        served(python, "reflector.py", "--port", "0", "--log", str(turn_log)) as reflector_url,
+    ):
         yield Example(container_url, reflector_url, rollout_log, turn_log)
 
 
@@ -80,51 +80,6 @@ def container_python() -> str:
             "SYNTH_E2E_PYTHON is not set: `make containers` makes the environment, `make py-test` names it"
         )
     return python
-
-
-@contextlib.contextmanager
-def _served(command: list[str]) -> Iterator[str]:
-    """Run a server of the example and yield its address, once it is well."""
-    process = subprocess.Popen(  # noqa: S603 (our own scripts)
-        [container_python(), str(EXAMPLE / command[0]), "--port", "0", *command[1:]],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
-    # A server that never says its address is ended, which ends the reading of its line too.
-    watchdog = threading.Timer(START_SECONDS, process.kill)
-    watchdog.start()
-    try:
-        line = process.stdout.readline()
-        if "http://" not in line:
-            raise RuntimeError(f"{command[0]} did not start: it said {line!r}")
-        url = line.split()[-1]
-        _wait_until_well(url.removesuffix("/v1") + "/health")
-        watchdog.cancel()
-        yield url
-    finally:
-        watchdog.cancel()
-        process.terminate()
-        try:
-            process.wait(STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        process.stdout.close()
-
-
-def _wait_until_well(url: str) -> None:
-    deadline = time.monotonic() + START_SECONDS
-    while True:
-        try:
-            with urllib.request.urlopen(url, timeout=5) as reply:  # noqa: S310 (our own address)
-                reply.read()
-            return
-        except OSError:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.05)
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:

@@ -1,0 +1,70 @@
+"""Serves what a config of this example needs for as long as a command runs, and ends it whatever happens.
+
+quickstart.py --config gepa.toml --container-python PYTHON COMMAND ...
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from servers import served
+
+
+def main() -> int:
+    """Run the command between the start and the end of both servers, and return how it ended."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--config", type=Path, default=Path(__file__).with_name("gepa.toml"), help="names the addresses"
+    )
+    parser.add_argument("--container-python", default=sys.executable, help="a Python that has synth-containers")
+    parser.add_argument("command", nargs=argparse.REMAINDER, help="what needs the servers, with its arguments")
+    args = parser.parse_args()
+    if not args.command:
+        parser.error("name the command that needs the servers")
+    # Being told to end is an exception too, so that everything that was started is ended on the way out.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    signal.signal(signal.SIGHUP, lambda number, _: sys.exit(128 + number))
+    config = tomllib.loads(args.config.read_text(encoding="utf-8"))
+    container_port, reflector_port = port_of(config["container"]["url"]), port_of(config["proposer"]["base_url"])
+    with (
+        served(args.container_python, "container.py", "--port", container_port),
+        served(sys.executable, "reflector.py", "--port", reflector_port),
+    ):
+        return run(args.command)
+
+
+def port_of(url: str) -> str:
+    """Return the port of an address on loopback."""
+    parts = urlsplit(url)
+    if parts.hostname != "127.0.0.1" or parts.port is None:
+        raise RuntimeError(f"{url} is no address like http://127.0.0.1:9100")
+    return str(parts.port)
+
+
+def run(command: list[str]) -> int:
+    """Run a command in this terminal. What Ctrl-C means is for the command to say."""
+    with subprocess.Popen(command) as process:  # noqa: S603 (the command is the user's)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        try:
+            code = process.wait()
+        except BaseException:
+            process.terminate()
+            raise
+    return code if code >= 0 else 128 - code
+
+
+if __name__ == "__main__":
+    try:
+        code = main()
+    except RuntimeError as error:
+        sys.stderr.write(f"{error}\n")
+        code = 1
+    except KeyboardInterrupt:
+        code = 130
+    sys.exit(code)

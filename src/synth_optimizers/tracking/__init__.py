@@ -1,0 +1,35 @@
+"""Subscribers that forward a run to an experiment tracker; each needs its extra and nothing before it is made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from synth_optimizers.tracking.mlflow import MlflowSubscriber
+from synth_optimizers.tracking.otel import OpenTelemetrySubscriber
+from synth_optimizers.tracking.packages import install, refused
+from synth_optimizers.tracking.wandb import WandbSubscriber
+
+if TYPE_CHECKING:
+    from synth_optimizers.subscribers import Subscriber
+
+__all__ = ["TRACKERS", "MlflowSubscriber", "OpenTelemetrySubscriber", "WandbSubscriber", "subscriber"]
+
+TRACKERS: dict[str, Callable[..., Subscriber]] = {
+    "mlflow": MlflowSubscriber,
+    "otel": OpenTelemetrySubscriber,
+    "wandb": WandbSubscriber,
+}
+"""Every tracker by its name, which is also the name of its extra."""
+
+
+def subscriber(name: str, **options: Any) -> Subscriber:  # noqa: ANN401 (those of the tracker)
+    """Return the subscriber of a tracker by its name; `options` are the arguments of its class.
+
+    Raises `ConfigError` for an unknown name, a package that is not installed, and a tracker that is not set up.
+    """
+    if name not in TRACKERS:
+        known = ", ".join(TRACKERS)
+        hint = f"Use one of {known}; each has an extra of its name, such as {install('mlflow')}."
+        raise refused(f"there is no tracker {name!r}", hint)
+    return TRACKERS[name](**options)

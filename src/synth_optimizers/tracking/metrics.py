@@ -1,0 +1,195 @@
+"""THE place that folds events into metrics; the trackers only forward what it gives.
+
+The step of a metric is the number of rollouts so far, train and held-out. Names are those of gepa's own trackers where
+the meaning agrees, so that charts of both compare: plot them over `total_metric_calls`, as gepa steps by iteration.
+What gepa calls the valset are the train rows of the Pareto pool; held-out rows have no counterpart there.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+from synth_optimizers.events import RunEvent
+from synth_optimizers.tracking.feed import Feed, epoch_micros
+from synth_optimizers.tracking.spending import Spending
+
+Text = str | int | float
+
+SEQUENCE_NUMBER = "sequence_number"
+"""The metric that tells up to which event a tracker has everything."""
+
+_COUNTED = {
+    "candidate.deferred": "candidates/deferred",
+    "proposal.rejected": "proposals/refused",
+    "candidate.duplicate_skipped": "proposals/duplicate",
+}
+"""Events of which only the number is of interest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """What one event changed."""
+
+    step: int
+    time_ms: int
+    metrics: dict[str, float]
+    params: dict[str, Text]
+
+
+class Metrics:
+    """The metrics of one run. A feed that is joined in the middle gives no counts before the run ends."""
+
+    def __init__(self, event: RunEvent) -> None:
+        self.feed = Feed.of(event)
+        self.outcome = "interrupted"
+        """How the run ended: finished, failed, cancelled, or interrupted so that it can be resumed."""
+        self.texts: dict[str, Text] = {}
+        """What there is to say in words at the end."""
+        self._spending = Spending()
+        self._counts: Counter[str] = Counter()
+        self._answered = 0
+        self._params: dict[str, Text] = {}
+        self._pareto_rows = 0
+        self._objective = ""
+        self._cells: dict[str, float] = {}
+        self._train_scores: dict[str, float] = {}
+        self._best_score: float | None = None
+
+    def fold(self, event: RunEvent) -> Update | None:
+        """Take in an event. `None`: it is known already, or changes no metric."""
+        if not self.feed.take(event):
+            return None
+        params = {name: value for name, value in self._settings(event).items() if name not in self._params}
+        self._params.update(params)
+        metrics = self._changed(event)
+        if not metrics and not params:
+            return None
+        if metrics and self.feed.is_whole:
+            metrics.update(self._spending.metrics())
+        metrics[SEQUENCE_NUMBER] = event.sequence_number
+        return Update(self._step(), epoch_micros(event.ts) // 1000, metrics, params)
+
+    def _step(self) -> int:
+        # Requests are numbered over rollouts and proposer turns; without the beginning this is as near as one can get.
+        return self._spending.rollouts if self.feed.is_whole else max(self._answered, self._spending.rollouts)
+
+    def _settings(self, event: RunEvent) -> dict[str, Text]:
+        fields = event.fields
+        match event.type:
+            case "gepa.run.started":
+                return {
+                    "run_id": event.run_id,
+                    **{name: fields[name] for name in ("algorithm", "seed", "config_digest")},
+                }
+            case "container.program.loaded":
+                components = ",".join(fields["target_fields"])
+                return {"program_id": fields["program_id"], "seed_candidate_components": components}
+            case "dataset.rows.loaded":
+                self._pareto_rows = fields["pareto_pool"]
+                sizes = {"trainset_size": fields["minibatch_pool"], "valset_size": fields["pareto_pool"]}
+                return {**sizes, "heldout_size": fields["heldout_pool"]}
+            case "objective_set.declared":
+                self._objective = fields["selection_objective"]
+                return {name: fields[name] for name in ("selection_objective", "frontier_type")}
+            case "proposer.ready":
+                return {f"proposer_{name}": fields[name] for name in ("backend", "model")}
+            case _:
+                return {}
+
+    def _changed(self, event: RunEvent) -> dict[str, float]:
+        fields = event.fields
+        match event.type:
+            case "candidate.registered" if fields["operation"] == "seed":
+                self.texts.update({f"seed/{name}": text for name, text in fields["payload"].items()})
+            case "rollout.finished" | "rollout.failed":
+                self._answered = max(self._answered, fields["request"] + 1)
+                self._spending.count_rollout(fields)
+            case "candidate.evaluated" | "candidate.full_train_evaluated":
+                return self._evaluated(fields)
+            case "candidate.promoted":
+                return _minibatch(fields)
+            case "candidate.rejected":
+                return {**_minibatch(fields), **self._count("candidates/rejected")}
+            case "candidate.accepted":
+                return self._accepted(fields)
+            case "frontier.updated":
+                return self._frontier(fields)
+            case "generation.started":
+                return {"iteration": fields["generation"] + 1}
+            case "generation.completed":
+                score = fields["best_train_score"]
+                return {"total_candidates": fields["candidates"], **self._best(score and score["mean"])}
+            case "proposer.completed" | "proposer.failed":
+                self._spending.count_call(fields)
+                failed = self._count("proposer/failed_turns") if event.type == "proposer.failed" else {}
+                return {**self._count("proposer/turns"), **failed}
+            case "gepa.run.finished" | "gepa.run.failed" | "gepa.run.cancelled":
+                return self._ended(event)
+            case counted if counted in _COUNTED:
+                return self._count(_COUNTED[counted])
+        return {}
+
+    def _count(self, name: str) -> dict[str, float]:
+        self._counts[name] += 1
+        return {name: self._counts[name]} if self.feed.is_whole else {}
+
+    def _evaluated(self, fields: dict[str, Any]) -> dict[str, float]:
+        score = fields["score"]
+        if score is None:
+            return {}
+        self._train_scores[fields["candidate_id"]] = score["mean"]
+        total = {"val_total_count": self._pareto_rows} if self._pareto_rows else {}
+        return {"val_program_average": score["mean"], "val_evaluated_count_new_program": score["n"], **total}
+
+    def _accepted(self, fields: dict[str, Any]) -> dict[str, float]:
+        # The seed is accepted too, and is not counted: it was not proposed.
+        counted = self._count("candidates/accepted") if fields["reason"] != "seed" else {}
+        return {**counted, **self._best(self._train_scores.get(fields["candidate_id"]))}
+
+    def _best(self, score: float | None) -> dict[str, float]:
+        if score is None or score == self._best_score:
+            return {}
+        self._best_score = score
+        return {"best_score_on_valset": score}
+
+    def _frontier(self, fields: dict[str, Any]) -> dict[str, float]:
+        own = [cell for cell in fields["cells"] if "row_id" in cell and cell["objective"] == self._objective]
+        self._cells.update({cell["row_id"]: cell["value"] for cell in own})
+        found: dict[str, float] = {"frontier_size": fields["size"]}
+        if self._cells and self.feed.is_whole:
+            found["valset_pareto_front_agg"] = sum(self._cells.values()) / len(self._cells)
+        return found
+
+    def _ended(self, event: RunEvent) -> dict[str, float]:
+        fields = event.fields
+        self.outcome = event.type.removeprefix("gepa.run.")
+        self._spending.settle(fields["rollouts"], fields["bill"])
+        self.texts["best_candidate_id"] = fields["best_candidate_id"] or "none"
+        found = self._spending.metrics()
+        if not self.feed.is_whole:
+            # Only the totals of the run are known.
+            found.pop("rollouts/failed", None)
+        if self.outcome != "finished":
+            return found
+        self.texts["stopped_by"] = fields["stopped_by"]["kind"]
+        scores = {f"{known['split']}/{known['role']}": known["score"]["mean"] for known in fields["scores"]}
+        for split in ("train", "heldout"):
+            if gain := fields.get(f"{split}_gain"):
+                scores[f"{split}/gain"] = gain["difference"]
+                bounds = {f"{split}/gain_{end}": gain[end] for end in ("low", "high") if gain[end] is not None}
+                scores.update(bounds)
+        if "train/best" in scores:
+            scores["best_valset_score"] = scores["train/best"]
+        return {**found, **scores, "total_iterations": fields["generations"], "total_candidates": fields["candidates"]}
+
+
+def _minibatch(fields: dict[str, Any]) -> dict[str, float]:
+    """Return parent and candidate on the rows of a screening: sums, as gepa has them, and means."""
+    comparison = fields.get("comparison")
+    if comparison is None or fields["stage"] != "candidate_minibatch":
+        return {}
+    before, after, rows = comparison["incumbent_score"], comparison["candidate_score"], comparison["rows"]
+    sums = {"subsample/before": before * rows, "subsample/after": after * rows}
+    return {**sums, "minibatch/before": before, "minibatch/after": after}

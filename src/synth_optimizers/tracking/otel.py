@@ -1,0 +1,193 @@
+"""Turns a run into OpenTelemetry spans: the run, its proposer turns and its evaluations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from synth_optimizers.events import RunEvent
+from synth_optimizers.tracking.exporters import provider_of_program
+from synth_optimizers.tracking.feed import Feed, epoch_micros
+from synth_optimizers.tracking.forward import outcome
+from synth_optimizers.tracking.packages import load
+
+if TYPE_CHECKING:
+    from opentelemetry.context import Context
+    from opentelemetry.trace import Link, Span, TracerProvider
+
+    from synth_optimizers.result import GepaRunResult
+
+_OURS = "synth_optimizers."
+_USAGE = {
+    "prompt_tokens": "gen_ai.usage.input_tokens",
+    "completion_tokens": "gen_ai.usage.output_tokens",
+    "cost_usd": f"{_OURS}cost_usd",
+}
+_TOLD = ("candidate.accepted", "gepa.stop", "run.resumed", "run.interrupted", "budget.refused", "gepa.cancel.requested")
+"""Events that the span of the run carries."""
+
+
+class OpenTelemetrySubscriber:
+    """Makes a span `gepa.run` per run and, below it, `gepa.proposal` per proposer turn and `gepa.evaluation` per batch.
+
+    An evaluation lasts from `rollout.requested` to the event that completes it, retries included. Times are those of
+    the events. Spans bear `synth_optimizers.run_id`; the run's span is a child of the span that is current when the
+    subscriber is made.
+
+    Spans go to `tracer_provider`, else to the provider of the program, else to the exporter that `OTEL_TRACES_EXPORTER`
+    or `OTEL_EXPORTER_OTLP_ENDPOINT` names. A run that is resumed in another process becomes a second trace, which tells
+    the whole run; in the same process the second trace tells the rest and links to the first.
+    """
+
+    def __init__(self, *, tracer_provider: TracerProvider | None = None) -> None:
+        self._trace = load("opentelemetry.trace", "Link", extra="otel")
+        self._parent = load("opentelemetry.context", "get_current", extra="otel").get_current()
+        self._provider = tracer_provider or provider_of_program()
+        self._tracer = self._provider.get_tracer("synth_optimizers")
+        self._feed: Feed | None = None
+        self._run: Span | None = None
+        self._ended: Span | None = None
+        self._open: dict[int, Span] = {}
+        """Proposer turns and evaluations that are under way, by the number of their first request."""
+        self._evaluation_of: dict[int, int] = {}
+        self._outcome = "interrupted"
+        self._now = 0
+
+    def on_event(self, event: RunEvent) -> None:
+        """Begin, extend or end the span that the event tells of."""
+        if self._feed is None or not self._feed.holds(event):
+            self.close(None, None)
+            self._feed, self._ended, self._outcome = Feed.of(event), None, "interrupted"
+        if not self._feed.take(event):
+            return
+        self._now = epoch_micros(event.ts) * 1000
+        if self._run is None:
+            self._run = self._begin_run(event)
+        self._take(event, self._run)
+
+    def close(self, result: GepaRunResult | None, error: BaseException | None) -> None:
+        """End what is open, at the time of the last event, and send it."""
+        if self._run is None:
+            return
+        for span in self._open.values():
+            span.set_attribute(f"{_OURS}outcome", "interrupted")
+            span.end(self._now)
+        self._open.clear()
+        ended = outcome(self._outcome, error)
+        self._run.set_attribute(f"{_OURS}outcome", ended)
+        if result is not None and result.cost_usd is not None:
+            self._run.set_attribute(f"{_OURS}cost_usd", result.cost_usd)
+        if ended == "failed" and error is not None:
+            self._run.record_exception(error, timestamp=self._now)
+            self._fail(self._run, str(error))
+        self._run.end(self._now)
+        self._run, self._ended = None, self._run
+        flush = getattr(self._provider, "force_flush", None)
+        if flush is not None:
+            flush()
+
+    def _begin_run(self, event: RunEvent) -> Span:
+        links = [self._trace.Link(self._ended.get_span_context())] if self._ended else []
+        return self._begin("gepa.run", self._parent, {f"{_OURS}run_id": event.run_id}, links)
+
+    def _take(self, event: RunEvent, run: Span) -> None:
+        fields = event.fields
+        match event.type:
+            case "gepa.run.started":
+                run.set_attributes({f"{_OURS}{name}": fields[name] for name in ("algorithm", "seed", "config_digest")})
+            case "rollout.requested":
+                self._requested(event, run)
+            case "rollout.finished":
+                self._evaluation_of.pop(fields["request"], None)
+            case "rollout.failed":
+                self._failed_rollout(fields)
+            case (
+                "candidate.evaluated"
+                | "parent_minibatch_reference.completed"
+                | "candidate.minibatch_evaluated"
+                | "candidate.full_train_evaluated"
+                | "heldout.completed"
+            ):
+                self._evaluated(fields)
+            case "proposer.started":
+                known = {f"{_OURS}{name}": fields[name] for name in ("generation", "attempt", "proposal_count")}
+                known[f"{_OURS}is_repair"] = bool(fields["problems"])
+                self._open[fields["request"]] = self._begin_below(run, "gepa.proposal", event.run_id, known)
+            case "proposer.completed" | "proposer.failed":
+                self._answered(fields)
+            case "gepa.run.finished" | "gepa.run.failed" | "gepa.run.cancelled":
+                self._run_ended(event, run)
+            case told if told in _TOLD:
+                run.add_event(told, {"message": event.message}, timestamp=self._now)
+
+    def _requested(self, event: RunEvent, run: Span) -> None:
+        fields = event.fields
+        number, rows = fields["evaluation"], len(fields["row_ids"])
+        if number in self._open:
+            # A failed rollout is tried again within its evaluation.
+            attempt = {"rows": rows, "attempt": fields["attempt"]}
+            self._open[number].add_event("rollout.requested", attempt, timestamp=self._now)
+        elif number == fields["first_request"]:
+            known = {f"{_OURS}{name}": fields[name] for name in ("candidate_id", "stage", "generation")}
+            self._open[number] = self._begin_below(run, "gepa.evaluation", event.run_id, known)
+        first = fields["first_request"]
+        self._evaluation_of.update(dict.fromkeys(range(first, first + rows), number))
+
+    def _failed_rollout(self, fields: dict[str, Any]) -> None:
+        span = self._open.get(self._evaluation_of.pop(fields["request"], -1))
+        if span is not None:
+            known = {name: fields[name] for name in ("row_id", "class", "message", "retried")}
+            span.add_event("rollout.failed", known, timestamp=self._now)
+
+    def _evaluated(self, fields: dict[str, Any]) -> None:
+        span = self._open.pop(fields["evaluation"], None)
+        if span is None:
+            return
+        score = fields["score"]
+        span.set_attributes({f"{_OURS}rows": fields["rows"], f"{_OURS}failed_rows": fields["failed"]})
+        if score is None:
+            self._fail(span, "no score")
+        else:
+            span.set_attributes({f"{_OURS}score": score["mean"], f"{_OURS}score_rows": score["n"]})
+        span.end(self._now)
+
+    def _answered(self, fields: dict[str, Any]) -> None:
+        span = self._open.pop(fields["request"], None)
+        if span is None:
+            return
+        usage = {key: fields["usage"].get(name) for name, key in _USAGE.items()}
+        span.set_attributes({key: value for key, value in usage.items() if value is not None})
+        span.set_attribute(f"{_OURS}cached", fields["cached"])
+        if "class" in fields:
+            span.set_attribute("error.type", fields["class"])
+            self._fail(span, fields["message"])
+        else:
+            span.set_attribute(f"{_OURS}proposals", fields["proposal_count"])
+            models = {"gen_ai.request.model": "requested_model", "gen_ai.response.model": "effective_model"}
+            span.set_attributes({key: fields[name] for key, name in models.items()})
+        span.end(self._now)
+
+    def _run_ended(self, event: RunEvent, run: Span) -> None:
+        fields = event.fields
+        self._outcome = event.type.removeprefix("gepa.run.")
+        totals = {"rollouts.train": fields["rollouts"]["train"], "rollouts.heldout": fields["rollouts"]["heldout"]}
+        bill = {name: fields["bill"][name] for name in ("total_tokens", "cost_usd")}
+        known = {**totals, **bill, "best_candidate_id": fields["best_candidate_id"]}
+        known.update(
+            {f"score.{found['split']}.{found['role']}": found["score"]["mean"] for found in fields.get("scores", [])}
+        )
+        run.set_attributes({f"{_OURS}{name}": value for name, value in known.items() if value is not None})
+        if self._outcome == "failed":
+            run.set_attribute("error.type", fields["error_code"])
+            self._fail(run, fields["message"])
+
+    def _begin(self, name: str, parent: Context, known: dict[str, Any], links: Sequence[Link] = ()) -> Span:
+        attributes = {key: value for key, value in known.items() if value is not None}
+        return self._tracer.start_span(name, parent, attributes=attributes, links=links, start_time=self._now)
+
+    def _begin_below(self, run: Span, name: str, run_id: str, known: dict[str, Any]) -> Span:
+        parent = self._trace.set_span_in_context(run, self._parent)
+        return self._begin(name, parent, {f"{_OURS}run_id": run_id, **known})
+
+    def _fail(self, span: Span, why: str) -> None:
+        span.set_status(self._trace.Status(self._trace.StatusCode.ERROR, why))

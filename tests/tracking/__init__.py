@@ -1,0 +1,1 @@
+"""Tests of the trackers, with the real packages and without any network."""
