@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -69,8 +68,9 @@ def trackers_for(names: Sequence[str]) -> list[Subscriber]:
     """Return the subscribers behind the names of `--track`."""
     if not names:
         return []
-    tracking = importlib.import_module("synth_optimizers.tracking")
-    return [tracking.subscriber(name) for name in names]
+    from synth_optimizers.tracking import subscriber
+
+    return [subscriber(name) for name in names]
 
 
 def _end_badly(error: SynthOptimizerError, signals: Signals, *, as_json: bool, is_told: bool) -> int:
