@@ -21,6 +21,8 @@ VOLATILE = (
     (re.compile(r"^ *\d+(\.\d+s|m\d\ds)  ", re.MULTILINE), "{SPAN}  "),
     (re.compile(r"\b\d+\.\ds\b"), "{SPAN}"),
     (re.compile(r"\bpid \d+"), "pid {PID}"),
+    # The brief of a turn names addresses.
+    (re.compile(r"^(tokens +)[\d,]+$", re.MULTILINE), r"\1{COUNT}"),
 )
 
 
