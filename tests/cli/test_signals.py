@@ -76,7 +76,7 @@ def test_a_run_that_is_stopped_ends_well(slow_example: Example, tmp_path: Path) 
 
 
 def test_whoever_stops_watching_leaves_the_run_alone(slow_example: Example, tmp_path: Path) -> None:
-    slow_config(tmp_path, slow_example)
+    slow_config(tmp_path, slow_example, **LONG)
     running = start_cli(*RUN, "--quiet", cwd=tmp_path)
     wait_for(has_event(tmp_path, "rollout.finished"))
     watching = start_cli("runs", "watch", "router", cwd=tmp_path)
@@ -85,8 +85,10 @@ def test_whoever_stops_watching_leaves_the_run_alone(slow_example: Example, tmp_
     watched = end(watching, signal.SIGINT)
     assert watched.code == 130
     assert "no longer watching; the run goes on" in seen + watched.stderr
-    ended = end(running)
-    assert (ended.code, ended.stderr) == (0, "")
+    assert running.poll() is None
+    ended = end(running, signal.SIGINT)
+    assert (ended.code, ended.stdout) == (130, "")
+    assert "hint: Go on with `synth-optimizers gepa resume " in ended.stderr
 
 
 def test_a_container_whose_rollouts_fail_ends_the_run_with_the_cause(tmp_path: Path) -> None:
