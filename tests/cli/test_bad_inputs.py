@@ -100,6 +100,7 @@ CASES = [
     Case("bad_set", (*RUN, "--set", "gepa.minibatch_size"), 2),
     Case("set_unknown_field", (*RUN, "--set", "gepa.minibatch=4"), 2),
     Case("set_wrong_value", (*RUN, "--set", "cache.mode=readonli"), 2),
+    Case("unknown_tracker", (*RUN, "--track", "wanbd"), 2),
     Case("bad_run_id", (*RUN, "--set", "run.run_id=../up"), 2),
     Case("unknown_backend", (*RUN, "--set", "proposer.backend=magic"), 2),
     # before the run

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from cli.commands import assert_snapshot, run_cli
 
 RUN = ("gepa", "run", "--config", "gepa.toml")
+CHECK = ("gepa", "check", "--config", "gepa.toml")
 
 
 def test_a_dry_run_contacts_nothing_and_writes_nothing(place: Path) -> None:
@@ -25,3 +28,27 @@ def test_a_dry_run_knows_the_cost_where_there_are_estimates(place: Path) -> None
     plan = json.loads(run_cli(*RUN, "--dry-run", "--json", *sets, cwd=place).stdout)
     assert plan["cost"]["known"] is True
     assert plan["worst_case_rollouts"] <= plan["limits"]["total"] == 120
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "change"),
+    [
+        ("check_config", 2, ("minibatch_size = 3", "minibatch_sise = 3")),
+        ("check_bad_toml", 2, ("seed = 7", "seed = = 7")),
+    ],
+)
+def test_problems_of_the_configuration_are_all_told(name: str, code: int, change: tuple[str, str], place: Path) -> None:
+    config = place / "gepa.toml"
+    config.write_text(config.read_text().replace(*change).replace('target_modules = ["router_prompt"]', ""))
+    ended = run_cli(*CHECK, cwd=place)
+    assert_snapshot(name, ended, place)
+    assert ended.code == code
+    report = json.loads(run_cli(*CHECK, "--json", cwd=place).stdout)
+    assert report["ok"] is False
+    assert {blocker["stage"] for blocker in report["blockers"]} == {"config"}
+
+
+def test_a_file_that_is_not_there_is_a_blocker(place: Path) -> None:
+    ended = run_cli("gepa", "check", "--config", "nowhere.toml", cwd=place)
+    assert_snapshot("check_missing_file", ended, place)
+    assert ended.code == 2

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from synth_optimizers.cli.carry import load
 from synth_optimizers.cli.faults import Refusal, exit_code_of, fault_of
-from synth_optimizers.cli.output import table, write_json, write_text
+from synth_optimizers.cli.output import is_terminal, say, table, write_json, write_text
 from synth_optimizers.cli.plan import plan_lines
 from synth_optimizers.errors import ConfigError, OptimizerTomlDecodeError
 from synth_optimizers.run import GepaRun
@@ -40,6 +41,8 @@ def _report(config: Path, overrides: Sequence[str]) -> tuple[GepaRun | None, dic
     except (ConfigError, OptimizerTomlDecodeError, Refusal) as error:
         blockers = _config_blockers(error)
         return None, {"ok": False, "blockers": blockers, "warnings": [], "facts": {}, "plan": None}
+    if is_terminal(sys.stderr):
+        say(f"checking {config}: its container and proposer are asked, nothing is paid for")
     return run, run.check().to_dict()
 
 
@@ -66,11 +69,12 @@ def _config_blockers(error: Exception) -> list[dict[str, Any]]:
 def _write(report: Mapping[str, Any], config: Path) -> None:
     for kind in ("blockers", "warnings"):
         for problem in report[kind]:
-            place = problem.get("place") or problem.get("field") or ""
+            field, place = problem.get("field"), problem.get("place")
+            where = f"{place} ({field})" if place and field else place or field
             word = "error" if kind == "blockers" else "warning"
             write_text(f"{word}[{problem['stage']}/{problem['code']}]: {problem['message']}")
-            if place:
-                write_text(f"  --> {place}")
+            if where:
+                write_text(f"  --> {where}")
             if problem.get("hint"):
                 write_text(f"  hint: {problem['hint']}")
     if report["ok"]:
