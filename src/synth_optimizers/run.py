@@ -12,11 +12,11 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
-from synth_optimizers._synth_optimizers import plan_run, start_run
+from synth_optimizers._synth_optimizers import check_run, plan_run, start_run
 from synth_optimizers.config import GepaConfig
 from synth_optimizers.errors import SynthOptimizerError
 from synth_optimizers.handle import RunHandle
-from synth_optimizers.preflight import RunPlan
+from synth_optimizers.preflight import CheckReport, RunPlan
 from synth_optimizers.result import GepaRunResult
 from synth_optimizers.subscribers import Subscriber
 
@@ -59,6 +59,13 @@ class GepaRun:
     def plan(self) -> RunPlan:
         """Return what the run would take: rows, rollouts, proposals and cost. Nobody is contacted."""
         return RunPlan.from_native(plan_run(self.config._native))
+
+    def check(self) -> CheckReport:
+        """Return everything that stands in the way of the run: output, cache, container, task, proposer and budget.
+
+        Container and proposer are really asked, and started where the configuration says so; nothing is paid for.
+        """
+        return CheckReport.from_native(check_run(self.config._native, codex_runtime=codex_runtime()))
 
     def start(self, *, subscribers: Iterable[Subscriber] = ()) -> RunHandle:
         """Carry the run out in the background."""

@@ -96,6 +96,22 @@ impl RunPaths {
         &self.dir
     }
 
+    /// Whether nobody works on the run just now. Nothing is written.
+    pub fn check_free(&self) -> Result<(), OptimizerError> {
+        let path = self.lock();
+        let failed = |error: std::io::Error| fault::io(&path, "locking", &error);
+        let mut file = match File::open(&path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+            Err(error) => return Err(failed(error)),
+        };
+        match file.try_lock_shared() {
+            Ok(()) => file.unlock().map_err(failed),
+            Err(TryLockError::WouldBlock) => Err(held(self, &mut file)),
+            Err(TryLockError::Error(error)) => Err(failed(error)),
+        }
+    }
+
     /// The root of all runs.
     pub fn output_dir(&self) -> &Utf8Path {
         &self.output_dir
