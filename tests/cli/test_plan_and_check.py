@@ -82,9 +82,9 @@ def test_each_value_is_explained_with_its_origin(example: Example, tmp_path: Pat
         *CHECK, "--explain", "--set", "gepa.max_generations=3", cwd=tmp_path, env={"SYNTH_OPTIMIZERS_RUN_ID": "other"}
     )
     rows = {line.split()[0]: line.split()[1:] for line in ended.stdout.splitlines() if line.count("  ")}
-    assert rows["gepa.max_generations"] == ["3", "set"]
-    assert rows["run.run_id"] == ["other", "environment:SYNTH_OPTIMIZERS_RUN_ID"]
-    assert rows["gepa.carry_failures"] == ["3", "default"]
-    assert rows["run.seed"][1].startswith("file:")
+    assert rows["gepa.max_generations"] == ["set", "3"]
+    assert rows["run.run_id"] == ["environment:SYNTH_OPTIMIZERS_RUN_ID", "other"]
+    assert rows["gepa.carry_failures"] == ["default", "3"]
+    assert rows["run.seed"][0].startswith("file:")
     document = json.loads(run_cli(*CHECK, "--explain", "--json", cwd=tmp_path).stdout)
     assert {"path": "gepa.carry_failures", "value": 3, "origin": "default"} in document["values"]

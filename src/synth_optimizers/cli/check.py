@@ -29,7 +29,7 @@ def check_config(config: Path, overrides: Sequence[str], *, as_json: bool, expla
         write_json({**report, "values": explained} if explain else report)
     else:
         if values:
-            table(("value", "", "origin"), [(value.path, _short(value.value), value.origin) for value in values])
+            table(("field", "origin", "value"), [(value.path, value.origin, _short(value.value)) for value in values])
             write_text("")
         _write(report, config)
     return 0 if report["ok"] else _exit_code(report["blockers"][0])
