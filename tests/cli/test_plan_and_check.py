@@ -6,8 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
+from support.example import Example
 
 from cli.commands import assert_snapshot, run_cli
+from cli.places import small_config
 
 RUN = ("gepa", "run", "--config", "gepa.toml")
 CHECK = ("gepa", "check", "--config", "gepa.toml")
@@ -52,3 +54,37 @@ def test_a_file_that_is_not_there_is_a_blocker(place: Path) -> None:
     ended = run_cli("gepa", "check", "--config", "nowhere.toml", cwd=place)
     assert_snapshot("check_missing_file", ended, place)
     assert ended.code == 2
+
+
+def test_a_run_that_can_begin_is_told_with_its_facts_and_plan(example: Example, tmp_path: Path) -> None:
+    small_config(tmp_path, example)
+    ended = run_cli(*CHECK, cwd=tmp_path)
+    assert_snapshot("check_ok", ended, tmp_path)
+    assert ended.code == 0
+    report = json.loads(run_cli(*CHECK, "--json", cwd=tmp_path).stdout)
+    assert (report["ok"], report["blockers"]) == (True, [])
+    assert report["facts"]["container"]["program_id"] == "ticket_router"
+    assert [path.name for path in tmp_path.iterdir()] == ["gepa.toml"]
+
+
+def test_every_blocker_is_told_at_once(place: Path) -> None:
+    (place / "runs").write_text("not a directory")
+    ended = run_cli(*CHECK, "--set", "proposer.api_key_env=NO_SUCH_KEY", cwd=place)
+    assert_snapshot("check_blockers", ended, place)
+    assert ended.code != 0
+    for stage in ("output", "container", "proposer"):
+        assert f"error[{stage}/" in ended.stdout
+
+
+def test_each_value_is_explained_with_its_origin(example: Example, tmp_path: Path) -> None:
+    small_config(tmp_path, example)
+    ended = run_cli(
+        *CHECK, "--explain", "--set", "gepa.max_generations=3", cwd=tmp_path, env={"SYNTH_OPTIMIZERS_RUN_ID": "other"}
+    )
+    rows = {line.split()[0]: line.split()[1:] for line in ended.stdout.splitlines() if line.count("  ")}
+    assert rows["gepa.max_generations"] == ["3", "set"]
+    assert rows["run.run_id"] == ["other", "environment:SYNTH_OPTIMIZERS_RUN_ID"]
+    assert rows["gepa.carry_failures"] == ["3", "default"]
+    assert rows["run.seed"][1].startswith("file:")
+    document = json.loads(run_cli(*CHECK, "--explain", "--json", cwd=tmp_path).stdout)
+    assert {"path": "gepa.carry_failures", "value": 3, "origin": "default"} in document["values"]

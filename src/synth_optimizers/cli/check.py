@@ -78,10 +78,7 @@ def _write(report: Mapping[str, Any], config: Path) -> None:
             if problem.get("hint"):
                 write_text(f"  hint: {problem['hint']}")
     if report["ok"]:
-        for name, fact in sorted((report.get("facts") or {}).items()):
-            if fact:
-                write_text(f"{name:<20}{_fact(fact)}")
-        for label, text in plan_lines(report["plan"]) if report.get("plan") else []:
+        for label, text in [*_facts(report["facts"]), *(plan_lines(report["plan"]) if report["plan"] else [])]:
             write_text(f"{label:<20}{text}".rstrip())
         write_text(f"{config} can be run")
     else:
@@ -89,10 +86,18 @@ def _write(report: Mapping[str, Any], config: Path) -> None:
         write_text(f"{config} cannot be run: {count} problem{'' if count == 1 else 's'}")
 
 
-def _fact(fact: Mapping[str, Any] | str) -> str:
-    if not isinstance(fact, Mapping):
-        return str(fact)
-    return ", ".join(f"{name} {_short(value)}" for name, value in fact.items() if value is not None)
+def _facts(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
+    lines = []
+    container, proposer = facts.get("container"), facts.get("proposer")
+    if container:
+        speaks = f"{container['contract_version']}, {' and '.join(container['dialects'])}"
+        lines.append(("container", f"{container['program_id']} at {container['url']} ({speaks})"))
+        lines.append(("fields", ", ".join(container["fields"])))
+    if proposer:
+        program = " ".join(f"{proposer['backend']} {proposer['version']}".split())
+        lines.append(("proposer", f"{program} with {proposer['model']} at {proposer['program']}"))
+        lines.append(("sandbox", proposer["sandbox"]))
+    return lines
 
 
 def _short(value: Any, longest: int = 60) -> str:  # noqa: ANN401
