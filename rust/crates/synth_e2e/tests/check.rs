@@ -216,6 +216,8 @@ fn missing_rows_and_fields_are_told_together() {
             ("task", "synth_optimizer_container_error", Some("taskset.heldout_ids")),
         ]
     );
+    let rows = &report.blockers[2].message;
+    assert!(rows.ends_with("the container does not give task \"test:77\""), "{rows}");
     assert!(report.facts.container.is_some() && report.facts.rows.is_none());
 }
 
