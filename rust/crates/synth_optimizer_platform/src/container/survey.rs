@@ -1,5 +1,6 @@
 //! Asks a container for its task part by part, and goes on where a part is wrong, so that every problem is found.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use tokio::time::timeout;
@@ -72,7 +73,8 @@ impl Rows<'_> {
     async fn missing(&self, wanted: &Wanted) -> Vec<String> {
         const CALLS: usize = 48;
         const NAMED: usize = 5;
-        let (mut open, mut missing) = (vec![0..wanted.len()], Vec::new());
+        let mut open: Vec<Range<usize>> = std::iter::once(0..wanted.len()).collect();
+        let mut missing = Vec::new();
         let (mut calls, mut given) = (0, 0);
         while let Some(places) = open.pop() {
             let middle = places.start + places.len() / 2;
