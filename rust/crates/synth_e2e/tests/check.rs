@@ -199,7 +199,9 @@ fn a_run_that_has_begun_is_resumed_and_one_that_is_over_or_another_is_not() {
     assert_eq!(told(&refused.blockers), [("output", "synth_optimizer_config_error", Some("run.run_id"))]);
     assert!(refused.blockers[0].message.contains("gepa.minibatch_size: 3 -> 5"), "{}", refused.blockers[0].message);
     assert_eq!(run(&config, Hooks::default(), Control::new(10).1), RunStatus::Completed);
-    assert_eq!(told(&checked(&config).blockers), [("output", "run_is_over", Some("run.run_id"))]);
+    let over = checked(&config);
+    assert!(over.ok, "{over:?}");
+    assert_eq!(told(&over.warnings), [("output", "run_is_over", Some("run.run_id"))]);
 }
 
 #[test]
@@ -216,6 +218,8 @@ fn missing_rows_and_fields_are_told_together() {
             ("task", "synth_optimizer_container_error", Some("taskset.heldout_ids")),
         ]
     );
+    let rows = &report.blockers[2].message;
+    assert!(rows.ends_with("the container does not give task \"test:77\""), "{rows}");
     assert!(report.facts.container.is_some() && report.facts.rows.is_none());
 }
 

@@ -6,7 +6,7 @@ use std::os::unix::fs::DirBuilderExt;
 
 use camino::{Utf8Path, Utf8PathBuf};
 
-use super::run_lock::RunLock;
+use super::run_lock::{RunLock, held};
 use super::{atomic, fault};
 use crate::model::error::{ErrorCode, OptimizerError};
 
@@ -98,18 +98,15 @@ impl RunPaths {
 
     /// Whether nobody works on the run just now. Nothing is written.
     pub fn check_free(&self) -> Result<(), OptimizerError> {
-        let path = self.lock();
-        let failed = |error: std::io::Error| fault::io(&path, "locking", &error);
-        let mut file = match File::open(&path) {
-            Ok(file) => file,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
-            Err(error) => return Err(failed(error)),
-        };
-        match file.try_lock_shared() {
-            Ok(()) => file.unlock().map_err(failed),
-            Err(TryLockError::WouldBlock) => Err(held(self, &mut file)),
-            Err(TryLockError::Error(error)) => Err(failed(error)),
+        match RunLock::holder(&self.lock())? {
+            Some(holder) => Err(held(&self.what(), &holder)),
+            None => Ok(()),
         }
+    }
+
+    /// What is locked, for messages.
+    fn what(&self) -> String {
+        format!("run {} in {}", self.run_id, self.dir)
     }
 
     /// The root of all runs.
@@ -129,7 +126,7 @@ impl RunDir {
         let paths = RunPaths::new(output_dir, run_id)?;
         let made = DirBuilder::new().recursive(true).mode(0o700).create(paths.dir());
         made.map_err(|error| fault::io(paths.dir(), "making", &error))?;
-        let lock = RunLock::take(&paths.lock(), &format!("run {run_id} in {}", paths.dir()))?;
+        let lock = RunLock::take(&paths.lock(), &paths.what())?;
         atomic::remove_unfinished(paths.dir())?;
         Ok(Self { paths, _lock: lock })
     }

@@ -1,13 +1,19 @@
 //! Asks a container for its task part by part, and goes on where a part is wrong, so that every problem is found.
 
+use std::ops::Range;
+use std::time::Duration;
+
+use tokio::time::timeout;
+
 use super::contract::read_contract;
 use super::program::{program_problems, read_program};
+use super::rows::asked_as;
 use super::seeds::{Plan, Wanted};
 use super::setup::{Parts, SetupCalls, fetch, get, refuse_credentials, row_plan, task_info};
 use super::task::{Contract, Task, TaskRow};
 use crate::config::Config;
 use crate::model::cache_key::Boundary;
-use crate::model::error::OptimizerError;
+use crate::model::error::{ErrorCode, OptimizerError};
 use crate::model::ids::RowId;
 
 /// What a problem is about.
@@ -36,17 +42,58 @@ impl Survey {
     fn kept<T>(&mut self, part: Part, result: Result<T, OptimizerError>) -> Option<T> {
         result.map_err(|error| self.problems.push((part, error))).ok()
     }
+}
 
-    async fn split(
-        &mut self,
-        part: Part,
-        contract: &Contract,
-        plan: &Plan,
-        wanted: &Wanted,
-        calls: &dyn SetupCalls,
-    ) -> Option<Vec<(RowId, TaskRow)>> {
-        let rows = fetch(contract, plan, wanted, calls).await;
-        self.kept(part, rows)
+/// What is needed to ask for rows.
+struct Rows<'a> {
+    contract: &'a Contract,
+    plan: &'a Plan,
+    calls: &'a dyn SetupCalls,
+    patience: Duration,
+}
+
+impl Rows<'_> {
+    /// The rows of a split; an error names those that the container does not have, where they can be found.
+    async fn of(&self, wanted: &Wanted) -> Result<Vec<(RowId, TaskRow)>, OptimizerError> {
+        let error = match fetch(self.contract, self.plan, wanted, self.calls).await {
+            Ok(rows) => return Ok(rows),
+            Err(error) if error.code == ErrorCode::Container && wanted.len() > 1 => error,
+            Err(error) => return Err(error),
+        };
+        // A container that hangs is not asked for long.
+        let missing = timeout(self.patience, self.missing(wanted)).await.unwrap_or_default();
+        if missing.is_empty() {
+            return Err(error);
+        }
+        let message = format!("{}; the container does not give {}", error.message, missing.join(", "));
+        Err(OptimizerError { message, ..error })
+    }
+
+    /// The first rows that are refused alone while others are given, found by halving.
+    async fn missing(&self, wanted: &Wanted) -> Vec<String> {
+        const CALLS: usize = 48;
+        const NAMED: usize = 5;
+        let mut open: Vec<Range<usize>> = std::iter::once(0..wanted.len()).collect();
+        let mut missing = Vec::new();
+        let (mut calls, mut given) = (0, 0);
+        while let Some(places) = open.pop() {
+            let middle = places.start + places.len() / 2;
+            for half in [middle..places.end, places.start..middle] {
+                if calls == CALLS || missing.len() == NAMED {
+                    break;
+                }
+                calls += 1;
+                match fetch(self.contract, self.plan, &wanted.part(half.clone()), self.calls).await {
+                    Ok(_) => given += 1,
+                    Err(_) if half.len() == 1 => missing.push(half.start),
+                    Err(_) => open.push(half),
+                }
+            }
+        }
+        // Where nothing is given, it is not the rows that are wrong.
+        missing.sort_unstable();
+        let named = missing.into_iter().filter(|_| given > 0);
+        named.map(|place| asked_as(wanted, place)).collect()
     }
 }
 
@@ -70,8 +117,10 @@ pub(crate) async fn survey(config: &Config, calls: &dyn SetupCalls) -> Survey {
     let Some((dataset, plan)) = survey.kept(Part::Rows, row_plan(config, &contract, calls).await) else {
         return survey;
     };
-    let train = survey.split(Part::TrainRows, &contract, &plan, &plan.train, calls).await;
-    let heldout = survey.split(Part::HeldoutRows, &contract, &plan, &plan.heldout, calls).await;
+    let patience = Duration::from_secs(config.container.request_timeout_seconds);
+    let rows = Rows { contract: &contract, plan: &plan, calls, patience };
+    let train = survey.kept(Part::TrainRows, rows.of(&plan.train).await);
+    let heldout = survey.kept(Part::HeldoutRows, rows.of(&plan.heldout).await);
     if let (Some(program), Some(checked), Some(task_info), Some(train), Some(heldout)) =
         (program, checked, task_info, train, heldout)
     {

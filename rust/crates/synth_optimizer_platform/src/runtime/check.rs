@@ -4,23 +4,21 @@
 
 use std::sync::Arc;
 
-use camino::{Utf8Path, Utf8PathBuf};
+use camino::Utf8Path;
 
 use super::execute::Request;
 use super::findings::{CheckReport, ContainerFacts, Finding, RowFacts, Stage};
-use super::probe::{Scratch, try_directory};
-use super::resume::check_same_search;
+use super::place::{Left, Place};
+use super::probe::Scratch;
 use super::setup::CachedSetup;
-use crate::artifacts::{DiskWatch, RunPaths};
-use crate::cache::{Cache, CacheSettings};
+use crate::cache::Cache;
 use crate::config::sections::CacheMode;
 use crate::config::{Config, Diagnostic, scrub};
-use crate::container::{Client, Holder, Part, Survey, Transport, has_orphans, start, survey};
+use crate::container::{Client, Part, Survey, Transport, start, survey};
 use crate::model::error::{ErrorCode, OptimizerError};
 use crate::model::event_fields::ProposerReady;
 use crate::model::program::Inputs;
 use crate::proposer::configured;
-use crate::workspace::Reader;
 
 /// Checks a run without beginning it: no rollout, no turn, nothing left in the output directory, no process left behind.
 ///
@@ -32,8 +30,8 @@ where
 {
     let mut report = CheckReport::default();
     let place = Place::of(&request.config);
-    look_at_output(request, &place, &mut report);
-    look_at_cache(&request.config, &place, &mut report);
+    place.look_at_output(request, &mut report);
+    place.look_at_cache(&request.config, &mut report);
     match Scratch::new() {
         Ok(scratch) => {
             let (asked, ready) =
@@ -51,112 +49,6 @@ where
     report
 }
 
-/// Where the run is, or would be; one without a name gets a new one.
-struct Place {
-    paths: Result<Option<RunPaths>, OptimizerError>,
-    cache: CacheSettings,
-}
-
-impl Place {
-    fn of(config: &Config) -> Self {
-        let root = &config.run.output_dir;
-        let run_id = config.run.run_id.as_deref();
-        let dir: Utf8PathBuf = run_id.map_or_else(|| root.join("new"), |run_id| root.join(run_id));
-        Self {
-            paths: run_id.map(|run_id| RunPaths::new(root, run_id)).transpose(),
-            cache: CacheSettings::of(&config.cache, &dir, run_id.unwrap_or("new")),
-        }
-    }
-
-    /// A container whose run goes on is not left behind.
-    fn left(&self) -> Left {
-        let Ok(Some(paths)) = &self.paths else { return Left::Nothing };
-        let is_left = paths.check_free().is_ok() && has_orphans(paths.dir(), Holder::Container);
-        if is_left { Left::Container } else { Left::Nothing }
-    }
-}
-
-fn look_at_output(request: &Request, place: &Place, report: &mut CheckReport) {
-    let config = &request.config;
-    if let Err(error) = try_directory(&config.run.output_dir) {
-        report.block(Finding::of(Stage::Output, &error).at("run.output_dir"));
-        if !config.run.output_dir.is_dir() {
-            // There is no run in it and nothing to measure.
-            return;
-        }
-    }
-    let is_new = match &place.paths {
-        Ok(Some(paths)) => !look_at_run(request, paths, report),
-        Ok(None) => true,
-        Err(error) => {
-            report.block(Finding::of(Stage::Output, error).at("run.run_id"));
-            true
-        }
-    };
-    if is_new && let Err(error) = DiskWatch::new(&config.disk_budget, &config.run.output_dir).check_start() {
-        report.block(Finding::of(Stage::Output, &error));
-    }
-}
-
-/// Whether the run has begun.
-fn look_at_run(request: &Request, paths: &RunPaths, report: &mut CheckReport) -> bool {
-    let run_id = paths.run_id();
-    if paths.dir().exists()
-        && let Err(error) = try_directory(paths.dir())
-    {
-        report.block(Finding::of(Stage::Output, &error).at("run.output_dir"));
-    }
-    let held = paths.check_free();
-    if let Err(error) = &held {
-        report.block(Finding::of(Stage::Output, error).at("run.run_id").passing());
-    }
-    if !paths.workspace_db().exists() {
-        return false;
-    }
-    let stored = Reader::open(paths.workspace_db().as_std_path())
-        .and_then(|reader| Ok((reader.run_row()?, reader.totals()?.is_over())));
-    let (row, is_over) = match stored {
-        Ok(stored) => stored,
-        Err(error) => {
-            report.block(Finding::of(Stage::Output, &error).at("run.run_id"));
-            return true;
-        }
-    };
-    if let Err(error) = check_same_search(&row, &request.config, &request.algorithm) {
-        report.block(Finding::of(Stage::Output, &error).at("run.run_id"));
-    } else if is_over {
-        let hint = "The same command gives its result again; choose another run.run_id to search again.";
-        let finding = Finding::new(Stage::Output, "run_is_over", format!("run {run_id} is over"), hint);
-        report.block(finding.at("run.run_id"));
-    } else if held.is_ok() {
-        let message = format!("run {run_id} has begun, and the same command goes on with it");
-        let hint = "Choose another run.run_id to begin anew.";
-        report.warn(Finding::new(Stage::Output, "run_is_resumed", message, hint).at("run.run_id"));
-    }
-    true
-}
-
-fn look_at_cache(config: &Config, place: &Place, report: &mut CheckReport) {
-    let settings = &place.cache;
-    let is_there = settings.path.exists();
-    let checked = match settings.mode {
-        CacheMode::Off => Ok(()),
-        CacheMode::Readonly if !is_there => {
-            let message = format!("cache.mode is \"readonly\", and the cache {} does not exist", settings.path);
-            Err(OptimizerError::new(ErrorCode::CacheMiss, message))
-        }
-        CacheMode::Readonly => Cache::check_file(settings),
-        // A cache in the run directory is as writable as that.
-        CacheMode::Readwrite if !is_there && config.cache.path.is_none() => Ok(()),
-        CacheMode::Readwrite => Cache::check_file(settings)
-            .and_then(|()| settings.path.parent().filter(|dir| !dir.as_str().is_empty()).map_or(Ok(()), try_directory)),
-    };
-    if let Err(error) = checked {
-        let finding = Finding::of(Stage::Cache, &error).at("cache.path");
-        report.block(if error.code == ErrorCode::Sqlite { finding.passing() } else { finding });
-    }
-}
-
 /// What came of asking the container.
 enum Asked {
     /// Nothing may be called, and nothing is kept either.
@@ -169,14 +61,6 @@ enum Asked {
         left: Left,
         stopped: Result<(), OptimizerError>,
     },
-}
-
-/// What a crashed process of this run has left of its container.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Left {
-    Nothing,
-    /// It runs on; the run will end it and start its own.
-    Container,
 }
 
 async fn ask_container(config: &Config, place: &Place, scratch: &Utf8Path) -> Asked {

@@ -96,13 +96,8 @@ where
     };
     let prepared = tokio::select! {
         biased;
-<<<<<<< HEAD
-        Some(signal) = controlled.signals.recv() => Err(before_it_began(&signal)),
-        prepared = prepare(request, dir, &proposer, existing.is_none()) => prepared,
-=======
-        Some(_) = controlled.signals.recv() => Err(before_it_began()),
-        prepared = prepare(&request.config, dir, &proposer, existing.is_none()) => prepared,
->>>>>>> wt-check
+    Some(signal) = controlled.signals.recv() => Err(before_it_began(&signal)),
+    prepared = prepare(&request.config, dir, &proposer, existing.is_none()) => prepared,
     };
     let (mut process, prepared) = match prepared {
         Ok(prepared) => prepared,

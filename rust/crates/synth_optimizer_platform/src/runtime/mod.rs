@@ -11,6 +11,7 @@ mod hooks;
 mod lanes;
 mod launch;
 mod outcome;
+mod place;
 mod prepare;
 mod probe;
 mod proposals;
