@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import importlib
 import importlib.util
 from collections.abc import Iterable, Mapping, Sequence
@@ -86,6 +85,9 @@ class GepaRun:
 
     async def aexecute(self, *, subscribers: Iterable[Subscriber] = ()) -> GepaRunResult:
         """Carry the run out without holding up the event loop. A cancelled task interrupts and saves the run."""
+        # Those who have no event loop need not wait for its import.
+        import asyncio
+
         handle = self.start(subscribers=subscribers)
         try:
             return await _waited(handle)
@@ -106,6 +108,8 @@ def _save(handle: RunHandle) -> None:
 
 async def _waited(handle: RunHandle) -> GepaRunResult:
     """Wait in a thread of its own: those of the event loop's pool are few."""
+    import asyncio
+
     loop = asyncio.get_running_loop()
     end: asyncio.Future[GepaRunResult] = loop.create_future()
 
