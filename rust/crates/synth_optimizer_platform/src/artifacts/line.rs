@@ -4,7 +4,6 @@ use std::io::Write;
 
 use crate::model::envelope::{ENVELOPE_VERSION, rfc3339};
 use crate::model::error::OptimizerError;
-use crate::model::message::message;
 use crate::workspace::Stored;
 
 use super::fault;
@@ -20,8 +19,8 @@ impl LineWriter {
         Self { run_id: quoted(run_id) }
     }
 
-    /// Adds the line of an event with its line break; the same bytes as `Envelope::to_line`.
-    pub(super) fn push(&self, stored: &Stored, out: &mut Vec<u8>) -> Result<(), OptimizerError> {
+    /// Adds the line of an event with its line break; `message` is the event in words. The same bytes as `Envelope::to_line`.
+    pub(super) fn push(&self, stored: &Stored, message: &str, out: &mut Vec<u8>) -> Result<(), OptimizerError> {
         let failed = |error: serde_json::Error| fault::json("an event", &error);
         // Writing to memory cannot fail.
         let _ = write!(
@@ -34,7 +33,7 @@ impl LineWriter {
         );
         stored.event.write_fields(out).map_err(failed)?;
         out.extend_from_slice(br#","message":"#);
-        serde_json::to_writer(&mut *out, &message(&stored.event)).map_err(failed)?;
+        serde_json::to_writer(&mut *out, message).map_err(failed)?;
         out.extend_from_slice(b"}\n");
         Ok(())
     }

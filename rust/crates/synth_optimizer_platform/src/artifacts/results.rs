@@ -10,9 +10,9 @@ use sha2::{Digest, Sha256};
 
 use super::atomic::{AtomicFile, write_atomic};
 use super::chart::score_chart;
+use super::chronicle::Told;
 use super::fault;
 use super::manifest::{ArtifactRef, counted, early_failure, manifest, usage};
-use super::normalized::write_normalized;
 use super::registry::{RegistryEntry, RegistryStatus, register};
 use super::run_dir::RunPaths;
 use super::summary::RunSummary;
@@ -28,7 +28,7 @@ pub struct RunResult {
     pub manifest: Value,
 }
 
-/// Writes everything that a run leaves behind, from its log. The run must be over, and its feed complete.
+/// Writes everything that a run leaves behind, from what its log told. The run must be over, and its feed complete.
 ///
 /// May be called again, also after a crash in the middle: the files are replaced by equal ones, and the manifest comes
 /// last, so that it never names a file that is not there. Without a cache profile, the one that is there stays. Blocks
@@ -36,16 +36,11 @@ pub struct RunResult {
 pub fn write_results(
     paths: &RunPaths,
     workspace: &Workspace,
+    told: Told,
     cache: Option<&CacheProfile>,
 ) -> Result<RunResult, OptimizerError> {
-    // The log of a long run is read once.
-    let mut summary = RunSummary::default();
-    write_normalized(paths, |each| {
-        workspace.log(0, |stored| {
-            summary.see(&stored);
-            each(stored)
-        })
-    })?;
+    let Told { summary, normalized } = told;
+    normalized.commit()?;
     let refs = write_files(paths, &summary, cache)?;
     let (status, document) = manifest(paths, &summary, &refs)?;
     let files = refs.iter().map(|known| Record::Artifact(artifact(paths, known, summary.unix_millis)));
