@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::client::Client;
 use super::exchange::Request;
 use super::poll::Found;
-use super::status::{Head, Status, failure};
+use super::status::{Head, Status, failure, says_it_ended};
 use super::task::Contract;
 use crate::config::Config;
 use crate::config::gepa::SubmissionMode;
@@ -171,6 +171,9 @@ impl Transport {
         deadline: Instant,
         end: &mut RolloutEnd,
     ) -> Result<Bytes, CallFailure> {
+        if says_it_ended(&raw.body) {
+            return Ok(raw.body);
+        }
         let head = Head::read(&raw.body)?;
         let active = match head.class()? {
             Status::Active => true,
