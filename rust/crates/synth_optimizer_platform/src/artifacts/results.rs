@@ -1,14 +1,14 @@
 //! What is written when a run is over: the registries of its candidates, chart and feeds, and the manifest last.
 
 use std::fs::File;
-use std::io::{Read, Write};
+use std::io::Read;
 
 use camino::Utf8Path;
 use serde::Serialize;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-use super::atomic::{AtomicFile, write_atomic};
+use super::atomic::write_atomic;
 use super::chart::score_chart;
 use super::chronicle::Told;
 use super::fault;
@@ -173,10 +173,10 @@ fn reference(path: &Utf8Path, kind: &str) -> Result<ArtifactRef, OptimizerError>
 
 /// Readable JSON with a line break at its end.
 fn write_json(path: &Utf8Path, value: &impl Serialize) -> Result<(), OptimizerError> {
-    let mut file = AtomicFile::create(path)?;
-    serde_json::to_writer_pretty(&mut file, value).map_err(|error| fault::json(path.as_str(), &error))?;
-    file.write_all(b"\n").map_err(|error| fault::io(path, "writing", &error))?;
-    file.commit()
+    // Put together in memory: a file takes the many small pieces of a document much more slowly.
+    let mut text = serde_json::to_vec_pretty(value).map_err(|error| fault::json(path.as_str(), &error))?;
+    text.push(b'\n');
+    write_atomic(path, &text)
 }
 
 fn has_finished(manifest: &Utf8Path) -> bool {

@@ -128,11 +128,24 @@ pub(super) fn write_float(float: f64, out: &mut String) {
     };
 }
 
+/// Bytes that do not stand for themselves in a text.
+static ESCAPED: [bool; 256] = {
+    let mut escaped = [false; 256];
+    let mut control = 0;
+    while control < 0x20 {
+        escaped[control] = true;
+        control += 1;
+    }
+    escaped[b'"' as usize] = true;
+    escaped[b'\\' as usize] = true;
+    escaped
+};
+
 pub(super) fn write_string(text: &str, out: &mut String) {
     out.push('"');
     let mut rest = text;
     // What is to be escaped is one byte long, so that the text can be cut there.
-    while let Some(at) = rest.bytes().position(|byte| byte < 0x20 || byte == b'"' || byte == b'\\') {
+    while let Some(at) = rest.bytes().position(|byte| ESCAPED[usize::from(byte)]) {
         out.push_str(&rest[..at]);
         match rest.as_bytes()[at] {
             b'"' => out.push_str("\\\""),
