@@ -381,7 +381,7 @@ impl<'e, E: Engine> Driver<'e, E> {
             }
             let sequence = self.ground.next_sequence;
             self.ground.next_sequence += 1;
-            self.batch.events.push(Stored { sequence, unix_millis: unix_millis(), event });
+            self.batch.events.push(Stored::new(sequence, unix_millis(), event));
         }
     }
 
