@@ -26,7 +26,7 @@ from synth_optimizers.errors import (
 from synth_optimizers.events import RunEvent, events_compare, events_replay
 from synth_optimizers.findings import Finding
 from synth_optimizers.handle import RunHandle
-from synth_optimizers.preflight import Blocker, Bounds, CheckReport, PlannedCost, RunPlan
+from synth_optimizers.preflight import Blocker, Bounds, CheckReport, PlannedCost, RunPlan, check_toml
 from synth_optimizers.result import GepaRunResult
 from synth_optimizers.run import GepaRun
 from synth_optimizers.scores import Gain, Score, Scores
@@ -72,6 +72,7 @@ __all__ = [
     "Subscriber",
     "SynthOptimizerError",
     "__version__",
+    "check_toml",
     "config_schema",
     "events_compare",
     "events_replay",

@@ -43,6 +43,7 @@ __all__ = [
     "run_status",
     "run_summary",
     "start_run",
+    "try_load_config",
     "workspace_rebuild",
     "workspace_status",
     "workspace_vacuum",
@@ -120,6 +121,14 @@ def load_config(
     Raises `ConfigError` with every problem at once, `OptimizerTomlDecodeError` when the file is not TOML in UTF-8,
     and `OptimizerIoError` when it cannot be read.
     """
+
+def try_load_config(
+    path: str | PathLike[str],
+    *,
+    overrides: Sequence[str] = ...,
+    environ: Mapping[str, str] | None = None,
+) -> LoadedConfig:
+    """Load a TOML file as far as it can be understood, to be checked and for nothing else; see `check_toml`."""
 
 def load_run_config(run_dir: str | PathLike[str]) -> LoadedConfig:
     """Load the configuration that a run was begun with, to go on with it where its directory is now."""

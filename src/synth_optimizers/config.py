@@ -22,7 +22,8 @@ class EffectiveValue:
     value: Any
     """The value in effect; a secret is hidden."""
     origin: str
-    """Where it came from: `default`, `file:LINE:COLUMN`, `mapping`, `environment:VARIABLE` or `set`."""
+    """Where it came from: `default`, `file:LINE:COLUMN`, `mapping`, `environment:VARIABLE`, `set`, or `run` for a run
+    that goes on."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import atexit
+import os
 import time
-import weakref
+import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
@@ -32,11 +33,11 @@ class RunHandle:
 
     def __init__(self, native: NativeRun, subscribers: Iterable[Subscriber] = ()) -> None:
         self._native = native
-        self._audience = Audience(subscribers, self.iter_events())
-        _under_way.add(self)
+        self._audience = Audience(subscribers, _events(native), lambda: _result(native, None))
+        _under_way.append((os.getpid(), native, self._audience))
 
     def __repr__(self) -> str:
-        return f"RunHandle(run_id={self.run_id!r}, run_dir={str(self.run_dir)!r}, is_over={self.is_over})"
+        return f"RunHandle(run_id={self.run_id!r}, run_dir={str(self.run_dir)!r})"
 
     @property
     def run_id(self) -> str:
@@ -59,16 +60,12 @@ class RunHandle:
         A run that failed raises the exception of its cause; one that was cancelled or interrupted raises
         `CancelledError`. `TimeoutError`: it is still going on.
         """
+        deadline = None if timeout is None else time.monotonic() + timeout
         try:
-            ended = self._native.wait(timeout)
-        except SynthOptimizerError as error:
-            self._audience.close(None, error)
-            raise
-        if ended is None:
-            raise TimeoutError(f"run {self.run_id} is still going on after {timeout} s")
-        result = GepaRunResult.from_run_dir(self.run_dir)
-        self._audience.close(result, None)
-        return result
+            return _result(self._native, timeout)
+        finally:
+            if self.is_over and not self._audience.join(None if deadline is None else _until(deadline)):
+                warnings.warn(f"subscribers of run {self.run_id} are still busy with it", stacklevel=2)
 
     def interrupt(self, reason: str = "interrupted") -> bool:
         """Let the run finish what is under way, save and end; it can be resumed. A second call does not wait.
@@ -95,12 +92,7 @@ class RunHandle:
 
     def iter_events(self, from_sequence: int = 0) -> Iterator[RunEvent]:
         """Yield the events of the run from one number on, as they are stored, until it ends."""
-
-        def wait(last: int) -> bool:
-            self._native.wait_for_event(last)
-            return not self._native.is_over
-
-        return follow(self.run_dir / "events.jsonl", wait, from_sequence)
+        return _events(self._native, from_sequence)
 
     def __enter__(self) -> Self:
         return self
@@ -119,15 +111,36 @@ class RunHandle:
             return
 
 
-_under_way: weakref.WeakSet[RunHandle] = weakref.WeakSet()
+def _events(native: NativeRun, from_sequence: int = 0) -> Iterator[RunEvent]:
+    def wait(last: int) -> bool:
+        native.wait_for_event(last)
+        return not native.is_over
+
+    return follow(Path(native.run_dir) / "events.jsonl", wait, from_sequence)
+
+
+def _result(native: NativeRun, timeout: float | None) -> GepaRunResult:
+    if native.wait(timeout) is None:
+        raise TimeoutError(f"run {native.run_id} is still going on after {timeout} s")
+    return GepaRunResult.from_run_dir(native.run_dir)
+
+
+def _until(deadline: float) -> float:
+    return max(0.0, deadline - time.monotonic())
+
+
+_under_way: list[tuple[int, NativeRun, Audience]] = []
+"""Every run that this process, or the one that it was forked from, has started."""
 
 
 @atexit.register
 def _say_goodbye() -> None:
     """Save the runs that nobody waited for before the interpreter ends."""
-    handles = list(_under_way)
-    for handle in handles:
-        handle._native.signal("interrupt", "the interpreter ends")
+    own = [(native, audience) for pid, native, audience in _under_way if pid == os.getpid()]
+    for native, _ in own:
+        native.signal("interrupt", "the interpreter ends")
     deadline = time.monotonic() + _GOODBYE_SECONDS
-    for handle in handles:
-        handle._native.wait_for_event(2**62, max(0.0, deadline - time.monotonic()))
+    for native, audience in own:
+        # No event has this number: it is the end that is waited for.
+        native.wait_for_event(2**62, _until(deadline))
+        audience.join(_until(deadline))

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from os import PathLike
 from typing import Any
 
-__all__ = ["Blocker", "Bounds", "CheckReport", "PlannedCost", "RunPlan"]
+from synth_optimizers._synth_optimizers import LoadedConfig, check_run, try_load_config
+from synth_optimizers.codex import codex_runtime
+
+__all__ = ["Blocker", "Bounds", "CheckReport", "PlannedCost", "RunPlan", "check_toml"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +90,8 @@ class Blocker:
     """A stable code: of the error table, or of a finding."""
     field: str | None
     """The dotted path of the setting, where there is one."""
+    place: str | None
+    """Where it stands, such as `gepa.toml:17:18`, for what is written in the configuration."""
     message: str
     """What is wrong, with the value."""
     hint: str
@@ -124,3 +130,19 @@ class CheckReport:
     def to_dict(self) -> dict[str, Any]:
         """Return the report as plain objects."""
         return asdict(self)
+
+
+def check_toml(
+    path: str | PathLike[str], overrides: Sequence[str] = (), environ: Mapping[str, str] | None = None
+) -> CheckReport:
+    """Return everything that stands in the way of the run of a TOML file, problems of the file included.
+
+    What rests on a section with a problem is not looked at; all the rest is. A file that is not TOML raises
+    `OptimizerTomlDecodeError`.
+    """
+    return check_native(try_load_config(path, overrides=overrides, environ=environ))
+
+
+def check_native(config: LoadedConfig) -> CheckReport:
+    """Check a configuration of the core."""
+    return CheckReport.from_native(check_run(config, codex_runtime=codex_runtime()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -76,13 +77,16 @@ class GepaRunResult:
             error = StateTransitionError(f"{StateTransitionError.error_code}: {message}")
             error.hint = f"`synth-optimizers runs show {run_dir}` tells why."
             raise error
-        return cls.from_manifest(manifest)
+        return cls.from_manifest(_moved(manifest, Path(run_dir).resolve()))
 
     @classmethod
     def from_manifest(cls, manifest: Mapping[str, Any]) -> GepaRunResult:
         """Read a result manifest."""
-        known: dict[str, Any] = {name.name: manifest.get(name.name) for name in fields(cls)}
-        known["scores"] = Scores.from_manifest(manifest)
+        known: dict[str, Any] = {"scores": Scores.from_manifest(manifest)}
+        for name in (name.name for name in fields(cls) if name.name != "scores"):
+            if name not in manifest:
+                raise OptimizerJsonError(f"{OptimizerJsonError.error_code}: the result manifest has no {name!r}")
+            known[name] = manifest[name]
         return cls(**known)
 
     @property
@@ -97,13 +101,23 @@ class GepaRunResult:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the result as plain objects."""
-        known = {name.name: getattr(self, name.name) for name in fields(self)}
+        known = {name.name: copy.deepcopy(getattr(self, name.name)) for name in fields(self)}
         return {**known, "scores": self.scores.to_dict()}
 
     def _repr_html_(self) -> str:
         from synth_optimizers.html import result_html
 
         return result_html(self)
+
+
+def _moved(manifest: Mapping[str, Any], run_dir: Path) -> dict[str, Any]:
+    """Name the files where they are: a run directory may be moved, or come out of an archive."""
+    here = dict(manifest)
+    for name, place in manifest.items():
+        if name.endswith("_path") and isinstance(place, str):
+            root = run_dir.parent if name == "run_registry_path" else run_dir
+            here[name] = str(root / Path(place).name)
+    return {**here, "run_dir": str(run_dir)}
 
 
 def read_json(path: Path, hint: str) -> Any:  # noqa: ANN401 (whatever the file holds)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from os import PathLike
@@ -11,11 +9,12 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
-from synth_optimizers._synth_optimizers import check_run, plan_run, start_run
+from synth_optimizers._synth_optimizers import plan_run, start_run
+from synth_optimizers.codex import codex_runtime
 from synth_optimizers.config import GepaConfig
 from synth_optimizers.errors import SynthOptimizerError
 from synth_optimizers.handle import RunHandle
-from synth_optimizers.preflight import CheckReport, RunPlan
+from synth_optimizers.preflight import CheckReport, RunPlan, check_native
 from synth_optimizers.result import GepaRunResult
 from synth_optimizers.subscribers import Subscriber
 
@@ -64,7 +63,7 @@ class GepaRun:
 
         Container and proposer are really asked, and started where the configuration says so; nothing is paid for.
         """
-        return CheckReport.from_native(check_run(self.config._native, codex_runtime=codex_runtime()))
+        return check_native(self.config._native)
 
     def start(self, *, subscribers: Iterable[Subscriber] = ()) -> RunHandle:
         """Carry the run out in the background."""
@@ -73,14 +72,17 @@ class GepaRun:
     def execute(self, *, subscribers: Iterable[Subscriber] = ()) -> GepaRunResult:
         """Carry the run out and return its result.
 
-        The first Ctrl-C finishes what is under way, saves, and raises `KeyboardInterrupt`; the second does not wait. An
-        interrupted run goes on with the same call.
+        The first Ctrl-C finishes what is under way, saves, and raises `KeyboardInterrupt`; the second does not wait.
+        Whatever else a signal handler raises saves the run as well. An interrupted run goes on with the same call.
         """
-        handle = self.start(subscribers=subscribers)
+        handle = None
         try:
+            handle = self.start(subscribers=subscribers)
             return handle.wait()
-        except KeyboardInterrupt:
-            _save(handle)
+        except BaseException:
+            # Whatever a signal handler raises: nobody else can reach the run.
+            if handle is not None:
+                _save(handle)
             raise
 
     async def aexecute(self, *, subscribers: Iterable[Subscriber] = ()) -> GepaRunResult:
@@ -101,7 +103,7 @@ class GepaRun:
 def _save(handle: RunHandle) -> None:
     """Interrupt a run and wait until it is saved; with each further Ctrl-C it is told again."""
     while not handle.is_over:
-        handle.interrupt("interrupted from the keyboard")
+        handle.interrupt("interrupted by its caller")
         with suppress(KeyboardInterrupt, SynthOptimizerError):
             handle.wait()
 
@@ -133,10 +135,3 @@ async def _waited(handle: RunHandle) -> GepaRunResult:
 
     Thread(target=wait, name="synth-optimizers-wait", daemon=True).start()
     return await end
-
-
-def codex_runtime() -> str | None:
-    """Return the codex binary that the extra `codex` installs, if it is there."""
-    if importlib.util.find_spec("codex_cli_bin") is None:
-        return None
-    return str(importlib.import_module("codex_cli_bin").bundled_codex_path())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from threading import Lock, Thread
+from threading import Thread
 from typing import TYPE_CHECKING, Protocol
 
 from synth_optimizers.events import RunEvent
@@ -25,38 +25,43 @@ class Subscriber(Protocol):
         """Take in one event."""
 
     def close(self, result: GepaRunResult | None, error: BaseException | None) -> None:
-        """Take in how the run ended."""
+        """Take in how the run ended. Called once, also when nobody waits for the run."""
 
 
 class Audience:
     """The subscribers of one run and the thread that serves them."""
 
-    def __init__(self, subscribers: Iterable[Subscriber], events: Iterator[RunEvent]) -> None:
+    def __init__(
+        self, subscribers: Iterable[Subscriber], events: Iterator[RunEvent], end: Callable[[], GepaRunResult]
+    ) -> None:
         self._subscribers = list(subscribers)
-        self._closing = Lock()
+        self._end = end
         self._thread: Thread | None = None
         if self._subscribers:
             self._thread = Thread(target=self._serve, args=(events,), name="synth-optimizers-subscribers", daemon=True)
             self._thread.start()
 
-    def _serve(self, events: Iterator[RunEvent]) -> None:
-        for event in events:
-            for subscriber in list(self._subscribers):
-                self._call(subscriber, lambda heard: heard.on_event(event))  # noqa: B023 (called at once)
-
-    def close(self, result: GepaRunResult | None, error: BaseException | None) -> None:
-        """Let the subscribers hear the rest, then how it ended. Happens once."""
+    def join(self, timeout: float | None) -> bool:
+        """Wait until every subscriber has heard everything; whether they have."""
         if self._thread is not None:
-            self._thread.join()
-        with self._closing:
-            while self._subscribers:
-                self._call(self._subscribers[0], lambda heard: heard.close(result, error), is_last=True)
+            self._thread.join(timeout)
+        return self._thread is None or not self._thread.is_alive()
 
-    def _call(self, subscriber: Subscriber, call: Callable[[Subscriber], None], *, is_last: bool = False) -> None:
+    def _serve(self, events: Iterator[RunEvent]) -> None:
+        result, error = None, None
+        try:
+            for event in events:
+                for subscriber in list(self._subscribers):
+                    self._call(subscriber, lambda heard, event=event: heard.on_event(event))  # type: ignore[misc]
+            result = self._end()
+        except Exception as problem:
+            error = problem
+        for subscriber in list(self._subscribers):
+            self._call(subscriber, lambda heard: heard.close(result, error))
+
+    def _call(self, subscriber: Subscriber, call: Callable[[Subscriber], None]) -> None:
         try:
             call(subscriber)
         except Exception as problem:
-            is_last = True
-            warnings.warn(f"{type(subscriber).__name__} hears no more of the run: {problem!r}", stacklevel=2)
-        if is_last:
             self._subscribers.remove(subscriber)
+            warnings.warn(f"{type(subscriber).__name__} hears no more of the run: {problem!r}", stacklevel=2)

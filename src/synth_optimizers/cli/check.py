@@ -12,18 +12,22 @@ from synth_optimizers.cli.carry import load
 from synth_optimizers.cli.faults import Refusal, exit_code_of, fault_of
 from synth_optimizers.cli.output import is_terminal, say, table, write_json, write_text
 from synth_optimizers.cli.plan import plan_lines
-from synth_optimizers.errors import ConfigError, OptimizerTomlDecodeError
-from synth_optimizers.run import GepaRun
+from synth_optimizers.errors import OptimizerIoError, OptimizerTomlDecodeError
+from synth_optimizers.findings import Finding
+from synth_optimizers.preflight import check_toml
 
 __all__ = ["check_config"]
 
 STAGE_CODES = {"config": 2, "output": 1, "cache": 1, "container": 3, "task": 3, "proposer": 3, "budget": 5}
+"""Exit codes of findings that are no errors of the one table."""
 
 
 def check_config(config: Path, overrides: Sequence[str], *, as_json: bool, explain: bool) -> int:
     """Check a configuration and everything that it needs; the exit code is that of the first blocker."""
-    run, report = _report(config, overrides)
-    values = [] if run is None or not explain else run.config.explain()
+    if is_terminal(sys.stderr):
+        say(f"checking {config}: its container and proposer are asked, nothing is paid for")
+    report = _report(config, overrides)
+    values = load(config, overrides).config.explain() if explain and report["ok"] else []
     if as_json:
         explained = [{"path": value.path, "value": value.value, "origin": value.origin} for value in values]
         write_json({**report, "values": explained} if explain else report)
@@ -35,35 +39,24 @@ def check_config(config: Path, overrides: Sequence[str], *, as_json: bool, expla
     return 0 if report["ok"] else _exit_code(report["blockers"][0])
 
 
-def _report(config: Path, overrides: Sequence[str]) -> tuple[GepaRun | None, dict[str, Any]]:
+def _report(config: Path, overrides: Sequence[str]) -> dict[str, Any]:
     try:
-        run = load(config, overrides)
-    except (ConfigError, OptimizerTomlDecodeError, Refusal) as error:
-        blockers = _config_blockers(error)
-        return None, {"ok": False, "blockers": blockers, "warnings": [], "facts": {}, "plan": None}
-    if is_terminal(sys.stderr):
-        say(f"checking {config}: its container and proposer are asked, nothing is paid for")
-    return run, run.check().to_dict()
+        return check_toml(config, overrides).to_dict()
+    except OptimizerTomlDecodeError as error:
+        # Nothing can be looked at before the file is TOML.
+        blockers = [_blocker(found) for found in error.findings]
+        if not blockers:
+            raise
+        return {"ok": False, "blockers": blockers, "warnings": [], "facts": {}, "plan": None}
+    except OptimizerIoError as error:
+        fault = fault_of(error)
+        raise Refusal(fault.message, fault.hint, fault.detail) from error
 
 
-def _config_blockers(error: Exception) -> list[dict[str, Any]]:
-    fault = fault_of(error)
-    if not fault.findings:
-        alone = {"stage": "config", "code": fault.code, "field": "", "message": fault.message, "hint": fault.hint}
-        return [{**alone, "place": "", "retryable": False}]
-    return [
-        {
-            "stage": "config",
-            "code": finding.code,
-            "field": finding.field,
-            "message": finding.message,
-            "hint": finding.hint,
-            "place": finding.source if finding.line is None else f"{finding.source}:{finding.line}:{finding.column}",
-            "retryable": False,
-        }
-        for finding in fault.findings
-        if finding.severity == "error"
-    ]
+def _blocker(found: Finding) -> dict[str, Any]:
+    place = found.source if found.line is None else f"{found.source}:{found.line}:{found.column}"
+    known = {"code": found.code, "field": found.field or None, "message": found.message, "hint": found.hint}
+    return {"stage": "config", **known, "place": place, "retryable": False}
 
 
 def _write(report: Mapping[str, Any], config: Path) -> None:

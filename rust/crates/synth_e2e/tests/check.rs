@@ -62,7 +62,7 @@ fn sendable<T: Send>(future: T) -> T {
 fn checked_with(config: &Config, proposer: Option<Arc<dyn Proposer>>) -> CheckReport {
     let before = files(&config.run.output_dir);
     let (request, limits) = (request(config, proposer, Hooks::default()), shortfalls(config));
-    let report = block_on(sendable(check(&request, &limits, GepaEngine::new)));
+    let report = block_on(sendable(check(&request, &[], &limits, GepaEngine::new)));
     assert_eq!(files(&config.run.output_dir), before, "the output directory is as it was");
     assert_eq!(report.ok, report.blockers.is_empty());
     report

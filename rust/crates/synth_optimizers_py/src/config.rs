@@ -6,14 +6,14 @@ use camino::Utf8Path;
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyMapping, PyString, PyTuple};
 use synth_optimizer_platform::artifacts::RunPaths;
-use synth_optimizer_platform::config::{self, Config, Loaded, Origin, Source};
+use synth_optimizer_platform::config::{self, Config, Diagnostic, Loaded, Origin, Severity, Source};
 use synth_optimizer_platform::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_platform::workspace::Reader;
 
 use crate::paths::{path_argument, working_directory};
 use crate::{errors, json};
 
-/// A configuration that has passed every check.
+/// A configuration that has been read. Its warnings may hold errors only where it was read to be checked.
 #[pyclass(frozen, module = "synth_optimizers._synth_optimizers")]
 #[derive(Debug)]
 pub(crate) struct LoadedConfig {
@@ -47,6 +47,16 @@ impl LoadedConfig {
     pub(crate) fn config(&self) -> &Config {
         &self.loaded.config
     }
+
+    /// What was found about it.
+    pub(crate) fn findings(&self) -> &[Diagnostic] {
+        &self.loaded.warnings
+    }
+
+    /// Whether it can be used.
+    pub(crate) fn is_sound(&self) -> bool {
+        self.findings().iter().all(|found| found.severity == Severity::Warning)
+    }
 }
 
 /// The JSON Schema of the configuration file.
@@ -64,22 +74,43 @@ pub(crate) fn load_config(
     overrides: Vec<String>,
     environ: Option<&Bound<'_, PyMapping>>,
 ) -> PyResult<LoadedConfig> {
-    let environ = environment(py, environ)?;
-    let loaded = match path_or_mapping.cast::<PyMapping>() {
-        Ok(mapping) => {
-            let value = json::from_python(mapping.as_any())?;
-            let base_dir = working_directory(py)?;
-            config::load_value(value, "mapping", &base_dir, &environ, &overrides)
-        }
-        Err(_) => {
-            let path = path_argument(py, path_or_mapping)?;
-            let base_dir = working_directory(py)?.join(path.parent().unwrap_or(Utf8Path::new("")));
-            read(&path).and_then(|text| {
-                let source = Source { name: path.as_str(), text: &text, base_dir: &base_dir };
-                config::load(&source, &environ, &overrides)
-            })
-        }
+    let Ok(mapping) = path_or_mapping.cast::<PyMapping>() else {
+        return from_file(py, path_or_mapping, &overrides, environ, config::load);
     };
+    let value = json::from_python(mapping.as_any())?;
+    let base_dir = working_directory(py)?;
+    let loaded = config::load_value(value, "mapping", &base_dir, &environment(py, environ)?, &overrides);
+    loaded.map(|loaded| LoadedConfig { loaded }).map_err(|error| errors::raise(py, &error))
+}
+
+/// Loads a TOML file as far as it can be understood, to be checked and for nothing else.
+#[pyfunction]
+#[pyo3(signature = (path, *, overrides = Vec::new(), environ = None))]
+pub(crate) fn try_load_config(
+    py: Python<'_>,
+    path: &Bound<'_, PyAny>,
+    overrides: Vec<String>,
+    environ: Option<&Bound<'_, PyMapping>>,
+) -> PyResult<LoadedConfig> {
+    from_file(py, path, &overrides, environ, config::try_load)
+}
+
+type Load = fn(&Source<'_>, &BTreeMap<String, String>, &[String]) -> Result<Loaded, OptimizerError>;
+
+fn from_file(
+    py: Python<'_>,
+    path: &Bound<'_, PyAny>,
+    overrides: &[String],
+    environ: Option<&Bound<'_, PyMapping>>,
+    load: Load,
+) -> PyResult<LoadedConfig> {
+    let path = path_argument(py, path)?;
+    let environ = environment(py, environ)?;
+    let base_dir = working_directory(py)?.join(path.parent().unwrap_or(Utf8Path::new("")));
+    let loaded = read(&path).and_then(|text| {
+        let source = Source { name: path.as_str(), text: &text, base_dir: &base_dir };
+        load(&source, &environ, overrides)
+    });
     loaded.map(|loaded| LoadedConfig { loaded }).map_err(|error| errors::raise(py, &error))
 }
 

@@ -18,6 +18,7 @@ fn _synth_optimizers(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(errors::error_table, module)?)?;
     module.add_function(wrap_pyfunction!(config::config_schema, module)?)?;
     module.add_function(wrap_pyfunction!(config::load_config, module)?)?;
+    module.add_function(wrap_pyfunction!(config::try_load_config, module)?)?;
     module.add_function(wrap_pyfunction!(config::load_run_config, module)?)?;
     module.add_class::<config::LoadedConfig>()?;
     module.add_class::<run::NativeRun>()?;

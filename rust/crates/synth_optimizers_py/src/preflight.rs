@@ -6,7 +6,7 @@ use std::time::Duration;
 use camino::Utf8PathBuf;
 use pyo3::prelude::*;
 use synth_gepa::{GepaEngine, plan, shortfalls};
-use synth_optimizer_platform::config::Config;
+use synth_optimizer_platform::config::{Config, Diagnostic};
 use synth_optimizer_platform::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_platform::runtime::{CheckReport, Hooks, Request, check};
 use tokio::sync::oneshot;
@@ -31,12 +31,12 @@ pub(crate) fn check_run<'py>(
     config: &LoadedConfig,
     codex_runtime: Option<String>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let config = config.config().clone();
+    let (is_sound, problems, config) = (config.is_sound(), config.findings().to_vec(), config.config().clone());
     let (tell, told) = sync_channel(1);
     let (leave, left) = oneshot::channel::<()>();
     let work = move || {
         // Nobody hears it after an interrupt.
-        let _ = tell.send(checked(config, codex_runtime.map(Utf8PathBuf::from), left));
+        let _ = tell.send(checked(config, is_sound, &problems, codex_runtime.map(Utf8PathBuf::from), left));
     };
     let thread = std::thread::Builder::new().name("synth-optimizers-check".into()).spawn(work);
     let thread = thread.map_err(|error| {
@@ -65,6 +65,8 @@ pub(crate) fn check_run<'py>(
 
 fn checked(
     config: Config,
+    is_sound: bool,
+    problems: &[Diagnostic],
     codex_runtime: Option<Utf8PathBuf>,
     left: oneshot::Receiver<()>,
 ) -> Result<CheckReport, OptimizerError> {
@@ -72,14 +74,20 @@ fn checked(
         .enable_all()
         .build()
         .map_err(|error| OptimizerError::new(ErrorCode::Io, format!("no runtime for the check: {error}")))?;
-    let plan = serde_json::to_value(plan(&config))
-        .map_err(|error| OptimizerError::new(ErrorCode::Json, format!("the plan cannot be written: {error}")))?;
-    let budget = shortfalls(&config);
+    // The arithmetic of a configuration with errors would be that of another one.
+    let (plan, budget) = match is_sound {
+        true => (Some(serde_json::to_value(plan(&config)).map_err(unwritable)?), shortfalls(&config)),
+        false => (None, Vec::new()),
+    };
     let request = Request { config, algorithm: "gepa".into(), proposer: None, codex_runtime, hooks: Hooks::default() };
     runtime.block_on(async {
         tokio::select! {
-            report = check(&request, &budget, GepaEngine::new) => Ok(CheckReport { plan: Some(plan), ..report }),
+            report = check(&request, problems, &budget, GepaEngine::new) => Ok(CheckReport { plan, ..report }),
             _ = left => Err(OptimizerError::new(ErrorCode::Cancelled, "the check was interrupted")),
         }
     })
+}
+
+fn unwritable(error: serde_json::Error) -> OptimizerError {
+    OptimizerError::new(ErrorCode::Json, format!("the plan cannot be written: {error}"))
 }

@@ -49,6 +49,12 @@ struct Progress {
 #[pyfunction]
 #[pyo3(signature = (config, *, codex_runtime = None))]
 pub(crate) fn start_run(py: Python<'_>, config: &LoadedConfig, codex_runtime: Option<String>) -> PyResult<NativeRun> {
+    if !config.is_sound() {
+        let message = "a configuration that was read to be checked cannot be run";
+        let mut error = OptimizerError::new(ErrorCode::Config, message);
+        error.findings = config.findings().to_vec();
+        return Err(errors::raise(py, &error));
+    }
     start(config.config().clone(), codex_runtime.map(Utf8PathBuf::from)).map_err(|error| errors::raise(py, &error))
 }
 
@@ -199,8 +205,10 @@ impl NativeRun {
         is_so: impl Fn(&Progress) -> bool + Sync,
     ) -> PyResult<bool> {
         self.check_process(py)?;
+        // A time that no clock can show is no limit.
         let deadline = timeout
-            .map(|seconds| Instant::now() + Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(Duration::MAX / 4));
+            .and_then(|seconds| Duration::try_from_secs_f64(seconds.max(0.0)).ok())
+            .and_then(|time| Instant::now().checked_add(time));
         loop {
             let left = deadline.map_or(SLICE, |deadline| deadline.saturating_duration_since(Instant::now()));
             if py.detach(|| self.shared.wait(left.min(SLICE), &is_so)) {

@@ -71,8 +71,9 @@ impl Drop for RunLock {
 }
 
 pub(super) fn held(what: &str, holder: &str) -> OptimizerError {
-    OptimizerError::new(ErrorCode::Io, format!("{what} is held by {holder}"))
-        .with_hint("Wait for that process to end or cancel it, or give this run another run.run_id.")
+    OptimizerError::new(ErrorCode::Io, format!("{what} is held by {holder}")).with_hint(
+        "Wait for that process or end it with `synth-optimizers runs cancel`; a new run needs another run.run_id.",
+    )
 }
 
 /// The note of the holder, which it may not have written yet.

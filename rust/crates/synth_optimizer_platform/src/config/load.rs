@@ -41,6 +41,16 @@ pub fn load(
     environment: &BTreeMap<String, String>,
     sets: &[String],
 ) -> Result<Loaded, OptimizerError> {
+    sound(source.name, try_load(source, environment, sets)?)
+}
+
+/// Reads a file as far as it can be understood, for whoever looks for more problems: `warnings` may hold errors, and a
+/// field that is wrong has its default. An error means that the file is not TOML.
+pub fn try_load(
+    source: &Source<'_>,
+    environment: &BTreeMap<String, String>,
+    sets: &[String],
+) -> Result<Loaded, OptimizerError> {
     let (tree, syntax_errors) = Node::from_toml(source.text);
     let syntax = if syntax_errors.is_empty() { Syntax::Valid } else { Syntax::Broken };
     let masked = mask(source.text, &tree, syntax);
@@ -95,7 +105,15 @@ pub fn load_value(
         report.push(finding, None);
         return Err(refusal(name, ErrorCode::Config, report.finish()));
     }
-    finish(tree, report, base_dir, environment, sets)
+    sound(name, finish(tree, report, base_dir, environment, sets)?)
+}
+
+/// A configuration that can be used, or every problem of it.
+fn sound(name: &str, loaded: Loaded) -> Result<Loaded, OptimizerError> {
+    match loaded.warnings.iter().any(|found| found.severity == Severity::Error) {
+        true => Err(refusal(name, ErrorCode::Config, loaded.warnings)),
+        false => Ok(loaded),
+    }
 }
 
 fn finish(
@@ -125,10 +143,6 @@ fn finish(
     };
     validate::validate(&config, &places, &mut report);
     paths::resolve(&mut config, base_dir);
-    if report.has_errors() {
-        let name = report.name().to_owned();
-        return Err(refusal(&name, ErrorCode::Config, report.finish()));
-    }
     let values = effective_values(&config, &places, &report);
     Ok(Loaded { config, values, warnings: report.finish() })
 }

@@ -33,7 +33,7 @@ mod write;
 
 pub use diagnostics::{Diagnostic, Severity};
 pub use identity::{redacted, search_differences, search_digest, shown};
-pub use load::{Loaded, Source, load, load_value};
+pub use load::{Loaded, Source, load, load_value, try_load};
 pub use overrides::{OVERRIDES, Override};
 pub use pools::{Pools, RolloutCaps, effective_caps, pools};
 pub use report::render;

@@ -74,10 +74,6 @@ impl<'a> Report<'a> {
         self.found.push((order, diagnostic));
     }
 
-    pub(super) fn name(&self) -> &'a str {
-        self.name
-    }
-
     /// Marks a field as unreadable: rules that look at it are skipped.
     pub(super) fn spoil(&mut self, field: &str) {
         self.bad.insert(field.to_owned());
@@ -103,10 +99,6 @@ impl<'a> Report<'a> {
     pub(super) fn finish(mut self) -> Vec<Diagnostic> {
         self.found.sort_by_key(|(order, _)| *order);
         self.found.into_iter().map(|(_, diagnostic)| diagnostic).collect()
-    }
-
-    pub(super) fn has_errors(&self) -> bool {
-        self.found.iter().any(|(_, diagnostic)| diagnostic.severity == Severity::Error)
     }
 
     fn excerpt(&self, span: std::ops::Range<usize>) -> String {

@@ -13,7 +13,7 @@ use super::probe::Scratch;
 use super::setup::CachedSetup;
 use crate::cache::Cache;
 use crate::config::sections::CacheMode;
-use crate::config::{Config, Diagnostic, scrub};
+use crate::config::{Config, Diagnostic, Severity, scrub};
 use crate::container::{Client, Part, Survey, Transport, start, survey};
 use crate::model::error::{ErrorCode, OptimizerError};
 use crate::model::event_fields::ProposerReady;
@@ -22,21 +22,37 @@ use crate::proposer::configured;
 
 /// Checks a run without beginning it: no rollout, no turn, nothing left in the output directory, no process left behind.
 ///
-/// It takes as long as the timeouts of the config allow. `budget` is what the algorithm has found about the limits, and
-/// `engine` builds it from the loaded task, as in `execute`.
-pub async fn check<E, F>(request: &Request, budget: &[Diagnostic], engine: F) -> CheckReport
+/// It takes as long as the timeouts of the config allow. `problems` is what was found about the config itself: what rests
+/// on a section with an error is not looked at. `budget` is what the algorithm has found about the limits, and `engine`
+/// builds it from the loaded task, as in `execute`.
+pub async fn check<E, F>(request: &Request, problems: &[Diagnostic], budget: &[Diagnostic], engine: F) -> CheckReport
 where
     F: FnOnce(&Config, Inputs) -> Result<E, OptimizerError>,
 {
     let mut report = CheckReport::default();
+    report.config(problems);
     let place = Place::of(&request.config);
-    place.look_at_output(request, &mut report);
-    place.look_at_cache(&request.config, &mut report);
+    if is_sound(problems, &["run", "disk_budget"]) {
+        place.look_at_output(request, &mut report);
+    }
+    if is_sound(problems, &["run", "cache"]) {
+        place.look_at_cache(&request.config, &mut report);
+    }
+    let asks = is_sound(problems, &["run", "cache", "container", "dataset", "taskset", "candidate", "policy"]);
+    let tries = is_sound(problems, &["run", "proposer"]);
     match Scratch::new() {
         Ok(scratch) => {
-            let (asked, ready) =
-                tokio::join!(ask_container(&request.config, &place, scratch.path()), try_proposer(request, &scratch));
-            judge_container(&request.config, asked, engine, &scratch, &mut report);
+            let asked = async {
+                match asks {
+                    true => Some(ask_container(&request.config, &place, scratch.path()).await),
+                    false => None,
+                }
+            };
+            let ready = async { if tries { try_proposer(request, &scratch).await } else { Ok(None) } };
+            let (asked, ready) = tokio::join!(asked, ready);
+            if let Some(asked) = asked {
+                judge_container(&request.config, asked, engine, &scratch, &mut report);
+            }
             match ready {
                 Ok(ready) => report.facts.proposer = ready,
                 Err(error) => report.block(without_scratch(Finding::of(Stage::Proposer, &error), &scratch)),
@@ -47,6 +63,12 @@ where
     report.budget(budget);
     report.ok = report.blockers.is_empty();
     report
+}
+
+/// Whether nothing is wrong in these sections.
+fn is_sound(problems: &[Diagnostic], sections: &[&str]) -> bool {
+    let mut errors = problems.iter().filter(|found| found.severity == Severity::Error);
+    errors.all(|found| found.field.split('.').next().is_none_or(|section| !sections.contains(&section)))
 }
 
 /// What came of asking the container.

@@ -45,6 +45,8 @@ pub struct Finding {
     pub code: String,
     /// The dotted path of the field to look at, where one is known.
     pub field: Option<String>,
+    /// The place in the config file, where it is about one.
+    pub place: Option<String>,
     pub message: String,
     pub hint: String,
     /// Whether the same check may pass later without a change of the config.
@@ -95,11 +97,22 @@ impl Finding {
             None => error.message.clone(),
         };
         let code = error.code.wire().to_owned();
-        Self { stage, code, field, message, hint: error.hint.clone(), retryable: false }
+        Self { stage, code, field, place: None, message, hint: error.hint.clone(), retryable: false }
     }
 
     pub(super) fn new(stage: Stage, code: &str, message: String, hint: &str) -> Self {
-        Self { stage, code: code.to_owned(), field: None, message, hint: hint.to_owned(), retryable: false }
+        let (code, hint) = (code.to_owned(), hint.to_owned());
+        Self { stage, code, field: None, place: None, message, hint, retryable: false }
+    }
+
+    fn of_config(stage: Stage, diagnostic: &Diagnostic) -> Self {
+        let Diagnostic { code, field, source, line, column, message, hint, .. } = diagnostic;
+        let place = match (line, column) {
+            (Some(line), Some(column)) => Some(format!("{source}:{line}:{column}")),
+            _ => (!source.is_empty()).then(|| source.clone()),
+        };
+        let field = (!field.is_empty()).then(|| field.clone());
+        Self { field, place, ..Self::new(stage, code, message.clone(), hint) }
     }
 
     /// The same finding about this field.
@@ -130,18 +143,35 @@ impl CheckReport {
         self.warnings.push(finding);
     }
 
-    /// Takes over findings about the limits.
+    /// Takes over findings about the config.
+    pub(super) fn config(&mut self, found: &[Diagnostic]) {
+        for diagnostic in found {
+            let stage = if diagnostic.code == TOO_SMALL { Stage::Budget } else { Stage::Config };
+            self.take(Finding::of_config(stage, diagnostic), diagnostic.severity);
+        }
+    }
+
+    /// Takes over findings about the limits, but for those that the config has told of already.
     pub(super) fn budget(&mut self, found: &[Diagnostic]) {
         for diagnostic in found {
-            let message = diagnostic.message.clone();
-            let finding = Finding::new(Stage::Budget, diagnostic.code, message, &diagnostic.hint).at(&diagnostic.field);
-            match diagnostic.severity {
-                Severity::Error => self.block(finding),
-                Severity::Warning => self.warn(finding),
+            let finding = Finding::of_config(Stage::Budget, diagnostic);
+            let is_told = |known: &Finding| known.code == finding.code && known.field == finding.field;
+            if !self.blockers.iter().any(is_told) {
+                self.take(finding, diagnostic.severity);
             }
         }
     }
+
+    fn take(&mut self, finding: Finding, severity: Severity) {
+        match severity {
+            Severity::Error => self.block(finding),
+            Severity::Warning => self.warn(finding),
+        }
+    }
 }
+
+/// The one finding of a configuration that is about its limits.
+const TOO_SMALL: &str = "budget_too_small";
 
 /// The first field that a text names: messages call fields by their dotted path.
 fn named_field(text: &str) -> Option<String> {
