@@ -67,6 +67,17 @@ def test_a_run_that_can_begin_is_told_with_its_facts_and_plan(example: Example, 
     assert [path.name for path in tmp_path.iterdir()] == ["gepa.toml"]
 
 
+def test_problems_of_the_file_hide_no_others(place: Path) -> None:
+    (place / "runs").write_text("not a directory")
+    sets = ("proposer.api_key_env=NO_SUCH_KEY", "gepa.max_total_rollouts=3", "gepa.minibatch_sise=2")
+    ended = run_cli(*CHECK, *(word for change in sets for word in ("--set", change)), "--json", cwd=place)
+    blockers = json.loads(ended.stdout)["blockers"]
+    assert {blocker["stage"] for blocker in blockers} == {"budget", "config", "container", "output", "proposer"}
+    codes = {blocker["code"]: blocker["place"] for blocker in blockers}
+    assert (codes["unknown_key"], codes["budget_too_small"]) == ("--set", "--set")
+    assert ended.code in {2, 5}
+
+
 def test_every_blocker_is_told_at_once(place: Path) -> None:
     (place / "runs").write_text("not a directory")
     ended = run_cli(*CHECK, "--set", "proposer.api_key_env=NO_SUCH_KEY", cwd=place)

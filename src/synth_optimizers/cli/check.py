@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from synth_optimizers.cli.carry import load
-from synth_optimizers.cli.faults import Refusal, exit_code_of, fault_of
+from synth_optimizers.cli.faults import exit_code_of, fault_of
 from synth_optimizers.cli.output import is_terminal, say, table, write_json, write_text
 from synth_optimizers.cli.plan import plan_lines
 from synth_optimizers.errors import OptimizerIoError, OptimizerTomlDecodeError
@@ -47,10 +47,16 @@ def _report(config: Path, overrides: Sequence[str]) -> dict[str, Any]:
         blockers = [_blocker(found) for found in error.findings]
         if not blockers:
             raise
-        return {"ok": False, "blockers": blockers, "warnings": [], "facts": {}, "plan": None}
+        return _refused(blockers)
     except OptimizerIoError as error:
         fault = fault_of(error)
-        raise Refusal(fault.message, fault.hint, fault.detail) from error
+        alone = {"stage": "config", "code": "usage_error", "field": None, "place": None, "retryable": False}
+        return _refused([{**alone, "message": fault.message, "hint": fault.hint}])
+
+
+def _refused(blockers: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the report of a file that cannot be looked into."""
+    return {"ok": False, "blockers": blockers, "warnings": [], "facts": {}, "plan": None}
 
 
 def _blocker(found: Finding) -> dict[str, Any]:
