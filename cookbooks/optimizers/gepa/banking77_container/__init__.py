@@ -1,0 +1,1 @@
+"""Banking77: which intent does a customer's query have?"""
