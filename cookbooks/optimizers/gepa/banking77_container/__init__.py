@@ -1,1 +1,1 @@
-"""Banking77: which intent does a customer's query have?"""
+"""Banking77: the task is to name the intent of a bank customer's query."""

@@ -16,7 +16,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from fastapi import FastAPI, HTTPException
-from shared.llm import complete
+from shared.llm import Completion, complete
 from shared.serving import arguments, bill, serve
 from synth_containers import Container
 from synth_containers.sdk import ObjectiveScore, RolloutResult
@@ -40,7 +40,7 @@ def seed_prompt(data: Data) -> str:
 
 def program(data: Data) -> Json:
     """Return the program: one text that may change, and the query that is put to it."""
-    prompt = {"module_id": "classifier", "role": "system", "content": seed_prompt(data)}
+    prompt: Json = {"module_id": "classifier", "role": "system", "content": seed_prompt(data)}
     prompt |= {"mutable": True, "candidate_field": FIELD, "template_variables": []}
     query = {"module_id": "query", "role": "user", "content": "{text}", "template_variables": ["text"]}
     return {
@@ -126,7 +126,7 @@ def record(request: Json, query: Query, side_info: Json, usage: Json, events: li
 async def ask_model(request: Json, data: Data, query: Query, prompt: str) -> Json:
     """Classify a query with the model that the rollout names."""
     messages = [{"role": "system", "content": prompt}, {"role": "user", "content": query.text}]
-    completion = await complete(messages, request.get("policy") or {})
+    completion: Completion = await complete(messages, request.get("policy") or {})
     intent = named_intent(data, completion.text)
     feedback = f"Right: {intent}." if intent == query.intent else f"Wrong: the query was taken for {intent}."
     if intent == UNKNOWN:

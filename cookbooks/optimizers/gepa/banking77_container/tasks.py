@@ -78,7 +78,7 @@ def _spread(rows: list[tuple[str, str]], most: int) -> list[tuple[str, str]]:
     by_intent: dict[str, dict[str, None]] = {}
     for text, intent in rows:
         by_intent.setdefault(intent, {}).setdefault(text)
-    picked = []
+    picked: list[tuple[str, str]] = []
     for intent, texts in by_intent.items():
         known, count = list(texts), min(most, len(texts))
         picked.extend((known[place * len(known) // count], intent) for place in range(count))
