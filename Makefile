@@ -26,6 +26,8 @@ PYTHON ?= python3
 VENV := $(ROOT)/.venv
 BIN := $(VENV)/bin
 LOGS := $(VENV)/logs
+# The extras whose packages the checks need.
+EXTRAS := dev mlflow otel wandb
 CARGO_TARGET_DIR ?= $(ROOT)/target
 export CARGO_TARGET_DIR
 
@@ -90,7 +92,7 @@ venv: $(VENV)/.installed ## make .venv with the development tools
 $(VENV)/.installed: pyproject.toml | tools
 	$(call say,virtual environment in .venv)
 	@test -x $(BIN)/python || $(PYTHON) -m venv --clear $(VENV)
-	@$(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["dev"], sep="\n")' > $(VENV)/dev.txt
+	@$(BIN)/python -c 'import sys, tomllib; extras = tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]; print(*(package for name in sys.argv[1:] for package in extras[name]), sep="\n")' $(EXTRAS) > $(VENV)/dev.txt
 	@$(BIN)/python -m pip install --quiet --requirement $(VENV)/dev.txt
 	@mkdir -p $(LOGS)
 	@touch $@

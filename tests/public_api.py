@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 SNAPSHOT = Path(__file__).parent / "public_api.txt"
-MODULES = ["synth_optimizers", "synth_optimizers.errors"]
+MODULES = ["synth_optimizers", "synth_optimizers.errors", "synth_optimizers.tracking"]
 
 
 def render() -> str:

@@ -275,3 +275,13 @@ def test_servers_are_up_during_its_command_alone(ending: str, example: Example, 
     while listens(container_url) or listens(reflector_url):
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+def test_a_port_that_is_taken_is_named(example: Example, tmp_path: Path) -> None:
+    config = example_config(tmp_path, example)
+    options = ["--config", str(config), "--directory", str(EXAMPLE), "--python", container_python()]
+    command = [sys.executable, str(COOKBOOKS / "shared" / "with_servers.py"), *options, "true"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 (our own script)
+    assert ended.returncode == 1
+    assert f"port {example.container_url.rsplit(':', 1)[1]}: Address already in use" in ended.stderr
+    assert "container.py did not start" in ended.stderr

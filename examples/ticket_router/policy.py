@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from fractions import Fraction
 
 from wording import guidance, stems
 
@@ -30,16 +31,16 @@ def route(prompt: str, ticket: str) -> Answer:
         for stem in set().union(*(found for weight, found in entries if weight > 0)):
             spread[stem] = spread.get(stem, 0) + 1
     seen = stems(ticket)
-    scores: dict[str, float] = {}
+    scores: dict[str, Fraction] = {}
     met: dict[str, list[str]] = {}
     for queue, entries in signs.items():
         speaks_for = set().union(*(found & seen for weight, found in entries if weight > 0))
         speaks_against = set().union(*(found & seen for weight, found in entries if weight < 0))
-        scores[queue] = sum(1.0 / spread[stem] for stem in speaks_for) - len(speaks_against)
+        scores[queue] = sum((Fraction(1, spread[stem]) for stem in speaks_for), Fraction(-len(speaks_against)))
         if speaks_for:
             met[queue] = sorted(speaks_for)
     best = max(scores, key=lambda queue: scores[queue], default=FALLBACK)
-    return Answer(best if scores.get(best, 0.0) > 0.0 else FALLBACK, met)
+    return Answer(best if scores.get(best, 0) > 0 else FALLBACK, met)
 
 
 def _sign(entry: str) -> tuple[int, set[str]]:

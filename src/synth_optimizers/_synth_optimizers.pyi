@@ -30,6 +30,7 @@ __all__ = [
     "SynthOptimizerError",
     "__version__",
     "ask_run",
+    "check_run",
     "config_schema",
     "error_table",
     "event_types",
@@ -125,6 +126,9 @@ def load_run_config(run_dir: str | PathLike[str]) -> LoadedConfig:
 
 def plan_run(config: LoadedConfig) -> dict[str, Any]:
     """Return the arithmetic of a run; `GepaRun.plan` is the comfortable way to it."""
+
+def check_run(config: LoadedConfig, *, codex_runtime: str | None = None) -> dict[str, Any]:
+    """Return everything that stands in the way of a run; `GepaRun.check` is the comfortable way to it."""
 
 def start_run(config: LoadedConfig, *, codex_runtime: str | None = None) -> NativeRun:
     """Carry out a run, or go on with one, in the background."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import importlib
 import importlib.util
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,11 +11,11 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
-from synth_optimizers._synth_optimizers import plan_run, start_run
+from synth_optimizers._synth_optimizers import check_run, plan_run, start_run
 from synth_optimizers.config import GepaConfig
 from synth_optimizers.errors import SynthOptimizerError
 from synth_optimizers.handle import RunHandle
-from synth_optimizers.preflight import RunPlan
+from synth_optimizers.preflight import CheckReport, RunPlan
 from synth_optimizers.result import GepaRunResult
 from synth_optimizers.subscribers import Subscriber
 
@@ -60,6 +59,13 @@ class GepaRun:
         """Return what the run would take: rows, rollouts, proposals and cost. Nobody is contacted."""
         return RunPlan.from_native(plan_run(self.config._native))
 
+    def check(self) -> CheckReport:
+        """Return everything that stands in the way of the run: output, cache, container, task, proposer and budget.
+
+        Container and proposer are really asked, and started where the configuration says so; nothing is paid for.
+        """
+        return CheckReport.from_native(check_run(self.config._native, codex_runtime=codex_runtime()))
+
     def start(self, *, subscribers: Iterable[Subscriber] = ()) -> RunHandle:
         """Carry the run out in the background."""
         return RunHandle(start_run(self.config._native, codex_runtime=codex_runtime()), subscribers)
@@ -79,6 +85,9 @@ class GepaRun:
 
     async def aexecute(self, *, subscribers: Iterable[Subscriber] = ()) -> GepaRunResult:
         """Carry the run out without holding up the event loop. A cancelled task interrupts and saves the run."""
+        # Those who have no event loop need not wait for its import.
+        import asyncio
+
         handle = self.start(subscribers=subscribers)
         try:
             return await _waited(handle)
@@ -99,6 +108,8 @@ def _save(handle: RunHandle) -> None:
 
 async def _waited(handle: RunHandle) -> GepaRunResult:
     """Wait in a thread of its own: those of the event loop's pool are few."""
+    import asyncio
+
     loop = asyncio.get_running_loop()
     end: asyncio.Future[GepaRunResult] = loop.create_future()
 

@@ -18,9 +18,12 @@ KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "VIRTUAL_ENV")
 VOLATILE = (
     (re.compile(r"127\.0\.0\.1:\d+"), "127.0.0.1:{PORT}"),
     (re.compile(r"\b\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?Z"), "{TIME}"),
+    (re.compile(r"\b\d{4}-\d\d-\d\d \d\d:\d\d\b"), "{TIME}"),
     (re.compile(r"^ *\d+(\.\d+s|m\d\ds)  ", re.MULTILINE), "{SPAN}  "),
     (re.compile(r"\b\d+\.\ds\b"), "{SPAN}"),
     (re.compile(r"\bpid \d+"), "pid {PID}"),
+    # The brief of a turn names addresses.
+    (re.compile(r"^(tokens +)[\d,]+$", re.MULTILINE), r"\1{COUNT}"),
 )
 
 

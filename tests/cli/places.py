@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+from support.example import Example, example_config
+
 CONFIG = """\
 [run]
 run_id = "router"
@@ -46,6 +48,24 @@ mode = "readwrite"
 path = "cache.sqlite"
 namespace = "router"
 """
+
+
+SMALL = {
+    "dataset__train_seeds": list(range(8)),
+    "dataset__heldout_seeds": list(range(4)),
+    "run__run_id": "router",
+    "gepa__max_generations": 2,
+    "gepa__minibatch_size": 4,
+    "gepa__max_total_rollouts": 100,
+    "gepa__proposals_per_generation": 2,
+    "gepa__score_threshold_value": None,
+    "cache__path": "cache.sqlite",
+}
+
+
+def small_config(directory: Path, example: Example, **changes: object) -> Path:
+    """Write the configuration of a short run of the example."""
+    return example_config(directory, example, **{**SMALL, **changes})
 
 
 def free_port() -> int:

@@ -25,6 +25,8 @@ def slow_config(directory: Path, example: Example, **changes: object) -> None:
         "dataset__heldout_seeds": list(range(4)),
         "gepa__max_generations": 3,
         "gepa__max_total_rollouts": 140,
+        "gepa__proposals_per_generation": 2,
+        "gepa__score_threshold_value": None,
         "cache__path": "cache.sqlite",
     }
     example_config(directory, example, **{**settings, **changes})

@@ -7,13 +7,14 @@ import json
 import shutil
 import sqlite3
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from cli.commands import assert_snapshot, run_cli
-from cli.places import CONFIG, answering, free_port, write_config
+from cli.commands import Ended, assert_snapshot, run_cli
+from cli.places import answering, free_port, write_config
 
 RECORDED = Path(__file__).parent / "recorded" / "events.jsonl"
 RUN = ("gepa", "run", "--config", "gepa.toml")
@@ -100,6 +101,7 @@ CASES = [
     Case("bad_set", (*RUN, "--set", "gepa.minibatch_size"), 2),
     Case("set_unknown_field", (*RUN, "--set", "gepa.minibatch=4"), 2),
     Case("set_wrong_value", (*RUN, "--set", "cache.mode=readonli"), 2),
+    Case("unknown_tracker", (*RUN, "--track", "wanbd"), 2),
     Case("bad_run_id", (*RUN, "--set", "run.run_id=../up"), 2),
     Case("unknown_backend", (*RUN, "--set", "proposer.backend=magic"), 2),
     # before the run
@@ -132,10 +134,23 @@ CASES = [
 ]
 
 
+@pytest.fixture(scope="module")
+def refusals(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Ended, Path]]:
+    """Run every case, several side by side: most of the time an interpreter loads."""
+    places = [tmp_path_factory.mktemp(case.name) for case in CASES]
+
+    def refused(case: Case, place: Path) -> tuple[Ended, Path]:
+        write_config(place, container=free_port(), proposer=free_port())
+        case.prepare(place)
+        return run_cli(*case.arguments, cwd=place), place
+
+    with ThreadPoolExecutor(max_workers=4) as pool:
+        return {case.name: ended for case, ended in zip(CASES, pool.map(refused, CASES, places), strict=True)}
+
+
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_a_bad_input_is_refused(case: Case, place: Path) -> None:
-    case.prepare(place)
-    ended = run_cli(*case.arguments, cwd=place)
+def test_a_bad_input_is_refused(case: Case, refusals: dict[str, tuple[Ended, Path]]) -> None:
+    ended, place = refusals[case.name]
     assert_snapshot(case.name, ended, place)
     assert ended.code == case.code
     told = ended.stdout + ended.stderr
@@ -161,7 +176,3 @@ def test_a_run_that_another_process_holds_is_refused(place: Path) -> None:
         ended = run_cli(*RUN, cwd=place)
     assert_snapshot("locked_run", ended, place)
     assert ended.code == 1
-
-
-def test_the_configuration_is_a_template_for_real_runs() -> None:
-    assert "{container}" in CONFIG

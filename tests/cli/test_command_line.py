@@ -12,9 +12,10 @@ import pytest
 
 from cli.commands import assert_snapshot, command, environment, run_cli
 from synth_optimizers import __version__
-from synth_optimizers.cli import app
+from synth_optimizers.cli import app, options
 from synth_optimizers.cli.faults import fault_of
 from synth_optimizers.errors import error_table
+from synth_optimizers.tracking import TRACKERS
 
 
 def test_help_has_the_exit_codes(tmp_path: Path) -> None:
@@ -88,6 +89,11 @@ def test_commands_options_and_runs_are_completed(tmp_path: Path) -> None:
     assert "plain,check" in complete("gepa", "ch")
     assert "plain,--dry-run" in complete("gepa", "run", "--dr")
     assert "plain,router" in complete("runs", "show", "ro")
+    assert "plain,wandb" in complete("gepa", "run", "--track", "w")
+
+
+def test_the_trackers_of_the_help_are_those_there_are() -> None:
+    assert tuple(TRACKERS) == options.TRACKERS
 
 
 def test_an_unexpected_error_is_one_sentence_with_how_to_report_it() -> None:

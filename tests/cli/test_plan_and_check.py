@@ -5,9 +5,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+from support.example import Example
+
 from cli.commands import assert_snapshot, run_cli
+from cli.places import small_config
 
 RUN = ("gepa", "run", "--config", "gepa.toml")
+CHECK = ("gepa", "check", "--config", "gepa.toml")
 
 
 def test_a_dry_run_contacts_nothing_and_writes_nothing(place: Path) -> None:
@@ -25,3 +30,61 @@ def test_a_dry_run_knows_the_cost_where_there_are_estimates(place: Path) -> None
     plan = json.loads(run_cli(*RUN, "--dry-run", "--json", *sets, cwd=place).stdout)
     assert plan["cost"]["known"] is True
     assert plan["worst_case_rollouts"] <= plan["limits"]["total"] == 120
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "change"),
+    [
+        ("check_config", 2, ("minibatch_size = 3", "minibatch_sise = 3")),
+        ("check_bad_toml", 2, ("seed = 7", "seed = = 7")),
+    ],
+)
+def test_problems_of_the_configuration_are_all_told(name: str, code: int, change: tuple[str, str], place: Path) -> None:
+    config = place / "gepa.toml"
+    config.write_text(config.read_text().replace(*change).replace('target_modules = ["router_prompt"]', ""))
+    ended = run_cli(*CHECK, cwd=place)
+    assert_snapshot(name, ended, place)
+    assert ended.code == code
+    report = json.loads(run_cli(*CHECK, "--json", cwd=place).stdout)
+    assert report["ok"] is False
+    assert {blocker["stage"] for blocker in report["blockers"]} == {"config"}
+
+
+def test_a_file_that_is_not_there_is_a_blocker(place: Path) -> None:
+    ended = run_cli("gepa", "check", "--config", "nowhere.toml", cwd=place)
+    assert_snapshot("check_missing_file", ended, place)
+    assert ended.code == 2
+
+
+def test_a_run_that_can_begin_is_told_with_its_facts_and_plan(example: Example, tmp_path: Path) -> None:
+    small_config(tmp_path, example)
+    ended = run_cli(*CHECK, cwd=tmp_path)
+    assert_snapshot("check_ok", ended, tmp_path)
+    assert ended.code == 0
+    report = json.loads(run_cli(*CHECK, "--json", cwd=tmp_path).stdout)
+    assert (report["ok"], report["blockers"]) == (True, [])
+    assert report["facts"]["container"]["program_id"] == "ticket_router"
+    assert [path.name for path in tmp_path.iterdir()] == ["gepa.toml"]
+
+
+def test_every_blocker_is_told_at_once(place: Path) -> None:
+    (place / "runs").write_text("not a directory")
+    ended = run_cli(*CHECK, "--set", "proposer.api_key_env=NO_SUCH_KEY", cwd=place)
+    assert_snapshot("check_blockers", ended, place)
+    assert ended.code != 0
+    for stage in ("output", "container", "proposer"):
+        assert f"error[{stage}/" in ended.stdout
+
+
+def test_each_value_is_explained_with_its_origin(example: Example, tmp_path: Path) -> None:
+    small_config(tmp_path, example)
+    ended = run_cli(
+        *CHECK, "--explain", "--set", "gepa.max_generations=3", cwd=tmp_path, env={"SYNTH_OPTIMIZERS_RUN_ID": "other"}
+    )
+    rows = {line.split()[0]: line.split()[1:] for line in ended.stdout.splitlines() if line.count("  ")}
+    assert rows["gepa.max_generations"] == ["set", "3"]
+    assert rows["run.run_id"] == ["environment:SYNTH_OPTIMIZERS_RUN_ID", "other"]
+    assert rows["gepa.carry_failures"] == ["default", "3"]
+    assert rows["run.seed"][0].startswith("file:")
+    document = json.loads(run_cli(*CHECK, "--explain", "--json", cwd=tmp_path).stdout)
+    assert {"path": "gepa.carry_failures", "value": 3, "origin": "default"} in document["values"]

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 from pathlib import Path
 
+import pytest
 from support.example import Example, serve_example
 
 from cli.commands import end, run_cli, start_cli
 from cli.slow import LONG, RUN, events, has_event, slow_config, wait_for
+from synth_optimizers.cli.plain import QuietView
+from synth_optimizers.cli.progress import Progress
+from synth_optimizers.cli.session import Signals
 
 
 def test_sigterm_saves_the_run(slow_example: Example, tmp_path: Path) -> None:
@@ -19,7 +24,7 @@ def test_sigterm_saves_the_run(slow_example: Example, tmp_path: Path) -> None:
     ended = end(process, signal.SIGTERM)
     assert ended.code == 143
     assert ended.stdout == ""
-    assert "interrupted: finishing what is in flight, then saving; Ctrl-C again stops now\n" in ended.stderr
+    assert "  interrupted; the run can be resumed: SIGTERM\n" in ended.stderr
     assert "next        synth-optimizers gepa resume runs/router\n" in ended.stderr
     assert "Traceback" not in ended.stderr
     assert events(tmp_path)[-1]["type"] == "run.interrupted"
@@ -71,7 +76,7 @@ def test_a_run_that_is_stopped_ends_well(slow_example: Example, tmp_path: Path) 
 
 
 def test_whoever_stops_watching_leaves_the_run_alone(slow_example: Example, tmp_path: Path) -> None:
-    slow_config(tmp_path, slow_example)
+    slow_config(tmp_path, slow_example, **LONG)
     running = start_cli(*RUN, "--quiet", cwd=tmp_path)
     wait_for(has_event(tmp_path, "rollout.finished"))
     watching = start_cli("runs", "watch", "router", cwd=tmp_path)
@@ -80,8 +85,10 @@ def test_whoever_stops_watching_leaves_the_run_alone(slow_example: Example, tmp_
     watched = end(watching, signal.SIGINT)
     assert watched.code == 130
     assert "no longer watching; the run goes on" in seen + watched.stderr
-    ended = end(running)
-    assert (ended.code, ended.stderr) == (0, "")
+    assert running.poll() is None
+    ended = end(running, signal.SIGINT)
+    assert (ended.code, ended.stdout) == (130, "")
+    assert "hint: Go on with `synth-optimizers gepa resume " in ended.stderr
 
 
 def test_a_container_whose_rollouts_fail_ends_the_run_with_the_cause(tmp_path: Path) -> None:
@@ -113,3 +120,37 @@ def test_a_killed_run_counts_as_interrupted_and_goes_on(slow_example: Example, t
     assert watched.code == 1
     assert "next        synth-optimizers gepa resume runs/router\n" in watched.stderr
     assert run_cli("gepa", "resume", "router", "--quiet", cwd=tmp_path).code == 0
+
+
+def test_the_third_signal_leaves_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: list[str] = []
+    left: list[int] = []
+
+    def interrupt(reason: str) -> bool:
+        heard.append(reason)
+        return True
+
+    monkeypatch.setattr(os, "_exit", left.append)
+    view = QuietView(Progress())
+    before = signal.getsignal(signal.SIGTERM)
+    with Signals() as signals:
+        os.kill(os.getpid(), signal.SIGTERM)
+        signals.attach(interrupt, view)
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGTERM)
+            signals.pulse()
+    assert heard[:2] == ["interrupted before it began", "SIGTERM"]
+    assert (left, signals.exit_code) == ([143], 143)
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_an_interrupt_while_the_container_starts_is_told(place: Path) -> None:
+    config = place / "gepa.toml"
+    waiting = 'command = ["sleep", "300"]\nstartup_timeout_seconds = 200'
+    config.write_text(config.read_text().replace("startup_timeout_seconds = 2", waiting))
+    running = start_cli(*RUN, cwd=place)
+    wait_for((place / "runs" / "router" / "run.lock").exists)
+    ended = end(running, signal.SIGINT)
+    assert (ended.code, ended.stdout) == (130, "")
+    assert "error: the run was told to end before it began: SIGINT\n" in ended.stderr
+    assert "hint: Nothing was paid for. The same command begins it.\n" in ended.stderr

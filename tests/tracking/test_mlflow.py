@@ -5,6 +5,7 @@ import os
 from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -109,11 +110,27 @@ def test_a_failed_run_fails_in_mlflow(options: dict[str, Any], failed: list[RunE
     assert not MlflowClient(tracking_uri=options["tracking_uri"]).list_artifacts(run.info.run_id)
 
 
-def test_an_error_that_no_event_tells_of_is_a_failure(options: dict[str, Any], failed: list[RunEvent]) -> None:
+def test_an_error_that_no_event_tells_of_is_a_failure_until_the_run_goes_on(
+    options: dict[str, Any], failed: list[RunEvent]
+) -> None:
     subscriber = MlflowSubscriber(**options)
     feed(subscriber, failed[:10])
     subscriber.close(None, RuntimeError("the disk is gone"))
-    assert [run.info.status for run in runs(options)] == ["FAILED"]
+    [run] = runs(options)
+    assert (run.info.status, run.data.tags["summary/error"]) == ("FAILED", "the disk is gone")
+    feed(subscriber, failed[:21])
+    subscriber.close(None, CancelledError("synth_optimizer_cancelled: interrupted"))
+    [run] = runs(options)
+    assert (run.info.status, run.data.tags["summary/error"]) == ("KILLED", "none")
+
+
+def test_events_may_come_from_another_thread(options: dict[str, Any], failed: list[RunEvent]) -> None:
+    subscriber = MlflowSubscriber(**options)
+    served = Thread(target=feed, args=(subscriber, failed))
+    served.start()
+    served.join()
+    subscriber.close(None, None)
+    assert history(options) == expected(failed)
 
 
 @pytest.mark.parametrize("again_from", [0, 20])

@@ -9,6 +9,7 @@ import pytest
 
 from synth_optimizers.events import RunEvent
 from synth_optimizers.tracking.metrics import SEQUENCE_NUMBER, Metrics, Update
+from synth_optimizers.tracking.names import METRICS
 from synth_optimizers.tracking.spending import Spending
 
 Series = dict[str, list[tuple[int, float]]]
@@ -42,6 +43,7 @@ def test_scores_are_given_by_rollouts_so_far(finished: list[RunEvent]) -> None:
     assert found["best_score_on_valset"] == best
     assert found["valset_pareto_front_agg"][-1] == pytest.approx((38, 5 * sixth))
     assert found["frontier_size"] == [(6, 1), (15, 2), (19, 3), (25, 4), (37, 5), (38, 6)]
+    assert found["total_candidates"] == found["frontier_size"]
     assert found["iteration"] == [(6, 1), (19, 2), (25, 3)]
     assert {value for _, value in found["val_evaluated_count_new_program"] + found["val_total_count"]} == {6}
 
@@ -93,7 +95,7 @@ def test_the_end_brings_the_heldout_scores_and_the_gain(finished: list[RunEvent]
     assert end.metrics["heldout/gain_low"] < 0 < end.metrics["heldout/gain_high"]
     assert end.metrics["train/gain"] == pytest.approx(0.5)
     assert end.metrics["best_valset_score"] == end.metrics["train/best"] == pytest.approx(2 / 3)
-    assert (end.metrics["total_iterations"], end.metrics["total_candidates"]) == (3, 6)
+    assert (end.metrics["total_iterations"], end.metrics["candidates/registered"]) == (3, 6)
     assert end.metrics["rollouts/heldout"] == 6
     assert series(updates)["total_metric_calls"][-1] == (38, 38)
     assert metrics.outcome == "finished"
@@ -156,3 +158,31 @@ def test_a_feed_joined_in_the_middle_gives_no_counts_before_the_end(resumed: lis
     assert (end["total_metric_calls"], end["cost_usd"]) == (36, 0.0032841)
     assert end["train/gain"] == pytest.approx(0.5)
     assert "rollouts/failed" not in end
+
+
+def test_the_list_of_metrics_is_complete(
+    finished: list[RunEvent], failed: list[RunEvent], resumed: list[RunEvent]
+) -> None:
+    known = [metric.name for metric in METRICS]
+    assert len(known) == len(set(known))
+    given = {name for events in (finished, failed, resumed) for name in series(folded(events)[1])}
+    # No candidate of these runs was deferred and no proposal was a duplicate.
+    assert given == set(known) - {"candidates/deferred", "proposals/duplicate"}
+
+
+def test_deferred_candidates_and_duplicate_proposals_are_counted(failed: list[RunEvent]) -> None:
+    fields = {"candidate_id": "gepa_1", "stage": "candidate_minibatch", "reason": "too_many_failures"}
+    deferred = replace(failed[0], sequence_number=1, type="candidate.deferred", fields=fields)
+    repeated = {"candidate_id": "gepa_1", "generation": 0, "index": 0}
+    duplicate = replace(failed[0], sequence_number=2, type="candidate.duplicate_skipped", fields=repeated)
+    found = series(folded([failed[0], deferred, duplicate])[1])
+    assert found["candidates/deferred"] == found["proposals/duplicate"] == [(0, 1)]
+
+
+def test_a_cancelled_run_keeps_its_totals(failed: list[RunEvent]) -> None:
+    last = failed[-1]
+    fields = {name: last.fields[name] for name in ("best_candidate_id", "rollouts", "bill")}
+    cancelled = replace(last, type="gepa.run.cancelled", fields={**fields, "reason": "no time"})
+    metrics, updates = folded([*failed[:20], cancelled])
+    assert metrics.outcome == "cancelled"
+    assert updates[-1].metrics["tokens/total"] == 1722

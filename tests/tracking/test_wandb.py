@@ -4,7 +4,8 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from threading import Thread
+from typing import Any, ClassVar
 
 import pytest
 import wandb
@@ -128,7 +129,10 @@ def test_nothing_of_the_machine_is_written(tmp_path: Path, failed: list[RunEvent
 
 def test_a_failed_run_ends_with_an_error(tmp_path: Path, failed: list[RunEvent]) -> None:
     subscriber = WandbSubscriber(mode="offline", directory=tmp_path)
-    feed(subscriber, failed)
+    # A handle calls from a thread of its own and closes from the one that waits.
+    served = Thread(target=feed, args=(subscriber, failed))
+    served.start()
+    served.join()
     problem = "synth_optimizer_proposer_error: 3 turns in a row brought no valid proposal"
     end(subscriber, error=ProposerError(problem))
     assert exit_code(tmp_path) == 1
@@ -177,6 +181,32 @@ def test_a_run_of_the_user_stays_untouched(tmp_path: Path, failed: list[RunEvent
     own.finish()
     wandb.teardown()
     assert rows(tmp_path / "own") == []
+
+
+def test_online_the_run_is_continued_after_what_it_has(
+    resumed: list[RunEvent], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Continued:
+        """A run as W&B hands it back when it was resumed after event 59, at step 19."""
+
+        summary: ClassVar = {"sequence_number": 59}
+        config: ClassVar[dict[str, Any]] = {}
+        step = 20
+        logged: ClassVar[list[tuple[int, dict[str, float]]]] = []
+
+        def log(self, metrics: dict[str, float], step: int) -> None:
+            self.logged.append((step, metrics))
+
+    asked: dict[str, Any] = {}
+    monkeypatch.setattr(wandb, "login", lambda **_: True)
+    monkeypatch.setattr(wandb, "init", lambda **options: asked.update(options) or Continued())
+    feed(WandbSubscriber(mode="online"), resumed)
+    assert (asked["resume"], asked["name"], asked["project"]) == ("allow", "resumed-run", "synth-optimizers")
+    numbers = [metrics["sequence_number"] for _, metrics in Continued.logged]
+    assert numbers == sorted(set(numbers))
+    assert (numbers[0], numbers[-1]) == (60, 142)
+    assert Continued.logged[0][0] == 20
+    assert Continued.logged[-1][0] == 42
 
 
 def test_without_a_key_it_says_so_before_the_run(monkeypatch: pytest.MonkeyPatch) -> None:

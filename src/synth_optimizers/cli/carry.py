@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -40,12 +39,13 @@ def carry_out(run: GepaRun, *, as_json: bool, quiet: bool, subscribers: Sequence
     begun = time.time()
     settings = run.config.to_dict()
     progress = Progress(container_url=settings["container"]["url"])
-    handle = run.start(subscribers=subscribers)
-    progress.run_id = handle.run_id
-    view = view_for(progress, settings["gepa"], quiet=quiet, waiting=_waiting(handle))
-    view.start()
     error: SynthOptimizerError | None = None
-    with Signals(handle.interrupt, view) as signals:
+    with Signals() as signals:
+        handle = run.start(subscribers=subscribers)
+        progress.run_id = handle.run_id
+        view = view_for(progress, settings["gepa"], quiet=quiet, waiting=_waiting(handle))
+        signals.attach(handle.interrupt, view)
+        view.start()
         try:
             follow(handle.iter_events(), progress, view, since=begun, pulse=signals.pulse)
             result = handle.wait()
@@ -56,7 +56,7 @@ def carry_out(run: GepaRun, *, as_json: bool, quiet: bool, subscribers: Sequence
             has_story = progress.latest >= begun - CLOCK or (error is None and progress.events > 0)
             view.close(closing(progress, handle.run_dir, time.time()) if has_story else [])
     if error is not None:
-        return _end_badly(error, signals, as_json=as_json, is_told=not quiet)
+        return _end_badly(error, signals, as_json=as_json, is_told=has_story and not quiet)
     if as_json:
         write_json(result.to_dict())
     else:
@@ -68,8 +68,9 @@ def trackers_for(names: Sequence[str]) -> list[Subscriber]:
     """Return the subscribers behind the names of `--track`."""
     if not names:
         return []
-    tracking = importlib.import_module("synth_optimizers.tracking")
-    return [tracking.subscriber(name) for name in names]
+    from synth_optimizers.tracking import subscriber
+
+    return [subscriber(name) for name in names]
 
 
 def _end_badly(error: SynthOptimizerError, signals: Signals, *, as_json: bool, is_told: bool) -> int:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from synth_optimizers.cli.carry import load
 from synth_optimizers.cli.faults import Refusal, exit_code_of, fault_of
-from synth_optimizers.cli.output import table, write_json, write_text
+from synth_optimizers.cli.output import is_terminal, say, table, write_json, write_text
 from synth_optimizers.cli.plan import plan_lines
 from synth_optimizers.errors import ConfigError, OptimizerTomlDecodeError
 from synth_optimizers.run import GepaRun
@@ -28,7 +29,7 @@ def check_config(config: Path, overrides: Sequence[str], *, as_json: bool, expla
         write_json({**report, "values": explained} if explain else report)
     else:
         if values:
-            table(("value", "", "origin"), [(value.path, _short(value.value), value.origin) for value in values])
+            table(("field", "origin", "value"), [(value.path, value.origin, _short(value.value)) for value in values])
             write_text("")
         _write(report, config)
     return 0 if report["ok"] else _exit_code(report["blockers"][0])
@@ -40,6 +41,8 @@ def _report(config: Path, overrides: Sequence[str]) -> tuple[GepaRun | None, dic
     except (ConfigError, OptimizerTomlDecodeError, Refusal) as error:
         blockers = _config_blockers(error)
         return None, {"ok": False, "blockers": blockers, "warnings": [], "facts": {}, "plan": None}
+    if is_terminal(sys.stderr):
+        say(f"checking {config}: its container and proposer are asked, nothing is paid for")
     return run, run.check().to_dict()
 
 
@@ -66,18 +69,16 @@ def _config_blockers(error: Exception) -> list[dict[str, Any]]:
 def _write(report: Mapping[str, Any], config: Path) -> None:
     for kind in ("blockers", "warnings"):
         for problem in report[kind]:
-            place = problem.get("place") or problem.get("field") or ""
+            field, place = problem.get("field"), problem.get("place")
+            where = f"{place} ({field})" if place and field else place or field
             word = "error" if kind == "blockers" else "warning"
             write_text(f"{word}[{problem['stage']}/{problem['code']}]: {problem['message']}")
-            if place:
-                write_text(f"  --> {place}")
+            if where:
+                write_text(f"  --> {where}")
             if problem.get("hint"):
                 write_text(f"  hint: {problem['hint']}")
     if report["ok"]:
-        for name, fact in sorted((report.get("facts") or {}).items()):
-            if fact:
-                write_text(f"{name:<20}{_fact(fact)}")
-        for label, text in plan_lines(report["plan"]) if report.get("plan") else []:
+        for label, text in [*_facts(report["facts"]), *(plan_lines(report["plan"]) if report["plan"] else [])]:
             write_text(f"{label:<20}{text}".rstrip())
         write_text(f"{config} can be run")
     else:
@@ -85,10 +86,18 @@ def _write(report: Mapping[str, Any], config: Path) -> None:
         write_text(f"{config} cannot be run: {count} problem{'' if count == 1 else 's'}")
 
 
-def _fact(fact: Mapping[str, Any] | str) -> str:
-    if not isinstance(fact, Mapping):
-        return str(fact)
-    return ", ".join(f"{name} {_short(value)}" for name, value in fact.items() if value is not None)
+def _facts(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
+    lines = []
+    container, proposer = facts.get("container"), facts.get("proposer")
+    if container:
+        speaks = f"{container['contract_version']}, {' and '.join(container['dialects'])}"
+        lines.append(("container", f"{container['program_id']} at {container['url']} ({speaks})"))
+        lines.append(("fields", ", ".join(container["fields"])))
+    if proposer:
+        program = " ".join(f"{proposer['backend']} {proposer['version']}".split())
+        lines.append(("proposer", f"{program} with {proposer['model']} at {proposer['program']}"))
+        lines.append(("sandbox", proposer["sandbox"]))
+    return lines
 
 
 def _short(value: Any, longest: int = 60) -> str:  # noqa: ANN401

@@ -92,7 +92,7 @@ def show(fault: Fault, *, as_json: bool) -> None:
         say(detail)
         say(f"error: {counted(len(fault.findings), 'problem')} of the configuration; nothing was begun")
     else:
-        say(f"error: {fault.message}")
+        say(f"error[{fault.code}]: {fault.message}")
         if detail:
             say(detail)
     if fault.hint and fault.hint not in detail:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from synth_optimizers.cli.options import config_option, json_option, quiet_option, root_option, set_option
+from synth_optimizers.cli.options import config_option, json_option, quiet_option, root_option, set_option, track_option
 from synth_optimizers.cli.output import write_json
 
 __all__ = ["gepa"]
@@ -23,7 +23,7 @@ def gepa() -> None:
 @json_option
 @quiet_option
 @click.option("--dry-run", is_flag=True, help="Show the plan and what it can cost; contact nothing.")
-@click.option("--track", "trackers", multiple=True, metavar="NAME", help="Send the events to a tracker as well.")
+@track_option
 def run_(
     config: Path, overrides: tuple[str, ...], as_json: bool, quiet: bool, dry_run: bool, trackers: tuple[str, ...]
 ) -> int:
@@ -58,7 +58,7 @@ def check(config: Path, overrides: tuple[str, ...], as_json: bool, explain: bool
 @root_option
 @json_option
 @quiet_option
-@click.option("--track", "trackers", multiple=True, metavar="NAME", help="Send the events to a tracker as well.")
+@track_option
 def resume(run_dir: str, root: Path, as_json: bool, quiet: bool, trackers: tuple[str, ...]) -> int:
     """Go on with an interrupted run, with the configuration that it was begun with."""
     from synth_optimizers.cli.carry import carry_out, trackers_for

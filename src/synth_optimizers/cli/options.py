@@ -10,7 +10,19 @@ import click
 
 from synth_optimizers.cli.faults import Refusal
 
-__all__ = ["config_option", "existing_file", "json_option", "quiet_option", "root_option", "run_argument", "set_option"]
+__all__ = [
+    "config_option",
+    "existing_file",
+    "json_option",
+    "quiet_option",
+    "root_option",
+    "run_argument",
+    "set_option",
+    "track_option",
+]
+
+TRACKERS = ("mlflow", "otel", "wandb")
+"""Those of `synth_optimizers.tracking`, which is not loaded for a name."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -30,6 +42,14 @@ set_option = click.option(
     multiple=True,
     metavar="KEY=VALUE",
     help="Change a field, such as --set gepa.minibatch_size=4; as often as wanted.",
+)
+track_option = click.option(
+    "--track",
+    "trackers",
+    multiple=True,
+    metavar="NAME",
+    shell_complete=lambda _context, _option, typed: [name for name in TRACKERS if name.startswith(typed)],
+    help=f"Follow the run with {', '.join(TRACKERS)} as well; as often as wanted.",
 )
 root_option = click.option(
     "--root",

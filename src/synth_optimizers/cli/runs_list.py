@@ -36,7 +36,7 @@ def list_runs(root: Path, *, as_json: bool) -> None:
         write_json({"root": str(root), "runs": runs, "unreadable": unreadable})
         return
     if found:
-        titles = ("run", "state", "train", "held-out", "rollouts", "cost", "started")
+        titles = ("run", "state", "train", "held-out", "rollouts", "cost", "started (UTC)")
         table(titles, [_row(status) for status in found])
     elif not problems:
         say(f"no runs in {root}")
@@ -55,5 +55,5 @@ def _row(status: RunStatus) -> tuple[str, ...]:
     train = "-" if status.best_score is None else number(status.best_score.mean)
     heldout = "-" if status.best_heldout_score is None else number(status.best_heldout_score.mean)
     rollouts = f"{status.rollouts_finished + status.rollouts_failed:,}"
-    started = when(status.started_at)
+    started = when(status.started_at).removesuffix("Z")[:16]
     return status.run_id, state_of(status), train, heldout, rollouts, money(status.cost_usd), started

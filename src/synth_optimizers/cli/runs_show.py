@@ -40,7 +40,7 @@ def show_run(run_dir: Path, *, as_json: bool) -> None:
         write_text(f"{label:<12}{text}".rstrip())
     if summary["candidates"]:
         write_text("")
-        titles = ("candidate", "gen", "parent", "status", "screen", "train", "held-out", "why")
+        titles = ("candidate", "gen", "train", "held-out", "status", "parent", "screen", "why")
         best, frontier = status.best_candidate_id, set(_frontier_ids(summary))
         table(titles, [_candidate(known, best, frontier) for known in summary["candidates"]])
         write_text("* best, + on the frontier")
@@ -97,7 +97,7 @@ def _candidate(known: dict[str, Any], best: str | None, frontier: set[str]) -> t
     mark = "*" if candidate_id == best else "+" if candidate_id in frontier else " "
     generation = "-" if known["generation"] is None else str(known["generation"])
     judged = known["acceptance_metadata"][-1]["reason"] if known["acceptance_metadata"] else ""
-    rewards = [known[f"{name}_reward"] for name in ("minibatch", "train", "heldout")]
-    scores = ["-" if reward is None else number(reward) for reward in rewards]
+    rewards = [known[f"{name}_reward"] for name in ("train", "heldout", "minibatch")]
+    train, heldout, screen = ["-" if reward is None else number(reward) for reward in rewards]
     parent = " and ".join(known["parent_ids"]) or known["source"]
-    return f"{mark} {candidate_id}", generation, parent, known["status"], *scores, judged
+    return f"{mark} {candidate_id}", generation, train, heldout, known["status"], parent, screen, judged

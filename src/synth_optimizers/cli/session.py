@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CLOCK", "Signals", "View", "announce", "follow", "view_for"]
 
-TICK = 0.2
+TICK = 0.1
 CLOCK = 0.001
 """Events are dated to the millisecond."""
 
@@ -101,13 +101,19 @@ class Signals:
     A third one leaves at once, whatever the run does.
     """
 
-    def __init__(self, interrupt: Callable[[str], bool], view: View) -> None:
-        self.interrupt = interrupt
-        self.view = view
+    def __init__(self) -> None:
         self.count = 0
         self.number: int | None = None
+        self._interrupt: Callable[[str], bool] = lambda _reason: False
+        self._view: View | None = None
         self._shown = 0
         self._before: dict[int, Any] = {}
+
+    def attach(self, interrupt: Callable[[str], bool], view: View) -> None:
+        """Name the run that is interrupted; what came before is passed on to it."""
+        self._interrupt, self._view = interrupt, view
+        for _ in range(self.count):
+            interrupt("interrupted before it began")
 
     @property
     def exit_code(self) -> int | None:
@@ -133,17 +139,17 @@ class Signals:
             with contextlib.suppress(OSError):
                 os.write(2, b"\x1b[?25h\n" if sys.stderr.isatty() else b"\n")
             os._exit(128 + number)
-        self.interrupt(signal.Signals(number).name)
+        self._interrupt(signal.Signals(number).name)
 
     def pulse(self) -> None:
         """Tell the person what a signal has done; call it now and then."""
-        if self._shown == self.count:
+        if self._view is None or self._shown == self.count:
             return
         self._shown = self.count
         if self.count == 1:
-            self.view.notice("interrupted: finishing what is in flight, then saving; Ctrl-C again stops now")
+            self._view.notice("interrupted: finishing what is in flight, then saving; Ctrl-C again stops now")
         else:
-            self.view.notice("stopping now; what was answered is saved")
+            self._view.notice("stopping now; what was answered is saved")
 
 
 def announce(warnings: tuple[Any, ...]) -> None:

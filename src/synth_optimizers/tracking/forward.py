@@ -55,9 +55,9 @@ class ForwardingSubscriber(ABC):
         if not self._is_open or self._metrics is None:
             return
         self._is_open = False
-        texts = {**self._metrics.texts, "outcome": outcome(self._metrics.outcome, error)}
-        if error is not None:
-            texts["error"] = str(error)
+        ended = outcome(self._metrics.outcome, error)
+        # What an earlier process said of an error is taken back when there is none any more.
+        texts = {**self._metrics.texts, "outcome": ended, "error": str(error) if ended == "failed" else "none"}
         files: list[Path] = []
         if result is not None:
             texts.update({f"best/{name}": text for name, text in result.best_candidate["payload"].items()})

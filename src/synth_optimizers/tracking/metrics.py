@@ -120,7 +120,7 @@ class Metrics:
                 return {"iteration": fields["generation"] + 1}
             case "generation.completed":
                 score = fields["best_train_score"]
-                return {"total_candidates": fields["candidates"], **self._best(score and score["mean"])}
+                return {"candidates/registered": fields["candidates"], **self._best(score and score["mean"])}
             case "proposer.completed" | "proposer.failed":
                 self._spending.count_call(fields)
                 failed = self._count("proposer/failed_turns") if event.type == "proposer.failed" else {}
@@ -157,7 +157,8 @@ class Metrics:
     def _frontier(self, fields: dict[str, Any]) -> dict[str, float]:
         own = [cell for cell in fields["cells"] if "row_id" in cell and cell["objective"] == self._objective]
         self._cells.update({cell["row_id"]: cell["value"] for cell in own})
-        found: dict[str, float] = {"frontier_size": fields["size"]}
+        # Whoever is fully evaluated stands before the frontier once, and is in the pool from then on.
+        found = {"frontier_size": fields["size"], **self._count("total_candidates")}
         if self._cells and self.feed.is_whole:
             found["valset_pareto_front_agg"] = sum(self._cells.values()) / len(self._cells)
         return found
@@ -182,7 +183,12 @@ class Metrics:
                 scores.update(bounds)
         if "train/best" in scores:
             scores["best_valset_score"] = scores["train/best"]
-        return {**found, **scores, "total_iterations": fields["generations"], "total_candidates": fields["candidates"]}
+        return {
+            **found,
+            **scores,
+            "total_iterations": fields["generations"],
+            "candidates/registered": fields["candidates"],
+        }
 
 
 def _minibatch(fields: dict[str, Any]) -> dict[str, float]:

@@ -73,6 +73,7 @@ class OpenTelemetrySubscriber:
             span.set_attribute(f"{_OURS}outcome", "interrupted")
             span.end(self._now)
         self._open.clear()
+        self._evaluation_of.clear()
         ended = outcome(self._outcome, error)
         self._run.set_attribute(f"{_OURS}outcome", ended)
         if result is not None and result.cost_usd is not None:

@@ -83,7 +83,8 @@ class WandbSubscriber(ForwardingSubscriber):
     def _log(self, update: Update) -> None:
         if update.params:
             self._run.config.update(update.params, allow_val_change=True)
-        self._run.log(update.metrics, step=update.step)
+        # A continued run begins one step after its last one, and W&B drops what lies before.
+        self._run.log(update.metrics, step=max(update.step, self._run.step))
 
     def _end(self, texts: dict[str, Text], files: list[Path]) -> None:
         self._run.summary.update(texts)

@@ -39,7 +39,7 @@ def served(
     try:
         line = process.stdout.readline() if process.stdout else ""
         if "http://" not in line:
-            raise RuntimeError(f"{Path(script).name} did not start; is its port taken?")
+            raise RuntimeError(f"{Path(script).name} did not start")
         url = line.split()[-1]
         _wait_until_well(url.removesuffix("/v1") + "/health")
         watchdog.cancel()

@@ -115,7 +115,7 @@ def _said(reply: httpx.Response) -> str:
         error = reply.json()["error"]
         return str(error["message"] if isinstance(error, dict) else error)[:300]
     except (ValueError, KeyError, TypeError):
-        return reply.text[:300]
+        return str(reply.text)[:300]
 
 
 def _asked_pause(reply: httpx.Response, pause: float) -> float:

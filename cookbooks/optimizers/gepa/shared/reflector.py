@@ -19,7 +19,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from shared.brief import MERGE, Brief, NoBriefError, Proposal, asked_text, read_brief
-from shared.serving import end_with_stdin, listening_options, say_ready, write_down
+from shared.serving import end_with_stdin, listening_options, say_ready, told_port, write_down
 
 Json = dict[str, Any]
 Strategy = Callable[[Brief], list[Proposal]]
@@ -197,7 +197,8 @@ class Handler(BaseHTTPRequestHandler):
 def serve_reflector(propose: Strategy, args: argparse.Namespace) -> None:
     """Serve a strategy on loopback until the process is ended."""
     handler = type("StrategyHandler", (Handler,), {"propose": staticmethod(propose), "log_file": args.log})
-    server = ThreadingHTTPServer(("127.0.0.1", args.port), handler)
+    with told_port(args.port):
+        server = ThreadingHTTPServer(("127.0.0.1", args.port), handler)
     if args.watch_stdin:
         end_with_stdin()
     say_ready(NAME, f"http://127.0.0.1:{server.server_port}/v1")

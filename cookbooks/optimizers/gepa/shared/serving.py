@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import hashlib
 import json
 import os
 import socket
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -38,13 +39,23 @@ def serve(app: Any, args: argparse.Namespace) -> None:  # noqa: ANN401 (any ASGI
     # What only reads briefs or starts servers has no need of it.
     import uvicorn
 
-    listener = socket.create_server(("127.0.0.1", args.port), backlog=512)
+    with told_port(args.port):
+        listener = socket.create_server(("127.0.0.1", args.port), backlog=512)
     # Connections inherit it. Without it, each reply would wait some 40 ms for the client's acknowledgement.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if args.watch_stdin:
         end_with_stdin()
     say_ready(str(getattr(app, "title", "container")), f"http://127.0.0.1:{listener.getsockname()[1]}")
     uvicorn.Server(uvicorn.Config(app, log_level="critical", access_log=False, lifespan="off")).run(sockets=[listener])
+
+
+@contextlib.contextmanager
+def told_port(port: int) -> Iterator[None]:
+    """End this process with a sentence if a port cannot be had."""
+    try:
+        yield
+    except OSError as error:
+        raise SystemExit(f"port {port}: {error.strerror}") from error
 
 
 def say_ready(name: str, url: str) -> None:

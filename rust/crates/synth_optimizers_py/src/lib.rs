@@ -22,6 +22,7 @@ fn _synth_optimizers(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<config::LoadedConfig>()?;
     module.add_class::<run::NativeRun>()?;
     module.add_function(wrap_pyfunction!(run::start_run, module)?)?;
+    module.add_function(wrap_pyfunction!(preflight::check_run, module)?)?;
     module.add_function(wrap_pyfunction!(preflight::plan_run, module)?)?;
     module.add_function(wrap_pyfunction!(runs::run_status, module)?)?;
     module.add_function(wrap_pyfunction!(runs::run_summary, module)?)?;

@@ -59,16 +59,23 @@ fn a_process_is_replaced_only_when_the_one_before_has_ended() {
     // The first never answers that a turn is to begin, and stays for as long as it is let.
     let first = "import os\n        if not os.path.exists(FIRST): open(FIRST, 'w').close(); time.sleep(600)\n        ";
     let marker = tempfile::tempdir().unwrap();
-    let first = first.replace("FIRST", &format!("{:?}", marker.path().join("first")));
+    let asked = marker.path().join("first");
+    let first = first.replace("FIRST", &format!("{asked:?}"));
     let start = "r = {\"turn\": {\"id\": \"u1\"}}";
     let mut world = changed(&[STAYS, (start, &format!("{first}{start}"))]);
-    world.config.proposer.rpc_timeout_seconds = 1;
+    // Long enough for a second process to start on a busy machine.
+    world.config.proposer.rpc_timeout_seconds = 5;
     let proposer = world.proposer();
     world.runtime.block_on(async {
         proposer.prepare().await.unwrap();
         let late = async {
+            let deadline = Instant::now() + Duration::from_secs(30);
+            while !asked.exists() {
+                assert!(Instant::now() < deadline, "it was not asked");
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
             // The first turn has been given up by then, and its process is being ended.
-            tokio::time::sleep(Duration::from_millis(1400)).await;
+            tokio::time::sleep(Duration::from_millis(5400)).await;
             proposer.propose(turn_id(2), request()).await
         };
         let (gone, late) = tokio::join!(proposer.propose(turn_id(1), request()), late);

@@ -6,7 +6,7 @@ use std::os::unix::fs::DirBuilderExt;
 
 use camino::{Utf8Path, Utf8PathBuf};
 
-use super::run_lock::RunLock;
+use super::run_lock::{RunLock, held};
 use super::{atomic, fault};
 use crate::model::error::{ErrorCode, OptimizerError};
 
@@ -96,6 +96,19 @@ impl RunPaths {
         &self.dir
     }
 
+    /// Whether nobody works on the run just now. Nothing is written.
+    pub fn check_free(&self) -> Result<(), OptimizerError> {
+        match RunLock::holder(&self.lock())? {
+            Some(holder) => Err(held(&self.what(), &holder)),
+            None => Ok(()),
+        }
+    }
+
+    /// What is locked, for messages.
+    fn what(&self) -> String {
+        format!("run {} in {}", self.run_id, self.dir)
+    }
+
     /// The root of all runs.
     pub fn output_dir(&self) -> &Utf8Path {
         &self.output_dir
@@ -113,7 +126,7 @@ impl RunDir {
         let paths = RunPaths::new(output_dir, run_id)?;
         let made = DirBuilder::new().recursive(true).mode(0o700).create(paths.dir());
         made.map_err(|error| fault::io(paths.dir(), "making", &error))?;
-        let lock = RunLock::take(&paths.lock(), &format!("run {run_id} in {}", paths.dir()))?;
+        let lock = RunLock::take(&paths.lock(), &paths.what())?;
         atomic::remove_unfinished(paths.dir())?;
         Ok(Self { paths, _lock: lock })
     }

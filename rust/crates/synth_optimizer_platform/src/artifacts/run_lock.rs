@@ -34,7 +34,7 @@ impl RunLock {
                 Err(TryLockError::WouldBlock) if Instant::now() < deadline => {
                     std::thread::sleep(Duration::from_millis(10));
                 }
-                Err(TryLockError::WouldBlock) => return Err(held(what, &mut file)),
+                Err(TryLockError::WouldBlock) => return Err(held(what, &noted(&mut file))),
                 Err(TryLockError::Error(error)) => return Err(failed(error)),
             }
         }
@@ -70,8 +70,8 @@ impl Drop for RunLock {
     }
 }
 
-fn held(what: &str, file: &mut File) -> OptimizerError {
-    OptimizerError::new(ErrorCode::Io, format!("{what} is held by {}", noted(file)))
+pub(super) fn held(what: &str, holder: &str) -> OptimizerError {
+    OptimizerError::new(ErrorCode::Io, format!("{what} is held by {holder}"))
         .with_hint("Wait for that process to end or cancel it, or give this run another run.run_id.")
 }
 

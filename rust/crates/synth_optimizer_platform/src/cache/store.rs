@@ -53,6 +53,21 @@ impl Cache {
         Ok(Self { settings: settings.clone(), counters, reader, writer })
     }
 
+    /// Whether the file, if there is one, can be used as the mode asks for. Nothing is written.
+    pub fn check_file(settings: &CacheSettings) -> Result<(), OptimizerError> {
+        let (path, size) = (&settings.path, database::size_on_disk(&settings.path));
+        if settings.mode == CacheMode::Off || size == 0 {
+            return Ok(());
+        }
+        Reader::new(path.clone(), settings.namespace.clone(), Watch::Foreign).check()?;
+        if settings.mode == CacheMode::Readonly {
+            return Ok(());
+        }
+        let opened = std::fs::OpenOptions::new().append(true).open(path);
+        opened.map_err(|error| fault::io(path, "opening", &error))?;
+        if size >= settings.max_bytes { Err(fault::full(path, size, 1, settings.max_bytes)) } else { Ok(()) }
+    }
+
     pub fn mode(&self) -> CacheMode {
         self.settings.mode
     }

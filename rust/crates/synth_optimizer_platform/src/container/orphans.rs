@@ -51,6 +51,12 @@ pub(crate) fn reap(run_dir: &Utf8Path, holder: Holder) -> Result<u32, OptimizerE
     Ok(found.len() as u32)
 }
 
+/// Whether a crashed run has left processes. Nothing is ended.
+pub(crate) fn has_orphans(run_dir: &Utf8Path, holder: Holder) -> bool {
+    let lease = Lease::read(run_dir, holder).ok().flatten().filter(Lease::is_of_this_boot);
+    lease.is_some_and(|lease| !Family { holder, token: lease.token, group: None }.members().is_empty())
+}
+
 /// The processes of one managed container or proposer.
 #[derive(Debug, Clone)]
 pub(crate) struct Family {

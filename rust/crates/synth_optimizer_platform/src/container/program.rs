@@ -27,30 +27,64 @@ pub(super) struct Checked {
 
 /// Checks every rule; an error names the field that breaks it.
 pub(super) fn read_program(document: &Value, config: &Config) -> Result<Checked, OptimizerError> {
-    let Some(document) = document.as_object() else {
-        return Err(broken(format!("the program is {}, not an object", shown_value(document))));
-    };
-    let version = required_text(document, "version", "version")?;
-    if version.trim() != VERSION {
-        return Err(broken(format!("version is {:?}, not {VERSION:?}", shown_value(&version.into()))));
+    let read = Read::of(document, config)?;
+    match check_configured(config, &read).into_iter().next() {
+        Some(first) => Err(first),
+        None => Ok(read.checked(config)),
     }
-    let program_id = required_text(document, "program_id", "program_id")?.to_owned();
-    let listed = read_modules(document)?;
-    let fields: Vec<&str> = mutable_fields(&listed);
-    if fields.is_empty() {
-        return Err(broken("modules holds no module with mutable = true".into()));
+}
+
+/// Every problem of a program that can be told: the first one of the document itself, else all those of the config's
+/// fields.
+pub(super) fn program_problems(document: &Value, config: &Config) -> Vec<OptimizerError> {
+    match Read::of(document, config) {
+        Ok(read) => check_configured(config, &read),
+        Err(error) => vec![error],
     }
-    check_targets(document, &fields)?;
-    check_overlay(document, &fields)?;
-    let seed = read_seed(document, config, &fields)?;
-    check_configured(config, &listed, &fields, &seed)?;
-    let modules = fields.iter().map(|field| module(field, &listed, &seed)).collect();
-    let family = document.get("metadata").and_then(|metadata| metadata.get("task_id")).and_then(Value::as_str);
-    let family = family.filter(|id| !id.trim().is_empty()).unwrap_or(&program_id).to_owned();
-    let identity: Vec<Value> = listed.iter().map(Listed::identity).collect();
-    let targets = config.candidate.target_modules.clone();
-    let digest = digest(&Value::Array(identity));
-    Ok(Checked { program: Program { program_id, modules, targets, seed }, digest, family })
+}
+
+/// A document that keeps the rules, before it is held against the config's fields.
+struct Read<'a> {
+    program_id: &'a str,
+    family: &'a str,
+    listed: Vec<Listed<'a>>,
+    fields: Vec<&'a str>,
+    seed: Payload,
+}
+
+impl<'a> Read<'a> {
+    fn of(document: &'a Value, config: &Config) -> Result<Self, OptimizerError> {
+        let Some(document) = document.as_object() else {
+            return Err(broken(format!("the program is {}, not an object", shown_value(document))));
+        };
+        let version = required_text(document, "version", "version")?;
+        if version.trim() != VERSION {
+            return Err(broken(format!("version is {:?}, not {VERSION:?}", shown_value(&version.into()))));
+        }
+        let program_id = required_text(document, "program_id", "program_id")?;
+        let listed = read_modules(document)?;
+        let fields = mutable_fields(&listed);
+        if fields.is_empty() {
+            return Err(broken("modules holds no module with mutable = true".into()));
+        }
+        check_targets(document, &fields)?;
+        check_overlay(document, &fields)?;
+        let seed = read_seed(document, config, &fields)?;
+        let family = document.get("metadata").and_then(|metadata| metadata.get("task_id")).and_then(Value::as_str);
+        let family = family.filter(|id| !id.trim().is_empty()).unwrap_or(program_id);
+        Ok(Self { program_id, family, listed, fields, seed })
+    }
+
+    fn checked(self, config: &Config) -> Checked {
+        let identity: Vec<Value> = self.listed.iter().map(Listed::identity).collect();
+        let program = Program {
+            program_id: self.program_id.to_owned(),
+            modules: self.fields.iter().map(|field| module(field, &self.listed, &self.seed)).collect(),
+            targets: config.candidate.target_modules.clone(),
+            seed: self.seed,
+        };
+        Checked { program, digest: digest(&Value::Array(identity)), family: self.family.to_owned() }
+    }
 }
 
 /// One entry of `modules`.
@@ -165,12 +199,9 @@ fn read_seed(document: &Map<String, Value>, config: &Config, fields: &[&str]) ->
 }
 
 /// The fields that the run wants to change must exist, be mutable and have a text to start from.
-fn check_configured(
-    config: &Config,
-    listed: &[Listed<'_>],
-    fields: &[&str],
-    seed: &Payload,
-) -> Result<(), OptimizerError> {
+fn check_configured(config: &Config, read: &Read<'_>) -> Vec<OptimizerError> {
+    let Read { listed, fields, seed, .. } = read;
+    let mut problems = Vec::new();
     for (index, target) in config.candidate.target_modules.iter().enumerate() {
         let place = format!("candidate.target_modules[{index}]");
         if !fields.contains(&target.as_str()) {
@@ -183,14 +214,14 @@ fn check_configured(
                 (None, false) => known(target, fields),
             };
             let message = format!("`{place}` names {target:?}, which is no mutable field of the container's program");
-            return Err(OptimizerError::new(ErrorCode::Container, message).with_hint(hint));
-        }
-        if !seed.contains_key(target) {
-            return Err(broken(format!("seed_candidate has no text for {target:?}, which `{place}` names"))
-                .with_hint("Every field that the search may change needs a text to start from."));
+            problems.push(OptimizerError::new(ErrorCode::Container, message).with_hint(hint));
+        } else if !seed.contains_key(target) {
+            let message = format!("seed_candidate has no text for {target:?}, which `{place}` names");
+            problems
+                .push(broken(message).with_hint("Every field that the search may change needs a text to start from."));
         }
     }
-    Ok(())
+    problems
 }
 
 /// Placeholders count only where the seed text has them: a text that never had one cannot lose it.

@@ -157,7 +157,8 @@ fn check_order(place: &str, wanted: &Wanted, rows: &[(RowId, TaskRow)]) -> Resul
     Ok(())
 }
 
-fn asked_as(wanted: &Wanted, index: usize) -> String {
+/// How a row was asked for, in words.
+pub(super) fn asked_as(wanted: &Wanted, index: usize) -> String {
     match &wanted.names {
         Names::Seeds(seeds) => format!("seed {}", seeds[index]),
         Names::Ids(ids) => format!("task {:?}", ids[index]),

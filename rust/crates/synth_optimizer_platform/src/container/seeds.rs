@@ -1,6 +1,7 @@
 //! Decides by which names rows are asked for: the config's seeds or task ids, as they are or mapped onto the other.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use serde_json::Value;
 
@@ -16,6 +17,27 @@ pub(super) struct Wanted {
     pub(super) names: Names,
     /// The seeds behind task ids that were made from seeds.
     pub(super) seeds: Option<Vec<i64>>,
+}
+
+impl Wanted {
+    pub(super) fn len(&self) -> usize {
+        match &self.names {
+            Names::Seeds(seeds) => seeds.len(),
+            Names::Ids(ids) => ids.len(),
+        }
+    }
+
+    /// Some of the rows, by their places.
+    pub(super) fn part(&self, places: Range<usize>) -> Self {
+        Self {
+            split: self.split.clone(),
+            seeds: self.seeds.as_ref().map(|seeds| seeds[places.clone()].to_vec()),
+            names: match &self.names {
+                Names::Seeds(seeds) => Names::Seeds(seeds[places].to_vec()),
+                Names::Ids(ids) => Names::Ids(ids[places].to_vec()),
+            },
+        }
+    }
 }
 
 /// How the rows are named to the container.

@@ -8,14 +8,15 @@ use serde_json::{Value, json};
 
 use super::client::Client;
 use super::contract::read_contract;
-use super::program::read_program;
+use super::program::{Checked, read_program};
 use super::rows::{join_splits, read_rows, rows_request, search_row};
 use super::screen::credential_setting;
 use super::seeds::{Names, Plan, Wanted, plan};
-use super::task::{Routes, Task, TaskRow};
+use super::task::{Contract, Routes, Task, TaskRow};
 use crate::config::{Config, pools, scrub};
 use crate::model::cache_key::Boundary;
 use crate::model::error::{ErrorCode, OptimizerError};
+use crate::model::event_fields::RowsMapped;
 use crate::model::ids::{HeldoutRow, RowId, TrainRow};
 use crate::model::program::{Inputs, Row};
 
@@ -42,64 +43,115 @@ impl SetupCalls for Client {
     }
 }
 
-/// Loads and checks everything that the search is given. Nothing is sent when the config holds a credential.
+/// Loads and checks everything that the search is given, up to the first problem. Nothing is sent when the config holds a
+/// credential.
 pub async fn load(config: &Config, calls: &dyn SetupCalls) -> Result<Task, OptimizerError> {
-    if let Some(place) = credential_setting("policy.config", &json!(config.policy.config)) {
-        let message = format!("`{place}` has the name of a credential, and the policy is sent to the container");
-        return Err(OptimizerError::new(ErrorCode::Container, message)
-            .with_hint("Keys stay in the container's environment; policy.api_key_env names their variable."));
-    }
-    let get = |boundary, route| calls.call(SetupCall { boundary, method: Method::GET, route, body: None });
-    let metadata = get(Boundary::Metadata, "/metadata").await?;
+    refuse_credentials(config)?;
+    let metadata = get(calls, Boundary::Metadata, "/metadata").await?;
     let contract = read_contract(&metadata)?;
-    let program = get(Boundary::Program, &contract.routes.program).await?;
+    let program = get(calls, Boundary::Program, &contract.routes.program).await?;
     let checked = read_program(&program, config)?;
-    let task_info = match get(Boundary::TaskInfo, "/task_info").await {
-        Ok(info) => Ok(info),
-        Err(error) if is_missing(error.code) => Err(scrub(&error.message)),
-        Err(error) => return Err(error),
-    };
+    let task_info = task_info(calls).await?;
+    let (dataset, plan) = row_plan(config, &contract, calls).await?;
+    let train = fetch(&contract, &plan, &plan.train, calls).await?;
+    let heldout = fetch(&contract, &plan, &plan.heldout, calls).await?;
+    let mapping = plan.mapping;
+    Parts { contract, metadata, program, checked, task_info, dataset, train, heldout, mapping }.join(config)
+}
+
+/// What a container tells, each part checked by itself.
+pub(super) struct Parts {
+    pub(super) contract: Contract,
+    pub(super) metadata: Value,
+    pub(super) program: Value,
+    pub(super) checked: Checked,
+    pub(super) task_info: Result<Value, String>,
+    pub(super) dataset: Value,
+    pub(super) train: Vec<(RowId, TaskRow)>,
+    pub(super) heldout: Vec<(RowId, TaskRow)>,
+    pub(super) mapping: Option<RowsMapped>,
+}
+
+impl Parts {
+    /// The whole, if no row is both a train row and a held-out row.
+    pub(super) fn join(self, config: &Config) -> Result<Task, OptimizerError> {
+        let known = |rows: &[(RowId, TaskRow)]| -> Vec<Row> {
+            let path = &config.gepa.batch_sampler.field;
+            rows.iter().map(|(id, row)| search_row(id, row, path)).collect()
+        };
+        let pools = pools(config);
+        let in_train = |places: &[usize]| places.iter().map(|place| TrainRow(*place as u32)).collect();
+        let inputs = Inputs {
+            program: self.checked.program,
+            train: known(&self.train),
+            heldout: known(&self.heldout),
+            pareto_pool: in_train(&pools.pareto),
+            minibatch_pool: in_train(&pools.minibatch),
+            reflection_pool: in_train(&pools.reflection),
+            heldout_pool: pools.heldout.iter().map(|place| HeldoutRow(*place as u32)).collect(),
+        };
+        Ok(Task {
+            contract: self.contract,
+            metadata: self.metadata,
+            program: self.program,
+            program_digest: self.checked.digest,
+            family: self.checked.family,
+            task_info: self.task_info,
+            dataset: self.dataset,
+            inputs,
+            rows: join_splits(self.train, self.heldout)?,
+            mapping: self.mapping,
+        })
+    }
+}
+
+/// The policy is sent to the container with every rollout.
+pub(super) fn refuse_credentials(config: &Config) -> Result<(), OptimizerError> {
+    let Some(place) = credential_setting("policy.config", &json!(config.policy.config)) else { return Ok(()) };
+    let message = format!("`{place}` has the name of a credential, and the policy is sent to the container");
+    Err(OptimizerError::new(ErrorCode::Container, message)
+        .with_hint("Keys stay in the container's environment; policy.api_key_env names their variable."))
+}
+
+pub(super) async fn get(calls: &dyn SetupCalls, boundary: Boundary, route: &str) -> Result<Value, OptimizerError> {
+    calls.call(SetupCall { boundary, method: Method::GET, route, body: None }).await
+}
+
+/// What the container says about its task, or why it says nothing.
+pub(super) async fn task_info(calls: &dyn SetupCalls) -> Result<Result<Value, String>, OptimizerError> {
+    match get(calls, Boundary::TaskInfo, "/task_info").await {
+        Ok(info) => Ok(Ok(info)),
+        Err(error) if is_missing(error.code) => Ok(Err(scrub(&error.message))),
+        Err(error) => Err(error),
+    }
+}
+
+/// By which names rows are asked for, and the document of the container that tells it.
+pub(super) async fn row_plan(
+    config: &Config,
+    contract: &Contract,
+    calls: &dyn SetupCalls,
+) -> Result<(Value, Plan), OptimizerError> {
     let info_route = contract.routes.taskset.as_ref().or(contract.routes.dataset.as_ref()).map(|routes| &routes.0);
     let dataset = match info_route {
-        Some(route) => get(Boundary::Dataset, route).await?,
+        Some(route) => get(calls, Boundary::Dataset, route).await?,
         None => Value::Null,
     };
-    let Plan { train, heldout, filters, mapping } = plan(config, contract.dialect, &dataset)?;
-    let fetch = async |wanted: &Wanted| {
-        let route = rows_route(&contract.routes, wanted)?;
-        let body = rows_request(wanted, &filters);
-        let call = SetupCall { boundary: Boundary::DatasetRows, method: Method::POST, route, body: Some(&body) };
-        read_rows(route, wanted, calls.call(call).await?)
-    };
-    let train = fetch(&train).await?;
-    let heldout = fetch(&heldout).await?;
-    let known = |rows: &[(RowId, TaskRow)]| -> Vec<Row> {
-        let path = &config.gepa.batch_sampler.field;
-        rows.iter().map(|(id, row)| search_row(id, row, path)).collect()
-    };
-    let pools = pools(config);
-    let in_train = |places: &[usize]| places.iter().map(|place| TrainRow(*place as u32)).collect();
-    let inputs = Inputs {
-        program: checked.program,
-        train: known(&train),
-        heldout: known(&heldout),
-        pareto_pool: in_train(&pools.pareto),
-        minibatch_pool: in_train(&pools.minibatch),
-        reflection_pool: in_train(&pools.reflection),
-        heldout_pool: pools.heldout.iter().map(|place| HeldoutRow(*place as u32)).collect(),
-    };
-    Ok(Task {
-        contract,
-        metadata,
-        program,
-        program_digest: checked.digest,
-        family: checked.family,
-        task_info,
-        dataset,
-        inputs,
-        rows: join_splits(train, heldout)?,
-        mapping,
-    })
+    let plan = plan(config, contract.dialect, &dataset)?;
+    Ok((dataset, plan))
+}
+
+/// The rows of one split.
+pub(super) async fn fetch(
+    contract: &Contract,
+    plan: &Plan,
+    wanted: &Wanted,
+    calls: &dyn SetupCalls,
+) -> Result<Vec<(RowId, TaskRow)>, OptimizerError> {
+    let route = rows_route(&contract.routes, wanted)?;
+    let body = rows_request(wanted, &plan.filters);
+    let call = SetupCall { boundary: Boundary::DatasetRows, method: Method::POST, route, body: Some(&body) };
+    read_rows(route, wanted, calls.call(call).await?)
 }
 
 /// The route that serves rows by this kind of name.

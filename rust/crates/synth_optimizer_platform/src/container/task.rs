@@ -20,6 +20,18 @@ pub enum Dialect {
     Both,
 }
 
+impl Dialect {
+    /// The dialects by name.
+    pub fn words(self) -> Vec<String> {
+        let words: &[&str] = match self {
+            Self::Dataset => &["dataset"],
+            Self::Taskset => &["taskset"],
+            Self::Both => &["dataset", "taskset"],
+        };
+        words.iter().map(|word| (*word).to_owned()).collect()
+    }
+}
+
 /// The advertised routes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Routes {

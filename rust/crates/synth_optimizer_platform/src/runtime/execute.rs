@@ -11,20 +11,18 @@ use super::control::{Controlled, Signal};
 use super::driver::{Driver, End, Ground};
 use super::hooks::{Boundary, Hooks};
 use super::outcome::{Outcome, RunStatus};
+use super::prepare::{Prepared, prepare};
 use super::resume::{Begun, begin, check_same_search, resume};
-use super::setup::{CachedSetup, SetupAccess};
-use crate::artifacts::{
-    DiskWatch, Each, Feed, RegistryStatus, RunDir, register, starting_entry, write_failure, write_results,
-};
-use crate::cache::{Cache, CacheProfile, CacheSettings};
+use super::setup::SetupAccess;
+use crate::artifacts::{Each, Feed, RegistryStatus, RunDir, register, starting_entry, write_failure, write_results};
+use crate::cache::{CacheProfile, CacheSettings};
 use crate::clock::unix_millis;
-use crate::config::sections::CacheMode;
 use crate::config::{Config, scrub, search_digest, shown};
-use crate::container::{Client, ManagedProcess, Task, Transport, load, reap_orphans, start};
+use crate::container::{Task, Transport};
 use crate::model::engine::Engine;
 use crate::model::error::{ErrorCode, OptimizerError};
 use crate::model::event::Event;
-use crate::model::event_fields::{ProposerReady, RunStarted};
+use crate::model::event_fields::RunStarted;
 use crate::model::lifecycle::RunState;
 use crate::model::program::Inputs;
 use crate::proposer::{Proposer, configured};
@@ -98,8 +96,8 @@ where
     };
     let prepared = tokio::select! {
         biased;
-        Some(signal) = controlled.signals.recv() => Err(before_it_began(&signal)),
-        prepared = prepare(request, dir, &proposer, existing.is_none()) => prepared,
+    Some(signal) = controlled.signals.recv() => Err(before_it_began(&signal)),
+    prepared = prepare(&request.config, dir, &proposer, existing.is_none()) => prepared,
     };
     let (mut process, prepared) = match prepared {
         Ok(prepared) => prepared,
@@ -170,59 +168,6 @@ fn open_existing(request: &Request, dir: &RunDir) -> Result<Option<Workspace>, O
     let workspace = Workspace::open(dir.workspace_db().as_std_path(), request.config.run.durability)?;
     check_same_search(&workspace.run_row()?, &request.config, &request.algorithm)?;
     Ok(Some(workspace))
-}
-
-/// Everything that must be there before anything is written down.
-struct Prepared {
-    task: Task,
-    cache: Cache,
-    client: Option<Client>,
-    disk: DiskWatch,
-    accesses: Vec<SetupAccess>,
-    proposer: Arc<dyn Proposer>,
-    ready: Option<ProposerReady>,
-}
-
-async fn prepare(
-    request: &Request,
-    dir: &RunDir,
-    proposer: &Arc<dyn Proposer>,
-    is_new: bool,
-) -> Result<(Option<ManagedProcess>, Prepared), OptimizerError> {
-    let config = &request.config;
-    reap_orphans(dir.dir())?;
-    let disk = DiskWatch::new(&config.disk_budget, &config.run.output_dir);
-    if is_new {
-        disk.check_start()?;
-    }
-    let cache = Cache::open(&CacheSettings::of(&config.cache, dir.dir(), dir.run_id()))?;
-    let client = match config.cache.mode {
-        CacheMode::Readonly => None,
-        CacheMode::Off | CacheMode::Readwrite => Some(Client::new(&config.container)?),
-    };
-    let process = match &client {
-        Some(client) => start(config, dir.dir(), client).await?,
-        None => None,
-    };
-    let setup = CachedSetup::new(&cache, client.as_ref());
-    let loaded = async {
-        let task = load(config, &setup).await?;
-        // Nothing is paid for before the proposer can work.
-        let ready = if client.is_some() { proposer.prepare().await? } else { None };
-        Ok((task, ready))
-    };
-    let (task, ready) = match loaded.await {
-        Ok(loaded) => loaded,
-        Err(error) => {
-            if let Some(process) = process {
-                // The first error is the one that matters.
-                let _ = process.stop().await;
-            }
-            return Err(error);
-        }
-    };
-    let accesses = setup.accesses();
-    Ok((process, Prepared { task, cache, client, disk, accesses, proposer: Arc::clone(proposer), ready }))
 }
 
 async fn run<E, F>(

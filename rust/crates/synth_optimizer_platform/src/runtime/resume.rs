@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::config::{Config, search_differences, search_digest};
-use crate::container::{Dialect, Task};
+use crate::container::Task;
 use crate::model::answer::Observation;
 use crate::model::canonical::digest;
 use crate::model::engine::{Engine, Session};
@@ -63,15 +63,10 @@ pub(super) fn begin<'e, E: Engine>(
 /// What the container told before the search.
 fn told(task: &Task) -> Vec<Event> {
     let contract = &task.contract;
-    let dialects = match contract.dialect {
-        Dialect::Dataset => vec!["dataset".to_owned()],
-        Dialect::Taskset => vec!["taskset".to_owned()],
-        Dialect::Both => vec!["dataset".to_owned(), "taskset".to_owned()],
-    };
     let mut events = vec![
         Event::ContractVerified(ContractVerified {
             version: contract.version.clone(),
-            dialects,
+            dialects: contract.dialect.words(),
             rollout_modes: contract.rollout_modes.clone(),
             routes: contract.routes.named(),
         }),

@@ -1,0 +1,164 @@
+//! What a check before a run has found: blockers, warnings and facts.
+
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::config::words::words;
+use crate::config::{Diagnostic, Severity};
+use crate::model::error::OptimizerError;
+use crate::model::event_fields::ProposerReady;
+
+words! {
+    /// What a finding is about.
+    Stage {
+        Config = "config",
+        /// The output directory and the run in it.
+        Output = "output",
+        Cache = "cache",
+        /// Whether the container can be reached and speaks the contract.
+        Container = "container",
+        /// Program, fields, seed candidate and rows.
+        Task = "task",
+        Proposer = "proposer",
+        Budget = "budget",
+    }
+}
+
+/// Everything that was found. `ok` means that no blocker was.
+#[derive(Debug, Clone, PartialEq, Default, Serialize)]
+pub struct CheckReport {
+    pub ok: bool,
+    /// What keeps the run from beginning, all of it.
+    pub blockers: Vec<Finding>,
+    /// What the run would do otherwise than one may expect.
+    pub warnings: Vec<Finding>,
+    pub facts: Facts,
+    /// What the run takes; the caller knows the algorithm and fills it in.
+    pub plan: Option<Value>,
+}
+
+/// One finding.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Finding {
+    pub stage: Stage,
+    /// The code of an error, or of a finding about the config.
+    pub code: String,
+    /// The dotted path of the field to look at, where one is known.
+    pub field: Option<String>,
+    pub message: String,
+    pub hint: String,
+    /// Whether the same check may pass later without a change of the config.
+    pub retryable: bool,
+}
+
+/// What was learned on the way; null where it was not.
+#[derive(Debug, Clone, PartialEq, Default, Serialize)]
+pub struct Facts {
+    pub container: Option<ContainerFacts>,
+    pub proposer: Option<ProposerReady>,
+    pub rows: Option<RowFacts>,
+}
+
+/// The container as it presents itself.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ContainerFacts {
+    pub url: String,
+    pub contract_version: String,
+    pub dialects: Vec<String>,
+    /// Empty when the container does not say.
+    pub rollout_modes: Vec<String>,
+    /// Null when the program is not valid.
+    pub program_id: Option<String>,
+    /// Every mutable field of the program.
+    pub fields: Vec<String>,
+}
+
+/// Rows that the container has given, and those of each pool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct RowFacts {
+    pub train: usize,
+    pub heldout: usize,
+    pub pareto_pool: usize,
+    pub minibatch_pool: usize,
+    pub reflection_pool: usize,
+    pub heldout_pool: usize,
+}
+
+impl Finding {
+    /// An error as a finding. What it says in detail is part of the message: there is no log to look into.
+    pub(super) fn of(stage: Stage, error: &OptimizerError) -> Self {
+        // What is missing for a proposer is often named only where it says how to mend it.
+        let hinted = || if stage == Stage::Proposer { named_field(&error.hint) } else { None };
+        let field = named_field(&error.message).or_else(hinted);
+        let message = match &error.detail {
+            Some(detail) => format!("{}: {detail}", error.message),
+            None => error.message.clone(),
+        };
+        let code = error.code.wire().to_owned();
+        Self { stage, code, field, message, hint: error.hint.clone(), retryable: false }
+    }
+
+    pub(super) fn new(stage: Stage, code: &str, message: String, hint: &str) -> Self {
+        Self { stage, code: code.to_owned(), field: None, message, hint: hint.to_owned(), retryable: false }
+    }
+
+    /// The same finding about this field.
+    pub(super) fn at(mut self, field: &str) -> Self {
+        self.field = Some(field.to_owned());
+        self
+    }
+
+    /// The same finding about no field in particular.
+    pub(super) fn nowhere(mut self) -> Self {
+        self.field = None;
+        self
+    }
+
+    /// The same finding, which may pass.
+    pub(super) fn passing(mut self) -> Self {
+        self.retryable = true;
+        self
+    }
+}
+
+impl CheckReport {
+    pub(super) fn block(&mut self, finding: Finding) {
+        self.blockers.push(finding);
+    }
+
+    pub(super) fn warn(&mut self, finding: Finding) {
+        self.warnings.push(finding);
+    }
+
+    /// Takes over findings about the limits.
+    pub(super) fn budget(&mut self, found: &[Diagnostic]) {
+        for diagnostic in found {
+            let message = diagnostic.message.clone();
+            let finding = Finding::new(Stage::Budget, diagnostic.code, message, &diagnostic.hint).at(&diagnostic.field);
+            match diagnostic.severity {
+                Severity::Error => self.block(finding),
+                Severity::Warning => self.warn(finding),
+            }
+        }
+    }
+}
+
+/// The first field that a text names: messages call fields by their dotted path.
+fn named_field(text: &str) -> Option<String> {
+    const SECTIONS: [&str; 10] =
+        ["run", "container", "dataset", "taskset", "candidate", "policy", "proposer", "gepa", "cache", "disk_budget"];
+    let is_part = |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '_' | '.' | '[' | ']');
+    let words = text.split(|letter: char| !is_part(letter)).map(|word| word.trim_end_matches('.'));
+    let is_field = |word: &&str| {
+        word.split_once('.').is_some_and(|(section, rest)| {
+            SECTIONS.contains(&section) && rest.starts_with(|letter: char| letter.is_ascii_lowercase())
+        })
+    };
+    // Files of a run begin like fields.
+    let is_file = |word: &&str| [".log", ".json", ".sqlite", ".lock"].iter().any(|ending| word.ends_with(ending));
+    words.filter(is_field).find(|word| !is_file(word)).map(str::to_owned)
+}
+
+#[cfg(test)]
+#[path = "findings_tests.rs"]
+mod tests;

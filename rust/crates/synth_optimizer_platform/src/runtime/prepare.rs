@@ -1,0 +1,66 @@
+//! What a run needs before it begins: disk, cache, container, task and proposer.
+
+use std::sync::Arc;
+
+use super::setup::{CachedSetup, SetupAccess};
+use crate::artifacts::{DiskWatch, RunDir};
+use crate::cache::{Cache, CacheSettings};
+use crate::config::Config;
+use crate::config::sections::CacheMode;
+use crate::container::{Client, ManagedProcess, Task, load, reap_orphans, start};
+use crate::model::error::OptimizerError;
+use crate::model::event_fields::ProposerReady;
+use crate::proposer::Proposer;
+
+/// Everything that must be there before anything is written down.
+pub(super) struct Prepared {
+    pub(super) task: Task,
+    pub(super) cache: Cache,
+    pub(super) client: Option<Client>,
+    pub(super) disk: DiskWatch,
+    pub(super) accesses: Vec<SetupAccess>,
+    pub(super) proposer: Arc<dyn Proposer>,
+    pub(super) ready: Option<ProposerReady>,
+}
+
+/// Prepares a run; a container that was started is handed over, or ended again when something else is missing.
+pub(super) async fn prepare(
+    config: &Config,
+    dir: &RunDir,
+    proposer: &Arc<dyn Proposer>,
+    is_new: bool,
+) -> Result<(Option<ManagedProcess>, Prepared), OptimizerError> {
+    reap_orphans(dir.dir())?;
+    let disk = DiskWatch::new(&config.disk_budget, &config.run.output_dir);
+    if is_new {
+        disk.check_start()?;
+    }
+    let cache = Cache::open(&CacheSettings::of(&config.cache, dir.dir(), dir.run_id()))?;
+    let client = match config.cache.mode {
+        CacheMode::Readonly => None,
+        CacheMode::Off | CacheMode::Readwrite => Some(Client::new(&config.container)?),
+    };
+    let process = match &client {
+        Some(client) => start(config, dir.dir(), client).await?,
+        None => None,
+    };
+    let setup = CachedSetup::new(&cache, client.as_ref());
+    let loaded = async {
+        let task = load(config, &setup).await?;
+        // Nothing is paid for before the proposer can work.
+        let ready = if client.is_some() { proposer.prepare().await? } else { None };
+        Ok((task, ready))
+    };
+    let (task, ready) = match loaded.await {
+        Ok(loaded) => loaded,
+        Err(error) => {
+            if let Some(process) = process {
+                // The first error is the one that matters.
+                let _ = process.stop().await;
+            }
+            return Err(error);
+        }
+    };
+    let accesses = setup.accesses();
+    Ok((process, Prepared { task, cache, client, disk, accesses, proposer: Arc::clone(proposer), ready }))
+}

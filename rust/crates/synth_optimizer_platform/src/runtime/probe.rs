@@ -1,0 +1,69 @@
+//! Tries places on the disk and leaves nothing behind.
+
+use std::fs::{DirBuilder, OpenOptions};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+
+use camino::{Utf8Path, Utf8PathBuf};
+
+use crate::model::canonical::hex;
+use crate::model::error::{ErrorCode, OptimizerError};
+
+/// A directory of its own for processes that are only tried. It is removed with everything in it.
+#[derive(Debug)]
+pub(super) struct Scratch {
+    path: Utf8PathBuf,
+}
+
+impl Scratch {
+    pub(super) fn new() -> Result<Self, OptimizerError> {
+        let root = Utf8PathBuf::try_from(std::env::temp_dir()).map_err(|error| {
+            OptimizerError::new(ErrorCode::Io, format!("the directory for temporary files: {error}"))
+        })?;
+        let path = root.join(format!("synth-optimizers-check-{}", random_name()?));
+        DirBuilder::new().mode(0o700).create(&path).map_err(|error| failed(&path, "made", &error))?;
+        Ok(Self { path })
+    }
+
+    pub(super) fn path(&self) -> &Utf8Path {
+        &self.path
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // Nobody is left to tell.
+        let _ = std::fs::remove_dir_all(&self.path);
+    }
+}
+
+/// Whether a directory is there or can be made, and can be written to. What is made for this is removed again.
+pub(super) fn try_directory(dir: &Utf8Path) -> Result<(), OptimizerError> {
+    let is_missing = |place: &&Utf8Path| !place.as_str().is_empty() && !place.exists();
+    // The deepest comes first, which is the order in which they can be removed.
+    let missing: Vec<&Utf8Path> = dir.ancestors().take_while(is_missing).collect();
+    let file = dir.join(format!(".check-{}", random_name()?));
+    let tried = DirBuilder::new().recursive(true).mode(0o700).create(dir).and_then(|()| {
+        OpenOptions::new().write(true).create_new(true).mode(0o600).open(&file)?;
+        std::fs::remove_file(&file)
+    });
+    for made in missing {
+        // One that was not made is not there, and one that somebody uses meanwhile is not empty.
+        let _ = std::fs::remove_dir(made);
+    }
+    tried.map_err(|error| failed(dir, "written to", &error))
+}
+
+fn failed(path: &Utf8Path, done: &str, error: &std::io::Error) -> OptimizerError {
+    OptimizerError::new(ErrorCode::Io, format!("{path} cannot be {done}: {error}"))
+}
+
+fn random_name() -> Result<String, OptimizerError> {
+    let mut bytes = [0; 8];
+    getrandom::fill(&mut bytes)
+        .map_err(|error| OptimizerError::new(ErrorCode::Io, format!("no randomness for a name: {error}")))?;
+    Ok(hex(&bytes))
+}
+
+#[cfg(test)]
+#[path = "probe_tests.rs"]
+mod tests;
