@@ -35,9 +35,9 @@ def test_a_config_has_no_problem(path: Path) -> None:
     assert GepaConfig.from_toml(path, environ={}).warnings == ()
 
 
-@pytest.mark.parametrize("cookbook", names())
-def test_a_cookbook_passes_its_own_tests(cookbook: str) -> None:
-    tests = COOKBOOKS / f"{cookbook}_container" / "tests"
+@pytest.mark.parametrize("part", ["shared", *(f"{name}_container" for name in names())])
+def test_a_cookbook_passes_its_own_tests(part: str) -> None:
+    tests = COOKBOOKS / part / "tests"
     assert "passed" in run(cookbook_python(), "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", tests, tests)
 
 
