@@ -8,15 +8,17 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from shared.brief import Brief, Proposal
+from shared.brief import Brief, NoBriefError, Proposal
 
 MARK = "Spam words:"
 
 
 def propose(brief: Brief) -> list[Proposal]:
     """Return up to two proposals: many new words, and few."""
-    parent = brief.base["prompt"]
-    before, _, listed = parent.partition(MARK)
+    parent = brief.base.get("prompt", "")
+    before, mark, listed = parent.partition(MARK)
+    if not mark:
+        raise NoBriefError("this reflector knows only the template's own task; name a model in [proposer] for yours")
     known = [word for word in listed.replace(",", " ").split() if word]
     messages = [(str(row.input.get("message", "")).lower().split(), " ".join(row.feedback)) for row in brief.rows]
     spam = Counter(word for words, said in messages for word in set(words) if "the message is spam" in said)
