@@ -11,6 +11,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import httpx
 from fastapi import HTTPException
@@ -27,6 +28,8 @@ RETRIES = 4
 FIRST_PAUSE_SECONDS = 0.5
 LONGEST_PAUSE_SECONDS = 20.0
 PASSING = frozenset({408, 409, 429, 500, 502, 503, 504})
+
+_clients: WeakKeyDictionary[asyncio.AbstractEventLoop, httpx.AsyncClient] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
@@ -69,30 +72,37 @@ async def _post(url: str, body: Json, timeout: float) -> httpx.Response:
     key = os.environ.get(KEY, "")
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     pause = FIRST_PAUSE_SECONDS
-    async with httpx.AsyncClient(timeout=timeout, follow_redirects=False) as client:
-        for tries_left in reversed(range(RETRIES + 1)):
-            wait = pause
-            try:
-                reply = await client.post(url, json=body, headers=headers)
-            except (httpx.HTTPError, httpx.InvalidURL) as error:
-                problem = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-                # Sent and not answered in time: asking again would only pay again.
-                if isinstance(error, httpx.ReadTimeout | httpx.InvalidURL | httpx.UnsupportedProtocol):
-                    break
-            else:
-                if reply.is_success:
-                    return reply
-                problem = f"HTTP {reply.status_code}: {_said(reply)}"
-                if reply.status_code not in PASSING:
-                    break
-                wait = _asked_pause(reply, pause)
-            if tries_left:
-                await asyncio.sleep(min(wait, LONGEST_PAUSE_SECONDS))
-                pause *= 2
+    for tries_left in reversed(range(RETRIES + 1)):
+        wait = pause
+        try:
+            reply = await _client().post(url, json=body, headers=headers, timeout=timeout)
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            problem = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+            # Sent and not answered in time: asking again would only pay again.
+            if isinstance(error, httpx.ReadTimeout | httpx.InvalidURL | httpx.UnsupportedProtocol):
+                break
+        else:
+            if reply.is_success:
+                return reply
+            problem = f"HTTP {reply.status_code}: {_said(reply)}"
+            if reply.status_code not in PASSING:
+                break
+            wait = _asked_pause(reply, pause)
+        if tries_left:
+            await asyncio.sleep(min(wait, LONGEST_PAUSE_SECONDS))
+            pause *= 2
     hint = "" if key else f" ({KEY} is not set in the container's environment)"
     # An endpoint may repeat the key that it refuses.
     problem = problem.replace(key, "***") if key else problem
     raise HTTPException(status_code=502, detail=f"the policy's model at {url} did not answer: {problem}{hint}")
+
+
+def _client() -> httpx.AsyncClient:
+    """Return the client of this event loop: a new one for each call would read all certificates again."""
+    loop = asyncio.get_running_loop()
+    if loop not in _clients:
+        _clients[loop] = httpx.AsyncClient(follow_redirects=False)
+    return _clients[loop]
 
 
 def _read(url: str, reply: httpx.Response) -> Completion:
