@@ -114,7 +114,7 @@ def test_an_interrupt_before_anything_began_is_no_traceback(
 
     monkeypatch.setattr(app.cli, "main", interrupted)
     assert app.run_command(["gepa", "run"]) == 130
-    assert capsys.readouterr().err.startswith("error: interrupted\n")
+    assert capsys.readouterr().err.startswith("error[interrupted]: interrupted\n")
 
 
 def test_a_full_disk_is_told(tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ def test_a_full_disk_is_told(tmp_path: Path) -> None:
             command("gepa", "schema"), cwd=tmp_path, env=environment(), stdout=full, stderr=subprocess.PIPE, check=False
         )
     assert done.returncode == 1
-    assert done.stderr.startswith(b"error: the output: No space left on device\n")
+    assert done.stderr.startswith(b"error[io_error]: the output: No space left on device\n")
 
 
 def test_the_schema_is_a_document(tmp_path: Path) -> None:

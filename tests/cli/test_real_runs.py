@@ -133,7 +133,7 @@ def test_the_best_text_is_written_whole_and_never_over_another_file(finished: Pa
     out.write_text("mine")
     refused = run_cli(*arguments, cwd=finished)
     assert (refused.code, out.read_text()) == (2, "mine")
-    assert refused.stderr == f"error: {out} exists\nhint: Name another file, or overwrite it with --force.\n"
+    assert refused.stderr == f"error[usage_error]: {out} exists\nhint: Name another file, or overwrite it with --force.\n"
     assert run_cli(*arguments, "--force", cwd=finished).code == 0
     assert out.read_text() == payload["router_prompt"]
     assert [path.name for path in tmp_path.iterdir()] == ["best.txt"]
@@ -158,7 +158,7 @@ def test_an_export_has_the_same_bytes_each_time_and_no_cache(finished: Path, tmp
     assert files == names
     assert gzip.decompress((tmp_path / "a.tar.gz").read_bytes())
     refused = run_cli("runs", "export", "router", "--out", "run.rar", cwd=finished)
-    assert (refused.code, refused.stderr.splitlines()[0]) == (2, "error: run.rar has no known ending")
+    assert (refused.code, refused.stderr.splitlines()[0]) == (2, "error[usage_error]: run.rar has no known ending")
 
 
 def test_candidates_are_exported_as_lines(finished: Path, tmp_path: Path) -> None:

@@ -100,7 +100,7 @@ def test_a_container_whose_rollouts_fail_ends_the_run_with_the_cause(tmp_path: P
     assert ended.stderr.count("answered 500") < 5
     assert "run         router failed in " in ended.stderr
     assert "best so far no candidate was measured\n" in ended.stderr
-    assert "\nerror: " in ended.stderr
+    assert "\nerror[synth_optimizer_" in ended.stderr
     assert "\nhint: " in ended.stderr
     watched = run_cli("runs", "watch", "router", cwd=tmp_path)
     assert watched.code == ended.code
@@ -152,5 +152,5 @@ def test_an_interrupt_while_the_container_starts_is_told(place: Path) -> None:
     wait_for((place / "runs" / "router" / "run.lock").exists)
     ended = end(running, signal.SIGINT)
     assert (ended.code, ended.stdout) == (130, "")
-    assert "error: the run was told to end before it began: SIGINT\n" in ended.stderr
+    assert "error[synth_optimizer_cancelled]: the run was told to end before it began: SIGINT\n" in ended.stderr
     assert "hint: Nothing was paid for. The same command begins it.\n" in ended.stderr

@@ -257,16 +257,6 @@ CREATE TABLE candidates (
 
 CREATE UNIQUE INDEX candidates_in_order ON candidates (registered);
 
--- Who is best where: the holders of each cell of the frontier.
-CREATE TABLE frontier_cells (
-  objective    TEXT NOT NULL,
-  example_id   TEXT NOT NULL,               -- empty where a cell is an objective over all rows
-  candidate_id TEXT NOT NULL REFERENCES candidates (candidate_id),
-  score        REAL NOT NULL,
-  won          INTEGER NOT NULL,            -- the event in which it won the cell
-  PRIMARY KEY (objective, example_id, candidate_id)
-) STRICT, WITHOUT ROWID;
-
 -- Every proposer turn, and what came of it.
 CREATE TABLE proposer_calls (
   request           INTEGER PRIMARY KEY,

@@ -146,6 +146,20 @@ SELECT run_id, 'decision_' || sequence AS acceptance_decision_id, sequence AS se
 FROM run, milestones
 WHERE type IN ('candidate.promoted', 'candidate.accepted', 'candidate.rejected', 'candidate.deferred');
 
+-- Who is best where: the holders of each cell of the frontier. Whoever wins a cell alone takes it from those before.
+CREATE VIEW frontier_cells AS
+SELECT objective, example_id, candidate_id, score, won
+FROM (
+  SELECT *, max(CASE WHEN alone THEN won END) OVER (PARTITION BY objective, example_id) AS taken,
+    max(won) OVER (PARTITION BY objective, example_id, candidate_id) AS latest
+  FROM (
+    SELECT value ->> 'objective' AS objective,
+      coalesce(value ->> 'row_id', '') AS example_id, -- empty where a cell is an objective over all rows
+      fields ->> 'candidate_id' AS candidate_id, value ->> 'value' AS score, value ->> 'alone' AS alone,
+      sequence AS won                                 -- the event in which it won the cell
+    FROM milestones, json_each(fields, '$.cells') WHERE milestones.type = 'frontier.updated'))
+WHERE won = latest AND won >= coalesce(taken, won);
+
 -- What belongs to what.
 CREATE VIEW plan_links AS
 SELECT run_id, 'candidate' AS source_type, candidate_id AS source_id, 'candidate_payload' AS target_type,

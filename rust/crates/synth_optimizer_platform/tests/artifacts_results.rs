@@ -7,7 +7,8 @@ use camino::{Utf8Path, Utf8PathBuf};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use synth_optimizer_platform::artifacts::{
-    Feed, RegistryEntry, RegistryStatus, RunDir, RunSummary, register, starting_entry, write_failure, write_results,
+    Feed, RegistryEntry, RegistryStatus, RunDir, RunSummary, Told, register, starting_entry, write_failure,
+    write_results,
 };
 use synth_optimizer_platform::cache::{Cache, CacheProfile, CacheSettings};
 use synth_optimizer_platform::config::sections::{CacheMode, Durability};
@@ -57,7 +58,9 @@ impl Place {
     }
 
     fn write(&self) -> Result<(RegistryStatus, Value), OptimizerError> {
-        write_results(&self.dir, &self.workspace, Some(&self.cache)).map(|result| (result.status, result.manifest))
+        let told = Told::of(&self.dir, |each| self.workspace.log(0, each))?;
+        write_results(&self.dir, &self.workspace, told, Some(&self.cache))
+            .map(|result| (result.status, result.manifest))
     }
 
     fn registry(&self) -> Vec<Value> {

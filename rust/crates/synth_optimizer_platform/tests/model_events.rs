@@ -24,7 +24,7 @@ use synth_optimizer_platform::model::event_fields::{
 use synth_optimizer_platform::model::ids::{CandidateId, Payload, RequestId, RowId};
 use synth_optimizer_platform::model::lifecycle::{CandidateTrigger, RunState, RunTrigger};
 use synth_optimizer_platform::model::message::message;
-use synth_optimizer_platform::model::normalize::{normalize, normalize_feed};
+use synth_optimizer_platform::model::normalize::{normalize, normalize_feed, write_normalized_line};
 use synth_optimizer_platform::model::score::{Comparison, Gain, Score};
 use synth_optimizer_platform::model::usage::{Cost, NanoUsd, Usage};
 
@@ -518,6 +518,15 @@ fn volatile_fields_change_neither_the_message_nor_the_normalized_line() {
         let elsewhere = Envelope::new(77, "run-2", 1_800_000_000_456, other).to_line().unwrap();
         assert_ne!(elsewhere, line(&event));
         assert_eq!(normalize_feed(&elsewhere).unwrap(), normalize_feed(&line(&event)).unwrap(), "{}", event.wire());
+    }
+}
+
+#[test]
+fn the_line_of_an_event_is_that_of_its_feed() {
+    for event in samples() {
+        let mut written = String::new();
+        write_normalized_line(&event, &message(&event), &mut written).unwrap();
+        assert_eq!(written, normalize_feed(&line(&event)).unwrap(), "{}", event.wire());
     }
 }
 

@@ -1,13 +1,13 @@
 //! Canonical JSON, content ids, rollout ids and cache keys: equal things have equal names, different things do not.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::collection::vec;
 use proptest::prelude::{Just, ProptestConfig, Strategy, any, prop_assert, prop_assert_eq, prop_oneof, proptest};
 use serde_json::{Map, Value, json};
 use synth_optimizer_platform::model::cache_key::{Boundary, RolloutRequest, cache_key};
-use synth_optimizer_platform::model::canonical::{canonical_json, content_id, digest, digest_of, hex};
+use synth_optimizer_platform::model::canonical::{canonical_json, content_id, digest, digest_of, hex, write_canonical};
 use synth_optimizer_platform::model::ids::{CandidateId, HeldoutRow, Payload, RolloutIdentity, RowId, TrainRow};
 use synth_optimizer_platform::model::program::{Inputs, Module, Program, Row};
 
@@ -82,6 +82,37 @@ fn strings_escape_what_json_demands_and_nothing_else() {
     assert_eq!(canonical(r#""\u0041\u00e9\ud83d\ude00\/""#), "\"Aé😀/\"");
     // Composed and decomposed letters are different texts.
     assert_ne!(digest(&json!("é")), digest(&json!("e\u{301}")));
+}
+
+/// Every shape that serde knows has the text of its tree of values.
+#[test]
+fn whatever_serializes_has_the_canonical_text_of_its_value() {
+    #[derive(serde::Serialize)]
+    enum Shape {
+        Unit,
+        New(u8),
+        Pair(i64, f64),
+        Named { z: Option<char>, a: () },
+    }
+    #[derive(serde::Serialize)]
+    struct Whole<'a> {
+        shapes: Vec<Shape>,
+        numbers: BTreeMap<u32, f64>,
+        text: &'a str,
+        bytes: (bool, [u8; 2]),
+        nested: BTreeMap<String, Value>,
+    }
+    let whole = Whole {
+        shapes: vec![Shape::Unit, Shape::New(7), Shape::Pair(-3, -0.0), Shape::Named { z: Some('"'), a: () }],
+        numbers: BTreeMap::from([(10, 1.0), (9, f64::NAN), (2, 1e300)]),
+        text: "a\n\"b\"",
+        bytes: (true, [1, 2]),
+        nested: BTreeMap::from([("\"k".to_owned(), json!({"b": 1.5, "a": []}))]),
+    };
+    let mut written = String::new();
+    write_canonical(&whole, &[], &mut written).unwrap();
+    assert_eq!(written, canonical_json(&serde_json::to_value(&whole).unwrap()));
+    assert_eq!(digest_of(&whole), digest(&serde_json::to_value(&whole).unwrap()));
 }
 
 /// Each expected value is what `sha256sum` prints for the canonical text beside it.
@@ -203,7 +234,10 @@ proptest! {
         let back: Value = serde_json::from_str(&text).unwrap();
         prop_assert!(same(&back, &value), "{text} from {value}");
         prop_assert!(sorted_everywhere(&back), "{text}");
-        prop_assert_eq!(canonical_json(&back), text);
+        prop_assert_eq!(canonical_json(&back), text.clone());
+        let mut written = String::new();
+        write_canonical(&value, &[], &mut written).unwrap();
+        prop_assert_eq!(written, text);
     }
 
     #[test]

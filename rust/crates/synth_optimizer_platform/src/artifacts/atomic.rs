@@ -53,6 +53,11 @@ impl AtomicFile {
         Ok(Self { target: target.to_owned(), temporary, file: Some(BufWriter::new(file)) })
     }
 
+    /// The name that the file will have.
+    pub fn target(&self) -> &Utf8Path {
+        &self.target
+    }
+
     /// Gives the file its name; after this it survives a loss of power.
     pub fn commit(mut self) -> Result<(), OptimizerError> {
         let failed = |error: std::io::Error| fault::io(&self.target, "writing", &error);

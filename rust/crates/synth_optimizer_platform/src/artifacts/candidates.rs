@@ -1,9 +1,8 @@
 //! A candidate as the result files show it: texts, lineage, scores by row, and how it was judged.
 
-use std::collections::{BTreeMap, HashMap};
+use serde::Serialize;
 
-use serde::{Serialize, Serializer};
-
+use super::row_scores::RowScores;
 use crate::model::event_fields::{
     CandidateDecided, CandidateDeferred, CandidateRegistered, EvaluationCompleted, Operation, RolloutFailed,
     RolloutFinished, Stage,
@@ -41,23 +40,6 @@ pub struct CandidateRecord {
     /// The last comparison that it was judged by.
     pub acceptance_score: Option<Comparison>,
     pub acceptance_metadata: Vec<Judgement>,
-}
-
-/// Scores by row, in the order in which they came.
-#[derive(Debug, Clone, PartialEq, Default)]
-pub struct RowScores {
-    rows: Vec<RowScore>,
-    places: HashMap<RowId, usize>,
-}
-
-/// The score of a row; the mean where it was measured more than once.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct RowScore {
-    pub example_id: RowId,
-    pub reward: f64,
-    pub rollouts: u32,
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub objectives: BTreeMap<String, f64>,
 }
 
 /// A row without a score.
@@ -189,38 +171,5 @@ impl CandidateRecord {
             evaluation_stage: decided.stage,
             reason: decided.reason.clone(),
         });
-    }
-}
-
-impl RowScores {
-    pub fn rows(&self) -> &[RowScore] {
-        &self.rows
-    }
-
-    fn add(&mut self, rollout: &RolloutFinished) {
-        let Some(known) = self.places.get(&rollout.row_id).and_then(|place| self.rows.get_mut(*place)) else {
-            self.places.insert(rollout.row_id.clone(), self.rows.len());
-            self.rows.push(RowScore {
-                example_id: rollout.row_id.clone(),
-                reward: rollout.reward,
-                rollouts: 1,
-                objectives: rollout.objectives.clone(),
-            });
-            return;
-        };
-        let before = f64::from(known.rollouts);
-        let mean = |mean: f64, value: f64| (mean * before + value) / (before + 1.0);
-        known.reward = mean(known.reward, rollout.reward);
-        for (name, value) in &rollout.objectives {
-            let entry = known.objectives.entry(name.clone()).or_insert(*value);
-            *entry = mean(*entry, *value);
-        }
-        known.rollouts += 1;
-    }
-}
-
-impl Serialize for RowScores {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        self.rows.serialize(serializer)
     }
 }

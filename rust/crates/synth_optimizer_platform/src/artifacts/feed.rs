@@ -11,6 +11,7 @@ use super::line::LineWriter;
 use super::log::Each;
 use super::run_dir::RunPaths;
 use crate::model::error::{ErrorCode, OptimizerError};
+use crate::model::message::message;
 use crate::workspace::Stored;
 
 /// Lines are gathered to this many bytes while a file is repaired.
@@ -72,9 +73,9 @@ impl Feed {
     /// Appends events in one write. They must follow the last one without a gap.
     pub fn append(&mut self, events: &[Stored]) -> Result<(), OptimizerError> {
         for stored in events {
-            self.push(stored)?;
+            self.push(stored, &message(&stored.event))?;
         }
-        self.write_buffer()
+        self.flush()
     }
 
     /// Keeps the lines that agree with the log, cuts the rest, and writes what is missing.
@@ -86,7 +87,7 @@ impl Feed {
         let mut agrees = true;
         log(&mut |stored| {
             let before = self.buffer.len();
-            self.push(&stored)?;
+            self.push(&stored, &message(&stored.event))?;
             if agrees {
                 found.clear();
                 let read = reader.read_until(b'\n', &mut found);
@@ -102,14 +103,14 @@ impl Feed {
             }
             self.repair.written += 1;
             if self.buffer.len() >= CHUNK {
-                self.write_buffer()?;
+                self.flush()?;
             }
             Ok(())
         })?;
         if agrees {
             self.cut(on_disk)?;
         }
-        self.write_buffer()
+        self.flush()
     }
 
     /// Ends the file after the last line that is right.
@@ -120,7 +121,8 @@ impl Feed {
         moved.map(|_| ()).map_err(|error| fault::io(&self.path, "repairing", &error))
     }
 
-    fn push(&mut self, stored: &Stored) -> Result<(), OptimizerError> {
+    /// Adds an event to what is written next. It must follow the last one; `message` is the event in words.
+    pub(super) fn push(&mut self, stored: &Stored, message: &str) -> Result<(), OptimizerError> {
         if let Some(last) = self.last.filter(|last| last + 1 != stored.sequence) {
             return Err(OptimizerError::new(
                 ErrorCode::Invariant,
@@ -128,7 +130,7 @@ impl Feed {
             ));
         }
         let before = self.buffer.len();
-        if let Err(error) = self.lines.push(stored, &mut self.buffer) {
+        if let Err(error) = self.lines.push(stored, message, &mut self.buffer) {
             self.buffer.truncate(before);
             return Err(error);
         }
@@ -136,7 +138,8 @@ impl Feed {
         Ok(())
     }
 
-    fn write_buffer(&mut self) -> Result<(), OptimizerError> {
+    /// Writes what was added, at once.
+    pub(super) fn flush(&mut self) -> Result<(), OptimizerError> {
         if let Err(error) = self.file.write_all(&self.buffer) {
             // Half a line helps nobody; if it stays, the next opening cuts it.
             let _ = self.file.set_len(self.length);

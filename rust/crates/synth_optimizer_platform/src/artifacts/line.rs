@@ -4,7 +4,6 @@ use std::io::Write;
 
 use crate::model::envelope::{ENVELOPE_VERSION, rfc3339};
 use crate::model::error::OptimizerError;
-use crate::model::message::message;
 use crate::workspace::Stored;
 
 use super::fault;
@@ -13,28 +12,33 @@ use super::fault;
 #[derive(Debug)]
 pub(super) struct LineWriter {
     run_id: String,
+    /// The last moment with its text: the events of a batch often share it.
+    moment: (u64, String),
 }
 
 impl LineWriter {
     pub(super) fn new(run_id: &str) -> Self {
-        Self { run_id: quoted(run_id) }
+        Self { run_id: quoted(run_id), moment: (0, rfc3339(0)) }
     }
 
-    /// Adds the line of an event with its line break; the same bytes as `Envelope::to_line`.
-    pub(super) fn push(&self, stored: &Stored, out: &mut Vec<u8>) -> Result<(), OptimizerError> {
+    /// Adds the line of an event with its line break; `message` is the event in words. The same bytes as `Envelope::to_line`.
+    pub(super) fn push(&mut self, stored: &Stored, message: &str, out: &mut Vec<u8>) -> Result<(), OptimizerError> {
         let failed = |error: serde_json::Error| fault::json("an event", &error);
+        if self.moment.0 != stored.unix_millis {
+            self.moment = (stored.unix_millis, rfc3339(stored.unix_millis));
+        }
         // Writing to memory cannot fail.
         let _ = write!(
             out,
             r#"{{"version":{ENVELOPE_VERSION},"sequence_number":{},"run_id":{},"ts":"{}","type":"{}","fields":"#,
             stored.sequence,
             self.run_id,
-            rfc3339(stored.unix_millis),
+            self.moment.1,
             stored.event.wire(),
         );
-        stored.event.write_fields(out).map_err(failed)?;
+        out.extend_from_slice(stored.fields_json().map_err(failed)?.as_bytes());
         out.extend_from_slice(br#","message":"#);
-        serde_json::to_writer(&mut *out, &message(&stored.event)).map_err(failed)?;
+        serde_json::to_writer(&mut *out, message).map_err(failed)?;
         out.extend_from_slice(b"}\n");
         Ok(())
     }

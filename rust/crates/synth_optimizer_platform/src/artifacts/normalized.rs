@@ -2,35 +2,45 @@
 
 use std::io::Write;
 
-use serde_json::Value;
-
 use super::atomic::AtomicFile;
 use super::fault;
 use super::log::Each;
 use super::run_dir::RunPaths;
-use crate::model::canonical::canonical_json;
 use crate::model::error::OptimizerError;
+use crate::model::event::Event;
 use crate::model::message::message;
-use crate::model::normalize::normalize;
+use crate::model::normalize::write_normalized_line;
+
+/// The normalized feed of a run. It grows with the log and takes its name when the run is over.
+#[derive(Debug)]
+pub(super) struct NormalizedFeed {
+    file: AtomicFile,
+    line: String,
+}
+
+impl NormalizedFeed {
+    pub(super) fn create(paths: &RunPaths) -> Result<Self, OptimizerError> {
+        Ok(Self { file: AtomicFile::create(&paths.normalized_events())?, line: String::new() })
+    }
+
+    /// Adds the next event of the log; `message` is the event in words.
+    pub(super) fn push(&mut self, event: &Event, message: &str) -> Result<(), OptimizerError> {
+        self.line.clear();
+        write_normalized_line(event, message, &mut self.line).map_err(|error| fault::json("an event", &error))?;
+        self.file.write_all(self.line.as_bytes()).map_err(|error| fault::io(self.file.target(), "writing", &error))
+    }
+
+    pub(super) fn commit(self) -> Result<(), OptimizerError> {
+        self.file.commit()
+    }
+}
 
 /// Writes the normalized feed from the log, one event in memory at a time; `log` shows the events from the first on.
 pub fn write_normalized(
     paths: &RunPaths,
     log: impl FnOnce(Each<'_>) -> Result<(), OptimizerError>,
 ) -> Result<(), OptimizerError> {
-    let path = paths.normalized_events();
-    let mut file = AtomicFile::create(&path)?;
-    log(&mut |stored| {
-        let mut value = serde_json::to_value(&stored.event).map_err(|error| fault::json("an event", &error))?;
-        if let Value::Object(fields) = &mut value {
-            fields.insert("message".to_owned(), message(&stored.event).into());
-        }
-        match normalize(value)? {
-            Some(kept) => {
-                writeln!(file, "{}", canonical_json(&kept)).map_err(|error| fault::io(&path, "writing", &error))
-            }
-            None => Ok(()),
-        }
-    })?;
-    file.commit()
+    let mut feed = NormalizedFeed::create(paths)?;
+    log(&mut |stored| feed.push(&stored.event, &message(&stored.event)))?;
+    feed.commit()
 }

@@ -1,18 +1,18 @@
 //! What is written when a run is over: the registries of its candidates, chart and feeds, and the manifest last.
 
 use std::fs::File;
-use std::io::{Read, Write};
+use std::io::Read;
 
 use camino::Utf8Path;
 use serde::Serialize;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-use super::atomic::{AtomicFile, write_atomic};
+use super::atomic::write_atomic;
 use super::chart::score_chart;
+use super::chronicle::Told;
 use super::fault;
 use super::manifest::{ArtifactRef, counted, early_failure, manifest, usage};
-use super::normalized::write_normalized;
 use super::registry::{RegistryEntry, RegistryStatus, register};
 use super::run_dir::RunPaths;
 use super::summary::RunSummary;
@@ -28,7 +28,7 @@ pub struct RunResult {
     pub manifest: Value,
 }
 
-/// Writes everything that a run leaves behind, from its log. The run must be over, and its feed complete.
+/// Writes everything that a run leaves behind, from what its log told. The run must be over, and its feed complete.
 ///
 /// May be called again, also after a crash in the middle: the files are replaced by equal ones, and the manifest comes
 /// last, so that it never names a file that is not there. Without a cache profile, the one that is there stays. Blocks
@@ -36,16 +36,11 @@ pub struct RunResult {
 pub fn write_results(
     paths: &RunPaths,
     workspace: &Workspace,
+    told: Told,
     cache: Option<&CacheProfile>,
 ) -> Result<RunResult, OptimizerError> {
-    // The log of a long run is read once.
-    let mut summary = RunSummary::default();
-    write_normalized(paths, |each| {
-        workspace.log(0, |stored| {
-            summary.see(&stored);
-            each(stored)
-        })
-    })?;
+    let Told { summary, normalized } = told;
+    normalized.commit()?;
     let refs = write_files(paths, &summary, cache)?;
     let (status, document) = manifest(paths, &summary, &refs)?;
     let files = refs.iter().map(|known| Record::Artifact(artifact(paths, known, summary.unix_millis)));
@@ -178,10 +173,10 @@ fn reference(path: &Utf8Path, kind: &str) -> Result<ArtifactRef, OptimizerError>
 
 /// Readable JSON with a line break at its end.
 fn write_json(path: &Utf8Path, value: &impl Serialize) -> Result<(), OptimizerError> {
-    let mut file = AtomicFile::create(path)?;
-    serde_json::to_writer_pretty(&mut file, value).map_err(|error| fault::json(path.as_str(), &error))?;
-    file.write_all(b"\n").map_err(|error| fault::io(path, "writing", &error))?;
-    file.commit()
+    // Put together in memory: a file takes the many small pieces of a document much more slowly.
+    let mut text = serde_json::to_vec_pretty(value).map_err(|error| fault::json(path.as_str(), &error))?;
+    text.push(b'\n');
+    write_atomic(path, &text)
 }
 
 fn has_finished(manifest: &Utf8Path) -> bool {

@@ -69,7 +69,9 @@ pub fn rollout_body(
         task: as_task,
         dataset_row: as_dataset_row,
     };
-    serde_json::to_vec(&body).map(Bytes::from).map_err(|error| {
+    // Most bodies fit.
+    let mut text = Vec::with_capacity(2048);
+    serde_json::to_writer(&mut text, &body).map(|()| Bytes::from(text)).map_err(|error| {
         let message = format!("the request of rollout {rollout_id} cannot be written: {error}");
         OptimizerError::new(ErrorCode::Container, message)
     })

@@ -61,7 +61,7 @@ impl Client {
     pub async fn json(&self, method: Method, route: &str, body: Option<&Value>) -> Result<Value, OptimizerError> {
         let place = format!("{method} {route}");
         let body = body.map(|body| Bytes::from(body.to_string()));
-        let request = Request { method, route, body, timeout: self.request_timeout };
+        let request = Request { method, address: self.address(route), body, timeout: self.request_timeout };
         let raw = self.send_patiently(request).await.outcome.map_err(|lost| self.no_reply(&place, lost))?;
         if !raw.is_success() {
             return Err(refused(&place, &raw));
@@ -76,7 +76,12 @@ impl Client {
 
     /// Whether `/health` answers with success.
     pub async fn is_healthy(&self) -> bool {
-        let request = Request { method: Method::GET, route: "/health", body: None, timeout: self.request_timeout };
+        let request = Request {
+            method: Method::GET,
+            address: self.address("/health"),
+            body: None,
+            timeout: self.request_timeout,
+        };
         self.send(request).await.is_ok_and(|raw| raw.is_success())
     }
 

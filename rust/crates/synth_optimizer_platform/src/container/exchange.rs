@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use reqwest::Method;
 use reqwest::header::CONTENT_TYPE;
+use reqwest::{Method, Url};
 use tokio::time::Instant;
 
 use super::client::Client;
@@ -27,9 +27,9 @@ pub(super) struct Ended {
 
 /// One request.
 #[derive(Debug, Clone)]
-pub(super) struct Request<'a> {
+pub(super) struct Request {
     pub(super) method: Method,
-    pub(super) route: &'a str,
+    pub(super) address: Url,
     pub(super) body: Option<Bytes>,
     /// From the first byte out to the last byte in.
     pub(super) timeout: Duration,
@@ -37,7 +37,7 @@ pub(super) struct Request<'a> {
 
 impl Client {
     /// Sends once.
-    pub(super) async fn send(&self, request: Request<'_>) -> Result<Raw, Lost> {
+    pub(super) async fn send(&self, request: Request) -> Result<Raw, Lost> {
         let deadline = Instant::now() + request.timeout;
         let timeout = request.timeout;
         match tokio::time::timeout_at(deadline, self.exchange(request)).await {
@@ -47,7 +47,7 @@ impl Client {
     }
 
     /// Sends again only what has certainly not been run: calls that never left and calls that the container refused.
-    pub(super) async fn send_patiently(&self, request: Request<'_>) -> Ended {
+    pub(super) async fn send_patiently(&self, request: Request) -> Ended {
         let (mut unsent, mut refusals, mut refused) = (0, 0, None);
         loop {
             let sent_at = Instant::now();
@@ -74,8 +74,8 @@ impl Client {
         }
     }
 
-    async fn exchange(&self, request: Request<'_>) -> Result<Raw, Lost> {
-        let mut builder = self.http.request(request.method, self.address(request.route));
+    async fn exchange(&self, request: Request) -> Result<Raw, Lost> {
+        let mut builder = self.http.request(request.method, request.address);
         if let Some(body) = request.body {
             builder = builder.header(CONTENT_TYPE, "application/json").body(body);
         }

@@ -8,6 +8,7 @@ mod client;
 mod contract;
 mod echo;
 mod exchange;
+mod leaf;
 mod lease;
 mod orphans;
 mod poll;

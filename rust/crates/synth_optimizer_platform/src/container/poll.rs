@@ -126,7 +126,7 @@ impl Transport {
     async fn get(&self, route: &str, rollout_id: &str, deadline: Instant, overload: &mut Option<u16>) -> Look {
         let left = deadline.saturating_duration_since(Instant::now());
         let timeout = self.client.request_timeout.min(left);
-        let request = Request { method: Method::GET, route, body: None, timeout };
+        let request = Request { method: Method::GET, address: self.client.address(route), body: None, timeout };
         match self.client.send(request).await {
             Ok(raw) => {
                 self.note(Some(raw.status), overload);
@@ -150,7 +150,12 @@ impl Transport {
     async fn ask_to_end(&self, rollout_id: &str, reason: &str) -> bool {
         let route = format!("/rollouts/{rollout_id}/terminate");
         let body = Some(Bytes::from(json!({ "reason": reason }).to_string()));
-        let request = Request { method: Method::POST, route: &route, body, timeout: self.client.request_timeout };
+        let request = Request {
+            method: Method::POST,
+            address: self.client.address(&route),
+            body,
+            timeout: self.client.request_timeout,
+        };
         self.client.send(request).await.is_ok_and(|raw| raw.is_success())
     }
 }

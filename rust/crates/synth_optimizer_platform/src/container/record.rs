@@ -1,63 +1,63 @@
 //! The parts of a rollout record that are read; everything else, the trace above all, is skipped without being built.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::marker::PhantomData;
 
 use serde::Deserialize;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
-use serde_json::Value;
+
+use super::leaf::{Fields, Leaf};
 
 /// A record. Leaves are open values, because any of them may be null or of a wrong type.
 #[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-pub(super) struct Record {
-    pub(super) rollout_id: Value,
-    pub(super) status: Value,
-    pub(super) state: Value,
-    pub(super) phase: Value,
-    pub(super) success_status: Value,
-    pub(super) status_detail: Value,
-    pub(super) detail: Value,
-    pub(super) error: Value,
-    pub(super) reward: Value,
-    pub(super) reward_info: Loose<RewardInfo>,
-    pub(super) objective_scores: Value,
-    pub(super) summary: Loose<Part>,
-    pub(super) usage: Loose<BTreeMap<String, Value>>,
-    pub(super) trace: Loose<Trace>,
-    pub(super) metadata: Loose<Part>,
-    pub(super) seed: Value,
-    pub(super) example_id: Value,
-    pub(super) task_instance_id: Value,
+#[serde(default, bound(deserialize = "'de: 'a"))]
+pub(super) struct Record<'a> {
+    pub(super) rollout_id: Leaf<'a>,
+    pub(super) status: Leaf<'a>,
+    pub(super) state: Leaf<'a>,
+    pub(super) phase: Leaf<'a>,
+    pub(super) success_status: Leaf<'a>,
+    pub(super) status_detail: Leaf<'a>,
+    pub(super) detail: Leaf<'a>,
+    pub(super) error: Leaf<'a>,
+    pub(super) reward: Leaf<'a>,
+    pub(super) reward_info: Loose<RewardInfo<'a>>,
+    pub(super) objective_scores: Leaf<'a>,
+    pub(super) summary: Loose<Part<'a>>,
+    pub(super) usage: Loose<Fields<'a>>,
+    pub(super) trace: Loose<Trace<'a>>,
+    pub(super) metadata: Loose<Part<'a>>,
+    pub(super) seed: Leaf<'a>,
+    pub(super) example_id: Leaf<'a>,
+    pub(super) task_instance_id: Leaf<'a>,
 }
 
 #[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-pub(super) struct RewardInfo {
-    pub(super) outcome_reward: Value,
-    pub(super) score: Value,
-    pub(super) details: Loose<Part>,
+#[serde(default, bound(deserialize = "'de: 'a"))]
+pub(super) struct RewardInfo<'a> {
+    pub(super) outcome_reward: Leaf<'a>,
+    pub(super) score: Leaf<'a>,
+    pub(super) details: Loose<Part<'a>>,
 }
 
 #[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-pub(super) struct Trace {
-    pub(super) metadata: Loose<Part>,
+#[serde(default, bound(deserialize = "'de: 'a"))]
+pub(super) struct Trace<'a> {
+    pub(super) metadata: Loose<Part<'a>>,
 }
 
 /// Any of the free objects of a record.
 #[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-pub(super) struct Part {
-    pub(super) outcome_reward: Value,
-    pub(super) objective_scores: Value,
-    pub(super) seed: Value,
-    pub(super) example_id: Value,
-    pub(super) task_instance_id: Value,
-    pub(super) task_id: Value,
-    pub(super) candidate: Loose<BTreeMap<String, Value>>,
+#[serde(default, bound(deserialize = "'de: 'a"))]
+pub(super) struct Part<'a> {
+    pub(super) outcome_reward: Leaf<'a>,
+    pub(super) objective_scores: Leaf<'a>,
+    pub(super) seed: Leaf<'a>,
+    pub(super) example_id: Leaf<'a>,
+    pub(super) task_instance_id: Leaf<'a>,
+    pub(super) task_id: Leaf<'a>,
+    pub(super) candidate: Loose<Fields<'a>>,
 }
 
 /// An object, or nothing where something else stands.

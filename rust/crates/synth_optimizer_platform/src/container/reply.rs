@@ -1,11 +1,11 @@
 //! Reads the record of a rollout: status before reward, no score that is not a number, and whose row it was.
 
 use super::echo;
+use super::leaf::Leaf;
 use super::record::{Record, RewardInfo};
 use super::scores;
 use super::status::{Status, classify, failure, object};
 use super::task::TaskRow;
-use crate::http::shown_value;
 use crate::model::answer::{CallFailure, FailureClass, RolloutAnswer};
 use crate::model::ids::{Payload, RowId};
 use crate::model::usage::Usage;
@@ -44,12 +44,12 @@ pub struct Reply {
 ///
 /// The answer is not marked as cached and has no trace digest: both are the caller's to know.
 pub fn read_reply(body: &[u8], asked: &Asked<'_>) -> Result<Reply, CallFailure> {
-    let mut record: Record = object(body)?;
+    let mut record: Record<'_> = object(body)?;
     let usage = scores::usage(&std::mem::take(&mut record.usage).or_empty());
     read_record(record, asked, usage).map_err(|failure| CallFailure { usage, ..failure })
 }
 
-fn read_record(mut record: Record, asked: &Asked<'_>, usage: Usage) -> Result<Reply, CallFailure> {
+fn read_record(mut record: Record<'_>, asked: &Asked<'_>, usage: Usage) -> Result<Reply, CallFailure> {
     check_status(&record)?;
     let info = std::mem::take(&mut record.reward_info).0;
     let has_info = info.is_some();
@@ -78,9 +78,9 @@ fn read_record(mut record: Record, asked: &Asked<'_>, usage: Usage) -> Result<Re
 }
 
 /// Only a rollout that came to a good end has a score, whatever reward stands beside another status.
-fn check_status(record: &Record) -> Result<(), CallFailure> {
+fn check_status(record: &Record<'_>) -> Result<(), CallFailure> {
     let words = [&record.status, &record.state, &record.phase, &record.success_status];
-    let word = || words.iter().find(|word| !word.is_null()).map(|word| shown_value(word)).unwrap_or_default();
+    let word = || words.iter().find(|word| !word.is_null()).map(|word| word.shown()).unwrap_or_default();
     match classify(words)? {
         Status::Succeeded | Status::Absent => Ok(()),
         Status::Active => {
@@ -90,7 +90,7 @@ fn check_status(record: &Record) -> Result<(), CallFailure> {
         Status::Failed => {
             let reasons = [&record.status_detail, &record.detail, &record.error];
             let reason =
-                reasons.into_iter().map(shown_value).find(|reason| !matches!(reason.as_str(), "null" | "(empty)"));
+                reasons.into_iter().map(Leaf::shown).find(|reason| !matches!(reason.as_str(), "null" | "(empty)"));
             let message = reason.map_or_else(word, |reason| format!("{}: {reason}", word()));
             Err(failure(FailureClass::Failed, message))
         }

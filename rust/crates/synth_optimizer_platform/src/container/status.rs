@@ -1,11 +1,13 @@
 //! The status words of a rollout: which are active, which are final, and where they are found.
 
-use serde::Deserialize;
-use serde::de::DeserializeOwned;
-use serde_json::Value;
+use std::fmt;
 
+use serde::Deserialize;
+use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
+
+use super::leaf::{Leaf, Name};
 use super::record::Loose;
-use crate::http::{excerpt, shown_value};
+use crate::http::excerpt;
 use crate::model::answer::{CallFailure, FailureClass};
 use crate::model::usage::Usage;
 
@@ -21,22 +23,18 @@ pub(super) enum Status {
 
 /// The head of a record or state. Every entry may be missing or null.
 #[derive(Debug, Default, Deserialize)]
-pub(super) struct Head {
-    #[serde(default)]
-    pub(super) rollout_id: Value,
-    #[serde(default)]
-    status: Value,
-    #[serde(default)]
-    state: Value,
-    #[serde(default)]
-    phase: Value,
-    #[serde(default)]
-    success_status: Value,
+#[serde(default, bound(deserialize = "'de: 'a"))]
+pub(super) struct Head<'a> {
+    rollout_id: Leaf<'a>,
+    status: Leaf<'a>,
+    state: Leaf<'a>,
+    phase: Leaf<'a>,
+    success_status: Leaf<'a>,
 }
 
-impl Head {
+impl<'a> Head<'a> {
     /// The head of a reply body; anything but a JSON object breaks the contract.
-    pub(super) fn read(body: &[u8]) -> Result<Self, CallFailure> {
+    pub(super) fn read(body: &'a [u8]) -> Result<Self, CallFailure> {
         object(body)
     }
 
@@ -51,7 +49,7 @@ impl Head {
 }
 
 /// The class of the first entry that is there, of `status`, `state`, `phase` and `success_status`.
-pub(super) fn classify(entries: [&Value; 4]) -> Result<Status, CallFailure> {
+pub(super) fn classify(entries: [&Leaf<'_>; 4]) -> Result<Status, CallFailure> {
     let Some(entry) = entries.into_iter().find(|entry| !entry.is_null()) else { return Ok(Status::Absent) };
     let word = entry.as_str().map(|word| word.trim().to_ascii_lowercase());
     match word.as_deref() {
@@ -63,9 +61,41 @@ pub(super) fn classify(entries: [&Value; 4]) -> Result<Status, CallFailure> {
             Ok(Status::Failed)
         }
         Some(_) | None => {
-            let message = format!("the rollout's status is {:?}, which is no status word", shown_value(entry));
+            let message = format!("the rollout's status is {:?}, which is no status word", entry.shown());
             Err(failure(FailureClass::Contract, message))
         }
+    }
+}
+
+/// Whether a body says that its rollout is at its end, as far as that is known without reading what stands after the
+/// status. Most replies are such, and whoever reads their scores reads the rest.
+pub(super) fn says_it_ended(body: &[u8]) -> bool {
+    let mut status = Status::Absent;
+    // What follows the status is left unread, which ends in an error.
+    let mut reader = serde_json::Deserializer::from_slice(body);
+    let _ = reader.deserialize_map(UpToStatus(&mut status));
+    matches!(status, Status::Succeeded | Status::Failed)
+}
+
+struct UpToStatus<'s>(&'s mut Status);
+
+impl<'de> Visitor<'de> for UpToStatus<'_> {
+    type Value = ();
+
+    fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        while let Some(Name(name)) = map.next_key()? {
+            if name == "status" {
+                let entry = map.next_value()?;
+                *self.0 = classify([&entry, &Leaf::Null, &Leaf::Null, &Leaf::Null]).unwrap_or(Status::Absent);
+                return Ok(());
+            }
+            map.next_value::<IgnoredAny>()?;
+        }
+        Ok(())
     }
 }
 
@@ -81,7 +111,7 @@ pub(super) fn failure(class: FailureClass, message: String) -> CallFailure {
 }
 
 /// A body that must be a JSON object. A derived reader alone would take a list for its fields in order.
-pub(super) fn object<T: DeserializeOwned>(body: &[u8]) -> Result<T, CallFailure> {
+pub(super) fn object<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, CallFailure> {
     match serde_json::from_slice::<Loose<T>>(body) {
         Ok(Loose(Some(object))) => Ok(object),
         Ok(Loose(None)) => {

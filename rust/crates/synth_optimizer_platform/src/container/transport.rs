@@ -4,13 +4,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use reqwest::Method;
+use reqwest::{Method, Url};
 use tokio::time::Instant;
 
 use super::client::Client;
 use super::exchange::Request;
 use super::poll::Found;
-use super::status::{Head, Status, failure};
+use super::status::{Head, Status, failure, says_it_ended};
 use super::task::Contract;
 use crate::config::Config;
 use crate::config::gepa::SubmissionMode;
@@ -59,6 +59,8 @@ pub struct RolloutEnd {
 pub struct Transport {
     pub(super) client: Client,
     route: String,
+    /// Of the route.
+    address: Url,
     pub(super) sync_timeout: Duration,
     pub(super) async_timeout: Duration,
     pub(super) poll_interval: Duration,
@@ -76,6 +78,7 @@ impl Transport {
         let modes = &contract.rollout_modes;
         let advertises_async = modes.is_empty() || modes.iter().any(|mode| mode.trim().eq_ignore_ascii_case("async"));
         Self {
+            address: client.address(&contract.routes.rollout),
             client,
             route: contract.routes.rollout.clone(),
             sync_timeout: Duration::from_secs(config.container.rollout_timeout_seconds),
@@ -142,7 +145,7 @@ impl Transport {
             }
         };
         let timeout = self.timeout(mode);
-        let request = Request { method: Method::POST, route: &self.route, body: Some(body), timeout };
+        let request = Request { method: Method::POST, address: self.address.clone(), body: Some(body), timeout };
         let sent = self.client.send_patiently(request).await;
         let deadline = sent.sent_at + timeout;
         self.note(sent.refused, &mut end.overload);
@@ -171,6 +174,9 @@ impl Transport {
         deadline: Instant,
         end: &mut RolloutEnd,
     ) -> Result<Bytes, CallFailure> {
+        if says_it_ended(&raw.body) {
+            return Ok(raw.body);
+        }
         let head = Head::read(&raw.body)?;
         let active = match head.class()? {
             Status::Active => true,

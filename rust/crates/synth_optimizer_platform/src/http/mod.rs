@@ -17,6 +17,9 @@ pub(crate) use excerpt::{excerpt, shortened, shown_error, shown_value, summary};
 /// connection that ends as it is sent.
 const IDLE: Duration = Duration::from_secs(4);
 
+/// Replies up to this size are small beside the buffer of a connection.
+const COPIED: usize = 4 * 1024;
+
 /// A whole reply, whatever its status.
 #[derive(Debug)]
 pub(crate) struct Raw {
@@ -104,7 +107,12 @@ pub(crate) async fn exchange(request: RequestBuilder, reading: Reading) -> Resul
             body.extend_from_slice(&chunk);
         }
     }
-    let body = if body.is_empty() { whole } else { body.freeze() };
+    let body = match (whole.len(), body.is_empty()) {
+        // A small reply is copied: it may be kept for a while, and would keep the whole buffer of its connection.
+        (..=COPIED, true) => Bytes::copy_from_slice(&whole),
+        (_, true) => whole,
+        (_, false) => body.freeze(),
+    };
     Ok(Raw { status, content_type, body, retry_after })
 }
 

@@ -6,6 +6,8 @@ use serde::Serialize;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
+use super::canonical_writer::CanonicalWriter;
+
 /// The canonical text of a value: keys sorted by bytes, no white space, whole numbers without a fraction.
 pub fn canonical_json(value: &Value) -> String {
     // Most values are events and keys of this size.
@@ -19,9 +21,23 @@ pub fn digest(value: &Value) -> String {
     hex(&Sha256::digest(canonical_json(value).as_bytes()))
 }
 
-/// The digest of anything that serializes to JSON; values that cannot (NaN, non-text keys) count as null.
+/// The digest of anything that serializes to JSON; what cannot (NaN, non-text keys) counts as null.
 pub fn digest_of<T: Serialize + ?Sized>(value: &T) -> String {
-    digest(&serde_json::to_value(value).unwrap_or(Value::Null))
+    let mut out = String::with_capacity(256);
+    if write_canonical(value, &[], &mut out).is_err() {
+        "null".clone_into(&mut out);
+    }
+    hex(&Sha256::digest(out.as_bytes()))
+}
+
+/// Adds the canonical text of anything that serializes to JSON. Of a struct, the fields that are named in `left_out` are
+/// not written; those of its parts are.
+pub fn write_canonical<T: Serialize + ?Sized>(
+    value: &T,
+    left_out: &[&str],
+    out: &mut String,
+) -> Result<(), serde_json::Error> {
+    value.serialize(CanonicalWriter::new(out, left_out))
 }
 
 /// SHA-256 of bytes, as 64 hex digits.
@@ -87,27 +103,49 @@ fn write_value(value: &Value, out: &mut String) {
 }
 
 fn write_number(number: &serde_json::Number, out: &mut String) {
-    // 1.0 and 1 are the same number to every reader, so they have the same bytes, as far as whole numbers reach.
-    const WHOLE: std::ops::Range<f64> = i64::MIN as f64..u64::MAX as f64;
     match number.as_f64() {
-        Some(float) if number.is_f64() && float.fract() == 0.0 && WHOLE.contains(&float) => {
-            let _ = write!(out, "{float:.0}");
-            if out.ends_with("-0") {
-                out.truncate(out.len() - 2);
-                out.push('0');
-            }
-        }
+        Some(float) if number.is_f64() => write_float(float, out),
         _ => {
             let _ = write!(out, "{number}");
         }
     }
 }
 
-fn write_string(text: &str, out: &mut String) {
+/// 1.0 and 1 are the same number to every reader, so they have the same bytes, as far as whole numbers reach. What is not
+/// finite is null.
+pub(super) fn write_float(float: f64, out: &mut String) {
+    const WHOLE: std::ops::Range<f64> = i64::MIN as f64..u64::MAX as f64;
+    let _ = match serde_json::Number::from_f64(float) {
+        Some(_) if float.fract() == 0.0 && WHOLE.contains(&float) => {
+            if float < 0.0 {
+                write!(out, "{}", float as i64)
+            } else {
+                write!(out, "{}", float as u64)
+            }
+        }
+        Some(number) => write!(out, "{number}"),
+        None => out.write_str("null"),
+    };
+}
+
+/// Bytes that do not stand for themselves in a text.
+static ESCAPED: [bool; 256] = {
+    let mut escaped = [false; 256];
+    let mut control = 0;
+    while control < 0x20 {
+        escaped[control] = true;
+        control += 1;
+    }
+    escaped[b'"' as usize] = true;
+    escaped[b'\\' as usize] = true;
+    escaped
+};
+
+pub(super) fn write_string(text: &str, out: &mut String) {
     out.push('"');
     let mut rest = text;
     // What is to be escaped is one byte long, so that the text can be cut there.
-    while let Some(at) = rest.bytes().position(|byte| byte < 0x20 || byte == b'"' || byte == b'\\') {
+    while let Some(at) = rest.bytes().position(|byte| ESCAPED[usize::from(byte)]) {
         out.push_str(&rest[..at]);
         match rest.as_bytes()[at] {
             b'"' => out.push_str("\\\""),

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::canonical::write_canonical;
 use super::event_fields::{
     BudgetRefused, CacheDamaged, CandidateDecided, CandidateDeferred, CandidateRegistered, CircuitBreakerTripped,
     ClockObserved, ConcurrencyAdjusted, ContractVerified, DuplicateSkipped, EvaluationCompleted, Failure,
@@ -52,9 +53,14 @@ macro_rules! events {
                 match self { $(Self::$variant(fields) => serde_json::to_string(fields),)+ }
             }
 
-            /// Adds the fields as they stand on the wire.
-            pub fn write_fields(&self, out: &mut Vec<u8>) -> Result<(), serde_json::Error> {
-                match self { $(Self::$variant(fields) => serde_json::to_writer(out, fields),)+ }
+            /// Adds the fields that are not volatile, as canonical JSON, and tells whether normalized feeds have the event.
+            pub(super) fn write_kept_fields(&self, out: &mut String) -> Result<bool, serde_json::Error> {
+                match self {
+                    $(Self::$variant(fields) => {
+                        write_canonical(fields, &[$($volatile),*], out)?;
+                        Ok(!events!(@aside $($aside)?))
+                    })+
+                }
             }
         }
     };

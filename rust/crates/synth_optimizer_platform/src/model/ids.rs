@@ -5,9 +5,9 @@ use std::fmt;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::json;
 
-use super::canonical::{CONTENT_DIGITS, content_id, digest};
+use super::canonical::{CONTENT_DIGITS, content_id, digest_of};
 
 /// The texts of a candidate, by mutable field.
 pub type Payload = BTreeMap<String, String>;
@@ -95,8 +95,7 @@ impl RolloutIdentity<'_> {
     /// The id that is sent to the container. The same rollout sent twice has the same id, so that a container can
     /// recognise it after a crash and not run it again.
     pub fn rollout_id(&self) -> String {
-        let identity: Value =
-            json!([self.run_id, self.candidate.as_str(), self.row.as_str(), self.stage, self.replicate, self.attempt]);
-        format!("r-{}", digest(&identity).get(..32).unwrap_or_default())
+        let identity = (self.run_id, self.candidate, self.row, self.stage, self.replicate, self.attempt);
+        format!("r-{}", digest_of(&identity).get(..32).unwrap_or_default())
     }
 }

@@ -4,6 +4,8 @@ pub mod answer;
 pub mod budget;
 pub mod cache_key;
 pub mod canonical;
+mod canonical_parts;
+mod canonical_writer;
 pub mod command;
 pub mod engine;
 pub mod envelope;

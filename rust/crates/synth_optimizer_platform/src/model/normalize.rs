@@ -2,9 +2,9 @@
 
 use serde_json::{Map, Value};
 
-use super::canonical::canonical_json;
+use super::canonical::{canonical_json, write_string};
 use super::error::{ErrorCode, OptimizerError};
-use super::event::EVENT_TYPES;
+use super::event::{EVENT_TYPES, Event};
 
 /// The part of an event that depends on config, seed and answers alone; `None` for events that only tell how the run was carried out.
 ///
@@ -29,6 +29,22 @@ pub fn normalize(mut event: Value) -> Result<Option<Value>, OptimizerError> {
     fields.retain(|key, _| !known.volatile.contains(&key.as_str()));
     out.insert("fields".into(), Value::Object(fields));
     Ok(Some(Value::Object(out)))
+}
+
+/// Adds the line of an event with its line break, if normalized feeds have it: the same bytes as `normalize_feed`.
+pub fn write_normalized_line(event: &Event, message: &str, out: &mut String) -> Result<(), serde_json::Error> {
+    let before = out.len();
+    out.push_str(r#"{"fields":"#);
+    if !event.write_kept_fields(out)? {
+        out.truncate(before);
+        return Ok(());
+    }
+    out.push_str(r#","message":"#);
+    write_string(message, out);
+    out.push_str(r#","type":""#);
+    out.push_str(event.wire());
+    out.push_str("\"}\n");
+    Ok(())
 }
 
 /// A whole feed, one canonical line per event that is kept.

@@ -12,7 +12,7 @@ use super::hooks::{Boundary, Hooks};
 use super::lanes::Lanes;
 use super::launch::Launch;
 use super::proposals::proposal_request;
-use crate::artifacts::{DiskWatch, Feed};
+use crate::artifacts::{Chronicle, DiskWatch};
 use crate::clock::unix_millis;
 use crate::config::Config;
 use crate::config::sections::CacheMode;
@@ -46,7 +46,7 @@ pub(super) struct Ground<'e, E: Engine> {
     pub(super) session: Session<'e, E>,
     pub(super) calls: Arc<Calls>,
     pub(super) workspace: Workspace,
-    pub(super) feed: Feed,
+    pub(super) chronicle: Chronicle,
     pub(super) hooks: Hooks,
     pub(super) disk: DiskWatch,
     pub(super) next_sequence: u64,
@@ -381,7 +381,7 @@ impl<'e, E: Engine> Driver<'e, E> {
             }
             let sequence = self.ground.next_sequence;
             self.ground.next_sequence += 1;
-            self.batch.events.push(Stored { sequence, unix_millis: unix_millis(), event });
+            self.batch.events.push(Stored::new(sequence, unix_millis(), event));
         }
     }
 
@@ -409,16 +409,16 @@ impl<'e, E: Engine> Driver<'e, E> {
                 ground.waiting.insert(answered.request);
             }
         }
-        let events = batch.events.clone();
+        let batch = Arc::new(batch);
         ground.hooks.at(Boundary::BeforeCommit);
-        ground.workspace.commit(batch).await?;
+        ground.workspace.commit(Arc::clone(&batch)).await?;
         ground.hooks.at(Boundary::AfterCommit);
-        ground.feed.append(&events)?;
+        ground.chronicle.append(&batch.events)?;
         ground.hooks.at(Boundary::AfterFeed);
         if self.live.receiver_count() > 0 {
-            for stored in events {
+            for stored in &batch.events {
                 // Nobody listening any more is no error.
-                let _ = self.live.send(Arc::new(stored));
+                let _ = self.live.send(Arc::new(stored.clone()));
             }
         }
         for launch in std::mem::take(&mut self.launches) {

@@ -14,7 +14,9 @@ use super::outcome::{Outcome, RunStatus};
 use super::prepare::{Prepared, prepare};
 use super::resume::{Begun, begin, check_same_search, resume};
 use super::setup::SetupAccess;
-use crate::artifacts::{Each, Feed, RegistryStatus, RunDir, register, starting_entry, write_failure, write_results};
+use crate::artifacts::{
+    Chronicle, RegistryStatus, RunDir, Told, register, starting_entry, write_failure, write_results,
+};
 use crate::cache::{CacheProfile, CacheSettings};
 use crate::clock::unix_millis;
 use crate::config::{Config, scrub, search_digest, shown};
@@ -62,9 +64,9 @@ where
     if let Some(workspace) = existing {
         if workspace.totals()?.is_over() {
             // A process that ended between the last commit and the feed has left it short.
-            feed(&dir, &workspace)?;
+            let told = chronicle(&dir, &workspace)?.end();
             let lease = hold(&workspace)?;
-            return finish(&request, &dir, workspace, lease, None, None);
+            return finish(&request, &dir, Ended { workspace, lease, told }, None, None);
         }
         return carry_out(&request, &dir, Some(workspace), engine, controlled).await;
     }
@@ -200,7 +202,7 @@ where
     record_start(&workspace, &task, accesses, if next_sequence == 0 { "start" } else { "resume" })?;
     register(dir, RegistryStatus::Started, &starting_entry(&workspace.run_row()?))?;
     dir.mark_latest();
-    let feed = feed(dir, &workspace)?;
+    let chronicle = chronicle(dir, &workspace)?;
     let transport = client.map(|client| Transport::new(client, &task.contract, config));
     events.extend(transport.as_ref().and_then(Transport::fallback_at_start).map(Event::TransportFallback));
     events.extend(ready.map(Event::ProposerReady));
@@ -210,7 +212,7 @@ where
         session,
         calls: Arc::new(calls),
         workspace,
-        feed,
+        chronicle,
         hooks: request.hooks.clone(),
         next_sequence,
         elapsed_before,
@@ -221,11 +223,12 @@ where
         broken: watched.broken,
     };
     let (ground, end) = Driver::new(config, ground, controlled).run(events).await;
-    let Ground { calls, workspace, .. } = ground;
+    let Ground { calls, workspace, chronicle, .. } = ground;
     let flushed = calls.cache.flush().await;
     match end? {
         End::Over(error) => {
-            let outcome = finish(request, dir, workspace, lease, Some(&calls.cache.profile()), error)?;
+            let ended = Ended { workspace, lease, told: chronicle.end() };
+            let outcome = finish(request, dir, ended, Some(&calls.cache.profile()), error)?;
             flushed?;
             Ok(outcome)
         }
@@ -329,21 +332,28 @@ fn subject() -> String {
     format!("pid {}", std::process::id())
 }
 
+/// A run that is over, with what its log told.
+struct Ended {
+    workspace: Workspace,
+    lease: LeaseId,
+    told: Told,
+}
+
 /// Writes the results of a run that is over; a second time changes nothing.
 fn finish(
     request: &Request,
     dir: &RunDir,
-    workspace: Workspace,
-    lease: LeaseId,
+    ended: Ended,
     cache: Option<&CacheProfile>,
     error: Option<OptimizerError>,
 ) -> Result<Outcome, OptimizerError> {
+    let Ended { workspace, lease, told } = ended;
     let error = match error {
         Some(error) => Some(error),
         None => failure(&workspace)?,
     };
     request.hooks.at(Boundary::BeforeResults);
-    write_results(dir, &workspace, cache)?;
+    write_results(dir, &workspace, told, cache)?;
     request.hooks.at(Boundary::AfterResults);
     let status = match workspace.totals()?.state {
         RunState::Completed => RunStatus::Completed,
@@ -355,8 +365,8 @@ fn finish(
     Ok(outcome)
 }
 
-fn feed(dir: &RunDir, workspace: &Workspace) -> Result<Feed, OptimizerError> {
-    Feed::open(dir.paths(), |each: Each<'_>| workspace.log(0, each))
+fn chronicle(dir: &RunDir, workspace: &Workspace) -> Result<Chronicle, OptimizerError> {
+    Chronicle::open(dir.paths(), |each| workspace.log(0, each))
 }
 
 /// What the log says that the run failed of, or was cancelled for.

@@ -25,20 +25,7 @@ pub(super) fn proposal_request(
         candidate_id: candidate_id.clone(),
         payload: payload.clone(),
     };
-    let first = command.parents.first();
-    let mut evidence = Vec::with_capacity(command.evidence.len());
-    for shown in &command.evidence {
-        let row = task.rows.get(&shown.row_id).map_or(Value::Null, |row| row.value.clone());
-        let rollout = match first {
-            Some((parent, _)) => stored.evidence(parent, &shown.row_id, command.request)?,
-            None => None,
-        };
-        let reply = match rollout {
-            Some(rollout) => stored.reply(rollout)?.map(|bytes| read(&bytes)).transpose()?,
-            None => None,
-        };
-        evidence.push(Evidence { row_id: shown.row_id.clone(), row, score: shown.score, reply });
-    }
+    let evidence = stored.at_once(|stored| evidence(command, task, stored))?;
     Ok(ProposalRequest {
         operation: command.operation,
         generation: command.generation,
@@ -61,6 +48,24 @@ pub(super) fn proposal_request(
             None => Vec::new(),
         },
     })
+}
+
+fn evidence(command: &ProposeCommand, task: &Task, stored: &Reader) -> Result<Vec<Evidence>, OptimizerError> {
+    let first = command.parents.first();
+    let mut evidence = Vec::with_capacity(command.evidence.len());
+    for shown in &command.evidence {
+        let row = task.rows.get(&shown.row_id).map_or(Value::Null, |row| row.value.clone());
+        let rollout = match first {
+            Some((parent, _)) => stored.evidence(parent, &shown.row_id, command.request)?,
+            None => None,
+        };
+        let reply = match rollout {
+            Some(rollout) => stored.reply(rollout)?.map(|bytes| read(&bytes)).transpose()?,
+            None => None,
+        };
+        evidence.push(Evidence { row_id: shown.row_id.clone(), row, score: shown.score, reply });
+    }
+    Ok(evidence)
 }
 
 /// What the answer before proposed.

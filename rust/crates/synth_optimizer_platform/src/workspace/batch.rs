@@ -1,5 +1,7 @@
 //! What is stored together: all of it in one transaction, or none.
 
+use std::sync::OnceLock;
+
 use bytes::Bytes;
 
 use crate::model::answer::Answer;
@@ -7,11 +9,34 @@ use crate::model::event::Event;
 use crate::model::ids::RequestId;
 
 /// An event with its place and moment in the log.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone)]
 pub struct Stored {
     pub sequence: u64,
     pub unix_millis: u64,
     pub event: Event,
+    /// The fields of the event on the wire: the log and the feed have the same text.
+    text: OnceLock<String>,
+}
+
+impl Stored {
+    pub fn new(sequence: u64, unix_millis: u64, event: Event) -> Self {
+        Self { sequence, unix_millis, event, text: OnceLock::new() }
+    }
+
+    /// The fields as JSON, written once.
+    pub fn fields_json(&self) -> Result<&str, serde_json::Error> {
+        if let Some(text) = self.text.get() {
+            return Ok(text);
+        }
+        let text = self.event.fields_json()?;
+        Ok(self.text.get_or_init(|| text))
+    }
+}
+
+impl PartialEq for Stored {
+    fn eq(&self, other: &Self) -> bool {
+        (self.sequence, self.unix_millis, &self.event) == (other.sequence, other.unix_millis, &other.event)
+    }
 }
 
 /// Which boundary a call crosses.

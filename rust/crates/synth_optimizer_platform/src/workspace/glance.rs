@@ -28,7 +28,10 @@ impl Reader {
             best_train: self.score("train_score", best)?,
             best_heldout: self.score("heldout_score", best)?,
             seed_train: self.score("train_score", "operation = 'seed'")?,
-            frontier_size: self.count("SELECT count(DISTINCT candidate_id) FROM frontier_cells")?,
+            frontier_size: self.count(
+                "SELECT fields ->> 'size' FROM milestones WHERE type = 'frontier.updated'
+                 ORDER BY sequence DESC LIMIT 1",
+            )?,
             waiting: self.count("SELECT count(*) FROM inbox")?,
         })
     }

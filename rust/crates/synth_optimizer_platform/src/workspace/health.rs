@@ -295,12 +295,6 @@ const RULES: &[(&str, &str, &str, &str)] = &[
         REBUILD,
     ),
     (
-        "frontier_cells_have_candidates",
-        "cells of the frontier are held by candidates that do not exist",
-        "SELECT count(*) FROM (SELECT DISTINCT candidate_id FROM frontier_cells EXCEPT SELECT candidate_id FROM candidates)",
-        REBUILD,
-    ),
-    (
         "inbox_answers_are_outstanding",
         "answers wait in the inbox whose requests are settled",
         "SELECT count(*) FROM inbox

@@ -18,6 +18,7 @@ mod writer;
 
 use std::ops::Deref;
 use std::path::Path;
+use std::sync::Arc;
 
 use rusqlite::Connection;
 use tokio::sync::oneshot;
@@ -66,13 +67,13 @@ impl Workspace {
     }
 
     /// Stores a batch. Batches that wait together share a transaction.
-    pub async fn commit(&self, batch: Batch) -> Outcome {
-        self.write(Write::Batch(batch)).await
+    pub async fn commit(&self, batch: impl Into<Arc<Batch>>) -> Outcome {
+        self.write(Write::Batch(batch.into())).await
     }
 
     /// Stores a batch, from a thread that may wait.
-    pub fn commit_blocking(&self, batch: Batch) -> Outcome {
-        self.write_blocking(Write::Batch(batch))
+    pub fn commit_blocking(&self, batch: impl Into<Arc<Batch>>) -> Outcome {
+        self.write_blocking(Write::Batch(batch.into()))
     }
 
     /// Stores a record beside the log, from a thread that may wait.

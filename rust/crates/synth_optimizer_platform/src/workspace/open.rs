@@ -74,13 +74,14 @@ fn prepare_to_write(connection: Connection, path: &Path, durability: Durability)
         Durability::Process => "NORMAL",
         Durability::Power => "FULL",
     };
+    // The cache is small: a commit touches the ends of a few tables, and memory that is new to a process is dear.
     connection
         .execute_batch(&format!(
             "PRAGMA journal_mode = WAL;
              PRAGMA synchronous = {synchronous};
              PRAGMA foreign_keys = ON;
              PRAGMA temp_store = MEMORY;
-             PRAGMA cache_size = -8000;
+             PRAGMA cache_size = -2000;
              PRAGMA wal_autocheckpoint = 4000;
              PRAGMA journal_size_limit = 33554432;"
         ))

@@ -6,18 +6,22 @@ use serde::Serialize;
 
 use super::batch::Stored;
 use super::error::{invariant, json, sqlite};
-use super::store::{digest_bytes, int, run};
+use super::store::{Reused, digest_bytes, int, run};
 use super::totals::Totals;
 use crate::model::answer::FailureClass;
 use crate::model::error::OptimizerError;
 use crate::model::event::Event;
 use crate::model::event_fields::{
-    CandidateDecided, CandidateRegistered, EvaluationCompleted, FrontierUpdated, RolloutFailed, RolloutFinished,
-    RolloutsRequested, RunEnded, RunFailed, Stage,
+    CandidateDecided, CandidateRegistered, EvaluationCompleted, RolloutFailed, RolloutFinished, RolloutsRequested,
+    RunEnded, RunFailed, Stage,
 };
 use crate::model::ids::{CandidateId, RequestId};
 use crate::model::lifecycle::{CandidateStatus, CandidateTrigger, Lifecycle};
 use crate::model::usage::{Cost, Usage};
+
+const FINISH_ROLLOUT: &str = "UPDATE rollouts SET status = 'finished', settled = ?2, cached = ?3, prompt_tokens = ?4,
+    completion_tokens = ?5, total_tokens = ?6, cost_nano_usd = ?7, reward = ?8, objectives_json = ?9, trace = ?10
+    WHERE request = ?1 AND status = 'requested'";
 
 /// Applies events to the projections. The run's own row is written once per transaction, by `finish`.
 #[derive(Debug)]
@@ -47,7 +51,12 @@ impl Projector {
         if std::mem::take(&mut self.changed) { self.totals.write(db) } else { Ok(()) }
     }
 
-    pub(super) fn apply(&mut self, db: &Connection, stored: &Stored) -> Result<(), OptimizerError> {
+    pub(super) fn apply(&mut self, db: &Connection, events: &[Stored]) -> Result<(), OptimizerError> {
+        let mut finish = Reused::new(db, FINISH_ROLLOUT);
+        events.iter().try_for_each(|stored| self.apply_one(db, stored, &mut finish))
+    }
+
+    fn apply_one(&mut self, db: &Connection, stored: &Stored, finish: &mut Reused<'_>) -> Result<(), OptimizerError> {
         let at = stored.sequence;
         self.changed = true;
         self.totals.last_sequence = Some(at);
@@ -60,7 +69,7 @@ impl Projector {
             }
             Event::CandidateRegistered(fields) => self.registered(db, at, fields)?,
             Event::RolloutsRequested(fields) => self.rollouts_requested(db, fields)?,
-            Event::RolloutFinished(fields) => self.rollout_finished(db, at, fields)?,
+            Event::RolloutFinished(fields) => self.rollout_finished(finish, at, fields)?,
             Event::RolloutFailed(fields) => self.rollout_failed(db, at, fields)?,
             Event::SeedEvaluated(fields) | Event::FullTrainEvaluated(fields) => {
                 move_on(db, at, &fields.candidate_id, CandidateTrigger::FullTrainDone)?;
@@ -79,7 +88,6 @@ impl Projector {
             }
             Event::CandidateRejected(fields) => move_on(db, at, &fields.candidate_id, lost(fields))?,
             Event::CandidateDeferred(fields) => move_on(db, at, &fields.candidate_id, fields.reason)?,
-            Event::FrontierUpdated(fields) => frontier_updated(db, at, fields)?,
             Event::ProposerStarted(fields) => {
                 self.totals.proposer_turns += 1;
                 let sql = "INSERT INTO proposer_calls (request, generation, attempt, proposal_count, status, started)
@@ -97,7 +105,7 @@ impl Projector {
                            WHERE request = ?1 AND status = 'started'";
                 let more: &[&dyn ToSql] =
                     &[&fields.proposal_count, &fields.ignored, &fields.requested_model, &fields.effective_model];
-                settle(db, sql, at, fields.request, &fields.usage, fields.cached, more)?;
+                settle(&mut Reused::new(db, sql), at, fields.request, &fields.usage, fields.cached, more)?;
             }
             Event::ProposerFailed(fields) => {
                 self.totals.count_call(Some(fields.class), &fields.usage, fields.cached);
@@ -107,7 +115,7 @@ impl Projector {
                            WHERE request = ?1 AND status = 'started'";
                 let more = failure_columns(fields.retried, fields.class, &fields.message);
                 let more: Vec<&dyn ToSql> = more.iter().map(|text| text as &dyn ToSql).collect();
-                settle(db, sql, at, fields.request, &fields.usage, fields.cached, &more)?;
+                settle(&mut Reused::new(db, sql), at, fields.request, &fields.usage, fields.cached, &more)?;
             }
             Event::GenerationCompleted(fields) => {
                 self.totals.generations += 1;
@@ -136,6 +144,7 @@ impl Projector {
             | Event::ProposalRejected(_)
             | Event::DuplicateSkipped(_)
             | Event::LeakageDetected(_)
+            | Event::FrontierUpdated(_)
             | Event::BudgetRefused(_)
             | Event::CircuitBreakerTripped(_)
             | Event::StopRequested(_)
@@ -204,17 +213,18 @@ impl Projector {
         Ok(())
     }
 
-    fn rollout_finished(&mut self, db: &Connection, at: u64, fields: &RolloutFinished) -> Result<(), OptimizerError> {
+    fn rollout_finished(
+        &mut self,
+        finish: &mut Reused<'_>,
+        at: u64,
+        fields: &RolloutFinished,
+    ) -> Result<(), OptimizerError> {
         self.totals.rollouts_finished += 1;
         self.totals.count_call(None, &fields.usage, fields.cached);
         let objectives = if fields.objectives.is_empty() { None } else { Some(text(&fields.objectives)?) };
         let trace = fields.trace_digest.as_deref().map(digest_bytes).transpose()?;
-        let sql = "UPDATE rollouts SET status = 'finished', settled = ?2, cached = ?3, prompt_tokens = ?4,
-                     completion_tokens = ?5, total_tokens = ?6, cost_nano_usd = ?7, reward = ?8, objectives_json = ?9,
-                     trace = ?10
-                   WHERE request = ?1 AND status = 'requested'";
         let more: &[&dyn ToSql] = &[&fields.reward, &objectives, &trace.as_ref().map(<[u8; 32]>::as_slice)];
-        settle(db, sql, at, fields.request, &fields.usage, fields.cached, more)
+        settle(finish, at, fields.request, &fields.usage, fields.cached, more)
     }
 
     fn rollout_failed(&mut self, db: &Connection, at: u64, fields: &RolloutFailed) -> Result<(), OptimizerError> {
@@ -225,14 +235,13 @@ impl Projector {
                    WHERE request = ?1 AND status = 'requested'";
         let more = failure_columns(fields.retried, fields.class, &fields.message);
         let more: Vec<&dyn ToSql> = more.iter().map(|text| text as &dyn ToSql).collect();
-        settle(db, sql, at, fields.request, &fields.usage, fields.cached, &more)
+        settle(&mut Reused::new(db, sql), at, fields.request, &fields.usage, fields.cached, &more)
     }
 }
 
 /// Settles an outstanding request: the columns that every call has, then `more` from ?8 on.
 fn settle(
-    db: &Connection,
-    sql: &str,
+    statement: &mut Reused<'_>,
     at: u64,
     request: RequestId,
     usage: &Usage,
@@ -247,10 +256,7 @@ fn settle(
     let (id, at) = (int(request.0), int(at));
     let common: [&dyn ToSql; 7] = [&id, &at, &cached, &numbers[0], &numbers[1], &numbers[2], &cost];
     let values = rusqlite::params_from_iter(common.into_iter().chain(more.iter().copied()));
-    let changed = db
-        .prepare_cached(sql)
-        .and_then(|mut statement| statement.execute(values))
-        .map_err(sqlite(format_args!("project the answer to request {}", request.0)))?;
+    let changed = statement.run("project an answer", values)?;
     if changed != 1 {
         return Err(invariant(format!("event {at} settles request {}, which is not outstanding", request.0)));
     }
@@ -292,21 +298,6 @@ fn lost(fields: &CandidateDecided) -> CandidateTrigger {
             CandidateTrigger::FullTrainLost
         }
     }
-}
-
-fn frontier_updated(db: &Connection, at: u64, fields: &FrontierUpdated) -> Result<(), OptimizerError> {
-    for cell in &fields.cells {
-        let row = cell.row_id.as_ref().map_or("", |row| row.as_str());
-        if cell.alone {
-            let sql = "DELETE FROM frontier_cells WHERE objective = ?1 AND example_id = ?2";
-            run(db, "project the frontier", sql, params![cell.objective, row])?;
-        }
-        let sql = "INSERT OR REPLACE INTO frontier_cells (objective, example_id, candidate_id, score, won)
-                   VALUES (?1, ?2, ?3, ?4, ?5)";
-        let values = params![cell.objective, row, fields.candidate_id.as_str(), cell.value, int(at)];
-        run(db, "project the frontier", sql, values)?;
-    }
-    Ok(())
 }
 
 fn text<T: Serialize>(value: &T) -> Result<String, OptimizerError> {

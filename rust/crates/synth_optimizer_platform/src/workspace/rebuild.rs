@@ -56,7 +56,6 @@ const SHOWN: usize = 20;
 const PROJECTIONS: &[(&str, &[&str])] = &[
     ("candidates", &["candidate_id"]),
     ("rollouts", &["request"]),
-    ("frontier_cells", &["objective", "example_id", "candidate_id"]),
     ("proposer_calls", &["request"]),
     ("run_state", &["one"]),
 ];
@@ -103,7 +102,7 @@ fn replay(stored: &Connection, fresh: &mut Connection) -> Result<u64, OptimizerE
     let mut events = 0;
     for_each_event(stored, 0, |event| {
         events += 1;
-        projector.apply(&transaction, &event)
+        projector.apply(&transaction, &[event])
     })?;
     projector.finish(&transaction)?;
     transaction.commit().map_err(sqlite("replay the log"))?;

@@ -1,10 +1,10 @@
 //! Writes batches and records inside the writer's transaction.
 
-use rusqlite::{Connection, params};
+use rusqlite::{CachedStatement, Connection, params};
 use sha2::{Digest as _, Sha256};
 use zstd::bulk::Compressor;
 
-use super::batch::{Answered, Batch, CacheAction, CacheUse, CallKind, Sent, Stored};
+use super::batch::{Batch, CacheAction, CacheUse, CallKind, Stored};
 use super::error::{invariant, json, sqlite};
 use super::projector::Projector;
 use super::records::{Lease, Record, RunRow, Snapshot};
@@ -14,6 +14,14 @@ use crate::model::error::{ErrorCode, OptimizerError};
 const LEVEL: i32 = -1;
 /// Documents of this size and more are compressed.
 const LARGE: usize = 64 * 1024;
+
+const INSERT_EVENT: &str = "INSERT INTO events (sequence, type, unix_millis, fields) VALUES (?1, ?2, ?3, ?4)";
+const INSERT_SENT: &str = "INSERT INTO calls (request, kind, rollout_id, sent_at, sends) VALUES (?1, ?2, ?3, ?4, 1)
+    ON CONFLICT (request) DO UPDATE SET sent_at = excluded.sent_at, sends = sends + 1, rollout_id = excluded.rollout_id";
+const INSERT_REPLY: &str = "INSERT OR REPLACE INTO replies (request, size, data) VALUES (?1, ?2, ?3)";
+const UPDATE_ANSWERED: &str = "UPDATE calls SET answered_at = ?2, cache_action = ?3, cache_key = ?4 WHERE request = ?1";
+const INSERT_WAITING: &str = "INSERT INTO inbox (request, answer) VALUES (?1, ?2)";
+const DELETE_WAITING: &str = "DELETE FROM inbox WHERE request = ?1";
 
 /// What the writer keeps between transactions.
 pub(super) struct Store {
@@ -48,20 +56,46 @@ impl Store {
     }
 
     pub(super) fn batch(&mut self, db: &Connection, batch: &Batch) -> Result<(), OptimizerError> {
-        for stored in &batch.events {
-            insert_event(db, stored)?;
-            self.projector.apply(db, stored)?;
-        }
+        self.events(db, &batch.events)?;
+        let mut insert = Reused::new(db, INSERT_SENT);
         for sent in &batch.sent {
-            insert_sent(db, sent)?;
+            let (request, at) = (int(sent.request.0), int(sent.unix_millis));
+            insert.run("store that a call is sent", params![request, kind_word(sent.kind), sent.rollout_id, at])?;
         }
+        let (mut reply, mut answer) = (Reused::new(db, INSERT_REPLY), Reused::new(db, UPDATE_ANSWERED));
+        let (mut wait, mut retire) = (Reused::new(db, INSERT_WAITING), Reused::new(db, DELETE_WAITING));
         for answered in &batch.answered {
-            self.answered(db, answered)?;
+            let (action, key) = cache_columns(answered.cache.as_ref())?;
+            let (request, at) = (int(answered.request.0), int(answered.unix_millis));
+            if let Some(bytes) = &answered.reply {
+                self.compress(bytes)?;
+                reply.run("store a reply", params![request, int(bytes.len() as u64), self.compressed])?;
+            }
+            let sent = answer.run("store an answer", params![request, at, action, key])?;
+            if sent == 0 {
+                let sql = "INSERT INTO calls (request, answered_at, cache_action, cache_key, kind)
+                           VALUES (?1, ?2, ?3, ?4, ?5)";
+                run(db, "store an answer", sql, params![request, at, action, key, kind_word(answered.kind)])?;
+            }
+            if !answered.retired {
+                let text = serde_json::to_string(&answered.answer).map_err(json("store an answer"))?;
+                wait.run("put an answer into the inbox", params![request, text])?;
+            }
         }
         for request in &batch.retired {
-            run(db, "take an answer from the inbox", "DELETE FROM inbox WHERE request = ?1", params![int(request.0)])?;
+            retire.run("take an answer from the inbox", params![int(request.0)])?;
         }
         Ok(())
+    }
+
+    fn events(&mut self, db: &Connection, events: &[Stored]) -> Result<(), OptimizerError> {
+        let mut insert = Reused::new(db, INSERT_EVENT);
+        for stored in events {
+            let fields = stored.fields_json().map_err(json(format_args!("store event {}", stored.sequence)))?;
+            let (sequence, at) = (int(stored.sequence), int(stored.unix_millis));
+            insert.run("store an event", params![sequence, stored.event.wire(), at, fields])?;
+        }
+        self.projector.apply(db, events)
     }
 
     /// To be called once after the batches of a transaction.
@@ -111,32 +145,6 @@ impl Store {
             }
         }
         Ok(db.last_insert_rowid())
-    }
-
-    fn answered(&mut self, db: &Connection, answered: &Answered) -> Result<(), OptimizerError> {
-        let (action, key) = cache_columns(answered.cache.as_ref())?;
-        let (request, at) = (int(answered.request.0), int(answered.unix_millis));
-        if let Some(reply) = &answered.reply {
-            self.compress(reply)?;
-            let sql = "INSERT OR REPLACE INTO replies (request, size, data) VALUES (?1, ?2, ?3)";
-            run(db, "store a reply", sql, params![request, int(reply.len() as u64), self.compressed])?;
-        }
-        let sql = "UPDATE calls SET answered_at = ?2, cache_action = ?3, cache_key = ?4 WHERE request = ?1";
-        let sent = db
-            .prepare_cached(sql)
-            .and_then(|mut statement| statement.execute(params![request, at, action, key]))
-            .map_err(sqlite("store an answer"))?;
-        if sent == 0 {
-            let sql = "INSERT INTO calls (request, answered_at, cache_action, cache_key, kind)
-                       VALUES (?1, ?2, ?3, ?4, ?5)";
-            run(db, "store an answer", sql, params![request, at, action, key, kind_word(answered.kind)])?;
-        }
-        if !answered.retired {
-            let answer = serde_json::to_string(&answered.answer).map_err(json("store an answer"))?;
-            let sql = "INSERT INTO inbox (request, answer) VALUES (?1, ?2)";
-            run(db, "put an answer into the inbox", sql, params![request, answer])?;
-        }
-        Ok(())
     }
 
     fn compress(&mut self, bytes: &[u8]) -> Result<(), OptimizerError> {
@@ -192,6 +200,28 @@ pub(super) fn run(
     db.prepare_cached(sql).and_then(|mut statement| statement.execute(values)).map(|_| ()).map_err(sqlite(doing))
 }
 
+/// A statement that is looked up once for all rows of a batch.
+pub(super) struct Reused<'db> {
+    db: &'db Connection,
+    sql: &'static str,
+    statement: Option<CachedStatement<'db>>,
+}
+
+impl<'db> Reused<'db> {
+    pub(super) fn new(db: &'db Connection, sql: &'static str) -> Self {
+        Self { db, sql, statement: None }
+    }
+
+    /// Runs it and tells how many rows were changed.
+    pub(super) fn run(&mut self, doing: &str, values: impl rusqlite::Params) -> Result<usize, OptimizerError> {
+        let statement = match &mut self.statement {
+            Some(statement) => statement,
+            None => self.statement.insert(self.db.prepare_cached(self.sql).map_err(sqlite(doing))?),
+        };
+        statement.execute(values).map_err(sqlite(doing))
+    }
+}
+
 /// SQLite's whole numbers are signed; nothing that is counted here comes near the end of them.
 pub(super) fn int(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
@@ -220,21 +250,6 @@ fn no_digest(text: &str) -> OptimizerError {
 
 fn no_zstd(error: std::io::Error) -> OptimizerError {
     OptimizerError::new(ErrorCode::Io, format!("cannot compress a reply: {error}"))
-}
-
-fn insert_event(db: &Connection, stored: &Stored) -> Result<(), OptimizerError> {
-    let fields = stored.event.fields_json().map_err(json(format_args!("store event {}", stored.sequence)))?;
-    let sql = "INSERT INTO events (sequence, type, unix_millis, fields) VALUES (?1, ?2, ?3, ?4)";
-    let values = params![int(stored.sequence), stored.event.wire(), int(stored.unix_millis), fields];
-    run(db, "store an event", sql, values)
-}
-
-fn insert_sent(db: &Connection, sent: &Sent) -> Result<(), OptimizerError> {
-    let sql = "INSERT INTO calls (request, kind, rollout_id, sent_at, sends) VALUES (?1, ?2, ?3, ?4, 1)
-               ON CONFLICT (request) DO UPDATE SET sent_at = excluded.sent_at, sends = sends + 1,
-                 rollout_id = excluded.rollout_id";
-    let (request, at) = (int(sent.request.0), int(sent.unix_millis));
-    run(db, "store that a call is sent", sql, params![request, kind_word(sent.kind), sent.rollout_id, at])
 }
 
 fn acquire(db: &Connection, lease: &Lease) -> Result<(), OptimizerError> {

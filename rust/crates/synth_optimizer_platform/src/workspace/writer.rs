@@ -31,7 +31,7 @@ pub(super) type Outcome = Result<Committed, OptimizerError>;
 
 /// Something to be written, all or nothing.
 pub(super) enum Write {
-    Batch(Batch),
+    Batch(Arc<Batch>),
     Records(Vec<Record>),
 }
 

@@ -38,7 +38,7 @@ impl Log {
     pub(crate) fn push(&mut self, event: Event) {
         let sequence = self.events.len() as u64;
         // Thursday, 3 June 2027, and 0.7 s for each event.
-        self.events.push(Stored { sequence, unix_millis: 1_811_980_800_000 + 700 * sequence, event });
+        self.events.push(Stored::new(sequence, 1_811_980_800_000 + 700 * sequence, event));
     }
 
     fn moved(&mut self, from: RunState, to: RunState, trigger: RunTrigger) {

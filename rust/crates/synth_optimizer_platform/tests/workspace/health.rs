@@ -82,11 +82,6 @@ fn meddling_is_seen_named_and_mended() {
         ),
         ("DELETE FROM candidates WHERE candidate_id = 'c4'", "candidates_from_events", "candidates"),
         (
-            "UPDATE frontier_cells SET candidate_id = 'c9' WHERE example_id = 'train:1'",
-            "frontier_cells_have_candidates",
-            "frontier_cells",
-        ),
-        (
             "UPDATE proposer_calls SET cost_nano_usd = 7 WHERE status = 'completed'",
             "run_state_matches_usage_ledger",
             "proposer_calls",

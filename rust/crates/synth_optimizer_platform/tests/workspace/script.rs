@@ -81,7 +81,7 @@ pub(crate) struct Script {
 
 impl Script {
     pub(crate) fn event(&mut self, event: Event) {
-        self.next.events.push(Stored { sequence: self.sequence, unix_millis: START + self.sequence, event });
+        self.next.events.push(Stored::new(self.sequence, START + self.sequence, event));
         self.sequence += 1;
     }
 
@@ -574,6 +574,6 @@ pub(crate) fn odd_events(first: u64) -> Batch {
             bill,
         }),
     ];
-    let stored = |(offset, event)| Stored { sequence: first + offset as u64, unix_millis: START, event };
+    let stored = |(offset, event)| Stored::new(first + offset as u64, START, event);
     Batch { events: events.into_iter().enumerate().map(stored).collect(), ..Batch::default() }
 }

@@ -112,7 +112,7 @@ fn what_was_acknowledged_survives_a_process_that_ends_anyhow() {
     assert_eq!(workspace.unanswered().unwrap(), [RequestId(first), RequestId(first + 2)]);
     let last = workspace.last_sequence().unwrap().unwrap();
     let (answered, retired) = finished(first, "c1", "train:0", Stage::SeedFullTrain, 0.5, 6);
-    let stored = |sequence, event| Stored { sequence, unix_millis: 7, event };
+    let stored = |sequence, event| Stored::new(sequence, 7, event);
     let batch = Batch {
         events: vec![stored(last + 1, retired), stored(last + 2, event)],
         answered: vec![answered],
@@ -207,7 +207,7 @@ fn events_that_break_the_rules_are_refused() {
     let dir = TempDir::new().unwrap();
     let workspace = create(&dir.path().join("workspace.sqlite"));
     let (_, event) = finished(7, "c1", "train:0", Stage::SeedFullTrain, 0.5, 6);
-    let stored = Stored { sequence: 0, unix_millis: 7, event };
+    let stored = Stored::new(0, 7, event);
     let error = workspace.commit_blocking(Batch { events: vec![stored], ..Batch::default() }).unwrap_err();
     assert_eq!(error.code, ErrorCode::Invariant);
     assert!(error.message.contains("request 7, which is not outstanding"), "{error}");
