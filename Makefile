@@ -168,7 +168,7 @@ rust-test: venv containers codex ## tests of the Rust crates
 	@cargo test --quiet --locked --workspace 2>&1 | tee $(LOGS)/rust-test
 
 .PHONY: py-test
-py-test: build containers cookbook-env ## tests of the Python package
+py-test: build containers codex cookbook-env ## tests of the Python package
 	$(call say,Python tests)
 	@$(BIN)/pytest --color=no | tee $(LOGS)/py-test
 
