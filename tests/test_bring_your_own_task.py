@@ -1,0 +1,69 @@
+"""The way of a newcomer: the commands of the page run as they stand there, and so does the script."""
+
+import os
+import re
+import shlex
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+from shared.acceptance import COOKBOOKS
+from shared.launch import served
+from shared.with_servers import reflector_of
+from test_cookbooks import cookbook_python, run
+
+PAGE = (COOKBOOKS / "BRING_YOUR_OWN_TASK.md").read_text(encoding="utf-8")
+TEMPLATE = COOKBOOKS / "template_container"
+
+
+def free_port() -> int:
+    """Return a port of loopback that nobody has."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+def commands() -> list[str]:
+    """Return the commands of the page."""
+    return "".join(re.findall(r"^```sh\n(.*?)^```$", PAGE, flags=re.MULTILINE | re.DOTALL)).splitlines()
+
+
+def test_the_template_is_short() -> None:
+    assert len((TEMPLATE / "container.py").read_text(encoding="utf-8").splitlines()) <= 60
+
+
+def test_the_page_leads_to_a_better_prompt(tmp_path: Path) -> None:
+    task = tmp_path / "my_task"
+    shutil.copytree(TEMPLATE, task, ignore=shutil.ignore_patterns("__pycache__", "runs"))
+    # The programs of a newcomer's one environment: ours are in two.
+    path = os.pathsep.join(str(Path(python).parent) for python in (cookbook_python(), sys.executable))
+    environ = os.environ | {"PATH": f"{path}{os.pathsep}{os.environ['PATH']}"}
+    with served(cookbook_python(), *reflector_of("template"), "--port", "0") as reflector:
+        config = (task / "gepa.toml").read_text(encoding="utf-8").replace("http://127.0.0.1:9301/v1", reflector)
+        (task / "gepa.toml").write_text(config.replace("9300", str(free_port())), encoding="utf-8")
+        told = {}
+        for command in [command for command in commands() if command.startswith("synth-optimizers ")]:
+            ended = subprocess.run(  # noqa: S603 (the page is ours)
+                shlex.split(command), cwd=task, env=environ, capture_output=True, text=True, timeout=120
+            )
+            assert ended.returncode == 0, f"{command}: {ended.stdout}{ended.stderr}"
+            told[" ".join(command.split()[1:3])] = ended.stdout + ended.stderr
+    assert list(told) == ["gepa check", "gepa run", "runs diff"]
+    for line in re.findall(r"^held-out .*\n(?: .*\n)+", PAGE, flags=re.MULTILINE)[0].splitlines():
+        assert line in told["gepa run"]
+
+
+def test_the_script_does_the_same(tmp_path: Path) -> None:
+    script = COOKBOOKS / "bring_your_own_task.py"
+    told = run(sys.executable, script, "--python", cookbook_python(), "--runs", tmp_path)
+    assert "held-out: seed 0.542" in told
+    assert "best 0.917" in told
+    assert "generation 5 done" in told
+    assert "Spam words: winner, bonus" in told
+
+
+def test_every_script_of_the_page_is_there() -> None:
+    scripts = {word for command in commands() for word in command.split() if word.endswith(".py")}
+    assert scripts
+    assert all((COOKBOOKS.parents[2] / script).is_file() for script in scripts)
