@@ -17,14 +17,15 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from crafter_container import llm_policy  # noqa: E402 (the path comes first)
-from crafter_container.episodes import Stage  # noqa: E402
-from crafter_container.policy import STEPS  # noqa: E402
-from fastapi import FastAPI, HTTPException  # noqa: E402
-from shared.llm import complete  # noqa: E402
-from shared.serving import arguments, bill, serve  # noqa: E402
-from synth_containers import Container  # noqa: E402
-from synth_containers.sdk import ObjectiveScore, RolloutResult  # noqa: E402
+from fastapi import FastAPI, HTTPException
+from shared.llm import complete
+from shared.serving import arguments, bill, serve
+from synth_containers import Container
+from synth_containers.sdk import ObjectiveScore, RolloutResult
+
+from crafter_container import llm_policy
+from crafter_container.episodes import Stage
+from crafter_container.policy import STEPS
 
 Json = dict[str, Any]
 
@@ -108,8 +109,8 @@ def task_info() -> Json:
         "proposal_guidance": {
             "premises": [
                 "The prompt is an ordered list of rules in controlled English, one on each line.",
-                "At every step the first rule whose conditions hold and that can be followed has its turn. Without one, "
-                "the player explores.",
+                "At every step the first rule whose conditions hold and that can be followed has its turn.",
+                "Where no rule has its turn, the player explores.",
                 "The player knows how to walk, face and press. It knows no recipe, no order and no number but those of "
                 "the rules.",
                 "A rule whose presses do nothing rests until what the player has changes.",
@@ -149,7 +150,9 @@ def _history(details: Json) -> list[Json]:
 
 def build(stage: Stage, args: argparse.Namespace) -> FastAPI:
     """Return the application."""
-    container = Container("crafter", description="plays Crafter by the rules of a prompt", default_submission_mode="sync")
+    container = Container(
+        "crafter", description="plays Crafter by the rules of a prompt", default_submission_mode="sync"
+    )
 
     def task_of(task_id: object) -> Task:
         if not isinstance(task_id, str) or task_id not in TASKS:
@@ -181,14 +184,17 @@ def build(stage: Stage, args: argparse.Namespace) -> FastAPI:
     container.taskset(taskset)
     container.taskset_tasks(tasks)
     container.rollout(rollout)
-    return container.fastapi()
+    app: FastAPI = container.fastapi()
+    return app
 
 
 async def with_model(world: bytes, prompt: str, policy: Json) -> Json:
     """Play an episode with the model that the rollout names."""
     calls = (policy.get("config") or {}).get("max_calls", llm_policy.CALLS)
     if not isinstance(calls, int) or not 1 <= calls <= llm_policy.MOST_CALLS:
-        raise HTTPException(422, detail=f"policy.config.max_calls is {calls!r}: 1 to {llm_policy.MOST_CALLS} are possible")
+        raise HTTPException(
+            422, detail=f"policy.config.max_calls is {calls!r}: 1 to {llm_policy.MOST_CALLS} are possible"
+        )
 
     async def ask(messages: Sequence[Mapping[str, str]]) -> tuple[str, Mapping[str, Any]]:
         answer = await complete(messages, policy)

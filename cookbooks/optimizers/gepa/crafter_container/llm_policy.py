@@ -23,8 +23,8 @@ Ask = Callable[[Sequence[Mapping[str, str]]], Awaitable[tuple[str, Mapping[str, 
 CALLS = 8
 MOST_CALLS = 50
 LANGUAGE = """\
-You steer a player in the game Crafter. Answer with an ordered list of rules, one on each line and nothing else. At every
-step the first rule whose conditions hold and that can be followed has its turn; without one, the player explores.
+You steer a player in the game Crafter. Answer with an ordered list of rules, one on each line and nothing else. At
+every step the first rule whose conditions hold and that can be followed has its turn; without one, the player explores.
 Forms of a rule:
 - If <condition> and <condition>, <what to do>.
 Conditions: you have 2 wood; you have no wood sword; you have fewer than 5 stone; food is below 4 (also health, drink,
@@ -103,5 +103,7 @@ def _outcome(player: Player) -> str:
     lines = []
     for log in player.logs:
         why = "; ".join(log.blocked)
-        lines.append(f"- {log.line} Success {log.worked} times in {log.steps} steps.{f' Blocked: {why}.' if why else ''}")
+        lines.append(
+            f"- {log.line} Success {log.worked} times in {log.steps} steps.{f' Blocked: {why}.' if why else ''}"
+        )
     return "\n".join(lines)

@@ -133,9 +133,7 @@ class Body:
         """Return the places with all of these among the eight tiles around."""
         found: set[int] | None = None
         for name in materials:
-            around = {
-                place + dx * STRIDE + dy for place in self.seen[name] for dx in (-1, 0, 1) for dy in (-1, 0, 1)
-            }
+            around = {place + dx * STRIDE + dy for place in self.seen[name] for dx in (-1, 0, 1) for dy in (-1, 0, 1)}
             found = around if found is None else found & around
         return found or set()
 

@@ -1,4 +1,4 @@
-"""The controlled English of the prompt: each line is a rule, `If <conditions>, <what to do>.`
+"""The controlled English of the prompt, in which each line is a rule.
 
 A rule says what to do, not how to walk there. What it does not say, nobody adds: the words below are a vocabulary, and
 hold no recipe, no order and no number.
@@ -161,10 +161,14 @@ def _condition(text: str) -> Condition:
         return Condition("dark" if found[1] in ("dark", "night") else "light")
     if found := re.match(r"(?:you have |your )?(health|food|drink|energy) (?:is )?(.+)$", text):
         return Condition(*_amount(found[2], found[1]))
-    if found := re.match(r"(?:there is )?(an?|no) (.+?) (?:is )?(?:near(?:by)?|in sight|in view|within (\d+) steps?)$", text):
+    if found := re.match(
+        r"(?:there is )?(an?|no) (.+?) (?:is )?(?:near(?:by)?|in sight|in view|within (\d+) steps?)$", text
+    ):
         kind = "not_near" if found[1] == "no" else "near"
         return Condition(kind, _known(found[2], (*CREATURES, *MATERIALS)), int(found[3] or 9))
-    if found := re.match(r"(?:you (?:do not|don't) have|you have no|you lack|you have not) (?:any |a |an )?(.+)$", text):
+    if found := re.match(
+        r"(?:you (?:do not|don't) have|you have no|you lack|you have not) (?:any |a |an )?(.+)$", text
+    ):
         return Condition("below", _known(found[1], ITEMS), 1)
     if found := re.match(r"you have (fewer than|less than|under|at least|more than)? ?(\w+) (.+)$", text):
         number = NUMBERS.get(found[2], int(found[2]) if found[2].isdigit() else -1)
@@ -178,7 +182,9 @@ def _condition(text: str) -> Condition:
 
 
 def _amount(text: str, what: str) -> tuple[str, str, int]:
-    found = re.match(r"(below|under|less than|at most|at least|above|more than|over)? ?(\d+)(?: or (less|more))?$", text)
+    found = re.match(
+        r"(below|under|less than|at most|at least|above|more than|over)? ?(\d+)(?: or (less|more))?$", text
+    )
     if not found:
         raise UnreadableError(f"{text!r} is no amount of {what}, such as `below 4`")
     number, word = int(found[2]), found[1] or ""

@@ -13,9 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import opensimplex
 from crafter import constants, engine, env, objects, worldgen
-from opensimplex import internals
 
 AREA = (64, 64)
 VIEW = (9, 7)
@@ -33,13 +31,16 @@ CREATURES = {
 }
 
 
-class _Noise(opensimplex.OpenSimplex):  # type: ignore[misc]
+opensimplex = worldgen.opensimplex
+
+
+class _Noise(opensimplex.OpenSimplex):  # type: ignore[misc, name-defined]
     """The same noise from lists, which Python reads faster than arrays."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
-        self._perm = self._perm.tolist()
-        self._perm_grad_index3 = self._perm_grad_index3.tolist()
+        for name in ("_perm", "_perm_grad_index3"):
+            setattr(self, name, getattr(self, name).tolist())
 
 
 def generate(seed: int) -> bytes:
@@ -48,6 +49,7 @@ def generate(seed: int) -> bytes:
     world.reset(seed=seed)
     player = objects.Player(world, (AREA[0] // 2, AREA[1] // 2))
     world.add(player)
+    internals = opensimplex.internals
     arrays, noise = internals.GRADIENTS3, opensimplex.OpenSimplex
     if not hasattr(internals._noise3, "py_func"):  # With numba it is fast already, and takes no lists.
         internals.GRADIENTS3, opensimplex.OpenSimplex = arrays.tolist(), _Noise
@@ -151,5 +153,5 @@ class Game(env.Env):  # type: ignore[misc]
                 yield Thing(kind, (x0 + dx, y0 + dy))
 
 
-def _place(thing: Any) -> tuple[int, int]:
+def _place(thing: Any) -> tuple[int, int]:  # noqa: ANN401 (an object of the package)
     return int(thing.pos[0]), int(thing.pos[1])
