@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 from collections.abc import Mapping, Sequence
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -173,10 +174,14 @@ def build(stage: Stage, args: argparse.Namespace) -> FastAPI:
         if not isinstance(prompt, str):
             raise HTTPException(status_code=422, detail=f"candidate.{FIELD} is missing")
         bill(args.log, request)
-        if args.policy == "offline":
-            told = await stage.play(task.world, prompt, STEPS)
-        else:
-            told = await with_model(await stage.world(task.world), prompt, request.get("policy") or {})
+        try:
+            if args.policy == "offline":
+                told = await stage.play(task.world, prompt, STEPS)
+            else:
+                told = await with_model(await stage.world(task.world), prompt, request.get("policy") or {})
+        except BrokenProcessPool as error:
+            stage.renew()
+            raise HTTPException(status_code=500, detail="a process that plays was ended; new ones are there") from error
         return result(str(request["rollout_id"]), task, candidate, told)
 
     container.program(program)
@@ -214,7 +219,6 @@ def main() -> None:
 
     # The server hands the signal on when it has ended. Then the processes of the stage are ended too.
     signal.signal(signal.SIGTERM, end)
-    stage.start()
     try:
         serve(build(stage, args), args)
     finally:

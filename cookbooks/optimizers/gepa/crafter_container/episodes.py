@@ -42,24 +42,32 @@ class Stage:
     """The worlds and the processes that play in them."""
 
     def __init__(self, processes: int = PROCESSES) -> None:
-        """Make the pool. Its processes start with the first work, and end with this one, however it ends."""
-        context = multiprocessing.get_context("spawn")
-        self._pool: ProcessPoolExecutor | None = ProcessPoolExecutor(
-            processes, mp_context=context, initializer=_end_with_parent
-        )
+        """Start the processes. They end with this one, however it ends."""
+        self._processes = processes
+        self._pool: ProcessPoolExecutor | None = None
         self._worlds: dict[int, asyncio.Future[bytes]] = {}
+        self.renew()
 
-    def start(self) -> None:
-        """Start all processes now, so that the first episodes need not wait for them."""
-        for _ in range(PROCESSES):
+    def renew(self) -> None:
+        """Start new processes, also in place of those of which one was killed. Worlds are kept."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+        context = multiprocessing.get_context("spawn")
+        self._pool = ProcessPoolExecutor(self._processes, mp_context=context, initializer=_end_with_parent)
+        for _ in range(self._processes):
             self._submit(os.getpid)
 
     async def world(self, seed: int) -> bytes:
         """Return the world of a seed. Two that ask at once wait for the same one."""
         if seed not in self._worlds:
             self._worlds[seed] = asyncio.wrap_future(self._submit(generate, seed))
-        # A request that is given up must not take the world away from the others.
-        return await asyncio.shield(self._worlds[seed])
+        made = self._worlds[seed]
+        try:
+            # A request that is given up must not take the world away from the others.
+            return await asyncio.shield(made)
+        finally:
+            if made.done() and (made.cancelled() or made.exception()) and self._worlds.get(seed) is made:
+                del self._worlds[seed]
 
     async def play(self, seed: int, prompt: str, steps: int) -> Json:
         """Play an episode, and return what there is to tell."""
