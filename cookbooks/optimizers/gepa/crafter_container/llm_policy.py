@@ -86,11 +86,10 @@ def _places(body: Body) -> str:
     found += [(thing.kind, place_of(thing.pos)) for thing in body.things]
     for name, place in found:
         dx, dy = place // STRIDE - 1 - x, place % STRIDE - 1 - y
-        if name not in nearest or abs(dx) + abs(dy) < nearest[name][0]:
-            nearest[name] = (abs(dx) + abs(dy), dx, dy)
-    return ", ".join(
-        f"{name} {steps} steps {_direction(dx, dy)}" for name, (steps, dx, dy) in sorted(nearest.items()) if steps
-    )
+        steps = abs(dx) + abs(dy)
+        if steps and (name not in nearest or steps < nearest[name][0]):
+            nearest[name] = (steps, dx, dy)
+    return ", ".join(f"{name} {steps} steps {_direction(dx, dy)}" for name, (steps, dx, dy) in sorted(nearest.items()))
 
 
 def _direction(dx: int, dy: int) -> str:
