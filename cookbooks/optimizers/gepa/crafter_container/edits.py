@@ -163,8 +163,9 @@ def _order(prompt: Prompt, stories: list[Json]) -> list[Edit]:
     )
     found = []
     for number, count in late.items():
-        rule = prompt.rules[number - 1]
-        if number > 1 and rule.is_once:
+        # With the llm policy, rules are those of the model, and the prompt may have fewer.
+        rule = prompt.rules[number - 1] if number <= len(prompt.rules) else None
+        if rule is not None and rule.is_once and number > 1:
             found.append(Edit(count / len(stories), f"{rule.text()!r} came too late.", rule, rule, to_front=True))
     return found
 

@@ -30,7 +30,7 @@ def propose(brief: Brief) -> list[Proposal]:
     if brief.operation == MERGE:
         return [_merged(brief, name)]
     prompt = read_prompt(brief.parent[name])
-    stories = [_story(row.details) for row in brief.rows if row.details.get("rules")]
+    stories = [_story(row.details) for row in brief.rows if row.details.get("steps")]
     edits = find_edits(prompt, stories)
     tried = {line.partition(". ")[2] or line for line in brief.tried} | brief.tried
     fresh = [edit for edit in edits if not (edit.new and edit.new != edit.old and edit.new.text() in tried)]
@@ -59,7 +59,7 @@ def _story(told: Json) -> Json:
     return {
         **empty,
         **told,
-        "rules": [rule | given for given in told["rules"]],
+        "rules": [rule | given for given in told.get("rules") or []],
         "within_reach": [goal | given for given in told.get("within_reach") or []],
     }
 

@@ -65,6 +65,11 @@ def test_without_feedback_only_numbers_and_order_are_tried() -> None:
     assert propose(brief(WOOD)) == []
 
 
+def test_a_prompt_without_rules_gets_its_first() -> None:
+    goal = {"achievement": "collect_drink", "verb": "collect", "target": "water"}
+    assert lines(brief("Be brave.", {"steps": 100, "within_reach": [goal]})) == ["Drink water once."]
+
+
 def test_equal_briefs_bring_equal_proposals_and_a_rejected_line_is_not_tried_again() -> None:
     told = play_report(generate(1001), WOOD, 200)["details"]
     assert propose(brief(WOOD, told, count=3)) == propose(brief(WOOD, told, count=3))
