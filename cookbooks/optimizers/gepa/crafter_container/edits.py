@@ -1,7 +1,8 @@
 """Finds the edits that the feedback on some episodes asks for.
 
-It reads what is told about episodes on train worlds, and nothing else: it has no map, no recipe of its own, and no list
-of what there is to reach.
+It reads what is told about episodes on train worlds. It has no map, no recipe for making or placing things, and no list of
+what there is to reach. What it brings along is what to do about a cause of death (cows against hunger, water against
+thirst, sleep against tiredness, a fight against attackers), and numbers to begin with.
 """
 
 from __future__ import annotations

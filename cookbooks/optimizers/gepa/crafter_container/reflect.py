@@ -1,8 +1,8 @@
 """How the offline reflector improves the rules of a Crafter prompt: by plain edits that the feedback asks for.
 
 It adds a rule for what was within reach and not asked for, repairs, re-numbers and moves rules that were blocked,
-deletes rules that never do anything, and adds rules of survival after deaths. It reads feedback on train worlds and
-nothing else: it has no map, no recipe of its own, and no list of what there is to reach.
+deletes rules that never do anything, and adds rules of survival after deaths. It reads feedback on train worlds alone;
+`edits.py` says what it knows beforehand.
 """
 
 from __future__ import annotations
