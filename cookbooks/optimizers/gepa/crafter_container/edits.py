@@ -1,7 +1,7 @@
 """Finds the edits that the feedback on some episodes asks for.
 
-It reads what is told about episodes on train worlds. It has no map, no recipe for making or placing things, and no list of
-what there is to reach. What it brings along is what to do about a cause of death (cows against hunger, water against
+It reads what is told about episodes on train worlds. It has no map, no recipe for making or placing things, and no list
+of what there is to reach. What it brings along is what to do about a cause of death (cows against hunger, water against
 thirst, sleep against tiredness, a fight against attackers), and numbers to begin with.
 """
 
