@@ -1,0 +1,229 @@
+"""A synth-container whose task is to survive and to achieve things in Crafter, by the rules of a prompt.
+
+The offline policy needs no key: it follows the prompt rule by rule. The llm policy asks a model that reads the prompt.
+The score is the number of distinct achievements of one episode, which the game itself counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from fastapi import FastAPI, HTTPException
+from shared.llm import complete
+from shared.serving import arguments, bill, serve
+from synth_containers import Container
+from synth_containers.sdk import ObjectiveScore, RolloutResult
+
+from crafter_container import llm_policy
+from crafter_container.episodes import Stage
+from crafter_container.policy import STEPS
+
+Json = dict[str, Any]
+
+FAMILY = "crafter"
+FIELD = "player_rules"
+SEED_PROMPT = """\
+1. If food is below 6, eat a cow.
+2. If drink is below 6, drink water.
+3. Collect wood from a tree."""
+# The first world of each split. The splits have no world in common.
+FIRST_WORLD = {"train": 1000, "test": 2000}
+WORLDS = 100
+
+
+@dataclass(frozen=True)
+class Task:
+    """An episode in one world."""
+
+    split: str
+    seed: int
+
+    @property
+    def task_id(self) -> str:
+        """The name of the episode, such as `train:3`."""
+        return f"{self.split}:{self.seed}"
+
+    @property
+    def world(self) -> int:
+        """The seed of its world."""
+        return FIRST_WORLD[self.split] + self.seed
+
+    def row(self) -> Json:
+        """Return what the optimizer may see of it."""
+        return {"task_id": self.task_id, "split": self.split, "seed": self.seed, "steps": STEPS}
+
+
+TASKS = {task.task_id: task for split in FIRST_WORLD for task in (Task(split, seed) for seed in range(WORLDS))}
+
+
+def program() -> Json:
+    """Return the program: one text that may change, and what the player sees."""
+    return {
+        "version": "prompt_program.v1",
+        "program_id": FAMILY,
+        "modules": [
+            {
+                "module_id": "player",
+                "role": "system",
+                "content": SEED_PROMPT,
+                "mutable": True,
+                "candidate_field": FIELD,
+                "template_variables": [],
+                "metadata": {"lever_kind": "system_prompt"},
+            },
+            {
+                "module_id": "world",
+                "role": "user",
+                "content": "Play {steps} steps in world {task_id}.",
+                "mutable": False,
+                "candidate_field": "",
+                "template_variables": ["steps", "task_id"],
+                "metadata": {},
+            },
+        ],
+        "target_modules": [{"module_id": "player", "candidate_field": FIELD}],
+        "seed_candidate": {FIELD: SEED_PROMPT},
+        "rollout_overlay_schema": {"candidate_fields": [FIELD]},
+        "metadata": {"task_id": FAMILY},
+    }
+
+
+def task_info() -> Json:
+    """Return what a proposer should know about the task."""
+    return {
+        "task": {
+            "task_id": FAMILY,
+            "name": "Crafter",
+            "description": "Reach as many distinct achievements as possible in one episode of the game Crafter.",
+        },
+        "output_space": {"kind": "number", "objectives": ["achievements", "survival"], "perfect_score": 22},
+        "proposal_guidance": {
+            "premises": [
+                "The prompt is an ordered list of rules in controlled English, one on each line.",
+                "At every step the first rule whose conditions hold and that can be followed has its turn.",
+                "Where no rule has its turn, the player explores.",
+                "The player knows how to walk, face and press. It knows no recipe, no order and no number but those of "
+                "the rules.",
+                "A rule whose presses do nothing rests until what the player has changes.",
+                *llm_policy.LANGUAGE.splitlines()[3:],
+            ],
+            "constraints": ["Write rules that hold in every world: each episode has a world of its own."],
+        },
+    }
+
+
+def result(rollout_id: str, task: Task, candidate: Json, told: Json) -> Json:
+    """Return the record of an episode. Its score is the number of achievements."""
+    objectives: dict[str, float] = told["objectives"]
+    reward = objectives["achievements"]
+    exchange = told.get("exchange")
+    # No model is called offline: no token is used, and that this costs nothing is known.
+    offline = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0, "cost_usd": 0.0}
+    record: Json = RolloutResult(
+        rollout_id=rollout_id,
+        reward=reward,
+        task_id=FAMILY,
+        success_status="failed" if told["details"]["death"] else "succeeded",
+        objective_scores=[ObjectiveScore(name, value) for name, value in objectives.items()],
+        actionable_side_info={"feedback": told["feedback"], **told["details"]},
+        reward_details={"final": told["final"]},
+        summary={"outcome_reward": reward, "seed": task.seed, "steps": told["details"]["steps"]},
+        usage=offline if exchange is None else told["usage"],
+        trace={"event_history": exchange or _history(told["details"])},
+        metadata={"candidate": candidate},
+    ).to_dict()
+    return record
+
+
+def _history(details: Json) -> list[Json]:
+    return [{"type": "achievement", "name": name, "step": step} for name, step in details["achievements"].items()]
+
+
+def build(stage: Stage, args: argparse.Namespace) -> FastAPI:
+    """Return the application."""
+    container = Container(
+        "crafter", description="plays Crafter by the rules of a prompt", default_submission_mode="sync"
+    )
+
+    def task_of(task_id: object) -> Task:
+        if not isinstance(task_id, str) or task_id not in TASKS:
+            raise HTTPException(status_code=422, detail=f"unknown task_id {task_id!r}")
+        return TASKS[task_id]
+
+    def taskset() -> Json:
+        splits = {split: [name for name, task in TASKS.items() if task.split == split] for split in FIRST_WORLD}
+        return {"taskset_id": "crafter_worlds", "splits": splits}
+
+    def tasks(request: Json) -> Json:
+        return {"tasks": [task_of(task_id).row() for task_id in request["task_ids"]]}
+
+    async def rollout(request: Json) -> Json:
+        task = task_of((request.get("task") or {}).get("task_id"))
+        candidate = request.get("candidate") or {}
+        prompt = candidate.get(FIELD)
+        if not isinstance(prompt, str):
+            raise HTTPException(status_code=422, detail=f"candidate.{FIELD} is missing")
+        bill(args.log, request)
+        try:
+            if args.policy == "offline":
+                told = await stage.play(task.world, prompt, STEPS)
+            else:
+                told = await with_model(await stage.world(task.world), prompt, request.get("policy") or {})
+        except BrokenProcessPool as error:
+            stage.renew()
+            raise HTTPException(status_code=500, detail="a process that plays was ended; new ones are there") from error
+        return result(str(request["rollout_id"]), task, candidate, told)
+
+    container.program(program)
+    container.task_info(task_info)
+    container.taskset(taskset)
+    container.taskset_tasks(tasks)
+    container.rollout(rollout)
+    app: FastAPI = container.fastapi()
+    return app
+
+
+async def with_model(world: bytes, prompt: str, policy: Json) -> Json:
+    """Play an episode with the model that the rollout names."""
+    calls = (policy.get("config") or {}).get("max_calls", llm_policy.CALLS)
+    if not isinstance(calls, int) or not 1 <= calls <= llm_policy.MOST_CALLS:
+        raise HTTPException(
+            422, detail=f"policy.config.max_calls is {calls!r}: 1 to {llm_policy.MOST_CALLS} are possible"
+        )
+
+    async def ask(messages: Sequence[Mapping[str, str]]) -> tuple[str, Mapping[str, Any]]:
+        answer = await complete(messages, policy)
+        return answer.text, answer.usage
+
+    return await llm_policy.play(world, prompt, STEPS, calls, ask)
+
+
+def main() -> None:
+    """Serve the container on loopback until the process is ended."""
+    args = arguments(__doc__).parse_args()
+    stage = Stage()
+
+    def end(number: int, _: object) -> None:
+        stage.close()
+        os._exit(128 + number)
+
+    # The server hands the signal on when it has ended. Then the processes of the stage are ended too.
+    signal.signal(signal.SIGTERM, end)
+    try:
+        serve(build(stage, args), args)
+    finally:
+        stage.close()
+
+
+if __name__ == "__main__":
+    main()
