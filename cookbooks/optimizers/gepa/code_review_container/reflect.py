@@ -6,6 +6,7 @@ is still missed, other words are tried. What is often reported in vain becomes a
 
 from __future__ import annotations
 
+import keyword
 import re
 from collections import Counter
 from collections.abc import Iterable, Set
@@ -61,6 +62,7 @@ def propose(brief: Brief) -> list[Proposal]:
         ("flag what was missed most", learn(parent, evidence, brief.tried, most=2)),
         ("be quiet about false alarms", silent),
         ("flag all that was missed", learn(parent, evidence, brief.tried)),
+        *((f"do without: {line}", [known for known in parent if known != line]) for line in idle(parent, evidence)),
     ]
     if brief.operation == MERGE:
         both = [line for other in brief.parents for line in other[field].splitlines()]
@@ -122,15 +124,16 @@ def wordings(group: list[Defect]) -> list[str]:
     """Return the ways to ask for a kind of defect, the plainest first."""
     what, why = group[0].what, group[0].why
     names = telling_names(defect.code for defect in group)
-    ways = [f"Flag {what}.", f"Flag {what}: {why}.", f"Flag {why}."]
+    ways = [f"Flag {what}.", f"Flag {what}: {why}.", f"Flag code where {why}."]
     if names:
         ways += [f"Flag {what}, as with {names}.", f"Flag {names}: {why}."]
     return ways
 
 
 def telling_names(codes: Iterable[str]) -> str:
-    """Return the functions and keywords that stand in most of some lines of code, two at most."""
-    names = [set(re.findall(r"\w+(?==|\()|\bis\b", code)) for code in codes]
+    """Return the functions, modules and keywords that stand in most of some lines of code, two at most."""
+    keywords = "|".join(keyword.kwlist)
+    names = [set(re.findall(rf"\b[a-z]\w+(?=[.(=])|\b(?:{keywords})\b", code)) for code in codes]
     return " and ".join(by_count(name for found in names for name in found)[:2])
 
 
@@ -162,6 +165,12 @@ def quiet(lines: list[str], evidence: Evidence) -> list[str]:
             asked = {remark.because for remark in group} - helpful
             lines = [known for known in lines if known not in asked]
     return lines
+
+
+def idle(lines: list[str], evidence: Evidence) -> list[str]:
+    """Return the lines that found nothing, the newest first; the first line of a prompt says what it is for."""
+    helpful = {remark.because for _, spot in evidence.found for remark in spot}
+    return [line for line in reversed(lines[1:]) if line not in helpful]
 
 
 def shape(message: str) -> str:
