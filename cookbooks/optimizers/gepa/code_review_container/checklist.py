@@ -6,15 +6,14 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import wordllama
-from numpy.typing import NDArray
 
 from code_review_container.linter import Rule, rules
 
-Vectors = NDArray[np.float32]
+Vectors: TypeAlias = np.ndarray[Any, Any]
 
 # How similar a line and a rule must be, and how many rules one line reaches at most.
 SIMILAR = 0.4
@@ -63,7 +62,11 @@ def rules_of(prompt: str) -> dict[str, str]:
     known, vectors = _documented()
     reached = _reached(_embed([line.subject for line in lines]) @ vectors.T)
     nearest = reached.argmax(axis=0)
-    switched = [(rule.code, lines[place]) for rule, place, best in zip(known, nearest, reached.max(axis=0), strict=True) if best > 0]
+    switched = [
+        (rule.code, lines[place])
+        for rule, place, best in zip(known, nearest, reached.max(axis=0), strict=True)
+        if best > 0
+    ]
     return {code: line.text for code, line in switched if not line.forbids}
 
 

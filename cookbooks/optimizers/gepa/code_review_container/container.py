@@ -15,11 +15,12 @@ from synth_containers.sdk import ObjectiveScore, RolloutResult
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from code_review_container.defects import CLASSES  # noqa: E402 (the path comes first)
-from code_review_container.policy import ANSWER_FORMAT, ModelPolicy, OfflinePolicy, Review  # noqa: E402
-from code_review_container.tasks import Defect, Row, load_rows  # noqa: E402
-from code_review_container.verifier import Spot, Verdict, judge  # noqa: E402
-from shared.serving import arguments, bill, serve  # noqa: E402
+from shared.serving import arguments, bill, serve
+
+from code_review_container.defects import CLASSES
+from code_review_container.policy import ANSWER_FORMAT, ModelPolicy, OfflinePolicy, Review
+from code_review_container.tasks import Defect, Row, load_rows
+from code_review_container.verifier import Spot, Verdict, judge
 
 Json = dict[str, Any]
 
@@ -171,7 +172,8 @@ def build(rows: dict[str, Row], policy_name: str = "offline", log: Path | None =
     container.taskset(taskset)
     container.taskset_tasks(tasks)
     container.rollout(rollout)
-    return container.fastapi()
+    app: FastAPI = container.fastapi()
+    return app
 
 
 def main() -> None:

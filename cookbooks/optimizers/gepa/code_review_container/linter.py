@@ -12,7 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from ruff import find_ruff_bin  # type: ignore[attr-defined, unused-ignore]
+from ruff import find_ruff_bin  # type: ignore[import-untyped, import-not-found, unused-ignore]
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The two policies: `offline` follows the prompt with a real linter, `llm` asks a model. Both comment on added lines."""
+"""The two policies: `offline` follows the prompt with a real linter, and `llm` asks a model."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from shared.llm import complete
+
 from code_review_container.checklist import rules_of
 from code_review_container.linter import Finding, lint
 from code_review_container.tasks import Row, new_lines
 from code_review_container.verifier import Comment
-from shared.llm import complete
 
 ANSWER_FORMAT = (
     "Comment only on lines that the change adds; they are marked with +. Answer with a JSON list and nothing else, one "
@@ -66,7 +67,7 @@ class ModelPolicy:
             {"role": "user", "content": f"{numbered(row)}\n\n{ANSWER_FORMAT}"},
         ]
         completion = await complete(messages, config)
-        history = [
+        history: list[dict[str, Any]] = [
             {"type": "llm_request", "messages": messages},
             {"type": "llm_response", "text": completion.text},
         ]

@@ -96,7 +96,7 @@ def remarks(said: str) -> tuple[Remark, ...]:
 
 
 def learn(lines: list[str], evidence: Evidence, tried: Set[str], most: int = 1000) -> list[str]:
-    """Add a line for each kind of defect that was missed, the most frequent first, or word the line that failed anew."""
+    """Add a line for each kind of missed defect, the most frequent first, or put a line that failed in other words."""
     lines = list(lines)
     found = {defect.what for defect, _ in evidence.found}
     for what in by_count(defect.what for defect in evidence.missed)[:most]:

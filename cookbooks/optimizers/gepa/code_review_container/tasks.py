@@ -19,13 +19,12 @@ Snippets = dict[str, list[str]]
 
 SPLITS = {"train": 40, "test": 80}
 MARK = "  #!"
-NOUNS = (
-    "order ticket parcel invoice lesson recipe meter badge rocket lantern bridge window ladder garden mirror pocket "
-    "signal basket candle barrel helmet island jacket kettle magnet needle packet quiver ribbon saddle"
-).split()
-MODULES = (
-    "asyncio datetime hashlib json os pickle random requests string subprocess time yaml"
-).split()
+_NOUNS = """
+    order ticket parcel invoice lesson recipe meter badge rocket lantern bridge window ladder garden mirror pocket
+    signal basket candle barrel helmet island jacket kettle magnet needle packet quiver ribbon saddle"""
+NOUNS = _NOUNS.split()
+_MODULES = "asyncio datetime hashlib json os pickle random requests string subprocess time yaml"
+MODULES = _MODULES.split()
 
 
 @dataclass(frozen=True)
