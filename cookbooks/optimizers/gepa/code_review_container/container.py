@@ -88,6 +88,11 @@ def task_info(policy: str) -> Json:
     }
 
 
+def quoted(text: str) -> str:
+    """Return a text in one line and in quotes, with none inside."""
+    return '"{}"'.format(" ".join(text.replace('"', "'").split()))
+
+
 def feedback(row: Row, verdict: Verdict) -> str:
     """Return in words what the review found, missed and reported in vain."""
     code = row.new.splitlines()
@@ -96,11 +101,8 @@ def feedback(row: Row, verdict: Verdict) -> str:
         return f"line {line} `{code[line - 1].strip()}`" if 0 < line <= len(code) else f"line {line}"
 
     def said(spot: Spot) -> str:
-        notes = []
-        for comment in spot:
-            reason = f' because of "{comment.because}"' if comment.because else ""
-            notes.append(f'"{comment.message}"{reason}')
-        return " and ".join(notes)
+        reasons = [f" because of {quoted(comment.because)}" if comment.because else "" for comment in spot]
+        return " and ".join(quoted(comment.message) + reason for comment, reason in zip(spot, reasons, strict=True))
 
     def meant(defect: Defect) -> str:
         return f"{defect.kind.what} ({defect.kind.why})"

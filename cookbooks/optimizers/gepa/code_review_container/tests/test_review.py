@@ -4,11 +4,13 @@ import asyncio
 
 import pytest
 from code_review_container.checklist import read_lines, rules_of
-from code_review_container.container import FIELD, SEED_PROMPT, record_of
+from code_review_container.container import FIELD, SEED_PROMPT, feedback, record_of
 from code_review_container.defects import KINDS
 from code_review_container.policy import OfflinePolicy, numbered, read_comments
+from code_review_container.reflect import read_evidence
 from code_review_container.tasks import Defect, Row, load_rows
 from code_review_container.verifier import Comment, judge
+from shared.brief import Row as Evidenced
 
 CHECKLIST = """\
 Review the code change and report problems.
@@ -101,6 +103,17 @@ def test_a_record_says_in_words_what_happened(policy: OfflinePolicy, rows: dict[
     assert f'because of "{prompt}"' in found["actionable_side_info"]["feedback"]
     scores = {score["objective"]: score["value"] for score in found["objective_scores"]}
     assert scores == {"f1": 1.0, "precision": 1.0, "recall": 1.0, "f1_security": 1.0}
+
+
+def test_the_reflector_reads_what_the_container_says(policy: OfflinePolicy, rows: dict[str, Row]) -> None:
+    prompt = "\n".join([SEED_PROMPT, *(f"Flag {kind.what}." for kind in KINDS.values())])
+    for row in rows.values():
+        verdict = judge(asyncio.run(policy.review(prompt, row, {})).comments, row.defects)
+        evidence = read_evidence([Evidenced(row.task_id, feedback=[feedback(row, verdict)])])
+        assert [defect.what for defect in evidence.missed] == [defect.kind.what for defect in verdict.missed]
+        assert [defect.why for defect, _ in evidence.found] == [defect.kind.why for defect, _ in verdict.found]
+        assert len(evidence.alarms) == sum(len(spot) for spot in verdict.false_alarms)
+        assert {remark.because for _, spot in evidence.found for remark in spot} <= set(prompt.splitlines())
 
 
 def test_the_answer_of_a_model_is_read_and_broken_ones_hold_nothing(rows: dict[str, Row]) -> None:
