@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
-import wordllama
 
 from code_review_container.linter import Rule, rules
 
@@ -59,8 +58,9 @@ def rules_of(prompt: str) -> dict[str, str]:
     lines = read_lines(prompt)
     if not lines:
         return {}
-    known, vectors = _documented()
-    reached = _reached(_embed([line.subject for line in lines]) @ vectors.T)
+    known, documented = _documented()
+    asked = _unit(_model().embed([line.subject for line in lines]))
+    reached = _reached(_distinct(asked) @ _distinct(documented).T)
     nearest = reached.argmax(axis=0)
     switched = [
         (rule.code, lines[place])
@@ -80,19 +80,14 @@ def _reached(similarity: Vectors) -> Vectors:
 
 @lru_cache(maxsize=1)
 def _documented() -> tuple[tuple[Rule, ...], Vectors]:
-    return rules(), _embed([_plain(". ".join(rule.texts)) for rule in rules()])
+    """Return the rules, and their embeddings as the model gives them."""
+    return rules(), _unit(_model().embed([_plain(". ".join(rule.texts)) for rule in rules()]))
 
 
-def _embed(texts: list[str]) -> Vectors:
+def _distinct(vectors: Vectors) -> Vectors:
     """Return the directions in which texts differ from what all rules have in common."""
-    vectors = _unit(_model().embed(texts)) - _common()
-    return _unit(vectors)
-
-
-@lru_cache(maxsize=1)
-def _common() -> Vectors:
-    mean: Vectors = _unit(_model().embed([_plain(". ".join(rule.texts)) for rule in rules()])).mean(axis=0)
-    return mean
+    _, documented = _documented()
+    return _unit(vectors - documented.mean(axis=0))
 
 
 def _unit(vectors: Vectors) -> Vectors:
@@ -102,6 +97,9 @@ def _unit(vectors: Vectors) -> Vectors:
 
 @lru_cache(maxsize=1)
 def _model() -> Any:  # noqa: ANN401 (the package has no types)
+    # Its import takes seconds and turns on the log of everything, which a container with a model of its own can do without.
+    import wordllama
+
     # The package holds its weights and its tokenizer, but looks for the tokenizer only in its cache directory.
     return wordllama.WordLlama.load(cache_dir=Path(wordllama.__file__).parent, disable_download=True)
 

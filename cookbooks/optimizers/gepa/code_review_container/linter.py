@@ -36,7 +36,7 @@ class Finding:
 def ruff(*options: str) -> Any:  # noqa: ANN401 (JSON of a program)
     """Return what the linter prints as JSON."""
     command = [find_ruff_bin(), *options, "--output-format", "json"]
-    return json.loads(subprocess.run(command, capture_output=True, check=False, text=True).stdout)  # noqa: S603
+    return json.loads(subprocess.run(command, capture_output=True, check=True, text=True).stdout)  # noqa: S603
 
 
 @lru_cache(maxsize=1)
