@@ -97,7 +97,7 @@ def _unit(vectors: Vectors) -> Vectors:
 
 @lru_cache(maxsize=1)
 def _model() -> Any:  # noqa: ANN401 (the package has no types)
-    # Its import takes seconds and turns on the log of everything, which a container with a model of its own can do without.
+    # Its import takes seconds and turns on the logs of all libraries. A container that asks a model does without it.
     import wordllama
 
     # The package holds its weights and its tokenizer, but looks for the tokenizer only in its cache directory.

@@ -1,7 +1,7 @@
 """The strategy of the reflector: it learns from feedback, and from nothing else."""
 
 from code_review_container.reflect import propose
-from shared.brief import Attempt, Brief, Row
+from shared.brief import MERGE, Attempt, Brief, Row
 
 SEED = "Review the code change and report problems."
 EVAL = "a text that is run with eval"
@@ -65,6 +65,12 @@ def test_there_is_always_something_new_and_never_the_same_twice() -> None:
     second = prompts(brief("\n".join(lines), "1 of 1 defects found, 0 false alarms.", count=2, rejected=rejected))
     assert len(second) == 2
     assert not set(first) & set(second)
+
+
+def test_a_merge_has_the_lines_of_both_parents() -> None:
+    parents = [{"review_prompt": f"{SEED}\nFlag one thing."}, {"review_prompt": f"{SEED}\nFlag another."}]
+    [merged] = propose(Brief(["review_prompt"], parents, operation=MERGE, base=parents[0]))
+    assert merged.fields == {"review_prompt": f"{SEED}\nFlag one thing.\nFlag another."}
 
 
 def test_equal_briefs_get_equal_answers() -> None:
