@@ -1,0 +1,188 @@
+"""A synth-container whose task is to review small Python changes and to report the lines with defects.
+
+The defects were planted, so that their lines are known; they do not leave the container before a review is scored.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from fastapi import FastAPI, HTTPException
+from synth_containers import Container
+from synth_containers.sdk import ObjectiveScore, RolloutResult
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from shared.serving import arguments, bill, serve
+
+from code_review_container.defects import CLASSES
+from code_review_container.policy import ANSWER_FORMAT, ModelPolicy, OfflinePolicy, Review
+from code_review_container.tasks import Defect, Row, load_rows
+from code_review_container.verifier import Spot, Verdict, judge
+
+Json = dict[str, Any]
+
+FAMILY = "code_review"
+FIELD = "review_prompt"
+SEED_PROMPT = "Review the code change and report problems."
+
+
+def program() -> Json:
+    """Return the program: the reviewer's prompt, which may change, and the change that is put to it."""
+    return {
+        "version": "prompt_program.v1",
+        "program_id": FAMILY,
+        "modules": [
+            {
+                "module_id": "reviewer",
+                "role": "system",
+                "content": SEED_PROMPT,
+                "mutable": True,
+                "candidate_field": FIELD,
+                "template_variables": [],
+                "metadata": {"lever_kind": "system_prompt"},
+            },
+            {
+                "module_id": "change",
+                "role": "user",
+                "content": "{diff}\n\n" + ANSWER_FORMAT,
+                "mutable": False,
+                "candidate_field": "",
+                "template_variables": ["diff"],
+                "metadata": {},
+            },
+        ],
+        "target_modules": [{"module_id": "reviewer", "candidate_field": FIELD}],
+        "seed_candidate": {FIELD: SEED_PROMPT},
+        "rollout_overlay_schema": {"candidate_fields": [FIELD]},
+        "metadata": {"task_id": FAMILY},
+    }
+
+
+def task_info(policy: str) -> Json:
+    """Return what a proposer should know about the task."""
+    premises = {
+        "offline": [
+            "The policy is a linter, not a model. Each line of the prompt is matched to the documented rules of the "
+            "linter that it is most similar to, and switches them on.",
+            "A line that begins with `Do not report` switches the rules off that it is most similar to.",
+            "A rule that several lines reach follows the most similar line. A line about nothing in particular reaches "
+            "no rule.",
+        ],
+        "llm": ["The policy is a model that reads the prompt, then the change."],
+    }
+    return {
+        "task": {
+            "task_id": FAMILY,
+            "name": "Code review",
+            "description": "Report the lines of a small Python change that hold a defect, and no others.",
+        },
+        "scoring": "F1 over the lines with defects: a comment is right within one line of a defect, once.",
+        "defect_classes": list(CLASSES),
+        "proposal_guidance": {
+            "premises": premises[policy],
+            "constraints": ["Write a checklist: one kind of defect on each line, in ordinary words."],
+        },
+    }
+
+
+def quoted(text: str) -> str:
+    """Return a text in one line and in quotes, with none inside."""
+    return '"{}"'.format(" ".join(text.replace('"', "'").split()))
+
+
+def feedback(row: Row, verdict: Verdict) -> str:
+    """Return in words what the review found, missed and reported in vain."""
+    code = row.new.splitlines()
+
+    def shown(line: int) -> str:
+        return f"line {line} `{code[line - 1].strip()}`" if 0 < line <= len(code) else f"line {line}"
+
+    def said(spot: Spot) -> str:
+        reasons = [f" because of {quoted(comment.because)}" if comment.because else "" for comment in spot]
+        return " and ".join(quoted(comment.message) + reason for comment, reason in zip(spot, reasons, strict=True))
+
+    def meant(defect: Defect) -> str:
+        return f"{defect.kind.what} ({defect.kind.why})"
+
+    total = len(verdict.found) + len(verdict.missed)
+    lines = [f"{len(verdict.found)} of {total} defects found, {len(verdict.false_alarms)} false alarms."]
+    lines += [f"Found {shown(defect.line)}: {meant(defect)}. Said: {said(spot)}." for defect, spot in verdict.found]
+    lines += [f"Missed {shown(defect.line)}: {meant(defect)}." for defect in verdict.missed]
+    lines += [f"False alarm at {shown(spot[0].line)}. Said: {said(spot)}." for spot in verdict.false_alarms]
+    return "\n".join(lines)
+
+
+def record_of(rollout_id: str, row: Row, candidate: Json, review: Review) -> Json:
+    """Score a review by the planted defects alone."""
+    verdict = judge(review.comments, row.defects)
+    scores = {"f1": verdict.f1, "precision": verdict.precision, "recall": verdict.recall}
+    scores |= {f"f1_{name}": value for name, value in verdict.f1_by_class().items()}
+    details: Json = {
+        "missed": [{"line": defect.line, "class": defect.kind.defect_class} for defect in verdict.missed],
+        "false_alarms": [spot[0].line for spot in verdict.false_alarms],
+    }
+    record: Json = RolloutResult(
+        rollout_id=rollout_id,
+        reward=verdict.f1,
+        task_id=FAMILY,
+        success_status="succeeded" if verdict.f1 == 1.0 else "failed",
+        objective_scores=[ObjectiveScore(name, value) for name, value in scores.items()],
+        actionable_side_info={"feedback": feedback(row, verdict), **details},
+        reward_details=scores,
+        summary={"outcome_reward": verdict.f1, "seed": row.seed},
+        usage=review.usage,
+        trace={"event_history": review.history},
+        metadata={"candidate": candidate},
+    ).to_dict()
+    return record
+
+
+def build(rows: dict[str, Row], policy_name: str = "offline", log: Path | None = None) -> FastAPI:
+    """Return the application."""
+    container = Container("code-review", description="reviews small changes", default_submission_mode="sync")
+    policy = OfflinePolicy(rows.values()) if policy_name == "offline" else ModelPolicy()
+
+    def row_of(task_id: object) -> Row:
+        if not isinstance(task_id, str) or task_id not in rows:
+            raise HTTPException(status_code=422, detail=f"unknown task_id {task_id!r}")
+        return rows[task_id]
+
+    def taskset() -> Json:
+        ids: dict[str, list[str]] = {}
+        for row in rows.values():
+            ids.setdefault(row.split, []).append(row.task_id)
+        return {"taskset_id": FAMILY, "splits": ids}
+
+    def tasks(request: Json) -> Json:
+        return {"tasks": [row_of(task_id).task() for task_id in request["task_ids"]]}
+
+    async def rollout(request: Json) -> Json:
+        row = row_of((request.get("task") or {}).get("task_id"))
+        candidate = request.get("candidate") or {}
+        prompt = candidate.get(FIELD)
+        if not isinstance(prompt, str):
+            raise HTTPException(status_code=422, detail=f"candidate.{FIELD} is missing")
+        bill(log, request)
+        review = await policy.review(prompt, row, request.get("policy") or {})
+        return record_of(str(request["rollout_id"]), row, candidate, review)
+
+    container.program(program)
+    container.task_info(lambda: task_info(policy_name))
+    container.taskset(taskset)
+    container.taskset_tasks(tasks)
+    container.rollout(rollout)
+    app: FastAPI = container.fastapi()
+    return app
+
+
+def main() -> None:
+    """Serve the container on loopback until the process is ended."""
+    args = arguments(__doc__).parse_args()
+    serve(build(load_rows(), args.policy, args.log), args)
+
+
+if __name__ == "__main__":
+    main()
