@@ -47,6 +47,9 @@ export SYNTH_E2E_CODEX := $(VENV)/codex/bin/codex
 # The smallest whole use of the product.
 EXAMPLE := examples/ticket_router
 
+# Whole tasks, with all that they share.
+COOKBOOKS := cookbooks/optimizers/gepa
+
 # A wheel goes to other machines: it names no directory of this one.
 REMAP = --remap-path-prefix=$(or $(CARGO_HOME),$(HOME)/.cargo)=cargo --remap-path-prefix=$(ROOT)=.
 
@@ -168,7 +171,7 @@ types: build ## mypy in strict mode, and the stubs against the extension
 .PHONY: quickstart
 quickstart: build $(VENV)/containers-0.4.6/.installed ## improve the prompt of examples/ticket_router, without a key
 	$(call say,ticket router)
-	@$(BIN)/python $(EXAMPLE)/quickstart.py --config $(EXAMPLE)/gepa.toml --container-python $(SYNTH_E2E_PYTHON) \
+	@$(BIN)/python $(COOKBOOKS)/shared/with_servers.py --config $(EXAMPLE)/gepa.toml --directory $(EXAMPLE) --python $(SYNTH_E2E_PYTHON) \
 		$(BIN)/synth-optimizers gepa run --config $(EXAMPLE)/gepa.toml
 
 .PHONY: wheel

@@ -13,15 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ideas import Brief, Row, proposals
+from ideas import propose
 from policy import route
-from support.example import EXAMPLE, Example, container_python, example_config, serve_example
+from shared.brief import Attempt, Brief, Row
+from support.example import COOKBOOKS, EXAMPLE, Example, container_python, example_config, serve_example
 
 from synth_optimizers import GepaConfig, GepaRun, events_compare
 
 Json = dict[str, Any]
 
-MODEL = "word-rules-no-language-model"
+MODEL = "offline-reflector"
 SEED = "Name the queue.\n- billing: invoice, payment\n- returns: return\n- other: anything else"
 
 
@@ -147,13 +148,17 @@ BRIEF = f"""Write 2 proposals, each with an idea of its own, for a better text o
 
 Input: {{"text":"The kettle is broken, I want to return it after payment"}}
 
-Record: {{"feedback":"Wrong: the ticket was routed to billing, but it belongs to returns. It shares payment."}}
+Feedback: Wrong: the ticket was routed to billing, but it belongs to returns. It shares payment.
+
+Record: {{}}
 
 ## Row train:2 (score 1)
 
 Input: {{"text":"Where is my invoice?"}}
 
-Record: {{"feedback":"Right: the ticket was routed to billing."}}
+Feedback: Right: the ticket was routed to billing.
+
+Record: {{}}
 
 </file>
 """
@@ -185,16 +190,23 @@ def test_the_reflector_is_no_other_model(example: Example) -> None:
     assert status(example.reflector_url + "/chat/completions", body) == 404
 
 
+def lesson(*parents: str, tried: str = "") -> Brief:
+    """Return what a brief tells about one lost ticket."""
+    feedback = ["Wrong: the ticket was routed to other, but it belongs to returns."]
+    row = Row("train:1", {"text": "The kettle is broken"}, 0.0, feedback)
+    rejected = [Attempt("gepa_2", "no better", tried.splitlines())]
+    return Brief(["router_prompt"], [{"router_prompt": parent} for parent in parents], rows=[row], rejected=rejected)
+
+
 def test_the_reflector_does_not_repeat_what_was_rejected() -> None:
-    row = Row("train:1", "The kettle is broken", predicted="other", expected="returns")
-    first = proposals(Brief("router_prompt", [SEED], rows=[row]))[0][1]
-    second = proposals(Brief("router_prompt", [SEED], rows=[row], tried=first))[0][1]
+    first = propose(lesson(SEED))[0].fields["router_prompt"]
+    second = propose(lesson(SEED, tried=first))[0].fields["router_prompt"]
     assert len({SEED, first, second}) == 3
 
 
 def test_the_reflector_joins_parents() -> None:
-    parents = [SEED, SEED.replace(": return", ": broken")]
-    assert "- returns: return, broken" in proposals(Brief("router_prompt", parents))[0][1]
+    joined = propose(lesson(SEED, SEED.replace(": return", ": broken")))[0]
+    assert "- returns: return, broken" in joined.fields["router_prompt"]
 
 
 def test_a_run_gets_better_on_held_out_tickets_and_runs_again_from_the_cache(example: Example, tmp_path: Path) -> None:
@@ -242,13 +254,13 @@ def free_port() -> int:
 
 
 @pytest.mark.parametrize("ending", ["by itself", "SIGTERM", "SIGKILL"])
-def test_the_quickstart_serves_during_its_command_alone(ending: str, example: Example, tmp_path: Path) -> None:
+def test_servers_are_up_during_its_command_alone(ending: str, example: Example, tmp_path: Path) -> None:
     container_url, reflector_url = (f"http://127.0.0.1:{free_port()}" for _ in range(2))
     config = example_config(tmp_path, example, container__url=container_url, proposer__base_url=reflector_url + "/v1")
     script = f"import sys, urllib.request as r; r.urlopen({container_url + '/health'!r}); print('up', flush=True); "
     script += "sys.exit(7)" if ending == "by itself" else "sys.stdin.read()"
-    options = ["--config", str(config), "--container-python", container_python()]
-    command = [sys.executable, str(EXAMPLE / "quickstart.py"), *options, sys.executable, "-c", script]
+    options = ["--config", str(config), "--directory", str(EXAMPLE), "--python", container_python()]
+    command = [sys.executable, str(COOKBOOKS / "shared" / "with_servers.py"), *options, sys.executable, "-c", script]
     with subprocess.Popen(  # noqa: S603 (our own script)
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:

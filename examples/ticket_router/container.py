@@ -10,16 +10,17 @@ import argparse
 import asyncio
 import hashlib
 import json
-import socket
+import sys
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import uvicorn
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "cookbooks" / "optimizers" / "gepa"))
+
 from fastapi import FastAPI, HTTPException
 from policy import Answer, route
-from servers import end_with_stdin, say_ready
+from shared.serving import listening_options, serve, write_down
 from synth_containers import Container
 from synth_containers.sdk import ObjectiveScore, RolloutResult
 from wording import QUEUES
@@ -175,11 +176,9 @@ class Behaviour:
         """Write the rollout down, take the time it shall take, and fail if it shall fail."""
         # By the name of the rollout, so that the same rollouts fail at any number of workers. A new try has a new name.
         fails = self.fail_every > 0 and zlib.crc32(rollout_id.encode()) % self.fail_every == 0
-        if self.log is not None:
-            digest = hashlib.sha256(str(candidate[FIELD]).encode()).hexdigest()[:12]
-            entry = {"rollout_id": rollout_id, "task_id": ticket.task_id, "prompt": digest, "failed": fails}
-            with self.log.open("a", encoding="utf-8") as log:
-                log.write(json.dumps(entry) + "\n")
+        digest = hashlib.sha256(str(candidate[FIELD]).encode()).hexdigest()[:12]
+        entry = {"rollout_id": rollout_id, "task_id": ticket.task_id, "prompt": digest, "failed": fails}
+        write_down(self.log, entry)
         await asyncio.sleep(self.delay)
         if fails:
             # An exception of any other kind would make uvicorn close the connection too.
@@ -224,21 +223,12 @@ def build(tickets: dict[str, Ticket], behaviour: Behaviour) -> FastAPI:
 def main() -> None:
     """Serve the container on loopback until the process is ended."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--port", type=int, default=9100, help="0 takes a free port")
+    listening_options(parser)
     parser.add_argument("--delay", type=float, default=0.0, metavar="SECONDS", help="how long each rollout takes")
     parser.add_argument("--fail-every", type=int, default=0, metavar="N", help="about one rollout in N ends with 500")
-    parser.add_argument("--log", type=Path, metavar="FILE", help="append a line for each rollout")
-    parser.add_argument("--watch-stdin", action="store_true", help="end when standard input is closed")
     args = parser.parse_args()
     tickets = load_tickets(Path(__file__).with_name("tickets.jsonl"))
-    app = build(tickets, Behaviour(args.delay, args.fail_every, args.log))
-    listener = socket.create_server(("127.0.0.1", args.port), backlog=512)
-    # Connections inherit it. Without it, each reply would wait some 40 ms for the client's acknowledgement.
-    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    if args.watch_stdin:
-        end_with_stdin()
-    say_ready("container", f"http://127.0.0.1:{listener.getsockname()[1]}")
-    uvicorn.Server(uvicorn.Config(app, log_level="critical", access_log=False, lifespan="off")).run(sockets=[listener])
+    serve(build(tickets, Behaviour(args.delay, args.fail_every, args.log)), args)
 
 
 if __name__ == "__main__":

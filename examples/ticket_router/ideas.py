@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import dataclasses
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from shared.brief import Brief, Proposal, Row
 from wording import QUEUES, guidance, stem, stems, words
 
 Lines = dict[str, list[str]]
 
 
 @dataclass(frozen=True)
-class Row:
+class Routed:
     """A ticket of the evidence, where it went and where it belongs."""
 
-    row_id: str
     text: str
     predicted: str
     expected: str
@@ -27,56 +27,67 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Brief:
-    """What the reflector is asked and shown."""
+class Lesson:
+    """What there is to learn from: the prompts of the parents, their tickets, and lines that were rejected."""
 
-    field: str
     parents: list[str]
-    count: int = 1
-    kind: str = "frontier_variation"
-    rows: list[Row] = dataclasses.field(default_factory=list)
+    rows: list[Routed]
     tried: str = ""
 
 
-def proposals(brief: Brief) -> list[tuple[str, str]]:
-    """Return at most as many proposals as are asked for: the idea of each, and its prompt. None was tried before."""
-    if not brief.parents:
-        return []
-    parent = brief.parents[0]
-    ideas: list[tuple[str, Callable[[Brief], Lines]]] = [
-        ("the two most telling words of every lost ticket", lambda brief: learn(brief, most=2)),
-        ("more words of every lost ticket, and no word that misled", lambda brief: narrow(learn(brief, most=4), brief)),
-        ("the most telling word of every lost ticket", lambda brief: learn(brief, most=1)),
+def propose(brief: Brief) -> list[Proposal]:
+    """Return proposals for the one field of the program, the best idea first. None was tried before."""
+    name = brief.components[0]
+    parents = [texts[name] for texts in brief.parents]
+    lesson = Lesson(parents, routed(brief.rows), "\n".join(sorted(brief.tried)))
+    ideas: list[tuple[str, Callable[[Lesson], Lines]]] = [
+        ("the two most telling words of every lost ticket", lambda lesson: learn(lesson, most=2)),
+        ("more words of every lost ticket, and no word that misled", lambda it: narrow(learn(it, most=4), it)),
+        ("the most telling word of every lost ticket", lambda lesson: learn(lesson, most=1)),
         ("what speaks against a wrong queue", exclude),
-        ("no word that misled", lambda brief: narrow(guidance(parent), brief)),
+        ("no word that misled", lambda lesson: narrow(guidance(parents[0]), lesson)),
     ]
-    if len(brief.parents) > 1:
+    if len(parents) > 1:
         ideas.insert(0, ("the lines of both parents together", join))
-    found: list[tuple[str, str]] = []
+    found: dict[str, str] = {}
     for idea, make in ideas:
-        prompt = written(parent, make(brief))
-        new = set(prompt.splitlines()) - set(parent.splitlines())
-        if new - set(brief.tried.splitlines()) and prompt not in [known for _, known in found]:
-            found.append((idea, prompt))
-    return found[: brief.count]
+        prompt = written(parents[0], make(lesson))
+        new = set(prompt.splitlines()) - set(parents[0].splitlines())
+        if new - brief.tried:
+            found.setdefault(prompt, idea)
+    return [Proposal({name: prompt}, idea) for prompt, idea in found.items()]
 
 
-def learn(brief: Brief, most: int) -> Lines:
+def routed(rows: list[Row]) -> list[Routed]:
+    """Read the rows whose feedback says where the ticket went and where it belongs."""
+    found = []
+    for row in rows:
+        text, said = row.input.get("text"), " ".join(row.feedback)
+        wrong = re.search(r"Wrong: the ticket was routed to (\w+), but it belongs to (\w+)\.", said)
+        right = re.search(r"Right: the ticket was routed to (\w+)\.", said)
+        if text and wrong:
+            found.append(Routed(text, predicted=wrong[1], expected=wrong[2]))
+        elif text and right:
+            found.append(Routed(text, predicted=right[1], expected=right[1]))
+    return found
+
+
+def learn(lesson: Lesson, most: int) -> Lines:
     """Give the line of the expected queue the words that tell a lost ticket from those of other queues."""
-    lines = guidance(brief.parents[0])
-    tried = stems(brief.tried)
-    for row in brief.rows:
+    lines = guidance(lesson.parents[0])
+    tried = stems(lesson.tried)
+    for row in lesson.rows:
         if not row.is_lost or row.expected not in QUEUES:
             continue
         known = stems(" ".join(lines.setdefault(row.expected, [])))
         fresh = {stem(word): word for word in reversed(words(row.text)) if stem(word) not in known}
-        worth = {word: worth_of(found, row, lines, brief.rows, tried) for found, word in fresh.items()}
+        worth = {word: worth_of(found, row, lines, lesson.rows, tried) for found, word in fresh.items()}
         ranked = sorted((word for word in worth if worth[word] > 0), key=lambda word: (-worth[word], word))
         lines[row.expected].extend(ranked[:most])
     return lines
 
 
-def worth_of(found: str, row: Row, lines: Lines, rows: list[Row], tried: set[str]) -> float:
+def worth_of(found: str, row: Routed, lines: Lines, rows: list[Routed], tried: set[str]) -> float:
     """Return how well a word speaks for the expected queue: it is frequent there and rare elsewhere."""
     same = sum(found in stems(other.text) for other in rows if other.expected == row.expected)
     elsewhere = sum(found in stems(other.text) for other in rows if other.expected != row.expected)
@@ -85,35 +96,35 @@ def worth_of(found: str, row: Row, lines: Lines, rows: list[Row], tried: set[str
     return same - elsewhere - 0.5 * claimed - 0.5 * (found in tried) + min(len(found), 8) / 10
 
 
-def narrow(lines: Lines, brief: Brief) -> Lines:
+def narrow(lines: Lines, lesson: Lesson) -> Lines:
     """Take out the entries that drew lost tickets to a wrong queue and no ticket to the right one."""
-    for row in brief.rows:
+    for row in lesson.rows:
         if not row.is_lost:
             continue
         seen = stems(row.text)
         for entry in list(lines.get(row.predicted, [])):
-            helps = any(stems(entry) & stems(won.text) for won in brief.rows if won.expected == row.predicted)
+            helps = any(stems(entry) & stems(won.text) for won in lesson.rows if won.expected == row.predicted)
             if stems(entry) & seen and not helps:
                 lines[row.predicted].remove(entry)
     return lines
 
 
-def exclude(brief: Brief) -> Lines:
+def exclude(lesson: Lesson) -> Lines:
     """Say on the line of the wrong queue what speaks against it in a lost ticket."""
-    lines = guidance(brief.parents[0])
-    for row in brief.rows:
+    lines = guidance(lesson.parents[0])
+    for row in lesson.rows:
         if row.is_lost and row.predicted in lines:
-            others = set().union(*(stems(won.text) for won in brief.rows if won.expected == row.predicted))
+            others = set().union(*(stems(won.text) for won in lesson.rows if won.expected == row.predicted))
             fresh = [word for word in words(row.text) if stem(word) not in others]
             against = [f"not {word}" for word in sorted(fresh, key=lambda word: (-len(word), word))]
             lines[row.predicted].extend([entry for entry in against if entry not in lines[row.predicted]][:1])
     return lines
 
 
-def join(brief: Brief) -> Lines:
+def join(lesson: Lesson) -> Lines:
     """Put the entries of all parents together."""
-    lines = guidance(brief.parents[0])
-    for parent in brief.parents[1:]:
+    lines = guidance(lesson.parents[0])
+    for parent in lesson.parents[1:]:
         for queue, entries in guidance(parent).items():
             own = lines.setdefault(queue, [])
             own.extend(entry for entry in entries if entry not in own)

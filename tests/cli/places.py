@@ -30,9 +30,9 @@ target_modules = ["router_prompt"]
 [proposer]
 backend = "openai_compatible"
 base_url = "http://127.0.0.1:{proposer}/v1"
-model = "word-rules-no-language-model"
+model = "offline-reflector"
 
-[proposer.prices.word-rules-no-language-model]
+[proposer.prices.offline-reflector]
 prompt_usd = 0.0
 completion_usd = 0.0
 

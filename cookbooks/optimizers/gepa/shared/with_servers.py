@@ -1,6 +1,6 @@
-"""Serves what a config of this example needs for as long as a command runs, and ends it whatever happens.
+"""Serves what a config needs for as long as a command runs, and ends it whatever happens.
 
-quickstart.py --config gepa.toml --container-python PYTHON COMMAND ...
+with_servers.py --config configs/banking77.toml --cookbook banking77 COMMAND ...
 """
 
 from __future__ import annotations
@@ -13,16 +13,25 @@ import tomllib
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from servers import served
+COOKBOOKS = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(COOKBOOKS))
+
+from shared.launch import served  # noqa: E402 (the path comes first)
 
 
 def main() -> int:
     """Run the command between the start and the end of both servers, and return how it ended."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--config", type=Path, default=Path(__file__).with_name("gepa.toml"), help="names the addresses"
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
-    parser.add_argument("--container-python", default=sys.executable, help="a Python that has synth-containers")
+    parser.add_argument("--config", type=Path, required=True, help="names the addresses")
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument("--cookbook", metavar="NAME", help="a cookbook, such as banking77")
+    which.add_argument(
+        "--directory", type=Path, metavar="DIR", help="a directory with a container.py and a reflector.py"
+    )
+    parser.add_argument("--python", default=sys.executable, help="a Python that has what the container needs")
+    parser.add_argument("--data", metavar="DIR", help="handed to the container")
     parser.add_argument("command", nargs=argparse.REMAINDER, help="what needs the servers, with its arguments")
     args = parser.parse_args()
     if not args.command:
@@ -32,11 +41,26 @@ def main() -> int:
     signal.signal(signal.SIGHUP, lambda number, _: sys.exit(128 + number))
     config = tomllib.loads(args.config.read_text(encoding="utf-8"))
     container_port, reflector_port = port_of(config["container"]["url"]), port_of(config["proposer"]["base_url"])
+    if args.cookbook:
+        container, reflector = container_of(args.cookbook), reflector_of(args.cookbook)
+    else:
+        container, reflector = [str(args.directory / "container.py")], [str(args.directory / "reflector.py")]
+    data = ["--data", args.data] if args.data else []
     with (
-        served(args.container_python, "container.py", "--port", container_port),
-        served(sys.executable, "reflector.py", "--port", reflector_port),
+        served(args.python, *container, *data, "--port", container_port),
+        served(args.python, *reflector, "--port", reflector_port),
     ):
         return run(args.command)
+
+
+def container_of(cookbook: str) -> list[str]:
+    """Return the script of a cookbook's container."""
+    return [str(COOKBOOKS / f"{cookbook}_container" / "container.py")]
+
+
+def reflector_of(cookbook: str) -> list[str]:
+    """Return the script of a cookbook's reflector, with its options."""
+    return [str(COOKBOOKS / "shared" / "reflector.py"), "--cookbook", cookbook]
 
 
 def port_of(url: str) -> str:

@@ -1,15 +1,14 @@
-"""Both ends of a server's life: how it is started and ended, and how it ends itself when nobody is left to end it."""
+"""The starter's end of a server's life: it is started, found well, and ended by its own process id."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import subprocess
-import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 START_SECONDS = 60.0
@@ -17,15 +16,22 @@ STOP_SECONDS = 5.0
 
 
 @contextlib.contextmanager
-def served(python: str, script: str, *options: str) -> Iterator[str]:
-    """Start a server of this directory, yield its address once it is well, and end it by its own process id.
+def served(
+    python: str | Path, script: str | Path, *options: str, environ: Mapping[str, str] | None = None
+) -> Iterator[str]:
+    """Start a server, yield its address once it is well, and end it by its own process id.
 
     It has a session of its own, so that Ctrl-C reaches the optimizer alone, which still needs its container. It ends
     with its standard input, so it does not outlive a starter that was killed.
     """
-    command = [python, str(Path(__file__).with_name(script)), *options, "--watch-stdin"]
+    command = [str(python), str(script), *options, "--watch-stdin"]
     process = subprocess.Popen(  # noqa: S603 (our own scripts)
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env=None if environ is None else {**os.environ, **environ},
     )
     # A server that never says its address is ended, which ends the wait for its line too.
     watchdog = threading.Timer(START_SECONDS, process.kill)
@@ -33,7 +39,7 @@ def served(python: str, script: str, *options: str) -> Iterator[str]:
     try:
         line = process.stdout.readline() if process.stdout else ""
         if "http://" not in line:
-            raise RuntimeError(f"{script} did not start; is its port taken?")
+            raise RuntimeError(f"{Path(script).name} did not start; is its port taken?")
         url = line.split()[-1]
         _wait_until_well(url.removesuffix("/v1") + "/health")
         watchdog.cancel()
@@ -49,23 +55,6 @@ def served(python: str, script: str, *options: str) -> Iterator[str]:
         for pipe in (process.stdin, process.stdout):
             if pipe:
                 pipe.close()
-
-
-def say_ready(name: str, url: str) -> None:
-    """Say, as a server, that it listens and where."""
-    sys.stdout.write(f"{name}: {url}\n")
-    sys.stdout.flush()
-
-
-def end_with_stdin() -> None:
-    """End this process, a server, when its standard input is closed."""
-
-    def watch() -> None:
-        while sys.stdin.buffer.read(4096):
-            pass
-        os._exit(0)
-
-    threading.Thread(target=watch, daemon=True).start()
 
 
 def _wait_until_well(url: str) -> None:

@@ -1,0 +1,126 @@
+"""Asks the model of a policy: any endpoint that speaks OpenAI's Chat Completions.
+
+The address and the model come with each rollout. The key does not: it is read from the variable `POLICY_API_KEY` of
+the container's own environment, it is sent to the endpoint alone, and no text of this module holds it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+from fastapi import HTTPException
+
+Json = dict[str, Any]
+
+KEY = "POLICY_API_KEY"
+# Where it is set, no rollout can have the key sent to another address.
+ADDRESS = "POLICY_BASE_URL"
+DEFAULT_ADDRESS = "https://api.openai.com/v1"
+
+TIMEOUT_SECONDS = 120.0
+RETRIES = 4
+FIRST_PAUSE_SECONDS = 0.5
+LONGEST_PAUSE_SECONDS = 20.0
+PASSING = frozenset({408, 409, 429, 500, 502, 503, 504})
+
+
+@dataclass(frozen=True)
+class Completion:
+    """What a model said, and the tokens that the endpoint counted. A number that it did not tell is not there."""
+
+    text: str
+    usage: dict[str, int | float]
+
+
+async def complete(messages: Sequence[Mapping[str, str]], config: Mapping[str, Any]) -> Completion:
+    """Ask the model that a rollout's `policy` names.
+
+    Of `config`, `model`, `base_url` and `max_tokens` are read, and below `config.config` also `base_url`,
+    `temperature`, `seed` and `timeout_seconds`. A failure is an HTTPException with status 502 that says what happened.
+    """
+    model = config.get("model")
+    if not isinstance(model, str) or not model:
+        raise HTTPException(status_code=422, detail="policy.model is missing: name the model in [policy] of the config")
+    details: Mapping[str, Any] = config.get("config") or {}
+    body: Json = {"model": model, "messages": [dict(message) for message in messages]}
+    body["temperature"] = details.get("temperature", 0.0)
+    if details.get("seed") is not None:
+        body["seed"] = details["seed"]
+    if config.get("max_tokens") is not None:
+        body["max_tokens"] = config["max_tokens"]
+    address = (
+        os.environ.get(ADDRESS)
+        or config.get("base_url")
+        or config.get("inference_url")
+        or details.get("base_url")
+        or DEFAULT_ADDRESS
+    )
+    url = f"{str(address).rstrip('/')}/chat/completions"
+    return _read(url, await _post(url, body, float(details.get("timeout_seconds", TIMEOUT_SECONDS))))
+
+
+async def _post(url: str, body: Json, timeout: float) -> httpx.Response:
+    """Send a request, again where the failure may pass."""
+    key = os.environ.get(KEY, "")
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    pause = FIRST_PAUSE_SECONDS
+    async with httpx.AsyncClient(timeout=timeout, follow_redirects=False) as client:
+        for tries_left in reversed(range(RETRIES + 1)):
+            wait = pause
+            try:
+                reply = await client.post(url, json=body, headers=headers)
+            except (httpx.HTTPError, httpx.InvalidURL) as error:
+                problem = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+                # Sent and not answered in time: asking again would only pay again.
+                if isinstance(error, httpx.ReadTimeout | httpx.InvalidURL | httpx.UnsupportedProtocol):
+                    break
+            else:
+                if reply.is_success:
+                    return reply
+                problem = f"HTTP {reply.status_code}: {_said(reply)}"
+                if reply.status_code not in PASSING:
+                    break
+                wait = _asked_pause(reply, pause)
+            if tries_left:
+                await asyncio.sleep(min(wait, LONGEST_PAUSE_SECONDS))
+                pause *= 2
+    hint = "" if key else f" ({KEY} is not set in the container's environment)"
+    # An endpoint may repeat the key that it refuses.
+    problem = problem.replace(key, "***") if key else problem
+    raise HTTPException(status_code=502, detail=f"the policy's model at {url} did not answer: {problem}{hint}")
+
+
+def _read(url: str, reply: httpx.Response) -> Completion:
+    """Read a chat completion."""
+    try:
+        document = reply.json()
+        text = document["choices"][0]["message"]["content"]
+    except (ValueError, KeyError, IndexError, TypeError) as error:
+        raise HTTPException(status_code=502, detail=f"the answer of {url} is no chat completion") from error
+    if not isinstance(text, str):
+        raise HTTPException(status_code=502, detail=f"the answer of {url} holds no text")
+    told = document.get("usage") or {}
+    names = ("prompt_tokens", "completion_tokens", "total_tokens", "cost_usd")
+    return Completion(text, {name: told[name] for name in names if isinstance(told.get(name), int | float)})
+
+
+def _said(reply: httpx.Response) -> str:
+    """Return what an endpoint says about its refusal."""
+    try:
+        error = reply.json()["error"]
+        return str(error["message"] if isinstance(error, dict) else error)[:300]
+    except (ValueError, KeyError, TypeError):
+        return reply.text[:300]
+
+
+def _asked_pause(reply: httpx.Response, pause: float) -> float:
+    """Return how long the endpoint asks to wait, or else our own pause."""
+    try:
+        return float(reply.headers.get("retry-after", pause))
+    except ValueError:
+        return pause
