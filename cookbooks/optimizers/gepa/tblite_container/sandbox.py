@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import socket
 import subprocess
 import sys
@@ -71,10 +72,10 @@ class Sandbox:
     """A warden and the way to it. Threads may share it."""
 
     def __init__(self, wanted: str = AUTO, *, with_checks: bool = True) -> None:
-        self._place = tempfile.TemporaryDirectory(prefix="tblite-")
+        self._place = tempfile.mkdtemp(prefix="tblite-")
         warm = "pytest" if with_checks else "nothing"
         self._warden = subprocess.Popen(  # noqa: S603 (our own script)
-            [sys.executable, "-B", str(WARDEN), self._place.name, wanted, warm],
+            [sys.executable, "-B", str(WARDEN), self._place, wanted, warm],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -104,7 +105,7 @@ class Sandbox:
     def _ask(self, job: Mapping[str, Any]) -> list[dict[str, Any]]:
         try:
             with socket.socket(socket.AF_UNIX) as connection, connection.makefile("rwb") as stream:
-                connection.connect(f"{self._place.name}/warden")
+                connection.connect(f"{self._place}/warden")
                 stream.write(json.dumps(job).encode() + b"\n")
                 stream.flush()
                 answer = json.loads(stream.read() or b'{"error": "no answer"}')
@@ -126,7 +127,7 @@ class Sandbox:
             except subprocess.TimeoutExpired:
                 self._warden.kill()
                 self._warden.wait()
-            self._place.cleanup()
+            shutil.rmtree(self._place, ignore_errors=True)
 
     def __enter__(self) -> Self:
         return self

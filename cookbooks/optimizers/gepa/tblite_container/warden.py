@@ -211,6 +211,7 @@ def serve(place: Path, kind: str) -> None:
         connection, _ = listener.accept()
         if os.fork() == 0:
             listener.close()
+            sys.stdin.close()
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             answer_job(connection, place, kind)
         connection.close()
@@ -235,7 +236,10 @@ def main() -> None:
         judge("count_by_key", [{"name": "warm", "inputs": [""], "output": ""}])
     gc.disable()
     gc.freeze()
-    serve(place, choose(place, wanted))
+    try:
+        serve(place, choose(place, wanted))
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
 
 
 if __name__ == "__main__":
