@@ -6,13 +6,12 @@ refuses namespaces, what is left are the limits, and every result says so.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import resource
 import shutil
 import signal
-import sys
-import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +30,7 @@ _CLONE = {"mount": 0x20000, "uts": 0x4000000, "ipc": 0x8000000, "user": 0x100000
 _CLONE_NET = 0x40000000
 _MS_BIND, _MS_MOVE, _MS_REC, _MS_PRIVATE, _MS_NOSUID, _MS_NODEV = 0x1000, 0x2000, 0x4000, 0x40000, 0x2, 0x4
 _MOUNT_SETATTR, _AT_FDCWD, _AT_RECURSIVE, _READ_ONLY = 442, -100, 0x8000, 0x1 | 0x2 | 0x4
-_PR_SET_PDEATHSIG, _PR_SET_NO_NEW_PRIVS = 1, 38
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 1, 36, 38
 
 # What programs need in order to run. Where an entry is a link into /usr, the link is made again.
 _SYSTEM = ("/usr", "/bin", "/lib", "/lib32", "/lib64", "/sbin", "/etc/alternatives", "/etc/ld.so.cache", "/dev/null")
@@ -50,12 +49,19 @@ class Limits:
     processes: int = 48  # of the whole jail
 
 
-def confine(kind: str, place: Path, visible: Sequence[Path], limits: Limits, body: Callable[[Path], None]) -> int:
+def confine(
+    kind: str,
+    place: Path,
+    visible: Sequence[Path],
+    limits: Limits,
+    body: Callable[[Path], None],
+    complain: Callable[[str], None],
+) -> int:
     """Start `body` in a jail and return the process to wait for, which leads the group to be killed.
 
     `place` is an empty directory of ours to build the jail in; `body` is given the directory it may write to. Of the
-    rest of the machine it sees the programs and what is `visible`, and cannot change either. The caller must have one
-    thread only.
+    rest of the machine it sees the programs and what is `visible`, and cannot change either. Where something of ours
+    must be visible and there are only limits, it stays the user that we are. The caller must have one thread only.
     """
     is_apart, may_go_on = os.pipe(), os.pipe()
     keeper = os.fork()
@@ -82,16 +88,42 @@ def confine(kind: str, place: Path, visible: Sequence[Path], limits: Limits, bod
         work = _furnish(place, visible, limits) if kind == NAMESPACES else place
         inner = os.fork()
         if inner == 0:
-            _give_up_rights(kind, work, limits)
+            if kind == NAMESPACES or not visible:
+                _become_nobody(kind, work)
+            _give_up_rights(kind, limits)
             body(work)
             os._exit(0)
         _, status = os.waitpid(inner, 0)
         os._exit(os.waitstatus_to_exitcode(status) & 0xFF)
-    except BaseException:  # noqa: BLE001 (a forked process must not return into its parent's code)
-        traceback.print_exc()
+    except BaseException as error:  # noqa: BLE001 (a forked process must not return into its parent's code)
+        complain(f"{type(error).__name__}: {error}")
     finally:
-        sys.stderr.flush()
         os._exit(125)
+
+
+def end_children(kind: str) -> None:
+    """Kill everything that this process has started in its jail, wherever it has gone."""
+    with contextlib.suppress(ProcessLookupError):
+        if kind == NAMESPACES:
+            # The first process of a namespace reaches all others.
+            os.kill(-1, signal.SIGKILL)
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            # Without a namespace, what loses its parent becomes our child, one generation after the other.
+            for child in _children() if kind == LIMITS else []:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(child, signal.SIGKILL)
+            os.waitpid(-1, 0)
+
+
+def _children() -> list[int]:
+    """Return the children of this process."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if entry.name.isdigit() and f"\nPPid:\t{os.getpid()}\n" in (entry / "status").read_text():
+                found.append(int(entry.name))
+    return found
 
 
 def _map_ids(pid: int) -> None:
@@ -138,7 +170,8 @@ def _outermost(paths: Sequence[Path]) -> list[Path]:
     """Return the paths that are not below another one or below what is there anyway, as they really are."""
     real = sorted({path.resolve() for path in paths if path.exists()})
     there = [Path(entry) for entry in _SYSTEM]
-    return [path for path in real if not any(path.is_relative_to(other) and path != other for other in real + there)]
+    own = [path for path in real if not any(path.is_relative_to(entry) for entry in there)]
+    return [path for path in own if not any(path.is_relative_to(other) and path != other for other in own)]
 
 
 def _make_read_only(path: Path, *, is_device: bool, recursive: bool = True) -> None:
@@ -150,19 +183,25 @@ def _make_read_only(path: Path, *, is_device: bool, recursive: bool = True) -> N
     _call("syscall", ctypes.c_long(_MOUNT_SETATTR), _AT_FDCWD, os.fsencode(path), flags, wanted, size)
 
 
-def _give_up_rights(kind: str, work: Path, limits: Limits) -> None:
-    """Become a process without any right and with hard limits, which ends with its parent."""
+def _become_nobody(kind: str, work: Path) -> None:
+    """Stop being root."""
     if os.getuid() == 0:
         own = INSIDE_ID if kind == NAMESPACES else NOBODY
         if kind == LIMITS:
             shutil.chown(work, own, own)
+            work.parent.chmod(0o711)
         os.setgroups([])
         os.setresgid(own, own, own)
         os.setresuid(own, own, own)
+
+
+def _give_up_rights(kind: str, limits: Limits) -> None:
+    """Become a process without any right and with hard limits, which ends with its parent and its children with it."""
     header, nothing = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
     _call("capset", header, nothing)
     _call("prctl", _PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     _call("prctl", _PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    _call("prctl", _PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     processes = limits.processes if kind == NAMESPACES else limits.processes + _processes_of(os.getuid())
     for name, value in {
         resource.RLIMIT_AS: limits.memory_mb * MB,

@@ -27,7 +27,7 @@ from typing import Any
 COOKBOOKS = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(COOKBOOKS))
 
-from tblite_container.jail import LIMITS, NAMESPACES, Limits, confine  # noqa: E402 (the path comes first)
+from tblite_container.jail import LIMITS, NAMESPACES, Limits, confine, end_children  # noqa: E402 (the path comes first)
 
 Json = dict[str, Any]
 
@@ -47,17 +47,16 @@ def run_job(kind: str, place: Path, job: Json) -> Json:
     work = place / "jail" if kind == NAMESPACES else Path(tempfile.mkdtemp(dir=place))
     is_check = job["do"] == "check"
 
-    def body(cell: Path) -> None:
-        os.close(reader)
-        try:
-            result = {"done": check(cell, job) if is_check else run_commands(kind, cell, job["commands"], limits)}
-        except Exception as error:  # noqa: BLE001 (told to the caller)
-            result = {"error": f"{type(error).__name__}: {error}"}
+    def tell(result: Json) -> None:
         with open(writer, "wb") as answer:  # noqa: PTH123 (a pipe)
             answer.write(json.dumps(result).encode())
 
-    visible = [CHECKS, Path(sys.prefix), Path(sys.base_prefix)] if is_check else []
-    keeper = confine(kind, work, visible, limits, body)
+    def body(cell: Path) -> None:
+        os.close(reader)
+        tell({"done": check(cell, job) if is_check else run_commands(kind, cell, job["commands"], limits)})
+
+    visible = [CHECKS, *libraries()] if is_check else []
+    keeper = confine(kind, work, visible, limits, body, lambda problem: tell({"error": problem}))
     os.close(writer)
     patience = job["seconds"] if is_check else sum(command["seconds"] for command in job["commands"])
     answer = _read_until(reader, time.monotonic() + patience + SETUP_SECONDS)
@@ -68,6 +67,13 @@ def run_job(kind: str, place: Path, job: Json) -> Json:
         shutil.rmtree(work, ignore_errors=True)
     told: Json = json.loads(answer or b'{"error": "the jail did not answer"}')
     return told
+
+
+def libraries() -> list[Path]:
+    """Return where Python finds what pytest needs."""
+    own = Path(__file__).resolve().parent
+    paths = [Path(sys.prefix), Path(sys.base_prefix), *(Path(entry) for entry in sys.path if entry)]
+    return [path for path in paths if path not in (own, COOKBOOKS)]
 
 
 def _read_until(reader: int, deadline: float) -> bytes:
@@ -113,17 +119,11 @@ def run_command(kind: str, base: Path, command: Json, limits: Limits) -> Json:
     output, problem = _collect(process, time.monotonic() + command["seconds"], command["output_bytes"])
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    if kind == NAMESPACES:
-        # The first process of a namespace reaches all others, also those that have left the group.
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(-1, signal.SIGKILL)
     status = process.wait()
     for stream in (process.stdout, process.stderr):
         if stream:
             stream.close()
-    with contextlib.suppress(ChildProcessError):
-        while kind == NAMESPACES and os.waitpid(-1, os.WNOHANG) != (0, 0):
-            pass
+    end_children(kind)
     shutil.rmtree(base, ignore_errors=True)
     errors = output["stderr"].decode("utf-8", "replace").replace(f"{SHELL[0]}: line 2: ", "").replace(str(base), "")
     return {

@@ -1,0 +1,28 @@
+"""What the tests of this cookbook share: the way to its modules, and one sandbox of each kind."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from tblite_container.jail import LIMITS  # noqa: E402 (the path comes first)
+from tblite_container.sandbox import Sandbox  # noqa: E402
+
+
+@pytest.fixture(scope="session")
+def sandbox() -> Iterator[Sandbox]:
+    """Return the best sandbox of this machine."""
+    with Sandbox() as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def limited() -> Iterator[Sandbox]:
+    """Return a sandbox that has limits only."""
+    with Sandbox(LIMITS) as made:
+        yield made
