@@ -18,6 +18,7 @@ from tblite_container.sandbox import Command, Sandbox
 MAX_STAGES = 4
 KEPT = 24
 AT_ONCE = 6
+MAX_ORDERS = 3
 SEPARATORS = {",": "-d,", " ": "-d' '", "/": "-d/", ".": "-d.", "=": "-d="}
 
 
@@ -65,11 +66,26 @@ def pipelines(sandbox: Sandbox, example: Example, unwanted: frozenset[str] = fro
             if sound:
                 return sound
             accidents += right
-        states = sorted(
-            (state for state in grown if state.text != example.output),
-            key=lambda state: (-likeness(state.text, example.output), len(state.text), state.stages),
-        )[:KEPT]
+        states = _nearest([state for state in grown if state.text != example.output], example.output)
     return accidents
+
+
+def _nearest(states: Sequence[State], wanted: str) -> list[State]:
+    """Return the states nearest to the wanted text, few of those that are the same but for the order of lines.
+
+    No stage brings back a word that is lost.
+    """
+    needed = _words(wanted)
+    able = [state for state in states if needed <= _words(state.text)]
+    ordered = sorted(able, key=lambda state: (-likeness(state.text, wanted), len(state.text), state.stages))
+    counts: Counter[tuple[str, ...]] = Counter()
+    kept = []
+    for state in ordered:
+        lines = tuple(sorted(state.text.splitlines()))
+        counts[lines] += 1
+        if counts[lines] <= MAX_ORDERS:
+            kept.append(state)
+    return kept[:KEPT]
 
 
 def reproducing(sandbox: Sandbox, candidates: Sequence[str], example: Example) -> list[str]:
@@ -114,13 +130,17 @@ def rendered(stages: Sequence[str]) -> str:
 
 
 def likeness(text: str, wanted: str) -> float:
-    """Return how much two texts have in common: lines, words, and how many lines there are."""
+    """Return how much two texts have in common: lines, the words that they use, and how many lines there are."""
     shared = [
         _overlap(_trimmed(text), _trimmed(wanted)),
-        _overlap(re.findall(r"\w+", text), re.findall(r"\w+", wanted)),
+        _overlap(sorted(_words(text)), sorted(_words(wanted))),
         _overlap(["line"] * text.count("\n"), ["line"] * wanted.count("\n")),
     ]
     return round(0.5 * shared[0] + 0.3 * shared[1] + 0.2 * shared[2], 6)
+
+
+def _words(text: str) -> set[str]:
+    return set(re.findall("[a-z]+", text.lower()))
 
 
 def _trimmed(text: str) -> list[str]:
@@ -134,7 +154,7 @@ def _overlap(left: list[str], right: list[str]) -> float:
 
 def _expanded(sandbox: Sandbox, states: Sequence[State], instruction: str) -> list[State]:
     """Return what every stage makes of every state. One command runs all stages of a state."""
-    options = [stages_for(state.text, instruction) for state in states]
+    options = [stages_for(state, instruction) for state in states]
     commands = [
         Command("\n".join(f"{{ {stage}; }} < text 2> /dev/null; printf '\\0'" for stage in stages), {"text": state.text})
         for state, stages in zip(states, options, strict=True)
@@ -147,13 +167,19 @@ def _expanded(sandbox: Sandbox, states: Sequence[State], instruction: str) -> li
     return grown
 
 
-def stages_for(text: str, instruction: str) -> list[str]:
-    """Return the stages that may make something of a text."""
+def stages_for(state: State, instruction: str) -> list[str]:
+    """Return the stages that may make something of a text, after the stages that made it."""
+    text = state.text
     lines = text.splitlines()
-    found = ["sort", "sort -u", "sort | uniq -c", "sort | uniq -c | sort -k1,1nr -k2,2", "uniq -c"] if lines[1:] else []
-    found += ["uniq -d", "uniq -u", "tac", "awk '!seen[$0]++'", "tail -n +2", "wc -w"] if lines[1:] else []
-    found += ["head -n 1", "tail -n 1"] if lines[1:] else []
-    found.append("wc -l")
+    found = ["wc -l"]
+    if lines[1:]:
+        found += ["sort", "sort -u", "sort | uniq -c", "sort | uniq -c | sort -k1,1nr -k2,2"]
+        found += ["tac", "awk '!seen[$0]++'", "wc -w"]
+    if lines[1:] and not state.stages:
+        found.append("tail -n +2")
+    if lines[1:] and state.stages and state.stages[-1].startswith("sort"):
+        # The first lines of a text, or lines that stand together, say something if it is sorted.
+        found += ["head -n 1", "tail -n 1", "uniq -d", "uniq -u"]
     for separator, option in SEPARATORS.items():
         if any(separator in line.strip() for line in lines):
             found += _field_stages(lines, separator, option)
