@@ -20,13 +20,13 @@ from synth_containers.sdk import ObjectiveScore, RolloutResult
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from shared import llm  # noqa: E402 (the path comes first)
-from shared.serving import arguments, bill, serve  # noqa: E402
-from tblite_container.jail import LIMITS, NAMESPACES  # noqa: E402
-from tblite_container.policy import choose, script  # noqa: E402
-from tblite_container.sandbox import AUTO, Case, Command, Outcome, Sandbox, SandboxError, Verdict  # noqa: E402
-from tblite_container.tasks import EXAMPLE, HIDDEN, SPLITS, Task, load_tasks  # noqa: E402
-from tblite_container.telling import asked, feedback, pipeline_of  # noqa: E402
+from shared import llm
+from shared.serving import arguments, bill, serve
+from tblite_container.jail import LIMITS, NAMESPACES
+from tblite_container.policy import choose, script
+from tblite_container.sandbox import AUTO, Case, Command, Outcome, Sandbox, SandboxError, Verdict
+from tblite_container.tasks import EXAMPLE, HIDDEN, SPLITS, Task, load_tasks
+from tblite_container.telling import asked, feedback, pipeline_of
 
 Json = dict[str, Any]
 
@@ -130,10 +130,10 @@ async def answer_of(policy: str, request: Json, task: Task) -> Answer:
     if policy == "llm":
         messages = [{"role": "system", "content": prompt}, {"role": "user", "content": asked(task)}]
         said = await llm.complete(messages, request.get("policy") or {})
-        trace = {"type": "llm_response", "messages": messages, "text": said.text}
-        return Answer(pipeline_of(said.text), "the model", dict(said.usage), trace)
+        heard: Json = {"type": "llm_response", "messages": messages, "text": said.text}
+        return Answer(pipeline_of(said.text), "the model", dict(said.usage), heard)
     choice = choose(prompt, task.instruction)
-    trace = {"type": "recipe_chosen", "nearness": list(choice.nearness)}
+    trace: Json = {"type": "recipe_chosen", "nearness": list(choice.nearness)}
     if choice.recipe is None:
         return Answer(None, "", FREE, trace)
     return Answer(choice.recipe.pipeline, f"the recipe `{'; '.join(choice.recipe.phrases)}`", FREE, trace)
@@ -157,12 +157,13 @@ def result(rollout_id: str, task: Task, candidate: Json, answer: Answer, trial: 
     share = trial.passed / len(trial.verdicts) if trial and trial.verdicts else 0.0
     printed = trial.outcomes[EXAMPLE].stdout[:2000] if trial else ""
     example = task.example()
-    text = feedback(answer.source, answer.pipeline, example, trial.outcomes[EXAMPLE] if trial else None, trial and trial.verdicts)
+    tried, verdicts = (trial.outcomes[EXAMPLE], trial.verdicts) if trial else (None, [])
+    text = feedback(answer.source, answer.pipeline, example, tried, verdicts)
     told = {
         "pipeline": answer.pipeline,
         "example_passed": trial is not None and printed == example["output"],
         "example_printed": printed,
-        "failed_checks": sorted({verdict.check for verdict in trial.verdicts if not verdict.passed}) if trial else [],
+        "failed_checks": sorted({verdict.check for verdict in verdicts if not verdict.passed}),
         "sandbox": kind,
     }
     record: Json = RolloutResult(
@@ -220,7 +221,8 @@ def build(tasks: dict[str, Task], sandbox: Sandbox, policy: str, log: Path | Non
     container.taskset(taskset)
     container.taskset_tasks(rows)
     container.rollout(rollout)
-    return container.fastapi()
+    app: FastAPI = container.fastapi()
+    return app
 
 
 def main() -> None:

@@ -95,7 +95,7 @@ def confine(
             os._exit(0)
         _, status = os.waitpid(inner, 0)
         os._exit(os.waitstatus_to_exitcode(status) & 0xFF)
-    except BaseException as error:  # noqa: BLE001 (a forked process must not return into its parent's code)
+    except BaseException as error:
         complain(f"{type(error).__name__}: {error}")
     finally:
         os._exit(125)

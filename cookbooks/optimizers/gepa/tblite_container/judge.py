@@ -60,7 +60,7 @@ class Judge:
             self.findings.append(Finding(check.removeprefix("test_"), case, report.passed, message))
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        """A file of checks that cannot be read judges nothing."""
+        """Keep it as a verdict that a file of checks could not be read."""
         if report.failed:
             self.findings.append(Finding("collection", "", passed=False, message=str(report.longrepr)[-500:]))
 

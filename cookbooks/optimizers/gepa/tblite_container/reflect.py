@@ -16,21 +16,21 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from shared.brief import MERGE, Brief, Proposal, Row  # noqa: E402 (the path comes first)
-from tblite_container import search  # noqa: E402
-from tblite_container.policy import Recipe, plain, recipes  # noqa: E402
-from tblite_container.sandbox import Sandbox  # noqa: E402
-from tblite_container.search import Example  # noqa: E402
+from shared.brief import MERGE, Brief, Proposal, Row
+from tblite_container import search
+from tblite_container.policy import Recipe, plain, recipes
+from tblite_container.sandbox import Sandbox
+from tblite_container.search import Example
 
 # A turn takes its time: so many tasks are searched for, the others have to wait for the next one.
 MAX_SEARCHES = 6
 MAX_PHRASES = 6
 MAX_CLASSES = 6
-COMMON = frozenset(
-    """a all also an and any are as at be both but by do does else every for from has have how in is it its just left many
-    must no not nothing of on one only or out so that the their them then there they things this to was we were what
-    where which with without""".split()
-)
+_COMMON = """
+    a all also an and any are as at be both but by do does else every for from has have how in is it its just left
+    many must no not nothing of on one only or out so that the their them then there they things this to was we were
+    what where which with without"""
+COMMON = frozenset(_COMMON.split())
 
 _one_at_a_time = threading.Lock()
 
@@ -59,7 +59,7 @@ class Fix:
     def __init__(self, row: Row, example: Example) -> None:
         self.example = example
         self.is_lost = row.score is not None and row.score < 1.0
-        self.used = row.details.get("pipeline")
+        self.used = str(row.details.get("pipeline") or "")
         # It does what the example shows and still fails: it must not be written down again for this task.
         self.unwanted = frozenset([self.used] if self.is_lost and row.details.get("example_passed") else [])
 
@@ -134,7 +134,7 @@ def merged(prompts: Sequence[str]) -> str:
 
 
 def refuted(fix: Fix, suspects: frozenset[str]) -> frozenset[str]:
-    """Return the pipelines that a task has outgrown: those that failed, and what was found along with them or before."""
+    """Return the pipelines that a task has outgrown: those that failed, and what was found along with them."""
     passed: frozenset[str] = frozenset()
     for _ in range(MAX_CLASSES):
         found = frozenset(_found(fix.example, passed))

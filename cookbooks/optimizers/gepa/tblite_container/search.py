@@ -156,7 +156,9 @@ def _expanded(sandbox: Sandbox, states: Sequence[State], instruction: str) -> li
     """Return what every stage makes of every state. One command runs all stages of a state."""
     options = [stages_for(state, instruction) for state in states]
     commands = [
-        Command("\n".join(f"{{ {stage}; }} < text 2> /dev/null; printf '\\0'" for stage in stages), {"text": state.text})
+        Command(
+            "\n".join(f"{{ {stage}; }} < text 2> /dev/null; printf '\\0'" for stage in stages), {"text": state.text}
+        )
         for state, stages in zip(states, options, strict=True)
     ]
     grown = []
@@ -175,8 +177,6 @@ def stages_for(state: State, instruction: str) -> list[str]:
     if lines[1:]:
         found += ["sort", "sort -u", "sort | uniq -c", "sort | uniq -c | sort -k1,1nr -k2,2"]
         found += ["tac", "awk '!seen[$0]++'", "wc -w"]
-    if lines[1:] and not state.stages:
-        found.append("tail -n +2")
     if lines[1:] and state.stages and state.stages[-1].startswith("sort"):
         # The first lines of a text, or lines that stand together, say something if it is sorted.
         found += ["head -n 1", "tail -n 1", "uniq -d", "uniq -u"]
@@ -198,6 +198,8 @@ def stages_for(state: State, instruction: str) -> list[str]:
         found += [f"grep {word}", f"grep -v {word}", f"grep -c {word}"] if word in text else []
     for sign in sorted(set(re.findall(r"(?<!\S)([#;%*!])(?![\w])", instruction))):
         found += [f"grep -v '^{sign}'"] if any(line.startswith(sign) for line in lines) else []
+    # Of stages with equal results the first one is kept: what goes by places comes after what goes by contents.
+    found += ["tail -n +2"] if lines[1:] and not state.stages else []
     return found
 
 

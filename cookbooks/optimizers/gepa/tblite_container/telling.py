@@ -19,7 +19,7 @@ Example:
 {example}
 
 Answer with one shell pipeline and nothing else. It may read {{input}}, which stands for the names of all files, and
-prints the result to standard output. It is judged on other files of the same kind."""
+prints the result to standard output. It is verdicts on other files of the same kind."""
 
 
 def asked(task: Task) -> str:
@@ -43,17 +43,18 @@ def shown(example: Json) -> str:
 
 
 def feedback(
-    source: str, pipeline: str | None, example: Json, tried: Outcome | None, verdicts: Sequence[Verdict] | None
+    source: str, pipeline: str | None, example: Json, tried: Outcome | None, verdicts: Sequence[Verdict]
 ) -> str:
     """Return in words what came of a task."""
     if pipeline is None or tried is None:
-        return f"Failed: no recipe of the prompt is near enough to the instruction, so nothing was run.\n{shown(example)}"
-    judged = verdicts or []
-    failed = [verdict for verdict in judged if not verdict.passed]
+        return (
+            f"Failed: no recipe of the prompt is near enough to the instruction, so nothing was run.\n{shown(example)}"
+        )
+    failed = [verdict for verdict in verdicts if not verdict.passed]
     told = f"{source[:1].upper()}{source[1:]} gave the pipeline `{pipeline}`."
-    if judged and not failed:
-        return f"Solved: all {len(judged)} hidden checks passed. {told}"
-    parts = [f"Failed: {len(failed)} of {len(judged)} hidden checks failed. {told}"]
+    if verdicts and not failed:
+        return f"Solved: all {len(verdicts)} hidden checks passed. {told}"
+    parts = [f"Failed: {len(failed)} of {len(verdicts)} hidden checks failed. {told}"]
     if tried.problem:
         parts.append(f"On the example it was ended: {tried.problem}.")
     elif tried.stdout == example["output"]:

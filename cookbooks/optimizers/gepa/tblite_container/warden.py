@@ -35,8 +35,10 @@ CHECKS = Path(__file__).resolve().parent / "checks"
 SETUP_SECONDS = 10.0
 MAX_ANSWER = 64 << 20
 # Parts of pytest that these checks have no use for and would have to wait for.
-UNUSED = """cacheprovider debugging doctest faulthandler junitxml legacypath logging monkeypatch pastebin recwarn
-    setuponly setupplan stepwise terminal threadexception tmpdir unittest unraisableexception warnings""".split()
+_UNUSED = """
+    cacheprovider debugging doctest faulthandler junitxml legacypath logging monkeypatch pastebin recwarn setuponly
+    setupplan stepwise terminal threadexception tmpdir unittest unraisableexception warnings"""
+UNUSED = _UNUSED.split()
 SHELL = ["bash", "--noprofile", "--norc", "-c"]
 
 
@@ -78,8 +80,8 @@ def libraries() -> list[Path]:
 
 def _read_until(reader: int, deadline: float) -> bytes:
     """Read to the end, or nothing if that is not reached in time."""
-    parts = []
-    with open(reader, "rb", buffering=0) as pipe:  # noqa: PTH123 (a pipe)
+    parts: list[bytes] = []
+    with open(reader, "rb", buffering=0) as pipe:
         while select.select([pipe], [], [], max(0.0, deadline - time.monotonic()))[0]:
             part = pipe.read(1 << 20)
             if not part:
@@ -107,7 +109,7 @@ def run_command(kind: str, base: Path, command: Json, limits: Limits) -> Json:
     environment = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LC_ALL": "C", "TZ": "UTC"}
     environment |= {"HOME": str(places["home"]), "TMPDIR": str(places["tmp"])}
     script = f"ulimit -t {limits.cpu_seconds}; set -o pipefail\n{command['script']}\n"
-    process = subprocess.Popen(
+    process = subprocess.Popen(  # noqa: S603 (that is what the jail is for)
         [*SHELL, script],
         cwd=places["work"],
         env=environment,
@@ -171,7 +173,6 @@ def check(cell: Path, job: Json) -> list[Json]:
 def judge(family: str, cases: list[Json]) -> list[Json]:
     """Run pytest in this process and return its verdicts."""
     import pytest
-
     from tblite_container.judge import Judge
 
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"

@@ -1,5 +1,6 @@
 """The lines that two lists have in common."""
 
+# ruff: noqa: S101 (checks assert)
 from __future__ import annotations
 
 from typing import TYPE_CHECKING

@@ -1,5 +1,6 @@
 """The messages of the lines of a log that have the level ERROR."""
 
+# ruff: noqa: S101 (checks assert)
 from __future__ import annotations
 
 from typing import TYPE_CHECKING

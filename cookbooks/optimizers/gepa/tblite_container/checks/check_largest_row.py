@@ -1,5 +1,6 @@
 """The line of a table with the largest number."""
 
+# ruff: noqa: S101 (checks assert)
 from __future__ import annotations
 
 from typing import TYPE_CHECKING

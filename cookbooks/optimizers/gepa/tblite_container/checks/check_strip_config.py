@@ -1,5 +1,6 @@
 """A configuration without its comments and empty lines."""
 
+# ruff: noqa: S101 (checks assert)
 from __future__ import annotations
 
 from typing import TYPE_CHECKING

@@ -1,5 +1,6 @@
 """The key of a table that occurs most often."""
 
+# ruff: noqa: S101 (checks assert)
 from __future__ import annotations
 
 from collections import Counter

@@ -1,5 +1,6 @@
 """Lines without repeats, in the order of their first appearance."""
 
+# ruff: noqa: S101 (checks assert)
 from __future__ import annotations
 
 from typing import TYPE_CHECKING

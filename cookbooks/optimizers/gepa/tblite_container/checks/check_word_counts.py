@@ -1,5 +1,6 @@
 """How often each word of a text occurs, frequent words first."""
 
+# ruff: noqa: S101 (checks assert)
 from __future__ import annotations
 
 import re

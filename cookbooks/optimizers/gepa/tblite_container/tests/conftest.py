@@ -10,8 +10,8 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from tblite_container.jail import LIMITS  # noqa: E402 (the path comes first)
-from tblite_container.sandbox import Sandbox  # noqa: E402
+from tblite_container.jail import LIMITS
+from tblite_container.sandbox import Sandbox
 
 
 @pytest.fixture(scope="session")
