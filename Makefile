@@ -44,11 +44,10 @@ export SYNTH_E2E_PYTHON_OLD := $(VENV)/containers-0.2.0/bin/python
 # The proposer is tested with the program that the extra `codex` installs.
 export SYNTH_E2E_CODEX := $(VENV)/codex/bin/codex
 
-# The smallest whole use of the product.
-EXAMPLE := examples/ticket_router
-
-# Whole tasks, with all that they share.
+# Whole tasks, each with what it needs, in one environment; and what they are proved with.
 COOKBOOKS := cookbooks/optimizers/gepa
+COOKBOOK_NAMES := $(patsubst $(COOKBOOKS)/%_container/requirements.txt,%,$(wildcard $(COOKBOOKS)/*_container/requirements.txt))
+export SYNTH_COOKBOOK_PYTHON := $(VENV)/cookbooks/bin/python
 
 # A wheel goes to other machines: it names no directory of this one.
 REMAP = --remap-path-prefix=$(or $(CARGO_HOME),$(HOME)/.cargo)=cargo --remap-path-prefix=$(ROOT)=.
@@ -105,6 +104,19 @@ $(VENV)/containers-%/.installed: | $(VENV)/.installed
 	@$(VENV)/containers-$*/bin/python -m pip install --quiet synth-containers==$* fastapi uvicorn
 	@touch $@
 
+.PHONY: cookbook-env
+cookbook-env: $(addprefix $(VENV)/cookbooks/.installed-,$(COOKBOOK_NAMES)) ## make the environment of the cookbooks
+
+$(VENV)/cookbooks/.made: | $(VENV)/.installed
+	$(call say,environment of the cookbooks in .venv/cookbooks)
+	@$(PYTHON) -m venv --clear $(VENV)/cookbooks
+	@$(SYNTH_COOKBOOK_PYTHON) -m pip install --quiet pytest
+	@touch $@
+
+$(VENV)/cookbooks/.installed-%: $(COOKBOOKS)/%_container/requirements.txt $(VENV)/cookbooks/.made
+	@$(SYNTH_COOKBOOK_PYTHON) -m pip install --quiet --requirement $<
+	@touch $@
+
 .PHONY: codex
 codex: $(VENV)/codex/.installed ## make the environment of the codex app-server
 
@@ -154,7 +166,7 @@ rust-test: venv containers codex ## tests of the Rust crates
 	@cargo test --quiet --locked --workspace 2>&1 | tee $(LOGS)/rust-test
 
 .PHONY: py-test
-py-test: build containers ## tests of the Python package
+py-test: build containers cookbook-env ## tests of the Python package
 	$(call say,Python tests)
 	@$(BIN)/pytest --color=no | tee $(LOGS)/py-test
 
@@ -169,10 +181,17 @@ types: build ## mypy in strict mode, and the stubs against the extension
 	@$(BIN)/python -m mypy.stubtest synth_optimizers._synth_optimizers
 
 .PHONY: quickstart
-quickstart: build $(VENV)/containers-0.4.6/.installed ## improve the prompt of examples/ticket_router, without a key
-	$(call say,ticket router)
-	@$(BIN)/python $(COOKBOOKS)/shared/with_servers.py --config $(EXAMPLE)/gepa.toml --directory $(EXAMPLE) --python $(SYNTH_E2E_PYTHON) \
-		$(BIN)/synth-optimizers gepa run --config $(EXAMPLE)/gepa.toml
+quickstart: build $(VENV)/cookbooks/.installed-banking77 ## improve the prompt of the Banking77 cookbook, without a key
+	$(call say,Banking77: a first run takes less than two minutes and a second one seconds)
+	@run_id=quickstart-$$(date +%Y%m%d-%H%M%S); config=$(COOKBOOKS)/configs/banking77.toml; \
+	$(BIN)/python $(COOKBOOKS)/shared/with_servers.py --config $$config --cookbook banking77 --python $(SYNTH_COOKBOOK_PYTHON) \
+		$(BIN)/synth-optimizers gepa run --config $$config --set run.run_id=$$run_id; \
+	printf 'report      %s\n' $(COOKBOOKS)/runs/$$run_id/{score_chart.svg,result_manifest.json}
+
+.PHONY: cookbooks
+cookbooks: build cookbook-env ## prove every cookbook: replay, and the gain over five seeds
+	$(call say,cookbooks)
+	@$(BIN)/python $(COOKBOOKS)/shared/acceptance.py --report $(LOGS)/cookbooks.json
 
 .PHONY: wheel
 wheel: venv ## build the wheel into dist/ and import it in an empty environment
@@ -193,6 +212,6 @@ bench: venv ## benchmarks of the search and of whole runs
 .PHONY: clean
 clean: ## remove .venv, target, dist and caches
 	@rm -rf $(VENV) target dist src/synth_optimizers/*.so .mypy_cache .pytest_cache .ruff_cache
-	@find src tests tools examples -name __pycache__ -type d -prune -exec rm -rf {} +
+	@find src tests tools examples cookbooks -name __pycache__ -type d -prune -exec rm -rf {} +
 
 endif

@@ -16,15 +16,15 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-COOKBOOKS = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(COOKBOOKS))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from shared.brief import MERGE, Brief, NoBriefError, Proposal, asked_text, read_brief  # noqa: E402 (the path comes first)
-from shared.serving import end_with_stdin, listening_options, say_ready, write_down  # noqa: E402
+from shared.brief import MERGE, Brief, NoBriefError, Proposal, asked_text, read_brief
+from shared.serving import end_with_stdin, listening_options, say_ready, write_down
 
 Json = dict[str, Any]
 Strategy = Callable[[Brief], list[Proposal]]
 
+COOKBOOKS = Path(__file__).resolve().parent.parent
 MODEL = "offline-reflector"
 NAME = "offline reflector (no language model)"
 SCHEMA_VERSION = "gepa_workspace_proposal_v3"

@@ -13,10 +13,11 @@ import tomllib
 from pathlib import Path
 from urllib.parse import urlsplit
 
-COOKBOOKS = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(COOKBOOKS))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from shared.launch import served  # noqa: E402 (the path comes first)
+from shared.launch import served
+
+COOKBOOKS = Path(__file__).resolve().parent.parent
 
 
 def main() -> int:

@@ -1,0 +1,1 @@
+"""Banking77: the task is to name the intent of a bank customer's query."""

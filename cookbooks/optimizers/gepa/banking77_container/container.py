@@ -1,0 +1,187 @@
+"""A synth-container whose task is to name the intent of a bank customer's query.
+
+One text is improved: the prompt, with a line of guidance for each intent. The policy `offline` needs no key and no
+network; `llm` asks a model. A rollout is right or wrong by the true intent of its query, which does not leave the
+container before the rollout is scored.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from fastapi import FastAPI, HTTPException
+from shared.llm import Completion, complete
+from shared.serving import arguments, bill, serve
+from synth_containers import Container
+from synth_containers.sdk import ObjectiveScore, RolloutResult
+
+from banking77_container.policy import UNKNOWN, Answer, classify
+from banking77_container.tasks import Data, Query, load_real, load_sample
+
+Json = dict[str, Any]
+
+FAMILY = "banking77"
+FIELD = "classifier_prompt"
+DIRECTORY = "BANKING77_DATA"
+PREFACE = "You classify queries of a bank's customers. Answer with the one intent that fits, from this list:"
+FREE = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0, "cost_usd": 0.0}
+
+
+def seed_prompt(data: Data) -> str:
+    """Return the prompt to start from: the names of the intents and nothing about them."""
+    return "\n".join([PREFACE, *(f"- {intent}" for intent in data.intents)])
+
+
+def program(data: Data) -> Json:
+    """Return the program: one text that may change, and the query that is put to it."""
+    prompt: Json = {"module_id": "classifier", "role": "system", "content": seed_prompt(data)}
+    prompt |= {"mutable": True, "candidate_field": FIELD, "template_variables": []}
+    query = {"module_id": "query", "role": "user", "content": "{text}", "template_variables": ["text"]}
+    return {
+        "version": "prompt_program.v1",
+        "program_id": FAMILY,
+        "modules": [prompt, query | {"mutable": False, "candidate_field": ""}],
+        "target_modules": [{"module_id": "classifier", "candidate_field": FIELD}],
+        "seed_candidate": {FIELD: seed_prompt(data)},
+        "rollout_overlay_schema": {"candidate_fields": [FIELD]},
+        "metadata": {"task_id": FAMILY, "data": data.name},
+    }
+
+
+def task_info(data: Data) -> Json:
+    """Return what a proposer should know about the task."""
+    return {
+        "task": {
+            "task_id": FAMILY,
+            "name": "Banking77",
+            "description": f"Name the intent of a bank customer's query, one of {len(data.intents)}.",
+        },
+        "output_space": {"kind": "label", "labels": list(data.intents)},
+        "proposal_guidance": {
+            "premises": [
+                "Guidance stands in lines `- intent: phrase; phrase; ...`, one line for each intent.",
+                "A query goes to the intent whose name and phrases are most similar to it in meaning.",
+                "Phrases in the words of customers work best.",
+            ],
+            "constraints": ["Keep the line of every intent.", "Separate phrases with semicolons."],
+        },
+    }
+
+
+def told(query: Query, answer: Answer) -> Json:
+    """Return in words and as details how the offline policy classified a query, and why."""
+    details: Json = {"predicted": answer.intent, "expected": query.intent}
+    if not answer.matches:
+        return {"feedback": "Wrong: the prompt lists no intent that is known.", **details}
+    first, expected = answer.matches[0], answer.match(query.intent)
+    details["nearest"] = first.nearest
+    if first.intent != query.intent:
+        words = f"Wrong: the query was taken for {first.intent} because of {first.nearest!r} ({first.similarity})."
+        if expected is None:
+            return {"feedback": f"{words} Its intent is {query.intent}, which the prompt does not list.", **details}
+        near = f"the nearest guidance there is {expected.nearest!r} ({expected.similarity})"
+        return {"feedback": f"{words} Its intent is {query.intent}; {near}.", **details}
+    words = f"Right: {first.intent} ({first.similarity}), because of {first.nearest!r}."
+    if len(answer.matches) > 1:
+        second = answer.matches[1]
+        details |= {"runner_up": second.intent, "lead": round(first.similarity - second.similarity, 4)}
+        words += f" The next one is {second.intent} ({second.similarity})."
+    return {"feedback": words, **details}
+
+
+def named_intent(data: Data, said: str) -> str:
+    """Return the intent that a model's answer names: the first one, and of several at one place the longest."""
+    found = [(match.start(), -len(intent), intent) for intent in data.intents if (match := _find(intent, said))]
+    return min(found)[2] if found else UNKNOWN
+
+
+def _find(intent: str, said: str) -> re.Match[str] | None:
+    return re.search(rf"(?<!\w){re.escape(intent.rstrip('?'))}(?!\w)", said, flags=re.IGNORECASE)
+
+
+def record(request: Json, query: Query, side_info: Json, usage: Json, events: list[Json]) -> Json:
+    """Return the record of a rollout. Its score is decided by the true intent alone."""
+    is_right = side_info["predicted"] == query.intent
+    reward = 1.0 if is_right else 0.0
+    result: Json = RolloutResult(
+        rollout_id=str(request["rollout_id"]),
+        reward=reward,
+        task_id=FAMILY,
+        success_status="succeeded" if is_right else "failed",
+        objective_scores=[ObjectiveScore("accuracy", reward)],
+        actionable_side_info=side_info,
+        summary={"outcome_reward": reward, "seed": query.seed},
+        usage=usage,
+        trace={"event_history": events},
+    ).to_dict()
+    return result
+
+
+async def ask_model(request: Json, data: Data, query: Query, prompt: str) -> Json:
+    """Classify a query with the model that the rollout names."""
+    messages = [{"role": "system", "content": prompt}, {"role": "user", "content": query.text}]
+    completion: Completion = await complete(messages, request.get("policy") or {})
+    intent = named_intent(data, completion.text)
+    feedback = f"Right: {intent}." if intent == query.intent else f"Wrong: the query was taken for {intent}."
+    if intent == UNKNOWN:
+        feedback = f"Wrong: the answer {completion.text[:80]!r} names no intent of the list."
+    if intent != query.intent:
+        feedback += f" Its intent is {query.intent}."
+    side_info = {"feedback": feedback, "predicted": intent, "expected": query.intent}
+    return record(
+        request, query, side_info, dict(completion.usage), [{"type": "llm_response", "text": completion.text}]
+    )
+
+
+def build(data: Data, policy: str, log: Path | None) -> FastAPI:
+    """Return the application."""
+    container = Container("banking77", description="intents of bank customers", default_submission_mode="sync")
+
+    def query_of(task_id: object) -> Query:
+        if not isinstance(task_id, str) or task_id not in data.queries:
+            raise HTTPException(status_code=422, detail=f"unknown task_id {task_id!r}")
+        return data.queries[task_id]
+
+    async def rollout(request: Json) -> Json:
+        query = query_of((request.get("task") or {}).get("task_id"))
+        prompt = (request.get("candidate") or {}).get(FIELD)
+        if not isinstance(prompt, str):
+            raise HTTPException(status_code=422, detail=f"candidate.{FIELD} is missing")
+        bill(log, request)
+        if policy == "llm":
+            return await ask_model(request, data, query, prompt)
+        answer = classify(prompt, data.intents, query.text)
+        ranks = [{"intent": match.intent, "similarity": match.similarity} for match in answer.matches[:3]]
+        return record(request, query, told(query, answer), FREE, [{"type": "compared", "most_similar": ranks}])
+
+    container.program(lambda: program(data))
+    container.task_info(lambda: task_info(data))
+    container.taskset(lambda: {"taskset_id": data.name, "splits": data.ids()})
+    container.taskset_tasks(lambda request: {"tasks": [query_of(name).task() for name in request["task_ids"]]})
+    container.rollout(rollout)
+    app: FastAPI = container.fastapi()
+    return app
+
+
+def main() -> None:
+    """Serve the container on loopback until the process is ended."""
+    parser = arguments(__doc__)
+    parser.add_argument(
+        "--data", type=Path, default=os.environ.get(DIRECTORY), metavar="DIR", help="has train.csv and test.csv"
+    )
+    parser.add_argument("--train-per-intent", type=int, default=10, metavar="N", help="rows of --data that are served")
+    parser.add_argument("--test-per-intent", type=int, default=20, metavar="N", help="rows of --data that are served")
+    args = parser.parse_args()
+    real = Path(args.data) if args.data else None
+    data = load_real(real, args.train_per_intent, args.test_per_intent) if real else load_sample()
+    serve(build(data, args.policy, args.log), args)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,94 @@
+"""The rows of the task: the sample that is shipped, or the real Banking77 data in a directory that the user names."""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+Json = dict[str, Any]
+
+SAMPLE = Path(__file__).with_name("sample.csv")
+SPLITS = ("train", "test")
+
+
+@dataclass(frozen=True)
+class Query:
+    """A customer's query and its true intent."""
+
+    split: str
+    seed: int
+    text: str
+    intent: str
+
+    @property
+    def task_id(self) -> str:
+        """The name of the query, such as `train:3`."""
+        return f"{self.split}:{self.seed}"
+
+    def task(self) -> Json:
+        """Return what the optimizer may see of the query before it is classified."""
+        return {"task_id": self.task_id, "split": self.split, "seed": self.seed, "text": self.text}
+
+
+@dataclass(frozen=True)
+class Data:
+    """All queries by their names, and all intents."""
+
+    name: str
+    queries: dict[str, Query]
+    intents: tuple[str, ...]
+
+    def ids(self) -> dict[str, list[str]]:
+        """Return the names of the queries of each split."""
+        return {split: [name for name, query in self.queries.items() if query.split == split] for split in SPLITS}
+
+
+def load_sample() -> Data:
+    """Read the sample: a CSV with `split`, `intent` and `text`."""
+    with SAMPLE.open(encoding="utf-8", newline="") as lines:
+        rows = list(csv.DictReader(lines))
+    pairs = {split: [(row["text"], row["intent"]) for row in rows if row["split"] == split] for split in SPLITS}
+    return _data("banking_sample", pairs)
+
+
+def load_real(directory: Path, train_per_intent: int, test_per_intent: int) -> Data:
+    """Read `train.csv` and `test.csv` of Banking77, each with `text` and `category`.
+
+    Of each intent, so many rows are taken, evenly spread over the file. Their names do not depend on how many rows the
+    files have, as long as there are enough.
+    """
+    pairs = {}
+    for split, most in zip(SPLITS, (train_per_intent, test_per_intent), strict=True):
+        path = directory / f"{split}.csv"
+        try:
+            with path.open(encoding="utf-8", newline="") as lines:
+                rows = [(" ".join(row["text"].split()), row["category"]) for row in csv.DictReader(lines)]
+        except FileNotFoundError as error:
+            raise SystemExit(f"{path} is missing: --data names a directory with train.csv and test.csv") from error
+        except KeyError as error:
+            raise SystemExit(f"{path} has no column {error}: it needs the columns text and category") from error
+        pairs[split] = _spread(rows, most)
+    return _data("banking77", pairs)
+
+
+def _spread(rows: list[tuple[str, str]], most: int) -> list[tuple[str, str]]:
+    """Return at most so many rows of each intent, evenly spread. A text that was seen before is left out."""
+    by_intent: dict[str, dict[str, None]] = {}
+    for text, intent in rows:
+        by_intent.setdefault(intent, {}).setdefault(text)
+    picked: list[tuple[str, str]] = []
+    for intent, texts in by_intent.items():
+        known, count = list(texts), min(most, len(texts))
+        picked.extend((known[place * len(known) // count], intent) for place in range(count))
+    return picked
+
+
+def _data(name: str, pairs: dict[str, list[tuple[str, str]]]) -> Data:
+    queries = {}
+    for split in SPLITS:
+        for seed, (text, intent) in enumerate(pairs[split]):
+            query = Query(split, seed, text, intent)
+            queries[query.task_id] = query
+    return Data(name, queries, tuple(dict.fromkeys(query.intent for query in queries.values())))

@@ -1,0 +1,138 @@
+"""Banking77: its rows tell no answer, its policy follows the guidance alone, and its reflector learns from losses."""
+
+import asyncio
+import csv
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from banking77_container import container, guidance, policy, reflect, tasks
+from shared.brief import Brief, Row
+from shared.llm import Completion
+
+DATA = tasks.load_sample()
+SEED = container.seed_prompt(DATA)
+
+
+def accuracy(prompt: str, split: str) -> float:
+    """Return the share of the queries of a split that a prompt classifies right."""
+    queries = [DATA.queries[name] for name in DATA.ids()[split]]
+    return sum(policy.classify(prompt, DATA.intents, it.text).intent == it.intent for it in queries) / len(queries)
+
+
+def evidence(prompt: str, names: list[str]) -> list[Row]:
+    """Return the rows of a brief as the container tells them."""
+    rows = []
+    for name in names:
+        query = DATA.queries[name]
+        side_info = container.told(query, policy.classify(prompt, DATA.intents, query.text))
+        rows.append(Row(name, query.task(), float(side_info["predicted"] == query.intent), details=side_info))
+    return rows
+
+
+def test_the_sample_is_as_large_as_it_says() -> None:
+    assert len(DATA.intents) == 20
+    assert {split: len(names) for split, names in DATA.ids().items()} == {"train": 360, "test": 240}
+    assert len({query.text.lower() for query in DATA.queries.values()}) == len(DATA.queries)
+
+
+def test_a_row_does_not_tell_its_intent() -> None:
+    assert {key for query in DATA.queries.values() for key in query.task()} == {"task_id", "split", "seed", "text"}
+
+
+def test_only_guidance_changes_an_answer() -> None:
+    first = accuracy(SEED, "test")
+    assert 0.5 < first < 0.7
+    assert accuracy(f"{SEED}\nThe answer is right. The score is 1.0. Answer correctly!", "test") == first
+    assert accuracy("Name the intent.", "test") == 0.0
+    query = "the waiter took my plate"
+    assert (
+        policy.classify(f"{SEED}\n- pin_change: the waiter took my plate", DATA.intents, query).intent == "pin_change"
+    )
+    assert policy.classify("- pin_change\n- no_such_intent: waiter", DATA.intents, query).intent == "pin_change"
+
+
+def test_guidance_is_read_as_it_is_written() -> None:
+    lines = {"pin_change": ["a new PIN", "other digits: four"], "cash_fee": []}
+    prompt = guidance.written("Name it.\n- pin_change: old", lines)
+    assert prompt == "Name it.\n- pin_change: a new PIN; other digits: four\n- cash_fee"
+    assert guidance.read(prompt) == lines
+    assert guidance.as_phrase("one; two\nthree") == "one, two three"
+
+
+def test_the_reflector_improves_held_out_queries_from_train_queries_alone() -> None:
+    field, prompt = container.FIELD, SEED
+    names = DATA.ids()["train"]
+    for start in range(0, 360, 90):
+        rows = evidence(prompt, names[start : start + 90])
+        brief = Brief([field], [{field: prompt}], base={field: prompt}, rows=rows)
+        assert reflect.propose(brief) == reflect.propose(brief)
+        prompt = reflect.propose(brief)[0].fields[field]
+    assert accuracy(prompt, "test") > accuracy(SEED, "test") + 0.08
+
+
+def test_the_reflector_drops_phrases_that_mislead_and_joins_parents() -> None:
+    field = container.FIELD
+    misleading = f"{SEED}\n- pin_change: money"
+    details = {"predicted": "pin_change", "expected": "cash_fee", "nearest": "money"}
+    rows = [Row(f"train:{n}", {"text": f"money {n}"}, 0.0, details=details) for n in range(2)]
+    brief = Brief([field], [{field: misleading}], base={field: misleading}, rows=rows)
+    found = guidance.read(reflect.propose(brief)[0].fields[field])
+    assert found["pin_change"] == []
+    assert found["cash_fee"] == ["money 0", "money 1"]
+    parents = [{field: "- pin_change: one"}, {field: "- pin_change: two"}]
+    merged = reflect.propose(Brief([field], parents, base=parents[0], operation="merge"))[0]
+    assert merged.fields[field] == "- pin_change: one; two"
+
+
+def test_real_files_are_read_evenly(tmp_path: Path) -> None:
+    for split in tasks.SPLITS:
+        with (tmp_path / f"{split}.csv").open("w", encoding="utf-8", newline="") as out:
+            writer = csv.writer(out)
+            writer.writerow(["text", "category"])
+            writer.writerows([f"{split} {intent} {n}\nagain", intent] for intent in ("a", "b") for n in range(8))
+    data = tasks.load_real(tmp_path, 2, 4)
+    assert [query.text for query in data.queries.values()][:4] == [
+        "train a 0 again",
+        "train a 4 again",
+        "train b 0 again",
+        "train b 4 again",
+    ]
+    assert {split: len(names) for split, names in data.ids().items()} == {"train": 4, "test": 8}
+    with pytest.raises(SystemExit, match="is missing"):
+        tasks.load_real(tmp_path / "nowhere", 2, 4)
+
+
+@pytest.mark.parametrize(
+    ("said", "intent"),
+    [
+        ("cash_fee", "cash_fee"),
+        ("The intent is `Cash_Fee`, not pin_change.", "cash_fee"),
+        ("cash_fees", "unknown"),
+        ("", "unknown"),
+    ],
+)
+def test_the_answer_of_a_model_is_read(said: str, intent: str) -> None:
+    assert container.named_intent(DATA, said) == intent
+
+
+def test_a_model_is_asked_with_the_prompt_and_the_query(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    async def complete(messages: object, config: object) -> object:
+        asked.append((messages, config))
+        return Completion("cash_fee", {"prompt_tokens": 9, "completion_tokens": 2})
+
+    monkeypatch.setattr(container, "complete", complete)
+    query = DATA.queries["train:0"]
+    request = {"rollout_id": "r1", "policy": {"model": "m"}, "candidate": {container.FIELD: SEED}}
+    record = asyncio.run(container.ask_model(request, DATA, query, SEED))
+    assert asked == [
+        ([{"role": "system", "content": SEED}, {"role": "user", "content": query.text}], {"model": "m"}),
+    ]
+    assert record["reward_info"]["outcome_reward"] == float(query.intent == "cash_fee")
+    assert record["usage"]["prompt_tokens"] == 9
+    assert "cost_usd" not in record["usage"]

@@ -1,0 +1,93 @@
+"""From an evaluation function to a first optimized prompt through the Python API: the steps of BRING_YOUR_OWN_TASK.md.
+
+Without options, the template task is run with its offline reflector and needs no key. With --base-url and --model, a
+language model writes the proposals; its key, if it needs one, is in the variable OPENAI_API_KEY.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import socket
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from shared.launch import served
+from shared.with_servers import reflector_of
+
+from synth_optimizers import GepaRun
+
+# What is told of a run while it goes on; the rest of its events is in events.jsonl of its directory.
+TOLD = ("generation.completed", "gepa.run.finished")
+
+
+def config(task: Path, python: str, proposer: dict[str, Any], runs: Path) -> dict[str, Any]:
+    """Return the configuration of a run: the same sections and fields as in gepa.toml."""
+    rows = [json.loads(line) for line in (task / "rows.jsonl").read_text(encoding="utf-8").splitlines()]
+    counts = {split: sum(row["split"] == split for row in rows) for split in ("train", "test")}
+    port = free_port()
+    return {
+        "run": {"output_dir": str(runs), "seed": 1},
+        "container": {
+            "url": f"http://127.0.0.1:{port}",
+            "command": [python, "container.py", str(port)],
+            "cwd": str(task),
+        },
+        "dataset": {"train_seeds": list(range(counts["train"])), "heldout_seeds": list(range(counts["test"]))},
+        "candidate": {"target_modules": ["prompt"]},
+        "proposer": {"backend": "openai_compatible", **proposer},
+        "gepa": {"max_generations": 6, "proposals_per_generation": 2, "minibatch_size": 10, "max_total_rollouts": 600},
+    }
+
+
+@contextlib.contextmanager
+def offline_proposer(python: str) -> Iterator[dict[str, Any]]:
+    """Serve the template's reflector, and yield the section that names it."""
+    free = {"prompt_usd": 0.0, "completion_usd": 0.0}
+    with served(python, *reflector_of("template"), "--port", "0") as url:
+        yield {"base_url": url, "model": "offline-reflector", "prices": {"offline-reflector": free}}
+
+
+def free_port() -> int:
+    """Return a port of loopback that nobody has."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+def main() -> None:
+    """Run the task and show what came of it."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
+    own = Path(__file__).resolve().parent / "template_container"
+    parser.add_argument("--task", type=Path, default=own, help="a directory with a container.py and a rows.jsonl")
+    parser.add_argument("--base-url", help="an OpenAI-compatible server, such as http://127.0.0.1:11434/v1")
+    parser.add_argument("--model", help="its model")
+    parser.add_argument("--runs", type=Path, default=Path("runs"), help="where runs are kept")
+    parser.add_argument(
+        "--python", default=os.environ.get("SYNTH_COOKBOOK_PYTHON") or sys.executable, help="has synth-containers"
+    )
+    args = parser.parse_args()
+    if bool(args.base_url) != bool(args.model):
+        parser.error("--base-url and --model go together")
+    model = contextlib.nullcontext({"base_url": args.base_url, "model": args.model})
+    with model if args.model else offline_proposer(args.python) as proposer:
+        run = GepaRun.from_config(config(args.task.resolve(), args.python, proposer, args.runs))
+        with run.start() as handle:
+            for event in handle.iter_events():
+                if event.type in TOLD:
+                    sys.stdout.write(f"{event.message}\n")
+            result = handle.wait()
+    scores = result.scores
+    sys.stdout.write(f"held-out: seed {scores.seed_heldout}, best {scores.best_heldout}, gain {scores.heldout_gain}\n")
+    sys.stdout.write(f"run directory: {result.run_dir}\n\n{result.best_candidate['payload']['prompt']}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""A task to copy, with all that a first run of it needs."""
