@@ -22,7 +22,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from shared import llm
 from shared.serving import arguments, bill, serve
-from tblite_container.jail import LIMITS, NAMESPACES
+
+from tblite_container.jail import KINDS, LIMITS
 from tblite_container.policy import choose, script
 from tblite_container.sandbox import AUTO, Case, Command, Outcome, Sandbox, SandboxError, Verdict
 from tblite_container.tasks import EXAMPLE, HIDDEN, SPLITS, Task, load_tasks
@@ -230,14 +231,14 @@ def main() -> None:
     parser = arguments(__doc__)
     parser.add_argument(
         "--sandbox",
-        choices=(AUTO, NAMESPACES, LIMITS),
+        choices=(AUTO, *KINDS),
         default=AUTO,
-        help="auto takes namespaces, and limits alone where the machine refuses them",
+        help="auto takes the first of them that the machine has",
     )
     args = parser.parse_args()
     with Sandbox(args.sandbox) as sandbox:
         if sandbox.kind == LIMITS:
-            sys.stderr.write("tblite: no namespaces here: commands are limited, but can reach files and the network\n")
+            sys.stderr.write("tblite: neither namespaces nor Landlock here: commands can reach files and the network\n")
         serve(build(load_tasks(), sandbox, args.policy, args.log), args)
 
 

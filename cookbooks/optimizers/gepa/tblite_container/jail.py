@@ -1,7 +1,7 @@
 """Shuts a process in: namespaces of its own, a file system of its own, no network, no rights and hard limits.
 
 A jail is made by the kernel's own means, so nothing has to be installed. Where the kernel or the machine's policy
-refuses namespaces, what is left are the limits, and every result says so.
+refuses namespaces, there is a fence (`fence.py`) or nothing but the limits, and every result says which it was.
 """
 
 from __future__ import annotations
@@ -16,8 +16,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tblite_container import fence
+
 NAMESPACES = "namespaces"
+LANDLOCK = "landlock"
 LIMITS = "limits"
+KINDS = (NAMESPACES, LANDLOCK, LIMITS)
 
 MB = 1 << 20
 CELL = "/cell"
@@ -61,7 +65,7 @@ def confine(
 
     `place` is an empty directory of ours to build the jail in; `body` is given the directory it may write to. Of the
     rest of the machine it sees the programs and what is `visible`, and cannot change either. Where something of ours
-    must be visible and there are only limits, it stays the user that we are. The caller must have one thread only.
+    must be visible and there are no namespaces, it stays the user that we are. The caller must have one thread only.
     """
     is_apart, may_go_on = os.pipe(), os.pipe()
     keeper = os.fork()
@@ -101,6 +105,13 @@ def confine(
         os._exit(125)
 
 
+def fence_in(kind: str, work: Path, visible: Sequence[Path] = ()) -> None:
+    """Put up the fence that stands in for namespaces, where that is the kind of sandbox."""
+    if kind == LANDLOCK:
+        null = Path(os.devnull)
+        fence.put_up([Path(entry) for entry in _SYSTEM if entry != os.devnull] + list(visible), [work, null])
+
+
 def end_children(kind: str) -> None:
     """Kill everything that this process has started in its jail, wherever it has gone."""
     with contextlib.suppress(ProcessLookupError):
@@ -110,7 +121,7 @@ def end_children(kind: str) -> None:
     with contextlib.suppress(ChildProcessError):
         while True:
             # Without a namespace, what loses its parent becomes our child, one generation after the other.
-            for child in _children() if kind == LIMITS else []:
+            for child in _children() if kind != NAMESPACES else []:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(child, signal.SIGKILL)
             os.waitpid(-1, 0)
@@ -187,7 +198,7 @@ def _become_nobody(kind: str, work: Path) -> None:
     """Stop being root."""
     if os.getuid() == 0:
         own = INSIDE_ID if kind == NAMESPACES else NOBODY
-        if kind == LIMITS:
+        if kind != NAMESPACES:
             shutil.chown(work, own, own)
             work.parent.chmod(0o711)
         os.setgroups([])

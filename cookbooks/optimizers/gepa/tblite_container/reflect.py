@@ -17,6 +17,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from shared.brief import MERGE, Brief, Proposal, Row
+
 from tblite_container import search
 from tblite_container.policy import Recipe, plain, recipes
 from tblite_container.sandbox import Sandbox

@@ -27,7 +27,8 @@ from typing import Any
 COOKBOOKS = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(COOKBOOKS))
 
-from tblite_container.jail import LIMITS, NAMESPACES, Limits, confine, end_children  # noqa: E402 (the path comes first)
+from tblite_container import fence  # noqa: E402 (the path comes first)
+from tblite_container.jail import KINDS, LANDLOCK, NAMESPACES, Limits, confine, end_children, fence_in  # noqa: E402
 
 Json = dict[str, Any]
 
@@ -55,6 +56,8 @@ def run_job(kind: str, place: Path, job: Json) -> Json:
 
     def body(cell: Path) -> None:
         os.close(reader)
+        if is_check:
+            fence_in(kind, cell, visible)
         tell({"done": check(cell, job) if is_check else run_commands(kind, cell, job["commands"], limits)})
 
     visible = [CHECKS, *libraries()] if is_check else []
@@ -65,7 +68,7 @@ def run_job(kind: str, place: Path, job: Json) -> Json:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(keeper, signal.SIGKILL)
     os.waitpid(keeper, 0)
-    if kind == LIMITS:
+    if kind != NAMESPACES:
         shutil.rmtree(work, ignore_errors=True)
     told: Json = json.loads(answer or b'{"error": "the jail did not answer"}')
     return told
@@ -117,6 +120,8 @@ def run_command(kind: str, base: Path, command: Json, limits: Limits) -> Json:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         start_new_session=True,
+        # Who watches a command stays outside of its fence. A namespace needs none.
+        preexec_fn=(lambda: fence_in(kind, base)) if kind == LANDLOCK else None,
     )
     output, problem = _collect(process, time.monotonic() + command["seconds"], command["output_bytes"])
     with contextlib.suppress(ProcessLookupError):
@@ -173,27 +178,30 @@ def check(cell: Path, job: Json) -> list[Json]:
 def judge(family: str, cases: list[Json]) -> list[Json]:
     """Run pytest in this process and return its verdicts."""
     import pytest
+
     from tblite_container.judge import Judge
 
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     plugin = Judge(cases)
-    options = ["--import-mode=importlib", "-c", os.devnull, f"--rootdir={CHECKS}", *(f"-pno:{name}" for name in UNUSED)]
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-        pytest.main([*options, str(CHECKS / f"check_{family}.py")], plugins=[plugin])
+    options = ["--import-mode=importlib", "-c", os.devnull, f"--rootdir={CHECKS}", f"--confcutdir={CHECKS}"]
+    options += [f"-pno:{name}" for name in UNUSED]
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        status = pytest.main([*options, str(CHECKS / f"check_{family}.py")], plugins=[plugin])
+    if status not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+        raise RuntimeError(f"pytest could not run the checks of {family}: {said.getvalue()[-500:]}")
     return plugin.verdicts()
 
 
 def choose(place: Path, wanted: str) -> str:
-    """Return the best sandbox that this machine has, found out by using it."""
-    if wanted == LIMITS:
-        return LIMITS
+    """Return the best sandbox that this machine has, or the wanted one, found out by using it."""
     probe = {"do": "run", "commands": [{"script": "printf well | cat", "files": {}, "seconds": 5, "output_bytes": 99}]}
-    answer = run_job(NAMESPACES, place, probe)
-    if answer.get("done") and answer["done"][0]["stdout"] == "well":
-        return NAMESPACES
-    if wanted == NAMESPACES:
-        sys.exit("this machine refuses namespaces")
-    return LIMITS
+    for kind in KINDS if wanted == "auto" else [wanted]:
+        if kind != LANDLOCK or fence.is_there():
+            answer = run_job(kind, place, probe)
+            if answer.get("done") and answer["done"][0]["stdout"] == "well":
+                return kind
+    sys.exit(f"this machine has no sandbox of the kind {wanted!r}")
 
 
 def serve(place: Path, kind: str) -> None:

@@ -1,4 +1,4 @@
-"""What the tests of this cookbook share: the way to its modules, and one sandbox of each kind."""
+"""What the tests of this cookbook share: the way to its modules, and a sandbox of each kind."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from tblite_container.jail import LIMITS
+from tblite_container import fence
+from tblite_container.jail import LANDLOCK, LIMITS
 from tblite_container.sandbox import Sandbox
 
 
@@ -18,6 +19,15 @@ from tblite_container.sandbox import Sandbox
 def sandbox() -> Iterator[Sandbox]:
     """Return the best sandbox of this machine."""
     with Sandbox() as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def fenced() -> Iterator[Sandbox]:
+    """Return a sandbox that has a fence and limits."""
+    if not fence.is_there():
+        pytest.skip("this machine has no Landlock")
+    with Sandbox(LANDLOCK) as made:
         yield made
 
 

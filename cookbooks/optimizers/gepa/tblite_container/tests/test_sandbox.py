@@ -16,7 +16,7 @@ def run(sandbox: Sandbox, script: str, seconds: float = 5.0) -> Outcome:
     return sandbox.run([Command(script, {"a.txt": "2\n1\n"}, seconds)])[0]
 
 
-@pytest.fixture(params=["sandbox", "limited"])
+@pytest.fixture(params=["sandbox", "fenced", "limited"])
 def either(request: pytest.FixtureRequest) -> Sandbox:
     made: Sandbox = request.getfixturevalue(request.param)
     return made
@@ -124,6 +124,17 @@ def test_nothing_outside_can_be_read_or_written(jail: Sandbox, tmp_path: Path) -
         assert outcome.stdout == "", path
     assert "Read-only file system" in run(jail, "touch /usr/bin/mine").stderr
     assert "Read-only file system" in run(jail, "touch /mine").stderr
+
+
+def test_a_fence_keeps_files_and_tcp_out(fenced: Sandbox, tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("secret")
+    for path in (secret, Path(__file__), Path("/etc/passwd"), Path("/proc/1/environ")):
+        assert run(fenced, f"cat {path}; echo x > {path}").stdout == "", path
+    assert secret.read_text() == "secret"
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        outcome = run(fenced, f"echo hello > /dev/tcp/127.0.0.1/{server.getsockname()[1]}")
+    assert "Permission denied" in outcome.stderr
 
 
 def test_nothing_of_the_surroundings_is_told(either: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
