@@ -8,6 +8,7 @@ judged by pytest, in another jail.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import sys
 from dataclasses import dataclass
@@ -236,7 +237,13 @@ def main() -> None:
         help="auto takes the first of them that the machine has",
     )
     args = parser.parse_args()
+    # Loading embeddings turns on the chatter of every library.
+    logging.getLogger().setLevel(logging.WARNING)
     with Sandbox(args.sandbox) as sandbox:
+        if sandbox.kind == LIMITS and args.policy == "llm" and args.sandbox == AUTO:
+            sys.exit(
+                "tblite: no sandbox here keeps a model's commands from your files; --sandbox limits runs them anyway"
+            )
         if sandbox.kind == LIMITS:
             sys.stderr.write("tblite: neither namespaces nor Landlock here: commands can reach files and the network\n")
         serve(build(load_tasks(), sandbox, args.policy, args.log), args)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import socket
 import subprocess
@@ -18,6 +19,8 @@ from typing import Any, Self
 AUTO = "auto"
 WARDEN = Path(__file__).with_name("warden.py")
 BATCH = 400
+# Keys of the container are nothing for a process that starts what nobody trusts.
+PASSED_ON = ("PATH", "HOME", "LANG", "TMPDIR", "PYTHONPATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV")
 
 
 class SandboxError(RuntimeError):
@@ -30,7 +33,7 @@ class Command:
 
     script: str
     files: Mapping[str, str] = field(default_factory=dict)
-    seconds: float = 5.0
+    seconds: float = 10.0
     output_bytes: int = 1 << 18
 
 
@@ -81,6 +84,7 @@ class Sandbox:
             stderr=subprocess.DEVNULL,
             start_new_session=True,
             text=True,
+            env={name: os.environ[name] for name in PASSED_ON if name in os.environ},
         )
         self._closing = threading.Lock()
         line = self._warden.stdout.readline() if self._warden.stdout else ""

@@ -19,7 +19,7 @@ Example:
 {example}
 
 Answer with one shell pipeline and nothing else. It may read {{input}}, which stands for the names of all files, and
-prints the result to standard output. It is verdicts on other files of the same kind."""
+prints the result to standard output. It is judged on other files of the same kind."""
 
 
 def asked(task: Task) -> str:

@@ -12,6 +12,7 @@ import gc
 import io
 import json
 import os
+import re
 import select
 import selectors
 import shutil
@@ -132,13 +133,18 @@ def run_command(kind: str, base: Path, command: Json, limits: Limits) -> Json:
             stream.close()
     end_children(kind)
     shutil.rmtree(base, ignore_errors=True)
-    errors = output["stderr"].decode("utf-8", "replace").replace(f"{SHELL[0]}: line 2: ", "").replace(str(base), "")
     return {
         "status": status,
         "stdout": output["stdout"].decode("utf-8", "replace"),
-        "stderr": errors[:500],
+        "stderr": _repeatable(output["stderr"].decode("utf-8", "replace"), base)[:500],
         "problem": problem,
     }
+
+
+def _repeatable(errors: str, base: Path) -> str:
+    """Return messages without what differs from run to run: places, and numbers of processes."""
+    errors = errors.replace(f"{SHELL[0]}: line 2: ", "").replace(str(base), "")
+    return re.sub(r"^ *\d+ (?=[A-Z][a-z]+)", "", errors, flags=re.MULTILINE)
 
 
 def _collect(process: subprocess.Popen[bytes], deadline: float, most: int) -> tuple[dict[str, bytes], str]:

@@ -40,6 +40,12 @@ def test_a_failure_in_the_middle_of_a_pipeline_is_told(either: Sandbox) -> None:
     assert outcome.stderr == "cat: missing: No such file or directory\n"
 
 
+def test_messages_are_the_same_every_time(either: Sandbox) -> None:
+    first, second = (run(either, "cat /none $HOME/none; bash -c 'kill -9 $$' | cat; true") for _ in range(2))
+    assert first == second
+    assert "Killed" in first.stderr
+
+
 def test_commands_of_one_batch_do_not_see_each_other(either: Sandbox) -> None:
     hidden = Command("echo x > left; (setsid sleep 60 > /dev/null 2>&1 &); ls")
     first, second = either.run([hidden, Command("ls -a . .. ../..; cat ../../*/*/left")])

@@ -87,3 +87,4 @@ def test_a_pipeline_is_read_from_what_a_model_says() -> None:
     assert pipeline_of("`wc -l < {input}`") == "wc -l < {input}"
     assert pipeline_of(" \n") is None
     assert re.search(r"Files: visits.csv\nExample:\nvisits.csv holds:\n", asked(TASKS["train:0"]))
+    assert asked(TASKS["train:0"]).endswith("It is judged on other files of the same kind.")
