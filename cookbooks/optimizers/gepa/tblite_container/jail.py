@@ -140,15 +140,16 @@ def _children() -> list[int]:
 def _map_ids(pid: int) -> None:
     """Say who the ids of a jail are outside."""
     uid, gid = os.getuid(), os.getgid()
-    if uid == 0:
-        maps = f"0 0 1\n{INSIDE_ID} {NOBODY} 1\n", f"0 0 1\n{INSIDE_ID} {NOBODY} 1\n"
-    else:
-        maps = f"{INSIDE_ID} {uid} 1\n", f"{INSIDE_ID} {gid} 1\n"
     process = Path(f"/proc/{pid}")
-    if uid:
-        (process / "setgroups").write_text("deny")
-    (process / "gid_map").write_text(maps[1])
-    (process / "uid_map").write_text(maps[0])
+    if uid == 0:
+        # Root of a namespace may have no other id to give away; then it is nobody's root anyway.
+        with contextlib.suppress(PermissionError):
+            (process / "gid_map").write_text(f"0 {gid} 1\n{INSIDE_ID} {NOBODY} 1\n")
+            (process / "uid_map").write_text(f"0 {uid} 1\n{INSIDE_ID} {NOBODY} 1\n")
+            return
+    (process / "setgroups").write_text("deny")
+    (process / "gid_map").write_text(f"{INSIDE_ID} {gid} 1\n")
+    (process / "uid_map").write_text(f"{INSIDE_ID} {uid} 1\n")
 
 
 def _furnish(place: Path, visible: Sequence[Path], limits: Limits) -> Path:
@@ -195,15 +196,16 @@ def _make_read_only(path: Path, *, is_device: bool, recursive: bool = True) -> N
 
 
 def _become_nobody(kind: str, work: Path) -> None:
-    """Stop being root."""
+    """Stop being root, where there is somebody else to be."""
     if os.getuid() == 0:
         own = INSIDE_ID if kind == NAMESPACES else NOBODY
-        if kind != NAMESPACES:
-            shutil.chown(work, own, own)
-            work.parent.chmod(0o711)
-        os.setgroups([])
-        os.setresgid(own, own, own)
-        os.setresuid(own, own, own)
+        with contextlib.suppress(OSError):
+            if kind != NAMESPACES:
+                shutil.chown(work, own, own)
+                work.parent.chmod(0o711)
+            os.setgroups([])
+            os.setresgid(own, own, own)
+            os.setresuid(own, own, own)
 
 
 def _give_up_rights(kind: str, limits: Limits) -> None:

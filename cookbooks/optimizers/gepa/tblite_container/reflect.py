@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -102,9 +102,8 @@ class Prompt:
                 notes.append(f"`{fitting[0]}` {verb} `{asking(fix.example.instruction)}`.")
         return notes
 
-    def text(self, described: object) -> str:
-        """Return the prompt with what was learned; `described` makes a phrase of an instruction."""
-        describe = whole if described is whole else asking
+    def text(self, describe: Callable[[str], str]) -> str:
+        """Return the prompt with what was learned; `describe` makes a phrase of an instruction."""
         lines = []
         written = set()
         for line in self.prompt.splitlines():

@@ -90,7 +90,8 @@ class Sandbox:
         line = self._warden.stdout.readline() if self._warden.stdout else ""
         if not line:
             self.close()
-            raise SandboxError(f"no sandbox of the kind {wanted!r} could be made on this machine")
+            hint = "; start it as a user other than root" if os.getuid() == 0 else ""
+            raise SandboxError(f"no sandbox of the kind {wanted!r} holds on this machine{hint}")
         self.kind = line.strip()
 
     def run(self, commands: Sequence[Command]) -> list[Outcome]:

@@ -57,9 +57,13 @@ def run_job(kind: str, place: Path, job: Json) -> Json:
 
     def body(cell: Path) -> None:
         os.close(reader)
-        if is_check:
+        if job["do"] == "probe":
+            tell({"done": is_counted(limits)})
+        elif is_check:
             fence_in(kind, cell, visible)
-        tell({"done": check(cell, job) if is_check else run_commands(kind, cell, job["commands"], limits)})
+            tell({"done": check(cell, job)})
+        else:
+            tell({"done": run_commands(kind, cell, job["commands"], limits)})
 
     visible = [CHECKS, *libraries()] if is_check else []
     keeper = confine(kind, work, visible, limits, body, lambda problem: tell({"error": problem}))
@@ -201,13 +205,33 @@ def judge(family: str, cases: list[Json]) -> list[Json]:
 
 def choose(place: Path, wanted: str) -> str:
     """Return the best sandbox that this machine has, or the wanted one, found out by using it."""
-    probe = {"do": "run", "commands": [{"script": "printf well | cat", "files": {}, "seconds": 5, "output_bytes": 99}]}
+    command = {"script": "printf well | cat", "files": {}, "seconds": 5, "output_bytes": 99}
     for kind in KINDS if wanted == "auto" else [wanted]:
         if kind != LANDLOCK or fence.is_there():
-            answer = run_job(kind, place, probe)
-            if answer.get("done") and answer["done"][0]["stdout"] == "well":
+            answers = [run_job(kind, place, {"do": do, "commands": [command]}) for do in ("probe", "run")]
+            if answers[0].get("done") and answers[1].get("done") and answers[1]["done"][0]["stdout"] == "well":
                 return kind
     sys.exit(f"this machine has no sandbox of the kind {wanted!r}")
+
+
+def is_counted(limits: Limits) -> bool:
+    """Return whether processes are counted here. Root's never are: a sandbox that cannot stop being root is none."""
+    children: list[int] = []
+    try:
+        # Without a namespace other processes of the user count too, and some may end meanwhile.
+        for _ in range(2 * limits.processes):
+            child = os.fork()
+            if child == 0:
+                signal.pause()
+                os._exit(0)
+            children.append(child)
+    except BlockingIOError:
+        return True
+    finally:
+        for child in children:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+    return False
 
 
 def serve(place: Path, kind: str) -> None:

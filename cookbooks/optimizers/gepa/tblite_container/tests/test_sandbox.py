@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -168,6 +171,20 @@ def test_checks_are_real_pytest(either: Sandbox) -> None:
     assert all(one.passed for (_, case), one in found.items() if case == "right")
     assert found["output_is_right", "wrong"].message == "the output differs from the right one"
     assert not found["there_is_one_line_for_each_key", "wrong"].passed
+
+
+@pytest.mark.skipif(os.getuid() != 0 or not shutil.which("unshare"), reason="this is about root")
+def test_root_that_cannot_become_another_user_has_no_sandbox() -> None:
+    # Its processes are not counted, whatever limit is set.
+    code = "from tblite_container.sandbox import Sandbox; Sandbox()"
+    ended = subprocess.run(
+        ["unshare", "-Ur", sys.executable, "-c", code],  # noqa: S607 (found where programs are)
+        cwd=Path(__file__).resolve().parents[2],
+        capture_output=True,
+        text=True,
+    )
+    if "unshare" not in ended.stderr:
+        assert "start it as a user other than root" in ended.stderr
 
 
 def test_nothing_is_left_behind() -> None:
