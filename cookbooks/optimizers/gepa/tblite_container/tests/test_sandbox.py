@@ -177,7 +177,7 @@ def test_checks_are_real_pytest(either: Sandbox) -> None:
 def test_root_that_cannot_become_another_user_has_no_sandbox() -> None:
     # Its processes are not counted, whatever limit is set.
     code = "from tblite_container.sandbox import Sandbox; Sandbox()"
-    ended = subprocess.run(
+    ended = subprocess.run(  # noqa: S603 (our own code)
         ["unshare", "-Ur", sys.executable, "-c", code],  # noqa: S607 (found where programs are)
         cwd=Path(__file__).resolve().parents[2],
         capture_output=True,
