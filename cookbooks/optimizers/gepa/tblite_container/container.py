@@ -1,0 +1,253 @@
+"""A synth-container whose tasks are small jobs at a terminal, solved by one pipeline and judged by hidden checks.
+
+With `--policy offline` the pipeline is that of the nearest recipe of the prompt, with `--policy llm` a model writes it.
+Either way it runs in a jail, on an example that everyone may see and on inputs that nobody sees. What it prints is
+judged by pytest, in another jail.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fastapi import FastAPI, HTTPException
+from synth_containers import Container
+from synth_containers.sdk import ObjectiveScore, RolloutResult
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from shared import llm
+from shared.serving import arguments, bill, serve
+
+from tblite_container.jail import KINDS, LIMITS
+from tblite_container.policy import choose, script
+from tblite_container.sandbox import AUTO, Case, Command, Outcome, Sandbox, SandboxError, Verdict
+from tblite_container.tasks import EXAMPLE, HIDDEN, SPLITS, Task, load_tasks
+from tblite_container.telling import asked, feedback, pipeline_of
+
+Json = dict[str, Any]
+
+FAMILY = "tblite"
+FIELD = "recipes_prompt"
+SEED_PROMPT = """\
+You solve small tasks at a terminal. Read the instruction and answer with one shell pipeline that reads the files
+{input} and prints the result. Follow the recipe that fits the instruction best.
+- show the file as it is: cat {input}
+- number of lines of the file: wc -l < {input}"""
+FREE = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0, "cost_usd": 0.0}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a policy makes of a task: a pipeline or none, where it comes from, and what it took."""
+
+    pipeline: str | None
+    source: str
+    usage: Json
+    trace: Json
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What came of a pipeline."""
+
+    outcomes: dict[str, Outcome]
+    verdicts: list[Verdict]
+
+    @property
+    def passed(self) -> int:
+        """How many checks passed."""
+        return sum(verdict.passed for verdict in self.verdicts)
+
+    @property
+    def is_solved(self) -> bool:
+        """Whether there were checks and all of them passed."""
+        return bool(self.verdicts) and self.passed == len(self.verdicts)
+
+
+def program() -> Json:
+    """Return the program: one text that may change, and the task that is put to it."""
+    return {
+        "version": "prompt_program.v1",
+        "program_id": FAMILY,
+        "modules": [
+            {
+                "module_id": "recipes",
+                "role": "system",
+                "content": SEED_PROMPT,
+                "mutable": True,
+                "candidate_field": FIELD,
+                "template_variables": [],
+                "metadata": {"lever_kind": "system_prompt"},
+            },
+            {
+                "module_id": "task",
+                "role": "user",
+                "content": "{instruction}",
+                "mutable": False,
+                "candidate_field": "",
+                "template_variables": ["instruction"],
+                "metadata": {},
+            },
+        ],
+        "target_modules": [{"module_id": "recipes", "candidate_field": FIELD}],
+        "seed_candidate": {FIELD: SEED_PROMPT},
+        "rollout_overlay_schema": {"candidate_fields": [FIELD]},
+        "metadata": {"task_id": FAMILY},
+    }
+
+
+def task_info() -> Json:
+    """Return what a proposer should know about the task."""
+    return {
+        "task": {
+            "task_id": FAMILY,
+            "name": "TBLite",
+            "description": "Solve small terminal tasks with one shell pipeline of common commands each.",
+        },
+        "output_space": {"kind": "shell pipeline"},
+        "proposal_guidance": {
+            "premises": [
+                "A recipe is a line `- description: pipeline`. A description may hold phrases, parted by semicolons.",
+                "The offline policy runs the recipe with the phrase nearest in meaning to the instruction.",
+                "{input} stands for the names of all input files. bash, coreutils, grep, sed and awk are there.",
+                "The pipeline is judged on hidden inputs, by checks of its output.",
+            ],
+            "constraints": [
+                "Write recipes for kinds of tasks, not for single tasks.",
+                "No colon in a description; one line for each recipe.",
+            ],
+        },
+    }
+
+
+async def answer_of(policy: str, request: Json, task: Task) -> Answer:
+    """Return the pipeline of the policy."""
+    prompt = str(request["candidate"][FIELD])
+    if policy == "llm":
+        messages = [{"role": "system", "content": prompt}, {"role": "user", "content": asked(task)}]
+        said = await llm.complete(messages, request.get("policy") or {})
+        heard: Json = {"type": "llm_response", "messages": messages, "text": said.text}
+        return Answer(pipeline_of(said.text), "the model", dict(said.usage), heard)
+    choice = choose(prompt, task.instruction)
+    trace: Json = {"type": "recipe_chosen", "nearness": list(choice.nearness)}
+    if choice.recipe is None:
+        return Answer(None, "", FREE, trace)
+    return Answer(choice.recipe.pipeline, f"the recipe `{'; '.join(choice.recipe.phrases)}`", FREE, trace)
+
+
+def try_out(sandbox: Sandbox, task: Task, pipeline: str) -> Trial:
+    """Run a pipeline on the example and on the hidden cases, and judge what it prints for these."""
+    files = {case: task.inputs(case) for case in (EXAMPLE, *HIDDEN)}
+    commands = [Command(script(pipeline, task.files), inputs) for inputs in files.values()]
+    outcomes = dict(zip(files, sandbox.run(commands), strict=True))
+    cases = [
+        Case(case, list(files[case].values()), "" if outcomes[case].problem else outcomes[case].stdout)
+        for case in HIDDEN
+    ]
+    return Trial(outcomes, sandbox.check(task.family, cases))
+
+
+def result(rollout_id: str, task: Task, candidate: Json, answer: Answer, trial: Trial | None, kind: str) -> Json:
+    """Score a rollout by the hidden checks alone, and say what happened."""
+    reward = 1.0 if trial and trial.is_solved else 0.0
+    share = trial.passed / len(trial.verdicts) if trial and trial.verdicts else 0.0
+    printed = trial.outcomes[EXAMPLE].stdout[:2000] if trial else ""
+    example = task.example()
+    tried, verdicts = (trial.outcomes[EXAMPLE], trial.verdicts) if trial else (None, [])
+    text = feedback(answer.source, answer.pipeline, example, tried, verdicts)
+    told = {
+        "pipeline": answer.pipeline,
+        "example_passed": trial is not None and printed == example["output"],
+        "example_printed": printed,
+        "failed_checks": sorted({verdict.check for verdict in verdicts if not verdict.passed}),
+        "sandbox": kind,
+    }
+    record: Json = RolloutResult(
+        rollout_id=rollout_id,
+        reward=reward,
+        task_id=FAMILY,
+        success_status="succeeded" if reward else "failed",
+        objective_scores=[ObjectiveScore("outcome_reward", reward), ObjectiveScore("checks_passed", round(share, 4))],
+        actionable_side_info={"feedback": text, **told},
+        reward_details={"checks_passed": round(share, 4), "sandbox": kind},
+        summary={"outcome_reward": reward, "seed": task.seed, "example_id": task.task_id, "pipeline": answer.pipeline},
+        usage=answer.usage,
+        trace={"event_history": [answer.trace, {"type": "pipeline_run", "sandbox": kind, "pipeline": answer.pipeline}]},
+        metadata={"candidate": candidate},
+    ).to_dict()
+    return record
+
+
+def build(tasks: dict[str, Task], sandbox: Sandbox, policy: str, log: Path | None = None) -> FastAPI:
+    """Return the application."""
+    container = Container("tblite", description="small terminal tasks", default_submission_mode="sync")
+    # More jails at once than processors would only make all of them slower, and their deadlines run on.
+    turns = asyncio.Semaphore(max(2, len(os.sched_getaffinity(0))))
+
+    def task_of(task_id: object) -> Task:
+        if not isinstance(task_id, str) or task_id not in tasks:
+            raise HTTPException(status_code=422, detail=f"unknown task_id {task_id!r}")
+        return tasks[task_id]
+
+    def taskset() -> Json:
+        ids = {split: [task.task_id for task in tasks.values() if task.split == split] for split in SPLITS}
+        return {"taskset_id": "tblite", "splits": ids, "source": "tasks.jsonl", "sandbox": sandbox.kind}
+
+    def rows(request: Json) -> Json:
+        return {"tasks": [task_of(task_id).row() for task_id in request["task_ids"]]}
+
+    async def rollout(request: Json) -> Json:
+        task = task_of((request.get("task") or {}).get("task_id"))
+        candidate = request.get("candidate") or {}
+        if not isinstance(candidate.get(FIELD), str):
+            raise HTTPException(status_code=422, detail=f"candidate.{FIELD} is missing")
+        bill(log, request)
+        answer = await answer_of(policy, request, task)
+        trial = None
+        if answer.pipeline is not None:
+            try:
+                async with turns:
+                    trial = await asyncio.to_thread(try_out, sandbox, task, answer.pipeline)
+            except SandboxError as error:
+                raise HTTPException(status_code=500, detail=f"the sandbox failed: {error}") from error
+        return result(str(request["rollout_id"]), task, candidate, answer, trial, sandbox.kind)
+
+    container.program(program)
+    container.task_info(task_info)
+    container.taskset(taskset)
+    container.taskset_tasks(rows)
+    container.rollout(rollout)
+    app: FastAPI = container.fastapi()
+    return app
+
+
+def main() -> None:
+    """Serve the container on loopback until the process is ended."""
+    parser = arguments(__doc__)
+    parser.add_argument(
+        "--sandbox",
+        choices=(AUTO, *KINDS),
+        default=AUTO,
+        help="auto takes the first of them that the machine has",
+    )
+    args = parser.parse_args()
+    # Loading embeddings turns on the chatter of every library.
+    logging.getLogger().setLevel(logging.WARNING)
+    with Sandbox(args.sandbox) as sandbox:
+        if sandbox.kind == LIMITS and args.policy == "llm" and args.sandbox == AUTO:
+            sys.exit(
+                "tblite: no sandbox here keeps a model's commands from your files; --sandbox limits runs them anyway"
+            )
+        if sandbox.kind == LIMITS:
+            sys.stderr.write("tblite: neither namespaces nor Landlock here: commands can reach files and the network\n")
+        serve(build(load_tasks(), sandbox, args.policy, args.log), args)
+
+
+if __name__ == "__main__":
+    main()
