@@ -133,7 +133,9 @@ def test_the_best_text_is_written_whole_and_never_over_another_file(finished: Pa
     out.write_text("mine")
     refused = run_cli(*arguments, cwd=finished)
     assert (refused.code, out.read_text()) == (2, "mine")
-    assert refused.stderr == f"error[usage_error]: {out} exists\nhint: Name another file, or overwrite it with --force.\n"
+    assert (
+        refused.stderr == f"error[usage_error]: {out} exists\nhint: Name another file, or overwrite it with --force.\n"
+    )
     assert run_cli(*arguments, "--force", cwd=finished).code == 0
     assert out.read_text() == payload["router_prompt"]
     assert [path.name for path in tmp_path.iterdir()] == ["best.txt"]
