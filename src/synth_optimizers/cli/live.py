@@ -130,6 +130,10 @@ class LiveView:
     def tick(self, _now: float) -> None:
         """Let time pass; the panel is drawn by a clock of its own."""
 
+    def hang_up(self) -> None:
+        """Draw no more."""
+        self.live.stop()
+
     def close(self, lines: list[tuple[str, str]]) -> None:
         """Remove the panel and leave the summary behind."""
         self.live.stop()

@@ -9,53 +9,23 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from types import FrameType, TracebackType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from synth_optimizers.cli.lines import Line, Story
-from synth_optimizers.cli.output import is_terminal, say
-from synth_optimizers.cli.plain import PlainView, QuietView
+from synth_optimizers.cli.lines import Story
+from synth_optimizers.cli.output import say
 from synth_optimizers.cli.progress import Progress
+from synth_optimizers.cli.view import View
 
 if TYPE_CHECKING:
     from synth_optimizers.events import RunEvent
 
-__all__ = ["CLOCK", "Signals", "View", "announce", "follow", "view_for"]
+__all__ = ["CLOCK", "Signals", "announce", "follow"]
 
 TICK = 0.1
 CLOCK = 0.001
 """Events are dated to the millisecond."""
-
-
-class View(Protocol):
-    """What shows a run to a person."""
-
-    def start(self) -> None:
-        """Begin to draw."""
-
-    def tell(self, line: Line) -> None:
-        """Show one line."""
-
-    def notice(self, text: str) -> None:
-        """Show a sentence that stays."""
-
-    def tick(self, now: float) -> None:
-        """Let time pass."""
-
-    def close(self, lines: list[tuple[str, str]]) -> None:
-        """Show the summary; nothing comes after it."""
-
-
-def view_for(run: Progress, settings: Mapping[str, Any], *, quiet: bool, waiting: Callable[[], int | None]) -> View:
-    """Choose the view: nothing, a live one on a terminal, lines otherwise."""
-    if quiet:
-        return QuietView(run)
-    if not is_terminal(sys.stderr):
-        return PlainView(run)
-    from synth_optimizers.cli.live import LiveView, Panel
-
-    return LiveView(Panel(run, settings, waiting))
 
 
 def follow(
