@@ -74,15 +74,18 @@ class Signals:
     def __init__(self) -> None:
         self.count = 0
         self.number: int | None = None
-        self._interrupt: Callable[[str], bool] = lambda _reason: False
+        self._early: list[str] = []
+        self._interrupt: Callable[[str], object] = self._early.append
         self._view: View | None = None
         self._shown = 0
         self._before: dict[int, Any] = {}
 
     def attach(self, interrupt: Callable[[str], bool], view: View) -> None:
         """Name the run that is interrupted; what came before is passed on to it."""
-        self._interrupt, self._view = interrupt, view
-        for _ in range(self.count):
+        self._view = view
+        # From here on the run hears each signal itself; those of before are passed on, each of them once.
+        self._interrupt = interrupt
+        for _ in self._early:
             interrupt("interrupted before it began")
 
     @property
