@@ -66,7 +66,7 @@ def _pump(source: Iterator[RunEvent], inbox: queue.SimpleQueue[RunEvent | BaseEx
 
 
 class Signals:
-    """The first Ctrl-C or SIGTERM lets the run finish what is under way and save; the second one does not wait.
+    """The first Ctrl-C, SIGTERM or SIGHUP lets the run finish what is under way and save; the second one does not wait.
 
     A third one leaves at once, whatever the run does.
     """
@@ -94,7 +94,10 @@ class Signals:
         return None if self.number is None else 128 + self.number
 
     def __enter__(self) -> Signals:
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            # Whoever began the process with nohup wants it to go on.
+            if number == signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN:
+                continue
             self._before[number] = signal.signal(number, self._receive)
         return self
 
@@ -119,6 +122,8 @@ class Signals:
         if self._view is None or self._shown == self.count:
             return
         self._shown = self.count
+        if self.number == signal.SIGHUP:
+            self._view.hang_up()
         if self.count == 1:
             self._view.notice("interrupted: finishing what is in flight, then saving; Ctrl-C again stops now")
         else:
