@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import re
 import shutil
 import sqlite3
@@ -161,6 +162,25 @@ def test_an_export_has_the_same_bytes_each_time_and_no_cache(finished: Path, tmp
     assert gzip.decompress((tmp_path / "a.tar.gz").read_bytes())
     refused = run_cli("runs", "export", "router", "--out", "run.rar", cwd=finished)
     assert (refused.code, refused.stderr.splitlines()[0]) == (2, "error[usage_error]: run.rar has no known ending")
+
+
+def test_an_export_has_the_same_bytes_after_a_look_at_the_workspace(copied: Path) -> None:
+    db = "runs/router/workspace.sqlite"
+    exported = {}
+    for name in ("a", "b"):
+        for kind in ("tar.gz", "zip"):
+            ended = run_cli("runs", "export", "router", "--out", f"{name}.{kind}", cwd=copied)
+            assert ended.code == 0, ended.stderr
+            exported[name, kind] = (copied / f"{name}.{kind}").read_bytes()
+        assert run_cli("workspace", "status", "--db", db, cwd=copied).code == 0
+        assert run_cli("workspace", "vacuum", "--db", db, cwd=copied).code == 0
+        os.utime(copied / db)
+    assert exported["a", "tar.gz"] == exported["b", "tar.gz"]
+    assert exported["a", "zip"] == exported["b", "zip"]
+    assert run_cli("runs", "export", "router", "--out", "unpacked", cwd=copied).code == 0
+    health = run_cli("workspace", "status", "--db", "unpacked/workspace.sqlite", "--json", cwd=copied)
+    assert json.loads(health.stdout)["workspace_invariant_report"]["violation_count"] == 0
+    assert run_cli("workspace", "rebuild", "--db", "unpacked/workspace.sqlite", "--check", cwd=copied).code == 0
 
 
 def test_candidates_are_exported_as_lines(finished: Path, tmp_path: Path) -> None:

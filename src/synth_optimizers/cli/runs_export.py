@@ -7,17 +7,16 @@ import gzip
 import io
 import json
 import shutil
-import sqlite3
 import tarfile
 import tempfile
 import zipfile
 from collections.abc import Iterator
-from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from synth_optimizers._synth_optimizers import run_summary
+from synth_optimizers.cli.database import copy_workspace
 from synth_optimizers.cli.faults import Refusal
 from synth_optimizers.cli.files import refuse_overwrite, write_file
 from synth_optimizers.cli.output import say, write_json, write_text
@@ -29,6 +28,7 @@ Files = dict[str, tuple[Path, float]]
 """Name in the archive, file and time."""
 
 WORKSPACE = "workspace.sqlite"
+FEED = "events.jsonl"
 LEFT_OUT = ("request_cache.sqlite", "run.lock")
 SUFFIXES = ("-wal", "-shm", "-journal")
 COLUMNS = (
@@ -82,17 +82,11 @@ def _files(run_dir: Path, scratch: Path) -> Iterator[tuple[str, tuple[Path, floa
             continue
         at = path.stat().st_mtime
         if name == Path(WORKSPACE):
-            path = _copy_database(path, scratch / WORKSPACE)
+            # Looking at a workspace changes its time; that of the feed is the time of the last event.
+            feed = run_dir / FEED
+            at = feed.stat().st_mtime if feed.exists() else at
+            path = copy_workspace(path, scratch)
         yield name.as_posix(), (path, at)
-
-
-def _copy_database(source: Path, target: Path) -> Path:
-    """Copy a database at one moment of it, while another process may write."""
-    address = f"{source.absolute().as_uri()}?mode=ro"
-    with closing(sqlite3.connect(address, uri=True)) as live, closing(sqlite3.connect(target)) as copy:
-        live.backup(copy)
-        copy.execute("PRAGMA journal_mode = DELETE")
-    return target
 
 
 def _tar(files: Files, top: str, out: BinaryIO) -> None:
