@@ -29,7 +29,8 @@ Files = dict[str, tuple[Path, float]]
 
 WORKSPACE = "workspace.sqlite"
 FEED = "events.jsonl"
-LEFT_OUT = ("request_cache.sqlite", "run.lock")
+LEFT_OUT = ("request_cache.sqlite", "run.lock", "wish.json")
+"""Answers that are shared with other runs, and what processes say to each other."""
 SUFFIXES = ("-wal", "-shm", "-journal")
 COLUMNS = (
     "candidate_id",
