@@ -68,13 +68,19 @@ def carry_out(run: GepaRun, *, as_json: bool, quiet: bool, subscribers: Sequence
     return 0
 
 
-def trackers_for(names: Sequence[str]) -> list[Subscriber]:
-    """Return the subscribers behind the names of `--track`."""
+def trackers_for(names: Sequence[str], run: GepaRun) -> list[Subscriber]:
+    """Return the subscribers behind the names of `--track`; those that keep a configuration get that of the run."""
     if not names:
         return []
-    from synth_optimizers.tracking import subscriber
+    from synth_optimizers.tracking import TRACKERS, subscriber
+    from synth_optimizers.tracking.forward import ForwardingSubscriber
 
-    return [subscriber(name) for name in names]
+    found = []
+    for name in names:
+        kind = TRACKERS.get(name)
+        keeps_config = isinstance(kind, type) and issubclass(kind, ForwardingSubscriber)
+        found.append(subscriber(name, config=run.config.to_dict()) if keeps_config else subscriber(name))
+    return found
 
 
 def _end_badly(error: SynthOptimizerError, signals: Signals, *, as_json: bool, is_told: bool) -> int:
