@@ -7,6 +7,7 @@ import os
 import pty
 import re
 import select
+import signal
 import struct
 import subprocess
 import termios
@@ -22,7 +23,9 @@ ESCAPE = re.compile(r"\x1b(\[[0-9;?]*[A-Za-z]|\][^\x07]*\x07|[()][A-Z0-9])")
 class Terminal:
     """A process on a pseudo-terminal; everything that it writes is kept."""
 
-    def __init__(self, *arguments: str, columns: int, cwd: Path, rows: int = 40, **env: str) -> None:
+    def __init__(
+        self, *arguments: str, columns: int, cwd: Path, rows: int = 40, ignore_hangup: bool = False, **env: str
+    ) -> None:
         self.columns = columns
         self.main, child = pty.openpty()
         fcntl.ioctl(child, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
@@ -34,7 +37,7 @@ class Terminal:
             stdout=child,
             stderr=child,
             start_new_session=True,
-            preexec_fn=_take_terminal,
+            preexec_fn=_take_terminal_for_good if ignore_hangup else _take_terminal,
         )
         os.close(child)
         self.raw = b""
@@ -66,6 +69,15 @@ class Terminal:
             self.process.wait()
             os.close(self.main)
 
+    def leave(self) -> int:
+        """Close the terminal while the process runs, and return its exit code."""
+        os.close(self.main)
+        try:
+            return self.process.wait(PATIENCE)
+        finally:
+            self.process.kill()
+            self.process.wait()
+
     @property
     def text(self) -> str:
         """What was written, without colours and movements."""
@@ -86,6 +98,11 @@ class Terminal:
             return False
         self.raw += found
         return bool(found)
+
+
+def _take_terminal_for_good() -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    _take_terminal()
 
 
 def _take_terminal() -> None:

@@ -80,6 +80,12 @@ def known_runs(place: Path) -> None:
         file(f"runs/{name}/events.jsonl", RECORDED.read_bytes())(place)
 
 
+def damaged_run(place: Path) -> None:
+    """Make a run whose workspace is no database."""
+    known_runs(place)
+    file("runs/alpha/workspace.sqlite", b"not a database" * 100)(place)
+
+
 CASES = [
     # usage
     Case("unknown_command", ("gepa", "rnu"), 2),
@@ -115,6 +121,7 @@ CASES = [
     Case("no_root", ("runs", "list", "--root", "nowhere"), 2),
     Case("not_a_run_directory", ("runs", "best", "."), 2),
     Case("run_without_candidates", ("runs", "best", "alpha"), 1, known_runs),
+    Case("export_of_a_damaged_workspace", ("runs", "export", "alpha", "--out", "alpha.zip"), 1, damaged_run),
     Case("archive_to_stdout", ("runs", "export", "alpha", "--out", "-"), 2, known_runs),
     Case("no_directory_for_the_file", ("runs", "export", "alpha", "--out", "no/where.zip"), 2, known_runs),
     Case("resume_nothing", ("gepa", "resume", "nowhere"), 2),

@@ -89,6 +89,7 @@ def test_commands_options_and_runs_are_completed(tmp_path: Path) -> None:
     assert "plain,check" in complete("gepa", "ch")
     assert "plain,--dry-run" in complete("gepa", "run", "--dr")
     assert "plain,router" in complete("runs", "show", "ro")
+    assert "plain,router" in complete("gepa", "resume", "ro")
     assert "plain,wandb" in complete("gepa", "run", "--track", "w")
 
 

@@ -82,7 +82,7 @@ def test_every_blocker_is_told_at_once(place: Path) -> None:
     (place / "runs").write_text("not a directory")
     ended = run_cli(*CHECK, "--set", "proposer.api_key_env=NO_SUCH_KEY", cwd=place)
     assert_snapshot("check_blockers", ended, place)
-    assert ended.code != 0
+    assert ended.code == 1
     for stage in ("output", "container", "proposer"):
         assert f"error[{stage}/" in ended.stdout
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import re
 import shutil
 import sqlite3
@@ -159,8 +160,48 @@ def test_an_export_has_the_same_bytes_each_time_and_no_cache(finished: Path, tmp
     )
     assert files == names
     assert gzip.decompress((tmp_path / "a.tar.gz").read_bytes())
-    refused = run_cli("runs", "export", "router", "--out", "run.rar", cwd=finished)
-    assert (refused.code, refused.stderr.splitlines()[0]) == (2, "error[usage_error]: run.rar has no known ending")
+
+
+@pytest.mark.parametrize("out", ["run.rar", "run.7z", "run.tar", "run.tar.xz", "run.zpi", "run.tar.g", "RUN.TBZ2"])
+def test_an_archive_that_is_not_known_is_refused(out: str, finished: Path) -> None:
+    refused = run_cli("runs", "export", "router", "--out", out, cwd=finished)
+    assert (refused.code, refused.stderr.splitlines()[0]) == (2, f"error[usage_error]: {out} has no known ending")
+    assert not (finished / out).exists()
+
+
+def test_a_table_without_its_format_is_refused(finished: Path) -> None:
+    refused = run_cli("runs", "export", "router", "--out", "run.csv", cwd=finished)
+    assert refused.code == 2
+    assert "hint: Add --format csv for the candidates alone.\n" in refused.stderr
+
+
+@pytest.mark.parametrize("out", ["y.d", "router.v2", "router-1.5", "of.zip/", "there.rar"])
+def test_a_directory_may_have_a_dot_in_its_name(out: str, finished: Path, tmp_path: Path) -> None:
+    (tmp_path / "there.rar").mkdir()
+    ended = run_cli("runs", "export", "router", "--out", f"{tmp_path}/{out}", cwd=finished)
+    assert ended.code == 0, ended.stderr
+    assert (tmp_path / out / "best_candidate.json").is_file()
+
+
+def test_an_export_has_the_same_bytes_after_a_look_at_the_workspace(copied: Path) -> None:
+    db = "runs/router/workspace.sqlite"
+    (copied / "runs/router/wish.json").write_text("{}")
+    exported = {}
+    for name in ("a", "b"):
+        for kind in ("tar.gz", "zip"):
+            ended = run_cli("runs", "export", "router", "--out", f"{name}.{kind}", cwd=copied)
+            assert ended.code == 0, ended.stderr
+            exported[name, kind] = (copied / f"{name}.{kind}").read_bytes()
+        assert run_cli("workspace", "status", "--db", db, cwd=copied).code == 0
+        assert run_cli("workspace", "vacuum", "--db", db, cwd=copied).code == 0
+        os.utime(copied / db)
+    assert exported["a", "tar.gz"] == exported["b", "tar.gz"]
+    assert exported["a", "zip"] == exported["b", "zip"]
+    assert run_cli("runs", "export", "router", "--out", "unpacked", cwd=copied).code == 0
+    assert not (copied / "unpacked/wish.json").exists()
+    health = run_cli("workspace", "status", "--db", "unpacked/workspace.sqlite", "--json", cwd=copied)
+    assert json.loads(health.stdout)["workspace_invariant_report"]["violation_count"] == 0
+    assert run_cli("workspace", "rebuild", "--db", "unpacked/workspace.sqlite", "--check", cwd=copied).code == 0
 
 
 def test_candidates_are_exported_as_lines(finished: Path, tmp_path: Path) -> None:

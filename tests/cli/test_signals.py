@@ -12,6 +12,7 @@ from support.example import Example, serve_example
 
 from cli.commands import end, run_cli, start_cli
 from cli.slow import LONG, RUN, events, has_event, slow_config, wait_for
+from cli.terminal import Terminal
 from synth_optimizers.cli.plain import QuietView
 from synth_optimizers.cli.progress import Progress
 from synth_optimizers.cli.session import Signals
@@ -27,6 +28,26 @@ def test_sigterm_saves_the_run(slow_example: Example, tmp_path: Path) -> None:
     assert "  interrupted; the run can be resumed: SIGTERM\n" in ended.stderr
     assert "next        synth-optimizers gepa resume runs/router\n" in ended.stderr
     assert "Traceback" not in ended.stderr
+    assert events(tmp_path)[-1]["type"] == "run.interrupted"
+
+
+def test_sighup_saves_the_run(slow_example: Example, tmp_path: Path) -> None:
+    slow_config(tmp_path, slow_example, **LONG)
+    process = start_cli(*RUN, cwd=tmp_path)
+    wait_for(has_event(tmp_path, "rollout.finished"))
+    ended = end(process, signal.SIGHUP)
+    assert ended.code == 129
+    assert "next        synth-optimizers gepa resume runs/router\n" in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert events(tmp_path)[-1]["type"] == "run.interrupted"
+
+
+def test_a_closed_terminal_saves_the_run(slow_example: Example, tmp_path: Path) -> None:
+    slow_config(tmp_path, slow_example, **LONG)
+    terminal = Terminal(*RUN, "--json", columns=80, cwd=tmp_path)
+    terminal.read_until(lambda text: "in flight" in text)
+    wait_for(has_event(tmp_path, "rollout.finished"))
+    assert terminal.leave() == 129
     assert events(tmp_path)[-1]["type"] == "run.interrupted"
 
 
@@ -95,7 +116,7 @@ def test_a_container_whose_rollouts_fail_ends_the_run_with_the_cause(tmp_path: P
     with serve_example(tmp_path, fail_every=1) as example:
         slow_config(tmp_path, example)
         ended = run_cli(*RUN, cwd=tmp_path)
-    assert ended.code in (1, 3)
+    assert ended.code == 3
     assert "failed; trying again: POST /rollouts answered 500: " in ended.stderr
     assert ended.stderr.count("answered 500") < 5
     assert "run         router failed in " in ended.stderr
@@ -132,16 +153,33 @@ def test_the_third_signal_leaves_at_once(monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr(os, "_exit", left.append)
     view = QuietView(Progress())
-    before = signal.getsignal(signal.SIGTERM)
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     with Signals() as signals:
         os.kill(os.getpid(), signal.SIGTERM)
         signals.attach(interrupt, view)
         for _ in range(2):
             os.kill(os.getpid(), signal.SIGTERM)
             signals.pulse()
-    assert heard[:2] == ["interrupted before it began", "SIGTERM"]
+    assert heard == ["interrupted before it began", "SIGTERM", "SIGTERM"]
     assert (left, signals.exit_code) == ([143], 143)
-    assert signal.getsignal(signal.SIGTERM) is before
+    assert {number: signal.getsignal(number) for number in before} == before
+
+
+def test_a_signal_that_comes_while_the_run_is_named_is_passed_on_once() -> None:
+    heard: list[str] = []
+
+    def interrupt(reason: str) -> bool:
+        if not heard:
+            heard.append(reason)
+            os.kill(os.getpid(), signal.SIGINT)
+        else:
+            heard.append(reason)
+        return True
+
+    with Signals() as signals:
+        os.kill(os.getpid(), signal.SIGINT)
+        signals.attach(interrupt, QuietView(Progress()))
+    assert heard == ["interrupted before it began", "SIGINT"]
 
 
 def test_an_interrupt_while_the_container_starts_is_told(place: Path) -> None:

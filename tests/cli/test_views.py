@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,11 @@ from synth_optimizers.cli.plain import PlainView
 from synth_optimizers.cli.progress import Progress
 from synth_optimizers.cli.summary import closing
 from synth_optimizers.events import RunEvent
+from synth_optimizers.spending import Spending
 
 RECORDED = Path(__file__).parent / "recorded" / "events.jsonl"
+UNTOLD = {"failed_rollouts": 0, "unpriced_calls": 0, "known_cost_nano_usd": 0}
+"""What a run does not say at its end."""
 LIMITS = {
     "max_generations": 2,
     "max_total_rollouts": 60,
@@ -61,10 +65,10 @@ def test_the_fold_agrees_with_what_the_run_says_at_its_end() -> None:
     assert run.ending is not None
     assert (run.state, run.best_id, run.candidates) == ("completed", end["best_candidate_id"], end["candidates"])
     assert run.generations == end["generations"]
-    assert run.rollouts == {"train": end["rollouts"]["train"], "heldout": end["rollouts"]["heldout"]}
-    assert (run.paid_calls, run.cached_calls) == (end["bill"]["paid_calls"], end["bill"]["cached_calls"])
-    assert run.paid_tokens == end["bill"]["total_tokens"]
-    assert run.paid_usd is end["bill"]["cost_usd"] is None
+    told = Spending()
+    told.settle(end["rollouts"], end["bill"])
+    assert run.spending.cost_usd is told.cost_usd is None
+    assert replace(run.spending, **UNTOLD) == replace(told, **UNTOLD)
     scores = {(named["role"], named["split"]): named["score"] for named in end["scores"]}
     assert run.seed_score == scores["seed", "train"]
     assert run.best_score == scores["best", "train"]

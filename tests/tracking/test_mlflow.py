@@ -186,6 +186,14 @@ def test_long_texts_do_not_stop_the_tracking(options: dict[str, Any], failed: li
     assert run.data.params["seed_candidate.instructions"].startswith("word word")
 
 
+def test_names_that_mlflow_refuses_do_not_stop_the_tracking(options: dict[str, Any], failed: list[RunEvent]) -> None:
+    subscriber = MlflowSubscriber(**options, config={"proposer": {"prices": {"words:8b@x": {"prompt_usd": 0.5}}}})
+    feed(subscriber, failed[:8])
+    subscriber.close(None, None)
+    [run] = runs(options)
+    assert run.data.params["proposer.prices.words:8b_x.prompt_usd"] == "0.5"
+
+
 def test_mlflow_is_told_to_send_no_reports(options: dict[str, Any]) -> None:
     MlflowSubscriber(**options)
     assert os.environ["MLFLOW_DISABLE_TELEMETRY"] == "true"

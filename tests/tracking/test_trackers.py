@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 from opentelemetry.sdk.trace import TracerProvider
 
+from synth_optimizers.cli.carry import trackers_for
 from synth_optimizers.errors import ConfigError
+from synth_optimizers.run import GepaRun
 from synth_optimizers.tracking import (
     TRACKERS,
     MlflowSubscriber,
@@ -16,7 +18,16 @@ from synth_optimizers.tracking import (
     WandbSubscriber,
     subscriber,
 )
+from synth_optimizers.tracking.forward import ForwardingSubscriber, flattened
 
+CONFIG = {
+    "run": {"run_id": "router", "output_dir": "runs"},
+    "container": {"url": "http://127.0.0.1:9"},
+    "dataset": {"train_seeds": [0, 1, 2, 3], "heldout_seeds": [4]},
+    "candidate": {"target_modules": ["router_prompt"]},
+    "proposer": {"backend": "openai_compatible", "base_url": "http://127.0.0.1:9/v1", "model": "words"},
+    "gepa": {"minibatch_size": 3, "max_generations": 1, "max_total_rollouts": 40},
+}
 MODULES = {"mlflow": "mlflow", "otel": "opentelemetry.trace", "wandb": "wandb"}
 
 
@@ -32,6 +43,20 @@ MODULES = {"mlflow": "mlflow", "otel": "opentelemetry.trace", "wandb": "wandb"}
 )
 def test_a_tracker_is_made_by_its_name(name: str, options: dict[str, Any], kind: type) -> None:
     assert isinstance(subscriber(name, **options), kind)
+
+
+@pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy is deprecated")
+def test_the_command_line_gives_trackers_the_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "otlp")
+    run = GepaRun.from_config(CONFIG)
+    found = trackers_for(sorted(TRACKERS), run)
+    assert [type(each) for each in found] == [MlflowSubscriber, OpenTelemetrySubscriber, WandbSubscriber]
+    for each in found:
+        if isinstance(each, ForwardingSubscriber):
+            assert each._config["gepa.minibatch_size"] == 3
+            assert each._config == dict(flattened(run.config.to_dict()))
 
 
 def test_an_unknown_name_is_refused_with_the_known_ones() -> None:

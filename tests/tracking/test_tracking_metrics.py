@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
+from synth_optimizers.cli.progress import Progress
 from synth_optimizers.events import RunEvent
+from synth_optimizers.spending import Spending
 from synth_optimizers.tracking.metrics import SEQUENCE_NUMBER, Metrics, Update
 from synth_optimizers.tracking.names import METRICS
-from synth_optimizers.tracking.spending import Spending
+from synth_optimizers.tracking.spending import SpendingMetrics
 
 Series = dict[str, list[tuple[int, float]]]
 
@@ -76,13 +78,19 @@ def test_counting_arrives_at_the_totals_of_the_run(feed: str, request: pytest.Fi
             spending.count_rollout(event.fields)
         elif event.type in ("proposer.completed", "proposer.failed"):
             spending.count_call(event.fields)
-    counted = spending.metrics()
+    counted = SpendingMetrics(spending).changed()
     assert counted["total_metric_calls"] == end["rollouts"]["train"]
     assert counted["rollouts/heldout"] == end["rollouts"]["heldout"]
     names = ["prompt", "completion", "total"]
     assert [counted[f"tokens/{name}"] for name in names] == [end["bill"][f"{name}_tokens"] for name in names]
     assert counted["calls/paid"] == end["bill"]["paid_calls"]
+    assert counted["calls/cached"] == end["bill"]["cached_calls"]
     assert counted.get("cost_usd") == end["bill"]["cost_usd"]
+    assert spending.unknown_outcomes == end["rollouts"]["unknown_outcomes"]
+    watched = Progress()
+    for event in events:
+        watched.apply(event)
+    assert watched.spending == spending
 
 
 def test_the_end_brings_the_heldout_scores_and_the_gain(finished: list[RunEvent]) -> None:

@@ -41,6 +41,7 @@ MEANINGS = {
     3: "The container or the proposer cannot be reached or does not keep its contract.",
     4: "A readonly run misses an answer in the cache.",
     5: "The budget forbids the work.",
+    129: "The terminal was closed (SIGHUP).",
     130: "Interrupted (Ctrl-C) or cancelled.",
     143: "Ended by SIGTERM.",
 }
@@ -86,7 +87,7 @@ def render(root: Path, errors: Iterable[Mapping[str, Any]]) -> str:
     rows = list(errors)
     found = finding_codes(root / CONFIG)
     _same("finding code", found.keys(), CODES.keys())
-    _same("exit code", {row["exit_code"] for row in rows} | {0, 143}, MEANINGS.keys())
+    _same("exit code", {row["exit_code"] for row in rows} | {0, 129, 143}, MEANINGS.keys())
     codes = [
         [code(row["error_code"]), code(row["exception"]), str(row["exit_code"]), str(row["http_status"]), row["hint"]]
         for row in rows

@@ -10,6 +10,9 @@ __all__ = ["main"]
 
 def main() -> None:
     """Run the command that the process was started with."""
+    from synth_optimizers.cli.output import hold_streams
+
+    hold_streams()
     from synth_optimizers.cli.app import run_command
 
     if isinstance(sys.stdout, io.TextIOWrapper):

@@ -25,6 +25,7 @@ Exit codes:
   3    container or proposer unreachable
   4    a readonly run needs an answer that the cache does not hold
   5    a limit does not allow the work
+  129  ended by SIGHUP: the terminal was closed
   130  interrupted by Ctrl-C, or cancelled
   143  ended by SIGTERM
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from click.exceptions import Exit
+
 from synth_optimizers.cli.faults import Refusal, fault_of, show
 from synth_optimizers.cli.output import write_json, write_text
 from synth_optimizers.cli.progress import Progress
-from synth_optimizers.cli.session import CLOCK, Signals, announce, follow, view_for
+from synth_optimizers.cli.session import CLOCK, Signals, announce, follow
 from synth_optimizers.cli.summary import closing
+from synth_optimizers.cli.view import view_for
 from synth_optimizers.errors import CancelledError, OptimizerIoError, SynthOptimizerError
 from synth_optimizers.run import GepaRun
 
@@ -41,12 +44,13 @@ def carry_out(run: GepaRun, *, as_json: bool, quiet: bool, subscribers: Sequence
     progress = Progress(container_url=settings["container"]["url"])
     error: SynthOptimizerError | None = None
     with Signals() as signals:
-        handle = run.start(subscribers=subscribers)
+        waiting = Waiting()
+        view = view_for(progress, settings["gepa"], quiet=quiet, waiting=waiting.look)
+        handle = waiting.handle = run.start(subscribers=subscribers)
         progress.run_id = handle.run_id
-        view = view_for(progress, settings["gepa"], quiet=quiet, waiting=_waiting(handle))
         signals.attach(handle.interrupt, view)
-        view.start()
         try:
+            view.start()
             follow(handle.iter_events(), progress, view, since=begun, pulse=signals.pulse)
             result = handle.wait()
         except SynthOptimizerError as problem:
@@ -64,13 +68,19 @@ def carry_out(run: GepaRun, *, as_json: bool, quiet: bool, subscribers: Sequence
     return 0
 
 
-def trackers_for(names: Sequence[str]) -> list[Subscriber]:
-    """Return the subscribers behind the names of `--track`."""
+def trackers_for(names: Sequence[str], run: GepaRun) -> list[Subscriber]:
+    """Return the subscribers behind the names of `--track`; those that keep a configuration get that of the run."""
     if not names:
         return []
-    from synth_optimizers.tracking import subscriber
+    from synth_optimizers.tracking import TRACKERS, subscriber
+    from synth_optimizers.tracking.forward import ForwardingSubscriber
 
-    return [subscriber(name) for name in names]
+    found = []
+    for name in names:
+        kind = TRACKERS.get(name)
+        keeps_config = isinstance(kind, type) and issubclass(kind, ForwardingSubscriber)
+        found.append(subscriber(name, config=run.config.to_dict()) if keeps_config else subscriber(name))
+    return found
 
 
 def _end_badly(error: SynthOptimizerError, signals: Signals, *, as_json: bool, is_told: bool) -> int:
@@ -78,24 +88,27 @@ def _end_badly(error: SynthOptimizerError, signals: Signals, *, as_json: bool, i
     by_signal = signals.exit_code if isinstance(error, CancelledError) else None
     # Whoever pressed Ctrl-C has read in the summary how to go on.
     if by_signal is None or as_json or not is_told:
-        show(fault, as_json=as_json)
+        # A reader of stdout that has left does not make the end a good one.
+        with suppress(Exit, OSError):
+            show(fault, as_json=as_json)
     return fault.exit_code if by_signal is None else by_signal
 
 
-def _waiting(handle: RunHandle) -> Callable[[], int | None]:
-    """Return a look at the answers that wait for their turn; not more than once a second."""
-    looked = 0.0
-    found: int | None = None
+class Waiting:
+    """A look at the answers that wait for their turn; not more than once a second."""
 
-    def look() -> int | None:
-        nonlocal looked, found
+    def __init__(self) -> None:
+        self.handle: RunHandle | None = None
+        self._looked = 0.0
+        self._found: int | None = None
+
+    def look(self) -> int | None:
+        """Return how many there are, if that is known."""
         now = time.monotonic()
-        if now - looked >= 1.0:
-            looked = now
+        if self.handle is not None and now - self._looked >= 1.0:
+            self._looked = now
             # A view goes on without the number.
-            found = None
+            self._found = None
             with suppress(Exception):
-                found = handle.status().rollouts_waiting
-        return found
-
-    return look
+                self._found = self.handle.status().rollouts_waiting
+        return self._found

@@ -6,7 +6,15 @@ from pathlib import Path
 
 import click
 
-from synth_optimizers.cli.options import config_option, json_option, quiet_option, root_option, set_option, track_option
+from synth_optimizers.cli.options import (
+    complete_run,
+    config_option,
+    json_option,
+    quiet_option,
+    root_option,
+    set_option,
+    track_option,
+)
 from synth_optimizers.cli.output import write_json
 
 __all__ = ["gepa"]
@@ -38,7 +46,7 @@ def run_(
         from synth_optimizers.cli.plan import show_plan
 
         return show_plan(run, as_json=as_json)
-    return carry_out(run, as_json=as_json, quiet=quiet, subscribers=trackers_for(trackers))
+    return carry_out(run, as_json=as_json, quiet=quiet, subscribers=trackers_for(trackers, run))
 
 
 @gepa.command(short_help="Find every problem at once, before anything is spent.")
@@ -54,7 +62,7 @@ def check(config: Path, overrides: tuple[str, ...], as_json: bool, explain: bool
 
 
 @gepa.command(short_help="Go on with an interrupted run.")
-@click.argument("run_dir", metavar="RUN_DIR")
+@click.argument("run_dir", metavar="RUN_DIR", shell_complete=complete_run)
 @root_option
 @json_option
 @quiet_option
@@ -66,7 +74,7 @@ def resume(run_dir: str, root: Path, as_json: bool, quiet: bool, trackers: tuple
     from synth_optimizers.run import GepaRun
 
     run = GepaRun.from_run_dir(find_run(run_dir, root))
-    return carry_out(run, as_json=as_json, quiet=quiet, subscribers=trackers_for(trackers))
+    return carry_out(run, as_json=as_json, quiet=quiet, subscribers=trackers_for(trackers, run))
 
 
 @gepa.command()

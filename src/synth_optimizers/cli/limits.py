@@ -48,9 +48,9 @@ def _used(name: str) -> Callable[[Progress, float], float]:
 
 _LIMITS: tuple[tuple[str, str, Callable[[Progress, float], float], Callable[[float], str]], ...] = (
     ("max_generations", "generations", lambda run, _now: run.generations, tokens),
-    ("max_total_rollouts", "rollouts", lambda run, _now: sum(run.rollouts.values()), tokens),
-    ("max_train_rollouts", "  train", lambda run, _now: run.rollouts["train"], tokens),
-    ("max_heldout_rollouts", "  held-out", lambda run, _now: run.rollouts["heldout"], tokens),
+    ("max_total_rollouts", "rollouts", lambda run, _now: run.spending.rollouts, tokens),
+    ("max_train_rollouts", "  train", lambda run, _now: run.spending.train_rollouts, tokens),
+    ("max_heldout_rollouts", "  held-out", lambda run, _now: run.spending.heldout_rollouts, tokens),
     ("max_cost_usd", "cost", _used("cost_usd"), money),
     ("max_total_tokens", "tokens", _used("total_tokens"), tokens),
     ("max_prompt_tokens", "  prompt", _used("prompt_tokens"), tokens),

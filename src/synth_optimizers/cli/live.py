@@ -77,8 +77,9 @@ class Panel:
             )
         )
         facts.append(("in flight", self._in_flight()))
-        calls = f"{run.paid_calls:,} paid, {run.cached_calls:,} cached"
-        facts.append(("usage", f"{tokens(run.paid_tokens)} tokens, cost {money(run.paid_usd)}, calls {calls}"))
+        spent = run.spending
+        calls = f"{spent.paid_calls:,} paid, {spent.cached_calls:,} cached"
+        facts.append(("usage", f"{tokens(spent.total_tokens)} tokens, cost {money(spent.cost_usd)}, calls {calls}"))
         if run.last_decision:
             facts.append(("last", run.last_decision))
         for place, doing in enumerate(self._doing(now)):
@@ -93,8 +94,8 @@ class Panel:
             text += f", {waiting:,} of them answered and waiting for their turn"
         if run.turns:
             text += f", {counted(len(run.turns), 'proposer turn')}"
-        if run.failed_rollouts:
-            text += f"; {run.failed_rollouts:,} failed so far"
+        if run.spending.failed_rollouts:
+            text += f"; {run.spending.failed_rollouts:,} failed so far"
         return text
 
     def _doing(self, now: float) -> list[str]:
@@ -128,6 +129,10 @@ class LiveView:
 
     def tick(self, _now: float) -> None:
         """Let time pass; the panel is drawn by a clock of its own."""
+
+    def hang_up(self) -> None:
+        """Draw no more."""
+        self.live.stop()
 
     def close(self, lines: list[tuple[str, str]]) -> None:
         """Remove the panel and leave the summary behind."""

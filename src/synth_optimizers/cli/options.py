@@ -11,6 +11,7 @@ import click
 from synth_optimizers.cli.faults import Refusal
 
 __all__ = [
+    "complete_run",
     "config_option",
     "existing_file",
     "json_option",
@@ -75,12 +76,13 @@ def existing_file(what: str) -> Callable[[click.Context, click.Parameter, Path],
 
 def run_argument(command: F) -> F:
     """Add RUN, a directory or a run id beneath --root, to a command."""
-    return click.argument("run", metavar="RUN", shell_complete=_complete_run)(root_option(command))
+    return click.argument("run", metavar="RUN", shell_complete=complete_run)(root_option(command))
 
 
-def _complete_run(
+def complete_run(
     context: click.Context, _parameter: click.Parameter, incomplete: str
 ) -> list[click.shell_completion.CompletionItem]:
+    """Return the run ids beneath --root that begin with what was typed; without any, directories."""
     from click.shell_completion import CompletionItem
 
     from synth_optimizers.cli.find import run_dirs

@@ -2,31 +2,72 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
+import stat
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, TextIO
 
 import click
 
-__all__ = ["is_coloured", "is_terminal", "say", "table", "write_json", "write_text"]
+__all__ = ["hold_streams", "is_coloured", "is_terminal", "mute", "say", "table", "write_json", "write_text"]
+
+
+def hold_streams() -> None:
+    """Put nothing where a stream is closed, so that no database is opened under its number and written over."""
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        if getattr(sys, name) is not None:
+            continue
+        # The lowest free number is the one of the stream, unless somebody has taken it already.
+        opened = os.open(os.devnull, os.O_RDWR)
+        if opened == number:
+            os.set_inheritable(opened, True)
+        setattr(sys, name, os.fdopen(opened, mode, encoding="utf-8", errors="replace", closefd=False))
 
 
 def say(text: str = "") -> None:
-    """Tell the person something."""
-    click.echo(text, err=True)
+    """Tell the person something. A run does not end because nobody listens."""
+    try:
+        click.echo(text, err=True)
+    except OSError:
+        mute()
+
+
+def mute() -> None:
+    """Let what is said from now on go nowhere, and what is still in the buffer as well."""
+    with suppress(OSError, ValueError):
+        _turn_away(sys.stderr)
 
 
 def write_text(text: str, *, newline: bool = True) -> None:
     """Write data. A reader that has left is no error: there is nobody to write for."""
     try:
         click.echo(text, nl=newline)
-    except BrokenPipeError:
-        # The interpreter must not meet the pipe again at its end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        if not _has_left(error):
+            raise
+        _turn_away(sys.stdout)
         raise click.exceptions.Exit(0) from None
+
+
+def _has_left(error: OSError) -> bool:
+    """Return whether the reader of stdout is gone: that of a pipe, or a terminal that was closed."""
+    if error.errno == errno.EIO:
+        return stat.S_ISCHR(os.fstat(sys.stdout.fileno()).st_mode)
+    return isinstance(error, BrokenPipeError)
+
+
+def _turn_away(stream: TextIO) -> None:
+    """Point a stream at nothing: the interpreter must not meet its reader again at its end."""
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nothing, stream.fileno())
+    finally:
+        os.close(nothing)
 
 
 def write_json(document: Any) -> None:  # noqa: ANN401 (whatever JSON can hold)
@@ -34,12 +75,12 @@ def write_json(document: Any) -> None:  # noqa: ANN401 (whatever JSON can hold)
     write_text(json.dumps(document, indent=2, sort_keys=True, ensure_ascii=False, default=str))
 
 
-def is_terminal(stream: TextIO) -> bool:
+def is_terminal(stream: TextIO | None) -> bool:
     """Return whether a stream is a terminal that can be drawn on."""
-    return stream.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+    return stream is not None and stream.isatty() and os.environ.get("TERM", "dumb") != "dumb"
 
 
-def is_coloured(stream: TextIO) -> bool:
+def is_coloured(stream: TextIO | None) -> bool:
     """Return whether colours are wanted on a stream."""
     return is_terminal(stream) and not os.environ.get("NO_COLOR")
 

@@ -50,6 +50,9 @@ class PlainView:
         for doing in self.run.doing(now):
             say(f"{span(elapsed):>8}  … {doing}")
 
+    def hang_up(self) -> None:
+        """Go on: lines go to a file or a pipe, and whatever cannot be written is not said."""
+
     def close(self, lines: list[tuple[str, str]]) -> None:
         """Write the summary."""
         for label, text in lines:

@@ -6,13 +6,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from synth_optimizers.cli.words import counted, moment, span
+from synth_optimizers.spending import NEVER_SENT, Spending, total_of
 
 if TYPE_CHECKING:
     from synth_optimizers.events import RunEvent
 
 __all__ = ["Evaluation", "Progress", "Turn"]
 
-HELDOUT = "heldout"
 STAGES = {
     "seed_full_train": "seed on train rows",
     "parent_minibatch_reference": "parent on the minibatch",
@@ -20,7 +20,6 @@ STAGES = {
     "candidate_full_train": "full evaluation",
     "heldout": "held-out rows",
 }
-NEVER_RAN = ("not_sent", "withdrawn")
 ENDINGS = {"gepa.run.finished": "completed", "gepa.run.failed": "failed", "gepa.run.cancelled": "cancelled"}
 
 
@@ -63,12 +62,7 @@ class Progress:
     seed_score: dict[str, Any] | None = None
     best_id: str | None = None
     best_score: dict[str, Any] | None = None
-    rollouts: dict[str, int] = field(default_factory=lambda: {"train": 0, "heldout": 0})
-    failed_rollouts: int = 0
-    paid_calls: int = 0
-    cached_calls: int = 0
-    paid_tokens: int = 0
-    paid_usd: float | None = 0.0
+    spending: Spending = field(default_factory=Spending)
     used: dict[str, float] = field(default_factory=dict)
     """What counts against the limits, answers from the cache included."""
     clock: tuple[float, float] | None = None
@@ -135,28 +129,16 @@ class Progress:
             )
         return found or [self.state]
 
-    def _charge(self, usage: dict[str, Any], *, cached: bool) -> None:
-        total = usage.get("total_tokens")
-        parts = (usage.get("prompt_tokens"), usage.get("completion_tokens"))
-        if total is None and None not in parts:
-            total = sum(part or 0 for part in parts)
-        cost = usage.get("cost_usd")
-        amounts = {"prompt_tokens": parts[0], "completion_tokens": parts[1], "total_tokens": total, "cost_usd": cost}
-        for name, amount in amounts.items():
+    def _use(self, usage: dict[str, Any]) -> None:
+        for name, amount in {**usage, "total_tokens": total_of(usage)}.items():
             self.used[name] = self.used.get(name, 0) + (amount or 0)
-        if cached:
-            self.cached_calls += 1
-            return
-        self.paid_calls += 1
-        self.paid_tokens += total or 0
-        self.paid_usd = None if cost is None or self.paid_usd is None else self.paid_usd + cost
 
     def _settle(self, fields: dict[str, Any]) -> None:
         evaluation = self.evaluations.get(self._requests.pop(fields["request"], -1))
         if evaluation is not None:
             evaluation.done += 1
-        self.rollouts["heldout" if fields["stage"] == HELDOUT else "train"] += 1
-        self._charge(fields["usage"], cached=fields["cached"])
+        self.spending.count_rollout(fields)
+        self._use(fields["usage"])
 
     def _decide(self, event: RunEvent, best: str | None) -> None:
         if event.fields.get("reason") != "seed":
@@ -196,12 +178,11 @@ def _finished(run: Progress, _event: RunEvent, fields: dict[str, Any], _now: flo
 
 
 def _failed(run: Progress, _event: RunEvent, fields: dict[str, Any], _now: float) -> None:
-    if fields["class"] in NEVER_RAN:
+    if fields["class"] in NEVER_SENT:
         evaluation = run.evaluations.get(run._requests.pop(fields["request"], -1))
         if evaluation is not None:
             evaluation.total -= 1
         return
-    run.failed_rollouts += 1
     run._settle(fields)
 
 
@@ -248,8 +229,9 @@ def _turn(run: Progress, _event: RunEvent, fields: dict[str, Any], now: float) -
 
 def _turn_done(run: Progress, _event: RunEvent, fields: dict[str, Any], _now: float) -> None:
     run.turns.pop(fields["request"], None)
-    if fields.get("class") not in NEVER_RAN:
-        run._charge(fields["usage"], cached=fields["cached"])
+    run.spending.count_call(fields)
+    if fields.get("class") not in NEVER_SENT:
+        run._use(fields["usage"])
 
 
 def _clock(run: Progress, _event: RunEvent, fields: dict[str, Any], now: float) -> None:

@@ -12,6 +12,8 @@ from synth_optimizers.cli.options import json_option, quiet_option, root_option,
 __all__ = ["runs"]
 
 OUT = click.Path(path_type=Path)
+PLACE = click.Path()
+"""As it was typed: a slash at the end means a directory."""
 
 
 @click.group()
@@ -72,11 +74,11 @@ def diff(run: str, root: Path, candidates: tuple[str, ...], as_json: bool) -> No
 
 @runs.command()
 @run_argument
-@click.option("--out", required=True, type=OUT, metavar="FILE", help="A .tar.gz, a .zip or a directory; - is stdout.")
+@click.option("--out", required=True, type=PLACE, metavar="FILE", help="A .tar.gz, a .zip or a directory; - is stdout.")
 @click.option("--format", "shape", type=click.Choice(["csv", "jsonl"]), help="Only the candidates, one line each.")
 @click.option("--force", is_flag=True, help="Overwrite the file.")
 @json_option
-def export(run: str, root: Path, out: Path, shape: str | None, force: bool, as_json: bool) -> None:
+def export(run: str, root: Path, out: str, shape: str | None, force: bool, as_json: bool) -> None:
     """Pack the artifacts of a run, without its request cache."""
     from synth_optimizers.cli.runs_export import export_run
 

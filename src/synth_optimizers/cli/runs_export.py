@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import csv
+import difflib
 import gzip
 import io
 import json
+import os
 import shutil
-import sqlite3
 import tarfile
 import tempfile
 import zipfile
 from collections.abc import Iterator
-from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Literal
 
 from synth_optimizers._synth_optimizers import run_summary
+from synth_optimizers.cli.database import copy_workspace
 from synth_optimizers.cli.faults import Refusal
 from synth_optimizers.cli.files import refuse_overwrite, write_file
 from synth_optimizers.cli.output import say, write_json, write_text
@@ -29,8 +30,16 @@ Files = dict[str, tuple[Path, float]]
 """Name in the archive, file and time."""
 
 WORKSPACE = "workspace.sqlite"
-LEFT_OUT = ("request_cache.sqlite", "run.lock")
+FEED = "events.jsonl"
+LEFT_OUT = ("request_cache.sqlite", "run.lock", "wish.json")
+"""Answers that are shared with other runs, and what processes say to each other."""
 SUFFIXES = ("-wal", "-shm", "-journal")
+TABLES = (".csv", ".jsonl")
+ARCHIVES = (
+    *(".zip", ".tgz", ".tar", ".gz", ".rar", ".7z", ".bz2", ".xz", ".zst", ".lz4", ".lzma", ".br"),
+    *(".tar.gz", ".tbz", ".tbz2", ".txz", ".tzst", ".cab", ".iso", ".jar", ".zipx", ".txt", ".json", ".sqlite"),
+)
+"""Endings of files; whoever writes one, or nearly one, does not mean a directory."""
 COLUMNS = (
     "candidate_id",
     "generation",
@@ -48,28 +57,46 @@ COLUMNS = (
 )
 
 
-def export_run(run_dir: Path, out: Path, *, shape: str | None, force: bool, as_json: bool) -> None:
+def export_run(run_dir: Path, place: str, *, shape: str | None, force: bool, as_json: bool) -> None:
     """Write the artifacts of a run, or its candidates as a table."""
+    out = Path(place)
     if shape is not None:
         _write_candidates(run_dir, out, shape, force=force)
         return
     if str(out) == "-":
         raise Refusal("an archive is not written to stdout", "Name a file, or write candidates with --format.")
+    kind = _kind(place)
     with tempfile.TemporaryDirectory(prefix="synth-optimizers-") as scratch:
         files = dict(_files(run_dir, Path(scratch)))
-        name, top = out.name.lower(), run_dir.resolve().name
-        if name.endswith((".tar.gz", ".tgz")):
+        top = run_dir.resolve().name
+        if kind == "tar":
             write_file(out, lambda file: _tar(files, top, file), force=force)
-        elif name.endswith(".zip"):
+        elif kind == "zip":
             write_file(out, lambda file: _zip(files, top, file), force=force)
-        elif "." in out.name and not out.is_dir():
-            raise Refusal(f"{out} has no known ending", "Name a file that ends in .tar.gz or .zip, or a directory.")
         else:
             _directory(files, out)
     if as_json:
         write_json({"run_dir": str(run_dir), "out": str(out), "files": sorted(files)})
     else:
         say(f"{out}: {counted(len(files), 'file')} of {run_dir}")
+
+
+def _kind(place: str) -> Literal["tar", "zip", "directory"]:
+    """Return what is written at a place; a name that only looks like a file's is refused."""
+    out = Path(place)
+    name, ending = out.name.lower(), out.suffix.lower()
+    if place.endswith(("/", os.sep)) or out.is_dir():
+        return "directory"
+    if name.endswith((".tar.gz", ".tgz")):
+        return "tar"
+    if ending == ".zip":
+        return "zip"
+    if ending in TABLES:
+        raise Refusal(f"{out} is the name of a table", f"Add --format {ending[1:]} for the candidates alone.")
+    if difflib.get_close_matches(ending, ARCHIVES, n=1, cutoff=0.75):
+        hint = "Name a file that ends in .tar.gz or .zip, or a directory; with a slash at its end, any name is one."
+        raise Refusal(f"{out} has no known ending", hint)
+    return "directory"
 
 
 def _files(run_dir: Path, scratch: Path) -> Iterator[tuple[str, tuple[Path, float]]]:
@@ -82,17 +109,11 @@ def _files(run_dir: Path, scratch: Path) -> Iterator[tuple[str, tuple[Path, floa
             continue
         at = path.stat().st_mtime
         if name == Path(WORKSPACE):
-            path = _copy_database(path, scratch / WORKSPACE)
+            # Looking at a workspace changes its time; that of the feed is the time of the last event.
+            feed = run_dir / FEED
+            at = feed.stat().st_mtime if feed.exists() else at
+            path = copy_workspace(path, scratch)
         yield name.as_posix(), (path, at)
-
-
-def _copy_database(source: Path, target: Path) -> Path:
-    """Copy a database at one moment of it, while another process may write."""
-    address = f"{source.absolute().as_uri()}?mode=ro"
-    with closing(sqlite3.connect(address, uri=True)) as live, closing(sqlite3.connect(target)) as copy:
-        live.backup(copy)
-        copy.execute("PRAGMA journal_mode = DELETE")
-    return target
 
 
 def _tar(files: Files, top: str, out: BinaryIO) -> None:

@@ -10,8 +10,9 @@ from synth_optimizers.cli.faults import exit_code_of
 from synth_optimizers.cli.output import say, write_json
 from synth_optimizers.cli.progress import Progress
 from synth_optimizers.cli.runs_list import state_of
-from synth_optimizers.cli.session import follow, view_for
+from synth_optimizers.cli.session import follow
 from synth_optimizers.cli.summary import closing
+from synth_optimizers.cli.view import view_for
 from synth_optimizers.errors import SynthOptimizerError
 from synth_optimizers.events import follow as read_feed
 from synth_optimizers.status import RunStatus

@@ -9,53 +9,23 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from types import FrameType, TracebackType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from synth_optimizers.cli.lines import Line, Story
-from synth_optimizers.cli.output import is_terminal, say
-from synth_optimizers.cli.plain import PlainView, QuietView
+from synth_optimizers.cli.lines import Story
+from synth_optimizers.cli.output import say
 from synth_optimizers.cli.progress import Progress
+from synth_optimizers.cli.view import View
 
 if TYPE_CHECKING:
     from synth_optimizers.events import RunEvent
 
-__all__ = ["CLOCK", "Signals", "View", "announce", "follow", "view_for"]
+__all__ = ["CLOCK", "Signals", "announce", "follow"]
 
 TICK = 0.1
 CLOCK = 0.001
 """Events are dated to the millisecond."""
-
-
-class View(Protocol):
-    """What shows a run to a person."""
-
-    def start(self) -> None:
-        """Begin to draw."""
-
-    def tell(self, line: Line) -> None:
-        """Show one line."""
-
-    def notice(self, text: str) -> None:
-        """Show a sentence that stays."""
-
-    def tick(self, now: float) -> None:
-        """Let time pass."""
-
-    def close(self, lines: list[tuple[str, str]]) -> None:
-        """Show the summary; nothing comes after it."""
-
-
-def view_for(run: Progress, settings: Mapping[str, Any], *, quiet: bool, waiting: Callable[[], int | None]) -> View:
-    """Choose the view: nothing, a live one on a terminal, lines otherwise."""
-    if quiet:
-        return QuietView(run)
-    if not is_terminal(sys.stderr):
-        return PlainView(run)
-    from synth_optimizers.cli.live import LiveView, Panel
-
-    return LiveView(Panel(run, settings, waiting))
 
 
 def follow(
@@ -96,7 +66,7 @@ def _pump(source: Iterator[RunEvent], inbox: queue.SimpleQueue[RunEvent | BaseEx
 
 
 class Signals:
-    """The first Ctrl-C or SIGTERM lets the run finish what is under way and save; the second one does not wait.
+    """The first Ctrl-C, SIGTERM or SIGHUP lets the run finish what is under way and save; the second one does not wait.
 
     A third one leaves at once, whatever the run does.
     """
@@ -104,15 +74,18 @@ class Signals:
     def __init__(self) -> None:
         self.count = 0
         self.number: int | None = None
-        self._interrupt: Callable[[str], bool] = lambda _reason: False
+        self._early: list[str] = []
+        self._interrupt: Callable[[str], object] = self._early.append
         self._view: View | None = None
         self._shown = 0
         self._before: dict[int, Any] = {}
 
     def attach(self, interrupt: Callable[[str], bool], view: View) -> None:
         """Name the run that is interrupted; what came before is passed on to it."""
-        self._interrupt, self._view = interrupt, view
-        for _ in range(self.count):
+        self._view = view
+        # From here on the run hears each signal itself; those of before are passed on, each of them once.
+        self._interrupt = interrupt
+        for _ in self._early:
             interrupt("interrupted before it began")
 
     @property
@@ -121,7 +94,10 @@ class Signals:
         return None if self.number is None else 128 + self.number
 
     def __enter__(self) -> Signals:
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            # Whoever began the process with nohup wants it to go on.
+            if number == signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN:
+                continue
             self._before[number] = signal.signal(number, self._receive)
         return self
 
@@ -146,6 +122,8 @@ class Signals:
         if self._view is None or self._shown == self.count:
             return
         self._shown = self.count
+        if self.number == signal.SIGHUP:
+            self._view.hang_up()
         if self.count == 1:
             self._view.notice("interrupted: finishing what is in flight, then saving; Ctrl-C again stops now")
         else:

@@ -85,9 +85,10 @@ def _unfinished(run: Progress, run_dir: Path, now: float) -> list[tuple[str, str
         lines.append(("best so far", f"{run.best_id} {score(run.best_score)}"))
     if run.seed_score is not None:
         lines.append(("seed", score(run.seed_score)))
-    lines.append(("rollouts", f"{run.rollouts['train']:,} train, {run.rollouts['heldout']:,} held-out"))
-    lines.append(("tokens", tokens(run.paid_tokens)))
-    lines.append(("cost", money(run.paid_usd)))
+    spent = run.spending
+    lines.append(("rollouts", f"{spent.train_rollouts:,} train, {spent.heldout_rollouts:,} held-out"))
+    lines.append(("tokens", tokens(spent.total_tokens)))
+    lines.append(("cost", money(spent.cost_usd)))
     lines.append(("artifacts", shown(run_dir)))
     lines.append(("next", command_for("gepa", "resume", run_dir)))
     return lines

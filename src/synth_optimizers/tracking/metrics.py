@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from synth_optimizers.events import RunEvent
+from synth_optimizers.spending import Spending
 from synth_optimizers.tracking.feed import Feed, epoch_micros
-from synth_optimizers.tracking.spending import Spending
+from synth_optimizers.tracking.spending import SpendingMetrics
 
 Text = str | int | float
 
@@ -48,6 +49,7 @@ class Metrics:
         self.texts: dict[str, Text] = {}
         """What there is to say in words at the end."""
         self._spending = Spending()
+        self._totals = SpendingMetrics(self._spending)
         self._counts: Counter[str] = Counter()
         self._answered = 0
         self._params: dict[str, Text] = {}
@@ -67,7 +69,7 @@ class Metrics:
         if not metrics and not params:
             return None
         if metrics and self.feed.is_whole:
-            metrics.update(self._spending.metrics())
+            metrics.update(self._totals.changed())
         metrics[SEQUENCE_NUMBER] = event.sequence_number
         return Update(self._step(), epoch_micros(event.ts) // 1000, metrics, params)
 
@@ -168,7 +170,7 @@ class Metrics:
         self.outcome = event.type.removeprefix("gepa.run.")
         self._spending.settle(fields["rollouts"], fields["bill"])
         self.texts["best_candidate_id"] = fields["best_candidate_id"] or "none"
-        found = self._spending.metrics()
+        found = self._totals.changed()
         if not self.feed.is_whole:
             # Only the totals of the run are known.
             found.pop("rollouts/failed", None)

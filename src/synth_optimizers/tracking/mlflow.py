@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from synth_optimizers.tracking.packages import load
 _RUN_ID_TAG = "synth_optimizers.run_id"
 _KEY_TAG = "synth_optimizers.key"
 _STATUS = {"finished": "FINISHED", "failed": "FAILED", "cancelled": "KILLED", "interrupted": "KILLED"}
+_REFUSED = re.compile(r"[^A-Za-z0-9_\-. :/]")
+"""What MLflow takes in no name; the prices of a model are set under its name."""
 _MOST_PARAMS = 100
 """MLflow takes no more in one batch."""
 
@@ -73,4 +76,4 @@ class MlflowSubscriber(ForwardingSubscriber):
         self._client.set_terminated(self._run_id, _STATUS[str(texts["outcome"])])
 
     def _as_params(self, values: Mapping[str, Text]) -> list[Any]:
-        return [self._entities.Param(name, str(value)) for name, value in values.items()]
+        return [self._entities.Param(_REFUSED.sub("_", name), str(value)) for name, value in values.items()]

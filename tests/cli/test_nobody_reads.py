@@ -1,0 +1,92 @@
+"""A run goes on to its end when nobody reads what it says."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from support.example import Example
+
+from cli.commands import PATIENCE, command, environment, run_cli
+from cli.places import small_config
+from cli.slow import RUN, events, slow_config
+from cli.terminal import Terminal
+from synth_optimizers.cli.lines import Line
+from synth_optimizers.cli.plain import PlainView, QuietView
+from synth_optimizers.cli.progress import Progress
+from synth_optimizers.cli.view import Lasting
+
+
+@pytest.mark.parametrize("closed", ["2>&-", ">&- 2>&-", "<&- >&- 2>&-", "2>/dev/full"])
+def test_a_run_whose_stderr_is_closed_ends_well(closed: str, example: Example, tmp_path: Path) -> None:
+    small_config(tmp_path, example)
+    script = f'exec "$@" {closed}'
+    ended = subprocess.run(  # noqa: S603 (the program under test)
+        ["/bin/sh", "-c", script, "sh", *command(*RUN)],
+        cwd=tmp_path,
+        env=environment(),
+        capture_output=True,
+        encoding="utf-8",
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout == ("" if ">&- " in closed else f"artifacts: {tmp_path / 'runs' / 'router'}\n")
+    assert events(tmp_path)[-1]["type"] == "gepa.run.finished"
+    checked = run_cli("workspace", "rebuild", "--db", "runs/router/workspace.sqlite", "--check", cwd=tmp_path)
+    assert checked.code == 0
+
+
+@pytest.mark.parametrize("is_shared", [False, True], ids=["stderr", "stdout-and-stderr"])
+def test_a_run_whose_reader_leaves_ends_well(is_shared: bool, slow_example: Example, tmp_path: Path) -> None:
+    slow_config(tmp_path, slow_example, gepa__max_generations=1)
+    reading, writing = os.pipe()
+    with (tmp_path / "stdout").open("wb") as out:
+        process = subprocess.Popen(  # noqa: S603 (the program under test)
+            command(*RUN),
+            cwd=tmp_path,
+            env=environment(),
+            stdout=writing if is_shared else out,
+            stderr=writing,
+        )
+        os.close(writing)
+        with os.fdopen(reading, encoding="utf-8") as heard:
+            assert heard.readline()
+        try:
+            assert process.wait(PATIENCE) == 0
+        finally:
+            process.kill()
+    assert events(tmp_path)[-1]["type"] == "gepa.run.finished"
+    assert (tmp_path / "stdout").read_text() == ("" if is_shared else f"artifacts: {tmp_path / 'runs' / 'router'}\n")
+
+
+def test_a_view_that_cannot_draw_falls_silent(capfd: pytest.CaptureFixture[str]) -> None:
+    class Broken(PlainView):
+        closed = 0
+
+        def tell(self, line: Line) -> None:
+            raise OSError(5, f"no terminal for {line.text}")
+
+        def close(self, lines: list[tuple[str, str]]) -> None:
+            self.closed += 1
+            raise OSError(5, f"no terminal for {lines}")
+
+    broken = Broken(Progress())
+    view = Lasting(broken, QuietView(Progress()))
+    view.start()
+    for _ in range(2):
+        view.tell(Line("something happened"))
+    view.close([("run", "over")])
+    assert broken.closed == 1
+    assert capfd.readouterr().err == ""
+
+
+def test_a_run_whose_terminal_cannot_be_written_to_goes_on(slow_example: Example, tmp_path: Path) -> None:
+    slow_config(tmp_path, slow_example, gepa__max_generations=1)
+    # A process that ignores SIGHUP, as with nohup, keeps a terminal that is gone.
+    terminal = Terminal(*RUN, columns=80, cwd=tmp_path, ignore_hangup=True)
+    terminal.read_until(lambda text: "in flight" in text)
+    assert terminal.leave() == 0
+    assert events(tmp_path)[-1]["type"] == "gepa.run.finished"
