@@ -27,7 +27,10 @@ TIMEOUT_SECONDS = 120.0
 RETRIES = 4
 FIRST_PAUSE_SECONDS = 0.5
 LONGEST_PAUSE_SECONDS = 20.0
+LONGEST_PROBLEM = 300
 PASSING = frozenset({408, 409, 429, 500, 502, 503, 504})
+# Their texts quote headers and addresses, and with them what is secret.
+_UNTOLD = httpx.LocalProtocolError | httpx.InvalidURL
 
 _clients: WeakKeyDictionary[asyncio.AbstractEventLoop, httpx.AsyncClient] = WeakKeyDictionary()
 
@@ -69,7 +72,7 @@ async def complete(messages: Sequence[Mapping[str, str]], config: Mapping[str, A
 
 async def _post(url: str, body: Json, timeout: float) -> httpx.Response:
     """Send a request, again where the failure may pass."""
-    key = os.environ.get(KEY, "")
+    key = _key()
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     pause = FIRST_PAUSE_SECONDS
     for tries_left in reversed(range(RETRIES + 1)):
@@ -77,9 +80,9 @@ async def _post(url: str, body: Json, timeout: float) -> httpx.Response:
         try:
             reply = await _client().post(url, json=body, headers=headers, timeout=timeout)
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            problem = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+            problem = _failed(error)
             # Sent and not answered in time: asking again would only pay again.
-            if isinstance(error, httpx.ReadTimeout | httpx.InvalidURL | httpx.UnsupportedProtocol):
+            if isinstance(error, httpx.ReadTimeout | httpx.UnsupportedProtocol | _UNTOLD):
                 break
         else:
             if reply.is_success:
@@ -92,9 +95,31 @@ async def _post(url: str, body: Json, timeout: float) -> httpx.Response:
             await asyncio.sleep(min(wait, LONGEST_PAUSE_SECONDS))
             pause *= 2
     hint = "" if key else f" ({KEY} is not set in the container's environment)"
-    # An endpoint may repeat the key that it refuses.
-    problem = problem.replace(key, "***") if key else problem
-    raise HTTPException(status_code=502, detail=f"the policy's model at {url} did not answer: {problem}{hint}")
+    # An endpoint may repeat the key that it refuses. It is hidden before the text is cut: no part of it may stay.
+    problem = (problem.replace(key, "***") if key else problem)[:LONGEST_PROBLEM]
+    raise HTTPException(status_code=502, detail=f"the policy's model at {_shown(url)} did not answer: {problem}{hint}")
+
+
+def _key() -> str:
+    """Return the key without the space around it. One that no header can hold is refused: errors would quote it."""
+    key = os.environ.get(KEY, "").strip()
+    if not (key.isascii() and key.isprintable()):
+        raise HTTPException(status_code=502, detail=f"{KEY} of the container's environment holds characters of no key")
+    return key
+
+
+def _failed(error: Exception) -> str:
+    """Say what went wrong on the way."""
+    name = type(error).__name__
+    return name if isinstance(error, _UNTOLD) or not str(error) else f"{name}: {error}"
+
+
+def _shown(url: str) -> str:
+    """Return an address without the name and the password that it may hold."""
+    try:
+        return str(httpx.URL(url).copy_with(userinfo=b""))
+    except httpx.InvalidURL:
+        return "an address that is no URL"
 
 
 def _client() -> httpx.AsyncClient:
@@ -111,9 +136,9 @@ def _read(url: str, reply: httpx.Response) -> Completion:
         document = reply.json()
         text = document["choices"][0]["message"]["content"]
     except (ValueError, KeyError, IndexError, TypeError) as error:
-        raise HTTPException(status_code=502, detail=f"the answer of {url} is no chat completion") from error
+        raise HTTPException(status_code=502, detail=f"the answer of {_shown(url)} is no chat completion") from error
     if not isinstance(text, str):
-        raise HTTPException(status_code=502, detail=f"the answer of {url} holds no text")
+        raise HTTPException(status_code=502, detail=f"the answer of {_shown(url)} holds no text")
     told = document.get("usage") or {}
     names = ("prompt_tokens", "completion_tokens", "total_tokens", "cost_usd")
     return Completion(text, {name: told[name] for name in names if isinstance(told.get(name), int | float)})
@@ -123,9 +148,9 @@ def _said(reply: httpx.Response) -> str:
     """Return what an endpoint says about its refusal."""
     try:
         error = reply.json()["error"]
-        return str(error["message"] if isinstance(error, dict) else error)[:300]
+        return str(error["message"] if isinstance(error, dict) else error)
     except (ValueError, KeyError, TypeError):
-        return str(reply.text)[:300]
+        return str(reply.text)
 
 
 def _asked_pause(reply: httpx.Response, pause: float) -> float:

@@ -11,6 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
 
+import httpx
 import pytest
 from fastapi import HTTPException
 
@@ -283,6 +284,45 @@ def test_what_goes_wrong_is_told_without_the_key(
     assert error.value.status_code == 502
     assert told in error.value.detail
     assert "secret-1" not in error.value.detail
+
+
+def test_space_around_a_key_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(llm.KEY, " secret-1\n")
+    ask([(200, {"choices": [{"message": {"content": "hello"}}]})], {"model": "m"})
+    assert Model.asked[0][0] == "Bearer secret-1"
+
+
+@pytest.mark.parametrize("key", ["secret-1\nsecret-2", "secret-1\x7f", "secret-1\u00e9"])
+def test_a_key_that_no_header_can_hold_is_not_sent_and_not_told(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(llm.KEY, key)
+    with pytest.raises(HTTPException, match="POLICY_API_KEY") as error:
+        ask([], {"model": "m"})
+    assert error.value.status_code == 502
+    assert "secret" not in error.value.detail
+    assert not Model.asked
+
+
+def test_errors_that_quote_headers_are_told_by_name() -> None:
+    assert llm._failed(httpx.LocalProtocolError("Illegal header value b'Bearer secret-1'")) == "LocalProtocolError"
+    assert llm._failed(httpx.ConnectError("refused")) == "ConnectError: refused"
+
+
+@pytest.mark.parametrize("before", range(280, 301))
+def test_no_part_of_a_key_stays_where_a_long_text_is_cut(before: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(llm.KEY, "secret-1")
+    with pytest.raises(HTTPException) as error:
+        ask([(401, {"error": {"message": "-" * before + "secret-1"}})], {"model": "m"})
+    assert "s" not in error.value.detail.partition("HTTP 401")[2]
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1:9", "no port:x"])
+def test_an_address_is_told_without_its_password(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(llm, "FIRST_PAUSE_SECONDS", 0.0)
+    with pytest.raises(HTTPException) as error:
+        asyncio.run(llm.complete([], {"model": "m", "base_url": f"http://me:pass-1@{host}/v1"}))
+    assert error.value.status_code == 502
+    assert "me:" not in error.value.detail
+    assert "pass-1" not in error.value.detail
 
 
 def test_a_model_that_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
