@@ -1,7 +1,8 @@
 """Asks the model of a policy: any endpoint that speaks OpenAI's Chat Completions.
 
-The address and the model come with each rollout. The key does not: it is read from the variable `POLICY_API_KEY` of
-the container's own environment, it is sent to the endpoint alone, and no text of this module holds it.
+The model comes with each rollout. The key does not: it is read from the variable `POLICY_API_KEY` of the container's
+own environment, and no text of this module holds it. With `POLICY_BASE_URL` in that environment, every request goes to
+that address. Otherwise the rollout names the address, and the key is sent there only by https or to loopback.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import asyncio
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from ipaddress import ip_address
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -19,7 +21,7 @@ from fastapi import HTTPException
 Json = dict[str, Any]
 
 KEY = "POLICY_API_KEY"
-# Where it is set, no rollout can have the key sent to another address.
+# Where it is set, no rollout can name another address.
 ADDRESS = "POLICY_BASE_URL"
 DEFAULT_ADDRESS = "https://api.openai.com/v1"
 
@@ -72,7 +74,7 @@ async def complete(messages: Sequence[Mapping[str, str]], config: Mapping[str, A
 
 async def _post(url: str, body: Json, timeout: float) -> httpx.Response:
     """Send a request, again where the failure may pass."""
-    key = _key()
+    key = _key() if _is_trusted(url) else ""
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     pause = FIRST_PAUSE_SECONDS
     for tries_left in reversed(range(RETRIES + 1)):
@@ -94,7 +96,7 @@ async def _post(url: str, body: Json, timeout: float) -> httpx.Response:
         if tries_left:
             await asyncio.sleep(min(wait, LONGEST_PAUSE_SECONDS))
             pause *= 2
-    hint = "" if key else f" ({KEY} is not set in the container's environment)"
+    hint = "" if key else f" ({_why_no_key()})"
     # An endpoint may repeat the key that it refuses. It is hidden before the text is cut: no part of it may stay.
     problem = (problem.replace(key, "***") if key else problem)[:LONGEST_PROBLEM]
     raise HTTPException(status_code=502, detail=f"the policy's model at {_shown(url)} did not answer: {problem}{hint}")
@@ -106,6 +108,31 @@ def _key() -> str:
     if not (key.isascii() and key.isprintable()):
         raise HTTPException(status_code=502, detail=f"{KEY} of the container's environment holds characters of no key")
     return key
+
+
+def _is_trusted(url: str) -> bool:
+    """Return whether the key may be sent to an address: the container's own one, or else where nobody listens in."""
+    if os.environ.get(ADDRESS):
+        return True
+    try:
+        parts = httpx.URL(url)
+    except httpx.InvalidURL:
+        return False
+    return parts.scheme == "https" or (parts.scheme == "http" and _is_loopback(parts.host))
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _why_no_key() -> str:
+    """Say why a request had no key."""
+    if not os.environ.get(KEY, "").strip():
+        return f"{KEY} is not set in the container's environment"
+    return f"{KEY} is sent by https or to loopback only, or to {ADDRESS} of the container's environment"
 
 
 def _failed(error: Exception) -> str:

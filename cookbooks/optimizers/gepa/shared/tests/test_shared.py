@@ -326,6 +326,46 @@ def test_an_address_is_told_without_its_password(host: str, monkeypatch: pytest.
     assert "pass-1" not in error.value.detail
 
 
+@pytest.mark.parametrize(
+    ("url", "is_trusted"),
+    [
+        ("https://api.example.com/v1", True),
+        ("http://127.0.0.1:8000/v1", True),
+        ("http://[::1]:8000/v1", True),
+        ("http://localhost:8000/v1", True),
+        ("http://api.example.com/v1", False),
+        ("http://127.0.0.1.example.com/v1", False),
+        ("http://127.0.0.1@example.com/v1", False),
+        ("http://localhost@10.0.0.5/v1", False),
+        ("ftp://127.0.0.1/v1", False),
+        ("http://no port:x/v1", False),
+    ],
+)
+def test_a_rollout_gets_the_key_sent_by_https_or_to_loopback_only(
+    url: str, is_trusted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(llm.ADDRESS, raising=False)
+    assert llm._is_trusted(url) is is_trusted
+
+
+def test_a_request_without_the_key_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(llm, "_is_trusted", lambda _: False)
+    monkeypatch.setenv(llm.KEY, "secret-1")
+    with pytest.raises(HTTPException, match="is sent by https or to loopback only"):
+        ask([(401, {})], {"model": "m"})
+    assert Model.asked[0][0] is None
+
+
+def test_no_rollout_leads_the_key_away_from_the_address_of_the_container(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(llm.KEY, "secret-1")
+    Model.replies[:], Model.asked[:] = [(200, {"choices": [{"message": {"content": "hello"}}]})], []
+    policy = {"model": "m", "base_url": "https://example.invalid/v1", "inference_url": "https://example.invalid/v1"}
+    with Server(("127.0.0.1", 0), Model) as server:
+        monkeypatch.setenv(llm.ADDRESS, server.url)
+        asyncio.run(llm.complete([], policy | {"config": {"base_url": "https://example.invalid/v1"}}))
+    assert [key for key, _ in Model.asked] == ["Bearer secret-1"]
+
+
 def test_a_model_that_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(llm, "FIRST_PAUSE_SECONDS", 0.0)
     monkeypatch.delenv(llm.KEY, raising=False)
