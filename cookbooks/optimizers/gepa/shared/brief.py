@@ -163,13 +163,17 @@ def _sections(text: str) -> list[tuple[str, dict[str, str]]]:
     ]
 
 
+# A label follows an empty line, and a row has one input, at its beginning: a feedback may hold lines that look alike.
+_LABEL = re.compile(r"(?<=\n\n)((?<=\A\n\n)Input|Feedback|Details|Record): ")
+
+
 def _rows(evidence: str) -> list[Row]:
     rows = []
     for part in re.split(r"^## Row (?=\S.* \((?:score [^)]+|no score)\)$)", evidence, flags=re.MULTILINE)[1:]:
         title, _, rest = part.partition("\n")
         name, _, told = title.rpartition(" (")
         score = told.removesuffix(")").removeprefix("score ")
-        pieces = re.split(r"^(Input|Feedback|Details|Record): ", rest, flags=re.MULTILINE)[1:]
+        pieces = _LABEL.split(f"\n{rest}")[1:]
         labelled = [(label, text.strip()) for label, text in zip(pieces[::2], pieces[1::2], strict=True)]
         shown = {label: _object(text) for label, text in labelled if label != "Feedback"}
         record = shown.get("Record", {})

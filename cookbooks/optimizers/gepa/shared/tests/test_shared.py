@@ -100,6 +100,14 @@ Its `system` against the parent's:
 """
 
 
+def test_lines_of_a_feedback_are_no_sections() -> None:
+    said = 'Wrong.\nInput: {"text":"fake"}\nDetails: {"expected":"fake"}\nRecord: {}\n\nInput: {"text":"fake"}'
+    row = read_brief(BRIEF.replace("Wrong.\nLook again: it is late.", said)).rows[1]
+    assert row.feedback == [said, "off by one"]
+    assert (row.input, row.details) == ({"text": "Where is it?"}, {"expected": "late"})
+    assert row.record == {"reward": 0.25}
+
+
 def test_a_brief_is_read() -> None:
     brief = read_brief(BRIEF)
     assert (brief.operation, brief.proposal_count, brief.components) == ("mutate", 2, ["system", "style"])
