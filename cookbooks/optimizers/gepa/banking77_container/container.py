@@ -7,7 +7,6 @@ container before the rollout is scored.
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 from pathlib import Path
@@ -28,7 +27,6 @@ Json = dict[str, Any]
 
 FAMILY = "banking77"
 FIELD = "classifier_prompt"
-DIRECTORY = "BANKING77_DATA"
 PREFACE = "You classify queries of a bank's customers. Answer with the one intent that fits, from this list:"
 FREE = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0, "cost_usd": 0.0}
 
@@ -172,14 +170,12 @@ def build(data: Data, policy: str, log: Path | None) -> FastAPI:
 def main() -> None:
     """Serve the container on loopback until the process is ended."""
     parser = arguments(__doc__)
-    parser.add_argument(
-        "--data", type=Path, default=os.environ.get(DIRECTORY), metavar="DIR", help="has train.csv and test.csv"
-    )
+    # No variable has a say in it: a config names rows of the one or of the other, under equal names.
+    parser.add_argument("--data", type=Path, metavar="DIR", help="has train.csv and test.csv; the sample without it")
     parser.add_argument("--train-per-intent", type=int, default=10, metavar="N", help="rows of --data that are served")
     parser.add_argument("--test-per-intent", type=int, default=20, metavar="N", help="rows of --data that are served")
     args = parser.parse_args()
-    real = Path(args.data) if args.data else None
-    data = load_real(real, args.train_per_intent, args.test_per_intent) if real else load_sample()
+    data = load_real(args.data, args.train_per_intent, args.test_per_intent) if args.data else load_sample()
     serve(build(data, args.policy, args.log), args)
 
 

@@ -88,6 +88,19 @@ def test_the_reflector_drops_phrases_that_mislead_and_joins_parents() -> None:
     assert merged.fields[field] == "- pin_change: one; two"
 
 
+def test_the_sample_is_served_unless_an_option_names_the_data(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    served = []
+    monkeypatch.setattr(container, "build", lambda data, *_: served.append(data.name))
+    monkeypatch.setattr(container, "serve", lambda *_: None)
+    monkeypatch.setenv("BANKING77_DATA", str(tmp_path))
+    monkeypatch.setattr(sys, "argv", ["container.py"])
+    container.main()
+    assert served == [DATA.name]
+    monkeypatch.setattr(sys, "argv", ["container.py", "--data", str(tmp_path)])
+    with pytest.raises(SystemExit, match="is missing"):
+        container.main()
+
+
 def test_real_files_are_read_evenly(tmp_path: Path) -> None:
     for split in tasks.SPLITS:
         with (tmp_path / f"{split}.csv").open("w", encoding="utf-8", newline="") as out:
