@@ -38,8 +38,8 @@ SHORT = ("gepa.max_generations=2",)
 class Case:
     """What is proved: a cookbook with a config, and what its `acceptance.toml` asks for.
 
-    `goal` is the least held-out score of the best candidate, as the mean over seeds. `short` are the settings of the
-    short form.
+    `goal` is the least held-out score of the best candidate, as the mean over seeds. `max_rollouts` is how many a fresh
+    run may take. `short` are the settings of the short form.
     """
 
     cookbook: str
@@ -47,15 +47,18 @@ class Case:
     goal: float | None = None
     short: tuple[str, ...] = SHORT
     container_options: tuple[str, ...] = ()
+    max_rollouts: int | None = None
 
     @classmethod
     def read(cls, cookbook: str, config: Path | None, options: tuple[str, ...]) -> Case:
-        """Read what a cookbook asks for; a config of the user's own has no goal."""
+        """Read what a cookbook asks for, of its own config or of another that it names; no other has a goal."""
         path = COOKBOOKS / f"{cookbook}_container" / "acceptance.toml"
         asked = tomllib.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-        goal = asked.get("goal") if config is None else None
         own = COOKBOOKS / "configs" / f"{cookbook}.toml"
-        return cls(cookbook, config or own, goal, tuple(asked.get("short", SHORT)), options)
+        is_own = config is None or config.resolve() == own
+        wanted = asked if config is None or is_own else asked.get("configs", {}).get(config.name, {})
+        short = tuple(asked.get("short", SHORT))
+        return cls(cookbook, config or own, wanted.get("goal"), short, options, wanted.get("max_rollouts"))
 
 
 @dataclass(frozen=True)
@@ -160,6 +163,9 @@ def shortcomings(case: Case, report: Report) -> list[str]:
         found.append(f"the gain is not significant over held-out rows with seed {', '.join(unsure)}")
     if case.goal is not None and report.best < case.goal:
         found.append(f"the held-out score is {report.best:.4f}, and {case.goal} is to be reached")
+    most = max(seed.rollouts for seed in report.seeds)
+    if case.max_rollouts is not None and most > case.max_rollouts:
+        found.append(f"a run took {most:,} rollouts, and {case.max_rollouts:,} are allowed")
     return found
 
 

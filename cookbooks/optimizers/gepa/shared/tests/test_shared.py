@@ -18,7 +18,7 @@ from fastapi import HTTPException
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from shared import llm
-from shared.acceptance import Case, Report, SeedReport, shortcomings, summary
+from shared.acceptance import COOKBOOKS, Case, Report, SeedReport, shortcomings, summary
 from shared.brief import Attempt, Brief, NoBriefError, Proposal, Row, asked_text, read_brief
 from shared.reflector import MODEL, Handler
 from shared.significance import over_seeds, permutation_test, sign_test, t_quantile, t_test
@@ -441,6 +441,26 @@ def test_clear_gains_are_enough() -> None:
 def test_each_seed_has_to_gain_by_its_rows(weak: tuple[float, float | None, int, int]) -> None:
     found = shortcomings(CASE, runs(CLEAR, CLEAR, weak, CLEAR, CLEAR))
     assert "the gain is not significant over held-out rows with seed 2" in found
+
+
+def test_goals_are_of_a_config() -> None:
+    def asked(config: Path | None) -> tuple[float | None, int | None]:
+        case = Case.read("banking77", config, ())
+        return case.goal, case.max_rollouts
+
+    configs = COOKBOOKS / "configs"
+    assert asked(None) == asked(configs / "banking77.toml") == (0.70, None)
+    assert asked(configs / "banking77_real.toml") == (0.74, 20_000)
+    assert asked(Path("my_own.toml")) == (None, None)
+
+
+def test_a_goal_missed_and_rollouts_wasted_are_told() -> None:
+    case = Case("some", Path("some.toml"), goal=0.8, max_rollouts=99)
+    assert shortcomings(case, runs(*[CLEAR] * 5)) == [
+        "the held-out score is 0.7500, and 0.8 is to be reached",
+        "a run took 100 rollouts, and 99 are allowed",
+    ]
+    assert shortcomings(Case("some", Path("some.toml"), goal=0.7, max_rollouts=100), runs(*[CLEAR] * 5)) == []
 
 
 def test_seeds_that_disagree_fall_short() -> None:
