@@ -1,4 +1,4 @@
-"""Proves a cookbook: replay gives the same run, and the gain on held-out rows is no accident.
+"""Measures a cookbook: whether replay gives the same run, and how sure the gain on held-out rows is.
 
 acceptance.py [--cookbook NAME] [--seeds 5] [--short]
 
@@ -36,7 +36,7 @@ SHORT = ("gepa.max_generations=2",)
 
 @dataclass(frozen=True)
 class Case:
-    """What is proved: a cookbook with a config, and what its `acceptance.toml` asks for.
+    """What is measured: a cookbook with a config, and what its `acceptance.toml` asks for.
 
     `goal` is the least held-out score of the best candidate, as the mean over seeds. `max_rollouts` is how many a fresh
     run may take. `short` are the settings of the short form.
@@ -111,7 +111,7 @@ def servers(case: Case, python: str) -> Iterator[tuple[str, ...]]:
         yield f"container.url={container}", f"proposer.base_url={reflector}"
 
 
-def prove(case: Case, python: str, seeds: int, *, is_short: bool, place: Path) -> Report:
+def measure(case: Case, python: str, seeds: int, *, is_short: bool, place: Path) -> Report:
     """Run a cookbook as often as it takes, and say what came of it."""
     own = case.short if is_short else ()
 
@@ -234,7 +234,7 @@ def say(text: str) -> None:
 
 
 def main() -> int:
-    """Prove one cookbook or all of them, and return 1 if one falls short."""
+    """Measure one cookbook or all of them, and return 1 if one falls short."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
@@ -242,7 +242,7 @@ def main() -> int:
     parser.add_argument("--config", type=Path, help="another config of the cookbook")
     parser.add_argument("--data", metavar="DIR", help="handed to the container")
     parser.add_argument("--seeds", type=int, default=5, help="how many seeds the gain is tested over")
-    parser.add_argument("--short", action="store_true", help="one seed and a short search: only the replay is proved")
+    parser.add_argument("--short", action="store_true", help="one seed and a short search: only the replay is measured")
     parser.add_argument("--report", type=Path, metavar="FILE", help="write all figures as JSON")
     parser.add_argument(
         "--python", default=os.environ.get("SYNTH_COOKBOOK_PYTHON") or sys.executable, help="has what containers need"
@@ -256,7 +256,7 @@ def main() -> int:
         case = Case.read(name, args.config, ("--data", args.data) if args.data else ())
         with tempfile.TemporaryDirectory(prefix=f"{name}-") as place:
             seeds = 1 if args.short else args.seeds
-            reports.append(prove(case, args.python, seeds, is_short=args.short, place=Path(place)))
+            reports.append(measure(case, args.python, seeds, is_short=args.short, place=Path(place)))
         say(summary(reports[-1]))
     if args.report:
         args.report.write_text(json.dumps([asdict(report) for report in reports], indent=2) + "\n", encoding="utf-8")
