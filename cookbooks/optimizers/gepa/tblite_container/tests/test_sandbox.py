@@ -117,8 +117,11 @@ def test_a_fork_bomb_stays_small(either: Sandbox) -> None:
         is_over.set()
         watcher.join()
     assert "Resource temporarily unavailable" in outcome.stderr
-    # Some of them are the job's own, which watch the command.
-    assert 1 < most <= Limits().processes + 8
+    assert most > 1
+    if either.kind == NAMESPACES:
+        # Some of them are the job's own, which watch the command. Elsewhere the user's other processes make room as
+        # they end, so that there is a bound, but none that is known here.
+        assert most <= Limits().processes + 8
     assert run(either, "echo well").stdout == "well\n"
 
 
