@@ -16,6 +16,28 @@ from test_cookbooks import cookbook_python, run
 
 PAGE = (COOKBOOKS / "BRING_YOUR_OWN_TASK.md").read_text(encoding="utf-8")
 TEMPLATE = COOKBOOKS / "template_container"
+# Each of two evaluations waits for the other one: neither would come back if they ran one after the other.
+TWO_AT_ONCE = """
+import asyncio, threading
+import container, httpx
+
+barrier = threading.Barrier(2, timeout=20)
+
+def evaluate(prompt, row):
+    barrier.wait()
+    return 1.0, "Right."
+
+async def main():
+    container.evaluate = evaluate
+    transport = httpx.ASGITransport(container.container.fastapi())
+    async with httpx.AsyncClient(transport=transport, base_url="http://task") as client:
+        asked = [{"rollout_id": name, "submission_mode": "sync", "candidate": {"prompt": "any"}} for name in "ab"]
+        posts = [client.post("/rollouts", json=one | {"task": {"task_id": "train:0"}}) for one in asked]
+        replies = await asyncio.gather(*posts)
+    print([reply.status_code for reply in replies])
+
+asyncio.run(main())
+"""
 
 
 def free_port() -> int:
@@ -31,6 +53,13 @@ def commands() -> list[str]:
 
 def test_the_template_is_short() -> None:
     assert len((TEMPLATE / "container.py").read_text(encoding="utf-8").splitlines()) <= 60
+
+
+def test_rollouts_of_the_template_run_at_once() -> None:
+    ended = subprocess.run(  # noqa: S603 (our own code)
+        [cookbook_python(), "-B", "-c", TWO_AT_ONCE], cwd=TEMPLATE, capture_output=True, text=True, timeout=120
+    )
+    assert ended.stdout == "[200, 200]\n", ended.stderr
 
 
 def test_the_page_leads_to_a_better_prompt(tmp_path: Path) -> None:

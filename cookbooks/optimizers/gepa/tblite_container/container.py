@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from shared import llm
 from shared.serving import arguments, bill, serve
 
-from tblite_container.jail import KINDS, LIMITS
+from tblite_container.jail import KINDS, LANDLOCK, LIMITS
 from tblite_container.policy import choose, script
 from tblite_container.sandbox import AUTO, Case, Command, Outcome, Sandbox, SandboxError, Verdict
 from tblite_container.tasks import EXAMPLE, HIDDEN, SPLITS, Task, load_tasks
@@ -227,6 +227,23 @@ def build(tasks: dict[str, Task], sandbox: Sandbox, policy: str, log: Path | Non
     return app
 
 
+def refusal(wanted: str, found: str, policy: str) -> str:
+    """Say why commands are not run in a sandbox that nobody asked for by its name. Empty if they may be.
+
+    A model may have written the recipes of a prompt too, so limits alone are too little for either policy.
+    """
+    if wanted != AUTO:
+        return ""
+    if found == LIMITS:
+        return "no sandbox here keeps commands from your files; --sandbox limits runs them anyway"
+    if found == LANDLOCK and policy == "llm":
+        return (
+            "only Landlock here, which leaves sockets of this machine open to a model's commands; "
+            "--sandbox landlock runs them anyway"
+        )
+    return ""
+
+
 def main() -> None:
     """Serve the container on loopback until the process is ended."""
     parser = arguments(__doc__)
@@ -234,18 +251,17 @@ def main() -> None:
         "--sandbox",
         choices=(AUTO, *KINDS),
         default=AUTO,
-        help="auto takes the first of them that the machine has",
+        help="auto takes the best that the machine has, but weak ones only if they are named",
     )
     args = parser.parse_args()
     # Loading embeddings turns on the chatter of every library.
     logging.getLogger().setLevel(logging.WARNING)
     with Sandbox(args.sandbox) as sandbox:
-        if sandbox.kind == LIMITS and args.policy == "llm" and args.sandbox == AUTO:
-            sys.exit(
-                "tblite: no sandbox here keeps a model's commands from your files; --sandbox limits runs them anyway"
-            )
+        problem = refusal(args.sandbox, sandbox.kind, args.policy)
+        if problem:
+            sys.exit(f"tblite: {problem}")
         if sandbox.kind == LIMITS:
-            sys.stderr.write("tblite: neither namespaces nor Landlock here: commands can reach files and the network\n")
+            sys.stderr.write("tblite: the sandbox is limits alone: commands can reach your files and the network\n")
         serve(build(load_tasks(), sandbox, args.policy, args.log), args)
 
 

@@ -1,7 +1,8 @@
 """A fence around a process where namespaces are refused: Landlock, which any process may put around itself.
 
-Files outside the fence cannot be opened and no TCP connection can be made. Names outside can still be seen, and UDP is
-left open: that is less than a jail.
+Files outside the fence cannot be opened and no TCP connection can be made. That is less than a jail: names outside can
+still be seen, UDP is left open, and so are Unix sockets of the host that have a path, such as that of a container
+engine. Before version 6 of Landlock, abstract sockets and signals to processes of the same user are open too.
 """
 
 from __future__ import annotations

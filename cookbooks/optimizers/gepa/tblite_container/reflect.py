@@ -19,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from shared.brief import MERGE, Brief, Proposal, Row
 
 from tblite_container import search
+from tblite_container.jail import LIMITS
 from tblite_container.policy import Recipe, plain, recipes
 from tblite_container.sandbox import Sandbox
 from tblite_container.search import Example
@@ -90,8 +91,10 @@ class Prompt:
         notes = []
         searches = 0
         self.dropped = {fix.used for fix in lost if fix.unwanted} - {fix.used for fix in rows if not fix.is_lost}
+        # A model may have written them: limits alone are too little for that, and nobody was asked.
+        known = [] if _sandbox().kind == LIMITS else [one.pipeline for one in self.known]
         for fix in lost:
-            there = [one.pipeline for one in self.known if one.pipeline not in self.dropped] + list(self.learned)
+            there = [one for one in known if one not in self.dropped] + list(self.learned)
             fitting = [one for one in _reproducing(there, fix.example) if one not in fix.unwanted]
             if not fitting and searches < MAX_SEARCHES:
                 searches += 1

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -76,12 +77,14 @@ class Sandbox:
 
     def __init__(self, wanted: str = AUTO, *, with_checks: bool = True) -> None:
         self._place = tempfile.mkdtemp(prefix="tblite-")
+        # A file, since nobody reads a pipe while the warden works.
+        self._said = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115 (closed with the warden)
         warm = "pytest" if with_checks else "nothing"
         self._warden = subprocess.Popen(  # noqa: S603 (our own script)
             [sys.executable, "-B", str(WARDEN), self._place, wanted, warm],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
+            stderr=self._said,
             start_new_session=True,
             text=True,
             env={name: os.environ[name] for name in PASSED_ON if name in os.environ},
@@ -89,9 +92,10 @@ class Sandbox:
         self._closing = threading.Lock()
         line = self._warden.stdout.readline() if self._warden.stdout else ""
         if not line:
-            self.close()
+            said = self.close()
             hint = "; start it as a user other than root" if os.getuid() == 0 else ""
-            raise SandboxError(f"no sandbox of the kind {wanted!r} holds on this machine{hint}")
+            told = f" (the warden: {said})" if said else ""
+            raise SandboxError(f"no sandbox of the kind {wanted!r} holds on this machine{hint}{told}")
         self.kind = line.strip()
 
     def run(self, commands: Sequence[Command]) -> list[Outcome]:
@@ -121,8 +125,8 @@ class Sandbox:
         done: list[dict[str, Any]] = answer["done"]
         return done
 
-    def close(self) -> None:
-        """End the warden."""
+    def close(self) -> str:
+        """End the warden and return the last line of its complaints."""
         with self._closing:
             for pipe in (self._warden.stdin, self._warden.stdout):
                 if pipe and not pipe.closed:
@@ -133,6 +137,11 @@ class Sandbox:
                 self._warden.kill()
                 self._warden.wait()
             shutil.rmtree(self._place, ignore_errors=True)
+            if self._said.closed:
+                return ""
+            with self._said:
+                self._said.seek(0)
+                return "".join(line.strip() for line in deque(self._said, 1))
 
     def __enter__(self) -> Self:
         return self

@@ -1,8 +1,9 @@
 """Finds pipelines of common commands that turn the input of an example into its output.
 
 Stages are put behind each other, the shortest pipelines first, and run in the sandbox under its limits. After each
-stage the texts nearest to the wanted output are kept. The number of runs is bounded, and equal questions have equal
-answers. What stages there are depends on the text they are put to and on words of the instruction, on nothing else.
+stage the texts nearest to the wanted output are kept. The number of runs is bounded. What stages there are depends on
+the text they are put to and on words of the instruction, on nothing else. So equal questions have equal answers, as
+long as no stage runs out of time: those that do are dropped, and that depends on how busy the machine is.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
 """A task to copy: change the three numbered places, and your own prompt can be optimized. Started with a port."""
 
+import asyncio
 import json
 import sys
 from pathlib import Path
@@ -19,10 +20,9 @@ ROWS = [json.loads(line) for line in Path(__file__).with_name("rows.jsonl").read
 # 3. Your evaluation: run your program with the prompt on one input, and compare with the answer.
 def evaluate(prompt: str, row: dict[str, Any]) -> tuple[float, str]:
     """Return a score, larger is better, and feedback in words: what was wrong, and what would have been right."""
-    message = row["input"]["message"]
     # Ask your model or your agent here. This toy looks for the words that the prompt lists.
     listed = prompt.lower().partition("spam words:")[2].replace(",", " ").split()
-    found = [word for word in listed if word in message.lower().split()]
+    found = [word for word in listed if word in row["input"]["message"].lower().split()]
     said = "spam" if found else "fine"
     if said == row["answer"]:
         return 1.0, f"Right: {said}."
@@ -49,9 +49,9 @@ def rows_of(request: dict[str, Any]) -> dict[str, Any]:
 
 
 @container.rollout
-def rollout(request: dict[str, Any]) -> dict[str, Any]:
+async def rollout(request: dict[str, Any]) -> dict[str, Any]:
     name = request["task"]["task_id"]
-    score, feedback = evaluate(request["candidate"]["prompt"], tasks[name])
+    score, feedback = await asyncio.to_thread(evaluate, request["candidate"]["prompt"], tasks[name])
     result = RolloutResult(request["rollout_id"], score, actionable_side_info={"feedback": feedback})
     return {**result.to_dict(), "example_id": name, "usage": {"cost_usd": 0.0}}  # Leave usage out if it is unknown.
 

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 from shared import llm
-from tblite_container.container import FIELD, SEED_PROMPT, build
-from tblite_container.sandbox import Sandbox
+from tblite_container.container import FIELD, SEED_PROMPT, build, main, refusal
+from tblite_container.jail import KINDS, LANDLOCK, LIMITS, NAMESPACES
+from tblite_container.sandbox import AUTO, Sandbox
 from tblite_container.tasks import load_tasks
 
 Json = dict[str, Any]
@@ -105,3 +106,41 @@ def test_a_model_may_write_the_pipeline(sandbox: Sandbox, monkeypatch: pytest.Mo
     assert record["usage"]["prompt_tokens"] == 7
     assert seen[0][0][0] == {"role": "system", "content": "Solve it."}
     assert seen[0][1]["model"] == "any"
+
+
+@pytest.mark.parametrize("policy", ["offline", "llm"])
+def test_limits_alone_have_to_be_asked_for(policy: str) -> None:
+    assert "--sandbox limits" in refusal(AUTO, LIMITS, policy)
+    assert refusal(AUTO, NAMESPACES, policy) == ""
+    assert [refusal(kind, kind, policy) for kind in KINDS] == ["", "", ""]
+
+
+def test_a_fence_has_to_be_asked_for_where_a_model_commands() -> None:
+    assert "--sandbox landlock" in refusal(AUTO, LANDLOCK, "llm")
+    assert refusal(AUTO, LANDLOCK, "offline") == ""
+
+
+@pytest.mark.parametrize("policy", ["offline", "llm"])
+def test_the_container_does_not_start_with_limits_that_nobody_asked_for(
+    policy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Weak:
+        kind = LIMITS
+
+        def __init__(self, wanted: str) -> None:
+            assert wanted == AUTO
+
+        def __enter__(self) -> Weak:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+    def serve(*_: object) -> None:
+        raise AssertionError("it must not serve")
+
+    monkeypatch.setattr("tblite_container.container.Sandbox", Weak)
+    monkeypatch.setattr("tblite_container.container.serve", serve)
+    monkeypatch.setattr("sys.argv", ["container.py", "--policy", policy])
+    with pytest.raises(SystemExit, match="--sandbox limits runs them anyway"):
+        main()

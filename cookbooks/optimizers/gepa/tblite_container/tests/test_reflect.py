@@ -8,7 +8,7 @@ from tblite_container import search
 from tblite_container.container import FIELD, SEED_PROMPT
 from tblite_container.policy import recipes
 from tblite_container.reflect import asking, merged, propose
-from tblite_container.sandbox import Sandbox
+from tblite_container.sandbox import Command, Outcome, Sandbox
 from tblite_container.search import Example
 from tblite_container.tasks import load_tasks
 
@@ -84,3 +84,21 @@ def test_an_accident_of_order_is_told_from_a_way(sandbox: Sandbox) -> None:
     assert search.steady(sandbox, ["tail -n 1 {input}", "sort {input} | uniq -d"], example) == [
         "sort {input} | uniq -d"
     ]
+
+
+def test_with_limits_alone_no_recipe_of_a_prompt_is_run(limited: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    scripts: list[str] = []
+
+    class Heard:
+        kind = limited.kind
+
+        def run(self, commands: list[Command]) -> list[Outcome]:
+            scripts.extend(command.script for command in commands)
+            return limited.run(commands)
+
+    heard = Heard()
+    monkeypatch.setattr("tblite_container.reflect._sandbox", lambda: heard)
+    monkeypatch.setattr("tblite_container.reflect._seen", {})
+    foreign = "- take the lines: sort foreign {input}"
+    assert propose(brief(row("train:6"), prompt=f"{SEED_PROMPT}\n{foreign}"))
+    assert not any("foreign" in script for script in scripts)
