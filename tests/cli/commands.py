@@ -67,19 +67,8 @@ def start_cli(*arguments: str, cwd: Path) -> subprocess.Popen[str]:
     """Start a command; end it with `end`."""
     pipe = subprocess.PIPE
     return subprocess.Popen(  # noqa: S603 (the program under test)
-        command(*arguments),
-        cwd=cwd,
-        env=environment(),
-        stdout=pipe,
-        stderr=pipe,
-        encoding="utf-8",
-        preexec_fn=_hear_all,
+        command(*arguments), cwd=cwd, env=environment(), stdout=pipe, stderr=pipe, encoding="utf-8"
     )
-
-
-def _hear_all() -> None:
-    """Undo what tests under `nohup` would hand down."""
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def end(process: subprocess.Popen[str], number: signal.Signals | None = None) -> Ended:
