@@ -1,9 +1,14 @@
 """Fixtures that several tests share."""
 
+import signal
 from collections.abc import Iterator
 
 import pytest
 from support.example import Example, serve_example
+
+# Started by `nohup` or in the background, tests ignore these signals, and every program that they start would as well.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
