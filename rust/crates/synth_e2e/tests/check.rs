@@ -5,6 +5,7 @@
 mod harness;
 
 use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Mutex};
 
 use camino::{Utf8Path, Utf8PathBuf};
@@ -295,5 +296,13 @@ fn leave_container(config: &Config, run_dir: &Utf8Path) -> ManagedProcess {
 }
 
 fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+    // Below the ports that the system hands out, so that no other test gets it by chance meanwhile.
+    static NEXT: AtomicU16 = AtomicU16::new(20_000);
+    let apart = (std::process::id() % 10_000) as u16;
+    loop {
+        let port = NEXT.fetch_add(1, Ordering::Relaxed) + apart;
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
 }
