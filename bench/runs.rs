@@ -20,7 +20,7 @@ use synth_optimizer_platform::model::answer::{Proposal, ProposalAnswer};
 use synth_optimizer_platform::model::canonical::digest_of;
 use synth_optimizer_platform::model::usage::Usage;
 use synth_optimizer_platform::proposer::{ProposalRequest, Proposer, Turn, TurnId};
-use synth_optimizer_platform::runtime::{Control, Hooks, Outcome, Request, RunStatus, execute};
+use synth_optimizer_platform::runtime::{Control, Outcome, Request, RunStatus, execute};
 use synth_optimizer_platform::workspace::Reader;
 use tempfile::TempDir;
 
@@ -114,13 +114,8 @@ impl Bench {
 
     fn run(&self, config: Config, proposer_latency: Duration) -> Done<Measured> {
         let proposer = Arc::new(Restless { latency: proposer_latency, turns: AtomicU64::new(0) });
-        let request = Request {
-            config,
-            algorithm: "gepa".into(),
-            proposer: Some(Arc::clone(&proposer) as Arc<dyn Proposer>),
-            codex_runtime: None,
-            hooks: Hooks::default(),
-        };
+        let mut request = Request::new(config, "gepa");
+        request.proposer = Some(Arc::clone(&proposer) as Arc<dyn Proposer>);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (_control, controlled) = Control::new(request.config.run.feed_buffer);
         let (began, before) = (Instant::now(), cpu_time()?);

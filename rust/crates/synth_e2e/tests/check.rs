@@ -44,7 +44,7 @@ fn config(place: &Place, url: &str) -> Config {
 }
 
 fn request(config: &Config, proposer: Option<Arc<dyn Proposer>>, hooks: Hooks) -> Request {
-    Request { config: config.clone(), algorithm: "gepa".into(), proposer, codex_runtime: None, hooks }
+    Request { proposer, hooks, ..Request::new(config.clone(), "gepa") }
 }
 
 fn scripted() -> Option<Arc<dyn Proposer>> {
@@ -187,7 +187,7 @@ fn a_run_that_has_begun_is_resumed_and_one_that_is_over_or_another_is_not() {
         if boundary == Boundary::AfterFeed
             && let Some(control) = control.lock().unwrap().take()
         {
-            assert!(control.send(Signal::Interrupt { reason: "enough".into() }));
+            assert!(control.send(Signal::interrupt("enough")));
         }
     });
     assert_eq!(run(&config, hooks, controlled), RunStatus::Interrupted);

@@ -4,134 +4,27 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod harness;
+#[path = "harness/steered.rs"]
+mod steered;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use harness::{Place, assert_sound, stub};
 use serde_json::Value;
+use steered::{bill, count, is_abandoned, is_scored, is_withdrawn, signalled, start, when, whole, world};
 use synth_e2e::files::COMPARED;
 use synth_e2e::stub::FIELDS;
-use synth_e2e::{RowNames, RunFiles, ScriptedProposer, ServerProcess, read_bill, small_config};
-use synth_gepa::GepaEngine;
-use synth_optimizer_platform::config::Config;
+use synth_e2e::{RowNames, ScriptedProposer, small_config};
 use synth_optimizer_platform::config::gepa::SubmissionMode;
 use synth_optimizer_platform::config::sections::CacheMode;
 use synth_optimizer_platform::model::answer::FailureClass;
-use synth_optimizer_platform::model::error::{ErrorCode, OptimizerError};
+use synth_optimizer_platform::model::error::ErrorCode;
 use synth_optimizer_platform::model::event::Event;
 use synth_optimizer_platform::model::event_fields::StopKind;
-use synth_optimizer_platform::runtime::{Boundary, Control, Hooks, Outcome, Request, RunStatus, Signal, execute};
-
-type Ended = Result<Outcome, OptimizerError>;
-
-/// Longer than anything here may take on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(30);
-
-/// A run in a thread of its own.
-struct Running {
-    control: Control,
-    thread: JoinHandle<Ended>,
-}
-
-fn start(config: Config, proposer: ScriptedProposer, hooks: Hooks) -> Running {
-    let (control, controlled) = Control::new(100_000);
-    let request =
-        Request { config, algorithm: "gepa".into(), proposer: Some(Arc::new(proposer)), codex_runtime: None, hooks };
-    let thread = std::thread::spawn(move || {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(execute(request, GepaEngine::new, controlled))
-    });
-    Running { control, thread }
-}
-
-impl Running {
-    fn end(self) -> Ended {
-        let deadline = Instant::now() + PATIENCE;
-        while !self.thread.is_finished() {
-            assert!(Instant::now() < deadline, "the run did not end");
-            std::thread::sleep(Duration::from_millis(2));
-        }
-        self.thread.join().unwrap()
-    }
-}
-
-fn whole(config: Config) -> Ended {
-    start(config, ScriptedProposer::default(), Hooks::default()).end()
-}
-
-/// Calls once, at the first commit after the log of the run holds an event for which `wanted` is true.
-fn when(place: &Place, run_id: &str, wanted: fn(&Event) -> bool, then: impl Fn() + Send + Sync + 'static) -> Hooks {
-    let (files, done) = (place.files(run_id), AtomicU64::new(0));
-    Hooks::new(move |boundary| {
-        if boundary == Boundary::AfterFeed
-            && done.load(Ordering::SeqCst) == 0
-            && files.events().is_ok_and(|events| events.iter().any(wanted))
-        {
-            done.store(1, Ordering::SeqCst);
-            then();
-        }
-    })
-}
-
-/// A stub, a place for runs, and a config for both.
-fn world(flags: &[&str]) -> (ServerProcess, Place, Config) {
-    let place = Place::new();
-    let bill = place.path().join("bill");
-    let stub = stub(&[flags, &["--train", "12", "--heldout", "6", "--bill", bill.as_str()]].concat());
-    let mut config = small_config(&stub.url(), RowNames::TaskIds, 12, 6, &FIELDS[..1]);
-    config.run.output_dir = place.path().join("runs");
-    config.run.run_id = Some("steered".into());
-    config.cache.mode = CacheMode::Off;
-    (stub, place, config)
-}
-
-/// Sends a signal when an event is in the log.
-fn signalled(
-    place: &Place,
-    config: Config,
-    proposer: ScriptedProposer,
-    wanted: fn(&Event) -> bool,
-    signal: Signal,
-) -> Ended {
-    let slot: Arc<std::sync::Mutex<Option<Control>>> = Arc::default();
-    let own = Arc::clone(&slot);
-    let hooks = when(place, config.run.run_id.as_deref().unwrap(), wanted, move || {
-        let control = loop {
-            if let Some(control) = own.lock().unwrap().clone() {
-                break control;
-            }
-            std::thread::sleep(Duration::from_millis(1));
-        };
-        assert!(control.send(signal.clone()));
-    });
-    let running = start(config, proposer, hooks);
-    *slot.lock().unwrap() = Some(running.control.clone());
-    running.end()
-}
-
-fn bill(place: &Place) -> Vec<String> {
-    read_bill(&place.path().join("bill")).unwrap().into_iter().map(|line| line.rollout_id).collect()
-}
-
-fn count(files: &RunFiles, wanted: fn(&Event) -> bool) -> usize {
-    files.events().unwrap().iter().filter(|event| wanted(event)).count()
-}
-
-fn is_withdrawn(event: &Event) -> bool {
-    matches!(event, Event::RolloutFailed(failed) if failed.class == FailureClass::Withdrawn)
-}
-
-fn is_abandoned(event: &Event) -> bool {
-    matches!(event, Event::RolloutFailed(failed) if failed.class == FailureClass::Abandoned)
-}
-
-fn is_scored(event: &Event) -> bool {
-    matches!(event, Event::RolloutFinished(_))
-}
+use synth_optimizer_platform::runtime::{Boundary, Hooks, RunStatus, Signal};
 
 #[test]
 fn a_cancel_ends_a_batch_of_slow_rollouts_at_once() {
@@ -140,7 +33,7 @@ fn a_cancel_ends_a_batch_of_slow_rollouts_at_once() {
         config.gepa.rollout_submission_mode = mode;
         let began = Instant::now();
         let wanted: fn(&Event) -> bool = |event| matches!(event, Event::RolloutsRequested(_));
-        let signal = Signal::Cancel { reason: "enough".into() };
+        let signal = Signal::cancel("enough");
         let outcome = signalled(&place, config, ScriptedProposer::default(), wanted, signal).unwrap();
         assert_eq!(outcome.status, RunStatus::Cancelled);
         assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
@@ -161,7 +54,7 @@ fn a_cancel_ends_a_proposer_turn() {
     let proposer = ScriptedProposer { latency: Duration::from_secs(600), ..ScriptedProposer::default() };
     let began = Instant::now();
     let wanted: fn(&Event) -> bool = |event| matches!(event, Event::ProposerStarted(_));
-    let outcome = signalled(&place, config, proposer, wanted, Signal::Cancel { reason: "enough".into() }).unwrap();
+    let outcome = signalled(&place, config, proposer, wanted, Signal::cancel("enough")).unwrap();
     assert_eq!(outcome.status, RunStatus::Cancelled);
     assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
     assert_sound(&place.files("steered"));
@@ -191,7 +84,7 @@ fn a_stop_takes_back_what_waits_and_measures_what_there_is() {
     // In the middle of a screening: some rollouts are under way, more wait for a worker.
     let wanted: fn(&Event) -> bool =
         |event| matches!(event, Event::CandidateRegistered(one) if one.generation.is_some());
-    let signal = Signal::Stop { reason: "enough".into() };
+    let signal = Signal::stop("enough");
     let outcome = signalled(&place, config, ScriptedProposer::default(), wanted, signal).unwrap();
     assert_eq!(outcome.status, RunStatus::Completed);
     let files = place.files("steered");
@@ -209,7 +102,7 @@ fn a_stop_during_the_held_out_evaluation_changes_nothing() {
     let (_stub, place, mut config) = world(&["--latency-ms", "20"]);
     config.gepa.pipeline.workers.rollout = 1;
     let wanted: fn(&Event) -> bool = |event| matches!(event, Event::HeldoutStarted(_));
-    let signal = Signal::Stop { reason: "late".into() };
+    let signal = Signal::stop("late");
     let outcome = signalled(&place, config, ScriptedProposer::default(), wanted, signal).unwrap();
     assert_eq!(outcome.status, RunStatus::Completed);
     let files = place.files("steered");
@@ -230,7 +123,7 @@ fn an_interrupted_run_goes_on_as_if_nothing_had_happened() {
         // No grace at all: what is under way is left behind.
         config.run.interrupt_grace_seconds = 0;
         let wanted: fn(&Event) -> bool = |event| matches!(event, Event::ProposerCompleted(_));
-        let signal = Signal::Interrupt { reason: "away".into() };
+        let signal = Signal::interrupt("away");
         let outcome = signalled(&place, config.clone(), ScriptedProposer::default(), wanted, signal).unwrap();
         assert_eq!(outcome.status, RunStatus::Interrupted);
         let files = place.files("steered");

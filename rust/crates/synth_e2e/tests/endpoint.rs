@@ -22,7 +22,7 @@ use synth_optimizer_platform::model::event::Event;
 use synth_optimizer_platform::model::event_fields::{ProposerFailed, ProposerStarted};
 use synth_optimizer_platform::model::usage::{Cost, NanoUsd};
 use synth_optimizer_platform::proposer::{OpenAiProposer, Proposer};
-use synth_optimizer_platform::runtime::{Control, Hooks, Outcome, Request, RunStatus, execute};
+use synth_optimizer_platform::runtime::{Control, Outcome, Request, RunStatus, execute};
 use synth_optimizer_platform::workspace::Reader;
 
 const MODEL: &str = "toy";
@@ -52,13 +52,7 @@ fn scene(model: impl Fn(&Asked) -> Reply + Send + Sync + 'static) -> Scene {
 /// Without a proposer, the run makes the one that its config names.
 fn run(config: &Config, proposer: Option<Arc<dyn Proposer>>) -> (Outcome, RunFiles) {
     let (_control, controlled) = Control::new(100_000);
-    let request = Request {
-        config: config.clone(),
-        algorithm: "gepa".into(),
-        proposer,
-        codex_runtime: None,
-        hooks: Hooks::default(),
-    };
+    let request = Request { proposer, ..Request::new(config.clone(), "gepa") };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let outcome = runtime.block_on(execute(request, GepaEngine::new, controlled)).unwrap();
     let files = RunFiles::new(&config.run.output_dir, config.run.run_id.as_ref().unwrap());

@@ -57,6 +57,8 @@ const REQUEST: &[&str] = &[
     "paused resume queued",
     "leased lease_expired queued",
     "running lease_expired queued",
+    "leased release queued",
+    "running release queued",
     "paused pause_expired cancelled",
 ];
 

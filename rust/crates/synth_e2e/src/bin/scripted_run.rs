@@ -14,13 +14,13 @@ use synth_gepa::GepaEngine;
 use synth_optimizer_platform::config::{Config, Source, load, render};
 use synth_optimizer_platform::model::answer::FailureClass;
 use synth_optimizer_platform::model::error::{ErrorCode, OptimizerError};
-use synth_optimizer_platform::proposer::Proposer;
 use synth_optimizer_platform::runtime::{Control, Hooks, Request, execute};
 
 const USAGE: &str = "\
 scripted_run: runs or resumes a config with a proposer that needs no model; prints one JSON line
   --config FILE             the config
   --set KEY=VALUE           changes a field, as often as wanted
+  --takeover HOLDER         supersedes this process if it holds the run, such as `pid 4711`
   --workers N               rollouts at once, without adapting to the load
   --proposer-latency-ms N   time of one proposer turn
   --proposer-invalid-every N  answers of every Nth generation are invalid until they are repaired
@@ -33,6 +33,7 @@ struct Arguments {
     config: Utf8PathBuf,
     sets: Vec<String>,
     proposer: ScriptedProposer,
+    takeover: Option<String>,
 }
 
 impl Arguments {
@@ -43,6 +44,7 @@ impl Arguments {
             let number = || value.parse::<u32>().map_err(|_| format!("{name} needs a number, not {value:?}"));
             match name.as_str() {
                 "--config" => arguments.config = value.into(),
+                "--takeover" => arguments.takeover = Some(value),
                 "--set" => arguments.sets.push(value),
                 "--workers" => {
                     arguments.sets.push(format!("gepa.pipeline.workers.rollout={}", number()?));
@@ -71,7 +73,7 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    let ended = read(&arguments).and_then(|config| drive(config, Arc::new(arguments.proposer)));
+    let ended = read(&arguments).and_then(|config| drive(config, arguments));
     let (mut line, code) = match ended {
         Ok(outcome) => (outcome, ExitCode::SUCCESS),
         Err(error) => {
@@ -100,19 +102,16 @@ fn read(arguments: &Arguments) -> Result<Config, OptimizerError> {
 }
 
 /// Carries out the run. The outcome is what the tests read: the run's directory and how it ended.
-fn drive(config: Config, proposer: Arc<dyn Proposer>) -> Result<Value, OptimizerError> {
+fn drive(config: Config, arguments: Arguments) -> Result<Value, OptimizerError> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(|error| OptimizerError::new(ErrorCode::Io, format!("no runtime: {error}")))?;
     let (_control, controlled) = Control::new(config.run.feed_buffer);
-    let request = Request {
-        config,
-        algorithm: "gepa".into(),
-        proposer: Some(proposer),
-        codex_runtime: None,
-        hooks: kill_hooks(),
-    };
+    let mut request = Request::new(config, "gepa");
+    request.proposer = Some(Arc::new(arguments.proposer));
+    request.takeover = arguments.takeover;
+    request.hooks = kill_hooks();
     let outcome = runtime.block_on(execute(request, GepaEngine::new, controlled))?;
     match outcome.error {
         Some(error) => Err(error),

@@ -10,7 +10,7 @@ use synth_optimizer_platform::config::Config;
 use synth_optimizer_platform::config::sections::CacheMode;
 use synth_optimizer_platform::model::event::Event;
 use synth_optimizer_platform::proposer::CodexProposer;
-use synth_optimizer_platform::runtime::{Control, Hooks, Request, RunStatus, execute};
+use synth_optimizer_platform::runtime::{Control, Request, RunStatus, execute};
 
 use super::harness::{Place, assert_sound, finished, stub};
 use super::world::codex;
@@ -21,13 +21,7 @@ fn run(config: &Config) -> RunFiles {
     let lookup = Arc::new(|name: &str| std::env::var(name).ok().filter(|_| name == "PATH"));
     let proposer = Arc::new(CodexProposer::new(config, &run_dir, lookup, None).unwrap());
     let (_control, controlled) = Control::new(100_000);
-    let request = Request {
-        config: config.clone(),
-        algorithm: "gepa".into(),
-        proposer: Some(proposer),
-        codex_runtime: None,
-        hooks: Hooks::default(),
-    };
+    let request = Request { proposer: Some(proposer), ..Request::new(config.clone(), "gepa") };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let outcome = runtime.block_on(execute(request, GepaEngine::new, controlled)).unwrap();
     assert_eq!(outcome.status, RunStatus::Completed, "{:?}", outcome.error);

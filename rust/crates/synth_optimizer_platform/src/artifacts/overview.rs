@@ -1,5 +1,6 @@
 //! A run as its directory shows it to people, while it goes on and after.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
@@ -14,7 +15,7 @@ use crate::model::usage::Cost;
 use crate::workspace::{Reader, Totals, limits};
 
 /// Where a run is and what it has used. What is not known is null.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct RunOverview {
     pub run_id: String,
     pub run_dir: String,
@@ -40,6 +41,7 @@ pub struct RunOverview {
     pub cached_calls: u64,
     pub unknown_outcomes: u64,
     pub total_tokens: u64,
+    #[schemars(with = "Option<f64>")]
     pub cost_usd: Cost,
     pub limits: Map<String, Value>,
     pub started_at: Option<String>,

@@ -6,6 +6,7 @@ use std::os::unix::fs::DirBuilderExt;
 
 use camino::{Utf8Path, Utf8PathBuf};
 
+use super::file_lock::LockMark;
 use super::run_lock::{RunLock, held};
 use super::{atomic, fault};
 use crate::model::error::{ErrorCode, OptimizerError};
@@ -22,7 +23,7 @@ pub struct RunPaths {
 #[derive(Debug)]
 pub struct RunDir {
     paths: RunPaths,
-    _lock: RunLock,
+    lock: RunLock,
 }
 
 macro_rules! files {
@@ -123,12 +124,18 @@ impl RunPaths {
 impl RunDir {
     /// Makes the directory if there is none, and takes it for this process.
     pub fn open(output_dir: &Utf8Path, run_id: &str) -> Result<Self, OptimizerError> {
+        Self::take_over(output_dir, run_id, None)
+    }
+
+    /// The same, and takes it from the named process where that one holds it: `pid N`, or its whole note in the lock.
+    /// Any other holder keeps it.
+    pub fn take_over(output_dir: &Utf8Path, run_id: &str, superseded: Option<&str>) -> Result<Self, OptimizerError> {
         let paths = RunPaths::new(output_dir, run_id)?;
         let made = DirBuilder::new().recursive(true).mode(0o700).create(paths.dir());
         made.map_err(|error| fault::io(paths.dir(), "making", &error))?;
-        let lock = RunLock::take(&paths.lock(), &paths.what())?;
+        let lock = RunLock::take_from(&paths.lock(), &paths.what(), superseded)?;
         atomic::remove_unfinished(paths.dir())?;
-        Ok(Self { paths, _lock: lock })
+        Ok(Self { paths, lock })
     }
 
     /// Points `latest` beside the directory at it. A comfort: where links cannot be made, there is none.
@@ -139,6 +146,11 @@ impl RunDir {
         if is_ours && self.run_id != "latest" && std::os::unix::fs::symlink(&self.run_id, &new).is_ok() {
             let _ = std::fs::rename(&new, &latest);
         }
+    }
+
+    /// Which lock this is, for whoever has to know that it is still the one.
+    pub fn mark(&self) -> &LockMark {
+        self.lock.mark()
     }
 
     /// The places, for whoever outlives the lock.

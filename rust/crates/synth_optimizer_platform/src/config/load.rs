@@ -92,6 +92,17 @@ pub fn load_value(
     environment: &BTreeMap<String, String>,
     sets: &[String],
 ) -> Result<Loaded, OptimizerError> {
+    sound(name, try_load_value(value, name, base_dir, environment, sets)?)
+}
+
+/// Reads an inline mapping as far as it can be understood, as `try_load` reads a file.
+pub fn try_load_value(
+    value: Value,
+    name: &str,
+    base_dir: &Utf8Path,
+    environment: &BTreeMap<String, String>,
+    sets: &[String],
+) -> Result<Loaded, OptimizerError> {
     let mut report = Report::new(name, "", String::new());
     let tree = Node::from_json(value, &Place::Inline);
     if !matches!(tree.tree, Tree::Table(_)) {
@@ -105,7 +116,7 @@ pub fn load_value(
         report.push(finding, None);
         return Err(refusal(name, ErrorCode::Config, report.finish()));
     }
-    sound(name, finish(tree, report, base_dir, environment, sets)?)
+    finish(tree, report, base_dir, environment, sets)
 }
 
 /// A configuration that can be used, or every problem of it.

@@ -33,13 +33,13 @@ mod write;
 
 pub use diagnostics::{Diagnostic, Severity};
 pub use identity::{redacted, search_differences, search_digest, shown};
-pub use load::{Loaded, Source, load, load_value, try_load};
+pub use load::{Loaded, Source, load, load_value, try_load, try_load_value};
 pub use overrides::{OVERRIDES, Override};
 pub use pools::{Pools, RolloutCaps, effective_caps, pools};
 pub use report::render;
 pub use secrets::scrub;
 pub use sections::Config;
 pub use shape::json_schema;
-pub use stored::from_stored;
+pub use stored::{from_stored, hidden_fields};
 pub use values::{EffectiveValue, Origin};
 pub use write::to_toml;

@@ -14,8 +14,7 @@ use crate::model::error::{ErrorCode, OptimizerError};
 
 /// Reads what `shown` has written. Secrets were left out, so that a configuration that had some cannot be used again.
 pub fn from_stored(stored: &Value, place: &str) -> Result<Loaded, OptimizerError> {
-    let mut hidden = Vec::new();
-    find_hidden("", stored, &mut hidden);
+    let hidden = hidden_fields(stored);
     if !hidden.is_empty() {
         let message = format!("the configuration in {place} was stored without its secrets: {}", hidden.join(", "));
         return Err(OptimizerError::new(ErrorCode::Config, message).with_hint(
@@ -31,6 +30,13 @@ pub fn from_stored(stored: &Value, place: &str) -> Result<Loaded, OptimizerError
         value.origin = Origin::Run;
     }
     Ok(Loaded { config, values, warnings: Vec::new() })
+}
+
+/// The fields of a stored configuration whose values were left out because they are, or may be, secrets.
+pub fn hidden_fields(stored: &Value) -> Vec<String> {
+    let mut hidden = Vec::new();
+    find_hidden("", stored, &mut hidden);
+    hidden
 }
 
 fn find_hidden(path: &str, value: &Value, found: &mut Vec<String>) {

@@ -1,6 +1,7 @@
 //! Every effective value with its origin.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use serde::Serialize;
 use serde_json::Value;
@@ -27,6 +28,21 @@ pub enum Origin {
     Set,
     /// The run that goes on.
     Run,
+}
+
+impl fmt::Display for Origin {
+    /// The origin in one word, with its place after a colon.
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Default => out.write_str("default"),
+            Self::File { line: Some(line), column: Some(column) } => write!(out, "file:{line}:{column}"),
+            Self::File { line: Some(line), column: None } => write!(out, "file:{line}"),
+            Self::File { line: None, column: _ } => out.write_str("mapping"),
+            Self::Environment { variable } => write!(out, "environment:{variable}"),
+            Self::Set => out.write_str("set"),
+            Self::Run => out.write_str("run"),
+        }
+    }
 }
 
 /// A field, what it is, and who said so. Secrets are hidden; an unset optional field is null.

@@ -1,25 +1,29 @@
 //! The HTTP client of one container: calls of the setup, with their timeouts and retries.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use bytes::Bytes;
 use reqwest::{Method, Url};
 use serde_json::Value;
+use tokio::net::TcpStream;
 
 use super::exchange::{Limits, Request};
+use super::reach::{Reach, not_allowed, says_not_allowed};
 use crate::config::sections::ContainerSection;
 use crate::http::{self, Lost, Raw, excerpt, shown_error};
 use crate::model::error::{ErrorCode, OptimizerError};
 
 /// Speaks with one container. Clones share their connections.
 ///
-/// It follows no redirect, uses no proxy, and sends no credential.
+/// It follows no redirect, uses no proxy, sends no credential, and connects only to what its reach allows.
 #[derive(Clone)]
 pub struct Client {
     pub(super) http: reqwest::Client,
     pub(super) limits: Limits,
     pub(super) request_timeout: Duration,
     pub(super) connect_timeout: Duration,
+    reach: Reach,
     base: Url,
 }
 
@@ -30,18 +34,26 @@ impl std::fmt::Debug for Client {
 }
 
 impl Client {
+    /// A client that may connect to anything.
     pub fn new(container: &ContainerSection) -> Result<Self, OptimizerError> {
+        Self::within(container, &Reach::default())
+    }
+
+    /// A client that connects only to what is allowed. Nothing is looked up yet.
+    pub fn within(container: &ContainerSection, reach: &Reach) -> Result<Self, OptimizerError> {
         let bad = |problem: &str| {
             OptimizerError::new(ErrorCode::Container, format!("container.url {problem}"))
                 .with_hint("Write it like http://127.0.0.1:9100.")
         };
         // The parser's own message could repeat what may be a credential.
         let base = Url::parse(container.url.trim()).map_err(|_| bad("is not an address"))?;
+        reach.check_url(&base)?;
         if !matches!(base.scheme(), "http" | "https") || base.host_str().is_none() {
             return Err(bad("does not start with http:// or https:// and a host"));
         }
         let connect_timeout = Duration::from_secs(container.connect_timeout_seconds);
-        let http = http::client(&base).connect_timeout(connect_timeout).build().map_err(|error| {
+        let builder = http::client(&base).connect_timeout(connect_timeout);
+        let http = reach.guard(builder, base.port_or_known_default()).build().map_err(|error| {
             let message = format!("the HTTP client cannot be made: {}", shown_error(&error));
             OptimizerError::new(ErrorCode::Container, message)
                 .with_hint("An https:// container needs the certificates of the system.")
@@ -54,7 +66,25 @@ impl Client {
             max_reply: container.max_reply_mb.saturating_mul(1024 * 1024),
         };
         let request_timeout = Duration::from_secs(container.request_timeout_seconds);
-        Ok(Self { http, limits, request_timeout, connect_timeout, base })
+        Ok(Self { http, limits, request_timeout, connect_timeout, reach: reach.clone(), base })
+    }
+
+    /// Fails when the address leads to something that is not allowed. Nobody is connected to. Every connection looks
+    /// again, so that a name that changes its meaning afterwards helps nobody.
+    pub async fn check_reach(&self) -> Result<(), OptimizerError> {
+        let (host, port) = self.host_and_port();
+        self.reach.check_name(&host, port).await
+    }
+
+    /// Whether somebody listens at the address.
+    pub(super) async fn is_taken(&self) -> bool {
+        let (host, port) = self.host_and_port();
+        let connected = async {
+            let addresses = self.reach.addresses(&host, port).await?;
+            let places: Vec<SocketAddr> = addresses.into_iter().map(|address| (address, port).into()).collect();
+            TcpStream::connect(places.as_slice()).await
+        };
+        matches!(tokio::time::timeout(self.connect_timeout, connected).await, Ok(Ok(_)))
     }
 
     /// A call of the setup. It is sent again when nobody listens or the container refuses it with 429 or 503.
@@ -99,6 +129,7 @@ impl Client {
     fn no_reply(&self, place: &str, lost: Lost) -> OptimizerError {
         let (host, port) = self.host_and_port();
         match lost {
+            Lost::NeverSent(reason) if says_not_allowed(&reason) => not_allowed(&host),
             Lost::NeverSent(reason) => {
                 OptimizerError::new(ErrorCode::Container, format!("{place} was not sent to {host}:{port}: {reason}"))
                     .with_hint("Start the container, or correct container.url.")

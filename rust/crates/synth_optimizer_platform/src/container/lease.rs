@@ -7,6 +7,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use camino::{Utf8Path, Utf8PathBuf};
 use serde::{Deserialize, Serialize};
 
+use crate::clock::boot_id;
 use crate::model::canonical::hex;
 use crate::model::error::{ErrorCode, OptimizerError};
 
@@ -70,7 +71,7 @@ impl Lease {
         getrandom::fill(&mut token).map_err(|error| {
             OptimizerError::new(ErrorCode::Io, format!("the system gives no random numbers: {error}"))
         })?;
-        Ok(Self { token: hex(&token), pid: None, pgid: None, boot_id: boot_id(), stop_timeout_seconds })
+        Ok(Self { token: hex(&token), pid: None, pgid: None, boot_id: boot_id().to_owned(), stop_timeout_seconds })
     }
 
     /// Replaces the file as a whole.
@@ -96,6 +97,14 @@ impl Lease {
         }
     }
 
+    /// Removes the file if it is still the one of this token: another process may have taken the run over.
+    pub(crate) fn remove_own(run_dir: &Utf8Path, holder: Holder, token: &str) -> Result<(), OptimizerError> {
+        match Self::read(run_dir, holder)? {
+            Some(lease) if lease.token != token => Ok(()),
+            Some(_) | None => Self::remove(run_dir, holder),
+        }
+    }
+
     pub(crate) fn remove(run_dir: &Utf8Path, holder: Holder) -> Result<(), OptimizerError> {
         let path = path(run_dir, holder);
         match fs::remove_file(&path) {
@@ -112,11 +121,6 @@ impl Lease {
 
 fn path(run_dir: &Utf8Path, holder: Holder) -> Utf8PathBuf {
     run_dir.join(holder.file())
-}
-
-/// Empty where the system has none.
-fn boot_id() -> String {
-    fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
 }
 
 fn io(path: &Utf8Path, done: &str, error: &std::io::Error) -> OptimizerError {

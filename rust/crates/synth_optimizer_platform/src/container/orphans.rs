@@ -131,8 +131,13 @@ fn holds(pid: i32, variable: &str, token: &str) -> bool {
         .is_ok_and(|environ| environ.split(|byte| *byte == 0).any(|entry| entry == wanted.as_bytes()))
 }
 
+/// Whether the process that began then is still running. A dead one that nobody has buried is not.
+pub(crate) fn is_running(pid: i32, began: u64) -> bool {
+    state_and_group(pid).is_some_and(|(state, _)| !matches!(state, 'Z' | 'X')) && started(pid) == Some(began)
+}
+
 /// When a process began, in clock ticks since the machine did: with its pid, it names one process.
-fn started(pid: i32) -> Option<u64> {
+pub(crate) fn started(pid: i32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat.rsplit_once(") ")?.1.split(' ').nth(19)?.parse().ok()
 }

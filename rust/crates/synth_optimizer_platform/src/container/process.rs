@@ -9,8 +9,7 @@ use std::time::Duration;
 
 use camino::{Utf8Path, Utf8PathBuf};
 use rustix::process::Signal;
-use tokio::net::TcpStream;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep};
 
 use super::client::Client;
 use super::lease::{Holder, Lease};
@@ -101,7 +100,7 @@ impl ManagedProcess {
             return Err(family.still_there());
         }
         self.stopped = true;
-        Lease::remove(&self.run_dir, Holder::Container)
+        Lease::remove_own(&self.run_dir, Holder::Container, &self.family.token)
     }
 
     fn spawn(config: &Config, program: &str, run_dir: &Utf8Path) -> Result<Self, OptimizerError> {
@@ -222,15 +221,13 @@ impl Drop for ManagedProcess {
 
 /// Something that listens before we start is not what we start.
 async fn refuse_stale_server(client: &Client) -> Result<(), OptimizerError> {
-    let (host, port) = client.host_and_port();
-    match timeout(client.connect_timeout, TcpStream::connect((host.as_str(), port))).await {
-        Ok(Ok(_)) => {
-            let message = format!("something already listens at {host}:{port}, where the container is to be started");
-            Err(OptimizerError::new(ErrorCode::Container, message)
-                .with_hint("Stop it, or remove container.command to use it as it is."))
-        }
-        Ok(Err(_)) | Err(_) => Ok(()),
+    if !client.is_taken().await {
+        return Ok(());
     }
+    let (host, port) = client.host_and_port();
+    let message = format!("something already listens at {host}:{port}, where the container is to be started");
+    Err(OptimizerError::new(ErrorCode::Container, message)
+        .with_hint("Stop it, or remove container.command to use it as it is."))
 }
 
 fn is_passed(config: &Config, name: &str) -> bool {

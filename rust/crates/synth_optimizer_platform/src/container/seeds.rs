@@ -93,7 +93,7 @@ pub(super) fn plan(config: &Config, dialect: Dialect, info: &Value) -> Result<Pl
         }
         (None, Some(rows)) => {
             let wanted = |split: &str, ids: &[String], field| match dialect {
-                Dialect::Dataset => Ok(seeds(split, &seeds_of(split, ids, field)?)),
+                Dialect::Dataset => Ok::<_, OptimizerError>(seeds(split, &seeds_of(split, ids, field)?)),
                 Dialect::Taskset | Dialect::Both => {
                     Ok(Wanted { split: split.to_owned(), names: Names::Ids(ids.to_vec()), seeds: None })
                 }

@@ -68,6 +68,46 @@ struct Versioned {
     version: u32,
 }
 
+/// Reads a moment like `2026-01-31T12:00:00.250Z` or with an offset like `+02:00`; nothing before 1970.
+pub fn unix_millis_of(text: &str) -> Option<u64> {
+    let (date, time) = text.split_once(['T', 't', ' '])?;
+    let number = |part: &str, width: usize| {
+        (part.len() == width && part.bytes().all(|byte| byte.is_ascii_digit())).then(|| part.parse::<i64>().ok())?
+    };
+    let mut parts = date.splitn(3, '-');
+    let (year, month, day) = (number(parts.next()?, 4)?, number(parts.next()?, 2)?, number(parts.next()?, 2)?);
+    let at = time.find(['Z', 'z', '+', '-'])?;
+    let (clock, zone) = time.split_at(at);
+    let offset = match zone.as_bytes() {
+        [b'Z' | b'z'] => 0,
+        [sign, ..] => {
+            let (hours, minutes) = zone[1..].split_once(':')?;
+            let minutes = number(hours, 2)? * 60 + number(minutes, 2)?;
+            if *sign == b'-' { -minutes } else { minutes }
+        }
+        [] => return None,
+    };
+    let (clock, fraction) = clock.split_once('.').unwrap_or((clock, "0"));
+    let mut parts = clock.splitn(3, ':');
+    let (hour, minute, second) = (number(parts.next()?, 2)?, number(parts.next()?, 2)?, number(parts.next()?, 2)?);
+    let thousandths =
+        number(fraction, fraction.len()).map(|_| format!("{fraction:0<3}")[..3].parse::<i64>().ok())??;
+    let leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
+    let longest = match month {
+        4 | 6 | 9 | 11 => 30,
+        2 => 28 + i64::from(leap),
+        _ => 31,
+    };
+    if !(1..=12).contains(&month) || !(1..=longest).contains(&day) || hour > 23 || minute > 59 || second > 59 {
+        return None;
+    }
+    // Days since 1970-01-01 of a civil date, counted in years that begin on 1 March.
+    let (years, months) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
+    let days = 365 * years + years / 4 - years / 100 + years / 400 + (153 * months + 2) / 5 + day - 1 - 719_468;
+    let seconds = ((days * 24 + hour) * 60 + minute - offset) * 60 + second;
+    u64::try_from(seconds * 1000 + thousandths).ok()
+}
+
 /// A moment as RFC 3339 in UTC with milliseconds.
 pub fn rfc3339(unix_millis: u64) -> String {
     let (seconds, millis) = (unix_millis / 1000, unix_millis % 1000);

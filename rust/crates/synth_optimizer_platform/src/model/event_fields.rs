@@ -429,7 +429,7 @@ pub struct Problem {
 }
 
 /// `proposer.ready`
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct ProposerReady {
     /// `proposer.backend`.
     pub backend: String,

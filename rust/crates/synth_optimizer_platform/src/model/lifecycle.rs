@@ -176,6 +176,8 @@ words! {
         Resume = "resume",
         LeaseExpired = "lease_expired",
         PauseExpired = "pause_expired",
+        /// The holder lets go of it and leaves the rest to another one.
+        Release = "release",
     }
 }
 
@@ -198,6 +200,8 @@ lifecycle! {
         Paused + Resume => Queued;
         Leased + LeaseExpired => Queued;
         Running + LeaseExpired => Queued;
+        Leased + Release => Queued;
+        Running + Release => Queued;
         Paused + PauseExpired => Cancelled;
     }
 }

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// A mean over rows, with its standard error and 95 % interval.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Score {
     /// The mean.
     pub mean: f64,
@@ -20,7 +21,7 @@ pub struct Score {
 }
 
 /// A paired difference on the same rows, with its 95 % interval.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Gain {
     /// Mean difference, positive when the candidate is better.
     pub difference: f64,
@@ -39,7 +40,7 @@ pub struct Gain {
 }
 
 /// A candidate against another one on the rows that both have scores for.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Comparison {
     /// Rows that both have scores for.
     pub rows: u32,

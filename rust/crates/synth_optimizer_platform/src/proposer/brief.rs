@@ -152,13 +152,20 @@ fn evidence(request: &ProposalRequest, limit: usize) -> String {
         let _ = writeln!(out, "## Row {} ({score})\n", scrub(row.row_id.as_str()));
         let _ = writeln!(out, "Input: {}\n", cut(&compact(&shown(&row.row, share)), share / 3));
         let Some(reply) = &row.reply else { continue };
-        let reply = shown(&told(reply), share);
-        for (name, text) in feedback(&reply) {
-            let _ = writeln!(out, "{name}: {}\n", cut(&text, share / 4));
+        let (feedback, record) = shown_reply(reply, share);
+        for (name, text) in feedback {
+            let _ = writeln!(out, "{name}: {text}\n");
         }
-        let _ = writeln!(out, "Record: {}\n", cut(&compact(&reply), share / 3));
+        let _ = writeln!(out, "Record: {record}\n");
     }
     out
+}
+
+/// What is shown of a reply where `share` bytes are for its row: its feedback, and the record.
+pub(crate) fn shown_reply(reply: &Value, share: usize) -> (Vec<(&'static str, String)>, String) {
+    let reply = shown(&told(reply), share);
+    let feedback = feedback(&reply).into_iter().map(|(name, text)| (name, cut(&text, share / 4))).collect();
+    (feedback, cut(&compact(&reply), share / 3))
 }
 
 /// The feedback of a record, from each place where containers put it: first what they say for this purpose.

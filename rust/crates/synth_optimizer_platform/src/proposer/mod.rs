@@ -19,6 +19,7 @@ use camino::Utf8Path;
 use serde::Serialize;
 use serde_json::Value;
 
+pub(crate) use brief::shown_reply;
 pub use codex::{CodexProposer, Lookup, PROPOSER_LOG};
 pub use manifest::SCHEMA_VERSION;
 pub use openai::OpenAiProposer;

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
+use super::fence::Fence;
 use crate::cache::{Cache, Lookup};
 use crate::config::Config;
 use crate::config::gepa::{Direction, objective_names};
@@ -84,6 +85,7 @@ pub(super) struct Calls {
     /// None when nothing may be called.
     transport: Option<Transport>,
     proposer: Arc<dyn Proposer>,
+    fence: Fence,
     proposer_timeout: Duration,
     /// How long a turn may take to end after its deadline.
     proposer_patience: Duration,
@@ -99,6 +101,7 @@ impl Calls {
         cache: Cache,
         transport: Option<Transport>,
         proposer: Arc<dyn Proposer>,
+        fence: Fence,
     ) -> Self {
         let policy = policy_value(&config.policy);
         let deciding = objective_names(&config.gepa).into_iter().next().unwrap_or_default();
@@ -112,6 +115,7 @@ impl Calls {
             cache,
             transport,
             proposer,
+            fence,
             proposer_timeout: Duration::from_secs(config.proposer.timeout_seconds),
             proposer_patience: Duration::from_secs(config.proposer.interrupt_timeout_seconds) + AFTER_DEADLINE,
             decoding: Arc::new(Semaphore::new(config.gepa.pipeline.workers.evaluate.max(1) as usize)),
@@ -379,7 +383,8 @@ impl Calls {
         finished
     }
 
-    /// Puts an answer into the cache: a result for everyone, a failure for replays.
+    /// Puts an answer into the cache: a result for everyone, a failure for replays. Nothing of a run that is not this
+    /// process's any more.
     fn remember(
         &self,
         boundary: Boundary,
@@ -387,6 +392,7 @@ impl Calls {
         attempt: u32,
         finished: &mut Finished,
     ) -> Result<(), OptimizerError> {
+        self.fence.check()?;
         match &finished.answer {
             Answer::Rollout(_) | Answer::Proposal(_) => {
                 let Some(reply) = &finished.reply else { return Ok(()) };

@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use camino::Utf8Path;
 
-use super::execute::Request;
 use super::findings::{CheckReport, ContainerFacts, Finding, RowFacts, Stage};
 use super::place::{Left, Place};
 use super::probe::Scratch;
+use super::request::{Request, Verify};
 use super::setup::CachedSetup;
 use crate::cache::Cache;
 use crate::config::sections::CacheMode;
@@ -38,13 +38,15 @@ where
     if is_sound(problems, &["run", "cache"]) {
         place.look_at_cache(&request.config, &mut report);
     }
-    let asks = is_sound(problems, &["run", "cache", "container", "dataset", "taskset", "candidate", "policy"]);
-    let tries = is_sound(problems, &["run", "proposer"]);
+    let is_asked = request.verify == Verify::Everything;
+    let sections = ["run", "cache", "container", "dataset", "taskset", "candidate", "policy"];
+    let asks = is_asked && is_sound(problems, &sections);
+    let tries = is_asked && is_sound(problems, &["run", "proposer"]);
     match Scratch::new() {
         Ok(scratch) => {
             let asked = async {
                 match asks {
-                    true => Some(ask_container(&request.config, &place, scratch.path()).await),
+                    true => Some(ask_container(request, &place, scratch.path()).await),
                     false => None,
                 }
             };
@@ -79,13 +81,14 @@ enum Asked {
     NotStarted(OptimizerError),
     Surveyed {
         survey: Box<Survey>,
-        client: Option<Client>,
+        client: Option<Box<Client>>,
         left: Left,
         stopped: Result<(), OptimizerError>,
     },
 }
 
-async fn ask_container(config: &Config, place: &Place, scratch: &Utf8Path) -> Asked {
+async fn ask_container(request: &Request, place: &Place, scratch: &Utf8Path) -> Asked {
+    let config = &request.config;
     if config.cache.mode == CacheMode::Readonly {
         // What keeps the file from being opened was told before.
         let Some(cache) =
@@ -96,13 +99,17 @@ async fn ask_container(config: &Config, place: &Place, scratch: &Utf8Path) -> As
         let survey = Box::new(survey(config, &CachedSetup::new(&cache, None)).await);
         return Asked::Surveyed { survey, client: None, left: Left::Nothing, stopped: Ok(()) };
     }
-    let client = match Client::new(&config.container) {
+    let client = match Client::within(&config.container, &request.reach) {
         Ok(client) => client,
         Err(error) => return Asked::NoClient(error),
     };
-    let left = place.left();
+    if let Err(error) = client.check_reach().await {
+        return Asked::NoClient(error);
+    }
+    let is_started = !config.container.command.is_empty();
+    let left = if request.container_in_use && is_started { Left::InUse } else { place.left() };
     let process = match left {
-        Left::Container => None,
+        Left::Container | Left::InUse => None,
         Left::Nothing => match start(config, scratch, &client).await {
             Ok(process) => process,
             Err(error) => return Asked::NotStarted(error),
@@ -113,7 +120,7 @@ async fn ask_container(config: &Config, place: &Place, scratch: &Utf8Path) -> As
         Some(process) => process.stop().await,
         None => Ok(()),
     };
-    Asked::Surveyed { survey, client: Some(client), left, stopped }
+    Asked::Surveyed { survey, client: Some(Box::new(client)), left, stopped }
 }
 
 fn judge_container<E, F>(config: &Config, asked: Asked, engine: F, scratch: &Scratch, report: &mut CheckReport)
@@ -134,10 +141,21 @@ where
     if let Err(error) = stopped {
         report.block(Finding::of(Stage::Container, &error).at("container.command"));
     }
-    if left == Left::Container {
-        let message = "a crashed process of this run has left its container running, and that one was asked".to_owned();
-        let hint = "The run ends it and starts its own.";
-        let finding = Finding::new(Stage::Container, "container_left_behind", message, hint);
+    let other = match left {
+        Left::Nothing => None,
+        Left::Container => Some((
+            "container_left_behind",
+            "a crashed process of this run has left its container running, and that one was asked",
+            "The run ends it and starts its own.",
+        )),
+        Left::InUse => Some((
+            "container_in_use",
+            "another run uses the container at this address, and that one was asked as it is",
+            "The run waits for the other one, and then starts its own container.",
+        )),
+    };
+    if let Some((code, message, hint)) = other {
+        let finding = Finding::new(Stage::Container, code, message.to_owned(), hint);
         report.warn(finding.at("container.command"));
     }
     let Some(contract) = &survey.contract else { return };
@@ -150,7 +168,7 @@ where
         program_id: program.map(|program| program.program_id.clone()),
         fields: program.iter().flat_map(|program| &program.modules).map(|module| module.field.clone()).collect(),
     });
-    let transport = client.map(|client| Transport::new(client, contract, config));
+    let transport = client.map(|client| Transport::new(*client, contract, config));
     if let Some(fallback) = transport.as_ref().and_then(Transport::fallback_at_start) {
         let message =
             format!("rollouts are sent {}, not {}: {}", fallback.effective, fallback.requested, fallback.reason);

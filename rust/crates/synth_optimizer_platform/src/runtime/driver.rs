@@ -6,28 +6,31 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::{broadcast, mpsc, oneshot};
 
-use super::calls::{Calls, Finished, Remembered};
+use super::calls::{Calls, Finished};
 use super::control::{Controlled, Signal};
+use super::fence::Fence;
 use super::hooks::{Boundary, Hooks};
 use super::lanes::Lanes;
 use super::launch::Launch;
-use super::proposals::proposal_request;
+use super::stepping::Stepping;
 use crate::artifacts::{Chronicle, DiskWatch};
 use crate::clock::unix_millis;
 use crate::config::Config;
-use crate::config::sections::CacheMode;
 use crate::model::answer::{Answer, Observation};
-use crate::model::canonical::digest_of;
-use crate::model::command::{Command, RolloutCommand};
+use crate::model::command::Command;
 use crate::model::engine::{Engine, Session};
 use crate::model::error::{ErrorCode, OptimizerError};
 use crate::model::event::Event;
 use crate::model::event_fields::StopKind;
 use crate::model::ids::{CandidateId, RequestId};
-use crate::workspace::{Answered, Batch, CallKind, Sent, Stored, Workspace};
+use crate::model::lifecycle::RunState;
+use crate::workspace::{Answered, Batch, CallKind, Stored, Workspace};
 
 /// Answers that are taken in one round at most, so that a commit stays small.
-const ROUND: usize = 256;
+pub(super) const ROUND: usize = 256;
+
+/// How often a run that only waits looks whether it is still its own.
+const GLANCE: Duration = Duration::from_millis(500);
 
 /// How the loop ended.
 #[derive(Debug)]
@@ -60,6 +63,12 @@ pub(super) struct Ground<'e, E: Engine> {
     pub(super) is_managed: bool,
     /// Says that it is gone.
     pub(super) broken: oneshot::Receiver<OptimizerError>,
+    /// Whether the run sends only what steps let it send.
+    pub(super) is_held: bool,
+    /// Where the run was when this process took it up.
+    pub(super) state: Option<RunState>,
+    /// Says that the run is not this process's any more.
+    pub(super) fence: Fence,
 }
 
 /// A run under way.
@@ -73,13 +82,17 @@ pub(super) struct Driver<'e, E: Engine> {
     pub(super) interrupt_grace: Duration,
     pub(super) cancel_grace: Duration,
     pub(super) failure: Option<OptimizerError>,
+    /// When turns that are not wanted any more are broken off.
+    pub(super) turns_end_at: Option<tokio::time::Instant>,
+    pub(super) stepping: Stepping,
     /// Whether the container has died: calls that found nobody are no failures of the task then.
     pub(super) is_container_gone: bool,
     /// How long the end of a managed container may take to be noticed.
     patience: Duration,
     live: broadcast::Sender<Arc<Stored>>,
+    early_steps: u64,
     back: mpsc::UnboundedSender<Finished>,
-    candidates: BTreeMap<CandidateId, String>,
+    pub(super) candidates: BTreeMap<CandidateId, String>,
     began: Instant,
     time_limit: Option<u64>,
     /// What waits for a lane is to be taken back.
@@ -94,10 +107,18 @@ impl<'e, E: Engine> Driver<'e, E> {
         if !ground.calls.is_live() {
             lanes.open();
         }
+        let Controlled { signals, live, steps: reports, early_steps } = controlled;
+        if ground.is_held {
+            lanes.hold();
+        }
+        let stepping = Stepping { reports, is_held: ground.is_held, asked: 0, state: ground.state };
         Self {
             lanes,
-            live: controlled.live,
-            signals: controlled.signals,
+            live,
+            signals,
+            stepping,
+            early_steps,
+            turns_end_at: None,
             back,
             finished,
             batch: Batch::default(),
@@ -126,8 +147,12 @@ impl<'e, E: Engine> Driver<'e, E> {
             self.lanes.enqueue(kind, command.request());
         }
         self.log(opening);
+        for _ in 0..self.early_steps {
+            self.step();
+        }
         let end = self.rounds().await;
         self.lanes.abort();
+        self.report_end();
         (self.ground, end)
     }
 
@@ -142,6 +167,7 @@ impl<'e, E: Engine> Driver<'e, E> {
             if self.ground.engine.is_over(self.ground.session.state()) {
                 return Ok(End::Over(self.failure.take()));
             }
+            self.report_step();
             let end = if self.failure.is_none() && self.lanes.could_begin() {
                 self.look_up().await?
             } else {
@@ -167,7 +193,7 @@ impl<'e, E: Engine> Driver<'e, E> {
         if self.failure.is_some() {
             return Ok(None);
         }
-        if self.lanes.is_idle() {
+        if self.lanes.is_idle() && !self.lanes.is_held_back() {
             let message = "nothing is under way and the run is not over".to_owned();
             return Err(OptimizerError::new(ErrorCode::Invariant, message));
         }
@@ -175,6 +201,7 @@ impl<'e, E: Engine> Driver<'e, E> {
         let until = wakeup.map_or(Duration::from_secs(3600), |at| {
             Duration::from_millis(at.saturating_sub(self.elapsed_millis()).max(1))
         });
+        let fence = self.ground.fence.clone();
         tokio::select! {
             biased;
             Some(signal) = self.signals.recv() => return self.obey(signal).await,
@@ -191,6 +218,8 @@ impl<'e, E: Engine> Driver<'e, E> {
                 self.settle(finished)?;
                 self.gather().await?;
             }
+            () = at(self.turns_end_at) => self.break_off_turns()?,
+            error = lost(&fence) => return Err(error),
             () = tokio::time::sleep(until) => {}
         }
         self.take_ready()?;
@@ -246,96 +275,6 @@ impl<'e, E: Engine> Driver<'e, E> {
         Ok(())
     }
 
-    /// Begins what waits and may begin. What the cache knows is settled at once.
-    fn admit(&mut self) -> Result<(), OptimizerError> {
-        let mut remembered = 0;
-        while remembered < ROUND && self.failure.is_none() {
-            let Some(id) = self.lanes.next_rollout(self.launches.len()) else { break };
-            remembered += usize::from(self.begin_rollout(id)?);
-        }
-        // Evidence is read from what is stored, so a proposal begins when nothing waits to be stored.
-        while self.batch_is_empty() && self.failure.is_none() {
-            let Some(id) = self.lanes.next_proposal() else { break };
-            self.begin_proposal(id)?;
-        }
-        Ok(())
-    }
-
-    /// The command of a request that nobody has answered or taken back.
-    fn wanted(&self, id: RequestId) -> Option<Command> {
-        let Ground { engine, session, .. } = &self.ground;
-        session.is_wanted(id).then(|| engine.command(session.state(), id)).flatten()
-    }
-
-    /// Begins a rollout; tells whether the cache knew it.
-    fn begin_rollout(&mut self, id: RequestId) -> Result<bool, OptimizerError> {
-        let Some(Command::Rollout(command)) = self.wanted(id) else { return Ok(false) };
-        let sent_before = self.lanes.was_sent_before(id);
-        let key = match self.ground.calls.cache.mode() {
-            CacheMode::Off => None,
-            CacheMode::Readwrite | CacheMode::Readonly => Some(self.rollout_key(&command)?),
-        };
-        if let Some(key) = &key {
-            if self.lanes.park(key, id) {
-                return Ok(false);
-            }
-            match self.ground.calls.remembered_rollout(&command, key)? {
-                Remembered::Answer(mut finished) => {
-                    // It reached the cache and not the log: an earlier process of this run has paid for it.
-                    if let (Answer::Rollout(answer), true) = (&mut finished.answer, sent_before) {
-                        answer.cached = false;
-                    }
-                    self.settle(*finished)?;
-                    return Ok(true);
-                }
-                Remembered::Nothing => {}
-                Remembered::Damaged(event) => self.log(vec![*event]),
-            }
-        }
-        let rollout_id = self.ground.calls.rollout_id(&command);
-        self.mark_sent(id, CallKind::Rollout, Some(rollout_id.clone()), key.clone());
-        self.launches.push(Launch::Rollout { command, rollout_id, key, sent_before });
-        Ok(false)
-    }
-
-    fn begin_proposal(&mut self, id: RequestId) -> Result<(), OptimizerError> {
-        let Some(Command::Propose(command)) = self.wanted(id) else { return Ok(()) };
-        let ground = &self.ground;
-        let request = proposal_request(&command, ground.calls.direction, &ground.calls.task, &ground.workspace)?;
-        let key = match ground.calls.cache.mode() {
-            CacheMode::Off => None,
-            CacheMode::Readwrite | CacheMode::Readonly => Some(ground.calls.proposal_key(&request)),
-        };
-        if let Some(key) = &key {
-            if self.lanes.park(key, id) {
-                return Ok(());
-            }
-            match self.ground.calls.remembered_proposal(id, command.attempt, key)? {
-                Remembered::Answer(mut finished) => {
-                    if let (Answer::Proposal(answer), true) = (&mut finished.answer, self.lanes.was_sent_before(id)) {
-                        answer.cached = false;
-                    }
-                    return self.settle(*finished);
-                }
-                Remembered::Nothing => {}
-                Remembered::Damaged(event) => self.log(vec![*event]),
-            }
-        }
-        self.mark_sent(id, CallKind::Proposer, None, key.clone());
-        self.launches.push(Launch::Proposal { id, attempt: command.attempt, request: Box::new(request), key });
-        Ok(())
-    }
-
-    fn mark_sent(&mut self, request: RequestId, kind: CallKind, rollout_id: Option<String>, key: Option<String>) {
-        self.lanes.begin(kind, request, key);
-        self.batch.sent.push(Sent { request, kind, rollout_id, unix_millis: unix_millis() });
-    }
-
-    fn rollout_key(&mut self, command: &RolloutCommand) -> Result<String, OptimizerError> {
-        let digest = self.candidates.entry(command.candidate_id.clone()).or_insert_with(|| digest_of(&command.payload));
-        self.ground.calls.rollout_key(command, digest)
-    }
-
     /// Takes an answer: into the log when it is its turn, into the inbox until then. What was paid for is kept, also
     /// when something else broke on the way.
     pub(super) fn settle(&mut self, finished: Finished) -> Result<(), OptimizerError> {
@@ -374,6 +313,7 @@ impl<'e, E: Engine> Driver<'e, E> {
                     }
                 }
                 Event::ProposerStarted(turn) => self.lanes.enqueue(CallKind::Proposer, turn.request),
+                Event::StateTransitioned(moved) => self.stepping.state = Some(moved.to),
                 Event::StopDecided(stop) => {
                     self.withdraw_due |= matches!(stop.stopped_by.kind, StopKind::External | StopKind::MaxTime);
                 }
@@ -385,7 +325,7 @@ impl<'e, E: Engine> Driver<'e, E> {
         }
     }
 
-    fn batch_is_empty(&self) -> bool {
+    pub(super) fn batch_is_empty(&self) -> bool {
         self.batch.events.is_empty() && self.batch.answered.is_empty() && self.batch.sent.is_empty()
     }
 
@@ -410,9 +350,11 @@ impl<'e, E: Engine> Driver<'e, E> {
             }
         }
         let batch = Arc::new(batch);
+        ground.fence.check()?;
         ground.hooks.at(Boundary::BeforeCommit);
         ground.workspace.commit(Arc::clone(&batch)).await?;
         ground.hooks.at(Boundary::AfterCommit);
+        ground.fence.check()?;
         ground.chronicle.append(&batch.events)?;
         ground.hooks.at(Boundary::AfterFeed);
         if self.live.receiver_count() > 0 {
@@ -421,13 +363,22 @@ impl<'e, E: Engine> Driver<'e, E> {
                 let _ = self.live.send(Arc::new(stored.clone()));
             }
         }
+        self.send()?;
+        let within = self.ground.disk.check_running();
+        self.note(within);
+        Ok(())
+    }
+
+    /// Sends what is stored as sent, if the run is still this process's.
+    fn send(&mut self) -> Result<(), OptimizerError> {
+        if !self.launches.is_empty() {
+            self.ground.fence.check()?;
+        }
         for launch in std::mem::take(&mut self.launches) {
             let request = launch.request();
             let task = launch.spawn(Arc::clone(&self.ground.calls), self.back.clone());
             self.lanes.started(request, task);
         }
-        let within = self.ground.disk.check_running();
-        self.note(within);
         Ok(())
     }
 
@@ -436,5 +387,23 @@ impl<'e, E: Engine> Driver<'e, E> {
         if let Err(error) = result {
             self.failure.get_or_insert(error);
         }
+    }
+}
+
+/// Waits until the run is not this process's any more.
+async fn lost(fence: &Fence) -> OptimizerError {
+    loop {
+        tokio::time::sleep(GLANCE).await;
+        if let Err(error) = fence.check() {
+            return error;
+        }
+    }
+}
+
+/// Waits until then, or for ever.
+async fn at(then: Option<tokio::time::Instant>) {
+    match then {
+        Some(then) => tokio::time::sleep_until(then).await,
+        None => std::future::pending().await,
     }
 }

@@ -1,5 +1,6 @@
 //! What a check before a run has found: blockers, warnings and facts.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -25,7 +26,7 @@ words! {
 }
 
 /// Everything that was found. `ok` means that no blocker was.
-#[derive(Debug, Clone, PartialEq, Default, Serialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, JsonSchema)]
 pub struct CheckReport {
     pub ok: bool,
     /// What keeps the run from beginning, all of it.
@@ -38,7 +39,7 @@ pub struct CheckReport {
 }
 
 /// One finding.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Finding {
     pub stage: Stage,
     /// The code of an error, or of a finding about the config.
@@ -54,7 +55,7 @@ pub struct Finding {
 }
 
 /// What was learned on the way; null where it was not.
-#[derive(Debug, Clone, PartialEq, Default, Serialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, JsonSchema)]
 pub struct Facts {
     pub container: Option<ContainerFacts>,
     pub proposer: Option<ProposerReady>,
@@ -62,7 +63,7 @@ pub struct Facts {
 }
 
 /// The container as it presents itself.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct ContainerFacts {
     pub url: String,
     pub contract_version: String,
@@ -76,7 +77,7 @@ pub struct ContainerFacts {
 }
 
 /// Rows that the container has given, and those of each pool.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct RowFacts {
     pub train: usize,
     pub heldout: usize,
@@ -100,7 +101,7 @@ impl Finding {
         Self { stage, code, field, place: None, message, hint: error.hint.clone(), retryable: false }
     }
 
-    pub(super) fn new(stage: Stage, code: &str, message: String, hint: &str) -> Self {
+    pub(crate) fn new(stage: Stage, code: &str, message: String, hint: &str) -> Self {
         let (code, hint) = (code.to_owned(), hint.to_owned());
         Self { stage, code, field: None, place: None, message, hint, retryable: false }
     }
@@ -116,7 +117,7 @@ impl Finding {
     }
 
     /// The same finding about this field.
-    pub(super) fn at(mut self, field: &str) -> Self {
+    pub(crate) fn at(mut self, field: &str) -> Self {
         self.field = Some(field.to_owned());
         self
     }
@@ -135,6 +136,14 @@ impl Finding {
 }
 
 impl CheckReport {
+    /// What was found about a configuration that cannot even be read.
+    pub fn of_config(found: &[Diagnostic]) -> Self {
+        let mut report = Self::default();
+        report.config(found);
+        report.ok = report.blockers.is_empty();
+        report
+    }
+
     pub(super) fn block(&mut self, finding: Finding) {
         self.blockers.push(finding);
     }

@@ -20,6 +20,24 @@ struct Flight {
     task: Option<AbortHandle>,
 }
 
+/// Which requests may begin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Hold {
+    Free,
+    /// Those that waited at the last step: requests are numbered in the order in which they are made.
+    UpTo(Option<RequestId>),
+}
+
+impl Hold {
+    fn admits(self, request: Option<&RequestId>) -> bool {
+        match (self, request) {
+            (_, None) => false,
+            (Self::Free, Some(_)) => true,
+            (Self::UpTo(last), Some(request)) => last.is_some_and(|last| *request <= last),
+        }
+    }
+}
+
 /// The lanes of a run.
 #[derive(Debug)]
 pub(super) struct Lanes {
@@ -37,6 +55,8 @@ pub(super) struct Lanes {
     keys: BTreeMap<String, RequestId>,
     /// Whether a live rollout has come back and was what had been asked for.
     probed: bool,
+    /// Which requests may begin.
+    hold: Hold,
     /// Requests that may have reached somebody and have no answer: sent by an earlier process, or lost in this one.
     unanswered: BTreeSet<RequestId>,
 }
@@ -56,6 +76,7 @@ impl Lanes {
             parked: BTreeMap::new(),
             keys: BTreeMap::new(),
             probed: false,
+            hold: Hold::Free,
             unanswered,
         }
     }
@@ -63,6 +84,43 @@ impl Lanes {
     /// Nothing will be called, so nothing has to be probed.
     pub(super) fn open(&mut self) {
         self.probed = true;
+    }
+
+    /// Nothing begins before a step.
+    pub(super) fn hold(&mut self) {
+        self.hold = Hold::UpTo(None);
+    }
+
+    /// Lets what waits now begin, if the run is held.
+    pub(super) fn step(&mut self) {
+        if let Hold::UpTo(last) = self.hold {
+            let parked = self.parked.values().flatten().max();
+            let newest = [self.rollouts.last(), self.proposals.last(), parked, last.as_ref()];
+            self.hold = Hold::UpTo(newest.into_iter().flatten().max().copied());
+        }
+    }
+
+    /// Whether nothing is under way and nothing that waits may begin.
+    pub(super) fn is_settled(&self) -> bool {
+        self.flights.is_empty() && !self.hold.admits(self.rollouts.first()) && !self.hold.admits(self.proposals.first())
+    }
+
+    /// Whether something waits for a step.
+    pub(super) fn is_held_back(&self) -> bool {
+        self.hold != Hold::Free && !(self.rollouts.is_empty() && self.proposals.is_empty())
+    }
+
+    /// The proposer turns under way.
+    pub(super) fn turns(&self) -> Vec<RequestId> {
+        let turns = self.flights.iter().filter(|(_, flight)| flight.kind == CallKind::Proposer);
+        turns.map(|(request, _)| *request).collect()
+    }
+
+    /// Drops a call under way. Its answer, if it gives one, is not heard.
+    pub(super) fn drop_call(&self, request: RequestId) {
+        if let Some(task) = self.flights.get(&request).and_then(|flight| flight.task.as_ref()) {
+            task.abort();
+        }
     }
 
     pub(super) fn enqueue(&mut self, kind: CallKind, request: RequestId) {
@@ -74,7 +132,7 @@ impl Lanes {
 
     /// The oldest proposal that may begin.
     pub(super) fn next_proposal(&mut self) -> Option<RequestId> {
-        if self.proposals_in_flight >= self.most_proposals {
+        if self.proposals_in_flight >= self.most_proposals || !self.hold.admits(self.proposals.first()) {
             return None;
         }
         self.proposals.pop_first()
@@ -84,7 +142,7 @@ impl Lanes {
     pub(super) fn next_rollout(&mut self, launched: usize) -> Option<RequestId> {
         // Nothing is paid for in bulk before one rollout has shown that the container does what it is asked.
         let limit = if self.probed { self.concurrency.limit() } else { 1 };
-        if self.rollouts_in_flight >= limit || launched >= self.chunk {
+        if self.rollouts_in_flight >= limit || launched >= self.chunk || !self.hold.admits(self.rollouts.first()) {
             return None;
         }
         self.rollouts.pop_first()
@@ -93,8 +151,8 @@ impl Lanes {
     /// Whether something waits and could begin now.
     pub(super) fn could_begin(&self) -> bool {
         let limit = if self.probed { self.concurrency.limit() } else { 1 };
-        (!self.proposals.is_empty() && self.proposals_in_flight < self.most_proposals)
-            || (!self.rollouts.is_empty() && self.rollouts_in_flight < limit)
+        (self.hold.admits(self.proposals.first()) && self.proposals_in_flight < self.most_proposals)
+            || (self.hold.admits(self.rollouts.first()) && self.rollouts_in_flight < limit)
     }
 
     /// Puts a request aside until the call with the same key is back, if there is one.

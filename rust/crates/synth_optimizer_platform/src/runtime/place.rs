@@ -2,9 +2,9 @@
 
 use camino::Utf8PathBuf;
 
-use super::execute::Request;
 use super::findings::{CheckReport, Finding, Stage};
 use super::probe::try_directory;
+use super::request::Request;
 use super::resume::check_same_search;
 use crate::artifacts::{DiskWatch, RunPaths};
 use crate::cache::{Cache, CacheSettings};
@@ -124,10 +124,12 @@ fn look_at_run(request: &Request, paths: &RunPaths, report: &mut CheckReport) ->
     true
 }
 
-/// What a crashed process of this run has left of its container.
+/// What there is of the container already, such as what a crashed process of this run has left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Left {
     Nothing,
     /// It runs on; the run will end it and start its own.
     Container,
+    /// Nothing is left behind: another run has it.
+    InUse,
 }

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
+use super::request::Request;
 use super::setup::{CachedSetup, SetupAccess};
 use crate::artifacts::{DiskWatch, RunDir};
 use crate::cache::{Cache, CacheSettings};
-use crate::config::Config;
 use crate::config::sections::CacheMode;
 use crate::container::{Client, ManagedProcess, Task, load, reap_orphans, start};
 use crate::model::error::OptimizerError;
@@ -25,11 +25,12 @@ pub(super) struct Prepared {
 
 /// Prepares a run; a container that was started is handed over, or ended again when something else is missing.
 pub(super) async fn prepare(
-    config: &Config,
+    request: &Request,
     dir: &RunDir,
     proposer: &Arc<dyn Proposer>,
     is_new: bool,
 ) -> Result<(Option<ManagedProcess>, Prepared), OptimizerError> {
+    let config = &request.config;
     reap_orphans(dir.dir())?;
     let disk = DiskWatch::new(&config.disk_budget, &config.run.output_dir);
     if is_new {
@@ -38,8 +39,11 @@ pub(super) async fn prepare(
     let cache = Cache::open(&CacheSettings::of(&config.cache, dir.dir(), dir.run_id()))?;
     let client = match config.cache.mode {
         CacheMode::Readonly => None,
-        CacheMode::Off | CacheMode::Readwrite => Some(Client::new(&config.container)?),
+        CacheMode::Off | CacheMode::Readwrite => Some(Client::within(&config.container, &request.reach)?),
     };
+    if let Some(client) = &client {
+        client.check_reach().await?;
+    }
     let process = match &client {
         Some(client) => start(config, dir.dir(), client).await?,
         None => None,

@@ -4,15 +4,21 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::calls::Finished;
 use super::control::Signal;
 use super::driver::{Driver, End};
-use crate::model::answer::Observation;
+use crate::model::answer::{Answer, CallFailure, FailureClass, Observation};
 use crate::model::command::Command;
 use crate::model::engine::Engine;
 use crate::model::error::{ErrorCode, OptimizerError};
 use crate::model::event::Event;
 use crate::model::event_fields::{Failure, Reason};
 use crate::model::ids::RequestId;
+use crate::model::usage::Usage;
+use crate::workspace::CallKind;
+
+/// How long a turn that is not wanted any more may take to end and to tell what it has used.
+const TURN_GRACE: Duration = Duration::from_secs(1);
 
 /// Whether the container is told that nobody waits for its rollouts any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,19 +33,55 @@ impl<E: Engine> Driver<'_, E> {
         match signal {
             Signal::Stop { reason } => {
                 let events = self.ground.session.observe(&Observation::StopRequested { reason })?;
+                if events.iter().any(|event| matches!(event, Event::StopDecided(_))) {
+                    self.hurry_turns();
+                }
                 self.log(events);
                 self.withdraw()?;
                 Ok(None)
             }
-            Signal::Cancel { reason } => {
-                self.wind_down(self.cancel_grace, Tell::Container).await?;
+            Signal::Step => {
+                self.step();
+                Ok(None)
+            }
+            Signal::Cancel { reason, grace } => {
+                self.wind_down(grace.unwrap_or(self.cancel_grace), Tell::Container).await?;
                 let lanes = &self.lanes;
                 let events = self.ground.session.cancel(&reason, |request| lanes.is_sent(request))?;
                 self.log(events);
                 Ok(None)
             }
-            Signal::Interrupt { reason } => self.let_go(reason, self.interrupt_grace).await.map(Some),
+            Signal::Interrupt { reason, grace } => {
+                self.let_go(reason, grace.unwrap_or(self.interrupt_grace)).await.map(Some)
+            }
         }
+    }
+
+    /// Nobody wants the proposals of turns under way any more: they are asked to end and to tell what they have used.
+    fn hurry_turns(&mut self) {
+        if !self.lanes.turns().is_empty() {
+            self.ground.calls.proposer().interrupt();
+            self.turns_end_at = Some(tokio::time::Instant::now() + TURN_GRACE);
+        }
+    }
+
+    /// Breaks off turns that were asked to end and have not. What they have used nobody knows.
+    pub(super) fn break_off_turns(&mut self) -> Result<(), OptimizerError> {
+        self.turns_end_at = None;
+        self.take_finished()?;
+        for request in self.lanes.turns() {
+            self.lanes.drop_call(request);
+            let failure = CallFailure {
+                class: FailureClass::Abandoned,
+                message: "the turn was broken off: the run was told to stop".to_owned(),
+                retryable: false,
+                usage: Usage::default(),
+                cached: false,
+                models: None,
+            };
+            self.settle(Finished::new(request, CallKind::Proposer, Answer::Failed(failure)))?;
+        }
+        Ok(())
     }
 
     /// What the run cannot go on without is gone: keep what comes within the grace, then end or let go.
@@ -93,7 +135,11 @@ impl<E: Engine> Driver<'_, E> {
         while !self.lanes.is_idle() {
             tokio::select! {
                 biased;
-                Some(_) = self.signals.recv() => break,
+                Some(signal) = self.signals.recv() => {
+                    if signal != Signal::Step {
+                        break;
+                    }
+                }
                 Some(finished) = self.finished.recv() => self.settle(finished)?,
                 () = tokio::time::sleep_until(deadline) => break,
             }
@@ -101,7 +147,7 @@ impl<E: Engine> Driver<'_, E> {
         self.store().await?;
         let dropped = self.lanes.abort();
         if tell == Tell::Container {
-            self.tell(dropped, grace).await;
+            self.tell(dropped, grace / 2).await;
         }
         // What came while this was going on has been paid for as well.
         while self.take_finished()? > 0 {}

@@ -47,9 +47,9 @@ impl WishKind {
     /// The same as a signal to a run of this process.
     pub fn signal(self, reason: String) -> Signal {
         match self {
-            Self::Interrupt => Signal::Interrupt { reason },
-            Self::Stop => Signal::Stop { reason },
-            Self::Cancel => Signal::Cancel { reason },
+            Self::Interrupt => Signal::interrupt(reason),
+            Self::Stop => Signal::stop(reason),
+            Self::Cancel => Signal::cancel(reason),
         }
     }
 }

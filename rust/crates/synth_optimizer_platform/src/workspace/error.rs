@@ -8,7 +8,7 @@ use rusqlite::ErrorCode as Cause;
 use crate::model::error::{ErrorCode, OptimizerError};
 
 /// Turns an error of SQLite into one that says what was being done.
-pub(super) fn sqlite(doing: impl Display) -> impl FnOnce(rusqlite::Error) -> OptimizerError {
+pub(crate) fn sqlite(doing: impl Display) -> impl FnOnce(rusqlite::Error) -> OptimizerError {
     move |error| {
         let found = OptimizerError::new(ErrorCode::Sqlite, format!("cannot {doing}: {error}"));
         match error.sqlite_error_code() {
@@ -29,7 +29,7 @@ pub(super) fn sqlite(doing: impl Display) -> impl FnOnce(rusqlite::Error) -> Opt
 }
 
 /// An error of the file system.
-pub(super) fn io(doing: impl Display, path: &Path) -> impl FnOnce(std::io::Error) -> OptimizerError {
+pub(crate) fn io(doing: impl Display, path: &Path) -> impl FnOnce(std::io::Error) -> OptimizerError {
     move |error| OptimizerError::new(ErrorCode::Io, format!("cannot {doing} {}: {error}", path.display()))
 }
 
@@ -38,7 +38,7 @@ pub(super) fn invariant(message: impl Into<String>) -> OptimizerError {
     OptimizerError::new(ErrorCode::Invariant, message)
 }
 
-pub(super) fn json(doing: impl Display) -> impl FnOnce(serde_json::Error) -> OptimizerError {
+pub(crate) fn json(doing: impl Display) -> impl FnOnce(serde_json::Error) -> OptimizerError {
     move |error| OptimizerError::new(ErrorCode::Json, format!("cannot {doing}: {error}"))
 }
 

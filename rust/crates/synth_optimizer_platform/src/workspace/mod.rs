@@ -2,14 +2,17 @@
 
 pub mod batch;
 mod census;
-mod error;
+pub(crate) mod error;
+mod fence;
 mod glance;
 mod health;
+pub mod models;
 mod open;
 mod projector;
 pub mod reader;
 pub mod rebuild;
 pub mod records;
+pub(crate) mod schema;
 mod status;
 mod store;
 pub mod totals;
@@ -24,6 +27,8 @@ use rusqlite::Connection;
 use tokio::sync::oneshot;
 
 pub use batch::{Answered, Batch, CacheAction, CacheUse, CallKind, Sent, Stored};
+pub(crate) use fence::fenced;
+pub use fence::is_fenced;
 pub use glance::Glance;
 pub use open::SCHEMA_VERSION;
 pub use reader::Reader;
@@ -37,6 +42,7 @@ pub use totals::Totals;
 pub use vacuum::{Vacuumed, vacuum};
 pub use writer::Committed;
 
+use crate::clock::unix_millis;
 use crate::config::sections::Durability;
 use crate::model::error::OptimizerError;
 use writer::{Outcome, Write, Writer, gone};
@@ -48,6 +54,8 @@ use writer::{Outcome, Write, Writer, gone};
 pub struct Workspace {
     writer: Writer,
     reader: Reader,
+    /// The lease under which this process writes.
+    held: Option<LeaseId>,
 }
 
 impl Workspace {
@@ -63,7 +71,7 @@ impl Workspace {
     }
 
     fn start(path: &Path, connection: Connection) -> Result<Self, OptimizerError> {
-        Ok(Self { writer: Writer::start(connection)?, reader: Reader::later(path) })
+        Ok(Self { writer: Writer::start(connection)?, reader: Reader::later(path), held: None })
     }
 
     /// Stores a batch. Batches that wait together share a transaction.
@@ -91,6 +99,13 @@ impl Workspace {
         self.record_blocking(Record::Lease(lease)).map(|committed| LeaseId(committed.row))
     }
 
+    /// Takes the run for this process: from here on every transaction fails, and writes nothing, once another process has
+    /// taken it over. What an earlier holder wrote until now is seen. It is let go of when the workspace is closed.
+    pub fn hold(&mut self, lease: Lease) -> Result<(), OptimizerError> {
+        self.held = Some(LeaseId(self.write_blocking(Write::Hold(lease))?.row));
+        Ok(())
+    }
+
     /// Transactions since the workspace was opened.
     pub fn transactions(&self) -> u64 {
         self.writer.transactions()
@@ -102,9 +117,14 @@ impl Workspace {
     }
 
     fn end(&mut self) -> Result<(), OptimizerError> {
+        let released = match self.held.take() {
+            Some(lease) => self.record_blocking(Record::Release { lease, unix_millis: unix_millis() }).map(|_| ()),
+            None => Ok(()),
+        };
         // The last connection to close removes the WAL, and only a writer can.
         self.reader.release();
-        self.writer.close()
+        let closed = self.writer.close();
+        released.and(closed)
     }
 
     async fn write(&self, write: Write) -> Outcome {

@@ -9,19 +9,25 @@ use serde_json::{Map, Value, json};
 use super::census::{Census, Counts};
 use super::error::sqlite;
 use super::health::Health;
-use super::open;
+use super::{open, schema};
 use crate::clock::unix_millis;
 use crate::model::envelope::rfc3339;
 use crate::model::error::OptimizerError;
 use crate::model::lifecycle::Lifecycle;
 use crate::model::usage::Cost;
+use crate::queue;
 
 /// How long to wait for the writer when the findings are left behind.
 const PATIENCE: Duration = Duration::from_millis(500);
 
 /// Counts, freshness of projections, invariants and totals of the run. What it finds is also left in
 /// `projection_freshness`, `invariant_reports` and `invariant_violations`, where the file can be written.
+///
+/// The file may also be the queue of a service: then the requests take the place of the runs, and nothing is written.
 pub fn workspace_status(path: &Path) -> Result<Value, OptimizerError> {
+    if schema::kind_of(path) == Some(queue::APPLICATION_ID) {
+        return queue::status(path).map_err(|refused| refused.error);
+    }
     let now = unix_millis();
     let mut db = open::open_to_read(path)?;
     let (census, health, transition) = {

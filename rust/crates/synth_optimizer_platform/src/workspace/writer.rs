@@ -9,7 +9,8 @@ use rusqlite::{Connection, TransactionBehavior};
 
 use super::batch::Batch;
 use super::error::sqlite;
-use super::records::Record;
+use super::fence;
+use super::records::{Lease, LeaseId, Record};
 use super::store::Store;
 use crate::model::error::{ErrorCode, OptimizerError};
 
@@ -33,6 +34,8 @@ pub(super) type Outcome = Result<Committed, OptimizerError>;
 pub(super) enum Write {
     Batch(Arc<Batch>),
     Records(Vec<Record>),
+    /// The lease that everything after it is written under.
+    Hold(Lease),
 }
 
 struct Job {
@@ -55,7 +58,7 @@ impl Writer {
         let counted = Arc::clone(&transactions);
         let thread = std::thread::Builder::new()
             .name("workspace-writer".into())
-            .spawn(move || Loop { connection, store, counted, poison: None }.run(&jobs))
+            .spawn(move || Loop { connection, store, counted, fence: None, poison: None }.run(&jobs))
             .map_err(|error| {
                 OptimizerError::new(ErrorCode::Io, format!("cannot start the writer's thread: {error}"))
             })?;
@@ -94,6 +97,8 @@ struct Loop {
     connection: Connection,
     store: Store,
     counted: Arc<AtomicU64>,
+    /// The lease of this process; without it nothing is written.
+    fence: Option<LeaseId>,
     /// After a failed transaction nobody knows what the file system kept: nothing more is written.
     poison: Option<OptimizerError>,
 }
@@ -144,6 +149,10 @@ impl Loop {
             .connection
             .transaction_with_behavior(TransactionBehavior::Immediate)
             .map_err(sqlite("begin a transaction"))?;
+        if let Some(lease) = self.fence {
+            fence::check(&transaction, lease)?;
+        }
+        let mut held = self.fence;
         let mut rows: Vec<Result<i64, OptimizerError>> = Vec::with_capacity(group.len());
         for job in group {
             rows.push(match &job.write {
@@ -152,6 +161,13 @@ impl Loop {
                     for record in records {
                         row = self.store.record(&transaction, record)?;
                     }
+                    Ok(row)
+                }
+                Write::Hold(lease) => {
+                    // The holder before may have written since the workspace was opened; from here on it cannot.
+                    self.store = Store::new(&transaction)?;
+                    let row = self.store.record(&transaction, &Record::Lease(lease.clone()))?;
+                    held = Some(LeaseId(row));
                     Ok(row)
                 }
                 Write::Batch(batch) => match self.store.check(batch) {
@@ -165,6 +181,7 @@ impl Loop {
         }
         self.store.finish(&transaction)?;
         transaction.commit().map_err(sqlite("commit to the workspace"))?;
+        self.fence = held;
         let last_sequence = self.store.last_sequence();
         let transaction = self.counted.fetch_add(1, Ordering::Relaxed) + 1;
         let committed = |row| Committed { last_sequence, row, transaction };

@@ -1,7 +1,10 @@
 //! `workspace.sqlite`: what is written is read back, survives a crash, and agrees with the log.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout)]
 
+mod agreement;
 mod health;
+mod models;
+mod models_artifacts;
 mod opening;
 mod script;
 mod size;

@@ -131,7 +131,7 @@ impl CodexProcess {
             sleep(GLANCE).await;
         }
         self.is_over.store(true, Ordering::SeqCst);
-        Lease::remove(&self.run_dir, Holder::Proposer)
+        Lease::remove_own(&self.run_dir, Holder::Proposer, &self.family.token)
     }
 
     /// Kills it without a task that could wait.

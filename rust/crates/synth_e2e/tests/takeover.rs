@@ -1,0 +1,231 @@
+//! Runs whose process is stopped past its lease and superseded: the successor ends the run as if nothing had happened,
+//! and nothing of the other appears anywhere, also when it wakes up again.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod harness;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Read;
+use std::process::{Child, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use camino::{Utf8Path, Utf8PathBuf};
+use harness::{LIMIT, Place, assert_sound, count, stub};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+use synth_e2e::files::COMPARED;
+use synth_e2e::stub::FIELDS;
+use synth_e2e::{RowNames, ScriptedProposer, ServerProcess, read_bill, small_config, write_config};
+use synth_gepa::GepaEngine;
+use synth_optimizer_platform::config::Config;
+use synth_optimizer_platform::config::sections::CacheMode;
+use synth_optimizer_platform::model::error::ErrorCode;
+use synth_optimizer_platform::runtime::{Boundary, Control, Hooks, LeaseWatch, Request, execute};
+use synth_optimizer_platform::workspace::is_fenced;
+
+/// The process that is stopped. Whatever happens, it does not outlive the test.
+struct Sleeper(Child);
+
+impl Sleeper {
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.0), signal).unwrap();
+    }
+
+    /// Stops it and waits until it stands still.
+    fn stop(&self) {
+        self.signal(Signal::STOP);
+        wait_until("the process is stopped", || {
+            let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.0.id())).unwrap();
+            stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('T'))
+        });
+    }
+
+    /// Lets it go on, and gives what it printed and how it ended.
+    fn wake(mut self) -> (Value, Option<i32>) {
+        self.signal(Signal::CONT);
+        let mut code = None;
+        wait_until("the process has ended", || {
+            code = self.0.try_wait().unwrap();
+            code.is_some()
+        });
+        let mut out = String::new();
+        self.0.stdout.take().unwrap().read_to_string(&mut out).unwrap();
+        (serde_json::from_str(out.trim()).unwrap(), code.unwrap().code())
+    }
+}
+
+impl Drop for Sleeper {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
+    let deadline = Instant::now() + LIMIT;
+    while !done() {
+        assert!(Instant::now() < deadline, "not within {LIMIT:?}: {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// Every file below a directory by its digest. SQLite's own side files come and go with whoever has the database open.
+fn digests(root: &Utf8Path) -> BTreeMap<Utf8PathBuf, String> {
+    let (mut open, mut found) = (vec![root.to_owned()], BTreeMap::new());
+    while let Some(dir) = open.pop() {
+        for entry in dir.read_dir_utf8().unwrap() {
+            let path = entry.unwrap().into_path();
+            let is_side_file = ["-wal", "-shm"].iter().any(|end| path.as_str().ends_with(end));
+            if path.is_symlink() {
+                found.insert(path.clone(), path.read_link_utf8().unwrap().into_string());
+            } else if path.is_dir() {
+                open.push(path);
+            } else if !is_side_file {
+                found.insert(path.clone(), format!("{:x?}", Sha256::digest(std::fs::read(&path).unwrap())));
+            }
+        }
+    }
+    found
+}
+
+fn world(latency: &str) -> (ServerProcess, Place, Config) {
+    let place = Place::new();
+    let bill = place.path().join("bill");
+    let stub = stub(&["--memory", "remember", "--latency-ms", latency, "--bill", bill.as_str()]);
+    let mut config = small_config(&stub.url(), RowNames::TaskIds, 6, 3, &FIELDS[..1]);
+    config.cache.mode = CacheMode::Off;
+    write_config(&place.config(), &config).unwrap();
+    (stub, place, config)
+}
+
+fn bill(place: &Place) -> Vec<String> {
+    read_bill(&place.path().join("bill")).unwrap().into_iter().map(|line| line.rollout_id).collect()
+}
+
+/// Starts a run and stops its process when it has sent so many rollouts that some of a batch are under way.
+fn asleep_in_a_batch(place: &Place, run_id: &str, sent: usize) -> Sleeper {
+    let before = bill(place).len();
+    let mut command = place.command(run_id, &["--workers", "4"]);
+    let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let sleeper = Sleeper(child);
+    wait_until("rollouts are under way", || bill(place).len() >= before + sent);
+    sleeper.stop();
+    sleeper
+}
+
+#[test]
+fn a_stopped_process_is_superseded_and_writes_nothing_when_it_wakes() {
+    let (_stub, place, _config) = world("250");
+    place.finish("e2e-clean", &["--workers", "4"]);
+    let settled = bill(&place).len();
+
+    let sleeper = asleep_in_a_batch(&place, "e2e-asleep", 3);
+    let holder = format!("pid {}", sleeper.0.id());
+    // Nobody takes a run from a process without naming it.
+    for other in [&[][..], &["--takeover", "pid 1"], &["--takeover", &holder[..holder.len() - 1]]] {
+        let refused = place.run("e2e-asleep", other);
+        assert!(!refused.status.success() && refused.stdout.contains(&holder), "{}", refused.stdout);
+    }
+    let files = place.finish("e2e-asleep", &["--workers", "4", "--takeover", &holder]);
+    assert_eq!((count(&files, "run.resumed"), count(&files, "gepa.run.finished")), (1, 1));
+    let clean = place.files("e2e-clean");
+    for name in COMPARED {
+        assert_eq!(files.comparable(name).unwrap(), clean.comparable(name).unwrap(), "{name}");
+    }
+    let ours = bill(&place).split_off(settled);
+    assert_eq!(ours.len(), ours.iter().collect::<BTreeSet<_>>().len(), "a rollout was run twice");
+
+    let before = digests(&place.path().join("runs"));
+    let (said, code) = sleeper.wake();
+    assert_eq!(said["error"], ErrorCode::StateTransition.wire(), "{said}");
+    assert!(said["message"].as_str().unwrap().starts_with("fenced: another process has taken the run over"), "{said}");
+    assert_ne!(code, Some(0));
+    assert_eq!(digests(&place.path().join("runs")), before);
+    assert_eq!(bill(&place).len(), settled + ours.len(), "the superseded process called the container");
+    assert_sound(&files);
+}
+
+#[test]
+fn a_process_that_wakes_while_its_successor_works_ends_at_once() {
+    let (_stub, place, _config) = world("250");
+    place.finish("e2e-clean", &["--workers", "4"]);
+    let settled = bill(&place).len();
+    let sleeper = asleep_in_a_batch(&place, "e2e-asleep", 3);
+    let holder = format!("pid {}", sleeper.0.id());
+    let mut command = place.command("e2e-asleep", &["--workers", "4", "--takeover", &holder]);
+    let mut next = Sleeper(command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap());
+    let files = place.files("e2e-asleep");
+    wait_until("the successor works", || files.events().is_ok_and(|_| count(&files, "run.resumed") == 1));
+    let (said, _) = sleeper.wake();
+    assert!(said["message"].as_str().unwrap().starts_with("fenced: "), "{said}");
+    wait_until("the successor has ended", || next.0.try_wait().unwrap().is_some());
+    assert!(next.0.wait().unwrap().success());
+    for name in COMPARED {
+        let clean = place.files("e2e-clean").comparable(name).unwrap();
+        assert_eq!(files.comparable(name).unwrap(), clean, "{name}");
+    }
+    let ours = bill(&place).split_off(settled);
+    assert_eq!(ours.len(), ours.iter().collect::<BTreeSet<_>>().len(), "a rollout was run twice");
+    assert_sound(&files);
+}
+
+/// Runs in this process, under a lease that ends at the given boundary.
+fn run_under(
+    config: &Config,
+    lease: LeaseWatch,
+    ends_at: u32,
+) -> synth_optimizer_platform::model::error::OptimizerError {
+    let (own, met) = (lease.clone(), std::sync::atomic::AtomicU32::new(0));
+    let hooks = Hooks::new(move |boundary| {
+        if boundary == Boundary::AfterFeed && met.fetch_add(1, std::sync::atomic::Ordering::SeqCst) + 1 == ends_at {
+            own.revoke();
+        }
+    });
+    let mut request = Request::new(config.clone(), "gepa");
+    (request.hooks, request.lease) = (hooks, Some(lease));
+    request.proposer = Some(Arc::new(ScriptedProposer::default()));
+    let (_control, controlled) = Control::new(1000);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(execute(request, GepaEngine::new, controlled)).unwrap_err()
+}
+
+#[test]
+fn a_run_whose_lease_ends_sends_nothing_more_and_goes_on_under_another() {
+    let (_stub, place, mut config) = world("0");
+    config.run.output_dir = place.path().join("runs");
+    config.run.run_id = Some("e2e-leased".into());
+    place.finish("e2e-clean", &[]);
+    let settled = bill(&place).len();
+    for ends_at in 1..=4 {
+        let error = run_under(&config, LeaseWatch::new(Duration::from_secs(600)), ends_at);
+        assert!(is_fenced(&error), "{error}");
+        let (sent, files) = (bill(&place).len(), digests(&place.path().join("runs")));
+        std::thread::sleep(Duration::from_millis(50));
+        assert_eq!((bill(&place).len(), digests(&place.path().join("runs"))), (sent, files));
+        assert!(!place.files("e2e-leased").path("result_manifest.json").exists());
+    }
+    let over = LeaseWatch::new(Duration::ZERO);
+    assert!(is_fenced(&run_under(&config, over, 0)));
+    let files = place.finish("e2e-leased", &[]);
+    for name in COMPARED {
+        let clean = place.files("e2e-clean").comparable(name).unwrap();
+        assert_eq!(files.comparable(name).unwrap(), clean, "{name}");
+    }
+    let ours = bill(&place).split_off(settled);
+    assert_eq!(ours.len(), ours.iter().collect::<BTreeSet<_>>().len(), "a rollout was run twice");
+    assert_sound(&files);
+}
+
+#[test]
+fn a_lease_that_ends_during_a_long_batch_ends_the_run_soon() {
+    let (_stub, place, mut config) = world("60000");
+    config.run.output_dir = place.path().join("runs");
+    config.run.run_id = Some("e2e-leased".into());
+    let began = Instant::now();
+    let error = run_under(&config, LeaseWatch::new(Duration::from_millis(700)), 0);
+    assert!(is_fenced(&error) && error.message.contains("run out"), "{error}");
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+}

@@ -1,0 +1,168 @@
+//! A lock of the kernel on a file that notes who has it. Only a process that lives can hold one.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::time::{Duration, Instant};
+
+use camino::{Utf8Path, Utf8PathBuf};
+
+use super::fault;
+use crate::model::error::OptimizerError;
+use crate::workspace::fenced;
+
+/// Whoever only looks who holds the lock has it for a moment.
+const GLANCE: Duration = Duration::from_millis(200);
+
+/// The lock, held as long as this lives. The kernel lets go of it when the process ends, however it ends.
+#[derive(Debug)]
+pub(crate) struct FileLock {
+    file: File,
+    mark: LockMark,
+}
+
+/// Which file the lock is. It does not hold it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LockMark {
+    path: Utf8PathBuf,
+    inode: (u64, u64),
+}
+
+/// Why a lock was not taken.
+#[derive(Debug)]
+pub(crate) enum NotTaken {
+    /// Another process has it; its note.
+    Held(String),
+    Failed(OptimizerError),
+}
+
+impl LockMark {
+    /// Fails when another process has put its own lock in the place of this one.
+    pub fn check(&self) -> Result<(), OptimizerError> {
+        if std::fs::metadata(&self.path).is_ok_and(|found| inode(&found) == self.inode) {
+            return Ok(());
+        }
+        let holder = std::fs::read_to_string(&self.path).unwrap_or_default();
+        let detail = format!("{} now says {:?}", self.path, holder.trim());
+        Err(fenced("another process has taken the run over; nothing was written").with_detail(detail))
+    }
+}
+
+impl FileLock {
+    /// Takes the lock for this process and leaves a note: one line that says who it is. Where the process that is named
+    /// in `superseded` holds the lock, a new one is put in the place of that: its lock is then one of a file that nobody
+    /// finds any more. The process is named by its whole note, or by `pid N`.
+    pub(crate) fn take(path: &Utf8Path, note: &str, superseded: Option<&str>) -> Result<Self, NotTaken> {
+        let deadline = Instant::now() + GLANCE;
+        loop {
+            let opened = OpenOptions::new().create(true).read(true).write(true).truncate(false).mode(0o600).open(path);
+            let mut file = opened.map_err(failed(path))?;
+            match file.try_lock() {
+                Ok(()) => {
+                    let mut lock = Self::of(file, path)?;
+                    // Somebody may have replaced the file between its opening and its locking.
+                    if lock.mark.check().is_ok() {
+                        lock.note(note).map_err(failed(path))?;
+                        return Ok(lock);
+                    }
+                }
+                Err(TryLockError::WouldBlock) if Instant::now() < deadline => {
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+                Err(TryLockError::WouldBlock) => {
+                    let holder = noted(&mut file);
+                    return match superseded {
+                        Some(superseded) if is_named(&holder, superseded) => Self::replace(path, note, superseded),
+                        Some(_) | None => Err(NotTaken::Held(holder)),
+                    };
+                }
+                Err(TryLockError::Error(error)) => return Err(failed(path)(error)),
+            }
+        }
+    }
+
+    /// Puts a new lock in the place of the one that the named process holds.
+    fn replace(path: &Utf8Path, note: &str, superseded: &str) -> Result<Self, NotTaken> {
+        let place = path.parent().unwrap_or(Utf8Path::new("."));
+        // One process at a time replaces the lock; the directory itself is the lock for that.
+        let turn = File::open(place).map_err(failed(path))?;
+        turn.lock().map_err(failed(path))?;
+        match Self::holder(path).map_err(NotTaken::Failed)? {
+            Some(holder) if is_named(&holder, superseded) => {}
+            Some(holder) => return Err(NotTaken::Held(holder)),
+            None => return Self::take(path, note, None),
+        }
+        let draft = place.join(format!(".run.lock.{}.tmp", std::process::id()));
+        let made = OpenOptions::new().create(true).read(true).write(true).truncate(true).mode(0o600).open(&draft);
+        let mut lock = Self::of(made.map_err(failed(path))?, path)?;
+        lock.file.lock().map_err(failed(path))?;
+        lock.note(note).map_err(failed(path))?;
+        std::fs::rename(&draft, path).map_err(failed(path))?;
+        Ok(lock)
+    }
+
+    fn of(file: File, path: &Utf8Path) -> Result<Self, NotTaken> {
+        let found = file.metadata().map_err(failed(path))?;
+        Ok(Self { file, mark: LockMark { path: path.to_owned(), inode: inode(&found) } })
+    }
+
+    /// Replaces the note.
+    pub(crate) fn note(&mut self, note: &str) -> std::io::Result<()> {
+        self.file.set_len(0)?;
+        self.file.seek(SeekFrom::Start(0))?;
+        self.file.write_all(format!("{note}\n").as_bytes())
+    }
+
+    /// Which file this lock is.
+    pub(crate) fn mark(&self) -> &LockMark {
+        &self.mark
+    }
+
+    /// Who holds the lock at this moment.
+    pub(crate) fn holder(path: &Utf8Path) -> Result<Option<String>, OptimizerError> {
+        let failed = |error: std::io::Error| fault::io(path, "reading", &error);
+        let mut file = match File::open(path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(failed(error)),
+        };
+        match file.try_lock_shared() {
+            Ok(()) => {
+                file.unlock().map_err(failed)?;
+                Ok(None)
+            }
+            Err(TryLockError::WouldBlock) => Ok(Some(noted(&mut file))),
+            Err(TryLockError::Error(error)) => Err(failed(error)),
+        }
+    }
+}
+
+impl Drop for FileLock {
+    /// Closing the file is not enough: a child that is being started at this moment has it open as well.
+    fn drop(&mut self) {
+        let _ = self.file.unlock();
+    }
+}
+
+fn failed(path: &Utf8Path) -> impl Fn(std::io::Error) -> NotTaken {
+    move |error| NotTaken::Failed(fault::io(path, "locking", &error))
+}
+
+fn inode(found: &std::fs::Metadata) -> (u64, u64) {
+    (found.dev(), found.ino())
+}
+
+/// Whether a holder's note is the one that is meant.
+fn is_named(note: &str, name: &str) -> bool {
+    let name = name.trim();
+    !name.is_empty() && (note == name || note.strip_prefix(name).is_some_and(|rest| rest.starts_with(" since ")))
+}
+
+/// The note of the holder, which it may not have written yet.
+fn noted(file: &mut File) -> String {
+    let mut note = String::new();
+    match file.read_to_string(&mut note) {
+        Ok(_) if !note.trim().is_empty() => note.trim().to_owned(),
+        _ => "another process".to_owned(),
+    }
+}

@@ -1,0 +1,95 @@
+//! What is written down when a process takes a run up: what the run is, who works on it, and what the container told.
+
+use super::request::Request;
+use super::setup::SetupAccess;
+use crate::artifacts::RunDir;
+use crate::cache::CacheSettings;
+use crate::clock::unix_millis;
+use crate::config::{scrub, search_digest, shown};
+use crate::container::Task;
+use crate::model::error::OptimizerError;
+use crate::model::event_fields::RunStarted;
+use crate::workspace::{
+    Lease, Operation, OperationStatus, Record, RunRow, SetupCall, Snapshot, SnapshotKind, Workspace,
+};
+
+/// What the workspace keeps of the run itself.
+pub(super) fn row(request: &Request, dir: &RunDir) -> RunRow {
+    let config = &request.config;
+    let cache = CacheSettings::of(&config.cache, dir.dir(), dir.run_id());
+    RunRow {
+        run_id: dir.run_id().to_owned(),
+        algorithm: request.algorithm.clone(),
+        config: shown(config),
+        config_digest: search_digest(config),
+        container_url: scrub(&config.container.url),
+        cache_mode: config.cache.mode.word().to_owned(),
+        cache_namespace: cache.namespace,
+        cache_path: Some(cache.path.into()),
+        output_dir: config.run.output_dir.to_string(),
+        run_dir: dir.dir().to_string(),
+        created_at: unix_millis(),
+    }
+}
+
+pub(super) fn run_started(request: &Request) -> RunStarted {
+    RunStarted {
+        algorithm: request.algorithm.clone(),
+        config_digest: search_digest(&request.config),
+        seed: request.config.run.seed,
+        container_url: scrub(&request.config.container.url),
+    }
+}
+
+/// Writes down who runs this, and what the container told.
+pub(super) fn record_start(
+    workspace: &Workspace,
+    task: &Task,
+    accesses: Vec<SetupAccess>,
+    how: &str,
+) -> Result<(), OptimizerError> {
+    let now = unix_millis();
+    let rows = |heldout: bool| {
+        let rows = if heldout { &task.inputs.heldout } else { &task.inputs.train };
+        rows.iter().filter_map(|row| task.rows.get(&row.id)).map(|row| row.value.clone()).collect()
+    };
+    let mut documents = vec![
+        (SnapshotKind::Contract, task.metadata.clone()),
+        (SnapshotKind::Program, task.program.clone()),
+        (SnapshotKind::Dataset, task.dataset.clone()),
+        (SnapshotKind::TrainRows, rows(false)),
+        (SnapshotKind::HeldoutRows, rows(true)),
+    ];
+    documents.extend(task.task_info.clone().ok().map(|info| (SnapshotKind::TaskInfo, info)));
+    let snapshots =
+        documents.into_iter().map(|(kind, document)| Record::Snapshot(Snapshot { kind, unix_millis: now, document }));
+    let calls = accesses.into_iter().map(|access| {
+        Record::SetupCall(SetupCall {
+            boundary: access.boundary.to_owned(),
+            unix_millis: now,
+            cache: Some(access.cache),
+        })
+    });
+    let operation = Record::Operation(Operation {
+        operation_type: how.to_owned(),
+        subject: subject(),
+        status: OperationStatus::Completed,
+        unix_millis: now,
+        detail: serde_json::Value::Null,
+    });
+    workspace.record_all(snapshots.chain(calls).chain([operation]).collect()).map(|_| ())
+}
+
+/// Takes the run in the name of this process. Who held it before can write nothing from here on.
+pub(super) fn hold(workspace: &mut Workspace) -> Result<(), OptimizerError> {
+    workspace.hold(Lease {
+        resource_kind: "run_directory".into(),
+        resource_id: "run.lock".into(),
+        subject: subject(),
+        unix_millis: unix_millis(),
+    })
+}
+
+fn subject() -> String {
+    format!("pid {}", std::process::id())
+}

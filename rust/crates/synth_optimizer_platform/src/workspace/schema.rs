@@ -1,0 +1,128 @@
+//! What the databases of the product have in common: which kind a file is, its schema version, how it is made and opened.
+
+use std::fs::OpenOptions;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::time::Duration;
+
+use rusqlite::{Connection, OpenFlags};
+use rusqlite_migration::Migrations;
+
+use super::error::{io, sqlite};
+use crate::model::error::{ErrorCode, OptimizerError};
+
+/// Releases before this one can lose committed pages when two connections reset the WAL at once.
+const OLDEST_SQLITE: i32 = 3_051_003;
+/// How long a process waits for another one that writes.
+pub(crate) const BUSY: Duration = Duration::from_secs(30);
+/// Statements that stay prepared: more than any writer has.
+const PREPARED: usize = 64;
+
+/// A kind of database.
+#[derive(Debug)]
+pub(crate) struct Schema {
+    pub(crate) application_id: i64,
+    pub(crate) migrations: &'static Migrations<'static>,
+    /// The newest version that this release knows.
+    pub(crate) version: usize,
+    /// What it is, for messages: `workspace`, `the workspace of a run`.
+    pub(crate) noun: &'static str,
+    pub(crate) whole_noun: &'static str,
+    /// Which file would have been the right one.
+    pub(crate) hint: &'static str,
+}
+
+impl Schema {
+    /// Makes a new, closed and durable file. `fill` adds the first rows.
+    ///
+    /// Nobody may read the file before it gets its name, so that it is made durable once and as a whole.
+    pub(crate) fn build(
+        &self,
+        unfinished: &Path,
+        fill: impl FnOnce(&Connection) -> Result<(), OptimizerError>,
+    ) -> Result<(), OptimizerError> {
+        let new = OpenOptions::new().write(true).create_new(true).mode(0o600).open(unfinished);
+        drop(new.map_err(io("create", unfinished))?);
+        let mut connection = self.connect(unfinished, BUSY)?;
+        connection
+            .execute_batch("PRAGMA journal_mode = MEMORY; PRAGMA synchronous = OFF;")
+            .map_err(sqlite(format_args!("create {}", unfinished.display())))?;
+        self.migrate(&mut connection, unfinished)?;
+        fill(&connection)?;
+        connection.close().map_err(|(_, error)| sqlite(format_args!("close {}", unfinished.display()))(error))?;
+        std::fs::File::open(unfinished).and_then(|file| file.sync_all()).map_err(io("create", unfinished))
+    }
+
+    /// Opens an existing file, of whatever kind.
+    pub(crate) fn connect(&self, path: &Path, busy: Duration) -> Result<Connection, OptimizerError> {
+        check_sqlite()?;
+        if !path.is_file() {
+            let message = format!("there is no {} {}", self.noun, path.display());
+            return Err(OptimizerError::new(ErrorCode::Io, message).with_hint(self.hint));
+        }
+        connect(path, busy)
+    }
+
+    /// Refuses a file of another kind, and one that a newer release has written.
+    pub(crate) fn check(&self, connection: &Connection, path: &Path) -> Result<(), OptimizerError> {
+        if number(connection, "application_id", path)? != self.application_id {
+            let message = format!("{} is not {}", path.display(), self.whole_noun);
+            return Err(OptimizerError::new(ErrorCode::Sqlite, message).with_hint(self.hint));
+        }
+        let version = number(connection, "user_version", path)?;
+        if usize::try_from(version).map_or(true, |version| version > self.version) {
+            let newest = self.version;
+            return Err(OptimizerError::new(
+                ErrorCode::Sqlite,
+                format!("{} has schema {version}, newer than {newest}; it was left as it is", path.display()),
+            )
+            .with_hint("Open it with the release that wrote it, or a newer one."));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn migrate(&self, connection: &mut Connection, path: &Path) -> Result<(), OptimizerError> {
+        self.migrations.to_latest(connection).map_err(|error| {
+            OptimizerError::new(
+                ErrorCode::Sqlite,
+                format!("cannot bring the schema of {} up to date: {error}", path.display()),
+            )
+        })
+    }
+}
+
+/// The application id of an existing file, which tells its kind; `None` where it cannot be read.
+pub(crate) fn kind_of(path: &Path) -> Option<i64> {
+    if !path.is_file() || check_sqlite().is_err() {
+        return None;
+    }
+    number(&connect(path, BUSY).ok()?, "application_id", path).ok()
+}
+
+/// Keeps the statements of a connection prepared.
+pub(crate) fn keep_statements(connection: &Connection) {
+    connection.set_prepared_statement_cache_capacity(PREPARED);
+}
+
+fn connect(path: &Path, busy: Duration) -> Result<Connection, OptimizerError> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let opening = || sqlite(format_args!("open {}", path.display()).to_string());
+    let connection = Connection::open_with_flags(path, flags).map_err(opening())?;
+    connection.busy_timeout(busy).map_err(opening())?;
+    keep_statements(&connection);
+    Ok(connection)
+}
+
+fn check_sqlite() -> Result<(), OptimizerError> {
+    if rusqlite::version_number() < OLDEST_SQLITE {
+        return Err(OptimizerError::new(ErrorCode::Sqlite, format!("SQLite {} is too old", rusqlite::version()))
+            .with_hint("Use a build with SQLite 3.51.3 or newer."));
+    }
+    Ok(())
+}
+
+fn number(connection: &Connection, pragma: &str, path: &Path) -> Result<i64, OptimizerError> {
+    connection
+        .pragma_query_value(None, pragma, |row| row.get(0))
+        .map_err(sqlite(format_args!("read {}", path.display())))
+}
