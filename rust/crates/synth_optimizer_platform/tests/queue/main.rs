@@ -1,0 +1,5 @@
+//! The durable queue: what it promises, checked on real files, with real processes and several connections.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod bench;
+mod lifecycle;
