@@ -1,0 +1,93 @@
+//! Why a read gives nothing: what was asked cannot be, is not there, or the workspace cannot be read.
+
+use crate::model::error::OptimizerError;
+
+/// What was asked, and why it cannot be answered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refusal {
+    /// The stable code, such as `cursor_invalid` or `candidate_not_found`.
+    pub code: &'static str,
+    /// The parameter that it is about, such as `cursor`.
+    pub field: &'static str,
+    /// What happened, with the value that was met.
+    pub message: String,
+    /// What to do.
+    pub hint: String,
+}
+
+/// A read that gave nothing.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum ReadError {
+    /// A parameter has a value that it cannot have.
+    #[error("{}: {}", .0.code, .0.message)]
+    Invalid(Refusal),
+    /// The run has no such thing.
+    #[error("{}: {}", .0.code, .0.message)]
+    NotFound(Refusal),
+    /// The workspace or a file of the run cannot be read.
+    #[error(transparent)]
+    Failed(#[from] OptimizerError),
+}
+
+/// The most of a value that a message repeats.
+const SHOWN: usize = 80;
+
+impl ReadError {
+    pub(super) fn invalid(code: &'static str, field: &'static str, message: String, hint: impl Into<String>) -> Self {
+        Self::Invalid(Refusal { code, field, message, hint: hint.into() })
+    }
+
+    pub(super) fn not_found(code: &'static str, field: &'static str, message: String, hint: impl Into<String>) -> Self {
+        Self::NotFound(Refusal { code, field, message, hint: hint.into() })
+    }
+}
+
+/// A value as a message repeats it.
+pub(super) fn quoted(value: &str) -> String {
+    let short: String = value.chars().take(SHOWN).collect();
+    if short.len() == value.len() { format!("{value:?}") } else { format!("{short:?}...") }
+}
+
+/// A word of a closed list, or why it is none.
+pub(super) fn word<T>(
+    field: &'static str,
+    given: Option<&str>,
+    read: impl Fn(&str) -> Option<T>,
+    words: &[&str],
+) -> Result<Option<T>, ReadError> {
+    let Some(given) = given else { return Ok(None) };
+    read(given).map(Some).ok_or_else(|| {
+        let hint = format!("Use one of {}.", words.join(", "));
+        ReadError::invalid("filter_invalid", field, format!("{} is no {field}", quoted(given)), hint)
+    })
+}
+
+/// How many items a page has.
+pub(super) fn page_size(given: Option<i64>, otherwise: u32, most: u32) -> Result<usize, ReadError> {
+    let limit = given.unwrap_or(i64::from(otherwise));
+    usize::try_from(limit).ok().filter(|limit| (1..=most as usize).contains(limit)).ok_or_else(|| {
+        let hint = format!("A page has 1 to {most} items.");
+        ReadError::invalid("limit_invalid", "limit", format!("{limit} is no size of a page"), hint)
+    })
+}
+
+/// Where a page begins: after this number, or at the start.
+pub(super) fn after_cursor(given: Option<&str>) -> Result<i64, ReadError> {
+    let Some(given) = given else { return Ok(-1) };
+    // Only what a page gives as its cursor: no sign, no space, no leading zero.
+    let number = given.parse::<i64>().ok().filter(|number| *number >= 0 && number.to_string() == given);
+    number.ok_or_else(|| {
+        let hint = "Pass next_cursor of the page before as it is, or no cursor for the first page.";
+        ReadError::invalid("cursor_invalid", "cursor", format!("{} is no cursor of this list", quoted(given)), hint)
+    })
+}
+
+/// A sequence number after which events are wanted; -1 and nothing mean all.
+pub(super) fn after_sequence(field: &'static str, given: Option<i64>) -> Result<i64, ReadError> {
+    let after = given.unwrap_or(-1);
+    if after >= -1 {
+        return Ok(after);
+    }
+    let hint = "Sequence numbers begin at 0; -1 asks for everything.";
+    Err(ReadError::invalid("sequence_invalid", field, format!("{after} is no sequence number"), hint))
+}

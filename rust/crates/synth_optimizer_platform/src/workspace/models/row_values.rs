@@ -1,0 +1,108 @@
+//! Scores of a candidate by row, as the search counts them: the latest one of each row.
+
+use std::collections::BTreeMap;
+
+use rusqlite::{Connection, params};
+
+use super::super::store::int;
+use super::query::{list, maybe_parsed, seed};
+use crate::config::gepa::{Direction, OUTCOME_REWARD};
+use crate::model::error::OptimizerError;
+use crate::model::event_fields::Objective;
+use crate::model::score::Gain;
+
+/// Which rows are looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Rows {
+    /// The train rows of the full evaluation: those that the seed was measured on.
+    Pool,
+    /// Every train row that has a score.
+    Train,
+    /// The rows of the screening.
+    Minibatch,
+    Heldout,
+}
+
+/// Values of each objective on one row; none where the container did not give one.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct RowValues {
+    row: String,
+    values: Vec<Option<f64>>,
+}
+
+impl RowValues {
+    /// The value of an objective, by its place.
+    pub(super) fn get(&self, objective: usize) -> Option<f64> {
+        self.values.get(objective).copied().flatten()
+    }
+}
+
+/// What a candidate scored until an event, in the order of the objectives. Rows are in the order in which the search has
+/// them, so that sums are the same to the last digit.
+pub(super) fn values(
+    db: &Connection,
+    candidate: &str,
+    objectives: &[Objective],
+    rows: Rows,
+    until: u64,
+) -> Result<Vec<RowValues>, OptimizerError> {
+    let doing = "read the scores of a candidate";
+    let (place, which) = match rows {
+        Rows::Pool => (
+            "(SELECT min(s.request) FROM rollouts s INDEXED BY rollouts_by_candidate WHERE s.candidate_id = ?3
+                AND s.example_id = r.example_id AND s.evaluation_stage = 'seed_full_train')",
+            "r.evaluation_stage <> 'heldout'",
+        ),
+        Rows::Train => ("r.request", "r.evaluation_stage <> 'heldout' AND ?3 IS NOT NULL"),
+        Rows::Minibatch => ("r.request", "r.evaluation_stage = 'candidate_minibatch' AND ?3 IS NOT NULL"),
+        Rows::Heldout => ("r.request", "r.evaluation_stage = 'heldout' AND ?3 IS NOT NULL"),
+    };
+    let sql = format!(
+        "SELECT r.example_id, {place}, r.reward, r.objectives_json FROM rollouts r INDEXED BY rollouts_by_candidate
+         WHERE r.candidate_id = ?1 AND r.status = 'finished' AND r.settled <= ?2 AND {which} ORDER BY r.settled"
+    );
+    let seed = seed(db)?.unwrap_or_default();
+    let found = list(db, doing, &sql, params![candidate, int(until), seed], |row| {
+        let place: Option<i64> = row.get(1)?;
+        Ok((row.get::<_, String>(0)?, place, row.get::<_, f64>(2)?, row.get::<_, Option<String>>(3)?))
+    })?;
+    let mut latest: BTreeMap<String, (i64, Vec<Option<f64>>)> = BTreeMap::new();
+    for (row, place, reward, told) in found {
+        // A row that the seed was not measured on is not in the pool.
+        let Some(place) = place else { continue };
+        let told: BTreeMap<String, f64> = maybe_parsed(doing, told.as_deref())?.unwrap_or_default();
+        let value = |objective: &Objective| {
+            told.get(&objective.name).copied().or_else(|| (objective.name == OUTCOME_REWARD).then_some(reward))
+        };
+        latest.insert(row, (place, objectives.iter().map(value).collect()));
+    }
+    let mut ordered: Vec<_> = latest.into_iter().collect();
+    ordered.sort_by_key(|(_, (place, _))| *place);
+    Ok(ordered.into_iter().map(|(row, (_, values))| RowValues { row, values }).collect())
+}
+
+/// How much better a candidate is than another one on the rows that both have scores for.
+pub(super) fn gain(
+    db: &Connection,
+    candidate: &str,
+    other: &str,
+    objective: &Objective,
+    rows: Rows,
+) -> Result<Option<Gain>, OptimizerError> {
+    let objectives = std::slice::from_ref(objective);
+    let own = values(db, candidate, objectives, rows, LATEST)?;
+    let others = values(db, other, objectives, rows, LATEST)?;
+    let others: BTreeMap<&str, f64> =
+        others.iter().filter_map(|other| Some((other.row.as_str(), other.get(0)?))).collect();
+    let pairs = own.iter().filter_map(|own| {
+        let (own, other) = (own.get(0)?, *others.get(own.row.as_str())?);
+        Some(match objective.direction {
+            Direction::Maximize => (own, other),
+            Direction::Minimize => (-own, -other),
+        })
+    });
+    Ok(Gain::of(pairs))
+}
+
+/// After every event.
+const LATEST: u64 = i64::MAX as u64;
