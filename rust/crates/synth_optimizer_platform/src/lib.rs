@@ -18,7 +18,11 @@ pub mod model;
 #[cfg(feature = "io")]
 pub mod proposer;
 #[cfg(feature = "io")]
+pub mod queue;
+#[cfg(feature = "io")]
 pub mod runtime;
+#[cfg(feature = "io")]
+pub mod service;
 #[cfg(feature = "io")]
 mod unpack;
 #[cfg(feature = "io")]

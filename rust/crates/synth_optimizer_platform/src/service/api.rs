@@ -1,0 +1,307 @@
+//! Routes that describe themselves: the types of a handler are both what it runs on and what the API document says.
+
+use std::future::Future;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::Request;
+use axum::http::{HeaderValue, Method, Response, StatusCode, header};
+use axum::routing::{MethodFilter, MethodRouter, on};
+use schemars::generate::SchemaSettings;
+use schemars::{JsonSchema, SchemaGenerator};
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+
+use super::context::Context;
+use super::input::{BodyLimits, Described, Input, Taken};
+use super::refusal::{Code, ErrorBody, Refusal};
+
+/// One row of the table of routes.
+pub(super) struct Route {
+    method: Method,
+    path: &'static str,
+    summary: &'static str,
+    name: &'static str,
+    describe: fn(&mut SchemaGenerator) -> Value,
+    router: MethodRouter<Arc<Context>>,
+}
+
+/// What a handler answers.
+pub(super) trait Output: Send + 'static {
+    /// The responses of the operation, by status.
+    fn describe(schemas: &mut SchemaGenerator) -> Map<String, Value>;
+    fn respond(self) -> Response<Body>;
+}
+
+/// A JSON document with status 200.
+#[derive(Debug)]
+pub(super) struct Document<T>(pub(super) T);
+
+/// A JSON document whose status depends on what was done: 201, 202 or 200.
+#[derive(Debug)]
+pub(super) struct Acted<T> {
+    pub(super) status: StatusCode,
+    pub(super) document: T,
+}
+
+/// Success without words.
+#[derive(Debug)]
+pub(super) struct Nothing;
+
+/// Bytes of another type than JSON.
+#[derive(Debug)]
+pub(super) struct Raw(pub(super) Response<Body>);
+
+/// A JSON document, or an answer that has no body or is a stream.
+#[derive(Debug)]
+pub(super) enum Flexible<T> {
+    Document(T),
+    Tagged { document: T, etag: String },
+    Raw(Response<Body>),
+}
+
+/// A route that reads.
+pub(super) fn get<I, O, H, F>(path: &'static str, summary: &'static str, handler: H) -> Route
+where
+    I: Input,
+    O: Output,
+    H: Fn(Arc<Context>, I) -> F + Clone + Send + Sync + 'static,
+    F: Future<Output = Result<O, Refusal>> + Send + 'static,
+{
+    route(Method::GET, MethodFilter::GET, path, summary, handler)
+}
+
+/// A route that changes something.
+pub(super) fn post<I, O, H, F>(path: &'static str, summary: &'static str, handler: H) -> Route
+where
+    I: Input,
+    O: Output,
+    H: Fn(Arc<Context>, I) -> F + Clone + Send + Sync + 'static,
+    F: Future<Output = Result<O, Refusal>> + Send + 'static,
+{
+    route(Method::POST, MethodFilter::POST, path, summary, handler)
+}
+
+/// A route that removes something.
+pub(super) fn delete<I, O, H, F>(path: &'static str, summary: &'static str, handler: H) -> Route
+where
+    I: Input,
+    O: Output,
+    H: Fn(Arc<Context>, I) -> F + Clone + Send + Sync + 'static,
+    F: Future<Output = Result<O, Refusal>> + Send + 'static,
+{
+    route(Method::DELETE, MethodFilter::DELETE, path, summary, handler)
+}
+
+fn route<I, O, H, F>(
+    method: Method,
+    filter: MethodFilter,
+    path: &'static str,
+    summary: &'static str,
+    handler: H,
+) -> Route
+where
+    I: Input,
+    O: Output,
+    H: Fn(Arc<Context>, I) -> F + Clone + Send + Sync + 'static,
+    F: Future<Output = Result<O, Refusal>> + Send + 'static,
+{
+    let name = std::any::type_name::<H>().rsplit("::").next().unwrap_or_default();
+    let serve = move |context: axum::extract::State<Arc<Context>>, request: Request| {
+        let (handler, context) = (handler.clone(), context.0);
+        async move {
+            let request_id = RequestName::of(&request);
+            let settings = context.settings();
+            let limits = BodyLimits { bytes: settings.max_body_bytes, time: settings.body_timeout };
+            let answer = async {
+                let mut taken = Taken::read(request, limits).await?;
+                let input = I::take(&mut taken)?;
+                handler(Arc::clone(&context), input).await
+            };
+            match answer.await {
+                Ok(output) => output.respond(),
+                Err(refusal) => refusal.response(&request_id),
+            }
+        }
+    };
+    Route { method, path, summary, name, describe: operation::<I, O>, router: on(filter, serve) }
+}
+
+/// The id of a request, given to it before it is routed.
+#[derive(Debug, Clone)]
+pub(super) struct RequestName(pub(super) String);
+
+impl RequestName {
+    pub(super) fn of(request: &Request) -> String {
+        request.extensions().get::<Self>().map(|name| name.0.clone()).unwrap_or_default()
+    }
+}
+
+/// The routes as a router, and their document.
+pub(super) fn router(routes: Vec<Route>) -> (Router<Arc<Context>>, Value) {
+    let document = document(&routes);
+    let mut router = Router::new();
+    for route in routes {
+        router = router.route(route.path, route.router);
+    }
+    let router = router
+        .fallback(|request: Request| async move {
+            let message = format!("there is no route {}", request.uri().path());
+            Refusal::new(Code::RouteNotFound, message).response(&RequestName::of(&request))
+        })
+        .method_not_allowed_fallback(|request: Request| async move {
+            let message = format!("{} is not possible on {}", request.method(), request.uri().path());
+            Refusal::new(Code::MethodNotAllowed, message).response(&RequestName::of(&request))
+        });
+    (router, document)
+}
+
+/// The OpenAPI document of the routes.
+fn document(routes: &[Route]) -> Value {
+    let settings = SchemaSettings::draft2020_12().with(|settings| {
+        settings.definitions_path = "/components/schemas".into();
+        settings.meta_schema = None;
+    });
+    let mut schemas = settings.into_generator();
+    let error = schemas.subschema_for::<ErrorBody>();
+    let mut paths = Map::new();
+    for route in routes {
+        let mut operation = (route.describe)(&mut schemas);
+        if let Some(fields) = operation.as_object_mut() {
+            fields.insert("operationId".into(), json!(route.name));
+            fields.insert("summary".into(), json!(route.summary));
+            if let Some(responses) = fields.get_mut("responses").and_then(Value::as_object_mut) {
+                let content = json!({"application/json": {"schema": error}});
+                responses.insert("default".into(), json!({"description": "A refusal.", "content": content}));
+            }
+        }
+        let methods = paths.entry(route.path.to_owned()).or_insert_with(|| json!({}));
+        if let Some(methods) = methods.as_object_mut() {
+            methods.insert(route.method.as_str().to_lowercase(), operation);
+        }
+    }
+    json!({
+        "openapi": "3.1.0",
+        "info": {
+            "title": "synth-optimizers service",
+            "version": env!("CARGO_PKG_VERSION"),
+            "description": "A queue of optimizer runs: submit, steer, watch, and take the results.",
+        },
+        "security": [{}, {"token": []}],
+        "paths": paths,
+        "components": {
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+            "schemas": schemas.take_definitions(true),
+        },
+    })
+}
+
+fn operation<I: Input, O: Output>(schemas: &mut SchemaGenerator) -> Value {
+    let mut described = Described { schemas, parameters: Vec::new(), body: None };
+    I::describe(&mut described);
+    let Described { parameters, body, .. } = described;
+    let mut operation = json!({"parameters": parameters, "responses": O::describe(schemas)});
+    if let (Some(operation), Some(body)) = (operation.as_object_mut(), body) {
+        operation.insert("requestBody".into(), body);
+    }
+    operation
+}
+
+fn json_response<T: JsonSchema>(schemas: &mut SchemaGenerator, description: &str) -> Value {
+    let schema = schemas.subschema_for::<T>();
+    json!({"description": description, "content": {"application/json": {"schema": schema}}})
+}
+
+fn written<T: Serialize>(status: StatusCode, document: &T) -> Response<Body> {
+    let Ok(text) = serde_json::to_vec(document) else {
+        return Refusal::new(Code::Internal, "the answer cannot be written as JSON").response("");
+    };
+    let mut response = Response::new(Body::from(text));
+    *response.status_mut() = status;
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
+
+impl<T: Serialize + JsonSchema + Send + 'static> Output for Document<T> {
+    fn describe(schemas: &mut SchemaGenerator) -> Map<String, Value> {
+        Map::from_iter([("200".to_owned(), json_response::<T>(schemas, "The document."))])
+    }
+
+    fn respond(self) -> Response<Body> {
+        written(StatusCode::OK, &self.0)
+    }
+}
+
+impl<T: Serialize + JsonSchema + Send + 'static> Output for Acted<T> {
+    fn describe(schemas: &mut SchemaGenerator) -> Map<String, Value> {
+        let done = json_response::<T>(schemas, "It was done before, or there was nothing to do.");
+        let created = json_response::<T>(schemas, "It is stored.");
+        let accepted = json_response::<T>(schemas, "It is stored, and takes effect soon.");
+        Map::from_iter([("200".to_owned(), done), ("201".to_owned(), created), ("202".to_owned(), accepted)])
+    }
+
+    fn respond(self) -> Response<Body> {
+        written(self.status, &self.document)
+    }
+}
+
+impl Output for Nothing {
+    fn describe(_: &mut SchemaGenerator) -> Map<String, Value> {
+        Map::from_iter([("204".to_owned(), json!({"description": "It is gone."}))])
+    }
+
+    fn respond(self) -> Response<Body> {
+        empty(StatusCode::NO_CONTENT, None)
+    }
+}
+
+impl Output for Raw {
+    fn describe(_: &mut SchemaGenerator) -> Map<String, Value> {
+        let content = json!({"*/*": {}});
+        Map::from_iter([
+            ("200".to_owned(), json!({"description": "The bytes.", "content": content})),
+            ("304".to_owned(), json!({"description": "Nothing is new."})),
+        ])
+    }
+
+    fn respond(self) -> Response<Body> {
+        self.0
+    }
+}
+
+impl<T: Serialize + JsonSchema + Send + 'static> Output for Flexible<T> {
+    fn describe(schemas: &mut SchemaGenerator) -> Map<String, Value> {
+        let schema = schemas.subschema_for::<T>();
+        let content = json!({"application/json": {"schema": schema}, "text/event-stream": {}});
+        Map::from_iter([
+            ("200".to_owned(), json!({"description": "The document, or a stream of events.", "content": content})),
+            ("204".to_owned(), json!({"description": "The stream is over."})),
+            ("304".to_owned(), json!({"description": "Nothing is new."})),
+        ])
+    }
+
+    fn respond(self) -> Response<Body> {
+        match self {
+            Self::Document(document) => written(StatusCode::OK, &document),
+            Self::Tagged { document, etag } => {
+                let mut response = written(StatusCode::OK, &document);
+                if let Ok(etag) = HeaderValue::from_str(&etag) {
+                    response.headers_mut().insert(header::ETAG, etag);
+                }
+                response
+            }
+            Self::Raw(response) => response,
+        }
+    }
+}
+
+/// An answer without a body.
+pub(super) fn empty(status: StatusCode, etag: Option<&str>) -> Response<Body> {
+    let mut response = Response::new(Body::empty());
+    *response.status_mut() = status;
+    if let Some(etag) = etag.and_then(|etag| HeaderValue::from_str(etag).ok()) {
+        response.headers_mut().insert(header::ETAG, etag);
+    }
+    response
+}

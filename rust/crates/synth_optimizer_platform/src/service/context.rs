@@ -1,0 +1,177 @@
+//! What every handler may use: the queue, the workers, the files of runs, and whether the service is open.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::Request;
+use axum::http::Method;
+use camino::{Utf8Path, Utf8PathBuf};
+use serde_json::Value;
+use tokio::sync::{Mutex, Semaphore, watch};
+
+use super::guard::Guard;
+use super::metrics::Metrics;
+use super::readers::Readers;
+use super::refusal::{Code, Refusal};
+use super::runs::RunFiles;
+use super::settings::Settings;
+use super::stream::Hub;
+use super::workers::Workers;
+use crate::model::error::{ErrorCode, OptimizerError};
+use crate::queue::{Queue, QueueError, RequestEntry};
+
+/// Checks of submitted configurations that go on at once; each may start a container and a proposer.
+const CHECKS: usize = 4;
+
+/// How far the service is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Phase {
+    Starting,
+    Ready,
+    Draining,
+}
+
+/// The service, as its handlers see it.
+#[derive(Debug)]
+pub(super) struct Context {
+    pub(super) settings: Settings,
+    pub(super) config_root: Utf8PathBuf,
+    pub(super) guard: Guard,
+    pub(super) workers: Arc<Workers>,
+    pub(super) hub: Hub,
+    pub(super) readers: Readers,
+    pub(super) checks: Semaphore,
+    pub(super) phase: watch::Sender<Phase>,
+    pub(super) document: Value,
+    pub(super) started_at: String,
+    pub(super) instance_id: String,
+    /// One tick or step at a time.
+    pub(super) stepping: Mutex<()>,
+}
+
+impl Context {
+    pub(super) fn checks() -> Semaphore {
+        Semaphore::new(CHECKS)
+    }
+
+    pub(super) fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    pub(super) fn config_root(&self) -> &Utf8Path {
+        &self.config_root
+    }
+
+    pub(super) fn guard(&self) -> &Guard {
+        &self.guard
+    }
+
+    pub(super) fn metrics(&self) -> &Arc<Metrics> {
+        &self.workers.crew().metrics
+    }
+
+    pub(super) fn queue(&self) -> &Queue {
+        &self.workers.crew().queue
+    }
+
+    pub(super) fn hub(&self) -> &Hub {
+        &self.hub
+    }
+
+    pub(super) fn phase(&self) -> Phase {
+        *self.phase.borrow()
+    }
+
+    /// Waits until the service shuts down.
+    pub(super) async fn closing(&self) {
+        let mut phase = self.phase.subscribe();
+        // An error means that the service is gone, which is the same.
+        let _ = phase.wait_for(|phase| *phase == Phase::Draining).await;
+    }
+
+    /// Whether the service takes this request now.
+    pub(super) fn check_open(&self, request: &Request) -> Result<(), Refusal> {
+        let is_probe = matches!(request.uri().path(), "/health" | "/ready");
+        match self.phase() {
+            _ if is_probe => Ok(()),
+            Phase::Ready => Ok(()),
+            Phase::Starting => Err(Refusal::new(Code::Starting, "the service is starting")),
+            Phase::Draining if *request.method() == Method::GET => Ok(()),
+            Phase::Draining => Err(Refusal::new(Code::Draining, "the service is shutting down")),
+        }
+    }
+
+    /// Does something that may wait for a file, beside the requests of others.
+    pub(super) async fn read<T, E>(&self, work: impl FnOnce() -> Result<T, E> + Send + 'static) -> Result<T, E>
+    where
+        T: Send + 'static,
+        E: From<OptimizerError> + Send + 'static,
+    {
+        match tokio::task::spawn_blocking(work).await {
+            Ok(done) => done,
+            Err(error) => {
+                let message = format!("a read was broken off: {error}");
+                Err(OptimizerError::new(ErrorCode::Invariant, message).into())
+            }
+        }
+    }
+
+    /// Asks the queue.
+    pub(super) async fn ask<T: Send + 'static>(
+        self: &Arc<Self>,
+        work: impl FnOnce(&Queue) -> Result<T, QueueError> + Send + 'static,
+    ) -> Result<T, Refusal> {
+        let context = Arc::clone(self);
+        Ok(self.read(move || work(context.queue())).await?)
+    }
+
+    /// Changes the queue, and measures how long that takes.
+    pub(super) async fn change<T: Send + 'static>(
+        self: &Arc<Self>,
+        work: impl FnOnce(&Queue) -> Result<T, QueueError> + Send + 'static,
+    ) -> Result<T, Refusal> {
+        let begun = std::time::Instant::now();
+        let done = self.ask(work).await;
+        self.metrics().committed("queue", begun.elapsed());
+        done
+    }
+
+    /// The latest request of a run.
+    pub(super) async fn entry(self: &Arc<Self>, run_id: &str) -> Result<RequestEntry, Refusal> {
+        let run_id = run_id.to_owned();
+        self.ask(move |queue| queue.get(&run_id)).await
+    }
+
+    /// The files of a run.
+    pub(super) async fn run(self: &Arc<Self>, run_id: &str) -> Result<RunFiles, Refusal> {
+        let entry = self.entry(run_id).await?;
+        Ok(RunFiles::new(&entry, self.readers.clone())?)
+    }
+}
+
+impl From<QueueError> for Refusal {
+    fn from(refused: QueueError) -> Self {
+        use crate::queue::QueueCode;
+        let code = match refused.code {
+            QueueCode::IdempotencyKeyConflict => Code::IdempotencyConflict,
+            QueueCode::RunIdInUse => Code::RunIdInUse,
+            QueueCode::RunExists => Code::RunExists,
+            QueueCode::InlineSecretRefused => Code::InlineSecret,
+            QueueCode::ServiceDbInUse => Code::DatabaseInUse,
+            QueueCode::RunNotFound => Code::RunNotFound,
+            QueueCode::NotTerminal => Code::NotTerminal,
+            QueueCode::InvalidTransition => Code::InvalidTransition,
+            QueueCode::Fenced => Code::Fenced,
+            QueueCode::StoreBusy => Code::StoreBusy,
+            QueueCode::Other => return refused.error.into(),
+        };
+        let refusal = Refusal::of(code, &refused.error);
+        match refused.state {
+            Some(state) => refusal.in_state(state.word()),
+            None => refusal,
+        }
+    }
+}
+
+/// How often somebody who waits for something new looks.
+pub(super) const LOOK: Duration = Duration::from_millis(100);

@@ -1,0 +1,150 @@
+//! What every request passes before it is routed: its name, who it was meant for, where it came from, and who sent it.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, HeaderValue, Method, Response, header};
+use axum::middleware::Next;
+
+use super::api::RequestName;
+use super::context::Context;
+use super::input::header_text;
+use super::refusal::{Code, Refusal};
+use super::settings::is_any;
+use super::token::Token;
+use crate::model::canonical::hex;
+
+/// Who may call, and under which name.
+#[derive(Debug)]
+pub(super) struct Guard {
+    names: BTreeSet<String>,
+    /// Any address of the machine is bound, so that any address may be called; names are listed.
+    any_address: bool,
+    token: Option<Token>,
+}
+
+impl Guard {
+    pub(super) fn new(address: SocketAddr, allow_hosts: &[String], token: Option<Token>) -> Self {
+        let own = match address.ip() {
+            IpAddr::V4(ip) => ip.to_string(),
+            IpAddr::V6(ip) => format!("[{ip}]"),
+        };
+        let local = ["localhost", "127.0.0.1", "[::1]"].map(str::to_owned);
+        let listed = allow_hosts.iter().map(|name| name.trim().to_lowercase());
+        let local = local.into_iter().filter(|_| address.ip().is_loopback() || is_any(address.ip()));
+        Self { names: listed.chain(local).chain([own]).collect(), any_address: is_any(address.ip()), token }
+    }
+
+    /// The first rule that the request breaks.
+    fn check(&self, request: &Request) -> Result<(), Refusal> {
+        self.check_host(request)?;
+        self.check_origin(request.headers())?;
+        if let Some(token) = &self.token
+            && !token.is_in(header_text(request.headers(), header::AUTHORIZATION))
+        {
+            return Err(Refusal::new(Code::Unauthorized, "the token is missing or wrong"));
+        }
+        check_content_type(request)
+    }
+
+    fn check_host(&self, request: &Request) -> Result<(), Refusal> {
+        let hosts: Vec<_> = request.headers().get_all(header::HOST).iter().collect();
+        let named = match hosts.as_slice() {
+            [host] => host.to_str().ok(),
+            _ => None,
+        };
+        // The target of a request may name another host than its header.
+        let targeted = request.uri().authority().map(|authority| authority.as_str());
+        let is_allowed = |host: &str| self.is_known(host);
+        if named.is_some_and(is_allowed) && targeted.is_none_or(is_allowed) {
+            return Ok(());
+        }
+        let shown = named.map_or_else(|| "no single name".to_owned(), |host| format!("{host:?}"));
+        Err(Refusal::new(Code::HostNotAllowed, format!("this service is not called {shown}")))
+    }
+
+    fn check_origin(&self, headers: &HeaderMap) -> Result<(), Refusal> {
+        let mut origins = headers.get_all(header::ORIGIN).iter();
+        let is_own = |origin: &HeaderValue| {
+            let text = origin.to_str().unwrap_or_default();
+            let host = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://"));
+            host.is_some_and(|host| self.is_known(host))
+        };
+        match origins.all(is_own) {
+            true => Ok(()),
+            false => Err(Refusal::new(Code::OriginNotAllowed, "the request comes from a page of another site")),
+        }
+    }
+
+    fn is_known(&self, host: &str) -> bool {
+        let (name, port) = match host.rsplit_once(':') {
+            Some((name, port)) if !port.contains(']') => (name, Some(port)),
+            _ => (host, None),
+        };
+        let is_port = port.is_none_or(|port| port.parse::<u16>().is_ok());
+        let is_address = || name.trim_matches(['[', ']']).parse::<IpAddr>().is_ok();
+        is_port && (self.names.contains(&name.to_lowercase()) || (self.any_address && is_address()))
+    }
+}
+
+/// Pages of other sites can send forms and plain text without asking first, but not JSON.
+fn check_content_type(request: &Request) -> Result<(), Refusal> {
+    if matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS) {
+        return Ok(());
+    }
+    let headers = request.headers();
+    let is_json =
+        |value: &str| value.split(';').next().is_some_and(|kind| kind.trim().eq_ignore_ascii_case("application/json"));
+    let has_body = headers.contains_key(header::TRANSFER_ENCODING)
+        || header_text(headers, header::CONTENT_LENGTH).is_some_and(|length| length != "0");
+    match headers.get(header::CONTENT_TYPE).map(|value| value.to_str().unwrap_or_default()) {
+        Some(kind) if is_json(kind) => Ok(()),
+        None if !has_body => Ok(()),
+        Some(kind) => Err(Refusal::new(Code::NotJson, format!("the body is of type {kind:?}"))),
+        None => Err(Refusal::new(Code::NotJson, "the body has no type")),
+    }
+}
+
+/// Gives the request its name, lets it pass or refuses it, and marks the answer.
+pub(super) async fn pass(State(context): State<Arc<Context>>, mut request: Request, next: Next) -> Response<Body> {
+    let name = request_name(request.headers());
+    request.extensions_mut().insert(RequestName(name.clone()));
+    let checked = context.guard().check(&request).and_then(|()| context.check_open(&request));
+    let mut response = match checked {
+        Ok(()) => next.run(request).await,
+        Err(refusal) => refusal.response(&name),
+    };
+    context.metrics().answered(response.status().as_u16());
+    let headers = response.headers_mut();
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    headers.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static("default-src 'none'"));
+    if !headers.contains_key(header::CACHE_CONTROL) {
+        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    }
+    if let Ok(name) = HeaderValue::from_str(&name) {
+        headers.insert("x-request-id", name);
+    }
+    response
+}
+
+/// The id that the client gave, if it is a plain word, or a new one.
+fn request_name(headers: &HeaderMap) -> String {
+    const LONGEST: usize = 128;
+    let is_plain = |name: &&str| {
+        let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-' | b':');
+        !name.is_empty() && name.len() <= LONGEST && name.bytes().all(allowed)
+    };
+    let given = headers.get("x-request-id").and_then(|value| value.to_str().ok()).filter(is_plain);
+    given.map_or_else(
+        || {
+            let mut bytes = [0; 8];
+            // Without randomness requests share a name; they are served all the same.
+            let _ = getrandom::fill(&mut bytes);
+            format!("req_{}", hex(&bytes))
+        },
+        str::to_owned,
+    )
+}

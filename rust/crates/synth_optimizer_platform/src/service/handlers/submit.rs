@@ -1,0 +1,136 @@
+//! Taking a run in: read its configuration, find what stands in its way, store it.
+
+use std::sync::Arc;
+
+use axum::http::StatusCode;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::super::api::{Acted, Document};
+use super::super::context::Context;
+use super::super::input::{IdempotencyKey, Json};
+use super::super::preflight::{Evaluated, evaluate};
+use super::super::refusal::{Code, Refusal};
+use crate::model::canonical::digest_of;
+use crate::queue::{RequestEntry, Submission};
+use crate::runtime::{CheckReport, Finding, Stage};
+
+/// A run to submit: `config_path` or `config`.
+#[derive(Debug, Clone, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(in super::super) struct RunBody {
+    /// A TOML file beneath the service's --config-root.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(in super::super) config_path: Option<String>,
+    /// The configuration itself, as TOML text or as an object of sections.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(in super::super) config: Option<ConfigBody>,
+    /// The highest is run first.
+    #[serde(default)]
+    #[schemars(range(min = -1_000_000, max = 1_000_000))]
+    pub(in super::super) priority: i64,
+    /// Whether a background worker may start it.
+    #[serde(default = "yes")]
+    pub(in super::super) auto_start: bool,
+    /// Whether it goes on only when a step is asked for.
+    #[serde(default)]
+    pub(in super::super) manual_step: bool,
+    /// Queue it without asking the container and the proposer.
+    #[serde(default)]
+    pub(in super::super) allow_unverified: bool,
+    /// Settings that replace those of the configuration, like `gepa.max_generations=3`.
+    #[serde(default)]
+    pub(in super::super) overrides: Vec<String>,
+}
+
+fn yes() -> bool {
+    true
+}
+
+/// A configuration in the body.
+#[derive(Debug, Clone, Deserialize, Serialize, JsonSchema)]
+#[serde(untagged)]
+pub(in super::super) enum ConfigBody {
+    /// TOML text.
+    Text(String),
+    /// Sections by name.
+    Sections(Map<String, Value>),
+}
+
+/// A run that was taken in.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(in super::super) struct Submitted {
+    run_id: String,
+    request: RequestEntry,
+    /// Whether a background worker starts it as soon as it can.
+    auto_started: bool,
+    /// Whether it was there already, from an earlier submission with the same Idempotency-Key.
+    replayed: bool,
+    warnings: Vec<Finding>,
+}
+
+pub(in super::super) async fn submit(
+    context: Arc<Context>,
+    (IdempotencyKey(key), Json(body)): (IdempotencyKey, Json<RunBody>),
+) -> Result<Acted<Submitted>, Refusal> {
+    if !(-1_000_000..=1_000_000).contains(&body.priority) {
+        let message = format!("priority {} is not between -1000000 and 1000000", body.priority);
+        return Err(Refusal::new(Code::BadRequest, message));
+    }
+    let digest = digest_of(&body);
+    // A submission that was taken in is answered as before, whatever has become of its container since.
+    if let Some(key) = key.clone() {
+        let digest = digest.clone();
+        if let Some(entry) = context.ask(move |queue| queue.submitted(&key, &digest)).await? {
+            return Ok(taken(entry, true, Vec::new()));
+        }
+    }
+    let Evaluated { report, loaded, config_path } = evaluate(&context, &body).await?;
+    let Some(loaded) = loaded.filter(|_| report.ok) else { return Err(blocked(report)) };
+    let stored = context
+        .change(move |queue| {
+            queue.submit(&Submission {
+                config: &loaded,
+                config_path: config_path.as_deref(),
+                priority: body.priority,
+                auto_start: body.auto_start,
+                manual_step: body.manual_step,
+                idempotency_key: key.as_deref(),
+                body_digest: &digest,
+            })
+        })
+        .await?;
+    context.workers.wake();
+    Ok(taken(stored.entry, stored.replayed, report.warnings))
+}
+
+fn taken(entry: RequestEntry, replayed: bool, warnings: Vec<Finding>) -> Acted<Submitted> {
+    let status = if replayed { StatusCode::OK } else { StatusCode::CREATED };
+    let auto_started = entry.auto_start && !entry.manual_step;
+    let document = Submitted { run_id: entry.run_id.clone(), request: entry, auto_started, replayed, warnings };
+    Acted { status, document }
+}
+
+/// All blockers at once, as the fields of one refusal.
+fn blocked(report: CheckReport) -> Refusal {
+    let is_secret = |finding: &Finding| finding.code == Code::InlineSecret.wire();
+    let code = match &report.blockers {
+        all if all.iter().any(is_secret) => Code::InlineSecret,
+        all if all.iter().all(|finding| finding.stage == Stage::Config) => Code::ConfigInvalid,
+        _ => Code::PreflightFailed,
+    };
+    let first = report.blockers.first().map(|finding| finding.message.as_str()).unwrap_or_default();
+    let message = match report.blockers.len() {
+        1 => format!("1 thing stands in the way: {first}"),
+        count => format!("{count} things stand in the way, the first: {first}"),
+    };
+    Refusal::new(code, message).with_fields(report.blockers)
+}
+
+pub(in super::super) async fn preflight(
+    context: Arc<Context>,
+    Json(body): Json<RunBody>,
+) -> Result<Document<CheckReport>, Refusal> {
+    Ok(Document(evaluate(&context, &body).await?.report))
+}

@@ -1,0 +1,195 @@
+//! The service itself: whether it lives, what it holds, and how it is described.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::http::{HeaderValue, Response, header};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::super::api::{Document, Raw};
+use super::super::context::{Context, Phase};
+use super::super::input::Json;
+use super::super::job::Manner;
+use super::super::metrics::Census;
+use super::super::refusal::{Code, Refusal};
+use super::control;
+use crate::clock::unix_millis;
+use crate::model::envelope::unix_millis_of;
+use crate::model::lifecycle::RequestState;
+use crate::queue::{LeaseEntry, Liveness, Pruning};
+
+/// That the process lives.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(in super::super) struct Health {
+    /// `ok`, also while the service starts or shuts down.
+    status: &'static str,
+    phase: &'static str,
+    pid: u32,
+    version: &'static str,
+    started_at: String,
+    /// Names this start of the service.
+    instance_id: String,
+}
+
+pub(in super::super) async fn health(context: Arc<Context>, (): ()) -> Result<Document<Health>, Refusal> {
+    let phase = match context.phase() {
+        Phase::Starting => "starting",
+        Phase::Ready => "ready",
+        Phase::Draining => "draining",
+    };
+    Ok(Document(Health {
+        status: "ok",
+        phase,
+        pid: std::process::id(),
+        version: env!("CARGO_PKG_VERSION"),
+        started_at: context.started_at.clone(),
+        instance_id: context.instance_id.clone(),
+    }))
+}
+
+/// That work is done.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(in super::super) struct Ready {
+    status: &'static str,
+    database: &'static str,
+    workers: usize,
+}
+
+pub(in super::super) async fn ready(context: Arc<Context>, (): ()) -> Result<Document<Ready>, Refusal> {
+    match context.phase() {
+        Phase::Starting => return Err(Refusal::new(Code::Starting, "the service is starting")),
+        Phase::Draining => return Err(Refusal::new(Code::Draining, "the service is shutting down")),
+        Phase::Ready => {}
+    }
+    // The database answers, or this is an error.
+    context.ask(|queue| queue.counts()).await?;
+    Ok(Document(Ready { status: "ready", database: "open", workers: context.workers.places() }))
+}
+
+pub(in super::super) async fn status(context: Arc<Context>, (): ()) -> Result<Document<Value>, Refusal> {
+    let path = context.settings().db.clone();
+    Ok(Document(context.read(move || crate::workspace::workspace_status(path.as_std_path())).await?))
+}
+
+/// The queue in numbers.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(in super::super) struct Workspace {
+    schema_version: &'static str,
+    runs: Counts,
+    leases: Vec<LeaseEntry>,
+    workers: Vec<Worker>,
+    projections: Vec<Value>,
+    /// Whether the rules of the queue hold.
+    invariants: Value,
+    liveness: Liveness,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct Counts {
+    total: i64,
+    by_status: BTreeMap<String, i64>,
+}
+
+/// A run that this service carries out.
+#[derive(Debug, Serialize, JsonSchema)]
+struct Worker {
+    run_id: String,
+    request_id: String,
+    /// Seconds since the run was last heard of.
+    silence_seconds: f64,
+    stepped: bool,
+}
+
+pub(in super::super) async fn workspace(context: Arc<Context>, (): ()) -> Result<Document<Workspace>, Refusal> {
+    let (counts, leases, liveness, status) =
+        context.ask(|queue| Ok((queue.counts()?, queue.leases()?, queue.liveness()?, queue.status()?))).await?;
+    let workers = context.workers.jobs();
+    let workers = workers.iter().map(|job| Worker {
+        run_id: job.run_id().to_owned(),
+        request_id: job.request_id().to_owned(),
+        silence_seconds: job.silence().as_secs_f64(),
+        stepped: job.manner() == Manner::Stepped,
+    });
+    Ok(Document(Workspace {
+        schema_version: "synth_optimizers.workspace.v1",
+        runs: Counts { total: counts.values().sum(), by_status: counts },
+        workers: workers.collect(),
+        projections: Vec::new(),
+        invariants: status.get("workspace_invariant_report").cloned().unwrap_or_default(),
+        liveness,
+        leases,
+    }))
+}
+
+/// Which runs to delete.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(in super::super) struct PruneBody {
+    /// Only runs that ended before this moment (RFC 3339).
+    older_than: Option<String>,
+    /// Only runs that ended so; all of them when it is empty.
+    status: Vec<RequestState>,
+    /// Only tell which ones it would be.
+    dry_run: bool,
+}
+
+impl Default for PruneBody {
+    fn default() -> Self {
+        Self { older_than: None, status: Vec::new(), dry_run: true }
+    }
+}
+
+/// What was deleted, or would be.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(in super::super) struct Pruned {
+    run_ids: Vec<String>,
+    dry_run: bool,
+}
+
+pub(in super::super) async fn prune(
+    context: Arc<Context>,
+    Json(body): Json<PruneBody>,
+) -> Result<Document<Pruned>, Refusal> {
+    let PruneBody { older_than, status, dry_run } = body;
+    let older_than = match older_than {
+        None => None,
+        Some(text) => Some(unix_millis_of(&text).ok_or_else(|| {
+            Refusal::new(Code::BadRequest, format!("older_than {text:?} is not a moment"))
+                .with_hint("Write it like 2026-01-31T12:00:00Z.")
+        })?),
+    };
+    let pruning = if dry_run { Pruning::DryRun } else { Pruning::Delete };
+    let found = context.change(move |queue| queue.prune(older_than, &status, pruning)).await?;
+    let run_ids = found.iter().map(|entry| entry.run_id.clone()).collect();
+    if !dry_run {
+        for entry in &found {
+            control::remove_files(&context, entry).await?;
+        }
+    }
+    Ok(Document(Pruned { run_ids, dry_run }))
+}
+
+pub(in super::super) async fn metrics(context: Arc<Context>, (): ()) -> Result<Raw, Refusal> {
+    let (counts, leases, liveness) =
+        context.ask(|queue| Ok((queue.counts()?, queue.leases()?, queue.liveness()?))).await?;
+    let now = unix_millis();
+    let age = |at: &str| Duration::from_millis(now.saturating_sub(unix_millis_of(at).unwrap_or(now)));
+    let census = Census {
+        by_status: counts.into_iter().collect(),
+        oldest_lease: leases.iter().filter_map(|lease| lease.leased_at.as_deref()).map(age).max().unwrap_or_default(),
+        oldest_queued: Duration::from_secs_f64(liveness.oldest_queued_age_seconds.unwrap_or(0.0)),
+    };
+    let text = context.metrics().text(&census, context.workers.jobs().len())?;
+    let mut response = Response::new(Body::from(text));
+    let kind = HeaderValue::from_static("application/openmetrics-text; version=1.0.0; charset=utf-8");
+    response.headers_mut().insert(header::CONTENT_TYPE, kind);
+    Ok(Raw(response))
+}
+
+pub(in super::super) async fn openapi(context: Arc<Context>, (): ()) -> Result<Document<Value>, Refusal> {
+    Ok(Document(context.document.clone()))
+}

@@ -1,0 +1,336 @@
+//! One request under way: a run in a thread of its own, and what it is told from outside.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::watch;
+
+use super::crew::Crew;
+use crate::clock::boot_millis;
+use crate::config::Config;
+use crate::model::error::{ErrorCode, OptimizerError};
+use crate::queue::{Hold, RequestEntry, Wish, WishKind};
+use crate::runtime::{Boundary, Control, Controlled, Hooks, LeaseWatch, Outcome, Request, Signal, StepReport};
+
+/// How long a run that is set aside may finish what is under way.
+const PAUSE_GRACE: Duration = Duration::from_millis(500);
+/// The same for a run that is cancelled.
+const CANCEL_GRACE: Duration = Duration::from_millis(500);
+/// A lease counts as over this much before it is, because others may take it at that moment.
+const MARGIN: Duration = Duration::from_millis(250);
+
+/// How a run is carried out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Manner {
+    Freely,
+    /// It goes on when a step is asked for.
+    Stepped,
+}
+
+/// Why a run was told to let go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Intent {
+    Nothing,
+    Shutdown,
+    Pause,
+    Silence,
+    Cancel,
+}
+
+/// A request that this process holds.
+#[derive(Debug)]
+pub struct Job {
+    request: RequestEntry,
+    /// The process whose lock on the run may be replaced: the one whose lease has run out.
+    superseded: Option<String>,
+    manner: Manner,
+    lease: LeaseWatch,
+    lease_length: Duration,
+    told: Mutex<Told>,
+    /// When the run was last heard of, by the boot clock.
+    progress: AtomicU64,
+    ended: watch::Sender<Option<Ended>>,
+}
+
+/// What the run has been told.
+#[derive(Debug)]
+struct Told {
+    /// None before the run is about to begin.
+    control: Option<Control>,
+    intent: Intent,
+    is_stopped: bool,
+}
+
+/// How it ended, as the queue has it.
+#[derive(Debug, Clone)]
+pub struct Ended {
+    pub entry: RequestEntry,
+    pub message: String,
+}
+
+impl Job {
+    pub(super) fn new(
+        request: RequestEntry,
+        superseded: Option<String>,
+        manner: Manner,
+        asked_at: u64,
+        lease: Duration,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            lease: LeaseWatch::until(deadline(asked_at, lease)),
+            lease_length: lease,
+            told: Mutex::new(Told { control: None, intent: Intent::Nothing, is_stopped: false }),
+            progress: AtomicU64::new(asked_at),
+            ended: watch::Sender::new(None),
+            request,
+            superseded,
+            manner,
+        })
+    }
+
+    pub fn request_id(&self) -> &str {
+        &self.request.request_id
+    }
+
+    pub fn run_id(&self) -> &str {
+        &self.request.run_id
+    }
+
+    pub(super) fn request(&self) -> &RequestEntry {
+        &self.request
+    }
+
+    pub(super) fn manner(&self) -> Manner {
+        self.manner
+    }
+
+    /// By what the queue knows that the request is ours.
+    pub(super) fn hold(&self) -> Hold<'static> {
+        Hold::Token(self.request.fencing_token)
+    }
+
+    /// How long the run has told nothing.
+    pub(super) fn silence(&self) -> Duration {
+        Duration::from_millis(boot_millis().saturating_sub(self.progress.load(Ordering::Relaxed)))
+    }
+
+    /// Whether it is over, for whoever looks in between.
+    pub fn is_over(&self) -> bool {
+        self.ended.borrow().is_some()
+    }
+
+    /// Waits for the end.
+    pub async fn end(&self) -> Option<Ended> {
+        let mut ended = self.ended.subscribe();
+        let found = ended.wait_for(Option::is_some).await.ok()?;
+        found.clone()
+    }
+
+    /// Waits for the end from a thread that may wait; nothing when the time is over before.
+    pub fn wait(&self, time: Duration) -> Option<Ended> {
+        let until = Instant::now() + time;
+        loop {
+            if let Some(ended) = self.ended.borrow().clone() {
+                return Some(ended);
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return None;
+            }
+            std::thread::sleep(left.min(Duration::from_millis(10)));
+        }
+    }
+
+    /// The lease lasts that long from the moment at which it was renewed.
+    pub(super) fn renew(&self, asked_at: u64) {
+        self.lease.extend_to(deadline(asked_at, self.lease_length));
+    }
+
+    pub(super) fn lease(&self) -> Duration {
+        self.lease_length
+    }
+
+    /// The request is somebody else's: nothing more may be written or sent.
+    pub(super) fn fence(&self) {
+        self.lease.revoke();
+        self.tell(Signal::Interrupt { reason: "another worker holds the request".into(), grace: Some(Duration::ZERO) });
+    }
+
+    /// Does what the queue says is wished.
+    pub(super) fn obey(&self, wish: &Wish) {
+        let reason = wish.reason.clone().unwrap_or_else(|| format!("{} was asked for", wish.kind.word()));
+        match wish.kind {
+            WishKind::Cancel => self.let_go(Intent::Cancel, reason, CANCEL_GRACE),
+            WishKind::Pause => self.let_go(Intent::Pause, reason, PAUSE_GRACE),
+            WishKind::Stop => {
+                let mut told = self.told();
+                if let Some(control) = told.control.clone().filter(|_| !told.is_stopped) {
+                    told.is_stopped = true;
+                    control.send(Signal::Stop { reason });
+                }
+            }
+        }
+    }
+
+    /// Lets go of the run. A weightier intent replaces a lighter one.
+    pub(super) fn let_go(&self, intent: Intent, reason: String, grace: Duration) {
+        let mut told = self.told();
+        if told.intent >= intent {
+            return;
+        }
+        told.intent = intent;
+        if let Some(control) = &told.control {
+            control.send(signal(intent, reason, grace));
+        }
+    }
+
+    /// Does not wait any longer for what is under way.
+    pub(super) fn hurry(&self) {
+        self.tell(Signal::Interrupt { reason: "there is no more time".into(), grace: Some(Duration::ZERO) });
+    }
+
+    /// Sends what the run wants now, and waits until that is settled.
+    pub(super) async fn step(&self) -> Option<StepReport> {
+        // The run is not there to hear it before its thread has read the configuration.
+        let control = tokio::select! {
+            control = self.control() => control,
+            _ = self.end() => return None,
+        };
+        tokio::select! {
+            report = control.step() => report.filter(|report| !report.has_ended),
+            _ = self.end() => None,
+        }
+    }
+
+    async fn control(&self) -> Control {
+        loop {
+            if let Some(control) = self.told().control.clone() {
+                return control;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    pub(super) fn intent(&self) -> Intent {
+        self.told().intent
+    }
+
+    fn tell(&self, signal: Signal) {
+        if let Some(control) = &self.told().control {
+            control.send(signal);
+        }
+    }
+
+    fn told(&self) -> MutexGuard<'_, Told> {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Starts the thread.
+    pub(super) fn start(self: &Arc<Self>, crew: &Arc<Crew>) -> Result<(), OptimizerError> {
+        let (job, crew) = (Arc::clone(self), Arc::clone(crew));
+        let spawned = std::thread::Builder::new().name("synth-optimizers-run".into()).spawn(move || {
+            let ending = Ending { job: &job, crew: &crew };
+            let result = crew.configured(job.request()).and_then(|config| job.carry_out(&crew, config));
+            let ended = crew.settle(&job, result);
+            std::mem::forget(ending);
+            job.ended.send_replace(Some(ended));
+        });
+        spawned.map(drop).map_err(|error| OptimizerError::new(ErrorCode::Io, format!("no thread for the run: {error}")))
+    }
+
+    fn carry_out(&self, crew: &Crew, config: Config) -> Result<Outcome, OptimizerError> {
+        let (control, controlled) = Control::new(config.run.feed_buffer);
+        {
+            let mut told = self.told();
+            if told.intent != Intent::Nothing {
+                // Whoever told it so has come before the run was there to hear it.
+                control.send(signal(told.intent, "it was asked for before it began".into(), Duration::ZERO));
+            }
+            told.control = Some(control.clone());
+        }
+        let mut request = Request::new(config, crew.algorithm.name());
+        request.codex_runtime = crew.codex_runtime.clone();
+        request.reach = crew.reach.clone();
+        request.takeover = self.superseded.clone();
+        request.lease = Some(self.lease.clone());
+        request.stepping = self.manner == Manner::Stepped;
+        request.hooks = commit_times(crew);
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(|error| OptimizerError::new(ErrorCode::Io, format!("no runtime for the run: {error}")))?;
+        runtime.block_on(self.run(crew, request, &control, controlled))
+    }
+
+    async fn run(
+        &self,
+        crew: &Crew,
+        request: Request,
+        control: &Control,
+        controlled: Controlled,
+    ) -> Result<Outcome, OptimizerError> {
+        let mut live = control.subscribe();
+        let news = async {
+            loop {
+                match live.recv().await {
+                    Ok(stored) => crew.metrics.heard(&stored),
+                    Err(RecvError::Lagged(_)) => {}
+                    Err(RecvError::Closed) => std::future::pending::<()>().await,
+                }
+                self.progress.store(boot_millis(), Ordering::Relaxed);
+            }
+        };
+        tokio::select! {
+            outcome = crew.algorithm.execute(request, controlled) => outcome,
+            never = news => never,
+        }
+    }
+}
+
+/// Whatever happens to the thread of a job, somebody hears of it.
+struct Ending<'a> {
+    job: &'a Job,
+    crew: &'a Crew,
+}
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        let broken = OptimizerError::new(ErrorCode::Invariant, "the thread of the run ended without a result");
+        let ended = self.crew.settle(self.job, Err(broken));
+        self.job.ended.send_replace(Some(ended));
+    }
+}
+
+/// What an intent says to the run.
+fn signal(intent: Intent, reason: String, grace: Duration) -> Signal {
+    match intent {
+        Intent::Cancel => Signal::Cancel { reason, grace: Some(grace) },
+        Intent::Nothing | Intent::Shutdown | Intent::Pause | Intent::Silence => {
+            Signal::Interrupt { reason, grace: Some(grace) }
+        }
+    }
+}
+
+fn deadline(from: u64, lease: Duration) -> u64 {
+    let lease = lease.saturating_sub(MARGIN.min(lease / 4));
+    from.saturating_add(u64::try_from(lease.as_millis()).unwrap_or(u64::MAX))
+}
+
+/// Measures the commits of a run.
+fn commit_times(crew: &Crew) -> Hooks {
+    let (metrics, begun) = (Arc::clone(&crew.metrics), Mutex::new(None::<Instant>));
+    Hooks::new(move |boundary| {
+        let mut begun = begun.lock().unwrap_or_else(PoisonError::into_inner);
+        match boundary {
+            Boundary::BeforeCommit => *begun = Some(Instant::now()),
+            Boundary::AfterCommit => {
+                if let Some(begun) = begun.take() {
+                    metrics.committed("run", begun.elapsed());
+                }
+            }
+            Boundary::AfterFeed | Boundary::BeforeResults | Boundary::AfterResults => {}
+        }
+    })
+}

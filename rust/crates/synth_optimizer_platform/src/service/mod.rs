@@ -1,0 +1,234 @@
+//! The standing service: a queue of runs over HTTP, and workers that carry them out.
+//!
+//! `routes` is the table of everything that can be asked. A request passes `guard`, is read by `input`, answered by a
+//! handler and written by `api`; `refusal` is the one table of what is refused. `workers` takes requests from the queue
+//! and gives each to a `job`.
+
+mod algorithm;
+mod api;
+mod config_file;
+mod context;
+mod crew;
+mod guard;
+mod handlers;
+mod hide;
+mod input;
+mod job;
+mod metrics;
+mod preflight;
+mod readers;
+mod refusal;
+mod routes;
+mod runs;
+mod serve;
+mod settings;
+mod stream;
+mod token;
+mod workers;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::middleware::from_fn_with_state;
+use tokio::net::TcpListener;
+use tokio::sync::{Mutex, watch};
+
+pub use algorithm::{Algorithm, Local};
+pub use crew::{Claimant, Crew, completion};
+pub use job::{Ended, Job, Manner};
+pub use refusal::Code;
+pub use settings::Settings;
+pub use workers::run_next;
+
+use crate::clock::unix_millis;
+use crate::model::envelope::rfc3339;
+use crate::model::error::{ErrorCode, OptimizerError};
+use crate::queue::{Holder, Queue, ServiceLock};
+use context::{Context, Phase};
+use guard::Guard;
+use metrics::Metrics;
+use readers::Readers;
+use settings::Checked;
+use workers::Workers;
+
+/// Threads that answer requests.
+const THREADS: usize = 2;
+/// Reads of files that go on at once.
+const READS: usize = 16;
+/// How long requests under way may take once the runs have let go.
+const LAST_ANSWERS: Duration = Duration::from_secs(2);
+
+/// A service in this process. Dropping it does not end it; `shut_down` does.
+#[derive(Debug)]
+pub struct Service {
+    address: SocketAddr,
+    wishes: watch::Sender<usize>,
+    ended: watch::Receiver<bool>,
+    result: Arc<std::sync::Mutex<Option<Result<(), OptimizerError>>>>,
+}
+
+impl Service {
+    /// Takes the database, opens the port and starts to serve. What is wrong is told before anything is served.
+    pub fn start(settings: Settings, algorithm: Arc<dyn Algorithm>) -> Result<Self, OptimizerError> {
+        let checked = settings.check()?;
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(THREADS)
+            .max_blocking_threads(READS)
+            .thread_name("synth-optimizers-service")
+            .enable_all()
+            .build()
+            .map_err(|error| OptimizerError::new(ErrorCode::Io, format!("no runtime for the service: {error}")))?;
+        let mut lock = ServiceLock::take(settings.db.as_std_path(), &settings.bind)?;
+        let queue = Queue::open(settings.db.as_std_path())?;
+        let listener = runtime.block_on(serve::listen(checked.address))?;
+        let address = listener.local_addr().map_err(|error| {
+            OptimizerError::new(ErrorCode::Io, format!("the address that was bound cannot be read: {error}"))
+        })?;
+        lock.note_bind(&address.to_string())?;
+        let (wishes, wished) = watch::channel(0);
+        let (end, ended) = watch::channel(false);
+        let result = Arc::new(std::sync::Mutex::new(None));
+        let outcome = Arc::clone(&result);
+        let spawned = std::thread::Builder::new().name("synth-optimizers-service".into()).spawn(move || {
+            let parts = Parts { settings, checked, algorithm, queue, lock, listener };
+            let done = runtime.block_on(parts.serve(wished));
+            runtime.shutdown_timeout(LAST_ANSWERS);
+            *outcome.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(done);
+            end.send_replace(true);
+        });
+        spawned.map_err(|error| OptimizerError::new(ErrorCode::Io, format!("no thread for the service: {error}")))?;
+        Ok(Self { address, wishes, ended, result })
+    }
+
+    /// The address that is served.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Lets runs finish what is under way, saves them and ends. A second call does not wait for them.
+    pub fn shut_down(&self) {
+        self.wishes.send_modify(|wishes| *wishes += 1);
+    }
+
+    /// Waits for the end; nothing when the time is over before.
+    pub fn wait(&self, time: Duration) -> Option<Result<(), OptimizerError>> {
+        let until = std::time::Instant::now() + time;
+        while !*self.ended.borrow() {
+            // The thread is gone without a word only when it broke.
+            if self.ended.has_changed().is_err() && !*self.ended.borrow() {
+                return Some(Err(OptimizerError::new(ErrorCode::Invariant, "the service ended without a word")));
+            }
+            if std::time::Instant::now() >= until {
+                return None;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let result = self.result.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        Some(result.clone().unwrap_or(Ok(())))
+    }
+}
+
+/// What a service is made of before it serves.
+struct Parts {
+    settings: Settings,
+    checked: Checked,
+    algorithm: Arc<dyn Algorithm>,
+    queue: Queue,
+    lock: ServiceLock,
+    listener: TcpListener,
+}
+
+impl Parts {
+    async fn serve(self, mut wished: watch::Receiver<usize>) -> Result<(), OptimizerError> {
+        let Self { settings, checked, algorithm, queue, lock, listener } = self;
+        let identity = lock.identity().clone();
+        let crew = Arc::new(Crew {
+            queue,
+            algorithm,
+            metrics: Arc::new(Metrics::new()),
+            worker_id: settings.worker_id.clone(),
+            lease: settings.lease,
+            reach: settings.reach.clone(),
+            codex_runtime: settings.codex_runtime.clone(),
+            holder: Holder::Service(identity.clone()),
+        });
+        let address = listener.local_addr().unwrap_or(checked.address);
+        let (router, document) = api::router(routes::routes());
+        let workers =
+            Arc::new(Workers::new(Arc::clone(&crew), settings.workers, settings.silence, settings.pause_timeout));
+        let context = Arc::new(Context {
+            guard: Guard::new(address, &settings.allow_hosts, checked.token),
+            config_root: checked.config_root,
+            workers: Arc::clone(&workers),
+            hub: stream::Hub::default(),
+            readers: Readers::default(),
+            checks: Context::checks(),
+            phase: watch::Sender::new(Phase::Starting),
+            document,
+            started_at: rfc3339(unix_millis()),
+            instance_id: identity.instance_id().to_owned(),
+            stepping: Mutex::new(()),
+            settings: settings.clone(),
+        });
+        let router =
+            router.layer(from_fn_with_state(Arc::clone(&context), guard::pass)).with_state(Arc::clone(&context));
+        let (close, closing) = watch::channel(false);
+        let serving = async { serve::serve(listener, router, &settings, closing, LAST_ANSWERS).await };
+        let working = async {
+            let ended = work(&context, &crew, &workers, &mut wished).await;
+            close.send_replace(true);
+            ended
+        };
+        let ((), ended) = tokio::join!(serving, working);
+        let tidied = tokio::task::spawn_blocking(move || crew.queue.checkpoint()).await;
+        // The lock is the last thing to go: whoever takes it finds the database at rest.
+        drop(lock);
+        ended?;
+        match tidied {
+            Ok(tidied) => Ok(tidied?),
+            Err(_) => Ok(()),
+        }
+    }
+}
+
+/// Recovers, works, and drains when it is told to end.
+async fn work(
+    context: &Arc<Context>,
+    crew: &Arc<Crew>,
+    workers: &Arc<Workers>,
+    wished: &mut watch::Receiver<usize>,
+) -> Result<(), OptimizerError> {
+    let recovering = Arc::clone(crew);
+    let recovered = context.read(move || match &recovering.holder {
+        Holder::Service(identity) => recovering.queue.recover(Some(identity)).map_err(OptimizerError::from),
+        Holder::Worker | Holder::Caller => Ok(Vec::new()),
+    });
+    crew.metrics.recovered(recovered.await?.len());
+    context.phase.send_replace(Phase::Ready);
+    let tidying = async {
+        loop {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            context.readers.tidy();
+        }
+    };
+    let beating = tokio::spawn(Arc::clone(workers).watch());
+    tokio::select! {
+        () = Arc::clone(workers).work() => {}
+        () = tidying => {}
+        // An error means that nobody can ask any more, which ends the service as well.
+        _ = wished.wait_for(|wishes| *wishes > 0) => {}
+    }
+    context.phase.send_replace(Phase::Draining);
+    let hurrying = async {
+        let _ = wished.wait_for(|wishes| *wishes > 1).await;
+        workers.hurry();
+        std::future::pending::<()>().await
+    };
+    tokio::select! {
+        () = workers.drain(context.settings().shutdown_grace) => {}
+        () = hurrying => {}
+    }
+    beating.abort();
+    Ok(())
+}

@@ -1,0 +1,107 @@
+//! The one evaluator of a submitted run: what `POST /runs/preflight` tells is what `POST /runs` goes by.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use tokio::sync::oneshot;
+
+use super::config_file;
+use super::context::Context;
+use super::handlers::submit::{ConfigBody, RunBody};
+use super::refusal::{Code, Refusal};
+use crate::config::{Diagnostic, Loaded, Severity, Source, hidden_fields, shown, try_load, try_load_value};
+use crate::model::error::{ErrorCode, OptimizerError};
+use crate::runtime::{CheckReport, Finding, Request, Stage, Verify};
+
+/// What was found about a submitted run.
+#[derive(Debug)]
+pub(super) struct Evaluated {
+    pub(super) report: CheckReport,
+    /// Nothing when it cannot even be read.
+    pub(super) loaded: Option<Loaded>,
+    pub(super) config_path: Option<String>,
+}
+
+/// Finds everything that stands in the way. Nothing is written.
+pub(super) async fn evaluate(context: &Arc<Context>, body: &RunBody) -> Result<Evaluated, Refusal> {
+    let (read, config_path) = load(context, body)?;
+    let loaded = match read {
+        Ok(loaded) => loaded,
+        Err(error) if !error.findings.is_empty() => {
+            return Ok(Evaluated { report: CheckReport::of_config(&error.findings), loaded: None, config_path });
+        }
+        Err(error) => return Err(error.into()),
+    };
+    let problems = loaded.warnings.clone();
+    let secrets = secrets(&loaded);
+    let mut request = Request::new(loaded.config.clone(), context.workers.crew().algorithm.name());
+    request.codex_runtime = context.settings().codex_runtime.clone();
+    request.reach = context.settings().reach.clone();
+    if body.allow_unverified {
+        request.verify = Verify::Settings;
+    }
+    if !loaded.config.container.command.is_empty() {
+        let url = loaded.config.container.url.clone();
+        request.container_in_use = context.ask(move |queue| queue.is_container_held(&url)).await?;
+    }
+    let mut report = check(context, request, problems.clone()).await?;
+    report.blockers.extend(secrets);
+    report.ok = report.blockers.is_empty();
+    let is_sound = !problems.iter().any(|found| found.severity == Severity::Error);
+    Ok(Evaluated { report, loaded: is_sound.then_some(loaded), config_path })
+}
+
+type Read = (Result<Loaded, OptimizerError>, Option<String>);
+
+/// Reads the configuration from wherever it is. The environment of the service changes nothing about it.
+fn load(context: &Context, body: &RunBody) -> Result<Read, Refusal> {
+    let environment = BTreeMap::new();
+    match (&body.config_path, &body.config) {
+        (Some(path), None) => {
+            let file = config_file::read(context.config_root(), path)?;
+            let source = Source { name: &file.name, text: &file.text, base_dir: &file.base_dir };
+            Ok((try_load(&source, &environment, &body.overrides), Some(file.name.clone())))
+        }
+        (None, Some(ConfigBody::Text(text))) => {
+            let source = Source { name: "config", text, base_dir: context.config_root() };
+            Ok((try_load(&source, &environment, &body.overrides), None))
+        }
+        (None, Some(ConfigBody::Sections(sections))) => {
+            let value = serde_json::Value::Object(sections.clone());
+            Ok((try_load_value(value, "config", context.config_root(), &environment, &body.overrides), None))
+        }
+        (Some(_), Some(_)) => Err(Refusal::new(Code::BadRequest, "both config_path and config are given")
+            .with_hint("Give one of them: a file beneath the config root, or the configuration itself.")),
+        (None, None) => Err(Refusal::new(Code::BadRequest, "neither config_path nor config is given")
+            .with_hint("Give one of them: a file beneath the config root, or the configuration itself.")),
+    }
+}
+
+/// Secrets are never stored, so that a run that has some could not be begun again.
+fn secrets(loaded: &Loaded) -> Vec<Finding> {
+    let found = hidden_fields(&shown(&loaded.config)).into_iter().map(|field| {
+        let message = format!("{field} holds a secret, and a secret is never stored");
+        let hint = "Name the variable that holds it (api_key_env), and set it where the service runs.";
+        Finding::new(Stage::Config, Code::InlineSecret.wire(), message, hint).at(&field)
+    });
+    found.collect()
+}
+
+/// Checks on a thread of its own: what is checked may start processes and wait for them.
+async fn check(context: &Arc<Context>, request: Request, problems: Vec<Diagnostic>) -> Result<CheckReport, Refusal> {
+    let algorithm = Arc::clone(&context.workers.crew().algorithm);
+    let place = context.checks.acquire().await;
+    let (tell, told) = oneshot::channel();
+    let work = move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        // Whoever asked may have gone away.
+        if let Ok(runtime) = runtime {
+            let _ = tell.send(runtime.block_on(algorithm.check(&request, &problems)));
+        }
+    };
+    let thread = std::thread::Builder::new().name("synth-optimizers-check".into()).spawn(work);
+    thread.map_err(|error| OptimizerError::new(ErrorCode::Io, format!("no thread for the check: {error}")))?;
+    let report = told.await;
+    drop(place);
+    report.map_err(|_| Refusal::new(Code::Internal, "the check ended without a report"))
+}

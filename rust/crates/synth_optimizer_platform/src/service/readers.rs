@@ -1,0 +1,53 @@
+//! Open workspaces of runs, kept for a moment because whoever reads one reads it again.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use camino::{Utf8Path, Utf8PathBuf};
+
+use crate::model::error::OptimizerError;
+use crate::workspace::Reader;
+
+/// Workspaces that are kept open at most.
+const MOST: usize = 64;
+/// How long one stays open that nobody reads: an open one keeps its run from tidying up its files.
+const IDLE: Duration = Duration::from_secs(3);
+
+/// Shared readers.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Readers(Arc<Mutex<Open>>);
+
+/// By the file that they read, each with the moment at which somebody last asked for it.
+type Open = BTreeMap<Utf8PathBuf, (Arc<Reader>, Instant)>;
+
+impl Readers {
+    /// The reader of a workspace.
+    pub(super) fn open(&self, path: &Utf8Path) -> Result<Arc<Reader>, OptimizerError> {
+        let now = Instant::now();
+        let mut readers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((reader, used)) = readers.get_mut(path) {
+            *used = now;
+            return Ok(Arc::clone(reader));
+        }
+        let reader = Arc::new(Reader::open(path.as_std_path())?);
+        if readers.len() >= MOST {
+            let oldest = readers.iter().min_by_key(|(_, (_, used))| *used).map(|(path, _)| path.clone());
+            oldest.map(|oldest| readers.remove(&oldest));
+        }
+        readers.insert(path.to_owned(), (Arc::clone(&reader), now));
+        Ok(reader)
+    }
+
+    /// Closes those that nobody has read for a while.
+    pub(super) fn tidy(&self) {
+        let now = Instant::now();
+        let mut readers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        readers.retain(|_, (_, used)| now.duration_since(*used) < IDLE);
+    }
+
+    /// Closes the reader of a workspace that goes away.
+    pub(super) fn forget(&self, path: &Utf8Path) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(path);
+    }
+}

@@ -1,0 +1,233 @@
+//! What the service answers when it does not do what was asked: one table of codes, one body.
+
+use axum::body::Body;
+use axum::http::{HeaderValue, Response, StatusCode, header};
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use super::hide::hide_paths;
+use crate::model::error::{ErrorCode, OptimizerError};
+use crate::runtime::Finding;
+use crate::workspace::models::ReadError;
+
+/// How long a client that is told to come back should wait, in seconds.
+const COME_BACK: u32 = 1;
+
+macro_rules! codes {
+    ($($code:ident, $wire:literal, $status:literal, $class:ident, $retryable:ident, $hint:literal;)*) => {
+        /// Why the service refuses.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum Code { $($code,)* }
+
+        impl Code {
+            const fn row(self) -> (&'static str, u16, ErrorCode, Retry, &'static str) {
+                match self { $(Self::$code => ($wire, $status, ErrorCode::$class, Retry::$retryable, $hint),)* }
+            }
+        }
+    };
+}
+
+/// Whether the same request may succeed later.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Retry {
+    Later,
+    Never,
+}
+
+codes! {
+    HostNotAllowed, "host_not_allowed", 403, Http, Never, "Use the address that the service is bound to, or start it with --allow-host NAME.";
+    OriginNotAllowed, "origin_not_allowed", 403, Http, Never, "Pages of other sites may not call this service.";
+    Unauthorized, "unauthorized", 401, Http, Never, "Send the token of the service's --token-file as `Authorization: Bearer TOKEN`.";
+    RouteNotFound, "route_not_found", 404, Http, Never, "GET /openapi.json lists every route.";
+    MethodNotAllowed, "method_not_allowed", 405, Http, Never, "GET /openapi.json lists the methods of every route.";
+    NotJson, "content_type_not_json", 415, Http, Never, "Send the body with `Content-Type: application/json`.";
+    BodyTooLarge, "body_too_large", 413, Http, Never, "Send less, or start the service with a larger --max-body-mb.";
+    BodyTooSlow, "body_too_slow", 408, Http, Later, "Send the whole body at once.";
+    BadJson, "invalid_json", 400, Json, Never, "The place in the body is named; GET /openapi.json has its shape.";
+    BadParameter, "invalid_parameter", 422, Config, Never, "GET /openapi.json has the parameters of every route.";
+    BadRequest, "invalid_request", 422, Config, Never, "GET /openapi.json has the shape of every body.";
+    ConfigInvalid, "config_invalid", 422, Config, Never, "Correct the named fields; POST /runs/preflight lists every problem at once.";
+    PreflightFailed, "preflight_failed", 422, Config, Never, "Mend what stands in the way; POST /runs/preflight looks again. `allow_unverified` queues it all the same.";
+    ConfigPathRefused, "config_path_refused", 422, Config, Never, "Name a TOML file beneath the service's --config-root, or send the configuration as `config`.";
+    InlineSecret, "inline_secret_refused", 422, Config, Never, "Name the variable that holds the secret (`api_key_env`); a secret itself is never stored.";
+    RunNotFound, "run_not_found", 404, Optimizer, Never, "GET /runs lists the runs.";
+    NothingBest, "no_best_candidate", 404, Optimizer, Later, "There is a best candidate as soon as the seed is measured.";
+    NotTerminal, "not_terminal", 409, StateTransition, Never, "Cancel the run first; only a run that is over can be deleted.";
+    InvalidTransition, "invalid_transition", 409, StateTransition, Never, "The current state is in `state`.";
+    ManualStepRequired, "manual_step_required", 409, StateTransition, Never, "Only a run that was submitted with `manual_step` is stepped.";
+    IdempotencyConflict, "idempotency_key_conflict", 409, StateTransition, Never, "Use another Idempotency-Key for another body.";
+    RunIdInUse, "run_id_in_use", 409, StateTransition, Never, "Leave out run.run_id or choose another one.";
+    RunExists, "run_exists", 409, StateTransition, Never, "Leave out run.run_id or choose another one; DELETE /runs/{run_id} removes the old one.";
+    Fenced, "fenced", 409, StateTransition, Never, "Another worker holds the request now.";
+    DatabaseInUse, "service_db_in_use", 409, Sqlite, Never, "One service works on a database; use that one, or another --db.";
+    StoreBusy, "store_busy", 503, Sqlite, Later, "Another process writes to the database; try again.";
+    Starting, "starting", 503, Http, Later, "The service is about to be ready; try again.";
+    Draining, "draining", 503, Http, Later, "The service is shutting down; try again when it is back.";
+    TooManyStreams, "too_many_streams", 503, Http, Later, "Close streams that nobody reads, or start the service with a larger --max-connections.";
+    Internal, "internal", 500, Invariant, Never, "This is a defect: keep the service's database and report it.";
+}
+
+impl Code {
+    /// The stable word that clients match on.
+    pub const fn wire(self) -> &'static str {
+        self.row().0
+    }
+
+    /// The HTTP status.
+    pub const fn status(self) -> u16 {
+        self.row().1
+    }
+}
+
+/// A refusal on its way to the client.
+#[derive(Debug, Clone)]
+pub(super) struct Refusal {
+    status: u16,
+    body: Box<ErrorDetail>,
+}
+
+/// The body of every answer that is no success.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+pub(super) struct ErrorBody {
+    pub error: ErrorDetail,
+}
+
+/// What went wrong.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+pub(super) struct ErrorDetail {
+    /// The stable code of this refusal.
+    pub code: String,
+    /// The code of the one error table, which names the exception class of clients.
+    pub error_code: String,
+    /// What happened, with the value.
+    pub message: String,
+    pub detail: Option<String>,
+    /// What to do.
+    pub hint: String,
+    /// Whether the same request may succeed later.
+    pub retryable: bool,
+    /// Every field that is wrong.
+    pub field_errors: Vec<Finding>,
+    /// The state of the run that it is about.
+    pub state: Option<String>,
+    /// The same as the header `x-request-id`.
+    pub request_id: String,
+}
+
+impl Refusal {
+    pub(super) fn new(code: Code, message: impl Into<String>) -> Self {
+        let (wire, status, class, retry, hint) = code.row();
+        let body = ErrorDetail {
+            code: wire.to_owned(),
+            error_code: class.wire().to_owned(),
+            message: message.into(),
+            detail: None,
+            hint: hint.to_owned(),
+            retryable: retry == Retry::Later,
+            field_errors: Vec::new(),
+            state: None,
+            request_id: String::new(),
+        };
+        Self { status, body: Box::new(body) }
+    }
+
+    /// Something of a run that is not there.
+    pub(super) fn missing(code: &str, message: String) -> Self {
+        let mut refusal = Self::new(Code::RunNotFound, message);
+        refusal.body.code = code.to_owned();
+        refusal
+    }
+
+    /// The same refusal of something in this state.
+    #[must_use]
+    pub(super) fn in_state(mut self, state: impl Into<String>) -> Self {
+        self.body.state = Some(state.into());
+        self
+    }
+
+    #[must_use]
+    pub(super) fn with_hint(mut self, hint: impl Into<String>) -> Self {
+        self.body.hint = hint.into();
+        self
+    }
+
+    #[must_use]
+    pub(super) fn with_fields(mut self, fields: Vec<Finding>) -> Self {
+        self.body.field_errors = fields;
+        self
+    }
+
+    /// An error of a deeper layer under a code of the service, with its own words.
+    pub(super) fn of(code: Code, error: &OptimizerError) -> Self {
+        let mut refusal = Self::new(code, error.message.clone());
+        refusal.body.detail = error.detail.clone();
+        if error.hint != error.code.row().hint {
+            refusal.body.hint = error.hint.clone();
+        }
+        refusal
+    }
+
+    #[cfg(test)]
+    pub(super) fn code(&self) -> &str {
+        &self.body.code
+    }
+
+    /// The answer, under the id of its request.
+    pub(super) fn response(mut self, request_id: &str) -> Response<Body> {
+        self.body.request_id = request_id.to_owned();
+        self.body.hide_paths();
+        let retryable = self.body.retryable;
+        let text = serde_json::to_vec(&ErrorBody { error: *self.body }).unwrap_or_default();
+        let mut response = Response::new(Body::from(text));
+        *response.status_mut() = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        if retryable && matches!(self.status, 429 | 503) {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from(COME_BACK));
+        }
+        if self.status == 401 {
+            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        response
+    }
+}
+
+impl ErrorDetail {
+    /// Where things are on this machine is nobody's business but its owner's.
+    fn hide_paths(&mut self) {
+        for text in [&mut self.message, &mut self.hint].into_iter().chain(&mut self.detail) {
+            *text = hide_paths(text);
+        }
+        for finding in &mut self.field_errors {
+            finding.message = hide_paths(&finding.message);
+            finding.hint = hide_paths(&finding.hint);
+            finding.place = finding.place.as_deref().map(hide_paths);
+        }
+    }
+}
+
+impl From<ReadError> for Refusal {
+    fn from(error: ReadError) -> Self {
+        let (code, found) = match error {
+            ReadError::Invalid(found) => (Code::BadParameter, found),
+            ReadError::NotFound(found) => (Code::RunNotFound, found),
+            ReadError::Failed(error) => return error.into(),
+        };
+        let mut refusal = Self::new(code, found.message).with_hint(found.hint);
+        refusal.body.code = found.code.to_owned();
+        refusal
+    }
+}
+
+impl From<OptimizerError> for Refusal {
+    fn from(error: OptimizerError) -> Self {
+        let row = error.code.row();
+        let mut refusal = Self::new(Code::Internal, error.message);
+        refusal.status = row.http;
+        refusal.body.code = row.wire.to_owned();
+        refusal.body.error_code = row.wire.to_owned();
+        refusal.body.detail = error.detail;
+        refusal.body.hint = error.hint;
+        refusal
+    }
+}

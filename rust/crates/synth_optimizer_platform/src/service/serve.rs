@@ -1,0 +1,83 @@
+//! Takes connections, within limits that a slow or hostile client cannot stretch.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::server::graceful::GracefulShutdown;
+use hyper_util::service::TowerToHyperService;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, watch};
+use tokio_io_timeout::TimeoutStream;
+
+use super::settings::Settings;
+use crate::model::error::{ErrorCode, OptimizerError};
+
+/// Headers of one request.
+const MOST_HEADERS: usize = 100;
+/// Bytes of all headers of one request.
+const HEADER_BYTES: usize = 64 * 1024;
+/// How long to wait when the system has no file descriptor left.
+const BREATHER: Duration = Duration::from_millis(50);
+
+/// Opens the port.
+pub(super) async fn listen(address: SocketAddr) -> Result<TcpListener, OptimizerError> {
+    TcpListener::bind(address).await.map_err(|error| {
+        let hint = match error.kind() {
+            std::io::ErrorKind::AddrInUse => "Another program listens there; choose another --bind.",
+            std::io::ErrorKind::PermissionDenied => "Ports below 1024 belong to the system; choose a higher one.",
+            _ => "Choose an address of this machine.",
+        };
+        OptimizerError::new(ErrorCode::Io, format!("cannot listen on {address}: {error}")).with_hint(hint)
+    })
+}
+
+/// Serves until `closing` says so; then lets the requests under way end, for `grace` at most.
+pub(super) async fn serve(
+    listener: TcpListener,
+    router: Router,
+    settings: &Settings,
+    mut closing: watch::Receiver<bool>,
+    grace: Duration,
+) {
+    let places = Arc::new(Semaphore::new(settings.max_connections));
+    let graceful = GracefulShutdown::new();
+    let mut http = hyper::server::conn::http1::Builder::new();
+    http.timer(TokioTimer::new())
+        .header_read_timeout(settings.header_timeout)
+        .max_headers(MOST_HEADERS)
+        .max_buf_size(HEADER_BYTES)
+        .keep_alive(true);
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            _ = closing.wait_for(|closing| *closing) => break,
+        };
+        let Ok((stream, _)) = accepted else {
+            tokio::time::sleep(BREATHER).await;
+            continue;
+        };
+        // Whoever comes when all places are taken is turned away at once.
+        let Ok(place) = Arc::clone(&places).try_acquire_owned() else { continue };
+        let io = TokioIo::new(Box::pin(within(stream, settings.write_timeout)));
+        let connection = http.serve_connection(io, TowerToHyperService::new(router.clone()));
+        let connection = graceful.watch(connection);
+        tokio::spawn(async move {
+            // A client that breaks off is no failure of the service.
+            let _ = connection.await;
+            drop(place);
+        });
+    }
+    drop(listener);
+    let _ = tokio::time::timeout(grace, graceful.shutdown()).await;
+}
+
+/// A connection that ends when its client takes nothing of what it is sent.
+fn within(stream: TcpStream, write_timeout: Duration) -> TimeoutStream<TcpStream> {
+    let _ = stream.set_nodelay(true);
+    let mut stream = TimeoutStream::new(stream);
+    stream.set_write_timeout(Some(write_timeout));
+    stream
+}
