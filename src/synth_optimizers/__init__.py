@@ -27,6 +27,18 @@ from synth_optimizers.events import RunEvent, events_compare, events_replay
 from synth_optimizers.findings import Finding
 from synth_optimizers.handle import RunHandle
 from synth_optimizers.preflight import Blocker, Bounds, CheckReport, PlannedCost, RunPlan, check_toml
+from synth_optimizers.queue import (
+    gepa_serve,
+    gepa_service_run_next,
+    workspace_cancel_run_request,
+    workspace_claim_next_run_request,
+    workspace_complete_run_request,
+    workspace_fail_run_request,
+    workspace_heartbeat_run_request,
+    workspace_recover_expired_run_requests,
+    workspace_start_run_request,
+    workspace_submit_run_request,
+)
 from synth_optimizers.result import GepaRunResult
 from synth_optimizers.run import GepaRun
 from synth_optimizers.scores import Gain, Score, Scores
@@ -76,7 +88,17 @@ __all__ = [
     "config_schema",
     "events_compare",
     "events_replay",
+    "gepa_serve",
+    "gepa_service_run_next",
+    "workspace_cancel_run_request",
+    "workspace_claim_next_run_request",
+    "workspace_complete_run_request",
+    "workspace_fail_run_request",
+    "workspace_heartbeat_run_request",
     "workspace_rebuild",
+    "workspace_recover_expired_run_requests",
+    "workspace_start_run_request",
     "workspace_status",
+    "workspace_submit_run_request",
     "workspace_vacuum",
 ]

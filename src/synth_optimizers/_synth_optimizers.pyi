@@ -1,6 +1,6 @@
 """The extension module of synth-optimizers: the Rust core as Python sees it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from typing import Any, ClassVar, TypedDict, final, type_check_only
 
@@ -36,16 +36,26 @@ __all__ = [
     "event_types",
     "events_compare",
     "events_replay",
+    "gepa_service_run_next",
     "load_config",
     "load_run_config",
     "plan_run",
     "run_best",
     "run_status",
     "run_summary",
+    "serve",
     "start_run",
     "try_load_config",
+    "workspace_cancel_run_request",
+    "workspace_claim_next_run_request",
+    "workspace_complete_run_request",
+    "workspace_fail_run_request",
+    "workspace_heartbeat_run_request",
     "workspace_rebuild",
+    "workspace_recover_expired_run_requests",
+    "workspace_start_run_request",
     "workspace_status",
+    "workspace_submit_run_request",
     "workspace_vacuum",
 ]
 
@@ -165,6 +175,62 @@ def workspace_rebuild(path: str | PathLike[str], *, check: bool) -> dict[str, An
 
 def workspace_vacuum(path: str | PathLike[str]) -> dict[str, int]:
     """Give back the space of a workspace that nobody works on: `bytes_before` and `bytes_after`."""
+
+def serve(
+    db_path: str,
+    *,
+    bind_addr: str,
+    worker_id: str | None,
+    lease_seconds: float,
+    workers: int,
+    config_root: str | None,
+    token_file: str | None,
+    allow_hosts: list[str],
+    allow_containers: list[str],
+    pause_timeout_seconds: float,
+    shutdown_grace_seconds: float,
+    silence_seconds: float,
+    max_connections: int,
+    max_body_mb: int,
+    codex_runtime: str | None,
+    on_listening: Callable[[str], None],
+) -> None:
+    """Serve the queue over HTTP until a signal; `gepa_serve` is the comfortable way to it."""
+
+def gepa_service_run_next(
+    db_path: str, *, worker_id: str, lease_seconds: float, codex_runtime: str | None
+) -> dict[str, Any]:
+    """Claim the next request and carry its run out: `request`, `result` and `message`."""
+
+def workspace_submit_run_request(db_path: str, config_path: str, priority: int = 0) -> dict[str, Any]:
+    """Put a run into the queue with the configuration as it is now, and return its entry."""
+
+def workspace_claim_next_run_request(
+    db_path: str, lease_id: str, worker_id: str | None = None, lease_seconds: float = 3600
+) -> dict[str, Any] | None:
+    """Claim the next request whose container and cache nobody uses; `None` when there is none."""
+
+def workspace_start_run_request(db_path: str, request_id: str, *, lease_id: str | None = None) -> dict[str, Any]:
+    """Say that the run of a request begins; with `lease_id` only while it is held under it."""
+
+def workspace_heartbeat_run_request(
+    db_path: str, request_id: str, lease_id: str, lease_seconds: float = 3600
+) -> dict[str, Any] | None:
+    """Keep a claim; `None`: the request is no longer held under this lease."""
+
+def workspace_complete_run_request(db_path: str, request_id: str, *, lease_id: str | None = None) -> dict[str, Any]:
+    """Say that the run of a request has ended well; its result is read from the run directory."""
+
+def workspace_fail_run_request(
+    db_path: str, request_id: str, error_message: str, reason_code: str | None = None, *, lease_id: str | None = None
+) -> dict[str, Any]:
+    """Say that the run of a request has failed, and why."""
+
+def workspace_cancel_run_request(db_path: str, request_id: str, reason: str = "cancelled") -> dict[str, Any]:
+    """End a request for good; a run under way stops at its next check."""
+
+def workspace_recover_expired_run_requests(db_path: str) -> list[dict[str, Any]]:
+    """Give requests whose lease has run out back to the queue and return them."""
 
 def events_replay(path: str | PathLike[str]) -> str:
     """Return the feed of a run (`events.jsonl`) as a readable story."""

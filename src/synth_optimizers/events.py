@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,11 @@ class RunEvent:
     @classmethod
     def from_line(cls, line: str) -> RunEvent:
         """Read a line of a feed."""
-        known = json.loads(line)
+        return cls.from_dict(json.loads(line))
+
+    @classmethod
+    def from_dict(cls, known: Mapping[str, Any]) -> RunEvent:
+        """Read an event as plain objects."""
         return cls(**{name: known[name] for name in cls.__slots__})
 
     def to_dict(self) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from os import PathLike
 from typing import Any
@@ -77,7 +78,11 @@ class RunStatus:
     @classmethod
     def read(cls, run_dir: str | PathLike[str]) -> RunStatus:
         """Read the status of the run in a directory, whoever carries it out."""
-        known = run_status(run_dir)
+        return cls.from_native(run_status(run_dir))
+
+    @classmethod
+    def from_native(cls, known: Mapping[str, Any]) -> RunStatus:
+        """Read a status as the core writes it."""
         scores = {name: score_of(known[name]) for name in ("best_score", "seed_score", "best_heldout_score")}
         return cls(**{name.name: known[name.name] for name in fields(cls)} | scores)
 

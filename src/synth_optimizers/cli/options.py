@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import click
 
@@ -18,7 +19,9 @@ __all__ = [
     "quiet_option",
     "root_option",
     "run_argument",
+    "service_option",
     "set_option",
+    "token_option",
     "track_option",
 ]
 
@@ -62,6 +65,12 @@ root_option = click.option(
 )
 
 
+service_option = click.option("--service", metavar="URL", help="The service that has the run.")
+token_option = click.option(
+    "--token-file", type=click.Path(path_type=Path), metavar="FILE", help="A file with the token of the service."
+)
+
+
 def existing_file(what: str) -> Callable[[click.Context, click.Parameter, Path], Path]:
     """Return a check that a file is there; `what` says which one to name."""
 
@@ -75,8 +84,17 @@ def existing_file(what: str) -> Callable[[click.Context, click.Parameter, Path],
 
 
 def run_argument(command: F) -> F:
-    """Add RUN, a directory or a run id beneath --root, to a command."""
-    return click.argument("run", metavar="RUN", shell_complete=complete_run)(root_option(command))
+    """Add RUN to a command, which gets what it names: a directory, an id beneath --root, or a run of a service."""
+
+    @functools.wraps(command)
+    def with_run(run: str, root: Path, service: str | None, token_file: Path | None, **rest: Any) -> Any:  # noqa: ANN401
+        from synth_optimizers.cli.source import find_source
+
+        return command(run=find_source(run, root, service, token_file), **rest)
+
+    for add in (token_option, service_option, root_option):
+        add(with_run)
+    return cast("F", click.argument("run", metavar="RUN", shell_complete=complete_run)(with_run))
 
 
 def complete_run(

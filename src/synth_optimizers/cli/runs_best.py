@@ -5,23 +5,26 @@ from __future__ import annotations
 import difflib
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from synth_optimizers._synth_optimizers import run_best
 from synth_optimizers.cli.faults import NothingThere, Refusal
 from synth_optimizers.cli.files import write_file
 from synth_optimizers.cli.output import say, write_text
 from synth_optimizers.cli.words import score
 
+if TYPE_CHECKING:
+    from synth_optimizers.cli.source import RunSource
+
 __all__ = ["write_best"]
 
 
-def write_best(run_dir: Path, *, out: Path | None, field: str | None, shape: str, force: bool) -> None:
+def write_best(run: RunSource, *, out: Path | None, field: str | None, shape: str, force: bool) -> None:
     """Write the best texts to stdout or to a file."""
-    best = run_best(run_dir) if (run_dir / "workspace.sqlite").exists() else None
+    best = run.best()
     if best is None:
         raise NothingThere(
-            f"the run in {run_dir} has no best candidate: no candidate was measured",
-            f"`synth-optimizers runs show {run_dir}` tells how far it came.",
+            f"the run in {run.place} has no best candidate: no candidate was measured",
+            f"`synth-optimizers runs show {run.place}` tells how far it came.",
         )
     texts = {str(name): str(text) for name, text in best["payload"].items()}
     if field is not None:

@@ -1,18 +1,20 @@
-"""`runs cancel`: asks the process that carries a run out to end it."""
+"""`runs cancel`, `pause` and `resume`: asks whoever carries a run out."""
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-from synth_optimizers._synth_optimizers import ask_run
 from synth_optimizers.cli.output import write_json, write_text
 
-__all__ = ["cancel_run"]
+if TYPE_CHECKING:
+    from synth_optimizers.cli.source import RunSource
+
+__all__ = ["ask"]
 
 
-def cancel_run(run_dir: Path, kind: str, reason: str, *, as_json: bool) -> None:
+def ask(run: RunSource, kind: str, reason: str, *, as_json: bool) -> None:
     """Ask, and write what came of it."""
-    answer = ask_run(run_dir, kind, reason)
+    answer = run.ask(kind, reason)
     if as_json:
         write_json(answer)
     else:

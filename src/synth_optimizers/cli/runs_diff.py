@@ -4,25 +4,26 @@ from __future__ import annotations
 
 import difflib
 import sys
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from synth_optimizers._synth_optimizers import run_summary
 from synth_optimizers.cli.faults import NothingThere, Refusal
 from synth_optimizers.cli.output import is_coloured, say, write_json, write_text
 from synth_optimizers.diff import Change, word_diff
+
+if TYPE_CHECKING:
+    from synth_optimizers.cli.source import RunSource
 
 __all__ = ["show_diff"]
 
 MARKS = {"same": "{}", "removed": "[-{}-]", "added": "{{+{}+}}"}
 
 
-def show_diff(run_dir: Path, names: tuple[str, ...], *, as_json: bool) -> None:
+def show_diff(run: RunSource, names: tuple[str, ...], *, as_json: bool) -> None:
     """Write the difference of two candidates, field by field."""
-    summary = run_summary(run_dir)
-    before, after = _chosen(summary, names, run_dir)
+    summary = run.summary()
+    before, after = _chosen(summary, names, run)
     fields = sorted({*before["payload"], *after["payload"]})
     changes = {name: word_diff(before["payload"].get(name, ""), after["payload"].get(name, "")) for name in fields}
     if as_json:
@@ -38,7 +39,7 @@ def show_diff(run_dir: Path, names: tuple[str, ...], *, as_json: bool) -> None:
             write_text("".join(_piece(change, text, coloured) for change, text in diff))
 
 
-def _chosen(summary: dict[str, Any], names: tuple[str, ...], run_dir: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+def _chosen(summary: dict[str, Any], names: tuple[str, ...], run: RunSource) -> tuple[dict[str, Any], dict[str, Any]]:
     known = {candidate["candidate_id"]: candidate for candidate in summary["candidates"]}
     if len(names) == 2:
         return _candidate(known, names[0]), _candidate(known, names[1])
@@ -50,8 +51,8 @@ def _chosen(summary: dict[str, Any], names: tuple[str, ...], run_dir: Path) -> t
     best = known.get(summary["overview"]["best_candidate_id"])
     if best is None:
         raise NothingThere(
-            f"the run in {run_dir} has no best candidate: no candidate was measured",
-            f"`synth-optimizers runs show {run_dir}` tells how far it came.",
+            f"the run in {run.place} has no best candidate: no candidate was measured",
+            f"`synth-optimizers runs show {run.place}` tells how far it came.",
         )
     return summary["candidates"][0], best
 

@@ -12,28 +12,20 @@ import shutil
 import tarfile
 import tempfile
 import zipfile
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
-from synth_optimizers._synth_optimizers import run_summary
-from synth_optimizers.cli.database import copy_workspace
 from synth_optimizers.cli.faults import Refusal
 from synth_optimizers.cli.files import refuse_overwrite, write_file
 from synth_optimizers.cli.output import say, write_json, write_text
 from synth_optimizers.cli.words import counted
 
+if TYPE_CHECKING:
+    from synth_optimizers.cli.source import Files, RunSource
+
 __all__ = ["export_run"]
 
-Files = dict[str, tuple[Path, float]]
-"""Name in the archive, file and time."""
-
-WORKSPACE = "workspace.sqlite"
-FEED = "events.jsonl"
-LEFT_OUT = ("request_cache.sqlite", "run.lock", "wish.json")
-"""Answers that are shared with other runs, and what processes say to each other."""
-SUFFIXES = ("-wal", "-shm", "-journal")
 TABLES = (".csv", ".jsonl")
 ARCHIVES = (
     *(".zip", ".tgz", ".tar", ".gz", ".rar", ".7z", ".bz2", ".xz", ".zst", ".lz4", ".lzma", ".br"),
@@ -57,18 +49,18 @@ COLUMNS = (
 )
 
 
-def export_run(run_dir: Path, place: str, *, shape: str | None, force: bool, as_json: bool) -> None:
+def export_run(run: RunSource, place: str, *, shape: str | None, force: bool, as_json: bool) -> None:
     """Write the artifacts of a run, or its candidates as a table."""
     out = Path(place)
     if shape is not None:
-        _write_candidates(run_dir, out, shape, force=force)
+        _write_candidates(run, out, shape, force=force)
         return
     if str(out) == "-":
         raise Refusal("an archive is not written to stdout", "Name a file, or write candidates with --format.")
     kind = _kind(place)
     with tempfile.TemporaryDirectory(prefix="synth-optimizers-") as scratch:
-        files = dict(_files(run_dir, Path(scratch)))
-        top = run_dir.resolve().name
+        files = dict(run.files(Path(scratch)))
+        top = run.name
         if kind == "tar":
             write_file(out, lambda file: _tar(files, top, file), force=force)
         elif kind == "zip":
@@ -76,9 +68,9 @@ def export_run(run_dir: Path, place: str, *, shape: str | None, force: bool, as_
         else:
             _directory(files, out)
     if as_json:
-        write_json({"run_dir": str(run_dir), "out": str(out), "files": sorted(files)})
+        write_json({**run.identity(), "out": str(out), "files": sorted(files)})
     else:
-        say(f"{out}: {counted(len(files), 'file')} of {run_dir}")
+        say(f"{out}: {counted(len(files), 'file')} of {run.place}")
 
 
 def _kind(place: str) -> Literal["tar", "zip", "directory"]:
@@ -97,23 +89,6 @@ def _kind(place: str) -> Literal["tar", "zip", "directory"]:
         hint = "Name a file that ends in .tar.gz or .zip, or a directory; with a slash at its end, any name is one."
         raise Refusal(f"{out} has no known ending", hint)
     return "directory"
-
-
-def _files(run_dir: Path, scratch: Path) -> Iterator[tuple[str, tuple[Path, float]]]:
-    """Yield name, file and time of every artifact in order; hidden files and links stay where they are."""
-    for path in sorted(run_dir.rglob("*")):
-        name = path.relative_to(run_dir)
-        hidden = any(part.startswith(".") for part in name.parts)
-        left_out = path.name in LEFT_OUT or path.name.endswith(SUFFIXES)
-        if hidden or left_out or path.is_symlink() or not path.is_file():
-            continue
-        at = path.stat().st_mtime
-        if name == Path(WORKSPACE):
-            # Looking at a workspace changes its time; that of the feed is the time of the last event.
-            feed = run_dir / FEED
-            at = feed.stat().st_mtime if feed.exists() else at
-            path = copy_workspace(path, scratch)
-        yield name.as_posix(), (path, at)
 
 
 def _tar(files: Files, top: str, out: BinaryIO) -> None:
@@ -145,17 +120,17 @@ def _directory(files: Files, out: Path) -> None:
         shutil.copyfile(path, target)
 
 
-def _write_candidates(run_dir: Path, out: Path, shape: str, *, force: bool) -> None:
+def _write_candidates(run: RunSource, out: Path, shape: str, *, force: bool) -> None:
     to_stdout = str(out) == "-"
     if not to_stdout:
         refuse_overwrite(out, force=force)
-    rows = [_row(known) for known in run_summary(run_dir)["candidates"]]
+    rows = [_row(known) for known in run.summary()["candidates"]]
     text = _csv(rows) if shape == "csv" else "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
     if to_stdout:
         write_text(text, newline=False)
         return
     write_file(out, lambda file: file.write(text.encode()), force=force)
-    say(f"{out}: {counted(len(rows), 'candidate')} of {run_dir}")
+    say(f"{out}: {counted(len(rows), 'candidate')} of {run.place}")
 
 
 def _row(known: dict[str, Any]) -> dict[str, Any]:

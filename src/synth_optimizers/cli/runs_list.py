@@ -1,18 +1,24 @@
-"""`runs list`: one line per run beneath a directory."""
+"""`runs list`: one line per run beneath a directory, or of a service."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from synth_optimizers.cli.faults import Refusal, fault_of
 from synth_optimizers.cli.find import run_dirs
+from synth_optimizers.cli.local import state_of
 from synth_optimizers.cli.output import say, table, write_json
 from synth_optimizers.cli.words import money, number, when
 from synth_optimizers.errors import SynthOptimizerError
 from synth_optimizers.status import RunStatus
 
-__all__ = ["list_runs", "state_of"]
+if TYPE_CHECKING:
+    from synth_optimizers.client import Client
+
+__all__ = ["list_requests", "list_runs"]
+
+TITLES = ("run", "state", "train", "held-out", "rollouts", "cost", "started (UTC)")
 
 
 def list_runs(root: Path, *, as_json: bool) -> None:
@@ -36,24 +42,34 @@ def list_runs(root: Path, *, as_json: bool) -> None:
         write_json({"root": str(root), "runs": runs, "unreadable": unreadable})
         return
     if found:
-        titles = ("run", "state", "train", "held-out", "rollouts", "cost", "started (UTC)")
-        table(titles, [_row(status) for status in found])
+        table(TITLES, [_row(status, state_of(status)) for status in found])
     elif not problems:
         say(f"no runs in {root}")
     for path, problem in problems:
         say(f"warning: {path} cannot be read: {problem}")
 
 
-def state_of(status: RunStatus) -> str:
-    """Return the state of a run; one that is not over and that nobody works on is interrupted."""
-    if status.is_over or status.is_held:
-        return status.state
-    return "failed" if status.state == "failed" else "interrupted"
+def list_requests(client: Client, *, as_json: bool) -> None:
+    """List the runs of a service, the newest first."""
+    from synth_optimizers.cli.remote import state_of_request, status_of_request
+
+    found = []
+    for request in client.runs(page_size=200):
+        # The list tells of requests; the scores are with each run that has begun.
+        run = None if request.started_at is None else client.run(request.run_id).run
+        found.append((request, status_of_request(request, run), state_of_request(request, run)))
+    if as_json:
+        runs = [{**status.to_dict(), "state": state, "request": entry.to_dict()} for entry, status, state in found]
+        write_json({"service": client.base_url, "runs": runs, "unreadable": []})
+    elif found:
+        table(TITLES, [_row(status, state) for _, status, state in found])
+    else:
+        say(f"no runs at {client.base_url}")
 
 
-def _row(status: RunStatus) -> tuple[str, ...]:
+def _row(status: RunStatus, state: str) -> tuple[str, ...]:
     train = "-" if status.best_score is None else number(status.best_score.mean)
     heldout = "-" if status.best_heldout_score is None else number(status.best_heldout_score.mean)
     rollouts = f"{status.rollouts_finished + status.rollouts_failed:,}"
     started = when(status.started_at).removesuffix("Z")[:16]
-    return status.run_id, state_of(status), train, heldout, rollouts, money(status.cost_usd), started
+    return status.run_id, state, train, heldout, rollouts, money(status.cost_usd), started

@@ -2,41 +2,28 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from synth_optimizers._synth_optimizers import run_summary
 from synth_optimizers.cli.lines import stop_reason
 from synth_optimizers.cli.output import table, write_json, write_text
-from synth_optimizers.cli.runs_list import state_of
 from synth_optimizers.cli.summary import command_for
 from synth_optimizers.cli.words import counted, gain, money, number, one_line, score, tokens, when
-from synth_optimizers.status import RunStatus
+
+if TYPE_CHECKING:
+    from synth_optimizers.cli.source import RunSource
+    from synth_optimizers.status import RunStatus
 
 __all__ = ["show_run"]
 
-ARTIFACTS = (
-    "result_manifest.json",
-    "best_candidate.json",
-    "candidate_registry.json",
-    "frontier.json",
-    "events.jsonl",
-    "events.normalized.jsonl",
-    "score_chart.svg",
-    "cache_profile.json",
-    "workspace.sqlite",
-)
 
-
-def show_run(run_dir: Path, *, as_json: bool) -> None:
+def show_run(run: RunSource, *, as_json: bool) -> None:
     """Write what is known about a run, live or over."""
-    summary = run_summary(run_dir)
-    status = RunStatus.read(run_dir)
-    artifacts = [name for name in ARTIFACTS if (run_dir / name).exists()]
+    summary, status = run.summary(), run.status()
+    artifacts, place = run.artifacts(), run.place
     if as_json:
-        write_json({**summary, "state": state_of(status), "artifacts": [str(run_dir / name) for name in artifacts]})
+        write_json({**summary, "state": run.state(), "artifacts": [run.located(name) for name in artifacts]})
         return
-    for label, text in _head(status, summary):
+    for label, text in _head(status, summary, run):
         write_text(f"{label:<12}{text}".rstrip())
     if summary["candidates"]:
         write_text("")
@@ -45,21 +32,21 @@ def show_run(run_dir: Path, *, as_json: bool) -> None:
         table(titles, [_candidate(known, best, frontier) for known in summary["candidates"]])
         write_text("* best, + on the frontier")
     write_text("")
-    write_text(f"{'artifacts':<12}{run_dir}")
+    write_text(f"{'artifacts':<12}{place}")
     for name in artifacts:
         write_text(f"{'':<12}{name}")
-    if not status.is_over and not status.is_held:
-        write_text(f"{'next':<12}{command_for('gepa', 'resume', run_dir)}")
+    if not isinstance(place, str) and not status.is_over and not status.is_held:
+        write_text(f"{'next':<12}{command_for('gepa', 'resume', place)}")
     elif status.best_candidate_id is not None:
-        write_text(f"{'next':<12}{command_for('runs', 'diff', run_dir)}")
+        write_text(f"{'next':<12}{command_for('runs', 'diff', place)}")
 
 
-def _head(status: RunStatus, summary: dict[str, Any]) -> list[tuple[str, str]]:
+def _head(status: RunStatus, summary: dict[str, Any], run: RunSource) -> list[tuple[str, str]]:
     overview, gains = summary["overview"], (summary.get("train_gain"), summary.get("heldout_gain"))
     scores = {known["candidate_id"]: known for known in summary["candidates"]}
     seed = summary["candidates"][0] if summary["candidates"] else {}
     best = scores.get(status.best_candidate_id or "", {})
-    lines = [("run", status.run_id), ("state", state_of(status))]
+    lines = [("run", status.run_id), ("state", run.state()), *run.notes()]
     if status.is_held:
         lines.append(("held by", str(status.holder)))
     lines += [("started", when(status.started_at)), ("finished", when(status.finished_at))]

@@ -17,10 +17,10 @@ __all__ = ["closing", "command_for", "shown"]
 SPLITS = (("train", "train"), ("heldout", "held-out"))
 
 
-def closing(run: Progress, run_dir: Path, now: float) -> list[tuple[str, str]]:
+def closing(run: Progress, place: Path | str, now: float) -> list[tuple[str, str]]:
     """Return the lines of the summary as label and text."""
     if run.ending is None:
-        return _unfinished(run, run_dir, now)
+        return _unfinished(run, place, now)
     fields = run.ending.fields
     lines = [("run", f"{run.run_id} {run.state} in {span(run.elapsed(now))}")]
     if run.ending.type == "gepa.run.finished":
@@ -36,9 +36,9 @@ def closing(run: Progress, run_dir: Path, now: float) -> list[tuple[str, str]]:
         if run.ending.type == "gepa.run.cancelled":
             lines.append(("reason", fields["reason"]))
     lines += _bill(fields)
-    lines.append(("artifacts", shown(run_dir)))
+    lines.append(("artifacts", shown(place)))
     if fields.get("best_candidate_id"):
-        lines.append(("next", command_for("runs", "best", run_dir, "--out", "best.txt")))
+        lines.append(("next", command_for("runs", "best", place, "--out", "best.txt")))
     return lines
 
 
@@ -47,8 +47,10 @@ def command_for(*parts: str | Path) -> str:
     return shlex.join(["synth-optimizers", *(shown(part) if isinstance(part, Path) else part for part in parts)])
 
 
-def shown(path: Path) -> str:
-    """Write a path as a person would: from the working directory, if it is beneath it."""
+def shown(path: Path | str) -> str:
+    """Write a path as a person would: from the working directory, if it is beneath it. A URL is written as it is."""
+    if isinstance(path, str):
+        return path
     here = Path.cwd()
     return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
 
@@ -79,8 +81,8 @@ def _bill(fields: dict[str, Any]) -> list[tuple[str, str]]:
     ]
 
 
-def _unfinished(run: Progress, run_dir: Path, now: float) -> list[tuple[str, str]]:
-    lines = [("run", f"{run.run_id or run_dir.name} is not over; saved after {span(run.elapsed(now))}")]
+def _unfinished(run: Progress, place: Path | str, now: float) -> list[tuple[str, str]]:
+    lines = [("run", f"{run.run_id or Path(place).name} is not over; saved after {span(run.elapsed(now))}")]
     if run.best_id is not None:
         lines.append(("best so far", f"{run.best_id} {score(run.best_score)}"))
     if run.seed_score is not None:
@@ -89,6 +91,8 @@ def _unfinished(run: Progress, run_dir: Path, now: float) -> list[tuple[str, str
     lines.append(("rollouts", f"{spent.train_rollouts:,} train, {spent.heldout_rollouts:,} held-out"))
     lines.append(("tokens", tokens(spent.total_tokens)))
     lines.append(("cost", money(spent.cost_usd)))
-    lines.append(("artifacts", shown(run_dir)))
-    lines.append(("next", command_for("gepa", "resume", run_dir)))
+    lines.append(("artifacts", shown(place)))
+    # A service goes on with its runs by itself.
+    next_command = ("runs", "watch") if isinstance(place, str) else ("gepa", "resume")
+    lines.append(("next", command_for(*next_command, place)))
     return lines

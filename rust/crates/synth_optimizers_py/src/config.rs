@@ -6,7 +6,7 @@ use camino::Utf8Path;
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyMapping, PyString, PyTuple};
 use synth_optimizer_platform::artifacts::RunPaths;
-use synth_optimizer_platform::config::{self, Config, Diagnostic, Loaded, Origin, Severity, Source};
+use synth_optimizer_platform::config::{self, Config, Diagnostic, Loaded, Severity, Source};
 use synth_optimizer_platform::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_platform::workspace::Reader;
 
@@ -31,7 +31,7 @@ impl LoadedConfig {
     fn values<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let values = PyList::empty(py);
         for value in &self.loaded.values {
-            values.append((value.path.as_str(), json::to_python(py, &value.value)?, origin(&value.origin)))?;
+            values.append((value.path.as_str(), json::to_python(py, &value.value)?, value.origin.to_string()))?;
         }
         Ok(values)
     }
@@ -44,6 +44,10 @@ impl LoadedConfig {
 }
 
 impl LoadedConfig {
+    pub(crate) fn loaded(&self) -> &Loaded {
+        &self.loaded
+    }
+
     pub(crate) fn config(&self) -> &Config {
         &self.loaded.config
     }
@@ -132,19 +136,6 @@ fn stored(dir: &Utf8Path) -> Result<Loaded, OptimizerError> {
     loaded.config.run.run_id = Some(run.run_id);
     loaded.config.run.output_dir = paths.output_dir().to_owned();
     Ok(loaded)
-}
-
-/// The origin in one word, with its place after a colon.
-fn origin(origin: &Origin) -> String {
-    match origin {
-        Origin::Default => "default".to_owned(),
-        Origin::File { line: Some(line), column: Some(column) } => format!("file:{line}:{column}"),
-        Origin::File { line: Some(line), column: None } => format!("file:{line}"),
-        Origin::File { line: None, column: _ } => "mapping".to_owned(),
-        Origin::Environment { variable } => format!("environment:{variable}"),
-        Origin::Set => "set".to_owned(),
-        Origin::Run => "run".to_owned(),
-    }
 }
 
 fn read(path: &Utf8Path) -> Result<String, OptimizerError> {

@@ -2,11 +2,15 @@
 
 mod config;
 mod errors;
+mod gepa;
 mod json;
 mod paths;
 mod preflight;
+mod queue;
 mod run;
 mod runs;
+mod service;
+mod signals;
 
 use pyo3::prelude::*;
 use pyo3::wrap_pyfunction;
@@ -35,5 +39,15 @@ fn _synth_optimizers(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(runs::events_replay, module)?)?;
     module.add_function(wrap_pyfunction!(runs::events_compare, module)?)?;
     module.add_function(wrap_pyfunction!(runs::event_types, module)?)?;
+    module.add_function(wrap_pyfunction!(service::serve, module)?)?;
+    module.add_function(wrap_pyfunction!(service::gepa_service_run_next, module)?)?;
+    module.add_function(wrap_pyfunction!(queue::workspace_submit_run_request, module)?)?;
+    module.add_function(wrap_pyfunction!(queue::workspace_claim_next_run_request, module)?)?;
+    module.add_function(wrap_pyfunction!(queue::workspace_start_run_request, module)?)?;
+    module.add_function(wrap_pyfunction!(queue::workspace_heartbeat_run_request, module)?)?;
+    module.add_function(wrap_pyfunction!(queue::workspace_complete_run_request, module)?)?;
+    module.add_function(wrap_pyfunction!(queue::workspace_fail_run_request, module)?)?;
+    module.add_function(wrap_pyfunction!(queue::workspace_cancel_run_request, module)?)?;
+    module.add_function(wrap_pyfunction!(queue::workspace_recover_expired_run_requests, module)?)?;
     Ok(())
 }

@@ -1,21 +1,20 @@
 //! What a run would take and what stands in its way, told before anything is paid.
 
+use std::sync::Mutex;
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
-use std::time::Duration;
 
 use camino::Utf8PathBuf;
 use pyo3::prelude::*;
-use synth_gepa::{GepaEngine, plan, shortfalls};
+use synth_gepa::plan;
 use synth_optimizer_platform::config::{Config, Diagnostic};
 use synth_optimizer_platform::model::error::{ErrorCode, OptimizerError};
-use synth_optimizer_platform::runtime::{CheckReport, Hooks, Request, check};
+use synth_optimizer_platform::runtime::{CheckReport, Request};
+use synth_optimizer_platform::service::Algorithm;
 use tokio::sync::oneshot;
 
 use crate::config::LoadedConfig;
-use crate::{errors, json};
-
-/// How long a wait sleeps before it lets Python look for signals.
-const SLICE: Duration = Duration::from_millis(100);
+use crate::gepa::{Gepa, NAME};
+use crate::{errors, json, signals};
 
 /// The arithmetic of a run: rows, worst-case rollouts, proposals that the limits buy, and cost where it can be known.
 #[pyfunction]
@@ -31,41 +30,37 @@ pub(crate) fn check_run<'py>(
     config: &LoadedConfig,
     codex_runtime: Option<String>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let (is_sound, problems, config) = (config.is_sound(), config.findings().to_vec(), config.config().clone());
+    let (problems, config) = (config.findings().to_vec(), config.config().clone());
     let (tell, told) = sync_channel(1);
     let (leave, left) = oneshot::channel::<()>();
     let work = move || {
         // Nobody hears it after an interrupt.
-        let _ = tell.send(checked(config, is_sound, &problems, codex_runtime.map(Utf8PathBuf::from), left));
+        let _ = tell.send(checked(config, &problems, codex_runtime.map(Utf8PathBuf::from), left));
     };
     let thread = std::thread::Builder::new().name("synth-optimizers-check".into()).spawn(work);
     let thread = thread.map_err(|error| {
         errors::raise(py, &OptimizerError::new(ErrorCode::Io, format!("no thread for the check: {error}")))
     })?;
-    let told = std::sync::Mutex::new(told);
-    let hear = || told.lock().map_or(Err(RecvTimeoutError::Disconnected), |told| told.recv_timeout(SLICE));
-    loop {
-        match py.detach(hear) {
-            Ok(report) => return json::serialize(py, &report.map_err(|error| errors::raise(py, &error))?),
-            Err(RecvTimeoutError::Timeout) => {
-                if let Err(signal) = py.check_signals() {
-                    // What the check has started is ended before anybody goes on.
-                    drop(leave);
-                    let _ = py.detach(|| thread.join());
-                    return Err(signal);
-                }
-            }
-            Err(RecvTimeoutError::Disconnected) => {
-                let error = OptimizerError::new(ErrorCode::Invariant, "the thread of the check ended without a report");
-                return Err(errors::raise(py, &error));
-            }
+    let told = Mutex::new(told);
+    let lost = || Err(OptimizerError::new(ErrorCode::Invariant, "the thread of the check ended without a report"));
+    let heard = signals::wait(py, None, |time| match told.lock().map(|told| told.recv_timeout(time)) {
+        Ok(Ok(report)) => Some(report),
+        Ok(Err(RecvTimeoutError::Timeout)) => None,
+        Ok(Err(RecvTimeoutError::Disconnected)) | Err(_) => Some(lost()),
+    });
+    match heard {
+        Ok(report) => json::serialize(py, &report.unwrap_or_else(lost).map_err(|error| errors::raise(py, &error))?),
+        Err(signal) => {
+            // What the check has started is ended before anybody goes on.
+            drop(leave);
+            let _ = py.detach(|| thread.join());
+            Err(signal)
         }
     }
 }
 
 fn checked(
     config: Config,
-    is_sound: bool,
     problems: &[Diagnostic],
     codex_runtime: Option<Utf8PathBuf>,
     left: oneshot::Receiver<()>,
@@ -74,20 +69,11 @@ fn checked(
         .enable_all()
         .build()
         .map_err(|error| OptimizerError::new(ErrorCode::Io, format!("no runtime for the check: {error}")))?;
-    // The arithmetic of a configuration with errors would be that of another one.
-    let (plan, budget) = match is_sound {
-        true => (Some(serde_json::to_value(plan(&config)).map_err(unwritable)?), shortfalls(&config)),
-        false => (None, Vec::new()),
-    };
-    let request = Request { config, algorithm: "gepa".into(), proposer: None, codex_runtime, hooks: Hooks::default() };
+    let request = Request { codex_runtime, ..Request::new(config, NAME) };
     runtime.block_on(async {
         tokio::select! {
-            report = check(&request, problems, &budget, GepaEngine::new) => Ok(CheckReport { plan, ..report }),
+            report = Gepa.check(&request, problems) => Ok(report),
             _ = left => Err(OptimizerError::new(ErrorCode::Cancelled, "the check was interrupted")),
         }
     })
-}
-
-fn unwritable(error: serde_json::Error) -> OptimizerError {
-    OptimizerError::new(ErrorCode::Json, format!("the plan cannot be written: {error}"))
 }

@@ -11,15 +11,13 @@ use synth_optimizer_platform::artifacts::RunPaths;
 use synth_optimizer_platform::config::Config;
 use synth_optimizer_platform::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_platform::runtime::{
-    Control, Controlled, Hooks, Outcome, Request, RunStatus, execute, listen, new_run_id, wish_kind,
+    Control, Controlled, Outcome, Request, RunStatus, execute, listen, new_run_id, wish_kind,
 };
 use tokio::sync::broadcast::error::RecvError;
 
 use crate::config::LoadedConfig;
-use crate::errors;
-
-/// How long a wait sleeps before it lets Python look for signals.
-const SLICE: Duration = Duration::from_millis(100);
+use crate::gepa::NAME;
+use crate::{errors, signals};
 
 /// A run that this process carries out.
 #[pyclass(frozen, module = "synth_optimizers._synth_optimizers")]
@@ -66,7 +64,7 @@ fn start(mut config: Config, codex_runtime: Option<Utf8PathBuf>) -> Result<Nativ
     let paths = RunPaths::new(&config.run.output_dir, &run_id)?;
     config.run.run_id = Some(run_id);
     let (control, controlled) = Control::new(config.run.feed_buffer);
-    let request = Request { config, algorithm: "gepa".into(), proposer: None, codex_runtime, hooks: Hooks::default() };
+    let request = Request { codex_runtime, ..Request::new(config, NAME) };
     let shared = Arc::new(Shared::default());
     let thread = Thread { paths: paths.clone(), control: control.clone(), shared: Arc::clone(&shared) };
     std::thread::Builder::new()
@@ -209,16 +207,8 @@ impl NativeRun {
         let deadline = timeout
             .and_then(|seconds| Duration::try_from_secs_f64(seconds.max(0.0)).ok())
             .and_then(|time| Instant::now().checked_add(time));
-        loop {
-            let left = deadline.map_or(SLICE, |deadline| deadline.saturating_duration_since(Instant::now()));
-            if py.detach(|| self.shared.wait(left.min(SLICE), &is_so)) {
-                return Ok(true);
-            }
-            py.check_signals()?;
-            if left.is_zero() {
-                return Ok(false);
-            }
-        }
+        let is_so = |time: Duration| self.shared.wait(time, &is_so).then_some(());
+        Ok(signals::wait(py, deadline, is_so)?.is_some())
     }
 
     fn check_process(&self, py: Python<'_>) -> PyResult<()> {

@@ -1,0 +1,200 @@
+//! The queue of a service for Python: requests by hand, on the same code as the service.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use camino::{Utf8Path, Utf8PathBuf};
+use pyo3::prelude::*;
+use serde_json::json;
+use synth_optimizer_platform::artifacts::RunPaths;
+use synth_optimizer_platform::model::error::{ErrorCode, OptimizerError};
+use synth_optimizer_platform::queue::{
+    Claim, Completion, Hold, Holder, Queue, QueueError, RequestEntry, Submission, Which,
+};
+use synth_optimizer_platform::service::completion;
+
+use crate::config::load_config;
+use crate::paths::path_argument;
+use crate::{errors, json as objects};
+
+/// What this process has claimed, so that it cannot speak for a lease that is somebody else's by now.
+static CLAIMED: Mutex<BTreeMap<(Utf8PathBuf, String), i64>> = Mutex::new(BTreeMap::new());
+
+/// Puts a run into the queue, with the configuration as it is now.
+#[pyfunction]
+#[pyo3(signature = (db_path, config_path, priority = 0))]
+pub(crate) fn workspace_submit_run_request<'py>(
+    py: Python<'py>,
+    db_path: &Bound<'py, PyAny>,
+    config_path: &Bound<'py, PyAny>,
+    priority: i64,
+) -> PyResult<Bound<'py, PyAny>> {
+    let config = load_config(py, config_path, Vec::new(), None)?;
+    let path = path_argument(py, config_path)?;
+    on_queue(py, db_path, move |queue, _| {
+        let submission = Submission {
+            config: config.loaded(),
+            config_path: Some(path.as_str()),
+            priority,
+            auto_start: true,
+            manual_step: false,
+            idempotency_key: None,
+            body_digest: "",
+        };
+        queue.submit(&submission).map(|submitted| submitted.entry)
+    })
+}
+
+/// Claims the next request whose container and cache nobody uses.
+#[pyfunction]
+#[pyo3(signature = (db_path, lease_id, worker_id = None, lease_seconds = 3600.0))]
+pub(crate) fn workspace_claim_next_run_request<'py>(
+    py: Python<'py>,
+    db_path: &Bound<'py, PyAny>,
+    lease_id: &str,
+    worker_id: Option<&str>,
+    lease_seconds: f64,
+) -> PyResult<Bound<'py, PyAny>> {
+    on_queue(py, db_path, |queue, db| {
+        if lease_id.is_empty() {
+            return Err(OptimizerError::new(ErrorCode::Config, "lease_id is empty")
+                .with_hint("Name the lease: the same name renews and ends it.")
+                .into());
+        }
+        let lease = seconds("lease_seconds", lease_seconds)?;
+        let claim = Claim { lease_id, worker_id, lease, holder: Holder::Caller, which: Which::Any };
+        let claimed = queue.claim(&claim)?;
+        if let Some(entry) = &claimed {
+            remember(db, &entry.request_id, entry.fencing_token);
+        }
+        Ok(claimed)
+    })
+}
+
+/// Says that the run of a request begins.
+#[pyfunction]
+#[pyo3(signature = (db_path, request_id, *, lease_id = None))]
+pub(crate) fn workspace_start_run_request<'py>(
+    py: Python<'py>,
+    db_path: &Bound<'py, PyAny>,
+    request_id: &str,
+    lease_id: Option<&str>,
+) -> PyResult<Bound<'py, PyAny>> {
+    on_queue(py, db_path, |queue, db| queue.start(request_id, hold(db, request_id, lease_id)))
+}
+
+/// Keeps a claim; nothing when it is not held any more.
+#[pyfunction]
+#[pyo3(signature = (db_path, request_id, lease_id, lease_seconds = 3600.0))]
+pub(crate) fn workspace_heartbeat_run_request<'py>(
+    py: Python<'py>,
+    db_path: &Bound<'py, PyAny>,
+    request_id: &str,
+    lease_id: &str,
+    lease_seconds: f64,
+) -> PyResult<Bound<'py, PyAny>> {
+    on_queue(py, db_path, |queue, _| {
+        let lease = seconds("lease_seconds", lease_seconds)?;
+        let beat = queue.heartbeat(request_id, Hold::Lease(lease_id), lease)?;
+        Ok(beat.map(|beat| beat.entry))
+    })
+}
+
+/// Says that the run of a request has ended well.
+#[pyfunction]
+#[pyo3(signature = (db_path, request_id, *, lease_id = None))]
+pub(crate) fn workspace_complete_run_request<'py>(
+    py: Python<'py>,
+    db_path: &Bound<'py, PyAny>,
+    request_id: &str,
+    lease_id: Option<&str>,
+) -> PyResult<Bound<'py, PyAny>> {
+    on_queue(py, db_path, |queue, db| {
+        let entry = queue.get_request(request_id)?;
+        queue.complete(request_id, hold(db, request_id, lease_id), &left_behind(&entry)?)
+    })
+}
+
+/// Says that the run of a request has failed, and why.
+#[pyfunction]
+#[pyo3(signature = (db_path, request_id, error_message, reason_code = None, *, lease_id = None))]
+pub(crate) fn workspace_fail_run_request<'py>(
+    py: Python<'py>,
+    db_path: &Bound<'py, PyAny>,
+    request_id: &str,
+    error_message: &str,
+    reason_code: Option<&str>,
+    lease_id: Option<&str>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let error = json!({
+        "code": ErrorCode::RunFailed.wire(),
+        "reason_code": reason_code.unwrap_or("failed"),
+        "message": error_message,
+    });
+    on_queue(py, db_path, move |queue, db| queue.fail(request_id, hold(db, request_id, lease_id), &error))
+}
+
+/// Ends a request for good.
+#[pyfunction]
+#[pyo3(signature = (db_path, request_id, reason = "cancelled"))]
+pub(crate) fn workspace_cancel_run_request<'py>(
+    py: Python<'py>,
+    db_path: &Bound<'py, PyAny>,
+    request_id: &str,
+    reason: &str,
+) -> PyResult<Bound<'py, PyAny>> {
+    on_queue(py, db_path, |queue, _| queue.cancel(request_id, Some(reason)).map(|ack| ack.entry))
+}
+
+/// Gives requests whose lease has run out back to the queue.
+#[pyfunction]
+pub(crate) fn workspace_recover_expired_run_requests<'py>(
+    py: Python<'py>,
+    db_path: &Bound<'py, PyAny>,
+) -> PyResult<Bound<'py, PyAny>> {
+    on_queue(py, db_path, |queue, _| queue.recover(None))
+}
+
+/// What a run has left in its directory, if it has one.
+fn left_behind(entry: &RequestEntry) -> Result<Completion, OptimizerError> {
+    let paths = RunPaths::new(Utf8Path::new(&entry.output_dir), &entry.run_id)?;
+    if paths.workspace_db().is_file() { completion(&paths) } else { Ok(Completion::default()) }
+}
+
+/// By what the caller says that a request is theirs: the lease that they name, or the claim of this process.
+fn hold<'a>(db: &Utf8Path, request_id: &str, lease_id: Option<&'a str>) -> Hold<'a> {
+    let claimed = CLAIMED.lock().unwrap_or_else(PoisonError::into_inner);
+    match (lease_id, claimed.get(&(db.to_owned(), request_id.to_owned()))) {
+        (Some(lease_id), _) => Hold::Lease(lease_id),
+        (None, Some(token)) => Hold::Token(*token),
+        (None, None) => Hold::Current,
+    }
+}
+
+fn remember(db: &Utf8Path, request_id: &str, token: i64) {
+    let mut claimed = CLAIMED.lock().unwrap_or_else(PoisonError::into_inner);
+    claimed.insert((db.to_owned(), request_id.to_owned()), token);
+}
+
+/// A time that people give in seconds.
+pub(crate) fn seconds(name: &str, given: f64) -> Result<Duration, OptimizerError> {
+    Duration::try_from_secs_f64(given).ok().filter(|time| !time.is_zero()).ok_or_else(|| {
+        OptimizerError::new(ErrorCode::Config, format!("{name} {given} is not a time"))
+            .with_hint("Give a positive number of seconds.")
+    })
+}
+
+/// Does something with a queue while other Python threads go on.
+fn on_queue<'py, T: serde::Serialize + Send>(
+    py: Python<'py>,
+    db_path: &Bound<'py, PyAny>,
+    work: impl FnOnce(&Queue, &Utf8Path) -> Result<T, QueueError> + Send,
+) -> PyResult<Bound<'py, PyAny>> {
+    let path = path_argument(py, db_path)?;
+    let done = py.detach(|| {
+        let queue = Queue::open(path.as_std_path())?;
+        work(&queue, &path)
+    });
+    objects::serialize(py, &done.map_err(|error| errors::raise(py, &error.into()))?)
+}

@@ -1,0 +1,191 @@
+"""A run with a service, read over HTTP."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, unquote, urlsplit
+
+from synth_optimizers.cli.faults import Refusal
+from synth_optimizers.cli.local import ARTIFACTS, LEFT_OUT
+from synth_optimizers.cli.words import moment
+from synth_optimizers.errors import OptimizerHttpError, SynthOptimizerError
+from synth_optimizers.status import RunStatus
+
+if TYPE_CHECKING:
+    from synth_optimizers.client import Client, RequestEntry, RunDetail
+    from synth_optimizers.events import RunEvent
+
+__all__ = ["ServiceRun", "split_address", "state_of_request", "status_of_request"]
+
+LOOK = 2.0
+RESTART = 10
+"""How often a watch tries to go on: a service that is started again needs half a minute at most."""
+MANIFEST = "result_manifest.json"
+NUMBERS = ("frontier_size", "candidates", "generations", "proposer_turns", "paid_calls", "cached_calls")
+COUNTS = ("rollouts_requested", "rollouts_finished", "rollouts_failed", "rollouts_waiting", "unknown_outcomes")
+
+
+def split_address(run: str) -> tuple[str, str]:
+    """Return the address of the service and the id of the run that a URL names."""
+    parts = urlsplit(run)
+    before, found, run_id = parts.path.rstrip("/").rpartition("/runs/")
+    if not found or not run_id or "/" in run_id:
+        raise Refusal(f"{run} is not the URL of a run", "Write it as http://HOST:PORT/runs/RUN_ID.")
+    return f"{parts.scheme}://{parts.netloc}{before}", unquote(run_id)
+
+
+def state_of_request(request: RequestEntry, run: RunStatus | None) -> str:
+    """Return the state of a run in one word: that of its request, and while it is worked on its own."""
+    return run.state if run is not None and request.status in ("leased", "running") else request.status
+
+
+def status_of_request(request: RequestEntry, run: RunStatus | None) -> RunStatus:
+    """Return the status of a run; one that has not begun has used nothing."""
+    if run is not None:
+        return run
+    known: dict[str, Any] = dict.fromkeys(RunStatus.__dataclass_fields__)
+    known |= dict.fromkeys((*NUMBERS, *COUNTS, "total_tokens"), 0)
+    known |= {"run_id": request.run_id, "run_dir": request.run_dir or "", "state": request.status, "limits": {}}
+    known |= {"is_over": request.is_terminal, "failure": request.error, "finished_at": request.finished_at}
+    return RunStatus.from_native({**known, "cost_usd": request.cost_usd, "started_at": request.started_at})
+
+
+class ServiceRun:
+    """The run of a service."""
+
+    def __init__(self, client: Client, run_id: str) -> None:
+        self.client = client
+        self.run_id = run_id
+        self._looked = 0.0
+        self._waiting = 0
+        self._known: RunDetail | None = None
+
+    @property
+    def place(self) -> str:
+        """Its URL."""
+        return f"{self.client.base_url}/runs/{quote(self.run_id, safe='')}"
+
+    @property
+    def name(self) -> str:
+        """Its id."""
+        return self.run_id
+
+    def identity(self) -> dict[str, str]:
+        """Return its URL."""
+        return {"run_url": self.place}
+
+    def detail(self) -> RunDetail:
+        """Ask for everything about it, once for one command."""
+        if self._known is None:
+            self._known = self.client.run(self.run_id)
+        return self._known
+
+    def status(self) -> RunStatus:
+        """Return where it is."""
+        detail = self.detail()
+        status = status_of_request(detail.request, detail.run)
+        if status.failure is None and detail.error is not None:
+            return replace(status, failure=detail.error)
+        return status
+
+    def state(self) -> str:
+        """Return its state in one word."""
+        detail = self.detail()
+        return state_of_request(detail.request, detail.run)
+
+    def notes(self) -> list[tuple[str, str]]:
+        """Return who works on it, or why nobody does."""
+        request = self.detail().request
+        lines = [] if request.waiting is None else [("waits", request.waiting.message)]
+        return lines if request.worker_id is None else [("worker", request.worker_id), *lines]
+
+    def summary(self) -> dict[str, Any]:
+        """Return overview, candidates, frontier and gains."""
+        detail = self.detail()
+        begun = detail.run is not None
+        candidates = [known.to_dict() for known in self.client.candidates(self.run_id)] if begun else []
+        result = self._result() if detail.status == "completed" else {}
+        return {
+            "overview": self.status().to_dict(),
+            "candidates": candidates,
+            "frontier": sorted(known["candidate_id"] for known in candidates if known.get("on_frontier")),
+            "train_gain": result.get("train_gain"),
+            "heldout_gain": result.get("heldout_gain"),
+            "config": detail.config,
+            "request": detail.request.to_dict(),
+            "models": detail.models,
+        }
+
+    def best(self) -> dict[str, Any] | None:
+        """Return its best candidate."""
+        found = self.client.best(self.run_id) if self.detail().run is not None else None
+        if found is None:
+            return None
+        known = found.to_dict()
+        return {**known, "train_score": known.get("train_score", known.get("score"))}
+
+    def artifacts(self) -> list[str]:
+        """Return the names of its files, those that people know first."""
+        names = [known.name for known in self.client.artifacts(self.run_id)] if self.detail().run is not None else []
+        known = [name for name in ARTIFACTS if name in names]
+        return known + sorted(set(names) - set(known))
+
+    def located(self, name: str) -> str:
+        """Return the URL of a file."""
+        return f"{self.place}/artifacts/{quote(name, safe='')}"
+
+    def files(self, scratch: Path) -> Iterator[tuple[str, tuple[Path, float]]]:
+        """Fetch every file, each with its digest checked; their time is that of the last event."""
+        status = self.status()
+        last = status.finished_at or status.updated_at or status.started_at
+        for name in sorted(self.artifacts()):
+            parts = PurePosixPath(name).parts
+            if parts[-1:] and parts[-1] in LEFT_OUT:
+                continue
+            if not parts or name.startswith("/") or ".." in parts or "\\" in name:
+                message = f"{self.client.base_url} names a file {name!r} that lies outside the run"
+                raise OptimizerHttpError(f"{OptimizerHttpError.error_code}: {message}")
+            path = scratch.joinpath(*parts)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self.client.download(self.run_id, name, path)
+            yield name, (path, moment(last) if last else 0.0)
+
+    def follow(self) -> Iterator[RunEvent]:
+        """Yield its events as they happen."""
+        yield from self.client.watch(self.run_id, retries=RESTART)
+        # What was known before it ended is old.
+        self._known = None
+
+    def waiting(self) -> int:
+        """Return the answers that wait; a view goes on without the number."""
+        now = time.monotonic()
+        if now - self._looked >= LOOK:
+            self._looked = now
+            with suppress(SynthOptimizerError):
+                run = self.client.run(self.run_id).run
+                self._waiting = 0 if run is None else run.rollouts_waiting
+        return self._waiting
+
+    def ask(self, kind: str, reason: str) -> dict[str, Any]:
+        """Ask the service."""
+        wishes = {
+            "cancel": self.client.cancel,
+            "stop": self.client.stop,
+            "pause": self.client.pause,
+            "resume": self.client.resume,
+        }
+        answer = wishes[kind](self.run_id, reason=reason)
+        return {**answer.to_dict(), "state": answer.status, "reason": answer.message or None}
+
+    def _result(self) -> dict[str, Any]:
+        """Return its result, from the file where the request does not hold it."""
+        found: Any = self.detail().request.result or {}
+        if "train_gain" not in found and MANIFEST in self.artifacts():
+            found = json.loads(self.client.artifact(self.run_id, MANIFEST))
+        return found if isinstance(found, dict) else {}

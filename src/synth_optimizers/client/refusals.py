@@ -1,0 +1,152 @@
+"""Refusals of a service as the exceptions that the same problem raises without one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Protocol, runtime_checkable
+
+import synth_optimizers.errors as classes
+from synth_optimizers.client.effects import Reply, TransportFailure
+from synth_optimizers.errors import CancelledError, OptimizerHttpError, SynthOptimizerError, error_table
+from synth_optimizers.findings import Finding
+from synth_optimizers.preflight import Blocker
+
+__all__ = ["Refused", "blocker_of", "ending_of", "not_ours", "refusal_of", "unreachable"]
+
+PLACE = re.compile(r"(?P<source>.+?):(?P<line>\d+)(:(?P<column>\d+))?")
+START = "Start one with `synth-optimizers gepa service --db service.sqlite`, or name the address of the one you mean."
+SHOWN = 200
+"""Characters of a foreign answer that are shown."""
+
+
+@runtime_checkable
+class Refused(Protocol):
+    """What an exception of the client knows about the refusal, besides `detail`, `hint` and `findings`.
+
+    >>> try:
+    ...     client.submit(config_path="gepa.toml")
+    ... except SynthOptimizerError as error:
+    ...     if isinstance(error, Refused) and error.retryable:
+    ...         ...
+    """
+
+    status: int | None
+    """The HTTP status; `None` when no answer came."""
+    code: str
+    """The reason, such as `run_not_found`; `error_code` is the code of the class."""
+    field_errors: tuple[Blocker, ...]
+    """Everything that stands in the way, each with its field."""
+    request_id: str | None
+    """The name of the exchange in the log of the service."""
+    retryable: bool
+    """Whether the same may work later."""
+    state: str | None
+    """The state of the run that does not allow it."""
+
+
+def refusal_of(reply: Reply, address: str) -> SynthOptimizerError:
+    """Read the error of a reply; a reply that is not one of a service is told as that."""
+    try:
+        known = reply.json()["error"]
+        error_code, code, message = str(known["error_code"]), str(known["code"]), str(known["message"])
+    except (ValueError, KeyError, TypeError):
+        return not_ours(reply, address)
+    problems = tuple(blocker_of(found) for found in known.get("field_errors") or ())
+    error = _raised(error_code, "\n".join([message, *(_line(found) for found in problems)]), known)
+    error.findings = tuple(_finding(found) for found in problems if found.field)
+    return _with(
+        error,
+        status=reply.status,
+        code=code,
+        field_errors=problems,
+        request_id=known.get("request_id") or reply.headers.get("x-request-id"),
+        retryable=bool(known.get("retryable")),
+        state=known.get("state"),
+    )
+
+
+def not_ours(reply: Reply, address: str, problem: str | None = None) -> OptimizerHttpError:
+    """Return the error for an answer that no service of ours gives."""
+    what = problem or f"it answered {reply.status} without an error of a service"
+    error = OptimizerHttpError(f"{OptimizerHttpError.error_code}: what answers at {address} is not the service: {what}")
+    shown = reply.content[: 4 * SHOWN].decode("utf-8", errors="replace")[:SHOWN]
+    error.detail = shown or None
+    error.hint = f"Check the address, and that the service has the version of the client. {START}"
+    request_id = reply.headers.get("x-request-id")
+    # Whatever stands before the service may be busy.
+    retryable = reply.status in (429, 502, 503, 504)
+    _with(error, status=reply.status, code="not_a_service", request_id=request_id, retryable=retryable)
+    return error
+
+
+def unreachable(failure: TransportFailure, address: str) -> OptimizerHttpError:
+    """Return the error for an exchange that broke off."""
+    if failure.is_timeout and failure.is_sent:
+        what, code = f"the service at {address} did not answer in time: {failure}", "timed_out"
+        hint = "Look at the state before you ask again: it may have been done. `timeout` of the client is the wait."
+    elif failure.is_sent:
+        what, code = f"the connection to the service at {address} broke: {failure}", "connection_broken"
+        hint = "Look at the state before you ask again: it may have been done."
+    else:
+        what, code, hint = f"no service answers at {address}: {failure}", "unreachable", START
+    error = OptimizerHttpError(f"{OptimizerHttpError.error_code}: {what}")
+    error.hint = hint
+    _with(error, status=None, code=code, request_id=None, retryable=True)
+    return error
+
+
+def ending_of(run_id: str, status: str, known: Mapping[str, Any] | None) -> SynthOptimizerError:
+    """Return the exception of a run that did not end well: that of its cause."""
+    known = known or {}
+    fallback = "synth_optimizer_cancelled" if status == "cancelled" else "synth_optimizer_failed"
+    told = known.get("message") or known.get("reason") or f"it is {status}"
+    error = _raised(str(known.get("error_code") or fallback), f"run {run_id}: {told}", known)
+    if status == "cancelled" and not isinstance(error, CancelledError):
+        error = _raised(fallback, f"run {run_id}: {told}", known)
+    return error
+
+
+def blocker_of(known: Mapping[str, Any]) -> Blocker:
+    """Read a field error or a warning."""
+    return Blocker(
+        stage=str(known.get("stage") or "config"),
+        code=str(known.get("code", "")),
+        field=known.get("field"),
+        place=known.get("place"),
+        message=str(known.get("message", "")),
+        hint=str(known.get("hint") or ""),
+        retryable=bool(known.get("retryable")),
+    )
+
+
+def _raised(error_code: str, message: str, known: Mapping[str, Any]) -> SynthOptimizerError:
+    name = next((row["exception"] for row in error_table() if row["error_code"] == error_code), "SynthOptimizerError")
+    kind: type[SynthOptimizerError] = getattr(classes, name)
+    error = kind(f"{kind.error_code}: {message.removeprefix(f'{kind.error_code}: ')}")
+    detail = known.get("detail")
+    error.detail = detail if detail is None or isinstance(detail, str) else str(detail)
+    if known.get("hint"):
+        error.hint = str(known["hint"])
+    return error
+
+
+def _with(error: SynthOptimizerError, **facts: object) -> SynthOptimizerError:
+    """Put the facts of `Refused` on an exception, whose class does not know them."""
+    for name, value in {"field_errors": (), "state": None, **facts}.items():
+        setattr(error, name, value)
+    return error
+
+
+def _line(found: Blocker) -> str:
+    where = " ".join(part for part in (found.field, f"({found.place})" if found.place else "") if part)
+    return f"  {where or found.stage}: {found.message}"
+
+
+def _finding(found: Blocker) -> Finding:
+    """Name the place of a field error as findings do."""
+    placed = PLACE.fullmatch(found.place or "")
+    source = placed["source"] if placed else found.place or found.stage
+    line = int(placed["line"]) if placed else None
+    column = int(placed["column"]) if placed and placed["column"] else None
+    return Finding("error", found.code, found.field or "", source, line, column, found.message, found.hint, None)

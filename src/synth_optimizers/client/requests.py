@@ -1,0 +1,130 @@
+"""Every request that a service understands, one function each."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import quote
+
+from synth_optimizers.client.effects import Request
+
+__all__ = [
+    "LONG_POLL",
+    "act",
+    "artifact",
+    "events",
+    "get",
+    "moment",
+    "post",
+    "run_path",
+    "stream",
+    "submission",
+    "waiting",
+]
+
+JSON = (("accept", "application/json"),)
+JSON_BODY = (*JSON, ("content-type", "application/json"))
+LONG_POLL = 30.0
+"""The most that one wait for something newer takes; longer ones are several."""
+LAUNCH = 180.0
+"""Seconds that a check of container and proposer may take; both may have to be started."""
+SILENCE = 60.0
+"""Seconds without a sign of life after which a stream is opened anew."""
+
+
+def get(path: str, *, timeout: float | None, **params: object) -> Request:
+    """Ask for something; parameters that are `None` are not named."""
+    return Request("GET", path, _params(params), JSON, read_timeout=timeout, is_repeatable=True)
+
+
+def post(path: str, body: Mapping[str, Any], *, timeout: float | None) -> Request:
+    """Ask to do something; values that are `None` are not named."""
+    content = _body({name: value for name, value in body.items() if value is not None})
+    return Request("POST", path, (), JSON_BODY, content, read_timeout=timeout)
+
+
+def run_path(run_id: str, *parts: str) -> str:
+    """Return the path of a run, or of a part of it."""
+    return "/".join(["", "runs", *(quote(part, safe="") for part in (run_id, *parts))])
+
+
+def submission(
+    path: str,
+    config_path: str | os.PathLike[str] | None,
+    config: Mapping[str, Any] | str | None,
+    options: Mapping[str, Any],
+    *,
+    overrides: Sequence[str],
+    timeout: float,
+    idempotency_key: str | None = None,
+) -> Request:
+    """Submit a configuration, or have it checked."""
+    if (config_path is None) == (config is None):
+        raise TypeError("name either config_path, a file that the service can read, or config, a mapping or TOML text")
+    if isinstance(overrides, str):
+        raise TypeError("overrides is a list of texts such as 'gepa.max_generations=3', not one text")
+    body = {"config": config} if config_path is None else {"config_path": os.fspath(config_path)}
+    sent = post(path, {**body, **options, "overrides": list(overrides) or None}, timeout=max(timeout, LAUNCH))
+    if idempotency_key is None:
+        # A check changes nothing.
+        return replace(sent, is_repeatable=True)
+    return replace(sent, headers=(*sent.headers, ("idempotency-key", idempotency_key)), is_repeatable=True)
+
+
+def act(run_id: str, action: str, *, timeout: float | None, **body: object) -> Request:
+    """Ask for `cancel`, `pause`, `resume`, `stop` or `step` of a run."""
+    return post(run_path(run_id, action), body, timeout=timeout)
+
+
+def events(run_id: str, after: int, limit: int, *, timeout: float) -> Request:
+    """Ask for a page of events."""
+    return get(run_path(run_id, "events"), timeout=timeout, after=after, limit=limit)
+
+
+def stream(run_id: str, after: int, *, timeout: float) -> Request:
+    """Ask for the events as they happen, from the one after a number on."""
+    request = get(run_path(run_id, "events"), timeout=max(timeout, SILENCE), after=after)
+    resumed = (("last-event-id", str(after)),) if after >= 0 else ()
+    return replace(request, headers=(("accept", "text/event-stream"), ("cache-control", "no-store"), *resumed))
+
+
+def artifact(run_id: str, name: str, *, timeout: float) -> Request:
+    """Ask for the bytes of a file of a run."""
+    request = get(run_path(run_id, "artifacts", name), timeout=timeout)
+    # What is packed on the way would have another digest.
+    return replace(request, headers=(("accept", "*/*"), ("accept-encoding", "identity")))
+
+
+def moment(at: str | datetime | None) -> str | None:
+    """Write a time as the service reads it; one without a zone is local."""
+    return at.astimezone(UTC).isoformat().replace("+00:00", "Z") if isinstance(at, datetime) else at
+
+
+def waiting(run_id: str, newer_than: int, seconds: float, *, timeout: float) -> Request:
+    """Ask for the best candidate as soon as there is a newer one."""
+    whole = math.ceil(min(seconds, LONG_POLL))
+    # The answer of a wait comes after the wait.
+    return get(run_path(run_id, "best"), timeout=timeout + whole, wait_newer_than=newer_than, timeout_seconds=whole)
+
+
+def _params(known: Mapping[str, object]) -> tuple[tuple[str, str], ...]:
+    return tuple((name, str(value)) for name, value in known.items() if value is not None)
+
+
+def _body(known: Mapping[str, Any]) -> bytes:
+    return json.dumps(known, ensure_ascii=False, allow_nan=False, default=_plain).encode()
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, Sequence):
+        return list(value)
+    raise TypeError(f"a configuration cannot hold {value!r}, which JSON does not know")

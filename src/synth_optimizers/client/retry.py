@@ -1,0 +1,62 @@
+"""When a request is sent again, and after how long."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+
+from synth_optimizers.client.effects import Reply, Request, TransportFailure
+
+__all__ = ["BUSY", "Backoff", "may_repeat", "retry_after"]
+
+BUSY = frozenset({429, 502, 503, 504})
+"""The service, or what stands before it, cannot answer now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """Waits that double, each shortened at random so that many clients do not come back together."""
+
+    first: float = 0.25
+    longest: float = 5.0
+    patience: float = 30.0
+    """A wish of the service to wait longer than this is not met: the refusal is raised instead."""
+    chance: Callable[[], float] = random.random
+    clock: Callable[[], float] = time.monotonic
+
+    def pause(self, attempt: int, wished: float | None = None) -> float:
+        """Return the seconds to wait after an attempt, counted from 0; never less than the service wished."""
+        if wished is not None:
+            return wished + min(1.0, wished * 0.1) * self.chance()
+        whole: float = min(self.longest, self.first * 2.0 ** min(attempt, 32))
+        return whole * (0.5 + 0.5 * self.chance())
+
+
+def may_repeat(request: Request, outcome: Reply | TransportFailure) -> bool:
+    """Return whether a request may be sent again after this outcome.
+
+    One that is not repeatable is sent again only when it was never sent: whoever saw it may have acted on it.
+    """
+    if isinstance(outcome, TransportFailure):
+        return not outcome.is_sent or (request.is_repeatable and not outcome.is_timeout)
+    return request.is_repeatable and outcome.status in BUSY
+
+
+def retry_after(reply: Reply) -> float | None:
+    """Return the seconds that the service asks to wait: a number or a date."""
+    text = reply.headers.get("retry-after", "").strip()
+    if not text:
+        return None
+    if text.replace(".", "", 1).isdecimal():
+        return float(text)
+    try:
+        moment = parsedate_to_datetime(text)
+    except ValueError:
+        return None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return max(0.0, (moment - datetime.now(UTC)).total_seconds())

@@ -1,0 +1,135 @@
+"""The queue of the service without HTTP: requests by hand, and the service itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from os import PathLike, fspath
+from typing import Any
+
+from synth_optimizers import _synth_optimizers as native
+from synth_optimizers.codex import codex_runtime
+
+__all__ = [
+    "gepa_serve",
+    "gepa_service_run_next",
+    "workspace_cancel_run_request",
+    "workspace_claim_next_run_request",
+    "workspace_complete_run_request",
+    "workspace_fail_run_request",
+    "workspace_heartbeat_run_request",
+    "workspace_recover_expired_run_requests",
+    "workspace_start_run_request",
+    "workspace_submit_run_request",
+]
+
+
+def gepa_serve(
+    db_path: str | PathLike[str],
+    bind_addr: str = "127.0.0.1:8879",
+    worker_id: str | None = None,
+    lease_seconds: float = 3600,
+    *,
+    workers: int = 4,
+    config_root: str | PathLike[str] | None = None,
+    token_file: str | PathLike[str] | None = None,
+    allow_hosts: Sequence[str] = (),
+    allow_containers: Sequence[str] = (),
+    pause_timeout_seconds: float = 1800,
+    shutdown_grace_seconds: float = 30,
+    silence_seconds: float = 900,
+    max_connections: int = 256,
+    max_body_mb: int = 4,
+    on_listening: Callable[[str], None] | None = None,
+) -> None:
+    """Serve the queue over HTTP and carry out its runs, until SIGINT or SIGTERM.
+
+    The first signal takes no more requests and saves what is under way; the second hurries. `config_root` is the
+    directory beneath which `config_path` of a submission must lie; the working directory without it. Another address
+    than loopback needs a `token_file`. `on_listening` is called with the URL once the service answers.
+    """
+    native.serve(
+        fspath(db_path),
+        bind_addr=bind_addr,
+        worker_id=worker_id,
+        lease_seconds=lease_seconds,
+        workers=workers,
+        config_root=None if config_root is None else fspath(config_root),
+        token_file=None if token_file is None else fspath(token_file),
+        allow_hosts=list(allow_hosts),
+        allow_containers=list(allow_containers),
+        pause_timeout_seconds=pause_timeout_seconds,
+        shutdown_grace_seconds=shutdown_grace_seconds,
+        silence_seconds=silence_seconds,
+        max_connections=max_connections,
+        max_body_mb=max_body_mb,
+        codex_runtime=codex_runtime(),
+        on_listening=on_listening or (lambda _url: None),
+    )
+
+
+def gepa_service_run_next(
+    db_path: str | PathLike[str], worker_id: str = "synth-gepa-worker", lease_seconds: float = 3600
+) -> dict[str, Any]:
+    """Claim the next request and carry its run out: `request`, `result` and `message`; `None`s when nothing waits."""
+    return native.gepa_service_run_next(
+        fspath(db_path), worker_id=worker_id, lease_seconds=lease_seconds, codex_runtime=codex_runtime()
+    )
+
+
+def workspace_submit_run_request(
+    db_path: str | PathLike[str], config_path: str | PathLike[str], priority: int = 0
+) -> dict[str, Any]:
+    """Put a run into the queue with the configuration as it is now; higher priorities are claimed first."""
+    return native.workspace_submit_run_request(fspath(db_path), fspath(config_path), priority)
+
+
+def workspace_claim_next_run_request(
+    db_path: str | PathLike[str], lease_id: str, worker_id: str | None = None, lease_seconds: float = 3600
+) -> dict[str, Any] | None:
+    """Claim the next request whose container and cache nobody uses; `None` when there is none."""
+    return native.workspace_claim_next_run_request(fspath(db_path), lease_id, worker_id, lease_seconds)
+
+
+def workspace_start_run_request(
+    db_path: str | PathLike[str], request_id: str, *, lease_id: str | None = None
+) -> dict[str, Any]:
+    """Say that the run of a request begins."""
+    return native.workspace_start_run_request(fspath(db_path), request_id, lease_id=lease_id)
+
+
+def workspace_heartbeat_run_request(
+    db_path: str | PathLike[str], request_id: str, lease_id: str, lease_seconds: float = 3600
+) -> dict[str, Any] | None:
+    """Keep a claim; `None`: the request is no longer held under this lease, and its worker must stop."""
+    return native.workspace_heartbeat_run_request(fspath(db_path), request_id, lease_id, lease_seconds)
+
+
+def workspace_complete_run_request(
+    db_path: str | PathLike[str], request_id: str, *, lease_id: str | None = None
+) -> dict[str, Any]:
+    """Say that the run of a request has ended well; its result is read from the run directory."""
+    return native.workspace_complete_run_request(fspath(db_path), request_id, lease_id=lease_id)
+
+
+def workspace_fail_run_request(
+    db_path: str | PathLike[str],
+    request_id: str,
+    error_message: str,
+    reason_code: str | None = None,
+    *,
+    lease_id: str | None = None,
+) -> dict[str, Any]:
+    """Say that the run of a request has failed, and why."""
+    return native.workspace_fail_run_request(fspath(db_path), request_id, error_message, reason_code, lease_id=lease_id)
+
+
+def workspace_cancel_run_request(
+    db_path: str | PathLike[str], request_id: str, reason: str = "cancelled"
+) -> dict[str, Any]:
+    """End a request for good; a run under way stops at its next check."""
+    return native.workspace_cancel_run_request(fspath(db_path), request_id, reason)
+
+
+def workspace_recover_expired_run_requests(db_path: str | PathLike[str]) -> list[dict[str, Any]]:
+    """Give requests whose lease has run out back to the queue and return them."""
+    return native.workspace_recover_expired_run_requests(fspath(db_path))
