@@ -27,7 +27,7 @@ VENV := $(ROOT)/.venv
 BIN := $(VENV)/bin
 LOGS := $(VENV)/logs
 # The extras whose packages the checks need.
-EXTRAS := dev mlflow otel wandb
+EXTRAS := client dev mlflow otel wandb
 CARGO_TARGET_DIR ?= $(ROOT)/target
 export CARGO_TARGET_DIR
 

@@ -1,0 +1,228 @@
+"""Runs of a service are shown, taken and steered like those of a directory."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.example import Example
+from support.standin import Answer, StandIn, detail, entry, refusal, serve_directory, standing_in
+
+from cli.commands import SOURCES, Ended, assert_snapshot, end, environment, run_cli
+from cli.places import free_port, small_config
+
+FAKE = """
+import json, sys, time
+import synth_optimizers._synth_optimizers as native
+
+def serve(db_path, *, on_listening, codex_runtime, **known):
+    heard = 0
+    while heard < {signals}:
+        try:
+            if not heard:
+                on_listening("http://127.0.0.1:8879")
+                print(json.dumps({"db_path": db_path, **known}), flush=True)
+            time.sleep(60)
+        except KeyboardInterrupt:
+            heard += 1
+
+native.serve = serve
+from synth_optimizers.cli.app import run_command
+sys.exit(run_command(sys.argv[1:]))
+"""
+
+
+@pytest.fixture(scope="module")
+def place(example: Example, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a directory in which a run has ended; tests leave it as it is."""
+    made = tmp_path_factory.mktemp("served")
+    small_config(made, example)
+    assert run_cli("gepa", "run", "--config", "gepa.toml", "--quiet", cwd=made).code == 0
+    return made
+
+
+@pytest.fixture(scope="module")
+def service(place: Path) -> Iterator[StandIn]:
+    """Yield a service that has the same run."""
+    with standing_in() as standin:
+        serve_directory(standin, place / "runs" / "router")
+        yield standin
+
+
+def both(place: Path, service: StandIn, *arguments: str) -> tuple[Ended, Ended]:
+    """Run a command on the directory and on the service; `RUN` stands for the run."""
+    url = f"{service.address}/runs/router"
+    local = run_cli(*("runs/router" if word == "RUN" else word for word in arguments), cwd=place)
+    remote = run_cli(*(url if word == "RUN" else word for word in arguments), cwd=place)
+    assert remote.code == local.code, remote.stderr
+    return local, remote
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("runs", "best", "RUN"),
+        ("runs", "best", "RUN", "--json"),
+        ("runs", "best", "RUN", "--field", "router_promt"),
+        ("runs", "diff", "RUN"),
+        ("runs", "diff", "RUN", "--json"),
+        ("runs", "diff", "RUN", "gepa_1b7717a6cd3d", "gepa_nobody"),
+        ("runs", "export", "RUN", "--out", "-", "--format", "csv"),
+        ("runs", "export", "RUN", "--out", "-", "--format", "jsonl"),
+        ("runs", "watch", "RUN", "--quiet"),
+    ],
+    ids=" ".join,
+)
+def test_a_run_of_a_service_is_shown_like_one_of_a_directory(
+    arguments: tuple[str, ...], place: Path, service: StandIn
+) -> None:
+    local, remote = both(place, service, *arguments)
+    url = f"{service.address}/runs/router"
+    assert remote.stdout.replace(url, "runs/router") == local.stdout
+    assert remote.stderr.replace(url, "runs/router") == local.stderr
+
+
+def test_a_run_of_a_service_on_a_page(place: Path, service: StandIn) -> None:
+    url = f"{service.address}/runs/router"
+    assert_snapshot("service_show", run_cli("runs", "show", url, cwd=place), place)
+    shown, local = (ended.stdout.partition("artifacts") for ended in both(place, service, "runs", "show", "RUN"))
+    assert shown[0] == local[0]
+    by_id = run_cli("runs", "show", "router", "--service", service.address, cwd=place)
+    assert by_id.stdout == run_cli("runs", "show", url, cwd=place).stdout
+    known = json.loads(run_cli("runs", "show", url, "--json", cwd=place).stdout)
+    assert known["state"] == "completed"
+    assert f"{url}/artifacts/result_manifest.json" in known["artifacts"]
+    same = json.loads(run_cli("runs", "show", "router", "--json", cwd=place).stdout)
+    assert {name: known[name] for name in ("train_gain", "heldout_gain", "frontier", "config")} == {
+        name: same[name] for name in ("train_gain", "heldout_gain", "frontier", "config")
+    }
+
+
+def test_the_runs_of_a_service_are_listed_like_those_of_a_directory(place: Path, service: StandIn) -> None:
+    local = run_cli("runs", "list", cwd=place)
+    remote = run_cli("runs", "list", "--service", service.address, cwd=place)
+    assert (remote.code, remote.stdout, remote.stderr) == (0, local.stdout, "")
+    known = json.loads(run_cli("runs", "list", "--service", service.address, "--json", cwd=place).stdout)
+    assert known["service"] == service.address
+    assert [run["run_id"] for run in known["runs"]] == ["router"]
+    assert set(json.loads(run_cli("runs", "list", "--json", cwd=place).stdout)["runs"][0]) <= set(known["runs"][0])
+
+
+def test_the_files_of_a_service_are_packed_like_those_of_a_directory(
+    place: Path, service: StandIn, tmp_path: Path
+) -> None:
+    both(place, service, "runs", "export", "RUN", "--out", str(tmp_path / "first.zip"), "--force")
+    url = f"{service.address}/runs/router"
+    for name in ("a.zip", "b.zip"):
+        assert run_cli("runs", "export", url, "--out", str(tmp_path / name), cwd=place).code == 0
+    assert (tmp_path / "a.zip").read_bytes() == (tmp_path / "b.zip").read_bytes()
+    run_cli("runs", "export", "router", "--out", str(tmp_path / "local.zip"), cwd=place)
+    with zipfile.ZipFile(tmp_path / "a.zip") as remote, zipfile.ZipFile(tmp_path / "local.zip") as local:
+        assert remote.namelist() == local.namelist()
+        feed = "router/events.jsonl"
+        assert remote.read(feed) == local.read(feed)
+
+
+def test_a_watch_of_a_service_tells_the_end(place: Path, service: StandIn) -> None:
+    url = f"{service.address}/runs/router"
+    ended = run_cli("runs", "watch", url, "--json", cwd=place)
+    assert ended.code == 0
+    assert json.loads(ended.stdout)["state"] == "completed"
+    assert f"runs best {url} --out best.txt" in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "action"),
+    [(("cancel",), "cancel"), (("cancel", "--stop"), "stop"), (("pause",), "pause"), (("resume",), "resume")],
+)
+def test_a_run_of_a_service_is_steered(arguments: tuple[str, ...], action: str, place: Path, service: StandIn) -> None:
+    url = f"{service.address}/runs/router"
+    ended = run_cli("runs", *arguments, url, "--reason", "enough", cwd=place)
+    assert ended.stdout == f"{action} of router: accepted, state running ({action} is on its way)\n"
+    assert service.seen[-1].body == {"reason": "enough"}
+    known = json.loads(run_cli("runs", *arguments, url, "--json", cwd=place).stdout)
+    assert {"run_id", "acknowledgement", "state", "reason"} <= set(known)
+
+
+def test_a_run_that_failed_before_it_began_is_watched_to_its_end(place: Path, service: StandIn) -> None:
+    cause = {"error_code": "synth_optimizer_container_error", "message": "nobody answers", "hint": "Start it."}
+    request = entry("dead", "failed", error=cause)
+    service.route("GET", "/runs/dead", detail(request))
+    service.route("GET", "/runs/dead/events", Answer(204))
+    ended = run_cli("runs", "watch", "dead", "--service", service.address, cwd=place)
+    assert ended.code == 3
+    assert ended.stderr.splitlines() == [
+        "run         dead failed",
+        "error       nobody answers",
+        "hint        Start it.",
+    ]
+    shown = run_cli("runs", "show", "dead", "--service", service.address, cwd=place)
+    assert "error       nobody answers\nhint        Start it.\n" in shown.stdout
+
+
+def test_a_run_that_waits_says_why(place: Path, service: StandIn) -> None:
+    waiting = {"reason": "container_busy", "message": "run router uses the container", "since": None}
+    service.route("GET", "/runs/next", detail(entry("next", "queued", waiting=waiting)))
+    shown = run_cli("runs", "show", "next", "--service", service.address, cwd=place)
+    assert shown.code == 0, shown.stderr
+    assert "state       queued\nwaits       run router uses the container\n" in shown.stdout
+    best = run_cli("runs", "best", "next", "--service", service.address, cwd=place)
+    assert best.code == 1
+    assert "has no best candidate" in best.stderr
+
+
+def test_the_token_comes_from_a_file(place: Path, service: StandIn, tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("tk-5555\n")
+    ended = run_cli("runs", "list", "--service", service.address, "--token-file", str(tmp_path / "token"), cwd=place)
+    assert ended.code == 0
+    assert service.seen[-1].headers["authorization"] == "Bearer tk-5555"
+    assert "tk-5555" not in ended.stdout + ended.stderr
+
+
+def test_a_refusal_of_a_service_is_shown_like_any_other(place: Path, service: StandIn) -> None:
+    told = "there is no run 'ruter'"
+    service.route("GET", "/runs/ruter", refusal(404, "run_not_found", "synth_optimizer_config_error", told))
+    ended = run_cli("runs", "show", f"{service.address}/runs/ruter", cwd=place)
+    assert_snapshot("service_run_not_found", ended, place)
+    assert ended.code == 2
+
+
+def test_without_httpx_the_extra_is_named(tmp_path: Path) -> None:
+    (tmp_path / "httpx.py").write_text("raise ModuleNotFoundError(\"No module named 'httpx'\", name='httpx')\n")
+    address = f"http://127.0.0.1:{free_port()}"
+    paths = f"{tmp_path}:{SOURCES}"
+    ended = run_cli("runs", "list", "--service", address, cwd=tmp_path, env={"PYTHONPATH": paths})
+    assert_snapshot("service_without_httpx", ended, tmp_path)
+    assert ended.code == 2
+
+
+@pytest.mark.parametrize("signals", [1, 2])
+def test_the_service_drains_at_a_signal(signals: int, tmp_path: Path) -> None:
+    options = ("--db", "s.sqlite", "--workers", "2", "--allow-host", "a", "--allow-host", "b", "--bind", "127.0.0.1:1")
+    process = subprocess.Popen(  # noqa: S603 (our own script)
+        [sys.executable, "-c", FAKE.replace("{signals}", str(signals)), "gepa", "service", *options],
+        cwd=tmp_path,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        encoding="utf-8",
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    listening = process.stderr.readline()
+    known = json.loads(process.stdout.readline())
+    assert "http://127.0.0.1:8879" in listening
+    assert "s.sqlite, 2 workers, configurations beneath" in listening
+    assert (known["db_path"], known["allow_hosts"], known["bind_addr"]) == ("s.sqlite", ["a", "b"], "127.0.0.1:1")
+    for _ in range(signals - 1):
+        process.send_signal(2)
+        assert "SIGINT: draining" in process.stderr.readline()
+    ended = end(process, 15)  # type: ignore[arg-type]
+    assert ended.code == 0
+    assert ended.stderr.splitlines()[-1] == "service stopped; the same command goes on with its runs"
+    assert ("SIGTERM: now" if signals == 2 else "SIGTERM: draining") in ended.stderr

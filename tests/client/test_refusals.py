@@ -1,0 +1,154 @@
+"""A refusal of the service is the exception of the same problem without one, with everything that it said."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+from cli.places import free_port
+from support.standin import Answer, StandIn, detail, entry, refusal
+
+from client.clients import quick
+from synth_optimizers import errors
+from synth_optimizers.client import AsyncClient, Client, Refused
+from synth_optimizers.errors import CancelledError, ConfigError, OptimizerHttpError, StateTransitionError, error_table
+
+FIELD = {
+    "stage": "config",
+    "code": "unknown_key",
+    "field": "gepa.minibatch_sise",
+    "place": "gepa.toml:17:1",
+    "message": "unknown key",
+    "hint": "Did you mean minibatch_size?",
+    "retryable": False,
+}
+CONTAINER = {**FIELD, "stage": "container", "code": "down", "field": None, "place": None, "message": "nobody answers"}
+
+
+@pytest.mark.parametrize("row", error_table(), ids=lambda row: row["error_code"])
+def test_every_error_of_the_table_has_its_class(row: dict[str, str], client: Client, service: StandIn) -> None:
+    service.route("GET", "/runs/x", refusal(422, "some_code", row["error_code"], "what happened"))
+    with pytest.raises(getattr(errors, row["exception"])) as raised:
+        client.run("x")
+    assert type(raised.value).__name__ == row["exception"]
+    assert str(raised.value) == f"{row['error_code']}: what happened"
+    assert raised.value.hint == "Do something else."
+
+
+def test_a_refusal_keeps_everything_that_the_service_said(client: Client, service: StandIn) -> None:
+    problems = [FIELD, CONTAINER]
+    code = "synth_optimizer_config_error"
+    service.route("POST", "/runs", refusal(422, "preflight_failed", code, "2 problems", field_errors=problems))
+    with pytest.raises(ConfigError) as raised:
+        client.submit("gepa.toml")
+    error = raised.value
+    assert isinstance(error, Refused)
+    assert (error.status, error.code, error.request_id, error.retryable, error.state) == (
+        *(422, "preflight_failed", "req_1", False, None),
+    )
+    assert [found.stage for found in error.field_errors] == ["config", "container"]
+    assert "gepa.minibatch_sise (gepa.toml:17:1): unknown key" in str(error)
+    assert "container: nobody answers" in str(error)
+    (found,) = error.findings
+    assert (found.field, found.source, found.line, found.column) == ("gepa.minibatch_sise", "gepa.toml", 17, 1)
+    assert vars(pickle.loads(pickle.dumps(error))) == vars(error)  # noqa: S301 (our own bytes)
+
+
+def test_a_wish_that_the_state_does_not_allow_names_the_state(client: Client, service: StandIn) -> None:
+    code = "synth_optimizer_state_transition_error"
+    service.route("POST", "/runs/x/resume", refusal(409, "invalid_transition", code, state="completed"))
+    with pytest.raises(StateTransitionError) as raised:
+        client.resume("x")
+    assert raised.value.state == "completed"  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Answer(200, b"<html>a shop</html>", {"content-type": "text/html"}),
+        Answer(200, {"hello": "world"}),
+        Answer(200, [1, 2]),
+        Answer(404, b"not here", {"content-type": "text/plain"}),
+        Answer(500, {"error": "what"}),
+        Answer(302, b"", {"location": "http://elsewhere/"}),
+    ],
+    ids=["html", "other_json", "list", "plain_404", "other_error", "redirect"],
+)
+def test_another_server_is_recognized(answer: Answer, client: Client, service: StandIn) -> None:
+    service.route("GET", "/health", answer)
+    with pytest.raises(OptimizerHttpError, match="is not the service") as raised:
+        client.health()
+    assert "gepa service" in raised.value.hint
+    assert isinstance(raised.value, Refused)
+    assert len(service.seen) == 1
+
+
+def test_nobody_is_followed_elsewhere(client: Client, service: StandIn) -> None:
+    service.route("DELETE", "/runs/r", Answer(307, b"", {"location": f"{service.address}/other"}))
+    with pytest.raises(OptimizerHttpError, match="sends on to"):
+        client.delete("r")
+    assert [seen.path for seen in service.seen] == ["/runs/r"]
+
+
+def test_an_address_where_nobody_listens_is_told_with_what_to_do() -> None:
+    address = f"http://127.0.0.1:{free_port()}"
+    with quick(Client(address, retries=2)) as client, pytest.raises(OptimizerHttpError) as raised:
+        client.health()
+    assert f"no service answers at {address}" in str(raised.value)
+    assert "synth-optimizers gepa service" in raised.value.hint
+    assert (raised.value.status, raised.value.code) == (None, "unreachable")  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    "address", ["127.0.0.1:8879", "ftp://host", "http://", "http://host:99999", "http://host/?x=1", ""]
+)
+def test_an_address_that_is_none_is_refused(address: str) -> None:
+    with pytest.raises(ConfigError, match="address") as raised:
+        Client(address)
+    assert "http://127.0.0.1:8879" in raised.value.hint
+
+
+def test_the_token_is_sent_and_never_shown(service: StandIn, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(0)
+    secret = "tk-" + "5" * 20
+    with quick(Client(service.address, token=secret)) as client:
+        with pytest.raises(OptimizerHttpError) as raised:
+            client.health()
+        shown = [repr(client), str(client), repr(vars(client)), repr(vars(client._transport))]
+        shown += [str(raised.value), repr(raised.value.detail)]
+    assert service.seen[0].headers["authorization"] == f"Bearer {secret}"
+    assert not [text for text in (*shown, caplog.text) if secret in text]
+    assert secret not in repr(AsyncClient(service.address, token=secret))
+    for bad in ("", " ", "a\nb", "ü"):
+        with pytest.raises(ConfigError, match="token"):
+            Client(service.address, token=bad)
+    with pytest.raises(ConfigError, match="password") as refused:
+        Client(f"http://me:{secret}@127.0.0.1:1")
+    assert secret not in str(refused.value)
+
+
+def test_a_keyword_that_nobody_knows_is_named() -> None:
+    with pytest.raises(TypeError, match="backend_base"):
+        Client(backend_base="http://127.0.0.1:1")  # type: ignore[call-arg]
+
+
+def test_a_run_that_failed_raises_the_error_of_its_cause(client: Client, service: StandIn) -> None:
+    cause = {"error_code": "synth_optimizer_cache_miss", "message": "no answer", "hint": "Run once.", "detail": "row 3"}
+    waiting = [Answer(body=detail(entry(status=status))) for status in ("queued", "running")]
+    service.first("/runs/recorded", *waiting)
+    service.route("GET", "/runs/recorded", detail(entry(status="failed", error=cause)))
+    with pytest.raises(errors.CacheMissError, match="run recorded: no answer") as raised:
+        client.wait("recorded", timeout=20)
+    assert (raised.value.hint, raised.value.detail) == ("Run once.", "row 3")
+
+
+def test_a_run_that_was_cancelled_raises_that(client: Client, service: StandIn) -> None:
+    service.route("GET", "/runs/recorded", detail(entry(status="cancelled", error={"reason": "pause_timeout"})))
+    with pytest.raises(CancelledError, match="pause_timeout"):
+        client.wait("recorded")
+
+
+def test_a_run_that_goes_on_raises_when_the_time_is_over(client: Client, service: StandIn) -> None:
+    service.route("GET", "/runs/recorded", detail(entry(status="running")))
+    with pytest.raises(TimeoutError, match="recorded is running"):
+        client.wait("recorded", timeout=0.05)

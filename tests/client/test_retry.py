@@ -1,0 +1,162 @@
+"""What is sent again, and when: never what may have been done, and not before the service wishes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+
+import pytest
+from support.standin import Answer, StandIn, entry, refusal
+
+from client.clients import quick
+from synth_optimizers.client import Client
+from synth_optimizers.client.effects import Flow, Pause, Reply, Request, Send, TransportFailure
+from synth_optimizers.client.flows import Flows
+from synth_optimizers.client.retry import Backoff, may_repeat, retry_after
+from synth_optimizers.errors import OptimizerHttpError, SynthOptimizerError
+
+GET = Request("GET", "/x", is_repeatable=True)
+POST = Request("POST", "/x")
+TAKEN = {"run_id": "recorded", "request": entry(), "auto_started": True, "replayed": False, "warnings": []}
+BUSY = "synth_optimizer_budget_exceeded"
+
+
+class Clock:
+    """Time that passes only in pauses."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        """Return the time."""
+        return self.now
+
+
+def flows(clock: Clock, retries: int = 5) -> Flows:
+    return Flows("http://service", 30.0, retries, Backoff(chance=lambda: 1.0, clock=clock))
+
+
+def played(flow: Flow[Reply], clock: Clock, outcomes: Sequence[Reply | TransportFailure]) -> Iterator[float]:
+    """Yield the pauses of a conversation whose requests have these outcomes."""
+    left = iter(outcomes)
+    effect = next(flow)
+    while True:
+        try:
+            if isinstance(effect, Pause):
+                yield effect.seconds
+                clock.now += effect.seconds
+                effect = flow.send(None)
+            else:
+                assert isinstance(effect, Send)
+                outcome = next(left)
+                effect = flow.throw(outcome) if isinstance(outcome, TransportFailure) else flow.send(outcome)
+        except StopIteration:
+            assert list(left) == []
+            return
+
+
+def busy(status: int = 503, after: str | None = None) -> Reply:
+    return Reply(status, {} if after is None else {"retry-after": after}, b"{}")
+
+
+def test_waits_double_up_to_a_limit() -> None:
+    clock = Clock()
+    flow = flows(clock, retries=7).answer(GET)
+    assert list(played(flow, clock, [busy()] * 7 + [Reply(200, {})])) == [0.25, 0.5, 1.0, 2.0, 4.0, 5.0, 5.0]
+
+
+def test_waits_are_shortened_at_random_but_not_below_half() -> None:
+    assert Backoff(chance=lambda: 0.0).pause(2) == 0.5
+    assert Backoff(chance=lambda: 1.0).pause(2) == 1.0
+    assert len({Backoff().pause(3) for _ in range(20)}) > 1
+
+
+def test_the_wish_of_the_service_is_the_least() -> None:
+    clock = Clock()
+    pauses = list(played(flows(clock).answer(GET), clock, [busy(429, "7"), Reply(200, {})]))
+    assert len(pauses) == 1
+    assert 7.0 <= pauses[0] <= 8.0
+
+
+def test_a_wish_to_wait_for_minutes_is_told_instead() -> None:
+    clock = Clock()
+    with pytest.raises(OptimizerHttpError):
+        list(played(flows(clock).answer(GET), clock, [busy(429, "600")]))
+
+
+def test_a_wish_may_be_a_date() -> None:
+    in_an_hour = format_datetime(datetime.now(UTC) + timedelta(hours=1), usegmt=True)
+    wished = retry_after(busy(503, in_an_hour))
+    assert wished is not None
+    assert 3590 < wished <= 3600
+    assert retry_after(busy(503, "soon")) is None
+    assert retry_after(busy(503, "Mon, 01 Jan 2024 00:00:00 GMT")) == 0.0
+
+
+def test_waiting_for_capacity_goes_on_until_the_time_is_over() -> None:
+    clock = Clock()
+    pauses = played(flows(clock, retries=0).answer(GET, patience=60.0), clock, [busy(429, "10")] * 9)
+    with pytest.raises(OptimizerHttpError):
+        list(pauses)
+    # Five waits of eleven seconds; a sixth would be too long.
+    assert clock.now == 155.0
+
+
+@pytest.mark.parametrize("status", [400, 404, 409, 422, 500, 507])
+def test_an_answer_that_stays_the_same_is_not_asked_for_again(status: int) -> None:
+    assert not may_repeat(GET, Reply(status, {}))
+
+
+def test_what_may_have_been_done_is_not_sent_again() -> None:
+    never_sent, sent = TransportFailure("refused", is_sent=False), TransportFailure("reset", is_sent=True)
+    assert may_repeat(POST, never_sent)
+    assert not may_repeat(POST, sent)
+    assert not may_repeat(POST, Reply(503, {}))
+    assert may_repeat(GET, sent)
+
+
+def test_a_submission_that_broke_off_is_sent_again_under_the_same_key(client: Client, service: StandIn) -> None:
+    service.first("/runs", Answer(drop=True), refusal(503, "draining", BUSY, retry_after=0))
+    service.route("POST", "/runs", Answer(201, TAKEN))
+    assert client.submit("gepa.toml").run_id == "recorded"
+    keys = [seen.headers["idempotency-key"] for seen in service.calls("/runs")]
+    assert len(keys) == 3
+    assert len(set(keys)) == 1
+    assert len(keys[0]) >= 16
+
+
+def test_another_wish_that_broke_off_is_not_sent_again(client: Client, service: StandIn) -> None:
+    service.first("/runs/recorded/cancel", Answer(drop=True))
+    with pytest.raises(OptimizerHttpError, match="broke") as raised:
+        client.cancel("recorded")
+    assert len(service.calls("/runs/recorded/cancel")) == 1
+    assert "may have been done" in raised.value.hint
+
+
+def test_a_full_service_is_asked_until_there_is_room(client: Client, service: StandIn) -> None:
+    service.first("/runs", *[refusal(429, "too_many_runs", BUSY, retry_after=0.01)] * 9)
+    service.route("POST", "/runs", Answer(201, TAKEN))
+    assert client.submit(config={"run": {}}, wait_for_capacity=30.0).run_id == "recorded"
+    assert len(service.calls("/runs")) == 10
+
+
+def test_a_service_that_stays_full_raises_its_refusal(client: Client, service: StandIn) -> None:
+    service.route("POST", "/runs", refusal(429, "too_many_runs", BUSY, "no room", retry_after=5))
+    begun = time.monotonic()
+    with pytest.raises(SynthOptimizerError, match="no room") as raised:
+        client.submit("gepa.toml", wait_for_capacity=0.2)
+    assert time.monotonic() - begun < 4
+    assert (raised.value.status, raised.value.retryable) == (429, True)  # type: ignore[attr-defined]
+
+
+def test_a_service_that_does_not_answer_in_time_is_not_asked_again(service: StandIn) -> None:
+    def slow(_seen: object) -> Answer:
+        time.sleep(0.5)
+        return Answer(body={})
+
+    service.first("/health", slow)
+    with quick(Client(service.address, timeout=0.1)) as client, pytest.raises(OptimizerHttpError, match="in time"):
+        client.health()
+    assert len(service.calls("/health")) == 1

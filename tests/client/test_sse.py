@@ -1,0 +1,46 @@
+"""Streams of events are read the same, however their bytes are cut."""
+
+from __future__ import annotations
+
+import itertools
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from synth_optimizers.client.sse import Message, SseDecoder
+
+STREAM = (
+    '\ufeff: a comment\n\nid: 3\nevent: candidate.accepted\ndata: {"a":\ndata: "ü"}\n\n'
+    "data:no space\r\rid: 4\r\ndata: crlf\r\n\r\nevent: empty\n\nretry: 1500\nunknown: x\nid\ndata\n\ndata: cut off"
+).encode()
+MESSAGES = [
+    Message("candidate.accepted", '{"a":\n"ü"}', "3"),
+    Message("message", "no space", "3"),
+    Message("message", "crlf", "4"),
+    Message("message", "", ""),
+]
+
+
+def read(pieces: list[bytes]) -> list[Message]:
+    decoder = SseDecoder()
+    return [message for piece in pieces for message in decoder.feed(piece)]
+
+
+def test_messages_are_read_as_the_standard_says() -> None:
+    decoder = SseDecoder()
+    assert list(decoder.feed(STREAM)) == MESSAGES
+    assert decoder.retry == 1.5
+
+
+@given(st.lists(st.integers(0, len(STREAM)), max_size=12))
+def test_where_the_bytes_are_cut_does_not_matter(cuts: list[int]) -> None:
+    places = sorted({0, *cuts, len(STREAM)})
+    assert read([STREAM[start:end] for start, end in itertools.pairwise(places)]) == MESSAGES
+
+
+def test_one_byte_at_a_time() -> None:
+    assert read([STREAM[place : place + 1] for place in range(len(STREAM))]) == MESSAGES
+
+
+def test_a_message_without_its_blank_line_is_none() -> None:
+    assert read([b"data: half\n"]) == []

@@ -1,0 +1,170 @@
+"""A run is watched without a gap and without a duplicate, whatever happens to the connection."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import json
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.standin import END, RUN_ID, Answer, Handler, Seen, StandIn, recorded, refusal, sse, streamed
+
+from client.clients import quick
+from synth_optimizers.client import AsyncClient, Client
+from synth_optimizers.client.effects import Emit, Open, Read, Reply
+from synth_optimizers.client.flows import Flows
+from synth_optimizers.client.retry import Backoff
+from synth_optimizers.errors import OptimizerHttpError, SynthOptimizerError
+
+PATH = f"/runs/{RUN_ID}/events"
+
+
+def numbers(client: Client, after: int = -1) -> list[int]:
+    return [event.sequence_number for event in client.watch(RUN_ID, after=after)]
+
+
+def async_numbers(address: str, after: int = -1) -> list[int]:
+    async def watch() -> list[int]:
+        async with quick(AsyncClient(address)) as client:
+            return [event.sequence_number async for event in client.watch(RUN_ID, after=after)]
+
+    return asyncio.run(watch())
+
+
+def test_every_event_comes_once_and_in_order(client: Client, service: StandIn) -> None:
+    watched = list(client.watch(RUN_ID))
+    assert [event.to_dict() | {"version": 1} for event in watched] == service.events
+    (seen,) = service.calls(PATH)
+    assert seen.headers["accept"] == "text/event-stream"
+    assert "last-event-id" not in seen.headers
+
+
+def test_it_goes_on_after_a_number(client: Client, service: StandIn) -> None:
+    assert numbers(client, after=99) == list(range(100, len(service.events)))
+
+
+@pytest.mark.parametrize("both", [numbers, async_numbers])
+def test_a_stream_that_breaks_goes_on_where_it_was(both: object, client: Client, service: StandIn) -> None:
+    def cut(count: int, tail: bytes = b"") -> Handler:
+        def answer(seen: Seen) -> Answer:
+            after = int(seen.headers.get("last-event-id", "-1"))
+            pieces = list(sse(service.events[after + 1 : after + 1 + count]))
+            return streamed([b": hello\n\n", *pieces, tail])
+
+        return answer
+
+    half = next(sse(service.events[7:8]))[:40]
+    service.first(PATH, cut(7, half), Answer(drop=True), refusal(503, "draining", "synth_optimizer_http_error"))
+    service.first(PATH, cut(1), cut(50), cut(0))
+    found = numbers(client) if both is numbers else async_numbers(service.address)
+    assert found == list(range(len(service.events)))
+    resumed = [seen.headers.get("last-event-id") for seen in service.calls(PATH)]
+    assert resumed == [None, "6", "6", "6", "7", "57", "57"]
+
+
+def test_events_that_come_twice_are_told_once(client: Client, service: StandIn) -> None:
+    service.first(PATH, streamed(sse(service.events[:10])), streamed([*sse(service.events[3:]), END]))
+    assert numbers(client) == list(range(len(service.events)))
+
+
+def test_a_stream_that_leaves_something_out_is_asked_again(client: Client, service: StandIn) -> None:
+    service.first(PATH, streamed([*sse(service.events[:5]), *sse(service.events[8:20])]))
+    assert numbers(client) == list(range(len(service.events)))
+    assert [seen.headers.get("last-event-id") for seen in service.calls(PATH)] == [None, "4"]
+
+
+def test_a_stream_that_always_leaves_something_out_is_an_error(client: Client, service: StandIn) -> None:
+    holed = list(sse([*service.events[:5], *service.events[8:]]))
+    service.route("GET", PATH, lambda _seen: streamed(holed))
+    with pytest.raises(OptimizerHttpError, match="event 8 came after 4"):
+        numbers(client)
+
+
+def test_a_run_that_is_over_and_known_ends_at_once(client: Client, service: StandIn) -> None:
+    assert numbers(client, after=len(service.events) - 1) == []
+
+
+def test_a_service_that_stays_away_is_told(client: Client, service: StandIn) -> None:
+    service.route("GET", PATH, lambda _seen: streamed([]))
+    with pytest.raises(OptimizerHttpError, match="ended before the run"):
+        numbers(client)
+    assert len(service.calls(PATH)) == 6
+
+
+def test_a_run_that_is_not_there_is_not_asked_for_again(client: Client, service: StandIn) -> None:
+    service.route("GET", PATH, refusal(404, "run_not_found", "synth_optimizer_config_error", "no run"))
+    with pytest.raises(SynthOptimizerError, match="no run"):
+        numbers(client)
+    assert len(service.seen) == 1
+
+
+def test_something_else_than_a_stream_is_not_read(client: Client, service: StandIn) -> None:
+    service.route("GET", PATH, Answer(200, b"<html>", {"content-type": "text/html"}))
+    with pytest.raises(OptimizerHttpError, match="no stream of events"):
+        numbers(client)
+
+
+def test_a_watch_that_nobody_reads_on_is_let_go(client: Client, service: StandIn) -> None:
+    let_go = []
+
+    def endless() -> Iterator[bytes]:
+        try:
+            for number in itertools.count():
+                event = {**service.events[0], "sequence_number": number, "message": "x" * 1000}
+                yield f"data: {json.dumps(event)}\n\n".encode()
+        finally:
+            let_go.append(True)
+
+    service.first(PATH, streamed(endless()))
+    watched = client.watch(RUN_ID)
+    assert next(watched).sequence_number == 0
+    watched.close()
+    service.route("GET", "/health", {"status": "ok", "pid": 1, "version": "1", "started_at": "", "instance_id": ""})
+    assert client.health().pid == 1
+
+
+@given(st.lists(st.tuples(st.integers(-4, 3), st.integers(0, 9), st.integers(0, 60)), max_size=12))
+def test_whatever_the_connection_does_every_event_comes_once(plan: list[tuple[int, int, int]]) -> None:
+    """Each connection begins a little before or after where it should, and is cut somewhere, within a line as well."""
+    events = [{**event, "fields": {}} for event in recorded()[:20]]
+    flow = Flows("http://service", 30.0, 100, Backoff(chance=lambda: 0.0)).watch(RUN_ID, -1)
+    tries, found = iter(plan), []
+    body: Iterator[bytes] = iter(())
+    with contextlib.suppress(StopIteration):
+        effect = next(flow)
+        while True:
+            answer: object = None
+            if isinstance(effect, Emit):
+                found.append(effect.item.sequence_number)
+            elif isinstance(effect, Open):
+                last = int(dict(effect.request.headers).get("last-event-id", "-1"))
+                assert last == (found[-1] if found else -1)
+                shift, count, cut = next(tries, (0, 20, 0))
+                start = max(0, last + 1 + shift)
+                whole = b"".join(sse(events[start : start + count]))
+                is_last = count == 20
+                body = iter([END.join([whole, b""])] if is_last else [whole[: len(whole) - cut]])
+                answer = Reply(200, {"content-type": "text/event-stream"})
+            elif isinstance(effect, Read):
+                answer = next(body, b"")
+            effect = flow.send(answer)
+    assert found == list(range(20))
+
+
+def test_a_watch_may_be_more_patient_than_the_client(client: Client, service: StandIn) -> None:
+    service.first(PATH, *[streamed([])] * 8)
+    assert [event.sequence_number for event in client.watch(RUN_ID, retries=8)] == list(range(len(service.events)))
+
+
+def test_stored_events_come_in_pages(client: Client, service: StandIn) -> None:
+    assert [event.sequence_number for event in client.events(RUN_ID, page_size=50)] == list(range(len(service.events)))
+    assert [seen.params for seen in service.calls(PATH)] == [
+        {"after": "-1", "limit": "50"},
+        {"after": "49", "limit": "50"},
+        {"after": "99", "limit": "50"},
+    ]
+    assert [event.sequence_number for event in client.events(RUN_ID, after=120)] == [121, 122]
