@@ -44,6 +44,8 @@ __all__ = [
     "run_status",
     "run_summary",
     "serve",
+    "service_defaults",
+    "service_openapi",
     "start_run",
     "try_load_config",
     "workspace_cancel_run_request",
@@ -176,26 +178,14 @@ def workspace_rebuild(path: str | PathLike[str], *, check: bool) -> dict[str, An
 def workspace_vacuum(path: str | PathLike[str]) -> dict[str, int]:
     """Give back the space of a workspace that nobody works on: `bytes_before` and `bytes_after`."""
 
-def serve(
-    db_path: str,
-    *,
-    bind_addr: str,
-    worker_id: str | None,
-    lease_seconds: float,
-    workers: int,
-    config_root: str | None,
-    token_file: str | None,
-    allow_hosts: list[str],
-    allow_containers: list[str],
-    pause_timeout_seconds: float,
-    shutdown_grace_seconds: float,
-    silence_seconds: float,
-    max_connections: int,
-    max_body_mb: int,
-    codex_runtime: str | None,
-    on_listening: Callable[[str], None],
-) -> None:
-    """Serve the queue over HTTP until a signal; `gepa_serve` is the comfortable way to it."""
+def serve(db_path: str, settings: Mapping[str, object], on_listening: Callable[[str], None]) -> None:
+    """Serve the queue over HTTP until a signal; `gepa_serve` is the comfortable way to it and names the settings."""
+
+def service_defaults() -> dict[str, Any]:
+    """Return the settings that a service has when nothing else is said, by the names that `gepa_serve` has for them."""
+
+def service_openapi() -> dict[str, Any]:
+    """Return the OpenAPI document of the service, as `GET /openapi.json` gives it."""
 
 def gepa_service_run_next(
     db_path: str, *, worker_id: str, lease_seconds: float, codex_runtime: str | None
@@ -206,7 +196,7 @@ def workspace_submit_run_request(db_path: str, config_path: str, priority: int =
     """Put a run into the queue with the configuration as it is now, and return its entry."""
 
 def workspace_claim_next_run_request(
-    db_path: str, lease_id: str, worker_id: str | None = None, lease_seconds: float = 3600
+    db_path: str, lease_id: str, worker_id: str | None = None, lease_seconds: float = 3600.0
 ) -> dict[str, Any] | None:
     """Claim the next request whose container and cache nobody uses; `None` when there is none."""
 
@@ -214,7 +204,7 @@ def workspace_start_run_request(db_path: str, request_id: str, *, lease_id: str 
     """Say that the run of a request begins; with `lease_id` only while it is held under it."""
 
 def workspace_heartbeat_run_request(
-    db_path: str, request_id: str, lease_id: str, lease_seconds: float = 3600
+    db_path: str, request_id: str, lease_id: str, lease_seconds: float = 3600.0
 ) -> dict[str, Any] | None:
     """Keep a claim; `None`: the request is no longer held under this lease."""
 

@@ -29,42 +29,55 @@ def gepa_serve(
     worker_id: str | None = None,
     lease_seconds: float = 3600,
     *,
-    workers: int = 4,
+    workers: int | None = None,
     config_root: str | PathLike[str] | None = None,
     token_file: str | PathLike[str] | None = None,
     allow_hosts: Sequence[str] = (),
     allow_containers: Sequence[str] = (),
-    pause_timeout_seconds: float = 1800,
-    shutdown_grace_seconds: float = 30,
-    silence_seconds: float = 900,
-    max_connections: int = 256,
-    max_body_mb: int = 4,
+    pause_timeout_seconds: float | None = None,
+    shutdown_grace_seconds: float | None = None,
+    silence_seconds: float | None = None,
+    max_queued: int | None = None,
+    busy_timeout_seconds: float | None = None,
+    max_connections: int | None = None,
+    max_body_mb: int | None = None,
+    header_timeout_seconds: float | None = None,
+    body_timeout_seconds: float | None = None,
+    write_timeout_seconds: float | None = None,
+    log: bool = False,
     on_listening: Callable[[str], None] | None = None,
 ) -> None:
-    """Serve the queue over HTTP and carry out its runs, until SIGINT or SIGTERM.
+    """Serve the queue over HTTP and carry out its runs, until Python is interrupted.
 
-    The first signal takes no more requests and saves what is under way; the second hurries. `config_root` is the
-    directory beneath which `config_path` of a submission must lie; the working directory without it. Another address
-    than loopback needs a `token_file`. `on_listening` is called with the URL once the service answers.
+    The first interrupt (Ctrl-C, or whatever a signal handler raises) takes no more requests, saves what is under way
+    and is raised again when that is done; the second one hurries. `config_root` is the directory beneath which
+    `config_path` of a submission must lie; the working directory without it. Another address than loopback needs a
+    `token_file`. What is not set has the default that `synth-optimizers gepa service --help` shows. `log` writes a line
+    to stderr for everything that happens to a run. `on_listening` is called with the URL once the service answers.
     """
-    native.serve(
-        fspath(db_path),
-        bind_addr=bind_addr,
-        worker_id=worker_id,
-        lease_seconds=lease_seconds,
-        workers=workers,
-        config_root=None if config_root is None else fspath(config_root),
-        token_file=None if token_file is None else fspath(token_file),
-        allow_hosts=list(allow_hosts),
-        allow_containers=list(allow_containers),
-        pause_timeout_seconds=pause_timeout_seconds,
-        shutdown_grace_seconds=shutdown_grace_seconds,
-        silence_seconds=silence_seconds,
-        max_connections=max_connections,
-        max_body_mb=max_body_mb,
-        codex_runtime=codex_runtime(),
-        on_listening=on_listening or (lambda _url: None),
-    )
+    given = {
+        "bind_addr": bind_addr,
+        "worker_id": worker_id,
+        "lease_seconds": lease_seconds,
+        "workers": workers,
+        "config_root": None if config_root is None else fspath(config_root),
+        "token_file": None if token_file is None else fspath(token_file),
+        "allow_hosts": list(allow_hosts),
+        "allow_containers": list(allow_containers),
+        "pause_timeout_seconds": pause_timeout_seconds,
+        "shutdown_grace_seconds": shutdown_grace_seconds,
+        "silence_seconds": silence_seconds,
+        "max_queued": max_queued,
+        "busy_timeout_seconds": busy_timeout_seconds,
+        "max_connections": max_connections,
+        "max_body_mb": max_body_mb,
+        "header_timeout_seconds": header_timeout_seconds,
+        "body_timeout_seconds": body_timeout_seconds,
+        "write_timeout_seconds": write_timeout_seconds,
+        "codex_runtime": codex_runtime(),
+        "log": log,
+    }
+    native.serve(fspath(db_path), given, on_listening or (lambda _url: None))
 
 
 def gepa_service_run_next(

@@ -3,38 +3,18 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+import signal
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from support.example import Example
+from support.service import serving
 from support.standin import Answer, StandIn, detail, entry, refusal, serve_directory, standing_in
 
-from cli.commands import SOURCES, Ended, assert_snapshot, end, environment, run_cli
+from cli.commands import SOURCES, Ended, assert_snapshot, run_cli
 from cli.places import free_port, small_config
-
-FAKE = """
-import json, sys, time
-import synth_optimizers._synth_optimizers as native
-
-def serve(db_path, *, on_listening, codex_runtime, **known):
-    heard = 0
-    while heard < {signals}:
-        try:
-            if not heard:
-                on_listening("http://127.0.0.1:8879")
-                print(json.dumps({"db_path": db_path, **known}), flush=True)
-            time.sleep(60)
-        except KeyboardInterrupt:
-            heard += 1
-
-native.serve = serve
-from synth_optimizers.cli.app import run_command
-sys.exit(run_command(sys.argv[1:]))
-"""
 
 
 @pytest.fixture(scope="module")
@@ -201,28 +181,24 @@ def test_without_httpx_the_extra_is_named(tmp_path: Path) -> None:
     assert ended.code == 2
 
 
-@pytest.mark.parametrize("signals", [1, 2])
-def test_the_service_drains_at_a_signal(signals: int, tmp_path: Path) -> None:
-    options = ("--db", "s.sqlite", "--workers", "2", "--allow-host", "a", "--allow-host", "b", "--bind", "127.0.0.1:1")
-    process = subprocess.Popen(  # noqa: S603 (our own script)
-        [sys.executable, "-c", FAKE.replace("{signals}", str(signals)), "gepa", "service", *options],
-        cwd=tmp_path,
-        env=environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        encoding="utf-8",
-    )
-    assert process.stdout is not None
-    assert process.stderr is not None
-    listening = process.stderr.readline()
-    known = json.loads(process.stdout.readline())
-    assert "http://127.0.0.1:8879" in listening
-    assert "s.sqlite, 2 workers, configurations beneath" in listening
-    assert (known["db_path"], known["allow_hosts"], known["bind_addr"]) == ("s.sqlite", ["a", "b"], "127.0.0.1:1")
-    for _ in range(signals - 1):
-        process.send_signal(2)
-        assert "SIGINT: draining" in process.stderr.readline()
-    ended = end(process, 15)  # type: ignore[arg-type]
-    assert ended.code == 0
-    assert ended.stderr.splitlines()[-1] == "service stopped; the same command goes on with its runs"
-    assert ("SIGTERM: now" if signals == 2 else "SIGTERM: draining") in ended.stderr
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_the_service_drains_at_a_signal(number: signal.Signals, tmp_path: Path) -> None:
+    with serving(tmp_path, "--workers", "2") as service:
+        assert f"service at {service.url}, database service.sqlite, 2 workers, configurations beneath" in service.said()
+        assert service.end(number) == 0
+        said = service.said()
+    assert f"{number.name}: draining, runs under way are saved; again hurries\n" in said
+    assert said.splitlines()[-1] == "service stopped; the same command goes on with its runs"
+
+
+def test_a_second_service_is_told_who_has_the_database(tmp_path: Path) -> None:
+    with serving(tmp_path) as service:
+        ended = run_cli("gepa", "service", "--db", "service.sqlite", "--bind", "127.0.0.1:0", cwd=tmp_path)
+        assert ended.code == 1
+        holder = f"pid {service.process.pid} bind {service.url.removeprefix('http://')} since "
+        assert "service_db_in_use: service.sqlite is served by another process: " + holder in ended.stderr
+        # It is not disturbed, and the way in over a link is closed as well.
+        (tmp_path / "link.sqlite").symlink_to("service.sqlite")
+        ended = run_cli("gepa", "service", "--db", "link.sqlite", "--bind", "127.0.0.1:0", cwd=tmp_path)
+        assert (ended.code, "service_db_in_use" in ended.stderr) == (1, True)
+        assert service.get("/ready")["status"] == "ready"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -17,12 +16,9 @@ from synth_optimizers.cli.options import (
     track_option,
 )
 from synth_optimizers.cli.output import write_json
+from synth_optimizers.cli.service import service
 
 __all__ = ["gepa"]
-
-PATH = click.Path(path_type=Path)
-COUNT = click.IntRange(min=1)
-SECONDS = click.FloatRange(min=0, min_open=True)
 
 
 @click.group()
@@ -82,63 +78,6 @@ def resume(run_dir: str, root: Path, as_json: bool, quiet: bool, trackers: tuple
     return carry_out(run, as_json=as_json, quiet=quiet, subscribers=trackers_for(trackers, run))
 
 
-@gepa.command(short_help="Serve runs over HTTP, and carry them out.")
-@click.option("--db", required=True, type=PATH, metavar="FILE", help="The database of the service; made if missing.")
-@click.option("--bind", default="127.0.0.1:8879", show_default=True, metavar="HOST:PORT", help="Where to listen.")
-@click.option("--worker-id", metavar="NAME", help="The name of its workers in the queue.")
-@click.option("--workers", default=4, show_default=True, type=COUNT, help="How many runs are carried out side by side.")
-@click.option("--lease-seconds", default=3600.0, show_default=True, type=SECONDS, help="How long a claim lasts.")
-@click.option(
-    "--config-root",
-    type=PATH,
-    metavar="DIR",
-    help="The directory beneath which submitted files lie. Default: the working directory.",
-)
-@click.option(
-    "--token-file", type=PATH, metavar="FILE", help="A file with the token that callers need; required off loopback."
-)
-@click.option("--allow-host", "allow_hosts", multiple=True, metavar="NAME", help="Another name that callers may use.")
-@click.option(
-    "--allow-container",
-    "allow_containers",
-    multiple=True,
-    metavar="ENTRY",
-    help="A container off loopback that runs may use.",
-)
-@click.option(
-    "--pause-timeout-seconds",
-    default=1800.0,
-    show_default=True,
-    type=SECONDS,
-    help="How long a run rests before it is cancelled.",
-)
-@click.option(
-    "--shutdown-grace-seconds",
-    default=30.0,
-    show_default=True,
-    type=SECONDS,
-    help="How long runs may take to save themselves at the end.",
-)
-@click.option(
-    "--silence-seconds",
-    default=900.0,
-    show_default=True,
-    type=SECONDS,
-    help="How long a run may be silent before it has failed.",
-)
-@click.option("--max-connections", default=256, show_default=True, type=COUNT, help="Most connections at a time.")
-@click.option("--max-body-mb", default=4, show_default=True, type=COUNT, help="The largest request, in megabytes.")
-@json_option
-def service(bind: str, **settings: Any) -> int:  # noqa: ANN401 (those of the options)
-    """Serve runs over HTTP and carry them out, until Ctrl-C or SIGTERM.
-
-    The first signal takes no more requests and saves the runs under way; the second hurries. The same command goes on.
-    """
-    from synth_optimizers.cli.serve import serve
-
-    return serve(bind_addr=bind, **settings)
-
-
 @gepa.command()
 @json_option
 def schema(as_json: bool) -> None:  # noqa: ARG001 (it is JSON anyway)
@@ -146,3 +85,6 @@ def schema(as_json: bool) -> None:  # noqa: ARG001 (it is JSON anyway)
     from synth_optimizers import config_schema
 
     write_json(config_schema())
+
+
+gepa.add_command(service)

@@ -18,7 +18,7 @@ from synth_optimizers.queue import gepa_serve
 __all__ = ["serve"]
 
 
-def serve(db: Path, config_root: Path | None, token_file: Path | None, *, as_json: bool, **settings: Any) -> int:  # noqa: ANN401
+def serve(db: Path, config_root: Path | None, *, as_json: bool, quiet: bool, **settings: Any) -> int:  # noqa: ANN401
     """Serve until a signal; the exit code of a service that has drained is 0."""
     root = config_root or Path.cwd()
     if not root.is_dir():
@@ -30,7 +30,8 @@ def serve(db: Path, config_root: Path | None, token_file: Path | None, *, as_jso
     workers = settings["workers"]
 
     def tell(url: str) -> None:
-        say(f"service at {url}, database {db}, {counted(workers, 'worker')}, configurations beneath {root}")
+        if not quiet:
+            say(f"service at {url}, database {db}, {counted(workers, 'worker')}, configurations beneath {root}")
         if as_json:
             known = {"url": url, "db": str(db), "workers": workers, "config_root": str(root), "pid": os.getpid()}
             write_json(known)
@@ -38,22 +39,24 @@ def serve(db: Path, config_root: Path | None, token_file: Path | None, *, as_jso
 
     with Draining() as draining:
         with suppress(KeyboardInterrupt):
-            gepa_serve(db, config_root=config_root, token_file=token_file, on_listening=tell, **settings)
+            gepa_serve(db, config_root=config_root, on_listening=tell, log=not quiet, **settings)
         with suppress(KeyboardInterrupt):
             draining.told()
     return 0
 
 
 class Draining:
-    """Turns SIGINT and SIGTERM into the interrupt that the service drains at, and says so."""
+    """Turns SIGINT, SIGTERM and SIGHUP into the interrupt that the service drains at, and says so."""
 
     def __init__(self) -> None:
         self.count = 0
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Draining:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            self._before[number] = signal.signal(number, self._receive)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            # Whoever starts it with nohup wants it to outlive the terminal.
+            if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+                self._before[number] = signal.signal(number, self._receive)
         return self
 
     def __exit__(

@@ -40,6 +40,8 @@ fn _synth_optimizers(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(runs::events_compare, module)?)?;
     module.add_function(wrap_pyfunction!(runs::event_types, module)?)?;
     module.add_function(wrap_pyfunction!(service::serve, module)?)?;
+    module.add_function(wrap_pyfunction!(service::service_defaults, module)?)?;
+    module.add_function(wrap_pyfunction!(service::service_openapi, module)?)?;
     module.add_function(wrap_pyfunction!(service::gepa_service_run_next, module)?)?;
     module.add_function(wrap_pyfunction!(queue::workspace_submit_run_request, module)?)?;
     module.add_function(wrap_pyfunction!(queue::workspace_claim_next_run_request, module)?)?;

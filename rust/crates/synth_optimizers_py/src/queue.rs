@@ -41,6 +41,7 @@ pub(crate) fn workspace_submit_run_request<'py>(
             manual_step: false,
             idempotency_key: None,
             body_digest: "",
+            most_queued: None,
         };
         queue.submit(&submission).map(|submitted| submitted.entry)
     })
@@ -96,7 +97,7 @@ pub(crate) fn workspace_heartbeat_run_request<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     on_queue(py, db_path, |queue, _| {
         let lease = seconds("lease_seconds", lease_seconds)?;
-        let beat = queue.heartbeat(request_id, Hold::Lease(lease_id), lease)?;
+        let beat = queue.heartbeat(request_id, Hold::Lease(lease_id), lease, None)?;
         Ok(beat.map(|beat| beat.entry))
     })
 }

@@ -9,63 +9,130 @@ use pyo3::prelude::*;
 use synth_optimizer_platform::container::Reach;
 use synth_optimizer_platform::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_platform::queue::Queue;
-use synth_optimizer_platform::service::{Crew, Service, Settings, run_next};
+use synth_optimizer_platform::service::{Crew, Log, Service, Settings, openapi, run_next};
 
 use crate::gepa::Gepa;
 use crate::paths::{path_argument, working_directory};
 use crate::queue::seconds;
 use crate::{errors, json, signals};
 
+/// What was set of the service; everything else has its default.
+#[derive(Debug, FromPyObject)]
+#[pyo3(from_item_all)]
+pub(crate) struct Given {
+    #[pyo3(default)]
+    bind_addr: Option<String>,
+    #[pyo3(default)]
+    worker_id: Option<String>,
+    #[pyo3(default)]
+    workers: Option<usize>,
+    #[pyo3(default)]
+    lease_seconds: Option<f64>,
+    #[pyo3(default)]
+    config_root: Option<String>,
+    #[pyo3(default)]
+    token_file: Option<String>,
+    #[pyo3(default)]
+    allow_hosts: Vec<String>,
+    #[pyo3(default)]
+    allow_containers: Vec<String>,
+    #[pyo3(default)]
+    pause_timeout_seconds: Option<f64>,
+    #[pyo3(default)]
+    shutdown_grace_seconds: Option<f64>,
+    #[pyo3(default)]
+    silence_seconds: Option<f64>,
+    #[pyo3(default)]
+    max_queued: Option<u32>,
+    #[pyo3(default)]
+    busy_timeout_seconds: Option<f64>,
+    #[pyo3(default)]
+    max_connections: Option<usize>,
+    #[pyo3(default)]
+    max_body_mb: Option<usize>,
+    #[pyo3(default)]
+    header_timeout_seconds: Option<f64>,
+    #[pyo3(default)]
+    body_timeout_seconds: Option<f64>,
+    #[pyo3(default)]
+    write_timeout_seconds: Option<f64>,
+    #[pyo3(default)]
+    codex_runtime: Option<String>,
+    log: bool,
+}
+
+const MEGABYTE: usize = 1024 * 1024;
+
+impl Given {
+    fn settings(self, db: Utf8PathBuf, working_directory: Utf8PathBuf) -> Result<Settings, OptimizerError> {
+        let known = Settings::new(db, self.config_root.map_or(working_directory, Utf8PathBuf::from));
+        let time = |name: &str, given: Option<f64>, known: Duration| given.map_or(Ok(known), |it| seconds(name, it));
+        let reach = self.allow_containers.iter().try_fold(Reach::loopback(), |reach, entry| reach.allow(entry))?;
+        Ok(Settings {
+            bind: self.bind_addr.unwrap_or(known.bind),
+            worker_id: self.worker_id.unwrap_or(known.worker_id),
+            workers: self.workers.unwrap_or(known.workers),
+            lease: time("lease_seconds", self.lease_seconds, known.lease)?,
+            token_file: self.token_file.map(Utf8PathBuf::from),
+            allow_hosts: self.allow_hosts,
+            reach,
+            pause_timeout: time("pause_timeout_seconds", self.pause_timeout_seconds, known.pause_timeout)?,
+            shutdown_grace: time("shutdown_grace_seconds", self.shutdown_grace_seconds, known.shutdown_grace)?,
+            silence: time("silence_seconds", self.silence_seconds, known.silence)?,
+            max_queued: self.max_queued.unwrap_or(known.max_queued),
+            busy_timeout: time("busy_timeout_seconds", self.busy_timeout_seconds, known.busy_timeout)?,
+            max_connections: self.max_connections.unwrap_or(known.max_connections),
+            max_body_bytes: self.max_body_mb.map_or(known.max_body_bytes, |most| most.saturating_mul(MEGABYTE)),
+            header_timeout: time("header_timeout_seconds", self.header_timeout_seconds, known.header_timeout)?,
+            body_timeout: time("body_timeout_seconds", self.body_timeout_seconds, known.body_timeout)?,
+            write_timeout: time("write_timeout_seconds", self.write_timeout_seconds, known.write_timeout)?,
+            codex_runtime: self.codex_runtime.map(Utf8PathBuf::from),
+            log: if self.log { Log::Stderr } else { Log::Nowhere },
+            ..known
+        })
+    }
+}
+
+/// The settings that a service has when nothing else is said, by their names.
+#[pyfunction]
+pub(crate) fn service_defaults(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
+    let known = Settings::new("", "");
+    let defaults = serde_json::json!({
+        "bind_addr": known.bind,
+        "worker_id": known.worker_id,
+        "workers": known.workers,
+        "lease_seconds": known.lease.as_secs_f64(),
+        "pause_timeout_seconds": known.pause_timeout.as_secs_f64(),
+        "shutdown_grace_seconds": known.shutdown_grace.as_secs_f64(),
+        "silence_seconds": known.silence.as_secs_f64(),
+        "max_queued": known.max_queued,
+        "busy_timeout_seconds": known.busy_timeout.as_secs_f64(),
+        "max_connections": known.max_connections,
+        "max_body_mb": known.max_body_bytes / MEGABYTE,
+        "header_timeout_seconds": known.header_timeout.as_secs_f64(),
+        "body_timeout_seconds": known.body_timeout.as_secs_f64(),
+        "write_timeout_seconds": known.write_timeout.as_secs_f64(),
+    });
+    json::to_python(py, &defaults)
+}
+
+/// The OpenAPI document of the service.
+#[pyfunction]
+pub(crate) fn service_openapi(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
+    json::to_python(py, &openapi())
+}
+
 /// Serves a queue until Python is interrupted; then lets runs finish what is under way, saves them and returns.
 #[pyfunction]
-#[pyo3(signature = (db_path, *, bind_addr, worker_id, lease_seconds, workers, config_root, token_file, allow_hosts,
-    allow_containers, pause_timeout_seconds, shutdown_grace_seconds, silence_seconds, max_connections, max_body_mb,
-    codex_runtime, on_listening))]
-#[expect(clippy::too_many_arguments, reason = "every setting of the service is named")]
+#[pyo3(signature = (db_path, settings, on_listening))]
 pub(crate) fn serve(
     py: Python<'_>,
     db_path: &Bound<'_, PyAny>,
-    bind_addr: String,
-    worker_id: Option<String>,
-    lease_seconds: f64,
-    workers: usize,
-    config_root: Option<String>,
-    token_file: Option<String>,
-    allow_hosts: Vec<String>,
-    allow_containers: Vec<String>,
-    pause_timeout_seconds: f64,
-    shutdown_grace_seconds: f64,
-    silence_seconds: f64,
-    max_connections: usize,
-    max_body_mb: usize,
-    codex_runtime: Option<String>,
+    settings: Given,
     on_listening: &Bound<'_, PyAny>,
 ) -> PyResult<()> {
     let db = path_argument(py, db_path)?;
-    let root = config_root.map_or_else(|| working_directory(py), |root| Ok(Utf8PathBuf::from(root)))?;
-    let settings = || {
-        let mut settings = Settings::new(db, root);
-        settings.bind = bind_addr;
-        settings.worker_id = worker_id.unwrap_or(settings.worker_id);
-        settings.lease = seconds("lease_seconds", lease_seconds)?;
-        settings.workers = workers;
-        settings.token_file = token_file.map(Utf8PathBuf::from);
-        settings.allow_hosts = allow_hosts;
-        settings.reach = allow_containers.iter().try_fold(Reach::loopback(), |reach, entry| reach.allow(entry))?;
-        settings.pause_timeout = seconds("pause_timeout_seconds", pause_timeout_seconds)?;
-        settings.shutdown_grace = Duration::try_from_secs_f64(shutdown_grace_seconds).map_err(|_| {
-            OptimizerError::new(
-                ErrorCode::Config,
-                format!("shutdown_grace_seconds {shutdown_grace_seconds} is not a time"),
-            )
-        })?;
-        settings.silence = seconds("silence_seconds", silence_seconds)?;
-        settings.max_connections = max_connections;
-        settings.max_body_bytes = max_body_mb.saturating_mul(1024 * 1024);
-        settings.codex_runtime = codex_runtime.map(Utf8PathBuf::from);
-        Ok(settings)
-    };
-    let settings: Settings = settings().map_err(|error: OptimizerError| errors::raise(py, &error))?;
+    let settings = settings.settings(db, working_directory(py)?).map_err(|error| errors::raise(py, &error))?;
     let service = py.detach(|| Service::start(settings, Arc::new(Gepa)));
     let service = service.map_err(|error| errors::raise(py, &error))?;
     let told = on_listening.call1((format!("http://{}", service.address()),)).map(drop);

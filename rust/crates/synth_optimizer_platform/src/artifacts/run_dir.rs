@@ -105,6 +105,17 @@ impl RunPaths {
         }
     }
 
+    /// Removes the directory with everything in it, as its holder. What is not the directory of a run is left alone.
+    pub fn remove(&self) -> Result<(), OptimizerError> {
+        let is_run = self.workspace_db().is_file() || self.manifest().is_file() || self.lock().is_file();
+        let is_directory = std::fs::symlink_metadata(&self.dir).is_ok_and(|found| found.is_dir());
+        if !is_run || !is_directory {
+            return Ok(());
+        }
+        let _held = RunLock::take(&self.lock(), &self.what())?;
+        std::fs::remove_dir_all(&self.dir).map_err(|error| fault::io(&self.dir, "removing", &error))
+    }
+
     /// What is locked, for messages.
     fn what(&self) -> String {
         format!("run {} in {}", self.run_id, self.dir)

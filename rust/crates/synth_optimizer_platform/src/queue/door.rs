@@ -19,15 +19,9 @@ impl Queue {
         self.read(|db, _| Ok(first(db, text, [container_lane(url)])?.is_some()))
     }
 
-    /// The process that held a request before its present holder, if it was one on this machine.
-    pub fn last_holder(&self, request_id: &str) -> Result<Option<i64>, QueueError> {
-        let text = "SELECT last_holder_pid FROM run_requests WHERE request_id = ?1 AND last_holder_pid IS NOT NULL";
-        self.read(|db, _| first(db, text, [request_id]))
-    }
-
     /// Brings everything into the file itself, so that it can be copied.
     pub fn checkpoint(&self) -> Result<(), QueueError> {
-        let db = super::guard(&self.inner.writer);
+        let db = self.inner.writer.lend()?;
         db.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).map_err(sql("bring the file to rest"))
     }
 }

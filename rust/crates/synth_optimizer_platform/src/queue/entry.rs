@@ -59,6 +59,9 @@ pub struct RequestEntry {
     pub error: Option<Value>,
     /// What it waits for, unless it is over or worked on.
     pub waiting: Option<Waiting>,
+    /// The process that held it before its present holder, if it was one of this machine.
+    #[serde(skip)]
+    pub last_holder_pid: Option<i64>,
 }
 
 /// The columns of an entry, of the table `r`, and who holds the lanes that a queued one needs.
@@ -149,5 +152,6 @@ fn entry(row: &Row<'_>) -> rusqlite::Result<RequestEntry> {
         result: json(row, "result_json")?,
         error: json(row, "error_json")?,
         waiting: waiting(row, status)?,
+        last_holder_pid: row.get("last_holder_pid")?,
     })
 }

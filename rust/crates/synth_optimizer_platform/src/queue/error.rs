@@ -18,6 +18,8 @@ words! {
         RunExists = "run_exists",
         /// The configuration holds a secret, which is never stored.
         InlineSecretRefused = "inline_secret_refused",
+        /// As many requests wait as may.
+        QueueFull = "queue_full",
         /// Another service has the database.
         ServiceDbInUse = "service_db_in_use",
         RunNotFound = "run_not_found",
@@ -52,11 +54,21 @@ impl QueueError {
             | QueueCode::InvalidTransition
             | QueueCode::Fenced => ErrorCode::StateTransition,
             QueueCode::InlineSecretRefused => ErrorCode::Config,
+            QueueCode::QueueFull => ErrorCode::Http,
             QueueCode::ServiceDbInUse => ErrorCode::Io,
             QueueCode::StoreBusy => ErrorCode::Sqlite,
             QueueCode::RunNotFound | QueueCode::Other => ErrorCode::Optimizer,
         };
         Self { code, error: OptimizerError::new(wire, message).with_hint(hint), state: None }
+    }
+
+    /// Whether the same may work in a moment: others write to the file, or its disk is full.
+    pub fn may_pass(&self) -> bool {
+        match self.code {
+            QueueCode::StoreBusy => true,
+            QueueCode::Other => matches!(self.error.code, ErrorCode::Sqlite | ErrorCode::Io),
+            _ => false,
+        }
     }
 
     #[must_use]

@@ -33,7 +33,8 @@ impl ServiceLock {
         let lock = FileLock::take(&path, &note(bind, &since), None).map_err(|refused| match refused {
             NotTaken::Failed(error) => error.into(),
             NotTaken::Held(holder) => {
-                let message = format!("{} is served by another process: {holder}", database.display());
+                let code = QueueCode::ServiceDbInUse.word();
+                let message = format!("{code}: {} is served by another process: {holder}", database.display());
                 let hint = "Use that service, end it, or name another database.";
                 QueueError::new(QueueCode::ServiceDbInUse, message, hint)
             }

@@ -10,6 +10,7 @@ mod entry;
 mod error;
 mod holder;
 mod lane;
+mod lend;
 mod lock;
 mod moves;
 mod open;
@@ -22,8 +23,9 @@ mod tidy;
 mod waiting;
 mod wish;
 
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use rusqlite::{Connection, TransactionBehavior};
@@ -34,22 +36,27 @@ pub use error::{QueueCode, QueueError};
 pub use holder::{Holder, ServiceIdentity};
 pub use lock::ServiceLock;
 pub use open::{APPLICATION_ID, SCHEMA_VERSION, random as random_id};
-pub use outcome::{Beat, Completion, Hold};
+pub use outcome::{Beat, Completion, Heard, Hold};
 pub use read::{HistoryEntry, LeaseEntry, Liveness, Page, Progress};
 pub use recover::Evidence;
 pub use status::status;
 pub use submit::{Submission, Submitted};
-pub use tidy::Pruning;
 pub use waiting::{Waiting, WaitingReason};
 pub use wish::{Ack, Wish, WishKind};
 
 pub use crate::clock::{Clock, Moment, SystemClock};
+use crate::model::error::{ErrorCode, OptimizerError};
 pub use crate::runtime::Acknowledgement;
+use crate::workspace::error::io;
 use crate::workspace::schema::BUSY;
 use error::sql;
+use lend::Lender;
 
 /// How long a pause lasts when nothing else is said. Then the request is cancelled.
 pub const DEFAULT_PAUSE: Duration = Duration::from_secs(1800);
+
+/// Connections that read at once.
+const READERS: usize = 4;
 
 /// The queue in one process. Clones share its connections.
 #[derive(Debug, Clone)]
@@ -61,9 +68,12 @@ pub struct Queue {
 struct Inner {
     path: PathBuf,
     clock: Arc<dyn Clock>,
-    writer: Mutex<Connection>,
+    /// One connection writes.
+    writer: Lender,
     /// Reads do not wait for writes.
-    reader: Mutex<Connection>,
+    readers: Lender,
+    /// Which file was opened: another one under the same name is not the queue.
+    inode: (u64, u64),
 }
 
 /// What is the same for all of a queue's life.
@@ -89,12 +99,14 @@ impl Queue {
     /// The same with another clock or another patience.
     pub fn open_with(path: &Path, settings: QueueSettings) -> Result<Self, QueueError> {
         let writer = open::open(path, settings.busy_timeout)?;
-        let reader = open::open_to_read(path, settings.busy_timeout)?;
+        let readers = (0..READERS).map(|_| open::open_to_read(path, settings.busy_timeout));
+        let readers = readers.collect::<Result<_, _>>()?;
         let inner = Inner {
             path: path.to_owned(),
             clock: settings.clock,
-            writer: Mutex::new(writer),
-            reader: Mutex::new(reader),
+            writer: Lender::new(vec![writer], settings.busy_timeout),
+            readers: Lender::new(readers, settings.busy_timeout),
+            inode: inode(path).map_err(io("open", path))?,
         };
         Ok(Self { inner: Arc::new(inner) })
     }
@@ -106,25 +118,37 @@ impl Queue {
 
     /// Changes something, whole or not at all.
     fn write<T>(&self, act: impl FnOnce(&Connection, &Moment) -> Result<T, QueueError>) -> Result<T, QueueError> {
-        let mut db = guard(&self.inner.writer);
+        let mut db = self.inner.writer.lend()?;
         let transaction =
             db.transaction_with_behavior(TransactionBehavior::Immediate).map_err(sql("begin a transaction"))?;
         // Read within the transaction: no later one can have an earlier moment.
         let now = self.inner.clock.now();
         let done = act(&transaction, &now)?;
         transaction.commit().map_err(sql("commit"))?;
+        self.check_file()?;
         Ok(done)
     }
 
     /// Looks at one moment of the queue.
     fn read<T>(&self, look: impl FnOnce(&Connection, &Moment) -> Result<T, QueueError>) -> Result<T, QueueError> {
-        let mut db = guard(&self.inner.reader);
+        self.check_file()?;
+        let mut db = self.inner.readers.lend()?;
         let moment = db.transaction().map_err(sql("begin to read"))?;
         look(&moment, &self.inner.clock.now())
     }
+
+    /// Fails when the file was removed or replaced: what is written to it then is found by nobody.
+    fn check_file(&self) -> Result<(), QueueError> {
+        let path = &self.inner.path;
+        if inode(path).is_ok_and(|found| found == self.inner.inode) {
+            return Ok(());
+        }
+        let message = format!("the queue {} was removed or replaced while it was in use", path.display());
+        let hint = "What was stored since is lost. Put the file back if you can, and start the service again.";
+        Err(OptimizerError::new(ErrorCode::Sqlite, message).with_hint(hint).into())
+    }
 }
 
-/// A transaction that a panic interrupted was rolled back: the connection is as good as before.
-fn guard(connection: &Mutex<Connection>) -> MutexGuard<'_, Connection> {
-    connection.lock().unwrap_or_else(PoisonError::into_inner)
+fn inode(path: &Path) -> std::io::Result<(u64, u64)> {
+    std::fs::metadata(path).map(|found| (found.dev(), found.ino()))
 }

@@ -19,7 +19,10 @@ pub(super) struct Standing {
     pub(super) request_id: String,
     pub(super) run_id: String,
     pub(super) status: RequestState,
+    pub(super) auto_start: bool,
     pub(super) manual_step: bool,
+    /// Whether somebody has ever begun to work on it.
+    pub(super) has_begun: bool,
     pub(super) fencing_token: i64,
     pub(super) lease: Option<Lease>,
     pub(super) wish: Option<Wish>,
@@ -69,7 +72,8 @@ impl Standing {
     }
 
     pub(super) fn read(db: &Connection, rest: &str, values: impl rusqlite::Params) -> Result<Vec<Self>, QueueError> {
-        let columns = "seq, request_id, run_id, status, manual_step, fencing_token, lease_id, worker_id,
+        let columns =
+            "seq, request_id, run_id, status, auto_start, manual_step, started_at, fencing_token, lease_id, worker_id,
           lease_deadline_boot, lease_boot_id, holder_kind, holder_instance, holder_pid, holder_started,
           holder_pid_namespace, wish, wish_reason, wish_pause_ms, pause_deadline_boot, pause_boot_id, pause_ms";
         db.prepare_cached(&format!("SELECT {columns} FROM run_requests {rest}"))
@@ -92,7 +96,9 @@ fn standing(row: &Row<'_>) -> rusqlite::Result<Standing> {
         request_id: row.get("request_id")?,
         run_id: row.get("run_id")?,
         status: state(row, "status")?,
+        auto_start: row.get("auto_start")?,
         manual_step: row.get("manual_step")?,
+        has_begun: row.get::<_, Option<i64>>("started_at")?.is_some(),
         fencing_token: row.get("fencing_token")?,
         lease: lease(row)?,
         wish,

@@ -45,7 +45,25 @@ pub struct Beat {
     pub wish: Option<Wish>,
 }
 
+/// What a holder hears when it asks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Heard {
+    Nothing,
+    Wish(Wish),
+    /// The lease is not its own any more.
+    Fenced,
+}
+
 impl Queue {
+    /// What the holder is asked for. Nothing is written.
+    pub fn heard(&self, request_id: &str, hold: Hold<'_>) -> Result<Heard, QueueError> {
+        match self.read(|db, now| standing(db, now, request_id, hold)) {
+            Ok(standing) => Ok(standing.wish.map_or(Heard::Nothing, Heard::Wish)),
+            Err(refused) if refused.code == QueueCode::Fenced => Ok(Heard::Fenced),
+            Err(error) => Err(error),
+        }
+    }
+
     /// The holder begins to work on it.
     pub fn start(&self, request_id: &str, hold: Hold<'_>) -> Result<RequestEntry, QueueError> {
         self.held(request_id, hold, |db, now, standing| {
@@ -53,17 +71,24 @@ impl Queue {
         })
     }
 
-    /// Makes the lease last that long from now, and tells what is asked for. `None`: the lease is not ours any more.
-    pub fn heartbeat(&self, request_id: &str, hold: Hold<'_>, lease: Duration) -> Result<Option<Beat>, QueueError> {
+    /// Makes the lease last that long from now, and tells what is asked for. `progress_at` is when the run was last heard
+    /// of, in milliseconds since 1970. `None`: the lease is not ours any more.
+    pub fn heartbeat(
+        &self,
+        request_id: &str,
+        hold: Hold<'_>,
+        lease: Duration,
+        progress_at: Option<u64>,
+    ) -> Result<Option<Beat>, QueueError> {
         let beat = self.write(|db, now| {
             let standing = standing(db, now, request_id, hold)?;
             let values = named_params! {
                 ":now": int(now.wall), ":boot": int(now.boot), ":boot_id": now.boot_id, ":lease": int(length(lease)),
-                ":seq": standing.seq, ":token": standing.fencing_token,
+                ":seq": standing.seq, ":token": standing.fencing_token, ":progress": progress_at.map(int),
             };
             db.prepare_cached(
                 "UPDATE run_requests SET lease_expires_at = :now + :lease, lease_deadline_boot = :boot + :lease,
-                   lease_boot_id = :boot_id, updated_at = :now
+                   lease_boot_id = :boot_id, updated_at = :now, progress_at = coalesce(:progress, progress_at)
                  WHERE seq = :seq AND fencing_token = :token AND status IN ('leased', 'running')",
             )
             .and_then(|mut statement| statement.execute(values))

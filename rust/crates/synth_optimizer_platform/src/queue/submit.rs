@@ -34,6 +34,8 @@ pub struct Submission<'a> {
     pub idempotency_key: Option<&'a str>,
     /// SHA-256 of what was sent, by which another submit with the same key is recognized.
     pub body_digest: &'a str,
+    /// How many requests may wait; any number if none is named.
+    pub most_queued: Option<u32>,
 }
 
 /// What became of a submit.
@@ -64,6 +66,7 @@ impl Queue {
             }
             let stored = stored?;
             check_run_id(db, &stored.run_id)?;
+            check_room(db, submission.most_queued)?;
             let seq = insert(db, now, submission, &stored)?;
             Ok(Submitted { entry: entry_of(db, seq)?, replayed: false })
         })
@@ -135,6 +138,18 @@ fn check_run_id(db: &Connection, run_id: &str) -> Result<(), QueueError> {
         return refused(QueueCode::RunExists, message, "Choose another run.run_id, or delete the run first.");
     }
     Ok(())
+}
+
+fn check_room(db: &Connection, most: Option<u32>) -> Result<(), QueueError> {
+    let queued = first(db, "SELECT count(*) FROM run_requests WHERE status = 'queued'", [])?.unwrap_or(0);
+    match most {
+        Some(most) if queued >= i64::from(most) => {
+            let message = format!("{queued} requests wait, and no more than {most} may");
+            let hint = "Try again when some of them have run, or start the service with a larger --max-queued.";
+            Err(QueueError::new(QueueCode::QueueFull, message, hint))
+        }
+        Some(_) | None => Ok(()),
+    }
 }
 
 fn insert(db: &Connection, now: &Moment, submission: &Submission<'_>, stored: &Stored) -> Result<i64, QueueError> {

@@ -52,7 +52,8 @@ impl Queue {
         self.end(request_id, WishKind::Cancel, reason)
     }
 
-    /// Ends a run with its best candidate so far. A request that nobody works on is cancelled.
+    /// Ends a run with its best candidate so far. One that has begun and that nobody works on is taken up once more for
+    /// that; one that has not is cancelled.
     pub fn stop(&self, request_id: &str, reason: Option<&str>) -> Result<Ack, QueueError> {
         self.end(request_id, WishKind::Stop, reason)
     }
@@ -63,6 +64,9 @@ impl Queue {
         self.ask(request_id, |db, now, standing| match standing.status {
             RequestState::Paused => Ok(Acknowledgement::Noop),
             RequestState::Queued => {
+                if let Some(ending) = &standing.wish {
+                    return Err(is_ending(standing, ending.kind));
+                }
                 let detail = json!({"reason": reason, "timeout_seconds": timeout.as_secs_f64()});
                 shift(db, now, standing, RequestTrigger::Pause, Some(timeout), &detail)?;
                 Ok(Acknowledgement::Accepted)
@@ -102,6 +106,16 @@ impl Queue {
     fn end(&self, request_id: &str, kind: WishKind, reason: Option<&str>) -> Result<Ack, QueueError> {
         let trigger = RequestTrigger::Cancel;
         self.ask(request_id, |db, now, standing| match standing.status {
+            RequestState::Queued | RequestState::Paused if kind == WishKind::Stop && is_taken_up_again(standing) => {
+                if standing.wish.is_some() {
+                    return Ok(Acknowledgement::Noop);
+                }
+                if standing.status == RequestState::Paused {
+                    shift(db, now, standing, RequestTrigger::Resume, None, &json!({"reason": reason}))?;
+                }
+                let queued = Standing::of_request(db, request_id)?;
+                wish(db, now, &queued, &Wish { kind, reason: reason.map(str::to_owned), pause: None })
+            }
             RequestState::Queued | RequestState::Paused => {
                 let why = match kind {
                     WishKind::Stop => "stopped",
@@ -164,11 +178,16 @@ fn set(db: &Connection, now: &Moment, standing: &Standing, wish: Option<&Wish>) 
     };
     db.prepare_cached(
         "UPDATE run_requests SET wish = :wish, wish_reason = :reason, wish_pause_ms = :pause, wish_at = :at,
-           updated_at = :now WHERE seq = :seq AND status IN ('leased', 'running')",
+           updated_at = :now WHERE seq = :seq AND status IN ('queued', 'leased', 'running')",
     )
     .and_then(|mut statement| statement.execute(values))
     .map(|_| ())
     .map_err(sql("store a wish"))
+}
+
+/// Whether a worker takes it up by itself and finds something to end.
+fn is_taken_up_again(standing: &Standing) -> bool {
+    standing.has_begun && standing.auto_start && !standing.manual_step
 }
 
 fn is_ending(standing: &Standing, wish: WishKind) -> QueueError {

@@ -66,8 +66,8 @@ pub struct Controlled {
     pub(super) signals: mpsc::UnboundedReceiver<Signal>,
     pub(super) live: broadcast::Sender<Arc<Stored>>,
     pub(super) steps: watch::Sender<StepReport>,
-    /// Steps that were asked for before the run could take any.
-    pub(super) early_steps: u64,
+    /// What was asked before the run could hear it.
+    pub(super) early: Vec<Signal>,
 }
 
 impl Control {
@@ -76,7 +76,7 @@ impl Control {
         let (sender, signals) = mpsc::unbounded_channel();
         let (live, _) = broadcast::channel(buffer.max(1) as usize);
         let (reports, steps) = watch::channel(StepReport::default());
-        let controlled = Controlled { signals, live: live.clone(), steps: reports, early_steps: 0 };
+        let controlled = Controlled { signals, live: live.clone(), steps: reports, early: Vec::new() };
         (Self { signals: sender, live, steps }, controlled)
     }
 

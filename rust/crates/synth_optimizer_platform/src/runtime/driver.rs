@@ -90,7 +90,8 @@ pub(super) struct Driver<'e, E: Engine> {
     /// How long the end of a managed container may take to be noticed.
     patience: Duration,
     live: broadcast::Sender<Arc<Stored>>,
-    early_steps: u64,
+    /// What was asked before the run could hear it.
+    early: Vec<Signal>,
     back: mpsc::UnboundedSender<Finished>,
     pub(super) candidates: BTreeMap<CandidateId, String>,
     began: Instant,
@@ -107,7 +108,7 @@ impl<'e, E: Engine> Driver<'e, E> {
         if !ground.calls.is_live() {
             lanes.open();
         }
-        let Controlled { signals, live, steps: reports, early_steps } = controlled;
+        let Controlled { signals, live, steps: reports, early } = controlled;
         if ground.is_held {
             lanes.hold();
         }
@@ -117,7 +118,7 @@ impl<'e, E: Engine> Driver<'e, E> {
             live,
             signals,
             stepping,
-            early_steps,
+            early,
             turns_end_at: None,
             back,
             finished,
@@ -147,9 +148,6 @@ impl<'e, E: Engine> Driver<'e, E> {
             self.lanes.enqueue(kind, command.request());
         }
         self.log(opening);
-        for _ in 0..self.early_steps {
-            self.step();
-        }
         let end = self.rounds().await;
         self.lanes.abort();
         self.report_end();
@@ -157,6 +155,11 @@ impl<'e, E: Engine> Driver<'e, E> {
     }
 
     async fn rounds(&mut self) -> Result<End, OptimizerError> {
+        for signal in std::mem::take(&mut self.early) {
+            if let Some(end) = self.obey(signal).await? {
+                return Ok(end);
+            }
+        }
         loop {
             let begun = self.admit();
             self.note(begun);

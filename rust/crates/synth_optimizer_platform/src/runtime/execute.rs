@@ -80,13 +80,16 @@ where
         None => configured(&request.config, dir.dir(), request.codex_runtime.as_deref())?,
     };
     let prepared = {
-        let preparing = prepare(request, dir, &proposer, existing.is_none());
+        let has_begun = existing.is_some();
+        let preparing = prepare(request, dir, &proposer, !has_begun);
         tokio::pin!(preparing);
         loop {
             tokio::select! {
                 biased;
                 Some(signal) = controlled.signals.recv() => match signal {
-                    Signal::Step => controlled.early_steps += 1,
+                    Signal::Step => controlled.early.push(signal),
+                    // What was measured before is worth its held-out evaluation.
+                    Signal::Stop { .. } if has_begun => controlled.early.push(signal),
                     Signal::Interrupt { .. } | Signal::Stop { .. } | Signal::Cancel { .. } => {
                         break Err(before_it_began(&signal));
                     }

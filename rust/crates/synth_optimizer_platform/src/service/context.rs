@@ -157,6 +157,7 @@ impl From<QueueError> for Refusal {
             QueueCode::RunIdInUse => Code::RunIdInUse,
             QueueCode::RunExists => Code::RunExists,
             QueueCode::InlineSecretRefused => Code::InlineSecret,
+            QueueCode::QueueFull => Code::QueueFull,
             QueueCode::ServiceDbInUse => Code::DatabaseInUse,
             QueueCode::RunNotFound => Code::RunNotFound,
             QueueCode::NotTerminal => Code::NotTerminal,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::{Request, State};
-use axum::http::{HeaderMap, HeaderValue, Method, Response, header};
+use axum::http::{HeaderMap, HeaderValue, Method, Response, StatusCode, header};
 use axum::middleware::Next;
 
 use super::api::RequestName;
@@ -112,12 +112,17 @@ fn check_content_type(request: &Request) -> Result<(), Refusal> {
 pub(super) async fn pass(State(context): State<Arc<Context>>, mut request: Request, next: Next) -> Response<Body> {
     let name = request_name(request.headers());
     request.extensions_mut().insert(RequestName(name.clone()));
+    let asked = format!("{} {}", request.method(), request.uri().path());
     let checked = context.guard().check(&request).and_then(|()| context.check_open(&request));
     let mut response = match checked {
         Ok(()) => next.run(request).await,
         Err(refusal) => refusal.response(&name),
     };
-    context.metrics().answered(response.status().as_u16());
+    let status = response.status();
+    context.metrics().answered(status.as_u16());
+    if status.is_server_error() && status != StatusCode::SERVICE_UNAVAILABLE {
+        context.settings().log.line(&format!("{name} {asked} was answered with {status}"));
+    }
     let headers = response.headers_mut();
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     headers.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static("default-src 'none'"));

@@ -8,7 +8,7 @@ use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::watch;
 
 use super::crew::Crew;
-use crate::clock::boot_millis;
+use crate::clock::{boot_millis, unix_millis};
 use crate::config::Config;
 use crate::model::error::{ErrorCode, OptimizerError};
 use crate::queue::{Hold, RequestEntry, Wish, WishKind};
@@ -18,6 +18,8 @@ use crate::runtime::{Boundary, Control, Controlled, Hooks, LeaseWatch, Outcome, 
 const PAUSE_GRACE: Duration = Duration::from_millis(500);
 /// The same for a run that is cancelled.
 const CANCEL_GRACE: Duration = Duration::from_millis(500);
+/// Events of a run that may wait to be counted.
+const NEWS: u32 = 16_384;
 /// A lease counts as over this much before it is, because others may take it at that moment.
 const MARGIN: Duration = Duration::from_millis(250);
 
@@ -34,6 +36,8 @@ pub enum Manner {
 pub(super) enum Intent {
     Nothing,
     Shutdown,
+    /// It is stepped, and nobody has asked for a step in time.
+    Idle,
     Pause,
     Silence,
     Cancel,
@@ -51,6 +55,12 @@ pub struct Job {
     told: Mutex<Told>,
     /// When the run was last heard of, by the boot clock.
     progress: AtomicU64,
+    /// The same as people read it; 0 before it was.
+    heard_at: AtomicU64,
+    /// When the lease was last renewed, by the boot clock.
+    renewed: AtomicU64,
+    /// The longest that the run may have to wait for somebody else, in milliseconds.
+    longest_wait: AtomicU64,
     ended: watch::Sender<Option<Ended>>,
 }
 
@@ -83,6 +93,9 @@ impl Job {
             lease_length: lease,
             told: Mutex::new(Told { control: None, intent: Intent::Nothing, is_stopped: false }),
             progress: AtomicU64::new(asked_at),
+            heard_at: AtomicU64::new(0),
+            renewed: AtomicU64::new(asked_at),
+            longest_wait: AtomicU64::new(0),
             ended: watch::Sender::new(None),
             request,
             superseded,
@@ -116,6 +129,16 @@ impl Job {
         Duration::from_millis(boot_millis().saturating_sub(self.progress.load(Ordering::Relaxed)))
     }
 
+    /// When the run was last heard of, in milliseconds since 1970.
+    pub(super) fn heard_at(&self) -> Option<u64> {
+        Some(self.heard_at.load(Ordering::Relaxed)).filter(|at| *at > 0)
+    }
+
+    /// The longest that the run may have to wait for its container or proposer; zero before its configuration is read.
+    pub(super) fn longest_wait(&self) -> Duration {
+        Duration::from_millis(self.longest_wait.load(Ordering::Relaxed))
+    }
+
     /// Whether it is over, for whoever looks in between.
     pub fn is_over(&self) -> bool {
         self.ended.borrow().is_some()
@@ -145,7 +168,18 @@ impl Job {
 
     /// The lease lasts that long from the moment at which it was renewed.
     pub(super) fn renew(&self, asked_at: u64) {
+        self.renewed.store(asked_at, Ordering::Relaxed);
         self.lease.extend_to(deadline(asked_at, self.lease_length));
+    }
+
+    /// Whether a third of the lease is over, or as much time as somebody may wait for a sign of life.
+    pub(super) fn is_renewal_due(&self, longest: Duration) -> bool {
+        let since = Duration::from_millis(boot_millis().saturating_sub(self.renewed.load(Ordering::Relaxed)));
+        since >= (self.lease_length / 3).min(longest)
+    }
+
+    pub(super) fn is_lease_over(&self) -> bool {
+        self.lease.is_over()
     }
 
     pub(super) fn lease(&self) -> Duration {
@@ -217,6 +251,11 @@ impl Job {
         self.told().intent
     }
 
+    /// Whether it was told to finish early.
+    pub(super) fn is_stopped(&self) -> bool {
+        self.told().is_stopped
+    }
+
     fn tell(&self, signal: Signal) {
         if let Some(control) = &self.told().control {
             control.send(signal);
@@ -232,7 +271,7 @@ impl Job {
         let (job, crew) = (Arc::clone(self), Arc::clone(crew));
         let spawned = std::thread::Builder::new().name("synth-optimizers-run".into()).spawn(move || {
             let ending = Ending { job: &job, crew: &crew };
-            let result = crew.configured(job.request()).and_then(|config| job.carry_out(&crew, config));
+            let result = crew.configured(&job).and_then(|config| job.carry_out(&crew, config));
             let ended = crew.settle(&job, result);
             std::mem::forget(ending);
             job.ended.send_replace(Some(ended));
@@ -241,7 +280,8 @@ impl Job {
     }
 
     fn carry_out(&self, crew: &Crew, config: Config) -> Result<Outcome, OptimizerError> {
-        let (control, controlled) = Control::new(config.run.feed_buffer);
+        self.longest_wait.store(millis(longest_wait(&config)), Ordering::Relaxed);
+        let (control, controlled) = Control::new(NEWS);
         {
             let mut told = self.told();
             if told.intent != Intent::Nothing {
@@ -280,6 +320,7 @@ impl Job {
                     Err(RecvError::Closed) => std::future::pending::<()>().await,
                 }
                 self.progress.store(boot_millis(), Ordering::Relaxed);
+                self.heard_at.store(unix_millis(), Ordering::Relaxed);
             }
         };
         tokio::select! {
@@ -307,15 +348,30 @@ impl Drop for Ending<'_> {
 fn signal(intent: Intent, reason: String, grace: Duration) -> Signal {
     match intent {
         Intent::Cancel => Signal::Cancel { reason, grace: Some(grace) },
-        Intent::Nothing | Intent::Shutdown | Intent::Pause | Intent::Silence => {
+        Intent::Nothing | Intent::Shutdown | Intent::Idle | Intent::Pause | Intent::Silence => {
             Signal::Interrupt { reason, grace: Some(grace) }
         }
     }
 }
 
 fn deadline(from: u64, lease: Duration) -> u64 {
-    let lease = lease.saturating_sub(MARGIN.min(lease / 4));
-    from.saturating_add(u64::try_from(lease.as_millis()).unwrap_or(u64::MAX))
+    from.saturating_add(millis(lease.saturating_sub(MARGIN.min(lease / 4))))
+}
+
+/// The longest that a run may have to wait for somebody else without a word.
+fn longest_wait(config: &Config) -> Duration {
+    let Config { container, proposer, gepa, .. } = config;
+    let waits = [
+        container.startup_timeout_seconds,
+        container.rollout_timeout_seconds,
+        gepa.rollout_async_timeout_seconds,
+        proposer.timeout_seconds.saturating_add(proposer.startup_timeout_seconds),
+    ];
+    Duration::from_secs(waits.into_iter().max().unwrap_or(0))
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Measures the commits of a run.

@@ -9,11 +9,14 @@ mod api;
 mod config_file;
 mod context;
 mod crew;
+mod descriptors;
+mod files;
 mod guard;
 mod handlers;
 mod hide;
 mod input;
 mod job;
+mod log;
 mod metrics;
 mod preflight;
 mod readers;
@@ -24,6 +27,7 @@ mod serve;
 mod settings;
 mod stream;
 mod token;
+mod verdict;
 mod workers;
 
 use std::net::SocketAddr;
@@ -31,20 +35,23 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::middleware::from_fn_with_state;
+use serde_json::Value;
 use tokio::net::TcpListener;
 use tokio::sync::{Mutex, watch};
 
 pub use algorithm::{Algorithm, Local};
-pub use crew::{Claimant, Crew, completion};
+pub use crew::{Claimant, Crew};
 pub use job::{Ended, Job, Manner};
+pub use log::Log;
 pub use refusal::Code;
 pub use settings::Settings;
+pub use verdict::completion;
 pub use workers::run_next;
 
 use crate::clock::unix_millis;
 use crate::model::envelope::rfc3339;
 use crate::model::error::{ErrorCode, OptimizerError};
-use crate::queue::{Holder, Queue, ServiceLock};
+use crate::queue::{Holder, Queue, QueueSettings, ServiceLock};
 use context::{Context, Phase};
 use guard::Guard;
 use metrics::Metrics;
@@ -58,6 +65,11 @@ const THREADS: usize = 2;
 const READS: usize = 16;
 /// How long requests under way may take once the runs have let go.
 const LAST_ANSWERS: Duration = Duration::from_secs(2);
+
+/// The description of everything that can be asked, as `GET /openapi.json` gives it.
+pub fn openapi() -> Value {
+    api::router(routes::routes()).1
+}
 
 /// A service in this process. Dropping it does not end it; `shut_down` does.
 #[derive(Debug)]
@@ -80,7 +92,8 @@ impl Service {
             .build()
             .map_err(|error| OptimizerError::new(ErrorCode::Io, format!("no runtime for the service: {error}")))?;
         let mut lock = ServiceLock::take(settings.db.as_std_path(), &settings.bind)?;
-        let queue = Queue::open(settings.db.as_std_path())?;
+        let patience = QueueSettings { busy_timeout: settings.busy_timeout, ..QueueSettings::default() };
+        let queue = Queue::open_with(settings.db.as_std_path(), patience)?;
         let listener = runtime.block_on(serve::listen(checked.address))?;
         let address = listener.local_addr().map_err(|error| {
             OptimizerError::new(ErrorCode::Io, format!("the address that was bound cannot be read: {error}"))
@@ -152,6 +165,7 @@ impl Parts {
             reach: settings.reach.clone(),
             codex_runtime: settings.codex_runtime.clone(),
             holder: Holder::Service(identity.clone()),
+            log: settings.log,
         });
         let address = listener.local_addr().unwrap_or(checked.address);
         let (router, document) = api::router(routes::routes());
@@ -200,11 +214,7 @@ async fn work(
     wished: &mut watch::Receiver<usize>,
 ) -> Result<(), OptimizerError> {
     let recovering = Arc::clone(crew);
-    let recovered = context.read(move || match &recovering.holder {
-        Holder::Service(identity) => recovering.queue.recover(Some(identity)).map_err(OptimizerError::from),
-        Holder::Worker | Holder::Caller => Ok(Vec::new()),
-    });
-    crew.metrics.recovered(recovered.await?.len());
+    context.read(move || recovering.recover().map_err(OptimizerError::from)).await?;
     context.phase.send_replace(Phase::Ready);
     let tidying = async {
         loop {

@@ -60,10 +60,10 @@ codes! {
     RunExists, "run_exists", 409, StateTransition, Never, "Leave out run.run_id or choose another one; DELETE /runs/{run_id} removes the old one.";
     Fenced, "fenced", 409, StateTransition, Never, "Another worker holds the request now.";
     DatabaseInUse, "service_db_in_use", 409, Sqlite, Never, "One service works on a database; use that one, or another --db.";
+    QueueFull, "queue_full", 429, Http, Later, "Try again when some of the waiting runs have run, or start the service with a larger --max-queued.";
     StoreBusy, "store_busy", 503, Sqlite, Later, "Another process writes to the database; try again.";
     Starting, "starting", 503, Http, Later, "The service is about to be ready; try again.";
     Draining, "draining", 503, Http, Later, "The service is shutting down; try again when it is back.";
-    TooManyStreams, "too_many_streams", 503, Http, Later, "Close streams that nobody reads, or start the service with a larger --max-connections.";
     Internal, "internal", 500, Invariant, Never, "This is a defect: keep the service's database and report it.";
 }
 
@@ -167,9 +167,9 @@ impl Refusal {
         refusal
     }
 
-    #[cfg(test)]
-    pub(super) fn code(&self) -> &str {
-        &self.body.code
+    /// Whether it is this one.
+    pub(super) fn is(&self, code: Code) -> bool {
+        self.body.code == code.wire()
     }
 
     /// The answer, under the id of its request.

@@ -12,6 +12,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio_io_timeout::TimeoutStream;
 
+use super::descriptors::connections;
 use super::settings::Settings;
 use crate::model::error::{ErrorCode, OptimizerError};
 
@@ -42,7 +43,7 @@ pub(super) async fn serve(
     mut closing: watch::Receiver<bool>,
     grace: Duration,
 ) {
-    let places = Arc::new(Semaphore::new(settings.max_connections));
+    let places = Arc::new(Semaphore::new(connections(settings.max_connections, settings.workers)));
     let graceful = GracefulShutdown::new();
     let mut http = hyper::server::conn::http1::Builder::new();
     http.timer(TokioTimer::new())

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use camino::{Utf8Path, Utf8PathBuf};
 
+use super::log::Log;
 use super::token::Token;
 use crate::container::Reach;
 use crate::model::error::{ErrorCode, OptimizerError};
@@ -33,8 +34,12 @@ pub struct Settings {
     pub pause_timeout: Duration,
     /// How long runs may finish what is under way at a shutdown.
     pub shutdown_grace: Duration,
-    /// A run that tells nothing for this long has failed.
+    /// A run that tells nothing for this long, on top of the longest timeout of its own configuration, has failed.
     pub silence: Duration,
+    /// Requests that may wait; more are refused until some have run.
+    pub max_queued: u32,
+    /// How long to wait for another process that writes to the database.
+    pub busy_timeout: Duration,
     pub max_connections: usize,
     pub max_body_bytes: usize,
     /// How long a client may take to send its headers.
@@ -45,6 +50,7 @@ pub struct Settings {
     pub write_timeout: Duration,
     /// The codex binary that is installed with the package.
     pub codex_runtime: Option<Utf8PathBuf>,
+    pub log: Log,
 }
 
 impl Settings {
@@ -61,13 +67,16 @@ impl Settings {
             reach: Reach::loopback(),
             pause_timeout: Duration::from_secs(1800),
             shutdown_grace: Duration::from_secs(10),
-            silence: Duration::from_secs(3600),
+            silence: Duration::from_secs(900),
+            max_queued: 10_000,
+            busy_timeout: Duration::from_secs(5),
             max_connections: 8192,
             max_body_bytes: 2 * 1024 * 1024,
             header_timeout: Duration::from_secs(10),
             body_timeout: Duration::from_secs(30),
             write_timeout: Duration::from_secs(30),
             codex_runtime: None,
+            log: Log::Nowhere,
         }
     }
 

@@ -8,10 +8,11 @@ use tokio::sync::Notify;
 
 use super::crew::{Claimant, Crew};
 use super::job::{Ended, Intent, Job, Manner};
+use super::verdict::silent;
 use crate::model::error::{ErrorCode, OptimizerError};
 use crate::queue::{QueueError, Which};
 
-/// How often the queue is looked at without being told: requests of other processes, and leases that have run out.
+/// How often the queue is looked at without being told: requests of other processes.
 const GLANCE: Duration = Duration::from_millis(500);
 /// How long a silent run may take to let go before its thread is given up.
 const GIVE_UP: Duration = Duration::from_secs(5);
@@ -66,8 +67,8 @@ impl Workers {
     pub(super) async fn heed(&self, request_id: &str) {
         if let Some(job) = self.job(request_id) {
             let crew = Arc::clone(&self.crew);
-            // A beat that was lost is made up for by the next one.
-            let _ = tokio::task::spawn_blocking(move || crew.beat(&job)).await;
+            // What is not heard now is heard with the next beat.
+            let _ = tokio::task::spawn_blocking(move || crew.listen(&job)).await;
         }
         self.wake();
     }
@@ -99,14 +100,21 @@ impl Workers {
         }
     }
 
-    /// Keeps leases alive and looks for silence until it is dropped.
+    /// Keeps leases alive, takes requests back from whoever is gone, and looks for silence, until it is dropped.
     pub(super) async fn watch(self: Arc<Self>) {
         let pulse = self.crew.pulse();
         loop {
             tokio::time::sleep(pulse).await;
             let jobs = self.jobs();
             let (crew, beating) = (Arc::clone(&self.crew), jobs.clone());
-            let _ = tokio::task::spawn_blocking(move || beating.iter().for_each(|job| crew.beat(job))).await;
+            let recovered = tokio::task::spawn_blocking(move || {
+                beating.iter().for_each(|job| crew.beat(job));
+                // What keeps the queue from answering now may be gone at the next look.
+                crew.recover().unwrap_or_default()
+            });
+            if recovered.await.is_ok_and(|recovered| !recovered.is_empty()) {
+                self.wake();
+            }
             for job in jobs {
                 self.listen(&job).await;
             }
@@ -117,11 +125,11 @@ impl Workers {
     async fn listen(&self, job: &Arc<Job>) {
         let silence = job.silence();
         match job.manner() {
-            Manner::Stepped if silence > self.pause_timeout => {
-                job.let_go(Intent::Pause, "nobody asked for a step".into(), Duration::ZERO);
+            Manner::Stepped if silence > self.pause_timeout + job.longest_wait() => {
+                job.let_go(Intent::Idle, "nobody asked for a step".into(), Duration::ZERO);
             }
-            Manner::Freely if silence > self.silence + GIVE_UP => self.give_up(job).await,
-            Manner::Freely if silence > self.silence => {
+            Manner::Freely if silence > self.silence + job.longest_wait() + GIVE_UP => self.give_up(job).await,
+            Manner::Freely if silence > self.silence + job.longest_wait() => {
                 job.let_go(Intent::Silence, "it tells nothing".into(), Duration::ZERO);
             }
             Manner::Freely | Manner::Stepped => {}
@@ -132,12 +140,8 @@ impl Workers {
     async fn give_up(&self, job: &Arc<Job>) {
         let (crew, lost) = (Arc::clone(&self.crew), Arc::clone(job));
         let _ = tokio::task::spawn_blocking(move || {
-            let seconds = lost.silence().as_secs();
-            let message = format!("run {} told nothing for {seconds} s and did not let go", lost.run_id());
-            let error = OptimizerError::new(ErrorCode::RunFailed, message)
-                .with_hint("Look into its events and the container's log; --silence-seconds sets the limit.");
             lost.fence();
-            crew.fail(&lost, &error)
+            crew.fail(&lost, &silent(&lost))
         })
         .await;
         self.held().remove(job.request_id());
@@ -185,11 +189,9 @@ impl Workers {
     ) -> Result<Option<Arc<Job>>, QueueError> {
         let workers = Arc::clone(self);
         let begun = tokio::task::spawn_blocking(move || {
-            // Under the lock, so that a job is known before anybody can ask for it.
-            let mut held = workers.held();
             let job: Option<Arc<Job>> = workers.crew.begin(which.which(), manner, &claimant)?;
             if let Some(job) = &job {
-                held.insert(job.request_id().to_owned(), Held { job: Arc::clone(job), in_background });
+                workers.held().insert(job.request_id().to_owned(), Held { job: Arc::clone(job), in_background });
             }
             Ok::<_, QueueError>(job)
         });

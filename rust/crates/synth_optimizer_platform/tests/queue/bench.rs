@@ -119,6 +119,7 @@ pub(crate) fn plain(config: &Loaded) -> Submission<'_> {
         manual_step: false,
         idempotency_key: None,
         body_digest: "digest",
+        most_queued: None,
     }
 }
 

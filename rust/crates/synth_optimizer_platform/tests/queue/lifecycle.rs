@@ -126,7 +126,7 @@ fn what_is_asked_of_a_held_request_waits_for_its_holder() {
     let refused = queue.pause(id, None, None).unwrap_err();
     assert_eq!((refused.code, refused.state), (QueueCode::InvalidTransition, Some(RequestState::Running)));
     // Another connection, as after a crash of this one, tells it as well.
-    let wish = bench.again().heartbeat(id, Hold::Token(token), LEASE).unwrap().unwrap().wish.unwrap();
+    let wish = bench.again().heartbeat(id, Hold::Token(token), LEASE, None).unwrap().unwrap().wish.unwrap();
     assert_eq!((wish.kind.word(), wish.reason.as_deref()), ("cancel", Some("too dear")));
     let ended = queue.cancelled(id, Hold::Token(token), "obeyed").unwrap();
     assert_eq!(ended.error.unwrap()["message"], "too dear");

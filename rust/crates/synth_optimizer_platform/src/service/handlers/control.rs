@@ -19,7 +19,6 @@ use super::super::workers::OnDemand;
 use super::RunPath;
 use crate::artifacts::RunPaths;
 use crate::model::envelope::Envelope;
-use crate::model::error::{ErrorCode, OptimizerError};
 use crate::model::lifecycle::RequestState;
 use crate::queue::{Ack, Acknowledgement, Queue, QueueError, RequestEntry};
 use crate::workspace::models::EventEnvelope;
@@ -200,32 +199,25 @@ async fn held(context: &Arc<Context>, entry: &RequestEntry) -> Result<Arc<Job>, 
 }
 
 pub(in super::super) async fn delete_run(context: Arc<Context>, Path(run): Path<RunPath>) -> Result<Nothing, Refusal> {
-    let removed = context.change(move |queue| queue.delete(&run.run_id)).await?;
-    for entry in &removed {
-        remove_files(&context, entry).await?;
-    }
+    remove(&context, run.run_id).await?;
     Ok(Nothing)
 }
 
-/// Removes the directory of a run that nobody works on. What is not the directory of this run is left alone.
-pub(in super::super) async fn remove_files(context: &Arc<Context>, entry: &RequestEntry) -> Result<(), Refusal> {
-    let paths = RunPaths::new(Utf8Path::new(&entry.output_dir), &entry.run_id)?;
-    context.readers.forget(&paths.workspace_db());
-    context
-        .read(move || {
-            let is_run = paths.workspace_db().is_file() || paths.manifest().is_file() || paths.lock().is_file();
-            let is_directory = std::fs::symlink_metadata(paths.dir()).is_ok_and(|found| found.is_dir());
-            if !is_run || !is_directory {
-                return Ok(());
-            }
-            paths.check_free()?;
-            std::fs::remove_dir_all(paths.dir()).map_err(|error| {
-                OptimizerError::new(
-                    ErrorCode::Io,
-                    format!("cannot remove the files of run {}: {error}", paths.run_id()),
-                )
+/// Removes a run that is over: its files first, so that whoever is interrupted can ask again.
+pub(in super::super) async fn remove(context: &Arc<Context>, run_id: String) -> Result<(), Refusal> {
+    let of = run_id.clone();
+    let requests = context.ask(move |queue| queue.deletable(&of)).await?;
+    for entry in &requests {
+        let paths = RunPaths::new(Utf8Path::new(&entry.output_dir), &entry.run_id)?;
+        context.readers.forget(&paths.workspace_db());
+        context
+            .read(move || {
+                // Another process may work on it, past the queue.
+                paths.check_free().map_err(|error| Refusal::of(Code::NotTerminal, &error))?;
+                paths.remove().map_err(Refusal::from)
             })
-        })
-        .await
-        .map_err(|error: OptimizerError| Refusal::from(error))
+            .await?;
+    }
+    context.change(move |queue| queue.delete(&run_id)).await?;
+    Ok(())
 }

@@ -1,9 +1,7 @@
 //! Looking at runs, while they go on and after.
 
-use std::io::Read;
 use std::sync::Arc;
 
-use axum::body::Body;
 use axum::http::{HeaderValue, Response, StatusCode, header};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -11,6 +9,7 @@ use serde_json::Value;
 
 use super::super::api::{Document, Raw, empty};
 use super::super::context::Context;
+use super::super::files;
 use super::super::input::{Headers, Path, Query, header_text};
 use super::super::job::Manner;
 use super::super::refusal::{Code, Refusal};
@@ -20,9 +19,9 @@ use crate::model::lifecycle::RequestState;
 use crate::queue::{HistoryEntry, Page, RequestEntry, Waiting, WaitingReason};
 use crate::workspace::Reader;
 use crate::workspace::models::{
-    Artifacts, CandidateDetail, CandidatePage, CandidateQuery, ReadError, RolloutDetail, RolloutPage, RolloutQuery,
-    RunFrontier, RunModels, RunUsage, ScorePage, ScoreSeriesList, SeriesQuery, artifacts as list_artifacts,
-    open_artifact,
+    ArtifactFile, Artifacts, CandidateDetail, CandidatePage, CandidateQuery, ReadError, RolloutDetail, RolloutPage,
+    RolloutQuery, RunFrontier, RunModels, RunUsage, ScorePage, ScoreSeriesList, SeriesQuery,
+    artifacts as list_artifacts, open_artifact,
 };
 
 /// Which runs.
@@ -242,25 +241,19 @@ pub(in super::super) async fn artifact(
     (Path(path), Headers(headers)): (Path<ArtifactPath>, Headers),
 ) -> Result<Raw, Refusal> {
     let run = context.run(&path.run_id).await?;
-    let (entry, bytes) = context
-        .read(move || {
-            let reader = run.reader()?;
-            let found = open_artifact(run.paths().dir(), reader.as_deref(), &path.name)?;
-            let mut bytes = Vec::new();
-            found.file.take(found.entry.bytes).read_to_end(&mut bytes).map_err(|error| {
-                let message = format!("the artifact cannot be read: {error}");
-                Refusal::new(Code::Internal, message)
-            })?;
-            Ok::<_, Refusal>((found.entry, bytes))
-        })
-        .await?;
+    let found = context.read(move || {
+        let reader = run.reader()?;
+        Ok::<_, Refusal>(open_artifact(run.paths().dir(), reader.as_deref(), &path.name)?)
+    });
+    let ArtifactFile { entry, file } = found.await?;
     let etag = entry.sha256.as_ref().map(|digest| format!("\"{digest}\""));
-    let is_known = etag.is_some() && header_text(&headers, header::IF_NONE_MATCH) == etag.as_deref();
-    if is_known {
+    let is_known = |known: &str| known.split(',').any(|known| Some(known.trim()) == etag.as_deref());
+    if header_text(&headers, header::IF_NONE_MATCH).is_some_and(is_known) {
         return Ok(Raw(empty(StatusCode::NOT_MODIFIED, etag.as_deref())));
     }
-    let mut response = Response::new(Body::from(bytes));
+    let mut response = Response::new(files::body(file, entry.bytes));
     let fields = response.headers_mut();
+    fields.insert(header::CONTENT_LENGTH, HeaderValue::from(entry.bytes));
     let values = [(header::CONTENT_TYPE, Some(entry.media_type)), (header::ETAG, etag)];
     for (name, value) in values {
         if let Some(value) = value.and_then(|value| HeaderValue::from_str(&value).ok()) {

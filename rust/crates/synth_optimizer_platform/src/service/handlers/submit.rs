@@ -88,6 +88,7 @@ pub(in super::super) async fn submit(
     }
     let Evaluated { report, loaded, config_path } = evaluate(&context, &body).await?;
     let Some(loaded) = loaded.filter(|_| report.ok) else { return Err(blocked(report)) };
+    let most_queued = context.settings().max_queued;
     let stored = context
         .change(move |queue| {
             queue.submit(&Submission {
@@ -98,6 +99,7 @@ pub(in super::super) async fn submit(
                 manual_step: body.manual_step,
                 idempotency_key: key.as_deref(),
                 body_digest: &digest,
+                most_queued: Some(most_queued),
             })
         })
         .await?;

@@ -20,7 +20,7 @@ use super::control;
 use crate::clock::unix_millis;
 use crate::model::envelope::unix_millis_of;
 use crate::model::lifecycle::RequestState;
-use crate::queue::{LeaseEntry, Liveness, Pruning};
+use crate::queue::{LeaseEntry, Liveness};
 
 /// That the process lives.
 #[derive(Debug, Serialize, JsonSchema)]
@@ -162,13 +162,18 @@ pub(in super::super) async fn prune(
                 .with_hint("Write it like 2026-01-31T12:00:00Z.")
         })?),
     };
-    let pruning = if dry_run { Pruning::DryRun } else { Pruning::Delete };
-    let found = context.change(move |queue| queue.prune(older_than, &status, pruning)).await?;
-    let run_ids = found.iter().map(|entry| entry.run_id.clone()).collect();
-    if !dry_run {
-        for entry in &found {
-            control::remove_files(&context, entry).await?;
+    let found = context.ask(move |queue| queue.prunable(older_than, &status)).await?;
+    let mut run_ids = Vec::with_capacity(found.len());
+    for entry in found {
+        if !dry_run {
+            match control::remove(&context, entry.run_id.clone()).await {
+                Ok(()) => {}
+                // Somebody has begun it again since.
+                Err(refusal) if refusal.is(Code::NotTerminal) => continue,
+                Err(refusal) => return Err(refusal),
+            }
         }
+        run_ids.push(entry.run_id);
     }
     Ok(Document(Pruned { run_ids, dry_run }))
 }

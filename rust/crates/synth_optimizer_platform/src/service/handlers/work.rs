@@ -15,7 +15,7 @@ use super::super::job::Manner;
 use super::super::refusal::{Code, Refusal};
 use super::super::workers::OnDemand;
 use super::control::step_job;
-use crate::queue::{Holder, RequestEntry};
+use crate::queue::RequestEntry;
 
 /// Who works.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
@@ -119,12 +119,8 @@ pub(in super::super) struct Recovered {
 }
 
 pub(in super::super) async fn recover(context: Arc<Context>, (): ()) -> Result<Document<Recovered>, Refusal> {
-    let identity = match &context.workers.crew().holder {
-        Holder::Service(identity) => Some(identity.clone()),
-        Holder::Worker | Holder::Caller => None,
-    };
-    let recovered = context.change(move |queue| queue.recover(identity.as_ref())).await?;
-    context.metrics().recovered(recovered.len());
+    let crew = Arc::clone(context.workers.crew());
+    let recovered = context.change(move |_| crew.recover()).await?;
     context.workers.wake();
     Ok(Document(Recovered { recovered_run_requests: recovered }))
 }

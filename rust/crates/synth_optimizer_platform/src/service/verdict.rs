@@ -1,0 +1,160 @@
+//! How a run that has ended is written into the queue.
+
+use serde_json::{Value, json};
+
+use super::crew::Crew;
+use super::job::{Ended, Intent, Job};
+use crate::artifacts::{RunPaths, run_status};
+use crate::model::error::{ErrorCode, OptimizerError};
+use crate::queue::{Completion, Hold, Queue, QueueCode, QueueError, RequestEntry};
+use crate::runtime::{Outcome, RunStatus};
+use crate::workspace::{Reader, is_fenced};
+
+/// What becomes of a request.
+#[derive(Debug)]
+enum Verdict {
+    Completed(Box<Completion>),
+    Failed(Value),
+    Cancelled,
+    Paused,
+    /// It is given back; what was asked of it takes effect.
+    Released,
+}
+
+impl Crew {
+    /// Writes down how a job ended, unless the request is somebody else's by now.
+    pub(super) fn settle(&self, job: &Job, result: Result<Outcome, OptimizerError>) -> Ended {
+        let (verdict, message) = judge(job, result);
+        let told = self.persist(job, |queue| verdict.write(queue, job.request_id(), job.hold(), &message));
+        let ended = match told {
+            Ok(entry) => Ended { entry, message },
+            Err(error) => {
+                if error.code == QueueCode::Fenced {
+                    self.metrics.fenced();
+                }
+                let entry = self.queue.get_request(job.request_id()).unwrap_or_else(|_| job.request().clone());
+                Ended { entry, message: format!("{message}; the queue has not taken it: {error}") }
+            }
+        };
+        self.log.line(&format!("run {} is {}: {}", job.run_id(), ended.entry.status.word(), ended.message));
+        ended
+    }
+
+    /// Writes down that a job has failed, whatever its thread says later.
+    pub(super) fn fail(&self, job: &Job, error: &OptimizerError) -> Result<RequestEntry, QueueError> {
+        self.queue.fail(job.request_id(), job.hold(), &error_json(error))
+    }
+}
+
+impl Verdict {
+    fn write(&self, queue: &Queue, id: &str, hold: Hold<'_>, message: &str) -> Result<RequestEntry, QueueError> {
+        match self {
+            Self::Completed(done) => queue.complete(id, hold, done),
+            Self::Failed(error) => queue.fail(id, hold, error),
+            Self::Cancelled => queue.cancelled(id, hold, message),
+            Self::Paused => queue.paused(id, hold),
+            Self::Released => queue.release(id, hold, message),
+        }
+    }
+}
+
+/// What the end of a run means for its request, and the same in words.
+fn judge(job: &Job, result: Result<Outcome, OptimizerError>) -> (Verdict, String) {
+    let failed = |error: &OptimizerError| (Verdict::Failed(error_json(error)), error.to_string());
+    let outcome = match result {
+        Ok(outcome) => outcome,
+        // The lease ran out and nobody has taken the run, or somebody has: then the queue refuses this as well.
+        Err(error) if is_fenced(&error) => return (Verdict::Released, error.message),
+        // A run that was told to end before it began has paid for nothing.
+        Err(error) if error.code == ErrorCode::Cancelled => return let_go(job, error.message),
+        Err(error) => return failed(&error),
+    };
+    match outcome.status {
+        RunStatus::Completed => match RunPaths::of_dir(&outcome.run_dir).and_then(|paths| completion(&paths)) {
+            Ok(done) => (Verdict::Completed(Box::new(done)), "it is done".to_owned()),
+            Err(error) => failed(&error),
+        },
+        RunStatus::Failed => {
+            failed(&outcome.error.unwrap_or_else(|| OptimizerError::new(ErrorCode::RunFailed, "it failed")))
+        }
+        RunStatus::Cancelled => {
+            let reason = outcome.error.map_or_else(|| "cancelled".to_owned(), |error| error.message);
+            (Verdict::Cancelled, reason)
+        }
+        RunStatus::Interrupted => let_go(job, "the run was set aside".to_owned()),
+    }
+}
+
+/// A run that was let go, by why it was.
+fn let_go(job: &Job, why: String) -> (Verdict, String) {
+    match job.intent() {
+        Intent::Cancel => (Verdict::Cancelled, why),
+        Intent::Silence => {
+            let error = silent(job);
+            (Verdict::Failed(error_json(&error)), error.to_string())
+        }
+        Intent::Shutdown | Intent::Pause => (Verdict::Released, why),
+        Intent::Nothing if job.is_stopped() => (Verdict::Cancelled, why),
+        // Nobody steps it, or somebody has asked the run itself, past the queue.
+        Intent::Idle | Intent::Nothing => (Verdict::Paused, why),
+    }
+}
+
+/// The failure of a run that tells nothing.
+pub(super) fn silent(job: &Job) -> OptimizerError {
+    let message = format!("run {} told nothing for {} s", job.run_id(), job.silence().as_secs());
+    OptimizerError::new(ErrorCode::RunFailed, message).with_hint(
+        "Look into its events and the container's log; --silence-seconds is the limit, on top of the run's own timeouts.",
+    )
+}
+
+/// An error as it is stored and shown.
+fn error_json(error: &OptimizerError) -> Value {
+    let OptimizerError { code, message, detail, hint, findings } = error;
+    json!({
+        "code": code.wire(),
+        "reason_code": code.wire(),
+        "message": message,
+        "detail": detail,
+        "hint": hint,
+        "retryable": is_retryable(*code),
+        "findings": findings,
+    })
+}
+
+/// Whether the same request may succeed when something outside of it has changed.
+fn is_retryable(code: ErrorCode) -> bool {
+    matches!(
+        code,
+        ErrorCode::CacheFull
+            | ErrorCode::CacheMiss
+            | ErrorCode::Container
+            | ErrorCode::DiskBudget
+            | ErrorCode::Http
+            | ErrorCode::Io
+            | ErrorCode::Proposer
+            | ErrorCode::Sqlite
+    )
+}
+
+/// What a finished run leaves in the queue.
+pub fn completion(paths: &RunPaths) -> Result<Completion, OptimizerError> {
+    let reader = Reader::open(paths.workspace_db().as_std_path())?;
+    let overview = run_status(paths)?;
+    let mut result = serde_json::to_value(&overview)
+        .map_err(|error| OptimizerError::new(ErrorCode::Json, format!("the result cannot be written: {error}")))?;
+    if let Some(result) = result.as_object_mut() {
+        result.insert("best_candidate".into(), reader.best()?.unwrap_or(Value::Null));
+    }
+    let usage = reader.run_usage().map_err(|error| OptimizerError::new(ErrorCode::Sqlite, error.to_string()))?;
+    let usage = serde_json::to_value(usage)
+        .map_err(|error| OptimizerError::new(ErrorCode::Json, format!("the usage cannot be written: {error}")))?;
+    Ok(Completion {
+        run_workspace_db_path: Some(paths.workspace_db().to_string()),
+        result_manifest_path: Some(paths.manifest().to_string()),
+        cost_usd: overview.cost_usd.known().map(|amount| amount.usd()),
+        best_candidate_id: overview.best_candidate_id,
+        usage: Some(usage),
+        result: Some(result),
+    })
+}
