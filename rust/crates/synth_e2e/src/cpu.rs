@@ -1,4 +1,4 @@
-//! The processor time of this process, for measurements of whole runs.
+//! What processes use, for measurements of whole runs: processor time and memory.
 
 use std::io;
 use std::time::Duration;
@@ -10,6 +10,14 @@ const TICK: Duration = Duration::from_millis(10);
 pub fn cpu_time() -> io::Result<Duration> {
     let stat = std::fs::read_to_string("/proc/self/stat")?;
     parse(&stat).ok_or_else(|| io::Error::other("/proc/self/stat is not what Linux writes"))
+}
+
+/// The most memory that a process has had at once, in bytes.
+pub fn resident_peak(pid: u32) -> io::Result<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let peak =
+        status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+    peak.map(|kilobytes| kilobytes * 1024).ok_or_else(|| io::Error::other("/proc/PID/status is not what Linux writes"))
 }
 
 /// The name of the process may hold anything, so fields are counted from its closing bracket.

@@ -1,12 +1,15 @@
 //! Whole runs in tests: containers as processes, a scripted proposer, and what a run leaves behind.
 
+pub mod audience;
 pub mod bill;
 pub mod configs;
 pub mod cpu;
+pub mod endurance;
 pub mod files;
 pub mod model_server;
 pub mod process;
 pub mod scripted;
+pub mod standing;
 pub mod stub;
 
 pub use bill::{BillLine, read_bill};

@@ -56,6 +56,10 @@ impl ServerProcess {
         format!("http://127.0.0.1:{}", self.port)
     }
 
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Ends the server and waits until it is gone.
     pub fn stop(&mut self) {
         let _ = self.child.kill();

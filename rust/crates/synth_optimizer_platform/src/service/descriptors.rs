@@ -12,7 +12,7 @@ const OF_A_RUN: u64 = 128;
 pub(super) fn connections(wanted: usize, runs: usize) -> usize {
     let limits = getrlimit(Resource::Nofile);
     // Where it cannot be raised, there is less.
-    let raised = setrlimit(Resource::Nofile, Rlimit { current: limits.maximum, ..limits.clone() }).is_ok();
+    let raised = setrlimit(Resource::Nofile, Rlimit { current: limits.maximum, ..limits }).is_ok();
     let limit = if raised { limits.maximum } else { limits.current };
     within(wanted, runs, limit)
 }

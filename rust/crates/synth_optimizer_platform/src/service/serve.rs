@@ -8,7 +8,7 @@ use axum::Router;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio_io_timeout::TimeoutStream;
 
@@ -20,12 +20,16 @@ use crate::model::error::{ErrorCode, OptimizerError};
 const MOST_HEADERS: usize = 100;
 /// Bytes of all headers of one request.
 const HEADER_BYTES: usize = 64 * 1024;
+/// Bytes that the system keeps for a client that does not read. Without a limit it keeps megabytes for each.
+const SEND_BUFFER: u32 = 128 * 1024;
+/// Connections that may wait to be taken.
+const BACKLOG: u32 = 1024;
 /// How long to wait when the system has no file descriptor left.
 const BREATHER: Duration = Duration::from_millis(50);
 
 /// Opens the port.
 pub(super) async fn listen(address: SocketAddr) -> Result<TcpListener, OptimizerError> {
-    TcpListener::bind(address).await.map_err(|error| {
+    bind(address).map_err(|error| {
         let hint = match error.kind() {
             std::io::ErrorKind::AddrInUse => "Another program listens there; choose another --bind.",
             std::io::ErrorKind::PermissionDenied => "Ports below 1024 belong to the system; choose a higher one.",
@@ -33,6 +37,15 @@ pub(super) async fn listen(address: SocketAddr) -> Result<TcpListener, Optimizer
         };
         OptimizerError::new(ErrorCode::Io, format!("cannot listen on {address}: {error}")).with_hint(hint)
     })
+}
+
+fn bind(address: SocketAddr) -> std::io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    // A service that was killed is started again at the same address.
+    socket.set_reuseaddr(true)?;
+    socket.set_send_buffer_size(SEND_BUFFER)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
 }
 
 /// Serves until `closing` says so; then lets the requests under way end, for `grace` at most.

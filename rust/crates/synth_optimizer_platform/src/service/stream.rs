@@ -1,7 +1,7 @@
 //! Live events for many readers: each run's log is read once, and whoever falls behind is let go.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
@@ -19,15 +19,17 @@ use crate::model::error::OptimizerError;
 const GLANCE: Duration = Duration::from_millis(100);
 /// A line is sent this often when nothing else is, so that both sides notice a connection that is gone.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
-/// Events that a reader may fall behind before it is let go. It comes back with the last id that it has seen.
-const BUFFER: usize = 1024;
-/// Events that are read at once for one reader that catches up.
-const PAGE: usize = 64;
+/// Events that are read and sent at once.
+const PAGE: usize = 128;
+/// Chunks that a reader may fall behind before it is let go. It comes back with the last id that it has seen.
+const BUFFER: usize = 64;
 
-/// One event as it goes over the wire. All readers share its bytes.
+/// Events in a row as they go over the wire. All readers share the bytes.
 #[derive(Debug, Clone)]
-struct Frame {
-    sequence: u64,
+struct Chunk {
+    /// The sequence of the first event, and that after the last one.
+    first: u64,
+    next: u64,
     bytes: Bytes,
 }
 
@@ -35,9 +37,9 @@ struct Frame {
 enum News {
     /// What is before this is in the log, and will not be told.
     Begun(u64),
-    Event(Frame),
-    /// Nothing follows but these bytes.
-    End(Bytes),
+    Events(Chunk),
+    /// The run is over: what is left is in the log.
+    End,
 }
 
 /// Everybody who watches a run.
@@ -50,6 +52,8 @@ pub(super) struct Hub {
 #[derive(Debug)]
 struct Tail {
     news: Sender<News>,
+    /// What every reader is sent last, once the run is over.
+    end: OnceLock<Bytes>,
 }
 
 impl Hub {
@@ -62,7 +66,7 @@ impl Hub {
             return (tail, news);
         }
         let (sender, news) = broadcast::channel(BUFFER);
-        let tail = Arc::new(Tail { news: sender });
+        let tail = Arc::new(Tail { news: sender, end: OnceLock::new() });
         tails.insert(run.run_id().to_owned(), Arc::downgrade(&tail));
         tokio::spawn(follow(Arc::clone(context), run.clone(), Arc::downgrade(&tail)));
         (tail, news)
@@ -86,7 +90,8 @@ async fn follow(context: Arc<Context>, run: RunFiles, tail: Weak<Tail>) {
     // Whoever comes from now on starts another reading.
     context.hub().forget(run.run_id(), &tail);
     if let Some(tail) = tail.upgrade() {
-        let _ = tail.news.send(News::End(end));
+        let _ = tail.end.set(end);
+        let _ = tail.news.send(News::End);
     }
 }
 
@@ -99,13 +104,13 @@ async fn followed(context: &Arc<Context>, run: &RunFiles, tail: &Weak<Tail>) -> 
     loop {
         // Whether it is over is asked before the events are read: none can come after the last one that is read then.
         let end = run.end(context).await?;
-        let frames = page(context, run, next, BUFFER / 2).await?;
-        let is_all = frames.len() < BUFFER / 2;
+        let chunk = read(context, run, next).await?;
         let Some(tail) = tail.upgrade() else { return Ok(None) };
-        for frame in frames {
-            next = frame.sequence + 1;
+        let is_all = chunk.as_ref().is_none_or(|chunk| chunk.next - chunk.first < PAGE as u64);
+        if let Some(chunk) = chunk {
+            next = chunk.next;
             // Nobody may listen just now.
-            let _ = tail.news.send(News::Event(frame));
+            let _ = tail.news.send(News::Events(chunk));
         }
         drop(tail);
         if is_all {
@@ -123,18 +128,19 @@ async fn newest(context: &Arc<Context>, run: &RunFiles) -> Result<u64, Optimizer
     context.read(move || run.last_sequence().map(|last| last.map_or(0, |last| last + 1))).await
 }
 
-async fn page(context: &Arc<Context>, run: &RunFiles, from: u64, limit: usize) -> Result<Vec<Frame>, OptimizerError> {
+/// The events from this one on, as many as go at once; none when there is nothing new.
+async fn read(context: &Arc<Context>, run: &RunFiles, first: u64) -> Result<Option<Chunk>, OptimizerError> {
     let run = run.clone();
     context
         .read(move || {
-            let lines = run.lines(from, limit)?;
-            Ok(lines.into_iter().map(|(sequence, line)| frame(sequence, &line)).collect())
+            let lines = run.lines(first, PAGE)?;
+            let Some((last, _)) = lines.last() else { return Ok(None) };
+            let next = last + 1;
+            let bytes: String =
+                lines.iter().map(|(sequence, line)| format!("id: {sequence}\ndata: {line}\n\n")).collect();
+            Ok(Some(Chunk { first, next, bytes: Bytes::from(bytes) }))
         })
         .await
-}
-
-fn frame(sequence: u64, line: &str) -> Frame {
-    Frame { sequence, bytes: Bytes::from(format!("id: {sequence}\ndata: {line}\n\n")) }
 }
 
 fn end_frame(status: &str) -> Bytes {
@@ -147,9 +153,8 @@ struct Watcher {
     run: RunFiles,
     /// The first event that was not sent.
     next: u64,
-    behind: std::vec::IntoIter<Frame>,
     caught_up: bool,
-    _tail: Arc<Tail>,
+    tail: Arc<Tail>,
     news: Receiver<News>,
     over: bool,
     _open: Open,
@@ -178,15 +183,18 @@ impl Watcher {
             if self.over {
                 return None;
             }
-            if let Some(frame) = self.behind.next() {
-                self.next = frame.sequence + 1;
-                return Some(frame.bytes);
-            }
             if !self.caught_up {
-                let frames = page(&self.context, &self.run, self.next, PAGE).await.ok()?;
-                self.caught_up = frames.len() < PAGE;
-                self.behind = frames.into_iter();
-                continue;
+                // What is told while the log is read is in the log: only what comes after it counts.
+                self.news = self.tail.news.subscribe();
+                let end = self.tail.end.get().cloned();
+                match read(&self.context, &self.run, self.next).await.ok()? {
+                    Some(chunk) => return Some(self.sent(chunk)),
+                    None if end.is_some() => {
+                        self.over = true;
+                        return end;
+                    }
+                    None => self.caught_up = true,
+                }
             }
             let closing = self.context.closing();
             let told = tokio::select! {
@@ -195,21 +203,11 @@ impl Watcher {
                 () = closing => return None,
             };
             match told {
-                // What is between what was read and what is told is in the log.
+                // What is between what was sent and what is told is in the log.
                 Ok(News::Begun(first)) => self.caught_up = first <= self.next,
-                Ok(News::Event(frame)) if frame.sequence > self.next => self.caught_up = false,
-                Ok(News::Event(frame)) if frame.sequence < self.next => {}
-                Ok(News::Event(frame)) => {
-                    self.next = frame.sequence + 1;
-                    return Some(frame.bytes);
-                }
-                Ok(News::End(bytes)) => {
-                    // Events that were stored before the end and after the last page.
-                    let rest = page(&self.context, &self.run, self.next, BUFFER).await.ok()?;
-                    self.over = true;
-                    let rest: Vec<u8> = rest.iter().flat_map(|frame| frame.bytes.iter().copied()).collect();
-                    return Some(Bytes::from([rest.as_slice(), &bytes].concat()));
-                }
+                Ok(News::Events(chunk)) if chunk.next <= self.next => {}
+                Ok(News::Events(chunk)) if chunk.first == self.next => return Some(self.sent(chunk)),
+                Ok(News::Events(_) | News::End) => self.caught_up = false,
                 Err(RecvError::Lagged(_)) => {
                     self.context.metrics().stream_dropped();
                     self.over = true;
@@ -218,6 +216,11 @@ impl Watcher {
                 Err(RecvError::Closed) => return None,
             }
         }
+    }
+
+    fn sent(&mut self, chunk: Chunk) -> Bytes {
+        self.next = chunk.next;
+        chunk.bytes
     }
 }
 
@@ -228,9 +231,8 @@ pub(super) fn events(context: &Arc<Context>, run: RunFiles, next: u64) -> Respon
         context: Arc::clone(context),
         run,
         next,
-        behind: Vec::new().into_iter(),
         caught_up: false,
-        _tail: tail,
+        tail,
         news,
         over: false,
         _open: Open::new(context.metrics()),

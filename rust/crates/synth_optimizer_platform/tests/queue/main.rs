@@ -2,4 +2,12 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod bench;
+mod fencing;
+mod lanes;
+mod leases;
 mod lifecycle;
+mod many;
+mod opening;
+mod reading;
+mod submitting;
+mod tidying;

@@ -1,0 +1,119 @@
+//! A holder that has lost its request writes nothing, whatever it tries; and what it was asked for is not lost with it.
+
+use serde_json::json;
+use synth_optimizer_platform::model::lifecycle::RequestState;
+use synth_optimizer_platform::queue::{Completion, Heard, Hold, QueueCode, QueueError, Which, WishKind};
+
+use crate::bench::{Bench, LEASE, claim};
+
+#[test]
+fn every_write_of_a_holder_that_was_superseded_is_refused() {
+    let bench = Bench::new();
+    let (entry, old) = bench.running("zombie");
+    let (queue, id) = (&bench.queue, entry.request_id.as_str());
+    bench.clock.advance(LEASE);
+    let taken = claim(queue, "new", Which::Any).unwrap();
+    let new = taken.fencing_token;
+    assert_eq!((taken.request_id.as_str(), taken.attempts, new > old), (id, 2, true));
+    let before = (queue.get_request(id).unwrap(), queue.history(id).unwrap());
+    type Write<'a> = (&'a str, Box<dyn Fn(Hold<'static>) -> Result<(), QueueError> + 'a>);
+    let writes: Vec<Write<'_>> = vec![
+        ("start", Box::new(|hold| queue.start(id, hold).map(drop))),
+        ("progress", Box::new(|hold| queue.progress(id, hold, 7).map(drop))),
+        ("complete", Box::new(|hold| queue.complete(id, hold, &Completion::default()).map(drop))),
+        ("fail", Box::new(|hold| queue.fail(id, hold, &json!({"message": "no"})).map(drop))),
+        ("cancelled", Box::new(|hold| queue.cancelled(id, hold, "no").map(drop))),
+        ("paused", Box::new(|hold| queue.paused(id, hold).map(drop))),
+        ("release", Box::new(|hold| queue.release(id, hold, "no").map(drop))),
+    ];
+    for (what, write) in &writes {
+        for hold in [Hold::Token(old), Hold::Lease("lease")] {
+            let refused = write(hold).unwrap_err();
+            assert_eq!(refused.code, QueueCode::Fenced, "{what}");
+            assert!(refused.error.message.contains("new"), "{what} names the holder: {refused}");
+        }
+    }
+    assert!(queue.heartbeat(id, Hold::Token(old), LEASE, Some(1)).unwrap().is_none());
+    assert_eq!(queue.heard(id, Hold::Token(old)).unwrap(), Heard::Fenced);
+    assert_eq!((queue.get_request(id).unwrap(), queue.history(id).unwrap()), before);
+    assert_eq!(queue.heard(id, Hold::Token(new)).unwrap(), Heard::Nothing);
+    queue.start(id, Hold::Token(new)).unwrap();
+    assert_eq!(queue.complete(id, Hold::Lease("new"), &Completion::default()).unwrap().status, RequestState::Completed);
+}
+
+#[test]
+fn a_lease_that_ran_out_and_was_not_taken_is_still_its_holders() {
+    let bench = Bench::new();
+    let (entry, token) = bench.running("slept");
+    bench.clock.advance(LEASE * 10);
+    let refused = bench.queue.progress(&entry.request_id, Hold::Current, 1).unwrap_err();
+    assert_eq!(refused.code, QueueCode::Fenced, "nobody speaks for a lease that ran out without naming it");
+    assert!(bench.queue.heartbeat(&entry.request_id, Hold::Token(token), LEASE, None).unwrap().is_some());
+    assert!(bench.queue.recover(None).unwrap().is_empty());
+}
+
+#[test]
+fn tokens_grow_over_everything_that_is_deleted() {
+    let bench = Bench::new();
+    let mut last = 0;
+    for round in 0..3 {
+        let (entry, token) = bench.running("again");
+        assert!(token > last, "round {round}");
+        last = token;
+        bench.queue.fail(&entry.request_id, Hold::Token(token), &json!({"message": "no"})).unwrap();
+        bench.queue.delete("again").unwrap();
+    }
+}
+
+#[test]
+fn what_was_asked_of_a_holder_that_is_gone_takes_effect() {
+    for (kind, ends) in [
+        (WishKind::Cancel, RequestState::Cancelled),
+        (WishKind::Pause, RequestState::Paused),
+        (WishKind::Stop, RequestState::Queued),
+    ] {
+        let bench = Bench::new();
+        let (entry, _) = bench.running("asked");
+        let (queue, id) = (&bench.queue, entry.request_id.as_str());
+        match kind {
+            WishKind::Cancel => queue.cancel(id, Some("why")).map(drop),
+            WishKind::Pause => queue.pause(id, None, Some("why")).map(drop),
+            WishKind::Stop => queue.stop(id, Some("why")).map(drop),
+        }
+        .unwrap();
+        bench.clock.advance(LEASE);
+        let moved = queue.recover(None).unwrap();
+        assert_eq!(moved[0].status, ends, "{}", kind.word());
+        // Whoever takes it up next ends it with what it has.
+        let next = claim(queue, "next", Which::Any);
+        assert_eq!(next.is_some(), kind == WishKind::Stop);
+        if let Some(next) = next {
+            let Heard::Wish(wish) = queue.heard(id, Hold::Token(next.fencing_token)).unwrap() else { panic!() };
+            assert_eq!((wish.kind, wish.reason.as_deref()), (WishKind::Stop, Some("why")));
+        }
+    }
+}
+
+#[test]
+fn a_stop_of_a_run_that_has_begun_waits_for_whoever_takes_it_up() {
+    for paused in [false, true] {
+        let bench = Bench::new();
+        let (entry, token) = bench.running("begun");
+        let (queue, id) = (&bench.queue, entry.request_id.as_str());
+        match paused {
+            false => queue.release(id, Hold::Token(token), "shutdown").map(drop).unwrap(),
+            true => queue.paused(id, Hold::Token(token)).map(drop).unwrap(),
+        }
+        assert_eq!(queue.stop(id, Some("enough")).unwrap().acknowledgement.word(), "accepted");
+        assert_eq!(queue.stop(id, None).unwrap().acknowledgement.word(), "noop");
+        assert_eq!(queue.get_request(id).unwrap().status, RequestState::Queued);
+        assert_eq!(queue.pause(id, None, None).unwrap_err().code, QueueCode::InvalidTransition);
+        let next = claim(queue, "next", Which::Background).unwrap();
+        let heard = queue.heard(id, Hold::Token(next.fencing_token)).unwrap();
+        assert!(matches!(heard, Heard::Wish(wish) if wish.kind == WishKind::Stop));
+    }
+    // One that never began has nothing to end with.
+    let bench = Bench::new();
+    let entry = bench.submit("fresh");
+    assert_eq!(bench.queue.stop(&entry.request_id, None).unwrap().entry.status, RequestState::Cancelled);
+}
