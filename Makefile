@@ -210,6 +210,7 @@ bench: venv ## benchmarks of the search and of whole runs
 	@cargo build --quiet --locked --release -p synth_bench -p synth_e2e --bins
 	@$(CARGO_TARGET_DIR)/release/engine
 	@$(CARGO_TARGET_DIR)/release/runs
+	@$(CARGO_TARGET_DIR)/release/service
 
 .PHONY: clean
 clean: ## remove .venv, target, dist and caches

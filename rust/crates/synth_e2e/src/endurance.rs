@@ -44,6 +44,8 @@ pub struct Endured {
     pub kills: usize,
     /// From each start after a kill until everything that the one before held was taken back.
     pub recoveries: Vec<Duration>,
+    /// Looks at the service while it worked.
+    pub looks: Vec<Duration>,
     pub took: Duration,
     pub rollouts: usize,
     /// Everything that is not as it must be.
@@ -74,7 +76,7 @@ impl Endurance<'_> {
             loop {
                 let (least, most) = self.kill_after;
                 let until = Instant::now() + least + (most - least).mul_f64(uniform(&mut random));
-                let ended = self.watch(service.port(), until);
+                let ended = self.watch(service.port(), until, &mut endured.looks);
                 if !matches!(ended, Ok(false)) || begun.elapsed() > self.limit {
                     is_over.store(true, Ordering::SeqCst);
                     return ended.and_then(|done| match done {
@@ -138,9 +140,12 @@ impl Endurance<'_> {
     }
 
     /// Looks until the moment comes; tells whether all runs are over.
-    fn watch(&self, port: u16, until: Instant) -> io::Result<bool> {
+    fn watch(&self, port: u16, until: Instant, looks: &mut Vec<Duration>) -> io::Result<bool> {
         while Instant::now() < until {
-            if completed(port)? == self.runs as u64 {
+            let begun = Instant::now();
+            let completed = completed(port)?;
+            looks.push(begun.elapsed());
+            if completed == self.runs as u64 {
                 return Ok(true);
             }
             std::thread::sleep(Duration::from_millis(20));

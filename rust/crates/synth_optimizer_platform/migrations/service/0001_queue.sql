@@ -17,8 +17,6 @@ CREATE TABLE run_requests (
   auto_start            INTEGER NOT NULL CHECK (auto_start IN (0, 1)),
   manual_step           INTEGER NOT NULL CHECK (manual_step IN (0, 1)),
   config_path           TEXT,
-  config_json           TEXT NOT NULL,      -- resolved, complete, and without secrets
-  values_json           TEXT NOT NULL,      -- every field with its value and its origin
   config_digest         TEXT NOT NULL,
   container_url         TEXT NOT NULL,
   cache_mode            TEXT NOT NULL CHECK (cache_mode IN ('off', 'readwrite', 'readonly')),
@@ -68,9 +66,13 @@ CREATE TABLE run_requests (
   result_manifest_path  TEXT,
   best_candidate_id     TEXT,
   cost_usd              REAL,
+
+  -- What is large comes last: a column behind it is dear to read.
+  error_json            TEXT,
   usage_json            TEXT,
   result_json           TEXT,
-  error_json            TEXT,
+  config_json           TEXT NOT NULL,      -- resolved, complete, and without secrets
+  values_json           TEXT NOT NULL,      -- every field with its value and its origin
 
   CHECK ((status IN ('completed', 'failed', 'cancelled')) = (finished_at IS NOT NULL)),
   CHECK ((status IN ('leased', 'running')) = (lease_id IS NOT NULL)),
@@ -99,6 +101,7 @@ CREATE UNIQUE INDEX one_unfinished_per_run ON run_requests (run_id)
   WHERE status NOT IN ('completed', 'failed', 'cancelled');
 CREATE INDEX requests_by_status ON run_requests (status, priority DESC, seq);
 CREATE INDEX requests_by_run ON run_requests (run_id, seq);
+CREATE INDEX requests_with_lease ON run_requests (lease_id) WHERE lease_id IS NOT NULL;
 
 -- Everything that happened to a request: every move, and every wish for the holder (then `to_state` is `from_state`).
 CREATE TABLE request_history (

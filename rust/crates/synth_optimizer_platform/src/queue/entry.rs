@@ -64,8 +64,14 @@ pub struct RequestEntry {
     pub last_holder_pid: Option<i64>,
 }
 
-/// The columns of an entry, of the table `r`, and who holds the lanes that a queued one needs.
-const COLUMNS: &str = "r.*,
+/// The columns of an entry, of the table `r`, and who holds the lanes that a queued one needs. The configuration, which is
+/// large, is read where it is wanted.
+const COLUMNS: &str = "r.request_id, r.run_id, r.status, r.priority, r.auto_start, r.manual_step, r.config_path,
+  r.config_digest, r.container_url, r.cache_mode, r.cache_namespace, r.output_dir, r.run_dir, r.idempotency_key,
+  r.submitted_at, r.leased_at, r.lease_expires_at, r.pause_expires_at, r.started_at, r.finished_at, r.updated_at,
+  r.lease_id, r.worker_id, r.fencing_token, r.attempts, r.recoveries, r.last_holder_pid, r.wish, r.wish_at,
+  r.run_workspace_db_path, r.result_manifest_path, r.best_candidate_id, r.cost_usd, r.error_json, r.usage_json,
+  r.result_json,
   CASE r.status WHEN 'queued' THEN (SELECT json_array(a.request_id, a.run_id, a.lease_expires_at) FROM run_requests AS a
     WHERE a.status IN ('leased', 'running') AND a.container_lane = r.container_lane) END AS container_holder,
   CASE r.status WHEN 'queued' THEN (SELECT json_array(a.request_id, a.run_id, a.lease_expires_at) FROM run_requests AS a

@@ -1,8 +1,9 @@
 //! `workspace_status` of a queue: its requests, counts, leases, and whether its rules hold, in one JSON document.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
-use rusqlite::Connection;
+use rusqlite::{Connection, Row};
 use serde_json::{Value, json};
 
 use super::entry::entries;
@@ -29,13 +30,13 @@ const RULES: &[Rule] = &[
     (
         "terminal_requests_release_leases",
         "it is over and has a lease",
-        "SELECT request_id FROM run_requests WHERE status IN ('completed', 'failed', 'cancelled')
-           AND (lease_id IS NOT NULL OR finished_at IS NULL)",
+        "SELECT request_id FROM run_requests WHERE lease_id IS NOT NULL
+           AND status IN ('completed', 'failed', 'cancelled')",
     ),
     (
         "active_leases_point_to_active_requests",
-        "it has a lease and is not worked on",
-        "SELECT request_id FROM run_requests WHERE lease_id IS NOT NULL AND status NOT IN ('leased', 'running')",
+        "it has a lease and nobody works on it",
+        "SELECT request_id FROM run_requests WHERE lease_id IS NOT NULL AND status IN ('queued', 'paused')",
     ),
 ];
 
@@ -51,9 +52,62 @@ impl Queue {
     pub fn status(&self) -> Result<Value, QueueError> {
         self.read(|db, now| document(db, self.path(), now.wall))
     }
+
+    /// Whether the rules of the queue hold.
+    pub fn invariants(&self) -> Result<Value, QueueError> {
+        self.read(|db, now| report(db, now.wall))
+    }
 }
 
 fn document(db: &Connection, path: &Path, now: u64) -> Result<Value, QueueError> {
+    let report = report(db, now)?;
+    let broken = report["violation_count"].as_u64().unwrap_or(0);
+    let severities = if broken == 0 { json!({}) } else { json!({"error": broken}) };
+    let health = report["status"].as_str().unwrap_or_default();
+    let count = |text: &str| counted(db, text);
+    let leases = leases(db)?;
+    Ok(json!({
+        "schema_version": "synth_optimizers.workspace.v1",
+        "path": path.display().to_string(),
+        "run_requests": entries(db, "ORDER BY r.seq DESC LIMIT ?1", [SHOWN])?,
+        "run_request_status_counts": count("SELECT status, count(*) FROM run_requests GROUP BY status")?,
+        "operation_status_counts": count(OPERATIONS)?,
+        "resource_lease_status_counts": by(&leases, |(status, _)| status),
+        "resource_lease_kind_counts": by(&leases, |(_, kind)| kind),
+        "projection_status_counts": {},
+        "invariant_status_counts": {health: 1},
+        "invariant_violation_severity_counts": severities,
+        "workspace_projection_freshness": [],
+        "workspace_invariant_report": report,
+        "runs": [],
+    }))
+}
+
+/// What the view `operations` counts, without its documents.
+const OPERATIONS: &str = "SELECT CASE WHEN \"trigger\" IN ('ask_cancel', 'ask_pause', 'ask_stop') THEN 'accepted'
+    ELSE 'completed' END, count(*) FROM request_history GROUP BY 1";
+
+/// How many leases there are and were, by status and kind.
+type Leases = BTreeMap<(String, String), i64>;
+
+fn leases(db: &Connection) -> Result<Leases, QueueError> {
+    db.prepare_cached("SELECT status, resource_kind, count(*) FROM resource_leases GROUP BY 1, 2")
+        .and_then(|mut statement| {
+            let each = |row: &Row<'_>| Ok(((row.get(0)?, row.get(1)?), row.get(2)?));
+            statement.query_map([], each)?.collect()
+        })
+        .map_err(sql("count the leases"))
+}
+
+fn by(leases: &Leases, key: impl Fn(&(String, String)) -> &String) -> BTreeMap<String, i64> {
+    let mut sums = BTreeMap::new();
+    for (known, count) in leases {
+        *sums.entry(key(known).clone()).or_default() += count;
+    }
+    sums
+}
+
+fn report(db: &Connection, now: u64) -> Result<Value, QueueError> {
     let mut violations = Vec::new();
     for (name, wrong, query) in RULES {
         for request_id in texts(db, query)? {
@@ -64,30 +118,13 @@ fn document(db: &Connection, path: &Path, now: u64) -> Result<Value, QueueError>
             }));
         }
     }
-    let health = if violations.is_empty() { "pass" } else { "fail" };
-    let severities = if violations.is_empty() { json!({}) } else { json!({"error": violations.len()}) };
-    let count = |text: &str| counted(db, text);
     Ok(json!({
-        "schema_version": "synth_optimizers.workspace.v1",
-        "path": path.display().to_string(),
-        "run_requests": entries(db, "ORDER BY r.seq DESC LIMIT ?1", [SHOWN])?,
-        "run_request_status_counts": count("SELECT status, count(*) FROM run_requests GROUP BY status")?,
-        "operation_status_counts": count("SELECT status, count(*) FROM operations GROUP BY status")?,
-        "resource_lease_status_counts": count("SELECT status, count(*) FROM resource_leases GROUP BY status")?,
-        "resource_lease_kind_counts": count("SELECT resource_kind, count(*) FROM resource_leases GROUP BY resource_kind")?,
-        "projection_status_counts": {},
-        "invariant_status_counts": {health: 1},
-        "invariant_violation_severity_counts": severities,
-        "workspace_projection_freshness": [],
-        "workspace_invariant_report": {
-            "status": health,
-            "invariants": RULES.iter().map(|(name, _, _)| *name).collect::<Vec<_>>(),
-            "violation_count": violations.len(),
-            "checked_at": rfc3339(now),
-            "violations": violations,
-            "recorded": false,
-        },
-        "runs": [],
+        "status": if violations.is_empty() { "pass" } else { "fail" },
+        "invariants": RULES.iter().map(|(name, _, _)| *name).collect::<Vec<_>>(),
+        "violation_count": violations.len(),
+        "checked_at": rfc3339(now),
+        "violations": violations,
+        "recorded": false,
     }))
 }
 

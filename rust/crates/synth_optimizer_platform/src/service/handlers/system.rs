@@ -105,8 +105,8 @@ struct Worker {
 }
 
 pub(in super::super) async fn workspace(context: Arc<Context>, (): ()) -> Result<Document<Workspace>, Refusal> {
-    let (counts, leases, liveness, status) =
-        context.ask(|queue| Ok((queue.counts()?, queue.leases()?, queue.liveness()?, queue.status()?))).await?;
+    let (counts, leases, liveness, invariants) =
+        context.ask(|queue| Ok((queue.counts()?, queue.leases()?, queue.liveness()?, queue.invariants()?))).await?;
     let workers = context.workers.jobs();
     let workers = workers.iter().map(|job| Worker {
         run_id: job.run_id().to_owned(),
@@ -119,7 +119,7 @@ pub(in super::super) async fn workspace(context: Arc<Context>, (): ()) -> Result
         runs: Counts { total: counts.values().sum(), by_status: counts },
         workers: workers.collect(),
         projections: Vec::new(),
-        invariants: status.get("workspace_invariant_report").cloned().unwrap_or_default(),
+        invariants,
         liveness,
         leases,
     }))

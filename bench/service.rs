@@ -1,0 +1,263 @@
+//! What the standing service promises under load: kills, readers that never read, and a long history.
+//!
+//! Containers, service and clients are processes of their own. Limits are checked; the program ends with an error when one
+//! is broken.
+
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::io::Write;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use camino::{Utf8Path, Utf8PathBuf};
+use serde_json::json;
+use synth_e2e::audience::Audience;
+use synth_e2e::cpu::resident_peak;
+use synth_e2e::endurance::Endurance;
+use synth_e2e::files::COMPARED;
+use synth_e2e::standing::{StandingService, ask};
+use synth_e2e::stub::FIELDS;
+use synth_e2e::{RowNames, RunFiles, ServerProcess, small_config, write_config};
+use synth_optimizer_platform::config::sections::CacheMode;
+use synth_optimizer_platform::config::{Loaded, load_value};
+use synth_optimizer_platform::queue::{Claim, Completion, Hold, Holder, Queue, Submission, Which};
+use tempfile::TempDir;
+
+type Done<T> = Result<T, Box<dyn Error>>;
+
+/// From the start of a service until it has taken back what the one before held.
+const RECOVERY: Duration = Duration::from_secs(1);
+/// A look at the service while it works.
+const LOOK: Duration = Duration::from_millis(200);
+/// Memory of a service with 1,000 readers, beyond that of one with none.
+const MEGABYTES: u64 = 200;
+/// A claim in a queue with a long history, compared with one in an empty queue.
+const LONG_HISTORY: f64 = 3.0;
+const FINISHED: usize = 100_000;
+const CLAIMS: usize = 200;
+
+fn main() -> Done<()> {
+    let broken: Vec<String> = [kills()?, readers()?, history()?].into_iter().flatten().collect();
+    if broken.is_empty() { Ok(()) } else { Err(broken.join("; ").into()) }
+}
+
+fn program(name: &str) -> Done<String> {
+    let beside: PathBuf = std::env::current_exe()?.parent().ok_or("no directory")?.join(name);
+    Ok(Utf8PathBuf::try_from(beside)?.into_string())
+}
+
+fn say(text: &str) -> Done<()> {
+    Ok(writeln!(std::io::stdout(), "{text}")?)
+}
+
+/// The value below which this part of them is.
+fn quantile(times: &mut [Duration], part: f64) -> Duration {
+    times.sort_unstable();
+    let place = ((times.len() as f64 * part) as usize).min(times.len().saturating_sub(1));
+    times.get(place).copied().unwrap_or_default()
+}
+
+/// 1,000 runs on 16 workers, and a service that is killed every few seconds.
+fn kills() -> Done<Vec<String>> {
+    let directory = TempDir::new()?;
+    let (service, stub) = (program("scripted_service")?, program("stub_container")?);
+    let endurance = Endurance {
+        service: &service,
+        stub: &stub,
+        runs: 1000,
+        workers: 16,
+        containers: 24,
+        kill_after: (Duration::from_secs(1), Duration::from_secs(4)),
+        seed: 11,
+        limit: Duration::from_secs(1800),
+    };
+    let mut endured = endurance.endure(Utf8Path::from_path(directory.path()).ok_or("not UTF-8")?)?;
+    let slowest = endured.recoveries.iter().max().copied().unwrap_or_default();
+    let looks = quantile(&mut endured.looks, 0.95);
+    say(&format!(
+        "kills: 1000 runs on 16 workers, {} kills in {:.1} s, {} rollouts, {} problems; recovery at most {:.0} ms; a look \
+         at the service 95 % within {:.1} ms",
+        endured.kills,
+        endured.took.as_secs_f64(),
+        endured.rollouts,
+        endured.problems.len(),
+        slowest.as_secs_f64() * 1e3,
+        looks.as_secs_f64() * 1e3,
+    ))?;
+    let mut broken = endured.problems;
+    broken.truncate(5);
+    if slowest > RECOVERY {
+        broken.push(format!("a recovery took {slowest:?}"));
+    }
+    if looks > LOOK {
+        broken.push(format!("a look took {looks:?}"));
+    }
+    Ok(broken)
+}
+
+/// 1,000 readers of one run, of which 100 never read.
+fn readers() -> Done<Vec<String>> {
+    let directory = TempDir::new()?;
+    let place = Utf8Path::from_path(directory.path()).ok_or("not UTF-8")?;
+    let stub =
+        ServerProcess::stub(&program("stub_container")?, ["--latency-ms", "20", "--train", "60", "--heldout", "10"])?;
+    let mut config = small_config(&stub.url(), RowNames::TaskIds, 60, 10, &FIELDS[..1]);
+    config.gepa.max_generations = 30;
+    config.cache.mode = CacheMode::Off;
+    write_config(&place.join("gepa.toml"), &config)?;
+    let flags = ["--workers", "2", "--write-timeout-ms", "2000"];
+    let service = StandingService::start(&program("scripted_service")?, place, &flags)?;
+    let port = service.port();
+    let submit = |run_id: &str| -> Done<()> {
+        let body = json!({
+            "config_path": "gepa.toml", "overrides": [format!("run.run_id={run_id}")], "allow_unverified": true,
+            "auto_start": false,
+        });
+        match ask(port, "POST", "/runs", Some(&body), &[])? {
+            (201, _) => Ok(()),
+            (status, reply) => Err(format!("{status} {reply}").into()),
+        }
+    };
+    let work = move || {
+        let begun = Instant::now();
+        ask(port, "POST", "/worker/run-next", Some(&json!({})), &[]).map(|_| begun.elapsed())
+    };
+    submit("bench-alone")?;
+    let alone = work()?;
+    let before = resident_peak(service.pid())?;
+    submit("bench-watched")?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let audience = Audience { port, readers: 900, sleepers: 100 };
+    let mut working = None;
+    let seen = runtime.block_on(audience.attend("bench-watched", || working = Some(std::thread::spawn(work))))?;
+    let watched = working.ok_or("nobody came")?.join().map_err(|_| "the run broke")??;
+    let grown = resident_peak(service.pid())?.saturating_sub(before) / (1024 * 1024);
+    say(&format!(
+        "readers: 900 read all {:?} events, 100 never read ({} of them dropped); the run took {:.2} s alone and {:.2} s \
+         watched ({:.2}x); the service grew by {grown} MB",
+        seen.events,
+        seen.dropped,
+        alone.as_secs_f64(),
+        watched.as_secs_f64(),
+        watched.as_secs_f64() / alone.as_secs_f64(),
+    ))?;
+    let mut broken = seen.problems;
+    let of = |run_id: &str, name: &str| RunFiles::new(&place.join("runs"), run_id).comparable(name);
+    for name in COMPARED {
+        if of("bench-alone", name)? != of("bench-watched", name)? {
+            broken.push(format!("{name} of the run that was watched differs"));
+        }
+    }
+    if seen.events.is_none() {
+        broken.push("not every reader saw every event".into());
+    }
+    if grown > MEGABYTES {
+        broken.push(format!("the service grew by {grown} MB"));
+    }
+    Ok(broken)
+}
+
+/// Claims with an empty and with a long history.
+fn history() -> Done<Vec<String>> {
+    let directory = TempDir::new()?;
+    let queue = Queue::open(&directory.path().join("service.sqlite"))?;
+    let begun = Instant::now();
+    for n in 0..CLAIMS {
+        submit(&queue, &format!("first-{n}"))?;
+    }
+    let submits = CLAIMS as f64 / begun.elapsed().as_secs_f64();
+    let mut empty = claims(&queue)?;
+    fill(&directory.path().join("service.sqlite"))?;
+    for n in 0..CLAIMS {
+        submit(&queue, &format!("second-{n}"))?;
+    }
+    let mut long = claims(&queue)?;
+    let (empty, long) = (quantile(&mut empty, 0.95), quantile(&mut long, 0.95));
+    let begun = Instant::now();
+    let page = queue.list(&[], 50, None)?;
+    let listed = begun.elapsed();
+    let begun = Instant::now();
+    queue.status()?;
+    let status = begun.elapsed();
+    let ratio = long.as_secs_f64() / empty.as_secs_f64();
+    say(&format!(
+        "history: {submits:.0} durable submits/s; a claim 95 % within {:.2} ms, with {FINISHED} finished requests {:.2} ms \
+         ({ratio:.2}x); a page of {} in {:.1} ms; the whole status in {:.0} ms",
+        empty.as_secs_f64() * 1e3,
+        long.as_secs_f64() * 1e3,
+        page.items.len(),
+        listed.as_secs_f64() * 1e3,
+        status.as_secs_f64() * 1e3,
+    ))?;
+    Ok((ratio > LONG_HISTORY).then(|| format!("a claim became {ratio:.2}x as slow")).into_iter().collect())
+}
+
+fn config(run_id: &str) -> Done<Loaded> {
+    let value = json!({
+        "run": {"output_dir": "/nowhere/runs", "run_id": run_id},
+        "container": {"url": format!("http://{run_id}.test")},
+        "dataset": {"train_seeds": [0, 1, 2], "heldout_seeds": [10, 11]},
+        "candidate": {"target_modules": ["instruction"]},
+        "policy": {"provider": "openai", "model": "m"},
+        "proposer": {"model": "m"},
+    });
+    Ok(load_value(value, "bench", Utf8Path::new("/nowhere"), &BTreeMap::new(), &[])?)
+}
+
+fn submit(queue: &Queue, run_id: &str) -> Done<()> {
+    let config = config(run_id)?;
+    queue.submit(&Submission {
+        config: &config,
+        config_path: None,
+        priority: 0,
+        auto_start: true,
+        manual_step: false,
+        idempotency_key: None,
+        body_digest: "",
+        most_queued: None,
+    })?;
+    Ok(())
+}
+
+/// Claims everything and completes it; gives the time of each claim.
+fn claims(queue: &Queue) -> Done<Vec<Duration>> {
+    let mut times = Vec::new();
+    loop {
+        let begun = Instant::now();
+        let claim = Claim {
+            lease_id: "lease",
+            worker_id: Some("bench"),
+            lease: Duration::from_secs(60),
+            holder: Holder::Caller,
+            which: Which::Background,
+        };
+        let Some(entry) = queue.claim(&claim)? else { return Ok(times) };
+        times.push(begun.elapsed());
+        let hold = Hold::Token(entry.fencing_token);
+        queue.start(&entry.request_id, hold)?;
+        queue.complete(&entry.request_id, hold, &Completion::default())?;
+    }
+}
+
+/// Adds requests that are long over, each like one that was carried out.
+fn fill(path: &std::path::Path) -> Done<()> {
+    let db = rusqlite::Connection::open(path)?;
+    let columns: Vec<String> = db
+        .prepare(
+            "SELECT name FROM pragma_table_info('run_requests') WHERE name NOT IN ('seq', 'request_id', 'run_id')",
+        )?
+        .query_map([], |row| row.get(0))?
+        .collect::<Result<_, _>>()?;
+    let columns = columns.join(", ");
+    let numbers = format!("WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {FINISHED})");
+    db.execute_batch(&format!(
+        "BEGIN;
+         INSERT INTO run_requests (request_id, run_id, {columns})
+           {numbers} SELECT 'old-' || i, 'old-' || i, {columns} FROM n, (SELECT * FROM run_requests WHERE seq = 1);
+         INSERT INTO request_history (request_seq, at, from_state, to_state, \"trigger\", worker_id, fencing_token, detail_json)
+           SELECT r.seq, h.at, h.from_state, h.to_state, h.\"trigger\", h.worker_id, h.fencing_token, h.detail_json
+           FROM run_requests AS r, (SELECT * FROM request_history WHERE request_seq = 1) AS h WHERE r.run_id LIKE 'old-%';
+         COMMIT;"
+    ))?;
+    Ok(())
+}
