@@ -8,10 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from pages import config_page, errors_page, events_page
+from pages import config_page, errors_page, events_page, service_page
 from pages.rust_tokens import NotUnderstood
 
 from synth_optimizers import GepaConfig, config_schema, errors
+from synth_optimizers._synth_optimizers import service_defaults, service_openapi
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -35,6 +36,7 @@ def render(root: Path) -> None:
     config_page.render(root, config_schema())
     errors_page.render(root, errors.error_table())
     events_page.render(root)
+    service_page.render(root, service_openapi())
 
 
 @pytest.fixture
@@ -79,6 +81,8 @@ def test_stale_pages_are_named_and_written_again(tree: Path) -> None:
         ("config/pipeline.rs", 'Sync = "sync"', 'Sync = "wait"', "not those of the extension"),
         ("config/load.rs", 'code: "syntax"', 'code: "grammar"', "the finding code grammar"),
         ("config/load.rs", 'code: "syntax"', "code: SYNTAX", "'SYNTAX' stands where a text should be"),
+        ("service/refusal.rs", '"starting", 503,', '"starting", SOON,', "is not a row of the table of codes"),
+        ("service/refusal.rs", "codes! {\n", "refusals! {\n", "has no table of codes"),
     ],
 )
 def test_what_is_not_understood_fails(file: str, old: str, new: str, problem: str, tree: Path) -> None:
@@ -210,3 +214,11 @@ def test_every_finding_has_its_row() -> None:
     found = errors_page.finding_codes(ROOT / PLATFORM / "config")
     rows = re.findall(r"^\| `(\w+)` \| (error|warning) \|", read("errors.md"), flags=re.MULTILINE)
     assert dict(rows) == found
+
+
+def test_every_option_on_the_page_of_the_service_is_one_of_the_command() -> None:
+    options = set(re.findall(r"`(--[a-z-]+)", read("service.md")))
+    known = {f"--{name.replace('_', '-')}" for name in service_defaults()}
+    named = {"--allow-container", "--allow-host", "--config-root", "--help", "--max-body-mb", "--token-file"}
+    assert options
+    assert options <= known | named

@@ -1,24 +1,34 @@
 """The examples of the README run as they stand there."""
 
+import json
 import os
 import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from support.example import EXAMPLE, ROOT, Example
+from support.service import Service, serving
 
 from synth_optimizers import GepaConfig, GepaRun
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 PATIENCE = 120
+ADDRESS = "http://127.0.0.1:8879"
+"""Where the README has its service."""
 
 
 def blocks(language: str) -> list[str]:
     """Return the code blocks of one language."""
     return re.findall(rf"^```{language}\n(.*?)^```$", README, flags=re.MULTILINE | re.DOTALL)
+
+
+def lines(language: str) -> list[str]:
+    """Return the lines of all code blocks of one language."""
+    return [line for block in blocks(language) for line in block.splitlines()]
 
 
 @pytest.fixture(scope="module")
@@ -31,28 +41,61 @@ def place(example: Example, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
+@pytest.fixture(scope="module")
+def service(place: Path) -> Iterator[Service]:
+    """Yield the service that the README starts; only its port is another one."""
+    (line,) = [line for line in lines("sh") if " gepa service " in line]
+    options = shlex.split(line)[3:]
+    assert options[:4] == ["--db", "service.sqlite", "--bind", ADDRESS.removeprefix("http://")]
+    with serving(place, *options[4:]) as service:
+        yield service
+
+
+def run(line: str, place: Path) -> str:
+    """Run a line of the README, which must succeed, and return what it wrote."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    words = shlex.split(line, comments=True)
+    ended = subprocess.run(  # noqa: S603 (the README is ours)
+        words, cwd=place, env=os.environ | {"PATH": path}, capture_output=True, text=True, timeout=PATIENCE
+    )
+    assert ended.returncode == 0, f"{line}: {ended.stdout}{ended.stderr}"
+    assert ended.stdout + ended.stderr
+    return ended.stdout
+
+
 @pytest.mark.parametrize("code", blocks("python"))
-def test_python_blocks_run(code: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_python_blocks_run(code: str, place: Path, service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(place)
-    exec(compile(code, "README.md", "exec"), {})  # noqa: S102 (the README is ours)
+    exec(compile(code.replace(ADDRESS, service.url), "README.md", "exec"), {})  # noqa: S102 (the README is ours)
 
 
 def test_the_commands_run(place: Path) -> None:
-    commands = [line for block in blocks("sh") for line in block.splitlines() if line.startswith("synth-optimizers ")]
+    commands = [line for line in lines("sh") if line.startswith("synth-optimizers ") and "8879" not in line]
     assert len(commands) > 5
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     for command in commands:
-        words = shlex.split(command, comments=True)
-        ended = subprocess.run(  # noqa: S603 (the README is ours)
-            words, cwd=place, env=os.environ | {"PATH": path}, capture_output=True, text=True, timeout=PATIENCE
-        )
-        assert ended.returncode == 0, f"{command}: {ended.stdout}{ended.stderr}"
-        assert ended.stdout + ended.stderr
+        run(command, place)
+
+
+def test_the_lines_for_the_service_work_as_they_are_printed(place: Path, service: Service) -> None:
+    commands = [line for line in lines("sh") if ADDRESS in line]
+    assert len(commands) > 5
+    told = {}
+    for command in commands:
+        # A bare curl exits with 0 also for a refusal.
+        strict = command.replace("curl ", "curl --fail-with-body --silent ", 1).replace(ADDRESS, service.url)
+        told[command] = run(strict, place)
+    answers = iter(told.values())
+    assert json.loads(next(answers))["status"] == "ok"
+    assert json.loads(next(answers))["request"]["status"] == "queued"
+    assert json.loads(next(answers))["run_request_status_counts"]
+    assert next(answers).endswith('event: end\ndata: {"status":"completed"}\n\n')
+    assert json.loads(next(answers))["payload"]["router_prompt"]
+    assert json.loads(next(answers)) == {"recovered_run_requests": []}
 
 
 def test_every_other_command_is_a_target_of_make() -> None:
-    lines = [line for block in blocks("sh") for line in block.splitlines() if not line.startswith("synth-optimizers ")]
-    commands = [shlex.split(line, comments=True) for line in lines]
+    others = [line for line in lines("sh") if not line.startswith(("synth-optimizers ", "curl "))]
+    commands = [shlex.split(line, comments=True) for line in others]
     assert commands == [["make", "quickstart"], ["make", "test"]]
     for target in [*(target for _, target in commands), "wheel"]:
         subprocess.run(["make", "--dry-run", "--directory", ROOT, target], check=True, capture_output=True)  # noqa: S603, S607

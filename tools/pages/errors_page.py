@@ -15,8 +15,9 @@ INTRO = """\
 # Errors
 
 Every error has a stable code to match on. In Python it is the attribute `error_code` of the exception, on the command
-line it stands before the message, and in the HTTP service it is `error.code` of the reply. The class is that of the
-*cause*: a readonly run that misses an answer raises `CacheMissError`, not `RunFailedError`.
+line it stands before the message, and in the HTTP service it is `error.error_code` of the reply, beside a more precise
+`error.code` ([refusals](service.md#refusals)). The class is that of the *cause*: a readonly run that misses an answer
+raises `CacheMissError`, not `RunFailedError`.
 
 An exception has `error_code`, `detail` (more about it, or `None`), `hint` (what to do) and `findings` (every finding,
 for problems of a configuration). All of them are subclasses of `SynthOptimizerError`, which is a `RuntimeError`. The
