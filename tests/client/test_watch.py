@@ -66,6 +66,13 @@ def test_a_stream_that_breaks_goes_on_where_it_was(both: object, client: Client,
     assert resumed == [None, "6", "6", "6", "7", "57", "57"]
 
 
+def test_a_reader_that_was_dropped_comes_back(client: Client, service: StandIn) -> None:
+    dropped = b'event: dropped\ndata: {"reason":"too slow"}\n\n'
+    service.first(PATH, streamed([*sse(service.events[:10]), dropped]))
+    assert numbers(client) == list(range(len(service.events)))
+    assert [seen.headers.get("last-event-id") for seen in service.calls(PATH)] == [None, "9"]
+
+
 def test_events_that_come_twice_are_told_once(client: Client, service: StandIn) -> None:
     service.first(PATH, streamed(sse(service.events[:10])), streamed([*sse(service.events[3:]), END]))
     assert numbers(client) == list(range(len(service.events)))
