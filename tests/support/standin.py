@@ -114,7 +114,7 @@ def sse(events: Iterable[dict[str, Any]]) -> Iterator[bytes]:
     """Write events as a stream."""
     for event in events:
         line = json.dumps(event)
-        yield f"id: {event['sequence_number']}\nevent: {event['type']}\ndata: {line}\n\n".encode()
+        yield f"id: {event['sequence_number']}\ndata: {line}\n\n".encode()
 
 
 END = b'event: end\ndata: {"status": "completed"}\n\n'

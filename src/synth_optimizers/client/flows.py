@@ -147,9 +147,9 @@ class Flows:
                         for message in decoder.feed(chunk):
                             if message.event == "end":
                                 return
-                            if message.event != "message":
+                            if message.event == "dropped":
                                 # The service lets go of a reader that is too slow for it; the log has the rest.
-                                raise Broken(f"the stream was ended: {message.event} {message.data}")
+                                raise Broken(f"the stream was ended: {message.data}")
                             event = self._shaped(RunEvent.from_line, message.data)
                             if event.sequence_number <= last:
                                 continue
