@@ -99,7 +99,6 @@ def detail(request: dict[str, Any], run: dict[str, Any] | None = None, **more: o
         "config": {"gepa": {"max_generations": 2}},
         "origins": [{"field": "gepa.max_generations", "value": 2, "origin": "file:3:1"}],
         "usage": None,
-        "error": request["error"],
         "history": [{**step, "worker_id": None, "fencing_token": None, "detail": None}],
         **more,
     }

@@ -73,6 +73,7 @@ CODES = {
     "required": "A field that must be given is missing.",
     "syntax": "The file is not valid TOML.",
     "time_too_short": "The time limit leaves no room for one proposer turn.",
+    "too_many": "More was found than is listed.",
     "train_heldout_overlap": "A row is both a train row and a held-out row.",
     "unknown_key": "No field or section has this name.",
     "unknown_objective": "The objective is not declared.",

@@ -195,8 +195,6 @@ class RunDetail(Record):
     """Where each value came from."""
     usage: dict[str, Any] | None = field(default=None, repr=False)
     """Tokens and calls."""
-    error: dict[str, Any] | None = None
-    """Why it did not end well."""
     history: tuple[Transition, ...] = field(default=(), repr=False)
     """The steps of its request."""
 
@@ -226,6 +224,11 @@ class RunDetail(Record):
     def is_over(self) -> bool:
         """Whether the status is final."""
         return self.request.is_terminal
+
+    @property
+    def error(self) -> dict[str, Any] | None:
+        """Why it did not end well."""
+        return self.request.error
 
     def to_dict(self) -> dict[str, Any]:
         """Return the details as plain objects."""

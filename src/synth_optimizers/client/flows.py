@@ -178,7 +178,7 @@ class Flows:
             detail = yield from self.call(request, RunDetail.of)
             if detail.is_over:
                 if detail.status != "completed":
-                    raise ending_of(run_id, detail.status, detail.error or detail.request.error)
+                    raise ending_of(run_id, detail.status, detail.error)
                 return detail
             if deadline is not None and clock() >= deadline:
                 raise TimeoutError(f"run {run_id} is {detail.status} after {timeout} s")

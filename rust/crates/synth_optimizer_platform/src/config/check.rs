@@ -146,6 +146,9 @@ impl Checker<'_, '_> {
     fn unknown_key(&mut self, name: &str, node: &Node, fields: &[Field], path: &Path) {
         let here = path.field(name);
         let home = if path.shown.is_empty() { "a configuration".to_owned() } else { format!("[{}]", path.shown) };
+        if self.report.is_full() {
+            return self.error("unknown_key", &here, node, Part::Key, String::new(), String::new());
+        }
         let near = nearest(name, fields.iter().map(|field| field.name.as_str()));
         let hint = match retired_field(&here.shown) {
             Some(sentence) => sentence.to_owned(),

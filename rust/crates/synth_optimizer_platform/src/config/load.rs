@@ -1,6 +1,6 @@
 //! Reads a configuration from its layers: defaults, the file or mapping, the environment, `--set`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use camino::Utf8Path;
 use serde_json::Value;
@@ -58,14 +58,13 @@ pub fn try_load(
     if syntax_errors.is_empty() {
         return finish(tree, report, source.base_dir, environment, sets);
     }
-    let mut lines = Vec::new();
+    let mut lines = BTreeSet::new();
     for (span, problem) in syntax_errors {
         // One broken line often breaks several rules of the grammar; the first names the cause.
         let (line, _) = report.position(span.start);
-        if lines.contains(&line) {
+        if !lines.insert(line) {
             continue;
         }
-        lines.push(line);
         let finding = Finding {
             severity: Severity::Error,
             code: "syntax",
@@ -75,7 +74,7 @@ pub fn try_load(
         };
         report.push(finding, Some((&Place::File { key: span.clone(), value: span }, Part::Key)));
     }
-    let first = lines.iter().min().copied().unwrap_or(1);
+    let first = lines.first().copied().unwrap_or(1);
     // Below the first broken line the parser may have put keys into the wrong section.
     let mut above = Report::new(source.name, source.text, masked);
     check(tree, &mut above);

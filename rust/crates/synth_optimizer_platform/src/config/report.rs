@@ -23,13 +23,21 @@ pub(super) struct Finding {
     pub(super) hint: String,
 }
 
+/// Findings that are told one by one; what is beyond them is counted.
+const MOST: usize = 200;
+
 /// Every finding so far, and the fields that are known to be unreadable.
 #[derive(Debug)]
 pub(super) struct Report<'a> {
     name: &'a str,
     text: &'a str,
     masked: String,
+    /// Where the lines of the text begin, and those of the masked one.
+    lines: Vec<usize>,
+    masked_lines: Vec<usize>,
     found: Vec<(Order, Diagnostic)>,
+    /// Errors and warnings beyond the most that are told.
+    uncounted: (usize, usize),
     bad: BTreeSet<String>,
 }
 
@@ -39,11 +47,24 @@ type Order = (u8, usize);
 impl<'a> Report<'a> {
     /// `masked` is the text with its secrets blanked, position by position.
     pub(super) fn new(name: &'a str, text: &'a str, masked: String) -> Self {
-        Self { name, text, masked, found: Vec::new(), bad: BTreeSet::new() }
+        let (lines, masked_lines) = (line_starts(text), line_starts(&masked));
+        Self { name, text, masked, lines, masked_lines, found: Vec::new(), uncounted: (0, 0), bad: BTreeSet::new() }
+    }
+
+    /// Whether no more findings are told: whoever has one need not find words for it.
+    pub(super) fn is_full(&self) -> bool {
+        self.found.len() >= MOST
     }
 
     pub(super) fn push(&mut self, finding: Finding, place: Option<(&Place, Part)>) {
         let Finding { severity, code, field, message, hint } = finding;
+        if self.is_full() {
+            match severity {
+                Severity::Error => self.uncounted.0 += 1,
+                Severity::Warning => self.uncounted.1 += 1,
+            }
+            return;
+        }
         let (order, source, span) = match place {
             Some((Place::File { key, value }, part)) => {
                 let span = if part == Part::Key { key } else { value };
@@ -82,31 +103,58 @@ impl<'a> Report<'a> {
     /// Whether the field and the sections around it could be read.
     pub(super) fn is_readable(&self, field: &str) -> bool {
         let field = field.split('[').next().unwrap_or(field);
-        !self
-            .bad
-            .iter()
-            .any(|bad| field.strip_prefix(bad.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('.')))
+        let sections = field.match_indices('.').map(|(at, _)| &field[..at]);
+        !sections.chain([field]).any(|known| self.bad.contains(known))
     }
 
     /// One-based line and column, in characters, of a byte offset.
     pub(super) fn position(&self, offset: usize) -> (usize, usize) {
-        let before = &self.text[..floor(self.text, offset)];
-        let start = before.rfind('\n').map_or(0, |at| at + 1);
-        (before.matches('\n').count() + 1, before[start..].chars().count() + 1)
+        let offset = floor(self.text, offset);
+        let line = self.lines.partition_point(|start| *start <= offset);
+        let start = line.checked_sub(1).and_then(|before| self.lines.get(before)).copied().unwrap_or(0);
+        (line.max(1), self.text[start..offset].chars().count() + 1)
     }
 
     /// All findings in the order in which a reader meets them.
     pub(super) fn finish(mut self) -> Vec<Diagnostic> {
         self.found.sort_by_key(|(order, _)| *order);
-        self.found.into_iter().map(|(_, diagnostic)| diagnostic).collect()
+        let rest = self.rest();
+        self.found.into_iter().map(|(_, diagnostic)| diagnostic).chain(rest).collect()
+    }
+
+    /// What is said of the findings that are not told.
+    fn rest(&self) -> Option<Diagnostic> {
+        let (errors, warnings) = self.uncounted;
+        if errors + warnings == 0 {
+            return None;
+        }
+        let finding = Finding {
+            severity: Severity::Error,
+            code: "too_many",
+            field: String::new(),
+            message: format!("{errors} more errors and {warnings} more warnings were found and are not listed"),
+            hint: "Mend those that are listed, then look again.".to_owned(),
+        };
+        Some(Diagnostic {
+            severity: if errors > 0 { finding.severity } else { Severity::Warning },
+            code: finding.code,
+            field: finding.field,
+            source: self.name.to_owned(),
+            line: None,
+            column: None,
+            message: finding.message,
+            hint: finding.hint,
+            excerpt: None,
+        })
     }
 
     fn excerpt(&self, span: std::ops::Range<usize>) -> String {
         const WIDTH: usize = 100;
         const BEFORE: usize = 40;
         let (line, column) = self.position(span.start);
-        let content: Vec<char> =
-            self.masked.split('\n').nth(line - 1).unwrap_or("").trim_end_matches('\r').chars().collect();
+        let start = self.masked_lines.get(line - 1).copied().unwrap_or(self.masked.len());
+        let content = self.masked[start..].split('\n').next().unwrap_or("");
+        let content: Vec<char> = content.trim_end_matches('\r').chars().collect();
         let from = if content.len() > WIDTH { column.saturating_sub(BEFORE + 1) } else { 0 };
         let shown: String =
             content.iter().skip(from).take(WIDTH).map(|c| if c.is_control() { ' ' } else { *c }).collect();
@@ -147,6 +195,10 @@ fn render_one(diagnostic: &Diagnostic) -> String {
         text.push_str(&format!("{gutter} = hint: {}\n", diagnostic.hint));
     }
     text
+}
+
+fn line_starts(text: &str) -> Vec<usize> {
+    std::iter::once(0).chain(text.match_indices('\n').map(|(at, _)| at + 1)).collect()
 }
 
 /// The nearest character boundary at or before an offset.

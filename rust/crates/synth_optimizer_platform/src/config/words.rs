@@ -50,6 +50,10 @@ macro_rules! words {
                 stringify!($name).into()
             }
 
+            fn schema_id() -> std::borrow::Cow<'static, str> {
+                concat!(module_path!(), "::", stringify!($name)).into()
+            }
+
             fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
                 schemars::json_schema!({
                     "description": concat!($($doc,)+).trim(),

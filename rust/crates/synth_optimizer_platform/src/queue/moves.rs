@@ -10,6 +10,7 @@ use super::error::{QueueCode, QueueError, not_found, sql};
 use super::holder::Process;
 use super::wish::{Wish, WishKind};
 use crate::clock::Moment;
+use crate::config::secrets::redact;
 use crate::model::lifecycle::{Lifecycle, RequestState, RequestTrigger};
 
 /// What decides about a request.
@@ -248,7 +249,7 @@ pub(super) fn record(
     let values = named_params! {
         ":seq": standing.seq, ":at": int(now.wall), ":to": to.word(), ":trigger": trigger, ":worker": worker,
         ":from": (trigger != "submit").then(|| standing.status.word()), ":token": standing.fencing_token,
-        ":detail": detail.to_string(),
+        ":detail": redact("", detail).to_string(),
     };
     db.prepare_cached(sql_text)
         .and_then(|mut statement| statement.execute(values))

@@ -12,6 +12,7 @@ use super::moves::{Standing, fenced, int, length, shift};
 use super::recover::let_go;
 use super::wish::{Wish, WishKind};
 use crate::clock::Moment;
+use crate::config::secrets::redact;
 use crate::model::lifecycle::RequestTrigger;
 
 /// By what somebody says that a request is theirs.
@@ -189,7 +190,7 @@ impl Queue {
 /// Stores why a request ends, before it does.
 pub(super) fn end_with(db: &Connection, standing: &Standing, payload: &Value) -> Result<(), QueueError> {
     db.prepare_cached("UPDATE run_requests SET error_json = ?1 WHERE seq = ?2")
-        .and_then(|mut statement| statement.execute((payload.to_string(), standing.seq)))
+        .and_then(|mut statement| statement.execute((redact("", payload).to_string(), standing.seq)))
         .map(|_| ())
         .map_err(sql("store why a request ends"))
 }

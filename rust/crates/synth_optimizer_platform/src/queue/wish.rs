@@ -13,6 +13,7 @@ use super::moves::{Standing, int, length, next, record, shift};
 use super::outcome::end_with;
 use super::{DEFAULT_PAUSE, Queue};
 use crate::clock::Moment;
+use crate::config::secrets::scrub;
 use crate::config::words::words;
 use crate::model::lifecycle::{Lifecycle, RequestState, RequestTrigger};
 use crate::runtime::Acknowledgement;
@@ -172,7 +173,7 @@ fn withdraw(
 fn set(db: &Connection, now: &Moment, standing: &Standing, wish: Option<&Wish>) -> Result<(), QueueError> {
     let values = named_params! {
         ":wish": wish.map(|wish| wish.kind.word()),
-        ":reason": wish.and_then(|wish| wish.reason.as_deref()),
+        ":reason": wish.and_then(|wish| wish.reason.as_deref()).map(scrub),
         ":pause": wish.and_then(|wish| wish.pause).map(|pause| int(length(pause))),
         ":at": wish.map(|_| int(now.wall)), ":now": int(now.wall), ":seq": standing.seq,
     };

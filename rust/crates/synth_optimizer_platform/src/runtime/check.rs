@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use camino::Utf8Path;
 
-use super::findings::{CheckReport, ContainerFacts, Finding, RowFacts, Stage};
+use super::findings::{CheckReport, CheckStage, ContainerFacts, Finding, RowFacts};
 use super::place::{Left, Place};
 use super::probe::Scratch;
 use super::request::{Request, Verify};
@@ -57,10 +57,10 @@ where
             }
             match ready {
                 Ok(ready) => report.facts.proposer = ready,
-                Err(error) => report.block(without_scratch(Finding::of(Stage::Proposer, &error), &scratch)),
+                Err(error) => report.block(without_scratch(Finding::of(CheckStage::Proposer, &error), &scratch)),
             }
         }
-        Err(error) => report.block(Finding::of(Stage::Output, &error).nowhere()),
+        Err(error) => report.block(Finding::of(CheckStage::Output, &error).nowhere()),
     }
     report.budget(budget);
     report.ok = report.blockers.is_empty();
@@ -129,9 +129,9 @@ where
 {
     let (survey, client, left, stopped) = match asked {
         Asked::NoCache => return,
-        Asked::NoClient(error) => return report.block(Finding::of(Stage::Container, &error).at("container.url")),
+        Asked::NoClient(error) => return report.block(Finding::of(CheckStage::Container, &error).at("container.url")),
         Asked::NotStarted(error) => {
-            let finding = Finding::of(Stage::Container, &error).at("container.command");
+            let finding = Finding::of(CheckStage::Container, &error).at("container.command");
             return report.block(without_scratch(finding, scratch));
         }
         Asked::Surveyed { survey, client, left, stopped } => (survey, client, left, stopped),
@@ -139,7 +139,7 @@ where
     let problems = survey.problems.iter().map(|(part, error)| problem(config, *part, error));
     problems.for_each(|finding| report.block(finding));
     if let Err(error) = stopped {
-        report.block(Finding::of(Stage::Container, &error).at("container.command"));
+        report.block(Finding::of(CheckStage::Container, &error).at("container.command"));
     }
     let other = match left {
         Left::Nothing => None,
@@ -155,7 +155,7 @@ where
         )),
     };
     if let Some((code, message, hint)) = other {
-        let finding = Finding::new(Stage::Container, code, message.to_owned(), hint);
+        let finding = Finding::new(CheckStage::Container, code, message.to_owned(), hint);
         report.warn(finding.at("container.command"));
     }
     let Some(contract) = &survey.contract else { return };
@@ -172,7 +172,7 @@ where
     if let Some(fallback) = transport.as_ref().and_then(Transport::fallback_at_start) {
         let message =
             format!("rollouts are sent {}, not {}: {}", fallback.effective, fallback.requested, fallback.reason);
-        let finding = Finding::new(Stage::Container, "transport_fallback", message, "Nothing needs to be done.");
+        let finding = Finding::new(CheckStage::Container, "transport_fallback", message, "Nothing needs to be done.");
         report.warn(finding.at("gepa.rollout_submission_mode"));
     }
     let Some(task) = survey.task else { return };
@@ -186,23 +186,25 @@ where
         heldout_pool: inputs.heldout_pool.len(),
     });
     if let Err(error) = engine(config, inputs) {
-        report.block(Finding::of(Stage::Task, &error));
+        report.block(Finding::of(CheckStage::Task, &error));
     }
 }
 
 /// A problem of the survey, with the field that it is about.
 fn problem(config: &Config, part: Part, error: &OptimizerError) -> Finding {
     if matches!(error.code, ErrorCode::CacheMiss | ErrorCode::CacheCorrupt) {
-        return Finding::of(Stage::Cache, error).at("cache.path");
+        return Finding::of(CheckStage::Cache, error).at("cache.path");
     }
     let rows = |seeds, ids| if config.dataset.is_some() { seeds } else { ids };
     match part {
-        Part::Settings => Finding::of(Stage::Container, error),
-        Part::Reach => Finding::of(Stage::Container, error).at("container.url").passing(),
-        Part::Contract => Finding::of(Stage::Container, error).at("container.url"),
-        Part::Program | Part::Rows => Finding::of(Stage::Task, error),
-        Part::TrainRows => Finding::of(Stage::Task, error).at(rows("dataset.train_seeds", "taskset.train_ids")),
-        Part::HeldoutRows => Finding::of(Stage::Task, error).at(rows("dataset.heldout_seeds", "taskset.heldout_ids")),
+        Part::Settings => Finding::of(CheckStage::Container, error),
+        Part::Reach => Finding::of(CheckStage::Container, error).at("container.url").passing(),
+        Part::Contract => Finding::of(CheckStage::Container, error).at("container.url"),
+        Part::Program | Part::Rows => Finding::of(CheckStage::Task, error),
+        Part::TrainRows => Finding::of(CheckStage::Task, error).at(rows("dataset.train_seeds", "taskset.train_ids")),
+        Part::HeldoutRows => {
+            Finding::of(CheckStage::Task, error).at(rows("dataset.heldout_seeds", "taskset.heldout_ids"))
+        }
     }
 }
 

@@ -11,7 +11,7 @@ use crate::model::event_fields::ProposerReady;
 
 words! {
     /// What a finding is about.
-    Stage {
+    CheckStage {
         Config = "config",
         /// The output directory and the run in it.
         Output = "output",
@@ -41,7 +41,7 @@ pub struct CheckReport {
 /// One finding.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Finding {
-    pub stage: Stage,
+    pub stage: CheckStage,
     /// The code of an error, or of a finding about the config.
     pub code: String,
     /// The dotted path of the field to look at, where one is known.
@@ -89,9 +89,9 @@ pub struct RowFacts {
 
 impl Finding {
     /// An error as a finding. What it says in detail is part of the message: there is no log to look into.
-    pub(super) fn of(stage: Stage, error: &OptimizerError) -> Self {
+    pub(super) fn of(stage: CheckStage, error: &OptimizerError) -> Self {
         // What is missing for a proposer is often named only where it says how to mend it.
-        let hinted = || if stage == Stage::Proposer { named_field(&error.hint) } else { None };
+        let hinted = || if stage == CheckStage::Proposer { named_field(&error.hint) } else { None };
         let field = named_field(&error.message).or_else(hinted);
         let message = match &error.detail {
             Some(detail) => format!("{}: {detail}", error.message),
@@ -101,12 +101,12 @@ impl Finding {
         Self { stage, code, field, place: None, message, hint: error.hint.clone(), retryable: false }
     }
 
-    pub(crate) fn new(stage: Stage, code: &str, message: String, hint: &str) -> Self {
+    pub(crate) fn new(stage: CheckStage, code: &str, message: String, hint: &str) -> Self {
         let (code, hint) = (code.to_owned(), hint.to_owned());
         Self { stage, code, field: None, place: None, message, hint, retryable: false }
     }
 
-    fn of_config(stage: Stage, diagnostic: &Diagnostic) -> Self {
+    fn of_config(stage: CheckStage, diagnostic: &Diagnostic) -> Self {
         let Diagnostic { code, field, source, line, column, message, hint, .. } = diagnostic;
         let place = match (line, column) {
             (Some(line), Some(column)) => Some(format!("{source}:{line}:{column}")),
@@ -155,7 +155,7 @@ impl CheckReport {
     /// Takes over findings about the config.
     pub(super) fn config(&mut self, found: &[Diagnostic]) {
         for diagnostic in found {
-            let stage = if diagnostic.code == TOO_SMALL { Stage::Budget } else { Stage::Config };
+            let stage = if diagnostic.code == TOO_SMALL { CheckStage::Budget } else { CheckStage::Config };
             self.take(Finding::of_config(stage, diagnostic), diagnostic.severity);
         }
     }
@@ -163,7 +163,7 @@ impl CheckReport {
     /// Takes over findings about the limits, but for those that the config has told of already.
     pub(super) fn budget(&mut self, found: &[Diagnostic]) {
         for diagnostic in found {
-            let finding = Finding::of_config(Stage::Budget, diagnostic);
+            let finding = Finding::of_config(CheckStage::Budget, diagnostic);
             let is_told = |known: &Finding| known.code == finding.code && known.field == finding.field;
             if !self.blockers.iter().any(is_told) {
                 self.take(finding, diagnostic.severity);

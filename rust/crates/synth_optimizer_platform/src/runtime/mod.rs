@@ -30,7 +30,7 @@ pub use check::check;
 pub use control::{Control, Controlled, Signal};
 pub use execute::{execute, new_run_id};
 pub use fence::LeaseWatch;
-pub use findings::{CheckReport, ContainerFacts, Facts, Finding, RowFacts, Stage};
+pub use findings::{CheckReport, CheckStage, ContainerFacts, Facts, Finding, RowFacts};
 pub use hooks::{Boundary, Hooks};
 pub use outcome::{Outcome, RunStatus};
 pub use request::{Request, Verify};

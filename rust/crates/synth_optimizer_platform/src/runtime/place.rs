@@ -2,7 +2,7 @@
 
 use camino::Utf8PathBuf;
 
-use super::findings::{CheckReport, Finding, Stage};
+use super::findings::{CheckReport, CheckStage, Finding};
 use super::probe::try_directory;
 use super::request::Request;
 use super::resume::check_same_search;
@@ -43,7 +43,7 @@ impl Place {
     pub(super) fn look_at_output(&self, request: &Request, report: &mut CheckReport) {
         let config = &request.config;
         if let Err(error) = try_directory(&config.run.output_dir) {
-            report.block(Finding::of(Stage::Output, &error).at("run.output_dir"));
+            report.block(Finding::of(CheckStage::Output, &error).at("run.output_dir"));
             if !config.run.output_dir.is_dir() {
                 // There is no run in it and nothing to measure.
                 return;
@@ -53,12 +53,12 @@ impl Place {
             Ok(Some(paths)) => !look_at_run(request, paths, report),
             Ok(None) => true,
             Err(error) => {
-                report.block(Finding::of(Stage::Output, error).at("run.run_id"));
+                report.block(Finding::of(CheckStage::Output, error).at("run.run_id"));
                 true
             }
         };
         if is_new && let Err(error) = DiskWatch::new(&config.disk_budget, &config.run.output_dir).check_start() {
-            report.block(Finding::of(Stage::Output, &error));
+            report.block(Finding::of(CheckStage::Output, &error));
         }
     }
 
@@ -80,7 +80,7 @@ impl Place {
             }),
         };
         if let Err(error) = checked {
-            let finding = Finding::of(Stage::Cache, &error).at("cache.path");
+            let finding = Finding::of(CheckStage::Cache, &error).at("cache.path");
             report.block(if error.code == ErrorCode::Sqlite { finding.passing() } else { finding });
         }
     }
@@ -92,11 +92,11 @@ fn look_at_run(request: &Request, paths: &RunPaths, report: &mut CheckReport) ->
     if paths.dir().exists()
         && let Err(error) = try_directory(paths.dir())
     {
-        report.block(Finding::of(Stage::Output, &error).at("run.output_dir"));
+        report.block(Finding::of(CheckStage::Output, &error).at("run.output_dir"));
     }
     let held = paths.check_free();
     if let Err(error) = &held {
-        report.block(Finding::of(Stage::Output, error).at("run.run_id").passing());
+        report.block(Finding::of(CheckStage::Output, error).at("run.run_id").passing());
     }
     if !paths.workspace_db().exists() {
         return false;
@@ -106,20 +106,20 @@ fn look_at_run(request: &Request, paths: &RunPaths, report: &mut CheckReport) ->
     let (row, is_over) = match stored {
         Ok(stored) => stored,
         Err(error) => {
-            report.block(Finding::of(Stage::Output, &error).at("run.run_id"));
+            report.block(Finding::of(CheckStage::Output, &error).at("run.run_id"));
             return true;
         }
     };
     if let Err(error) = check_same_search(&row, &request.config, &request.algorithm) {
-        report.block(Finding::of(Stage::Output, &error).at("run.run_id"));
+        report.block(Finding::of(CheckStage::Output, &error).at("run.run_id"));
     } else if is_over {
         let message = format!("run {run_id} is over, and the same command gives its result again");
         let hint = "Choose another run.run_id to search again.";
-        report.warn(Finding::new(Stage::Output, "run_is_over", message, hint).at("run.run_id"));
+        report.warn(Finding::new(CheckStage::Output, "run_is_over", message, hint).at("run.run_id"));
     } else if held.is_ok() {
         let message = format!("run {run_id} has begun, and the same command goes on with it");
         let hint = "Choose another run.run_id to begin anew.";
-        report.warn(Finding::new(Stage::Output, "run_is_resumed", message, hint).at("run.run_id"));
+        report.warn(Finding::new(CheckStage::Output, "run_is_resumed", message, hint).at("run.run_id"));
     }
     true
 }

@@ -114,8 +114,11 @@ where
             let request_id = RequestName::of(&request);
             let settings = context.settings();
             let limits = BodyLimits { bytes: settings.max_body_bytes, time: settings.body_timeout };
+            let mut taken = match Taken::read(request, limits).await {
+                Ok(taken) => taken,
+                Err(refusal) => return refusal.unread(&request_id),
+            };
             let answer = async {
-                let mut taken = Taken::read(request, limits).await?;
                 let input = I::take(&mut taken)?;
                 handler(Arc::clone(&context), input).await
             };
@@ -148,11 +151,11 @@ pub(super) fn router(routes: Vec<Route>) -> (Router<Arc<Context>>, Value) {
     let router = router
         .fallback(|request: Request| async move {
             let message = format!("there is no route {}", request.uri().path());
-            Refusal::new(Code::RouteNotFound, message).response(&RequestName::of(&request))
+            Refusal::new(Code::RouteNotFound, message).unread(&RequestName::of(&request))
         })
         .method_not_allowed_fallback(|request: Request| async move {
             let message = format!("{} is not possible on {}", request.method(), request.uri().path());
-            Refusal::new(Code::MethodNotAllowed, message).response(&RequestName::of(&request))
+            Refusal::new(Code::MethodNotAllowed, message).unread(&RequestName::of(&request))
         });
     (router, document)
 }

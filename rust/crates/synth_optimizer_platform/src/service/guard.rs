@@ -12,7 +12,7 @@ use axum::middleware::Next;
 use super::api::RequestName;
 use super::context::Context;
 use super::input::header_text;
-use super::refusal::{Code, Refusal};
+use super::refusal::{BodyUnread, Code, Refusal};
 use super::settings::is_any;
 use super::token::Token;
 use crate::model::canonical::hex;
@@ -62,7 +62,8 @@ impl Guard {
         if named.is_some_and(is_allowed) && targeted.is_none_or(is_allowed) {
             return Ok(());
         }
-        let shown = named.map_or_else(|| "no single name".to_owned(), |host| format!("{host:?}"));
+        let strange = targeted.filter(|host| !is_allowed(host)).or(named);
+        let shown = strange.map_or_else(|| "no single name".to_owned(), |host| format!("{host:?}"));
         Err(Refusal::new(Code::HostNotAllowed, format!("this service is not called {shown}")))
     }
 
@@ -98,8 +99,7 @@ fn check_content_type(request: &Request) -> Result<(), Refusal> {
     let headers = request.headers();
     let is_json =
         |value: &str| value.split(';').next().is_some_and(|kind| kind.trim().eq_ignore_ascii_case("application/json"));
-    let has_body = headers.contains_key(header::TRANSFER_ENCODING)
-        || header_text(headers, header::CONTENT_LENGTH).is_some_and(|length| length != "0");
+    let has_body = has_body(headers);
     match headers.get(header::CONTENT_TYPE).map(|value| value.to_str().unwrap_or_default()) {
         Some(kind) if is_json(kind) => Ok(()),
         None if !has_body => Ok(()),
@@ -108,22 +108,32 @@ fn check_content_type(request: &Request) -> Result<(), Refusal> {
     }
 }
 
+fn has_body(headers: &HeaderMap) -> bool {
+    headers.contains_key(header::TRANSFER_ENCODING)
+        || header_text(headers, header::CONTENT_LENGTH).is_some_and(|length| length != "0")
+}
+
 /// Gives the request its name, lets it pass or refuses it, and marks the answer.
 pub(super) async fn pass(State(context): State<Arc<Context>>, mut request: Request, next: Next) -> Response<Body> {
     let name = request_name(request.headers());
     request.extensions_mut().insert(RequestName(name.clone()));
+    let has_body = has_body(request.headers());
     let asked = format!("{} {}", request.method(), request.uri().path());
     let checked = context.guard().check(&request).and_then(|()| context.check_open(&request));
     let mut response = match checked {
         Ok(()) => next.run(request).await,
-        Err(refusal) => refusal.response(&name),
+        Err(refusal) => refusal.unread(&name),
     };
     let status = response.status();
     context.metrics().answered(status.as_u16());
     if status.is_server_error() && status != StatusCode::SERVICE_UNAVAILABLE {
         context.settings().log.line(&format!("{name} {asked} was answered with {status}"));
     }
+    let is_unread = response.extensions().get::<BodyUnread>().is_some();
     let headers = response.headers_mut();
+    if has_body && is_unread {
+        headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
+    }
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     headers.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static("default-src 'none'"));
     if !headers.contains_key(header::CACHE_CONTROL) {

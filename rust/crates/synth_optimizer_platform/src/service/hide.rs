@@ -2,6 +2,15 @@
 
 use std::path::Path;
 
+use crate::runtime::Finding;
+
+/// The same for a finding.
+pub(super) fn hide_in_finding(finding: &mut Finding) {
+    finding.message = hide_paths(&finding.message);
+    finding.hint = hide_paths(&finding.hint);
+    finding.place = finding.place.as_deref().map(hide_paths);
+}
+
 /// The text with every path of this machine cut down to its last part.
 pub(super) fn hide_paths(text: &str) -> String {
     let mut out = String::with_capacity(text.len());

@@ -70,6 +70,10 @@ impl Taken {
             Err(_) => return Err(Refusal::new(Code::BadParameter, "the path is not UTF-8 text")),
         };
         let (parts, body) = request.into_parts();
+        let length = header_text(&parts.headers, header::CONTENT_LENGTH).and_then(|length| length.parse::<u64>().ok());
+        if length.is_some_and(|length| length > limits.bytes as u64) {
+            return Err(too_large(limits));
+        }
         let body = read_body(body, limits).await?;
         Ok(Self { path, uri: parts.uri, headers: parts.headers, body })
     }
@@ -79,15 +83,17 @@ async fn read_body(body: Body, limits: BodyLimits) -> Result<Bytes, Refusal> {
     let whole = Limited::new(body, limits.bytes).collect();
     match tokio::time::timeout(limits.time, whole).await {
         Ok(Ok(body)) => Ok(body.to_bytes()),
-        Ok(Err(error)) if error.downcast_ref::<LengthLimitError>().is_some() => {
-            Err(Refusal::new(Code::BodyTooLarge, format!("the body is larger than {} bytes", limits.bytes)))
-        }
+        Ok(Err(error)) if error.downcast_ref::<LengthLimitError>().is_some() => Err(too_large(limits)),
         Ok(Err(_)) => Err(Refusal::new(Code::BadRequest, "the body ended before its end")),
         Err(_) => {
             let message = format!("the body did not come within {} s", limits.time.as_secs());
             Err(Refusal::new(Code::BodyTooSlow, message))
         }
     }
+}
+
+fn too_large(limits: BodyLimits) -> Refusal {
+    Refusal::new(Code::BodyTooLarge, format!("the body is larger than {} bytes", limits.bytes))
 }
 
 impl Input for () {
@@ -140,6 +146,10 @@ impl<T: DeserializeOwned + JsonSchema + Send + 'static> Input for Json<T> {
         // First whether it is JSON at all, which has its own code.
         let value: Value = serde_json::from_slice(text)
             .map_err(|error| Refusal::new(Code::BadJson, format!("the body is not JSON: {error}")))?;
+        // A list would be read as the fields of an object in their order.
+        if !value.is_object() {
+            return Err(Refusal::new(Code::BadRequest, "the body is not a JSON object"));
+        }
         serde_json::from_value(value)
             .map(Self)
             .map_err(|error| Refusal::new(Code::BadRequest, format!("the body is not right: {error}")))

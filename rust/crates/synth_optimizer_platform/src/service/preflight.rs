@@ -8,10 +8,14 @@ use tokio::sync::oneshot;
 use super::config_file;
 use super::context::Context;
 use super::handlers::submit::{ConfigBody, RunBody};
+use super::hide::hide_in_finding;
 use super::refusal::{Code, Refusal};
 use crate::config::{Diagnostic, Loaded, Severity, Source, hidden_fields, shown, try_load, try_load_value};
 use crate::model::error::{ErrorCode, OptimizerError};
-use crate::runtime::{CheckReport, Finding, Request, Stage, Verify};
+use crate::runtime::{CheckReport, CheckStage, Finding, Request, Verify};
+
+/// Priorities are between this and its negative.
+const PRIORITIES: i64 = 1_000_000;
 
 /// What was found about a submitted run.
 #[derive(Debug)]
@@ -24,11 +28,19 @@ pub(super) struct Evaluated {
 
 /// Finds everything that stands in the way. Nothing is written.
 pub(super) async fn evaluate(context: &Arc<Context>, body: &RunBody) -> Result<Evaluated, Refusal> {
-    let (read, config_path) = load(context, body)?;
+    if !(-PRIORITIES..=PRIORITIES).contains(&body.priority) {
+        let message = format!("priority {} is not between -{PRIORITIES} and {PRIORITIES}", body.priority);
+        return Err(Refusal::new(Code::BadRequest, message));
+    }
+    let (reading, asked) = (Arc::clone(context), body.clone());
+    // A large configuration takes its time, and nobody else waits for it.
+    let (read, config_path) = context.read(move || load(&reading, &asked)).await?;
     let loaded = match read {
         Ok(loaded) => loaded,
         Err(error) if !error.findings.is_empty() => {
-            return Ok(Evaluated { report: CheckReport::of_config(&error.findings), loaded: None, config_path });
+            let mut report = CheckReport::of_config(&error.findings);
+            hide(&mut report);
+            return Ok(Evaluated { report, loaded: None, config_path });
         }
         Err(error) => return Err(error.into()),
     };
@@ -47,8 +59,14 @@ pub(super) async fn evaluate(context: &Arc<Context>, body: &RunBody) -> Result<E
     let mut report = check(context, request, problems.clone()).await?;
     report.blockers.extend(secrets);
     report.ok = report.blockers.is_empty();
+    hide(&mut report);
     let is_sound = !problems.iter().any(|found| found.severity == Severity::Error);
     Ok(Evaluated { report, loaded: is_sound.then_some(loaded), config_path })
+}
+
+/// Where things are on this machine is nobody's business but its owner's.
+fn hide(report: &mut CheckReport) {
+    report.blockers.iter_mut().chain(&mut report.warnings).for_each(hide_in_finding);
 }
 
 type Read = (Result<Loaded, OptimizerError>, Option<String>);
@@ -82,7 +100,7 @@ fn secrets(loaded: &Loaded) -> Vec<Finding> {
     let found = hidden_fields(&shown(&loaded.config)).into_iter().map(|field| {
         let message = format!("{field} holds a secret, and a secret is never stored");
         let hint = "Name the variable that holds it (api_key_env), and set it where the service runs.";
-        Finding::new(Stage::Config, Code::InlineSecret.wire(), message, hint).at(&field)
+        Finding::new(CheckStage::Config, Code::InlineSecret.wire(), message, hint).at(&field)
     });
     found.collect()
 }

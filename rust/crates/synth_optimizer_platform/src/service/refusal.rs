@@ -5,7 +5,7 @@ use axum::http::{HeaderValue, Response, StatusCode, header};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::hide::hide_paths;
+use super::hide::{hide_in_finding, hide_paths};
 use crate::model::error::{ErrorCode, OptimizerError};
 use crate::runtime::Finding;
 use crate::workspace::models::ReadError;
@@ -85,6 +85,10 @@ pub(super) struct Refusal {
     status: u16,
     body: Box<ErrorDetail>,
 }
+
+/// Marks an answer that was given without reading the body.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct BodyUnread;
 
 /// The body of every answer that is no success.
 #[derive(Debug, Clone, Serialize, JsonSchema)]
@@ -172,6 +176,13 @@ impl Refusal {
         self.body.code == code.wire()
     }
 
+    /// The answer to a request whose body was not read, if it has one: nothing more can come over the connection.
+    pub(super) fn unread(self, request_id: &str) -> Response<Body> {
+        let mut response = self.response(request_id);
+        response.extensions_mut().insert(BodyUnread);
+        response
+    }
+
     /// The answer, under the id of its request.
     pub(super) fn response(mut self, request_id: &str) -> Response<Body> {
         self.body.request_id = request_id.to_owned();
@@ -198,11 +209,7 @@ impl ErrorDetail {
         for text in [&mut self.message, &mut self.hint].into_iter().chain(&mut self.detail) {
             *text = hide_paths(text);
         }
-        for finding in &mut self.field_errors {
-            finding.message = hide_paths(&finding.message);
-            finding.hint = hide_paths(&finding.hint);
-            finding.place = finding.place.as_deref().map(hide_paths);
-        }
+        self.field_errors.iter_mut().for_each(hide_in_finding);
     }
 }
 

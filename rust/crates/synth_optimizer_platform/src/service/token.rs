@@ -23,7 +23,7 @@ impl Token {
     /// Reads the token from a file that nobody else may read.
     pub(super) fn read(path: &Utf8Path) -> Result<Self, OptimizerError> {
         let unreadable = |error: std::io::Error| {
-            OptimizerError::new(ErrorCode::Io, format!("cannot read the token file {path}: {error}"))
+            OptimizerError::new(ErrorCode::Config, format!("cannot read the token file {path}: {error}"))
                 .with_hint("Write one with: umask 077; head -c 32 /dev/urandom | base64 > token")
         };
         let refused = |problem: &str, hint: &str| {

@@ -320,3 +320,20 @@ fn one_mistake_is_one_finding() {
         assert_eq!(error.findings.len(), 1, "{}", render(&error.findings));
     }
 }
+
+#[test]
+fn what_is_too_much_to_list_is_counted() {
+    let many: String = (0..20_000).map(|n| format!("unknown_{n} = {n}\n")).collect();
+    let error = read(&with(&format!("[gepa]\n{many}"))).unwrap_err();
+    assert_eq!(error.findings.len(), 201);
+    assert!(error.findings.iter().take(200).enumerate().all(|(n, found)| found.field == format!("gepa.unknown_{n}")));
+    let rest = error.findings.last().unwrap();
+    assert_eq!((rest.code, rest.line), ("too_many", None));
+    assert!(rest.message.starts_with("19800 more errors and 0 more warnings"), "{}", rest.message);
+    // Where each one is does not depend on how much is before it.
+    let lines: Vec<_> =
+        error.findings.iter().take(200).map(|found| (found.line.unwrap(), found.column.unwrap())).collect();
+    assert!(lines.windows(2).all(|pair| pair[1].0 == pair[0].0 + 1 && pair[1].1 == 1), "{lines:?}");
+    let excerpt = error.findings[199].excerpt.as_deref().unwrap();
+    assert!(excerpt.contains("unknown_199 = 199"), "{excerpt}");
+}

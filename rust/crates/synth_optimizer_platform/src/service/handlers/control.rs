@@ -16,7 +16,7 @@ use super::super::job::{Job, Manner};
 use super::super::refusal::{Code, Refusal};
 use super::super::runs::RunFiles;
 use super::super::workers::OnDemand;
-use super::RunPath;
+use super::{Reason, RunPath};
 use crate::artifacts::RunPaths;
 use crate::model::envelope::Envelope;
 use crate::model::lifecycle::RequestState;
@@ -27,16 +27,14 @@ use crate::workspace::models::EventEnvelope;
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(in super::super) struct Why {
-    #[schemars(length(max = 1000))]
-    reason: Option<String>,
+    reason: Option<Reason>,
 }
 
 /// Why, and for how long.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(in super::super) struct PauseBody {
-    #[schemars(length(max = 1000))]
-    reason: Option<String>,
+    reason: Option<Reason>,
     /// How long the run may stay paused before it is cancelled; the service's own limit when it is not given.
     #[schemars(range(min = 1, max = 14_400))]
     timeout_seconds: Option<u64>,
@@ -97,7 +95,7 @@ async fn ask(
     action: &'static str,
     wish: impl FnOnce(&Queue, &str) -> Result<Ack, QueueError> + Send + 'static,
 ) -> Acking {
-    let entry = context.entry(&run.run_id).await?;
+    let entry = context.entry(&run.run_id.0).await?;
     let id = entry.request_id.clone();
     let Ack { acknowledgement, entry } = context.change(move |queue| wish(queue, &id)).await?;
     context.workers.heed(&entry.request_id).await;
@@ -137,7 +135,7 @@ pub(in super::super) async fn step(
     (Path(run), Json(_)): (Path<RunPath>, Json<Why>),
 ) -> Result<Document<Stepped>, Refusal> {
     let _turn = context.stepping.lock().await;
-    let entry = context.entry(&run.run_id).await?;
+    let entry = context.entry(&run.run_id.0).await?;
     if !entry.manual_step {
         let message = format!("run {} goes on by itself", entry.run_id);
         return Err(Refusal::new(Code::ManualStepRequired, message).in_state(entry.status.word()));
@@ -199,7 +197,7 @@ async fn held(context: &Arc<Context>, entry: &RequestEntry) -> Result<Arc<Job>, 
 }
 
 pub(in super::super) async fn delete_run(context: Arc<Context>, Path(run): Path<RunPath>) -> Result<Nothing, Refusal> {
-    remove(&context, run.run_id).await?;
+    remove(&context, run.run_id.0).await?;
     Ok(Nothing)
 }
 

@@ -15,7 +15,7 @@ use super::super::refusal::{Code, Refusal};
 use super::super::runs::RunFiles;
 use super::super::stream;
 use super::RunPath;
-use crate::workspace::models::{BestCandidate, EventPage};
+use crate::workspace::models::{BestCandidate, EventPage, event_window};
 
 /// Which events.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
@@ -33,7 +33,7 @@ pub(in super::super) async fn events(
     context: Arc<Context>,
     (Path(run), Query(query), Headers(headers)): (Path<RunPath>, Query<EventQuery>, Headers),
 ) -> Result<Flexible<EventPage>, Refusal> {
-    let run = context.run(&run.run_id).await?;
+    let run = context.run(&run.run_id.0).await?;
     let accepts = header_text(&headers, header::ACCEPT).unwrap_or_default();
     if !accepts.split(',').any(|kind| kind.trim().starts_with("text/event-stream")) {
         return Ok(Flexible::Document(page(&context, run, &query).await?));
@@ -62,6 +62,7 @@ pub(in super::super) async fn events(
 }
 
 async fn page(context: &Arc<Context>, run: RunFiles, query: &EventQuery) -> Result<EventPage, Refusal> {
+    event_window(query.after, query.limit)?;
     let is_over = run.end(context).await?.is_some();
     let (after, limit) = (query.after, query.limit);
     let page = context
@@ -95,7 +96,7 @@ pub(in super::super) async fn best(
     context: Arc<Context>,
     (Path(run), Query(query), Headers(headers)): (Path<RunPath>, Query<BestQuery>, Headers),
 ) -> Result<Flexible<BestCandidate>, Refusal> {
-    let run = context.run(&run.run_id).await?;
+    let run = context.run(&run.run_id.0).await?;
     let wait = match query.timeout_seconds {
         Some(seconds) if !(0.0..=LONGEST).contains(&seconds) => {
             let message = format!("timeout_seconds {seconds} is not between 0 and {LONGEST}");

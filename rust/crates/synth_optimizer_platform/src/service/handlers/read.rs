@@ -13,7 +13,7 @@ use super::super::files;
 use super::super::input::{Headers, Path, Query, header_text};
 use super::super::job::Manner;
 use super::super::refusal::{Code, Refusal};
-use super::RunPath;
+use super::{RunId, RunPath};
 use crate::artifacts::{RunOverview, run_status};
 use crate::model::lifecycle::RequestState;
 use crate::queue::{HistoryEntry, Page, RequestEntry, Waiting, WaitingReason};
@@ -21,7 +21,7 @@ use crate::workspace::Reader;
 use crate::workspace::models::{
     ArtifactFile, Artifacts, CandidateDetail, CandidatePage, CandidateQuery, ReadError, RolloutDetail, RolloutPage,
     RolloutQuery, RunFrontier, RunModels, RunUsage, ScorePage, ScoreSeriesList, SeriesQuery,
-    artifacts as list_artifacts, open_artifact,
+    artifacts as list_artifacts, open_artifact, score_window,
 };
 
 /// Which runs.
@@ -86,8 +86,6 @@ pub(in super::super) struct RunDetail {
     /// Every field of it with its origin.
     origins: Value,
     usage: Option<RunUsage>,
-    /// Why it failed or was cancelled, in full.
-    error: Option<Value>,
     /// Everything that happened to the request.
     history: Vec<HistoryEntry>,
 }
@@ -96,9 +94,9 @@ pub(in super::super) async fn run(
     context: Arc<Context>,
     Path(path): Path<RunPath>,
 ) -> Result<Document<RunDetail>, Refusal> {
-    let mut request = context.entry(&path.run_id).await?;
+    let mut request = context.entry(&path.run_id.0).await?;
     explain(&context, &mut request);
-    let run = context.run(&path.run_id).await?;
+    let run = context.run(&path.run_id.0).await?;
     let id = request.request_id.clone();
     let (config, origins, history) = context
         .ask(move |queue| {
@@ -114,14 +112,14 @@ pub(in super::super) async fn run(
             Ok((Some(run_status(run.paths())?), reader.run_models()?, Some(reader.run_usage()?)))
         })
         .await?;
-    let error = request.error.clone();
-    Ok(Document(RunDetail { request, run: overview, models, config, origins, usage, error, history }))
+    Ok(Document(RunDetail { request, run: overview, models, config, origins, usage, history }))
 }
 
 pub(in super::super) async fn candidates(
     context: Arc<Context>,
     (Path(run), Query(query)): (Path<RunPath>, Query<CandidateQuery>),
 ) -> Result<Document<CandidatePage>, Refusal> {
+    query.check()?;
     look(&context, &run, move |reader| reader.candidate_page(&query)).await
 }
 
@@ -129,7 +127,7 @@ pub(in super::super) async fn candidates(
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(in super::super) struct CandidatePath {
     /// Id of the run.
-    run_id: String,
+    run_id: RunId,
     /// Id of the candidate.
     candidate_id: String,
 }
@@ -139,13 +137,14 @@ pub(in super::super) async fn candidate(
     Path(path): Path<CandidatePath>,
 ) -> Result<Document<CandidateDetail>, Refusal> {
     let CandidatePath { run_id, candidate_id } = path;
-    find(&context, &run_id, "candidate_not_found", move |reader| reader.candidate(&candidate_id)).await
+    find(&context, &run_id.0, "candidate_not_found", move |reader| reader.candidate(&candidate_id)).await
 }
 
 pub(in super::super) async fn rollouts(
     context: Arc<Context>,
     (Path(run), Query(query)): (Path<RunPath>, Query<RolloutQuery>),
 ) -> Result<Document<RolloutPage>, Refusal> {
+    query.check()?;
     look(&context, &run, move |reader| reader.rollout_page(&query)).await
 }
 
@@ -153,7 +152,7 @@ pub(in super::super) async fn rollouts(
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(in super::super) struct RolloutPath {
     /// Id of the run.
-    run_id: String,
+    run_id: RunId,
     /// Id of the rollout, as the container knows it, or the number of its request.
     rollout_id: String,
 }
@@ -179,7 +178,7 @@ pub(in super::super) async fn rollout(
 ) -> Result<Document<RolloutDetail>, Refusal> {
     let RolloutPath { run_id, rollout_id } = path;
     let with_trace = query.include == Some(Include::Trace);
-    find(&context, &run_id, "rollout_not_found", move |reader| reader.rollout(&rollout_id, with_trace)).await
+    find(&context, &run_id.0, "rollout_not_found", move |reader| reader.rollout(&rollout_id, with_trace)).await
 }
 
 pub(in super::super) async fn frontier(
@@ -205,6 +204,7 @@ pub(in super::super) async fn scores(
     context: Arc<Context>,
     (Path(run), Query(query)): (Path<RunPath>, Query<ScoreQuery>),
 ) -> Result<Document<ScorePage>, Refusal> {
+    score_window(query.since, query.limit)?;
     look(&context, &run, move |reader| reader.score_page(query.since, query.limit)).await
 }
 
@@ -212,6 +212,7 @@ pub(in super::super) async fn score_series(
     context: Arc<Context>,
     (Path(run), Query(query)): (Path<RunPath>, Query<SeriesQuery>),
 ) -> Result<Document<ScoreSeriesList>, Refusal> {
+    query.check()?;
     look(&context, &run, move |reader| reader.score_series(&query)).await
 }
 
@@ -219,7 +220,7 @@ pub(in super::super) async fn artifacts(
     context: Arc<Context>,
     Path(run): Path<RunPath>,
 ) -> Result<Document<Artifacts>, Refusal> {
-    let run = context.run(&run.run_id).await?;
+    let run = context.run(&run.run_id.0).await?;
     let listed = context.read(move || {
         let reader = run.reader()?;
         Ok::<_, Refusal>(list_artifacts(run.paths().dir(), reader.as_deref())?)
@@ -231,7 +232,7 @@ pub(in super::super) async fn artifacts(
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(in super::super) struct ArtifactPath {
     /// Id of the run.
-    run_id: String,
+    run_id: RunId,
     /// Name of the file.
     name: String,
 }
@@ -240,7 +241,7 @@ pub(in super::super) async fn artifact(
     context: Arc<Context>,
     (Path(path), Headers(headers)): (Path<ArtifactPath>, Headers),
 ) -> Result<Raw, Refusal> {
-    let run = context.run(&path.run_id).await?;
+    let run = context.run(&path.run_id.0).await?;
     let found = context.read(move || {
         let reader = run.reader()?;
         Ok::<_, Refusal>(open_artifact(run.paths().dir(), reader.as_deref(), &path.name)?)
@@ -269,7 +270,7 @@ async fn look<T: Default + Send + 'static>(
     run: &RunPath,
     read: impl FnOnce(&Reader) -> Result<T, ReadError> + Send + 'static,
 ) -> Result<Document<T>, Refusal> {
-    let run = context.run(&run.run_id).await?;
+    let run = context.run(&run.run_id.0).await?;
     let found = context.read(move || match run.reader()? {
         Some(reader) => Ok::<_, Refusal>(read(&reader)?),
         None => Ok(T::default()),

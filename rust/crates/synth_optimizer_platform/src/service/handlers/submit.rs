@@ -12,9 +12,10 @@ use super::super::context::Context;
 use super::super::input::{IdempotencyKey, Json};
 use super::super::preflight::{Evaluated, evaluate};
 use super::super::refusal::{Code, Refusal};
+use crate::config::secrets::is_credential_name;
 use crate::model::canonical::digest_of;
 use crate::queue::{RequestEntry, Submission};
-use crate::runtime::{CheckReport, Finding, Stage};
+use crate::runtime::{CheckReport, CheckStage, Finding};
 
 /// A run to submit: `config_path` or `config`.
 #[derive(Debug, Clone, Deserialize, Serialize, JsonSchema)]
@@ -74,10 +75,6 @@ pub(in super::super) async fn submit(
     context: Arc<Context>,
     (IdempotencyKey(key), Json(body)): (IdempotencyKey, Json<RunBody>),
 ) -> Result<Acted<Submitted>, Refusal> {
-    if !(-1_000_000..=1_000_000).contains(&body.priority) {
-        let message = format!("priority {} is not between -1000000 and 1000000", body.priority);
-        return Err(Refusal::new(Code::BadRequest, message));
-    }
     let digest = digest_of(&body);
     // A submission that was taken in is answered as before, whatever has become of its container since.
     if let Some(key) = key.clone() {
@@ -116,10 +113,14 @@ fn taken(entry: RequestEntry, replayed: bool, warnings: Vec<Finding>) -> Acted<S
 
 /// All blockers at once, as the fields of one refusal.
 fn blocked(report: CheckReport) -> Refusal {
-    let is_secret = |finding: &Finding| finding.code == Code::InlineSecret.wire();
+    let is_secret = |finding: &Finding| {
+        let name = finding.field.as_deref().and_then(|field| field.rsplit('.').next()).unwrap_or_default();
+        let is_credential = finding.stage == CheckStage::Config && is_credential_name(name.trim_matches('"'));
+        is_credential || [Code::InlineSecret.wire(), "credential_in_config"].contains(&finding.code.as_str())
+    };
     let code = match &report.blockers {
         all if all.iter().any(is_secret) => Code::InlineSecret,
-        all if all.iter().all(|finding| finding.stage == Stage::Config) => Code::ConfigInvalid,
+        all if all.iter().all(|finding| finding.stage == CheckStage::Config) => Code::ConfigInvalid,
         _ => Code::PreflightFailed,
     };
     let first = report.blockers.first().map(|finding| finding.message.as_str()).unwrap_or_default();

@@ -81,7 +81,7 @@ pub(in super::super) struct Workspace {
     schema_version: &'static str,
     runs: Counts,
     leases: Vec<LeaseEntry>,
-    workers: Vec<Worker>,
+    workers: Vec<Busy>,
     projections: Vec<Value>,
     /// Whether the rules of the queue hold.
     invariants: Value,
@@ -96,7 +96,7 @@ struct Counts {
 
 /// A run that this service carries out.
 #[derive(Debug, Serialize, JsonSchema)]
-struct Worker {
+struct Busy {
     run_id: String,
     request_id: String,
     /// Seconds since the run was last heard of.
@@ -108,7 +108,7 @@ pub(in super::super) async fn workspace(context: Arc<Context>, (): ()) -> Result
     let (counts, leases, liveness, invariants) =
         context.ask(|queue| Ok((queue.counts()?, queue.leases()?, queue.liveness()?, queue.invariants()?))).await?;
     let workers = context.workers.jobs();
-    let workers = workers.iter().map(|job| Worker {
+    let workers = workers.iter().map(|job| Busy {
         run_id: job.run_id().to_owned(),
         request_id: job.request_id().to_owned(),
         silence_seconds: job.silence().as_secs_f64(),

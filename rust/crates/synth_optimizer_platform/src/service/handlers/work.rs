@@ -38,7 +38,7 @@ impl Worker {
             }
             seconds => seconds.map(Duration::from_secs_f64),
         };
-        if self.worker_id.as_ref().is_some_and(|id| id.is_empty() || id.len() > 200) {
+        if self.worker_id.as_ref().is_some_and(|id| id.is_empty() || id.chars().count() > 200) {
             return Err(Refusal::new(Code::BadRequest, "worker_id must have 1 to 200 characters"));
         }
         Ok(Claimant { worker_id: self.worker_id, lease })

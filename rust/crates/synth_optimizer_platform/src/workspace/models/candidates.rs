@@ -25,6 +25,7 @@ use crate::model::score::{Comparison, Score};
 #[serde(default)]
 pub struct CandidateQuery {
     /// How many, 1 to 200; 50 if it is not set.
+    #[schemars(range(min = 1, max = 200))]
     pub limit: Option<i64>,
     /// `next_cursor` of the page before.
     pub cursor: Option<String>,
@@ -34,6 +35,18 @@ pub struct CandidateQuery {
     pub accepted: Option<bool>,
     /// Only those of this generation; the seed belongs to none.
     pub generation: Option<u32>,
+}
+
+impl CandidateQuery {
+    /// Whether it can be answered, if there is something to read.
+    pub fn check(&self) -> Result<(), ReadError> {
+        self.parts().map(drop)
+    }
+
+    fn parts(&self) -> Result<(i64, usize, Option<CandidateStatus>), ReadError> {
+        let status = word("status", self.status.as_deref(), CandidateStatus::from_word, CandidateStatus::WORDS)?;
+        Ok((after_cursor(self.cursor.as_deref())?, page_size(self.limit, 50, 200)?, status))
+    }
 }
 
 /// Candidates in the order in which they were registered.
@@ -116,9 +129,7 @@ pub(super) struct Standing {
 impl Reader {
     /// The candidates of the run, in the order in which they were registered.
     pub fn candidate_page(&self, query: &CandidateQuery) -> Result<CandidatePage, ReadError> {
-        let after = after_cursor(query.cursor.as_deref())?;
-        let limit = page_size(query.limit, 50, 200)?;
-        let status = word("status", query.status.as_deref(), CandidateStatus::from_word, CandidateStatus::WORDS)?;
+        let (after, limit, status) = query.parts()?;
         let sql = format!(
             "SELECT {COLUMNS} FROM candidates
              WHERE registered > ?1 AND (?2 IS NULL OR status = ?2) AND (?3 IS NULL OR (status = 'accepted') = ?3)

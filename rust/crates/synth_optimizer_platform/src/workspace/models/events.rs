@@ -43,11 +43,15 @@ pub struct EventEnvelope {
     pub message: String,
 }
 
+/// After which and how many; whether that can be asked.
+pub fn event_window(after: Option<i64>, limit: Option<i64>) -> Result<(i64, usize), ReadError> {
+    Ok((after_sequence("after", after)?, page_size(limit, 100, 1000)?))
+}
+
 impl Reader {
     /// Events after a sequence number; -1 and nothing mean from the first on. `limit` is 1 to 1000, 100 if it is not set.
     pub fn event_page(&self, after: Option<i64>, limit: Option<i64>) -> Result<EventPage, ReadError> {
-        let after = after_sequence("after", after)?;
-        let limit = page_size(limit, 100, 1000)?;
+        let (after, limit) = event_window(after, limit)?;
         let run_id: Option<String> =
             self.with(|db| first(db, "read the log", "SELECT run_id FROM run", [], |row| row.get(0)))?;
         let run_id = run_id.unwrap_or_default();

@@ -49,6 +49,7 @@ words! {
 #[serde(default)]
 pub struct RolloutQuery {
     /// How many, 1 to 200; 50 if it is not set.
+    #[schemars(range(min = 1, max = 200))]
     pub limit: Option<i64>,
     /// `next_cursor` of the page before.
     pub cursor: Option<String>,
@@ -60,6 +61,32 @@ pub struct RolloutQuery {
     pub status: Option<String>,
     /// Only those on `train` or on `heldout` rows.
     pub split: Option<String>,
+}
+
+/// What a query comes to.
+struct Parts {
+    after: i64,
+    limit: usize,
+    stage: Option<Stage>,
+    status: Option<RolloutStatus>,
+    split: Option<RowSplit>,
+}
+
+impl RolloutQuery {
+    /// Whether it can be answered, if there is something to read.
+    pub fn check(&self) -> Result<(), ReadError> {
+        self.parts().map(drop)
+    }
+
+    fn parts(&self) -> Result<Parts, ReadError> {
+        Ok(Parts {
+            after: after_cursor(self.cursor.as_deref())?,
+            limit: page_size(self.limit, 50, 200)?,
+            stage: word("stage", self.stage.as_deref(), Stage::from_word, Stage::WORDS)?,
+            status: word("status", self.status.as_deref(), RolloutStatus::from_word, RolloutStatus::WORDS)?,
+            split: word("split", self.split.as_deref(), RowSplit::from_word, RowSplit::WORDS)?,
+        })
+    }
 }
 
 /// Rollouts in the order in which they were requested.
@@ -157,11 +184,7 @@ const COLUMNS: &str =
 impl Reader {
     /// The rollouts of the run, in the order in which they were requested.
     pub fn rollout_page(&self, query: &RolloutQuery) -> Result<RolloutPage, ReadError> {
-        let after = after_cursor(query.cursor.as_deref())?;
-        let limit = page_size(query.limit, 50, 200)?;
-        let stage = word("stage", query.stage.as_deref(), Stage::from_word, Stage::WORDS)?;
-        let status = word("status", query.status.as_deref(), RolloutStatus::from_word, RolloutStatus::WORDS)?;
-        let split = word("split", query.split.as_deref(), RowSplit::from_word, RowSplit::WORDS)?;
+        let Parts { after, limit, stage, status, split } = query.parts()?;
         let (rows, mut values) = match &query.candidate_id {
             // The rollouts of one candidate are few, and an index finds them.
             Some(id) => (

@@ -24,6 +24,17 @@ pub struct SeriesQuery {
     pub split: Option<String>,
 }
 
+impl SeriesQuery {
+    /// Whether it can be answered, if there is something to read.
+    pub fn check(&self) -> Result<(), ReadError> {
+        self.rows().map(drop)
+    }
+
+    fn rows(&self) -> Result<Option<RowSplit>, ReadError> {
+        word("split", self.split.as_deref(), RowSplit::from_word, RowSplit::WORDS)
+    }
+}
+
 /// Scores by metric and split.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, JsonSchema)]
 pub struct ScoreSeriesList {
@@ -75,7 +86,7 @@ const COMPARABLE: &[(&str, Stage)] = &[
 impl Reader {
     /// The scores of the run as series.
     pub fn score_series(&self, query: &SeriesQuery) -> Result<ScoreSeriesList, ReadError> {
-        let split = word("split", query.split.as_deref(), RowSplit::from_word, RowSplit::WORDS)?;
+        let split = query.rows()?;
         at_one_moment(self, |db| {
             let declared = objectives(db)?.map(|set| set.objectives).unwrap_or_default();
             let metrics = wanted(&declared, query.metric.as_deref())?;

@@ -74,11 +74,15 @@ pub struct ScoreArtifact {
     pub sha256: String,
 }
 
+/// From where and how many; whether that can be asked.
+pub fn score_window(since: Option<i64>, limit: Option<i64>) -> Result<(i64, usize), ReadError> {
+    Ok((after_sequence("since", since)?, page_size(limit, 100, 1000)?))
+}
+
 impl Reader {
     /// Scores that were settled after an event; -1 and nothing mean all. `limit` is 1 to 1000, 100 if it is not set.
     pub fn score_page(&self, since: Option<i64>, limit: Option<i64>) -> Result<ScorePage, ReadError> {
-        let since = after_sequence("since", since)?;
-        let limit = page_size(limit, 100, 1000)?;
+        let (since, limit) = score_window(since, limit)?;
         at_one_moment(self, |db| {
             let mut page = ScorePage { items: Vec::new(), next_since: since, has_more: false };
             let Some(about) = About::read(db)? else { return Ok(page) };
