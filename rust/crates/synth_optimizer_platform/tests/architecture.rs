@@ -40,10 +40,12 @@ fn every_test_that_is_named_exists() {
         "rust/crates/synth_optimizer_platform/src/proposer",
         "rust/crates/synth_optimizer_platform/tests",
         "rust/crates/synth_optimizer_platform/tests/config",
+        "rust/crates/synth_optimizer_platform/tests/queue",
+        "tests/service",
     ] {
         for entry in std::fs::read_dir(root().join(folder)).unwrap() {
             let path = entry.unwrap().path();
-            if path.extension().is_some_and(|extension| extension == "rs") {
+            if path.extension().is_some_and(|extension| extension == "rs" || extension == "py") {
                 sources.push_str(&format!("{}\n", path.file_stem().unwrap().to_string_lossy()));
                 sources.push_str(&std::fs::read_to_string(&path).unwrap());
             }

@@ -130,6 +130,7 @@ pub(crate) fn workspace_fail_run_request<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let error = json!({
         "code": ErrorCode::RunFailed.wire(),
+        "error_code": ErrorCode::RunFailed.wire(),
         "reason_code": reason_code.unwrap_or("failed"),
         "message": error_message,
     });
@@ -160,7 +161,17 @@ pub(crate) fn workspace_recover_expired_run_requests<'py>(
 /// What a run has left in its directory, if it has one.
 fn left_behind(entry: &RequestEntry) -> Result<Completion, OptimizerError> {
     let paths = RunPaths::new(Utf8Path::new(&entry.output_dir), &entry.run_id)?;
-    if paths.workspace_db().is_file() { completion(&paths) } else { Ok(Completion::default()) }
+    if !paths.workspace_db().is_file() {
+        return Ok(Completion::default());
+    }
+    let done = completion(&paths)?;
+    let state = done.result.as_ref().and_then(|result| result["state"].as_str()).unwrap_or_default();
+    if matches!(state, "failed" | "cancelled") {
+        let message = format!("run {} is {state}: its request is not completed", entry.run_id);
+        return Err(OptimizerError::new(ErrorCode::StateTransition, message)
+            .with_hint("Say so with workspace_fail_run_request or workspace_cancel_run_request."));
+    }
+    Ok(done)
 }
 
 /// By what the caller says that a request is theirs: the lease that they name, or the claim of this process.

@@ -11,6 +11,7 @@ use rusqlite_migration::{M, Migrations};
 use super::fault;
 use super::record::{Record, RowName};
 use crate::clock::unix_millis;
+use crate::model::canonical::hex;
 use crate::model::envelope::rfc3339;
 use crate::model::error::{ErrorCode, OptimizerError};
 
@@ -196,12 +197,35 @@ fn is_damage(error: &rusqlite::Error) -> bool {
     matches!(error.sqlite_error_code(), Some(Sqlite::DatabaseCorrupt | Sqlite::NotADatabase))
 }
 
-/// The file is made by us and not by SQLite, so that nobody else can read it at any moment.
+/// The file is made by us and not by SQLite, so that no other user can read it at any moment. It appears under its name
+/// with its table: whoever looks at it while it is made finds none.
 fn make_file(path: &Utf8Path) -> Result<(), OptimizerError> {
+    if path.exists() {
+        return Ok(());
+    }
     if let Some(parent) = path.parent().filter(|parent| !parent.as_str().is_empty()) {
         let made = DirBuilder::new().recursive(true).mode(0o700).create(parent);
         made.map_err(|error| fault::io(parent, "making", &error))?;
     }
-    let opened: std::io::Result<File> = OpenOptions::new().create(true).read(true).append(true).mode(0o600).open(path);
-    opened.map(|_| ()).map_err(|error| fault::io(path, "opening", &error))
+    let mut bytes = [0; 8];
+    getrandom::fill(&mut bytes)
+        .map_err(|error| OptimizerError::new(ErrorCode::Io, format!("the system gives no random numbers: {error}")))?;
+    let unfinished = Utf8PathBuf::from(format!("{path}.{}.tmp", hex(&bytes)));
+    let linked = fill(&unfinished).and_then(|()| match std::fs::hard_link(&unfinished, path) {
+        // Another process was faster.
+        Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => Err(fault::io(path, "making", &error)),
+        Ok(()) | Err(_) => Ok(()),
+    });
+    let _ = std::fs::remove_file(&unfinished);
+    linked
+}
+
+/// Makes a cache without entries.
+fn fill(path: &Utf8Path) -> Result<(), OptimizerError> {
+    let made: std::io::Result<File> = OpenOptions::new().create_new(true).write(true).mode(0o600).open(path);
+    made.map_err(|error| fault::io(path, "making", &error))?;
+    let failed = |error: rusqlite::Error| fault::sqlite(path, "making", &error);
+    let mut connection = connect(path, OpenFlags::SQLITE_OPEN_READ_WRITE, Access::Live).map_err(failed)?;
+    Migrations::from_slice(SCHEMA).to_latest(&mut connection).map_err(|error| fault::foreign(path, error))?;
+    connection.close().map_err(|(_, error)| failed(error))
 }

@@ -5,12 +5,17 @@ use super::entry::RequestEntry;
 use super::error::{QueueError, sql};
 use super::lane::container_lane;
 use super::moves::first;
-use super::submit::replay;
+use super::submit::{check_run_id, replay};
 
 impl Queue {
     /// The request of an earlier submit with this key; a conflict when what was sent was something else.
     pub fn submitted(&self, key: &str, body_digest: &str) -> Result<Option<RequestEntry>, QueueError> {
         self.read(|db, _| replay(db, Some(key), body_digest))
+    }
+
+    /// Fails when a run of this id cannot be submitted: one is not over, or is completed.
+    pub fn check_run_id(&self, run_id: &str) -> Result<(), QueueError> {
+        self.read(|db, _| check_run_id(db, run_id))
     }
 
     /// Whether a request that runs holds this container.

@@ -25,6 +25,8 @@ words! {
         RunNotFound = "run_not_found",
         NotTerminal = "not_terminal",
         InvalidTransition = "invalid_transition",
+        /// No page has given this cursor.
+        CursorInvalid = "cursor_invalid",
         /// The lease is not the writer's any more.
         Fenced = "fenced",
         /// Another process writes for too long. Nothing was changed; asking again helps.
@@ -53,11 +55,11 @@ impl QueueError {
             | QueueCode::NotTerminal
             | QueueCode::InvalidTransition
             | QueueCode::Fenced => ErrorCode::StateTransition,
-            QueueCode::InlineSecretRefused => ErrorCode::Config,
+            QueueCode::InlineSecretRefused | QueueCode::CursorInvalid | QueueCode::RunNotFound => ErrorCode::Config,
             QueueCode::QueueFull => ErrorCode::Http,
             QueueCode::ServiceDbInUse => ErrorCode::Io,
             QueueCode::StoreBusy => ErrorCode::Sqlite,
-            QueueCode::RunNotFound | QueueCode::Other => ErrorCode::Optimizer,
+            QueueCode::Other => ErrorCode::Optimizer,
         };
         Self { code, error: OptimizerError::new(wire, message).with_hint(hint), state: None }
     }

@@ -9,10 +9,9 @@ use serde_json::Value;
 
 use super::Queue;
 use super::entry::{RequestEntry, entries, json, moment, shown, unreadable};
-use super::error::{QueueError, not_found, sql};
+use super::error::{QueueCode, QueueError, not_found, sql};
 use super::moves::{Standing, first, int};
 use super::wish::Wish;
-use crate::model::error::{ErrorCode, OptimizerError};
 use crate::model::lifecycle::RequestState;
 
 /// One page of requests.
@@ -195,10 +194,12 @@ fn cursor_of(seq: i64) -> String {
 }
 
 fn seq_of(cursor: &str) -> Result<i64, QueueError> {
-    cursor.strip_prefix('c').and_then(|digits| i64::from_str_radix(digits, 16).ok()).ok_or_else(|| {
-        OptimizerError::new(ErrorCode::Config, format!("{cursor:?} is not a cursor of this queue"))
-            .with_hint("Use next_cursor of the page before, or none for the first page.")
-            .into()
+    let known = cursor.strip_prefix('c').and_then(|digits| i64::from_str_radix(digits, 16).ok());
+    // Only what a page gives as its cursor: no sign, no capitals, no leading zero.
+    known.filter(|seq| *seq > 0 && cursor_of(*seq) == cursor).ok_or_else(|| {
+        let message = format!("{cursor:?} is not a cursor of this list");
+        let hint = "Use next_cursor of the page before, or none for the first page.";
+        QueueError::new(QueueCode::CursorInvalid, message, hint)
     })
 }
 

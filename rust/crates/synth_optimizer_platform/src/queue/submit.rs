@@ -125,7 +125,7 @@ pub(super) fn replay(
         .in_state(entry.status))
 }
 
-fn check_run_id(db: &Connection, run_id: &str) -> Result<(), QueueError> {
+pub(super) fn check_run_id(db: &Connection, run_id: &str) -> Result<(), QueueError> {
     let latest = Standing::read(db, "WHERE run_id = ?1 ORDER BY seq DESC LIMIT 1", [run_id])?;
     let Some(latest) = latest.into_iter().next() else { return Ok(()) };
     let refused = |code, message: String, hint| Err(QueueError::new(code, message, hint).in_state(latest.status));

@@ -8,6 +8,9 @@ use camino::{Utf8Path, Utf8PathBuf};
 use crate::model::canonical::hex;
 use crate::model::error::{ErrorCode, OptimizerError};
 
+/// How often a directory that goes away is made again.
+const ATTEMPTS: usize = 50;
+
 /// A directory of its own for processes that are only tried. It is removed with everything in it.
 #[derive(Debug)]
 pub(super) struct Scratch {
@@ -42,10 +45,18 @@ pub(super) fn try_directory(dir: &Utf8Path) -> Result<(), OptimizerError> {
     // The deepest comes first, which is the order in which they can be removed.
     let missing: Vec<&Utf8Path> = dir.ancestors().take_while(is_missing).collect();
     let file = dir.join(format!(".check-{}", random_name()?));
-    let tried = DirBuilder::new().recursive(true).mode(0o700).create(dir).and_then(|()| {
+    let attempt = || {
+        DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
         OpenOptions::new().write(true).create_new(true).mode(0o600).open(&file)?;
         std::fs::remove_file(&file)
-    });
+    };
+    let mut tried = attempt();
+    // Another check may remove what it has made at the moment at which this one needs it.
+    for _ in 0..ATTEMPTS {
+        if tried.as_ref().is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound) {
+            tried = attempt();
+        }
+    }
     for made in missing {
         // One that was not made is not there, and one that somebody uses meanwhile is not empty.
         let _ = std::fs::remove_dir(made);

@@ -162,6 +162,7 @@ impl From<QueueError> for Refusal {
             QueueCode::RunNotFound => Code::RunNotFound,
             QueueCode::NotTerminal => Code::NotTerminal,
             QueueCode::InvalidTransition => Code::InvalidTransition,
+            QueueCode::CursorInvalid => Code::CursorInvalid,
             QueueCode::Fenced => Code::Fenced,
             QueueCode::StoreBusy => Code::StoreBusy,
             QueueCode::Other => return refused.error.into(),

@@ -323,10 +323,15 @@ impl Job {
                 self.heard_at.store(unix_millis(), Ordering::Relaxed);
             }
         };
-        tokio::select! {
+        let outcome = tokio::select! {
             outcome = crew.algorithm.execute(request, controlled) => outcome,
             never = news => never,
+        };
+        // What it told last may not have been heard.
+        while let Ok(stored) = live.try_recv() {
+            crew.metrics.heard(&stored);
         }
+        outcome
     }
 }
 

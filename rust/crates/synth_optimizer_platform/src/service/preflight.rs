@@ -12,6 +12,7 @@ use super::hide::hide_in_finding;
 use super::refusal::{Code, Refusal};
 use crate::config::{Diagnostic, Loaded, Severity, Source, hidden_fields, shown, try_load, try_load_value};
 use crate::model::error::{ErrorCode, OptimizerError};
+use crate::queue::{QueueCode, QueueError};
 use crate::runtime::{CheckReport, CheckStage, Finding, Request, Verify};
 
 /// Priorities are between this and its negative.
@@ -24,6 +25,8 @@ pub(super) struct Evaluated {
     /// Nothing when it cannot even be read.
     pub(super) loaded: Option<Loaded>,
     pub(super) config_path: Option<String>,
+    /// The id of the run is taken.
+    pub(super) conflict: Option<QueueError>,
 }
 
 /// Finds everything that stands in the way. Nothing is written.
@@ -40,7 +43,7 @@ pub(super) async fn evaluate(context: &Arc<Context>, body: &RunBody) -> Result<E
         Err(error) if !error.findings.is_empty() => {
             let mut report = CheckReport::of_config(&error.findings);
             hide(&mut report);
-            return Ok(Evaluated { report, loaded: None, config_path });
+            return Ok(Evaluated { report, loaded: None, config_path, conflict: None });
         }
         Err(error) => return Err(error.into()),
     };
@@ -56,12 +59,28 @@ pub(super) async fn evaluate(context: &Arc<Context>, body: &RunBody) -> Result<E
         let url = loaded.config.container.url.clone();
         request.container_in_use = context.ask(move |queue| queue.is_container_held(&url)).await?;
     }
+    let conflict = conflict(context, &loaded).await?;
     let mut report = check(context, request, problems.clone()).await?;
     report.blockers.extend(secrets);
+    report.blockers.extend(conflict.as_ref().map(|taken| {
+        let OptimizerError { message, hint, .. } = &taken.error;
+        Finding::new(CheckStage::Output, taken.code.word(), message.clone(), hint).at("run.run_id")
+    }));
     report.ok = report.blockers.is_empty();
     hide(&mut report);
     let is_sound = !problems.iter().any(|found| found.severity == Severity::Error);
-    Ok(Evaluated { report, loaded: is_sound.then_some(loaded), config_path })
+    Ok(Evaluated { report, loaded: is_sound.then_some(loaded), config_path, conflict })
+}
+
+/// Whether a run of this id waits, goes on, or is completed.
+async fn conflict(context: &Arc<Context>, loaded: &Loaded) -> Result<Option<QueueError>, Refusal> {
+    let Some(run_id) = loaded.config.run.run_id.clone() else { return Ok(None) };
+    let asking = Arc::clone(context);
+    match context.read(move || asking.queue().check_run_id(&run_id)).await {
+        Ok(()) => Ok(None),
+        Err(taken) if matches!(taken.code, QueueCode::RunIdInUse | QueueCode::RunExists) => Ok(Some(taken)),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// Where things are on this machine is nobody's business but its owner's.

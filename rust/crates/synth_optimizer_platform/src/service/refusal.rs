@@ -45,12 +45,13 @@ codes! {
     BodyTooSlow, "body_too_slow", 408, Http, Later, "Send the whole body at once.";
     BadJson, "invalid_json", 400, Json, Never, "The place in the body is named; GET /openapi.json has its shape.";
     BadParameter, "invalid_parameter", 422, Config, Never, "GET /openapi.json has the parameters of every route.";
+    CursorInvalid, "cursor_invalid", 422, Config, Never, "Use next_cursor of the page before, or none for the first page.";
     BadRequest, "invalid_request", 422, Config, Never, "GET /openapi.json has the shape of every body.";
     ConfigInvalid, "config_invalid", 422, Config, Never, "Correct the named fields; POST /runs/preflight lists every problem at once.";
     PreflightFailed, "preflight_failed", 422, Config, Never, "Mend what stands in the way; POST /runs/preflight looks again. `allow_unverified` queues it all the same.";
     ConfigPathRefused, "config_path_refused", 422, Config, Never, "Name a TOML file beneath the service's --config-root, or send the configuration as `config`.";
     InlineSecret, "inline_secret_refused", 422, Config, Never, "Name the variable that holds the secret (`api_key_env`); a secret itself is never stored.";
-    RunNotFound, "run_not_found", 404, Optimizer, Never, "GET /runs lists the runs.";
+    RunNotFound, "run_not_found", 404, Config, Never, "GET /runs lists the runs.";
     NothingBest, "no_best_candidate", 404, Optimizer, Later, "There is a best candidate as soon as the seed is measured.";
     NotTerminal, "not_terminal", 409, StateTransition, Never, "Cancel the run first; only a run that is over can be deleted.";
     InvalidTransition, "invalid_transition", 409, StateTransition, Never, "The current state is in `state`.";

@@ -113,6 +113,7 @@ fn error_json(error: &OptimizerError) -> Value {
     let OptimizerError { code, message, detail, hint, findings } = error;
     json!({
         "code": code.wire(),
+        "error_code": code.wire(),
         "reason_code": code.wire(),
         "message": message,
         "detail": detail,

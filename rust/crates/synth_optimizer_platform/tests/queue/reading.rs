@@ -25,8 +25,8 @@ fn pages_hold_every_request_once_while_others_come() {
     }
     let expected: Vec<String> = (0..25).rev().map(|n| format!("run-{n:02}")).collect();
     assert_eq!(seen, expected);
-    for cursor in ["", "c", "7", "c-1x", "czz"] {
-        assert_eq!(bench.queue.list(&[], 10, Some(cursor)).unwrap_err().code, QueueCode::Other, "{cursor}");
+    for cursor in ["", "c", "7", "c-1x", "czz", "c-5", "c0", "c05", "cF"] {
+        assert_eq!(bench.queue.list(&[], 10, Some(cursor)).unwrap_err().code, QueueCode::CursorInvalid, "{cursor}");
     }
     bench.claim().unwrap();
     assert_eq!(bench.queue.list(&[RequestState::Leased], 10, None).unwrap().items.len(), 1);

@@ -104,6 +104,9 @@ pub(in super::super) async fn best(
         }
         seconds => Duration::from_secs_f64(seconds.unwrap_or(USUAL)),
     };
+    if query.wait_newer_than.is_some_and(|known| known < -1) {
+        return Err(Refusal::new(Code::BadParameter, "wait_newer_than is not the sequence number of an event, nor -1"));
+    }
     let deadline = Instant::now() + wait;
     loop {
         let is_over = run.end(&context).await?.is_some();

@@ -83,7 +83,10 @@ pub(in super::super) async fn submit(
             return Ok(taken(entry, true, Vec::new()));
         }
     }
-    let Evaluated { report, loaded, config_path } = evaluate(&context, &body).await?;
+    let Evaluated { report, loaded, config_path, conflict } = evaluate(&context, &body).await?;
+    if let Some(taken) = conflict {
+        return Err(taken.into());
+    }
     let Some(loaded) = loaded.filter(|_| report.ok) else { return Err(blocked(report)) };
     let most_queued = context.settings().max_queued;
     let stored = context

@@ -1,10 +1,12 @@
 //! Which files of a run directory are artifacts, and how one is opened: by its known name, never by a path.
 
-use std::fs::{File, OpenOptions};
+use std::collections::BTreeMap;
+use std::fs::{File, Metadata, OpenOptions};
 use std::io::{ErrorKind, Read, Seek};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::sync::{Mutex, PoisonError};
 
-use camino::Utf8Path;
+use camino::{Utf8Path, Utf8PathBuf};
 use rustix::fs::OFlags;
 use sha2::{Digest, Sha256};
 
@@ -96,8 +98,9 @@ pub(super) fn open(
     let bytes = about.len();
     let sha256 = match recorded(reader, known.name, bytes)? {
         Some(sha256) => Some(sha256),
-        None if known.grows => None,
-        None => Some(hash(&mut file).map_err(io("read", path.as_std_path()))?),
+        // A database is only given away when nobody writes to it any more.
+        None if known.grows && known.name != WORKSPACE => None,
+        None => Some(digest(&path, &about, &mut file).map_err(io("read", path.as_std_path()))?),
     };
     let entry = ArtifactEntry {
         name: known.name.to_owned(),
@@ -126,6 +129,25 @@ fn recorded(reader: Option<&Reader>, name: &str, bytes: u64) -> Result<Option<St
     let sql = "SELECT sha256 FROM artifacts WHERE path = ?1 AND bytes = ?2";
     let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
     reader.with(|db| first(db, "read the artifacts", sql, rusqlite::params![name, bytes], |row| row.get(0)))
+}
+
+/// Digests that were computed, by the file as it was: place, size and time of the last change.
+static DIGESTS: Mutex<BTreeMap<(Utf8PathBuf, u64, i64, i64), String>> = Mutex::new(BTreeMap::new());
+/// Digests that are kept.
+const KEPT: usize = 1000;
+
+fn digest(path: &Utf8Path, about: &Metadata, file: &mut File) -> std::io::Result<String> {
+    let key = (path.to_owned(), about.len(), about.mtime(), about.mtime_nsec());
+    if let Some(known) = DIGESTS.lock().unwrap_or_else(PoisonError::into_inner).get(&key) {
+        return Ok(known.clone());
+    }
+    let found = hash(file)?;
+    let mut digests = DIGESTS.lock().unwrap_or_else(PoisonError::into_inner);
+    if digests.len() >= KEPT {
+        digests.clear();
+    }
+    digests.insert(key, found.clone());
+    Ok(found)
 }
 
 fn hash(file: &mut File) -> std::io::Result<String> {

@@ -22,7 +22,7 @@ use crate::model::score::{Comparison, Score};
 
 /// Which candidates are wanted.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize, JsonSchema)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 pub struct CandidateQuery {
     /// How many, 1 to 200; 50 if it is not set.
     #[schemars(range(min = 1, max = 200))]

@@ -46,7 +46,7 @@ words! {
 
 /// Which rollouts are wanted.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize, JsonSchema)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 pub struct RolloutQuery {
     /// How many, 1 to 200; 50 if it is not set.
     #[schemars(range(min = 1, max = 200))]

@@ -16,7 +16,7 @@ const MOST_POINTS: usize = 5000;
 
 /// Which series are wanted.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 pub struct SeriesQuery {
     /// Only this objective.
     pub metric: Option<String>,

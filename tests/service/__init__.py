@@ -1,0 +1,1 @@
+"""Tests of the service as strangers meet it."""

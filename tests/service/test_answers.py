@@ -1,0 +1,88 @@
+"""What only happens over time: streams, waits, work that is done while somebody waits, and runs that fail."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+from cli.places import free_port, small_config
+from support.example import Example
+from support.service import Service, serving
+
+from service.routes import ROUTES
+
+STREAM = {"accept": "text/event-stream"}
+
+
+@pytest.fixture(scope="module")
+def service(example: Example, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """Yield a service with three runs: one that has ended, one that has failed and one that waits."""
+    place = tmp_path_factory.mktemp("answers")
+    with serving(place) as running:
+        running.wait(running.run_id(small_config(place, example)), "completed")
+        dead = {"run__run_id": "dead", "container__url": f"http://127.0.0.1:{free_port()}"}
+        config = small_config(place, example, **dead, container__connect_retries=0, cache__namespace="dead")
+        running.wait(running.run_id(config, allow_unverified=True), "failed")
+        config = small_config(place, example, run__run_id="waiting", cache__namespace="waiting")
+        running.run_id(config, auto_start=False)
+        yield running
+
+
+def test_the_stream_of_a_run_that_is_over_ends(service: Service) -> None:
+    reply = service.http.get("/runs/router/events", headers=STREAM)
+    assert reply.headers["content-type"] == "text/event-stream"
+    *events, end, rest = reply.text.split("\n\n")
+    assert (end, rest) == ('event: end\ndata: {"status":"completed"}', "")
+    pairs = [event.split("\n") for event in events]
+    numbers = [int(first.removeprefix("id: ")) for first, _ in pairs]
+    assert numbers == list(range(len(events)))
+    lines = [json.loads(line.removeprefix("data: ")) for _, line in pairs]
+    assert lines == service.get("/runs/router/events", limit=1000)["items"]
+    # Whoever has everything is told not to come back.
+    last = {**STREAM, "last-event-id": str(numbers[-1])}
+    assert service.http.get("/runs/router/events", headers=last).status_code == 204
+    middle = service.http.get("/runs/router/events", headers={**STREAM, "last-event-id": "9"})
+    assert middle.text.startswith("id: 10\n")
+    for wrong in ("x", "-2", "", "1e3", "9" * 30):
+        reply = service.http.get("/runs/router/events", headers={**STREAM, "last-event-id": wrong})
+        assert reply.status_code == 422, wrong
+
+
+def test_the_stream_of_a_run_that_waits_stays_open(service: Service) -> None:
+    with service.http.stream("GET", "/runs/waiting/events", headers=STREAM) as reply:
+        assert reply.status_code == 200
+        assert reply.headers["content-type"] == "text/event-stream"
+        assert service.get("/health")["status"] == "ok"
+
+
+def test_waiting_for_something_newer_comes_to_an_end(service: Service) -> None:
+    newest = service.get("/runs/router/best")["sequence"]
+    # One that is over is not waited for; one that is not is waited for as long as it was said.
+    assert service.ask("GET", f"/runs/router/best?wait_newer_than={newest}&timeout_seconds=60").status_code == 304
+    assert service.ask("GET", "/runs/waiting/best?wait_newer_than=-1&timeout_seconds=0.1").status_code == 304
+    assert service.ask("GET", f"/runs/router/best?wait_newer_than={newest - 1}").status_code == 200
+    tag = service.ask("GET", "/runs/router/best").headers["etag"]
+    assert service.ask("GET", "/runs/router/best", headers={"if-none-match": tag}).status_code == 304
+
+
+def test_whoever_asks_for_work_gets_its_result(service: Service) -> None:
+    done = service.ask("POST", "/worker/run-next", {"worker_id": "by hand", "lease_seconds": 60})
+    assert done.status_code == 200, done.text
+    document = done.json()
+    assert document["request"]["run_id"] == "waiting"
+    assert document["request"]["status"] == "completed"
+    assert document["result"] == document["request"]["result"]
+    none = service.ask("POST", "/worker/run-next", {}).json()
+    assert none == {"request": None, "result": None, "message": "no queued run requests"}
+
+
+def test_a_run_that_failed_is_no_request_that_failed(service: Service) -> None:
+    for route in ROUTES:
+        if not route.mutates and route.parameters in ((), ("run_id",)):
+            for run_id in ("router", "dead"):
+                reply = service.http.get(route.path(run_id=run_id))
+                if reply.is_success and "json" in reply.headers["content-type"]:
+                    # Why a run has failed stands where its request is, not where a refusal would.
+                    assert reply.json().get("error") is None, route
+    assert service.request("dead")["error"]["code"] == "synth_optimizer_container_error"

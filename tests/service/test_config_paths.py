@@ -1,0 +1,130 @@
+"""A configuration is read from beneath the root and from nowhere else."""
+
+from __future__ import annotations
+
+import os
+import re
+
+import pytest
+
+from service.places import CANARY, Place
+
+
+@pytest.mark.parametrize("named", ["gepa.toml", "./gepa.toml", "deeper/../gepa.toml", "deeper/gepa.toml", "inner.toml"])
+def test_a_file_beneath_the_root_is_read(named: str, place: Place) -> None:
+    inner = place.root / "inner.toml"
+    inner.unlink(missing_ok=True)
+    inner.symlink_to("deeper/gepa.toml")
+    for path in (named, str(place.root / named)):
+        report = place.service.ask("POST", "/runs/preflight", {"config_path": path})
+        assert report.status_code == 200
+        blockers = [blocker["code"] for blocker in report.json()["blockers"]]
+        # A run of this name has ended already, which says that the file was read.
+        assert report.json()["facts"]["rows"]["train"] == 8, blockers
+
+
+@pytest.mark.parametrize(
+    "named",
+    [
+        "/etc/passwd",
+        "/proc/self/environ",
+        "/proc/self/root/etc/passwd",
+        "/proc/self/cwd/secret.toml",
+        "/dev/zero",
+        "/dev/stdin",
+        "../secret.toml",
+        "./../secret.toml",
+        "deeper/../../secret.toml",
+        "../root-other/secret.toml",
+        "../root/gepa.toml",
+        "../../../../../../../../etc/passwd",
+        "..",
+        ".",
+        "/",
+        "",
+        "deeper",
+        "deeper/",
+        "gepa.toml/",
+        "gone.toml",
+        "~/.bashrc",
+        "file:///etc/passwd",
+        "a\0b",
+        "gepa.toml\0.json",
+        "\u202egepa.toml",
+        "x" * 300,
+        "x" * 5000,
+        "deeper/../" * 2000 + "gepa.toml",
+    ],
+    ids=lambda named: f"{named[:40]!r}_{len(named)}",
+)
+def test_nothing_else_is_read(named: str, place: Place) -> None:
+    place.refused(named)
+
+
+def test_a_path_from_the_top_must_lead_beneath_the_root(place: Place) -> None:
+    for named in ("secret.toml", "root-other/secret.toml", "root/../secret.toml", "root", "service.sqlite"):
+        place.refused(str(place.outside / named))
+
+
+def test_a_link_does_not_lead_out_of_the_root(place: Place) -> None:
+    links = {
+        "up": "../secret.toml",
+        "top": str(place.outside / "secret.toml"),
+        "passwd": "/etc/passwd",
+        "environ": "/proc/self/environ",
+        "descriptor": "/proc/self/fd/0",
+        "zero": "/dev/zero",
+        "chain": "chained",
+        "chained": "deeper/chained",
+        "deeper/chained": "../../secret.toml",
+        "loop": "loop",
+        "nowhere": "gone",
+        "system": "/",
+    }
+    for name, target in links.items():
+        (place.root / name).symlink_to(target)
+    try:
+        for name in links:
+            place.refused(f"{name}/etc/passwd" if name == "system" else name)
+    finally:
+        for name in links:
+            (place.root / name).unlink()
+
+
+def test_what_is_no_ordinary_file_is_not_read(place: Place) -> None:
+    # Nobody writes into it: whoever opens it to read would wait.
+    os.mkfifo(place.root / "pipe")
+    with (place.root / "large").open("wb") as large:
+        large.truncate(5 << 30)
+    (place.root / "grown").write_bytes(b"#" * (1024 * 1024 + 1))
+    (place.root / "latin").write_bytes(f'{CANARY} = "\xe9"'.encode("latin-1"))
+    try:
+        for name in ("pipe", "large", "grown", "latin"):
+            place.refused(name)
+    finally:
+        for name in ("pipe", "large", "grown", "latin"):
+            (place.root / name).unlink()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"root:{CANARY}:0:0:root:/root:/bin/bash\n",
+        f"PATH=/usr/bin\0KEY={CANARY}\0",
+        f'a = "{CANARY}\n',
+        f"a = {CANARY}\n",
+        f'{{"key": "{CANARY}"}}\n',
+        f"-----BEGIN PRIVATE KEY-----\n{CANARY}\n",
+        f'[container]\nurl = ["{CANARY}"]\n',
+    ],
+    ids=["passwd", "environ", "open_quote", "bare_word", "json", "key", "wrong_type"],
+)
+def test_a_file_that_is_no_configuration_is_not_quoted(text: str, place: Place) -> None:
+    (place.root / "odd.toml").write_text(text)
+    body = {"config_path": "odd.toml", "allow_unverified": True}
+    for path in ("/runs", "/runs/preflight"):
+        reply = place.service.ask("POST", path, body)
+        assert CANARY not in reply.text
+        found = reply.json() if path == "/runs/preflight" else reply.json()["error"]
+        places = [each["place"] for each in found.get("blockers", found.get("field_errors"))]
+        assert [each for each in places if re.fullmatch(r"odd\.toml:\d+:\d+", each or "")], reply.text

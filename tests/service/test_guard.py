@@ -1,0 +1,234 @@
+"""Only who means this service and comes from no other site is heard, and every refusal has the same shape."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from urllib.parse import urlsplit
+
+import pytest
+from support.service import Service, serving
+
+from service.routes import JSON, MUTATING, ROUTES, Route, assert_refused, queue_router
+from service.wire import answer, ask, dial, head, send
+
+FOREIGN = [
+    "https://evil.example",
+    "null",
+    "http://localhost.evil.example",
+    "http://localhost@evil.example",
+    "http://evil.example#localhost",
+    "ftp://localhost",
+    "file://",
+    "localhost",
+    "",
+]
+SIMPLE = ["text/plain", "text/plain; x=application/json", "application/x-www-form-urlencoded", "multipart/form-data"]
+"""What a page of any site may send without asking first."""
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """Yield a service with one queued run, which must be the same at the end."""
+    with serving(tmp_path_factory.mktemp("guard")) as running:
+        before = queue_router(running)
+        yield running
+        after = running.request("router")
+        assert {name: after[name] for name in ("status", "updated_at")} == {
+            name: before[name] for name in ("status", "updated_at")
+        }
+        assert running.get("/workspace")["runs"]["total"] == 1
+
+
+@pytest.mark.parametrize("route", ROUTES, ids=str)
+def test_a_name_of_another_host_is_refused_on_every_route(route: Route, service: Service) -> None:
+    for host in ("evil.example", f"evil.example:{urlsplit(service.url).port}"):
+        for more in ({}, {"accept": "text/event-stream"}):
+            reply = ask(service, route.method, route.path(), {"host": host, **JSON, **more}, "{}")
+            error = assert_refused(reply, 403, "host_not_allowed")
+            assert host in str(error["message"])
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "127.0.0.1.evil.example",
+        "localhost.evil.example",
+        "localhost@evil.example",
+        "evil.example@localhost",
+        "evil.example/localhost",
+        "localhost, evil.example",
+        "localhost:evil",
+        "localhost:99999",
+        "[::1",
+        "169.254.169.254",
+        "2130706433",
+        "xn--lcalhost-54a",
+        "",
+    ],
+)
+def test_a_name_that_only_looks_like_this_host_is_refused(host: str, service: Service) -> None:
+    assert_refused(send(service, head("GET /health", host=host)), 403, "host_not_allowed")
+
+
+@pytest.mark.parametrize("host", ["localhost", "LocalHost", "127.0.0.1", "[::1]"])
+def test_this_host_is_known_by_its_names_with_and_without_a_port(host: str, service: Service) -> None:
+    for named in (host, f"{host}:{urlsplit(service.url).port}"):
+        assert send(service, head("GET /health", host=named)).status_code == 200
+
+
+def test_a_request_names_exactly_one_host(service: Service) -> None:
+    for lines in ([], ["Host: localhost", "Host: localhost"], ["Host: localhost", "Host: evil.example"]):
+        assert_refused(send(service, head("GET /health", *lines, host=None)), 403, "host_not_allowed")
+    not_text = send(service, b"GET /health HTTP/1.1\r\nHost: \xff\r\n\r\n")
+    assert_refused(not_text, 403, "host_not_allowed")
+    # HTTP/1.0 knows no Host, but its answer would be of use to a page all the same.
+    assert_refused(send(service, b"GET /health HTTP/1.0\r\n\r\n"), 403, "host_not_allowed")
+
+
+def test_the_target_of_a_request_may_not_name_another_host_either(service: Service) -> None:
+    assert send(service, head("GET http://localhost/health")).status_code == 200
+    for target in ("http://evil.example/health", "http://localhost@evil.example/health", "https://evil.example/health"):
+        assert_refused(send(service, head(f"GET {target}")), 403, "host_not_allowed")
+        assert_refused(send(service, head(f"GET {target}", host="evil.example")), 403, "host_not_allowed")
+    assert_refused(send(service, head("GET http://localhost/health", host="evil.example")), 403, "host_not_allowed")
+
+
+def test_whoever_is_refused_is_told_the_name_that_is_wrong(service: Service) -> None:
+    error = assert_refused(send(service, head("GET http://evil.example/health")), 403, "host_not_allowed")
+    assert "evil.example" in str(error["message"])
+
+
+def test_a_name_that_was_allowed_is_known(tmp_path_factory: pytest.TempPathFactory) -> None:
+    with serving(tmp_path_factory.mktemp("named"), "--allow-host", "optimizer.internal") as named:
+        assert send(named, head("GET /health", host="Optimizer.internal:8879")).status_code == 200
+        assert_refused(send(named, head("GET /health", host="other.internal")), 403, "host_not_allowed")
+
+
+@pytest.mark.parametrize("route", MUTATING, ids=str)
+def test_a_page_of_another_site_changes_nothing(route: Route, service: Service) -> None:
+    for origin in FOREIGN:
+        reply = ask(service, route.method, route.path(), {**JSON, "origin": origin}, "{}")
+        assert_refused(reply, 403, "origin_not_allowed")
+        # Browsers ask this first, and go on only when they are told that they may.
+        wish = {"origin": origin, "access-control-request-method": route.method}
+        reply = service.http.options(route.path(), headers=wish)
+        assert_refused(reply, 403, "origin_not_allowed")
+        assert not [name for name in reply.headers if name.startswith("access-control-")]
+
+
+@pytest.mark.parametrize("route", MUTATING, ids=str)
+def test_a_body_that_any_page_could_send_changes_nothing(route: Route, service: Service) -> None:
+    for kind in SIMPLE:
+        for more in ({}, {"origin": service.url}):
+            reply = ask(service, route.method, route.path(), {"content-type": kind, **more}, '{"dry_run": false}')
+            assert_refused(reply, 415, "content_type_not_json")
+    assert_refused(ask(service, route.method, route.path(), {}, "{}"), 415, "content_type_not_json")
+    chunked = head(f"{route.method} {route.path()}", "Transfer-Encoding: chunked") + b"2\r\n{}\r\n0\r\n\r\n"
+    assert_refused(send(service, chunked), 415, "content_type_not_json")
+    both = ["Content-Type: text/plain", "Content-Type: application/json", "Content-Length: 2"]
+    twice = head(f"{route.method} {route.path()}", *both) + b"{}"
+    assert_refused(send(service, twice), 415, "content_type_not_json")
+
+
+@pytest.mark.parametrize("route", [route for route in ROUTES if not route.mutates], ids=str)
+def test_a_page_of_another_site_reads_nothing(route: Route, service: Service) -> None:
+    for more in ({}, {"accept": "text/event-stream"}):
+        reply = service.http.get(route.path(), headers={"origin": "https://evil.example", **more})
+        assert_refused(reply, 403, "origin_not_allowed")
+
+
+def test_no_answer_opens_the_service_to_pages(service: Service) -> None:
+    for origin in (service.url, "http://localhost", "http://[::1]:1"):
+        for method in ("GET", "HEAD", "OPTIONS"):
+            reply = service.http.request(method, "/health", headers={"origin": origin})
+            assert reply.status_code == (405 if method == "OPTIONS" else 200)
+            assert not [name for name in reply.headers if name.startswith("access-control-")]
+    two = head("GET /health", "Origin: http://localhost", "Origin: https://evil.example")
+    assert_refused(send(service, two), 403, "origin_not_allowed")
+
+
+def test_an_upgrade_does_not_pass_the_guard(service: Service) -> None:
+    upgrade = ["Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 13", "Sec-WebSocket-Key: eA=="]
+    foreign = send(service, head("GET /runs/router/events", *upgrade, "Origin: https://evil.example"))
+    assert_refused(foreign, 403, "origin_not_allowed")
+    assert send(service, head("GET /runs/router/events", *upgrade)).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status", "code"),
+    [
+        ("GET", "/nothing", None, 404, "route_not_found"),
+        ("GET", "/runs/", None, 404, "route_not_found"),
+        ("GET", "//health", None, 404, "route_not_found"),
+        ("GET", "/HEALTH", None, 404, "route_not_found"),
+        ("GET", "/runs/router/nothing", None, 404, "route_not_found"),
+        ("POST", "/nothing", "{}", 404, "route_not_found"),
+        ("PUT", "/runs", "{}", 405, "method_not_allowed"),
+        ("PATCH", "/runs/router", "{}", 405, "method_not_allowed"),
+        ("POST", "/health", "{}", 405, "method_not_allowed"),
+        ("TRACE", "/health", None, 405, "method_not_allowed"),
+        ("DELETE", "/runs", None, 405, "method_not_allowed"),
+        ("GET", "/worker/tick", None, 405, "method_not_allowed"),
+        ("GET", "/runs/nobody", None, 404, "run_not_found"),
+        ("DELETE", "/runs/router", None, 409, "not_terminal"),
+        ("POST", "/runs/nobody/cancel", "{}", 404, "run_not_found"),
+        ("POST", "/runs/router/step", "{}", 409, "manual_step_required"),
+        ("GET", "/runs/router/best", None, 404, "no_best_candidate"),
+        ("GET", "/runs/router/candidates/x", None, 404, "candidate_not_found"),
+        ("GET", "/runs/router/rollouts/x", None, 404, "rollout_not_found"),
+        ("GET", "/runs/router/artifacts/x", None, 404, "artifact_not_found"),
+        ("GET", "/runs?limit=0", None, 422, "invalid_parameter"),
+        ("GET", "/runs?limit=x", None, 422, "invalid_parameter"),
+        ("GET", "/runs?nothing=1", None, 422, "invalid_parameter"),
+        ("GET", "/runs?state=done", None, 422, "invalid_parameter"),
+        ("GET", "/runs/router/best?timeout_seconds=61", None, 422, "invalid_parameter"),
+        ("POST", "/runs", "{}", 422, "invalid_request"),
+        ("POST", "/runs", '{"nothing": 1}', 422, "invalid_request"),
+        ("POST", "/runs", '{"config": 1}', 422, "invalid_request"),
+        ("POST", "/runs", "{", 400, "invalid_json"),
+        ("POST", "/runs", '{"config": {}, "allow_unverified": true}', 422, "config_invalid"),
+        ("POST", "/runs/router/pause", '{"timeout_seconds": 0}', 422, "invalid_request"),
+        ("POST", "/worker/tick", '{"lease_seconds": 0}', 422, "invalid_request"),
+        ("POST", "/workspace/prune", '{"older_than": "soon"}', 422, "invalid_request"),
+    ],
+)
+def test_every_refusal_has_the_same_shape(
+    method: str, path: str, body: str | None, status: int, code: str, service: Service
+) -> None:
+    reply = ask(service, method, path, JSON if body is not None else {}, body)
+    assert str(assert_refused(reply, status, code)["error_code"]).startswith("synth_optimizer_")
+    assert ("allow" in reply.headers) == (status == 405)
+
+
+def test_a_request_keeps_its_name_if_it_is_a_plain_one(service: Service) -> None:
+    mine = service.http.get("/nothing", headers={"x-request-id": "mine-1.a:b_c"})
+    assert assert_refused(mine, 404, "route_not_found")["request_id"] == "mine-1.a:b_c"
+    for hostile in ("two words", "<b>", "a" * 129, "a;b", "", "%0d%0aset-cookie"):
+        other = service.http.get("/nothing", headers={"x-request-id": hostile})
+        assert str(assert_refused(other, 404, "route_not_found")["request_id"]).startswith("req_")
+    names = {service.http.get("/health").headers["x-request-id"] for _ in range(20)}
+    assert len(names) == 20
+
+
+def test_a_refusal_that_does_not_wait_for_the_body_leaves_the_connection_sound(service: Service) -> None:
+    first = head("POST /runs/router/cancel", "Content-Type: text/plain", "Content-Length: 2")
+    with dial(service) as connection:
+        connection.sendall(first)
+        reply = answer(connection, "POST")
+        assert_refused(reply, 415, "content_type_not_json")
+        # Either the answer says that nothing more is heard, or whatever follows is heard. In between, a client that
+        # keeps its connections loses a request now and then.
+        if reply.headers.get("connection") != "close":
+            connection.sendall(b"{}" + head("GET /health"))
+            assert answer(connection).status_code == 200
+
+
+def test_a_success_is_no_refusal_in_disguise(service: Service) -> None:
+    for route in ROUTES:
+        if not route.mutates:
+            reply = service.http.get(route.path())
+            if reply.is_success and "json" in reply.headers["content-type"]:
+                assert reply.json().get("error") is None, route
+    report = service.ask("POST", "/runs/preflight", {"config": {}, "allow_unverified": True})
+    assert report.status_code == 200
+    assert "error" not in report.json()

@@ -1,0 +1,69 @@
+"""No name that a client gives leads anywhere but to what it names."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from service.places import MACHINE, Place
+from service.routes import ROUTES, Route, assert_refused
+from service.wire import ask
+
+TRAVERSALS = [
+    "..%2f..%2fx",
+    "%2e%2e%2f%2e%2e%2fx",
+    "..%5c..%5cx",
+    "%2e%2e",
+    "%2fetc%2fpasswd",
+    "C%3a%5cx",
+    "router%2f..%2f..%2fx",
+    "%00",
+    "router%00.json",
+    "%c3%bc%e2%80%ae",
+    "%ff%fe",
+    "x" * 300,
+    "%0d%0aset-cookie:%20x",
+    "%27%20OR%201=1--",
+]
+
+
+@pytest.mark.parametrize("route", [route for route in ROUTES if route.parameters], ids=str)
+def test_no_name_leads_anywhere(route: Route, place: Place) -> None:
+    before = place.files()
+    for name in TRAVERSALS:
+        for parameter in route.parameters:
+            headers = {"content-type": "application/json"} if route.mutates else {}
+            reply = ask(place.service, route.method, route.path(**{parameter: name}), headers)
+            assert 400 <= reply.status_code < 500, (parameter, name, reply.text)
+            assert_refused(reply, reply.status_code, reply.json()["error"]["code"])
+            assert not MACHINE.search(reply.text), reply.text
+            assert "set-cookie" not in reply.headers
+    assert place.files() == before
+    assert place.service.request("router")["status"] == "completed"
+
+
+def test_a_path_with_dots_is_not_tidied_up(place: Place) -> None:
+    for path in ("/runs/../runs", "/runs/router/artifacts/../../../secret.toml", "/runs/./router", "/../health"):
+        assert_refused(ask(place.service, "GET", path, {}), 404, "route_not_found")
+    for path in ("/runs/router/artifacts/.", "/runs/router/artifacts/.."):
+        assert_refused(ask(place.service, "GET", path, {}), 404, "artifact_not_found")
+    for name in ("gepa.toml", "run.lock", "workspace.sqlite-wal", "proposer_transcripts", "latest"):
+        assert_refused(ask(place.service, "GET", f"/runs/router/artifacts/{name}", {}), 404, "artifact_not_found")
+
+
+@pytest.mark.parametrize(
+    ("section", "key"), [("run", "run_id"), ("candidate", "candidate_id_prefix")], ids=["run_id", "candidate_id_prefix"]
+)
+@pytest.mark.parametrize(
+    "name", ["../x", "a/b", "..", ".", "/etc/x", "a\0b", "ü", "\u202ex", "C:\\x", "x" * 300, "-x/../y", "x\n"]
+)
+def test_a_name_that_would_lead_out_is_not_taken(section: str, key: str, name: str, place: Place) -> None:
+    before = place.files()
+    sections = place.sections()
+    sections[section][key] = name
+    body = {"config": sections, "allow_unverified": True, "auto_start": False}
+    error = assert_refused(place.service.ask("POST", "/runs", body), 422, "config_invalid")
+    fields = [each["field"] for each in json.loads(json.dumps(error["field_errors"]))]
+    assert fields == [f"{section}.{key}"]
+    assert place.files() == before

@@ -1,0 +1,203 @@
+"""A configuration makes the service call nobody whom its owner has not allowed."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli.commands import run_cli
+from support.service import Service, serving
+
+from service.places import Place
+
+METADATA = [
+    "http://169.254.169.254",
+    "http://169.254.169.254:80/latest/meta-data",
+    "http://2852039166",
+    "http://0xa9fea9fe",
+    "http://0xa9.0xfe.0xa9.0xfe",
+    "http://0251.0376.0251.0376",
+    "http://169.254.43518",
+    "http://[::ffff:169.254.169.254]",
+    "http://[::ffff:a9fe:a9fe]",
+    "http://[0:0:0:0:0:ffff:a9fe:a9fe]",
+    "http://[64:ff9b::a9fe:a9fe]",
+    "http://[fd00:ec2::254]",
+    "http://\uff11\uff16\uff19.254.169.254",
+    "http://169\u3002254\u3002169\u3002254",
+    "https://169.254.169.254",
+    "http://10.0.0.1",
+    "http://192.168.0.1",
+    "http://100.100.100.200",
+    "http://[fe80::1]",
+    "http://[::]:9100",
+    "http://126.255.255.255",
+    "http://128.0.0.1",
+]
+"""The address at which clouds tell machines their secrets, in all its clothes, and some neighbours."""
+HERE = ["0.0.0.0", "0", "0x0", "000.0.0.0", "[::ffff:0.0.0.0]"]  # noqa: S104 (nobody binds to it)
+"""Addresses that are not loopback, but that this machine takes for itself."""
+ODD = [
+    "file:///etc/passwd",
+    "gopher://127.0.0.1:{port}/_x",
+    "ftp://127.0.0.1:{port}",
+    "unix:///run/docker.sock",
+    "//127.0.0.1:{port}",
+    "127.0.0.1:{port}",
+    "javascript:alert(1)",
+    "http://",
+    "http://127.0.0.1:0",
+    "http://127.0.0.1:99999",
+    "http://127.0.0.1:{port}@169.254.169.254",
+    "http://me@127.0.0.1:{port}",
+    "http://127.0.0.1:{port}#@169.254.169.254",
+    "http://127.0.0.1:{port}\\@169.254.169.254",
+    "http://127.0.0.1:{port}/\r\nX: y",
+    "http://127.0.0.1 :{port}",
+]
+"""What is no address of a container at all."""
+
+
+@contextlib.contextmanager
+def listening() -> Iterator[tuple[int, list[str]]]:
+    """Listen on loopback and yield the port and what was heard; every call is answered with 404."""
+    heard: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def setup(self) -> None:
+            heard.append("connection")
+            super().setup()
+
+        def do_GET(self) -> None:
+            heard.append(self.path)
+            self.send_error(404)
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 (its name in the base)
+            """Keep quiet."""
+
+    with serve(Handler) as port:
+        yield port, heard
+
+
+@contextlib.contextmanager
+def serve(handler: type[BaseHTTPRequestHandler]) -> Iterator[int]:
+    """Serve on a free port of loopback."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+    thread.start()
+    try:
+        yield server.server_port
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def blockers(place: Place, url: str, service: Service | None = None) -> list[dict[str, Any]]:
+    """Return what stands in the way of a run whose container is there; `POST /runs` must see the same."""
+    sections = place.sections()
+    sections["container"]["url"] = url
+    asked = service or place.service
+    report = asked.ask("POST", "/runs/preflight", {"config": sections})
+    assert report.status_code == 200, report.text
+    found: list[dict[str, Any]] = report.json()["blockers"]
+    refusal = asked.ask("POST", "/runs", {"config": sections, "auto_start": False})
+    assert refusal.status_code == 422, refusal.text
+    told = refusal.json()["error"]["field_errors"]
+    assert [each["code"] for each in told] == [each["code"] for each in found]
+    return found
+
+
+@pytest.mark.parametrize("url", METADATA)
+def test_an_address_elsewhere_is_not_called(url: str, place: Place) -> None:
+    (blocker,) = blockers(place, url)
+    assert blocker["field"] == "container.url"
+    assert blocker["message"].startswith("container_not_allowed: ")
+    assert "--allow-container" in blocker["hint"]
+
+
+@pytest.mark.parametrize("host", HERE)
+def test_an_address_that_only_leads_here_is_not_called_either(host: str, place: Place) -> None:
+    with listening() as (port, heard):
+        (blocker,) = blockers(place, f"http://{host}:{port}")
+        assert blocker["message"].startswith("container_not_allowed: ")
+        assert heard == []
+
+
+@pytest.mark.parametrize("url", ODD)
+def test_what_is_no_address_of_a_container_is_not_called(url: str, place: Place) -> None:
+    with listening() as (port, heard):
+        found = blockers(place, url.format(port=port))
+        assert {each["field"] for each in found} == {"container.url"}
+        assert heard == []
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "LOCALHOST", "127.1", "2130706433", "[::ffff:127.0.0.1]"])
+def test_this_machine_is_called(host: str, place: Place) -> None:
+    with listening() as (port, heard):
+        found = blockers(place, f"http://{host}:{port}")
+        assert not [each for each in found if "container_not_allowed" in each["message"]]
+        assert "connection" in heard
+
+
+def test_a_run_that_was_queued_unseen_does_not_call_elsewhere(place: Place) -> None:
+    with listening() as (port, heard):
+        sections = place.sections()
+        sections["run"]["run_id"] = "unseen"
+        sections["container"]["url"] = f"http://0.0.0.0:{port}"
+        run_id = place.service.run_id(sections, allow_unverified=True)
+        request = place.service.wait(run_id, "failed")
+        assert "container_not_allowed" in request["error"]["message"]
+        assert heard == []
+
+
+def test_a_redirect_is_not_followed(place: Place) -> None:
+    with listening() as (port, heard):
+        seen = []
+
+        class Redirecting(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                seen.append(self.path)
+                self.send_response(302 if len(seen) % 2 else 307)
+                self.send_header("location", f"http://127.0.0.1:{port}{self.path}")
+                self.send_header("content-length", "0")
+                self.end_headers()
+
+            def log_message(self, format: str, *args: object) -> None:  # noqa: A002 (its name in the base)
+                """Keep quiet."""
+
+        with serve(Redirecting) as redirecting:
+            found = blockers(place, f"http://127.0.0.1:{redirecting}")
+        assert seen
+        assert found
+        assert heard == []
+
+
+def test_a_network_is_called_once_it_is_allowed(place: Place, tmp_path: Path) -> None:
+    with listening() as (port, heard):
+        allowed = ("--allow-container", f"0.0.0.0:{port}", "--allow-container", "198.51.100.0/24")
+        with serving(tmp_path, *allowed) as service:
+            found = blockers(place, f"http://0.0.0.0:{port}", service)
+            assert not [each for each in found if "container_not_allowed" in each["message"]]
+            assert "connection" in heard
+            # Another port, and everything else, is as far away as before.
+            for url in (f"http://0.0.0.0:{port + 1}", "http://169.254.169.254", "http://198.51.101.1"):
+                (blocker,) = blockers(place, url, service)
+                assert blocker["message"].startswith("container_not_allowed: ")
+
+
+@pytest.mark.parametrize("entry", ["", "10.0.0.0/33", "http://10.0.0.1", "a b", "10.0.0.1:x", "[::1", "*"])
+def test_an_entry_that_allows_nothing_is_refused(entry: str, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        # If it were taken, the service would still not start: the port is in use.
+        bind = f"127.0.0.1:{taken.getsockname()[1]}"
+        options = ("--db", "service.sqlite", "--bind", bind, "--allow-container", entry)
+        ended = run_cli("gepa", "service", *options, cwd=tmp_path)
+    assert ended.code == 2, ended.stderr
+    assert "names no host and no network" in ended.stderr

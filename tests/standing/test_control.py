@@ -1,0 +1,235 @@
+"""Runs are cancelled, paused, resumed and stopped from outside, soon and whatever they are doing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.example import Example
+from support.service import Service
+
+from standing.places import LONG, TINY, config_file, events, feed, has_event, history, refused, sections, wait_until
+from standing.stubs import Held, held_proposer
+
+SOON = 4.0
+"""Seconds within which a wish takes effect: two by contract, and two more for a machine that is busy with others."""
+
+
+@pytest.fixture
+def held(example: Example) -> Iterator[Held]:
+    """Yield a proposer that answers when it is told to."""
+    with held_proposer(example) as proposer:
+        yield proposer
+
+
+def ask(service: Service, action: str, **body: object) -> tuple[int, dict[str, Any]]:
+    """Ask something of the run and return the status and the acknowledgement."""
+    reply = service.ask("POST", f"/runs/router/{action}", body)
+    return reply.status_code, reply.json()
+
+
+def accepted(service: Service, action: str, **body: object) -> float:
+    """Ask something that must be accepted while the run goes on, and return when it was acknowledged."""
+    status, known = ask(service, action, **body)
+    assert status == 202, known
+    assert (known["run_id"], known["action"], known["acknowledgement"]) == ("router", action, "accepted")
+    assert known["message"]
+    return time.monotonic()
+
+
+def is_soon(what: str, since: float) -> None:
+    """Check that something took effect soon after it was acknowledged."""
+    took = time.monotonic() - since
+    print(f"{what} took {took:.2f} s")  # noqa: T201 (the figure is wanted)
+    assert took < SOON
+
+
+def begin_rollouts(service: Service, example: Example, place: Path, **changes: object) -> None:
+    """Begin a run and wait until a batch of its rollouts is under way."""
+    sent = len(example.rollouts())
+    service.run_id(config_file(place, example, **changes))
+    wait_until("a batch", lambda: len(example.rollouts()) >= sent + 4)
+
+
+def begin_turn(service: Service, example: Example, held: Held, place: Path) -> None:
+    """Begin a run and wait until its proposer is asked and does not answer."""
+    config = sections(place, example)
+    config["proposer"]["base_url"] = held.url
+    service.run_id(config)
+    wait_until("a proposer turn", lambda: held.turns == 1)
+
+
+def test_a_batch_is_cancelled_soon(service: Service, stuck: Example, tmp_path: Path) -> None:
+    begin_rollouts(service, stuck, tmp_path)
+    since = accepted(service, "cancel", reason="enough")
+    request = service.wait("router")
+    is_soon("cancel during a batch", since)
+    # The first rollout is sent alone; those of the batch were not waited for.
+    assert service.get("/runs/router/rollouts", status="finished")["items"][1:] == []
+    assert request["status"] == "cancelled"
+    assert request["error"] == {"reason_code": "cancelled", "message": "enough"}
+    assert request["lease_id"] is None
+    assert history(service, "router") == ["submit", "claim", "start", "ask_cancel", "cancel"]
+    assert events(service, "router")[-1]["type"] == "gepa.run.cancelled"
+    status, known = ask(service, "cancel")
+    assert (status, known["acknowledgement"], known["status"]) == (200, "noop", "cancelled")
+
+
+def test_nothing_is_sent_after_a_cancel(service: Service, slow: Example, tmp_path: Path) -> None:
+    begin_rollouts(service, slow, tmp_path)
+    accepted(service, "cancel")
+    assert service.wait("router")["status"] == "cancelled"
+    sent = len(slow.rollouts())
+    # Another run keeps the container busy; of the one that was cancelled nothing comes any more.
+    service.run_id(config_file(tmp_path, slow, run__run_id="next", **TINY))
+    assert service.wait("next")["status"] == "completed"
+    of_next = {rollout["rollout_id"] for rollout in service.get("/runs/next/rollouts", limit=200)["items"]}
+    assert {rollout["rollout_id"] for rollout in slow.rollouts()[sent:]} == of_next
+
+
+def test_a_proposer_turn_is_cancelled_soon(service: Service, example: Example, held: Held, tmp_path: Path) -> None:
+    begin_turn(service, example, held, tmp_path)
+    sent = len(example.rollouts())
+    since = accepted(service, "cancel")
+    assert service.wait("router")["status"] == "cancelled"
+    is_soon("cancel during a proposer turn", since)
+    held.let_go()
+    assert service.get("/runs/router/best")["candidate_id"]
+    assert len(example.rollouts()) == sent
+
+
+def test_a_batch_is_paused_soon_and_the_run_goes_on_as_if_nothing_had_been(
+    service: Service, slow: Example, undisturbed: dict[str, Any], tmp_path: Path
+) -> None:
+    begin_rollouts(service, slow, tmp_path)
+    for _ in range(3):
+        since = accepted(service, "pause", reason="lunch")
+        request = service.wait("router", "paused")
+        is_soon("pause during a batch", since)
+        assert request["lease_id"] is None
+        assert request["waiting"]["reason"] == "paused"
+        assert request["waiting"]["since"]
+        assert request["waiting"]["next_check_at"] == request["pause_expires_at"]
+        status, known = ask(service, "pause")
+        assert (status, known["acknowledgement"], known["status"]) == (200, "noop", "paused")
+        before = len(events(service, "router"))
+        since = accepted(service, "resume")
+        wait_until("the next event", lambda: len(events(service, "router")) > before + 2)  # noqa: B023 (done by then)
+        is_soon("resume", since)
+    status, known = ask(service, "resume")
+    assert (status, known["acknowledgement"]) == (200, "noop")
+    request = service.wait("router")
+    assert (request["status"], request["attempts"], request["recoveries"]) == ("completed", 4, 0)
+    assert request["best_candidate_id"] == undisturbed["best"]
+    assert feed(service, "router") == undisturbed["feed"]
+
+
+def test_a_proposer_turn_is_paused_soon_and_asked_again(
+    service: Service, example: Example, held: Held, undisturbed: dict[str, Any], tmp_path: Path
+) -> None:
+    begin_turn(service, example, held, tmp_path)
+    since = accepted(service, "pause")
+    service.wait("router", "paused")
+    is_soon("pause during a proposer turn", since)
+    held.let_go()
+    accepted(service, "resume")
+    request = service.wait("router")
+    assert (request["status"], request["best_candidate_id"]) == ("completed", undisturbed["best"])
+    assert feed(service, "router") == undisturbed["feed"]
+
+
+def test_a_pause_that_lasts_too_long_is_a_cancellation(service: Service, slow: Example, tmp_path: Path) -> None:
+    begin_rollouts(service, slow, tmp_path, **LONG)
+    accepted(service, "pause", timeout_seconds=1)
+    service.wait("router", "paused")
+    since = time.monotonic()
+    request = service.wait("router", "cancelled")
+    assert time.monotonic() - since < 1 + SOON
+    assert request["error"] == {"reason_code": "pause_timeout", "message": "it was paused for too long"}
+    assert history(service, "router")[-1] == "pause_expired"
+    for action in ("pause", "resume"):
+        error = refused(service.ask("POST", f"/runs/router/{action}", {}), 409, "invalid_transition")
+        assert error["state"] == "cancelled"
+
+
+@pytest.mark.parametrize("seconds", [0, 14_401, 1.5, "soon"])
+def test_a_pause_of_a_length_that_cannot_be_is_refused(seconds: object, done: Service) -> None:
+    refused(done.ask("POST", "/runs/c0/pause", {"timeout_seconds": seconds}), 422, "invalid_request")
+
+
+def test_a_batch_is_stopped_soon_and_the_run_ends_well(service: Service, slow: Example, tmp_path: Path) -> None:
+    begin_rollouts(service, slow, tmp_path, **LONG)
+    service.wait_for("a generation", has_event(service, "router", "generation.started"))
+    since = accepted(service, "stop", reason="good enough")
+    assert service.request("router")["waiting"]["reason"] == "stopping"
+    wait_until("the stop", has_event(service, "router", "gepa.stop"))
+    is_soon("stop during a batch", since)
+    request = service.wait("router")
+    assert request["status"] == "completed"
+    assert request["result"]["stopped_by"]["kind"] == "external"
+    assert request["result"]["best_heldout_score"]["n"] == 4
+    heldout = [score for score in service.get("/runs/router/scores")["items"] if score["split"] == "heldout"]
+    assert {score["n"] for score in heldout} == {4}
+    kinds = [event["type"] for event in events(service, "router")]
+    assert "generation.started" not in kinds[kinds.index("gepa.stop") :]
+    status, known = ask(service, "stop")
+    assert (status, known["acknowledgement"], known["status"]) == (200, "noop", "completed")
+
+
+def test_a_proposer_turn_is_stopped_soon(service: Service, example: Example, held: Held, tmp_path: Path) -> None:
+    begin_turn(service, example, held, tmp_path)
+    since = accepted(service, "stop")
+    status, known = ask(service, "stop")
+    assert (status, known["acknowledgement"]) == (200, "noop")
+    error = refused(service.ask("POST", "/runs/router/pause", {}), 409, "invalid_transition")
+    assert error["state"] == "running"
+    request = service.wait("router")
+    is_soon("stop during a proposer turn", since)
+    assert request["status"] == "completed"
+    assert request["result"]["best_heldout_score"]["n"] == 4
+
+
+def test_a_stop_of_a_run_that_never_began_cancels_it(service: Service, example: Example, tmp_path: Path) -> None:
+    service.run_id(config_file(tmp_path, example), auto_start=False)
+    status, known = ask(service, "stop", reason="not needed")
+    assert (status, known["acknowledgement"], known["status"]) == (202, "accepted", "cancelled")
+    request = service.request("router")
+    assert request["error"] == {"reason_code": "stopped", "message": "not needed"}
+    assert (request["attempts"], history(service, "router")) == (0, ["submit", "cancel"])
+
+
+def test_a_paused_run_that_is_stopped_ends_with_what_it_has(service: Service, slow: Example, tmp_path: Path) -> None:
+    begin_rollouts(service, slow, tmp_path, **LONG)
+    service.wait_for("a generation", has_event(service, "router", "generation.started"))
+    accepted(service, "pause")
+    service.wait("router", "paused")
+    accepted(service, "stop")
+    request = service.wait("router")
+    assert (request["status"], request["result"]["stopped_by"]["kind"]) == ("completed", "external")
+    assert request["result"]["best_heldout_score"]["n"] == 4
+
+
+def test_a_queued_run_obeys_at_once(service: Service, example: Example, tmp_path: Path) -> None:
+    service.run_id(config_file(tmp_path, example, **TINY), auto_start=False)
+    for action, state, acknowledgement in (
+        ("resume", "queued", "noop"),
+        ("pause", "paused", "accepted"),
+        ("pause", "paused", "noop"),
+        ("resume", "queued", "accepted"),
+        ("cancel", "cancelled", "accepted"),
+        ("cancel", "cancelled", "noop"),
+        ("stop", "cancelled", "noop"),
+    ):
+        status, known = ask(service, action)
+        assert (known["status"], known["acknowledgement"]) == (state, acknowledgement), action
+        assert status == (202 if acknowledgement == "accepted" else 200)
+    assert history(service, "router") == ["submit", "pause", "resume", "cancel"]
+
+
+@pytest.mark.parametrize("action", ["cancel", "pause", "resume", "stop", "step"])
+def test_what_is_asked_of_a_run_that_is_not_there_is_refused(action: str, done: Service) -> None:
+    refused(done.ask("POST", f"/runs/nobody/{action}", {}), 404, "run_not_found")
+    refused(done.ask("POST", f"/runs/nobody/{action}", {"why": "so"}), 422, "invalid_request")
