@@ -86,7 +86,13 @@ impl Endurance<'_> {
                 }
                 service.kill();
                 endured.kills += 1;
-                service = self.start(directory)?;
+                service = match self.start(directory) {
+                    Ok(service) => service,
+                    Err(error) => {
+                        is_over.store(true, Ordering::SeqCst);
+                        return Err(error);
+                    }
+                };
                 port.store(service.port(), Ordering::SeqCst);
                 endured.recoveries.push(service.ready_after);
             }

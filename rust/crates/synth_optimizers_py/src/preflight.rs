@@ -1,20 +1,20 @@
 //! What a run would take and what stands in its way, told before anything is paid.
 
-use std::sync::Mutex;
-use std::sync::mpsc::{RecvTimeoutError, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use camino::Utf8PathBuf;
 use pyo3::prelude::*;
 use synth_gepa::plan;
-use synth_optimizer_platform::config::{Config, Diagnostic};
-use synth_optimizer_platform::model::error::{ErrorCode, OptimizerError};
-use synth_optimizer_platform::runtime::{CheckReport, Request};
-use synth_optimizer_platform::service::Algorithm;
-use tokio::sync::oneshot;
+use synth_optimizer_platform::runtime::Request;
+use synth_optimizer_platform::service::Checking;
 
 use crate::config::LoadedConfig;
 use crate::gepa::{Gepa, NAME};
 use crate::{errors, json, signals};
+
+/// How often the report is looked for.
+const GLANCE: Duration = Duration::from_millis(10);
 
 /// The arithmetic of a run: rows, worst-case rollouts, proposals that the limits buy, and cost where it can be known.
 #[pyfunction]
@@ -30,50 +30,22 @@ pub(crate) fn check_run<'py>(
     config: &LoadedConfig,
     codex_runtime: Option<String>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let (problems, config) = (config.findings().to_vec(), config.config().clone());
-    let (tell, told) = sync_channel(1);
-    let (leave, left) = oneshot::channel::<()>();
-    let work = move || {
-        // Nobody hears it after an interrupt.
-        let _ = tell.send(checked(config, &problems, codex_runtime.map(Utf8PathBuf::from), left));
+    let problems = config.findings().to_vec();
+    let codex_runtime = codex_runtime.map(Utf8PathBuf::from);
+    let request = Request { codex_runtime, ..Request::new(config.config().clone(), NAME) };
+    let checking = Checking::start(Arc::new(Gepa), request, problems, ()).map_err(|error| errors::raise(py, &error))?;
+    let checking = Mutex::new(checking);
+    let look = |time: Duration| {
+        std::thread::sleep(time.min(GLANCE));
+        checking.lock().unwrap_or_else(PoisonError::into_inner).look()
     };
-    let thread = std::thread::Builder::new().name("synth-optimizers-check".into()).spawn(work);
-    let thread = thread.map_err(|error| {
-        errors::raise(py, &OptimizerError::new(ErrorCode::Io, format!("no thread for the check: {error}")))
-    })?;
-    let told = Mutex::new(told);
-    let lost = || Err(OptimizerError::new(ErrorCode::Invariant, "the thread of the check ended without a report"));
-    let heard = signals::wait(py, None, |time| match told.lock().map(|told| told.recv_timeout(time)) {
-        Ok(Ok(report)) => Some(report),
-        Ok(Err(RecvTimeoutError::Timeout)) => None,
-        Ok(Err(RecvTimeoutError::Disconnected)) | Err(_) => Some(lost()),
-    });
-    match heard {
-        Ok(report) => json::serialize(py, &report.unwrap_or_else(lost).map_err(|error| errors::raise(py, &error))?),
+    match signals::wait(py, None, look) {
+        Ok(Some(report)) => json::serialize(py, &report.map_err(|error| errors::raise(py, &error))?),
+        Ok(None) => Ok(py.None().into_bound(py)),
         Err(signal) => {
             // What the check has started is ended before anybody goes on.
-            drop(leave);
-            let _ = py.detach(|| thread.join());
+            py.detach(|| checking.into_inner().unwrap_or_else(PoisonError::into_inner).leave());
             Err(signal)
         }
     }
-}
-
-fn checked(
-    config: Config,
-    problems: &[Diagnostic],
-    codex_runtime: Option<Utf8PathBuf>,
-    left: oneshot::Receiver<()>,
-) -> Result<CheckReport, OptimizerError> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| OptimizerError::new(ErrorCode::Io, format!("no runtime for the check: {error}")))?;
-    let request = Request { codex_runtime, ..Request::new(config, NAME) };
-    runtime.block_on(async {
-        tokio::select! {
-            report = Gepa.check(&request, problems) => Ok(report),
-            _ = left => Err(OptimizerError::new(ErrorCode::Cancelled, "the check was interrupted")),
-        }
-    })
 }

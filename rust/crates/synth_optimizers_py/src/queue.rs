@@ -9,6 +9,7 @@ use pyo3::prelude::*;
 use serde_json::json;
 use synth_optimizer_platform::artifacts::RunPaths;
 use synth_optimizer_platform::model::error::{ErrorCode, OptimizerError};
+use synth_optimizer_platform::model::lifecycle::{RequestState, RunState};
 use synth_optimizer_platform::queue::{
     Claim, Completion, Hold, Holder, Queue, QueueError, RequestEntry, Submission, Which,
 };
@@ -18,7 +19,7 @@ use crate::config::load_config;
 use crate::paths::path_argument;
 use crate::{errors, json as objects};
 
-/// What this process has claimed, so that it cannot speak for a lease that is somebody else's by now.
+/// What this process has claimed last of each request, so that it cannot speak for a lease that is somebody else's by now.
 static CLAIMED: Mutex<BTreeMap<(Utf8PathBuf, String), i64>> = Mutex::new(BTreeMap::new());
 
 /// Puts a run into the queue, with the configuration as it is now.
@@ -137,16 +138,27 @@ pub(crate) fn workspace_fail_run_request<'py>(
     on_queue(py, db_path, move |queue, db| queue.fail(request_id, hold(db, request_id, lease_id), &error))
 }
 
-/// Ends a request for good.
+/// Ends a request for good: at once where it is the caller's, and otherwise by whoever holds it.
 #[pyfunction]
-#[pyo3(signature = (db_path, request_id, reason = "cancelled"))]
+#[pyo3(signature = (db_path, request_id, reason = "cancelled", *, lease_id = None))]
 pub(crate) fn workspace_cancel_run_request<'py>(
     py: Python<'py>,
     db_path: &Bound<'py, PyAny>,
     request_id: &str,
     reason: &str,
+    lease_id: Option<&str>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    on_queue(py, db_path, |queue, _| queue.cancel(request_id, Some(reason)).map(|ack| ack.entry))
+    on_queue(py, db_path, |queue, db| {
+        let entry = queue.get_request(request_id)?;
+        let is_held = matches!(entry.status, RequestState::Leased | RequestState::Running);
+        match hold(db, request_id, lease_id) {
+            Hold::Lease(lease_id) => queue.cancelled(request_id, Hold::Lease(lease_id), reason),
+            Hold::Token(token) if is_held && token == entry.fencing_token => {
+                queue.cancelled(request_id, Hold::Token(token), reason)
+            }
+            Hold::Token(_) | Hold::Current => queue.cancel(request_id, Some(reason)).map(|ack| ack.entry),
+        }
+    })
 }
 
 /// Gives requests whose lease has run out back to the queue.
@@ -166,10 +178,12 @@ fn left_behind(entry: &RequestEntry) -> Result<Completion, OptimizerError> {
     }
     let done = completion(&paths)?;
     let state = done.result.as_ref().and_then(|result| result["state"].as_str()).unwrap_or_default();
-    if matches!(state, "failed" | "cancelled") {
+    if state != RunState::Completed.word() {
         let message = format!("run {} is {state}: its request is not completed", entry.run_id);
-        return Err(OptimizerError::new(ErrorCode::StateTransition, message)
-            .with_hint("Say so with workspace_fail_run_request or workspace_cancel_run_request."));
+        return Err(OptimizerError::new(ErrorCode::StateTransition, message).with_hint(
+            "Carry the run to its end first, or say how it ended with workspace_fail_run_request or \
+             workspace_cancel_run_request.",
+        ));
     }
     Ok(done)
 }
@@ -189,11 +203,14 @@ fn remember(db: &Utf8Path, request_id: &str, token: i64) {
     claimed.insert((db.to_owned(), request_id.to_owned()), token);
 }
 
+/// Longer than anything here may last, and still small in milliseconds.
+const LONGEST: Duration = Duration::from_secs(1_000_000_000);
+
 /// A time that people give in seconds.
 pub(crate) fn seconds(name: &str, given: f64) -> Result<Duration, OptimizerError> {
-    Duration::try_from_secs_f64(given).ok().filter(|time| !time.is_zero()).ok_or_else(|| {
+    Duration::try_from_secs_f64(given).ok().filter(|time| !time.is_zero() && *time <= LONGEST).ok_or_else(|| {
         OptimizerError::new(ErrorCode::Config, format!("{name} {given} is not a time"))
-            .with_hint("Give a positive number of seconds.")
+            .with_hint("Give a positive number of seconds, at most a billion.")
     })
 }
 

@@ -11,7 +11,7 @@ use synth_optimizer_platform::artifacts::RunPaths;
 use synth_optimizer_platform::config::Config;
 use synth_optimizer_platform::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_platform::runtime::{
-    Control, Controlled, Outcome, Request, RunStatus, execute, listen, new_run_id, wish_kind,
+    Control, Controlled, Outcome, Request, RunStatus, execute, new_run_id, next_wish, wish_kind,
 };
 use tokio::sync::broadcast::error::RecvError;
 
@@ -103,9 +103,15 @@ impl Thread {
                 }
             }
         };
+        let wishes = async {
+            loop {
+                let (kind, reason) = next_wish(&self.paths).await;
+                self.control.send(kind.signal(reason));
+            }
+        };
         tokio::select! {
             end = execute(request, GepaEngine::new, controlled) => end,
-            never = listen(&self.paths, &self.control) => match never {},
+            never = wishes => never,
             never = news => never,
         }
     }

@@ -1,7 +1,8 @@
 //! The standing service for Python: serving a queue, and working off one request of it.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::RecvTimeoutError;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use camino::Utf8PathBuf;
@@ -9,7 +10,7 @@ use pyo3::prelude::*;
 use synth_optimizer_platform::container::Reach;
 use synth_optimizer_platform::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_platform::queue::Queue;
-use synth_optimizer_platform::service::{Crew, Log, Service, Settings, openapi, run_next};
+use synth_optimizer_platform::service::{Crew, Leaving, Log, Service, Settings, openapi, run_next};
 
 use crate::gepa::Gepa;
 use crate::paths::{path_argument, working_directory};
@@ -171,26 +172,41 @@ pub(crate) fn gepa_service_run_next<'py>(
         Ok(Arc::new(crew.with_codex(codex_runtime.map(Utf8PathBuf::from))))
     });
     let crew: Arc<Crew> = opened.map_err(|error: OptimizerError| errors::raise(py, &error))?;
-    let (is_left, is_done) = (Arc::new(AtomicBool::new(false)), std::sync::mpsc::sync_channel(1));
-    let (tell, told) = is_done;
-    let leaving = Arc::clone(&is_left);
+    let wishes = Arc::new(AtomicUsize::new(0));
+    let (tell, told) = std::sync::mpsc::sync_channel(1);
+    let heard = Arc::clone(&wishes);
     let thread = std::thread::Builder::new().name("synth-optimizers-worker".into()).spawn(move || {
-        let _ = tell.send(run_next(&crew, || leaving.load(Ordering::Relaxed)));
+        let leaving = || match heard.load(Ordering::Relaxed) {
+            0 => Leaving::Not,
+            1 => Leaving::Soon,
+            _ => Leaving::Now,
+        };
+        let _ = tell.send(run_next(&crew, leaving));
     });
     thread.map_err(|error| {
         errors::raise(py, &OptimizerError::new(ErrorCode::Io, format!("no thread for the worker: {error}")))
     })?;
-    let told = std::sync::Mutex::new(told);
-    let hear = |time: Duration| told.lock().ok().and_then(|told| told.recv_timeout(time).ok());
-    let ended = match signals::wait(py, None, hear) {
-        Ok(ended) => ended,
-        Err(interrupt) => {
-            // The run is saved and the request given back before anybody goes on.
-            is_left.store(true, Ordering::Relaxed);
-            py.detach(|| while hear(Duration::from_secs(1)).is_none() {});
-            return Err(interrupt);
+    let told = Mutex::new(told);
+    let lost = || OptimizerError::new(ErrorCode::Invariant, "the thread of the worker ended without a word");
+    let hear = |time: Duration| match told.lock().unwrap_or_else(PoisonError::into_inner).recv_timeout(time) {
+        Ok(ended) => Some(ended),
+        Err(RecvTimeoutError::Timeout) => None,
+        Err(RecvTimeoutError::Disconnected) => Some(Err(lost().into())),
+    };
+    let mut interrupt = None;
+    let ended = loop {
+        match signals::wait(py, None, hear) {
+            Ok(ended) => break ended,
+            // The run is saved and the request given back before anybody goes on; a second signal hurries.
+            Err(signal) => {
+                wishes.fetch_add(1, Ordering::Relaxed);
+                interrupt.get_or_insert(signal);
+            }
         }
     };
+    if let Some(interrupt) = interrupt {
+        return Err(interrupt);
+    }
     let ended = ended.transpose().map_err(|error| errors::raise(py, &error.into()))?.flatten();
     let answer = match ended {
         Some(ended) => {

@@ -10,7 +10,7 @@ use serde_json::json;
 use synth_e2e::standing::ScriptedGepa;
 use synth_optimizer_platform::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_platform::queue::Queue;
-use synth_optimizer_platform::service::{Crew, Service, Settings, run_next};
+use synth_optimizer_platform::service::{Crew, Leaving, Service, Settings, run_next};
 
 const USAGE: &str = "\
 scripted_service: the service with a proposer that needs no model
@@ -91,7 +91,7 @@ fn serve(settings: Settings) -> Result<(), OptimizerError> {
 fn work(settings: &Settings, name: &str) -> Result<(), OptimizerError> {
     let queue = Queue::open(settings.db.as_std_path())?;
     let crew = Arc::new(Crew::alone(queue, Arc::new(ScriptedGepa::default()), name, settings.lease));
-    while let Some(ended) = run_next(&crew, || false)? {
+    while let Some(ended) = run_next(&crew, || Leaving::Not)? {
         let line = json!({"run_id": ended.entry.run_id, "status": ended.entry.status, "message": ended.message});
         let _ = writeln!(io::stdout(), "{line}");
     }

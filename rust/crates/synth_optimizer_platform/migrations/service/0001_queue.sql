@@ -48,6 +48,7 @@ CREATE TABLE run_requests (
   last_holder_pid       INTEGER,              -- of the lease before: its lock on the run may be replaced
   attempts              INTEGER NOT NULL DEFAULT 0,
   recoveries            INTEGER NOT NULL DEFAULT 0,
+  losses                INTEGER NOT NULL DEFAULT 0,   -- recoveries since the run last got on
 
   -- What the holder was asked for and has not done yet.
   wish                  TEXT CHECK (wish IN ('cancel', 'pause', 'stop')),

@@ -39,8 +39,13 @@ pub(crate) enum NotTaken {
 impl LockMark {
     /// Fails when another process has put its own lock in the place of this one.
     pub fn check(&self) -> Result<(), OptimizerError> {
-        if std::fs::metadata(&self.path).is_ok_and(|found| inode(&found) == self.inode) {
-            return Ok(());
+        match std::fs::metadata(&self.path) {
+            Ok(found) if inode(&found) == self.inode => return Ok(()),
+            Ok(_) => {}
+            Err(error) => {
+                return Err(fault::io(&self.path, "looking at", &error)
+                    .with_hint("The directory of the run was removed or moved while it was in use."));
+            }
         }
         let holder = std::fs::read_to_string(&self.path).unwrap_or_default();
         let detail = format!("{} now says {:?}", self.path, holder.trim());

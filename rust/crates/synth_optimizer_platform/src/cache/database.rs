@@ -212,8 +212,11 @@ fn make_file(path: &Utf8Path) -> Result<(), OptimizerError> {
         .map_err(|error| OptimizerError::new(ErrorCode::Io, format!("the system gives no random numbers: {error}")))?;
     let unfinished = Utf8PathBuf::from(format!("{path}.{}.tmp", hex(&bytes)));
     let linked = fill(&unfinished).and_then(|()| match std::fs::hard_link(&unfinished, path) {
-        // Another process was faster.
-        Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => Err(fault::io(path, "making", &error)),
+        // A file system without links.
+        Err(_) if !path.exists() => {
+            std::fs::rename(&unfinished, path).map_err(|error| fault::io(path, "making", &error))
+        }
+        // Another process may have been faster.
         Ok(()) | Err(_) => Ok(()),
     });
     let _ = std::fs::remove_file(&unfinished);

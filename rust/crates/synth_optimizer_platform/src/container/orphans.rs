@@ -47,7 +47,7 @@ pub(crate) fn reap(run_dir: &Utf8Path, holder: Holder) -> Result<u32, OptimizerE
             std::thread::sleep(GLANCE);
         }
     }
-    Lease::remove(run_dir, holder)?;
+    Lease::remove_own(run_dir, holder, &lease.token)?;
     Ok(found.len() as u32)
 }
 

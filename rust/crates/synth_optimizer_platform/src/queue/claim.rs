@@ -30,6 +30,7 @@ pub struct Claim<'a> {
 pub enum Which<'a> {
     /// Those that start by themselves.
     Background,
+    /// Any but those that are stepped.
     Any,
     /// This one, if it is queued and its lanes are free.
     Request(&'a str),
@@ -49,7 +50,7 @@ impl Queue {
             recover(db, now, claim.holder.identity())?;
             let found = match claim.which {
                 Which::Background => first(db, &ordered("q.auto_start = 1 AND q.manual_step = 0"), [])?,
-                Which::Any => first(db, &ordered("1"), [])?,
+                Which::Any => first(db, &ordered("q.manual_step = 0"), [])?,
                 Which::Request(request_id) => {
                     if first(db, "SELECT seq FROM run_requests WHERE request_id = ?1", [request_id])?.is_none() {
                         return Err(not_found("request", request_id));

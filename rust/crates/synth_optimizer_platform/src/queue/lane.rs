@@ -2,8 +2,8 @@
 
 use crate::config::sections::CacheMode;
 
-/// The container, under one name however its address is written.
-pub(super) fn container_lane(url: &str) -> String {
+/// The container, under one name however its address is written. The names of loopback are one.
+pub(crate) fn container_lane(url: &str) -> String {
     let (scheme, rest) = url.trim().split_once("://").unwrap_or(("http", url.trim()));
     let scheme = scheme.to_ascii_lowercase();
     let (authority, path) = match rest.find('/') {
@@ -18,7 +18,12 @@ pub(super) fn container_lane(url: &str) -> String {
         (false, "https") => ":443",
         (false, _) => ":80",
     };
-    format!("{scheme}://{authority}{port}{}", path.trim_end_matches('/'))
+    let (host, given) = match authority.rsplit_once(':') {
+        Some((host, given)) if has_port => (host, format!(":{given}")),
+        _ => (authority.as_str(), String::new()),
+    };
+    let host = if matches!(host, "127.0.0.1" | "[::1]") { "localhost" } else { host.trim_end_matches('.') };
+    format!("{scheme}://{host}{given}{port}{}", path.trim_end_matches('/'))
 }
 
 /// The cache, unless it is off.
@@ -38,8 +43,10 @@ mod tests {
         let same = ["http://Example.COM", "HTTP://example.com:80/", "http://example.com:80"];
         assert!(same.iter().all(|url| container_lane(url) == "http://example.com:80"), "{same:?}");
         assert_eq!(container_lane("https://h/a/B//"), "https://h:443/a/B");
-        assert_eq!(container_lane("http://[::1]"), "http://[::1]:80");
-        assert_eq!(container_lane("http://[::1]:9100/"), "http://[::1]:9100");
+        assert_eq!(container_lane("http://[::2]"), "http://[::2]:80");
+        let loopback =
+            ["http://[::1]:9100/", "http://127.0.0.1:9100", "http://LOCALHOST:9100", "http://localhost.:9100"];
+        assert!(loopback.iter().all(|url| container_lane(url) == "http://localhost:9100"), "{loopback:?}");
         assert_ne!(container_lane("http://h:9100"), container_lane("http://h:9101"));
         assert_ne!(container_lane("http://h/a"), container_lane("http://h/A"));
     }

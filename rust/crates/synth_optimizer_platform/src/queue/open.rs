@@ -94,12 +94,13 @@ fn create(path: &Path) -> Result<(), OptimizerError> {
         connection.execute_batch("PRAGMA journal_mode = WAL").map_err(sqlite("create the queue"))
     });
     let linked = made.and_then(|()| match std::fs::hard_link(&unfinished, path) {
-        Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => Err(io("create", path)(error)),
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
+        // A file system without links.
+        Err(_) if !path.exists() => std::fs::rename(&unfinished, path).map_err(io("create", path)),
         Ok(()) | Err(_) => Ok(()),
     });
-    let removed = std::fs::remove_file(&unfinished);
+    let _ = std::fs::remove_file(&unfinished);
     linked?;
-    removed.map_err(io("remove", &unfinished))?;
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     File::open(parent).and_then(|directory| directory.sync_all()).map_err(io("create", path))
 }

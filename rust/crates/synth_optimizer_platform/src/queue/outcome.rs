@@ -9,7 +9,7 @@ use super::Queue;
 use super::entry::{RequestEntry, entry_of};
 use super::error::{QueueCode, QueueError, sql};
 use super::moves::{Standing, fenced, int, length, shift};
-use super::recover::let_go;
+use super::recover::{let_go, set_aside};
 use super::wish::{Wish, WishKind};
 use crate::clock::Moment;
 use crate::config::secrets::redact;
@@ -103,14 +103,16 @@ impl Queue {
         }
     }
 
-    /// Notes how far the run is: any number that changes when it gets on.
-    pub fn progress(&self, request_id: &str, hold: Hold<'_>, mark: i64) -> Result<RequestEntry, QueueError> {
-        self.held(request_id, hold, |db, now, standing| {
+    /// Notes how far the run is, by any number that changes when it gets on, and tells how many holders were lost since
+    /// it was another one.
+    pub fn progress(&self, request_id: &str, hold: Hold<'_>, mark: i64) -> Result<i64, QueueError> {
+        self.write(|db, now| {
+            let standing = standing(db, now, request_id, hold)?;
             db.prepare_cached(
-                "UPDATE run_requests SET progress_mark = ?1, progress_at = ?2, updated_at = ?2 WHERE seq = ?3",
+                "UPDATE run_requests SET losses = CASE WHEN progress_mark IS ?1 THEN losses ELSE 0 END,
+                   progress_mark = ?1, progress_at = ?2, updated_at = ?2 WHERE seq = ?3 RETURNING losses",
             )
-            .and_then(|mut statement| statement.execute((mark, int(now.wall), standing.seq)))
-            .map(|_| ())
+            .and_then(|mut statement| statement.query_row((mark, int(now.wall), standing.seq), |row| row.get(0)))
             .map_err(sql("note progress"))
         })
     }
@@ -156,13 +158,15 @@ impl Queue {
         })
     }
 
-    /// The holder has set the run aside because it was asked to pause.
-    pub fn paused(&self, request_id: &str, hold: Hold<'_>) -> Result<RequestEntry, QueueError> {
+    /// The holder has set the run aside, for this long at most. What it was asked for and has not done takes effect
+    /// instead.
+    pub fn paused(&self, request_id: &str, hold: Hold<'_>, timeout: Duration) -> Result<RequestEntry, QueueError> {
         self.held(request_id, hold, |db, now, standing| {
-            let wish = standing.wish.as_ref();
-            let detail = json!({"reason": wish.and_then(|wish| wish.reason.as_deref())});
-            let timeout = wish.and_then(|wish| wish.pause);
-            shift(db, now, standing, RequestTrigger::Pause, timeout, &detail).map(|_| ())
+            let detail = json!({"reason": "the run was set aside"});
+            match standing.wish {
+                Some(_) => let_go(db, now, standing, RequestTrigger::Release, &detail),
+                None => set_aside(db, now, standing, Some(timeout), &detail),
+            }
         })
     }
 

@@ -10,8 +10,7 @@ use serde_json::Value;
 use super::Queue;
 use super::entry::{RequestEntry, entries, json, moment, shown, unreadable};
 use super::error::{QueueCode, QueueError, not_found, sql};
-use super::moves::{Standing, first, int};
-use super::wish::Wish;
+use super::moves::{first, int};
 use crate::model::lifecycle::RequestState;
 
 /// One page of requests.
@@ -26,6 +25,7 @@ pub struct Page {
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct HistoryEntry {
     pub sequence: i64,
+    pub request_id: String,
     pub at: String,
     pub from: Option<String>,
     pub to: String,
@@ -59,12 +59,8 @@ pub struct Liveness {
     pub last_progress_at: Option<String>,
 }
 
-/// How far a run has said it is.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Progress {
-    pub mark: Option<i64>,
-    pub at: Option<String>,
-}
+const HISTORY: &str =
+    "SELECT h.*, r.request_id FROM request_history AS h JOIN run_requests AS r ON r.seq = h.request_seq";
 
 impl Queue {
     /// The latest request of a run.
@@ -94,9 +90,18 @@ impl Queue {
     pub fn history(&self, request_id: &str) -> Result<Vec<HistoryEntry>, QueueError> {
         self.read(|db, _| {
             let seq = seq(db, request_id)?;
-            db.prepare_cached("SELECT * FROM request_history WHERE request_seq = ?1 ORDER BY sequence")
+            db.prepare_cached(&format!("{HISTORY} WHERE h.request_seq = ?1 ORDER BY h.sequence"))
                 .and_then(|mut statement| statement.query_map([seq], history_entry)?.collect())
                 .map_err(sql("read the history of a request"))
+        })
+    }
+
+    /// Everything that happened to all requests of a run, in order.
+    pub fn run_history(&self, run_id: &str) -> Result<Vec<HistoryEntry>, QueueError> {
+        self.read(|db, _| {
+            db.prepare_cached(&format!("{HISTORY} WHERE r.run_id = ?1 ORDER BY h.sequence"))
+                .and_then(|mut statement| statement.query_map([run_id], history_entry)?.collect())
+                .map_err(sql("read the history of a run"))
         })
     }
 
@@ -112,11 +117,6 @@ impl Queue {
                 .map_err(sql("read a configuration"))?
                 .ok_or_else(|| not_found("request", request_id))
         })
-    }
-
-    /// What the holder of a request is asked for at this moment.
-    pub fn wish(&self, request_id: &str) -> Result<Option<Wish>, QueueError> {
-        self.read(|db, _| Ok(Standing::of_request(db, request_id)?.wish))
     }
 
     /// How many requests are in each state that has any.
@@ -136,18 +136,6 @@ impl Queue {
                 oldest_queued_age_seconds: oldest.map(age),
                 last_progress_at: progress.map(shown),
             })
-        })
-    }
-
-    /// How far the run of a request is, by its present holder.
-    pub fn progress_of(&self, request_id: &str) -> Result<Progress, QueueError> {
-        self.read(|db, _| {
-            let read =
-                |row: &Row<'_>| Ok(Progress { mark: row.get("progress_mark")?, at: moment(row, "progress_at")? });
-            db.prepare_cached("SELECT progress_mark, progress_at FROM run_requests WHERE request_id = ?1")
-                .and_then(|mut statement| statement.query_row([request_id], read).optional())
-                .map_err(sql("read the progress of a request"))?
-                .ok_or_else(|| not_found("request", request_id))
         })
     }
 
@@ -206,6 +194,7 @@ fn seq_of(cursor: &str) -> Result<i64, QueueError> {
 fn history_entry(row: &Row<'_>) -> rusqlite::Result<HistoryEntry> {
     Ok(HistoryEntry {
         sequence: row.get("sequence")?,
+        request_id: row.get("request_id")?,
         at: shown(row.get("at")?),
         from: row.get("from_state")?,
         to: row.get("to_state")?,

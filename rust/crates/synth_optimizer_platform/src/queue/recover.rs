@@ -1,5 +1,7 @@
 //! Takes requests from holders that are gone, and ends pauses that nobody ended. Never by the clock on the wall.
 
+use std::time::Duration;
+
 use rusqlite::{Connection, named_params};
 use serde_json::{Value, json};
 
@@ -88,20 +90,40 @@ pub(super) fn let_go(
         }
         Some((WishKind::Pause, wish)) => {
             let payload = json!({"reason": wish.reason, "instead_of": trigger.word(), "because": detail});
-            shift(db, now, standing, RequestTrigger::Pause, wish.pause, &payload)?;
+            set_aside(db, now, standing, wish.pause, &payload)?;
         }
         Some((WishKind::Stop, _)) | None => {
             shift(db, now, standing, trigger, None, detail)?;
             let is_service = standing.lease.as_ref().is_some_and(|lease| lease.kind == "service");
             // Whoever let go on purpose leaves the choice to the user, unless it was the service that shuts down.
-            if !standing.manual_step && (trigger == RequestTrigger::LeaseExpired || is_service) {
-                db.prepare_cached("UPDATE run_requests SET auto_start = 1 WHERE seq = ?1")
-                    .and_then(|mut statement| statement.execute([standing.seq]))
-                    .map_err(sql("requeue a request"))?;
+            if trigger == RequestTrigger::LeaseExpired || is_service {
+                start_by_itself(db, standing)?;
             }
         }
     }
     Ok(())
+}
+
+/// Pauses a request that somebody holds. It has begun: once it is resumed, it goes on by itself.
+pub(super) fn set_aside(
+    db: &Connection,
+    now: &Moment,
+    standing: &Standing,
+    timeout: Option<Duration>,
+    detail: &Value,
+) -> Result<(), QueueError> {
+    shift(db, now, standing, RequestTrigger::Pause, timeout, detail)?;
+    start_by_itself(db, standing)
+}
+
+fn start_by_itself(db: &Connection, standing: &Standing) -> Result<(), QueueError> {
+    if standing.manual_step {
+        return Ok(());
+    }
+    db.prepare_cached("UPDATE run_requests SET auto_start = 1 WHERE seq = ?1")
+        .and_then(|mut statement| statement.execute([standing.seq]))
+        .map(|_| ())
+        .map_err(sql("requeue a request"))
 }
 
 fn evidence(lease: &Lease, now: &Moment, this: Option<&ServiceIdentity>) -> Option<Evidence> {
@@ -120,7 +142,7 @@ fn evidence(lease: &Lease, now: &Moment, this: Option<&ServiceIdentity>) -> Opti
 }
 
 fn count_recovery(db: &Connection, standing: &Standing) -> Result<(), QueueError> {
-    db.prepare_cached("UPDATE run_requests SET recoveries = recoveries + 1 WHERE seq = ?1")
+    db.prepare_cached("UPDATE run_requests SET recoveries = recoveries + 1, losses = losses + 1 WHERE seq = ?1")
         .and_then(|mut statement| statement.execute([standing.seq]))
         .map(|_| ())
         .map_err(sql("count a recovery"))

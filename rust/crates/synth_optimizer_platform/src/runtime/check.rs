@@ -39,10 +39,17 @@ where
         place.look_at_cache(&request.config, &mut report);
     }
     let is_asked = request.verify == Verify::Everything;
+    if !is_asked && request.config.cache.mode != CacheMode::Readonly && is_sound(problems, &["container"]) {
+        // Who may be called is known without calling anybody.
+        let reached = async { Client::within(&request.config.container, &request.reach)?.check_reach().await };
+        if let Err(error) = reached.await {
+            report.block(Finding::of(CheckStage::Container, &error).at("container.url"));
+        }
+    }
     let sections = ["run", "cache", "container", "dataset", "taskset", "candidate", "policy"];
     let asks = is_asked && is_sound(problems, &sections);
     let tries = is_asked && is_sound(problems, &["run", "proposer"]);
-    match Scratch::new() {
+    match Scratch::new(request.scratch.as_deref()) {
         Ok(scratch) => {
             let asked = async {
                 match asks {
@@ -136,8 +143,11 @@ where
         }
         Asked::Surveyed { survey, client, left, stopped } => (survey, client, left, stopped),
     };
-    let problems = survey.problems.iter().map(|(part, error)| problem(config, *part, error));
-    problems.for_each(|finding| report.block(finding));
+    // The container of another run may be starting, and says nothing about this one then.
+    if left != Left::InUse || survey.contract.is_some() {
+        let problems = survey.problems.iter().map(|(part, error)| problem(config, *part, error));
+        problems.for_each(|finding| report.block(finding));
+    }
     if let Err(error) = stopped {
         report.block(Finding::of(CheckStage::Container, &error).at("container.command"));
     }

@@ -90,11 +90,6 @@ impl Control {
         self.live.subscribe()
     }
 
-    /// How far a held run is. It changes when a step is done and when the run ends.
-    pub fn steps(&self) -> watch::Receiver<StepReport> {
-        self.steps.clone()
-    }
-
     /// Lets a held run take a step and waits until that is done or the run has ended. None when the run has ended
     /// before, or never began. A run that is not held never does one: this then waits for its end.
     pub async fn step(&self) -> Option<StepReport> {

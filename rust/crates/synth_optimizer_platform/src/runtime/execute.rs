@@ -81,7 +81,7 @@ where
     };
     let prepared = {
         let has_begun = existing.is_some();
-        let preparing = prepare(request, dir, &proposer, !has_begun);
+        let preparing = prepare(request, dir, fence, &proposer, !has_begun);
         tokio::pin!(preparing);
         loop {
             tokio::select! {

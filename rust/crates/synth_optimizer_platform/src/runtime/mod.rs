@@ -35,4 +35,4 @@ pub use hooks::{Boundary, Hooks};
 pub use outcome::{Outcome, RunStatus};
 pub use request::{Request, Verify};
 pub use stepping::StepReport;
-pub use wish::{Acknowledgement, Asked, WishKind, ask, listen, wish_kind};
+pub use wish::{Acknowledgement, Asked, WishKind, ask, next_wish, wish_kind};

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::fence::Fence;
 use super::request::Request;
 use super::setup::{CachedSetup, SetupAccess};
 use crate::artifacts::{DiskWatch, RunDir};
@@ -27,10 +28,13 @@ pub(super) struct Prepared {
 pub(super) async fn prepare(
     request: &Request,
     dir: &RunDir,
+    fence: &Fence,
     proposer: &Arc<dyn Proposer>,
     is_new: bool,
 ) -> Result<(Option<ManagedProcess>, Prepared), OptimizerError> {
     let config = &request.config;
+    // Whoever has taken the run over has processes of its own there.
+    fence.check()?;
     reap_orphans(dir.dir())?;
     let disk = DiskWatch::new(&config.disk_budget, &config.run.output_dir);
     if is_new {
@@ -44,6 +48,7 @@ pub(super) async fn prepare(
     if let Some(client) = &client {
         client.check_reach().await?;
     }
+    fence.check()?;
     let process = match &client {
         Some(client) => start(config, dir.dir(), client).await?,
         None => None,

@@ -18,10 +18,18 @@ pub(super) struct Scratch {
 }
 
 impl Scratch {
-    pub(super) fn new() -> Result<Self, OptimizerError> {
-        let root = Utf8PathBuf::try_from(std::env::temp_dir()).map_err(|error| {
-            OptimizerError::new(ErrorCode::Io, format!("the directory for temporary files: {error}"))
-        })?;
+    /// A new one in this directory, which is made if it is not there, or in the one for temporary files.
+    pub(super) fn new(place: Option<&Utf8Path>) -> Result<Self, OptimizerError> {
+        let root = match place {
+            Some(place) => {
+                let made = DirBuilder::new().recursive(true).mode(0o700).create(place);
+                made.map_err(|error| failed(place, "made", &error))?;
+                place.to_owned()
+            }
+            None => Utf8PathBuf::try_from(std::env::temp_dir()).map_err(|error| {
+                OptimizerError::new(ErrorCode::Io, format!("the directory for temporary files: {error}"))
+            })?,
+        };
         let path = root.join(format!("synth-optimizers-check-{}", random_name()?));
         DirBuilder::new().mode(0o700).create(&path).map_err(|error| failed(&path, "made", &error))?;
         Ok(Self { path })

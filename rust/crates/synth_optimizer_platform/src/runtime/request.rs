@@ -40,6 +40,8 @@ pub struct Request {
     pub reach: Reach,
     /// How much `check` looks at.
     pub verify: Verify,
+    /// Where `check` keeps what it starts; the directory for temporary files if none is named.
+    pub scratch: Option<Utf8PathBuf>,
     /// Whether another run of this service uses the container: `check` then asks it as it is and starts none.
     pub container_in_use: bool,
 }
@@ -58,6 +60,7 @@ impl Request {
             stepping: false,
             reach: Reach::default(),
             verify: Verify::Everything,
+            scratch: None,
             container_in_use: false,
         }
     }

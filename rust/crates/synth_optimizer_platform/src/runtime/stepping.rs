@@ -20,6 +20,13 @@ pub struct StepReport {
     pub has_ended: bool,
 }
 
+/// What is told of a held run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Whether {
+    Waiting,
+    Ended,
+}
+
 /// Who steps the run, and how far that is.
 #[derive(Debug)]
 pub(super) struct Stepping {
@@ -41,22 +48,22 @@ impl<E: Engine> Driver<'_, E> {
     /// Says that a step is done, when everything that it sent is settled and stored.
     pub(super) fn report_step(&self) {
         if self.stepping.is_held && self.lanes.is_settled() {
-            self.report(true, false);
+            self.report(Whether::Waiting);
         }
     }
 
     /// Says that this process has let go.
     pub(super) fn report_end(&self) {
-        self.report(false, true);
+        self.report(Whether::Ended);
     }
 
-    fn report(&self, is_waiting: bool, has_ended: bool) {
+    fn report(&self, whether: Whether) {
         let report = StepReport {
             steps_done: self.stepping.asked,
-            is_waiting,
+            is_waiting: whether == Whether::Waiting,
             last_sequence: self.ground.next_sequence.checked_sub(1),
             state: self.stepping.state,
-            has_ended,
+            has_ended: whether == Whether::Ended,
         };
         self.stepping.reports.send_if_modified(|known| std::mem::replace(known, report) != report);
     }

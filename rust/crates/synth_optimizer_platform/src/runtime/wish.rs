@@ -1,11 +1,10 @@
 //! What another process asks of a run: a file in its directory, read by the process that runs it.
 
-use std::convert::Infallible;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::control::{Control, Signal};
+use super::control::Signal;
 use crate::artifacts::{RunLock, RunPaths, write_atomic};
 use crate::config::words::words;
 use crate::model::error::{ErrorCode, OptimizerError};
@@ -71,8 +70,8 @@ pub fn ask(paths: &RunPaths, kind: WishKind, reason: &str) -> Result<Asked, Opti
     Ok(asked(Acknowledgement::Accepted, format!("{holder} was asked")))
 }
 
-/// Passes wishes on to the run of this process, as long as it is polled.
-pub async fn listen(paths: &RunPaths, control: &Control) -> Infallible {
+/// Waits for the next wish for the run of this process.
+pub async fn next_wish(paths: &RunPaths) -> (WishKind, String) {
     loop {
         tokio::time::sleep(GLANCE).await;
         let Ok(text) = std::fs::read(paths.wish()) else { continue };
@@ -83,7 +82,7 @@ pub async fn listen(paths: &RunPaths, control: &Control) -> Infallible {
         if wish.holder.starts_with(&own)
             && std::fs::read_to_string(paths.lock()).is_ok_and(|note| note.trim() == wish.holder)
         {
-            control.send(wish.kind.signal(wish.reason));
+            return (wish.kind, wish.reason);
         }
     }
 }

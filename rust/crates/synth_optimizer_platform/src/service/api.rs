@@ -38,11 +38,18 @@ pub(super) trait Output: Send + 'static {
 #[derive(Debug)]
 pub(super) struct Document<T>(pub(super) T);
 
-/// A JSON document whose status depends on what was done: 201, 202 or 200.
+/// What was submitted: 201, or 200 when it was there already.
 #[derive(Debug)]
-pub(super) struct Acted<T> {
-    pub(super) status: StatusCode,
-    pub(super) document: T,
+pub(super) enum Created<T> {
+    New(T),
+    Known(T),
+}
+
+/// What was asked: 202, or 200 when there was nothing to do.
+#[derive(Debug)]
+pub(super) enum Accepted<T> {
+    Asked(T),
+    Noop(T),
 }
 
 /// Success without words.
@@ -53,12 +60,25 @@ pub(super) struct Nothing;
 #[derive(Debug)]
 pub(super) struct Raw(pub(super) Response<Body>);
 
-/// A JSON document, or an answer that has no body or is a stream.
+/// A page, or a stream.
 #[derive(Debug)]
-pub(super) enum Flexible<T> {
-    Document(T),
-    Tagged { document: T, etag: String },
-    Raw(Response<Body>),
+pub(super) enum PageOrStream<T> {
+    Page(T),
+    Stream(Response<Body>),
+}
+
+/// A JSON document with a tag, or that it is as before.
+#[derive(Debug)]
+pub(super) enum Tagged<T> {
+    Document {
+        document: T,
+        etag: String,
+    },
+    /// `is_over`: it will not change any more.
+    Unchanged {
+        etag: Option<String>,
+        is_over: bool,
+    },
 }
 
 /// A route that reads.
@@ -236,16 +256,33 @@ impl<T: Serialize + JsonSchema + Send + 'static> Output for Document<T> {
     }
 }
 
-impl<T: Serialize + JsonSchema + Send + 'static> Output for Acted<T> {
+impl<T: Serialize + JsonSchema + Send + 'static> Output for Created<T> {
     fn describe(schemas: &mut SchemaGenerator) -> Map<String, Value> {
-        let done = json_response::<T>(schemas, "It was done before, or there was nothing to do.");
-        let created = json_response::<T>(schemas, "It is stored.");
-        let accepted = json_response::<T>(schemas, "It is stored, and takes effect soon.");
-        Map::from_iter([("200".to_owned(), done), ("201".to_owned(), created), ("202".to_owned(), accepted)])
+        let known = json_response::<T>(schemas, "It was stored before, by a submission with the same key and body.");
+        let new = json_response::<T>(schemas, "It is stored.");
+        Map::from_iter([("200".to_owned(), known), ("201".to_owned(), new)])
     }
 
     fn respond(self) -> Response<Body> {
-        written(self.status, &self.document)
+        match self {
+            Self::New(document) => written(StatusCode::CREATED, &document),
+            Self::Known(document) => written(StatusCode::OK, &document),
+        }
+    }
+}
+
+impl<T: Serialize + JsonSchema + Send + 'static> Output for Accepted<T> {
+    fn describe(schemas: &mut SchemaGenerator) -> Map<String, Value> {
+        let noop = json_response::<T>(schemas, "There was nothing to do.");
+        let asked = json_response::<T>(schemas, "It is stored, and takes effect soon.");
+        Map::from_iter([("200".to_owned(), noop), ("202".to_owned(), asked)])
+    }
+
+    fn respond(self) -> Response<Body> {
+        match self {
+            Self::Asked(document) => written(StatusCode::ACCEPTED, &document),
+            Self::Noop(document) => written(StatusCode::OK, &document),
+        }
     }
 }
 
@@ -273,31 +310,60 @@ impl Output for Raw {
     }
 }
 
-impl<T: Serialize + JsonSchema + Send + 'static> Output for Flexible<T> {
+impl<T: Serialize + JsonSchema + Send + 'static> Output for PageOrStream<T> {
     fn describe(schemas: &mut SchemaGenerator) -> Map<String, Value> {
         let schema = schemas.subschema_for::<T>();
         let content = json!({"application/json": {"schema": schema}, "text/event-stream": {}});
         Map::from_iter([
-            ("200".to_owned(), json!({"description": "The document, or a stream of events.", "content": content})),
-            ("204".to_owned(), json!({"description": "The stream is over."})),
-            ("304".to_owned(), json!({"description": "Nothing is new."})),
+            ("200".to_owned(), json!({"description": "A page, or a stream of events.", "content": content})),
+            ("204".to_owned(), json!({"description": "The run is over, and nothing follows."})),
         ])
     }
 
     fn respond(self) -> Response<Body> {
         match self {
-            Self::Document(document) => written(StatusCode::OK, &document),
-            Self::Tagged { document, etag } => {
+            Self::Page(document) => written(StatusCode::OK, &document),
+            Self::Stream(response) => response,
+        }
+    }
+}
+
+impl<T: Serialize + JsonSchema + Send + 'static> Output for Tagged<T> {
+    fn describe(schemas: &mut SchemaGenerator) -> Map<String, Value> {
+        let unchanged = json!({
+            "description": "Nothing is new.",
+            "headers": {RUN_IS_OVER: {
+                "description": "`true` when nothing new can come.", "schema": {"type": "string", "enum": ["true"]},
+            }},
+        });
+        Map::from_iter([
+            ("200".to_owned(), json_response::<T>(schemas, "The document, with an ETag.")),
+            ("304".to_owned(), unchanged),
+        ])
+    }
+
+    fn respond(self) -> Response<Body> {
+        match self {
+            Self::Document { document, etag } => {
                 let mut response = written(StatusCode::OK, &document);
                 if let Ok(etag) = HeaderValue::from_str(&etag) {
                     response.headers_mut().insert(header::ETAG, etag);
                 }
                 response
             }
-            Self::Raw(response) => response,
+            Self::Unchanged { etag, is_over } => {
+                let mut response = empty(StatusCode::NOT_MODIFIED, etag.as_deref());
+                if is_over {
+                    response.headers_mut().insert(RUN_IS_OVER, HeaderValue::from_static("true"));
+                }
+                response
+            }
         }
     }
 }
+
+/// Says that nothing new can come.
+const RUN_IS_OVER: &str = "run-is-over";
 
 /// An answer without a body.
 pub(super) fn empty(status: StatusCode, etag: Option<&str>) -> Response<Body> {

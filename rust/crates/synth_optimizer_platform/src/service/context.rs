@@ -1,7 +1,6 @@
 //! What every handler may use: the queue, the workers, the files of runs, and whether the service is open.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::extract::Request;
 use axum::http::Method;
@@ -21,7 +20,9 @@ use crate::model::error::{ErrorCode, OptimizerError};
 use crate::queue::{Queue, QueueError, RequestEntry};
 
 /// Checks of submitted configurations that go on at once; each may start a container and a proposer.
-const CHECKS: usize = 4;
+pub(super) const CHECKS: usize = 4;
+/// Reads of files for clients that go on at once.
+pub(super) const READS: usize = 16;
 
 /// How far the service is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,20 +41,17 @@ pub(super) struct Context {
     pub(super) workers: Arc<Workers>,
     pub(super) hub: Hub,
     pub(super) readers: Readers,
-    pub(super) checks: Semaphore,
+    pub(super) checks: Arc<Semaphore>,
+    pub(super) reads: Semaphore,
     pub(super) phase: watch::Sender<Phase>,
     pub(super) document: Value,
     pub(super) started_at: String,
     pub(super) instance_id: String,
-    /// One tick or step at a time.
-    pub(super) stepping: Mutex<()>,
+    /// One tick at a time.
+    pub(super) ticking: Mutex<()>,
 }
 
 impl Context {
-    pub(super) fn checks() -> Semaphore {
-        Semaphore::new(CHECKS)
-    }
-
     pub(super) fn settings(&self) -> &Settings {
         &self.settings
     }
@@ -107,7 +105,10 @@ impl Context {
         T: Send + 'static,
         E: From<OptimizerError> + Send + 'static,
     {
-        match tokio::task::spawn_blocking(work).await {
+        let place = self.reads.acquire().await;
+        let done = tokio::task::spawn_blocking(work).await;
+        drop(place);
+        match done {
             Ok(done) => done,
             Err(error) => {
                 let message = format!("a read was broken off: {error}");
@@ -174,6 +175,3 @@ impl From<QueueError> for Refusal {
         }
     }
 }
-
-/// How often somebody who waits for something new looks.
-pub(super) const LOOK: Duration = Duration::from_millis(100);

@@ -6,9 +6,14 @@ use std::time::Duration;
 use camino::{Utf8Path, Utf8PathBuf};
 
 use super::algorithm::Algorithm;
-use super::job::{Job, Manner};
+use super::bell::Bell;
+use super::job::{Intent, Job, Manner};
 use super::log::Log;
 use super::metrics::Metrics;
+use super::settings::Settings;
+use super::turns::Turns;
+use super::verdict::silent;
+use super::workers::GIVE_UP;
 use crate::artifacts::RunPaths;
 use crate::clock::boot_millis;
 use crate::config::{Config, from_stored};
@@ -18,7 +23,7 @@ use crate::queue::{Claim, Heard, Holder, Queue, QueueError, RequestEntry, Servic
 use crate::workspace::Reader;
 
 /// Taken back this often without a single event in between, a request breaks whoever carries it out.
-const HOPELESS: i64 = 50;
+const HOPELESS: i64 = 20;
 /// A lease is renewed this often at least, so that people see that somebody is there.
 const RENEWAL: Duration = Duration::from_secs(30);
 /// The pause before something that the queue could not take is tried again, at first and at most.
@@ -42,12 +47,26 @@ pub struct Crew {
     pub(super) reach: Reach,
     pub(super) codex_runtime: Option<Utf8PathBuf>,
     pub(super) holder: Holder,
+    /// Rung when a job is over or something may be claimed.
+    pub(super) bell: Bell,
+    pub(super) turns: Turns,
+    pub(super) patience: Patience,
     pub(super) log: Log,
+}
+
+/// How long runs may take over what they should not need long for.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Patience {
+    /// A run may tell nothing for this long, on top of its own longest wait.
+    pub(super) silence: Duration,
+    /// A run that was set aside, or that nobody steps, may rest for this long.
+    pub(super) pause: Duration,
 }
 
 impl Crew {
     /// A crew of one, for a process that works off a queue without serving it.
     pub fn alone(queue: Queue, algorithm: Arc<dyn Algorithm>, worker_id: &str, lease: Duration) -> Self {
+        let known = Settings::new("", "");
         Self {
             queue,
             algorithm,
@@ -57,6 +76,9 @@ impl Crew {
             reach: Reach::default(),
             codex_runtime: None,
             holder: Holder::Worker,
+            bell: Bell::default(),
+            turns: Turns::default(),
+            patience: Patience { silence: known.silence, pause: known.pause_timeout },
             log: Log::Nowhere,
         }
     }
@@ -98,8 +120,33 @@ impl Crew {
         Ok(Some(job))
     }
 
+    /// Keeps the lease of a job, tells it what is wished of it, and turns its silence into an end.
+    pub(super) fn attend(&self, job: &Arc<Job>) {
+        self.beat(job);
+        let (limit, intent, why) = match job.manner() {
+            Manner::Freely => (self.patience.silence, Intent::Silence, "it tells nothing"),
+            Manner::Stepped => (self.patience.pause, Intent::Idle, "nobody asked for a step"),
+        };
+        let (silence, limit) = (job.silence(), limit + job.longest_wait());
+        if silence > limit + GIVE_UP {
+            self.give_up(job);
+        } else if silence > limit {
+            job.let_go(intent, why.into(), Duration::ZERO);
+        }
+    }
+
+    /// A thread that does not even let go is left behind: its lease is gone, so that it can do nothing more.
+    fn give_up(&self, job: &Arc<Job>) {
+        job.fence();
+        match self.fail(job, &silent(job)) {
+            // Whoever cannot write it down now does so at the next pulse.
+            Err(error) if error.may_pass() => {}
+            Ok(_) | Err(_) => job.abandon(),
+        }
+    }
+
     /// Keeps the lease of a job, and tells the job what is wished of it.
-    pub fn beat(&self, job: &Job) {
+    fn beat(&self, job: &Job) {
         if !job.is_renewal_due(RENEWAL) {
             return self.listen(job);
         }
@@ -171,28 +218,23 @@ impl Crew {
         config.run.run_id = Some(request.run_id.clone());
         self.persist(job, |queue| queue.start(&request.request_id, hold))?;
         let paths = RunPaths::new(&config.run.output_dir, &request.run_id)?;
-        let mark = last_sequence(&paths)?;
-        if request.recoveries >= HOPELESS && claimed_in_vain(&self.queue, request, mark) {
-            let message =
-                format!("{} workers were lost at the same place of run {}", request.recoveries, request.run_id);
+        let mark = last_milestone(&paths)?;
+        let losses = self.persist(job, |queue| queue.progress(&request.request_id, hold, mark))?;
+        if losses >= HOPELESS {
+            let message = format!("{losses} workers in a row were lost at the same place of run {}", request.run_id);
             return Err(OptimizerError::new(ErrorCode::RunFailed, message)
                 .with_hint("Look what ends the workers: memory, or a container that takes the machine down."));
         }
-        self.persist(job, |queue| queue.progress(&request.request_id, hold, mark))?;
         Ok(config)
     }
 }
 
-fn last_sequence(paths: &RunPaths) -> Result<i64, OptimizerError> {
+/// The last event that tells of progress; -1 before the first.
+fn last_milestone(paths: &RunPaths) -> Result<i64, OptimizerError> {
     let db: &Utf8Path = &paths.workspace_db();
     if !db.is_file() {
         return Ok(-1);
     }
-    let last = Reader::open(db.as_std_path())?.last_sequence()?;
+    let last = Reader::open(db.as_std_path())?.last_milestone()?;
     Ok(last.map_or(-1, |last| i64::try_from(last).unwrap_or(i64::MAX)))
-}
-
-/// Whether the run is where the worker before found it.
-fn claimed_in_vain(queue: &Queue, request: &RequestEntry, mark: i64) -> bool {
-    queue.progress_of(&request.request_id).is_ok_and(|before| before.mark == Some(mark))
 }

@@ -41,7 +41,7 @@ impl Guard {
     /// The first rule that the request breaks.
     fn check(&self, request: &Request) -> Result<(), Refusal> {
         self.check_host(request)?;
-        self.check_origin(request.headers())?;
+        check_origin(request.headers())?;
         if let Some(token) = &self.token
             && !token.is_in(header_text(request.headers(), header::AUTHORIZATION))
         {
@@ -67,19 +67,6 @@ impl Guard {
         Err(Refusal::new(Code::HostNotAllowed, format!("this service is not called {shown}")))
     }
 
-    fn check_origin(&self, headers: &HeaderMap) -> Result<(), Refusal> {
-        let mut origins = headers.get_all(header::ORIGIN).iter();
-        let is_own = |origin: &HeaderValue| {
-            let text = origin.to_str().unwrap_or_default();
-            let host = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://"));
-            host.is_some_and(|host| self.is_known(host))
-        };
-        match origins.all(is_own) {
-            true => Ok(()),
-            false => Err(Refusal::new(Code::OriginNotAllowed, "the request comes from a page of another site")),
-        }
-    }
-
     fn is_known(&self, host: &str) -> bool {
         let (name, port) = match host.rsplit_once(':') {
             Some((name, port)) if !port.contains(']') => (name, Some(port)),
@@ -88,6 +75,32 @@ impl Guard {
         let is_port = port.is_none_or(|port| port.parse::<u16>().is_ok());
         let is_address = || name.trim_matches(['[', ']']).parse::<IpAddr>().is_ok();
         is_port && (self.names.contains(&name.to_lowercase()) || (self.any_address && is_address()))
+    }
+}
+
+/// A page that calls must come from where it calls, port and all: other programs of this machine have pages as well.
+fn check_origin(headers: &HeaderMap) -> Result<(), Refusal> {
+    let host = header_text(headers, header::HOST).unwrap_or_default().to_lowercase();
+    let is_own = |origin: &HeaderValue| {
+        let text = origin.to_str().unwrap_or_default().to_lowercase();
+        let own = text.split_once("://").is_some_and(|(scheme, authority)| match scheme {
+            "http" => with_port(authority, "80") == with_port(&host, "80"),
+            "https" => with_port(authority, "443") == with_port(&host, "443"),
+            _ => false,
+        });
+        !host.is_empty() && own
+    };
+    match headers.get_all(header::ORIGIN).iter().all(is_own) {
+        true => Ok(()),
+        false => Err(Refusal::new(Code::OriginNotAllowed, "the request comes from a page of another site")),
+    }
+}
+
+/// The host with its port, or with that of its scheme.
+fn with_port(authority: &str, usual: &str) -> String {
+    match authority.rsplit_once(':') {
+        Some((_, port)) if !port.contains(']') => authority.to_owned(),
+        _ => format!("{authority}:{usual}"),
     }
 }
 

@@ -54,9 +54,16 @@ pub(super) struct Query<T>(pub(super) T);
 #[derive(Debug)]
 pub(super) struct Json<T>(pub(super) T);
 
-/// The headers, of which a handler says itself what it reads.
+/// Whether a stream of events is wanted, and after which one: the headers `Accept` and `Last-Event-ID`.
 #[derive(Debug)]
-pub(super) struct Headers(pub(super) HeaderMap);
+pub(super) struct StreamWish {
+    pub(super) is_wanted: bool,
+    pub(super) last: Option<i64>,
+}
+
+/// The header `If-None-Match`.
+#[derive(Debug)]
+pub(super) struct IfNoneMatch(pub(super) Option<String>);
 
 /// The header `Idempotency-Key`.
 #[derive(Debug)]
@@ -156,12 +163,51 @@ impl<T: DeserializeOwned + JsonSchema + Send + 'static> Input for Json<T> {
     }
 }
 
-impl Input for Headers {
-    fn describe(_: &mut Described<'_>) {}
+impl Input for StreamWish {
+    fn describe(operation: &mut Described<'_>) {
+        operation.parameters.push(json!({
+            "name": "Last-Event-ID",
+            "in": "header",
+            "required": false,
+            "description": "With `Accept: text/event-stream`: the last event that was seen.",
+            "schema": {"type": "integer", "minimum": -1},
+        }));
+    }
 
     fn take(request: &mut Taken) -> Result<Self, Refusal> {
-        Ok(Self(request.headers.clone()))
+        let accepts = header_text(&request.headers, header::ACCEPT).unwrap_or_default();
+        let is_wanted = accepts.split(',').any(|kind| kind.trim().starts_with("text/event-stream"));
+        let last = match request.headers.get("last-event-id") {
+            Some(id) => {
+                let id = id.to_str().ok().and_then(|id| id.parse().ok()).filter(|id| *id >= -1);
+                let refused = || Refusal::new(Code::BadParameter, "the Last-Event-ID is not the id of an event");
+                Some(id.ok_or_else(refused)?)
+            }
+            None => None,
+        };
+        Ok(Self { is_wanted, last })
     }
+}
+
+impl Input for IfNoneMatch {
+    fn describe(operation: &mut Described<'_>) {
+        operation.parameters.push(json!({
+            "name": "If-None-Match",
+            "in": "header",
+            "required": false,
+            "description": "The ETag of what is known: the answer is 304 when it is still the same.",
+            "schema": {"type": "string"},
+        }));
+    }
+
+    fn take(request: &mut Taken) -> Result<Self, Refusal> {
+        Ok(Self(header_text(&request.headers, header::IF_NONE_MATCH).map(str::to_owned)))
+    }
+}
+
+/// Whether a list of tags has this one.
+pub(super) fn names(known: &str, etag: &str) -> bool {
+    known.split(',').map(|known| known.trim().trim_start_matches("W/")).any(|known| known == etag || known == "*")
 }
 
 impl Input for IdempotencyKey {

@@ -8,11 +8,12 @@ use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::watch;
 
 use super::crew::Crew;
+use crate::artifacts::RunPaths;
 use crate::clock::{boot_millis, unix_millis};
 use crate::config::Config;
 use crate::model::error::{ErrorCode, OptimizerError};
 use crate::queue::{Hold, RequestEntry, Wish, WishKind};
-use crate::runtime::{Boundary, Control, Controlled, Hooks, LeaseWatch, Outcome, Request, Signal, StepReport};
+use crate::runtime::{self, Boundary, Control, Controlled, Hooks, LeaseWatch, Outcome, Request, Signal, StepReport};
 
 /// How long a run that is set aside may finish what is under way.
 const PAUSE_GRACE: Duration = Duration::from_millis(500);
@@ -36,7 +37,7 @@ pub enum Manner {
 pub(super) enum Intent {
     Nothing,
     Shutdown,
-    /// It is stepped, and nobody has asked for a step in time.
+    /// Nobody has asked for a step in time, or somebody has asked the run itself to rest.
     Idle,
     Pause,
     Silence,
@@ -53,6 +54,7 @@ pub struct Job {
     lease: LeaseWatch,
     lease_length: Duration,
     told: Mutex<Told>,
+    stepping: tokio::sync::Mutex<()>,
     /// When the run was last heard of, by the boot clock.
     progress: AtomicU64,
     /// The same as people read it; 0 before it was.
@@ -92,6 +94,7 @@ impl Job {
             lease: LeaseWatch::until(deadline(asked_at, lease)),
             lease_length: lease,
             told: Mutex::new(Told { control: None, intent: Intent::Nothing, is_stopped: false }),
+            stepping: tokio::sync::Mutex::new(()),
             progress: AtomicU64::new(asked_at),
             heard_at: AtomicU64::new(0),
             renewed: AtomicU64::new(asked_at),
@@ -198,13 +201,24 @@ impl Job {
         match wish.kind {
             WishKind::Cancel => self.let_go(Intent::Cancel, reason, CANCEL_GRACE),
             WishKind::Pause => self.let_go(Intent::Pause, reason, PAUSE_GRACE),
-            WishKind::Stop => {
-                let mut told = self.told();
-                if let Some(control) = told.control.clone().filter(|_| !told.is_stopped) {
-                    told.is_stopped = true;
-                    control.send(Signal::Stop { reason });
-                }
-            }
+            WishKind::Stop => self.finish_early(reason),
+        }
+    }
+
+    /// Does what somebody has asked of the run itself, past the queue.
+    fn obey_directly(&self, kind: runtime::WishKind, reason: String) {
+        match kind {
+            runtime::WishKind::Cancel => self.let_go(Intent::Cancel, reason, CANCEL_GRACE),
+            runtime::WishKind::Stop => self.finish_early(reason),
+            runtime::WishKind::Interrupt => self.let_go(Intent::Idle, reason, PAUSE_GRACE),
+        }
+    }
+
+    fn finish_early(&self, reason: String) {
+        let mut told = self.told();
+        if let Some(control) = told.control.clone().filter(|_| !told.is_stopped) {
+            told.is_stopped = true;
+            control.send(Signal::Stop { reason });
         }
     }
 
@@ -222,11 +236,19 @@ impl Job {
 
     /// Does not wait any longer for what is under way.
     pub(super) fn hurry(&self) {
+        self.let_go(Intent::Shutdown, "there is no more time".into(), Duration::ZERO);
         self.tell(Signal::Interrupt { reason: "there is no more time".into(), grace: Some(Duration::ZERO) });
     }
 
-    /// Sends what the run wants now, and waits until that is settled.
+    /// Counts as over although its thread is not.
+    pub(super) fn abandon(&self) {
+        let ended = Ended { entry: self.request.clone(), message: "its thread was left behind".into() };
+        self.ended.send_replace(Some(ended));
+    }
+
+    /// Sends what the run wants now, and waits until that is settled. One step at a time.
     pub(super) async fn step(&self) -> Option<StepReport> {
+        let _turn = self.stepping.lock().await;
         // The run is not there to hear it before its thread has read the configuration.
         let control = tokio::select! {
             control = self.control() => control,
@@ -275,6 +297,7 @@ impl Job {
             let ended = crew.settle(&job, result);
             std::mem::forget(ending);
             job.ended.send_replace(Some(ended));
+            crew.bell.ring();
         });
         spawned.map(drop).map_err(|error| OptimizerError::new(ErrorCode::Io, format!("no thread for the run: {error}")))
     }
@@ -323,15 +346,44 @@ impl Job {
                 self.heard_at.store(unix_millis(), Ordering::Relaxed);
             }
         };
+        let paths = RunPaths::new(&request.config.run.output_dir, self.run_id())?;
+        let wishes = async {
+            loop {
+                let (kind, reason) = runtime::next_wish(&paths).await;
+                self.obey_directly(kind, reason);
+            }
+        };
+        let carrying_out = async {
+            if !request.config.container.command.is_empty() {
+                self.wait_for_checks(crew, &request.config.container.url).await;
+            }
+            crew.algorithm.execute(request, controlled).await
+        };
         let outcome = tokio::select! {
-            outcome = crew.algorithm.execute(request, controlled) => outcome,
+            outcome = carrying_out => outcome,
             never = news => never,
+            never = wishes => never,
         };
         // What it told last may not have been heard.
         while let Ok(stored) = live.try_recv() {
             crew.metrics.heard(&stored);
         }
         outcome
+    }
+
+    /// Waits until no check has a container of its own at the address. None begins while the request is held.
+    async fn wait_for_checks(&self, crew: &Crew, url: &str) {
+        let turn = crew.turns.of(url);
+        let told = async {
+            while self.intent() == Intent::Nothing {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        };
+        tokio::select! {
+            _ = turn.lock() => {}
+            // A run that is told to end starts nothing.
+            () = told => {}
+        }
     }
 }
 

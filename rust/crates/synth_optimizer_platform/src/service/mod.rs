@@ -6,6 +6,8 @@
 
 mod algorithm;
 mod api;
+mod bell;
+mod checking;
 mod config_file;
 mod context;
 mod crew;
@@ -27,42 +29,53 @@ mod serve;
 mod settings;
 mod stream;
 mod token;
+mod turns;
 mod verdict;
 mod workers;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use axum::middleware::from_fn_with_state;
 use serde_json::Value;
 use tokio::net::TcpListener;
-use tokio::sync::{Mutex, watch};
+use tokio::sync::{Mutex, Semaphore, watch};
 
 pub use algorithm::{Algorithm, Local};
+pub use checking::Checking;
 pub use crew::{Claimant, Crew};
 pub use job::{Ended, Job, Manner};
 pub use log::Log;
 pub use refusal::Code;
 pub use settings::Settings;
 pub use verdict::completion;
-pub use workers::run_next;
+pub use workers::{Leaving, run_next};
 
 use crate::clock::unix_millis;
 use crate::model::envelope::rfc3339;
 use crate::model::error::{ErrorCode, OptimizerError};
 use crate::queue::{Holder, Queue, QueueSettings, ServiceLock};
-use context::{Context, Phase};
+use bell::Bell;
+use context::{CHECKS, Context, Phase};
+use crew::Patience;
 use guard::Guard;
 use metrics::Metrics;
+use preflight::sweep;
 use readers::Readers;
 use settings::Checked;
+use turns::Turns;
 use workers::Workers;
 
 /// Threads that answer requests.
 const THREADS: usize = 2;
-/// Reads of files that go on at once.
-const READS: usize = 16;
+/// Threads for what may wait for a file: what clients ask for, and beside it what the service itself needs.
+const FILES: usize = context::READS + 8;
+/// How long checks under way may take to end what they have started.
+const LAST_CHECKS: Duration = Duration::from_secs(10);
+/// How long to wait before a queue that cannot be read at the start is tried again.
+const PAUSE: Duration = Duration::from_millis(200);
 /// How long requests under way may take once the runs have let go.
 const LAST_ANSWERS: Duration = Duration::from_secs(2);
 
@@ -71,7 +84,7 @@ pub fn openapi() -> Value {
     api::router(routes::routes()).1
 }
 
-/// A service in this process. Dropping it does not end it; `shut_down` does.
+/// A service in this process. Dropped, it ends in a hurry; `shut_down` lets it take its time.
 #[derive(Debug)]
 pub struct Service {
     address: SocketAddr,
@@ -86,7 +99,7 @@ impl Service {
         let checked = settings.check()?;
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(THREADS)
-            .max_blocking_threads(READS)
+            .max_blocking_threads(FILES)
             .thread_name("synth-optimizers-service")
             .enable_all()
             .build()
@@ -165,24 +178,27 @@ impl Parts {
             reach: settings.reach.clone(),
             codex_runtime: settings.codex_runtime.clone(),
             holder: Holder::Service(identity.clone()),
+            bell: Bell::default(),
+            turns: Turns::default(),
+            patience: Patience { silence: settings.silence, pause: settings.pause_timeout },
             log: settings.log,
         });
         let address = listener.local_addr().unwrap_or(checked.address);
         let (router, document) = api::router(routes::routes());
-        let workers =
-            Arc::new(Workers::new(Arc::clone(&crew), settings.workers, settings.silence, settings.pause_timeout));
+        let workers = Arc::new(Workers::new(Arc::clone(&crew), settings.workers));
         let context = Arc::new(Context {
             guard: Guard::new(address, &settings.allow_hosts, checked.token),
             config_root: checked.config_root,
             workers: Arc::clone(&workers),
             hub: stream::Hub::default(),
             readers: Readers::default(),
-            checks: Context::checks(),
+            checks: Arc::new(Semaphore::new(CHECKS)),
+            reads: Semaphore::new(context::READS),
             phase: watch::Sender::new(Phase::Starting),
             document,
             started_at: rfc3339(unix_millis()),
             instance_id: identity.instance_id().to_owned(),
-            stepping: Mutex::new(()),
+            ticking: Mutex::new(()),
             settings: settings.clone(),
         });
         let router =
@@ -190,7 +206,7 @@ impl Parts {
         let (close, closing) = watch::channel(false);
         let serving = async { serve::serve(listener, router, &settings, closing, LAST_ANSWERS).await };
         let working = async {
-            let ended = work(&context, &crew, &workers, &mut wished).await;
+            let ended = work(&context, &workers, &mut wished).await;
             close.send_replace(true);
             ended
         };
@@ -209,24 +225,23 @@ impl Parts {
 /// Recovers, works, and drains when it is told to end.
 async fn work(
     context: &Arc<Context>,
-    crew: &Arc<Crew>,
     workers: &Arc<Workers>,
     wished: &mut watch::Receiver<usize>,
 ) -> Result<(), OptimizerError> {
-    let recovering = Arc::clone(crew);
-    context.read(move || recovering.recover().map_err(OptimizerError::from)).await?;
-    context.phase.send_replace(Phase::Ready);
+    let begun = tokio::select! {
+        begun = begin(context, workers) => begun?,
+        // An error means that nobody can ask any more, which ends the service as well.
+        _ = wished.wait_for(|wishes| *wishes > 0) => Vec::new(),
+    };
     let tidying = async {
         loop {
             tokio::time::sleep(Duration::from_secs(1)).await;
-            context.readers.tidy();
+            let readers = context.readers.clone();
+            let _ = tokio::task::spawn_blocking(move || readers.tidy()).await;
         }
     };
-    let beating = tokio::spawn(Arc::clone(workers).watch());
     tokio::select! {
-        () = Arc::clone(workers).work() => {}
         () = tidying => {}
-        // An error means that nobody can ask any more, which ends the service as well.
         _ = wished.wait_for(|wishes| *wishes > 0) => {}
     }
     context.phase.send_replace(Phase::Draining);
@@ -239,6 +254,27 @@ async fn work(
         () = workers.drain(context.settings().shutdown_grace) => {}
         () = hurrying => {}
     }
-    beating.abort();
+    workers.stop();
+    let _ = tokio::task::spawn_blocking(move || begun.into_iter().for_each(|thread| drop(thread.join()))).await;
+    // Every check has a place: when all are free, nothing of a check is left.
+    let all = u32::try_from(CHECKS).unwrap_or(u32::MAX);
+    let _ = tokio::time::timeout(LAST_CHECKS, context.checks.acquire_many(all)).await;
     Ok(())
+}
+
+/// Ends what checks of an earlier service have left, takes back what it held, and starts to work.
+async fn begin(context: &Arc<Context>, workers: &Arc<Workers>) -> Result<Vec<JoinHandle<()>>, OptimizerError> {
+    let place = context.settings().checks_dir();
+    context.read(move || sweep(&place)).await?;
+    loop {
+        let crew = Arc::clone(workers.crew());
+        match context.read(move || crew.recover()).await {
+            Ok(_) => break,
+            Err(error) if error.may_pass() => tokio::time::sleep(PAUSE).await,
+            Err(error) => return Err(error.into()),
+        }
+    }
+    let threads = workers.start()?;
+    context.phase.send_replace(Phase::Ready);
+    Ok(threads)
 }

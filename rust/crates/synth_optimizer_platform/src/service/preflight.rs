@@ -3,15 +3,17 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use tokio::sync::oneshot;
+use camino::Utf8Path;
 
+use super::checking::Checking;
 use super::config_file;
 use super::context::Context;
 use super::handlers::submit::{ConfigBody, RunBody};
 use super::hide::hide_in_finding;
 use super::refusal::{Code, Refusal};
 use crate::config::{Diagnostic, Loaded, Severity, Source, hidden_fields, shown, try_load, try_load_value};
-use crate::model::error::{ErrorCode, OptimizerError};
+use crate::container::reap_orphans;
+use crate::model::error::OptimizerError;
 use crate::queue::{QueueCode, QueueError};
 use crate::runtime::{CheckReport, CheckStage, Finding, Request, Verify};
 
@@ -55,10 +57,7 @@ pub(super) async fn evaluate(context: &Arc<Context>, body: &RunBody) -> Result<E
     if body.allow_unverified {
         request.verify = Verify::Settings;
     }
-    if !loaded.config.container.command.is_empty() {
-        let url = loaded.config.container.url.clone();
-        request.container_in_use = context.ask(move |queue| queue.is_container_held(&url)).await?;
-    }
+    request.scratch = Some(context.settings().checks_dir());
     let conflict = conflict(context, &loaded).await?;
     let mut report = check(context, request, problems.clone()).await?;
     report.blockers.extend(secrets);
@@ -124,21 +123,34 @@ fn secrets(loaded: &Loaded) -> Vec<Finding> {
     found.collect()
 }
 
-/// Checks on a thread of its own: what is checked may start processes and wait for them.
+/// Checks, until the client has left or the service shuts down.
 async fn check(context: &Arc<Context>, request: Request, problems: Vec<Diagnostic>) -> Result<CheckReport, Refusal> {
-    let algorithm = Arc::clone(&context.workers.crew().algorithm);
-    let place = context.checks.acquire().await;
-    let (tell, told) = oneshot::channel();
-    let work = move || {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        // Whoever asked may have gone away.
-        if let Ok(runtime) = runtime {
-            let _ = tell.send(runtime.block_on(algorithm.check(&request, &problems)));
+    let crew = context.workers.crew();
+    let checking = async {
+        let place = Arc::clone(&context.checks).acquire_owned().await;
+        let mut request = request;
+        let mut turn = None;
+        if !request.config.container.command.is_empty() {
+            let url = request.config.container.url.clone();
+            // No run starts a container of its own there meanwhile, and no other check does.
+            turn = Some(crew.turns.of(&url).lock_owned().await);
+            request.container_in_use = context.ask(move |queue| queue.is_container_held(&url)).await?;
         }
+        let mut checking = Checking::start(Arc::clone(&crew.algorithm), request, problems, (place, turn))?;
+        Ok::<_, Refusal>(checking.report().await?)
     };
-    let thread = std::thread::Builder::new().name("synth-optimizers-check".into()).spawn(work);
-    thread.map_err(|error| OptimizerError::new(ErrorCode::Io, format!("no thread for the check: {error}")))?;
-    let report = told.await;
-    drop(place);
-    report.map_err(|_| Refusal::new(Code::Internal, "the check ended without a report"))
+    tokio::select! {
+        report = checking => report,
+        () = context.closing() => Err(Refusal::new(Code::Draining, "the service is shutting down")),
+    }
+}
+
+/// Ends what checks of an earlier service have left running, and removes what they left behind.
+pub(super) fn sweep(place: &Utf8Path) -> Result<(), OptimizerError> {
+    let Ok(entries) = place.read_dir_utf8() else { return Ok(()) };
+    for entry in entries.flatten() {
+        reap_orphans(entry.path())?;
+        let _ = std::fs::remove_dir_all(entry.path());
+    }
+    Ok(())
 }

@@ -1,7 +1,7 @@
 //! Open workspaces of runs, kept for a moment because whoever reads one reads it again.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use camino::{Utf8Path, Utf8PathBuf};
@@ -22,32 +22,39 @@ pub(super) struct Readers(Arc<Mutex<Open>>);
 type Open = BTreeMap<Utf8PathBuf, (Arc<Reader>, Instant)>;
 
 impl Readers {
-    /// The reader of a workspace.
+    /// The reader of a workspace. Opening one holds nobody up who reads another.
     pub(super) fn open(&self, path: &Utf8Path) -> Result<Arc<Reader>, OptimizerError> {
-        let now = Instant::now();
-        let mut readers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((reader, used)) = readers.get_mut(path) {
-            *used = now;
+        if let Some((reader, used)) = self.known().get_mut(path) {
+            *used = Instant::now();
             return Ok(Arc::clone(reader));
         }
         let reader = Arc::new(Reader::open(path.as_std_path())?);
-        if readers.len() >= MOST {
-            let oldest = readers.iter().min_by_key(|(_, (_, used))| *used).map(|(path, _)| path.clone());
-            oldest.map(|oldest| readers.remove(&oldest));
-        }
-        readers.insert(path.to_owned(), (Arc::clone(&reader), now));
+        let mut readers = self.known();
+        let oldest = readers.iter().min_by_key(|(_, (_, used))| *used).map(|(path, _)| path.clone());
+        let closed = oldest.filter(|_| readers.len() >= MOST).and_then(|oldest| readers.remove(&oldest));
+        readers.insert(path.to_owned(), (Arc::clone(&reader), Instant::now()));
+        drop(readers);
+        drop(closed);
         Ok(reader)
     }
 
-    /// Closes those that nobody has read for a while.
+    /// Closes those that nobody has read for a while. It may wait for a file.
     pub(super) fn tidy(&self) {
         let now = Instant::now();
-        let mut readers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        readers.retain(|_, (_, used)| now.duration_since(*used) < IDLE);
+        let is_idle = |_: &Utf8PathBuf, (_, used): &mut (Arc<Reader>, Instant)| now.duration_since(*used) >= IDLE;
+        let mut readers = self.known();
+        let idle: Open = readers.extract_if(.., is_idle).collect();
+        drop(readers);
+        drop(idle);
     }
 
     /// Closes the reader of a workspace that goes away.
     pub(super) fn forget(&self, path: &Utf8Path) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(path);
+        let closed = self.known().remove(path);
+        drop(closed);
+    }
+
+    fn known(&self) -> MutexGuard<'_, Open> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

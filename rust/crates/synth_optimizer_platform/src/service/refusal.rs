@@ -61,6 +61,7 @@ codes! {
     RunExists, "run_exists", 409, StateTransition, Never, "Leave out run.run_id or choose another one; DELETE /runs/{run_id} removes the old one.";
     Fenced, "fenced", 409, StateTransition, Never, "Another worker holds the request now.";
     DatabaseInUse, "service_db_in_use", 409, Sqlite, Never, "One service works on a database; use that one, or another --db.";
+    WorkersBusy, "workers_busy", 429, Http, Later, "Wait until one of them is over, or start the service with more --workers.";
     QueueFull, "queue_full", 429, Http, Later, "Try again when some of the waiting runs have run, or start the service with a larger --max-queued.";
     StoreBusy, "store_busy", 503, Sqlite, Later, "Another process writes to the database; try again.";
     Starting, "starting", 503, Http, Later, "The service is about to be ready; try again.";
@@ -156,6 +157,20 @@ impl Refusal {
         self
     }
 
+    /// The class of what stands in the way, where it is one and the same, and whether all of it may pass.
+    #[must_use]
+    pub(super) fn caused_by(mut self, blockers: &[Finding]) -> Self {
+        let mut classes = blockers.iter().map(|finding| finding.code.as_str());
+        if let Some(first) = classes.next()
+            && ErrorCode::from_wire(first).is_some()
+            && classes.all(|class| class == first)
+        {
+            self.body.error_code = first.to_owned();
+        }
+        self.body.retryable = blockers.iter().all(|finding| finding.retryable);
+        self
+    }
+
     #[must_use]
     pub(super) fn with_fields(mut self, fields: Vec<Finding>) -> Self {
         self.body.field_errors = fields;
@@ -170,6 +185,11 @@ impl Refusal {
             refusal.body.hint = error.hint.clone();
         }
         refusal
+    }
+
+    /// What it says, without the paths of this machine.
+    pub(super) fn shown(&self) -> String {
+        hide_paths(&self.body.message)
     }
 
     /// Whether it is this one.

@@ -11,6 +11,8 @@ use super::token::Token;
 use crate::container::Reach;
 use crate::model::error::{ErrorCode, OptimizerError};
 
+const LONGEST_LEASE: Duration = Duration::from_secs(30 * 24 * 3600);
+
 /// Everything that can be set. The defaults are those of the command line.
 #[derive(Debug, Clone)]
 pub struct Settings {
@@ -80,6 +82,11 @@ impl Settings {
         }
     }
 
+    /// Where checks keep what they start, so that the next service finds what a crash has left.
+    pub(super) fn checks_dir(&self) -> Utf8PathBuf {
+        Utf8PathBuf::from(format!("{}.checks", self.db))
+    }
+
     /// The settings that rest on each other: address, token and names. Nothing is opened but the token.
     pub(super) fn check(&self) -> Result<Checked, OptimizerError> {
         let refused =
@@ -100,10 +107,10 @@ impl Settings {
                 "One worker runs one run.",
             );
         }
-        if self.lease < Duration::from_secs(1) {
+        if self.lease < Duration::from_secs(1) || self.lease > LONGEST_LEASE {
             return refused(
-                format!("--lease-seconds {} is too short", self.lease.as_secs_f64()),
-                "A lease is at least 1 second; the worker renews it three times in that time.",
+                format!("--lease-seconds {} is not between 1 second and 30 days", self.lease.as_secs_f64()),
+                "A worker renews its lease three times while it lasts; an hour is plenty.",
             );
         }
         if !self.config_root.is_dir() {

@@ -9,11 +9,13 @@ use axum::http::{HeaderValue, Response, header};
 use futures_util::stream::{self, Stream};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::broadcast::{self, Receiver, Sender};
+use tokio::sync::watch;
 
 use super::context::Context;
 use super::metrics::Metrics;
 use super::runs::RunFiles;
-use crate::model::error::OptimizerError;
+use crate::model::error::{ErrorCode, OptimizerError};
+use crate::workspace::models::{BestMark, ReadError};
 
 /// How often the log of a run that somebody watches is looked at.
 const GLANCE: Duration = Duration::from_millis(100);
@@ -26,7 +28,7 @@ const BUFFER: usize = 64;
 
 /// Events in a row as they go over the wire. All readers share the bytes.
 #[derive(Debug, Clone)]
-struct Chunk {
+pub(super) struct Chunk {
     /// The sequence of the first event, and that after the last one.
     first: u64,
     next: u64,
@@ -34,7 +36,7 @@ struct Chunk {
 }
 
 #[derive(Debug, Clone)]
-enum News {
+pub(super) enum News {
     /// What is before this is in the log, and will not be told.
     Begun(u64),
     Events(Chunk),
@@ -50,15 +52,34 @@ pub(super) struct Hub {
 
 /// The end of the log of one run, read as long as somebody watches.
 #[derive(Debug)]
-struct Tail {
+pub(super) struct Tail {
     news: Sender<News>,
     /// What every reader is sent last, once the run is over.
     end: OnceLock<Bytes>,
+    /// For whoever waits for a better candidate only.
+    best: watch::Sender<Standing>,
+}
+
+/// How far a run is, for whoever waits for its best candidate.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Standing {
+    pub(super) best: Option<BestMark>,
+    pub(super) is_over: bool,
+    /// Whether it was looked at.
+    pub(super) is_known: bool,
+}
+
+impl Tail {
+    /// How far the run is, from now on.
+    pub(super) fn standing(&self) -> watch::Receiver<Standing> {
+        self.best.subscribe()
+    }
 }
 
 impl Hub {
-    /// The tail of a run and the first news of it. Who comes first starts the reading.
-    fn watch(&self, context: &Arc<Context>, run: &RunFiles) -> (Arc<Tail>, Receiver<News>) {
+    /// The tail of a run and the first news of it. Who comes first starts the reading, which goes on as long as somebody
+    /// has the tail.
+    pub(super) fn watch(&self, context: &Arc<Context>, run: &RunFiles) -> (Arc<Tail>, Receiver<News>) {
         let mut tails = self.tails.lock().unwrap_or_else(PoisonError::into_inner);
         tails.retain(|_, tail| tail.strong_count() > 0);
         if let Some(tail) = tails.get(run.run_id()).and_then(Weak::upgrade) {
@@ -66,7 +87,7 @@ impl Hub {
             return (tail, news);
         }
         let (sender, news) = broadcast::channel(BUFFER);
-        let tail = Arc::new(Tail { news: sender, end: OnceLock::new() });
+        let tail = Arc::new(Tail { news: sender, end: OnceLock::new(), best: watch::Sender::default() });
         tails.insert(run.run_id().to_owned(), Arc::downgrade(&tail));
         tokio::spawn(follow(Arc::clone(context), run.clone(), Arc::downgrade(&tail)));
         (tail, news)
@@ -92,6 +113,7 @@ async fn follow(context: Arc<Context>, run: RunFiles, tail: Weak<Tail>) {
     if let Some(tail) = tail.upgrade() {
         let _ = tail.end.set(end);
         let _ = tail.news.send(News::End);
+        tail.best.send_modify(|standing| (standing.is_over, standing.is_known) = (true, true));
     }
 }
 
@@ -100,6 +122,7 @@ async fn followed(context: &Arc<Context>, run: &RunFiles, tail: &Weak<Tail>) -> 
     let mut next = newest(context, run).await?;
     if let Some(tail) = tail.upgrade() {
         let _ = tail.news.send(News::Begun(next));
+        tail.best.send_replace(Standing { best: best(context, run).await?, is_over: false, is_known: true });
     }
     loop {
         // Whether it is over is asked before the events are read: none can come after the last one that is read then.
@@ -111,6 +134,8 @@ async fn followed(context: &Arc<Context>, run: &RunFiles, tail: &Weak<Tail>) -> 
             next = chunk.next;
             // Nobody may listen just now.
             let _ = tail.news.send(News::Events(chunk));
+            let best = best(context, run).await?;
+            tail.best.send_if_modified(|standing| std::mem::replace(&mut standing.best, best.clone()) != best);
         }
         drop(tail);
         if is_all {
@@ -126,6 +151,22 @@ async fn followed(context: &Arc<Context>, run: &RunFiles, tail: &Weak<Tail>) -> 
 async fn newest(context: &Arc<Context>, run: &RunFiles) -> Result<u64, OptimizerError> {
     let run = run.clone();
     context.read(move || run.last_sequence().map(|last| last.map_or(0, |last| last + 1))).await
+}
+
+/// Which candidate is the best.
+async fn best(context: &Arc<Context>, run: &RunFiles) -> Result<Option<BestMark>, OptimizerError> {
+    let run = run.clone();
+    context
+        .read(move || match run.reader()? {
+            Some(reader) => reader.best_mark().map_err(|error| match error {
+                ReadError::Failed(error) => error,
+                ReadError::Invalid(refused) | ReadError::NotFound(refused) => {
+                    OptimizerError::new(ErrorCode::Invariant, refused.message)
+                }
+            }),
+            None => Ok(None),
+        })
+        .await
 }
 
 /// The events from this one on, as many as go at once; none when there is nothing new.

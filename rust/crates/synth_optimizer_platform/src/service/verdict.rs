@@ -1,5 +1,7 @@
 //! How a run that has ended is written into the queue.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 
 use super::crew::Crew;
@@ -24,8 +26,9 @@ enum Verdict {
 impl Crew {
     /// Writes down how a job ended, unless the request is somebody else's by now.
     pub(super) fn settle(&self, job: &Job, result: Result<Outcome, OptimizerError>) -> Ended {
-        let (verdict, message) = judge(job, result);
-        let told = self.persist(job, |queue| verdict.write(queue, job.request_id(), job.hold(), &message));
+        let (verdict, message) = self.judge(job, result);
+        let rest = self.patience.pause;
+        let told = self.persist(job, |queue| verdict.write(queue, job.request_id(), job.hold(), &message, rest));
         let ended = match told {
             Ok(entry) => Ended { entry, message },
             Err(error) => {
@@ -40,6 +43,38 @@ impl Crew {
         ended
     }
 
+    /// What the end of a run means for its request, and the same in words.
+    fn judge(&self, job: &Job, result: Result<Outcome, OptimizerError>) -> (Verdict, String) {
+        let failed = |error: &OptimizerError| (Verdict::Failed(error_json(error)), error.to_string());
+        let outcome = match result {
+            Ok(outcome) => outcome,
+            // The lease ran out and nobody has taken the run, or somebody has: then the queue refuses this as well.
+            Err(error) if is_fenced(&error) || job.is_lease_over() => return (Verdict::Released, error.message),
+            // A run that was told to end before it began has paid for nothing.
+            Err(error) if error.code == ErrorCode::Cancelled => return let_go(job, error.message),
+            Err(error) => return failed(&error),
+        };
+        match outcome.status {
+            RunStatus::Completed => {
+                // What cannot be read just now is there all the same.
+                let read = |_: &Queue| Ok(RunPaths::of_dir(&outcome.run_dir).and_then(|paths| completion(&paths))?);
+                match self.persist(job, read) {
+                    Ok(done) => (Verdict::Completed(Box::new(done)), "it is done".to_owned()),
+                    Err(error) if job.is_lease_over() => (Verdict::Released, error.error.message),
+                    Err(error) => failed(&error.error),
+                }
+            }
+            RunStatus::Failed => {
+                failed(&outcome.error.unwrap_or_else(|| OptimizerError::new(ErrorCode::RunFailed, "it failed")))
+            }
+            RunStatus::Cancelled => {
+                let reason = outcome.error.map_or_else(|| "cancelled".to_owned(), |error| error.message);
+                (Verdict::Cancelled, reason)
+            }
+            RunStatus::Interrupted => let_go(job, "the run was set aside".to_owned()),
+        }
+    }
+
     /// Writes down that a job has failed, whatever its thread says later.
     pub(super) fn fail(&self, job: &Job, error: &OptimizerError) -> Result<RequestEntry, QueueError> {
         self.queue.fail(job.request_id(), job.hold(), &error_json(error))
@@ -47,41 +82,21 @@ impl Crew {
 }
 
 impl Verdict {
-    fn write(&self, queue: &Queue, id: &str, hold: Hold<'_>, message: &str) -> Result<RequestEntry, QueueError> {
+    fn write(
+        &self,
+        queue: &Queue,
+        id: &str,
+        hold: Hold<'_>,
+        message: &str,
+        rest: Duration,
+    ) -> Result<RequestEntry, QueueError> {
         match self {
             Self::Completed(done) => queue.complete(id, hold, done),
             Self::Failed(error) => queue.fail(id, hold, error),
             Self::Cancelled => queue.cancelled(id, hold, message),
-            Self::Paused => queue.paused(id, hold),
+            Self::Paused => queue.paused(id, hold, rest),
             Self::Released => queue.release(id, hold, message),
         }
-    }
-}
-
-/// What the end of a run means for its request, and the same in words.
-fn judge(job: &Job, result: Result<Outcome, OptimizerError>) -> (Verdict, String) {
-    let failed = |error: &OptimizerError| (Verdict::Failed(error_json(error)), error.to_string());
-    let outcome = match result {
-        Ok(outcome) => outcome,
-        // The lease ran out and nobody has taken the run, or somebody has: then the queue refuses this as well.
-        Err(error) if is_fenced(&error) => return (Verdict::Released, error.message),
-        // A run that was told to end before it began has paid for nothing.
-        Err(error) if error.code == ErrorCode::Cancelled => return let_go(job, error.message),
-        Err(error) => return failed(&error),
-    };
-    match outcome.status {
-        RunStatus::Completed => match RunPaths::of_dir(&outcome.run_dir).and_then(|paths| completion(&paths)) {
-            Ok(done) => (Verdict::Completed(Box::new(done)), "it is done".to_owned()),
-            Err(error) => failed(&error),
-        },
-        RunStatus::Failed => {
-            failed(&outcome.error.unwrap_or_else(|| OptimizerError::new(ErrorCode::RunFailed, "it failed")))
-        }
-        RunStatus::Cancelled => {
-            let reason = outcome.error.map_or_else(|| "cancelled".to_owned(), |error| error.message);
-            (Verdict::Cancelled, reason)
-        }
-        RunStatus::Interrupted => let_go(job, "the run was set aside".to_owned()),
     }
 }
 
@@ -93,10 +108,9 @@ fn let_go(job: &Job, why: String) -> (Verdict, String) {
             let error = silent(job);
             (Verdict::Failed(error_json(&error)), error.to_string())
         }
-        Intent::Shutdown | Intent::Pause => (Verdict::Released, why),
         Intent::Nothing if job.is_stopped() => (Verdict::Cancelled, why),
-        // Nobody steps it, or somebody has asked the run itself, past the queue.
-        Intent::Idle | Intent::Nothing => (Verdict::Paused, why),
+        Intent::Nothing | Intent::Shutdown | Intent::Pause => (Verdict::Released, why),
+        Intent::Idle => (Verdict::Paused, why),
     }
 }
 

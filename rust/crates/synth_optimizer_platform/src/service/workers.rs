@@ -1,44 +1,71 @@
 //! The workers of a service: fill free places from the queue, keep leases alive, and notice runs that have gone silent.
+//!
+//! Both happen on threads of their own, so that no client and no slow file can hold them up.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
 use std::time::Duration;
-
-use tokio::sync::Notify;
 
 use super::crew::{Claimant, Crew};
 use super::job::{Ended, Intent, Job, Manner};
-use super::verdict::silent;
 use crate::model::error::{ErrorCode, OptimizerError};
 use crate::queue::{QueueError, Which};
 
 /// How often the queue is looked at without being told: requests of other processes.
 const GLANCE: Duration = Duration::from_millis(500);
-/// How long a silent run may take to let go before its thread is given up.
-const GIVE_UP: Duration = Duration::from_secs(5);
+/// How long a run may take to let go before its thread is given up.
+pub(super) const GIVE_UP: Duration = Duration::from_secs(5);
 
 /// Everything that this service carries out.
 #[derive(Debug)]
 pub(super) struct Workers {
     crew: Arc<Crew>,
     places: usize,
-    silence: Duration,
-    pause_timeout: Duration,
-    /// By request.
+    /// By request. Those that are over stay until the next look.
     jobs: Mutex<BTreeMap<String, Held>>,
-    changed: Notify,
+    /// Held while something is claimed, so that nothing is claimed once it says no.
+    accepting: Mutex<bool>,
+    is_closed: AtomicBool,
+    /// What keeps the queue from being worked off.
+    trouble: Mutex<Option<String>>,
 }
 
 #[derive(Debug)]
 struct Held {
     job: Arc<Job>,
-    /// Whether it has a place of the background workers; others were asked for one by one.
-    in_background: bool,
+    place: Place,
+}
+
+/// Whose place a job takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Background,
+    /// Somebody has asked for it.
+    OnDemand,
+}
+
+/// What came of asking for a job.
+#[derive(Debug)]
+pub(super) enum Begun {
+    Job(Arc<Job>),
+    /// Nothing waits, or nothing is begun any more.
+    Nothing,
+    /// As many were asked for as the service has workers.
+    Full,
 }
 
 impl Workers {
-    pub(super) fn new(crew: Arc<Crew>, places: usize, silence: Duration, pause_timeout: Duration) -> Self {
-        Self { crew, places, silence, pause_timeout, jobs: Mutex::default(), changed: Notify::new() }
+    pub(super) fn new(crew: Arc<Crew>, places: usize) -> Self {
+        Self {
+            crew,
+            places,
+            jobs: Mutex::default(),
+            accepting: Mutex::new(true),
+            is_closed: AtomicBool::new(false),
+            trouble: Mutex::default(),
+        }
     }
 
     pub(super) fn crew(&self) -> &Arc<Crew> {
@@ -47,6 +74,11 @@ impl Workers {
 
     pub(super) fn places(&self) -> usize {
         self.places
+    }
+
+    /// What keeps the queue from being worked off just now.
+    pub(super) fn trouble(&self) -> Option<String> {
+        lock(&self.trouble).clone()
     }
 
     pub(super) fn jobs(&self) -> Vec<Arc<Job>> {
@@ -60,96 +92,73 @@ impl Workers {
 
     /// Says that the queue may have something for a free place.
     pub(super) fn wake(&self) {
-        self.changed.notify_one();
+        self.crew.bell.ring();
     }
 
-    /// Says that something is wished of a request. Who holds it elsewhere hears it from the queue.
-    pub(super) async fn heed(&self, request_id: &str) {
+    /// Says that something is wished of a request. Who holds it elsewhere hears it from the queue. It may wait for a file.
+    pub(super) fn heed(&self, request_id: &str) {
         if let Some(job) = self.job(request_id) {
-            let crew = Arc::clone(&self.crew);
-            // What is not heard now is heard with the next beat.
-            let _ = tokio::task::spawn_blocking(move || crew.listen(&job)).await;
+            self.crew.listen(&job);
         }
         self.wake();
     }
 
-    /// Starts one request beside the background workers.
-    pub(super) async fn begin(
-        self: &Arc<Self>,
-        which: OnDemand,
-        manner: Manner,
-        claimant: Claimant,
-    ) -> Result<Option<Arc<Job>>, QueueError> {
-        self.claim(which, manner, claimant, false).await
+    /// Starts the threads.
+    pub(super) fn start(self: &Arc<Self>) -> Result<Vec<JoinHandle<()>>, OptimizerError> {
+        let thread = |name: &str, work: fn(&Self)| {
+            let workers = Arc::clone(self);
+            std::thread::Builder::new()
+                .name(name.into())
+                .spawn(move || work(&workers))
+                .map_err(|error| OptimizerError::new(ErrorCode::Io, format!("no thread for the workers: {error}")))
+        };
+        Ok(vec![thread("synth-optimizers-claims", Self::fill)?, thread("synth-optimizers-pulse", Self::watch)?])
     }
 
-    /// Fills free places until it is dropped.
-    pub(super) async fn work(self: Arc<Self>) {
-        loop {
-            while self.background() < self.places {
-                match self.claim(OnDemand::Background, Manner::Freely, Claimant::default(), true).await {
-                    Ok(Some(_)) => {}
-                    // What keeps the queue from answering now may be gone at the next look.
-                    Ok(None) | Err(_) => break,
+    /// Ends the threads, once nothing is under way.
+    pub(super) fn stop(&self) {
+        self.is_closed.store(true, Ordering::SeqCst);
+        self.wake();
+    }
+
+    /// Claims one request beside the background workers. It may wait for a file.
+    pub(super) fn begin(&self, which: Which<'_>, manner: Manner, claimant: &Claimant) -> Result<Begun, QueueError> {
+        self.claim(which, manner, claimant, Place::OnDemand)
+    }
+
+    /// Fills free places.
+    fn fill(&self) {
+        while !self.is_closed() {
+            loop {
+                let claimed = self.claim(Which::Background, Manner::Freely, &Claimant::default(), Place::Background);
+                self.note(claimed.as_ref().err());
+                if !matches!(claimed, Ok(Begun::Job(_))) {
+                    break;
                 }
             }
-            tokio::select! {
-                () = self.changed.notified() => {}
-                () = tokio::time::sleep(GLANCE) => {}
+            self.crew.bell.wait(GLANCE);
+        }
+    }
+
+    /// Keeps leases alive, takes requests back from whoever is gone, and looks for silence.
+    fn watch(&self) {
+        while !self.is_closed() {
+            std::thread::sleep(self.crew.pulse());
+            for job in self.jobs() {
+                self.crew.attend(&job);
+            }
+            match self.crew.recover() {
+                Ok(recovered) if recovered.is_empty() => {}
+                Ok(_) => self.wake(),
+                Err(error) => self.note(Some(&error)),
             }
         }
     }
 
-    /// Keeps leases alive, takes requests back from whoever is gone, and looks for silence, until it is dropped.
-    pub(super) async fn watch(self: Arc<Self>) {
-        let pulse = self.crew.pulse();
-        loop {
-            tokio::time::sleep(pulse).await;
-            let jobs = self.jobs();
-            let (crew, beating) = (Arc::clone(&self.crew), jobs.clone());
-            let recovered = tokio::task::spawn_blocking(move || {
-                beating.iter().for_each(|job| crew.beat(job));
-                // What keeps the queue from answering now may be gone at the next look.
-                crew.recover().unwrap_or_default()
-            });
-            if recovered.await.is_ok_and(|recovered| !recovered.is_empty()) {
-                self.wake();
-            }
-            for job in jobs {
-                self.listen(&job).await;
-            }
-        }
-    }
-
-    /// Turns silence into an end.
-    async fn listen(&self, job: &Arc<Job>) {
-        let silence = job.silence();
-        match job.manner() {
-            Manner::Stepped if silence > self.pause_timeout + job.longest_wait() => {
-                job.let_go(Intent::Idle, "nobody asked for a step".into(), Duration::ZERO);
-            }
-            Manner::Freely if silence > self.silence + job.longest_wait() + GIVE_UP => self.give_up(job).await,
-            Manner::Freely if silence > self.silence + job.longest_wait() => {
-                job.let_go(Intent::Silence, "it tells nothing".into(), Duration::ZERO);
-            }
-            Manner::Freely | Manner::Stepped => {}
-        }
-    }
-
-    /// A thread that does not even let go is left behind: its lease is gone, so that it can write nothing more.
-    async fn give_up(&self, job: &Arc<Job>) {
-        let (crew, lost) = (Arc::clone(&self.crew), Arc::clone(job));
-        let _ = tokio::task::spawn_blocking(move || {
-            lost.fence();
-            crew.fail(&lost, &silent(&lost))
-        })
-        .await;
-        self.held().remove(job.request_id());
-        self.wake();
-    }
-
-    /// Lets go of every run, and waits for them within the grace.
-    pub(super) async fn drain(&self, grace: Duration) {
+    /// Lets go of every run, and waits for them within the grace. Nothing is claimed from here on.
+    pub(super) async fn drain(self: &Arc<Self>, grace: Duration) {
+        let closing = Arc::clone(self);
+        let _ = tokio::task::spawn_blocking(move || *lock(&closing.accepting) = false).await;
         let jobs = self.jobs();
         for job in &jobs {
             job.let_go(Intent::Shutdown, "the service is shutting down".into(), grace);
@@ -160,13 +169,18 @@ impl Workers {
             }
         };
         // A run that is written to disk at this moment may take a little longer than its grace.
-        if tokio::time::timeout(grace + GIVE_UP, all).await.is_err() {
-            jobs.iter().for_each(|job| job.hurry());
-            for job in jobs.iter().filter(|job| !job.is_over()) {
-                if tokio::time::timeout(GIVE_UP, job.end()).await.is_err() {
-                    job.fence();
-                    let _ = self.crew.queue.release(job.request_id(), job.hold(), "the service was shut down");
-                }
+        if tokio::time::timeout(grace + GIVE_UP, all).await.is_ok() {
+            return;
+        }
+        self.hurry();
+        for job in jobs {
+            if tokio::time::timeout(GIVE_UP, job.end()).await.is_err() {
+                job.fence();
+                let crew = Arc::clone(&self.crew);
+                let _ = tokio::task::spawn_blocking(move || {
+                    crew.queue.release(job.request_id(), job.hold(), "the service was shut down")
+                })
+                .await;
             }
         }
     }
@@ -176,85 +190,66 @@ impl Workers {
         self.jobs().iter().for_each(|job| job.hurry());
     }
 
-    fn background(&self) -> usize {
-        self.held().values().filter(|held| held.in_background).count()
+    fn claim(&self, which: Which<'_>, manner: Manner, claimant: &Claimant, place: Place) -> Result<Begun, QueueError> {
+        let accepting = lock(&self.accepting);
+        if !*accepting {
+            return Ok(Begun::Nothing);
+        }
+        if self.held().values().filter(|held| held.place == place).count() >= self.places {
+            return Ok(Begun::Full);
+        }
+        let Some(job) = self.crew.begin(which, manner, claimant)? else { return Ok(Begun::Nothing) };
+        self.held().insert(job.request_id().to_owned(), Held { job: Arc::clone(&job), place });
+        Ok(Begun::Job(job))
     }
 
-    async fn claim(
-        self: &Arc<Self>,
-        which: OnDemand,
-        manner: Manner,
-        claimant: Claimant,
-        in_background: bool,
-    ) -> Result<Option<Arc<Job>>, QueueError> {
-        let workers = Arc::clone(self);
-        let begun = tokio::task::spawn_blocking(move || {
-            let job: Option<Arc<Job>> = workers.crew.begin(which.which(), manner, &claimant)?;
-            if let Some(job) = &job {
-                workers.held().insert(job.request_id().to_owned(), Held { job: Arc::clone(job), in_background });
-            }
-            Ok::<_, QueueError>(job)
-        });
-        let job: Option<Arc<Job>> = match begun.await {
-            Ok(begun) => begun?,
-            Err(error) => {
-                let message = format!("the claim was broken off: {error}");
-                return Err(OptimizerError::new(ErrorCode::Invariant, message).into());
-            }
-        };
-        if let Some(job) = job.clone() {
-            let workers = Arc::clone(self);
-            tokio::spawn(async move {
-                job.end().await;
-                workers.forget(&job);
-            });
+    /// Remembers and tells what keeps the queue from being worked off, once for each trouble.
+    fn note(&self, error: Option<&QueueError>) {
+        let found = error.map(|error| error.error.message.clone());
+        let mut trouble = lock(&self.trouble);
+        if *trouble != found {
+            let text = found.as_deref().unwrap_or("the queue can be worked off again");
+            self.crew.log.line(text);
+            *trouble = found;
         }
-        Ok(job)
     }
 
-    fn forget(&self, job: &Arc<Job>) {
-        let mut held = self.held();
-        if held.get(job.request_id()).is_some_and(|known| Arc::ptr_eq(&known.job, job)) {
-            held.remove(job.request_id());
-        }
-        drop(held);
-        self.wake();
+    fn is_closed(&self) -> bool {
+        self.is_closed.load(Ordering::SeqCst)
     }
 
     fn held(&self) -> MutexGuard<'_, BTreeMap<String, Held>> {
-        self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
+        let mut jobs = lock(&self.jobs);
+        jobs.retain(|_, held| !held.job.is_over());
+        jobs
     }
 }
 
-/// Which request is wanted.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum OnDemand {
-    /// One that may start by itself.
-    Background,
-    Any,
-    Request(String),
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl OnDemand {
-    fn which(&self) -> Which<'_> {
-        match self {
-            Self::Background => Which::Background,
-            Self::Any => Which::Any,
-            Self::Request(id) => Which::Request(id),
-        }
-    }
+/// How much of a hurry whoever wants to leave is in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Leaving {
+    Not,
+    /// What is under way may end.
+    Soon,
+    Now,
 }
 
-/// Works off the next request in this thread; nothing when there is none. `is_left` tells whether to let go.
-pub fn run_next(crew: &Arc<Crew>, mut is_left: impl FnMut() -> bool) -> Result<Option<Ended>, QueueError> {
+/// Works off the next request in this thread; nothing when there is none. `leaving` tells whether to let go.
+pub fn run_next(crew: &Arc<Crew>, mut leaving: impl FnMut() -> Leaving) -> Result<Option<Ended>, QueueError> {
     let Some(job) = crew.begin(Which::Any, Manner::Freely, &Claimant::default())? else { return Ok(None) };
     loop {
         if let Some(ended) = job.wait(crew.pulse()) {
             return Ok(Some(ended));
         }
-        if is_left() {
-            job.let_go(Intent::Shutdown, "the worker was interrupted".into(), Duration::from_secs(1));
+        match leaving() {
+            Leaving::Not => {}
+            Leaving::Soon => job.let_go(Intent::Shutdown, "the worker was interrupted".into(), Duration::from_secs(1)),
+            Leaving::Now => job.hurry(),
         }
-        crew.beat(&job);
+        crew.attend(&job);
     }
 }

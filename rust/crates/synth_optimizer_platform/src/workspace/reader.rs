@@ -13,7 +13,7 @@ use super::store::int;
 use super::totals::Totals;
 use crate::model::answer::Answer;
 use crate::model::error::{ErrorCode, OptimizerError};
-use crate::model::event::Event;
+use crate::model::event::{EVENT_TYPES, Event};
 use crate::model::ids::{CandidateId, RequestId, RowId};
 use crate::unpack::unpack;
 
@@ -102,6 +102,21 @@ impl Reader {
         self.with(|db| {
             db.query_row("SELECT max(sequence) FROM events", [], |row| row.get::<_, Option<i64>>(0))
                 .map(|last| last.map(i64::unsigned_abs))
+                .map_err(sqlite("read the log"))
+        })
+    }
+
+    /// The last event that tells more than how the run was carried out.
+    pub fn last_milestone(&self) -> Result<Option<u64>, OptimizerError> {
+        let asides: Vec<String> =
+            EVENT_TYPES.iter().filter(|known| known.aside).map(|known| format!("'{}'", known.wire)).collect();
+        let sql = format!(
+            "SELECT sequence FROM events WHERE type NOT IN ({}) ORDER BY sequence DESC LIMIT 1",
+            asides.join(", ")
+        );
+        self.with(|db| {
+            db.query_row(&sql, [], |row| row.get::<_, i64>(0).map(i64::unsigned_abs))
+                .optional()
                 .map_err(sqlite("read the log"))
         })
     }

@@ -2,9 +2,11 @@
 
 use serde_json::json;
 use synth_optimizer_platform::model::lifecycle::RequestState;
-use synth_optimizer_platform::queue::{Completion, Heard, Hold, QueueCode, QueueError, Which, WishKind};
+use synth_optimizer_platform::queue::{
+    Completion, DEFAULT_PAUSE, Heard, Hold, QueueCode, QueueError, Submission, Which, WishKind,
+};
 
-use crate::bench::{Bench, LEASE, claim};
+use crate::bench::{Bench, LEASE, claim, config, plain};
 
 #[test]
 fn every_write_of_a_holder_that_was_superseded_is_refused() {
@@ -23,7 +25,7 @@ fn every_write_of_a_holder_that_was_superseded_is_refused() {
         ("complete", Box::new(|hold| queue.complete(id, hold, &Completion::default()).map(drop))),
         ("fail", Box::new(|hold| queue.fail(id, hold, &json!({"message": "no"})).map(drop))),
         ("cancelled", Box::new(|hold| queue.cancelled(id, hold, "no").map(drop))),
-        ("paused", Box::new(|hold| queue.paused(id, hold).map(drop))),
+        ("paused", Box::new(|hold| queue.paused(id, hold, DEFAULT_PAUSE).map(drop))),
         ("release", Box::new(|hold| queue.release(id, hold, "no").map(drop))),
     ];
     for (what, write) in &writes {
@@ -102,7 +104,7 @@ fn a_stop_of_a_run_that_has_begun_waits_for_whoever_takes_it_up() {
         let (queue, id) = (&bench.queue, entry.request_id.as_str());
         match paused {
             false => queue.release(id, Hold::Token(token), "shutdown").map(drop).unwrap(),
-            true => queue.paused(id, Hold::Token(token)).map(drop).unwrap(),
+            true => queue.paused(id, Hold::Token(token), DEFAULT_PAUSE).map(drop).unwrap(),
         }
         assert_eq!(queue.stop(id, Some("enough")).unwrap().acknowledgement.word(), "accepted");
         assert_eq!(queue.stop(id, None).unwrap().acknowledgement.word(), "noop");
@@ -116,4 +118,43 @@ fn a_stop_of_a_run_that_has_begun_waits_for_whoever_takes_it_up() {
     let bench = Bench::new();
     let entry = bench.submit("fresh");
     assert_eq!(bench.queue.stop(&entry.request_id, None).unwrap().entry.status, RequestState::Cancelled);
+}
+
+#[test]
+fn what_is_asked_while_a_run_is_being_set_aside_is_not_lost() {
+    let bench = Bench::new();
+    let (entry, token) = bench.running("aside");
+    let (queue, id) = (&bench.queue, entry.request_id.as_str());
+    queue.cancel(id, Some("no longer")).unwrap();
+    let ended = queue.paused(id, Hold::Token(token), DEFAULT_PAUSE).unwrap();
+    assert_eq!(ended.status, RequestState::Cancelled);
+    assert_eq!(ended.error.unwrap()["message"], "no longer");
+}
+
+#[test]
+fn a_run_that_was_begun_by_hand_goes_on_by_itself_once_it_is_resumed() {
+    let bench = Bench::new();
+    let config = config("by-hand", "http://one.test", None);
+    bench.queue.submit(&Submission { auto_start: false, ..plain(&config) }).unwrap();
+    let claimed = bench.claim().unwrap();
+    let (id, hold) = (claimed.request_id.as_str(), Hold::Token(claimed.fencing_token));
+    bench.queue.start(id, hold).unwrap();
+    bench.queue.pause(id, None, None).unwrap();
+    bench.queue.release(id, hold, "obeyed").unwrap();
+    bench.queue.resume(id, None).unwrap();
+    assert_eq!(claim(&bench.queue, "next", Which::Background).unwrap().request_id, id);
+}
+
+#[test]
+fn losses_are_counted_from_where_the_run_last_was() {
+    let bench = Bench::new();
+    let (entry, token) = bench.running("lost");
+    let (queue, id) = (&bench.queue, entry.request_id.as_str());
+    assert_eq!(queue.progress(id, Hold::Token(token), 3).unwrap(), 0);
+    for (losses, mark) in [(1, 3), (2, 3), (0, 4), (1, 4)] {
+        bench.clock.advance(LEASE);
+        let next = claim(queue, "next", Which::Any).unwrap();
+        assert_eq!(queue.progress(id, Hold::Token(next.fencing_token), mark).unwrap(), losses, "at {mark}");
+    }
+    assert_eq!(queue.get_request(id).unwrap().recoveries, 4);
 }

@@ -100,6 +100,7 @@ fn a_background_worker_leaves_alone_what_waits_for_somebody() {
     assert_eq!(waits("by-hand"), WaitingReason::AutoStartOff);
     assert_eq!(waits("stepped"), WaitingReason::ManualStep);
     assert_eq!(bench.claim().unwrap().run_id, "by-hand");
+    assert_eq!(bench.claim(), None, "whoever works off the queue does not step");
     let wanted = bench.queue.get("stepped").unwrap().request_id;
     assert_eq!(claim(&bench.queue, "lease", Which::Request(&wanted)).unwrap().run_id, "stepped");
 }

@@ -23,7 +23,7 @@ fn a_heartbeat_keeps_a_lease_and_silence_ends_it() {
         assert!(queue.recover(None).unwrap().is_empty());
         queue.heartbeat(id, Hold::Token(token), LEASE, Some(1_700_000_123_000)).unwrap().unwrap();
     }
-    assert_eq!(queue.progress_of(id).unwrap().at.as_deref(), Some("2023-11-14T22:15:23.000Z"));
+    assert_eq!(queue.leases().unwrap()[0].progress_at.as_deref(), Some("2023-11-14T22:15:23.000Z"));
     bench.clock.advance(LEASE);
     let recovered = queue.recover(None).unwrap();
     assert_eq!(recovered.len(), 1);

@@ -2,7 +2,9 @@
 
 use serde_json::json;
 use synth_optimizer_platform::model::lifecycle::{Lifecycle, RequestState, RequestTrigger};
-use synth_optimizer_platform::queue::{Acknowledgement, Completion, Hold, Queue, QueueCode, QueueError, Which};
+use synth_optimizer_platform::queue::{
+    Acknowledgement, Completion, DEFAULT_PAUSE as PAUSE, Heard, Hold, Queue, QueueCode, QueueError, Which,
+};
 
 use crate::bench::{Bench, LEASE, try_claim};
 
@@ -53,7 +55,7 @@ fn pull(bench: &Bench, id: &str, token: i64, trigger: RequestTrigger) -> Result<
         RequestTrigger::Fail => queue.fail(id, hold, &json!({"message": "no"})).map(drop),
         RequestTrigger::Cancel if holder => queue.cancelled(id, hold, "enough").map(drop),
         RequestTrigger::Cancel => queue.cancel(id, None).map(drop),
-        RequestTrigger::Pause if holder => queue.paused(id, hold).map(drop),
+        RequestTrigger::Pause if holder => queue.paused(id, hold, PAUSE).map(drop),
         RequestTrigger::Pause => queue.pause(id, None, None).map(drop),
         RequestTrigger::Resume => queue.resume(id, None).map(drop),
         RequestTrigger::Release => queue.release(id, hold, "shutdown").map(drop),
@@ -62,7 +64,7 @@ fn pull(bench: &Bench, id: &str, token: i64, trigger: RequestTrigger) -> Result<
             queue.recover(None).map(drop)
         }
         RequestTrigger::PauseExpired => {
-            bench.clock.advance(synth_optimizer_platform::queue::DEFAULT_PAUSE);
+            bench.clock.advance(PAUSE);
             queue.recover(None).map(drop)
         }
     }
@@ -118,7 +120,7 @@ fn what_is_asked_of_a_held_request_waits_for_its_holder() {
     assert_eq!(queue.pause(id, None, None).unwrap().acknowledgement, Acknowledgement::Accepted);
     assert_eq!(queue.pause(id, None, None).unwrap().acknowledgement, Acknowledgement::Noop);
     assert_eq!(queue.resume(id, None).unwrap().acknowledgement, Acknowledgement::Accepted);
-    assert_eq!(queue.wish(id).unwrap(), None);
+    assert_eq!(queue.heard(id, Hold::Token(token)).unwrap(), Heard::Nothing);
     let asked = queue.cancel(id, Some("too dear")).unwrap();
     assert_eq!(asked.acknowledgement, Acknowledgement::Accepted);
     assert_eq!(asked.entry.status, RequestState::Running);

@@ -3,24 +3,23 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::http::StatusCode;
 use camino::Utf8Path;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::super::api::{Acted, Document, Nothing};
+use super::super::api::{Accepted, Document, Nothing};
 use super::super::context::Context;
 use super::super::crew::Claimant;
 use super::super::input::{Json, Path};
 use super::super::job::{Job, Manner};
 use super::super::refusal::{Code, Refusal};
 use super::super::runs::RunFiles;
-use super::super::workers::OnDemand;
+use super::super::workers::Begun;
 use super::{Reason, RunPath};
 use crate::artifacts::RunPaths;
 use crate::model::envelope::Envelope;
 use crate::model::lifecycle::RequestState;
-use crate::queue::{Ack, Acknowledgement, Queue, QueueError, RequestEntry};
+use crate::queue::{Ack, Acknowledgement, Queue, QueueError, RequestEntry, Which};
 use crate::workspace::models::EventEnvelope;
 
 /// Why, for those who read the history later.
@@ -51,7 +50,7 @@ pub(in super::super) struct Acknowledged {
     message: String,
 }
 
-type Acking = Result<Acted<Acknowledged>, Refusal>;
+type Acking = Result<Accepted<Acknowledged>, Refusal>;
 
 pub(in super::super) async fn cancel(
     context: Arc<Context>,
@@ -98,11 +97,13 @@ async fn ask(
     let entry = context.entry(&run.run_id.0).await?;
     let id = entry.request_id.clone();
     let Ack { acknowledgement, entry } = context.change(move |queue| wish(queue, &id)).await?;
-    context.workers.heed(&entry.request_id).await;
-    let status = match acknowledgement {
-        Acknowledgement::Accepted => StatusCode::ACCEPTED,
-        Acknowledgement::Noop => StatusCode::OK,
-    };
+    let (heeding, id) = (Arc::clone(&context), entry.request_id.clone());
+    context
+        .read(move || {
+            heeding.workers.heed(&id);
+            Ok::<_, Refusal>(())
+        })
+        .await?;
     let message = match (acknowledgement, entry.status) {
         (Acknowledgement::Noop, status) => format!("nothing to do: the request is {}", status.word()),
         (Acknowledgement::Accepted, RequestState::Leased | RequestState::Running) => {
@@ -111,7 +112,10 @@ async fn ask(
         (Acknowledgement::Accepted, status) => format!("the request is {}", status.word()),
     };
     let document = Acknowledged { run_id: entry.run_id, action, acknowledgement, status: entry.status, message };
-    Ok(Acted { status, document })
+    Ok(match acknowledgement {
+        Acknowledgement::Accepted => Accepted::Asked(document),
+        Acknowledgement::Noop => Accepted::Noop(document),
+    })
 }
 
 /// What a step did.
@@ -134,7 +138,6 @@ pub(in super::super) async fn step(
     context: Arc<Context>,
     (Path(run), Json(_)): (Path<RunPath>, Json<Why>),
 ) -> Result<Document<Stepped>, Refusal> {
-    let _turn = context.stepping.lock().await;
     let entry = context.entry(&run.run_id.0).await?;
     if !entry.manual_step {
         let message = format!("run {} goes on by itself", entry.run_id);
@@ -186,13 +189,35 @@ async fn held(context: &Arc<Context>, entry: &RequestEntry) -> Result<Arc<Job>, 
     if entry.status != RequestState::Queued {
         return Err(refused(entry));
     }
-    match context
-        .workers
-        .begin(OnDemand::Request(entry.request_id.clone()), Manner::Stepped, Claimant::default())
-        .await?
-    {
+    match begin(context, Some(entry.request_id.clone()), Manner::Stepped, Claimant::default()).await? {
         Some(job) => Ok(job),
-        None => Err(refused(&context.entry(&entry.run_id).await?)),
+        // Somebody else may have been faster.
+        None => match context.workers.job(&entry.request_id) {
+            Some(job) => Ok(job),
+            None => Err(refused(&context.entry(&entry.run_id).await?)),
+        },
+    }
+}
+
+/// Starts a request, or the next one if none is named. A client that leaves meanwhile changes nothing about it.
+pub(in super::super) async fn begin(
+    context: &Arc<Context>,
+    request_id: Option<String>,
+    manner: Manner,
+    claimant: Claimant,
+) -> Result<Option<Arc<Job>>, Refusal> {
+    let workers = Arc::clone(&context.workers);
+    let begun = context.read(move || {
+        let which = request_id.as_deref().map_or(Which::Any, Which::Request);
+        workers.begin(which, manner, &claimant)
+    });
+    match begun.await? {
+        Begun::Job(job) => Ok(Some(job)),
+        Begun::Nothing => Ok(None),
+        Begun::Full => {
+            let message = format!("{} runs that were asked for one by one are under way", context.workers.places());
+            Err(Refusal::new(Code::WorkersBusy, message))
+        }
     }
 }
 

@@ -3,19 +3,19 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::http::{StatusCode, header};
+use axum::http::StatusCode;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use tokio::time::Instant;
 
-use super::super::api::{Flexible, empty};
-use super::super::context::{Context, LOOK};
-use super::super::input::{Headers, Path, Query, header_text};
+use super::super::api::{PageOrStream, Tagged, empty};
+use super::super::context::Context;
+use super::super::input::{IfNoneMatch, Path, Query, StreamWish, names};
 use super::super::refusal::{Code, Refusal};
 use super::super::runs::RunFiles;
-use super::super::stream;
+use super::super::stream::{self, Standing};
 use super::RunPath;
-use crate::workspace::models::{BestCandidate, EventPage, event_window};
+use crate::workspace::models::{BestCandidate, BestMark, EventPage, event_window};
 
 /// Which events.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
@@ -31,22 +31,13 @@ pub(in super::super) struct EventQuery {
 
 pub(in super::super) async fn events(
     context: Arc<Context>,
-    (Path(run), Query(query), Headers(headers)): (Path<RunPath>, Query<EventQuery>, Headers),
-) -> Result<Flexible<EventPage>, Refusal> {
+    (Path(run), Query(query), StreamWish { is_wanted, last }): (Path<RunPath>, Query<EventQuery>, StreamWish),
+) -> Result<PageOrStream<EventPage>, Refusal> {
     let run = context.run(&run.run_id.0).await?;
-    let accepts = header_text(&headers, header::ACCEPT).unwrap_or_default();
-    if !accepts.split(',').any(|kind| kind.trim().starts_with("text/event-stream")) {
-        return Ok(Flexible::Document(page(&context, run, &query).await?));
+    if !is_wanted {
+        return Ok(PageOrStream::Page(page(&context, run, &query).await?));
     }
-    let after = match headers.get("last-event-id") {
-        None => query.after.unwrap_or(-1),
-        Some(id) => id
-            .to_str()
-            .ok()
-            .and_then(|id| id.parse().ok())
-            .filter(|id| *id >= -1)
-            .ok_or_else(|| Refusal::new(Code::BadParameter, "the Last-Event-ID is not the id of an event"))?,
-    };
+    let after = last.or(query.after).unwrap_or(-1);
     let next = u64::try_from(after.saturating_add(1)).unwrap_or(0);
     // A reader that has everything of a run that is over must not come back again and again.
     if run.end(&context).await?.is_some() {
@@ -55,10 +46,10 @@ pub(in super::super) async fn events(
             context.read(move || run.last_sequence()).await?
         };
         if last.map_or(after >= 0, |last| next > last) {
-            return Ok(Flexible::Raw(empty(StatusCode::NO_CONTENT, None)));
+            return Ok(PageOrStream::Stream(empty(StatusCode::NO_CONTENT, None)));
         }
     }
-    Ok(Flexible::Raw(stream::events(&context, run, next)))
+    Ok(PageOrStream::Stream(stream::events(&context, run, next)))
 }
 
 async fn page(context: &Arc<Context>, run: RunFiles, query: &EventQuery) -> Result<EventPage, Refusal> {
@@ -94,8 +85,8 @@ const USUAL: f64 = 30.0;
 
 pub(in super::super) async fn best(
     context: Arc<Context>,
-    (Path(run), Query(query), Headers(headers)): (Path<RunPath>, Query<BestQuery>, Headers),
-) -> Result<Flexible<BestCandidate>, Refusal> {
+    (Path(run), Query(query), IfNoneMatch(known)): (Path<RunPath>, Query<BestQuery>, IfNoneMatch),
+) -> Result<Tagged<BestCandidate>, Refusal> {
     let run = context.run(&run.run_id.0).await?;
     let wait = match query.timeout_seconds {
         Some(seconds) if !(0.0..=LONGEST).contains(&seconds) => {
@@ -104,58 +95,56 @@ pub(in super::super) async fn best(
         }
         seconds => Duration::from_secs_f64(seconds.unwrap_or(USUAL)),
     };
-    if query.wait_newer_than.is_some_and(|known| known < -1) {
-        return Err(Refusal::new(Code::BadParameter, "wait_newer_than is not the sequence number of an event, nor -1"));
-    }
-    let deadline = Instant::now() + wait;
-    loop {
-        let is_over = run.end(&context).await?.is_some();
-        let found = mark(&context, &run).await?;
-        let newer = match (&found, query.wait_newer_than) {
-            (Some((sequence, _)), Some(known)) => i64::try_from(*sequence).unwrap_or(i64::MAX) > known,
-            (Some(_), None) => true,
-            (None, _) => false,
-        };
-        if newer {
-            break;
+    if let Some(newer_than) = query.wait_newer_than {
+        if newer_than < -1 {
+            let message = format!("wait_newer_than {newer_than} is not the sequence number of an event, nor -1");
+            return Err(Refusal::new(Code::BadParameter, message));
         }
-        let is_waiting = query.wait_newer_than.is_some();
-        if !is_waiting && found.is_none() {
-            return Err(Refusal::new(Code::NothingBest, format!("run {} has no best candidate yet", run.run_id())));
-        }
-        if is_over || Instant::now() >= deadline {
-            let tag = found.map(|(_, tag)| tag);
-            return Ok(Flexible::Raw(empty(StatusCode::NOT_MODIFIED, tag.as_deref())));
-        }
-        tokio::select! {
-            () = tokio::time::sleep(LOOK) => {}
-            () = context.closing() => return Err(Refusal::new(Code::Draining, "the service is shutting down")),
+        let standing = wait_for_newer(&context, &run, newer_than, wait).await?;
+        if !is_newer(standing.best.as_ref(), newer_than) {
+            let etag = standing.best.map(|mark| tag(mark.sequence, &mark.candidate_id));
+            return Ok(Tagged::Unchanged { etag, is_over: standing.is_over });
         }
     }
     let reading = run.clone();
-    let best = context.read(move || reading.reader()?.map_or(Ok(None), |reader| Ok(reader.best_candidate()?)));
-    let best: Option<BestCandidate> = best.await.map_err(|error: Refusal| error)?;
-    let Some(best) = best else {
+    let best = context.read(move || match reading.reader()? {
+        Some(reader) => Ok::<_, Refusal>(reader.best_candidate()?),
+        None => Ok(None),
+    });
+    let Some(best) = best.await? else {
         return Err(Refusal::new(Code::NothingBest, format!("run {} has no best candidate yet", run.run_id())));
     };
     let etag = tag(best.sequence, &best.candidate_id);
-    let is_known = |known: &str| known.split(',').any(|known| known.trim() == etag || known.trim() == "*");
-    if header_text(&headers, header::IF_NONE_MATCH).is_some_and(is_known) {
-        return Ok(Flexible::Raw(empty(StatusCode::NOT_MODIFIED, Some(&etag))));
+    match known.is_some_and(|known| names(&known, &etag)) {
+        true => Ok(Tagged::Unchanged { etag: Some(etag), is_over: false }),
+        false => Ok(Tagged::Document { document: best, etag }),
     }
-    Ok(Flexible::Tagged { document: best, etag })
 }
 
-/// The sequence and the tag of the best candidate.
-async fn mark(context: &Arc<Context>, run: &RunFiles) -> Result<Option<(u64, String)>, Refusal> {
-    let run = run.clone();
-    context
-        .read(move || {
-            let Some(reader) = run.reader()? else { return Ok(None) };
-            let mark = reader.best_mark()?;
-            Ok::<_, Refusal>(mark.map(|mark| (mark.sequence, tag(mark.sequence, &mark.candidate_id))))
-        })
-        .await
+/// Waits until the best candidate is newer than that, the run is over, or the time is.
+async fn wait_for_newer(
+    context: &Arc<Context>,
+    run: &RunFiles,
+    newer_than: i64,
+    wait: Duration,
+) -> Result<Standing, Refusal> {
+    // The reading goes on as long as the tail is here.
+    let (tail, _) = context.hub().watch(context, run);
+    let mut standing = tail.standing();
+    let deadline = Instant::now() + wait;
+    let mut known =
+        |looked: &Standing| looked.is_known && (looked.is_over || is_newer(looked.best.as_ref(), newer_than));
+    tokio::select! {
+        found = standing.wait_for(&mut known) => drop(found),
+        () = tokio::time::sleep_until(deadline) => {}
+        () = context.closing() => return Err(Refusal::new(Code::Draining, "the service is shutting down")),
+    }
+    let found = standing.borrow().clone();
+    Ok(found)
+}
+
+fn is_newer(best: Option<&BestMark>, than: i64) -> bool {
+    best.is_some_and(|mark| i64::try_from(mark.sequence).unwrap_or(i64::MAX) > than)
 }
 
 fn tag(sequence: u64, candidate_id: &str) -> String {

@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::super::api::{Document, Raw, empty};
 use super::super::context::Context;
 use super::super::files;
-use super::super::input::{Headers, Path, Query, header_text};
+use super::super::input::{IfNoneMatch, Path, Query, names};
 use super::super::job::Manner;
 use super::super::refusal::{Code, Refusal};
 use super::{RunId, RunPath};
@@ -86,7 +86,7 @@ pub(in super::super) struct RunDetail {
     /// Every field of it with its origin.
     origins: Value,
     usage: Option<RunUsage>,
-    /// Everything that happened to the request.
+    /// Everything that happened to the requests of the run.
     history: Vec<HistoryEntry>,
 }
 
@@ -97,11 +97,11 @@ pub(in super::super) async fn run(
     let mut request = context.entry(&path.run_id.0).await?;
     explain(&context, &mut request);
     let run = context.run(&path.run_id.0).await?;
-    let id = request.request_id.clone();
+    let (id, of) = (request.request_id.clone(), request.run_id.clone());
     let (config, origins, history) = context
         .ask(move |queue| {
             let (config, origins) = queue.config(&id)?;
-            Ok((config, origins, queue.history(&id)?))
+            Ok((config, origins, queue.run_history(&of)?))
         })
         .await?;
     let requested = |section: &str| config[section]["model"].as_str().map(str::to_owned);
@@ -239,7 +239,7 @@ pub(in super::super) struct ArtifactPath {
 
 pub(in super::super) async fn artifact(
     context: Arc<Context>,
-    (Path(path), Headers(headers)): (Path<ArtifactPath>, Headers),
+    (Path(path), IfNoneMatch(known)): (Path<ArtifactPath>, IfNoneMatch),
 ) -> Result<Raw, Refusal> {
     let run = context.run(&path.run_id.0).await?;
     let found = context.read(move || {
@@ -248,8 +248,8 @@ pub(in super::super) async fn artifact(
     });
     let ArtifactFile { entry, file } = found.await?;
     let etag = entry.sha256.as_ref().map(|digest| format!("\"{digest}\""));
-    let is_known = |known: &str| known.split(',').any(|known| Some(known.trim()) == etag.as_deref());
-    if header_text(&headers, header::IF_NONE_MATCH).is_some_and(is_known) {
+    let is_known = known.zip(etag.as_deref()).is_some_and(|(known, etag)| names(&known, etag));
+    if is_known {
         return Ok(Raw(empty(StatusCode::NOT_MODIFIED, etag.as_deref())));
     }
     let mut response = Response::new(files::body(file, entry.bytes));

@@ -2,12 +2,11 @@
 
 use std::sync::Arc;
 
-use axum::http::StatusCode;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::super::api::{Acted, Document};
+use super::super::api::{Created, Document};
 use super::super::context::Context;
 use super::super::input::{IdempotencyKey, Json};
 use super::super::preflight::{Evaluated, evaluate};
@@ -74,20 +73,28 @@ pub(in super::super) struct Submitted {
 pub(in super::super) async fn submit(
     context: Arc<Context>,
     (IdempotencyKey(key), Json(body)): (IdempotencyKey, Json<RunBody>),
-) -> Result<Acted<Submitted>, Refusal> {
+) -> Result<Created<Submitted>, Refusal> {
     let digest = digest_of(&body);
     // A submission that was taken in is answered as before, whatever has become of its container since.
-    if let Some(key) = key.clone() {
-        let digest = digest.clone();
-        if let Some(entry) = context.ask(move |queue| queue.submitted(&key, &digest)).await? {
-            return Ok(taken(entry, true, Vec::new()));
-        }
+    if let Some(entry) = earlier(&context, key.as_deref(), &digest).await? {
+        return Ok(known(entry));
     }
     let Evaluated { report, loaded, config_path, conflict } = evaluate(&context, &body).await?;
-    if let Some(taken) = conflict {
-        return Err(taken.into());
-    }
-    let Some(loaded) = loaded.filter(|_| report.ok) else { return Err(blocked(report)) };
+    let refusal = match (conflict, loaded.filter(|_| report.ok)) {
+        (None, Some(loaded)) => Ok(loaded),
+        (Some(taken), _) => Err(taken.into()),
+        (None, None) => Err(blocked(report.clone())),
+    };
+    let loaded = match refusal {
+        Ok(loaded) => loaded,
+        // The same submission may have been taken in while this one was looked at.
+        Err(refusal) => {
+            return match earlier(&context, key.as_deref(), &digest).await? {
+                Some(entry) => Ok(known(entry)),
+                None => Err(refusal),
+            };
+        }
+    };
     let most_queued = context.settings().max_queued;
     let stored = context
         .change(move |queue| {
@@ -104,14 +111,26 @@ pub(in super::super) async fn submit(
         })
         .await?;
     context.workers.wake();
-    Ok(taken(stored.entry, stored.replayed, report.warnings))
+    Ok(match stored.replayed {
+        true => known(stored.entry),
+        false => Created::New(new(stored.entry, report.warnings)),
+    })
 }
 
-fn taken(entry: RequestEntry, replayed: bool, warnings: Vec<Finding>) -> Acted<Submitted> {
-    let status = if replayed { StatusCode::OK } else { StatusCode::CREATED };
+/// The request of an earlier submission with this key.
+async fn earlier(context: &Arc<Context>, key: Option<&str>, digest: &str) -> Result<Option<RequestEntry>, Refusal> {
+    let Some(key) = key.map(str::to_owned) else { return Ok(None) };
+    let digest = digest.to_owned();
+    context.ask(move |queue| queue.submitted(&key, &digest)).await
+}
+
+fn new(entry: RequestEntry, warnings: Vec<Finding>) -> Submitted {
     let auto_started = entry.auto_start && !entry.manual_step;
-    let document = Submitted { run_id: entry.run_id.clone(), request: entry, auto_started, replayed, warnings };
-    Acted { status, document }
+    Submitted { run_id: entry.run_id.clone(), request: entry, auto_started, replayed: false, warnings }
+}
+
+fn known(entry: RequestEntry) -> Created<Submitted> {
+    Created::Known(Submitted { replayed: true, ..new(entry, Vec::new()) })
 }
 
 /// All blockers at once, as the fields of one refusal.
@@ -131,7 +150,12 @@ fn blocked(report: CheckReport) -> Refusal {
         1 => format!("1 thing stands in the way: {first}"),
         count => format!("{count} things stand in the way, the first: {first}"),
     };
-    Refusal::new(code, message).with_fields(report.blockers)
+    let refusal = Refusal::new(code, message);
+    let refusal = match code {
+        Code::PreflightFailed => refusal.caused_by(&report.blockers),
+        _ => refusal,
+    };
+    refusal.with_fields(report.blockers)
 }
 
 pub(in super::super) async fn preflight(

@@ -65,6 +65,9 @@ pub(in super::super) async fn ready(context: Arc<Context>, (): ()) -> Result<Doc
         Phase::Draining => return Err(Refusal::new(Code::Draining, "the service is shutting down")),
         Phase::Ready => {}
     }
+    if let Some(trouble) = context.workers.trouble() {
+        return Err(Refusal::new(Code::StoreBusy, trouble));
+    }
     // The database answers, or this is an error.
     context.ask(|queue| queue.counts()).await?;
     Ok(Document(Ready { status: "ready", database: "open", workers: context.workers.places() }))
@@ -148,6 +151,15 @@ impl Default for PruneBody {
 pub(in super::super) struct Pruned {
     run_ids: Vec<String>,
     dry_run: bool,
+    /// Runs that could not be deleted, and why.
+    left: Vec<NotPruned>,
+}
+
+/// A run that could not be deleted.
+#[derive(Debug, Serialize, JsonSchema)]
+struct NotPruned {
+    run_id: String,
+    message: String,
 }
 
 pub(in super::super) async fn prune(
@@ -163,19 +175,22 @@ pub(in super::super) async fn prune(
         })?),
     };
     let found = context.ask(move |queue| queue.prunable(older_than, &status)).await?;
-    let mut run_ids = Vec::with_capacity(found.len());
+    let (mut run_ids, mut left) = (Vec::with_capacity(found.len()), Vec::new());
     for entry in found {
         if !dry_run {
             match control::remove(&context, entry.run_id.clone()).await {
                 Ok(()) => {}
                 // Somebody has begun it again since.
                 Err(refusal) if refusal.is(Code::NotTerminal) => continue,
-                Err(refusal) => return Err(refusal),
+                Err(refusal) => {
+                    left.push(NotPruned { run_id: entry.run_id, message: refusal.shown() });
+                    continue;
+                }
             }
         }
         run_ids.push(entry.run_id);
     }
-    Ok(Document(Pruned { run_ids, dry_run }))
+    Ok(Document(Pruned { run_ids, dry_run, left }))
 }
 
 pub(in super::super) async fn metrics(context: Arc<Context>, (): ()) -> Result<Raw, Refusal> {

@@ -13,8 +13,7 @@ use super::super::crew::Claimant;
 use super::super::input::Json;
 use super::super::job::Manner;
 use super::super::refusal::{Code, Refusal};
-use super::super::workers::OnDemand;
-use super::control::step_job;
+use super::control::{begin, step_job};
 use crate::queue::RequestEntry;
 
 /// Who works.
@@ -59,7 +58,7 @@ pub(in super::super) async fn run_next(
     context: Arc<Context>,
     Json(worker): Json<Worker>,
 ) -> Result<Document<WorkedOff>, Refusal> {
-    let Some(job) = context.workers.begin(OnDemand::Any, Manner::Freely, worker.checked()?).await? else {
+    let Some(job) = begin(&context, None, Manner::Freely, worker.checked()?).await? else {
         return Ok(Document(WorkedOff { request: None, result: None, message: NOTHING.into() }));
     };
     let ended = job.end().await;
@@ -90,10 +89,10 @@ pub(in super::super) async fn tick(
     Json(worker): Json<Worker>,
 ) -> Result<Document<Ticked>, Refusal> {
     let claimant = worker.checked()?;
-    let _turn = context.stepping.lock().await;
+    let _turn = context.ticking.lock().await;
     let stepped = context.workers.jobs().into_iter().find(|job| job.manner() == Manner::Stepped && !job.is_over());
     let Some(job) = stepped else {
-        let Some(job) = context.workers.begin(OnDemand::Any, Manner::Stepped, claimant).await? else {
+        let Some(job) = begin(&context, None, Manner::Stepped, claimant).await? else {
             let action = Action { action: "noop" };
             let message = NOTHING.to_owned();
             return Ok(Document(Ticked { request: None, result: None, action, terminal: false, message }));
