@@ -216,8 +216,10 @@ def workspace_fail_run_request(
 ) -> dict[str, Any]:
     """Say that the run of a request has failed, and why."""
 
-def workspace_cancel_run_request(db_path: str, request_id: str, reason: str = "cancelled") -> dict[str, Any]:
-    """End a request for good; a run under way stops at its next check."""
+def workspace_cancel_run_request(
+    db_path: str, request_id: str, reason: str = "cancelled", *, lease_id: str | None = None
+) -> dict[str, Any]:
+    """End a request for good; a run under way stops at its next check. With `lease_id` only while it is held."""
 
 def workspace_recover_expired_run_requests(db_path: str) -> list[dict[str, Any]]:
     """Give requests whose lease has run out back to the queue and return them."""

@@ -137,10 +137,10 @@ def workspace_fail_run_request(
 
 
 def workspace_cancel_run_request(
-    db_path: str | PathLike[str], request_id: str, reason: str = "cancelled"
+    db_path: str | PathLike[str], request_id: str, reason: str = "cancelled", *, lease_id: str | None = None
 ) -> dict[str, Any]:
-    """End a request for good; a run under way stops at its next check."""
-    return native.workspace_cancel_run_request(fspath(db_path), request_id, reason)
+    """End a request for good; a run under way stops at its next check. With `lease_id` only while it is held."""
+    return native.workspace_cancel_run_request(fspath(db_path), request_id, reason, lease_id=lease_id)
 
 
 def workspace_recover_expired_run_requests(db_path: str | PathLike[str]) -> list[dict[str, Any]]:

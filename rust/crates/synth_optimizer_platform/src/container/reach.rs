@@ -134,6 +134,17 @@ impl Reach {
         Self { lookup: Arc::new(lookup), ..self }
     }
 
+    /// Whether the container at this address may be called. Nobody is.
+    pub(crate) async fn check(&self, url: &str) -> Result<(), OptimizerError> {
+        // What is no address at all is told by whoever reads the configuration.
+        let Ok(base) = Url::parse(url.trim()) else { return Ok(()) };
+        self.check_url(&base)?;
+        match (base.host_str(), base.port_or_known_default()) {
+            (Some(host), Some(port)) => self.check_name(host, port).await,
+            _ => Ok(()),
+        }
+    }
+
     /// The scheme, and the address where the URL names one. Names are looked up when they are connected to.
     pub(super) fn check_url(&self, base: &Url) -> Result<(), OptimizerError> {
         let Some(rules) = &self.rules else { return Ok(()) };

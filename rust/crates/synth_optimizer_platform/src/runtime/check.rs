@@ -41,8 +41,7 @@ where
     let is_asked = request.verify == Verify::Everything;
     if !is_asked && request.config.cache.mode != CacheMode::Readonly && is_sound(problems, &["container"]) {
         // Who may be called is known without calling anybody.
-        let reached = async { Client::within(&request.config.container, &request.reach)?.check_reach().await };
-        if let Err(error) = reached.await {
+        if let Err(error) = request.reach.check(&request.config.container.url).await {
             report.block(Finding::of(CheckStage::Container, &error).at("container.url"));
         }
     }
