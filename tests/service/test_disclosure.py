@@ -28,7 +28,8 @@ NOTHING = ["proposer.api_key", "policy.api_key", "container.api_key", "credentia
 def assert_unknown(secret: str, told: str, place: Place) -> None:
     """Check that a secret is neither told nor kept."""
     assert secret not in told
-    kept = [path.name for path in place.outside.glob("service.*") if secret.encode() in path.read_bytes()]
+    files = [path for path in place.outside.rglob("*") if path.is_file() and "service." in str(path)]
+    kept = [path.name for path in files if secret.encode() in path.read_bytes()]
     assert kept == []
 
 

@@ -119,7 +119,7 @@ def test_a_page_of_another_site_changes_nothing(route: Route, service: Service) 
 @pytest.mark.parametrize("route", MUTATING, ids=str)
 def test_a_body_that_any_page_could_send_changes_nothing(route: Route, service: Service) -> None:
     for kind in SIMPLE:
-        for more in ({}, {"origin": service.url}):
+        for more in ({}, {"origin": "http://localhost"}):
             reply = ask(service, route.method, route.path(), {"content-type": kind, **more}, '{"dry_run": false}')
             assert_refused(reply, 415, "content_type_not_json")
     assert_refused(ask(service, route.method, route.path(), {}, "{}"), 415, "content_type_not_json")
@@ -138,13 +138,22 @@ def test_a_page_of_another_site_reads_nothing(route: Route, service: Service) ->
 
 
 def test_no_answer_opens_the_service_to_pages(service: Service) -> None:
-    for origin in (service.url, "http://localhost", "http://[::1]:1"):
+    named = urlsplit(service.url)
+    for host in (named.netloc, f"localhost:{named.port}", f"[::1]:{named.port}", "localhost"):
         for method in ("GET", "HEAD", "OPTIONS"):
-            reply = service.http.request(method, "/health", headers={"origin": origin})
+            reply = ask(service, method, "/health", {"host": host, "origin": f"http://{host}"})
             assert reply.status_code == (405 if method == "OPTIONS" else 200)
             assert not [name for name in reply.headers if name.startswith("access-control-")]
     two = head("GET /health", "Origin: http://localhost", "Origin: https://evil.example")
     assert_refused(send(service, two), 403, "origin_not_allowed")
+
+
+def test_a_page_of_another_program_on_this_machine_is_another_site(service: Service) -> None:
+    named = urlsplit(service.url)
+    assert named.port is not None
+    for origin in ("http://localhost", f"http://127.0.0.1:{named.port + 1}", f"https://{named.netloc}:1"):
+        reply = ask(service, "GET", "/health", {"host": named.netloc, "origin": origin})
+        assert_refused(reply, 403, "origin_not_allowed")
 
 
 def test_an_upgrade_does_not_pass_the_guard(service: Service) -> None:

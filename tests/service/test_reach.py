@@ -15,6 +15,8 @@ from cli.commands import run_cli
 from support.service import Service, serving
 
 from service.places import Place
+from service.routes import assert_refused
+from synth_optimizers import workspace_submit_run_request
 
 METADATA = [
     "http://169.254.169.254",
@@ -151,8 +153,15 @@ def test_a_run_that_was_queued_unseen_does_not_call_elsewhere(place: Place) -> N
         sections = place.sections()
         sections["run"]["run_id"] = "unseen"
         sections["container"]["url"] = f"http://0.0.0.0:{port}"
-        run_id = place.service.run_id(sections, allow_unverified=True)
-        request = place.service.wait(run_id, "failed")
+        reply = place.service.submit(sections, allow_unverified=True)
+        assert_refused(reply, 422, "preflight_failed")
+        # Whoever writes to the queue itself meets nobody who would look, but the worker does.
+        config = place.outside / "unseen.toml"
+        text = (place.root / "gepa.toml").read_text(encoding="utf-8")
+        known = place.sections()["container"]["url"]
+        config.write_text(text.replace(known, f"http://0.0.0.0:{port}").replace('"router"', '"unseen"'))
+        workspace_submit_run_request(place.outside / "service.sqlite", config)
+        request = place.service.wait("unseen", "failed")
         assert "container_not_allowed" in request["error"]["message"]
         assert heard == []
 

@@ -104,15 +104,28 @@ def test_a_failure_has_a_message_and_a_reason(db: Path, example: Example) -> Non
 
 def test_a_request_is_cancelled_whether_it_waits_or_is_held(db: Path, example: Example) -> None:
     waiting, held = submitted(db, example, "waiting"), submitted(db, example, "held", 5)
-    assert claimed(db)["request_id"] == held
     cancelled = workspace_cancel_run_request(db, waiting, "not needed")
     assert (cancelled["status"], cancelled["error"]["message"]) == ("cancelled", "not needed")
+    with child(CLAIMS_ONE, db, cwd=db.parent) as holder:
+        out, err = holder.communicate(timeout=PATIENCE)
+    assert out.strip() == held, err
     # Who holds it hears of it, and says when the run is over.
-    asked = workspace_cancel_run_request(db, held)
+    asked = workspace_cancel_run_request(db, held, "not needed either")
     assert (asked["status"], asked["waiting"]["reason"]) == ("leased", "stopping")
     beaten = workspace_heartbeat_run_request(db, held, "lease-1")
     assert beaten is not None
     assert beaten["waiting"]["reason"] == "stopping"
+    with pytest.raises(StateTransitionError):
+        workspace_cancel_run_request(db, held, lease_id="lease-2")
+    over = workspace_cancel_run_request(db, held, "it has stopped", lease_id="lease-1")
+    assert (over["status"], over["is_terminal"], over["lease_id"]) == ("cancelled", True, None)
+
+
+def test_whoever_claimed_a_request_ends_it_by_cancelling(db: Path, example: Example) -> None:
+    request_id = submitted(db, example)
+    claimed(db)
+    over = workspace_cancel_run_request(db, request_id, "not needed")
+    assert (over["status"], over["error"]["message"]) == ("cancelled", "not needed")
 
 
 def test_a_lease_that_ran_out_is_taken_back_and_its_old_holder_can_do_nothing(db: Path, example: Example) -> None:
@@ -178,6 +191,13 @@ for number in range(200):
         found.append(entry["request_id"])
         workspace_fail_run_request(db, entry["request_id"], "done", lease_id=f"{name}-{number}")
 print(json.dumps(found))
+"""
+
+
+CLAIMS_ONE = """
+import sys
+from synth_optimizers import workspace_claim_next_run_request
+print(workspace_claim_next_run_request(sys.argv[1], "lease-1", "worker-1")["request_id"])
 """
 
 
