@@ -11,7 +11,19 @@ from pathlib import Path
 import pytest
 from support.example import Example
 from support.service import serving
-from support.standin import Answer, StandIn, detail, entry, refusal, serve_directory, standing_in
+from support.standin import (
+    END,
+    Answer,
+    Seen,
+    StandIn,
+    detail,
+    entry,
+    refusal,
+    serve_directory,
+    sse,
+    standing_in,
+    streamed,
+)
 
 from cli.commands import SOURCES, Ended, assert_snapshot, run_cli
 from cli.places import free_port, small_config
@@ -143,6 +155,51 @@ def test_a_run_that_failed_before_it_began_is_watched_to_its_end(place: Path, se
     ]
     shown = run_cli("runs", "show", "dead", "--service", service.address, cwd=place)
     assert "error       nobody answers\nhint        Start it.\n" in shown.stdout
+
+
+@pytest.mark.parametrize(
+    ("status", "cause", "code"),
+    [
+        ("failed", {"error_code": "synth_optimizer_container_error", "message": "it told nothing for 60 s"}, 3),
+        ("cancelled", {"reason_code": "pause_timeout", "message": "it was paused for too long"}, 130),
+    ],
+)
+def test_a_run_that_was_ended_by_its_request_is_watched_to_that_end(
+    status: str, cause: dict[str, object], code: int, place: Path, service: StandIn
+) -> None:
+    """Its own story has no end: the process that told it is gone."""
+    begun = service.answer(Seen("GET", "/runs/router", {}, {}, None)).body["run"]
+    run = {**begun, "run_id": "gone", "state": "rollout_running", "is_over": False, "finished_at": None}
+    request = entry("gone", status, error=cause, started_at=run["started_at"], finished_at="2026-11-16T12:30:00.000Z")
+    service.route("GET", "/runs/gone", detail(request, run))
+    events = [{**event, "run_id": "gone"} for event in service.events[:20]]
+    service.route("GET", "/runs/gone/events", lambda _seen: streamed([*sse(events), END]))
+    ended = run_cli("runs", "watch", "gone", "--service", service.address, "--json", cwd=place)
+    assert ended.code == code
+    known = json.loads(ended.stdout)
+    assert (known["state"], known["is_over"], known["failure"]) == (status, True, cause)
+    assert known["finished_at"] == "2026-11-16T12:30:00.000Z"
+    assert f"run         gone {status}\nerror       {cause['message']}" in ended.stderr
+
+
+def test_a_run_that_cannot_be_read_does_not_hide_the_others(place: Path, service: StandIn) -> None:
+    good = service.answer(Seen("GET", "/runs", {}, {}, None)).body["items"][0]
+    bad = entry("bad", "completed", started_at=good["started_at"])
+    older = {**good, "request_id": "runreq_older", "status": "failed"}
+    service.route("GET", "/runs", {"items": [bad, good, older], "next_cursor": None})
+    service.route("GET", "/runs/bad", refusal(500, "internal", "synth_optimizer_invariant_error", "it is damaged"))
+    listed = run_cli("runs", "list", "--service", service.address, cwd=place)
+    assert listed.code == 0
+    assert "warning: bad cannot be read: it is damaged" in listed.stderr
+    known = json.loads(run_cli("runs", "list", "--service", service.address, "--json", cwd=place).stdout)
+    assert known["unreadable"] == [{"run_id": "bad", "problem": "it is damaged"}]
+    assert [(run["run_id"], run["state"]) for run in known["runs"]] == [
+        ("bad", "completed"),
+        ("router", "completed"),
+        ("router", "failed"),
+    ]
+    # The scores are those of the newest request of a run, and of no other.
+    assert [run["best_score"] is None for run in known["runs"]] == [True, False, True]
 
 
 def test_a_run_that_waits_says_why(place: Path, service: StandIn) -> None:

@@ -26,7 +26,14 @@ POINT = {"sequence": 9, "at": "2026-11-16T12:00:00Z", "candidate_id": "gepa_1", 
 SERIES = {"metric": "score", "split": "train", "direction": "maximize", "points": [POINT]}
 ACTED = {"run_id": "r", "acknowledgement": "accepted", "status": "running", "message": "it is told"}
 REPORT = {"ok": True, "blockers": [], "warnings": [], "facts": {}, "plan": None}
-HEALTH = {"status": "ok", "pid": 7, "version": "1", "started_at": "2026-11-16T12:00:00Z", "instance_id": "i"}
+HEALTH = {
+    "status": "ok",
+    "phase": "ready",
+    "pid": 7,
+    "version": "1",
+    "started_at": "2026-11-16T12:00:00Z",
+    "instance_id": "i",
+}
 
 CALLS: list[tuple[Callable[[Any], Any], str, str, dict[str, Any]]] = [
     (lambda c: c.health(), "GET", "/health", HEALTH),
@@ -197,6 +204,11 @@ def test_a_newer_best_is_waited_for(client: Client, service: StandIn) -> None:
     }
     service.route("GET", path, Answer(304))
     assert client.best("r", wait_newer_than=40, timeout=0) is None
+    # Nothing new can come any more.
+    asked = len(service.calls(path))
+    service.route("GET", path, Answer(304, headers={"run-is-over": "true"}))
+    assert client.best("r", wait_newer_than=40, timeout=600) is None
+    assert len(service.calls(path)) == asked + 1
     service.route("GET", path, refusal(404, "no_best_candidate", "synth_optimizer_config_error"))
     assert client.best("r") is None
     service.route("GET", path, refusal(404, "run_not_found", "synth_optimizer_config_error"))

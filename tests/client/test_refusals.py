@@ -12,6 +12,7 @@ from client.clients import quick
 from synth_optimizers import errors
 from synth_optimizers.client import AsyncClient, Client, Refused
 from synth_optimizers.errors import CancelledError, ConfigError, OptimizerHttpError, StateTransitionError, error_table
+from synth_optimizers.findings import Finding
 
 FIELD = {
     "stage": "config",
@@ -142,10 +143,25 @@ def test_a_run_that_failed_raises_the_error_of_its_cause(client: Client, service
     assert (raised.value.hint, raised.value.detail) == ("Run once.", "row 3")
 
 
-def test_a_run_that_was_cancelled_raises_that(client: Client, service: StandIn) -> None:
-    service.route("GET", "/runs/recorded", detail(entry(status="cancelled", error={"reason": "pause_timeout"})))
-    with pytest.raises(CancelledError, match="pause_timeout"):
+def test_a_run_whose_configuration_was_found_wrong_tells_every_finding(client: Client, service: StandIn) -> None:
+    finding = {"severity": "error", "code": "unknown_key", "field": "gepa.sise", "source": "gepa.toml", "line": 3}
+    more = {"column": 1, "message": "unknown key", "hint": "Remove it.", "excerpt": None}
+    cause = {"error_code": "synth_optimizer_config_error", "message": "1 problem", "findings": [{**finding, **more}]}
+    service.route("GET", "/runs/recorded", detail(entry(status="failed", error={**cause, "retryable": True})))
+    with pytest.raises(ConfigError) as raised:
         client.wait("recorded")
+    assert raised.value.findings == (Finding(**finding, **more),)  # type: ignore[arg-type]
+    assert raised.value.retryable is True  # type: ignore[attr-defined]
+
+
+def test_a_run_that_was_cancelled_raises_that(client: Client, service: StandIn) -> None:
+    told = {"reason_code": "pause_timeout", "message": "it was paused for too long"}
+    service.route("GET", "/runs/recorded", detail(entry(status="cancelled", error=told)))
+    with pytest.raises(CancelledError, match="run recorded: it was paused for too long") as raised:
+        client.wait("recorded")
+    known = raised.value
+    assert isinstance(known, Refused)
+    assert (known.code, known.state, known.retryable) == ("pause_timeout", "cancelled", False)
 
 
 def test_a_run_that_goes_on_raises_when_the_time_is_over(client: Client, service: StandIn) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
@@ -20,7 +21,7 @@ from synth_optimizers.errors import OptimizerHttpError, SynthOptimizerError
 GET = Request("GET", "/x", is_repeatable=True)
 POST = Request("POST", "/x")
 TAKEN = {"run_id": "recorded", "request": entry(), "auto_started": True, "replayed": False, "warnings": []}
-BUSY = "synth_optimizer_budget_exceeded"
+HTTP = "synth_optimizer_http_error"
 
 
 class Clock:
@@ -117,14 +118,77 @@ def test_what_may_have_been_done_is_not_sent_again() -> None:
     assert may_repeat(GET, sent)
 
 
+@pytest.mark.parametrize(
+    ("status", "is_retryable", "is_sent_again"),
+    [
+        (429, True, True),
+        (503, True, True),
+        (429, False, False),
+        (503, False, False),
+        (500, True, False),
+        (502, True, False),
+    ],
+)
+def test_what_the_service_itself_has_not_done_is_sent_again(
+    status: int, is_retryable: bool, is_sent_again: bool
+) -> None:
+    told = refusal(status, "workers_busy", HTTP, retryable=is_retryable).body
+    assert may_repeat(POST, Reply(status, {}, json.dumps(told).encode())) is is_sent_again
+
+
+def test_a_busy_service_does_not_use_up_the_tries_of_a_broken_one() -> None:
+    clock = Clock()
+    broken = TransportFailure("reset", is_sent=True)
+    outcomes: list[Reply | TransportFailure] = [busy(429, "1")] * 6 + [broken, busy(429, "1"), broken, Reply(200, {})]
+    pauses = list(played(flows(clock, retries=2).answer(GET, patience=60.0), clock, outcomes))
+    assert [round(pause, 2) for pause in pauses] == [1.1] * 6 + [0.25, 1.1, 0.5]
+
+
 def test_a_submission_that_broke_off_is_sent_again_under_the_same_key(client: Client, service: StandIn) -> None:
-    service.first("/runs", Answer(drop=True), refusal(503, "draining", BUSY, retry_after=0))
+    service.first("/runs", Answer(drop=True), refusal(503, "draining", HTTP, retry_after=0))
     service.route("POST", "/runs", Answer(201, TAKEN))
     assert client.submit("gepa.toml").run_id == "recorded"
     keys = [seen.headers["idempotency-key"] for seen in service.calls("/runs")]
     assert len(keys) == 3
     assert len(set(keys)) == 1
     assert len(keys[0]) >= 16
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "is_named"),
+    [
+        ([Answer(drop=True)] * 6, True),
+        ([Answer(502, b"<html>")] * 6, True),
+        ([Answer(500, b"oh")], True),
+        ([refusal(500, "internal", "synth_optimizer_invariant_error")], True),
+        ([refusal(422, "config_invalid", "synth_optimizer_config_error")], False),
+        ([refusal(503, "draining", HTTP, retry_after=0)] * 6, False),
+    ],
+)
+def test_the_key_is_named_where_nobody_knows_whether_a_run_was_taken(
+    outcomes: list[Answer], is_named: bool, client: Client, service: StandIn
+) -> None:
+    service.first("/runs", *outcomes)
+    with pytest.raises(SynthOptimizerError) as raised:
+        client.submit("gepa.toml")
+    [key] = {seen.headers["idempotency-key"] for seen in service.calls("/runs")}
+    assert (f"idempotency_key={key!r}" in raised.value.hint) is is_named
+    assert len(service.calls("/runs")) == len(outcomes)
+
+
+@pytest.mark.parametrize("key", ["", "a b", "a\nb", "ü"])
+def test_a_key_that_no_header_can_hold_is_refused(key: str, client: Client, service: StandIn) -> None:
+    with pytest.raises(ValueError, match="idempotency_key"):
+        client.submit("gepa.toml", idempotency_key=key)
+    assert service.seen == []
+
+
+@pytest.mark.parametrize("name", ["", ".", ".."])
+def test_a_name_that_leads_elsewhere_is_refused(name: str, client: Client, service: StandIn) -> None:
+    for call in (client.run, client.cancel, lambda name: client.artifact("r", name)):
+        with pytest.raises(ValueError, match="is not the name"):
+            call(name)
+    assert service.seen == []
 
 
 def test_another_wish_that_broke_off_is_not_sent_again(client: Client, service: StandIn) -> None:
@@ -136,14 +200,14 @@ def test_another_wish_that_broke_off_is_not_sent_again(client: Client, service: 
 
 
 def test_a_full_service_is_asked_until_there_is_room(client: Client, service: StandIn) -> None:
-    service.first("/runs", *[refusal(429, "too_many_runs", BUSY, retry_after=0.01)] * 9)
+    service.first("/runs", *[refusal(429, "queue_full", HTTP, retry_after=0.01)] * 9)
     service.route("POST", "/runs", Answer(201, TAKEN))
     assert client.submit(config={"run": {}}, wait_for_capacity=30.0).run_id == "recorded"
     assert len(service.calls("/runs")) == 10
 
 
 def test_a_service_that_stays_full_raises_its_refusal(client: Client, service: StandIn) -> None:
-    service.route("POST", "/runs", refusal(429, "too_many_runs", BUSY, "no room", retry_after=5))
+    service.route("POST", "/runs", refusal(429, "queue_full", HTTP, "no room", retry_after=5))
     begun = time.monotonic()
     with pytest.raises(SynthOptimizerError, match="no room") as raised:
         client.submit("gepa.toml", wait_for_capacity=0.2)

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from synth_optimizers.cli.local import ARTIFACTS
+
 RECORDED = Path(__file__).parents[1] / "cli" / "recorded" / "events.jsonl"
 RUN_ID = "recorded"
 
@@ -92,6 +94,7 @@ def entry(run_id: str = RUN_ID, status: str = "completed", **more: object) -> di
 def detail(request: dict[str, Any], run: dict[str, Any] | None = None, **more: object) -> dict[str, Any]:
     """Return what the service says about one run."""
     step = {"sequence": 0, "at": "2026-11-16T12:00:00.000Z", "from": None, "to": "queued", "trigger": "submit"}
+    step["request_id"] = request["request_id"]
     return {
         "request": request,
         "run": run,
@@ -262,7 +265,7 @@ def serve_directory(service: StandIn, run_dir: Path) -> str:
     files = []
     for file in sorted(run_dir.rglob("*")):
         name = file.relative_to(run_dir).as_posix()
-        if file.is_file() and not name.startswith(".") and file.name not in ("run.lock", "wish.json"):
+        if file.is_file() and (name in ARTIFACTS or name.startswith("proposer_transcripts/")):
             content = file.read_bytes()
             digest = hashlib.sha256(content).hexdigest()
             files.append({"name": name, "kind": "file", "bytes": len(content), "sha256": digest})

@@ -35,7 +35,7 @@ def split_address(run: str) -> tuple[str, str]:
     """Return the address of the service and the id of the run that a URL names."""
     parts = urlsplit(run)
     before, found, run_id = parts.path.rstrip("/").rpartition("/runs/")
-    if not found or not run_id or "/" in run_id:
+    if not found or unquote(run_id) in ("", ".", "..") or "/" in run_id:
         raise Refusal(f"{run} is not the URL of a run", "Write it as http://HOST:PORT/runs/RUN_ID.")
     return f"{parts.scheme}://{parts.netloc}{before}", unquote(run_id)
 
@@ -46,7 +46,10 @@ def state_of_request(request: RequestEntry, run: RunStatus | None) -> str:
 
 
 def status_of_request(request: RequestEntry, run: RunStatus | None) -> RunStatus:
-    """Return the status of a run; one that has not begun has used nothing."""
+    """Return the status of a run; one that has not begun has used nothing, and a request that is over has the say."""
+    if run is not None and request.is_terminal:
+        ended = request.finished_at or run.finished_at
+        return replace(run, state=request.status, is_over=True, failure=request.error, finished_at=ended)
     if run is not None:
         return run
     known: dict[str, Any] = dict.fromkeys(RunStatus.__dataclass_fields__)
@@ -89,10 +92,7 @@ class ServiceRun:
     def status(self) -> RunStatus:
         """Return where it is."""
         detail = self.detail()
-        status = status_of_request(detail.request, detail.run)
-        if status.failure is None and detail.error is not None:
-            return replace(status, failure=detail.error)
-        return status
+        return status_of_request(detail.request, detail.run)
 
     def state(self) -> str:
         """Return its state in one word."""
@@ -110,7 +110,7 @@ class ServiceRun:
         detail = self.detail()
         begun = detail.run is not None
         candidates = [known.to_dict() for known in self.client.candidates(self.run_id)] if begun else []
-        result = self._result() if detail.status == "completed" else {}
+        result = self._manifest() if detail.status == "completed" else {}
         return {
             "overview": self.status().to_dict(),
             "candidates": candidates,
@@ -183,9 +183,7 @@ class ServiceRun:
         answer = wishes[kind](self.run_id, reason=reason)
         return {**answer.to_dict(), "state": answer.status, "reason": answer.message or None}
 
-    def _result(self) -> dict[str, Any]:
-        """Return its result, from the file where the request does not hold it."""
-        found: Any = self.detail().request.result or {}
-        if "train_gain" not in found and MANIFEST in self.artifacts():
-            found = json.loads(self.client.artifact(self.run_id, MANIFEST))
+    def _manifest(self) -> dict[str, Any]:
+        """Return the manifest of its result, which has the gains."""
+        found: Any = json.loads(self.client.artifact(self.run_id, MANIFEST)) if MANIFEST in self.artifacts() else {}
         return found if isinstance(found, dict) else {}

@@ -98,7 +98,11 @@ def diff(run: RunSource, candidates: tuple[str, ...], as_json: bool) -> None:
 @click.option("--force", is_flag=True, help="Overwrite the file.")
 @json_option
 def export(run: RunSource, out: str, shape: str | None, force: bool, as_json: bool) -> None:
-    """Pack the artifacts of a run, without its request cache."""
+    """Pack the artifacts of a run, without its request cache.
+
+    A service gives what people read; the log of a container that it started and the folders that a proposer worked in
+    stay in the run directory.
+    """
     from synth_optimizers.cli.runs_export import export_run
 
     export_run(run, out, shape=shape, force=force, as_json=as_json)

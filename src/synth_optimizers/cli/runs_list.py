@@ -50,21 +50,33 @@ def list_runs(root: Path, *, as_json: bool) -> None:
 
 
 def list_requests(client: Client, *, as_json: bool) -> None:
-    """List the runs of a service, the newest first."""
+    """List the runs of a service, the newest first; one that cannot be read does not hide the others."""
     from synth_optimizers.cli.remote import state_of_request, status_of_request
 
     found = []
+    problems: list[tuple[str, str]] = []
     for request in client.runs(page_size=200):
-        # The list tells of requests; the scores are with each run that has begun.
-        run = None if request.started_at is None else client.run(request.run_id).run
+        run = None
+        if request.started_at is not None:
+            # The list tells of requests; the scores are with each run that has begun.
+            try:
+                detail = client.run(request.run_id)
+                # A run that was submitted again has several requests, and the details are those of the newest.
+                run = detail.run if detail.request.request_id == request.request_id else None
+            except SynthOptimizerError as error:
+                problems.append((request.run_id, fault_of(error).message))
         found.append((request, status_of_request(request, run), state_of_request(request, run)))
     if as_json:
         runs = [{**status.to_dict(), "state": state, "request": entry.to_dict()} for entry, status, state in found]
-        write_json({"service": client.base_url, "runs": runs, "unreadable": []})
-    elif found:
+        unreadable = [{"run_id": run_id, "problem": problem} for run_id, problem in problems]
+        write_json({"service": client.base_url, "runs": runs, "unreadable": unreadable})
+        return
+    if found:
         table(TITLES, [_row(status, state) for _, status, state in found])
     else:
         say(f"no runs at {client.base_url}")
+    for run_id, problem in problems:
+        say(f"warning: {run_id} cannot be read: {problem}")
 
 
 def _row(status: RunStatus, state: str) -> tuple[str, ...]:

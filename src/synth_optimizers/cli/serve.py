@@ -21,8 +21,6 @@ __all__ = ["serve"]
 def serve(db: Path, config_root: Path | None, *, as_json: bool, quiet: bool, **settings: Any) -> int:  # noqa: ANN401
     """Serve until a signal; the exit code of a service that has drained is 0."""
     root = config_root or Path.cwd()
-    if not root.is_dir():
-        raise Refusal(f"--config-root {root} is not a directory", "Name the directory that holds the configurations.")
     if not db.absolute().parent.is_dir():
         raise Refusal(
             f"there is no directory {db.parent} for {db.name}", "Make the directory, or name another file with --db."
@@ -37,7 +35,7 @@ def serve(db: Path, config_root: Path | None, *, as_json: bool, quiet: bool, **s
             write_json(known)
             sys.stdout.flush()
 
-    with Draining() as draining:
+    with Draining(quiet=quiet) as draining:
         with suppress(KeyboardInterrupt):
             gepa_serve(db, config_root=config_root, on_listening=tell, log=not quiet, **settings)
         with suppress(KeyboardInterrupt):
@@ -48,7 +46,8 @@ def serve(db: Path, config_root: Path | None, *, as_json: bool, quiet: bool, **s
 class Draining:
     """Turns SIGINT, SIGTERM and SIGHUP into the interrupt that the service drains at, and says so."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, quiet: bool) -> None:
+        self.quiet = quiet
         self.count = 0
         self._before: dict[int, Any] = {}
 
@@ -67,14 +66,15 @@ class Draining:
 
     def told(self) -> None:
         """Say that the service has ended."""
-        if self.count:
+        if self.count and not self.quiet:
             say("service stopped; the same command goes on with its runs")
 
     def _receive(self, number: int, _frame: FrameType | None) -> None:
         self.count += 1
         name = signal.Signals(number).name
         text = f"{name}: draining, runs under way are saved; again hurries\n" if self.count == 1 else f"{name}: now\n"
-        # Past the buffers: a handler may run in the middle of other output.
-        with suppress(OSError):
-            os.write(2, text.encode())
+        if not self.quiet:
+            # Past the buffers: a handler may run in the middle of other output.
+            with suppress(OSError):
+                os.write(2, text.encode())
         raise KeyboardInterrupt

@@ -72,7 +72,7 @@ class AsyncClient:
         return await self._transport.run(self._calls.ready())
 
     async def status(self) -> dict[str, Any]:
-        """Return the status of the database of the service: every request, and counts."""
+        """Return the status of the database of the service: counts, and the newest 200 requests."""
         return await self._transport.run(self._calls.status())
 
     async def workspace(self) -> dict[str, Any]:
@@ -238,13 +238,13 @@ class AsyncClient:
         return await self._transport.run(self._calls.artifacts(run_id))
 
     async def artifact(self, run_id: str, name: str) -> bytes:
-        """Return the content of a file of the run; its digest is checked."""
+        """Return the content of a file of the run; its digest is checked where the service names one."""
         with io.BytesIO() as out:
             await self._transport.run(self._calls.artifact(run_id, name, out))
             return out.getvalue()
 
     async def download(self, run_id: str, name: str, path: str | PathLike[str]) -> Path:
-        """Write a file of the run to a path, whole or not at all; its digest is checked."""
+        """Write a file of the run to a path, whole or not at all; its digest is checked where the service names one."""
         with arriving(Path(path)) as out:
             await self._transport.run(self._calls.artifact(run_id, name, out))
         return Path(path)

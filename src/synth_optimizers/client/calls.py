@@ -69,7 +69,7 @@ class Calls:
         idempotency_key: str | None = None,
         wait_for_capacity: float | None = None,
     ) -> Flow[Submission]:
-        key = idempotency_key or uuid.uuid4().hex
+        key = uuid.uuid4().hex if idempotency_key is None else idempotency_key
         options = {
             "priority": priority,
             "auto_start": auto_start,

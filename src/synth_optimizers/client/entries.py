@@ -25,7 +25,7 @@ class Waiting(Record):
     since: str | None = None
     """Since when."""
     next_check_at: str | None = None
-    """When it is looked at again."""
+    """When it is looked at again; `None` when that is up to a person."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +81,9 @@ class RequestEntry(Record):
     worker_id: str | None = None
     """The worker that holds it."""
     fencing_token: int = field(default=0, repr=False)
-    """Counts its claims; 0: never claimed."""
+    """The number of its latest claim; the next one is higher. 0: never claimed."""
     attempts: int = field(default=0, repr=False)
-    """How often it was begun."""
+    """How often it was claimed."""
     recoveries: int = field(default=0, repr=False)
     """How often its worker was lost."""
     run_workspace_db_path: str | None = field(default=None, repr=False)
@@ -153,6 +153,8 @@ class Transition(Record):
 
     sequence: int
     """Its place, from the first on."""
+    request_id: str
+    """The request; a run that is submitted again has several."""
     at: str
     """When."""
     trigger: str

@@ -12,7 +12,7 @@ from synth_optimizers.client.effects import Emit, Flow, Open, Pause, Read, Reply
 from synth_optimizers.client.entries import RunDetail, Submission
 from synth_optimizers.client.models import Best, ScoreRecord
 from synth_optimizers.client.refusals import ending_of, not_ours, refusal_of, unreachable
-from synth_optimizers.client.retry import Backoff, may_repeat, retry_after
+from synth_optimizers.client.retry import REFUSES, Backoff, may_repeat, retry_after
 from synth_optimizers.client.sse import SseDecoder
 from synth_optimizers.errors import OptimizerHttpError, SynthOptimizerError
 from synth_optimizers.events import RunEvent
@@ -55,11 +55,9 @@ class Flows:
         """Submit a run; when nobody knows whether it was taken, the key to ask again with is named."""
         try:
             return (yield from self.call(request, Submission.of, patience=patience))
-        except OptimizerHttpError as error:
-            if getattr(error, "code", None) in ("timed_out", "connection_broken"):
-                error.hint = (
-                    f"It may have been taken: submit it again with idempotency_key={key!r}, which never doubles."
-                )
+        except SynthOptimizerError as error:
+            if not _is_refused(error):
+                error.hint = f"{error.hint} Submitted again with idempotency_key={key!r} it never becomes a second run."
             raise
 
     def text(self, request: Request) -> Flow[str]:
@@ -77,15 +75,19 @@ class Flows:
         A refusal because the service is busy is met again and again for `patience` seconds.
         """
         deadline = None if patience is None else self.backoff.clock() + patience
-        attempt = 0
+        failures = refusals = 0
         while True:
             outcome = yield from _tried(Send(request))
             if isinstance(outcome, Reply) and outcome.status < 400:
                 if outcome.status in range(300, 400) and outcome.status != 304:
                     raise not_ours(outcome, self.address, f"it sends on to {outcome.headers.get('location')!r}")
                 return outcome
-            yield Pause(self._pause(request, outcome, attempt, deadline))
-            attempt += 1
+            if deadline is not None and isinstance(outcome, Reply) and outcome.status in REFUSES:
+                yield Pause(self._patient(request, outcome, refusals, deadline))
+                refusals += 1
+            else:
+                yield Pause(self._pause(request, outcome, failures))
+                failures += 1
 
     def pages(self, request: Request, read: Callable[[Any], Any]) -> Flow[None]:
         """Emit the items of every page, by cursor."""
@@ -194,12 +196,12 @@ class Flows:
         deadline = clock() + (requests.LONG_POLL if timeout is None else timeout)
         while True:
             left = max(0.0, deadline - clock())
-            found = self._best(
-                (yield from self._maybe(requests.waiting(run_id, newer_than, left, timeout=self.timeout)))
-            )
+            reply = yield from self._maybe(requests.waiting(run_id, newer_than, left, timeout=self.timeout))
+            found = self._best(reply)
             if found is not None and found.sequence > newer_than:
                 return found
-            if clock() >= deadline:
+            is_over = reply is not None and reply.headers.get("run-is-over") == "true"
+            if is_over or clock() >= deadline:
                 return None
             # One that does not wait is not asked without a pause.
             yield Pause(min(FIRST_LOOK, max(0.0, deadline - clock())))
@@ -231,17 +233,25 @@ class Flows:
             if getattr(error, "status", None) == 404 and "best" in str(getattr(error, "code", "")):
                 return None
             raise
-        return None if reply.status in (204, 304) else reply
+        return reply
 
     def _best(self, reply: Reply | None) -> Best | None:
-        return None if reply is None else self._shaped(lambda known: Best.of(known.json()), reply, reply)
+        if reply is None or reply.status in (204, 304):
+            return None
+        return self._shaped(lambda known: Best.of(known.json()), reply, reply)
+
+    def _patient(self, request: Request, outcome: Reply, attempt: int, deadline: float) -> float:
+        """Return how long to wait before a service that is busy is asked again, or raise its refusal."""
+        pause = self.backoff.pause(attempt, retry_after(outcome))
+        if not may_repeat(request, outcome) or self.backoff.clock() + pause > deadline:
+            raise refusal_of(outcome, self.address)
+        return pause
 
     def _pause(
         self,
         request: Request,
         outcome: Reply | TransportFailure,
         attempt: int,
-        deadline: float | None = None,
         wished: float | None = None,
         retries: int | None = None,
     ) -> float:
@@ -254,10 +264,6 @@ class Flows:
         if not may_repeat(request, outcome):
             raise error
         pause = self.backoff.pause(attempt, wished)
-        if deadline is not None and isinstance(outcome, Reply) and outcome.status in (429, 503):
-            if self.backoff.clock() + pause > deadline:
-                raise error
-            return pause
         if attempt >= (self.retries if retries is None else retries) or pause > self.backoff.patience:
             raise error
         return pause
@@ -285,6 +291,12 @@ class Flows:
             error.hint = "Download it again; when that does not help, the file is damaged where the service keeps it."
             raise error
         return found
+
+
+def _is_refused(error: SynthOptimizerError) -> bool:
+    """Return whether the service itself has said that it did nothing."""
+    status, is_ours = getattr(error, "status", None), getattr(error, "code", "") != "not_a_service"
+    return status is not None and is_ours and (status < 500 or status in REFUSES)
 
 
 def _tried(effect: Send | Open) -> Flow[Reply | TransportFailure]:

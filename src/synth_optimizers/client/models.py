@@ -143,8 +143,12 @@ class ScoreRecord(OpenRecord):
     """The evaluation that it comes from."""
     score_id: str | None = field(default=None, repr=False)
     """Its name."""
+    harness_id: str | None = field(default=None, repr=False)
+    """The task, as the container names it."""
     harness_digest: str | None = field(default=None, repr=False)
     """What it was measured with; scores of different harnesses are not compared."""
+    artifact_ref: dict[str, Any] | None = field(default=None, repr=False)
+    """The file that has the scores by row, once it is written."""
     sequence: int | None = None
     """The event that brought it."""
     at: str | None = None
@@ -239,4 +243,4 @@ class Artifact(Record):
     media_type: str | None = None
     """The type of its content."""
     sha256: str | None = None
-    """The digest of its content, in hex."""
+    """The digest of its content, in hex; `None` while it still grows."""

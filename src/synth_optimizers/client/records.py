@@ -19,6 +19,8 @@ class Health(Record):
 
     status: str
     """`ok`."""
+    phase: str
+    """`starting`, `ready` or `draining`."""
     pid: int
     """Its process id."""
     version: str
@@ -125,8 +127,11 @@ class Pruned(Record):
     """The runs."""
     dry_run: bool
     """Whether they are still there."""
+    left: tuple[dict[str, str], ...] = ()
+    """Runs that could not be removed: `run_id`, and the reason as `message`."""
 
     @classmethod
     def of(cls, known: Mapping[str, Any]) -> Self:
         """Read the answer."""
-        return super(Pruned, cls).of({**known, "run_ids": tuple(known["run_ids"])})
+        lists = {name: tuple(known.get(name, ())) for name in ("run_ids", "left")}
+        return super(Pruned, cls).of({**known, **lists})

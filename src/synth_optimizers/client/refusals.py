@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any, Protocol, runtime_checkable
 
 import synth_optimizers.errors as classes
@@ -32,7 +33,7 @@ class Refused(Protocol):
     """
 
     status: int | None
-    """The HTTP status; `None` when no answer came."""
+    """The HTTP status; `None` when no answer came, and for a run that did not end well."""
     code: str
     """The reason, such as `run_not_found`; `error_code` is the code of the class."""
     field_errors: tuple[Blocker, ...]
@@ -42,7 +43,7 @@ class Refused(Protocol):
     retryable: bool
     """Whether the same may work later."""
     state: str | None
-    """The state of the run that does not allow it."""
+    """The state of the run that it is about."""
 
 
 def refusal_of(reply: Reply, address: str) -> SynthOptimizerError:
@@ -100,11 +101,16 @@ def ending_of(run_id: str, status: str, known: Mapping[str, Any] | None) -> Synt
     """Return the exception of a run that did not end well: that of its cause."""
     known = known or {}
     fallback = "synth_optimizer_cancelled" if status == "cancelled" else "synth_optimizer_failed"
-    told = known.get("message") or known.get("reason") or f"it is {status}"
+    told = known.get("message") or f"it is {status}"
     error = _raised(str(known.get("error_code") or fallback), f"run {run_id}: {told}", known)
     if status == "cancelled" and not isinstance(error, CancelledError):
         error = _raised(fallback, f"run {run_id}: {told}", known)
-    return error
+    names = [each.name for each in fields(Finding)]
+    error.findings = tuple(
+        Finding(**{name: found.get(name) for name in names}) for found in known.get("findings") or ()
+    )
+    code, is_retryable = str(known.get("reason_code") or error.error_code), bool(known.get("retryable"))
+    return _with(error, status=None, code=code, request_id=None, retryable=is_retryable, state=status)
 
 
 def blocker_of(known: Mapping[str, Any]) -> Blocker:

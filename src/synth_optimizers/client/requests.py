@@ -50,6 +50,10 @@ def post(path: str, body: Mapping[str, Any], *, timeout: float | None) -> Reques
 
 def run_path(run_id: str, *parts: str) -> str:
     """Return the path of a run, or of a part of it."""
+    for part in (run_id, *parts):
+        if part in ("", ".", ".."):
+            # Whatever is on the way would take such a path for another one.
+            raise ValueError(f"{part!r} is not the name of a run or of something in it")
     return "/".join(["", "runs", *(quote(part, safe="") for part in (run_id, *parts))])
 
 
@@ -73,6 +77,8 @@ def submission(
     if idempotency_key is None:
         # A check changes nothing.
         return replace(sent, is_repeatable=True)
+    if not idempotency_key or not all("!" <= each <= "~" for each in idempotency_key):
+        raise ValueError(f"idempotency_key must have visible ASCII characters only, not {idempotency_key!r}")
     return replace(sent, headers=(*sent.headers, ("idempotency-key", idempotency_key)), is_repeatable=True)
 
 

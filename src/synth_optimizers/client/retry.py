@@ -11,10 +11,12 @@ from email.utils import parsedate_to_datetime
 
 from synth_optimizers.client.effects import Reply, Request, TransportFailure
 
-__all__ = ["BUSY", "Backoff", "may_repeat", "retry_after"]
+__all__ = ["BUSY", "REFUSES", "Backoff", "may_repeat", "retry_after"]
 
 BUSY = frozenset({429, 502, 503, 504})
 """The service, or what stands before it, cannot answer now."""
+REFUSES = frozenset({429, 503})
+"""With one of these the service says that it did nothing and that it may later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +41,21 @@ class Backoff:
 def may_repeat(request: Request, outcome: Reply | TransportFailure) -> bool:
     """Return whether a request may be sent again after this outcome.
 
-    One that is not repeatable is sent again only when it was never sent: whoever saw it may have acted on it.
+    One that is not repeatable is sent again only when it was never sent, or when the service itself says that it did
+    nothing and may later: whoever else saw it may have acted on it.
     """
     if isinstance(outcome, TransportFailure):
         return not outcome.is_sent or (request.is_repeatable and not outcome.is_timeout)
-    return request.is_repeatable and outcome.status in BUSY
+    if request.is_repeatable:
+        return outcome.status in BUSY
+    return outcome.status in REFUSES and _is_retryable(outcome)
+
+
+def _is_retryable(reply: Reply) -> bool:
+    try:
+        return reply.json()["error"]["retryable"] is True
+    except (ValueError, KeyError, TypeError):
+        return False
 
 
 def retry_after(reply: Reply) -> float | None:

@@ -76,7 +76,7 @@ class Client:
         return self._transport.run(self._calls.ready())
 
     def status(self) -> dict[str, Any]:
-        """Return the status of the database of the service: every request, and counts."""
+        """Return the status of the database of the service: counts, and the newest 200 requests."""
         return self._transport.run(self._calls.status())
 
     def workspace(self) -> dict[str, Any]:
@@ -257,13 +257,13 @@ class Client:
         return self._transport.run(self._calls.artifacts(run_id))
 
     def artifact(self, run_id: str, name: str) -> bytes:
-        """Return the content of a file of the run; its digest is checked."""
+        """Return the content of a file of the run; its digest is checked where the service names one."""
         with io.BytesIO() as out:
             self._transport.run(self._calls.artifact(run_id, name, out))
             return out.getvalue()
 
     def download(self, run_id: str, name: str, path: str | PathLike[str]) -> Path:
-        """Write a file of the run to a path, whole or not at all; its digest is checked."""
+        """Write a file of the run to a path, whole or not at all; its digest is checked where the service names one."""
         with arriving(Path(path)) as out:
             self._transport.run(self._calls.artifact(run_id, name, out))
         return Path(path)

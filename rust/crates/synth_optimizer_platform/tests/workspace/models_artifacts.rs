@@ -100,6 +100,43 @@ fn a_file_that_grows_has_no_digest_and_a_live_database_is_not_given() {
 }
 
 #[test]
+fn what_was_said_in_each_turn_is_listed_and_given() {
+    let place = place(2);
+    let turns = place.dir.join("proposer_transcripts");
+    std::fs::create_dir(&turns).unwrap();
+    for name in ["turn_000002_0.jsonl.zst", "turn_000001_0.jsonl.zst", ".turn.jsonl.zst", "notes.txt"] {
+        std::fs::write(turns.join(name), name).unwrap();
+    }
+    symlink(place.dir.join("events.jsonl"), turns.join("turn_000003_0.jsonl.zst")).unwrap();
+    let reader = reader(&place.dir);
+    let listed = artifacts(&place.dir, Some(&reader)).unwrap().items;
+    let found: Vec<&str> = listed.iter().map(|entry| entry.name.as_str()).collect();
+    let named = ["1", "2"].map(|turn| format!("proposer_transcripts/turn_00000{turn}_0.jsonl.zst"));
+    assert_eq!(found, ["events.jsonl", &named[0], &named[1]]);
+    for entry in &listed[1..] {
+        let bytes = std::fs::read(place.dir.join(&entry.name)).unwrap();
+        assert_eq!(entry.sha256, Some(sha256(&bytes)));
+        assert_eq!(&open_artifact(&place.dir, Some(&reader), &entry.name).unwrap().entry, entry);
+    }
+    for name in [
+        "proposer_transcripts",
+        "proposer_transcripts/",
+        "proposer_transcripts/.turn.jsonl.zst",
+        "proposer_transcripts/notes.txt",
+        "proposer_transcripts/turn_000003_0.jsonl.zst",
+        "proposer_transcripts/../events.jsonl",
+        "proposer_transcripts/./turn_000001_0.jsonl.zst",
+        "turn_000001_0.jsonl.zst",
+    ] {
+        assert_refused(&place.dir, name);
+    }
+    // A directory that is elsewhere is not looked into.
+    std::fs::rename(&turns, place.root.join("elsewhere")).unwrap();
+    symlink(place.root.join("elsewhere"), &turns).unwrap();
+    assert_refused(&place.dir, &named[0]);
+}
+
+#[test]
 fn nothing_else_is_given_away() {
     let place = place(0);
     let outside = place.root.join("x");

@@ -17,11 +17,12 @@ use super::query::first;
 use super::refusal::{ReadError, quoted};
 use crate::model::canonical::hex;
 use crate::model::error::OptimizerError;
+use crate::proposer::TRANSCRIPTS;
 
 /// A file that people may have.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 pub(super) struct Known {
-    pub(super) name: &'static str,
+    name: String,
     /// Another name that it is asked for by.
     alias: Option<&'static str>,
     kind: &'static str,
@@ -30,26 +31,47 @@ pub(super) struct Known {
     grows: bool,
 }
 
-const fn known(name: &'static str, kind: &'static str, media_type: &'static str) -> Known {
-    Known { name, alias: None, kind, media_type, grows: false }
+fn known(name: impl Into<String>, kind: &'static str, media_type: &'static str) -> Known {
+    Known { name: name.into(), alias: None, kind, media_type, grows: false }
 }
 
 const JSON: &str = "application/json";
 const LINES: &str = "application/x-ndjson";
-pub(super) const WORKSPACE: &str = "workspace.sqlite";
+const WORKSPACE: &str = "workspace.sqlite";
 
-/// Every artifact. Locks, wishes, caches and the log of the database are none.
-pub(super) const KNOWN: &[Known] = &[
-    Known { alias: Some("manifest.json"), ..known("result_manifest.json", "result_manifest", JSON) },
-    known("best_candidate.json", "best_candidate", JSON),
-    known("candidate_registry.json", "candidate_registry", JSON),
-    known("frontier.json", "frontier", JSON),
-    known("cache_profile.json", "cache_profile", JSON),
-    known("score_chart.svg", "score_chart_svg", "image/svg+xml"),
-    Known { alias: Some("event_feed.jsonl"), grows: true, ..known("events.jsonl", "events_jsonl", LINES) },
-    known("events.normalized.jsonl", "events_normalized_jsonl", LINES),
-    Known { grows: true, ..known(WORKSPACE, "workspace_sqlite", "application/vnd.sqlite3") },
-];
+/// The artifacts of every run. Locks, wishes, caches and the log of the database are none.
+fn of_every_run() -> Vec<Known> {
+    vec![
+        Known { alias: Some("manifest.json"), ..known("result_manifest.json", "result_manifest", JSON) },
+        known("best_candidate.json", "best_candidate", JSON),
+        known("candidate_registry.json", "candidate_registry", JSON),
+        known("frontier.json", "frontier", JSON),
+        known("cache_profile.json", "cache_profile", JSON),
+        known("score_chart.svg", "score_chart_svg", "image/svg+xml"),
+        Known { alias: Some("event_feed.jsonl"), grows: true, ..known("events.jsonl", "events_jsonl", LINES) },
+        known("events.normalized.jsonl", "events_normalized_jsonl", LINES),
+        Known { grows: true, ..known(WORKSPACE, "workspace_sqlite", "application/vnd.sqlite3") },
+    ]
+}
+
+/// Every artifact that may be there: those of every run, and what was said in each turn of the proposer.
+pub(super) fn all(dir: &Utf8Path) -> Result<Vec<Known>, OptimizerError> {
+    let mut found = of_every_run();
+    let place = dir.join(TRANSCRIPTS);
+    // A link is not followed.
+    if std::fs::symlink_metadata(&place).is_ok_and(|about| about.is_dir()) {
+        let failed = || io("list", place.as_std_path());
+        let mut turns = Vec::new();
+        for entry in place.read_dir_utf8().map_err(failed())? {
+            turns.push(entry.map_err(failed())?.file_name().to_owned());
+        }
+        turns.retain(|name| name.ends_with(".jsonl.zst") && !name.starts_with('.'));
+        turns.sort_unstable();
+        let said = |name: String| known(format!("{TRANSCRIPTS}/{name}"), "proposer_transcript", "application/zstd");
+        found.extend(turns.into_iter().map(said));
+    }
+    Ok(found)
+}
 
 /// An artifact that is open for reading.
 #[derive(Debug)]
@@ -62,9 +84,9 @@ pub struct ArtifactFile {
 
 /// Opens an artifact of a run directory by its name. Anything but a regular file with a known name is not there.
 pub fn open_artifact(dir: &Utf8Path, reader: Option<&Reader>, name: &str) -> Result<ArtifactFile, ReadError> {
-    let found = KNOWN.iter().find(|known| known.name == name || known.alias == Some(name));
+    let found = all(dir)?.into_iter().find(|known| known.name == name || known.alias == Some(name));
     let opened = match found {
-        Some(known) => open(dir, reader, known)?,
+        Some(known) => open(dir, reader, &known)?,
         None => None,
     };
     opened.ok_or_else(|| {
@@ -79,7 +101,7 @@ pub(super) fn open(
     reader: Option<&Reader>,
     known: &Known,
 ) -> Result<Option<ArtifactFile>, OptimizerError> {
-    let path = dir.join(known.name);
+    let path = dir.join(&known.name);
     if known.name == WORKSPACE && !is_at_rest(dir, reader)? {
         return Ok(None);
     }
@@ -96,14 +118,14 @@ pub(super) fn open(
         return Ok(None);
     }
     let bytes = about.len();
-    let sha256 = match recorded(reader, known.name, bytes)? {
+    let sha256 = match recorded(reader, &known.name, bytes)? {
         Some(sha256) => Some(sha256),
         // A database is only given away when nobody writes to it any more.
         None if known.grows && known.name != WORKSPACE => None,
         None => Some(digest(&path, &about, &mut file).map_err(io("read", path.as_std_path()))?),
     };
     let entry = ArtifactEntry {
-        name: known.name.to_owned(),
+        name: known.name.clone(),
         kind: known.kind.to_owned(),
         media_type: known.media_type.to_owned(),
         bytes,

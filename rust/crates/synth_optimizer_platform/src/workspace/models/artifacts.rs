@@ -5,7 +5,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::super::reader::Reader;
-use super::artifact_files::{KNOWN, open};
+use super::artifact_files::{all, open};
 use super::refusal::ReadError;
 
 /// The files of a run.
@@ -18,7 +18,7 @@ pub struct Artifacts {
 /// A file of a run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct ArtifactEntry {
-    /// Its name.
+    /// Its name; that of a transcript begins with its directory.
     pub name: String,
     /// What it is, such as `frontier` or `events_jsonl`.
     pub kind: String,
@@ -33,8 +33,8 @@ pub struct ArtifactEntry {
 /// The artifacts in a run directory; a run that failed before it had a workspace has some too.
 pub fn artifacts(dir: &Utf8Path, reader: Option<&Reader>) -> Result<Artifacts, ReadError> {
     let mut items = Vec::new();
-    for known in KNOWN {
-        items.extend(open(dir, reader, known)?.map(|opened| opened.entry));
+    for known in all(dir)? {
+        items.extend(open(dir, reader, &known)?.map(|opened| opened.entry));
     }
     Ok(Artifacts { items })
 }
