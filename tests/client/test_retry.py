@@ -139,7 +139,8 @@ def test_what_the_service_itself_has_not_done_is_sent_again(
 def test_a_busy_service_does_not_use_up_the_tries_of_a_broken_one() -> None:
     clock = Clock()
     broken = TransportFailure("reset", is_sent=True)
-    outcomes: list[Reply | TransportFailure] = [busy(429, "1")] * 6 + [broken, busy(429, "1"), broken, Reply(200, {})]
+    full = busy(429, "1")
+    outcomes = [*[full] * 6, broken, full, broken, Reply(200, {})]
     pauses = list(played(flows(clock, retries=2).answer(GET, patience=60.0), clock, outcomes))
     assert [round(pause, 2) for pause in pauses] == [1.1] * 6 + [0.25, 1.1, 0.5]
 
