@@ -140,7 +140,7 @@ def test_a_busy_service_does_not_use_up_the_tries_of_a_broken_one() -> None:
     clock = Clock()
     broken = TransportFailure("reset", is_sent=True)
     full = busy(429, "1")
-    outcomes = [*[full] * 6, broken, full, broken, Reply(200, {})]
+    outcomes: list[Reply | TransportFailure] = [*[full] * 6, broken, full, broken, Reply(200, {})]
     pauses = list(played(flows(clock, retries=2).answer(GET, patience=60.0), clock, outcomes))
     assert [round(pause, 2) for pause in pauses] == [1.1] * 6 + [0.25, 1.1, 0.5]
 

@@ -30,7 +30,7 @@ def slow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Example]:
 @pytest.fixture(scope="session")
 def stuck(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Example]:
     """Yield servers whose rollouts take longer than anybody may wait for an effect."""
-    with serve_example(tmp_path_factory.mktemp("stuck"), delay=2.2) as running:
+    with serve_example(tmp_path_factory.mktemp("stuck"), delay=10) as running:
         yield running
 
 

@@ -78,6 +78,23 @@ def test_a_batch_is_cancelled_soon(service: Service, stuck: Example, tmp_path: P
     assert (status, known["acknowledgement"], known["status"]) == (200, "noop", "cancelled")
 
 
+def test_a_batch_that_takes_long_is_not_waited_for(service: Service, stuck: Example, tmp_path: Path) -> None:
+    begin_rollouts(service, stuck, tmp_path)
+    since = accepted(service, "pause")
+    service.wait("router", "paused")
+    is_soon("pause during a long batch", since)
+    sent = len(stuck.rollouts())
+    since = accepted(service, "resume")
+    wait_until("a rollout", lambda: len(stuck.rollouts()) > sent)
+    is_soon("resume of a long batch", since)
+    since = accepted(service, "stop")
+    wait_until("the stop", has_event(service, "router", "gepa.stop"))
+    is_soon("stop during a long batch", since)
+    since = accepted(service, "cancel")
+    assert service.wait("router")["status"] == "cancelled"
+    is_soon("cancel after a stop", since)
+
+
 def test_nothing_is_sent_after_a_cancel(service: Service, slow: Example, tmp_path: Path) -> None:
     begin_rollouts(service, slow, tmp_path)
     accepted(service, "cancel")
