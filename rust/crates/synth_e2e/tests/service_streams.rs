@@ -56,6 +56,7 @@ fn readers_that_never_read_harm_neither_the_run_nor_the_others() {
     assert_eq!(seen.problems, Vec::<String>::new());
     let events = place.files("e2e-watched").events().unwrap().len() as u64;
     assert_eq!(seen.events, Some(events), "{seen:?}");
+    assert!(seen.dropped > 0, "nobody was let go: {seen:?}");
     for name in COMPARED {
         let (alone, watched) = (place.files("e2e-alone"), place.files("e2e-watched"));
         assert_eq!(watched.comparable(name).unwrap(), alone.comparable(name).unwrap(), "{name}");
