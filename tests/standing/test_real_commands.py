@@ -117,6 +117,18 @@ def test_a_run_is_cancelled_by_a_command(service: Service, slow: Example, tmp_pa
     assert again.stdout.startswith("cancel of router: noop, state cancelled")
 
 
+def test_a_run_of_a_service_is_cancelled_at_its_directory_as_well(
+    service: Service, slow: Example, tmp_path: Path
+) -> None:
+    service.run_id(config_file(tmp_path, slow, **LONG))
+    wait_until("a rollout", has_event(service, "router", "rollout.finished"))
+    asked = run_cli("runs", "cancel", "runs/router", "--reason", "enough", cwd=tmp_path)
+    assert asked.code == 0, asked.stderr
+    request = service.wait("router")
+    assert request["status"] == "cancelled"
+    assert "enough" in request["error"]["message"]
+
+
 def test_a_run_is_set_aside_and_stopped_by_commands(service: Service, slow: Example, tmp_path: Path) -> None:
     service.run_id(config_file(tmp_path, slow, **LONG))
     wait_until("a generation", has_event(service, "router", "generation.started"))

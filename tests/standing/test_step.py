@@ -91,6 +91,17 @@ def test_a_stepped_run_survives_the_death_of_the_service(tmp_path: Path, example
         assert feed(service, "router") == feed(service, "free")
 
 
+def test_nobody_but_a_step_begins_a_run_that_goes_on_by_steps(
+    service: Service, example: Example, tmp_path: Path
+) -> None:
+    service.run_id(config_file(tmp_path, example, **TINY), manual_step=True)
+    for path in ("/worker/run-next", "/worker/tick"):
+        reply = service.ask("POST", path, {})
+        assert (reply.status_code, reply.json()["request"]) == (200, None), reply.text
+    request = service.request("router")
+    assert (request["status"], request["attempts"], request["waiting"]["reason"]) == ("queued", 0, "manual_step")
+
+
 def test_ticks_work_off_the_queue_one_unit_at_a_time(service: Service, example: Example, tmp_path: Path) -> None:
     def tick() -> dict[str, Any]:
         reply = service.ask("POST", "/worker/tick", {"worker_id": "ticker"})

@@ -102,6 +102,17 @@ def test_many_submits_at_once_with_one_key_make_one_run(service: Service, exampl
     assert len(service.get("/runs")["items"]) == 1
 
 
+def test_many_submits_at_once_with_one_key_and_a_name_make_one_run(
+    service: Service, example: Example, tmp_path: Path
+) -> None:
+    config = sections(tmp_path, example)
+    with ThreadPoolExecutor(12) as pool:
+        replies = list(pool.map(lambda _: service.submit(config, key="once", auto_start=False), range(12)))
+    # Whoever comes second finds the name taken, but by its own submission.
+    assert sorted(reply.status_code for reply in replies) == [200] * 11 + [201]
+    assert {reply.json()["run_id"] for reply in replies} == {"router"}
+
+
 @pytest.mark.parametrize("key", ["", "two words", "x" * 201, "clé"])
 def test_a_key_that_is_no_key_is_refused(key: str, done: Service) -> None:
     reply = done.ask("POST", "/runs", {}, headers={"idempotency-key": key.encode()})
