@@ -93,7 +93,7 @@ Requests under another name than the service's (`Host`) or from a page of anothe
 they are routed; `--allow-host` adds names. Bodies must be JSON, and are limited in size, depth and time, like headers
 and connections. Containers are reached on loopback only, unless `--allow-container` names more; the address is
 checked where the connection is made, and redirects are not followed. Databases, locks and run files are readable by
-their owner only. Errors name no directory of the machine."""
+their owner only. Refusals name no directory of the machine; what is told of a run that was taken in may."""
 
 ROUTE_TABLE = """\
 ## Routes
