@@ -131,8 +131,9 @@ fn a_stop_during_a_batch_is_told_at_once_and_waits_for_what_was_sent() {
     config.gepa.pipeline.workers.rollout = 2;
     let files = place.files("steered");
     let running = start(config, ScriptedProposer::default(), Hooks::default());
-    wait_until("a batch is under way", || bill(&place).len() > 1);
-    let sent = bill(&place).len();
+    // The first one is sent alone, and then as many as there are workers.
+    let sent = 3;
+    wait_until("a batch is under way", || bill(&place).len() == sent);
     let began = Instant::now();
     assert!(running.control.send(Signal::stop("enough")));
     wait_until("the stop is told", || has(&files, |event| matches!(event, Event::StopDecided(_))));
