@@ -20,7 +20,7 @@ use crate::paths::path_argument;
 use crate::{errors, json as objects};
 
 /// What this process has claimed last of each request, so that it cannot speak for a lease that is somebody else's by now.
-static CLAIMED: Mutex<BTreeMap<(Utf8PathBuf, String), i64>> = Mutex::new(BTreeMap::new());
+static CLAIMED: Mutex<BTreeMap<(Utf8PathBuf, String), (i64, String)>> = Mutex::new(BTreeMap::new());
 
 /// Puts a run into the queue, with the configuration as it is now.
 #[pyfunction]
@@ -68,7 +68,7 @@ pub(crate) fn workspace_claim_next_run_request<'py>(
         let claim = Claim { lease_id, worker_id, lease, holder: Holder::Caller, which: Which::Any };
         let claimed = queue.claim(&claim)?;
         if let Some(entry) = &claimed {
-            remember(db, &entry.request_id, entry.fencing_token);
+            remember(db, &entry.request_id, entry.fencing_token, lease_id);
         }
         Ok(claimed)
     })
@@ -96,9 +96,9 @@ pub(crate) fn workspace_heartbeat_run_request<'py>(
     lease_id: &str,
     lease_seconds: f64,
 ) -> PyResult<Bound<'py, PyAny>> {
-    on_queue(py, db_path, |queue, _| {
+    on_queue(py, db_path, |queue, db| {
         let lease = seconds("lease_seconds", lease_seconds)?;
-        let beat = queue.heartbeat(request_id, Hold::Lease(lease_id), lease, None)?;
+        let beat = queue.heartbeat(request_id, hold(db, request_id, Some(lease_id)), lease, None)?;
         Ok(beat.map(|beat| beat.entry))
     })
 }
@@ -151,12 +151,11 @@ pub(crate) fn workspace_cancel_run_request<'py>(
     on_queue(py, db_path, |queue, db| {
         let entry = queue.get_request(request_id)?;
         let is_held = matches!(entry.status, RequestState::Leased | RequestState::Running);
-        match hold(db, request_id, lease_id) {
-            Hold::Lease(lease_id) => queue.cancelled(request_id, Hold::Lease(lease_id), reason),
-            Hold::Token(token) if is_held && token == entry.fencing_token => {
-                queue.cancelled(request_id, Hold::Token(token), reason)
-            }
-            Hold::Token(_) | Hold::Current => queue.cancel(request_id, Some(reason)).map(|ack| ack.entry),
+        let hold = hold(db, request_id, lease_id);
+        if lease_id.is_some() || (is_held && hold == Hold::Token(entry.fencing_token)) {
+            queue.cancelled(request_id, hold, reason)
+        } else {
+            queue.cancel(request_id, Some(reason)).map(|ack| ack.entry)
         }
     })
 }
@@ -188,19 +187,21 @@ fn left_behind(entry: &RequestEntry) -> Result<Completion, OptimizerError> {
     Ok(done)
 }
 
-/// By what the caller says that a request is theirs: the lease that they name, or the claim of this process.
+/// By what the caller says that a request is theirs: the claim of this process, or else the lease that they name. A name
+/// can be given to a later lease as well, a token cannot.
 fn hold<'a>(db: &Utf8Path, request_id: &str, lease_id: Option<&'a str>) -> Hold<'a> {
     let claimed = CLAIMED.lock().unwrap_or_else(PoisonError::into_inner);
     match (lease_id, claimed.get(&(db.to_owned(), request_id.to_owned()))) {
+        (Some(lease_id), Some((token, named))) if named == lease_id => Hold::Token(*token),
         (Some(lease_id), _) => Hold::Lease(lease_id),
-        (None, Some(token)) => Hold::Token(*token),
+        (None, Some((token, _))) => Hold::Token(*token),
         (None, None) => Hold::Current,
     }
 }
 
-fn remember(db: &Utf8Path, request_id: &str, token: i64) {
+fn remember(db: &Utf8Path, request_id: &str, token: i64, lease_id: &str) {
     let mut claimed = CLAIMED.lock().unwrap_or_else(PoisonError::into_inner);
-    claimed.insert((db.to_owned(), request_id.to_owned()), token);
+    claimed.insert((db.to_owned(), request_id.to_owned()), (token, lease_id.to_owned()));
 }
 
 /// Longer than anything here may last, and still small in milliseconds.

@@ -107,13 +107,17 @@ impl RunPaths {
 
     /// Removes the directory with everything in it, as its holder. What is not the directory of a run is left alone.
     pub fn remove(&self) -> Result<(), OptimizerError> {
+        // Under another name first: whoever reads the run just now would make files in it while it goes.
+        let away = self.output_dir.join(format!(".{}.deleted", self.run_id));
         let is_run = self.workspace_db().is_file() || self.manifest().is_file() || self.lock().is_file();
         let is_directory = std::fs::symlink_metadata(&self.dir).is_ok_and(|found| found.is_dir());
-        if !is_run || !is_directory {
-            return Ok(());
+        let mut _held = None;
+        if is_run && is_directory {
+            _held = Some(RunLock::take(&self.lock(), &self.what())?);
+            clear(&away)?;
+            std::fs::rename(&self.dir, &away).map_err(|error| fault::io(&self.dir, "removing", &error))?;
         }
-        let _held = RunLock::take(&self.lock(), &self.what())?;
-        std::fs::remove_dir_all(&self.dir).map_err(|error| fault::io(&self.dir, "removing", &error))
+        clear(&away)
     }
 
     /// What is locked, for messages.
@@ -129,6 +133,14 @@ impl RunPaths {
     /// The index over all runs of the root.
     pub fn run_registry(&self) -> Utf8PathBuf {
         self.output_dir.join("run_registry.jsonl")
+    }
+}
+
+/// Removes a directory, if there is one.
+fn clear(dir: &Utf8Path) -> Result<(), OptimizerError> {
+    match std::fs::remove_dir_all(dir) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(fault::io(dir, "removing", &error)),
+        Ok(()) | Err(_) => Ok(()),
     }
 }
 

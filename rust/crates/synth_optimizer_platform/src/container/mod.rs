@@ -31,6 +31,7 @@ pub use body::{policy_value, rollout_body};
 pub use client::Client;
 pub use lease::LEASE_FILE;
 pub(crate) use lease::{Holder, Lease};
+pub(crate) use orphans::kill_orphans;
 pub use orphans::reap_orphans;
 pub(crate) use orphans::{AFTER_KILL, Family, GLANCE, has_orphans, is_running, reap, started};
 pub use process::{LOG_FILE, ManagedProcess, start};

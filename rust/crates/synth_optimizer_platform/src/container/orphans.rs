@@ -23,8 +23,18 @@ pub fn reap_orphans(run_dir: &Utf8Path) -> Result<u32, OptimizerError> {
     Ok(reap(run_dir, Holder::Container)? + reap(run_dir, Holder::Proposer)?)
 }
 
+/// The same for what has nothing to save: it is given no time to end by itself.
+pub(crate) fn kill_orphans(run_dir: &Utf8Path) -> Result<u32, OptimizerError> {
+    let kill = |holder| reap_within(run_dir, holder, Duration::ZERO);
+    Ok(kill(Holder::Container)? + kill(Holder::Proposer)?)
+}
+
 /// The same for one of them.
 pub(crate) fn reap(run_dir: &Utf8Path, holder: Holder) -> Result<u32, OptimizerError> {
+    reap_within(run_dir, holder, Duration::MAX)
+}
+
+fn reap_within(run_dir: &Utf8Path, holder: Holder, most: Duration) -> Result<u32, OptimizerError> {
     let Some(lease) = Lease::read(run_dir, holder)? else {
         Lease::remove(run_dir, holder)?;
         return Ok(0);
@@ -34,7 +44,7 @@ pub(crate) fn reap(run_dir: &Utf8Path, holder: Holder) -> Result<u32, OptimizerE
     let known: Vec<(i32, Option<u64>)> = found.iter().map(|pid| (*pid, started(*pid))).collect();
     if !found.is_empty() {
         family.signal(Signal::TERM);
-        let patience = Duration::from_secs(lease.stop_timeout_seconds);
+        let patience = Duration::from_secs(lease.stop_timeout_seconds).min(most);
         if !family.is_gone_within(patience) && !family.is_killed_within(AFTER_KILL) {
             return Err(family.still_there());
         }

@@ -31,6 +31,9 @@ words! {
         Fenced = "fenced",
         /// Another process writes for too long. Nothing was changed; asking again helps.
         StoreBusy = "store_busy",
+        /// The disk is full or does not answer, or the file is not there. Nothing was changed; asking again helps once
+        /// that is mended.
+        StoreUnwell = "store_unwell",
         /// Everything else; the wire code of the error says what.
         Other = "other",
     }
@@ -58,7 +61,7 @@ impl QueueError {
             QueueCode::InlineSecretRefused | QueueCode::CursorInvalid | QueueCode::RunNotFound => ErrorCode::Config,
             QueueCode::QueueFull => ErrorCode::Http,
             QueueCode::ServiceDbInUse => ErrorCode::Io,
-            QueueCode::StoreBusy => ErrorCode::Sqlite,
+            QueueCode::StoreBusy | QueueCode::StoreUnwell => ErrorCode::Sqlite,
             QueueCode::Other => ErrorCode::Optimizer,
         };
         Self { code, error: OptimizerError::new(wire, message).with_hint(hint), state: None }
@@ -66,11 +69,7 @@ impl QueueError {
 
     /// Whether the same may work in a moment: others write to the file, or its disk is full.
     pub fn may_pass(&self) -> bool {
-        match self.code {
-            QueueCode::StoreBusy => true,
-            QueueCode::Other => matches!(self.error.code, ErrorCode::Sqlite | ErrorCode::Io),
-            _ => false,
-        }
+        matches!(self.code, QueueCode::StoreBusy | QueueCode::StoreUnwell)
     }
 
     #[must_use]
@@ -103,11 +102,17 @@ pub(super) fn sql(doing: &str) -> impl FnOnce(rusqlite::Error) -> QueueError {
                 busy.error.hint = "Another process is writing to the queue: ask again in a moment.".to_owned();
                 busy
             }
-            Some(Cause::DiskFull) => found.with_hint("Free space on the disk of the queue, then ask again.").into(),
+            Some(Cause::DiskFull) => unwell(found.with_hint("Free space on the disk of the queue, then ask again.")),
+            Some(Cause::SystemIoFailure | Cause::CannotOpen | Cause::OutOfMemory) => unwell(found),
             Some(Cause::DatabaseCorrupt | Cause::NotADatabase) => found.with_hint(DAMAGED).into(),
             _ => found.into(),
         }
     }
+}
+
+/// Something about the store that may pass.
+pub(super) fn unwell(error: OptimizerError) -> QueueError {
+    QueueError { code: QueueCode::StoreUnwell, error, state: None }
 }
 
 /// Nobody has heard of it.

@@ -1,29 +1,18 @@
 //! Lanes: what only one request at a time may use.
 
+use reqwest::Url;
+
 use crate::config::sections::CacheMode;
 
 /// The container, under one name however its address is written. The names of loopback are one.
 pub(crate) fn container_lane(url: &str) -> String {
-    let (scheme, rest) = url.trim().split_once("://").unwrap_or(("http", url.trim()));
-    let scheme = scheme.to_ascii_lowercase();
-    let (authority, path) = match rest.find('/') {
-        Some(at) => rest.split_at(at),
-        None => (rest, ""),
+    let Ok(parsed) = Url::parse(url.trim()) else { return url.trim().to_owned() };
+    let host = match parsed.host_str().unwrap_or_default() {
+        "127.0.0.1" | "[::1]" | "[::ffff:7f00:1]" => "localhost",
+        host => host.trim_end_matches('.'),
     };
-    let authority = authority.to_ascii_lowercase();
-    // The colons of an IPv6 address are within brackets.
-    let has_port = authority.rsplit_once(':').is_some_and(|(_, port)| !port.contains(']'));
-    let port = match (has_port, scheme.as_str()) {
-        (true, _) => "",
-        (false, "https") => ":443",
-        (false, _) => ":80",
-    };
-    let (host, given) = match authority.rsplit_once(':') {
-        Some((host, given)) if has_port => (host, format!(":{given}")),
-        _ => (authority.as_str(), String::new()),
-    };
-    let host = if matches!(host, "127.0.0.1" | "[::1]") { "localhost" } else { host.trim_end_matches('.') };
-    format!("{scheme}://{host}{given}{port}{}", path.trim_end_matches('/'))
+    let port = parsed.port_or_known_default().unwrap_or_default();
+    format!("{}://{host}:{port}{}", parsed.scheme(), parsed.path().trim_end_matches('/'))
 }
 
 /// The cache, unless it is off.
@@ -47,6 +36,13 @@ mod tests {
         let loopback =
             ["http://[::1]:9100/", "http://127.0.0.1:9100", "http://LOCALHOST:9100", "http://localhost.:9100"];
         assert!(loopback.iter().all(|url| container_lane(url) == "http://localhost:9100"), "{loopback:?}");
+        let spelt = [
+            "http://127.1:9100",
+            "http://127.0.0.1:09100",
+            "http://0x7f000001:9100/./",
+            "http://[::ffff:127.0.0.1]:9100",
+        ];
+        assert!(spelt.iter().all(|url| container_lane(url) == "http://localhost:9100"), "{spelt:?}");
         assert_ne!(container_lane("http://h:9100"), container_lane("http://h:9101"));
         assert_ne!(container_lane("http://h/a"), container_lane("http://h/A"));
     }

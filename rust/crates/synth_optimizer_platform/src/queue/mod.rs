@@ -50,7 +50,7 @@ use crate::model::error::{ErrorCode, OptimizerError};
 pub use crate::runtime::Acknowledgement;
 use crate::workspace::error::io;
 use crate::workspace::schema::BUSY;
-use error::sql;
+use error::{sql, unwell};
 use lend::Lender;
 
 /// How long a pause lasts when nothing else is said. Then the request is cancelled.
@@ -146,7 +146,7 @@ impl Queue {
         }
         let message = format!("the queue {} was removed or replaced while it was in use", path.display());
         let hint = "What was stored since is lost. Put the file back if you can, and start the service again.";
-        Err(OptimizerError::new(ErrorCode::Sqlite, message).with_hint(hint).into())
+        Err(unwell(OptimizerError::new(ErrorCode::Sqlite, message).with_hint(hint)))
     }
 }
 

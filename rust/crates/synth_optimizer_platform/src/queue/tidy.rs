@@ -15,14 +15,19 @@ impl Queue {
         self.read(|db, _| over(db, run_id))
     }
 
-    /// Removes every request of a run, if all are over, and gives them.
-    pub fn delete(&self, run_id: &str) -> Result<Vec<RequestEntry>, QueueError> {
+    /// Removes every request of a run, if all are over and were known to be: none has come since.
+    pub fn delete(&self, run_id: &str, known: &[RequestEntry]) -> Result<(), QueueError> {
         self.write(|db, _| {
             let found = over(db, run_id)?;
+            if let Some(new) = found.iter().find(|entry| known.iter().all(|old| old.request_id != entry.request_id)) {
+                let message = format!("run {run_id} was submitted again: it is not deleted");
+                let hint = "Look at the new request first.";
+                return Err(QueueError::new(QueueCode::NotTerminal, message, hint).in_state(new.status));
+            }
             db.prepare_cached("DELETE FROM run_requests WHERE run_id = ?1")
                 .and_then(|mut statement| statement.execute([run_id]))
                 .map_err(sql("delete requests"))?;
-            Ok(found)
+            Ok(())
         })
     }
 

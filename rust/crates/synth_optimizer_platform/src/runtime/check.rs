@@ -142,10 +142,11 @@ where
         }
         Asked::Surveyed { survey, client, left, stopped } => (survey, client, left, stopped),
     };
-    // The container of another run may be starting, and says nothing about this one then.
+    // The container of another run may be starting, or be another one altogether: it says nothing for sure.
+    let say: fn(&mut CheckReport, Finding) = if left == Left::InUse { CheckReport::warn } else { CheckReport::block };
     if left != Left::InUse || survey.contract.is_some() {
         let problems = survey.problems.iter().map(|(part, error)| problem(config, *part, error));
-        problems.for_each(|finding| report.block(finding));
+        problems.for_each(|finding| say(report, finding));
     }
     if let Err(error) = stopped {
         report.block(Finding::of(CheckStage::Container, &error).at("container.command"));
@@ -195,7 +196,7 @@ where
         heldout_pool: inputs.heldout_pool.len(),
     });
     if let Err(error) = engine(config, inputs) {
-        report.block(Finding::of(CheckStage::Task, &error));
+        say(report, Finding::of(CheckStage::Task, &error));
     }
 }
 

@@ -9,7 +9,7 @@ use crate::artifacts::{DiskWatch, RunDir};
 use crate::cache::{Cache, CacheSettings};
 use crate::config::sections::CacheMode;
 use crate::container::{Client, ManagedProcess, Task, load, reap_orphans, start};
-use crate::model::error::OptimizerError;
+use crate::model::error::{ErrorCode, OptimizerError};
 use crate::model::event_fields::ProposerReady;
 use crate::proposer::Proposer;
 
@@ -35,7 +35,11 @@ pub(super) async fn prepare(
     let config = &request.config;
     // Whoever has taken the run over has processes of its own there.
     fence.check()?;
-    reap_orphans(dir.dir())?;
+    let place = dir.dir().to_owned();
+    // What does not want to end takes a while, in which the run can be told to leave.
+    tokio::task::spawn_blocking(move || reap_orphans(&place)).await.map_err(|error| {
+        OptimizerError::new(ErrorCode::Invariant, format!("looking for what a crash has left was broken off: {error}"))
+    })??;
     let disk = DiskWatch::new(&config.disk_budget, &config.run.output_dir);
     if is_new {
         disk.check_start()?;

@@ -166,7 +166,8 @@ pub(super) fn router(routes: Vec<Route>) -> (Router<Arc<Context>>, Value) {
     let document = document(&routes);
     let mut router = Router::new();
     for route in routes {
-        router = router.route(route.path, route.router);
+        // The name of a file may have a directory.
+        router = router.route(&route.path.replace("{name}", "{*name}"), route.router);
     }
     let router = router
         .fallback(|request: Request| async move {

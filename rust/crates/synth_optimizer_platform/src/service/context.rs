@@ -42,7 +42,7 @@ pub(super) struct Context {
     pub(super) hub: Hub,
     pub(super) readers: Readers,
     pub(super) checks: Arc<Semaphore>,
-    pub(super) reads: Semaphore,
+    pub(super) reads: Arc<Semaphore>,
     pub(super) phase: watch::Sender<Phase>,
     pub(super) document: Value,
     pub(super) started_at: String,
@@ -105,10 +105,13 @@ impl Context {
         T: Send + 'static,
         E: From<OptimizerError> + Send + 'static,
     {
-        let place = self.reads.acquire().await;
-        let done = tokio::task::spawn_blocking(work).await;
-        drop(place);
-        match done {
+        let place = Arc::clone(&self.reads).acquire_owned().await;
+        // Who leaves meanwhile does not free the place: the thread is not.
+        let working = move || {
+            let _place = place;
+            work()
+        };
+        match tokio::task::spawn_blocking(working).await {
             Ok(done) => done,
             Err(error) => {
                 let message = format!("a read was broken off: {error}");
@@ -166,7 +169,7 @@ impl From<QueueError> for Refusal {
             QueueCode::CursorInvalid => Code::CursorInvalid,
             QueueCode::Fenced => Code::Fenced,
             QueueCode::StoreBusy => Code::StoreBusy,
-            QueueCode::Other => return refused.error.into(),
+            QueueCode::StoreUnwell | QueueCode::Other => return refused.error.into(),
         };
         let refusal = Refusal::of(code, &refused.error);
         match refused.state {

@@ -26,6 +26,8 @@ use crate::workspace::Reader;
 const HOPELESS: i64 = 20;
 /// A lease is renewed this often at least, so that people see that somebody is there.
 const RENEWAL: Duration = Duration::from_secs(30);
+/// How long a run that was cancelled may take to end its container and to write down what it has.
+const LAST_WORDS: Duration = Duration::from_secs(120);
 /// The pause before something that the queue could not take is tried again, at first and at most.
 const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 
@@ -128,7 +130,7 @@ impl Crew {
             Manner::Stepped => (self.patience.pause, Intent::Idle, "nobody asked for a step"),
         };
         let (silence, limit) = (job.silence(), limit + job.longest_wait());
-        if silence > limit + GIVE_UP {
+        if silence > limit + GIVE_UP || job.since_cancel().is_some_and(|since| since > LAST_WORDS + GIVE_UP) {
             self.give_up(job);
         } else if silence > limit {
             job.let_go(intent, why.into(), Duration::ZERO);
@@ -138,11 +140,21 @@ impl Crew {
     /// A thread that does not even let go is left behind: its lease is gone, so that it can do nothing more.
     fn give_up(&self, job: &Arc<Job>) {
         job.fence();
-        match self.fail(job, &silent(job)) {
+        let told = match job.since_cancel() {
+            Some(_) => self.queue.cancelled(job.request_id(), job.hold(), "cancelled; its thread did not end"),
+            None => self.fail(job, &silent(job)),
+        };
+        match told {
             // Whoever cannot write it down now does so at the next pulse.
             Err(error) if error.may_pass() => {}
-            Ok(_) | Err(_) => job.abandon(),
+            Ok(entry) => job.abandon(entry),
+            Err(_) => job.abandon(self.latest(job)),
         }
+    }
+
+    /// The request of a job, as far as it is known.
+    pub(super) fn latest(&self, job: &Job) -> RequestEntry {
+        self.queue.get_request(job.request_id()).unwrap_or_else(|_| job.request().clone())
     }
 
     /// Keeps the lease of a job, and tells the job what is wished of it.

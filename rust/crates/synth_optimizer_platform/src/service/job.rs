@@ -73,6 +73,8 @@ struct Told {
     control: Option<Control>,
     intent: Intent,
     is_stopped: bool,
+    /// When it was told to end for good.
+    cancelled: Option<Instant>,
 }
 
 /// How it ended, as the queue has it.
@@ -93,7 +95,7 @@ impl Job {
         Arc::new(Self {
             lease: LeaseWatch::until(deadline(asked_at, lease)),
             lease_length: lease,
-            told: Mutex::new(Told { control: None, intent: Intent::Nothing, is_stopped: false }),
+            told: Mutex::new(Told { control: None, intent: Intent::Nothing, is_stopped: false, cancelled: None }),
             stepping: tokio::sync::Mutex::new(()),
             progress: AtomicU64::new(asked_at),
             heard_at: AtomicU64::new(0),
@@ -229,6 +231,9 @@ impl Job {
             return;
         }
         told.intent = intent;
+        if intent == Intent::Cancel {
+            told.cancelled = Some(Instant::now());
+        }
         if let Some(control) = &told.control {
             control.send(signal(intent, reason, grace));
         }
@@ -241,9 +246,8 @@ impl Job {
     }
 
     /// Counts as over although its thread is not.
-    pub(super) fn abandon(&self) {
-        let ended = Ended { entry: self.request.clone(), message: "its thread was left behind".into() };
-        self.ended.send_replace(Some(ended));
+    pub(super) fn abandon(&self, entry: RequestEntry) {
+        self.ended.send_replace(Some(Ended { entry, message: "its thread was left behind".into() }));
     }
 
     /// Sends what the run wants now, and waits until that is settled. One step at a time.
@@ -271,6 +275,11 @@ impl Job {
 
     pub(super) fn intent(&self) -> Intent {
         self.told().intent
+    }
+
+    /// How long ago it was told to end for good, if it was.
+    pub(super) fn since_cancel(&self) -> Option<Duration> {
+        self.told().cancelled.map(|at| at.elapsed())
     }
 
     /// Whether it was told to finish early.
@@ -371,7 +380,8 @@ impl Job {
         outcome
     }
 
-    /// Waits until no check has a container of its own at the address. None begins while the request is held.
+    /// Waits until no check has a container of its own at the address; one that has is broken off. None begins while the
+    /// request is held.
     async fn wait_for_checks(&self, crew: &Crew, url: &str) {
         let turn = crew.turns.of(url);
         let told = async {
@@ -380,7 +390,7 @@ impl Job {
             }
         };
         tokio::select! {
-            _ = turn.lock() => {}
+            _ = turn.demand() => {}
             // A run that is told to end starts nothing.
             () = told => {}
         }

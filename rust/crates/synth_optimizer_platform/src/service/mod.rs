@@ -193,7 +193,7 @@ impl Parts {
             hub: stream::Hub::default(),
             readers: Readers::default(),
             checks: Arc::new(Semaphore::new(CHECKS)),
-            reads: Semaphore::new(context::READS),
+            reads: Arc::new(Semaphore::new(context::READS)),
             phase: watch::Sender::new(Phase::Starting),
             document,
             started_at: rfc3339(unix_millis()),
@@ -264,13 +264,25 @@ async fn work(
 
 /// Ends what checks of an earlier service have left, takes back what it held, and starts to work.
 async fn begin(context: &Arc<Context>, workers: &Arc<Workers>) -> Result<Vec<JoinHandle<()>>, OptimizerError> {
-    let place = context.settings().checks_dir();
-    context.read(move || sweep(&place)).await?;
+    let (place, crew) = (context.settings().checks_dir(), Arc::clone(workers.crew()));
+    let sweeping = context.read(move || {
+        sweep(&place, &crew.log);
+        Ok::<_, OptimizerError>(())
+    });
+    sweeping.await?;
+    let mut told = String::new();
     loop {
         let crew = Arc::clone(workers.crew());
         match context.read(move || crew.recover()).await {
             Ok(_) => break,
-            Err(error) if error.may_pass() => tokio::time::sleep(PAUSE).await,
+            Err(error) if error.may_pass() => {
+                let problem = format!("not ready yet: {error}");
+                if problem != told {
+                    workers.crew().log.line(&problem);
+                    told = problem;
+                }
+                tokio::time::sleep(PAUSE).await;
+            }
             Err(error) => return Err(error.into()),
         }
     }

@@ -2,17 +2,20 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use camino::Utf8Path;
+use tokio::sync::{OwnedMutexGuard, OwnedSemaphorePermit};
 
 use super::checking::Checking;
 use super::config_file;
-use super::context::Context;
+use super::context::{CHECKS, Context};
 use super::handlers::submit::{ConfigBody, RunBody};
 use super::hide::hide_in_finding;
+use super::log::Log;
 use super::refusal::{Code, Refusal};
-use crate::config::{Diagnostic, Loaded, Severity, Source, hidden_fields, shown, try_load, try_load_value};
-use crate::container::reap_orphans;
+use crate::config::{Config, Diagnostic, Loaded, Severity, Source, hidden_fields, shown, try_load, try_load_value};
+use crate::container::kill_orphans;
 use crate::model::error::OptimizerError;
 use crate::queue::{QueueCode, QueueError};
 use crate::runtime::{CheckReport, CheckStage, Finding, Request, Verify};
@@ -51,15 +54,9 @@ pub(super) async fn evaluate(context: &Arc<Context>, body: &RunBody) -> Result<E
     };
     let problems = loaded.warnings.clone();
     let secrets = secrets(&loaded);
-    let mut request = Request::new(loaded.config.clone(), context.workers.crew().algorithm.name());
-    request.codex_runtime = context.settings().codex_runtime.clone();
-    request.reach = context.settings().reach.clone();
-    if body.allow_unverified {
-        request.verify = Verify::Settings;
-    }
-    request.scratch = Some(context.settings().checks_dir());
+    let verify = if body.allow_unverified { Verify::Settings } else { Verify::Everything };
     let conflict = conflict(context, &loaded).await?;
-    let mut report = check(context, request, problems.clone()).await?;
+    let mut report = check(context, &loaded.config, verify, &problems).await?;
     report.blockers.extend(secrets);
     report.blockers.extend(conflict.as_ref().map(|taken| {
         let OptimizerError { message, hint, .. } = &taken.error;
@@ -123,21 +120,57 @@ fn secrets(loaded: &Loaded) -> Vec<Finding> {
     found.collect()
 }
 
+/// How long a check may wait for its place beside others.
+const QUEUEING: Duration = Duration::from_secs(30);
+
 /// Checks, until the client has left or the service shuts down.
-async fn check(context: &Arc<Context>, request: Request, problems: Vec<Diagnostic>) -> Result<CheckReport, Refusal> {
-    let crew = context.workers.crew();
+async fn check(
+    context: &Arc<Context>,
+    config: &Config,
+    verify: Verify,
+    problems: &[Diagnostic],
+) -> Result<CheckReport, Refusal> {
     let checking = async {
-        let place = Arc::clone(&context.checks).acquire_owned().await;
-        let mut request = request;
-        let mut turn = None;
-        if !request.config.container.command.is_empty() {
-            let url = request.config.container.url.clone();
-            // No run starts a container of its own there meanwhile, and no other check does.
-            turn = Some(crew.turns.of(&url).lock_owned().await);
-            request.container_in_use = context.ask(move |queue| queue.is_container_held(&url)).await?;
+        let crew = context.workers.crew();
+        let start = |container_in_use: bool, kept: Kept| {
+            let mut request = Request::new(config.clone(), crew.algorithm.name());
+            request.codex_runtime = context.settings().codex_runtime.clone();
+            request.reach = context.settings().reach.clone();
+            request.scratch = Some(context.settings().checks_dir());
+            (request.verify, request.container_in_use) = (verify, container_in_use);
+            Checking::start(Arc::clone(&crew.algorithm), request, problems.to_vec(), kept)
+        };
+        if verify == Verify::Settings {
+            // Nobody is asked and nothing is started.
+            return Ok::<_, Refusal>(start(false, (None, None))?.report().await?);
         }
-        let mut checking = Checking::start(Arc::clone(&crew.algorithm), request, problems, (place, turn))?;
-        Ok::<_, Refusal>(checking.report().await?)
+        let turn = (!config.container.command.is_empty()).then(|| crew.turns.of(&config.container.url));
+        loop {
+            // No run starts a container of its own there meanwhile, and no other check does.
+            let (taken, is_held) = match &turn {
+                Some(turn) => {
+                    let (taken, url) = (turn.take().await, config.container.url.clone());
+                    (Some(taken), context.ask(move |queue| queue.is_container_held(&url)).await?)
+                }
+                None => (None, false),
+            };
+            let queueing = tokio::time::timeout(QUEUEING, Arc::clone(&context.checks).acquire_owned());
+            let Ok(Ok(place)) = queueing.await else {
+                return Err(Refusal::new(Code::ChecksBusy, format!("{CHECKS} checks are under way")));
+            };
+            let mut checking = start(is_held, (Some(place), taken))?;
+            let demanded = async {
+                match &turn {
+                    Some(turn) if !is_held => turn.demanded().await,
+                    _ => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                report = checking.report() => return Ok(report?),
+                // A run begins there: the check goes on with the container that the run starts.
+                () = demanded => {}
+            }
+        }
     };
     tokio::select! {
         report = checking => report,
@@ -145,12 +178,16 @@ async fn check(context: &Arc<Context>, request: Request, problems: Vec<Diagnosti
     }
 }
 
+/// What a check has as long as anything of it is left: its place beside others, and its turn at the container.
+type Kept = (Option<OwnedSemaphorePermit>, Option<OwnedMutexGuard<()>>);
+
 /// Ends what checks of an earlier service have left running, and removes what they left behind.
-pub(super) fn sweep(place: &Utf8Path) -> Result<(), OptimizerError> {
-    let Ok(entries) = place.read_dir_utf8() else { return Ok(()) };
-    for entry in entries.flatten() {
-        reap_orphans(entry.path())?;
-        let _ = std::fs::remove_dir_all(entry.path());
+pub(super) fn sweep(place: &Utf8Path, log: &Log) {
+    let Ok(entries) = place.read_dir_utf8() else { return };
+    for entry in entries.flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())) {
+        match kill_orphans(entry.path()) {
+            Ok(_) => drop(std::fs::remove_dir_all(entry.path())),
+            Err(error) => log.line(&format!("what a check of an earlier service has left: {error}")),
+        }
     }
-    Ok(())
 }

@@ -1,6 +1,7 @@
 //! Open workspaces of runs, kept for a moment because whoever reads one reads it again.
 
 use std::collections::BTreeMap;
+use std::os::unix::fs::MetadataExt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -18,30 +19,49 @@ const IDLE: Duration = Duration::from_secs(3);
 #[derive(Debug, Clone, Default)]
 pub(super) struct Readers(Arc<Mutex<Open>>);
 
-/// By the file that they read, each with the moment at which somebody last asked for it.
-type Open = BTreeMap<Utf8PathBuf, (Arc<Reader>, Instant)>;
+/// By the file that they read.
+type Open = BTreeMap<Utf8PathBuf, Shared>;
+
+/// A reader that is open.
+#[derive(Debug)]
+struct Shared {
+    reader: Arc<Reader>,
+    /// Which file it is: another one may have come to its place.
+    file: File,
+    /// When somebody last asked for it.
+    used: Instant,
+}
+
+/// Device and inode.
+type File = Option<(u64, u64)>;
+
+fn file_at(path: &Utf8Path) -> File {
+    std::fs::metadata(path).ok().map(|about| (about.dev(), about.ino()))
+}
 
 impl Readers {
     /// The reader of a workspace. Opening one holds nobody up who reads another.
     pub(super) fn open(&self, path: &Utf8Path) -> Result<Arc<Reader>, OptimizerError> {
-        if let Some((reader, used)) = self.known().get_mut(path) {
-            *used = Instant::now();
-            return Ok(Arc::clone(reader));
+        let file = file_at(path);
+        if let Some(shared) = self.known().get_mut(path).filter(|shared| shared.file == file) {
+            shared.used = Instant::now();
+            return Ok(Arc::clone(&shared.reader));
         }
         let reader = Arc::new(Reader::open(path.as_std_path())?);
         let mut readers = self.known();
-        let oldest = readers.iter().min_by_key(|(_, (_, used))| *used).map(|(path, _)| path.clone());
+        let oldest = readers.iter().min_by_key(|(_, shared)| shared.used).map(|(path, _)| path.clone());
         let closed = oldest.filter(|_| readers.len() >= MOST).and_then(|oldest| readers.remove(&oldest));
-        readers.insert(path.to_owned(), (Arc::clone(&reader), Instant::now()));
+        let shared = Shared { reader: Arc::clone(&reader), file, used: Instant::now() };
+        let replaced = readers.insert(path.to_owned(), shared);
         drop(readers);
-        drop(closed);
+        drop((closed, replaced));
         Ok(reader)
     }
 
     /// Closes those that nobody has read for a while. It may wait for a file.
     pub(super) fn tidy(&self) {
         let now = Instant::now();
-        let is_idle = |_: &Utf8PathBuf, (_, used): &mut (Arc<Reader>, Instant)| now.duration_since(*used) >= IDLE;
+        let is_idle = |_: &Utf8PathBuf, shared: &mut Shared| now.duration_since(shared.used) >= IDLE;
         let mut readers = self.known();
         let idle: Open = readers.extract_if(.., is_idle).collect();
         drop(readers);

@@ -62,6 +62,7 @@ codes! {
     Fenced, "fenced", 409, StateTransition, Never, "Another worker holds the request now.";
     DatabaseInUse, "service_db_in_use", 409, Sqlite, Never, "One service works on a database; use that one, or another --db.";
     WorkersBusy, "workers_busy", 429, Http, Later, "Wait until one of them is over, or start the service with more --workers.";
+    ChecksBusy, "checks_busy", 429, Http, Later, "Wait until some of them are done, or leave them out with `allow_unverified`.";
     QueueFull, "queue_full", 429, Http, Later, "Try again when some of the waiting runs have run, or start the service with a larger --max-queued.";
     StoreBusy, "store_busy", 503, Sqlite, Later, "Another process writes to the database; try again.";
     Starting, "starting", 503, Http, Later, "The service is about to be ready; try again.";
@@ -191,8 +192,7 @@ impl Refusal {
     pub(super) fn shown(&self) -> String {
         hide_paths(&self.body.message)
     }
-
-    /// Whether it is this one.
+    #[cfg(test)]
     pub(super) fn is(&self, code: Code) -> bool {
         self.body.code == code.wire()
     }

@@ -67,6 +67,8 @@ pub(super) struct Standing {
     pub(super) is_over: bool,
     /// Whether it was looked at.
     pub(super) is_known: bool,
+    /// Whether it cannot be looked at any more, for whatever reason.
+    pub(super) is_lost: bool,
 }
 
 impl Tail {
@@ -101,19 +103,28 @@ impl Hub {
     }
 }
 
+/// What a reader is sent last when nobody can read on for it. It comes back with the last id that it has seen.
+const UNREADABLE: &[u8] = b"event: dropped\ndata: {\"reason\":\"the log of the run cannot be read\"}\n\n";
+
 /// Reads the log as it grows and tells everybody, until nobody listens or the run is over.
 async fn follow(context: Arc<Context>, run: RunFiles, tail: Weak<Tail>) {
-    let end = match followed(&context, &run, &tail).await {
+    let (end, is_over) = match followed(&context, &run, &tail).await {
         Ok(None) => return,
-        Ok(Some(status)) => end_frame(&status),
-        Err(_) => Bytes::from_static(b"event: dropped\ndata: {\"reason\":\"the log of the run cannot be read\"}\n\n"),
+        Ok(Some(status)) => (end_frame(&status), true),
+        Err(error) => {
+            context.workers.crew().log.line(&format!("the log of run {} cannot be read: {error}", run.run_id()));
+            (Bytes::from_static(UNREADABLE), false)
+        }
     };
     // Whoever comes from now on starts another reading.
     context.hub().forget(run.run_id(), &tail);
     if let Some(tail) = tail.upgrade() {
         let _ = tail.end.set(end);
         let _ = tail.news.send(News::End);
-        tail.best.send_modify(|standing| (standing.is_over, standing.is_known) = (true, true));
+        tail.best.send_modify(|standing| match is_over {
+            true => (standing.is_over, standing.is_known) = (true, true),
+            false => standing.is_lost = true,
+        });
     }
 }
 
@@ -122,7 +133,7 @@ async fn followed(context: &Arc<Context>, run: &RunFiles, tail: &Weak<Tail>) -> 
     let mut next = newest(context, run).await?;
     if let Some(tail) = tail.upgrade() {
         let _ = tail.news.send(News::Begun(next));
-        tail.best.send_replace(Standing { best: best(context, run).await?, is_over: false, is_known: true });
+        tail.best.send_replace(Standing { best: best(context, run).await?, is_known: true, ..Standing::default() });
     }
     loop {
         // Whether it is over is asked before the events are read: none can come after the last one that is read then.
@@ -228,7 +239,11 @@ impl Watcher {
                 // What is told while the log is read is in the log: only what comes after it counts.
                 self.news = self.tail.news.subscribe();
                 let end = self.tail.end.get().cloned();
-                match read(&self.context, &self.run, self.next).await.ok()? {
+                let Ok(found) = read(&self.context, &self.run, self.next).await else {
+                    self.over = true;
+                    return Some(Bytes::from_static(UNREADABLE));
+                };
+                match found {
                     Some(chunk) => return Some(self.sent(chunk)),
                     None if end.is_some() => {
                         self.over = true;

@@ -1,7 +1,8 @@
 //! How a run that has ended is written into the queue.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use camino::Utf8Path;
 use serde_json::{Value, json};
 
 use super::crew::Crew;
@@ -35,8 +36,7 @@ impl Crew {
                 if error.code == QueueCode::Fenced {
                     self.metrics.fenced();
                 }
-                let entry = self.queue.get_request(job.request_id()).unwrap_or_else(|_| job.request().clone());
-                Ended { entry, message: format!("{message}; the queue has not taken it: {error}") }
+                Ended { entry: self.latest(job), message: format!("{message}; the queue has not taken it: {error}") }
             }
         };
         self.log.line(&format!("run {} is {}: {}", job.run_id(), ended.entry.status.word(), ended.message));
@@ -55,15 +55,11 @@ impl Crew {
             Err(error) => return failed(&error),
         };
         match outcome.status {
-            RunStatus::Completed => {
-                // What cannot be read just now is there all the same.
-                let read = |_: &Queue| Ok(RunPaths::of_dir(&outcome.run_dir).and_then(|paths| completion(&paths))?);
-                match self.persist(job, read) {
-                    Ok(done) => (Verdict::Completed(Box::new(done)), "it is done".to_owned()),
-                    Err(error) if job.is_lease_over() => (Verdict::Released, error.error.message),
-                    Err(error) => failed(&error.error),
-                }
-            }
+            RunStatus::Completed => match left_behind(job, &outcome.run_dir) {
+                Ok(done) => (Verdict::Completed(Box::new(done)), "it is done".to_owned()),
+                Err(error) if job.is_lease_over() => (Verdict::Released, error.message),
+                Err(error) => failed(&error),
+            },
             RunStatus::Failed => {
                 failed(&outcome.error.unwrap_or_else(|| OptimizerError::new(ErrorCode::RunFailed, "it failed")))
             }
@@ -96,6 +92,28 @@ impl Verdict {
             Self::Cancelled => queue.cancelled(id, hold, message),
             Self::Paused => queue.paused(id, hold, rest),
             Self::Released => queue.release(id, hold, message),
+        }
+    }
+}
+
+/// How long to wait for a run that is done and cannot be read, before it counts as failed.
+const READING: Duration = Duration::from_secs(60);
+/// How often it is tried.
+const GLANCE: Duration = Duration::from_millis(500);
+
+/// What a run has left. What cannot be read just now is there all the same.
+fn left_behind(job: &Job, run_dir: &Utf8Path) -> Result<Completion, OptimizerError> {
+    let until = Instant::now() + READING;
+    loop {
+        match RunPaths::of_dir(run_dir).and_then(|paths| completion(&paths)) {
+            Err(error)
+                if matches!(error.code, ErrorCode::Sqlite | ErrorCode::Io)
+                    && Instant::now() < until
+                    && !job.is_lease_over() =>
+            {
+                std::thread::sleep(GLANCE);
+            }
+            done => return done,
         }
     }
 }

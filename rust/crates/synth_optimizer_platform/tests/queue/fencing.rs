@@ -63,7 +63,7 @@ fn tokens_grow_over_everything_that_is_deleted() {
         assert!(token > last, "round {round}");
         last = token;
         bench.queue.fail(&entry.request_id, Hold::Token(token), &json!({"message": "no"})).unwrap();
-        bench.queue.delete("again").unwrap();
+        bench.queue.delete("again", &bench.queue.deletable("again").unwrap()).unwrap();
     }
 }
 

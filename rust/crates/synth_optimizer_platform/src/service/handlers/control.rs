@@ -230,17 +230,20 @@ pub(in super::super) async fn delete_run(context: Arc<Context>, Path(run): Path<
 pub(in super::super) async fn remove(context: &Arc<Context>, run_id: String) -> Result<(), Refusal> {
     let of = run_id.clone();
     let requests = context.ask(move |queue| queue.deletable(&of)).await?;
-    for entry in &requests {
+    // A directory of that name that no request has worked in is somebody else's.
+    for entry in requests.iter().filter(|entry| entry.started_at.is_some()) {
         let paths = RunPaths::new(Utf8Path::new(&entry.output_dir), &entry.run_id)?;
-        context.readers.forget(&paths.workspace_db());
+        let readers = context.readers.clone();
         context
             .read(move || {
                 // Another process may work on it, past the queue.
                 paths.check_free().map_err(|error| Refusal::of(Code::NotTerminal, &error))?;
-                paths.remove().map_err(Refusal::from)
+                paths.remove().map_err(Refusal::from)?;
+                readers.forget(&paths.workspace_db());
+                Ok::<_, Refusal>(())
             })
             .await?;
     }
-    context.change(move |queue| queue.delete(&run_id)).await?;
+    context.change(move |queue| queue.delete(&run_id, &requests)).await?;
     Ok(())
 }

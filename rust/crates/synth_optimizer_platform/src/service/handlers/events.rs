@@ -132,15 +132,19 @@ async fn wait_for_newer(
     let (tail, _) = context.hub().watch(context, run);
     let mut standing = tail.standing();
     let deadline = Instant::now() + wait;
-    let mut known =
-        |looked: &Standing| looked.is_known && (looked.is_over || is_newer(looked.best.as_ref(), newer_than));
+    let mut known = |looked: &Standing| {
+        looked.is_lost || (looked.is_known && (looked.is_over || is_newer(looked.best.as_ref(), newer_than)))
+    };
     tokio::select! {
         found = standing.wait_for(&mut known) => drop(found),
         () = tokio::time::sleep_until(deadline) => {}
         () = context.closing() => return Err(Refusal::new(Code::Draining, "the service is shutting down")),
     }
     let found = standing.borrow().clone();
-    Ok(found)
+    match found.is_lost {
+        true => Err(Refusal::new(Code::StoreBusy, format!("the log of run {} cannot be read just now", run.run_id()))),
+        false => Ok(found),
+    }
 }
 
 fn is_newer(best: Option<&BestMark>, than: i64) -> bool {

@@ -177,16 +177,9 @@ pub(in super::super) async fn prune(
     let found = context.ask(move |queue| queue.prunable(older_than, &status)).await?;
     let (mut run_ids, mut left) = (Vec::with_capacity(found.len()), Vec::new());
     for entry in found {
-        if !dry_run {
-            match control::remove(&context, entry.run_id.clone()).await {
-                Ok(()) => {}
-                // Somebody has begun it again since.
-                Err(refusal) if refusal.is(Code::NotTerminal) => continue,
-                Err(refusal) => {
-                    left.push(NotPruned { run_id: entry.run_id, message: refusal.shown() });
-                    continue;
-                }
-            }
+        if !dry_run && let Err(refusal) = control::remove(&context, entry.run_id.clone()).await {
+            left.push(NotPruned { run_id: entry.run_id, message: refusal.shown() });
+            continue;
         }
         run_ids.push(entry.run_id);
     }
