@@ -10,6 +10,11 @@ thread_local! {
     static DECOMPRESSOR: RefCell<Option<Decompressor<'static>>> = const { RefCell::new(None) };
 }
 
+/// The plain bytes of something whose size is written nowhere else.
+pub(crate) fn unpack_whole(packed: &[u8]) -> Option<Vec<u8>> {
+    unpack(packed, get_frame_content_size(packed).ok().flatten()?)
+}
+
 /// The plain bytes, or nothing where they are not the `size` bytes that were packed.
 pub(crate) fn unpack(packed: &[u8], size: u64) -> Option<Vec<u8>> {
     // Either statement may be damaged, but not both to the same value, so that memory is reserved for a true size only.

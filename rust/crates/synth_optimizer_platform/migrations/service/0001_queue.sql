@@ -55,6 +55,8 @@ CREATE TABLE run_requests (
   wish_reason           TEXT,
   wish_pause_ms         INTEGER,
   wish_at               INTEGER,
+  -- Whether its run was begun and is not where the request is: nobody was there to end it, or its processes.
+  loose_ends            INTEGER NOT NULL DEFAULT 0 CHECK (loose_ends IN (0, 1)),
   progress_mark         INTEGER,
   progress_at           INTEGER,
 
@@ -102,6 +104,7 @@ CREATE UNIQUE INDEX one_unfinished_per_run ON run_requests (run_id)
   WHERE status NOT IN ('completed', 'failed', 'cancelled');
 CREATE INDEX requests_by_status ON run_requests (status, priority DESC, seq);
 CREATE INDEX requests_by_run ON run_requests (run_id, seq);
+CREATE INDEX requests_with_loose_ends ON run_requests (seq) WHERE loose_ends = 1;
 CREATE INDEX requests_with_lease ON run_requests (lease_id) WHERE lease_id IS NOT NULL;
 
 -- Everything that happened to a request: every move, and every wish for the holder (then `to_state` is `from_state`).

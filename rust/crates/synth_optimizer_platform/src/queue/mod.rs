@@ -20,6 +20,7 @@ mod recover;
 mod status;
 mod submit;
 mod tidy;
+mod tie;
 mod waiting;
 mod wish;
 

@@ -215,6 +215,7 @@ pub(super) fn shift(
       pause_expires_at = :now + :pause,
       pause_deadline_boot = :boot + :pause,
       pause_boot_id = CASE WHEN :pause IS NOT NULL THEN :boot_id END,
+      loose_ends = CASE WHEN :to = 'running' THEN 0 ELSE loose_ends END,
       error_json = CASE WHEN :final THEN error_json END
       WHERE seq = :seq AND fencing_token = :token AND status = :from";
     let values = named_params! {

@@ -11,6 +11,7 @@ use super::error::{QueueError, sql};
 use super::holder::ServiceIdentity;
 use super::moves::{Lease, Pause, Standing, int, length, shift};
 use super::outcome::end_with;
+use super::tie::leave_loose;
 use super::wish::WishKind;
 use crate::clock::Moment;
 use crate::config::words::words;
@@ -66,6 +67,7 @@ pub(super) fn recover(db: &Connection, now: &Moment, this: Option<&ServiceIdenti
             let payload = json!({"reason_code": "pause_timeout", "message": "it was paused for too long"});
             end_with(db, &standing, &payload)?;
             shift(db, now, &standing, RequestTrigger::PauseExpired, None, &payload)?;
+            leave_loose(db, &standing)?;
             moved.push(standing.seq);
         }
     }
@@ -87,10 +89,14 @@ pub(super) fn let_go(
             let payload = json!({"reason_code": "cancelled", "message": message, "instead_of": trigger.word(), "because": detail});
             end_with(db, standing, &json!({"reason_code": "cancelled", "message": message}))?;
             shift(db, now, standing, RequestTrigger::Cancel, None, &payload)?;
+            leave_loose(db, standing)?;
         }
         Some((WishKind::Pause, wish)) => {
             let payload = json!({"reason": wish.reason, "instead_of": trigger.word(), "because": detail});
             set_aside(db, now, standing, wish.pause, &payload)?;
+            if trigger == RequestTrigger::LeaseExpired {
+                leave_loose(db, standing)?;
+            }
         }
         Some((WishKind::Stop, _)) | None => {
             shift(db, now, standing, trigger, None, detail)?;

@@ -11,6 +11,7 @@ use super::entry::{RequestEntry, entry_of};
 use super::error::{QueueCode, QueueError, sql};
 use super::moves::{Standing, int, length, next, record, shift};
 use super::outcome::end_with;
+use super::tie::leave_loose;
 use super::{DEFAULT_PAUSE, Queue};
 use crate::clock::Moment;
 use crate::config::secrets::scrub;
@@ -125,6 +126,7 @@ impl Queue {
                 let payload = json!({"reason_code": why, "message": reason.unwrap_or(why)});
                 end_with(db, standing, &payload)?;
                 shift(db, now, standing, trigger, None, &payload)?;
+                leave_loose(db, standing)?;
                 Ok(Acknowledgement::Accepted)
             }
             RequestState::Leased | RequestState::Running => match standing.wish.as_ref().map(|wish| wish.kind) {

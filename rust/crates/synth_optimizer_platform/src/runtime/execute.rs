@@ -11,7 +11,7 @@ use super::driver::{Driver, End, Ground};
 use super::ending::{Ended, chronicle, finish, outcome};
 use super::fence::Fence;
 use super::outcome::{Outcome, RunStatus};
-use super::prepare::{Prepared, prepare};
+use super::prepare::{Prepared, prepare, recall};
 use super::request::Request;
 use super::resume::{Begun, begin, check_same_search, resume};
 use super::setting::{hold, record_start, row, run_started};
@@ -90,13 +90,20 @@ where
                     Signal::Step => controlled.early.push(signal),
                     // What was measured before is worth its held-out evaluation.
                     Signal::Stop { .. } if has_begun => controlled.early.push(signal),
-                    Signal::Interrupt { .. } | Signal::Stop { .. } | Signal::Cancel { .. } => {
-                        break Err(before_it_began(&signal));
-                    }
+                    Signal::Interrupt { .. } | Signal::Stop { .. } | Signal::Cancel { .. } => break Err(signal),
                 },
-                prepared = &mut preparing => break prepared,
+                prepared = &mut preparing => break Ok(prepared),
             }
         }
+    };
+    let prepared = match (prepared, &existing) {
+        (Ok(prepared), _) => prepared,
+        // It can be ended as it is, without anybody else.
+        (Err(signal @ Signal::Cancel { .. }), Some(stored)) => {
+            controlled.early.push(signal);
+            recall(request, dir, fence, stored, &proposer).await.map(|recalled| (None, recalled))
+        }
+        (Err(signal), _) => Err(before_it_began(&signal)),
     };
     let (mut process, prepared) = match prepared {
         Ok(prepared) => prepared,

@@ -4,14 +4,15 @@ use std::sync::Arc;
 
 use super::fence::Fence;
 use super::request::Request;
-use super::setup::{CachedSetup, SetupAccess};
+use super::setup::{CachedSetup, SetupAccess, StoredSetup};
 use crate::artifacts::{DiskWatch, RunDir};
 use crate::cache::{Cache, CacheSettings};
-use crate::config::sections::CacheMode;
+use crate::config::sections::{CacheMode, CacheSection};
 use crate::container::{Client, ManagedProcess, Task, load, reap_orphans, start};
 use crate::model::error::{ErrorCode, OptimizerError};
 use crate::model::event_fields::ProposerReady;
 use crate::proposer::Proposer;
+use crate::workspace::Reader;
 
 /// Everything that must be there before anything is written down.
 pub(super) struct Prepared {
@@ -33,13 +34,7 @@ pub(super) async fn prepare(
     is_new: bool,
 ) -> Result<(Option<ManagedProcess>, Prepared), OptimizerError> {
     let config = &request.config;
-    // Whoever has taken the run over has processes of its own there.
-    fence.check()?;
-    let place = dir.dir().to_owned();
-    // What does not want to end takes a while, in which the run can be told to leave.
-    tokio::task::spawn_blocking(move || reap_orphans(&place)).await.map_err(|error| {
-        OptimizerError::new(ErrorCode::Invariant, format!("looking for what a crash has left was broken off: {error}"))
-    })??;
+    reap(dir, fence).await?;
     let disk = DiskWatch::new(&config.disk_budget, &config.run.output_dir);
     if is_new {
         disk.check_start()?;
@@ -76,4 +71,34 @@ pub(super) async fn prepare(
     };
     let accesses = setup.accesses();
     Ok((process, Prepared { task, cache, client, disk, accesses, proposer: Arc::clone(proposer), ready }))
+}
+
+/// The same from what the run has stored, for one that only has to end: nobody is called and nothing is started.
+pub(super) async fn recall(
+    request: &Request,
+    dir: &RunDir,
+    fence: &Fence,
+    stored: &Reader,
+    proposer: &Arc<dyn Proposer>,
+) -> Result<Prepared, OptimizerError> {
+    let config = &request.config;
+    reap(dir, fence).await?;
+    let unused = CacheSection { mode: CacheMode::Off, ..config.cache.clone() };
+    let cache = Cache::open(&CacheSettings::of(&unused, dir.dir(), dir.run_id()))?;
+    let task = load(config, &StoredSetup::new(stored)).await?;
+    let disk = DiskWatch::new(&config.disk_budget, &config.run.output_dir);
+    let (client, accesses, ready) = (None, Vec::new(), None);
+    Ok(Prepared { task, cache, client, disk, accesses, proposer: Arc::clone(proposer), ready })
+}
+
+/// Ends what a crash has left.
+async fn reap(dir: &RunDir, fence: &Fence) -> Result<(), OptimizerError> {
+    // Whoever has taken the run over has processes of its own there.
+    fence.check()?;
+    let place = dir.dir().to_owned();
+    // What does not want to end takes a while, in which the run can be told to leave.
+    let reaped = tokio::task::spawn_blocking(move || reap_orphans(&place)).await.map_err(|error| {
+        OptimizerError::new(ErrorCode::Invariant, format!("looking for what a crash has left was broken off: {error}"))
+    })?;
+    reaped.map(|_| ())
 }

@@ -3,6 +3,7 @@
 
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
@@ -14,7 +15,7 @@ use crate::config::sections::CacheMode;
 use crate::container::{Client, SetupCall, SetupCalls};
 use crate::model::cache_key::{Boundary, cache_key};
 use crate::model::error::{ErrorCode, OptimizerError};
-use crate::workspace::{CacheAction, CacheUse};
+use crate::workspace::{CacheAction, CacheUse, Reader, SnapshotKind};
 
 /// One call of the setup and what the cache did for it.
 #[derive(Debug, Clone)]
@@ -103,5 +104,50 @@ impl SetupCalls for CachedSetup<'_> {
         call: SetupCall<'a>,
     ) -> Pin<Box<dyn Future<Output = Result<Value, OptimizerError>> + Send + 'a>> {
         Box::pin(self.answer(call))
+    }
+}
+
+/// Setup calls that are answered with what the container told when the run began.
+#[derive(Debug)]
+pub(super) struct StoredSetup<'a> {
+    stored: &'a Reader,
+    /// Rows of the train split are asked for first.
+    has_train: AtomicBool,
+}
+
+impl<'a> StoredSetup<'a> {
+    pub(super) fn new(stored: &'a Reader) -> Self {
+        Self { stored, has_train: AtomicBool::new(false) }
+    }
+
+    fn answer(&self, boundary: Boundary) -> Result<Value, OptimizerError> {
+        let kind = match boundary {
+            Boundary::Metadata => SnapshotKind::Contract,
+            Boundary::Program => SnapshotKind::Program,
+            Boundary::TaskInfo => SnapshotKind::TaskInfo,
+            Boundary::Dataset => SnapshotKind::Dataset,
+            Boundary::DatasetRows if self.has_train.swap(true, Ordering::Relaxed) => SnapshotKind::HeldoutRows,
+            Boundary::DatasetRows => SnapshotKind::TrainRows,
+            Boundary::Rollout | Boundary::Proposer => {
+                return Err(OptimizerError::new(ErrorCode::Invariant, "a run that only ends calls nobody"));
+            }
+        };
+        let told = self.stored.snapshot(kind)?.ok_or_else(|| {
+            let message = format!("the run has not stored what its container told ({})", kind.word());
+            OptimizerError::new(ErrorCode::Container, message)
+        })?;
+        Ok(match boundary {
+            Boundary::DatasetRows => json!({ "rows": told, "tasks": told }),
+            _ => told,
+        })
+    }
+}
+
+impl SetupCalls for StoredSetup<'_> {
+    fn call<'a>(
+        &'a self,
+        call: SetupCall<'a>,
+    ) -> Pin<Box<dyn Future<Output = Result<Value, OptimizerError>> + Send + 'a>> {
+        Box::pin(std::future::ready(self.answer(call.boundary)))
     }
 }

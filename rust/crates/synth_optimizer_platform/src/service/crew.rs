@@ -11,6 +11,7 @@ use super::job::{Intent, Job, Manner};
 use super::log::Log;
 use super::metrics::Metrics;
 use super::settings::Settings;
+use super::ties::Ties;
 use super::turns::Turns;
 use super::verdict::silent;
 use super::workers::GIVE_UP;
@@ -52,6 +53,7 @@ pub struct Crew {
     /// Rung when a job is over or something may be claimed.
     pub(super) bell: Bell,
     pub(super) turns: Turns,
+    pub(super) ties: Ties,
     pub(super) patience: Patience,
     pub(super) log: Log,
 }
@@ -80,6 +82,7 @@ impl Crew {
             holder: Holder::Worker,
             bell: Bell::default(),
             turns: Turns::default(),
+            ties: Ties::default(),
             patience: Patience { silence: known.silence, pause: known.pause_timeout },
             log: Log::Nowhere,
         }

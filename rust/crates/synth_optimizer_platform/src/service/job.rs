@@ -363,6 +363,7 @@ impl Job {
             }
         };
         let carrying_out = async {
+            crew.ties.free(&self.request.run_dir).await;
             if !request.config.container.command.is_empty() {
                 self.wait_for_checks(crew, &request.config.container.url).await;
             }

@@ -28,6 +28,7 @@ mod runs;
 mod serve;
 mod settings;
 mod stream;
+mod ties;
 mod token;
 mod turns;
 mod verdict;
@@ -65,6 +66,7 @@ use metrics::Metrics;
 use preflight::sweep;
 use readers::Readers;
 use settings::Checked;
+use ties::Ties;
 use turns::Turns;
 use workers::Workers;
 
@@ -180,6 +182,7 @@ impl Parts {
             holder: Holder::Service(identity.clone()),
             bell: Bell::default(),
             turns: Turns::default(),
+            ties: Ties::default(),
             patience: Patience { silence: settings.silence, pause: settings.pause_timeout },
             log: settings.log,
         });

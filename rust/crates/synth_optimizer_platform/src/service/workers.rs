@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use super::crew::{Claimant, Crew};
 use super::job::{Ended, Intent, Job, Manner};
+use super::ties::Tried;
 use crate::model::error::{ErrorCode, OptimizerError};
 use crate::queue::{QueueError, Which};
 
@@ -112,7 +113,11 @@ impl Workers {
                 .spawn(move || work(&workers))
                 .map_err(|error| OptimizerError::new(ErrorCode::Io, format!("no thread for the workers: {error}")))
         };
-        Ok(vec![thread("synth-optimizers-claims", Self::fill)?, thread("synth-optimizers-pulse", Self::watch)?])
+        Ok(vec![
+            thread("synth-optimizers-claims", Self::fill)?,
+            thread("synth-optimizers-pulse", Self::watch)?,
+            thread("synth-optimizers-ends", Self::tie)?,
+        ])
     }
 
     /// Ends the threads, once nothing is under way.
@@ -152,6 +157,16 @@ impl Workers {
                 Ok(_) => self.wake(),
                 Err(error) => self.note(Some(&error)),
             }
+        }
+    }
+
+    /// Ends runs whose requests were ended while nobody worked on them.
+    fn tie(&self) {
+        let mut tried = Tried::new();
+        while !self.is_closed() {
+            // The claims tell when the queue cannot be read.
+            let _ = self.crew.tie(&mut tried);
+            std::thread::sleep(self.crew.pulse());
         }
     }
 

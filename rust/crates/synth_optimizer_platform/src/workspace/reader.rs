@@ -4,18 +4,19 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
+use serde_json::Value;
 
 use super::batch::Stored;
 use super::error::{DAMAGED, invariant, json, sqlite};
 use super::open;
-use super::records::RunRow;
+use super::records::{RunRow, SnapshotKind};
 use super::store::int;
 use super::totals::Totals;
 use crate::model::answer::Answer;
 use crate::model::error::{ErrorCode, OptimizerError};
 use crate::model::event::{EVENT_TYPES, Event};
 use crate::model::ids::{CandidateId, RequestId, RowId};
-use crate::unpack::unpack;
+use crate::unpack::{unpack, unpack_whole};
 
 /// A workspace to read from. It sees what was committed before each read.
 #[derive(Debug)]
@@ -55,6 +56,24 @@ impl Reader {
         let shown = for_each_event(&db, from_sequence, each);
         self.held().get_or_insert(db);
         shown
+    }
+
+    /// What the container told last of this kind.
+    pub(crate) fn snapshot(&self, kind: SnapshotKind) -> Result<Option<Value>, OptimizerError> {
+        let sql = "SELECT document, data FROM snapshots WHERE kind = ?1 ORDER BY taken_at DESC LIMIT 1";
+        let found: Option<(Option<String>, Option<Vec<u8>>)> = self.with(|db| {
+            db.query_row(sql, [kind.word()], |row| Ok((row.get(0)?, row.get(1)?)))
+                .optional()
+                .map_err(sqlite("read what the container told"))
+        })?;
+        let Some((document, data)) = found else { return Ok(None) };
+        let bytes = match (document, data) {
+            (Some(text), _) => text.into_bytes(),
+            (None, data) => unpack_whole(&data.unwrap_or_default()).ok_or_else(|| {
+                OptimizerError::new(ErrorCode::Sqlite, "what the container told is damaged").with_hint(DAMAGED)
+            })?,
+        };
+        serde_json::from_slice(&bytes).map(Some).map_err(json("read what the container told"))
     }
 
     fn held(&self) -> MutexGuard<'_, Option<Connection>> {
