@@ -158,6 +158,37 @@ def test_a_proposer_turn_is_paused_soon_and_asked_again(
     assert feed(service, "router") == undisturbed["feed"]
 
 
+def assert_over(service: Service) -> None:
+    """Check that the run itself is cancelled, with what it has paid for, although nobody worked on it."""
+    wait_until("the end of the run", lambda: service.get("/runs/router")["run"]["is_over"])
+    known = service.get("/runs/router")
+    assert known["run"]["state"] == "cancelled"
+    wait_until("its summary", lambda: service.request("router")["usage"])
+    request = service.request("router")
+    assert request["usage"]["rollout_calls"] == known["run"]["rollouts_finished"] > 0
+    assert request["result_manifest_path"]
+    last = events(service, "router")[-1]
+    assert (last["type"], last["fields"]["reason"]) == ("gepa.run.cancelled", request["error"]["message"])
+    assert {each["name"] for each in service.get("/runs/router/artifacts")["items"]} >= {"result_manifest.json"}
+
+
+def test_a_paused_run_that_is_cancelled_is_over_itself(service: Service, slow: Example, tmp_path: Path) -> None:
+    begin_rollouts(service, slow, tmp_path, **LONG)
+    service.wait_for("a generation", has_event(service, "router", "generation.started"))
+    accepted(service, "pause")
+    service.wait("router", "paused")
+    sent = len(slow.rollouts())
+    since = accepted(service, "cancel", reason="enough")
+    assert service.wait("router")["status"] == "cancelled"
+    is_soon("cancel of a paused run", since)
+    assert_over(service)
+    assert len(slow.rollouts()) == sent
+    # It ends the same way again.
+    service.run_id(config_file(tmp_path, slow, **LONG))
+    assert service.wait("router")["status"] == "cancelled"
+    assert len(slow.rollouts()) == sent
+
+
 def test_a_pause_that_lasts_too_long_is_a_cancellation(service: Service, slow: Example, tmp_path: Path) -> None:
     begin_rollouts(service, slow, tmp_path, **LONG)
     accepted(service, "pause", timeout_seconds=1)
@@ -170,6 +201,7 @@ def test_a_pause_that_lasts_too_long_is_a_cancellation(service: Service, slow: E
     for action in ("pause", "resume"):
         error = refused(service.ask("POST", f"/runs/router/{action}", {}), 409, "invalid_transition")
         assert error["state"] == "cancelled"
+    assert_over(service)
 
 
 @pytest.mark.parametrize("seconds", [0, 14_401, 1.5, "soon"])

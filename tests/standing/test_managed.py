@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import pytest
 from cli.places import free_port
 from support.example import EXAMPLE, Example, container_python
 from support.service import serving
@@ -58,8 +59,8 @@ def test_checks_and_runs_take_turns_at_one_address(tmp_path: Path, example: Exam
             assert [check.json()["blockers"] for check in checks] == [[], []]
         for run_id in runs:
             assert service.wait(run_id)["status"] == "completed", service.request(run_id)["error"]
-    # One for each check, one for each submission, and one for each run.
-    assert len(pids(tmp_path)) == 6
+    # A check that meets the container of a run asks that one and starts none.
+    assert 3 <= len(pids(tmp_path)) <= 6
     assert [pid for pid in pids(tmp_path) if is_alive(pid)] == []
 
 
@@ -110,3 +111,36 @@ def test_a_container_of_a_killed_service_is_ended_when_its_run_goes_on(tmp_path:
         assert service.wait("router")["status"] == "cancelled"
         print(f"cancel with a container took {time.monotonic() - since:.2f} s")  # noqa: T201 (the figure is wanted)
     assert [pid for pid in pids(tmp_path) if is_alive(pid)] == []
+
+
+@pytest.mark.parametrize(("action", "state"), [("cancel", "cancelled"), ("pause", "paused")])
+def test_a_wish_that_outlives_the_service_ends_the_container_as_well(
+    action: str, state: str, tmp_path: Path, example: Example
+) -> None:
+    with serving(tmp_path) as service:
+        service.run_id(managed(tmp_path, example, LONG, "--delay", "10"), allow_unverified=True)
+        wait_until("a rollout", has_event(service, "router", "rollout.requested"))
+        assert service.ask("POST", f"/runs/router/{action}", {"reason": "so"}).status_code == 202
+        service.end(signal.SIGKILL)
+    [pid] = pids(tmp_path)
+    assert is_alive(pid)
+    with serving(tmp_path) as service:
+        service.wait("router", state)
+        wait_until("the end of the container", lambda: not is_alive(pid))
+        if state == "cancelled":
+            wait_until("the end of the run", lambda: service.get("/runs/router")["run"]["state"] == "cancelled")
+
+
+def test_a_run_is_not_kept_waiting_by_a_check_at_its_address(tmp_path: Path, example: Example) -> None:
+    config = managed(tmp_path, example, TINY)
+    slow = {**config, "run": {**config["run"], "run_id": "checked"}, "container": {**config["container"]}}
+    slow["container"]["command"] = ["sleep", "600"]
+    slow["container"]["startup_timeout_seconds"] = 300
+    with serving(tmp_path) as service, ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(lambda: service.ask("POST", "/runs/preflight", {"config": slow}))
+        wait_until("what the check wrote down", lambda: list((tmp_path / "service.sqlite.checks").rglob("*.json")))
+        # Nobody is asked for this one, so that it does not wait for its turn.
+        service.run_id(config, allow_unverified=True)
+        assert service.wait("router")["status"] == "completed"
+        # The check goes on with whatever is there then.
+        assert asked.result().status_code == 200

@@ -128,6 +128,22 @@ def test_whoever_claimed_a_request_ends_it_by_cancelling(db: Path, example: Exam
     assert (over["status"], over["error"]["message"]) == ("cancelled", "not needed")
 
 
+def test_a_name_that_a_later_lease_has_as_well_gives_no_right(db: Path, example: Example) -> None:
+    request_id = submitted(db, example)
+    claimed(db, "lease-1", 0.2)
+    wait_until("the end of the lease", lambda: workspace_recover_expired_run_requests(db))
+    with child(CLAIMS_ONE, db, cwd=db.parent) as holder:
+        out, err = holder.communicate(timeout=PATIENCE)
+    assert out.strip() == request_id, err
+    assert workspace_heartbeat_run_request(db, request_id, "lease-1") is None
+    for act in (workspace_start_run_request, workspace_complete_run_request, workspace_cancel_run_request):
+        with pytest.raises(StateTransitionError, match="is over"):
+            act(db, request_id, lease_id="lease-1")
+    with pytest.raises(StateTransitionError, match="is over"):
+        workspace_fail_run_request(db, request_id, "no", lease_id="lease-1")
+    assert workspace_status(db)["run_requests"][0]["status"] == "leased"
+
+
 def test_a_lease_that_ran_out_is_taken_back_and_its_old_holder_can_do_nothing(db: Path, example: Example) -> None:
     request_id = submitted(db, example)
     first = claimed(db, "lease-old", 0.2)

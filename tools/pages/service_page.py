@@ -47,7 +47,8 @@ requests that name the same container or the same cache namespace never run at o
 hold up others. `auto_start: false` leaves it to `POST /worker/run-next`; `manual_step: true` lets it go on only with
 `POST /runs/{run_id}/step`. A run that failed or was cancelled may be submitted again under its id: where it had not
 come to its own end it goes on, and otherwise it ends the same way again (`run_is_over` among the `warnings`).
-`DELETE /runs/{run_id}` removes a run that is over, with its directory.
+`DELETE /runs/{run_id}` removes a run that is over, with its directory if a request of it has worked there; what is
+not there is no error.
 
 A secret in a configuration is refused: name the variable that holds it, and set it where the service runs."""
 
@@ -60,8 +61,10 @@ batch of rollouts or of a proposer turn. `cancel` ends a run for good. `pause` s
 within `timeout_seconds` (by default `--pause-timeout-seconds`), it is cancelled. `stop` takes back what was not sent,
 waits for rollouts that were, and ends the run with its held-out evaluation.
 
-A request that does not move says why in `waiting`: the reason, since when, and when it is looked at again. A run that
-tells nothing for `--silence-seconds`, on top of the longest timeout of its own configuration, has failed."""
+A request that does not move says why in `waiting`: the reason, since when, and by when it goes on by itself at the
+latest, where that is known (the end of a lease or of a pause). Workers look at what waits for one of them at least
+twice a second. A run that tells nothing for `--silence-seconds`, on top of the longest timeout of its own
+configuration, has failed."""
 
 WATCHING = """\
 ## Watching

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import shutil
 import stat
 import sys
@@ -15,6 +16,12 @@ from typing import Any, TextIO
 import click
 
 __all__ = ["hold_streams", "is_coloured", "is_terminal", "mute", "say", "table", "write_json", "write_text"]
+
+
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+"""What steers a terminal: texts of others must not."""
+STEERING = re.compile(r"(?!\x1b\[[0-9;]*m)" + CONTROL.pattern)
+"""The same but for colours, which are ours."""
 
 
 def hold_streams() -> None:
@@ -32,7 +39,7 @@ def hold_streams() -> None:
 def say(text: str = "") -> None:
     """Tell the person something. A run does not end because nobody listens."""
     try:
-        click.echo(text, err=True)
+        click.echo(CONTROL.sub("\N{REPLACEMENT CHARACTER}", text), err=True)
     except OSError:
         mute()
 
@@ -45,6 +52,8 @@ def mute() -> None:
 
 def write_text(text: str, *, newline: bool = True) -> None:
     """Write data. A reader that has left is no error: there is nobody to write for."""
+    if is_terminal(sys.stdout):
+        text = STEERING.sub("\N{REPLACEMENT CHARACTER}", text)
     try:
         click.echo(text, nl=newline)
     except OSError as error:

@@ -25,7 +25,7 @@ class Waiting(Record):
     since: str | None = None
     """Since when."""
     next_check_at: str | None = None
-    """When it is looked at again; `None` when that is up to a person."""
+    """By when it goes on by itself at the latest, where that is known: the end of a lease or of a pause."""
 
 
 @dataclass(frozen=True, slots=True)

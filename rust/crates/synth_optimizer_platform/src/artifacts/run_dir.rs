@@ -97,6 +97,22 @@ impl RunPaths {
         &self.dir
     }
 
+    /// Whether what is in the directory is a run. A run and whoever deletes it would take everything else for its own.
+    pub fn check_own(&self) -> Result<(), OptimizerError> {
+        let is_file = |entry: std::fs::DirEntry| !entry.file_name().as_encoded_bytes().starts_with(b".");
+        let has_files = std::fs::read_dir(&self.dir).is_ok_and(|entries| entries.flatten().any(is_file));
+        if !has_files || self.is_run() {
+            return Ok(());
+        }
+        let message = format!("{} has files in it and is not the directory of a run", self.dir);
+        Err(OptimizerError::new(ErrorCode::Config, message)
+            .with_hint("Choose another run.run_id or run.output_dir, or move the files away."))
+    }
+
+    fn is_run(&self) -> bool {
+        self.workspace_db().is_file() || self.manifest().is_file() || self.lock().is_file()
+    }
+
     /// Whether nobody works on the run just now. Nothing is written.
     pub fn check_free(&self) -> Result<(), OptimizerError> {
         match RunLock::holder(&self.lock())? {
@@ -109,10 +125,9 @@ impl RunPaths {
     pub fn remove(&self) -> Result<(), OptimizerError> {
         // Under another name first: whoever reads the run just now would make files in it while it goes.
         let away = self.output_dir.join(format!(".{}.deleted", self.run_id));
-        let is_run = self.workspace_db().is_file() || self.manifest().is_file() || self.lock().is_file();
         let is_directory = std::fs::symlink_metadata(&self.dir).is_ok_and(|found| found.is_dir());
         let mut _held = None;
-        if is_run && is_directory {
+        if self.is_run() && is_directory {
             _held = Some(RunLock::take(&self.lock(), &self.what())?);
             clear(&away)?;
             std::fs::rename(&self.dir, &away).map_err(|error| fault::io(&self.dir, "removing", &error))?;
@@ -156,6 +171,7 @@ impl RunDir {
         let paths = RunPaths::new(output_dir, run_id)?;
         let made = DirBuilder::new().recursive(true).mode(0o700).create(paths.dir());
         made.map_err(|error| fault::io(paths.dir(), "making", &error))?;
+        paths.check_own()?;
         let lock = RunLock::take_from(&paths.lock(), &paths.what(), superseded)?;
         atomic::remove_unfinished(paths.dir())?;
         Ok(Self { paths, lock })

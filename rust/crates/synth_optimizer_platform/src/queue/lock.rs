@@ -47,6 +47,16 @@ impl ServiceLock {
         &self.identity
     }
 
+    /// Fails when the file was removed or replaced: somebody else may have the database then.
+    pub fn check(&self) -> Result<(), OptimizerError> {
+        if self.lock.mark().check().is_ok() {
+            return Ok(());
+        }
+        let message = format!("the lock {} was removed or replaced while the service held it", self.path);
+        let hint = "Start the service again; leave the file beside its database alone.";
+        Err(OptimizerError::new(ErrorCode::Io, message).with_hint(hint))
+    }
+
     /// Notes the address that was bound, where the port was chosen by the system.
     pub fn note_bind(&mut self, bind: &str) -> Result<(), QueueError> {
         let text = note(bind, &self.since);

@@ -13,7 +13,7 @@ use super::recover::{let_go, set_aside};
 use super::wish::{Wish, WishKind};
 use crate::clock::Moment;
 use crate::config::secrets::redact;
-use crate::model::lifecycle::RequestTrigger;
+use crate::model::lifecycle::{RequestState, RequestTrigger};
 
 /// By what somebody says that a request is theirs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -122,20 +122,18 @@ impl Queue {
         self.held(request_id, hold, |db, now, standing| {
             let detail = json!({"best_candidate_id": done.best_candidate_id});
             shift(db, now, standing, RequestTrigger::Complete, None, &detail)?;
-            let values = named_params! {
-                ":db": done.run_workspace_db_path, ":manifest": done.result_manifest_path,
-                ":best": done.best_candidate_id, ":cost": done.cost_usd,
-                ":usage": done.usage.as_ref().map(Value::to_string),
-                ":result": done.result.as_ref().map(Value::to_string), ":seq": standing.seq,
-            };
-            db.prepare_cached(
-                "UPDATE run_requests SET run_workspace_db_path = :db, result_manifest_path = :manifest,
-                   best_candidate_id = :best, cost_usd = :cost, usage_json = :usage, result_json = :result
-                 WHERE seq = :seq",
-            )
-            .and_then(|mut statement| statement.execute(values))
-            .map(|_| ())
-            .map_err(sql("store a result"))
+            store_result(db, standing.seq, done)
+        })
+    }
+
+    /// Adds to a request that did not end well what its run has left.
+    pub fn summarize(&self, request_id: &str, done: &Completion) -> Result<RequestEntry, QueueError> {
+        self.write(|db, _| {
+            let standing = Standing::of_request(db, request_id)?;
+            if matches!(standing.status, RequestState::Failed | RequestState::Cancelled) {
+                store_result(db, standing.seq, done)?;
+            }
+            entry_of(db, standing.seq)
         })
     }
 
@@ -189,6 +187,23 @@ impl Queue {
             entry_of(db, standing.seq)
         })
     }
+}
+
+fn store_result(db: &Connection, seq: i64, done: &Completion) -> Result<(), QueueError> {
+    let values = named_params! {
+        ":db": done.run_workspace_db_path, ":manifest": done.result_manifest_path,
+        ":best": done.best_candidate_id, ":cost": done.cost_usd,
+        ":usage": done.usage.as_ref().map(Value::to_string),
+        ":result": done.result.as_ref().map(Value::to_string), ":seq": seq,
+    };
+    db.prepare_cached(
+        "UPDATE run_requests SET run_workspace_db_path = :db, result_manifest_path = :manifest,
+           best_candidate_id = :best, cost_usd = :cost, usage_json = :usage, result_json = :result
+         WHERE seq = :seq",
+    )
+    .and_then(|mut statement| statement.execute(values))
+    .map(|_| ())
+    .map_err(sql("store a result"))
 }
 
 /// Stores why a request ends, before it does.

@@ -94,6 +94,9 @@ fn look_at_run(request: &Request, paths: &RunPaths, report: &mut CheckReport) ->
     {
         report.block(Finding::of(CheckStage::Output, &error).at("run.output_dir"));
     }
+    if let Err(error) = paths.check_own() {
+        report.block(Finding::of(CheckStage::Output, &error).at("run.run_id"));
+    }
     let held = paths.check_free();
     if let Err(error) = &held {
         report.block(Finding::of(CheckStage::Output, error).at("run.run_id").passing());

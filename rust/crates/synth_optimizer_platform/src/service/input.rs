@@ -119,9 +119,7 @@ impl<T: DeserializeOwned + JsonSchema + Send + 'static> Input for Path<T> {
 
     fn take(request: &mut Taken) -> Result<Self, Refusal> {
         let fields = request.path.iter().map(|(name, value)| (name.clone(), Value::String(value.clone()))).collect();
-        serde_json::from_value(Value::Object(fields))
-            .map(Self)
-            .map_err(|error| Refusal::new(Code::BadParameter, format!("the path is not right: {error}")))
+        read(Code::BadParameter, "the path", Value::Object(fields)).map(Self)
     }
 }
 
@@ -157,10 +155,20 @@ impl<T: DeserializeOwned + JsonSchema + Send + 'static> Input for Json<T> {
         if !value.is_object() {
             return Err(Refusal::new(Code::BadRequest, "the body is not a JSON object"));
         }
-        serde_json::from_value(value)
-            .map(Self)
-            .map_err(|error| Refusal::new(Code::BadRequest, format!("the body is not right: {error}")))
+        read(Code::BadRequest, "the body", value).map(Self)
     }
+}
+
+/// Reads an object; a refusal names the field.
+fn read<T: DeserializeOwned>(code: Code, what: &str, value: Value) -> Result<T, Refusal> {
+    serde_path_to_error::deserialize(value).map_err(|error| {
+        let field = error.path().to_string();
+        let error = error.into_inner();
+        match field.as_str() {
+            "." => Refusal::new(code, format!("{what} is not right: {error}")),
+            field => Refusal::new(code, format!("{field} of {what} is not right: {error}")).about(field),
+        }
+    })
 }
 
 impl Input for StreamWish {

@@ -11,6 +11,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 
+use crate::model::answer::FailureClass;
 use crate::model::error::OptimizerError;
 use crate::model::event::Event;
 use crate::model::usage::{Cost, Usage};
@@ -144,6 +145,8 @@ impl Metrics {
     pub(super) fn heard(&self, stored: &Stored) {
         match &stored.event {
             Event::RolloutFinished(done) => self.called("rollout", "finished", &done.usage, done.cached),
+            // What was never sent is no call.
+            Event::RolloutFailed(failed) if failed.class == FailureClass::Withdrawn => {}
             Event::RolloutFailed(failed) => self.called("rollout", "failed", &failed.usage, failed.cached),
             Event::ProposerCompleted(done) => self.called("proposer", "completed", &done.usage, done.cached),
             Event::ProposerFailed(failed) => self.called("proposer", "failed", &failed.usage, failed.cached),

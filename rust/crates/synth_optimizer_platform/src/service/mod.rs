@@ -207,9 +207,10 @@ impl Parts {
         let router =
             router.layer(from_fn_with_state(Arc::clone(&context), guard::pass)).with_state(Arc::clone(&context));
         let (close, closing) = watch::channel(false);
-        let serving = async { serve::serve(listener, router, &settings, closing, LAST_ANSWERS).await };
+        let metrics = Arc::clone(&crew.metrics);
+        let serving = async { serve::serve(listener, router, &settings, metrics, closing, LAST_ANSWERS).await };
         let working = async {
-            let ended = work(&context, &workers, &mut wished).await;
+            let ended = work(&context, &workers, &lock, &mut wished).await;
             close.send_replace(true);
             ended
         };
@@ -229,6 +230,7 @@ impl Parts {
 async fn work(
     context: &Arc<Context>,
     workers: &Arc<Workers>,
+    lock: &ServiceLock,
     wished: &mut watch::Receiver<usize>,
 ) -> Result<(), OptimizerError> {
     let begun = tokio::select! {
@@ -241,12 +243,15 @@ async fn work(
             tokio::time::sleep(Duration::from_secs(1)).await;
             let readers = context.readers.clone();
             let _ = tokio::task::spawn_blocking(move || readers.tidy()).await;
+            if let Err(error) = lock.check() {
+                return error;
+            }
         }
     };
-    tokio::select! {
-        () = tidying => {}
-        _ = wished.wait_for(|wishes| *wishes > 0) => {}
-    }
+    let lost = tokio::select! {
+        lost = tidying => Err(lost),
+        _ = wished.wait_for(|wishes| *wishes > 0) => Ok(()),
+    };
     context.phase.send_replace(Phase::Draining);
     let hurrying = async {
         let _ = wished.wait_for(|wishes| *wishes > 1).await;
@@ -262,7 +267,7 @@ async fn work(
     // Every check has a place: when all are free, nothing of a check is left.
     let all = u32::try_from(CHECKS).unwrap_or(u32::MAX);
     let _ = tokio::time::timeout(LAST_CHECKS, context.checks.acquire_many(all)).await;
-    Ok(())
+    lost
 }
 
 /// Ends what checks of an earlier service have left, takes back what it held, and starts to work.

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::hide::{hide_in_finding, hide_paths};
 use crate::model::error::{ErrorCode, OptimizerError};
-use crate::runtime::Finding;
+use crate::runtime::{CheckStage, Finding};
 use crate::workspace::models::ReadError;
 
 /// How long a client that is told to come back should wait, in seconds.
@@ -174,8 +174,21 @@ impl Refusal {
 
     #[must_use]
     pub(super) fn with_fields(mut self, fields: Vec<Finding>) -> Self {
+        let lines = fields.iter().map(|finding| {
+            let about = finding.field.as_deref().unwrap_or(finding.stage.word());
+            let place = finding.place.as_deref().map(|place| format!(" ({place})")).unwrap_or_default();
+            format!("{about}{place}: {}", finding.message)
+        });
+        self.body.detail = Some(lines.collect::<Vec<_>>().join("\n")).filter(|lines| !lines.is_empty());
         self.body.field_errors = fields;
         self
+    }
+
+    /// The same about one field of what was sent.
+    #[must_use]
+    pub(super) fn about(self, field: &str) -> Self {
+        let finding = Finding::new(CheckStage::Config, &self.body.code, self.body.message.clone(), &self.body.hint);
+        self.with_fields(vec![finding.at(field)])
     }
 
     /// An error of a deeper layer under a code of the service, with its own words.
@@ -192,6 +205,7 @@ impl Refusal {
     pub(super) fn shown(&self) -> String {
         hide_paths(&self.body.message)
     }
+
     #[cfg(test)]
     pub(super) fn is(&self, code: Code) -> bool {
         self.body.code == code.wire()

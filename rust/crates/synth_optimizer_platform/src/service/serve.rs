@@ -1,5 +1,6 @@
 //! Takes connections, within limits that a slow or hostile client cannot stretch.
 
+use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,6 +14,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio_io_timeout::TimeoutStream;
 
 use super::descriptors::connections;
+use super::metrics::Metrics;
 use super::settings::Settings;
 use crate::model::error::{ErrorCode, OptimizerError};
 
@@ -31,15 +33,15 @@ const BREATHER: Duration = Duration::from_millis(50);
 pub(super) async fn listen(address: SocketAddr) -> Result<TcpListener, OptimizerError> {
     bind(address).map_err(|error| {
         let hint = match error.kind() {
-            std::io::ErrorKind::AddrInUse => "Another program listens there; choose another --bind.",
-            std::io::ErrorKind::PermissionDenied => "Ports below 1024 belong to the system; choose a higher one.",
+            ErrorKind::AddrInUse => "Another program listens there; choose another --bind.",
+            ErrorKind::PermissionDenied => "Ports below 1024 belong to the system; choose a higher one.",
             _ => "Choose an address of this machine.",
         };
         OptimizerError::new(ErrorCode::Io, format!("cannot listen on {address}: {error}")).with_hint(hint)
     })
 }
 
-fn bind(address: SocketAddr) -> std::io::Result<TcpListener> {
+fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
     // A service that was killed is started again at the same address.
     socket.set_reuseaddr(true)?;
@@ -53,6 +55,7 @@ pub(super) async fn serve(
     listener: TcpListener,
     router: Router,
     settings: &Settings,
+    metrics: Arc<Metrics>,
     mut closing: watch::Receiver<bool>,
     grace: Duration,
 ) {
@@ -77,15 +80,27 @@ pub(super) async fn serve(
         let Ok(place) = Arc::clone(&places).try_acquire_owned() else { continue };
         let io = TokioIo::new(Box::pin(within(stream, settings.write_timeout)));
         let connection = http.serve_connection(io, TowerToHyperService::new(router.clone()));
-        let connection = graceful.watch(connection);
+        let (connection, metrics) = (graceful.watch(connection), Arc::clone(&metrics));
         tokio::spawn(async move {
             // A client that breaks off is no failure of the service.
-            let _ = connection.await;
+            if let Err(error) = connection.await
+                && is_unread(&error)
+            {
+                metrics.stream_dropped();
+            }
             drop(place);
         });
     }
     drop(listener);
     let _ = tokio::time::timeout(grace, graceful.shutdown()).await;
+}
+
+/// Whether a connection ended because its client took nothing of what it was sent.
+fn is_unread(error: &hyper::Error) -> bool {
+    let source = std::error::Error::source(error);
+    source
+        .and_then(|source| source.downcast_ref::<io::Error>())
+        .is_some_and(|cause| cause.kind() == ErrorKind::TimedOut)
 }
 
 /// A connection that ends when its client takes nothing of what it is sent.

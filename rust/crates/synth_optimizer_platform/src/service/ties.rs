@@ -60,7 +60,7 @@ impl Crew {
                     continue;
                 }
                 Err(error) => self.log.line(&format!("run {} could not be ended: {error}", entry.run_id)),
-                Ok(()) => {}
+                Ok(()) => drop(self.summarized(entry.clone())),
             }
             tried.remove(&entry.request_id);
             self.queue.tied(&entry.request_id)?;

@@ -9,6 +9,7 @@ use super::crew::Crew;
 use super::job::{Ended, Intent, Job};
 use crate::artifacts::{RunPaths, run_status};
 use crate::model::error::{ErrorCode, OptimizerError};
+use crate::model::lifecycle::RequestState;
 use crate::queue::{Completion, Hold, Queue, QueueCode, QueueError, RequestEntry};
 use crate::runtime::{Outcome, RunStatus};
 use crate::workspace::{Reader, is_fenced};
@@ -31,7 +32,7 @@ impl Crew {
         let rest = self.patience.pause;
         let told = self.persist(job, |queue| verdict.write(queue, job.request_id(), job.hold(), &message, rest));
         let ended = match told {
-            Ok(entry) => Ended { entry, message },
+            Ok(entry) => Ended { entry: self.summarized(entry), message },
             Err(error) => {
                 if error.code == QueueCode::Fenced {
                     self.metrics.fenced();
@@ -41,6 +42,16 @@ impl Crew {
         };
         self.log.line(&format!("run {} is {}: {}", job.run_id(), ended.entry.status.word(), ended.message));
         ended
+    }
+
+    /// The request with what its run has left, where it did not end well. A run that has left nothing has nothing to add.
+    pub(super) fn summarized(&self, entry: RequestEntry) -> RequestEntry {
+        if !matches!(entry.status, RequestState::Failed | RequestState::Cancelled) {
+            return entry;
+        }
+        let paths = RunPaths::new(Utf8Path::new(&entry.output_dir), &entry.run_id);
+        let left = paths.ok().filter(|paths| paths.workspace_db().is_file()).and_then(|paths| completion(&paths).ok());
+        left.and_then(|left| self.queue.summarize(&entry.request_id, &left).ok()).unwrap_or(entry)
     }
 
     /// What the end of a run means for its request, and the same in words.

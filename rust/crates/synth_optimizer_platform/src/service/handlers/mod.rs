@@ -66,7 +66,8 @@ impl TryFrom<String> for Reason {
             count if count > LONGEST_REASON => {
                 Err(format!("reason has {count} characters, and at most {LONGEST_REASON} are kept"))
             }
-            _ => Ok(Self(text)),
+            // It is shown to people, on terminals as well: it is one line and moves no cursor.
+            _ => Ok(Self(text.chars().map(|each| if each.is_control() { ' ' } else { each }).collect())),
         }
     }
 }

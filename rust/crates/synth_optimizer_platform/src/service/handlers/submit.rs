@@ -50,7 +50,7 @@ fn yes() -> bool {
 
 /// A configuration in the body.
 #[derive(Debug, Clone, Deserialize, Serialize, JsonSchema)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "config is neither TOML text nor an object of sections")]
 pub(in super::super) enum ConfigBody {
     /// TOML text.
     Text(String),
@@ -82,8 +82,8 @@ pub(in super::super) async fn submit(
     let Evaluated { report, loaded, config_path, conflict } = evaluate(&context, &body).await?;
     let refusal = match (conflict, loaded.filter(|_| report.ok)) {
         (None, Some(loaded)) => Ok(loaded),
-        (Some(taken), _) => Err(taken.into()),
-        (None, None) => Err(blocked(report.clone())),
+        (Some(taken), _) => Err(Refusal::from(taken).with_fields(report.blockers.clone())),
+        (None, None) => Err(blocked(report.clone(), body.allow_unverified)),
     };
     let loaded = match refusal {
         Ok(loaded) => loaded,
@@ -134,7 +134,7 @@ fn known(entry: RequestEntry) -> Created<Submitted> {
 }
 
 /// All blockers at once, as the fields of one refusal.
-fn blocked(report: CheckReport) -> Refusal {
+fn blocked(report: CheckReport, is_unverified: bool) -> Refusal {
     let is_secret = |finding: &Finding| {
         let name = finding.field.as_deref().and_then(|field| field.rsplit('.').next()).unwrap_or_default();
         let is_credential = finding.stage == CheckStage::Config && is_credential_name(name.trim_matches('"'));
@@ -145,13 +145,17 @@ fn blocked(report: CheckReport) -> Refusal {
         all if all.iter().all(|finding| finding.stage == CheckStage::Config) => Code::ConfigInvalid,
         _ => Code::PreflightFailed,
     };
-    let first = report.blockers.first().map(|finding| finding.message.as_str()).unwrap_or_default();
+    let secret = report.blockers.iter().find(|finding| is_secret(finding));
+    let first = secret.or(report.blockers.first()).map(|finding| finding.message.as_str()).unwrap_or_default();
     let message = match report.blockers.len() {
         1 => format!("1 thing stands in the way: {first}"),
         count => format!("{count} things stand in the way, the first: {first}"),
     };
     let refusal = Refusal::new(code, message);
     let refusal = match code {
+        Code::PreflightFailed if is_unverified => refusal
+            .caused_by(&report.blockers)
+            .with_hint("Mend what stands in the way; POST /runs/preflight looks again."),
         Code::PreflightFailed => refusal.caused_by(&report.blockers),
         _ => refusal,
     };

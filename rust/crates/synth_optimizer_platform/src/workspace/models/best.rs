@@ -127,7 +127,12 @@ fn mark(db: &Connection) -> Result<Option<BestMark>, OptimizerError> {
         other = other.max(found.unwrap_or(-1));
     }
     let sql = "SELECT updated FROM candidates WHERE candidate_id = ?1";
-    let updated = first(db, doing, sql, [&candidate_id], |row| whole(row, 0))?.unwrap_or(0);
+    let mut updated = first(db, doing, sql, [&candidate_id], |row| whole(row, 0))?.unwrap_or(0);
+    // The held-out score of the seed is part of the gain.
+    let sql = "SELECT updated FROM candidates WHERE candidate_id = ?1 AND heldout_score IS NOT NULL";
+    if let Some(seed) = seed(db)? {
+        updated = first(db, doing, sql, [&seed], |row| whole(row, 0))?.unwrap_or(0).max(updated);
+    }
     let mut made: Option<u64> = None;
     for (naming, _) in NAMING {
         let sql = format!("SELECT sequence FROM {MILESTONES} AND {naming} AND sequence > ?1 ORDER BY sequence LIMIT 1");

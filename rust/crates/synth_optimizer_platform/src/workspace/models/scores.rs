@@ -57,8 +57,8 @@ pub struct ScoreEntry {
     pub n: u32,
     /// Unknown for fewer than two rows.
     pub standard_error: Option<f64>,
-    /// The file that has the scores by row, once it is written.
-    pub artifact_ref: Option<ScoreArtifact>,
+    /// The artifact that has the scores by row: the log as long as the run goes on, then the registry.
+    pub artifact_ref: ScoreArtifact,
     /// The event that settled it.
     pub sequence: u64,
     /// When it was settled.
@@ -70,8 +70,8 @@ pub struct ScoreEntry {
 pub struct ScoreArtifact {
     /// Its name.
     pub path: String,
-    /// SHA-256 of its content.
-    pub sha256: String,
+    /// SHA-256 of its content; null while it still grows.
+    pub sha256: Option<String>,
 }
 
 /// From where and how many; whether that can be asked.
@@ -105,7 +105,7 @@ struct About {
     run_id: String,
     harness: Harness,
     objectives: Vec<Objective>,
-    artifact: Option<ScoreArtifact>,
+    artifact: ScoreArtifact,
 }
 
 impl About {
@@ -115,6 +115,7 @@ impl About {
         let run_id: Option<String> = first(db, doing, "SELECT run_id FROM run", [], |row| row.get(0))?;
         let sql = "SELECT path, sha256 FROM artifacts WHERE kind = 'candidate_registry'";
         let artifact = first(db, doing, sql, [], |row| Ok(ScoreArtifact { path: row.get(0)?, sha256: row.get(1)? }))?;
+        let artifact = artifact.unwrap_or_else(|| ScoreArtifact { path: "events.jsonl".to_owned(), sha256: None });
         Ok(match (run_id, Harness::read(db)?, objectives(db)?) {
             (Some(run_id), Some(harness), Some(set)) => {
                 Some(Self { run_id, harness, objectives: set.objectives, artifact })
