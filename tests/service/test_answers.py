@@ -10,7 +10,7 @@ from cli.places import free_port, small_config
 from support.example import Example
 from support.service import Service, serving
 
-from service.routes import ROUTES
+from service.routes import ROUTES, assert_refused
 
 STREAM = {"accept": "text/event-stream"}
 
@@ -86,3 +86,25 @@ def test_a_run_that_failed_is_no_request_that_failed(service: Service) -> None:
                     # Why a run has failed stands where its request is, not where a refusal would.
                     assert reply.json().get("error") is None, route
     assert service.request("dead")["error"]["code"] == "synth_optimizer_container_error"
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "field", "told"),
+    [
+        ("/runs", {"config_path": "gepa.toml", "priority": "5"}, "priority", 'invalid type: string "5"'),
+        ("/runs", {"config": 3}, "config", "neither TOML text nor an object"),
+        ("/runs", {"config_path": "gepa.toml", "overrides": ["a", 2]}, "overrides[1]", "invalid type: integer"),
+        ("/runs/router/pause", {"timeout_seconds": -1}, "timeout_seconds", "invalid value: integer `-1`"),
+        ("/runs/router/cancel", {"reason": 7}, "reason", "invalid type: integer"),
+    ],
+)
+def test_a_body_that_is_wrong_is_refused_by_its_field(
+    path: str, body: dict[str, object], field: str, told: str, service: Service
+) -> None:
+    error = assert_refused(service.ask("POST", path, body), 422, "invalid_request")
+    assert told in str(error["message"])
+    assert field in str(error["message"])
+    problems = error["field_errors"]
+    assert isinstance(problems, list)
+    assert [found["field"] for found in problems] == [field]
+    assert str(error["detail"]).startswith(f"{field}: ")

@@ -44,9 +44,10 @@ def test_no_name_leads_anywhere(route: Route, place: Place) -> None:
 
 
 def test_a_path_with_dots_is_not_tidied_up(place: Place) -> None:
-    for path in ("/runs/../runs", "/runs/router/artifacts/../../../secret.toml", "/runs/./router", "/../health"):
+    for path in ("/runs/../runs", "/runs/./router", "/../health"):
         assert_refused(ask(place.service, "GET", path, {}), 404, "route_not_found")
-    for path in ("/runs/router/artifacts/.", "/runs/router/artifacts/.."):
+    for path in ("artifacts/.", "artifacts/..", "artifacts/../../../secret.toml", "artifacts//etc/passwd"):
+        path = f"/runs/router/{path}"
         assert_refused(ask(place.service, "GET", path, {}), 404, "artifact_not_found")
     for name in ("gepa.toml", "run.lock", "workspace.sqlite-wal", "proposer_transcripts", "latest"):
         assert_refused(ask(place.service, "GET", f"/runs/router/artifacts/{name}", {}), 404, "artifact_not_found")

@@ -5,14 +5,19 @@ from __future__ import annotations
 import hashlib
 import json
 import sqlite3
+import threading
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
+import httpx
 import pytest
+from cli.commands import run_cli
 from support.example import Example
 from support.service import Service
 
-from standing.places import LONG, TINY, config_file, has_event, refused, sections
+from standing.places import LONG, TINY, config_file, has_event, refused, sections, wait_until
 
 NAMES = {
     *("result_manifest.json", "best_candidate.json", "candidate_registry.json", "frontier.json", "cache_profile.json"),
@@ -22,7 +27,9 @@ NAMES = {
 
 def test_every_listed_digest_is_that_of_the_bytes(done: Service) -> None:
     listed = done.get("/runs/router/artifacts")["items"]
-    assert {known["name"] for known in listed} == NAMES
+    turns = [known["name"] for known in listed if known["kind"] == "proposer_transcript"]
+    assert len(turns) == 3
+    assert {known["name"] for known in listed} == {*NAMES, *turns}
     for known in listed:
         reply = done.http.get(f"/runs/router/artifacts/{known['name']}")
         assert reply.status_code == 200
@@ -38,7 +45,8 @@ def test_every_listed_digest_is_that_of_the_bytes(done: Service) -> None:
 
 
 def test_every_file_of_a_run_that_is_over_has_a_digest(done: Service) -> None:
-    assert {known["name"] for known in done.get("/runs/router/artifacts")["items"] if known["sha256"]} == NAMES
+    listed = done.get("/runs/router/artifacts")["items"]
+    assert {known["name"] for known in listed if known["sha256"]} == {known["name"] for known in listed} > NAMES
 
 
 def test_files_have_the_names_that_people_know(done: Service) -> None:
@@ -134,3 +142,59 @@ def test_runs_are_pruned_after_they_are_named(service: Service, example: Example
     for body in ({"older_than": "yesterday"}, {"status": ["gone"]}, {"dryrun": False}):
         refused(service.ask("POST", "/workspace/prune", body), 422, "invalid_request")
     refused(service.ask("POST", "/workspace/prune", {"status": ["queued"]}), 409, "not_terminal")
+
+
+def test_a_run_that_is_read_all_the_time_is_removed_and_stays_away(
+    service: Service, example: Example, tmp_path: Path
+) -> None:
+    config = config_file(tmp_path, example, **TINY)
+    for _ in range(3):
+        service.run_id(config)
+        first = service.wait("router")
+        assert first["status"] == "completed"
+        begun = service.get("/runs/router/events", limit=1)["items"][0]["ts"]
+        assert begun >= first["submitted_at"]
+        with ThreadPoolExecutor(4) as pool:
+            is_gone, seen = threading.Event(), Counter[int]()
+
+            def read(number: int) -> None:
+                with httpx.Client(base_url=service.url, timeout=30, trust_env=False) as http:
+                    while not is_gone.is_set():  # noqa: B023 (done by then)
+                        http.get("/runs/router/events")
+                        seen[number] += 1  # noqa: B023 (the same)
+
+            readers = [pool.submit(read, number) for number in range(4)]
+            try:
+                wait_until("readers", lambda: len(seen) == len(readers))  # noqa: B023 (the same)
+                reply = service.ask("DELETE", "/runs/router")
+                assert reply.status_code == 204, reply.text
+            finally:
+                is_gone.set()
+            for reader in readers:
+                reader.result()
+        assert [path.name for path in (tmp_path / "runs").iterdir() if path.name.lstrip(".").startswith("router")] == []
+
+
+def test_a_directory_that_no_request_has_worked_in_stays(service: Service, example: Example, tmp_path: Path) -> None:
+    config = config_file(tmp_path, example, **TINY)
+    assert run_cli("gepa", "run", "--config", "gepa.toml", "--quiet", cwd=tmp_path).code == 0
+    service.run_id(config, auto_start=False)
+    assert service.ask("POST", "/runs/router/cancel", {}).status_code == 202
+    pruned = service.ask("POST", "/workspace/prune", {"dry_run": False})
+    assert pruned.json()["run_ids"] == ["router"]
+    assert (tmp_path / "runs" / "router" / "result_manifest.json").is_file()
+
+
+def test_a_directory_with_the_files_of_somebody_is_not_taken_for_a_run(
+    service: Service, example: Example, tmp_path: Path
+) -> None:
+    note = tmp_path / "runs" / "router" / "note.txt"
+    note.parent.mkdir(parents=True)
+    note.write_text("mine")
+    config = config_file(tmp_path, example, **TINY)
+    error = refused(service.submit(config), 422, "preflight_failed")
+    assert [found["field"] for found in error["field_errors"]] == ["run.run_id"]
+    ended = run_cli("gepa", "run", "--config", "gepa.toml", cwd=tmp_path)
+    assert ended.code == 2
+    assert "is not the directory of a run" in ended.stderr
+    assert [path.name for path in note.parent.iterdir()] == ["note.txt"]

@@ -13,7 +13,7 @@ import pytest
 from support.example import Example
 from support.service import Service, serving
 
-from standing.places import LONG, config_file, events, feed, has_event, history, sections, wait_until
+from standing.places import LONG, TINY, config_file, events, feed, has_event, history, sections, wait_until
 from standing.stubs import held_proposer
 from synth_optimizers import workspace_status
 
@@ -220,3 +220,13 @@ def test_a_pause_outlives_the_service(tmp_path: Path, slow: Example, undisturbed
         assert service.request("router") == request
         assert service.ask("POST", "/runs/router/resume", {}).status_code == 202
         as_if_nothing_had_been(service, undisturbed)
+
+
+def test_a_service_whose_lock_was_removed_makes_room(tmp_path: Path, example: Example) -> None:
+    with serving(tmp_path) as first:
+        (tmp_path / "service.sqlite.lock").unlink()
+        assert first.process.wait(20) == 1
+        with serving(tmp_path) as second:
+            second.run_id(config_file(tmp_path, example, **TINY))
+            request = second.wait("router")
+            assert (request["status"], request["attempts"]) == ("completed", 1)
