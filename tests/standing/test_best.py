@@ -96,6 +96,12 @@ def test_a_newer_candidate_is_told_as_soon_as_there_is_one(service: Service, exa
     assert event["type"] in ("candidate.accepted", "generation.completed", "heldout.completed")
     assert arrived - datetime.fromisoformat(event["ts"]).timestamp() < 3
     assert service.wait("router")["status"] == "completed"
+    # What was measured on held-out rows since is something newer, the score of the seed as well.
+    final = service.get(BEST)
+    assert newer["heldout_gain"] is None
+    assert final["heldout_gain"] is not None
+    heldout = [event for event in events(service, "router") if event["type"] == "heldout.completed"]
+    assert final["sequence"] >= heldout[-1]["sequence_number"] > newer["sequence"]
 
 
 def test_a_run_without_a_measured_candidate_has_no_best(service: Service, stuck: Example, tmp_path: Path) -> None:

@@ -257,7 +257,9 @@ fn a_managed_container_is_started_and_ended_again() {
     assert!(report.ok, "{report:?}");
     assert!(TcpStream::connect(("127.0.0.1", port)).is_err(), "it still listens");
     // One that a crashed run has left is no obstacle: the run would end it.
-    let left = leave_container(&config, &place.path().join("runs").join(RUN));
+    let run_dir = place.path().join("runs").join(RUN);
+    let left = leave_container(&config, &run_dir);
+    std::fs::write(run_dir.join("run.lock"), "pid 1").unwrap();
     let report = checked(&config);
     assert!(report.ok, "{report:?}");
     assert_eq!(told(&report.warnings), [("container", "container_left_behind", Some("container.command"))]);

@@ -154,20 +154,22 @@ async fn check(
                 }
                 None => (None, false),
             };
-            let queueing = tokio::time::timeout(QUEUEING, Arc::clone(&context.checks).acquire_owned());
-            let Ok(Ok(place)) = queueing.await else {
-                return Err(Refusal::new(Code::ChecksBusy, format!("{CHECKS} checks are under way")));
-            };
-            let mut checking = start(is_held, (Some(place), taken))?;
+            // A run that begins there is not kept waiting: the check goes on with the container that the run starts.
             let demanded = async {
                 match &turn {
                     Some(turn) if !is_held => turn.demanded().await,
                     _ => std::future::pending().await,
                 }
             };
+            let checked = async {
+                let queueing = tokio::time::timeout(QUEUEING, Arc::clone(&context.checks).acquire_owned());
+                let Ok(Ok(place)) = queueing.await else {
+                    return Err(Refusal::new(Code::ChecksBusy, format!("{CHECKS} checks are under way")));
+                };
+                Ok(start(is_held, (Some(place), taken))?.report().await?)
+            };
             tokio::select! {
-                report = checking.report() => return Ok(report?),
-                // A run begins there: the check goes on with the container that the run starts.
+                report = checked => return report,
                 () = demanded => {}
             }
         }
