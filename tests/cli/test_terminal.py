@@ -11,6 +11,7 @@ from support.example import Example, serve_example
 from cli.commands import run_cli
 from cli.slow import RUN, events, has_event, slow_config, wait_for
 from cli.terminal import Terminal
+from synth_optimizers.cli.output import CONTROL, STEERING
 
 
 @pytest.mark.parametrize("columns", [80, 200])
@@ -87,3 +88,10 @@ def test_colours_are_left_out_when_asked(slow_example: Example, tmp_path: Path) 
     assert coloured.end() == 0
     assert b"\x1b[32m" in coloured.raw
     assert b"{+" not in coloured.raw
+
+
+def test_texts_of_others_do_not_steer_the_terminal() -> None:
+    nasty = "\x1b[31mred\x1b[2J\x1b]0;title\x07\r\ttab \x9b2J\nnext"
+    assert CONTROL.sub("?", nasty) == "?[31mred?[2J?]0;title??\ttab ?2J\nnext"
+    # Colours are ours, on stdout only.
+    assert STEERING.sub("?", nasty) == "\x1b[31mred?[2J?]0;title??\ttab ?2J\nnext"

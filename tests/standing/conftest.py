@@ -20,6 +20,12 @@ def service(tmp_path: Path) -> Iterator[Service]:
         yield running
 
 
+@pytest.fixture
+def db(tmp_path: Path) -> Path:
+    """Return where a queue is; the first call makes it."""
+    return tmp_path / "service.sqlite"
+
+
 @pytest.fixture(scope="session")
 def slow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Example]:
     """Yield servers whose rollouts take long enough that a run can be met in the middle."""

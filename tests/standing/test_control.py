@@ -76,6 +76,12 @@ def test_a_batch_is_cancelled_soon(service: Service, stuck: Example, tmp_path: P
     assert events(service, "router")[-1]["type"] == "gepa.run.cancelled"
     status, known = ask(service, "cancel")
     assert (status, known["acknowledgement"], known["status"]) == (200, "noop", "cancelled")
+    # What was never sent is neither a call nor a failure.
+    figures = dict(line.rsplit(" ", 1) for line in service.http.get("/metrics").text.splitlines() if line[0] != "#")
+    withdrawn = [each for each in service.get("/runs/router/rollouts", limit=200)["items"] if not each["rollout_id"]]
+    failed = service.get("/runs/router")["run"]["rollouts_failed"]
+    assert withdrawn
+    assert int(figures['synth_optimizers_rollouts_total{kind="failed"}']) <= failed - len(withdrawn)
 
 
 def test_a_batch_that_takes_long_is_not_waited_for(service: Service, stuck: Example, tmp_path: Path) -> None:
@@ -259,6 +265,13 @@ def test_a_paused_run_that_is_stopped_ends_with_what_it_has(service: Service, sl
     request = service.wait("router")
     assert (request["status"], request["result"]["stopped_by"]["kind"]) == ("completed", "external")
     assert request["result"]["best_heldout_score"]["n"] == 4
+
+
+def test_a_reason_is_one_line_that_steers_no_terminal(service: Service, example: Example, tmp_path: Path) -> None:
+    service.run_id(config_file(tmp_path, example), auto_start=False)
+    ask(service, "cancel", reason="\x1b[31mred\x1b]0;title\x07\nforged \x9b2J")
+    told = service.request("router")["error"]["message"]
+    assert told == " [31mred ]0;title  forged  2J"
 
 
 def test_a_queued_run_obeys_at_once(service: Service, example: Example, tmp_path: Path) -> None:

@@ -27,12 +27,6 @@ from synth_optimizers import (
 from synth_optimizers.errors import ConfigError, StateTransitionError, SynthOptimizerError
 
 
-@pytest.fixture
-def db(tmp_path: Path) -> Path:
-    """Return where the queue is; the first call makes it."""
-    return tmp_path / "service.sqlite"
-
-
 def test_the_whole_life_of_a_request_by_hand(db: Path, example: Example) -> None:
     request_id = submitted(db, example)
     entry = claimed(db)

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import pytest
 from cli.commands import run_cli
 from support.example import Example
 from support.service import PATIENCE, Service, serving
@@ -23,12 +22,6 @@ from synth_optimizers import (
     workspace_recover_expired_run_requests,
     workspace_status,
 )
-
-
-@pytest.fixture
-def db(tmp_path: Path) -> Path:
-    """Return where the queue is; the first call makes it."""
-    return tmp_path / "service.sqlite"
 
 
 def test_a_worker_carries_out_the_next_request(db: Path, example: Example) -> None:
