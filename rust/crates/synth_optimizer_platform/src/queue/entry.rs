@@ -100,6 +100,13 @@ pub(super) fn moment(row: &Row<'_>, column: &str) -> rusqlite::Result<Option<Str
     Ok(row.get::<_, Option<i64>>(column)?.map(shown))
 }
 
+impl RequestEntry {
+    /// The process whose lock on the run may be replaced: the one that held the request before.
+    pub(crate) fn superseded(&self) -> Option<String> {
+        self.last_holder_pid.map(|pid| format!("pid {pid}"))
+    }
+}
+
 pub(super) fn shown(millis: i64) -> String {
     rfc3339(u64::try_from(millis).unwrap_or(0))
 }

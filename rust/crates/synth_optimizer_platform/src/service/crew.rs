@@ -21,6 +21,7 @@ use crate::config::{Config, from_stored};
 use crate::container::Reach;
 use crate::model::error::{ErrorCode, OptimizerError};
 use crate::queue::{Claim, Heard, Holder, Queue, QueueError, RequestEntry, ServiceIdentity, Which, random_id};
+use crate::runtime::Request;
 use crate::workspace::Reader;
 
 /// Taken back this often without a single event in between, a request breaks whoever carries it out.
@@ -113,10 +114,9 @@ impl Crew {
         let claim = Claim { lease_id: &lease_id, worker_id, lease, holder: self.holder.clone(), which };
         let asked_at = boot_millis();
         let Some(entry) = self.queue.claim(&claim)? else { return Ok(None) };
-        let superseded = entry.last_holder_pid.map(|pid| format!("pid {pid}"));
         let manner = if entry.manual_step { Manner::Stepped } else { manner };
         let (run_id, attempts) = (entry.run_id.clone(), entry.attempts);
-        let job = Job::new(entry, superseded, manner, asked_at, lease);
+        let job = Job::new(entry, manner, asked_at, lease);
         self.log.line(&format!("run {run_id} claimed, attempt {attempts}"));
         if let Err(error) = job.start(self) {
             self.queue.release(job.request_id(), job.hold(), &error.message)?;
@@ -225,12 +225,26 @@ impl Crew {
         }
     }
 
-    /// The configuration of a request, as it was when it was submitted. From here on it is worked on.
-    pub(super) fn configured(&self, job: &Job) -> Result<Config, OptimizerError> {
-        let (request, hold) = (job.request(), job.hold());
-        let (stored, _) = self.persist(job, |queue| queue.config(&request.request_id))?;
+    /// The configuration of a request, as it was when it was submitted.
+    pub(super) fn submitted(&self, request: &RequestEntry) -> Result<Config, QueueError> {
+        let (stored, _) = self.queue.config(&request.request_id)?;
         let mut config = from_stored(&stored, "the queue")?.config;
         config.run.run_id = Some(request.run_id.clone());
+        Ok(config)
+    }
+
+    /// What is to be run, where this crew may call and with what it has.
+    pub(super) fn request(&self, config: Config) -> Request {
+        let mut request = Request::new(config, self.algorithm.name());
+        request.codex_runtime = self.codex_runtime.clone();
+        request.reach = self.reach.clone();
+        request
+    }
+
+    /// The configuration of a request that is worked on from here on.
+    pub(super) fn configured(&self, job: &Job) -> Result<Config, OptimizerError> {
+        let (request, hold) = (job.request(), job.hold());
+        let config = self.persist(job, |_| self.submitted(request))?;
         self.persist(job, |queue| queue.start(&request.request_id, hold))?;
         let paths = RunPaths::new(&config.run.output_dir, &request.run_id)?;
         let mark = last_milestone(&paths)?;

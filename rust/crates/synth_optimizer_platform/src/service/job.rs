@@ -48,8 +48,6 @@ pub(super) enum Intent {
 #[derive(Debug)]
 pub struct Job {
     request: RequestEntry,
-    /// The process whose lock on the run may be replaced: the one whose lease has run out.
-    superseded: Option<String>,
     manner: Manner,
     lease: LeaseWatch,
     lease_length: Duration,
@@ -85,13 +83,7 @@ pub struct Ended {
 }
 
 impl Job {
-    pub(super) fn new(
-        request: RequestEntry,
-        superseded: Option<String>,
-        manner: Manner,
-        asked_at: u64,
-        lease: Duration,
-    ) -> Arc<Self> {
+    pub(super) fn new(request: RequestEntry, manner: Manner, asked_at: u64, lease: Duration) -> Arc<Self> {
         Arc::new(Self {
             lease: LeaseWatch::until(deadline(asked_at, lease)),
             lease_length: lease,
@@ -103,7 +95,6 @@ impl Job {
             longest_wait: AtomicU64::new(0),
             ended: watch::Sender::new(None),
             request,
-            superseded,
             manner,
         })
     }
@@ -322,10 +313,8 @@ impl Job {
             }
             told.control = Some(control.clone());
         }
-        let mut request = Request::new(config, crew.algorithm.name());
-        request.codex_runtime = crew.codex_runtime.clone();
-        request.reach = crew.reach.clone();
-        request.takeover = self.superseded.clone();
+        let mut request = crew.request(config);
+        request.takeover = self.request.superseded();
         request.lease = Some(self.lease.clone());
         request.stepping = self.manner == Manner::Stepped;
         request.hooks = commit_times(crew);

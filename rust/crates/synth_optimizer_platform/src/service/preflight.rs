@@ -18,7 +18,7 @@ use crate::config::{Config, Diagnostic, Loaded, Severity, Source, hidden_fields,
 use crate::container::kill_orphans;
 use crate::model::error::OptimizerError;
 use crate::queue::{QueueCode, QueueError};
-use crate::runtime::{CheckReport, CheckStage, Finding, Request, Verify};
+use crate::runtime::{CheckReport, CheckStage, Finding, Verify};
 
 /// Priorities are between this and its negative.
 const PRIORITIES: i64 = 1_000_000;
@@ -133,9 +133,7 @@ async fn check(
     let checking = async {
         let crew = context.workers.crew();
         let start = |container_in_use: bool, kept: Kept| {
-            let mut request = Request::new(config.clone(), crew.algorithm.name());
-            request.codex_runtime = context.settings().codex_runtime.clone();
-            request.reach = context.settings().reach.clone();
+            let mut request = crew.request(config.clone());
             request.scratch = Some(context.settings().checks_dir());
             (request.verify, request.container_in_use) = (verify, container_in_use);
             Checking::start(Arc::clone(&crew.algorithm), request, problems.to_vec(), kept)

@@ -9,12 +9,11 @@ use camino::Utf8Path;
 
 use super::crew::Crew;
 use crate::artifacts::{RunDir, RunPaths};
-use crate::config::from_stored;
 use crate::container::reap_orphans;
 use crate::model::error::{ErrorCode, OptimizerError};
 use crate::model::lifecycle::RequestState;
 use crate::queue::{QueueError, RequestEntry};
-use crate::runtime::{Control, Request, Signal};
+use crate::runtime::{Control, Signal};
 
 /// The pause after a run that could not be ended, and how often it is tried.
 const AGAIN: Duration = Duration::from_secs(2);
@@ -75,21 +74,15 @@ impl Crew {
             return Ok(());
         }
         let paths = RunPaths::new(Utf8Path::new(&entry.output_dir), &entry.run_id)?;
-        let superseded = entry.last_holder_pid.map(|pid| format!("pid {pid}"));
         if !paths.dir().is_dir() {
             return Ok(());
         }
         if entry.status == RequestState::Paused || !paths.workspace_db().is_file() {
-            let dir = RunDir::take_over(paths.output_dir(), &entry.run_id, superseded.as_deref())?;
+            let dir = RunDir::take_over(paths.output_dir(), &entry.run_id, entry.superseded().as_deref())?;
             return reap_orphans(dir.dir()).map(|_| ());
         }
-        let (stored, _) = self.queue.config(&entry.request_id)?;
-        let mut config = from_stored(&stored, "the queue")?.config;
-        config.run.run_id = Some(entry.run_id.clone());
-        let mut request = Request::new(config, self.algorithm.name());
-        request.codex_runtime = self.codex_runtime.clone();
-        request.reach = self.reach.clone();
-        request.takeover = superseded;
+        let mut request = self.request(self.submitted(entry)?);
+        request.takeover = entry.superseded();
         let (control, controlled) = Control::new(1);
         let told = entry.error.as_ref().and_then(|error| error["message"].as_str()).unwrap_or("cancelled");
         control.send(Signal::Cancel { reason: told.to_owned(), grace: Some(Duration::ZERO) });
