@@ -10,25 +10,22 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
-from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from fastapi import FastAPI, HTTPException
+from fastapi import FastAPI
+from shared.container import FREE, Json, application, prompt_program
 from shared.llm import Completion, complete
-from shared.serving import arguments, bill, serve
+from shared.serving import arguments, serve
 from synth_containers import Container
 from synth_containers.sdk import ObjectiveScore, RolloutResult
 
 from banking77_container.policy import UNKNOWN, Answer, classify
 from banking77_container.tasks import Data, Query, load_real, load_sample
 
-Json = dict[str, Any]
-
 FAMILY = "banking77"
 FIELD = "classifier_prompt"
 PREFACE = "You classify queries of a bank's customers. Answer with the one intent that fits, from this list:"
-FREE = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0, "cost_usd": 0.0}
 
 
 def seed_prompt(data: Data) -> str:
@@ -38,18 +35,15 @@ def seed_prompt(data: Data) -> str:
 
 def program(data: Data) -> Json:
     """Return the program: one text that may change, and the query that is put to it."""
-    prompt: Json = {"module_id": "classifier", "role": "system", "content": seed_prompt(data)}
-    prompt |= {"mutable": True, "candidate_field": FIELD, "template_variables": []}
-    query = {"module_id": "query", "role": "user", "content": "{text}", "template_variables": ["text"]}
-    return {
-        "version": "prompt_program.v1",
-        "program_id": FAMILY,
-        "modules": [prompt, query | {"mutable": False, "candidate_field": ""}],
-        "target_modules": [{"module_id": "classifier", "candidate_field": FIELD}],
-        "seed_candidate": {FIELD: seed_prompt(data)},
-        "rollout_overlay_schema": {"candidate_fields": [FIELD]},
-        "metadata": {"task_id": FAMILY, "data": data.name},
-    }
+    return prompt_program(
+        FAMILY,
+        FIELD,
+        seed_prompt(data),
+        names=("classifier", "query"),
+        question="{text}",
+        variables=["text"],
+        data=data.name,
+    )
 
 
 def task_info(data: Data) -> Json:
@@ -141,30 +135,15 @@ def build(data: Data, policy: str, log: Path | None) -> FastAPI:
     """Return the application."""
     container = Container("banking77", description="intents of bank customers", default_submission_mode="sync")
 
-    def query_of(task_id: object) -> Query:
-        if not isinstance(task_id, str) or task_id not in data.queries:
-            raise HTTPException(status_code=422, detail=f"unknown task_id {task_id!r}")
-        return data.queries[task_id]
-
-    async def rollout(request: Json) -> Json:
-        query = query_of((request.get("task") or {}).get("task_id"))
-        prompt = (request.get("candidate") or {}).get(FIELD)
-        if not isinstance(prompt, str):
-            raise HTTPException(status_code=422, detail=f"candidate.{FIELD} is missing")
-        bill(log, request)
+    async def rollout(request: Json, query: Query, prompt: str) -> Json:
         if policy == "llm":
             return await ask_model(request, data, query, prompt)
         answer = classify(prompt, data.intents, query.text)
         ranks = [{"intent": match.intent, "similarity": match.similarity} for match in answer.matches[:3]]
         return record(request, query, told(query, answer), FREE, [{"type": "compared", "most_similar": ranks}])
 
-    container.program(lambda: program(data))
-    container.task_info(lambda: task_info(data))
-    container.taskset(lambda: {"taskset_id": data.name, "splits": data.ids()})
-    container.taskset_tasks(lambda request: {"tasks": [query_of(name).task() for name in request["task_ids"]]})
-    container.rollout(rollout)
-    app: FastAPI = container.fastapi()
-    return app
+    texts = {"program": program(data), "task_info": task_info(data), "taskset": {"taskset_id": data.name}}
+    return application(container, data.queries, rollout, **texts, log=log)
 
 
 def main() -> None:

@@ -6,18 +6,14 @@ is no guidance does nothing.
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import wordllama
+from shared.embeddings import embedding_model
 
 from banking77_container.guidance import read
-
-logging.getLogger().setLevel(logging.WARNING)
 
 # What all phrases of an intent say together counts, and so does the one that is nearest.
 TOGETHER, NEAREST = 0.6, 0.4
@@ -102,11 +98,4 @@ def _listed(prompt: str, intents: tuple[str, ...]) -> _Listed | None:
 
 @lru_cache(maxsize=50_000)
 def _embed(text: str) -> Vector:
-    return _model().embed([text.lower()], norm=True)[0]
-
-
-@lru_cache(maxsize=1)
-def _model() -> Any:  # noqa: ANN401 (the package has no types)
-    # The weights and the tokenizer are part of the package, which looks for the tokenizer in another directory than
-    # the one that it ships; as its cache, its own directory has both.
-    return wordllama.WordLlama.load(cache_dir=Path(wordllama.__file__).parent, disable_download=True)
+    return embedding_model().embed([text.lower()], norm=True)[0]

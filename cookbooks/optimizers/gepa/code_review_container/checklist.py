@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
+from shared.embeddings import embedding_model
 
 from code_review_container.linter import Rule, rules
 
@@ -59,7 +59,7 @@ def rules_of(prompt: str) -> dict[str, str]:
     if not lines:
         return {}
     known, documented = _documented()
-    asked = _unit(_model().embed([line.subject for line in lines]))
+    asked = _unit(embedding_model().embed([line.subject for line in lines]))
     reached = _reached(_distinct(asked) @ _distinct(documented).T)
     nearest = reached.argmax(axis=0)
     switched = [
@@ -81,7 +81,7 @@ def _reached(similarity: Vectors) -> Vectors:
 @lru_cache(maxsize=1)
 def _documented() -> tuple[tuple[Rule, ...], Vectors]:
     """Return the rules, and their embeddings as the model gives them."""
-    return rules(), _unit(_model().embed([_plain(". ".join(rule.texts)) for rule in rules()]))
+    return rules(), _unit(embedding_model().embed([_plain(". ".join(rule.texts)) for rule in rules()]))
 
 
 def _distinct(vectors: Vectors) -> Vectors:
@@ -93,15 +93,6 @@ def _distinct(vectors: Vectors) -> Vectors:
 def _unit(vectors: Vectors) -> Vectors:
     scaled: Vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-9)
     return scaled
-
-
-@lru_cache(maxsize=1)
-def _model() -> Any:  # noqa: ANN401 (the package has no types)
-    # Its import takes seconds and turns on the logs of all libraries. A container that asks a model does without it.
-    import wordllama
-
-    # The package holds its weights and its tokenizer, but looks for the tokenizer only in its cache directory.
-    return wordllama.WordLlama.load(cache_dir=Path(wordllama.__file__).parent, disable_download=True)
 
 
 def _plain(text: str) -> str:

@@ -7,58 +7,35 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
 
-from fastapi import FastAPI, HTTPException
+from fastapi import FastAPI
 from synth_containers import Container
 from synth_containers.sdk import ObjectiveScore, RolloutResult
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from shared.serving import arguments, bill, serve
+from shared.container import Json, application, prompt_program
+from shared.serving import arguments, serve
 
 from code_review_container.defects import CLASSES
 from code_review_container.policy import ANSWER_FORMAT, ModelPolicy, OfflinePolicy, Review
 from code_review_container.tasks import Defect, Row, load_rows
 from code_review_container.verifier import Spot, Verdict, judge
 
-Json = dict[str, Any]
-
 FAMILY = "code_review"
 FIELD = "review_prompt"
 SEED_PROMPT = "Review the code change and report problems."
 
 
-def program() -> Json:
-    """Return the program: the reviewer's prompt, which may change, and the change that is put to it."""
-    return {
-        "version": "prompt_program.v1",
-        "program_id": FAMILY,
-        "modules": [
-            {
-                "module_id": "reviewer",
-                "role": "system",
-                "content": SEED_PROMPT,
-                "mutable": True,
-                "candidate_field": FIELD,
-                "template_variables": [],
-                "metadata": {"lever_kind": "system_prompt"},
-            },
-            {
-                "module_id": "change",
-                "role": "user",
-                "content": "{diff}\n\n" + ANSWER_FORMAT,
-                "mutable": False,
-                "candidate_field": "",
-                "template_variables": ["diff"],
-                "metadata": {},
-            },
-        ],
-        "target_modules": [{"module_id": "reviewer", "candidate_field": FIELD}],
-        "seed_candidate": {FIELD: SEED_PROMPT},
-        "rollout_overlay_schema": {"candidate_fields": [FIELD]},
-        "metadata": {"task_id": FAMILY},
-    }
+PROGRAM = prompt_program(
+    FAMILY,
+    FIELD,
+    SEED_PROMPT,
+    names=("reviewer", "change"),
+    question="{diff}\n\n" + ANSWER_FORMAT,
+    variables=["diff"],
+)
+"""The reviewer's prompt, which may change, and the change that is put to it."""
 
 
 def task_info(policy: str) -> Json:
@@ -145,37 +122,12 @@ def build(rows: dict[str, Row], policy_name: str = "offline", log: Path | None =
     container = Container("code-review", description="reviews small changes", default_submission_mode="sync")
     policy = OfflinePolicy(rows.values()) if policy_name == "offline" else ModelPolicy()
 
-    def row_of(task_id: object) -> Row:
-        if not isinstance(task_id, str) or task_id not in rows:
-            raise HTTPException(status_code=422, detail=f"unknown task_id {task_id!r}")
-        return rows[task_id]
-
-    def taskset() -> Json:
-        ids: dict[str, list[str]] = {}
-        for row in rows.values():
-            ids.setdefault(row.split, []).append(row.task_id)
-        return {"taskset_id": FAMILY, "splits": ids}
-
-    def tasks(request: Json) -> Json:
-        return {"tasks": [row_of(task_id).task() for task_id in request["task_ids"]]}
-
-    async def rollout(request: Json) -> Json:
-        row = row_of((request.get("task") or {}).get("task_id"))
-        candidate = request.get("candidate") or {}
-        prompt = candidate.get(FIELD)
-        if not isinstance(prompt, str):
-            raise HTTPException(status_code=422, detail=f"candidate.{FIELD} is missing")
-        bill(log, request)
+    async def rollout(request: Json, row: Row, prompt: str) -> Json:
         review = await policy.review(prompt, row, request.get("policy") or {})
-        return record_of(str(request["rollout_id"]), row, candidate, review)
+        return record_of(str(request["rollout_id"]), row, request["candidate"], review)
 
-    container.program(program)
-    container.task_info(lambda: task_info(policy_name))
-    container.taskset(taskset)
-    container.taskset_tasks(tasks)
-    container.rollout(rollout)
-    app: FastAPI = container.fastapi()
-    return app
+    texts = {"program": PROGRAM, "task_info": task_info(policy_name), "taskset": {"taskset_id": FAMILY}}
+    return application(container, rows, rollout, **texts, log=log)
 
 
 def main() -> None:

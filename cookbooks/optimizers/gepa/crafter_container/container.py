@@ -19,16 +19,15 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from fastapi import FastAPI, HTTPException
+from shared.container import FREE, Json, application, prompt_program
 from shared.llm import complete
-from shared.serving import arguments, bill, serve
+from shared.serving import arguments, serve
 from synth_containers import Container
 from synth_containers.sdk import ObjectiveScore, RolloutResult
 
 from crafter_container import llm_policy
 from crafter_container.episodes import Stage
 from crafter_container.policy import STEPS
-
-Json = dict[str, Any]
 
 FAMILY = "crafter"
 FIELD = "player_rules"
@@ -58,7 +57,7 @@ class Task:
         """The seed of its world."""
         return FIRST_WORLD[self.split] + self.seed
 
-    def row(self) -> Json:
+    def task(self) -> Json:
         """Return what the optimizer may see of it."""
         return {"task_id": self.task_id, "split": self.split, "seed": self.seed, "steps": STEPS}
 
@@ -66,36 +65,15 @@ class Task:
 TASKS = {task.task_id: task for split in FIRST_WORLD for task in (Task(split, seed) for seed in range(WORLDS))}
 
 
-def program() -> Json:
-    """Return the program: one text that may change, and what the player sees."""
-    return {
-        "version": "prompt_program.v1",
-        "program_id": FAMILY,
-        "modules": [
-            {
-                "module_id": "player",
-                "role": "system",
-                "content": SEED_PROMPT,
-                "mutable": True,
-                "candidate_field": FIELD,
-                "template_variables": [],
-                "metadata": {"lever_kind": "system_prompt"},
-            },
-            {
-                "module_id": "world",
-                "role": "user",
-                "content": "Play {steps} steps in world {task_id}.",
-                "mutable": False,
-                "candidate_field": "",
-                "template_variables": ["steps", "task_id"],
-                "metadata": {},
-            },
-        ],
-        "target_modules": [{"module_id": "player", "candidate_field": FIELD}],
-        "seed_candidate": {FIELD: SEED_PROMPT},
-        "rollout_overlay_schema": {"candidate_fields": [FIELD]},
-        "metadata": {"task_id": FAMILY},
-    }
+PROGRAM = prompt_program(
+    FAMILY,
+    FIELD,
+    SEED_PROMPT,
+    names=("player", "world"),
+    question="Play {steps} steps in world {task_id}.",
+    variables=["steps", "task_id"],
+)
+"""The rules, which may change, and what the player sees."""
 
 
 def task_info() -> Json:
@@ -127,8 +105,6 @@ def result(rollout_id: str, task: Task, candidate: Json, told: Json) -> Json:
     objectives: dict[str, float] = told["objectives"]
     reward = objectives["achievements"]
     exchange = told.get("exchange")
-    # No model is called offline: no token is used, and that this costs nothing is known.
-    offline = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0, "cost_usd": 0.0}
     record: Json = RolloutResult(
         rollout_id=rollout_id,
         reward=reward,
@@ -138,7 +114,7 @@ def result(rollout_id: str, task: Task, candidate: Json, told: Json) -> Json:
         actionable_side_info={"feedback": told["feedback"], **told["details"]},
         reward_details={"final": told["final"]},
         summary={"outcome_reward": reward, "seed": task.seed, "steps": told["details"]["steps"]},
-        usage=offline if exchange is None else told["usage"],
+        usage=FREE if exchange is None else told["usage"],
         trace={"event_history": exchange or _history(told["details"])},
         metadata={"candidate": candidate},
     ).to_dict()
@@ -155,25 +131,7 @@ def build(stage: Stage, args: argparse.Namespace) -> FastAPI:
         "crafter", description="plays Crafter by the rules of a prompt", default_submission_mode="sync"
     )
 
-    def task_of(task_id: object) -> Task:
-        if not isinstance(task_id, str) or task_id not in TASKS:
-            raise HTTPException(status_code=422, detail=f"unknown task_id {task_id!r}")
-        return TASKS[task_id]
-
-    def taskset() -> Json:
-        splits = {split: [name for name, task in TASKS.items() if task.split == split] for split in FIRST_WORLD}
-        return {"taskset_id": "crafter_worlds", "splits": splits}
-
-    def tasks(request: Json) -> Json:
-        return {"tasks": [task_of(task_id).row() for task_id in request["task_ids"]]}
-
-    async def rollout(request: Json) -> Json:
-        task = task_of((request.get("task") or {}).get("task_id"))
-        candidate = request.get("candidate") or {}
-        prompt = candidate.get(FIELD)
-        if not isinstance(prompt, str):
-            raise HTTPException(status_code=422, detail=f"candidate.{FIELD} is missing")
-        bill(args.log, request)
+    async def rollout(request: Json, task: Task, prompt: str) -> Json:
         try:
             if args.policy == "offline":
                 told = await stage.play(task.world, prompt, STEPS)
@@ -182,15 +140,10 @@ def build(stage: Stage, args: argparse.Namespace) -> FastAPI:
         except BrokenProcessPool as error:
             stage.renew()
             raise HTTPException(status_code=500, detail="a process that plays was ended; new ones are there") from error
-        return result(str(request["rollout_id"]), task, candidate, told)
+        return result(str(request["rollout_id"]), task, request["candidate"], told)
 
-    container.program(program)
-    container.task_info(task_info)
-    container.taskset(taskset)
-    container.taskset_tasks(tasks)
-    container.rollout(rollout)
-    app: FastAPI = container.fastapi()
-    return app
+    texts = {"program": PROGRAM, "task_info": task_info(), "taskset": {"taskset_id": "crafter_worlds"}}
+    return application(container, TASKS, rollout, **texts, log=args.log)
 
 
 async def with_model(world: bytes, prompt: str, policy: Json) -> Json:

@@ -8,12 +8,10 @@ judged by pytest, in another jail.
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from fastapi import FastAPI, HTTPException
 from synth_containers import Container
@@ -22,15 +20,14 @@ from synth_containers.sdk import ObjectiveScore, RolloutResult
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from shared import llm
-from shared.serving import arguments, bill, serve
+from shared.container import FREE, Json, application, prompt_program
+from shared.serving import arguments, serve
 
 from tblite_container.jail import KINDS, LANDLOCK, LIMITS
 from tblite_container.policy import choose, script
 from tblite_container.sandbox import AUTO, Case, Command, Outcome, Sandbox, SandboxError, Verdict
-from tblite_container.tasks import EXAMPLE, HIDDEN, SPLITS, Task, load_tasks
+from tblite_container.tasks import EXAMPLE, HIDDEN, Task, load_tasks
 from tblite_container.telling import asked, feedback, pipeline_of
-
-Json = dict[str, Any]
 
 FAMILY = "tblite"
 FIELD = "recipes_prompt"
@@ -39,7 +36,6 @@ You solve small tasks at a terminal. Read the instruction and answer with one sh
 {input} and prints the result. Follow the recipe that fits the instruction best.
 - show the file as it is: cat {input}
 - number of lines of the file: wc -l < {input}"""
-FREE = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0, "cost_usd": 0.0}
 
 
 @dataclass(frozen=True)
@@ -70,36 +66,15 @@ class Trial:
         return bool(self.verdicts) and self.passed == len(self.verdicts)
 
 
-def program() -> Json:
-    """Return the program: one text that may change, and the task that is put to it."""
-    return {
-        "version": "prompt_program.v1",
-        "program_id": FAMILY,
-        "modules": [
-            {
-                "module_id": "recipes",
-                "role": "system",
-                "content": SEED_PROMPT,
-                "mutable": True,
-                "candidate_field": FIELD,
-                "template_variables": [],
-                "metadata": {"lever_kind": "system_prompt"},
-            },
-            {
-                "module_id": "task",
-                "role": "user",
-                "content": "{instruction}",
-                "mutable": False,
-                "candidate_field": "",
-                "template_variables": ["instruction"],
-                "metadata": {},
-            },
-        ],
-        "target_modules": [{"module_id": "recipes", "candidate_field": FIELD}],
-        "seed_candidate": {FIELD: SEED_PROMPT},
-        "rollout_overlay_schema": {"candidate_fields": [FIELD]},
-        "metadata": {"task_id": FAMILY},
-    }
+PROGRAM = prompt_program(
+    FAMILY,
+    FIELD,
+    SEED_PROMPT,
+    names=("recipes", "task"),
+    question="{instruction}",
+    variables=["instruction"],
+)
+"""The recipes, which may change, and the task that is put to them."""
 
 
 def task_info() -> Json:
@@ -126,9 +101,8 @@ def task_info() -> Json:
     }
 
 
-async def answer_of(policy: str, request: Json, task: Task) -> Answer:
+async def answer_of(policy: str, request: Json, task: Task, prompt: str) -> Answer:
     """Return the pipeline of the policy."""
-    prompt = str(request["candidate"][FIELD])
     if policy == "llm":
         messages = [{"role": "system", "content": prompt}, {"role": "user", "content": asked(task)}]
         said = await llm.complete(messages, request.get("policy") or {})
@@ -190,25 +164,8 @@ def build(tasks: dict[str, Task], sandbox: Sandbox, policy: str, log: Path | Non
     # More jails at once than processors would only make all of them slower, and their deadlines run on.
     turns = asyncio.Semaphore(max(2, len(os.sched_getaffinity(0))))
 
-    def task_of(task_id: object) -> Task:
-        if not isinstance(task_id, str) or task_id not in tasks:
-            raise HTTPException(status_code=422, detail=f"unknown task_id {task_id!r}")
-        return tasks[task_id]
-
-    def taskset() -> Json:
-        ids = {split: [task.task_id for task in tasks.values() if task.split == split] for split in SPLITS}
-        return {"taskset_id": "tblite", "splits": ids, "source": "tasks.jsonl", "sandbox": sandbox.kind}
-
-    def rows(request: Json) -> Json:
-        return {"tasks": [task_of(task_id).row() for task_id in request["task_ids"]]}
-
-    async def rollout(request: Json) -> Json:
-        task = task_of((request.get("task") or {}).get("task_id"))
-        candidate = request.get("candidate") or {}
-        if not isinstance(candidate.get(FIELD), str):
-            raise HTTPException(status_code=422, detail=f"candidate.{FIELD} is missing")
-        bill(log, request)
-        answer = await answer_of(policy, request, task)
+    async def rollout(request: Json, task: Task, prompt: str) -> Json:
+        answer = await answer_of(policy, request, task, prompt)
         trial = None
         if answer.pipeline is not None:
             try:
@@ -216,15 +173,11 @@ def build(tasks: dict[str, Task], sandbox: Sandbox, policy: str, log: Path | Non
                     trial = await asyncio.to_thread(try_out, sandbox, task, answer.pipeline)
             except SandboxError as error:
                 raise HTTPException(status_code=500, detail=f"the sandbox failed: {error}") from error
-        return result(str(request["rollout_id"]), task, candidate, answer, trial, sandbox.kind)
+        return result(str(request["rollout_id"]), task, request["candidate"], answer, trial, sandbox.kind)
 
-    container.program(program)
-    container.task_info(task_info)
-    container.taskset(taskset)
-    container.taskset_tasks(rows)
-    container.rollout(rollout)
-    app: FastAPI = container.fastapi()
-    return app
+    taskset = {"taskset_id": "tblite", "source": "tasks.jsonl", "sandbox": sandbox.kind}
+    texts = {"program": PROGRAM, "task_info": task_info(), "taskset": taskset}
+    return application(container, tasks, rollout, **texts, log=log)
 
 
 def refusal(wanted: str, found: str, policy: str) -> str:
@@ -254,8 +207,6 @@ def main() -> None:
         help="auto takes the best that the machine has, but weak ones only if they are named",
     )
     args = parser.parse_args()
-    # Loading embeddings turns on the chatter of every library.
-    logging.getLogger().setLevel(logging.WARNING)
     with Sandbox(args.sandbox) as sandbox:
         problem = refusal(args.sandbox, sandbox.kind, args.policy)
         if problem:

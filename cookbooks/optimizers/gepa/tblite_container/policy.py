@@ -11,12 +11,11 @@ import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache
-from pathlib import Path
+from functools import lru_cache
 from typing import Any
 
 import numpy
-import wordllama
+from shared.embeddings import embedding_model
 
 PLACE = "{input}"
 # A recipe less near than this says nothing about the task.
@@ -77,11 +76,5 @@ def plain(text: str) -> str:
 
 @lru_cache(maxsize=4096)
 def _embedded(text: str) -> Any:  # noqa: ANN401 (an array)
-    vector = numpy.asarray(_model().embed([text], norm=True))[0]
+    vector = numpy.asarray(embedding_model().embed([text], norm=True))[0]
     return vector if numpy.isfinite(vector).all() else numpy.zeros_like(vector)
-
-
-@cache
-def _model() -> Any:  # noqa: ANN401 (the package has no types)
-    # The package has its weights and its tokenizer on board; it finds the latter only where caches are looked for.
-    return wordllama.WordLlama.load(cache_dir=Path(wordllama.__file__).parent, disable_download=True)

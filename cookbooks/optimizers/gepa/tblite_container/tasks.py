@@ -65,7 +65,7 @@ class Task:
         inputs = self.inputs(EXAMPLE)
         return {"input": inputs, "output": reference(self.family)(list(inputs.values()))}
 
-    def row(self) -> Json:
+    def task(self) -> Json:
         """Return what the optimizer may see of the task before it is solved."""
         return {
             "task_id": self.task_id,

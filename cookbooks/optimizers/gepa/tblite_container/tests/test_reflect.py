@@ -16,7 +16,7 @@ TASKS = load_tasks()
 
 
 def row(task_id: str, **details: object) -> Row:
-    return Row(task_id, TASKS[task_id].row(), 0.0, ["Failed."], details=dict(details))
+    return Row(task_id, TASKS[task_id].task(), 0.0, ["Failed."], details=dict(details))
 
 
 def brief(*rows: Row, prompt: str = SEED_PROMPT) -> Brief:
@@ -54,7 +54,7 @@ def test_what_is_right_for_the_example_only_is_replaced() -> None:
 
 
 def test_without_evidence_nothing_is_proposed() -> None:
-    assert propose(brief(Row("train:0"), Row("train:1", TASKS["train:1"].row(), 1.0))) == []
+    assert propose(brief(Row("train:0"), Row("train:1", TASKS["train:1"].task(), 1.0))) == []
 
 
 def test_a_merge_has_all_recipes() -> None:

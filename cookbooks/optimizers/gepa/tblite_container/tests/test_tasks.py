@@ -41,7 +41,7 @@ def test_data_is_the_same_everywhere() -> None:
 
 def test_a_row_holds_the_example_and_nothing_hidden() -> None:
     for task in TASKS.values():
-        row = json.dumps(task.row())
+        row = json.dumps(task.task())
         assert f'"{task.family}"' not in row
         for case in HIDDEN:
             texts = list(task.inputs(case).values())
