@@ -26,8 +26,8 @@ PYTHON ?= python3
 VENV := $(ROOT)/.venv
 BIN := $(VENV)/bin
 LOGS := $(VENV)/logs
-# The extras whose packages the checks need.
-EXTRAS := client dev mlflow otel wandb
+# One stamp for each extra and dependency group of pyproject.toml: a target names those that it uses.
+installed = $(addprefix $(VENV)/.installed-,$(1))
 CARGO_TARGET_DIR ?= $(ROOT)/target
 export CARGO_TARGET_DIR
 
@@ -54,6 +54,9 @@ export SYNTH_COOKBOOK_PYTHON := $(VENV)/cookbooks/bin/python
 # A wheel goes to other machines: it names no directory of this one.
 REMAP = --remap-path-prefix=$(or $(CARGO_HOME),$(HOME)/.cargo)=cargo --remap-path-prefix=$(ROOT)=.
 
+# Only nextest runs every test in a process of its own; without it the same tests run with `cargo test`.
+NEXTEST := $(shell cargo nextest --version >/dev/null 2>&1 && echo yes)
+
 RUST_SOURCES := $(shell find rust -type f -not -path '*/tests/*' -not -path '*/benches/*') Cargo.toml Cargo.lock
 
 say = @printf '\n== %s\n' "$(1)"
@@ -63,21 +66,26 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' Makefile
 
 .PHONY: test
-test: ## run every check: format, lint, purity, types, Rust tests, Python tests
+test: ## run every check: format, lint, purity, Rust tests, Python tests, types, tests of the trackers
 	@$(MAKE) --no-print-directory fmt-check
 	@$(MAKE) --no-print-directory lint
 	@$(MAKE) --no-print-directory purity
 	@$(MAKE) --no-print-directory rust-test
-	@$(MAKE) --no-print-directory types
 	@$(MAKE) --no-print-directory py-test
+	@$(MAKE) --no-print-directory types
+	@$(MAKE) --no-print-directory tracker-test
 	$(call say,all checks passed)
 	@$(MAKE) --no-print-directory counts
 
 .PHONY: counts
 counts: ## the test counts of the last run
 	@awk '/^test result:/ { passed += $$4; failed += $$6; ignored += $$8 } \
+		/^ *Summary \[.*tests? run:/ { for (i = 2; i <= NF; i++) { if ($$i ~ /^passed/) passed += $$(i-1); \
+			if ($$i ~ /^(failed|timed)/) failed += $$(i-1); if ($$i ~ /^skipped/) ignored += $$(i-1) } } \
 		END { printf "Rust:   %d passed, %d failed, %d ignored\n", passed, failed, ignored }' $(LOGS)/rust-test
-	@sed -n '$$s/^=* *\(.*[^ =]\) *=*$$/Python: \1/p' $(LOGS)/py-test
+	@awk '/^=+ .* in [0-9.]+s/ { for (i = 2; i <= NF; i++) { if ($$i ~ /^passed/) passed += $$(i-1); \
+			if ($$i ~ /^(failed|errors?)/) failed += $$(i-1); if ($$i ~ /^skipped/) skipped += $$(i-1) } } \
+		END { printf "Python: %d passed, %d failed, %d skipped\n", passed, failed, skipped }' $(wildcard $(LOGS)/py-test $(LOGS)/tracker-test)
 
 .PHONY: tools
 tools:
@@ -87,31 +95,41 @@ tools:
 	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || { echo '$(PYTHON) cannot make virtual environments: install its venv package (on Debian: apt install python3-venv).' >&2; exit 1; }
 
 .PHONY: venv
-venv: $(VENV)/.installed ## make .venv with the development tools
+venv: $(call installed,build lint test types client) ## make .venv with the development tools
 
-$(VENV)/.installed: pyproject.toml | tools
+$(VENV)/.made: | tools
 	$(call say,virtual environment in .venv)
 	@test -x $(BIN)/python || $(PYTHON) -m venv --clear $(VENV)
-	@$(BIN)/python -c 'import sys, tomllib; extras = tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]; print(*(package for name in sys.argv[1:] for package in extras[name]), sep="\n")' $(EXTRAS) > $(VENV)/dev.txt
-	@$(BIN)/python -m pip install --quiet --requirement $(VENV)/dev.txt
 	@mkdir -p $(LOGS)
 	@touch $@
+
+$(VENV)/.installed-%: pyproject.toml $(VENV)/.made
+	@$(PYTHON) tools/requirements $* > $(VENV)/$*.txt
+	@$(BIN)/python -m pip install --quiet --requirement $(VENV)/$*.txt
+	@touch $@
+
+.PHONY: nextest
+nextest: tools ## install cargo-nextest from source, which takes some minutes once
+	@cargo nextest --version >/dev/null 2>&1 || cargo install --locked cargo-nextest
 
 .PHONY: containers
 containers: $(CONTAINERS:=/.installed) ## make the environments of the test containers
 
-$(VENV)/containers-%/.installed: | $(VENV)/.installed
+$(VENV)/containers-%/.installed: | $(VENV)/.made
 	$(call say,environment of the test containers in .venv/containers-$*)
 	@$(PYTHON) -m venv --clear $(VENV)/containers-$*
 	@$(VENV)/containers-$*/bin/python -m pip install --quiet synth-containers==$* fastapi uvicorn
 	@touch $@
 
 .PHONY: cookbook-env
-cookbook-env: $(addprefix $(VENV)/cookbooks/.installed-,$(COOKBOOK_NAMES)) ## make the environment of the cookbooks
+cookbook-env: $(addprefix $(VENV)/cookbooks/.installed-,pytest $(COOKBOOK_NAMES)) ## make the environment of the cookbooks
 
-$(VENV)/cookbooks/.made: | $(VENV)/.installed
+$(VENV)/cookbooks/.made: | $(VENV)/.made
 	$(call say,environment of the cookbooks in .venv/cookbooks)
 	@$(PYTHON) -m venv --clear $(VENV)/cookbooks
+	@touch $@
+
+$(VENV)/cookbooks/.installed-pytest: $(VENV)/cookbooks/.made
 	@$(SYNTH_COOKBOOK_PYTHON) -m pip install --quiet pytest
 	@touch $@
 
@@ -122,10 +140,10 @@ $(VENV)/cookbooks/.installed-%: $(COOKBOOKS)/%_container/requirements.txt $(VENV
 .PHONY: codex
 codex: $(VENV)/codex/.installed ## make the environment of the codex app-server
 
-$(VENV)/codex/.installed: pyproject.toml | $(VENV)/.installed
+$(VENV)/codex/.installed: pyproject.toml | $(VENV)/.made
 	$(call say,codex app-server in .venv/codex)
 	@$(PYTHON) -m venv --clear $(VENV)/codex
-	@$(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["codex"], sep="\n")' > $(VENV)/codex.txt
+	@$(PYTHON) tools/requirements codex > $(VENV)/codex.txt
 	@$(VENV)/codex/bin/python -m pip install --quiet --requirement $(VENV)/codex.txt
 	@ln -sf "$$($(VENV)/codex/bin/python -c 'import codex_cli_bin; print(codex_cli_bin.bundled_codex_path())')" $(SYNTH_E2E_CODEX)
 	@touch $@
@@ -133,57 +151,73 @@ $(VENV)/codex/.installed: pyproject.toml | $(VENV)/.installed
 .PHONY: build
 build: $(VENV)/.built ## build the extension and install the package, editable, in .venv
 
-$(VENV)/.built: $(VENV)/.installed $(RUST_SOURCES)
+$(VENV)/.built: $(call installed,build) $(RUST_SOURCES)
 	$(call say,extension)
 	@$(BIN)/maturin develop --quiet > $(LOGS)/build 2>&1 || { cat $(LOGS)/build >&2; exit 1; }
 	@tail -n 1 $(LOGS)/build
 	@touch $@
 
 .PHONY: fmt
-fmt: venv ## format Rust and Python
+fmt: $(call installed,lint) ## format Rust and Python
 	@cargo fmt --all
 	@$(BIN)/ruff format
 	@$(BIN)/ruff check --select I --fix --quiet
 
 .PHONY: fmt-check
-fmt-check: venv ## check the format of Rust and Python
+fmt-check: $(call installed,lint) ## check the format of Rust and Python
 	$(call say,format)
 	@cargo fmt --all --check
 	@$(BIN)/ruff format --check
 
 .PHONY: lint
-lint: venv ## clippy and ruff, warnings denied
+lint: $(call installed,lint) ## clippy and ruff, warnings denied
 	$(call say,lint)
 	@$(BIN)/ruff check
 	@cargo clippy --quiet --locked --workspace --all-targets -- --deny warnings
 
 .PHONY: purity
-purity: tools ## the search crate has no impure dependency and its bans bite
+purity: tools ## the pure crates have no impure dependency, and dependencies point one way
 	$(call say,purity)
 	@$(PYTHON) tools/purity
 
 .PHONY: rust-test
-rust-test: venv containers codex ## tests of the Rust crates
+rust-test: containers codex ## tests of the Rust crates
 	$(call say,Rust tests)
-	@cargo test --quiet --locked --workspace 2>&1 | tee $(LOGS)/rust-test
+ifeq ($(NEXTEST),yes)
+	@{ cargo nextest run --locked --workspace && cargo test --quiet --locked --workspace --doc; } 2>&1 | tee $(LOGS)/rust-test
+else
+	@echo 'cargo-nextest is not installed (`make nextest` does it): the tests run with `cargo test`.'
+	@{ cargo test --quiet --locked --workspace -- --skip service_ --skip takeover:: && \
+		cargo test --quiet --locked -p synth_e2e --test suite -- --test-threads=1 service_ takeover::; } 2>&1 | tee $(LOGS)/rust-test
+endif
 
 .PHONY: py-test
-py-test: build containers codex cookbook-env ## tests of the Python package
+py-test: build containers codex cookbook-env $(call installed,client lint test) ## tests of the Python package, but for the trackers
 	$(call say,Python tests)
-	@$(BIN)/pytest --color=no | tee $(LOGS)/py-test
+	@$(BIN)/pytest --color=no --ignore=tests/tracking | tee $(LOGS)/py-test
+
+.PHONY: tracker-test
+tracker-test: build containers $(call installed,client test mlflow otel wandb) ## tests of MLflow, W&B and OpenTelemetry
+	$(call say,tests of the trackers)
+	@$(BIN)/pytest --color=no tests/tracking | tee $(LOGS)/tracker-test
+
+.PHONY: client
+client: $(call installed,lint) ## write the Python client that waits from the one for event loops
+	@$(BIN)/python tools/unasync
 
 .PHONY: docs
-docs: build ## write the generated pages below docs/
+docs: build $(call installed,client) ## write the generated pages below docs/
 	@$(BIN)/python tools/docs
 
 .PHONY: types
-types: build ## mypy in strict mode, and the stubs against the extension
+types: build $(call installed,client test types mlflow otel wandb) ## mypy in strict mode, and the stubs against the extension
 	$(call say,types and stubs)
 	@$(BIN)/mypy
 	@$(BIN)/python -m mypy.stubtest synth_optimizers._synth_optimizers
 
 .PHONY: quickstart
-quickstart: build $(VENV)/cookbooks/.installed-banking77 ## improve the prompt of the Banking77 cookbook, without a key
+quickstart: ## improve the prompt of the Banking77 cookbook, without a key
+	@$(MAKE) --no-print-directory -j $$(($$(nproc) + 1)) build $(VENV)/cookbooks/.installed-banking77
 	$(call say,Banking77: a first run takes less than two minutes and a second one seconds)
 	@run_id=quickstart-$$(date +%Y%m%d-%H%M%S); config=$(COOKBOOKS)/configs/banking77.toml; \
 	$(BIN)/python $(COOKBOOKS)/shared/with_servers.py --config $$config --cookbook banking77 --python $(SYNTH_COOKBOOK_PYTHON) \
@@ -196,7 +230,7 @@ cookbooks: build cookbook-env ## prove every cookbook: replay, and the gain over
 	@$(BIN)/python $(COOKBOOKS)/shared/acceptance.py --report $(LOGS)/cookbooks.json
 
 .PHONY: wheel
-wheel: venv ## build the wheel into dist/ and import it in an empty environment
+wheel: $(call installed,build) ## build the wheel into dist/ and import it in an empty environment
 	$(call say,wheel)
 	@rm -rf dist $(VENV)/empty
 	@RUSTFLAGS='$(REMAP)' $(BIN)/maturin build --quiet --release --out dist > $(LOGS)/wheel 2>&1 || { cat $(LOGS)/wheel >&2; exit 1; }
@@ -205,7 +239,7 @@ wheel: venv ## build the wheel into dist/ and import it in an empty environment
 	@cd $(VENV)/empty && bin/python -I $(ROOT)/tools/check-wheel $(ROOT)/dist/*.whl
 
 .PHONY: bench
-bench: venv ## benchmarks of the search and of whole runs
+bench: tools ## benchmarks of the search and of whole runs
 	$(call say,benchmarks)
 	@cargo build --quiet --locked --release -p synth_bench -p synth_e2e --bins
 	@$(CARGO_TARGET_DIR)/release/engine

@@ -9,18 +9,18 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use synth_gepa::{Frontier, GepaEngine, stream};
-use synth_optimizer_platform::config::Config;
-use synth_optimizer_platform::config::gepa::AcceptanceCriterion;
-use synth_optimizer_platform::model::answer::{
+use synth_optimizer_core::config::Config;
+use synth_optimizer_core::config::gepa::AcceptanceCriterion;
+use synth_optimizer_core::model::answer::{
     Answer, CallFailure, FailureClass, Observation, Proposal, ProposalAnswer, RolloutAnswer,
 };
-use synth_optimizer_platform::model::engine::{Engine, Session};
-use synth_optimizer_platform::model::error::OptimizerError;
-use synth_optimizer_platform::model::event::Event;
-use synth_optimizer_platform::model::event_fields::RunStarted;
-use synth_optimizer_platform::model::ids::{CandidateId, RequestId, RowId};
-use synth_optimizer_platform::model::program::{Inputs, Module, Program, Row};
-use synth_optimizer_platform::model::usage::{Cost, NanoUsd, Usage};
+use synth_optimizer_core::model::engine::{Engine, Session};
+use synth_optimizer_core::model::error::OptimizerError;
+use synth_optimizer_core::model::event::Event;
+use synth_optimizer_core::model::event_fields::RunStarted;
+use synth_optimizer_core::model::ids::{CandidateId, RequestId, RowId};
+use synth_optimizer_core::model::program::{Inputs, Module, Program, Row};
+use synth_optimizer_core::model::usage::{Cost, NanoUsd, Usage};
 
 /// One shape of run.
 struct Shape {

@@ -13,14 +13,14 @@ use camino::Utf8PathBuf;
 use serde_json::{Value, json};
 use synth_e2e::{RowNames, ServerProcess, cpu_time, small_config};
 use synth_gepa::GepaEngine;
-use synth_optimizer_platform::config::Config;
-use synth_optimizer_platform::config::gepa::{AcceptanceCriterion, PipelineMode};
-use synth_optimizer_platform::config::sections::CacheMode;
-use synth_optimizer_platform::model::answer::{Proposal, ProposalAnswer};
-use synth_optimizer_platform::model::canonical::digest_of;
-use synth_optimizer_platform::model::usage::Usage;
+use synth_optimizer_core::config::Config;
+use synth_optimizer_core::config::gepa::{AcceptanceCriterion, PipelineMode};
+use synth_optimizer_core::config::sections::CacheMode;
+use synth_optimizer_core::model::answer::{Proposal, ProposalAnswer};
+use synth_optimizer_core::model::canonical::digest_of;
+use synth_optimizer_core::model::usage::Usage;
 use synth_optimizer_platform::proposer::{ProposalRequest, Proposer, Turn, TurnId};
-use synth_optimizer_platform::runtime::{Control, Outcome, Request, RunStatus, execute};
+use synth_optimizer_platform::runtime::{Control, Outcome, Request, execute};
 use synth_optimizer_platform::workspace::Reader;
 use tempfile::TempDir;
 
@@ -55,9 +55,9 @@ impl Proposer for Restless {
         self.turns.fetch_add(1, Ordering::Relaxed);
         Box::pin(async move {
             tokio::time::sleep(self.latency).await;
-            let content = digest_of(&(&request.base, &request.generation));
-            let proposals = (0..request.proposal_count).map(|number| {
-                let fields = request.base.iter().map(|(field, text)| {
+            let content = digest_of(&(&request.question.base, &request.question.generation));
+            let proposals = (0..request.question.proposal_count).map(|number| {
+                let fields = request.question.base.iter().map(|(field, text)| {
                     let first = text.lines().next().unwrap_or_default();
                     (field.clone(), format!("{first}\nvariation {content} {number}"))
                 });
@@ -121,10 +121,10 @@ impl Bench {
         let (began, before) = (Instant::now(), cpu_time()?);
         let outcome = runtime.block_on(execute(request, GepaEngine::new, controlled))?;
         let (wall, cpu) = (began.elapsed(), cpu_time()?.saturating_sub(before));
-        if outcome.status != RunStatus::Completed {
-            return Err(format!("the run ended as {}: {:?}", outcome.status.word(), outcome.error).into());
+        if outcome.end.word() != "completed" {
+            return Err(format!("the run ended as {}: {:?}", outcome.end.word(), outcome.end.error()).into());
         }
-        let rollouts = outcome.totals.rollouts_finished;
+        let rollouts = outcome.totals.counts.rollouts_finished;
         Ok(Measured { outcome, rollouts, wall, cpu, turns: proposer.turns.load(Ordering::Relaxed) })
     }
 }

@@ -1,4 +1,5 @@
-//! What the standing service promises under load: kills, readers that never read, and a long history.
+//! What the standing service promises under load: kills, readers that never read, a long history, and
+//! little work while nothing happens.
 //!
 //! Containers, service and clients are processes of their own. Limits are checked; the program ends with an error when one
 //! is broken.
@@ -10,17 +11,19 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use camino::{Utf8Path, Utf8PathBuf};
-use serde_json::json;
-use synth_e2e::audience::Audience;
-use synth_e2e::cpu::resident_peak;
+use serde_json::{Value, json};
+use synth_e2e::audience::{Audience, listen};
+use synth_e2e::cpu::{cpu_time_of, resident_peak};
 use synth_e2e::endurance::Endurance;
 use synth_e2e::files::COMPARED;
 use synth_e2e::standing::{StandingService, ask};
 use synth_e2e::stub::FIELDS;
 use synth_e2e::{RowNames, RunFiles, ServerProcess, small_config, write_config};
-use synth_optimizer_platform::config::sections::CacheMode;
-use synth_optimizer_platform::config::{Loaded, load_value};
-use synth_optimizer_platform::queue::{Claim, Completion, Hold, Holder, Queue, Submission, Which};
+use synth_optimizer_core::config::sections::CacheMode;
+use synth_optimizer_core::config::{Loaded, load_value};
+use synth_optimizer_core::model::envelope::unix_millis_of;
+use synth_optimizer_platform::clock::unix_millis;
+use synth_optimizer_service::queue::{Claim, Completion, Hold, Holder, Queue, Submission, Which};
 use tempfile::TempDir;
 
 type Done<T> = Result<T, Box<dyn Error>>;
@@ -36,8 +39,29 @@ const LONG_HISTORY: f64 = 3.0;
 const FINISHED: usize = 100_000;
 const CLAIMS: usize = 200;
 
+/// Runs that wait for their container, and the streams of their events that are open.
+const IDLE_RUNS: usize = 10;
+const IDLE_STREAMS: usize = 100;
+/// How long the processor time of an idle service is measured, and how often.
+const IDLE_WINDOW: Duration = Duration::from_secs(20);
+const IDLE_WINDOWS: usize = 3;
+/// Processor time of an idle service, as a part of one core.
+const IDLE_CPU: f64 = 0.0038;
+/// From the moment at which an event is made, shortly before its commit, until a client has it.
+const EVENT_LATENCY: Duration = Duration::from_millis(20);
+
+/// Without an argument, everything. `idle`, `kills`, `readers` and `history` are measured alone; `idle PROGRAM` measures
+/// another build of the scripted service.
 fn main() -> Done<()> {
-    let broken: Vec<String> = [kills()?, readers()?, history()?].into_iter().flatten().collect();
+    let mut arguments = std::env::args().skip(1);
+    let broken = match (arguments.next().as_deref(), arguments.next()) {
+        (Some("idle"), other) => idle(other)?,
+        (Some("kills"), None) => kills()?,
+        (Some("readers"), None) => readers()?,
+        (Some("history"), None) => history()?,
+        (None, _) => [kills()?, readers()?, history()?, idle(None)?].concat(),
+        (Some(other), _) => return Err(format!("there is no measurement {other:?}").into()),
+    };
     if broken.is_empty() { Ok(()) } else { Err(broken.join("; ").into()) }
 }
 
@@ -153,6 +177,84 @@ fn readers() -> Done<Vec<String>> {
     }
     if grown > MEGABYTES {
         broken.push(format!("the service grew by {grown} MB"));
+    }
+    Ok(broken)
+}
+
+/// A service whose runs wait, watched by clients to whom nothing is sent; then one run that gets on beside them.
+fn idle(service: Option<String>) -> Done<Vec<String>> {
+    let directory = TempDir::new()?;
+    let place = Utf8Path::from_path(directory.path()).ok_or("not UTF-8")?;
+    let (service, stub) = (service.map_or_else(|| program("scripted_service"), Ok)?, program("stub_container")?);
+    let workers = (IDLE_RUNS + 1).to_string();
+    let service = StandingService::start(&service, place, &["--workers", &workers])?;
+    let port = service.port();
+    let begin = |run_id: &str, latency: &str| -> Done<ServerProcess> {
+        let container = ServerProcess::stub(&stub, ["--latency-ms", latency, "--train", "60", "--heldout", "10"])?;
+        let mut config = small_config(&container.url(), RowNames::TaskIds, 60, 10, &FIELDS[..1]);
+        config.gepa.max_generations = 20;
+        config.cache.mode = CacheMode::Off;
+        config.container.rollout_timeout_seconds = 3600;
+        write_config(&place.join(format!("{run_id}.toml")), &config)?;
+        let overrides = [format!("run.run_id={run_id}")];
+        let body = json!({"config_path": format!("{run_id}.toml"), "overrides": overrides, "allow_unverified": true});
+        match ask(port, "POST", "/runs", Some(&body), &[])? {
+            (201, _) => Ok(container),
+            (status, reply) => Err(format!("{status} {reply}").into()),
+        }
+    };
+    let names: Vec<String> = (0..IDLE_RUNS).map(|n| format!("idle-{n}")).collect();
+    let _containers = names.iter().map(|run_id| begin(run_id, "3600000")).collect::<Done<Vec<_>>>()?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let (used, mut latencies) = runtime.block_on(async {
+        let open = std::sync::Arc::new(tokio::sync::Semaphore::new(0));
+        for n in 0..IDLE_STREAMS {
+            let (run_id, open) = (names[n % IDLE_RUNS].clone(), std::sync::Arc::clone(&open));
+            tokio::spawn(async move { listen(port, &run_id, || open.add_permits(1), |_| {}).await });
+        }
+        drop(open.acquire_many(u32::try_from(IDLE_STREAMS)?).await?);
+        tokio::time::sleep(IDLE_WINDOW / 4).await;
+        let mut used = Vec::new();
+        for _ in 0..IDLE_WINDOWS {
+            let before = cpu_time_of(service.pid())?;
+            tokio::time::sleep(IDLE_WINDOW).await;
+            used.push((cpu_time_of(service.pid())? - before).as_secs_f64() / IDLE_WINDOW.as_secs_f64());
+        }
+        let _container = begin("live", "20")?;
+        let mut latencies = Vec::new();
+        listen(
+            port,
+            "live",
+            || {},
+            |line| {
+                let now = unix_millis();
+                let event = line.strip_prefix(b"data: ").and_then(|json| serde_json::from_slice::<Value>(json).ok());
+                let made = event.as_ref().and_then(|event| unix_millis_of(event["ts"].as_str()?));
+                latencies.extend(made.map(|made| Duration::from_millis(now.saturating_sub(made))));
+            },
+        )
+        .await?;
+        Ok::<_, Box<dyn Error>>((used, latencies))
+    })?;
+    let of = |pick: fn(f64, f64) -> f64| used.iter().copied().reduce(pick).unwrap_or_default();
+    let mean = used.iter().sum::<f64>() / used.len() as f64;
+    let (middle, most) = (quantile(&mut latencies, 0.5), quantile(&mut latencies, 0.95));
+    say(&format!(
+        "idle: {IDLE_RUNS} runs and {IDLE_STREAMS} streams take {:.3} % of a core ({:.3} to {:.3}); {} events reach a client \
+         50 % within {} ms and 95 % within {} ms",
+        mean * 100.0,
+        of(f64::min) * 100.0,
+        of(f64::max) * 100.0,
+        latencies.len(),
+        middle.as_millis(),
+        most.as_millis(),
+    ))?;
+    let mut broken = Vec::new();
+    if mean > IDLE_CPU {
+        broken.push(format!("an idle service takes {:.3} % of a core", mean * 100.0));
+    }
+    if most > EVENT_LATENCY {
+        broken.push(format!("an event takes {most:?}"));
     }
     Ok(broken)
 }

@@ -4,7 +4,6 @@ import os
 import re
 import shlex
 import shutil
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +11,7 @@ from pathlib import Path
 from shared.acceptance import COOKBOOKS
 from shared.launch import served
 from shared.with_servers import reflector_of
+from support.answering import free_port
 from test_cookbooks import cookbook_python, run
 
 PAGE = (COOKBOOKS / "BRING_YOUR_OWN_TASK.md").read_text(encoding="utf-8")
@@ -38,12 +38,6 @@ async def main():
 
 asyncio.run(main())
 """
-
-
-def free_port() -> int:
-    """Return a port of loopback that nobody has."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
 
 
 def commands() -> list[str]:

@@ -1,8 +1,8 @@
 """`docs/containers.md`: the container on it answers as it shows, and the client is as it says."""
 
+import contextlib
 import json
 import re
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,12 +14,13 @@ from support import docs_container
 from support.answering import answering
 from support.docs_container import Exchange
 from support.example import ROOT
+from support.waiting import wait_until
 
 from synth_optimizers import GepaRun, GepaRunResult
+from synth_optimizers._synth_optimizers import event_catalogue
 
 SOURCE = ROOT / "rust/crates/synth_optimizer_platform/src/container"
 TEXT = docs_container.PAGE.read_text(encoding="utf-8")
-SECONDS = 10
 
 
 @pytest.fixture(scope="module")
@@ -45,14 +46,17 @@ def test_every_exchange_is_as_the_page_shows_it(url: str) -> None:
 
 def settled(url: str, exchange: Exchange) -> list[str]:
     """Return how the answer differs; a rollout under way is looked at again until it is at its end."""
-    deadline = time.monotonic() + SECONDS
-    while True:
+    found: list[str] = []
+
+    def is_settled() -> bool:
         status, reply = docs_container.call(url, exchange.method, exchange.path, exchange.request)
-        found = [] if status == exchange.status else [f"the status is {status}"]
-        found += docs_container.differences(exchange.reply, reply)
-        if not found or exchange.method == "POST" or time.monotonic() > deadline:
-            return found
-        time.sleep(0.02)
+        found[:] = [] if status == exchange.status else [f"the status is {status}"]
+        found.extend(docs_container.differences(exchange.reply, reply))
+        return not found or exchange.method == "POST"
+
+    with contextlib.suppress(AssertionError):
+        wait_until("the exchange", is_settled)
+    return found
 
 
 def test_the_program_the_rows_and_the_record_are_shown_whole(url: str) -> None:
@@ -157,7 +161,7 @@ def test_a_run_makes_the_calls_of_the_page(run: Recorded) -> None:
 
 
 def test_every_event_of_a_run_is_as_the_catalogue_says(run: Recorded) -> None:
-    catalogue = Catalogue(ROOT)
+    catalogue = Catalogue(event_catalogue())
     lines = Path(run.result.event_feed_path).read_text(encoding="utf-8").splitlines()
     assert len({json.loads(line)["type"] for line in lines}) > 20
     assert [problem for line in lines for problem in catalogue.problems(line)] == []
@@ -189,16 +193,17 @@ def test_rows_are_asked_for_with_the_keys_that_are_sent() -> None:
 
 
 def test_the_status_words_are_those_of_the_client() -> None:
-    source = (SOURCE / "status.rs").read_text(encoding="utf-8")
-    classes = [re.findall(r'"(\w+)"', words) for words in re.findall(r"Some\(((?:\"\w+\"[ |]*)+)\)", source)]
+    source = (SOURCE / "record.rs").read_text(encoding="utf-8")
+    classes = [re.findall(r'"(\w+)"', words) for words in re.findall(r"Some\(\s*((?:\"\w+\"[ |,]*)+)\s*\)", source)]
     table = re.search(r"\| meaning \| words \|\n\| --- \| --- \|\n((?:\|.*\n)+)", TEXT)
     assert table is not None
     assert [re.findall(r"`(\w+)`", row) for row in table.group(1).splitlines()] == classes
 
 
 def test_the_order_of_the_reward_is_that_of_the_client() -> None:
-    source = (SOURCE / "scores.rs").read_text(encoding="utf-8")
-    places = re.findall(r'^        \("([\w.]+)", places\.\w+\),$', source, flags=re.MULTILINE)
+    source = (SOURCE / "reply.rs").read_text(encoding="utf-8")
+    (listed,) = re.findall(r"let rewards = \[\n(.*?)\];", source, flags=re.DOTALL)
+    places = re.findall(r'\("([\w.]+)", &', listed)
     assert re.findall(r"^\d\. `([\w.]+)`$", TEXT, flags=re.MULTILINE) == places
 
 
@@ -206,7 +211,7 @@ def test_the_order_of_the_reward_is_that_of_the_client() -> None:
     ("file", "list_name"),
     [
         ("contract.rs", "VERSIONS"),
-        ("echo.rs", "ROW_KEYS"),
+        ("reply.rs", "ROW_KEYS"),
         ("rows.rs", "DATASET_KEYS"),
         ("rows.rs", "TASK_KEYS"),
         ("process.rs", "PASSED"),

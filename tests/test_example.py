@@ -16,7 +16,9 @@ import pytest
 from ideas import propose
 from policy import route
 from shared.brief import Attempt, Brief, Row
+from support.answering import free_port
 from support.example import COOKBOOKS, EXAMPLE, Example, container_python, example_config, serve_example
+from support.waiting import wait_until
 
 from synth_optimizers import GepaConfig, GepaRun, events_compare
 
@@ -115,11 +117,11 @@ def test_the_container_refuses_what_it_does_not_know(example: Example) -> None:
 
 
 def test_the_container_fails_and_takes_its_time_when_it_is_told_to(tmp_path: Path) -> None:
-    with serve_example(tmp_path, delay=0.2, fail_every=2) as slow:
-        began = time.monotonic()
+    with serve_example(tmp_path, delay=0.05, fail_every=2) as slow:
         url, candidate = slow.container_url + "/rollouts", {"router_prompt": SEED}
+        began = time.monotonic()
         statuses = {name: status(url, rollout("train:1", candidate, name)) for name in map(str, range(8))}
-        assert time.monotonic() - began >= 8 * 0.2
+        assert time.monotonic() - began >= 8 * 0.05
         bill = {entry["rollout_id"]: 500 if entry["failed"] else 200 for entry in slow.rollouts()}
         assert bill == statuses
         assert set(statuses.values()) == {200, 500}
@@ -211,9 +213,7 @@ def test_the_reflector_joins_parents() -> None:
 
 def test_a_run_gets_better_on_held_out_tickets_and_runs_again_from_the_cache(example: Example, tmp_path: Path) -> None:
     rollouts, turns = len(example.rollouts()), len(example.turns())
-    began = time.monotonic()
     first = GepaRun.from_toml(example_config(tmp_path, example)).execute()
-    assert time.monotonic() - began < 20
     scores = first.scores
     assert scores.best_heldout is not None
     assert scores.seed_heldout is not None
@@ -247,12 +247,6 @@ def test_failing_rollouts_do_not_make_a_run_depend_on_its_workers(tmp_path: Path
     assert events_compare(*feeds)
 
 
-def free_port() -> int:
-    """Return a port of loopback that nobody has."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
-
-
 @pytest.mark.parametrize("ending", ["by itself", "SIGTERM", "SIGKILL"])
 def test_servers_are_up_during_its_command_alone(ending: str, example: Example, tmp_path: Path) -> None:
     container_url, reflector_url = (f"http://127.0.0.1:{free_port()}" for _ in range(2))
@@ -271,10 +265,7 @@ def test_servers_are_up_during_its_command_alone(ending: str, example: Example, 
             assert listens(reflector_url)
             os.kill(process.pid, signal.Signals[ending])
         assert process.wait(30) == {"by itself": 7, "SIGTERM": 143, "SIGKILL": -9}[ending]
-    deadline = time.monotonic() + 10
-    while listens(container_url) or listens(reflector_url):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_until("the end of the servers", lambda: not (listens(container_url) or listens(reflector_url)))
 
 
 def test_a_port_that_is_taken_is_named(example: Example, tmp_path: Path) -> None:

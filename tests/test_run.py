@@ -10,7 +10,6 @@ import sqlite3
 import subprocess
 import sys
 import threading
-import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,13 +17,12 @@ from typing import Any
 
 import pytest
 from support.example import Example, example_config, serve_example
+from support.waiting import PATIENCE, wait_until
 
 import synth_optimizers as so
+import synth_optimizers.handle as handles
 from synth_optimizers import GepaRun, GepaRunResult, RunEvent, RunHandle, RunStatus
 from synth_optimizers._synth_optimizers import ask_run
-
-PATIENCE = 60.0
-"""Longer than anything here may take on a busy machine."""
 
 SMALL: dict[str, object] = {"gepa__max_generations": 3, "gepa__max_total_rollouts": 260, "cache__mode": "off"}
 
@@ -200,10 +198,8 @@ def _process(code: str, config: Path) -> subprocess.Popen[str]:
 
 
 def _until_it_runs(run_dir: Path) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not ((run_dir / "events.jsonl").exists() and "rollout.finished" in (run_dir / "events.jsonl").read_text()):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    feed = run_dir / "events.jsonl"
+    wait_until("a rollout", lambda: feed.exists() and "rollout.finished" in feed.read_text())
 
 
 def test_ctrl_c_saves_the_run(slow: Example, tmp_path: Path) -> None:
@@ -317,6 +313,25 @@ def test_two_runs_and_other_threads_go_on_side_by_side(slow: Example, tmp_path: 
     heart.join()
     assert beats[0] > 20
     assert so.events_compare(results[0].event_feed_path, results[1].event_feed_path)
+
+
+def under_way() -> set[RunHandle]:
+    """Return the runs that the end of the interpreter would have to save."""
+    return handles._under_way
+
+
+def test_a_run_that_has_ended_is_not_kept(finished: GepaRunResult) -> None:
+    # A run that is over ends at once, and with a subscriber once that has heard everything.
+    resumed = GepaRun.from_run_dir(finished.run_dir)
+    waited = resumed.start(subscribers=[Listener()])
+    waited.wait()
+    assert waited not in under_way()
+    forgotten = resumed.start()
+    list(forgotten.iter_events())
+    later = resumed.start()
+    assert forgotten not in under_way()
+    later.wait()
+    assert not under_way() & {waited, forgotten, later}
 
 
 def test_runs_are_awaited(slow: Example, tmp_path: Path) -> None:
@@ -444,7 +459,7 @@ def test_workspaces_and_feeds_can_be_checked(finished: GepaRunResult, tmp_path: 
     assert status["workspace_invariant_report"]["violations"] == []
     assert so.workspace_rebuild(db, check=True)["differing"] == 0
     with contextlib.closing(sqlite3.connect(db)) as damaged:
-        damaged.execute("UPDATE run_state SET generations = 99")
+        damaged.execute("UPDATE run_state SET totals = json_set(totals, '$.generations', 99)")
         damaged.commit()
     assert so.workspace_rebuild(db, check=True)["differences"][0]["table"] == "run_state"
     assert so.workspace_rebuild(db, check=False)["replaced"]

@@ -14,18 +14,16 @@ import sys
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "cookbooks" / "optimizers" / "gepa"))
 
 from fastapi import FastAPI, HTTPException
 from policy import Answer, route
+from shared.container import FREE, Json, application, prompt_program
 from shared.serving import listening_options, serve, write_down
 from synth_containers import Container
 from synth_containers.sdk import ObjectiveScore, RolloutResult
 from wording import QUEUES
-
-Json = dict[str, Any]
 
 FAMILY = "ticket_router"
 FIELD = "router_prompt"
@@ -70,36 +68,16 @@ def load_tickets(path: Path) -> dict[str, Ticket]:
     return tickets
 
 
-def program() -> Json:
-    """Return the program: one text that may change, and the ticket that is put to it."""
-    return {
-        "version": "prompt_program.v1",
-        "program_id": FAMILY,
-        "modules": [
-            {
-                "module_id": "router",
-                "role": "system",
-                "content": SEED_PROMPT,
-                "mutable": True,
-                "candidate_field": FIELD,
-                "template_variables": [],
-                "metadata": {"lever_kind": "system_prompt"},
-            },
-            {
-                "module_id": "ticket",
-                "role": "user",
-                "content": "Ticket: {text}",
-                "mutable": False,
-                "candidate_field": "",
-                "template_variables": ["text"],
-                "metadata": {},
-            },
-        ],
-        "target_modules": [{"module_id": "router", "candidate_field": FIELD}],
-        "seed_candidate": {FIELD: SEED_PROMPT},
-        "rollout_overlay_schema": {"candidate_fields": [FIELD]},
-        "metadata": {"task_id": FAMILY, "labels": list(QUEUES)},
-    }
+PROGRAM = prompt_program(
+    FAMILY,
+    FIELD,
+    SEED_PROMPT,
+    names=("router", "ticket"),
+    question="Ticket: {text}",
+    variables=["text"],
+    labels=list(QUEUES),
+)
+"""One text that may change, and the ticket that is put to it."""
 
 
 def task_info() -> Json:
@@ -156,8 +134,7 @@ def result(rollout_id: str, ticket: Ticket, candidate: Json) -> Json:
         actionable_side_info={"feedback": feedback(ticket, answer)},
         reward_details={"expected": ticket.queue, "prediction": answer.queue},
         summary={"outcome_reward": reward, "seed": ticket.seed, "prediction": answer.queue, "expected": ticket.queue},
-        # No model is called: no token is used, and that this costs nothing is known.
-        usage={"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0, "cost_usd": 0.0},
+        usage=FREE,
         trace={"event_history": [{"type": "words_compared", "met": answer.met, "answer": answer.queue}]},
         metadata={"candidate": candidate},
     ).to_dict()
@@ -189,35 +166,13 @@ def build(tickets: dict[str, Ticket], behaviour: Behaviour) -> FastAPI:
     """Return the application."""
     container = Container("ticket-router", description="routes support tickets", default_submission_mode="sync")
 
-    def ticket_of(task_id: object) -> Ticket:
-        if not isinstance(task_id, str) or task_id not in tickets:
-            raise HTTPException(status_code=422, detail=f"unknown task_id {task_id!r}")
-        return tickets[task_id]
-
-    def taskset() -> Json:
-        ids: dict[str, list[str]] = {"train": [], "test": []}
-        for ticket in tickets.values():
-            ids[ticket.split].append(ticket.task_id)
-        return {"taskset_id": "shop_tickets", "splits": ids, "labels": list(QUEUES), "source": "tickets.jsonl"}
-
-    def tasks(request: Json) -> Json:
-        return {"tasks": [ticket_of(task_id).task() for task_id in request["task_ids"]]}
-
-    async def rollout(request: Json) -> Json:
-        ticket = ticket_of((request.get("task") or {}).get("task_id"))
-        candidate = request.get("candidate") or {}
-        if not isinstance(candidate.get(FIELD), str):
-            raise HTTPException(status_code=422, detail=f"candidate.{FIELD} is missing")
-        rollout_id = str(request["rollout_id"])
+    async def rollout(request: Json, ticket: Ticket, _prompt: str) -> Json:
+        candidate, rollout_id = request["candidate"], str(request["rollout_id"])
         await behaviour.before(rollout_id, ticket, candidate)
         return result(rollout_id, ticket, candidate)
 
-    container.program(program)
-    container.task_info(task_info)
-    container.taskset(taskset)
-    container.taskset_tasks(tasks)
-    container.rollout(rollout)
-    return container.fastapi()
+    taskset = {"taskset_id": "shop_tickets", "labels": list(QUEUES), "source": "tickets.jsonl"}
+    return application(container, tickets, rollout, program=PROGRAM, task_info=task_info(), taskset=taskset)
 
 
 def main() -> None:

@@ -2,11 +2,12 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
-from typing import Any, ClassVar, TypedDict, final, type_check_only
+from typing import Any, ClassVar, Literal, TypedDict, final, type_check_only
 
 from synth_optimizers.findings import Finding
 
 __all__ = [
+    "LOGGERS",
     "BudgetExceededError",
     "CacheCorruptError",
     "CacheFullError",
@@ -26,14 +27,17 @@ __all__ = [
     "OptimizerTomlDecodeError",
     "ProposerError",
     "RunFailedError",
+    "RunFold",
     "StateTransitionError",
     "SynthOptimizerError",
     "__version__",
     "ask_run",
     "check_run",
+    "config_findings",
+    "config_overrides",
     "config_schema",
     "error_table",
-    "event_types",
+    "event_catalogue",
     "events_compare",
     "events_replay",
     "gepa_service_run_next",
@@ -62,6 +66,8 @@ __all__ = [
 ]
 
 __version__: str
+LOGGERS: tuple[str, ...]
+"""The names of the loggers that get records of the library."""
 
 @type_check_only
 class _ErrorRow(TypedDict):
@@ -77,6 +83,21 @@ class _EventType(TypedDict):
     about: str
     volatile: list[str]
     aside: bool
+    fields: dict[str, Any]
+
+_EventCatalogue = TypedDict("_EventCatalogue", {"events": list[_EventType], "$defs": dict[str, dict[str, Any]]})
+
+@type_check_only
+class _FindingCode(TypedDict):
+    code: str
+    severity: str | None
+    about: str
+
+@type_check_only
+class _Override(TypedDict):
+    variable: str
+    field: str
+    about: str
 
 @type_check_only
 class _Ended(TypedDict):
@@ -95,6 +116,21 @@ class LoadedConfig:
         """Return the whole configuration in effect, secrets hidden."""
     def values(self) -> list[tuple[str, Any, str]]:
         """Return every value in effect: dotted path, value, origin."""
+
+@final
+class RunFold:
+    """The fold of a run's events: views and trackers ask it for every number."""
+
+    def __new__(cls) -> RunFold:
+        """Begin with no event."""
+    def apply(
+        self, sequence_number: int, ts: str, event_type: str, fields: dict[str, Any], message: str
+    ) -> list[tuple[Literal["minor", "detail", "plain", "good", "warning", "bad"], str]]:
+        """Take in the next event and return its lines, each with how much it weighs."""
+    def totals(self) -> dict[str, Any]:
+        """Return state, counts, times and `usage`."""
+    def shown(self) -> dict[str, Any]:
+        """Return scores, the last decision, and what is under way."""
 
 @final
 class NativeRun:
@@ -192,36 +228,47 @@ def gepa_service_run_next(
 ) -> dict[str, Any]:
     """Claim the next request and carry its run out: `request`, `result` and `message`."""
 
-def workspace_submit_run_request(db_path: str, config_path: str, priority: int = 0) -> dict[str, Any]:
-    """Put a run into the queue with the configuration as it is now, and return its entry."""
+def workspace_submit_run_request(
+    db_path: str | PathLike[str], config_path: str | PathLike[str], priority: int = 0
+) -> dict[str, Any]:
+    """Put a run into the queue with the configuration as it is now; higher priorities are claimed first."""
 
 def workspace_claim_next_run_request(
-    db_path: str, lease_id: str, worker_id: str | None = None, lease_seconds: float = 3600.0
+    db_path: str | PathLike[str], lease_id: str, worker_id: str | None = None, lease_seconds: float = 3600.0
 ) -> dict[str, Any] | None:
     """Claim the next request whose container and cache nobody uses; `None` when there is none."""
 
-def workspace_start_run_request(db_path: str, request_id: str, *, lease_id: str | None = None) -> dict[str, Any]:
+def workspace_start_run_request(
+    db_path: str | PathLike[str], request_id: str, *, lease_id: str | None = None
+) -> dict[str, Any]:
     """Say that the run of a request begins; with `lease_id` only while it is held under it."""
 
 def workspace_heartbeat_run_request(
-    db_path: str, request_id: str, lease_id: str, lease_seconds: float = 3600.0
+    db_path: str | PathLike[str], request_id: str, lease_id: str, lease_seconds: float = 3600.0
 ) -> dict[str, Any] | None:
-    """Keep a claim; `None`: the request is no longer held under this lease."""
+    """Keep a claim; `None`: the request is no longer held under this lease, and its worker must stop."""
 
-def workspace_complete_run_request(db_path: str, request_id: str, *, lease_id: str | None = None) -> dict[str, Any]:
+def workspace_complete_run_request(
+    db_path: str | PathLike[str], request_id: str, *, lease_id: str | None = None
+) -> dict[str, Any]:
     """Say that the run of a request has ended well; its result is read from the run directory."""
 
 def workspace_fail_run_request(
-    db_path: str, request_id: str, error_message: str, reason_code: str | None = None, *, lease_id: str | None = None
+    db_path: str | PathLike[str],
+    request_id: str,
+    error_message: str,
+    reason_code: str | None = None,
+    *,
+    lease_id: str | None = None,
 ) -> dict[str, Any]:
     """Say that the run of a request has failed, and why."""
 
 def workspace_cancel_run_request(
-    db_path: str, request_id: str, reason: str = "cancelled", *, lease_id: str | None = None
+    db_path: str | PathLike[str], request_id: str, reason: str = "cancelled", *, lease_id: str | None = None
 ) -> dict[str, Any]:
     """End a request for good; a run under way stops at its next check. With `lease_id` only while it is held."""
 
-def workspace_recover_expired_run_requests(db_path: str) -> list[dict[str, Any]]:
+def workspace_recover_expired_run_requests(db_path: str | PathLike[str]) -> list[dict[str, Any]]:
     """Give requests whose lease has run out back to the queue and return them."""
 
 def events_replay(path: str | PathLike[str]) -> str:
@@ -233,8 +280,14 @@ def events_compare(left: str | PathLike[str], right: str | PathLike[str]) -> boo
     Raises `EventCompareError` otherwise, which names the first difference and shows both lines.
     """
 
-def event_types() -> list[_EventType]:
-    """Return every type of event with what it means and which of its fields are volatile."""
+def event_catalogue() -> _EventCatalogue:
+    """Return every type of event with a reference to the JSON Schema of its fields, and these schemas under `$defs`."""
+
+def config_findings() -> list[_FindingCode]:
+    """Return every finding about a configuration; the severity is `None` where it depends on the case."""
+
+def config_overrides() -> list[_Override]:
+    """Return every environment variable that changes a field of the configuration."""
 
 def error_table() -> list[_ErrorRow]:
     """Return every error of the product: code, exception class, exit code, HTTP status and general hint."""

@@ -34,7 +34,9 @@ class RunHandle:
     def __init__(self, native: NativeRun, subscribers: Iterable[Subscriber] = ()) -> None:
         self._native = native
         self._audience = Audience(subscribers, _events(native), lambda: _result(native, None))
-        _under_way.append((os.getpid(), native, self._audience))
+        self._pid = os.getpid()
+        _forget_ended()
+        _under_way.add(self)
 
     def __repr__(self) -> str:
         return f"RunHandle(run_id={self.run_id!r}, run_dir={str(self.run_dir)!r})"
@@ -66,6 +68,7 @@ class RunHandle:
         finally:
             if self.is_over and not self._audience.join(None if deadline is None else _until(deadline)):
                 warnings.warn(f"subscribers of run {self.run_id} are still busy with it", stacklevel=2)
+            _forget_ended()
 
     def interrupt(self, reason: str = "interrupted") -> bool:
         """Let the run finish what is under way, save and end; it can be resumed. A second call does not wait.
@@ -129,18 +132,26 @@ def _until(deadline: float) -> float:
     return max(0.0, deadline - time.monotonic())
 
 
-_under_way: list[tuple[int, NativeRun, Audience]] = []
-"""Every run that this process, or the one that it was forked from, has started."""
+_under_way: set[RunHandle] = set()
+"""The runs of this process that have not ended, or whose subscribers are busy."""
+
+
+def _forget_ended() -> None:
+    """Drop the runs that need no attention when the interpreter ends, and those of the process that forked."""
+    for handle in tuple(_under_way):
+        if handle._pid != os.getpid() or (handle.is_over and not handle._audience.is_busy):
+            _under_way.discard(handle)
 
 
 @atexit.register
 def _say_goodbye() -> None:
-    """Save the runs that nobody waited for before the interpreter ends."""
-    own = [(native, audience) for pid, native, audience in _under_way if pid == os.getpid()]
-    for native, _ in own:
-        native.signal("interrupt", "the interpreter ends")
+    """Save the runs that are still under way before the interpreter ends."""
+    _forget_ended()
+    under_way = tuple(_under_way)
+    for handle in under_way:
+        handle.interrupt("the interpreter ends")
     deadline = time.monotonic() + _GOODBYE_SECONDS
-    for native, audience in own:
+    for handle in under_way:
         # No event has this number: it is the end that is waited for.
-        native.wait_for_event(2**62, _until(deadline))
-        audience.join(_until(deadline))
+        handle._native.wait_for_event(2**62, _until(deadline))
+        handle._audience.join(_until(deadline))

@@ -7,6 +7,16 @@ from os import PathLike, fspath
 from typing import Any
 
 from synth_optimizers import _synth_optimizers as native
+from synth_optimizers._synth_optimizers import (
+    workspace_cancel_run_request,
+    workspace_claim_next_run_request,
+    workspace_complete_run_request,
+    workspace_fail_run_request,
+    workspace_heartbeat_run_request,
+    workspace_recover_expired_run_requests,
+    workspace_start_run_request,
+    workspace_submit_run_request,
+)
 from synth_optimizers.codex import codex_runtime
 
 __all__ = [
@@ -44,7 +54,6 @@ def gepa_serve(
     header_timeout_seconds: float | None = None,
     body_timeout_seconds: float | None = None,
     write_timeout_seconds: float | None = None,
-    log: bool = False,
     on_listening: Callable[[str], None] | None = None,
 ) -> None:
     """Serve the queue over HTTP and carry out its runs, until Python is interrupted.
@@ -52,8 +61,8 @@ def gepa_serve(
     The first interrupt (Ctrl-C, or whatever a signal handler raises) takes no more requests, saves what is under way
     and is raised again when that is done; the second one hurries. `config_root` is the directory beneath which
     `config_path` of a submission must lie; the working directory without it. Another address than loopback needs a
-    `token_file`. What is not set has the default that `synth-optimizers gepa service --help` shows. `log` writes a line
-    to stderr for everything that happens to a run. `on_listening` is called with the URL once the service answers.
+    `token_file`. What is not set has the default that `synth-optimizers gepa service --help` shows. `on_listening` is
+    called with the URL once the service answers. What happens goes to the loggers below `synth_optimizers`.
     """
     given = {
         "bind_addr": bind_addr,
@@ -75,7 +84,6 @@ def gepa_serve(
         "body_timeout_seconds": body_timeout_seconds,
         "write_timeout_seconds": write_timeout_seconds,
         "codex_runtime": codex_runtime(),
-        "log": log,
     }
     native.serve(fspath(db_path), given, on_listening or (lambda _url: None))
 
@@ -87,62 +95,3 @@ def gepa_service_run_next(
     return native.gepa_service_run_next(
         fspath(db_path), worker_id=worker_id, lease_seconds=lease_seconds, codex_runtime=codex_runtime()
     )
-
-
-def workspace_submit_run_request(
-    db_path: str | PathLike[str], config_path: str | PathLike[str], priority: int = 0
-) -> dict[str, Any]:
-    """Put a run into the queue with the configuration as it is now; higher priorities are claimed first."""
-    return native.workspace_submit_run_request(fspath(db_path), fspath(config_path), priority)
-
-
-def workspace_claim_next_run_request(
-    db_path: str | PathLike[str], lease_id: str, worker_id: str | None = None, lease_seconds: float = 3600
-) -> dict[str, Any] | None:
-    """Claim the next request whose container and cache nobody uses; `None` when there is none."""
-    return native.workspace_claim_next_run_request(fspath(db_path), lease_id, worker_id, lease_seconds)
-
-
-def workspace_start_run_request(
-    db_path: str | PathLike[str], request_id: str, *, lease_id: str | None = None
-) -> dict[str, Any]:
-    """Say that the run of a request begins."""
-    return native.workspace_start_run_request(fspath(db_path), request_id, lease_id=lease_id)
-
-
-def workspace_heartbeat_run_request(
-    db_path: str | PathLike[str], request_id: str, lease_id: str, lease_seconds: float = 3600
-) -> dict[str, Any] | None:
-    """Keep a claim; `None`: the request is no longer held under this lease, and its worker must stop."""
-    return native.workspace_heartbeat_run_request(fspath(db_path), request_id, lease_id, lease_seconds)
-
-
-def workspace_complete_run_request(
-    db_path: str | PathLike[str], request_id: str, *, lease_id: str | None = None
-) -> dict[str, Any]:
-    """Say that the run of a request has ended well; its result is read from the run directory."""
-    return native.workspace_complete_run_request(fspath(db_path), request_id, lease_id=lease_id)
-
-
-def workspace_fail_run_request(
-    db_path: str | PathLike[str],
-    request_id: str,
-    error_message: str,
-    reason_code: str | None = None,
-    *,
-    lease_id: str | None = None,
-) -> dict[str, Any]:
-    """Say that the run of a request has failed, and why."""
-    return native.workspace_fail_run_request(fspath(db_path), request_id, error_message, reason_code, lease_id=lease_id)
-
-
-def workspace_cancel_run_request(
-    db_path: str | PathLike[str], request_id: str, reason: str = "cancelled", *, lease_id: str | None = None
-) -> dict[str, Any]:
-    """End a request for good; a run under way stops at its next check. With `lease_id` only while it is held."""
-    return native.workspace_cancel_run_request(fspath(db_path), request_id, reason, lease_id=lease_id)
-
-
-def workspace_recover_expired_run_requests(db_path: str | PathLike[str]) -> list[dict[str, Any]]:
-    """Give requests whose lease has run out back to the queue and return them."""
-    return native.workspace_recover_expired_run_requests(fspath(db_path))

@@ -111,27 +111,17 @@ def _save(handle: RunHandle) -> None:
 async def _waited(handle: RunHandle) -> GepaRunResult:
     """Wait in a thread of its own: those of the event loop's pool are few."""
     import asyncio
+    from concurrent.futures import Future
 
-    loop = asyncio.get_running_loop()
-    end: asyncio.Future[GepaRunResult] = loop.create_future()
-
-    def tell(result: GepaRunResult | None, error: Exception | None) -> None:
-        if end.done():
-            return
-        if result is not None:
-            end.set_result(result)
-        elif error is not None:
-            end.set_exception(error)
+    end: Future[GepaRunResult] = Future()
+    # A task that is cancelled leaves the thread to its wait.
+    end.set_running_or_notify_cancel()
 
     def wait() -> None:
-        result, error = None, None
         try:
-            result = handle.wait()
-        except Exception as problem:
-            error = problem
-        with suppress(RuntimeError):
-            # The loop may be closed by now.
-            loop.call_soon_threadsafe(tell, result, error)
+            end.set_result(handle.wait())
+        except Exception as error:
+            end.set_exception(error)
 
     Thread(target=wait, name="synth-optimizers-wait", daemon=True).start()
-    return await end
+    return await asyncio.wrap_future(end)

@@ -15,7 +15,7 @@ __all__ = ["RunStatus"]
 
 @dataclass(frozen=True, slots=True)
 class RunStatus:
-    """A glance at a run."""
+    """Where a run is and what it has used, from a few rows."""
 
     run_id: str
     """The name of the run."""

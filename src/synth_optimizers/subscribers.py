@@ -41,11 +41,16 @@ class Audience:
             self._thread = Thread(target=self._serve, args=(events,), name="synth-optimizers-subscribers", daemon=True)
             self._thread.start()
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether a subscriber has not heard everything yet."""
+        return self._thread is not None and self._thread.is_alive()
+
     def join(self, timeout: float | None) -> bool:
         """Wait until every subscriber has heard everything; whether they have."""
         if self._thread is not None:
             self._thread.join(timeout)
-        return self._thread is None or not self._thread.is_alive()
+        return not self.is_busy
 
     def _serve(self, events: Iterator[RunEvent]) -> None:
         result, error = None, None

@@ -11,9 +11,10 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from support.waiting import PATIENCE
+
 SNAPSHOTS = Path(__file__).parent / "snapshots"
 SOURCES = Path(__file__).parents[2] / "src"
-PATIENCE = 60
 KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "VIRTUAL_ENV")
 VOLATILE = (
     (re.compile(r"127\.0\.0\.1:\d+"), "127.0.0.1:{PORT}"),

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.answering import free_port
 from support.example import Example, serve_example
 
-from cli.places import free_port, write_config
+from cli.places import write_config
 from cli.slow import DELAY
 
 

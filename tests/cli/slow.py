@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ from support.example import Example, example_config
 
 RUN = ("gepa", "run", "--config", "gepa.toml")
 DELAY = 0.15
-PATIENCE = 60.0
 LONG = {"dataset__train_seeds": list(range(48)), "gepa__max_generations": 100, "gepa__max_total_rollouts": 5000}
 """A run that goes on until somebody ends it."""
 
@@ -37,14 +35,6 @@ def events(place: Path) -> list[dict[str, Any]]:
     feed = place / "runs" / "router" / "events.jsonl"
     whole = feed.read_text().rpartition("\n")[0] if feed.exists() else ""
     return [json.loads(line) for line in whole.splitlines()]
-
-
-def wait_for(is_so: Callable[[], object]) -> None:
-    """Wait until it is so."""
-    deadline = time.monotonic() + PATIENCE
-    while not is_so():
-        assert time.monotonic() < deadline, "it did not come"
-        time.sleep(0.05)
 
 
 def has_event(place: Path, kind: str) -> Callable[[], bool]:

@@ -15,7 +15,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from cli.commands import PATIENCE, command, environment
+from support.waiting import PATIENCE
+
+from cli.commands import command, environment
 
 ESCAPE = re.compile(r"\x1b(\[[0-9;?]*[A-Za-z]|\][^\x07]*\x07|[()][A-Z0-9])")
 

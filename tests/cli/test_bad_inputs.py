@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from support.answering import answering, free_port
 
 from cli.commands import Ended, assert_snapshot, run_cli
-from cli.places import answering, free_port, write_config
+from cli.places import write_config
 
 RECORDED = Path(__file__).parent / "recorded" / "events.jsonl"
 RUN = ("gepa", "run", "--config", "gepa.toml")
@@ -184,8 +185,8 @@ def test_a_bad_input_is_refused(case: Case, refusals: dict[str, tuple[Ended, Pat
 
 
 def test_a_container_with_another_contract_is_refused(tmp_path: Path) -> None:
-    with answering({"status": "ok", "service": "a shop"}) as port:
-        write_config(tmp_path, container=port, proposer=free_port())
+    with answering(lambda *_: (200, {"status": "ok", "service": "a shop"})) as url:
+        write_config(tmp_path, container=int(url.rsplit(":", 1)[1]), proposer=free_port())
         ended = run_cli(*RUN, cwd=tmp_path)
     assert_snapshot("wrong_contract", ended, tmp_path)
     assert ended.code == 3

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 from support.example import Example
+from support.waiting import PATIENCE
 
-from cli.commands import PATIENCE, command, environment, run_cli
+from cli.commands import command, environment, run_cli
 from cli.places import small_config
 from cli.slow import RUN, events, slow_config
 from cli.terminal import Terminal
-from synth_optimizers.cli.lines import Line
 from synth_optimizers.cli.plain import PlainView, QuietView
-from synth_optimizers.cli.progress import Progress
+from synth_optimizers.cli.progress import Line, Progress
 from synth_optimizers.cli.view import Lasting
 
 

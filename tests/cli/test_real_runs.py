@@ -185,7 +185,7 @@ def test_a_directory_may_have_a_dot_in_its_name(out: str, finished: Path, tmp_pa
 
 def test_an_export_has_the_same_bytes_after_a_look_at_the_workspace(copied: Path) -> None:
     db = "runs/router/workspace.sqlite"
-    (copied / "runs/router/wish.json").write_text("{}")
+    (copied / "runs/router/control.json").write_text("{}")
     exported = {}
     for name in ("a", "b"):
         for kind in ("tar.gz", "zip"):
@@ -198,7 +198,7 @@ def test_an_export_has_the_same_bytes_after_a_look_at_the_workspace(copied: Path
     assert exported["a", "tar.gz"] == exported["b", "tar.gz"]
     assert exported["a", "zip"] == exported["b", "zip"]
     assert run_cli("runs", "export", "router", "--out", "unpacked", cwd=copied).code == 0
-    assert not (copied / "unpacked/wish.json").exists()
+    assert not (copied / "unpacked/control.json").exists()
     health = run_cli("workspace", "status", "--db", "unpacked/workspace.sqlite", "--json", cwd=copied)
     assert json.loads(health.stdout)["workspace_invariant_report"]["violation_count"] == 0
     assert run_cli("workspace", "rebuild", "--db", "unpacked/workspace.sqlite", "--check", cwd=copied).code == 0

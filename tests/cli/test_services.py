@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.answering import free_port
 from support.example import Example
 from support.service import serving
 from support.standin import (
@@ -26,7 +27,7 @@ from support.standin import (
 )
 
 from cli.commands import SOURCES, Ended, assert_snapshot, run_cli
-from cli.places import free_port, small_config
+from cli.places import small_config
 
 
 @pytest.fixture(scope="module")

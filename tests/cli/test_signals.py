@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 from support.example import Example, serve_example
+from support.waiting import wait_until
 
 from cli.commands import end, run_cli, start_cli
-from cli.slow import LONG, RUN, events, has_event, slow_config, wait_for
+from cli.slow import LONG, RUN, events, has_event, slow_config
 from cli.terminal import Terminal
 from synth_optimizers.cli.plain import QuietView
 from synth_optimizers.cli.progress import Progress
@@ -21,7 +22,7 @@ from synth_optimizers.cli.session import Signals
 def test_sigterm_saves_the_run(slow_example: Example, tmp_path: Path) -> None:
     slow_config(tmp_path, slow_example, **LONG)
     process = start_cli(*RUN, cwd=tmp_path)
-    wait_for(has_event(tmp_path, "rollout.finished"))
+    wait_until("a rollout", has_event(tmp_path, "rollout.finished"))
     ended = end(process, signal.SIGTERM)
     assert ended.code == 143
     assert ended.stdout == ""
@@ -34,7 +35,7 @@ def test_sigterm_saves_the_run(slow_example: Example, tmp_path: Path) -> None:
 def test_sighup_saves_the_run(slow_example: Example, tmp_path: Path) -> None:
     slow_config(tmp_path, slow_example, **LONG)
     process = start_cli(*RUN, cwd=tmp_path)
-    wait_for(has_event(tmp_path, "rollout.finished"))
+    wait_until("a rollout", has_event(tmp_path, "rollout.finished"))
     ended = end(process, signal.SIGHUP)
     assert ended.code == 129
     assert "next        synth-optimizers gepa resume runs/router\n" in ended.stderr
@@ -46,7 +47,7 @@ def test_a_closed_terminal_saves_the_run(slow_example: Example, tmp_path: Path) 
     slow_config(tmp_path, slow_example, **LONG)
     terminal = Terminal(*RUN, "--json", columns=80, cwd=tmp_path)
     terminal.read_until(lambda text: "in flight" in text)
-    wait_for(has_event(tmp_path, "rollout.finished"))
+    wait_until("a rollout", has_event(tmp_path, "rollout.finished"))
     assert terminal.leave() == 129
     assert events(tmp_path)[-1]["type"] == "run.interrupted"
 
@@ -54,7 +55,7 @@ def test_a_closed_terminal_saves_the_run(slow_example: Example, tmp_path: Path) 
 def test_an_interrupt_under_json_is_an_error_document(slow_example: Example, tmp_path: Path) -> None:
     slow_config(tmp_path, slow_example, **LONG)
     process = start_cli(*RUN, "--json", "--quiet", cwd=tmp_path)
-    wait_for(has_event(tmp_path, "rollout.finished"))
+    wait_until("a rollout", has_event(tmp_path, "rollout.finished"))
     ended = end(process, signal.SIGINT)
     assert ended.code == 130
     error = json.loads(ended.stdout)["error"]
@@ -65,7 +66,7 @@ def test_an_interrupt_under_json_is_an_error_document(slow_example: Example, tmp
 def test_a_run_is_watched_and_cancelled_from_other_processes(slow_example: Example, tmp_path: Path) -> None:
     slow_config(tmp_path, slow_example, **LONG)
     running = start_cli(*RUN, cwd=tmp_path)
-    wait_for(has_event(tmp_path, "rollout.finished"))
+    wait_until("a rollout", has_event(tmp_path, "rollout.finished"))
     watching = start_cli("runs", "watch", "router", cwd=tmp_path)
     listed = json.loads(run_cli("runs", "list", "--json", cwd=tmp_path).stdout)["runs"]
     assert listed[0]["state"] in ("rollout_running", "proposing", "ready", "evaluating", "rollout_queueing")
@@ -88,7 +89,7 @@ def test_a_run_is_watched_and_cancelled_from_other_processes(slow_example: Examp
 def test_a_run_that_is_stopped_ends_well(slow_example: Example, tmp_path: Path) -> None:
     slow_config(tmp_path, slow_example, **LONG)
     running = start_cli(*RUN, cwd=tmp_path)
-    wait_for(has_event(tmp_path, "rollout.finished"))
+    wait_until("a rollout", has_event(tmp_path, "rollout.finished"))
     asked = run_cli("runs", "cancel", "router", "--stop", "--reason", "good enough", cwd=tmp_path)
     assert asked.stdout.startswith("stop of router: accepted, state ")
     ended = end(running)
@@ -99,7 +100,7 @@ def test_a_run_that_is_stopped_ends_well(slow_example: Example, tmp_path: Path) 
 def test_whoever_stops_watching_leaves_the_run_alone(slow_example: Example, tmp_path: Path) -> None:
     slow_config(tmp_path, slow_example, **LONG)
     running = start_cli(*RUN, "--quiet", cwd=tmp_path)
-    wait_for(has_event(tmp_path, "rollout.finished"))
+    wait_until("a rollout", has_event(tmp_path, "rollout.finished"))
     watching = start_cli("runs", "watch", "router", cwd=tmp_path)
     assert watching.stderr is not None
     seen = watching.stderr.readline()
@@ -133,7 +134,7 @@ def test_a_container_whose_rollouts_fail_ends_the_run_with_the_cause(tmp_path: P
 def test_a_killed_run_counts_as_interrupted_and_goes_on(slow_example: Example, tmp_path: Path) -> None:
     slow_config(tmp_path, slow_example, gepa__max_generations=1)
     running = start_cli(*RUN, cwd=tmp_path)
-    wait_for(has_event(tmp_path, "rollout.finished"))
+    wait_until("a rollout", has_event(tmp_path, "rollout.finished"))
     assert end(running, signal.SIGKILL).code == -signal.SIGKILL
     listed = json.loads(run_cli("runs", "list", "--json", cwd=tmp_path).stdout)["runs"]
     assert (listed[0]["state"], listed[0]["holder"]) == ("interrupted", None)
@@ -187,7 +188,7 @@ def test_an_interrupt_while_the_container_starts_is_told(place: Path) -> None:
     waiting = 'command = ["sleep", "300"]\nstartup_timeout_seconds = 200'
     config.write_text(config.read_text().replace("startup_timeout_seconds = 2", waiting))
     running = start_cli(*RUN, cwd=place)
-    wait_for((place / "runs" / "router" / "run.lock").exists)
+    wait_until("the run", (place / "runs" / "router" / "run.lock").exists)
     ended = end(running, signal.SIGINT)
     assert (ended.code, ended.stdout) == (130, "")
     assert "error[synth_optimizer_cancelled]: the run was told to end before it began: SIGINT\n" in ended.stderr

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,17 +9,13 @@ import pytest
 from rich.console import Console
 
 from synth_optimizers.cli.limits import limits_in_force
-from synth_optimizers.cli.lines import Story
 from synth_optimizers.cli.live import Panel
 from synth_optimizers.cli.plain import PlainView
 from synth_optimizers.cli.progress import Progress
 from synth_optimizers.cli.summary import closing
 from synth_optimizers.events import RunEvent
-from synth_optimizers.spending import Spending
 
 RECORDED = Path(__file__).parent / "recorded" / "events.jsonl"
-UNTOLD = {"failed_rollouts": 0, "unpriced_calls": 0, "known_cost_nano_usd": 0}
-"""What a run does not say at its end."""
 LIMITS = {
     "max_generations": 2,
     "max_total_rollouts": 60,
@@ -63,16 +58,20 @@ def draw(run: Progress, width: int, later: float = 12.0, **panel: Any) -> list[s
 def test_the_fold_agrees_with_what_the_run_says_at_its_end() -> None:
     run, end = folded(), recorded()[-1].fields
     assert run.ending is not None
-    assert (run.state, run.best_id, run.candidates) == ("completed", end["best_candidate_id"], end["candidates"])
-    assert run.generations == end["generations"]
-    told = Spending()
-    told.settle(end["rollouts"], end["bill"])
-    assert run.spending.cost_usd is told.cost_usd is None
-    assert replace(run.spending, **UNTOLD) == replace(told, **UNTOLD)
+    totals, shown, usage = run.totals, run.shown, run.totals["usage"]
+    assert (run.state, totals["best"]["candidate_id"]) == ("completed", end["best_candidate_id"])
+    assert (totals["candidates"], totals["generations"]) == (end["candidates"], end["generations"])
+    assert {"train": totals["train_rollouts"], "heldout": totals["heldout_rollouts"]} == {
+        split: end["rollouts"][split] for split in ("train", "heldout")
+    }
+    assert usage["rollouts"]["unknown_outcomes"] == end["rollouts"]["unknown_outcomes"]
+    assert usage["cost_usd"] is end["bill"]["cost_usd"] is None
+    names = ("paid_calls", "cached_calls", "prompt_tokens", "completion_tokens", "total_tokens")
+    assert {name: usage[name] for name in names} == {name: end["bill"][name] for name in names}
     scores = {(named["role"], named["split"]): named["score"] for named in end["scores"]}
-    assert run.seed_score == scores["seed", "train"]
-    assert run.best_score == scores["best", "train"]
-    assert (run.in_flight(), run.evaluations, run.turns) == (0, {}, {})
+    assert shown["seed_score"] == scores["seed", "train"]
+    assert shown["best_score"] == scores["best", "train"]
+    assert (totals["rollouts_outstanding"], shown["evaluations"], shown["turns"]) == (0, [], [])
 
 
 def test_every_prefix_of_a_run_can_be_drawn_within_the_width() -> None:
@@ -110,19 +109,15 @@ def test_limits_that_are_not_set_are_not_shown() -> None:
 
 
 def test_plain_lines_are_one_per_event_that_matters() -> None:
-    run, story, told = Progress(), Story(), []
-    for event in recorded():
-        seconds = run.took(event)
-        run.apply(event)
-        line = story.tell(event, seconds)
-        told += [] if line is None else [(event.type, line.text)]
+    run = Progress()
+    told = [(event.type, line.text) for event in recorded() for line in run.apply(event)]
     kinds = [kind for kind, _ in told]
     assert "rollout.finished" not in kinds
     assert "optimizer.state.transitioned" not in kinds
     assert kinds.count("candidate.minibatch_evaluated") == 4
     assert kinds.count("candidate.rejected") == 2
     assert any("6 rollouts in 0." in text for kind, text in told if kind == "candidate.evaluated")
-    assert any(" in 1.5s by scripted, cost $" in text for kind, text in told if kind == "proposer.completed")
+    assert any(" by scripted in 1.5s, cost $" in text for kind, text in told if kind == "proposer.completed")
     assert all("\n" not in text for _, text in told)
     # Two rollouts failed in the same way.
     assert [text for kind, text in told if kind == "rollout.failed"] == [
@@ -133,11 +128,7 @@ def test_plain_lines_are_one_per_event_that_matters() -> None:
 
 def test_an_event_type_that_nobody_knows_is_told_in_its_own_words() -> None:
     event = RunEvent(0, "run", "2026-01-01T00:00:00.000Z", "something.new", {}, "something new happened")
-    run = Progress()
-    run.apply(event)
-    line = Story().tell(event)
-    assert line is not None
-    assert line.text == "something new happened"
+    assert [line.text for line in Progress().apply(event)] == ["something new happened"]
 
 
 def test_a_long_wait_is_told_less_and_less_often(capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,6 +13,6 @@ Either = TypeVar("Either", Client, AsyncClient)
 
 def quick(client: Either) -> Either:
     """Make the waits of a client short; those that the service wishes for stay."""
-    calls = client._calls
-    calls._flows = replace(calls._flows, backoff=Backoff(first=0.001, longest=0.002, chance=lambda: 0.0))
+    session = client._session
+    session.policy = replace(session.policy, backoff=Backoff(first=0.001, longest=0.002, chance=lambda: 0.0))
     return client

@@ -21,7 +21,7 @@ from synth_optimizers.errors import ConfigError, OptimizerHttpError
 
 SCORE = {"mean": 0.5, "n": 4, "standard_error": 0.1, "low": 0.3, "high": 0.7}
 CANDIDATE = {"candidate_id": "gepa_1", "status": "accepted", "payload": {"p": "text"}, "train_score": SCORE, "new": 1}
-BEST = {"candidate_id": "gepa_1", "payload": {"p": "text"}, "score": SCORE, "sequence": 40, "generation": 0}
+BEST = {"candidate_id": "gepa_1", "payload": {"p": "text"}, "train_score": SCORE, "sequence": 40, "generation": 0}
 POINT = {"sequence": 9, "at": "2026-11-16T12:00:00Z", "candidate_id": "gepa_1", "value": 0.5, "n": 4}
 SERIES = {"metric": "score", "split": "train", "direction": "maximize", "points": [POINT]}
 ACTED = {"run_id": "r", "acknowledgement": "accepted", "status": "running", "message": "it is told"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 
 import pytest
-from cli.places import free_port
+from support.answering import free_port
 from support.standin import Answer, StandIn, detail, entry, refusal
 
 from client.clients import quick
@@ -115,7 +115,7 @@ def test_the_token_is_sent_and_never_shown(service: StandIn, caplog: pytest.LogC
     with quick(Client(service.address, token=secret)) as client:
         with pytest.raises(OptimizerHttpError) as raised:
             client.health()
-        shown = [repr(client), str(client), repr(vars(client)), repr(vars(client._transport))]
+        shown = [repr(client), str(client), repr(vars(client)), repr(vars(client._session))]
         shown += [str(raised.value), repr(raised.value.detail)]
     assert service.seen[0].headers["authorization"] == f"Bearer {secret}"
     assert not [text for text in (*shown, caplog.text) if secret in text]

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 
 import pytest
 from support.standin import Answer, StandIn, entry, refusal
+from support.waiting import PATIENCE
 
 from client.clients import quick
 from synth_optimizers.client import Client
-from synth_optimizers.client.effects import Flow, Pause, Reply, Request, Send, TransportFailure
-from synth_optimizers.client.flows import Flows
-from synth_optimizers.client.retry import Backoff, may_repeat, retry_after
+from synth_optimizers.client.options import ADDRESS, Options
+from synth_optimizers.client.requests import Reply, Request, TransportFailure
+from synth_optimizers.client.retry import Backoff, RetryPolicy, may_repeat, retry_after
+from synth_optimizers.client.sync_session import Session
 from synth_optimizers.errors import OptimizerHttpError, SynthOptimizerError
 
 GET = Request("GET", "/x", is_repeatable=True)
@@ -24,38 +26,30 @@ TAKEN = {"run_id": "recorded", "request": entry(), "auto_started": True, "replay
 HTTP = "synth_optimizer_http_error"
 
 
-class Clock:
-    """Time that passes only in pauses."""
+class Scripted(Session):
+    """Requests with given outcomes, and time that passes only in pauses."""
 
-    def __init__(self) -> None:
-        self.now = 100.0
+    def __init__(self, outcomes: Sequence[Reply | TransportFailure], retries: int = 5) -> None:
+        super().__init__(Options.of(ADDRESS, token=None, timeout=30.0, connect_timeout=5.0, retries=retries))
+        self.policy = RetryPolicy(ADDRESS, retries, Backoff(chance=lambda: 1.0, clock=lambda: 100.0 + sum(self.pauses)))
+        self.left = list(outcomes)
+        self.pauses: list[float] = []
 
-    def __call__(self) -> float:
-        """Return the time."""
-        return self.now
+    def _send(self, request: Request) -> Reply | TransportFailure:  # noqa: ARG002
+        return self.left.pop(0)
+
+    def _sleep(self, seconds: float) -> None:
+        self.pauses.append(seconds)
 
 
-def flows(clock: Clock, retries: int = 5) -> Flows:
-    return Flows("http://service", 30.0, retries, Backoff(chance=lambda: 1.0, clock=clock))
-
-
-def played(flow: Flow[Reply], clock: Clock, outcomes: Sequence[Reply | TransportFailure]) -> Iterator[float]:
-    """Yield the pauses of a conversation whose requests have these outcomes."""
-    left = iter(outcomes)
-    effect = next(flow)
-    while True:
-        try:
-            if isinstance(effect, Pause):
-                yield effect.seconds
-                clock.now += effect.seconds
-                effect = flow.send(None)
-            else:
-                assert isinstance(effect, Send)
-                outcome = next(left)
-                effect = flow.throw(outcome) if isinstance(outcome, TransportFailure) else flow.send(outcome)
-        except StopIteration:
-            assert list(left) == []
-            return
+def pauses(
+    outcomes: Sequence[Reply | TransportFailure], retries: int = 5, patience: float | None = None
+) -> list[float]:
+    """Return the pauses between the requests that have these outcomes."""
+    session = Scripted(outcomes, retries)
+    session.answer(GET, patience=patience)
+    assert session.left == []
+    return session.pauses
 
 
 def busy(status: int = 503, after: str | None = None) -> Reply:
@@ -63,9 +57,8 @@ def busy(status: int = 503, after: str | None = None) -> Reply:
 
 
 def test_waits_double_up_to_a_limit() -> None:
-    clock = Clock()
-    flow = flows(clock, retries=7).answer(GET)
-    assert list(played(flow, clock, [busy()] * 7 + [Reply(200, {})])) == [0.25, 0.5, 1.0, 2.0, 4.0, 5.0, 5.0]
+    waits = pauses([busy()] * 7 + [Reply(200, {})], retries=7)
+    assert waits == [0.25, 0.5, 1.0, 2.0, 4.0, 5.0, 5.0]
 
 
 def test_waits_are_shortened_at_random_but_not_below_half() -> None:
@@ -75,16 +68,13 @@ def test_waits_are_shortened_at_random_but_not_below_half() -> None:
 
 
 def test_the_wish_of_the_service_is_the_least() -> None:
-    clock = Clock()
-    pauses = list(played(flows(clock).answer(GET), clock, [busy(429, "7"), Reply(200, {})]))
-    assert len(pauses) == 1
-    assert 7.0 <= pauses[0] <= 8.0
+    (wait,) = pauses([busy(429, "7"), Reply(200, {})])
+    assert 7.0 <= wait <= 8.0
 
 
 def test_a_wish_to_wait_for_minutes_is_told_instead() -> None:
-    clock = Clock()
     with pytest.raises(OptimizerHttpError):
-        list(played(flows(clock).answer(GET), clock, [busy(429, "600")]))
+        pauses([busy(429, "600")])
 
 
 def test_a_wish_may_be_a_date() -> None:
@@ -97,12 +87,11 @@ def test_a_wish_may_be_a_date() -> None:
 
 
 def test_waiting_for_capacity_goes_on_until_the_time_is_over() -> None:
-    clock = Clock()
-    pauses = played(flows(clock, retries=0).answer(GET, patience=60.0), clock, [busy(429, "10")] * 9)
+    session = Scripted([busy(429, "10")] * 9, retries=0)
     with pytest.raises(OptimizerHttpError):
-        list(pauses)
-    # Five waits of eleven seconds; a sixth would be too long.
-    assert clock.now == 155.0
+        session.answer(GET, patience=60.0)
+    # A sixth would be too long.
+    assert session.pauses == [11.0] * 5
 
 
 @pytest.mark.parametrize("status", [400, 404, 409, 422, 500, 507])
@@ -137,12 +126,11 @@ def test_what_the_service_itself_has_not_done_is_sent_again(
 
 
 def test_a_busy_service_does_not_use_up_the_tries_of_a_broken_one() -> None:
-    clock = Clock()
     broken = TransportFailure("reset", is_sent=True)
     full = busy(429, "1")
     outcomes: list[Reply | TransportFailure] = [*[full] * 6, broken, full, broken, Reply(200, {})]
-    pauses = list(played(flows(clock, retries=2).answer(GET, patience=60.0), clock, outcomes))
-    assert [round(pause, 2) for pause in pauses] == [1.1] * 6 + [0.25, 1.1, 0.5]
+    waits = pauses(outcomes, retries=2, patience=60.0)
+    assert [round(wait, 2) for wait in waits] == [1.1] * 6 + [0.25, 1.1, 0.5]
 
 
 def test_a_submission_that_broke_off_is_sent_again_under_the_same_key(client: Client, service: StandIn) -> None:
@@ -209,19 +197,22 @@ def test_a_full_service_is_asked_until_there_is_room(client: Client, service: St
 
 def test_a_service_that_stays_full_raises_its_refusal(client: Client, service: StandIn) -> None:
     service.route("POST", "/runs", refusal(429, "queue_full", HTTP, "no room", retry_after=5))
-    begun = time.monotonic()
     with pytest.raises(SynthOptimizerError, match="no room") as raised:
         client.submit("gepa.toml", wait_for_capacity=0.2)
-    assert time.monotonic() - begun < 4
+    # The wait that the service wishes for is longer than the client's patience: it is not begun.
+    assert len(service.calls("/runs")) == 1
     assert (raised.value.status, raised.value.retryable) == (429, True)  # type: ignore[attr-defined]
 
 
 def test_a_service_that_does_not_answer_in_time_is_not_asked_again(service: StandIn) -> None:
+    given_up = threading.Event()
+
     def slow(_seen: object) -> Answer:
-        time.sleep(0.5)
+        given_up.wait(PATIENCE)
         return Answer(body={})
 
     service.first("/health", slow)
     with quick(Client(service.address, timeout=0.1)) as client, pytest.raises(OptimizerHttpError, match="in time"):
         client.health()
+    given_up.set()
     assert len(service.calls("/health")) == 1

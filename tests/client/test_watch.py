@@ -6,21 +6,22 @@ import asyncio
 import contextlib
 import itertools
 import json
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.standin import END, RUN_ID, Answer, Handler, Seen, StandIn, recorded, refusal, sse, streamed
 
 from client.clients import quick
 from synth_optimizers.client import AsyncClient, Client
-from synth_optimizers.client.effects import Emit, Open, Read, Reply
-from synth_optimizers.client.flows import Flows
-from synth_optimizers.client.retry import Backoff
+from synth_optimizers.client.options import ADDRESS, Options
+from synth_optimizers.client.requests import Reply, Request
+from synth_optimizers.client.sync_session import Session
 from synth_optimizers.errors import OptimizerHttpError, SynthOptimizerError
 
 PATH = f"/runs/{RUN_ID}/events"
+RECORDED = recorded()
 
 
 def numbers(client: Client, after: int = -1) -> list[int]:
@@ -134,32 +135,36 @@ def test_a_watch_that_nobody_reads_on_is_let_go(client: Client, service: StandIn
     assert client.ready().workers == 1
 
 
+class Unsteady(Session):
+    """Streams that begin a little before or after where they should, and are cut somewhere, within a line as well."""
+
+    def __init__(self, plan: list[tuple[int, int, int]]) -> None:
+        super().__init__(Options.of(ADDRESS, token=None, timeout=30.0, connect_timeout=5.0, retries=100))
+        self.told = [{**event, "fields": {}} for event in RECORDED[:20]]
+        self.plan = iter(plan)
+        self.found: list[int] = []
+
+    def _sleep(self, seconds: float) -> None:
+        """Lose no time."""
+
+    @contextlib.contextmanager
+    def _opened(self, request: Request) -> Generator[tuple[Reply, Iterator[bytes]]]:
+        last = int(dict(request.headers).get("last-event-id", "-1"))
+        assert last == (self.found[-1] if self.found else -1)
+        shift, count, cut = next(self.plan, (0, 20, 0))
+        start = max(0, last + 1 + shift)
+        whole = b"".join(sse(self.told[start : start + count]))
+        body = whole + END if count == 20 else whole[: len(whole) - cut]
+        yield Reply(200, {"content-type": "text/event-stream"}), iter([body])
+
+
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(-4, 3), st.integers(0, 9), st.integers(0, 60)), max_size=12))
 def test_whatever_the_connection_does_every_event_comes_once(plan: list[tuple[int, int, int]]) -> None:
-    """Each connection begins a little before or after where it should, and is cut somewhere, within a line as well."""
-    events = [{**event, "fields": {}} for event in recorded()[:20]]
-    flow = Flows("http://service", 30.0, 100, Backoff(chance=lambda: 0.0)).watch(RUN_ID, -1)
-    tries, found = iter(plan), []
-    body: Iterator[bytes] = iter(())
-    with contextlib.suppress(StopIteration):
-        effect = next(flow)
-        while True:
-            answer: object = None
-            if isinstance(effect, Emit):
-                found.append(effect.item.sequence_number)
-            elif isinstance(effect, Open):
-                last = int(dict(effect.request.headers).get("last-event-id", "-1"))
-                assert last == (found[-1] if found else -1)
-                shift, count, cut = next(tries, (0, 20, 0))
-                start = max(0, last + 1 + shift)
-                whole = b"".join(sse(events[start : start + count]))
-                is_last = count == 20
-                body = iter([END.join([whole, b""])] if is_last else [whole[: len(whole) - cut]])
-                answer = Reply(200, {"content-type": "text/event-stream"})
-            elif isinstance(effect, Read):
-                answer = next(body, b"")
-            effect = flow.send(answer)
-    assert found == list(range(20))
+    session = Unsteady(plan)
+    for event in session.watch(RUN_ID, -1):
+        session.found.append(event.sequence_number)
+    assert session.found == list(range(20))
 
 
 def test_a_watch_may_be_more_patient_than_the_client(client: Client, service: StandIn) -> None:

@@ -1,16 +1,74 @@
-"""A service with a root of configurations, which several tests share."""
+"""Services in directories of their own, and servers of the example that are slow or wait for the test."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cli.places import small_config
-from support.example import Example
-from support.service import serving
+from support.example import Example, serve_example
+from support.gate import Gate, held_container, held_proposer
+from support.service import Service, serving
 
-from service.places import CANARY, Place
+from service.config_root import CANARY, Place
+from service.short_runs import TINY, config_file, feed, sections
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[Service]:
+    """Yield a service whose database and configurations are in `tmp_path`."""
+    with serving(tmp_path) as running:
+        yield running
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> Path:
+    """Return where a queue is; the first call makes it."""
+    return tmp_path / "service.sqlite"
+
+
+@pytest.fixture(scope="session")
+def slow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Example]:
+    """Yield servers whose rollouts take long enough that a run can be met in the middle."""
+    with serve_example(tmp_path_factory.mktemp("slow"), delay=0.1) as running:
+        yield running
+
+
+@pytest.fixture
+def container(example: Example) -> Iterator[Gate]:
+    """Yield a container that answers the first rollout, and no other before the test opens it."""
+    with held_container(example) as held:
+        yield held
+
+
+@pytest.fixture
+def proposer(example: Example) -> Iterator[Gate]:
+    """Yield a proposer that answers no turn before the test opens it."""
+    with held_proposer(example) as held:
+        yield held
+
+
+@pytest.fixture(scope="session")
+def done(example: Example, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """Yield a service with two runs that ended well and five that were cancelled; tests change nothing there."""
+    place = tmp_path_factory.mktemp("done")
+    with serving(place) as running:
+        running.run_id(config_file(place, example), priority=1)
+        assert running.wait("router")["status"] == "completed"
+        running.run_id(sections(place, example, run__run_id="other", **TINY))
+        assert running.wait("other")["status"] == "completed"
+        for number in range(5):
+            running.run_id(sections(place, example, run__run_id=f"c{number}"), auto_start=False)
+            assert running.ask("POST", f"/runs/c{number}/cancel", {}).status_code == 202
+        yield running
+
+
+@pytest.fixture(scope="session")
+def undisturbed(done: Service) -> dict[str, Any]:
+    """Return the best candidate and the events of a run that was left alone."""
+    return {"best": done.request("router")["best_candidate_id"], "feed": feed(done, "router")}
 
 
 @pytest.fixture(scope="session")

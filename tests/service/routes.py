@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import httpx
-from cli.places import free_port, write_config
+from cli.places import write_config
+from support.answering import free_port
 from support.service import Service
 
 from synth_optimizers import _synth_optimizers
@@ -54,7 +55,7 @@ def _routes() -> list[Route]:
     found = []
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
-            parameters = operation["parameters"]
+            parameters = operation.get("parameters", [])
             names = tuple(each["name"] for each in parameters if each["in"] == "path")
             # Any text may stand in a path, unless a pattern says otherwise.
             bound = [each for each in parameters if each["in"] != "path" or "pattern" in each["schema"]]

@@ -6,7 +6,8 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from cli.places import free_port, small_config
+from cli.places import small_config
+from support.answering import free_port
 from support.example import Example
 from support.service import Service, serving
 
@@ -85,7 +86,7 @@ def test_a_run_that_failed_is_no_request_that_failed(service: Service) -> None:
                 if reply.is_success and "json" in reply.headers["content-type"]:
                     # Why a run has failed stands where its request is, not where a refusal would.
                     assert reply.json().get("error") is None, route
-    assert service.request("dead")["error"]["code"] == "synth_optimizer_container_error"
+    assert service.request("dead")["error"]["error_code"] == "synth_optimizer_container_error"
 
 
 @pytest.mark.parametrize(
@@ -94,7 +95,7 @@ def test_a_run_that_failed_is_no_request_that_failed(service: Service) -> None:
         ("/runs", {"config_path": "gepa.toml", "priority": "5"}, "priority", 'invalid type: string "5"'),
         ("/runs", {"config": 3}, "config", "neither TOML text nor an object"),
         ("/runs", {"config_path": "gepa.toml", "overrides": ["a", 2]}, "overrides[1]", "invalid type: integer"),
-        ("/runs/router/pause", {"timeout_seconds": -1}, "timeout_seconds", "invalid value: integer `-1`"),
+        ("/runs/router/pause", {"timeout_seconds": -1}, "timeout_seconds", "-1 is not between 1 and 14400"),
         ("/runs/router/cancel", {"reason": 7}, "reason", "invalid type: integer"),
     ],
 )

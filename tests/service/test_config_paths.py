@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from service.places import CANARY, Place
+from service.config_root import CANARY, Place
 
 
 @pytest.mark.parametrize("named", ["gepa.toml", "./gepa.toml", "deeper/../gepa.toml", "deeper/gepa.toml", "inner.toml"])

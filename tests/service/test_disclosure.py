@@ -10,7 +10,7 @@ import pytest
 from cli.places import small_config
 from support.example import Example
 
-from service.places import MACHINE, Place
+from service.config_root import MACHINE, Place
 from service.routes import assert_refused
 
 SECRETS = {

@@ -12,9 +12,11 @@ from pathlib import Path
 from urllib.parse import quote
 
 import pytest
-from cli.places import free_port, small_config
+from cli.places import small_config
+from support.answering import free_port
 from support.example import EXAMPLE, Example, container_python
-from support.service import PATIENCE, Service, serving
+from support.service import Service, serving
+from support.waiting import PATIENCE
 
 from service.routes import ROUTES
 

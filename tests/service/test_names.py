@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from service.places import MACHINE, Place
+from service.config_root import MACHINE, Place
 from service.routes import ROUTES, Route, assert_refused
 from service.wire import ask
 

@@ -14,7 +14,7 @@ import pytest
 from cli.commands import run_cli
 from support.service import Service, serving
 
-from service.places import Place
+from service.config_root import Place
 from service.routes import assert_refused
 from synth_optimizers import workspace_submit_run_request
 

@@ -25,7 +25,8 @@ from schemathesis.specs.openapi.checks import (
     unsupported_method,
 )
 from support.example import Example
-from support.service import PATIENCE, Service, serving
+from support.service import Service, serving
+from support.waiting import PATIENCE
 
 from service.routes import ROUTES, Route
 from synth_optimizers import _synth_optimizers

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from http.client import HTTPResponse
 
 import httpx
-from support.service import PATIENCE, Service
+from support.service import Service
+from support.waiting import PATIENCE
 
 ENDED = (ConnectionResetError, BrokenPipeError)
 """How a connection ends whose other side does not want to hear more."""

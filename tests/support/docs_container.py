@@ -6,9 +6,7 @@ import contextlib
 import http.client
 import json
 import re
-import socket
 import subprocess
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,10 +14,11 @@ from typing import Any
 
 import pytest
 
+from support.answering import free_port
 from support.example import ROOT, container_python
+from support.waiting import PATIENCE, wait_until
 
 PAGE = ROOT / "docs/containers.md"
-START_SECONDS = 30
 STOP_SECONDS = 10
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 
@@ -71,8 +70,7 @@ def running(directory: Path) -> Iterator[str]:
     """Run the example with the Python of the test containers and give its address; it is ended at the end."""
     script = directory / "container.py"
     script.write_text(blocks("python")[0], encoding="utf-8")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     log = directory / "container.log"
     with log.open("wb") as out:
         command = [container_python(), "-I", str(script), str(port)]
@@ -91,18 +89,20 @@ def running(directory: Path) -> Iterator[str]:
 
 def wait_until_healthy(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
     """Return when `/health` answers; fail with the log when the process ends or takes too long."""
-    deadline = time.monotonic() + START_SECONDS
-    while process.poll() is None and time.monotonic() < deadline:
+
+    def is_healthy() -> bool:
+        if process.poll() is not None:
+            pytest.fail(f"the container has ended: {log.read_text(encoding='utf-8')}")
         with contextlib.suppress(OSError):
-            if call(f"http://127.0.0.1:{port}", "GET", "/health")[0] == 200:
-                return
-        time.sleep(0.05)
-    pytest.fail(f"the container does not answer: {log.read_text(encoding='utf-8')}")
+            return call(f"http://127.0.0.1:{port}", "GET", "/health")[0] == 200
+        return False
+
+    wait_until("the health of the container", is_healthy)
 
 
 def call(url: str, method: str, path: str, body: object = None) -> tuple[int, Any]:
     """Make one call and return its status and JSON."""
-    connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=START_SECONDS)
+    connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=PATIENCE)
     try:
         headers = {} if body is None else {"content-type": "application/json"}
         connection.request(method, path, None if body is None else json.dumps(body), headers)

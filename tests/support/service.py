@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,8 +15,8 @@ from typing import Any
 
 import httpx
 
-PATIENCE = 60.0
-"""Seconds after which whatever a test waits for has failed."""
+from support.waiting import PATIENCE, wait_until
+
 LEFT_OUT = ("SYNTH_OPTIMIZERS_", "OPENAI_", "PYTEST_")
 
 
@@ -62,22 +61,15 @@ class Service:
 
     def wait(self, run_id: str, *states: str) -> dict[str, Any]:
         """Wait until a run is in one of these states, or over."""
-        deadline = time.monotonic() + PATIENCE
-        while True:
+
+        def reached() -> dict[str, Any] | None:
             request = self.request(run_id)
             if request["status"] in states or (not states and request["is_terminal"]):
                 return request
             assert not request["is_terminal"], request
-            assert time.monotonic() < deadline, request
-            time.sleep(0.02)
+            return None
 
-    def wait_for(self, what: str, look: Any) -> Any:  # noqa: ANN401
-        """Wait until a look finds something, and return it."""
-        deadline = time.monotonic() + PATIENCE
-        while not (found := look()):
-            assert time.monotonic() < deadline, f"{what} did not happen"
-            time.sleep(0.02)
-        return found
+        return wait_until(f"{' or '.join(states) or 'the end'} of {run_id}", reached)
 
     def said(self) -> str:
         """Return what it has written to stderr."""
@@ -114,7 +106,7 @@ def serving(
         url = _address(process, log)
         with httpx.Client(base_url=url, timeout=PATIENCE, headers=headers, trust_env=False) as http:
             service = Service(url, process, log, http)
-            service.wait_for("the service", lambda: service.ask("GET", "/ready").status_code == 200)
+            wait_until("the service", lambda: service.ask("GET", "/ready").status_code == 200)
             yield service
     finally:
         if process.poll() is None:

@@ -261,7 +261,7 @@ def serve_directory(service: StandIn, run_dir: Path) -> str:
     service.route("GET", path, detail(request, {**status, "holder": None}, config=summary["config"]))
     service.route("GET", f"{path}/events", service.feed)
     service.route("GET", f"{path}/candidates", {"items": candidates, "next_cursor": None})
-    service.route("GET", f"{path}/best", {**(best or {}), "score": (best or {})["train_score"], "sequence": 40})
+    service.route("GET", f"{path}/best", {**(best or {}), "sequence": 40})
     files = []
     for file in sorted(run_dir.rglob("*")):
         name = file.relative_to(run_dir).as_posix()

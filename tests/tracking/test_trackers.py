@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from opentelemetry.sdk.trace import TracerProvider
 
-from synth_optimizers.cli.carry import trackers_for
+from synth_optimizers.cli.gepa import trackers_for
 from synth_optimizers.errors import ConfigError
 from synth_optimizers.run import GepaRun
 from synth_optimizers.tracking import (

@@ -1,17 +1,14 @@
-"""`docs/config.md`: every field of the configuration, from its JSON Schema and the source that defines its words."""
+"""`docs/config.md`: every field of the configuration, from its JSON Schema and the table of overrides."""
 
 from __future__ import annotations
 
 import json
-from pathlib import Path
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+from pages import NotUnderstood
 from pages import config_text as text
 from pages.markdown import code, generated_from, page, paragraph, table
-from pages.rust_source import Words, vocabularies
-from pages.rust_tokens import NotUnderstood, Reader
-
-CONFIG = "rust/crates/synth_optimizer_platform/src/config"
 
 Json = dict[str, Any]
 
@@ -22,16 +19,19 @@ BEYOND = 10**9
 PLURALS = {"string": "texts", "integer": "whole numbers", "number": "numbers"}
 
 
-def render(root: Path, schema: Json) -> str:
+def render(schema: Json, overrides: Iterable[Mapping[str, Any]]) -> str:
     """Return the page."""
-    fields = _Fields(schema, vocabularies(*sorted((root / CONFIG).glob("*.rs"))))
+    fields = _Fields(schema)
     parts = [
-        generated_from("`synth_optimizers.config_schema()`", CONFIG),
+        generated_from("`config_schema()`", "`config_overrides()`", source="synth_optimizer_core/src/config"),
         text.TITLE,
         f"```toml\n{text.EXAMPLE}\n```",
         text.RULES,
         text.LAYERS,
-        table(["variable", "field", "meaning"], overrides(root / CONFIG / "overrides.rs")),
+        table(
+            ["variable", "field", "meaning"],
+            [[code(row["variable"]), code(row["field"]), row["about"]] for row in overrides],
+        ),
         text.SET,
         text.PATHS,
         text.FIELDS,
@@ -44,30 +44,11 @@ def render(root: Path, schema: Json) -> str:
     return page(*parts)
 
 
-def overrides(path: Path) -> list[list[str]]:
-    """Return the rows of the table of environment variables."""
-    reader = Reader(path)
-    rows = []
-    for _ in reader.places("Override", "{", "variable", ":"):
-        reader.take("Override", "{", "variable", ":")
-        variable = reader.string()
-        reader.take(",", "field", ":")
-        field = reader.string()
-        reader.take(",", "doc", ":")
-        rows.append([code(variable), code(field), reader.string()])
-        reader.take_if(",")
-        reader.take("}")
-    if not rows:
-        raise NotUnderstood(f"{path.name} lists no variable")
-    return rows
-
-
 class _Fields:
     """Writes sections and remembers which ones it has met."""
 
-    def __init__(self, schema: Json, words: dict[str, Words]) -> None:
+    def __init__(self, schema: Json) -> None:
         self.definitions: Json = schema["$defs"]
-        self.vocabularies = words
         self.sections: set[str] = set()
 
     def section(self, path: str, node: Json, depth: int) -> list[str]:
@@ -150,7 +131,7 @@ class _Fields:
     def _type(self, node: Json) -> str:
         definition = self.resolved(node)
         if "enum" in definition:
-            return ", ".join(code(word.word) for word in self._words(node, definition).words)
+            return ", ".join(code(word) for word in _words(definition))
         kind = _only(definition["type"])
         if kind == "array":
             return f"list of {PLURALS[_only(definition['items']['type'])]}"
@@ -163,28 +144,16 @@ class _Fields:
             return "sections by name"
         return KINDS[kind] + _range(node)
 
-    def _words(self, node: Json, definition: Json) -> Words:
-        """Return a vocabulary as the source defines it, which must be the one of the schema."""
-        reference = node if "$ref" in node else next(option for option in node["anyOf"] if "$ref" in option)
-        words = self.vocabularies[reference["$ref"].removeprefix("#/$defs/")]
-        spellings = {spelling for word in words.words for spelling in (word.word, *word.aliases)}
-        spellings |= {spelling.replace("_", "-") for spelling in spellings}
-        if spellings != set(definition["enum"]):
-            raise NotUnderstood(f"the words of {words.name} are not those of the extension; build it first")
-        return words
-
     def _meanings(self, node: Json) -> str:
         definition = self.resolved(node)
-        if "enum" not in definition:
-            return ""
-        words = self._words(node, definition)
-        if not any(word.about or word.aliases for word in words.words):
+        meanings, aliases = definition.get("x-meanings", {}), definition.get("x-aliases", {})
+        if "enum" not in definition or not (meanings or aliases):
             return ""
         lines = []
-        for word in words.words:
-            aliases = f" (also {', '.join(code(alias) for alias in word.aliases)})" if word.aliases else ""
-            about = f": {word.about}" if word.about else ""
-            lines.append(f"* {code(word.word)}{aliases}{about}")
+        for word in _words(definition):
+            also = ", ".join(code(alias) for alias, meant in aliases.items() if meant == word)
+            about = f": {meanings[word]}" if word in meanings else ""
+            lines.append(f"* {code(word)}{f' (also {also})' if also else ''}{about}")
         return "\n".join(lines)
 
     def _default(self, node: Json) -> str:
@@ -199,6 +168,11 @@ class _Fields:
         if not about:
             raise NotUnderstood(f"the field {name} has no description")
         return about.removesuffix(" Required.")
+
+
+def _words(definition: Json) -> list[str]:
+    """Return the canonical words of a vocabulary, without their other spellings."""
+    return [word for word in definition["enum"] if word not in definition["x-aliases"] and "-" not in word]
 
 
 def _only(kinds: str | list[str]) -> str:

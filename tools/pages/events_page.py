@@ -1,33 +1,33 @@
-"""`docs/events.md`: every event of a run, from the table and the structs that define them."""
+"""`docs/events.md`: every event of a run, from the catalogue of events and the JSON Schema of their fields."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pages import NotUnderstood
 from pages.markdown import code, generated_from, page, table
-from pages.rust_source import EventType, Field, Struct, Type, Words, events_of, find, items_of
-from pages.rust_tokens import NotUnderstood
 
-MODEL = "rust/crates/synth_optimizer_platform/src/model"
 EXAMPLE = Path(__file__).parent / "example_event.jsonl"
 
-# Types that serialize in a way of their own, as a reader of a feed meets them.
+Json = Mapping[str, Any]
+
+# Definitions that are told where they are used, as a reader of a feed meets them.
 LEAVES = {
-    "String": "text",
-    "bool": "true or false",
-    "f64": "number",
-    "i64": "whole number",
-    "u16": "whole number",
-    "u32": "whole number",
-    "u64": "whole number",
     "CandidateId": "candidate id",
     "RowId": "row id",
     "RequestId": "request number",
-    "Payload": "text by field",
     "Cost": "dollars, or null",
     "ErrorCode": "[error code](errors.md)",
+}
+KINDS = {"string": "text", "boolean": "true or false", "number": "number", "integer": "whole number"}
+PYTHON: dict[str, tuple[type, ...]] = {
+    "string": (str,),
+    "boolean": (bool,),
+    "number": (int, float),
+    "integer": (int,),
 }
 
 INTRO = """\
@@ -67,179 +67,161 @@ and null. Words and objects with a name are explained below the events."""
 
 
 class Catalogue:
-    """Every event type, with the structs and vocabularies that its fields are made of."""
+    """Every event type, with the schemas that its fields are made of."""
 
-    def __init__(self, root: Path) -> None:
-        self.model = root / MODEL
-        self.types: list[EventType] = events_of(self.model / "event.rs")
-        self.defined, self.used = items_of(self.model / "event_fields.rs")
-        self._check()
+    def __init__(self, exported: Json) -> None:
+        self.events: list[Json] = exported["events"]
+        self.definitions: dict[str, Json] = exported["$defs"]
+        for event in self.events:
+            if not self.fields(event).keys() >= set(event["volatile"]):
+                raise NotUnderstood(f"{event['type']}: a volatile field is no field")
+        described = [(event["type"], self._struct(event)) for event in self.events]
+        described += [(name, self.definitions[name]) for name in self.parts()]
+        for name, node in described:
+            for field, kind in node.get("properties", {}).items():
+                if not kind.get("description"):
+                    raise NotUnderstood(f"{name}.{field} has no description")
+        for event in self.events:
+            if not event["about"]:
+                raise NotUnderstood(f"{event['type']} has no description")
 
-    def struct(self, event: EventType) -> Struct:
+    def fields(self, event: Json) -> dict[str, Json]:
         """Return the fields of an event type."""
-        item = self.item(event.fields)
-        if not isinstance(item, Struct):
-            raise NotUnderstood(f"{event.wire}: {event.fields} is no struct")
-        return item
+        found: dict[str, Json] = self._struct(event)["properties"]
+        return found
 
-    def item(self, name: str) -> Struct | Words:
-        """Return what a name stands for, from the file that defines it."""
-        if name in self.defined:
-            return self.defined[name]
-        module = self.used.get(name, "")
-        parent, _, last = module.rpartition("::")
-        directory = {"super": self.model, "crate::config": self.model.parent / "config"}.get(parent)
-        if directory is None:
-            raise NotUnderstood(f"nothing tells what the type {name} is on the wire")
-        # A name may be handed on by the module that it is used from.
-        for path in [directory / f"{last}.rs", *sorted(directory.glob("*.rs"))]:
-            item = find(path, name)
-            if item is not None:
-                self.defined[name] = item
-                return item
-        raise NotUnderstood(f"no file of {module} defines {name}")
-
-    def parts(self) -> list[Struct | Words]:
-        """Return what the fields of events are made of, in the order in which it is first met."""
-        found: dict[str, Struct | Words] = {}
-        waiting = [field.type for event in self.types for field in self.struct(event).fields]
+    def parts(self) -> list[str]:
+        """Return the names of what the fields of events are made of, in alphabetical order."""
+        found: set[str] = set()
+        waiting: list[Any] = [self.fields(event) for event in self.events]
         while waiting:
-            kind = waiting.pop(0)
-            waiting[:0] = kind.arguments
-            if kind.name in found or kind.name in LEAVES or kind.arguments:
-                continue
-            item = self.item(kind.name)
-            found[kind.name] = item
-            if isinstance(item, Struct):
-                waiting[:0] = [field.type for field in item.fields]
-        return list(found.values())
+            node = waiting.pop()
+            if isinstance(node, list):
+                waiting += node
+            elif isinstance(node, dict):
+                name = _referred(node)
+                if name and name not in found | LEAVES.keys():
+                    found.add(name)
+                    waiting.append(self.definitions[name])
+                waiting += node.values()
+        return sorted(found)
+
+    def table(self, struct: Json, volatile: list[str]) -> str:
+        """Return the table of the fields of a struct."""
+        rows = []
+        for name, node in struct["properties"].items():
+            is_always = name in struct.get("required", ())
+            kind = self.shown(node) if is_always else f"{self.shown(_without_null(node))}, optional"
+            about = f"{node['description']} *Volatile.*" if name in volatile else node["description"]
+            rows.append([code(name), kind, about])
+        return table(["field", "type", "meaning"], rows)
+
+    def shown(self, node: Json) -> str:
+        """Return a type as a reader of JSON meets it."""
+        name = _referred(node)
+        if name:
+            return LEAVES.get(name) or f"[{name}](#{name.lower()})"
+        other = _without_null(node)
+        if other != node:
+            return f"{self.shown(other)}, or null"
+        match node:
+            case {"type": "array", "prefixItems": inners}:
+                return f"[{', '.join(self.shown(inner) for inner in inners)}]"
+            case {"type": "array", "items": inner}:
+                is_plain = _referred(inner) in LEAVES or inner.get("type") in KINDS
+                return f"list of {self.shown(inner)}{'s' if is_plain else ''}"
+            case {"type": "object", "additionalProperties": {} as inner}:
+                return f"{self.shown(inner)} by {node.get('x-keys', 'name')}"
+            case {"type": str(kind)} if kind in KINDS:
+                return KINDS[kind]
+        raise NotUnderstood(f"the schema {json.dumps(node)} is not known")
 
     def problems(self, line: str) -> list[str]:
         """Return how a line of a feed differs from what the catalogue says about it."""
         event = json.loads(line)
-        known = {row.wire: row for row in self.types}
+        known = {row["type"]: row for row in self.events}
         keys = {"version", "sequence_number", "run_id", "ts", "type", "fields", "message"}
         found = [f"the line has {key}" for key in sorted(event.keys() ^ keys)]
         if event["type"] not in known:
             return [*found, f"the type {event['type']} is not known"]
-        return found + self._differences(self.struct(known[event["type"]]), event["fields"], event["type"])
+        return found + self._mismatch(known[event["type"]]["fields"], event["fields"], event["type"])
 
-    def _differences(self, struct: Struct, value: dict[str, Any], place: str) -> list[str]:
-        named = {field.name: field for field in struct.fields}
-        found = [f"{place}.{key} is not in the catalogue" for key in value.keys() - named.keys()]
-        for name, field in named.items():
-            if name in value:
-                found += self._mismatch(field.type, value[name], f"{place}.{name}")
-            elif not field.is_left_out:
-                found.append(f"{place}.{name} is missing")
-        return found
+    def _mismatch(self, node: Json, value: Any, place: str) -> list[str]:  # noqa: ANN401 (any JSON)
+        name = _referred(node)
+        definition = self.definitions[name] if name else node
+        other = _without_null(definition)
+        if other != definition:
+            return [] if value is None else self._mismatch(other, value, place)
+        if "enum" in definition:
+            return [] if value in definition["enum"] else [f"{place} is {value!r}, no word of {name}"]
+        match definition:
+            case {"properties": properties}:
+                missing = [key for key in definition.get("required", ()) if key not in value]
+                found = [f"{place}.{key} is not in the catalogue" for key in value.keys() - properties.keys()]
+                found += [f"{place}.{key} is missing" for key in missing]
+                pairs = [(properties[key], value[key], f"{place}.{key}") for key in properties if key in value]
+            case {"additionalProperties": {} as inner}:
+                found, pairs = [], [(inner, item, f"{place}.*") for item in value.values()]
+            case {"prefixItems": inners}:
+                found, pairs = [], [(inner, item, place) for inner, item in zip(inners, value, strict=True)]
+            case {"items": inner}:
+                found, pairs = [], [(inner, item, f"{place}[]") for item in value]
+            case _:
+                kind = definition["type"]
+                fits = isinstance(value, PYTHON[kind]) and (kind == "boolean" or not isinstance(value, bool))
+                return [] if fits else [f"{place} is {value!r}, not {KINDS[kind]}"]
+        return found + [problem for pair in pairs for problem in self._mismatch(*pair)]
 
-    def _mismatch(self, kind: Type, value: Any, place: str) -> list[str]:  # noqa: ANN401 (any JSON)
-        match kind:
-            case Type("Option", (inner,)):
-                return [] if value is None else self._mismatch(inner, value, place)
-            case Type("Box", (inner,)):
-                return self._mismatch(inner, value, place)
-            case Type("Vec", (inner,)):
-                return [problem for item in value for problem in self._mismatch(inner, item, f"{place}[]")]
-            case Type("BTreeMap", (_, inner)):
-                return [problem for item in value.values() for problem in self._mismatch(inner, item, f"{place}.*")]
-            case Type("()", inners):
-                pairs = zip(inners, value, strict=True)
-                return [problem for inner, item in pairs for problem in self._mismatch(inner, item, place)]
-        if kind.name in LEAVES:
-            return [] if _fits(kind.name, value) else [f"{place} is {value!r}, not {LEAVES[kind.name]}"]
-        item = self.item(kind.name)
-        if isinstance(item, Struct):
-            return self._differences(item, value, place)
-        return [] if value in {word.word for word in item.words} else [f"{place} is {value!r}, no word of {item.name}"]
-
-    def _check(self) -> None:
-        for event in self.types:
-            names = {field.name for field in self.struct(event).fields}
-            if not names.issuperset(event.volatile):
-                raise NotUnderstood(f"{event.wire}: a volatile field is no field")
-            for field in self.struct(event).fields:
-                self.shown(field.type)
-
-    def shown(self, kind: Type) -> str:
-        """Return a type as a reader of JSON meets it."""
-        match kind:
-            case Type("Option", (inner,)):
-                return f"{self.shown(inner)}, or null"
-            case Type("Box", (inner,)):
-                return self.shown(inner)
-            case Type("Vec", (Type("()", inners),)):
-                return f"list of [{', '.join(self.shown(inner) for inner in inners)}]"
-            case Type("Vec", (inner,)):
-                plural = "s" if inner.name in LEAVES else ""
-                return f"list of {self.shown(inner)}{plural}"
-            case Type("BTreeMap", (Type("String"), inner)):
-                return f"{self.shown(inner)} by name"
-            case Type(name, ()) if name in LEAVES:
-                return LEAVES[name]
-            case Type(name, ()):
-                return f"[{name}](#{self.item(name).name.lower()})"
-        raise NotUnderstood(f"the type {kind} is not known")
+    def _struct(self, event: Json) -> Json:
+        return self.definitions[_referred(event["fields"])]
 
 
-def render(root: Path) -> str:
+def render(exported: Json) -> str:
     """Return the page."""
-    catalogue = Catalogue(root)
+    catalogue = Catalogue(exported)
     example = EXAMPLE.read_text(encoding="utf-8").strip()
-    parts = [generated_from(f"{MODEL}/event.rs", "event_fields.rs"), INTRO, ENVELOPE, f"```json\n{example}\n```"]
+    made_from = generated_from("`event_catalogue()`", source="synth_optimizer_core/src/model")
+    parts = [made_from, INTRO, ENVELOPE, f"```json\n{example}\n```"]
     parts += [NORMALIZED, READING, "## Every event", _contents(catalogue)]
-    for event in catalogue.types:
-        parts += [f"### {code(event.wire)}", _about(event), _fields(catalogue, catalogue.struct(event), event.volatile)]
+    for event in catalogue.events:
+        aside = " *Aside*: normalized feeds leave it out." if event["aside"] else ""
+        struct = catalogue.definitions[_referred(event["fields"])]
+        parts += [f"### {code(event['type'])}", event["about"] + aside, catalogue.table(struct, event["volatile"])]
     parts.append("## Words and objects")
-    for item in sorted(catalogue.parts(), key=lambda item: item.name):
-        parts += [f"### {item.name}", item.about]
-        parts.append(_fields(catalogue, item, ()) if isinstance(item, Struct) else _words(item))
+    for name in catalogue.parts():
+        item = catalogue.definitions[name]
+        parts += [f"### {name}", " ".join(item["description"].split())]
+        parts.append(catalogue.table(item, []) if "properties" in item else _words(item))
     return page(*parts)
 
 
 def _contents(catalogue: Catalogue) -> str:
-    rows = [[f"[{code(event.wire)}](#{_anchor(event.wire)})", event.about] for event in catalogue.types]
+    rows = [
+        [f"[{code(event['type'])}](#{event['type'].replace('.', '')})", event["about"]] for event in catalogue.events
+    ]
     return table(["type", "meaning"], rows)
 
 
-def _about(event: EventType) -> str:
-    return event.about + (" *Aside*: normalized feeds leave it out." if event.is_aside else "")
+def _words(definition: Json) -> str:
+    meanings = definition.get("x-meanings", {})
+    if not meanings:
+        return ", ".join(code(word) for word in definition["enum"]) + "."
+    lines = (f"* {code(word)}{f': {meanings[word]}' if word in meanings else ''}" for word in definition["enum"])
+    return "\n".join(lines)
 
 
-def _fields(catalogue: Catalogue, struct: Struct, volatile: tuple[str, ...]) -> str:
-    def meaning(field: Field) -> str:
-        return f"{field.about} *Volatile.*" if field.name in volatile else field.about
-
-    def kind(field: Field) -> str:
-        if not field.is_left_out:
-            return catalogue.shown(field.type)
-        inner = field.type.arguments[0] if field.type.name == "Option" else field.type
-        return f"{catalogue.shown(inner)}, optional"
-
-    rows = [[code(field.name), kind(field), meaning(field)] for field in struct.fields]
-    return table(["field", "type", "meaning"], rows)
+def _referred(node: Json) -> str:
+    """Return the name of the definition that a schema refers to, or an empty text."""
+    reference: str = node.get("$ref", "")
+    return reference.removeprefix("#/$defs/")
 
 
-def _words(words: Words) -> str:
-    if not any(word.about for word in words.words):
-        return ", ".join(code(word.word) for word in words.words) + "."
-    return "\n".join(f"* {code(word.word)}{': ' if word.about else ''}{word.about}" for word in words.words)
-
-
-def _anchor(heading: str) -> str:
-    return heading.replace(".", "")
-
-
-def _fits(leaf: str, value: Any) -> bool:  # noqa: ANN401 (any JSON)
-    if leaf in {"String", "CandidateId", "RowId", "ErrorCode"}:
-        return isinstance(value, str)
-    if leaf == "bool":
-        return isinstance(value, bool)
-    if leaf == "Payload":
-        return isinstance(value, dict) and all(isinstance(text, str) for text in value.values())
-    if leaf == "Cost" and value is None:
-        return True
-    if leaf in {"f64", "Cost"}:
-        return isinstance(value, int | float) and not isinstance(value, bool)
-    return isinstance(value, int) and not isinstance(value, bool)
+def _without_null(node: Json) -> Json:
+    """Return a schema without the option to be null."""
+    if "anyOf" in node:
+        options = [option for option in node["anyOf"] if option != {"type": "null"}]
+        return options[0] if len(options) == 1 else node
+    if isinstance(node.get("type"), list):
+        kinds = [kind for kind in node["type"] if kind != "null"]
+        return {**node, "type": kinds[0]} if len(kinds) == 1 else node
+    return node

@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pages.markdown import code, generated_from, page, table
-from pages.rust_tokens import NotUnderstood
-
-REFUSALS = "rust/crates/synth_optimizer_platform/src/service/refusal.rs"
-ROUTES = "rust/crates/synth_optimizer_platform/src/service/routes.rs"
 
 INTRO = """\
 # The service
@@ -55,9 +49,9 @@ A secret in a configuration is refused: name the variable that holds it, and set
 STEERING = """\
 ## Steering
 
-`cancel`, `pause`, `resume` and `stop` answer with `accepted` (202) or `noop` (200) once the wish is stored; where it
-is impossible, `409` carries the current `state`. A wish takes effect within two seconds, also in the middle of a
-batch of rollouts or of a proposer turn. `cancel` ends a run for good. `pause` sets it aside, and unless it is resumed
+`cancel`, `pause`, `resume` and `stop` answer with `accepted` (202) or `noop` (200) once the request is stored; where it
+is impossible, `409` carries the current `state`. They do not wait for the rest of a batch of rollouts or of a proposer
+turn. `cancel` ends a run for good. `pause` sets it aside, and unless it is resumed
 within `timeout_seconds` (by default `--pause-timeout-seconds`), it is cancelled. `stop` takes back what was not sent,
 waits for rollouts that were, and ends the run with its held-out evaluation.
 
@@ -113,10 +107,10 @@ these, one of a read (`candidate_not_found`, `rollout_not_found`, `artifact_not_
 class that the Python client raises."""
 
 
-def render(root: Path, document: Mapping[str, Any]) -> str:
+def render(document: Mapping[str, Any]) -> str:
     """Return the page."""
     return page(
-        generated_from(ROUTES, REFUSALS),
+        generated_from("`service_openapi()`", source="synth_optimizer_service/src"),
         INTRO,
         SUBMIT,
         STEERING,
@@ -126,7 +120,7 @@ def render(root: Path, document: Mapping[str, Any]) -> str:
         ROUTE_TABLE,
         table(["route", "what it does"], _routes(document)),
         ERRORS,
-        table(["code", "status", "again", "hint"], _refusals(root / REFUSALS)),
+        table(["code", "status", "again", "hint"], _refusals(document["x-refusals"])),
     )
 
 
@@ -144,15 +138,7 @@ def _routes(document: Mapping[str, Any]) -> list[list[str]]:
     ]
 
 
-def _refusals(path: Path) -> list[list[str]]:
-    text = path.read_text(encoding="utf-8")
-    found = re.search(r"^codes! \{\n(.*?)^\}$", text, flags=re.MULTILINE | re.DOTALL)
-    if found is None:
-        raise NotUnderstood(f"{path.name} has no table of codes")
-    rows = []
-    for line in found.group(1).splitlines():
-        row = re.fullmatch(r'    \w+, "(\w+)", (\d+), \w+, (Later|Never), "(.*)";', line)
-        if row is None:
-            raise NotUnderstood(f"{path.name}: {line.strip()!r} is not a row of the table of codes")
-        rows.append([code(row[1]), row[2], "may help" if row[3] == "Later" else "", row[4]])
-    return rows
+def _refusals(rows: Iterable[Mapping[str, Any]]) -> list[list[str]]:
+    return [
+        [code(row["code"]), str(row["status"]), "may help" if row["retryable"] else "", row["hint"]] for row in rows
+    ]

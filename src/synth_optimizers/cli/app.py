@@ -7,10 +7,10 @@ from contextlib import suppress
 
 import click
 
-from synth_optimizers.cli.completion import completion
 from synth_optimizers.cli.events import events
 from synth_optimizers.cli.faults import fault_of, show
 from synth_optimizers.cli.gepa import gepa
+from synth_optimizers.cli.output import write_text
 from synth_optimizers.cli.runs import runs
 from synth_optimizers.cli.workspace import workspace
 
@@ -32,6 +32,14 @@ Exit codes:
 Data is written to stdout, everything for people to stderr. NO_COLOR is honoured."""
 
 
+WHERE = {
+    "bash": 'eval "$(synth-optimizers completion bash)"   in ~/.bashrc',
+    "zsh": 'eval "$(synth-optimizers completion zsh)"   in ~/.zshrc',
+    "fish": "synth-optimizers completion fish > ~/.config/fish/completions/synth-optimizers.fish",
+}
+"""Where the completion script of a shell goes."""
+
+
 def _version(context: click.Context, _option: click.Parameter, wanted: bool) -> None:
     if wanted and not context.resilient_parsing:
         from synth_optimizers import __version__
@@ -46,6 +54,20 @@ def _version(context: click.Context, _option: click.Parameter, wanted: bool) -> 
 )
 def cli() -> None:
     """Improve the text inside an AI program by evolution with reflection (GEPA)."""
+
+
+@click.command(epilog="\b\n" + "\n".join(WHERE.values()))
+@click.argument("shell", type=click.Choice(sorted(WHERE)))
+@click.pass_context
+def completion(context: click.Context, shell: str) -> None:
+    """Write the completion script of a shell."""
+    from click.shell_completion import get_completion_class
+
+    root = context.find_root()
+    script = get_completion_class(shell)
+    if script is None:
+        raise click.UsageError(f"there is no completion for {shell}")
+    write_text(script(root.command, {}, "synth-optimizers", "_SYNTH_OPTIMIZERS_COMPLETE").source())
 
 
 for command in (gepa, runs, events, workspace, completion):

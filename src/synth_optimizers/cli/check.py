@@ -1,4 +1,4 @@
-"""`gepa check`: every problem of a run at once, before anything is spent."""
+"""`gepa check` and `gepa run --dry-run`: what stands in the way of a run, and what it would do at most."""
 
 from __future__ import annotations
 
@@ -8,22 +8,40 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from synth_optimizers.cli.carry import load
-from synth_optimizers.cli.faults import exit_code_of, fault_of
-from synth_optimizers.cli.output import is_terminal, say, table, write_json, write_text
-from synth_optimizers.cli.plan import plan_lines
+import click
+
+from synth_optimizers.cli.faults import Refusal, exit_code_of, fault_of
+from synth_optimizers.cli.options import config_option, json_option, log_options, set_option
+from synth_optimizers.cli.output import is_terminal, say, table, write_json, write_lines, write_text
+from synth_optimizers.cli.words import money
 from synth_optimizers.errors import OptimizerIoError, OptimizerTomlDecodeError
 from synth_optimizers.findings import Finding
 from synth_optimizers.preflight import check_toml
+from synth_optimizers.run import GepaRun
 
-__all__ = ["check_config"]
+__all__ = ["check", "load", "show_plan"]
 
 STAGE_CODES = {"config": 2, "output": 1, "cache": 1, "container": 3, "task": 3, "proposer": 3, "budget": 5}
 """Exit codes of findings that are no errors of the one table."""
 
 
-def check_config(config: Path, overrides: Sequence[str], *, as_json: bool, explain: bool) -> int:
-    """Check a configuration and everything that it needs; the exit code is that of the first blocker."""
+def load(config: Path, overrides: Sequence[str]) -> GepaRun:
+    """Read a configuration file; one that cannot be read is a matter of usage."""
+    try:
+        return GepaRun.from_toml(config, overrides)
+    except OptimizerIoError as error:
+        fault = fault_of(error)
+        raise Refusal(fault.message, fault.hint, fault.detail) from error
+
+
+@click.command(short_help="Find every problem at once, before anything is spent.")
+@config_option
+@set_option
+@json_option
+@click.option("--explain", is_flag=True, help="Show every effective value and where it comes from.")
+@log_options("warn")
+def check(config: Path, overrides: tuple[str, ...], as_json: bool, explain: bool) -> int:
+    """Find every problem at once: configuration, output, cache, container, task, proposer and budget."""
     if is_terminal(sys.stderr):
         say(f"checking {config}: its container and proposer are asked, nothing is paid for")
     report = _report(config, overrides)
@@ -36,7 +54,10 @@ def check_config(config: Path, overrides: Sequence[str], *, as_json: bool, expla
             table(("field", "origin", "value"), [(value.path, value.origin, _short(value.value)) for value in values])
             write_text("")
         _write(report, config)
-    return 0 if report["ok"] else _exit_code(report["blockers"][0])
+    if report["ok"]:
+        return 0
+    first = report["blockers"][0]
+    return exit_code_of(first["code"], STAGE_CODES.get(first["stage"], 1))
 
 
 def _report(config: Path, overrides: Sequence[str]) -> dict[str, Any]:
@@ -77,8 +98,7 @@ def _write(report: Mapping[str, Any], config: Path) -> None:
             if problem.get("hint"):
                 write_text(f"  hint: {problem['hint']}")
     if report["ok"]:
-        for label, text in [*_facts(report["facts"]), *(plan_lines(report["plan"]) if report["plan"] else [])]:
-            write_text(f"{label:<20}{text}".rstrip())
+        write_lines([*_facts(report["facts"]), *(_plan_lines(report["plan"]) if report["plan"] else [])], 20)
         write_text(f"{config} can be run")
     else:
         count = len(report["blockers"])
@@ -105,5 +125,54 @@ def _short(value: Any, longest: int = 60) -> str:  # noqa: ANN401
     return text if len(text) <= longest else text[: longest - 1] + "…"
 
 
-def _exit_code(blocker: Mapping[str, Any]) -> int:
-    return exit_code_of(blocker["code"], STAGE_CODES.get(blocker["stage"], 1))
+def show_plan(run: GepaRun, *, as_json: bool) -> int:
+    """Write the plan of a run."""
+    plan = run.plan().to_dict()
+    if as_json:
+        write_json(plan)
+        return 0
+    write_lines(_plan_lines(plan), 20)
+    return 0
+
+
+def _plan_lines(plan: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return a plan as label and text."""
+    pools, limits, per_generation = plan["pools"], plan["limits"], plan["per_generation"]
+    lines = [
+        ("rows", f"{plan['train_rows']} train, {plan['heldout_rows']} held-out"),
+        ("pools", ", ".join(f"{name} {count}" for name, count in pools.items())),
+        ("limits", ", ".join(f"{name} {_count(count)}" for name, count in limits.items())),
+        ("seed evaluation", _rollouts(plan["seed_evaluation"])),
+        (
+            "one generation",
+            f"at most {_rollouts(per_generation['worst_case'])} with retries: {per_generation['reference']} for the "
+            f"parent, {per_generation['minibatch']} to screen, {per_generation['full_train']} to evaluate fully",
+        ),
+        ("held-out", _rollouts(plan["heldout_evaluation"])),
+        ("in all", f"at most {_rollouts(plan['worst_case_rollouts'])}"),
+        ("generations", _range(plan["generations"])),
+        ("proposals", _range(plan["proposals"])),
+        ("cost", _cost(plan["cost"])),
+    ]
+    return lines + [("note", note) for note in plan["notes"]]
+
+
+def _count(count: int | None) -> str:
+    return "none" if count is None else f"{count:,}"
+
+
+def _rollouts(count: int | None) -> str:
+    return "unknown" if count is None else f"{count:,} rollouts"
+
+
+def _range(found: dict[str, Any] | int | None) -> str:
+    if not isinstance(found, dict):
+        return _count(found)
+    least, most = found.get("at_least"), found.get("at_most")
+    return f"{_count(most)}" if least == most else f"{_count(least)} to {_count(most)}"
+
+
+def _cost(cost: dict[str, Any]) -> str:
+    if cost["known"]:
+        return f"at most {money(cost['worst_case_usd'])}"
+    return f"unknown. {cost['why_unknown']}." if cost.get("why_unknown") else "unknown"

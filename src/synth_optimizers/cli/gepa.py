@@ -1,24 +1,42 @@
-"""`synth-optimizers gepa`: run, check and resume runs, and the schema of their configuration."""
+"""`synth-optimizers gepa`: carries runs out in front of a person, and writes the schema of their configuration."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
+from synth_optimizers.cli.check import check, load, show_plan
+from synth_optimizers.cli.faults import fault_of, show
 from synth_optimizers.cli.options import (
     complete_run,
     config_option,
     json_option,
+    log_options,
     quiet_option,
     root_option,
     set_option,
     track_option,
 )
-from synth_optimizers.cli.output import write_json
+from synth_optimizers.cli.output import write_json, write_text
+from synth_optimizers.cli.progress import Progress
 from synth_optimizers.cli.service import service
+from synth_optimizers.cli.session import CLOCK, Signals, announce, follow, now_and_then
+from synth_optimizers.cli.source import find_run
+from synth_optimizers.cli.summary import closing
+from synth_optimizers.cli.view import view_for
+from synth_optimizers.errors import CancelledError, SynthOptimizerError
+from synth_optimizers.run import GepaRun
 
-__all__ = ["gepa"]
+if TYPE_CHECKING:
+    from synth_optimizers.handle import RunHandle
+    from synth_optimizers.subscribers import Subscriber
+
+__all__ = ["gepa", "trackers_for"]
 
 
 @click.group()
@@ -33,6 +51,7 @@ def gepa() -> None:
 @quiet_option
 @click.option("--dry-run", is_flag=True, help="Show the plan and what it can cost; contact nothing.")
 @track_option
+@log_options("warn")
 def run_(
     config: Path, overrides: tuple[str, ...], as_json: bool, quiet: bool, dry_run: bool, trackers: tuple[str, ...]
 ) -> int:
@@ -40,26 +59,8 @@ def run_(
 
     The first Ctrl-C finishes what is in flight and saves; the second stops now. The same command goes on.
     """
-    from synth_optimizers.cli.carry import carry_out, load, trackers_for
-
     run = load(config, overrides)
-    if dry_run:
-        from synth_optimizers.cli.plan import show_plan
-
-        return show_plan(run, as_json=as_json)
-    return carry_out(run, as_json=as_json, quiet=quiet, subscribers=trackers_for(trackers, run))
-
-
-@gepa.command(short_help="Find every problem at once, before anything is spent.")
-@config_option
-@set_option
-@json_option
-@click.option("--explain", is_flag=True, help="Show every effective value and where it comes from.")
-def check(config: Path, overrides: tuple[str, ...], as_json: bool, explain: bool) -> int:
-    """Find every problem at once: configuration, output, cache, container, task, proposer and budget."""
-    from synth_optimizers.cli.check import check_config
-
-    return check_config(config, overrides, as_json=as_json, explain=explain)
+    return show_plan(run, as_json=as_json) if dry_run else _carry_out(run, trackers, as_json=as_json, quiet=quiet)
 
 
 @gepa.command(short_help="Go on with an interrupted run.")
@@ -68,14 +69,10 @@ def check(config: Path, overrides: tuple[str, ...], as_json: bool, explain: bool
 @json_option
 @quiet_option
 @track_option
+@log_options("warn")
 def resume(run_dir: str, root: Path, as_json: bool, quiet: bool, trackers: tuple[str, ...]) -> int:
     """Go on with an interrupted run, with the configuration that it was begun with."""
-    from synth_optimizers.cli.carry import carry_out, trackers_for
-    from synth_optimizers.cli.find import find_run
-    from synth_optimizers.run import GepaRun
-
-    run = GepaRun.from_run_dir(find_run(run_dir, root))
-    return carry_out(run, as_json=as_json, quiet=quiet, subscribers=trackers_for(trackers, run))
+    return _carry_out(GepaRun.from_run_dir(find_run(run_dir, root)), trackers, as_json=as_json, quiet=quiet)
 
 
 @gepa.command()
@@ -87,4 +84,66 @@ def schema(as_json: bool) -> None:  # noqa: ARG001 (it is JSON anyway)
     write_json(config_schema())
 
 
+def _carry_out(run: GepaRun, trackers: Sequence[str], *, as_json: bool, quiet: bool) -> int:
+    """Carry a run out, show it, and return the exit code."""
+    subscribers = trackers_for(trackers, run)
+    if not quiet:
+        announce(run.config.warnings)
+    begun = time.time()
+    settings = run.config.to_dict()
+    progress = Progress(container_url=settings["container"]["url"])
+    error: SynthOptimizerError | None = None
+    handle: RunHandle | None = None
+    with Signals() as signals:
+        waiting = now_and_then(lambda: handle.status().rollouts_waiting if handle else None, 1.0)
+        view = view_for(progress, settings["gepa"], quiet=quiet, waiting=waiting)
+        handle = run.start(subscribers=subscribers)
+        progress.run_id = handle.run_id
+        signals.attach(handle.interrupt, view)
+        try:
+            view.start()
+            follow(handle.iter_events(), progress, view, since=begun, pulse=signals.pulse)
+            result = handle.wait()
+        except SynthOptimizerError as problem:
+            error = problem
+        finally:
+            # A run that was refused has only the story of the process before.
+            has_story = progress.latest >= begun - CLOCK or (error is None and progress.events > 0)
+            view.close(closing(progress, handle.run_dir, time.time()) if has_story else [])
+    if error is not None:
+        return _end_badly(error, signals, as_json=as_json, is_told=has_story and not quiet)
+    if as_json:
+        write_json(result.to_dict())
+    else:
+        write_text(f"artifacts: {handle.run_dir}")
+    return 0
+
+
+def trackers_for(names: Sequence[str], run: GepaRun) -> list[Subscriber]:
+    """Return the subscribers behind the names of `--track`; those that keep a configuration get that of the run."""
+    if not names:
+        return []
+    from synth_optimizers.tracking import TRACKERS, subscriber
+    from synth_optimizers.tracking.forward import ForwardingSubscriber
+
+    found = []
+    for name in names:
+        kind = TRACKERS.get(name)
+        keeps_config = isinstance(kind, type) and issubclass(kind, ForwardingSubscriber)
+        found.append(subscriber(name, config=run.config.to_dict()) if keeps_config else subscriber(name))
+    return found
+
+
+def _end_badly(error: SynthOptimizerError, signals: Signals, *, as_json: bool, is_told: bool) -> int:
+    fault = fault_of(error)
+    by_signal = signals.exit_code if isinstance(error, CancelledError) else None
+    # Whoever pressed Ctrl-C has read in the summary how to go on.
+    if by_signal is None or as_json or not is_told:
+        # A reader of stdout that has left does not make the end a good one.
+        with suppress(click.exceptions.Exit, OSError):
+            show(fault, as_json=as_json)
+    return fault.exit_code if by_signal is None else by_signal
+
+
+gepa.add_command(check)
 gepa.add_command(service)

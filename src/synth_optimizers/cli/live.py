@@ -11,11 +11,11 @@ from rich.live import Live
 from rich.text import Text
 
 from synth_optimizers.cli.limits import Limit, limits_in_force
+from synth_optimizers.cli.output import say_above
 from synth_optimizers.cli.words import counted, money, score, span, tokens
 
 if TYPE_CHECKING:
-    from synth_optimizers.cli.lines import Line
-    from synth_optimizers.cli.progress import Progress
+    from synth_optimizers.cli.progress import Line, Progress
 
 __all__ = ["LiveView", "Panel"]
 
@@ -56,52 +56,49 @@ class Panel:
         yield Group(*lines)
 
     def _head(self, now: float, width: int) -> Text:
-        run = self.run
-        where = "" if run.generation is None or run.ending else f"  generation {run.generation}"
+        run, generation = self.run, self.run.totals["generation"]
+        where = "" if generation is None or run.ending else f"  generation {generation}"
         left = f"{run.run_id or 'run'}  {run.state}{where}"
         right = span(run.elapsed(now) or now - self.begun)
         room = max(1, width - len(right) - 1)
         return Text.assemble((left[:room].ljust(room), "bold"), " ", (right, "cyan"))
 
     def _facts(self, now: float) -> list[tuple[str, str]]:
-        run = self.run
+        totals, shown = self.run.totals, self.run.shown
         facts = []
-        if run.best_id is not None:
-            facts.append(("best", f"{score(run.best_score)}  {run.best_id}"))
-        if run.seed_score is not None:
-            facts.append(("seed", score(run.seed_score)))
-        facts.append(
-            (
-                "candidates",
-                f"{run.candidates} ({run.accepted} accepted, {run.rejected} rejected), frontier of {run.frontier_size}",
-            )
-        )
-        facts.append(("in flight", self._in_flight()))
-        spent = run.spending
-        calls = f"{spent.paid_calls:,} paid, {spent.cached_calls:,} cached"
-        facts.append(("usage", f"{tokens(spent.total_tokens)} tokens, cost {money(spent.cost_usd)}, calls {calls}"))
-        if run.last_decision:
-            facts.append(("last", run.last_decision))
+        if totals["best"] is not None:
+            facts.append(("best", f"{score(shown['best_score'])}  {totals['best']['candidate_id']}"))
+        if shown["seed_score"] is not None:
+            facts.append(("seed", score(shown["seed_score"])))
+        judged = f"{totals['accepted']} accepted, {totals['rejected']} rejected"
+        facts.append(("candidates", f"{totals['candidates']} ({judged}), frontier of {totals['frontier_size']}"))
+        facts.append(("in flight", self._in_flight(totals, len(shown["turns"]))))
+        usage = totals["usage"]
+        calls = f"{usage['paid_calls']:,} paid, {usage['cached_calls']:,} cached"
+        cost = money(usage["cost_usd"])
+        facts.append(("usage", f"{tokens(usage['total_tokens'])} tokens, cost {cost}, calls {calls}"))
+        if shown["last_decision"]:
+            facts.append(("last", shown["last_decision"]))
         for place, doing in enumerate(self._doing(now)):
             facts.append(("now" if place == 0 else "", doing))
         return facts
 
-    def _in_flight(self) -> str:
-        run = self.run
-        text = f"{counted(run.in_flight(), 'rollout')} asked for"
+    def _in_flight(self, totals: Mapping[str, Any], turns: int) -> str:
+        outstanding = 0 if self.run.ending else totals["rollouts_outstanding"]
+        text = f"{counted(outstanding, 'rollout')} asked for"
         waiting = self.waiting()
         if waiting:
             text += f", {waiting:,} of them answered and waiting for their turn"
-        if run.turns:
-            text += f", {counted(len(run.turns), 'proposer turn')}"
-        if run.spending.failed_rollouts:
-            text += f"; {run.spending.failed_rollouts:,} failed so far"
+        if turns:
+            text += f", {counted(turns, 'proposer turn')}"
+        if totals["rollouts_failed"]:
+            text += f"; {totals['rollouts_failed']:,} failed so far"
         return text
 
     def _doing(self, now: float) -> list[str]:
         most = 4
         doing = self.run.doing(now)
-        if self.run.candidates == 0 and doing:
+        if self.run.totals["candidates"] == 0 and doing:
             doing = [f"{span(now - self.begun)} {doing[0]}"]
         return doing if len(doing) <= most else [*doing[: most - 1], f"and {len(doing) - most + 1} more"]
 
@@ -117,6 +114,7 @@ class LiveView:
     def start(self) -> None:
         """Begin to draw."""
         self.live.start()
+        say_above(lambda text: self.console.print(Text(text), soft_wrap=True))
 
     def tell(self, line: Line) -> None:
         """Let a line scroll by, unless it is a detail that the panel shows."""
@@ -132,16 +130,20 @@ class LiveView:
 
     def hang_up(self) -> None:
         """Draw no more."""
-        self.live.stop()
+        self._stop()
 
     def close(self, lines: list[tuple[str, str]]) -> None:
         """Remove the panel and leave the summary behind."""
-        self.live.stop()
+        self._stop()
         if lines:
             self.console.print()
         for label, text in lines:
             # A path or command is not broken, so that it can be copied.
             self.console.print(_row(label, text, label_width=12), soft_wrap=label in ("artifacts", "next"))
+
+    def _stop(self) -> None:
+        say_above(None)
+        self.live.stop()
 
 
 def _row(label: str, text: str, label_width: int = LABEL) -> Text:

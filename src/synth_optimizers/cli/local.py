@@ -32,7 +32,7 @@ ARTIFACTS = (
     "cache_profile.json",
     WORKSPACE,
 )
-LEFT_OUT = ("request_cache.sqlite", "run.lock", "wish.json")
+LEFT_OUT = ("request_cache.sqlite", "run.lock", "control.json")
 """Answers that are shared with other runs, and what processes say to each other."""
 SUFFIXES = ("-wal", "-shm", "-journal")
 PAUSE = 0.2

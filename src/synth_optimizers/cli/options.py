@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -12,10 +13,12 @@ import click
 from synth_optimizers.cli.faults import Refusal
 
 __all__ = [
+    "LOG_VARIABLE",
     "complete_run",
     "config_option",
     "existing_file",
     "json_option",
+    "log_options",
     "quiet_option",
     "root_option",
     "run_argument",
@@ -25,6 +28,7 @@ __all__ = [
     "track_option",
 ]
 
+LOG_VARIABLE = "SYNTH_OPTIMIZERS_LOG"
 TRACKERS = ("mlflow", "otel", "wandb")
 """Those of `synth_optimizers.tracking`, which is not loaded for a name."""
 
@@ -71,6 +75,36 @@ token_option = click.option(
 )
 
 
+def log_options(default: str) -> Callable[[F], F]:
+    """Add --log-level and --log-format to a command that shows records from `default` on; with --quiet, errors only."""
+
+    def add(command: F) -> F:
+        @functools.wraps(command)
+        def with_logs(log_level: str | None, log_format: str, **rest: Any) -> Any:  # noqa: ANN401
+            from synth_optimizers.cli.logs import configure
+
+            usual = "error" if rest.get("quiet") else default
+            configure(log_level or os.environ.get(LOG_VARIABLE) or usual, log_format, usual)
+            return command(**rest)
+
+        form = click.option(
+            "--log-format",
+            type=click.Choice(["text", "json"]),
+            default="text",
+            show_default=True,
+            help="How log records are written to stderr.",
+        )
+        level = click.option(
+            "--log-level",
+            metavar="LEVEL",
+            help="The least log level to show: error, warn, info, debug or trace; container=debug,info for one part."
+            f" Default: {LOG_VARIABLE}, or {default}.",
+        )
+        return cast("F", level(form(with_logs)))
+
+    return add
+
+
 def existing_file(what: str) -> Callable[[click.Context, click.Parameter, Path], Path]:
     """Return a check that a file is there; `what` says which one to name."""
 
@@ -103,7 +137,7 @@ def complete_run(
     """Return the run ids beneath --root that begin with what was typed; without any, directories."""
     from click.shell_completion import CompletionItem
 
-    from synth_optimizers.cli.find import run_dirs
+    from synth_optimizers.cli.source import run_dirs
 
     root = context.params.get("root") or Path("runs")
     names = [path.name for path in run_dirs(root) if path.name.startswith(incomplete)]

@@ -9,13 +9,24 @@ import re
 import shutil
 import stat
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, TextIO
 
 import click
 
-__all__ = ["hold_streams", "is_coloured", "is_terminal", "mute", "say", "table", "write_json", "write_text"]
+__all__ = [
+    "hold_streams",
+    "is_coloured",
+    "is_terminal",
+    "mute",
+    "say",
+    "say_above",
+    "table",
+    "write_json",
+    "write_lines",
+    "write_text",
+]
 
 
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -38,10 +49,23 @@ def hold_streams() -> None:
 
 def say(text: str = "") -> None:
     """Tell the person something. A run does not end because nobody listens."""
+    text = CONTROL.sub("\N{REPLACEMENT CHARACTER}", text)
     try:
-        click.echo(CONTROL.sub("\N{REPLACEMENT CHARACTER}", text), err=True)
+        if _live_view is None:
+            click.echo(text, err=True)
+        else:
+            _live_view(text)
     except OSError:
         mute()
+
+
+_live_view: Callable[[str], None] | None = None
+
+
+def say_above(view: Callable[[str], None] | None) -> None:
+    """Let a live view write what is said, so that it scrolls by above the panel; `None` when the view has ended."""
+    global _live_view
+    _live_view = view
 
 
 def mute() -> None:
@@ -82,6 +106,12 @@ def _turn_away(stream: TextIO) -> None:
 def write_json(document: Any) -> None:  # noqa: ANN401 (whatever JSON can hold)
     """Write one JSON document with sorted keys."""
     write_text(json.dumps(document, indent=2, sort_keys=True, ensure_ascii=False, default=str))
+
+
+def write_lines(lines: Sequence[tuple[str, str]], width: int) -> None:
+    """Write labels and texts in two columns."""
+    for label, text in lines:
+        write_text(f"{label:<{width}}{text}".rstrip())
 
 
 def is_terminal(stream: TextIO | None) -> bool:

@@ -10,8 +10,7 @@ from synth_optimizers.cli.output import say
 from synth_optimizers.cli.words import span
 
 if TYPE_CHECKING:
-    from synth_optimizers.cli.lines import Line
-    from synth_optimizers.cli.progress import Progress
+    from synth_optimizers.cli.progress import Line, Progress
 
 __all__ = ["PlainView", "QuietView"]
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
@@ -13,12 +11,13 @@ from urllib.parse import quote, unquote, urlsplit
 
 from synth_optimizers.cli.faults import Refusal
 from synth_optimizers.cli.local import ARTIFACTS, LEFT_OUT
+from synth_optimizers.cli.session import now_and_then
 from synth_optimizers.cli.words import moment
-from synth_optimizers.errors import OptimizerHttpError, SynthOptimizerError
+from synth_optimizers.errors import OptimizerHttpError
 from synth_optimizers.status import RunStatus
 
 if TYPE_CHECKING:
-    from synth_optimizers.client import Client, RequestEntry, RunDetail
+    from synth_optimizers.client import Acknowledgement, Client, RequestEntry, RunDetail
     from synth_optimizers.events import RunEvent
 
 __all__ = ["ServiceRun", "split_address", "state_of_request", "status_of_request"]
@@ -65,9 +64,9 @@ class ServiceRun:
     def __init__(self, client: Client, run_id: str) -> None:
         self.client = client
         self.run_id = run_id
-        self._looked = 0.0
-        self._waiting = 0
         self._known: RunDetail | None = None
+        self.waiting = now_and_then(self._rollouts_waiting, LOOK)
+        """The answers that wait for their turn; asked again and again while it is followed."""
 
     @property
     def place(self) -> str:
@@ -115,6 +114,7 @@ class ServiceRun:
             "overview": self.status().to_dict(),
             "candidates": candidates,
             "frontier": sorted(known["candidate_id"] for known in candidates if known.get("on_frontier")),
+            "usage": detail.usage,
             "train_gain": result.get("train_gain"),
             "heldout_gain": result.get("heldout_gain"),
             "config": detail.config,
@@ -127,8 +127,7 @@ class ServiceRun:
         found = self.client.best(self.run_id) if self.detail().run is not None else None
         if found is None:
             return None
-        known = found.to_dict()
-        return {**known, "train_score": known.get("train_score", known.get("score"))}
+        return found.to_dict()
 
     def artifacts(self) -> list[str]:
         """Return the names of its files, those that people know first."""
@@ -162,25 +161,13 @@ class ServiceRun:
         # What was known before it ended is old.
         self._known = None
 
-    def waiting(self) -> int:
-        """Return the answers that wait; a view goes on without the number."""
-        now = time.monotonic()
-        if now - self._looked >= LOOK:
-            self._looked = now
-            with suppress(SynthOptimizerError):
-                run = self.client.run(self.run_id).run
-                self._waiting = 0 if run is None else run.rollouts_waiting
-        return self._waiting
+    def _rollouts_waiting(self) -> int:
+        run = self.client.run(self.run_id).run
+        return 0 if run is None else run.rollouts_waiting
 
     def ask(self, kind: str, reason: str) -> dict[str, Any]:
         """Ask the service."""
-        wishes = {
-            "cancel": self.client.cancel,
-            "stop": self.client.stop,
-            "pause": self.client.pause,
-            "resume": self.client.resume,
-        }
-        answer = wishes[kind](self.run_id, reason=reason)
+        answer: Acknowledgement = getattr(self.client, kind)(self.run_id, reason=reason)
         return {**answer.to_dict(), "state": answer.status, "reason": answer.message or None}
 
     def _manifest(self) -> dict[str, Any]:

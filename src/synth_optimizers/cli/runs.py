@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from synth_optimizers.cli.faults import Refusal, exit_code_of, fault_of
 from synth_optimizers.cli.options import (
     json_option,
     quiet_option,
@@ -15,15 +17,32 @@ from synth_optimizers.cli.options import (
     service_option,
     token_option,
 )
+from synth_optimizers.cli.output import say, table, write_json, write_lines, write_text
+from synth_optimizers.cli.progress import Progress
+from synth_optimizers.cli.results import best, diff, export
+from synth_optimizers.cli.session import follow
+from synth_optimizers.cli.source import client_of, refuse_token, run_dirs
+from synth_optimizers.cli.summary import closing, command_for
+from synth_optimizers.cli.view import view_for
+from synth_optimizers.cli.words import counted, gain, money, number, one_line, score, stop_reason, tokens, when
+from synth_optimizers.errors import SynthOptimizerError
+from synth_optimizers.status import RunStatus
 
 if TYPE_CHECKING:
     from synth_optimizers.cli.source import RunSource
+    from synth_optimizers.client import Client
 
 __all__ = ["runs"]
 
-OUT = click.Path(path_type=Path)
-PLACE = click.Path()
-"""As it was typed: a slash at the end means a directory."""
+TITLES = ("run", "state", "train", "held-out", "rollouts", "cost", "started (UTC)")
+CANDIDATE_TITLES = ("candidate", "gen", "train", "held-out", "status", "parent", "screen", "why")
+CANCELLED = "synth_optimizer_cancelled"
+
+Listed = tuple[RunStatus, dict[str, Any]]
+"""The status of a run, and what its JSON has besides: the state, and the request of a service."""
+Problems = list[tuple[str, str]]
+"""Runs that cannot be read, and why; they do not hide the others."""
+
 reason_option = click.option(
     "--reason", default="asked for on the command line", show_default=True, help="Why; kept in the log."
 )
@@ -45,14 +64,70 @@ def runs() -> None:
 @json_option
 def list_(root: Path, service: str | None, token_file: Path | None, as_json: bool) -> None:
     """List runs, the newest first."""
-    from synth_optimizers.cli.runs_list import list_requests, list_runs
-    from synth_optimizers.cli.source import client_of, refuse_token
-
     if service is None:
         refuse_token(token_file, str(root))
-        list_runs(root, as_json=as_json)
+        kind, name, place, (found, problems) = "root", "run_dir", str(root), _runs_beneath(root)
+    else:
+        client = client_of(service, token_file)
+        kind, name, place, (found, problems) = "service", "run_id", client.base_url, _runs_of_service(client)
+    if as_json:
+        listed = [{**status.to_dict(), **more} for status, more in found]
+        unreadable = [{name: run, "problem": problem} for run, problem in problems]
+        write_json({kind: place, "runs": listed, "unreadable": unreadable})
         return
-    list_requests(client_of(service, token_file), as_json=as_json)
+    if found:
+        table(TITLES, [_row(status, more["state"]) for status, more in found])
+    elif not problems:
+        say(f"no runs {'in' if service is None else 'at'} {place}")
+    for run, problem in problems:
+        say(f"warning: {run} cannot be read: {problem}")
+
+
+def _runs_beneath(root: Path) -> tuple[list[Listed], Problems]:
+    from synth_optimizers.cli.local import state_of
+
+    if not root.is_dir():
+        raise Refusal(
+            f"{root} is not a directory, so there are no runs in it",
+            "Name the directory that holds the runs with --root; it is run.output_dir of the configuration.",
+        )
+    found: list[RunStatus] = []
+    problems: Problems = []
+    for path in run_dirs(root):
+        try:
+            found.append(RunStatus.read(path))
+        except SynthOptimizerError as error:
+            problems.append((str(path), fault_of(error).message))
+    found.sort(key=lambda status: (status.started_at or "", status.run_id), reverse=True)
+    return [(status, {"state": state_of(status)}) for status in found], problems
+
+
+def _runs_of_service(client: Client) -> tuple[list[Listed], Problems]:
+    from synth_optimizers.cli.remote import state_of_request, status_of_request
+
+    found: list[Listed] = []
+    problems: Problems = []
+    for request in client.runs(page_size=200):
+        run = None
+        if request.started_at is not None:
+            # The list tells of requests; the scores are with each run that has begun.
+            try:
+                detail = client.run(request.run_id)
+                # A run that was submitted again has several requests, and the details are those of the newest.
+                run = detail.run if detail.request.request_id == request.request_id else None
+            except SynthOptimizerError as error:
+                problems.append((request.run_id, fault_of(error).message))
+        more = {"state": state_of_request(request, run), "request": request.to_dict()}
+        found.append((status_of_request(request, run), more))
+    return found, problems
+
+
+def _row(status: RunStatus, state: str) -> tuple[str, ...]:
+    train = "-" if status.best_score is None else number(status.best_score.mean)
+    heldout = "-" if status.best_heldout_score is None else number(status.best_heldout_score.mean)
+    rollouts = f"{status.rollouts_finished + status.rollouts_failed:,}"
+    started = when(status.started_at).removesuffix("Z")[:16]
+    return status.run_id, state, train, heldout, rollouts, money(status.cost_usd), started
 
 
 @runs.command(short_help="Show scores, candidates, usage and artifacts.")
@@ -60,52 +135,70 @@ def list_(root: Path, service: str | None, token_file: Path | None, as_json: boo
 @json_option
 def show(run: RunSource, as_json: bool) -> None:
     """Show one run: scores, candidates, usage, artifacts and the last error."""
-    from synth_optimizers.cli.runs_show import show_run
-
-    show_run(run, as_json=as_json)
-
-
-@runs.command()
-@run_argument
-@json_option
-@click.option("--out", type=OUT, metavar="FILE", help="Write to a file instead of stdout.")
-@click.option("--field", metavar="NAME", help="Only the text of this field.")
-@click.option("--format", "shape", type=click.Choice(["text", "json"]), default=None, help="Texts or a JSON object.")
-@click.option("--force", is_flag=True, help="Overwrite the file.")
-def best(run: RunSource, as_json: bool, out: Path | None, field: str | None, shape: str | None, force: bool) -> None:
-    """Write the texts of the best candidate."""
-    from synth_optimizers.cli.runs_best import write_best
-
-    shape = "json" if as_json else shape or "text"
-    write_best(run, out=out, field=field, shape=shape, force=force)
-
-
-@runs.command(short_help="Show what changed, word by word.")
-@run_argument
-@click.argument("candidates", nargs=-1, metavar="[CANDIDATE_A CANDIDATE_B]")
-@json_option
-def diff(run: RunSource, candidates: tuple[str, ...], as_json: bool) -> None:
-    """Show word by word what changed from the seed to the best candidate, or between two candidates."""
-    from synth_optimizers.cli.runs_diff import show_diff
-
-    show_diff(run, candidates, as_json=as_json)
+    summary, status = run.summary(), run.status()
+    artifacts, place = run.artifacts(), run.place
+    if as_json:
+        write_json({**summary, "state": run.state(), "artifacts": [run.located(name) for name in artifacts]})
+        return
+    write_lines(_head(status, summary, run), 12)
+    if summary["candidates"]:
+        write_text("")
+        best_id, frontier = status.best_candidate_id, set(_frontier_ids(summary))
+        table(CANDIDATE_TITLES, [_candidate(known, best_id, frontier) for known in summary["candidates"]])
+        write_text("* best, + on the frontier")
+    write_text("")
+    write_lines([("artifacts", str(place)), *(("", name) for name in artifacts)], 12)
+    if not isinstance(place, str) and not status.is_over and not status.is_held:
+        write_lines([("next", command_for("gepa", "resume", place))], 12)
+    elif status.best_candidate_id is not None:
+        write_lines([("next", command_for("runs", "diff", place))], 12)
 
 
-@runs.command()
-@run_argument
-@click.option("--out", required=True, type=PLACE, metavar="FILE", help="A .tar.gz, a .zip or a directory; - is stdout.")
-@click.option("--format", "shape", type=click.Choice(["csv", "jsonl"]), help="Only the candidates, one line each.")
-@click.option("--force", is_flag=True, help="Overwrite the file.")
-@json_option
-def export(run: RunSource, out: str, shape: str | None, force: bool, as_json: bool) -> None:
-    """Pack the artifacts of a run, without its request cache.
+def _head(status: RunStatus, summary: dict[str, Any], run: RunSource) -> list[tuple[str, str]]:
+    overview, gains = summary["overview"], (summary.get("train_gain"), summary.get("heldout_gain"))
+    scores = {known["candidate_id"]: known for known in summary["candidates"]}
+    seed = summary["candidates"][0] if summary["candidates"] else {}
+    best_known = scores.get(status.best_candidate_id or "", {})
+    lines = [("run", status.run_id), ("state", run.state()), *run.notes()]
+    if status.is_held:
+        lines.append(("held by", str(status.holder)))
+    lines += [("started", when(status.started_at)), ("finished", when(status.finished_at))]
+    for split, name, gained in zip(("train", "heldout"), ("train", "held-out"), gains, strict=True):
+        lines.append((name, f"seed {score(seed.get(f'{split}_score'))}"))
+        lines.append(("", f"best {score(best_known.get(f'{split}_score'))}"))
+        if gained:
+            lines.append(("", f"gain {gain(gained)}"))
+    failed = f", {status.rollouts_failed:,} failed" if status.rollouts_failed else ""
+    lines += [
+        ("rollouts", f"{status.rollouts_finished:,} scored{failed} of {status.rollouts_requested:,} asked for"),
+        ("proposer", f"{counted(status.proposer_turns, 'turn')} in {counted(status.generations, 'generation')}"),
+        ("calls", f"{status.paid_calls:,} paid, {status.cached_calls:,} from the cache"),
+        ("tokens", tokens(status.total_tokens)),
+        ("cost", money(overview["cost_usd"])),
+    ]
+    if status.stopped_by:
+        lines.append(("stopped by", stop_reason(status.stopped_by)))
+    if status.failure:
+        lines.append(("error", one_line(str(status.failure.get("message", status.failure)), 300)))
+        if status.failure.get("hint"):
+            lines.append(("hint", str(status.failure["hint"])))
+    return lines
 
-    A service gives what people read; the log of a container that it started and the folders that a proposer worked in
-    stay in the run directory.
-    """
-    from synth_optimizers.cli.runs_export import export_run
 
-    export_run(run, out, shape=shape, force=force, as_json=as_json)
+def _frontier_ids(summary: dict[str, Any]) -> list[str]:
+    frontier = summary.get("frontier") or []
+    return [member if isinstance(member, str) else str(member.get("candidate_id")) for member in frontier]
+
+
+def _candidate(known: dict[str, Any], best_id: str | None, frontier: set[str]) -> tuple[str, ...]:
+    candidate_id = known["candidate_id"]
+    mark = "*" if candidate_id == best_id else "+" if candidate_id in frontier else " "
+    generation = "-" if known["generation"] is None else str(known["generation"])
+    judged = known["acceptance_metadata"][-1]["reason"] if known["acceptance_metadata"] else ""
+    rewards = [known[f"{name}_reward"] for name in ("train", "heldout", "minibatch")]
+    train, heldout, screen = ["-" if reward is None else number(reward) for reward in rewards]
+    parent = " and ".join(known["parent_ids"]) or known["source"]
+    return f"{mark} {candidate_id}", generation, train, heldout, known["status"], parent, screen, judged
 
 
 @runs.command(short_help="Watch a run of another process.")
@@ -114,9 +207,49 @@ def export(run: RunSource, out: str, shape: str | None, force: bool, as_json: bo
 @quiet_option
 def watch(run: RunSource, as_json: bool, quiet: bool) -> int:
     """Watch a run of another process or of a service until it ends; Ctrl-C leaves it alone."""
-    from synth_optimizers.cli.runs_watch import watch_run
+    status = run.status()
+    progress = Progress(run_id=status.run_id)
+    view = view_for(progress, status.limits, quiet=quiet, waiting=run.waiting)
+    view.start()
+    try:
+        follow(run.follow(), progress, view, since=time.time())
+    except KeyboardInterrupt:
+        view.close([])
+        say(f"no longer watching; the run goes on. Watch again: synth-optimizers runs watch {run.place}")
+        return 130
+    except BaseException:
+        view.close([])
+        raise
+    status = run.status()
+    has_story = progress.ending is not None or not status.is_over
+    view.close(closing(progress, run.place, time.time()) if has_story else _untold(status))
+    if as_json:
+        write_json({**status.to_dict(), "state": run.state()})
+    return _exit_code(progress, status)
 
-    return watch_run(run, as_json=as_json, quiet=quiet)
+
+def _untold(status: RunStatus) -> list[tuple[str, str]]:
+    """Return the end of a run that has no event of it: it was over before it began."""
+    known = status.failure or {}
+    told = [(label, str(known[name])) for label, name in (("error", "message"), ("hint", "hint")) if known.get(name)]
+    return [("run", f"{status.run_id} {status.state}"), *told]
+
+
+def _exit_code(progress: Progress, status: RunStatus) -> int:
+    """Return the exit code that says how a run ended."""
+    error_code = str((status.failure or {}).get("error_code", ""))
+    if progress.ending is None and status.is_over:
+        fallback = {"completed": 0, "cancelled": exit_code_of(CANCELLED)}.get(status.state, 1)
+        return exit_code_of(error_code, fallback)
+    if progress.ending is None:
+        # It can be resumed: let go of by a signal, or left by a process that was killed.
+        return exit_code_of(CANCELLED) if progress.totals["is_interrupted"] else 1
+    match progress.ending.type:
+        case "gepa.run.finished":
+            return 0
+        case "gepa.run.cancelled":
+            return exit_code_of(CANCELLED)
+    return exit_code_of(str(progress.ending.fields.get("error_code") or error_code))
 
 
 @runs.command(short_help="End a run of another process.")
@@ -126,9 +259,7 @@ def watch(run: RunSource, as_json: bool, quiet: bool) -> int:
 @reason_option
 def cancel(run: RunSource, as_json: bool, stop: bool, reason: str) -> None:
     """End a run that another process or a service carries out; what was paid for is kept."""
-    from synth_optimizers.cli.runs_cancel import ask
-
-    ask(run, "stop" if stop else "cancel", reason, as_json=as_json)
+    _ask(run, "stop" if stop else "cancel", reason, as_json=as_json)
 
 
 @runs.command(short_help="Let a run of a service rest.")
@@ -137,9 +268,7 @@ def cancel(run: RunSource, as_json: bool, stop: bool, reason: str) -> None:
 @reason_option
 def pause(run: RunSource, as_json: bool, reason: str) -> None:
     """Let a run of a service rest; one that rests for too long is cancelled."""
-    from synth_optimizers.cli.runs_cancel import ask
-
-    ask(run, "pause", reason, as_json=as_json)
+    _ask(run, "pause", reason, as_json=as_json)
 
 
 @runs.command(short_help="Let a run of a service that rests go on.")
@@ -148,6 +277,17 @@ def pause(run: RunSource, as_json: bool, reason: str) -> None:
 @reason_option
 def resume(run: RunSource, as_json: bool, reason: str) -> None:
     """Let a run of a service that rests go on."""
-    from synth_optimizers.cli.runs_cancel import ask
+    _ask(run, "resume", reason, as_json=as_json)
 
-    ask(run, "resume", reason, as_json=as_json)
+
+def _ask(run: RunSource, kind: str, reason: str, *, as_json: bool) -> None:
+    answer = run.ask(kind, reason)
+    if as_json:
+        write_json(answer)
+    else:
+        why = f" ({answer['reason']})" if answer.get("reason") else ""
+        write_text(f"{kind} of {answer['run_id']}: {answer['acknowledgement']}, state {answer['state']}{why}")
+
+
+for command in (best, diff, export):
+    runs.add_command(command)

@@ -1,15 +1,25 @@
-"""`synth-optimizers gepa service`: its options."""
+"""`synth-optimizers gepa service`: the standing service in front of a person."""
 
 from __future__ import annotations
 
+import os
+import signal
+import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from types import FrameType
 from typing import Any, TypeVar
 
 import click
 
 from synth_optimizers._synth_optimizers import service_defaults
-from synth_optimizers.cli.options import json_option, quiet_option
+from synth_optimizers.cli.faults import Refusal
+from synth_optimizers.cli.options import json_option, log_options, quiet_option
+from synth_optimizers.cli.output import say, write_json
+from synth_optimizers.cli.session import SignalHandlers
+from synth_optimizers.cli.words import counted
+from synth_optimizers.queue import gepa_serve
 
 __all__ = ["service"]
 
@@ -72,12 +82,61 @@ def setting(name: str, kind: click.ParamType[Any], text: str) -> Callable[[F], F
 @setting("write_timeout_seconds", SECONDS, "How long a client may take nothing of an answer.")
 @quiet_option
 @json_option
-def service(**settings: Any) -> int:  # noqa: ANN401 (those of the options)
+@log_options("info")
+def service(
+    db: Path,
+    config_root: Path | None,
+    as_json: bool,
+    quiet: bool,
+    **settings: Any,  # noqa: ANN401 (those of the options)
+) -> int:
     """Serve runs over HTTP and carry them out, until Ctrl-C, SIGTERM or the end of the terminal.
 
     The first signal takes no more requests and saves the runs under way; the second hurries. The same command goes on.
     Whoever can call the service can start what a configuration names: keep others out with --token-file.
     """
-    from synth_optimizers.cli.serve import serve
+    root = config_root or Path.cwd()
+    if not db.absolute().parent.is_dir():
+        raise Refusal(
+            f"there is no directory {db.parent} for {db.name}", "Make the directory, or name another file with --db."
+        )
+    workers = settings["workers"]
 
-    return serve(**settings)
+    def tell(url: str) -> None:
+        if not quiet:
+            say(f"service at {url}, database {db}, {counted(workers, 'worker')}, configurations beneath {root}")
+        if as_json:
+            known = {"url": url, "db": str(db), "workers": workers, "config_root": str(root), "pid": os.getpid()}
+            write_json(known)
+            sys.stdout.flush()
+
+    with Draining(quiet=quiet) as draining:
+        with suppress(KeyboardInterrupt):
+            gepa_serve(db, config_root=config_root, on_listening=tell, **settings)
+        with suppress(KeyboardInterrupt):
+            draining.told()
+    return 0
+
+
+class Draining(SignalHandlers):
+    """Turns signals into the interrupt that the service drains at, and says so."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        super().__init__()
+        self.quiet = quiet
+
+    def told(self) -> None:
+        """Say that the service has ended."""
+        if self.count and not self.quiet:
+            say("service stopped; the same command goes on with its runs")
+
+    def receive(self, number: int, _frame: FrameType | None) -> None:
+        """Say what the signal does, and interrupt the service."""
+        self.count += 1
+        name = signal.Signals(number).name
+        text = f"{name}: draining, runs under way are saved; again hurries\n" if self.count == 1 else f"{name}: now\n"
+        if not self.quiet:
+            # Past the buffers: a handler may run in the middle of other output.
+            with suppress(OSError):
+                os.write(2, text.encode())
+        raise KeyboardInterrupt

@@ -11,9 +11,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from types import FrameType, TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
-from synth_optimizers.cli.lines import Story
 from synth_optimizers.cli.output import say
 from synth_optimizers.cli.progress import Progress
 from synth_optimizers.cli.view import View
@@ -21,7 +20,7 @@ from synth_optimizers.cli.view import View
 if TYPE_CHECKING:
     from synth_optimizers.events import RunEvent
 
-__all__ = ["CLOCK", "Signals", "announce", "follow"]
+__all__ = ["CLOCK", "SignalHandlers", "Signals", "announce", "follow", "now_and_then"]
 
 TICK = 0.1
 CLOCK = 0.001
@@ -37,7 +36,6 @@ def follow(
     """
     inbox: queue.SimpleQueue[RunEvent | BaseException | None] = queue.SimpleQueue()
     threading.Thread(target=_pump, args=(source, inbox), daemon=True, name="events").start()
-    story = Story()
     while True:
         pulse()
         try:
@@ -49,11 +47,9 @@ def follow(
             return
         if isinstance(item, BaseException):
             raise item
-        seconds = run.took(item)
-        run.apply(item)
-        line = story.tell(item, seconds)
-        if line is not None and run.latest >= since - CLOCK:
-            view.tell(line)
+        for line in run.apply(item):
+            if run.latest >= since - CLOCK:
+                view.tell(line)
 
 
 def _pump(source: Iterator[RunEvent], inbox: queue.SimpleQueue[RunEvent | BaseException | None]) -> None:
@@ -65,20 +61,44 @@ def _pump(source: Iterator[RunEvent], inbox: queue.SimpleQueue[RunEvent | BaseEx
         inbox.put(error)
 
 
-class Signals:
+class SignalHandlers:
+    """Receives SIGINT, SIGTERM and SIGHUP as long as the block lasts."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            # Whoever began the process with nohup wants it to go on.
+            if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+                self._before[number] = signal.signal(number, self.receive)
+        return self
+
+    def __exit__(
+        self, _type: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def receive(self, number: int, _frame: FrameType | None) -> None:
+        """Do what a signal is for. No buffered output: a handler may run in the middle of one."""
+        raise NotImplementedError
+
+
+class Signals(SignalHandlers):
     """The first Ctrl-C, SIGTERM or SIGHUP lets the run finish what is under way and save; the second one does not wait.
 
     A third one leaves at once, whatever the run does.
     """
 
     def __init__(self) -> None:
-        self.count = 0
+        super().__init__()
         self.number: int | None = None
         self._early: list[str] = []
         self._interrupt: Callable[[str], object] = self._early.append
         self._view: View | None = None
         self._shown = 0
-        self._before: dict[int, Any] = {}
 
     def attach(self, interrupt: Callable[[str], bool], view: View) -> None:
         """Name the run that is interrupted; what came before is passed on to it."""
@@ -93,22 +113,8 @@ class Signals:
         """The exit code of a process that ends by the signal that came."""
         return None if self.number is None else 128 + self.number
 
-    def __enter__(self) -> Signals:
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            # Whoever began the process with nohup wants it to go on.
-            if number == signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN:
-                continue
-            self._before[number] = signal.signal(number, self._receive)
-        return self
-
-    def __exit__(
-        self, _type: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
-    ) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def _receive(self, number: int, _frame: FrameType | None) -> None:
-        # No output here: a handler may run in the middle of one.
+    def receive(self, number: int, _frame: FrameType | None) -> None:
+        """Pass the signal on to the run."""
         self.number = number
         self.count += 1
         if self.count > 2:
@@ -128,6 +134,21 @@ class Signals:
             self._view.notice("interrupted: finishing what is in flight, then saving; Ctrl-C again stops now")
         else:
             self._view.notice("stopping now; what was answered is saved")
+
+
+def now_and_then(look: Callable[[], int | None], seconds: float) -> Callable[[], int | None]:
+    """Return a look that is taken again after some seconds; a view goes on without what cannot be seen."""
+    looked, found = 0.0, None
+
+    def latest() -> int | None:
+        nonlocal looked, found
+        if time.monotonic() - looked >= seconds:
+            looked, found = time.monotonic(), None
+            with contextlib.suppress(Exception):
+                found = look()
+        return found
+
+    return latest
 
 
 def announce(warnings: tuple[Any, ...]) -> None:

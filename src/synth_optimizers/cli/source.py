@@ -2,72 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import difflib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, TypeAlias
 
 import click
 
 from synth_optimizers.cli.faults import Refusal
-from synth_optimizers.cli.find import find_run
 
 if TYPE_CHECKING:
+    from synth_optimizers.cli.local import LocalRun
+    from synth_optimizers.cli.remote import ServiceRun
     from synth_optimizers.client import Client
-    from synth_optimizers.events import RunEvent
-    from synth_optimizers.status import RunStatus
 
-__all__ = ["Files", "RunSource", "client_of", "find_source", "is_address", "refuse_token"]
+__all__ = ["Files", "RunSource", "client_of", "find_run", "find_source", "refuse_token", "run_dirs"]
 
+MARKS = ("workspace.sqlite", "events.jsonl", "result_manifest.json")
 Files = dict[str, tuple[Path, float]]
 """Files by name, each with its time."""
-
-
-class RunSource(Protocol):
-    """What the commands want to know about a run, and what they ask of it."""
-
-    @property
-    def place(self) -> Path | str:
-        """Its directory or its URL, as a person would type it."""
-
-    @property
-    def name(self) -> str:
-        """What an archive of it is called inside."""
-
-    def identity(self) -> dict[str, str]:
-        """Return the name of its place for a program."""
-
-    def status(self) -> RunStatus:
-        """Return where it is and what it has used."""
-
-    def state(self) -> str:
-        """Return its state in one word."""
-
-    def notes(self) -> list[tuple[str, str]]:
-        """Return what else a person should know."""
-
-    def summary(self) -> dict[str, Any]:
-        """Return everything about it: overview, candidates, frontier and gains."""
-
-    def best(self) -> dict[str, Any] | None:
-        """Return its best candidate with texts and scores."""
-
-    def artifacts(self) -> list[str]:
-        """Return the names of its files."""
-
-    def located(self, name: str) -> str:
-        """Return where a file of it is."""
-
-    def files(self, scratch: Path) -> Iterator[tuple[str, tuple[Path, float]]]:
-        """Yield every file of it with its time; copies are made in a directory for that."""
-
-    def follow(self) -> Iterator[RunEvent]:
-        """Yield its events until it ends or nobody works on it."""
-
-    def waiting(self) -> int:
-        """Return how many answers wait for their turn; asked again and again while it is followed."""
-
-    def ask(self, kind: str, reason: str) -> dict[str, Any]:
-        """Ask for `cancel`, `stop`, `pause` or `resume`."""
+RunSource: TypeAlias = "LocalRun | ServiceRun"
+"""What the commands read a run from, and ask it of; both have the same functions."""
 
 
 def is_address(run: str) -> bool:
@@ -121,3 +75,38 @@ def _token(path: Path) -> str:
     if not token:
         raise Refusal(f"--token-file {path}: the file is empty", hint)
     return token
+
+
+def is_run_dir(path: Path) -> bool:
+    """Return whether a directory holds a run."""
+    return any((path / mark).exists() for mark in MARKS)
+
+
+def run_dirs(root: Path) -> list[Path]:
+    """Return the runs beneath a directory, by name; `latest` is only another name of one of them."""
+    try:
+        return sorted(path for path in root.iterdir() if not path.is_symlink() and is_run_dir(path))
+    except OSError:
+        return []
+
+
+def find_run(run: str, root: Path) -> Path:
+    """Return the directory of a run that is named by its directory or by its id beneath the root."""
+    for path in (Path(run), root / run):
+        if is_run_dir(path):
+            return path
+    if Path(run).is_dir():
+        raise Refusal(
+            f"{run} is not the directory of a run: it holds none of {', '.join(MARKS)}",
+            "Name a directory that `synth-optimizers gepa run` has written; `synth-optimizers runs list` shows them.",
+        )
+    known = [path.name for path in run_dirs(root)]
+    if not known:
+        raise Refusal(
+            f"there is no run {run!r}: {run} is not a directory, and {root} holds no runs",
+            "Name the directory of a run, or name the directory that holds the runs with --root.",
+        )
+    near = difflib.get_close_matches(run, known, n=1)
+    hint = f"Did you mean {near[0]!r}? " if near else ""
+    shown = ", ".join(known[:8]) + (f" and {len(known) - 8} more" if len(known) > 8 else "")
+    raise Refusal(f"there is no run {run!r} in {root}", f"{hint}Runs in {root}: {shown}.")

@@ -6,8 +6,7 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from synth_optimizers.cli.lines import stop_reason
-from synth_optimizers.cli.words import counted, gain, money, score, span, tokens
+from synth_optimizers.cli.words import counted, gain, money, score, span, stop_reason, tokens
 
 if TYPE_CHECKING:
     from synth_optimizers.cli.progress import Progress
@@ -83,14 +82,14 @@ def _bill(fields: dict[str, Any]) -> list[tuple[str, str]]:
 
 def _unfinished(run: Progress, place: Path | str, now: float) -> list[tuple[str, str]]:
     lines = [("run", f"{run.run_id or Path(place).name} is not over; saved after {span(run.elapsed(now))}")]
-    if run.best_id is not None:
-        lines.append(("best so far", f"{run.best_id} {score(run.best_score)}"))
-    if run.seed_score is not None:
-        lines.append(("seed", score(run.seed_score)))
-    spent = run.spending
-    lines.append(("rollouts", f"{spent.train_rollouts:,} train, {spent.heldout_rollouts:,} held-out"))
-    lines.append(("tokens", tokens(spent.total_tokens)))
-    lines.append(("cost", money(spent.cost_usd)))
+    totals, found = run.totals, run.shown
+    if totals["best"] is not None:
+        lines.append(("best so far", f"{totals['best']['candidate_id']} {score(found['best_score'])}"))
+    if found["seed_score"] is not None:
+        lines.append(("seed", score(found["seed_score"])))
+    lines.append(("rollouts", f"{totals['train_rollouts']:,} train, {totals['heldout_rollouts']:,} held-out"))
+    lines.append(("tokens", tokens(totals["usage"]["total_tokens"])))
+    lines.append(("cost", money(totals["usage"]["cost_usd"])))
     lines.append(("artifacts", shown(place)))
     # A service goes on with its runs by itself.
     next_command = ("runs", "watch") if isinstance(place, str) else ("gepa", "resume")

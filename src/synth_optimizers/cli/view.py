@@ -5,14 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from synth_optimizers.cli.output import is_terminal, mute
 from synth_optimizers.cli.plain import PlainView, QuietView
 
 if TYPE_CHECKING:
-    from synth_optimizers.cli.lines import Line
-    from synth_optimizers.cli.progress import Progress
+    from synth_optimizers.cli.progress import Line, Progress
 
 __all__ = ["View", "view_for"]
 
@@ -47,7 +46,7 @@ def view_for(run: Progress, settings: Mapping[str, Any], *, quiet: bool, waiting
         return PlainView(run)
     from synth_optimizers.cli.live import LiveView, Panel
 
-    return Lasting(LiveView(Panel(run, settings, waiting)), QuietView(run))
+    return cast("View", Lasting(LiveView(Panel(run, settings, waiting)), QuietView(run)))
 
 
 class Lasting:
@@ -57,21 +56,16 @@ class Lasting:
         self._view = drawing
         self._quiet = quiet
 
-    def start(self) -> None:
-        """Begin to draw."""
-        self._try(lambda: self._view.start())
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        """Return a function of the view that gives up drawing when it cannot."""
 
-    def tell(self, line: Line) -> None:
-        """Show one line."""
-        self._try(lambda: self._view.tell(line))
+        def draw(*arguments: object) -> None:
+            try:
+                getattr(self._view, name)(*arguments)
+            except OSError:
+                self.hang_up()
 
-    def notice(self, text: str) -> None:
-        """Show a sentence that stays."""
-        self._try(lambda: self._view.notice(text))
-
-    def tick(self, now: float) -> None:
-        """Let time pass."""
-        self._try(lambda: self._view.tick(now))
+        return draw
 
     def hang_up(self) -> None:
         """Draw no more."""
@@ -80,13 +74,3 @@ class Lasting:
         with suppress(OSError):
             drawing.close([])
         mute()
-
-    def close(self, lines: list[tuple[str, str]]) -> None:
-        """Show the summary."""
-        self._try(lambda: self._view.close(lines))
-
-    def _try(self, draw: Callable[[], None]) -> None:
-        try:
-            draw()
-        except OSError:
-            self.hang_up()

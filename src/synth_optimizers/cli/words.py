@@ -17,6 +17,7 @@ __all__ = [
     "score",
     "short_score",
     "span",
+    "stop_reason",
     "tokens",
     "when",
 ]
@@ -74,6 +75,14 @@ def span(seconds: float) -> str:
     if whole < 3600:
         return f"{whole // 60}m{whole % 60:02}s"
     return f"{whole // 3600}h{whole // 60 % 60:02}m"
+
+
+def stop_reason(by: Mapping[str, Any]) -> str:
+    """Write which rule ended the search, with the limit and the reason."""
+    text = str(by["kind"])
+    if by.get("value") is not None and by.get("limit") is not None:
+        text += f" ({by['value']:g} of {by['limit']:g})"
+    return f"{text}: {one_line(by['reason'])}" if by.get("reason") else text
 
 
 def moment(ts: str) -> float:

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from synth_optimizers.cli.options import existing_file, json_option
-from synth_optimizers.cli.output import say, write_json, write_text
+from synth_optimizers.cli.output import say, write_json, write_lines, write_text
 from synth_optimizers.cli.words import money, tokens, when
 
 __all__ = ["workspace"]
@@ -40,8 +40,7 @@ def status(db: Path, as_json: bool) -> None:
     if as_json:
         write_json(found)
         return
-    for label, text in _lines(found):
-        write_text(f"{label:<20}{text}".rstrip())
+    write_lines(_lines(found), 20)
 
 
 @workspace.command(short_help="Compute every table from the log again.")

@@ -1,35 +1,48 @@
-"""`AsyncClient`: a service as coroutines call it."""
+"""`AsyncClient`: a service as Python calls it.
+
+`sync.py` is generated from this file by `tools/unasync`.
+"""
 
 from __future__ import annotations
 
 import io
-from collections.abc import AsyncGenerator, Mapping, Sequence
+import uuid
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
-from synth_optimizers.client.calls import Calls
+from synth_optimizers.arriving import arriving
+from synth_optimizers.client import requests
+from synth_optimizers.client.aio_session import AsyncSession
 from synth_optimizers.client.entries import RequestEntry, RunDetail, Submission
-from synth_optimizers.client.files import arriving
 from synth_optimizers.client.models import Artifact, Best, Candidate, Frontier, Rollout, ScoreRecord, ScoreSeries
 from synth_optimizers.client.options import ADDRESS, Options
+from synth_optimizers.client.record import items
 from synth_optimizers.client.records import Acknowledgement, Health, Pruned, Readiness, Step, WorkerRun, WorkerTick
-from synth_optimizers.client.transport import AsyncTransport
+from synth_optimizers.client.requests import run_path
 from synth_optimizers.events import RunEvent
 from synth_optimizers.preflight import CheckReport
 
 __all__ = ["AsyncClient"]
 
+T = TypeVar("T")
+
 
 class AsyncClient:
-    """`Client` for an event loop: the same calls, each awaited, and the same settings.
+    """A connection to a service; as a context manager it is closed at the end of the block.
+
+    `timeout` is how long an answer may take, `connect_timeout` how long a connection may. What may be repeated is sent
+    again up to `retries` times, with waits that grow, when the service cannot be reached or is busy.
 
     >>> async with AsyncClient("http://127.0.0.1:8879") as client:
-    ...     run_id = (await client.submit("gepa.toml")).run_id
-    ...     async for event in client.watch(run_id):
+    ...     submission = await client.submit("gepa.toml")
+    ...     async for event in client.watch(submission.run_id):
     ...         print(event.message)
+    ...     print(await client.best(submission.run_id))
     """
 
     def __init__(
@@ -42,8 +55,7 @@ class AsyncClient:
         retries: int = 5,
     ) -> None:
         options = Options.of(base_url, token=token, timeout=timeout, connect_timeout=connect_timeout, retries=retries)
-        self._transport = AsyncTransport(options)
-        self._calls = Calls(options.flows())
+        self._session = AsyncSession(options)
         self.base_url = options.base_url
 
     def __repr__(self) -> str:
@@ -59,35 +71,37 @@ class AsyncClient:
 
     async def aclose(self) -> None:
         """Close the connections."""
-        await self._transport.close()
+        await self._session.close()
 
     # The service itself.
 
     async def health(self) -> Health:
         """Return which process answers."""
-        return await self._transport.run(self._calls.health())
+        return await self._get("/health", Health.of)
 
     async def ready(self) -> Readiness:
         """Return that runs are taken; raises while the service starts or drains."""
-        return await self._transport.run(self._calls.ready())
+        return await self._get("/ready", Readiness.of)
 
     async def status(self) -> dict[str, Any]:
         """Return the status of the database of the service: counts, and the newest 200 requests."""
-        return await self._transport.run(self._calls.status())
+        return await self._get("/status", dict)
 
     async def workspace(self) -> dict[str, Any]:
         """Return counts, leases, workers and invariants."""
-        return await self._transport.run(self._calls.workspace())
+        return await self._get("/workspace", dict)
 
     async def metrics(self) -> str:
         """Return the metrics as Prometheus reads them."""
-        return await self._transport.run(self._calls.metrics())
+        reply = await self._session.answer(requests.get("/metrics", timeout=self._session.timeout))
+        return reply.content.decode()
 
     async def prune(
         self, *, older_than: str | datetime | None = None, status: Sequence[str] = (), dry_run: bool = True
     ) -> Pruned:
         """Remove runs that are over, with their directories; with `dry_run` only name them."""
-        return await self._transport.run(self._calls.prune(older_than=older_than, status=status, dry_run=dry_run))
+        body = {"older_than": requests.moment(older_than), "status": list(status), "dry_run": dry_run}
+        return await self._post("/workspace/prune", body, Pruned.of, timeout=self._session.timeout)
 
     # Requests.
 
@@ -104,20 +118,26 @@ class AsyncClient:
         idempotency_key: str | None = None,
         wait_for_capacity: float | None = None,
     ) -> Submission:
-        """Hand a run over to the service; once this returns, it is stored there."""
-        return await self._transport.run(
-            self._calls.submit(
-                config_path,
-                config=config,
-                priority=priority,
-                auto_start=auto_start,
-                manual_step=manual_step,
-                allow_unverified=allow_unverified,
-                overrides=overrides,
-                idempotency_key=idempotency_key,
-                wait_for_capacity=wait_for_capacity,
-            )
+        """Hand a run over to the service; once this returns, it is stored there.
+
+        `config_path` is a file that the service can read, beneath its config root; `config` is a mapping of the same
+        shape, or TOML text. `overrides` are `key=value` texts as for `--set`. `allow_unverified` takes the run without
+        asking its container and proposer first. Without an `idempotency_key` one is made up, so that a request that is
+        sent again never begins a second run. `wait_for_capacity` keeps asking for so many seconds while the service is
+        full. A configuration with problems raises `ConfigError`, whose `field_errors` name every one of them.
+        """
+        key = uuid.uuid4().hex if idempotency_key is None else idempotency_key
+        options = {
+            "priority": priority,
+            "auto_start": auto_start,
+            "manual_step": manual_step,
+            "allow_unverified": allow_unverified,
+        }
+        timeout = self._session.timeout
+        request = requests.submission(
+            "/runs", config_path, config, options, overrides=overrides, timeout=timeout, idempotency_key=key
         )
+        return await self._session.submit(request, key, patience=wait_for_capacity)
 
     async def preflight(
         self,
@@ -128,69 +148,78 @@ class AsyncClient:
         overrides: Sequence[str] = (),
     ) -> CheckReport:
         """Return everything that stands in the way of a run; nothing is stored and nothing is paid for."""
-        return await self._transport.run(
-            self._calls.preflight(config_path, config=config, allow_unverified=allow_unverified, overrides=overrides)
-        )
+        path, options, timeout = "/runs/preflight", {"allow_unverified": allow_unverified}, self._session.timeout
+        request = requests.submission(path, config_path, config, options, overrides=overrides, timeout=timeout)
+        return await self._session.call(request, CheckReport.from_native)
 
     def runs(self, *, state: str | None = None, page_size: int = 50) -> AsyncGenerator[RequestEntry]:
         """Yield the requests, the newest first; `state` keeps those of one status."""
-        return self._transport.iterate(self._calls.runs(state=state, page_size=page_size))
+        return self._pages("/runs", RequestEntry.of, state=state, limit=page_size)
 
     async def run(self, run_id: str) -> RunDetail:
         """Return everything about one run."""
-        return await self._transport.run(self._calls.run(run_id))
+        return await self._get(run_path(run_id), RunDetail.of)
 
     async def delete(self, run_id: str) -> None:
         """Remove a run that is over; one that is not there is no error."""
-        return await self._transport.run(self._calls.delete(run_id))
+        request = requests.get(run_path(run_id), timeout=self._session.timeout)
+        await self._session.answer(replace(request, method="DELETE"))
 
     async def wait(self, run_id: str, *, timeout: float | None = None) -> RunDetail:
-        """Wait until a run is over and return everything about it."""
-        return await self._transport.run(self._calls.wait(run_id, timeout=timeout))
+        """Wait until a run is over and return everything about it.
 
-    # Wishes.
+        A run that failed raises the exception of its cause; one that was cancelled raises `CancelledError`.
+        `TimeoutError`: it is still going on.
+        """
+        return await self._session.wait(run_id, timeout)
+
+    # Control requests.
 
     async def cancel(self, run_id: str, *, reason: str | None = None) -> Acknowledgement:
         """End a run for good; what was paid for is kept."""
-        return await self._transport.run(self._calls.cancel(run_id, reason=reason))
+        return await self._ask(run_id, "cancel", reason=reason)
 
     async def stop(self, run_id: str, *, reason: str | None = None) -> Acknowledgement:
         """Finish a run early: no new search, then the held-out evaluation."""
-        return await self._transport.run(self._calls.stop(run_id, reason=reason))
+        return await self._ask(run_id, "stop", reason=reason)
 
     async def pause(
         self, run_id: str, *, timeout_seconds: int | None = None, reason: str | None = None
     ) -> Acknowledgement:
         """Let a run rest; one that nobody resumes in `timeout_seconds` is cancelled."""
-        return await self._transport.run(self._calls.pause(run_id, timeout_seconds=timeout_seconds, reason=reason))
+        return await self._ask(run_id, "pause", timeout_seconds=timeout_seconds, reason=reason)
 
     async def resume(self, run_id: str, *, reason: str | None = None) -> Acknowledgement:
         """Let a run that rests go on."""
-        return await self._transport.run(self._calls.resume(run_id, reason=reason))
+        return await self._ask(run_id, "resume", reason=reason)
 
     async def step(self, run_id: str, *, timeout: float | None = None) -> Step:
         """Do one unit of work of a run that goes on by steps; `timeout` is how long it may take."""
-        return await self._transport.run(self._calls.step(run_id, timeout=timeout))
+        return await self._post(run_path(run_id, "step"), {}, Step.of, timeout=timeout)
 
     # Events.
 
     def events(self, run_id: str, *, after: int = -1, page_size: int = 500) -> AsyncGenerator[RunEvent]:
         """Yield the events that are stored, from the one after a number on."""
-        return self._transport.iterate(self._calls.events(run_id, after=after, page_size=page_size))
+        return self._session.events(run_id, after, page_size)
 
     def watch(self, run_id: str, *, after: int = -1, retries: int | None = None) -> AsyncGenerator[RunEvent]:
-        """Yield the events as they happen, each once and in order, until the run is over."""
-        return self._transport.iterate(self._calls.watch(run_id, after=after, retries=retries))
+        """Yield the events as they happen, each once and in order, until the run is over.
+
+        When the connection breaks, it goes on after the last event that came. `retries` is how often in a row it is
+        tried without success; those of the client without it.
+        """
+        return self._session.watch(run_id, after, retries)
 
     # What was found.
 
     def candidates(self, run_id: str, *, status: str | None = None, page_size: int = 100) -> AsyncGenerator[Candidate]:
         """Yield the candidates; `status` keeps those of one status."""
-        return self._transport.iterate(self._calls.candidates(run_id, status=status, page_size=page_size))
+        return self._pages(run_path(run_id, "candidates"), Candidate.of, status=status, limit=page_size)
 
     async def candidate(self, run_id: str, candidate_id: str) -> Candidate:
         """Return one candidate."""
-        return await self._transport.run(self._calls.candidate(run_id, candidate_id))
+        return await self._get(run_path(run_id, "candidates", candidate_id), Candidate.of)
 
     def rollouts(
         self,
@@ -203,50 +232,53 @@ class AsyncClient:
         page_size: int = 100,
     ) -> AsyncGenerator[Rollout]:
         """Yield the rollouts; the options keep those of one candidate, stage, status or split."""
-        return self._transport.iterate(
-            self._calls.rollouts(
-                run_id, candidate_id=candidate_id, stage=stage, status=status, split=split, page_size=page_size
-            )
-        )
+        kept = {"candidate_id": candidate_id, "stage": stage, "status": status, "split": split}
+        return self._pages(run_path(run_id, "rollouts"), Rollout.of, limit=page_size, **kept)
 
     async def rollout(self, run_id: str, rollout_id: str | int, *, trace: bool = False) -> Rollout:
         """Return one rollout by its id or its number, with its trace if wanted."""
-        return await self._transport.run(self._calls.rollout(run_id, rollout_id, trace=trace))
+        include = "trace" if trace else None
+        return await self._get(run_path(run_id, "rollouts", str(rollout_id)), Rollout.of, include=include)
 
     async def frontier(self, run_id: str) -> Frontier:
         """Return the candidates that are best on some row."""
-        return await self._transport.run(self._calls.frontier(run_id))
+        return await self._get(run_path(run_id, "frontier"), Frontier.of)
 
     def scores(self, run_id: str, *, since: int | None = None, page_size: int = 100) -> AsyncGenerator[ScoreRecord]:
         """Yield the scores in order, while the run goes on as well; `since` keeps those after an event."""
-        return self._transport.iterate(self._calls.scores(run_id, since=since, page_size=page_size))
+        return self._session.scores(run_id, since, page_size)
 
     async def score_series(
         self, run_id: str, *, metric: str | None = None, split: str | None = None
     ) -> tuple[ScoreSeries, ...]:
         """Return the scores in order, one series for each metric and split."""
-        return await self._transport.run(self._calls.score_series(run_id, metric=metric, split=split))
+        path = run_path(run_id, "scores", "series")
+        return await self._get(path, items(ScoreSeries.of, "series"), metric=metric, split=split)
 
     async def best(
         self, run_id: str, *, wait_newer_than: int | None = None, timeout: float | None = None
     ) -> Best | None:
-        """Return the best candidate so far; `None` before one is measured."""
-        return await self._transport.run(self._calls.best(run_id, wait_newer_than=wait_newer_than, timeout=timeout))
+        """Return the best candidate so far; `None` before one is measured.
+
+        With `wait_newer_than`, the `sequence` of one that is known, it waits for a newer one: for `timeout` seconds,
+        or 30 without it. `None`: no newer one came.
+        """
+        return await self._session.best(run_id, wait_newer_than, timeout)
 
     async def artifacts(self, run_id: str) -> tuple[Artifact, ...]:
         """Return the files that the run has left so far."""
-        return await self._transport.run(self._calls.artifacts(run_id))
+        return await self._get(run_path(run_id, "artifacts"), items(Artifact.of))
 
     async def artifact(self, run_id: str, name: str) -> bytes:
         """Return the content of a file of the run; its digest is checked where the service names one."""
         with io.BytesIO() as out:
-            await self._transport.run(self._calls.artifact(run_id, name, out))
+            await self._session.download(requests.artifact(run_id, name, timeout=self._session.timeout), out)
             return out.getvalue()
 
     async def download(self, run_id: str, name: str, path: str | PathLike[str]) -> Path:
         """Write a file of the run to a path, whole or not at all; its digest is checked where the service names one."""
         with arriving(Path(path)) as out:
-            await self._transport.run(self._calls.artifact(run_id, name, out))
+            await self._session.download(requests.artifact(run_id, name, timeout=self._session.timeout), out)
         return Path(path)
 
     # Workers.
@@ -255,18 +287,29 @@ class AsyncClient:
         self, *, worker_id: str | None = None, lease_seconds: float | None = None, timeout: float | None = None
     ) -> WorkerRun:
         """Claim the next request and carry its run out; this takes as long as the run, at most `timeout`."""
-        return await self._transport.run(
-            self._calls.run_next(worker_id=worker_id, lease_seconds=lease_seconds, timeout=timeout)
-        )
+        body = {"worker_id": worker_id, "lease_seconds": lease_seconds}
+        return await self._post("/worker/run-next", body, WorkerRun.of, timeout=timeout)
 
     async def tick(
         self, *, worker_id: str | None = None, lease_seconds: float | None = None, timeout: float | None = None
     ) -> WorkerTick:
         """Do one unit of work; `timeout` is how long it may take."""
-        return await self._transport.run(
-            self._calls.tick(worker_id=worker_id, lease_seconds=lease_seconds, timeout=timeout)
-        )
+        body = {"worker_id": worker_id, "lease_seconds": lease_seconds}
+        return await self._post("/worker/tick", body, WorkerTick.of, timeout=timeout)
 
     async def recover(self) -> tuple[RequestEntry, ...]:
         """Give requests whose worker was lost back to the queue."""
-        return await self._transport.run(self._calls.recover())
+        read = items(RequestEntry.of, "recovered_run_requests")
+        return await self._post("/worker/recover", {}, read, timeout=self._session.timeout)
+
+    async def _get(self, path: str, read: Callable[[Any], T], **params: object) -> T:
+        return await self._session.call(requests.get(path, timeout=self._session.timeout, **params), read)
+
+    async def _post(self, path: str, body: Mapping[str, Any], read: Callable[[Any], T], *, timeout: float | None) -> T:
+        return await self._session.call(requests.post(path, body, timeout=timeout), read)
+
+    async def _ask(self, run_id: str, action: str, **body: object) -> Acknowledgement:
+        return await self._post(run_path(run_id, action), body, Acknowledgement.of, timeout=self._session.timeout)
+
+    def _pages(self, path: str, read: Callable[[Any], T], **params: object) -> AsyncGenerator[T]:
+        return self._session.pages(requests.get(path, timeout=self._session.timeout, **params), read)

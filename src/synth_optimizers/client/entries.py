@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
-from synth_optimizers.client.record import Record
+from synth_optimizers.client.record import Record, part, parts
 from synth_optimizers.client.refusals import blocker_of
 from synth_optimizers.preflight import Blocker
 from synth_optimizers.status import RunStatus
@@ -100,14 +100,8 @@ class RequestEntry(Record):
     """The result of the run."""
     error: dict[str, Any] | None = None
     """Why it failed or was cancelled."""
-    waiting: Waiting | None = None
+    waiting: Waiting | None = field(default=None, metadata=part(Waiting.of))
     """Why nobody works on it."""
-
-    @classmethod
-    def of(cls, known: Mapping[str, Any]) -> Self:
-        """Read an entry."""
-        waiting = known.get("waiting")
-        return super(RequestEntry, cls).of({**known, "waiting": None if waiting is None else Waiting.of(waiting)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,23 +110,14 @@ class Submission(Record):
 
     run_id: str
     """The name of the run."""
-    request: RequestEntry
+    request: RequestEntry = field(metadata=part(RequestEntry.of))
     """Its place in the queue."""
     auto_started: bool
     """Whether a worker will claim it."""
     replayed: bool
     """Whether it had been taken before under the same key."""
-    warnings: tuple[Blocker, ...] = ()
+    warnings: tuple[Blocker, ...] = field(default=(), metadata=parts(blocker_of))
     """What is worth knowing."""
-
-    @classmethod
-    def of(cls, known: Mapping[str, Any]) -> Self:
-        """Read an answer to a submission."""
-        parts = {
-            "request": RequestEntry.of(known["request"]),
-            "warnings": tuple(blocker_of(found) for found in known.get("warnings") or ()),
-        }
-        return super(Submission, cls).of({**known, **parts})
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,32 +170,20 @@ class Transition(Record):
 class RunDetail(Record):
     """Everything about one run."""
 
-    request: RequestEntry
+    request: RequestEntry = field(metadata=part(RequestEntry.of))
     """Its request."""
-    run: RunStatus | None
+    run: RunStatus | None = field(metadata=part(RunStatus.from_native))
     """Where it is and what it has used; `None` before it has begun."""
     models: dict[str, Any] = field(default_factory=dict, repr=False)
     """For `policy` and `proposer`: the model that was `requested` and the one in effect."""
     config: dict[str, Any] = field(default_factory=dict, repr=False)
     """The configuration in effect; secrets are hidden."""
-    origins: tuple[Origin, ...] = field(default=(), repr=False)
+    origins: tuple[Origin, ...] = field(default=(), repr=False, metadata=parts(Origin.of))
     """Where each value came from."""
     usage: dict[str, Any] | None = field(default=None, repr=False)
     """Tokens and calls."""
-    history: tuple[Transition, ...] = field(default=(), repr=False)
+    history: tuple[Transition, ...] = field(default=(), repr=False, metadata=parts(Transition.of))
     """The steps of its request."""
-
-    @classmethod
-    def of(cls, known: Mapping[str, Any]) -> Self:
-        """Read the details of a run."""
-        run = known.get("run")
-        parts = {
-            "request": RequestEntry.of(known["request"]),
-            "run": None if run is None else RunStatus.from_native(run),
-            "origins": tuple(Origin.of(each) for each in known.get("origins") or ()),
-            "history": tuple(Transition.of(each) for each in known.get("history") or ()),
-        }
-        return super(RunDetail, cls).of({**known, **parts})
 
     @property
     def run_id(self) -> str:

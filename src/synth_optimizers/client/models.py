@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Self
 
-from synth_optimizers.client.record import Record
+from synth_optimizers.client.record import Record, part, parts
 from synth_optimizers.scores import Gain, Score, gain_of, score_of
 
 __all__ = ["Artifact", "Best", "Candidate", "Frontier", "Rollout", "ScorePoint", "ScoreRecord", "ScoreSeries"]
@@ -30,10 +30,6 @@ class OpenRecord(Record):
         return {**known, **more}
 
 
-def _scored(known: Mapping[str, Any], *names: str) -> dict[str, Any]:
-    return {**known, **{name: score_of(known.get(name)) for name in names}}
-
-
 @dataclass(frozen=True, slots=True)
 class Candidate(OpenRecord):
     """A candidate with its texts, lineage and scores."""
@@ -50,9 +46,9 @@ class Candidate(OpenRecord):
     """How it was made: `seed`, a proposal or a merge."""
     generation: int | None = None
     """The generation that brought it."""
-    train_score: Score | None = None
+    train_score: Score | None = field(default=None, metadata=part(score_of))
     """Its score on train rows."""
-    heldout_score: Score | None = None
+    heldout_score: Score | None = field(default=None, metadata=part(score_of))
     """Its score on held-out rows."""
     is_best: bool | None = None
     """Whether it is the best candidate so far."""
@@ -64,11 +60,6 @@ class Candidate(OpenRecord):
     """Why it was proposed."""
     more: dict[str, Any] = field(default_factory=dict, repr=False)
     """Whatever else the service says."""
-
-    @classmethod
-    def of(cls, known: Mapping[str, Any]) -> Self:
-        """Read a candidate."""
-        return super(Candidate, cls).of(_scored(known, "train_score", "heldout_score"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,14 +178,8 @@ class ScoreSeries(Record):
     """`train` or `heldout`."""
     direction: str
     """`maximize` or `minimize`."""
-    points: tuple[ScorePoint, ...] = field(default=(), repr=False)
+    points: tuple[ScorePoint, ...] = field(default=(), repr=False, metadata=parts(ScorePoint.of))
     """One for each candidate that was measured."""
-
-    @classmethod
-    def of(cls, known: Mapping[str, Any]) -> Self:
-        """Read a series."""
-        points = tuple(ScorePoint.of(each) for each in known["points"])
-        return super(ScoreSeries, cls).of({**known, "points": points})
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,27 +192,20 @@ class Best(OpenRecord):
     """Its texts by field."""
     sequence: int
     """The event that made it the best; `wait_newer_than` takes it."""
-    score: Score | None = None
+    train_score: Score | None = field(default=None, metadata=part(score_of))
     """Its score on train rows."""
-    seed_score: Score | None = None
+    seed_score: Score | None = field(default=None, metadata=part(score_of))
     """The seed's score on the same rows."""
-    gain: Gain | None = None
+    gain: Gain | None = field(default=None, metadata=part(gain_of))
     """How much better it is than the seed; the search has chosen by these rows, so it flatters."""
-    heldout_score: Score | None = None
+    heldout_score: Score | None = field(default=None, metadata=part(score_of))
     """Its score on held-out rows, once it is measured."""
-    heldout_gain: Gain | None = None
+    heldout_gain: Gain | None = field(default=None, metadata=part(gain_of))
     """How much better it is than the seed on rows that chose nothing."""
     at: str | None = None
     """When it became the best."""
     more: dict[str, Any] = field(default_factory=dict, repr=False)
     """Whatever else the service says."""
-
-    @classmethod
-    def of(cls, known: Mapping[str, Any]) -> Self:
-        """Read the best candidate."""
-        gains = {name: gain_of(known.get(name)) for name in ("gain", "heldout_gain")}
-        scores = ("score", "seed_score", "heldout_score")
-        return super(Best, cls).of({**_scored(known, *scores), **gains})
 
 
 @dataclass(frozen=True, slots=True)

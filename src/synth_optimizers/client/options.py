@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from synth_optimizers.client.flows import Flows
 from synth_optimizers.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -47,10 +46,6 @@ class Options:
             # The token is not shown, not even a bad one.
             raise _refused("the token is empty or has characters that no token has", "Name the text of the token.")
         return cls(base_url.rstrip("/"), token, timeout, connect_timeout, retries)
-
-    def flows(self) -> Flows:
-        """Return the conversations with the service."""
-        return Flows(self.base_url, self.timeout, self.retries)
 
     def headers(self) -> dict[str, str]:
         """Return what every request carries."""

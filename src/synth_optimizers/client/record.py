@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import MISSING, asdict, dataclass, fields
 from typing import Any, Self, TypeVar
 
-__all__ = ["Record", "items"]
+__all__ = ["Record", "items", "part", "parts"]
 
 T = TypeVar("T")
 
@@ -21,7 +21,8 @@ class Record:
         found = {}
         for each in fields(cls):
             if each.name in known:
-                found[each.name] = known[each.name]
+                read, value = each.metadata.get("read"), known[each.name]
+                found[each.name] = value if read is None else read(value)
             elif each.default is MISSING and each.default_factory is MISSING:
                 raise KeyError(each.name)
         return cls(**found)
@@ -29,6 +30,16 @@ class Record:
     def to_dict(self) -> dict[str, Any]:
         """Return the record as plain objects."""
         return asdict(self)
+
+
+def part(read: Callable[[Any], object]) -> dict[str, Any]:
+    """Return the metadata of a field that is an object of its own, or null."""
+    return {"read": lambda known: None if known is None else read(known)}
+
+
+def parts(read: Callable[[Any], object]) -> dict[str, Any]:
+    """Return the metadata of a field that is a list of objects; null is none of them."""
+    return {"read": lambda known: tuple(read(each) for each in known or ())}
 
 
 def items(read: Callable[[Any], T], name: str = "items") -> Callable[[Any], tuple[T, ...]]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any
 
 from synth_optimizers.client.entries import RequestEntry
-from synth_optimizers.client.record import Record
+from synth_optimizers.client.record import Record, part, parts
 from synth_optimizers.events import RunEvent
 
 __all__ = ["Acknowledgement", "Health", "Pruned", "Readiness", "Step", "WorkerRun", "WorkerTick"]
@@ -69,39 +68,27 @@ class Step(Record):
     """Whether it is over."""
     state: str
     """The state of the run after the step."""
-    events: tuple[RunEvent, ...] = field(default=(), repr=False)
+    events: tuple[RunEvent, ...] = field(default=(), repr=False, metadata=parts(RunEvent.from_dict))
     """What happened."""
-
-    @classmethod
-    def of(cls, known: Mapping[str, Any]) -> Self:
-        """Read a step."""
-        events = tuple(RunEvent.from_dict(each) for each in known.get("events") or ())
-        return super(Step, cls).of({**known, "events": events})
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerRun(Record):
     """What `run_next` did."""
 
-    request: RequestEntry | None
+    request: RequestEntry | None = field(metadata=part(RequestEntry.of))
     """The request that was claimed and carried out, if there was one."""
     result: dict[str, Any] | None
     """Its result."""
     message: str = ""
     """The same in words."""
 
-    @classmethod
-    def of(cls, known: Mapping[str, Any]) -> Self:
-        """Read what a worker did."""
-        request = known["request"]
-        return super(WorkerRun, cls).of({**known, "request": None if request is None else RequestEntry.of(request)})
-
 
 @dataclass(frozen=True, slots=True)
 class WorkerTick(Record):
     """What `tick` did."""
 
-    request: RequestEntry | None
+    request: RequestEntry | None = field(metadata=part(RequestEntry.of))
     """The request that it was for, if there was one."""
     result: dict[str, Any] | None
     """The result of a run that is over."""
@@ -112,26 +99,14 @@ class WorkerTick(Record):
     message: str = ""
     """The same in words."""
 
-    @classmethod
-    def of(cls, known: Mapping[str, Any]) -> Self:
-        """Read what a worker did."""
-        request = known["request"]
-        return super(WorkerTick, cls).of({**known, "request": None if request is None else RequestEntry.of(request)})
-
 
 @dataclass(frozen=True, slots=True)
 class Pruned(Record):
     """Runs that were removed, or would be."""
 
-    run_ids: tuple[str, ...]
+    run_ids: tuple[str, ...] = field(metadata=parts(str))
     """The runs."""
     dry_run: bool
     """Whether they are still there."""
-    left: tuple[dict[str, str], ...] = ()
+    left: tuple[dict[str, str], ...] = field(default=(), metadata=parts(dict))
     """Runs that could not be removed: `run_id`, and the reason as `message`."""
-
-    @classmethod
-    def of(cls, known: Mapping[str, Any]) -> Self:
-        """Read the answer."""
-        lists = {name: tuple(known.get(name, ())) for name in ("run_ids", "left")}
-        return super(Pruned, cls).of({**known, **lists})

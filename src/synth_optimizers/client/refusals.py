@@ -3,22 +3,35 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import synth_optimizers.errors as classes
-from synth_optimizers.client.effects import Reply, TransportFailure
+from synth_optimizers.client.requests import Reply, TransportFailure
 from synth_optimizers.errors import CancelledError, OptimizerHttpError, SynthOptimizerError, error_table
 from synth_optimizers.findings import Finding
 from synth_optimizers.preflight import Blocker
 
-__all__ = ["Refused", "blocker_of", "ending_of", "not_ours", "refusal_of", "unreachable"]
+__all__ = [
+    "Refused",
+    "blocker_of",
+    "check_digest",
+    "check_stream",
+    "ending_of",
+    "not_ours",
+    "refusal_of",
+    "shaped",
+    "unreachable",
+]
 
+T = TypeVar("T")
 PLACE = re.compile(r"(?P<source>.+?):(?P<line>\d+)(:(?P<column>\d+))?")
 START = "Start one with `synth-optimizers gepa service --db service.sqlite`, or name the address of the one you mean."
 SHOWN = 200
 """Characters of a foreign answer that are shown."""
+DIGEST = 64
+"""Characters of a SHA-256 digest in hex."""
 
 
 @runtime_checkable
@@ -79,6 +92,34 @@ def not_ours(reply: Reply, address: str, problem: str | None = None) -> Optimize
     retryable = reply.status in (429, 502, 503, 504)
     _with(error, status=reply.status, code="not_a_service", request_id=request_id, retryable=retryable)
     return error
+
+
+def shaped(read: Callable[[Any], T], known: object, address: str, reply: Reply | None = None) -> T:
+    """Read an answer, or a part of it; one of another shape is not ours."""
+    try:
+        return read(known)
+    except (ValueError, TypeError, AttributeError) as problem:
+        told = f"its answer is not the JSON that was asked for ({problem})"
+        raise not_ours(reply or Reply(200, {}), address, told) from problem
+    except KeyError as problem:
+        raise not_ours(reply or Reply(200, {}), address, f"its answer has no {problem}") from problem
+
+
+def check_stream(reply: Reply, address: str) -> None:
+    """Raise unless the reply is a stream of events."""
+    kind = reply.headers.get("content-type", "")
+    if not kind.startswith("text/event-stream"):
+        raise not_ours(reply, address, f"it sends {kind or 'something'} and no stream of events")
+
+
+def check_digest(found: str, reply: Reply, what: str, address: str) -> None:
+    """Raise unless the digest of a file is the one that the service names, if it names one."""
+    told = reply.headers.get("etag", "").removeprefix("W/").strip('"').removeprefix("sha256:").lower()
+    if len(told) == DIGEST and told != found:
+        message = f"{what} from {address} is damaged: its digest is {found} instead of {told}"
+        error = OptimizerHttpError(f"{OptimizerHttpError.error_code}: {message}")
+        error.hint = "Download it again; when that does not help, the file is damaged where the service keeps it."
+        raise error
 
 
 def unreachable(failure: TransportFailure, address: str) -> OptimizerHttpError:

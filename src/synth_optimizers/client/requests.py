@@ -1,4 +1,4 @@
-"""Every request that a service understands, one function each."""
+"""What is sent to a service and what comes back: every request that it understands, and its reply."""
 
 from __future__ import annotations
 
@@ -6,18 +6,17 @@ import json
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Self
 from urllib.parse import quote
-
-from synth_optimizers.client.effects import Request
 
 __all__ = [
     "LONG_POLL",
-    "act",
+    "Reply",
+    "Request",
+    "TransportFailure",
     "artifact",
-    "events",
     "get",
     "moment",
     "post",
@@ -36,15 +35,68 @@ LAUNCH = 180.0
 SILENCE = 60.0
 """Seconds without a sign of life after which a stream is opened anew."""
 
+NEVER_SENT = ("ConnectError", "ConnectTimeout", "PoolTimeout", "UnsupportedProtocol", "ProxyError")
+"""Failures of httpx before the first byte of a request."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request to a service."""
+
+    method: str
+    path: str
+    """Beneath the address of the service, with its parts quoted."""
+    params: tuple[tuple[str, str], ...] = ()
+    headers: tuple[tuple[str, str], ...] = ()
+    content: bytes | None = None
+    """A JSON document."""
+    read_timeout: float | None = None
+    """Seconds in which the next bytes must come; `None` waits as long as it takes."""
+    is_repeatable: bool = False
+    """Whether the same request a second time does nothing that the first has not done."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What came back."""
+
+    status: int
+    headers: Mapping[str, str]
+    """By name, in lower case or in any."""
+    content: bytes = field(default=b"", repr=False)
+    """The body; empty for a stream that is read on."""
+
+    def json(self) -> Any:  # noqa: ANN401 (whatever the body holds)
+        """Read the body as JSON; `ValueError` when it is none."""
+        return json.loads(self.content)
+
+
+class TransportFailure(Exception):  # noqa: N818 (it never leaves the client)
+    """The exchange broke off."""
+
+    def __init__(self, message: str, *, is_sent: bool, is_timeout: bool = False) -> None:
+        super().__init__(message)
+        self.is_sent = is_sent
+        """Whether the service may have seen the request."""
+        self.is_timeout = is_timeout
+
+    @classmethod
+    def of(cls, problem: Exception) -> Self:
+        """Return what an error of httpx means."""
+        kind = type(problem).__name__
+        return cls(str(problem) or kind, is_sent=kind not in NEVER_SENT, is_timeout=kind.endswith("Timeout"))
+
 
 def get(path: str, *, timeout: float | None, **params: object) -> Request:
     """Ask for something; parameters that are `None` are not named."""
-    return Request("GET", path, _params(params), JSON, read_timeout=timeout, is_repeatable=True)
+    named = tuple((name, str(value)) for name, value in params.items() if value is not None)
+    return Request("GET", path, named, JSON, read_timeout=timeout, is_repeatable=True)
 
 
 def post(path: str, body: Mapping[str, Any], *, timeout: float | None) -> Request:
     """Ask to do something; values that are `None` are not named."""
-    content = _body({name: value for name, value in body.items() if value is not None})
+    named = {name: value for name, value in body.items() if value is not None}
+    content = json.dumps(named, ensure_ascii=False, allow_nan=False, default=_plain).encode()
     return Request("POST", path, (), JSON_BODY, content, read_timeout=timeout)
 
 
@@ -82,16 +134,6 @@ def submission(
     return replace(sent, headers=(*sent.headers, ("idempotency-key", idempotency_key)), is_repeatable=True)
 
 
-def act(run_id: str, action: str, *, timeout: float | None, **body: object) -> Request:
-    """Ask for `cancel`, `pause`, `resume`, `stop` or `step` of a run."""
-    return post(run_path(run_id, action), body, timeout=timeout)
-
-
-def events(run_id: str, after: int, limit: int, *, timeout: float) -> Request:
-    """Ask for a page of events."""
-    return get(run_path(run_id, "events"), timeout=timeout, after=after, limit=limit)
-
-
 def stream(run_id: str, after: int, *, timeout: float) -> Request:
     """Ask for the events as they happen, from the one after a number on."""
     request = get(run_path(run_id, "events"), timeout=max(timeout, SILENCE), after=after)
@@ -106,11 +148,6 @@ def artifact(run_id: str, name: str, *, timeout: float) -> Request:
     return replace(request, headers=(("accept", "*/*"), ("accept-encoding", "identity")))
 
 
-def moment(at: str | datetime | None) -> str | None:
-    """Write a time as the service reads it; one without a zone is local."""
-    return at.astimezone(UTC).isoformat().replace("+00:00", "Z") if isinstance(at, datetime) else at
-
-
 def waiting(run_id: str, newer_than: int, seconds: float, *, timeout: float) -> Request:
     """Ask for the best candidate as soon as there is a newer one."""
     whole = math.ceil(min(seconds, LONG_POLL))
@@ -118,12 +155,9 @@ def waiting(run_id: str, newer_than: int, seconds: float, *, timeout: float) -> 
     return get(run_path(run_id, "best"), timeout=timeout + whole, wait_newer_than=newer_than, timeout_seconds=whole)
 
 
-def _params(known: Mapping[str, object]) -> tuple[tuple[str, str], ...]:
-    return tuple((name, str(value)) for name, value in known.items() if value is not None)
-
-
-def _body(known: Mapping[str, Any]) -> bytes:
-    return json.dumps(known, ensure_ascii=False, allow_nan=False, default=_plain).encode()
+def moment(at: str | datetime | None) -> str | None:
+    """Write a time as the service reads it; one without a zone is local."""
+    return at.astimezone(UTC).isoformat().replace("+00:00", "Z") if isinstance(at, datetime) else at
 
 
 def _plain(value: object) -> object:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
-from synth_optimizers.client.effects import Reply, Request, TransportFailure
+from synth_optimizers.client.refusals import not_ours, refusal_of, unreachable
+from synth_optimizers.client.requests import Reply, Request, TransportFailure
+from synth_optimizers.errors import SynthOptimizerError
 
-__all__ = ["BUSY", "REFUSES", "Backoff", "may_repeat", "retry_after"]
+__all__ = ["Backoff", "RetryPolicy", "is_busy", "is_refused", "may_repeat", "retry_after"]
 
 BUSY = frozenset({429, 502, 503, 504})
 """The service, or what stands before it, cannot answer now."""
@@ -36,6 +38,54 @@ class Backoff:
             return wished + min(1.0, wished * 0.1) * self.chance()
         whole: float = min(self.longest, self.first * 2.0 ** min(attempt, 32))
         return whole * (0.5 + 0.5 * self.chance())
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """How often one client sends a request again, and after how long."""
+
+    address: str
+    retries: int
+    backoff: Backoff = field(default_factory=Backoff)
+
+    def pause(
+        self,
+        request: Request,
+        outcome: Reply | TransportFailure,
+        attempt: int,
+        *,
+        wished: float | None = None,
+        retries: int | None = None,
+    ) -> float:
+        """Return how long to wait before the request is sent again, or raise what stands in the way."""
+        if isinstance(outcome, TransportFailure):
+            error: SynthOptimizerError = unreachable(outcome, self.address)
+        else:
+            error = refusal_of(outcome, self.address) if outcome.status >= 400 else not_ours(outcome, self.address)
+            wished = retry_after(outcome)
+        pause = self.backoff.pause(attempt, wished)
+        is_last = attempt >= (self.retries if retries is None else retries)
+        if not may_repeat(request, outcome) or is_last or pause > self.backoff.patience:
+            raise error
+        return pause
+
+    def pause_for_capacity(self, request: Request, outcome: Reply, attempt: int, deadline: float) -> float:
+        """Return how long to wait before a service that is busy is asked again, or raise its refusal."""
+        pause = self.backoff.pause(attempt, retry_after(outcome))
+        if not may_repeat(request, outcome) or self.backoff.clock() + pause > deadline:
+            raise refusal_of(outcome, self.address)
+        return pause
+
+
+def is_busy(outcome: Reply | TransportFailure) -> bool:
+    """Return whether the service says that it did nothing and that it may later."""
+    return isinstance(outcome, Reply) and outcome.status in REFUSES
+
+
+def is_refused(error: SynthOptimizerError) -> bool:
+    """Return whether the service itself has said that it did nothing."""
+    status, is_ours = getattr(error, "status", None), getattr(error, "code", "") != "not_a_service"
+    return status is not None and is_ours and (status < 500 or status in REFUSES)
 
 
 def may_repeat(request: Request, outcome: Reply | TransportFailure) -> bool:

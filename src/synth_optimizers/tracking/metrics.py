@@ -7,14 +7,14 @@ What gepa calls the valset are the train rows of the Pareto pool; held-out rows 
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
+from synth_optimizers._synth_optimizers import RunFold
 from synth_optimizers.events import RunEvent
-from synth_optimizers.spending import Spending
 from synth_optimizers.tracking.feed import Feed, epoch_micros
-from synth_optimizers.tracking.spending import SpendingMetrics
 
 Text = str | int | float
 
@@ -48,34 +48,38 @@ class Metrics:
         """How the run ended: finished, failed, cancelled, or interrupted so that it can be resumed."""
         self.texts: dict[str, Text] = {}
         """What there is to say in words at the end."""
-        self._spending = Spending()
-        self._totals = SpendingMetrics(self._spending)
+        self._fold = RunFold()
+        self._given: dict[str, float] = {}
+        """The totals that were given last."""
         self._counts: Counter[str] = Counter()
         self._answered = 0
+        self._last_step = 0
         self._params: dict[str, Text] = {}
         self._pareto_rows = 0
         self._objective = ""
         self._cells: dict[str, float] = {}
-        self._train_scores: dict[str, float] = {}
         self._best_score: float | None = None
 
     def fold(self, event: RunEvent) -> Update | None:
         """Take in an event. `None`: it is known already, or changes no metric."""
         if not self.feed.take(event):
             return None
+        self._fold.apply(event.sequence_number, event.ts, event.type, event.fields, event.message)
         params = {name: value for name, value in self._settings(event).items() if name not in self._params}
         self._params.update(params)
         metrics = self._changed(event)
         if not metrics and not params:
             return None
         if metrics and self.feed.is_whole:
-            metrics.update(self._totals.changed())
+            metrics.update(self._changed_totals(self._counted()))
         metrics[SEQUENCE_NUMBER] = event.sequence_number
         return Update(self._step(), epoch_micros(event.ts) // 1000, metrics, params)
 
     def _step(self) -> int:
         # Requests are numbered over rollouts and proposer turns; without the beginning this is as near as one can get.
-        return self._spending.rollouts if self.feed.is_whole else max(self._answered, self._spending.rollouts)
+        totals = self._fold.totals()
+        rollouts = int(totals["train_rollouts"] + totals["heldout_rollouts"])
+        return rollouts if self.feed.is_whole else max(self._answered, rollouts, self._last_step)
 
     def _settings(self, event: RunEvent) -> dict[str, Text]:
         fields = event.fields
@@ -107,13 +111,12 @@ class Metrics:
                 self.texts.update({f"seed/{name}": text for name, text in fields["payload"].items()})
             case "rollout.finished" | "rollout.failed":
                 self._answered = max(self._answered, fields["request"] + 1)
-                self._spending.count_rollout(fields)
             case "candidate.evaluated" | "candidate.full_train_evaluated":
                 return self._evaluated(fields)
             case "candidate.promoted":
                 return _minibatch(fields)
             case "candidate.rejected":
-                return {**_minibatch(fields), **self._count("candidates/rejected")}
+                return {**_minibatch(fields), **self._total("candidates/rejected", "rejected")}
             case "candidate.accepted":
                 return self._accepted(fields)
             case "frontier.updated":
@@ -121,17 +124,49 @@ class Metrics:
             case "generation.started":
                 return {"iteration": fields["generation"] + 1}
             case "generation.completed":
-                score = fields["best_train_score"]
-                return {"candidates/registered": fields["candidates"], **self._best(score and score["mean"])}
+                return {"candidates/registered": fields["candidates"], **self._best(fields["best_train_score"])}
             case "proposer.completed" | "proposer.failed":
-                self._spending.count_call(fields)
-                failed = self._count("proposer/failed_turns") if event.type == "proposer.failed" else {}
-                return {**self._count("proposer/turns"), **failed}
+                failed = self._total("proposer/failed_turns", "turns_failed") if event.type == "proposer.failed" else {}
+                turns = {"proposer/turns": self._fold.totals()["usage"]["proposer_calls"]} if self.feed.is_whole else {}
+                return {**turns, **failed}
             case "gepa.run.finished" | "gepa.run.failed" | "gepa.run.cancelled":
                 return self._ended(event)
             case counted if counted in _COUNTED:
                 return self._count(_COUNTED[counted])
         return {}
+
+    def _counted(self) -> dict[str, float | None]:
+        """Return the totals of the run, as the run itself counts them."""
+        totals = self._fold.totals()
+        usage = totals["usage"]
+        return {
+            "total_metric_calls": totals["train_rollouts"],
+            "rollouts/heldout": totals["heldout_rollouts"],
+            "rollouts/failed": totals["rollouts_failed"],
+            "tokens/prompt": usage["prompt_tokens"],
+            "tokens/completion": usage["completion_tokens"],
+            "tokens/total": usage["total_tokens"],
+            "calls/paid": usage["paid_calls"],
+            "calls/cached": usage["cached_calls"],
+            "cost_usd": usage["cost_usd"],
+        }
+
+    def _changed_totals(self, totals: dict[str, float | None]) -> dict[str, float]:
+        """Return the totals that are not those that were given last.
+
+        An unknown cost is left out; where a smaller one was given before, NaN takes it back.
+        """
+        known = {name: value for name, value in totals.items() if value is not None}
+        if totals["cost_usd"] is None and "cost_usd" in self._given:
+            known["cost_usd"] = math.nan
+        # NaN is the same as NaN here, because it is the same object.
+        changed = {name: value for name, value in known.items() if [value] != [self._given.get(name)]}
+        self._given.update(changed)
+        return changed
+
+    def _total(self, name: str, total: str) -> dict[str, float]:
+        """Return a total of the run under the name of a metric."""
+        return {name: self._fold.totals()[total]} if self.feed.is_whole else {}
 
     def _count(self, name: str) -> dict[str, float]:
         self._counts[name] += 1
@@ -141,25 +176,26 @@ class Metrics:
         score = fields["score"]
         if score is None:
             return {}
-        self._train_scores[fields["candidate_id"]] = score["mean"]
         total = {"val_total_count": self._pareto_rows} if self._pareto_rows else {}
         return {"val_program_average": score["mean"], "val_evaluated_count_new_program": score["n"], **total}
 
     def _accepted(self, fields: dict[str, Any]) -> dict[str, float]:
         # The seed is accepted too, and is not counted: it was not proposed.
-        counted = self._count("candidates/accepted") if fields["reason"] != "seed" else {}
-        return {**counted, **self._best(self._train_scores.get(fields["candidate_id"]))}
+        counted = self._total("candidates/accepted", "accepted") if fields["reason"] != "seed" else {}
+        return {**counted, **self._best()}
 
-    def _best(self, score: float | None) -> dict[str, float]:
-        if score is None or score == self._best_score:
+    def _best(self, told: dict[str, Any] | None = None) -> dict[str, float]:
+        """Return the train score of the best candidate, where it is another one than before."""
+        score = self._fold.shown()["best_score"] or told
+        if score is None or score["mean"] == self._best_score:
             return {}
-        self._best_score = score
-        return {"best_score_on_valset": score}
+        self._best_score = score["mean"]
+        return {"best_score_on_valset": score["mean"]}
 
     def _frontier(self, fields: dict[str, Any]) -> dict[str, float]:
         own = [cell for cell in fields["cells"] if "row_id" in cell and cell["objective"] == self._objective]
         self._cells.update({cell["row_id"]: cell["value"] for cell in own})
-        # Whoever is fully evaluated stands before the frontier once, and is in the pool from then on.
+        # A candidate that is fully evaluated is compared with the frontier once, and is in the pool from then on.
         found = {"frontier_size": fields["size"], **self._count("total_candidates")}
         if self._cells and self.feed.is_whole:
             found["valset_pareto_front_agg"] = sum(self._cells.values()) / len(self._cells)
@@ -168,12 +204,13 @@ class Metrics:
     def _ended(self, event: RunEvent) -> dict[str, float]:
         fields = event.fields
         self.outcome = event.type.removeprefix("gepa.run.")
-        self._spending.settle(fields["rollouts"], fields["bill"])
         self.texts["best_candidate_id"] = fields["best_candidate_id"] or "none"
-        found = self._totals.changed()
+        totals = self._counted()
         if not self.feed.is_whole:
-            # Only the totals of the run are known.
-            found.pop("rollouts/failed", None)
+            # What was not read is known from the bill of the run alone.
+            totals = _billed(fields["rollouts"], fields["bill"])
+            self._last_step = int(fields["rollouts"]["train"] + fields["rollouts"]["heldout"])
+        found = self._changed_totals(totals)
         if self.outcome != "finished":
             return found
         self.texts["stopped_by"] = fields["stopped_by"]["kind"]
@@ -191,6 +228,20 @@ class Metrics:
             "total_iterations": fields["generations"],
             "candidates/registered": fields["candidates"],
         }
+
+
+def _billed(rollouts: dict[str, Any], bill: dict[str, Any]) -> dict[str, float | None]:
+    """Return the totals that a run tells at its end."""
+    return {
+        "total_metric_calls": rollouts["train"],
+        "rollouts/heldout": rollouts["heldout"],
+        "tokens/prompt": bill["prompt_tokens"],
+        "tokens/completion": bill["completion_tokens"],
+        "tokens/total": bill["total_tokens"],
+        "calls/paid": bill["paid_calls"],
+        "calls/cached": bill["cached_calls"],
+        "cost_usd": bill["cost_usd"],
+    }
 
 
 def _minibatch(fields: dict[str, Any]) -> dict[str, float]:

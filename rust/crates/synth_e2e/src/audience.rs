@@ -97,6 +97,22 @@ async fn open(port: u16, path: &str, last: Option<u64>, buffer: Option<u32>) -> 
     }
 }
 
+/// Reads the events of a run until the service ends the stream, and gives each line to `on_line` as it comes. Tells when the
+/// stream is open.
+pub async fn listen(port: u16, run_id: &str, opened: impl FnOnce(), mut on_line: impl FnMut(&[u8])) -> io::Result<()> {
+    let (mut stream, mut text) = open(port, &format!("/runs/{run_id}/events"), None, None).await?;
+    opened();
+    loop {
+        while let Some(end) = text.iter().position(|byte| *byte == b'\n') {
+            let rest = text.split_off(end + 1);
+            on_line(std::mem::replace(&mut text, rest).trim_ascii_end());
+        }
+        if stream.read_buf(&mut text).await? == 0 {
+            return Ok(());
+        }
+    }
+}
+
 /// Reads to the end of the run and gives how many events there were and how often it had to come back.
 async fn read(port: u16, path: Arc<str>, here: Arc<tokio::sync::Semaphore>) -> io::Result<(u64, usize)> {
     let (mut next, mut opened) = (0, 0);

@@ -3,9 +3,9 @@
 use std::io;
 
 use camino::{Utf8Path, Utf8PathBuf};
-use synth_optimizer_platform::config::gepa::{ComponentSelector, LeakagePolicy};
-use synth_optimizer_platform::config::sections::{DatasetSection, TasksetSection};
-use synth_optimizer_platform::config::{Config, to_toml};
+use synth_optimizer_core::config::gepa::{ComponentSelector, LeakagePolicy};
+use synth_optimizer_core::config::sections::{DatasetSection, TasksetSection};
+use synth_optimizer_core::config::{Config, to_toml};
 
 /// How the config names rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -8,8 +8,13 @@ const TICK: Duration = Duration::from_millis(10);
 
 /// User and system time of this process and all its threads, dead ones included.
 pub fn cpu_time() -> io::Result<Duration> {
-    let stat = std::fs::read_to_string("/proc/self/stat")?;
-    parse(&stat).ok_or_else(|| io::Error::other("/proc/self/stat is not what Linux writes"))
+    cpu_time_of(std::process::id())
+}
+
+/// The same of another process.
+pub fn cpu_time_of(pid: u32) -> io::Result<Duration> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    parse(&stat).ok_or_else(|| io::Error::other("/proc/PID/stat is not what Linux writes"))
 }
 
 /// The most memory that a process has had at once, in bytes.

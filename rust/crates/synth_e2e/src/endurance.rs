@@ -7,15 +7,16 @@ use std::time::{Duration, Instant};
 
 use camino::Utf8Path;
 use serde_json::json;
-use synth_optimizer_platform::config::{Config, to_toml};
-use synth_optimizer_platform::model::lifecycle::RequestState;
-use synth_optimizer_platform::queue::Queue;
+use synth_optimizer_core::config::{Config, to_toml};
+use synth_optimizer_core::model::lifecycle::RequestState;
+use synth_optimizer_service::queue::Queue;
 
 use crate::bill::read_bill;
 use crate::files::{COMPARED, RunFiles};
 use crate::process::ServerProcess;
 use crate::standing::{StandingService, ask};
 use crate::stub::FIELDS;
+use crate::waiting::wait_until;
 use crate::{RowNames, small_config};
 
 /// Clients that submit at once.
@@ -65,7 +66,7 @@ impl Endurance<'_> {
         let mut service = self.start(directory)?;
         let port = AtomicU16::new(service.port());
         self.submit_one(service.port(), &containers, 0)?;
-        wait_for_the_first(service.port(), self.limit)?;
+        wait_until("the end of the first run", || completed(service.port()).is_ok_and(|count| count > 0));
         let (begun, next) = (Instant::now(), AtomicUsize::new(1));
         let (is_over, mut endured) = (AtomicBool::new(false), Endured::default());
         std::thread::scope(|scope| {
@@ -76,7 +77,7 @@ impl Endurance<'_> {
             loop {
                 let (least, most) = self.kill_after;
                 let until = Instant::now() + least + (most - least).mul_f64(uniform(&mut random));
-                let ended = self.watch(service.port(), until, &mut endured.looks);
+                let ended = self.watch(directory, service.port(), until, &mut endured.looks);
                 if !matches!(ended, Ok(false)) || begun.elapsed() > self.limit {
                     is_over.store(true, Ordering::SeqCst);
                     return ended.and_then(|done| match done {
@@ -145,9 +146,12 @@ impl Endurance<'_> {
         }
     }
 
-    /// Looks until the moment comes; tells whether all runs are over.
-    fn watch(&self, port: u16, until: Instant, looks: &mut Vec<Duration>) -> io::Result<bool> {
-        while Instant::now() < until {
+    /// Looks until the moment comes and every worker may have got on, however slow the machine is: a request that is lost
+    /// again and again without any progress is given up, and rightly so. Tells whether all runs are over.
+    fn watch(&self, directory: &Utf8Path, port: u16, until: Instant, looks: &mut Vec<Duration>) -> io::Result<bool> {
+        let enough = self.billed(directory)?.len() + self.workers;
+        let last = until + self.limit;
+        while Instant::now() < until || (self.billed(directory)?.len() < enough && Instant::now() < last) {
             let begun = Instant::now();
             let completed = completed(port)?;
             looks.push(begun.elapsed());
@@ -157,6 +161,16 @@ impl Endurance<'_> {
             std::thread::sleep(Duration::from_millis(20));
         }
         Ok(false)
+    }
+
+    /// The rollouts that containers were asked for.
+    fn billed(&self, directory: &Utf8Path) -> io::Result<Vec<String>> {
+        let mut billed = Vec::new();
+        for number in 0..self.containers {
+            let bill = directory.join(format!("bill-{number}"));
+            billed.extend(read_bill(&bill)?.into_iter().map(|line| line.rollout_id));
+        }
+        Ok(billed)
     }
 
     /// Compares queue, files and bills with what they must be.
@@ -189,10 +203,8 @@ impl Endurance<'_> {
             }
         }
         let mut sent: BTreeMap<String, usize> = BTreeMap::new();
-        for number in 0..self.containers {
-            for line in read_bill(&directory.join(format!("bill-{number}")))? {
-                *sent.entry(line.rollout_id).or_default() += 1;
-            }
+        for rollout_id in self.billed(directory)? {
+            *sent.entry(rollout_id).or_default() += 1;
         }
         endured.rollouts = sent.values().sum();
         let doubled = sent.values().filter(|times| **times > 1).count();
@@ -213,17 +225,6 @@ fn completed(port: u16) -> io::Result<u64> {
         return Err(io::Error::other(format!("{failed} runs did not end well: {counts}")));
     }
     Ok(counts["completed"].as_u64().unwrap_or(0))
-}
-
-fn wait_for_the_first(port: u16, limit: Duration) -> io::Result<()> {
-    let begun = Instant::now();
-    while completed(port)? == 0 {
-        if begun.elapsed() > limit {
-            return Err(io::Error::other("the first run does not end"));
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    Ok(())
 }
 
 /// A number between 0 and 1; splitmix64.

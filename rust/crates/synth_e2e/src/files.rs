@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
 use camino::{Utf8Path, Utf8PathBuf};
-use synth_optimizer_platform::model::answer::FailureClass;
-use synth_optimizer_platform::model::envelope::Envelope;
-use synth_optimizer_platform::model::event::Event;
-use synth_optimizer_platform::model::ids::{RequestId, RolloutIdentity};
+use synth_optimizer_core::model::answer::FailureClass;
+use synth_optimizer_core::model::envelope::Envelope;
+use synth_optimizer_core::model::event::Event;
+use synth_optimizer_core::model::ids::{RequestId, RolloutIdentity};
 
 /// Files that must be the same however the run was carried out.
 pub const COMPARED: [&str; 4] =

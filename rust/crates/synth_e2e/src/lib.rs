@@ -6,11 +6,13 @@ pub mod configs;
 pub mod cpu;
 pub mod endurance;
 pub mod files;
+pub mod logs;
 pub mod model_server;
 pub mod process;
 pub mod scripted;
 pub mod standing;
 pub mod stub;
+pub mod waiting;
 
 pub use bill::{BillLine, read_bill};
 pub use configs::{RowNames, small_config, write_config};

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use synth_optimizer_platform::model::answer::{CallFailure, FailureClass, Proposal, ProposalAnswer};
-use synth_optimizer_platform::model::event_fields::Operation;
-use synth_optimizer_platform::model::ids::Payload;
-use synth_optimizer_platform::model::usage::{Cost, Usage};
+use synth_optimizer_core::model::answer::{CallFailure, FailureClass, Proposal, ProposalAnswer};
+use synth_optimizer_core::model::event_fields::Operation;
+use synth_optimizer_core::model::ids::Payload;
+use synth_optimizer_core::model::usage::{Cost, Usage};
 use synth_optimizer_platform::proposer::{ProposalRequest, Proposer, Turn, TurnFailure, TurnId};
 
 /// How every test container says what a text lacks: `missing rule: WORD in FIELD`.
@@ -53,21 +53,21 @@ impl Proposer for ScriptedProposer {
 impl ScriptedProposer {
     /// The answer to a request, always the same one.
     pub fn answer(&self, request: &ProposalRequest) -> Result<ProposalAnswer, CallFailure> {
-        let words: usize = request.base.values().map(|text| text.split_whitespace().count()).sum();
+        let words: usize = request.question.base.values().map(|text| text.split_whitespace().count()).sum();
         let usage = Usage {
             prompt_tokens: Some(200 + words as u64),
             completion_tokens: Some(30),
             total_tokens: Some(230 + words as u64),
             cost: Cost::from_usd(Some(0.001)),
         };
-        let due = |every: u32| every > 0 && request.generation.is_multiple_of(every);
+        let due = |every: u32| every > 0 && request.question.generation.is_multiple_of(every);
         let mut proposals = proposals(request);
         match self.fault {
             Some(ScriptedFault::Fails { every, class }) if due(every) => {
                 let message = "the scripted proposer was told to fail".to_owned();
                 return Err(CallFailure { class, message, retryable: true, usage, cached: false, models: None });
             }
-            Some(ScriptedFault::InvalidFields { every }) if due(every) && request.problems.is_empty() => {
+            Some(ScriptedFault::InvalidFields { every }) if due(every) && request.question.problems.is_empty() => {
                 let fields = Payload::from([("no_such_field".to_owned(), "text".to_owned())]);
                 proposals = vec![Proposal { fields, rationale: "told to be invalid".into() }];
             }
@@ -85,14 +85,15 @@ impl ScriptedProposer {
 }
 
 fn proposals(request: &ProposalRequest) -> Vec<Proposal> {
-    if request.operation == Operation::Merge {
+    if request.question.operation == Operation::Merge {
         return vec![merged(request)];
     }
     let mut found: Vec<Proposal> = Vec::new();
     for lesson in lessons(request) {
-        let Some(text) = request.base.get(&lesson.field) else { continue };
+        let Some(text) = request.question.base.get(&lesson.field) else { continue };
         let fields = Payload::from([(lesson.field.clone(), format!("{text} {}", lesson.word))]);
         let known_to_fail = request
+            .question
             .carried_failures
             .iter()
             .any(|failure| fields.iter().all(|(field, text)| failure.payload.get(field) == Some(text)));
@@ -100,7 +101,7 @@ fn proposals(request: &ProposalRequest) -> Vec<Proposal> {
             found.push(Proposal { fields, rationale: format!("{} was missing in {}", lesson.word, lesson.field) });
         }
     }
-    found.truncate(request.proposal_count as usize);
+    found.truncate(request.question.proposal_count as usize);
     if found.is_empty() {
         found.extend(reworded(request));
     }
@@ -109,17 +110,18 @@ fn proposals(request: &ProposalRequest) -> Vec<Proposal> {
 
 /// A new text that knows no more than the old one.
 fn reworded(request: &ProposalRequest) -> Option<Proposal> {
-    let field = request.components.first()?;
-    let text = format!("{} (seen again in generation {})", request.base.get(field)?, request.generation);
+    let field = request.question.components.first()?;
+    let text =
+        format!("{} (seen again in generation {})", request.question.base.get(field)?, request.question.generation);
     Some(Proposal { fields: Payload::from([(field.clone(), text)]), rationale: "nothing was missing".into() })
 }
 
 /// The base with every word of the parents.
 fn merged(request: &ProposalRequest) -> Proposal {
     let mut fields = Payload::new();
-    for field in &request.components {
-        let mut text = request.base.get(field).cloned().unwrap_or_default();
-        let parents = request.parents.iter().filter_map(|parent| parent.payload.get(field));
+    for field in &request.question.components {
+        let mut text = request.question.base.get(field).cloned().unwrap_or_default();
+        let parents = request.question.parents.iter().filter_map(|parent| parent.payload.get(field));
         for word in parents.flat_map(|text| text.split_whitespace()) {
             if !has_word(&text, word) {
                 text = format!("{text} {word}");
@@ -137,8 +139,8 @@ fn lessons(request: &ProposalRequest) -> Vec<Lesson> {
         let mut texts = Vec::new();
         strings(reply, &mut texts);
         for lesson in texts.iter().filter_map(|text| lesson(text)) {
-            let wanted = request.components.contains(&lesson.field);
-            let known = request.base.get(&lesson.field).is_some_and(|text| has_word(text, &lesson.word));
+            let wanted = request.question.components.contains(&lesson.field);
+            let known = request.question.base.get(&lesson.field).is_some_and(|text| has_word(text, &lesson.word));
             if wanted && !known && !lessons.contains(&lesson) {
                 lessons.push(lesson);
             }

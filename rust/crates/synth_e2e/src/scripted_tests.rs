@@ -1,10 +1,10 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use synth_optimizer_platform::config::gepa::Direction;
-use synth_optimizer_platform::model::command::CarriedAttempt;
-use synth_optimizer_platform::model::event_fields::Problem;
-use synth_optimizer_platform::model::ids::{CandidateId, RowId};
+use synth_optimizer_core::config::gepa::Direction;
+use synth_optimizer_core::model::command::{CarriedAttempt, Question};
+use synth_optimizer_core::model::event_fields::Problem;
+use synth_optimizer_core::model::ids::{CandidateId, RowId};
 use synth_optimizer_platform::proposer::Evidence;
 
 fn request(feedback: &[&str]) -> ProposalRequest {
@@ -14,23 +14,26 @@ fn request(feedback: &[&str]) -> ProposalRequest {
         score: Some(0.0),
         reply: Some(json!({"reward_info": {"details": {"feedback": text}}})),
     });
-    ProposalRequest {
+    let question = Question {
         operation: Operation::Mutate,
         generation: 2,
-        program: Value::Null,
-        task_info: None,
         parents: Vec::new(),
         ancestor: None,
         base: BTreeMap::from([("notes".to_owned(), "Rules: r0".to_owned())]),
         components: vec!["notes".to_owned()],
         proposal_count: 2,
-        direction: Direction::Maximize,
-        evidence: evidence.collect(),
         carried_failures: Vec::new(),
         relatives: Vec::new(),
         frontier: Vec::new(),
         frontier_size: 0,
         problems: Vec::new(),
+    };
+    ProposalRequest {
+        question,
+        program: Value::Null,
+        task_info: None,
+        direction: Direction::Maximize,
+        evidence: evidence.collect(),
         refused: Vec::new(),
     }
 }
@@ -57,7 +60,7 @@ fn rules_of_other_fields_and_known_ones_teach_nothing() {
 #[test]
 fn a_rejected_text_is_not_proposed_again() {
     let mut request = request(&["missing rule: r3 in notes", "missing rule: r5 in notes"]);
-    request.carried_failures = vec![CarriedAttempt {
+    request.question.carried_failures = vec![CarriedAttempt {
         candidate_id: CandidateId::new("c"),
         payload: BTreeMap::from([("notes".to_owned(), "Rules: r0 r3".to_owned())]),
         reason: "no gain".to_owned(),
@@ -71,6 +74,6 @@ fn faults_follow_the_generation_and_a_repair_is_good() {
     let proposer = ScriptedProposer { fault, ..ScriptedProposer::default() };
     let mut request = request(&["missing rule: r3 in notes"]);
     assert!(proposer.answer(&request).unwrap().proposals[0].fields.contains_key("no_such_field"));
-    request.problems = vec![Problem { code: "field_unknown".into(), field: None, message: "no".into() }];
+    request.question.problems = vec![Problem { code: "field_unknown".into(), field: None, message: "no".into() }];
     assert_eq!(texts(&proposer.answer(&request).unwrap()), ["Rules: r0 r3"]);
 }

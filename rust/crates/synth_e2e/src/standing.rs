@@ -8,41 +8,15 @@ use std::time::{Duration, Instant};
 
 use camino::Utf8Path;
 use serde_json::Value;
-use synth_gepa::GepaEngine;
-use synth_optimizer_platform::config::Diagnostic;
-use synth_optimizer_platform::model::error::OptimizerError;
-use synth_optimizer_platform::runtime::{CheckReport, Controlled, Outcome, Request, check, execute};
-use synth_optimizer_platform::service::{Algorithm, Local};
+use synth_optimizer_service::service::ProposerFactory;
 
 use crate::process::ServerProcess;
 use crate::scripted::ScriptedProposer;
+use crate::waiting::{PATIENCE, wait_until};
 
-/// How long an answer may take.
-const PATIENCE: Duration = Duration::from_secs(30);
-
-/// GEPA with the scripted proposer, whatever the configuration names.
-#[derive(Debug, Default)]
-pub struct ScriptedGepa {
-    proposer: ScriptedProposer,
-}
-
-impl Algorithm for ScriptedGepa {
-    fn name(&self) -> &'static str {
-        "gepa"
-    }
-
-    fn execute<'a>(
-        &'a self,
-        mut request: Request,
-        controlled: Controlled,
-    ) -> Local<'a, Result<Outcome, OptimizerError>> {
-        request.proposer = Some(Arc::new(self.proposer.clone()));
-        Box::pin(execute(request, GepaEngine::new, controlled))
-    }
-
-    fn check<'a>(&'a self, request: &'a Request, problems: &'a [Diagnostic]) -> Local<'a, CheckReport> {
-        Box::pin(check(request, problems, &[], GepaEngine::new))
-    }
+/// The scripted proposer, whatever the configuration names.
+pub fn scripted_proposers() -> ProposerFactory {
+    ProposerFactory::new(|_| Some(Arc::new(ScriptedProposer::default())))
 }
 
 /// A service as a process. It is killed when this is dropped.
@@ -61,12 +35,7 @@ impl StandingService {
         command.args(["--db", directory.join("service.sqlite").as_str(), "--config-root", directory.as_str()]);
         command.args(flags);
         let mut service = Self { process: ServerProcess::start(command)?, ready_after: Duration::ZERO };
-        while service.get("/ready")?.0 != 200 {
-            if begun.elapsed() > PATIENCE {
-                return Err(io::Error::other("the service is not ready"));
-            }
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        wait_until("the service is ready", || service.get("/ready").is_ok_and(|(status, _)| status == 200));
         service.ready_after = begun.elapsed();
         Ok(service)
     }

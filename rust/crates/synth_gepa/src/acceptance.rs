@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use synth_optimizer_platform::config::gepa::AcceptanceCriterion;
-use synth_optimizer_platform::model::ids::TrainRow;
-use synth_optimizer_platform::model::score::Comparison;
+use synth_optimizer_core::config::gepa::AcceptanceCriterion;
+use synth_optimizer_core::model::ids::TrainRow;
+use synth_optimizer_core::model::score::Comparison;
 
 use crate::settings::Settings;
 use crate::state::Candidate;

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use synth_optimizer_platform::config::Config;
-use synth_optimizer_platform::config::gepa::{AcceptanceCriterion, Direction};
-use synth_optimizer_platform::model::score::Comparison;
+use synth_optimizer_core::config::Config;
+use synth_optimizer_core::config::gepa::{AcceptanceCriterion, Direction};
+use synth_optimizer_core::model::score::Comparison;
 
 use super::judge;
 use crate::settings::Settings;

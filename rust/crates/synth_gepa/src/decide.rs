@@ -1,15 +1,15 @@
 //! What happens next: one small step per call, so that every event is derived from a state that is in the log.
 
-use synth_optimizer_platform::model::answer::Observation;
-use synth_optimizer_platform::model::budget::Dimension;
-use synth_optimizer_platform::model::error::OptimizerError;
-use synth_optimizer_platform::model::event::Event;
-use synth_optimizer_platform::model::event_fields::{
+use synth_optimizer_core::model::answer::Observation;
+use synth_optimizer_core::model::budget::Dimension;
+use synth_optimizer_core::model::error::OptimizerError;
+use synth_optimizer_core::model::event::Event;
+use synth_optimizer_core::model::event_fields::{
     CandidateDecided, CandidateRegistered, ClockObserved, ObjectiveSetDeclared, Operation, ProgramLoaded, Reason,
     RolloutsRequested, RowsLoaded, Stage, StateTransitioned,
 };
-use synth_optimizer_platform::model::ids::{CandidateId, RequestId, RowId};
-use synth_optimizer_platform::model::lifecycle::{CandidateStatus, Lifecycle, RunState, RunTrigger};
+use synth_optimizer_core::model::ids::{CandidateId, RequestId, RowId};
+use synth_optimizer_core::model::lifecycle::{CandidateStatus, Lifecycle, RunState, RunTrigger};
 
 use crate::engine::GepaEngine;
 use crate::state::{Candidate, Phase, State};
@@ -102,7 +102,7 @@ impl GepaEngine {
 
     /// The run state follows the rollouts: into `rollout_running` with the first, into `evaluating` after the last.
     fn follow_rollouts(&self, state: &State) -> Vec<Event> {
-        let hops: &[RunTrigger] = match (state.run, state.rollouts_outstanding > 0) {
+        let hops: &[RunTrigger] = match (state.run, state.counts.rollouts_outstanding() > 0) {
             (RunState::Evaluating, true) => {
                 &[RunTrigger::EvaluationFinished, RunTrigger::RolloutsQueued, RunTrigger::RolloutsStarted]
             }

@@ -2,19 +2,18 @@
 
 use std::collections::BTreeSet;
 
-use synth_optimizer_platform::model::answer::{Answer, CallFailure, FailureClass, ProposalAnswer, RolloutAnswer};
-use synth_optimizer_platform::model::budget::Amount;
-use synth_optimizer_platform::model::error::{ErrorCode, OptimizerError};
-use synth_optimizer_platform::model::event::Event;
-use synth_optimizer_platform::model::event_fields::{
+use synth_optimizer_core::model::answer::{Answer, CallFailure, FailureClass, ProposalAnswer, RolloutAnswer};
+use synth_optimizer_core::model::budget::Amount;
+use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
+use synth_optimizer_core::model::event::Event;
+use synth_optimizer_core::model::event_fields::{
     CandidateRegistered, DuplicateSkipped, LeakageDetected, Problem, ProposalRejected, ProposerCompleted,
     ProposerFailed, RolloutFailed, RolloutFinished, RolloutsRequested, Stage,
 };
-use synth_optimizer_platform::model::ids::{CandidateId, RequestId, RowId};
-use synth_optimizer_platform::model::usage::Usage;
+use synth_optimizer_core::model::ids::{CandidateId, RequestId, RowId};
+use synth_optimizer_core::model::usage::Usage;
 
 use crate::engine::GepaEngine;
-use crate::evolve::settlement;
 use crate::objectives::objective_value;
 use crate::state::{State, Work};
 
@@ -222,8 +221,8 @@ impl GepaEngine {
 
 /// Whether an amount fits once a failed call is settled.
 fn fits_after(state: &State, request: RequestId, failure: &CallFailure, amount: &Amount) -> bool {
-    let settlement = settlement(failure.class, failure.usage, failure.cached);
-    state.budget.fits_after(request, &settlement, amount)
+    let billing = failure.class.billing(&failure.usage, failure.cached);
+    state.budget.fits_after(request, billing, &failure.usage, amount)
 }
 
 fn abandoned(sent: bool) -> CallFailure {

@@ -1,13 +1,13 @@
 //! Finished evaluations are written down, and candidates are screened, judged and added to the frontier.
 
-use synth_optimizer_platform::config::gepa::AcceptanceCriterion;
-use synth_optimizer_platform::model::event::Event;
-use synth_optimizer_platform::model::event_fields::{
+use synth_optimizer_core::config::gepa::AcceptanceCriterion;
+use synth_optimizer_core::model::event::Event;
+use synth_optimizer_core::model::event_fields::{
     CandidateDecided, CandidateDeferred, EvaluationCompleted, FrontierUpdated, Operation, Stage,
 };
-use synth_optimizer_platform::model::ids::{RequestId, TrainRow};
-use synth_optimizer_platform::model::lifecycle::{CandidateStatus, CandidateTrigger};
-use synth_optimizer_platform::model::score::{Comparison, Score};
+use synth_optimizer_core::model::ids::{RequestId, TrainRow};
+use synth_optimizer_core::model::lifecycle::{CandidateStatus, CandidateTrigger};
+use synth_optimizer_core::model::score::{Comparison, Score};
 
 use crate::acceptance::{Verdict, compare, judge};
 use crate::decide::decided;

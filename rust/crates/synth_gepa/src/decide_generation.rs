@@ -1,13 +1,13 @@
 //! Generations: choose parents and rows, measure the parent, ask the proposer, and close when all is decided.
 
-use synth_optimizer_platform::config::gepa::{ComponentSelector, Direction, OUTCOME_REWARD};
-use synth_optimizer_platform::model::budget::{Amount, Dimension, Refused};
-use synth_optimizer_platform::model::event::Event;
-use synth_optimizer_platform::model::event_fields::{
+use synth_optimizer_core::config::gepa::{ComponentSelector, Direction, OUTCOME_REWARD};
+use synth_optimizer_core::model::budget::{Amount, Dimension, Refused};
+use synth_optimizer_core::model::event::Event;
+use synth_optimizer_core::model::event_fields::{
     CandidateRegistered, GenerationCompleted, GenerationStarted, MinibatchSkipped, Operation, ProposerStarted, Stage,
 };
-use synth_optimizer_platform::model::ids::{CandidateId, RequestId, TrainRow};
-use synth_optimizer_platform::model::lifecycle::{CandidateStatus, Lifecycle as _};
+use synth_optimizer_core::model::ids::{CandidateId, RequestId, TrainRow};
+use synth_optimizer_core::model::lifecycle::{CandidateStatus, Lifecycle as _};
 
 use crate::decide_evaluation::missing_rows;
 use crate::engine::GepaEngine;

@@ -1,14 +1,14 @@
 //! The end of a run: held-out rows are measured once, then the result is written down.
 
-use synth_optimizer_platform::config::gepa::DeploymentRule;
-use synth_optimizer_platform::model::budget::Dimension;
-use synth_optimizer_platform::model::event::Event;
-use synth_optimizer_platform::model::event_fields::{
-    Bill, HeldoutChosen, NamedScore, Reason, RolloutCount, RunFinished, Stage, StoppedBy,
+use synth_optimizer_core::config::gepa::DeploymentRule;
+use synth_optimizer_core::model::budget::Dimension;
+use synth_optimizer_core::model::event::Event;
+use synth_optimizer_core::model::event_fields::{
+    Bill, HeldoutChosen, NamedScore, Reason, RunFinished, Stage, StoppedBy,
 };
-use synth_optimizer_platform::model::ids::{CandidateId, HeldoutRow, RowId};
-use synth_optimizer_platform::model::lifecycle::RunTrigger;
-use synth_optimizer_platform::model::score::{Gain, Score};
+use synth_optimizer_core::model::ids::{CandidateId, HeldoutRow, RowId};
+use synth_optimizer_core::model::lifecycle::RunTrigger;
+use synth_optimizer_core::model::score::{Gain, Score};
 
 use crate::decide::path;
 use crate::engine::GepaEngine;
@@ -133,9 +133,9 @@ impl GepaEngine {
             scores,
             train_gain: Gain::of(train.filter(|_| changed)),
             heldout_gain: Gain::of(heldout.filter(|_| changed)),
-            generations: state.generations_completed,
+            generations: state.counts.generations as u32,
             candidates: state.candidates.len() as u32,
-            rollouts: self.rollout_count(state),
+            rollouts: state.counts.rollout_count(),
             bill: self.bill(state),
         }
     }
@@ -175,22 +175,15 @@ impl GepaEngine {
         state.best.map(|best| state.candidate(best).id.clone())
     }
 
-    pub(crate) fn rollout_count(&self, state: &State) -> RolloutCount {
-        RolloutCount {
-            train: state.budget.spent(Dimension::TrainRollouts),
-            heldout: state.budget.spent(Dimension::HeldoutRollouts),
-            unknown_outcomes: state.budget.unknown_outcomes(),
-        }
-    }
-
     pub(crate) fn bill(&self, state: &State) -> Bill {
+        let bill = state.counts.spend();
         Bill {
-            cost_usd: state.budget.paid_cost(),
-            paid_calls: state.budget.paid_calls(),
-            cached_calls: state.budget.cached_calls(),
-            prompt_tokens: state.budget.paid(Dimension::PromptTokens),
-            completion_tokens: state.budget.paid(Dimension::CompletionTokens),
-            total_tokens: state.budget.paid(Dimension::TotalTokens),
+            cost_usd: bill.cost(),
+            paid_calls: bill.paid_calls,
+            cached_calls: bill.cached_calls,
+            prompt_tokens: bill.prompt_tokens,
+            completion_tokens: bill.completion_tokens,
+            total_tokens: bill.total_tokens,
             elapsed_millis: self.settings.search_deadline_millis.map(|_| state.budget.elapsed_millis()),
         }
     }

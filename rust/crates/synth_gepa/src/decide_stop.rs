@@ -1,12 +1,12 @@
 //! Stop rules, and everything that ends a run: enough, too much, too broken, or somebody said so.
 
-use synth_optimizer_platform::model::budget::{Dimension, Refused};
-use synth_optimizer_platform::model::error::ErrorCode;
-use synth_optimizer_platform::model::event::Event;
-use synth_optimizer_platform::model::event_fields::{
+use synth_optimizer_core::model::budget::{Dimension, Refused};
+use synth_optimizer_core::model::error::ErrorCode;
+use synth_optimizer_core::model::event::Event;
+use synth_optimizer_core::model::event_fields::{
     BudgetRefused, CircuitBreakerTripped, Failure, Reason, RunEnded, RunFailed, StopDecided, StopKind, StoppedBy,
 };
-use synth_optimizer_platform::model::lifecycle::RunTrigger;
+use synth_optimizer_core::model::lifecycle::RunTrigger;
 
 use crate::decide::path;
 use crate::engine::GepaEngine;
@@ -187,7 +187,7 @@ impl GepaEngine {
         events.push(Event::RunCancelled(RunEnded {
             reason: reason.clone(),
             best_candidate_id: self.best_id(state),
-            rollouts: self.rollout_count(state),
+            rollouts: state.counts.rollout_count(),
             bill: self.bill(state),
         }));
         events
@@ -200,7 +200,7 @@ impl GepaEngine {
             error_code: failure.code,
             message: failure.message.clone(),
             best_candidate_id: self.best_id(state),
-            rollouts: self.rollout_count(state),
+            rollouts: state.counts.rollout_count(),
             bill: self.bill(state),
         }));
         events

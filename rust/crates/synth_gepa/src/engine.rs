@@ -2,18 +2,18 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use serde::Deserialize as _;
-use serde_json::Value;
-use synth_optimizer_platform::config::sections::Config;
-use synth_optimizer_platform::model::answer::Observation;
-use synth_optimizer_platform::model::budget::{Amount, Dimension};
-use synth_optimizer_platform::model::command::{Command, EvidenceRow, ProposeCommand, RolloutCommand};
-use synth_optimizer_platform::model::engine::Engine;
-use synth_optimizer_platform::model::error::{ErrorCode, OptimizerError};
-use synth_optimizer_platform::model::event::Event;
-use synth_optimizer_platform::model::event_fields::Stage;
-use synth_optimizer_platform::model::ids::{CandidateId, HeldoutRow, Payload, RequestId, RowId, TrainRow};
-use synth_optimizer_platform::model::program::{Inputs, Row};
+use synth_optimizer_core::config::sections::Config;
+use synth_optimizer_core::model::answer::Observation;
+use synth_optimizer_core::model::budget::{Amount, Dimension};
+use synth_optimizer_core::model::command::{
+    Command, EvidenceRow, NamedPayload, ProposeCommand, Question, RolloutCommand,
+};
+use synth_optimizer_core::model::engine::Engine;
+use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
+use synth_optimizer_core::model::event::Event;
+use synth_optimizer_core::model::event_fields::Stage;
+use synth_optimizer_core::model::ids::{HeldoutRow, RequestId, RowId, TrainRow};
+use synth_optimizer_core::model::program::{Inputs, Row};
 
 use crate::leakage::LeakIndex;
 use crate::settings::Settings;
@@ -118,15 +118,16 @@ impl Engine for GepaEngine {
     }
 
     fn command(&self, state: &State, request: RequestId) -> Option<Command> {
-        let named = |index: &u32| -> (CandidateId, Payload) {
+        let named = |index: &u32| {
             let candidate = state.candidate(*index);
-            (candidate.id.clone(), candidate.payload.clone())
+            NamedPayload { candidate_id: candidate.id.clone(), payload: candidate.payload.clone() }
         };
         match state.requests.get(&request)? {
-            Work::Rollout { candidate, row, stage, attempt, replicate, .. } => {
-                let (candidate_id, payload) = named(candidate);
+            Work::Rollout { evaluation, candidate, row, stage, attempt, replicate } => {
+                let NamedPayload { candidate_id, payload } = named(candidate);
                 Some(Command::Rollout(RolloutCommand {
                     request,
+                    evaluation: *evaluation,
                     candidate_id,
                     payload,
                     row_id: self.row_id(*row).clone(),
@@ -139,30 +140,31 @@ impl Engine for GepaEngine {
             Work::Proposal { generation: number, attempt, count, carried, surroundings, problems, repairs } => {
                 let generation = state.generations.get(number)?;
                 let parent = state.candidate(*generation.parents.first()?);
-                Some(Command::Propose(ProposeCommand {
-                    request,
-                    generation: *number,
-                    attempt: *attempt,
+                let evidence = generation
+                    .evidence
+                    .iter()
+                    .map(|row| EvidenceRow { row_id: self.inputs.train_id(*row).clone(), score: parent.score(*row) });
+                let question = Question {
                     operation: generation.operation,
+                    generation: *number,
                     parents: generation.parents.iter().map(named).collect(),
                     ancestor: generation.ancestor.as_ref().map(named),
                     base: generation.base.clone(),
                     components: generation.components.clone(),
                     proposal_count: *count,
-                    evidence: generation
-                        .evidence
-                        .iter()
-                        .map(|row| EvidenceRow {
-                            row_id: self.inputs.train_id(*row).clone(),
-                            score: parent.score(*row),
-                        })
-                        .collect(),
                     carried_failures: carried.clone(),
                     relatives: surroundings.relatives.clone(),
                     frontier: surroundings.frontier.clone(),
                     frontier_size: surroundings.frontier_size,
                     problems: problems.clone(),
-                    repairs: *repairs,
+                };
+                let (attempt, repairs) = (*attempt, *repairs);
+                Some(Command::Propose(ProposeCommand {
+                    request,
+                    attempt,
+                    question,
+                    evidence: evidence.collect(),
+                    repairs,
                 }))
             }
         }
@@ -182,17 +184,6 @@ impl Engine for GepaEngine {
 
     fn is_cancelling(&self, state: &State) -> bool {
         state.cancel.is_some() && state.phase != Phase::Over
-    }
-
-    fn snapshot(&self, state: &State) -> Result<Value, OptimizerError> {
-        serde_json::to_value(state).map_err(|error| OptimizerError::new(ErrorCode::Json, format!("snapshot: {error}")))
-    }
-
-    fn restore(&self, snapshot: &Value) -> Result<State, OptimizerError> {
-        State::deserialize(snapshot).map_err(|error| {
-            OptimizerError::new(ErrorCode::Json, format!("snapshot: {error}"))
-                .with_hint("Rebuild the state from the whole event log instead.")
-        })
     }
 }
 

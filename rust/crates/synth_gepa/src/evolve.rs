@@ -2,16 +2,14 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use synth_optimizer_platform::model::answer::FailureClass;
-use synth_optimizer_platform::model::budget::Settlement;
-use synth_optimizer_platform::model::event::Event;
-use synth_optimizer_platform::model::event_fields::{
+use synth_optimizer_core::model::answer::FailureClass;
+use synth_optimizer_core::model::event::Event;
+use synth_optimizer_core::model::event_fields::{
     CandidateDecided, CandidateRegistered, CarriedFailure, EvaluationCompleted, HeldoutChosen, RolloutFailed,
     RolloutFinished, RolloutsRequested, Stage, StopKind, StoppedBy,
 };
-use synth_optimizer_platform::model::ids::{CandidateId, RequestId};
-use synth_optimizer_platform::model::lifecycle::{CandidateStatus, CandidateTrigger, Lifecycle, RunState};
-use synth_optimizer_platform::model::usage::Usage;
+use synth_optimizer_core::model::ids::{CandidateId, RequestId};
+use synth_optimizer_core::model::lifecycle::{CandidateStatus, CandidateTrigger, Lifecycle, RunState};
 
 use crate::engine::GepaEngine;
 use crate::evolve_generation::{proposal_rejected, proposer_completed, proposer_failed};
@@ -31,14 +29,13 @@ impl GepaEngine {
             best: None,
             frontier: Frontier::new(self.cell_count()),
             budget: self.settings.opening_budget(self.inputs.pareto_pool.len(), self.inputs.heldout_pool.len()),
+            counts: Default::default(),
             next_request: 0,
             requests: BTreeMap::new(),
-            rollouts_outstanding: 0,
             evaluations: BTreeMap::new(),
             finished: VecDeque::new(),
             generations: BTreeMap::new(),
             next_generation: 0,
-            generations_completed: 0,
             draws: 0,
             pool_is_fresh: false,
             merges_due: 0,
@@ -61,6 +58,15 @@ impl GepaEngine {
 
     pub(crate) fn apply(&self, state: &mut State, event: &Event) {
         state.unsettled = true;
+        state.counts.count(event);
+        if let Some(call) = event.settled_call() {
+            state.budget.settle(call.request, call.billing, call.usage);
+        }
+        if let Some((id, trigger)) = event.candidate_trigger()
+            && let Some(candidate) = candidate_mut(state, id)
+        {
+            move_on(candidate, trigger);
+        }
         match event {
             Event::StateTransitioned(change) => state.run = change.to,
             Event::ObjectiveSetDeclared(_) => state.phase = Phase::Seed,
@@ -68,33 +74,27 @@ impl GepaEngine {
             Event::RolloutsRequested(fields) => self.rollouts_requested(state, fields),
             Event::RolloutFinished(fields) => self.rollout_finished(state, fields),
             Event::RolloutFailed(fields) => self.rollout_failed(state, fields),
-            Event::SeedEvaluated(fields) | Event::FullTrainEvaluated(fields) => {
-                self.evaluated(state, fields, Some(CandidateTrigger::FullTrainDone));
+            Event::SeedEvaluated(fields) | Event::FullTrainEvaluated(fields) | Event::MinibatchEvaluated(fields) => {
+                evaluated(state, fields);
             }
-            Event::MinibatchEvaluated(fields) => self.evaluated(state, fields, Some(CandidateTrigger::MinibatchDone)),
             Event::ReferenceCompleted(fields) => {
                 if let Some(generation) = fields.generation.and_then(|index| state.generations.get_mut(&index)) {
                     generation.step = Step::Propose;
                 }
-                self.evaluated(state, fields, None);
+                evaluated(state, fields);
             }
             Event::HeldoutCompleted(fields) => {
                 state.heldout_done.extend(state.index_of(&fields.candidate_id));
-                self.evaluated(state, fields, None);
+                evaluated(state, fields);
             }
             Event::CandidatePromoted(fields) => {
                 if let Some(candidate) = candidate_mut(state, &fields.candidate_id) {
                     candidate.promoted = true;
                 }
             }
-            Event::CandidateAccepted(fields) => self.accepted(state, fields),
+            Event::CandidateAccepted(fields) => accepted(state, event, fields),
             Event::CandidateRejected(fields) => self.rejected(state, fields),
-            Event::CandidateDeferred(fields) => {
-                if let Some(candidate) = candidate_mut(state, &fields.candidate_id) {
-                    move_on(candidate, fields.reason);
-                }
-                forget(state, &fields.candidate_id);
-            }
+            Event::CandidateDeferred(fields) => forget(state, &fields.candidate_id),
             Event::GenerationStarted(fields) => self.generation_started(state, fields),
             Event::MinibatchSkipped(fields) => state.draws = state.draws.max(fields.draw + 1),
             Event::ProposerStarted(fields) => self.proposer_started(state, fields),
@@ -195,7 +195,6 @@ impl GepaEngine {
             debug_assert!(granted.is_ok(), "decide asked for more than the budget has");
             state.requests.insert(request, work);
         }
-        state.rollouts_outstanding += count;
         state.next_request = fields.first_request.0 + u64::from(count);
         // A retried rollout still counts as remaining in its evaluation.
         if fields.evaluation != fields.first_request {
@@ -216,8 +215,6 @@ impl GepaEngine {
         let Some(Work::Rollout { evaluation, candidate, row, .. }) = state.requests.remove(&fields.request) else {
             return;
         };
-        state.rollouts_outstanding -= 1;
-        state.budget.settle(fields.request, Settlement::Used { usage: fields.usage, billed: !fields.cached });
         state.largest_reward = state.largest_reward.max(fields.reward);
         self.remember(state, false);
         let value = |name: &str| objective_value(fields, name).unwrap_or(f64::NAN);
@@ -238,8 +235,6 @@ impl GepaEngine {
         let Some(Work::Rollout { evaluation, candidate, row, .. }) = state.requests.remove(&fields.request) else {
             return;
         };
-        state.rollouts_outstanding -= 1;
-        state.budget.settle(fields.request, settlement(fields.class, fields.usage, fields.cached));
         // What the run itself gave up says nothing about the container.
         let given_up = matches!(fields.class, FailureClass::Abandoned | FailureClass::Withdrawn);
         if !given_up {
@@ -263,45 +258,7 @@ impl GepaEngine {
         }
     }
 
-    fn evaluated(&self, state: &mut State, fields: &EvaluationCompleted, trigger: Option<CandidateTrigger>) {
-        state.finished.retain(|id| *id != fields.evaluation);
-        state.evaluations.remove(&fields.evaluation);
-        let Some(candidate) = candidate_mut(state, &fields.candidate_id) else { return };
-        candidate.evaluation = None;
-        if let Some(trigger) = trigger {
-            move_on(candidate, trigger);
-        }
-    }
-
-    fn accepted(&self, state: &mut State, fields: &CandidateDecided) {
-        let Some(index) = state.index_of(&fields.candidate_id) else { return };
-        move_on(&mut state.candidates[index as usize], CandidateTrigger::Accept);
-        let delta = fields.comparison.as_ref().map_or(0.0, |comparison| comparison.primary_delta);
-        if delta >= 0.0 {
-            state.best = Some(index);
-        }
-        if delta > 0.0 {
-            state.gained = true;
-        }
-        if fields.stage == Stage::SeedFullTrain {
-            state.phase = Phase::Search;
-        }
-        let number = state.candidate(index).generation;
-        if let Some(generation) = number.and_then(|number| state.generations.get_mut(&number)) {
-            generation.accepted += 1;
-        }
-    }
-
     fn rejected(&self, state: &mut State, fields: &CandidateDecided) {
-        if let Some(candidate) = candidate_mut(state, &fields.candidate_id) {
-            let lost = match fields.stage {
-                Stage::CandidateMinibatch => CandidateTrigger::MinibatchLost,
-                Stage::SeedFullTrain | Stage::ParentMinibatchReference | Stage::CandidateFullTrain | Stage::Heldout => {
-                    CandidateTrigger::FullTrainLost
-                }
-            };
-            move_on(candidate, lost);
-        }
         state
             .rejected
             .push_back(CarriedFailure { candidate_id: fields.candidate_id.clone(), reason: fields.reason.clone() });
@@ -319,6 +276,31 @@ impl GepaEngine {
         state.candidates[index as usize].pooled = Some(Pooled { place: state.pool.len() as u32, score, merit });
         state.pool.push(index);
         state.pool_is_fresh = true;
+    }
+}
+
+fn evaluated(state: &mut State, fields: &EvaluationCompleted) {
+    state.finished.retain(|id| *id != fields.evaluation);
+    state.evaluations.remove(&fields.evaluation);
+    if let Some(candidate) = candidate_mut(state, &fields.candidate_id) {
+        candidate.evaluation = None;
+    }
+}
+
+fn accepted(state: &mut State, event: &Event, fields: &CandidateDecided) {
+    let Some(index) = state.index_of(&fields.candidate_id) else { return };
+    if event.best_candidate().is_some() {
+        state.best = Some(index);
+    }
+    if fields.comparison.as_ref().is_some_and(|comparison| comparison.primary_delta > 0.0) {
+        state.gained = true;
+    }
+    if fields.stage == Stage::SeedFullTrain {
+        state.phase = Phase::Search;
+    }
+    let number = state.candidate(index).generation;
+    if let Some(generation) = number.and_then(|number| state.generations.get_mut(&number)) {
+        generation.accepted += 1;
     }
 }
 
@@ -367,19 +349,6 @@ fn one_less(state: &mut State, id: RequestId, failed: bool) -> bool {
         state.finished.push_back(id);
     }
     last
-}
-
-/// How a failed call counts.
-pub(crate) fn settlement(class: FailureClass, usage: Usage, cached: bool) -> Settlement {
-    match class {
-        FailureClass::NotSent | FailureClass::Withdrawn => Settlement::NotSent,
-        // A call that was given up and told what it had used up to then.
-        FailureClass::Abandoned if usage.total().is_some() => Settlement::Used { usage, billed: !cached },
-        FailureClass::UnknownOutcome | FailureClass::Abandoned => Settlement::Unknown,
-        FailureClass::Failed | FailureClass::Timeout | FailureClass::Contract | FailureClass::InvalidScore => {
-            Settlement::Used { usage, billed: !cached }
-        }
-    }
 }
 
 fn heldout_started(state: &mut State, fields: &HeldoutChosen) {

@@ -1,15 +1,13 @@
 //! Applies the events of generations and proposer turns.
 
-use synth_optimizer_platform::model::budget::Settlement;
-use synth_optimizer_platform::model::command::CarriedAttempt;
-use synth_optimizer_platform::model::event_fields::{
+use synth_optimizer_core::model::command::CarriedAttempt;
+use synth_optimizer_core::model::event_fields::{
     CarriedFailure, GenerationCompleted, GenerationStarted, Operation, ProposalRejected, ProposerCompleted,
     ProposerFailed, ProposerStarted,
 };
-use synth_optimizer_platform::model::ids::{RowId, TrainRow};
+use synth_optimizer_core::model::ids::{RowId, TrainRow};
 
 use crate::engine::GepaEngine;
-use crate::evolve::settlement;
 use crate::state::{Generation, State, Step, Work};
 use crate::surroundings::surroundings;
 
@@ -93,7 +91,6 @@ impl GepaEngine {
     }
 
     pub(crate) fn generation_completed(&self, state: &mut State, fields: &GenerationCompleted) {
-        state.generations_completed += 1;
         let Some(generation) = state.generations.remove(&fields.generation) else { return };
         let broken = generation.invalid + generation.failures;
         if !generation.candidates.is_empty() {
@@ -114,7 +111,6 @@ impl GepaEngine {
 
 pub(crate) fn proposer_completed(state: &mut State, fields: &ProposerCompleted) {
     state.requests.remove(&fields.request);
-    state.budget.settle(fields.request, Settlement::Used { usage: fields.usage, billed: !fields.cached });
     if let Some(generation) = state.generations.get_mut(&fields.generation) {
         generation.step = Step::Answered;
         generation.answered = Some(fields.request);
@@ -124,7 +120,6 @@ pub(crate) fn proposer_completed(state: &mut State, fields: &ProposerCompleted) 
 
 pub(crate) fn proposer_failed(state: &mut State, fields: &ProposerFailed) {
     state.requests.remove(&fields.request);
-    state.budget.settle(fields.request, settlement(fields.class, fields.usage, fields.cached));
     if let Some(generation) = state.generations.get_mut(&fields.generation) {
         generation.failures += 1;
         generation.step = if fields.retried { Step::Propose } else { Step::Settled };

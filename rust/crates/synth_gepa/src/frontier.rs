@@ -5,10 +5,8 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
-
 /// One cell: an example, an objective, or both.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq)]
 struct Cell {
     /// Larger is better; directions are already applied.
     best: f64,
@@ -19,7 +17,7 @@ struct Cell {
 }
 
 /// A candidate on the frontier.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq)]
 struct Entry {
     score: f64,
     /// Cells held, as bits and counted.
@@ -28,7 +26,7 @@ struct Entry {
 }
 
 /// The frontier over a fixed number of cells.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Frontier {
     cells: Vec<Option<Cell>>,
     entries: Vec<Entry>,

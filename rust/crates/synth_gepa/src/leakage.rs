@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use synth_optimizer_platform::model::ids::Payload;
-use synth_optimizer_platform::model::program::Row;
+use synth_optimizer_core::model::ids::Payload;
+use synth_optimizer_core::model::program::Row;
 
 const BASE: u64 = 0x0000_0100_0000_01b3;
 

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use synth_optimizer_platform::config::gepa::MergeConflict;
-use synth_optimizer_platform::model::ids::{CandidateId, Payload, TrainRow};
+use synth_optimizer_core::config::gepa::MergeConflict;
+use synth_optimizer_core::model::ids::{CandidateId, Payload, TrainRow};
 
 use crate::engine::GepaEngine;
 use crate::random::{Stream, stream};

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use synth_optimizer_platform::config::gepa::Sampler;
-use synth_optimizer_platform::model::ids::TrainRow;
-use synth_optimizer_platform::model::program::Row;
+use synth_optimizer_core::config::gepa::Sampler;
+use synth_optimizer_core::model::ids::TrainRow;
+use synth_optimizer_core::model::program::Row;
 
 use crate::random::stream;
 

@@ -1,8 +1,8 @@
 //! What a score is worth: objectives of an answer, and the cells of the frontier that they fill.
 
-use synth_optimizer_platform::config::gepa::{FrontierType, OUTCOME_REWARD};
-use synth_optimizer_platform::model::event_fields::{CellWon, RolloutFinished};
-use synth_optimizer_platform::model::ids::TrainRow;
+use synth_optimizer_core::config::gepa::{FrontierType, OUTCOME_REWARD};
+use synth_optimizer_core::model::event_fields::{CellWon, RolloutFinished};
+use synth_optimizer_core::model::ids::TrainRow;
 
 use crate::engine::GepaEngine;
 use crate::state::{Candidate, State};

@@ -1,11 +1,11 @@
 //! What a run will take, told before anything is paid: rollouts, proposals and money, as bounds.
 
 use serde::Serialize;
-use synth_optimizer_platform::config::gepa::DeploymentRule;
-use synth_optimizer_platform::config::sections::{DatasetSection, TasksetSection};
-use synth_optimizer_platform::config::{Config, RolloutCaps, effective_caps};
-use synth_optimizer_platform::model::budget::{Amount, Budget, Dimension};
-use synth_optimizer_platform::model::usage::{Cost, NanoUsd};
+use synth_optimizer_core::config::gepa::DeploymentRule;
+use synth_optimizer_core::config::sections::{DatasetSection, TasksetSection};
+use synth_optimizer_core::config::{Config, RolloutCaps, effective_caps};
+use synth_optimizer_core::model::budget::{Amount, Budget, Dimension};
+use synth_optimizer_core::model::usage::{Cost, NanoUsd};
 
 use crate::plan_sizes::Sizes;
 use crate::settings::Settings;

@@ -5,8 +5,8 @@
 
 use std::collections::BTreeSet;
 
-use synth_optimizer_platform::config::gepa::{DeploymentRule, MergeConflict};
-use synth_optimizer_platform::config::{Config, Pools, pools};
+use synth_optimizer_core::config::gepa::{DeploymentRule, MergeConflict};
+use synth_optimizer_core::config::{Config, Pools, pools};
 
 /// Rows and counts that the arithmetic of a plan is made of.
 #[derive(Debug, Clone)]

@@ -1,9 +1,9 @@
 //! Checks of a proposal that cost nothing, before any rollout is spent on it.
 
-use synth_optimizer_platform::config::gepa::LeakagePolicy;
-use synth_optimizer_platform::model::answer::Proposal;
-use synth_optimizer_platform::model::event_fields::Problem;
-use synth_optimizer_platform::model::ids::{Payload, RowId};
+use synth_optimizer_core::config::gepa::LeakagePolicy;
+use synth_optimizer_core::model::answer::Proposal;
+use synth_optimizer_core::model::event_fields::Problem;
+use synth_optimizer_core::model::ids::{Payload, RowId};
 
 use crate::engine::GepaEngine;
 use crate::state::Generation;

@@ -1,10 +1,9 @@
 //! Scores of one candidate by row, small and close together: there are as many of these as candidates.
 
-use serde::{Deserialize, Serialize};
-use synth_optimizer_platform::model::ids::TrainRow;
+use synth_optimizer_core::model::ids::TrainRow;
 
 /// Values of every objective on the rows that have been measured.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct Scores {
     /// In ascending order.
     rows: Vec<TrainRow>,

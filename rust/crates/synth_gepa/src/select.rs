@@ -1,7 +1,7 @@
 //! Which candidate is the next parent.
 
-use synth_optimizer_platform::config::gepa::Selector;
-use synth_optimizer_platform::model::event_fields::ParentSelection;
+use synth_optimizer_core::config::gepa::Selector;
+use synth_optimizer_core::model::event_fields::ParentSelection;
 
 use crate::random::{Stream, stream};
 use crate::settings::Settings;

@@ -1,10 +1,10 @@
 //! The configuration as the engine reads it: objectives, caps, amounts and the logical window.
 
-use synth_optimizer_platform::config::gepa::{Direction, GepaSection, PipelineMode, objective_names};
-use synth_optimizer_platform::config::{Config, effective_caps};
-use synth_optimizer_platform::model::budget::{Amount, Budget, Caps, Dimension, Ledger};
-use synth_optimizer_platform::model::event_fields::Objective;
-use synth_optimizer_platform::model::usage::NanoUsd;
+use synth_optimizer_core::config::gepa::{Direction, GepaSection, PipelineMode, objective_names};
+use synth_optimizer_core::config::{Config, effective_caps};
+use synth_optimizer_core::model::budget::{Amount, Budget, Caps, Dimension, Ledger};
+use synth_optimizer_core::model::event_fields::Objective;
+use synth_optimizer_core::model::usage::NanoUsd;
 
 /// What the engine needs to know of the configuration.
 #[derive(Debug, Clone, PartialEq)]

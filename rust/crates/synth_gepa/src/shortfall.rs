@@ -1,7 +1,7 @@
 //! Limits that are too small for a run that makes sense, found before it begins.
 
-use synth_optimizer_platform::config::{Config, Diagnostic, Severity};
-use synth_optimizer_platform::model::budget::{Amount, Budget, Dimension};
+use synth_optimizer_core::config::{Config, Diagnostic, Severity};
+use synth_optimizer_core::model::budget::{Amount, Budget, Dimension};
 
 use crate::plan_sizes::Sizes;
 use crate::settings::Settings;

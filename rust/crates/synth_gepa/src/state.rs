@@ -2,21 +2,21 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use serde::{Deserialize, Serialize};
-use synth_optimizer_platform::model::budget::Budget;
-use synth_optimizer_platform::model::command::{CarriedAttempt, FrontierMember, Relative};
-use synth_optimizer_platform::model::event_fields::{
+use synth_optimizer_core::model::budget::Budget;
+use synth_optimizer_core::model::command::{CarriedAttempt, FrontierMember, Relative};
+use synth_optimizer_core::model::event_fields::{
     CarriedFailure, Failure, Operation, Problem, Stage, StopKind, StoppedBy,
 };
-use synth_optimizer_platform::model::ids::{CandidateId, HeldoutRow, Payload, RequestId, TrainRow};
-use synth_optimizer_platform::model::lifecycle::{CandidateStatus, RunState};
-use synth_optimizer_platform::model::score::Score;
+use synth_optimizer_core::model::ids::{CandidateId, HeldoutRow, Payload, RequestId, TrainRow};
+use synth_optimizer_core::model::lifecycle::{CandidateStatus, RunState};
+use synth_optimizer_core::model::run_totals::RunCounts;
+use synth_optimizer_core::model::score::Score;
 
 use crate::frontier::Frontier;
 use crate::scores::Scores;
 
 /// The state of a search.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct State {
     pub run: RunState,
     pub phase: Phase,
@@ -29,11 +29,11 @@ pub struct State {
     pub best: Option<u32>,
     pub frontier: Frontier,
     pub budget: Budget,
+    pub counts: RunCounts,
 
     pub next_request: u64,
     /// Requests without an answer. Their answers retire in this order.
     pub requests: BTreeMap<RequestId, Work>,
-    pub rollouts_outstanding: u32,
 
     pub evaluations: BTreeMap<RequestId, Evaluation>,
     /// Evaluations whose last answer has retired and that are not judged yet.
@@ -41,7 +41,6 @@ pub struct State {
 
     pub generations: BTreeMap<u32, Generation>,
     pub next_generation: u32,
-    pub generations_completed: u32,
     pub draws: u64,
 
     /// Whether a candidate has joined the pool since the last generation began.
@@ -71,7 +70,7 @@ pub struct State {
 }
 
 /// Which part of the run is under way.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Phase {
     New,
     Seed,
@@ -81,14 +80,14 @@ pub enum Phase {
 }
 
 /// Why the search ends.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Stop {
     pub stopped_by: StoppedBy,
     pub failure: Option<Failure>,
 }
 
 /// A candidate with all of its evidence.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Candidate {
     pub id: CandidateId,
     /// Its texts, as long as they may be shown or built on.
@@ -113,7 +112,7 @@ pub struct Candidate {
 }
 
 /// A candidate's standing when it joined the pool.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Pooled {
     pub place: u32,
     /// Mean on the deciding objective over the train rows.
@@ -123,7 +122,7 @@ pub struct Pooled {
 }
 
 /// A request without an answer: what was asked for.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum Work {
     Rollout {
         evaluation: RequestId,
@@ -146,7 +145,7 @@ pub enum Work {
 
 /// What a proposer is shown of the search around the parents. It is taken when the question is decided on: what comes
 /// between that and the sending must not change the question.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Surroundings {
     pub relatives: Vec<Relative>,
     pub frontier: Vec<FrontierMember>,
@@ -154,14 +153,14 @@ pub struct Surroundings {
 }
 
 /// A row of either kind.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AnyRow {
     Train(TrainRow),
     Heldout(HeldoutRow),
 }
 
 /// A candidate on a set of rows.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Evaluation {
     pub candidate: u32,
     pub stage: Stage,
@@ -172,7 +171,7 @@ pub struct Evaluation {
 }
 
 /// One round: parents, rows, a proposer turn, and the candidates that come of it.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Generation {
     pub operation: Operation,
     pub parents: Vec<u32>,
@@ -196,7 +195,7 @@ pub struct Generation {
 }
 
 /// How far a generation has come.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
     /// The parent is to be measured where it has no scores.
     Reference,
@@ -222,7 +221,7 @@ impl State {
     }
 
     pub fn proposals_outstanding(&self) -> usize {
-        self.requests.len() - self.rollouts_outstanding as usize
+        self.requests.len() - self.counts.rollouts_outstanding() as usize
     }
 
     /// Whether the search goes on: no stop, or one that lets work under way reach its end.

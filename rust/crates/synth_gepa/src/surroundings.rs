@@ -1,6 +1,6 @@
 //! What a proposer is shown of the search around the parents: where they came from, what was made of them, and the frontier.
 
-use synth_optimizer_platform::model::command::{FrontierMember, Relation, Relative};
+use synth_optimizer_core::model::command::{FrontierMember, Relation, Relative};
 
 use crate::state::{Candidate, State, Surroundings};
 

@@ -164,34 +164,37 @@ CREATE TABLE invariant_violations (
 
 -- ===== Projections: functions of `events`. =====
 
--- Where the run is and what it has used. One row.
+-- Where the run is and what it has used: the totals of the log, folded by one function. One row.
 CREATE TABLE run_state (
   one                 INTEGER PRIMARY KEY CHECK (one = 1),
-  state               TEXT NOT NULL CHECK (state IN ('created', 'initializing', 'ready', 'proposing', 'rollout_queueing',
-                        'rollout_running', 'evaluating', 'paused', 'completed', 'failed', 'cancelled')),
-  best_candidate_id   TEXT,
-  last_sequence       INTEGER,
-  started_at          INTEGER,
-  updated_at          INTEGER,
-  finished_at         INTEGER,
-  stopped_by_json     TEXT,
-  generations         INTEGER NOT NULL DEFAULT 0,
-  candidates          INTEGER NOT NULL DEFAULT 0,
-  rollouts_requested  INTEGER NOT NULL DEFAULT 0,
-  rollouts_finished   INTEGER NOT NULL DEFAULT 0,
-  rollouts_failed     INTEGER NOT NULL DEFAULT 0,
-  proposer_turns      INTEGER NOT NULL DEFAULT 0,
-  paid_calls          INTEGER NOT NULL DEFAULT 0,
-  cached_calls        INTEGER NOT NULL DEFAULT 0,
-  unpriced_calls      INTEGER NOT NULL DEFAULT 0, -- paid calls of unknown cost
-  unknown_outcomes    INTEGER NOT NULL DEFAULT 0, -- sent, and nobody knows whether they ran
-  prompt_tokens       INTEGER NOT NULL DEFAULT 0, -- of paid calls, as far as known
-  completion_tokens   INTEGER NOT NULL DEFAULT 0,
-  total_tokens        INTEGER NOT NULL DEFAULT 0,
-  known_cost_nano_usd INTEGER NOT NULL DEFAULT 0,
-  cost_usd            REAL AS (CASE WHEN unpriced_calls = 0 THEN known_cost_nano_usd / 1e9 END) VIRTUAL,
+  totals              TEXT NOT NULL,            -- JSON
+  usage_json          TEXT NOT NULL,            -- calls, tokens and money, as every document shows them
+  state               TEXT AS (totals ->> 'state') VIRTUAL CHECK (state IN ('created', 'initializing', 'ready',
+                        'proposing', 'rollout_queueing', 'rollout_running', 'evaluating', 'paused', 'completed',
+                        'failed', 'cancelled')),
+  best_candidate_id   TEXT AS (totals ->> '$.best.candidate_id') VIRTUAL,
+  last_sequence       INTEGER AS (totals ->> 'last_sequence') VIRTUAL,
+  started_at          INTEGER AS (totals ->> 'started_at') VIRTUAL,
+  updated_at          INTEGER AS (totals ->> 'updated_at') VIRTUAL,
+  finished_at         INTEGER AS (totals ->> 'finished_at') VIRTUAL,
+  stopped_by_json     TEXT AS (nullif(totals -> 'stopped_by', 'null')) VIRTUAL,
+  generations         INTEGER AS (totals ->> 'generations') VIRTUAL,
+  candidates          INTEGER AS (totals ->> 'candidates') VIRTUAL,
+  rollouts_requested  INTEGER AS (totals ->> 'rollouts_requested') VIRTUAL,
+  rollouts_finished   INTEGER AS (totals ->> 'rollouts_finished') VIRTUAL,
+  rollouts_failed     INTEGER AS (totals ->> 'rollouts_failed') VIRTUAL, -- sent, and no score came
+  rollouts_unsent     INTEGER AS (totals ->> 'rollouts_unsent') VIRTUAL, -- withdrawn, or never left the process
+  proposer_turns      INTEGER AS (totals ->> 'proposer_turns') VIRTUAL,
+  paid_calls          INTEGER AS (usage_json ->> 'paid_calls') VIRTUAL,
+  cached_calls        INTEGER AS (usage_json ->> 'cached_calls') VIRTUAL,
+  unpriced_calls      INTEGER AS (usage_json ->> 'unpriced_calls') VIRTUAL,   -- paid calls of unknown cost
+  unknown_outcomes    INTEGER AS (usage_json ->> 'unknown_outcomes') VIRTUAL, -- sent, and may or may not have run
+  prompt_tokens       INTEGER AS (usage_json ->> 'prompt_tokens') VIRTUAL,    -- of paid calls, as far as known
+  completion_tokens   INTEGER AS (usage_json ->> 'completion_tokens') VIRTUAL,
+  total_tokens        INTEGER AS (usage_json ->> 'total_tokens') VIRTUAL,
+  cost_usd            REAL AS (usage_json ->> 'cost_usd') VIRTUAL,
   CHECK ((finished_at IS NOT NULL) = (state IN ('completed', 'failed', 'cancelled'))),
-  CHECK (rollouts_finished + rollouts_failed <= rollouts_requested),
+  CHECK (rollouts_finished + rollouts_failed + rollouts_unsent <= rollouts_requested),
   CHECK (unpriced_calls <= paid_calls)
 ) STRICT;
 
@@ -215,13 +218,14 @@ CREATE TABLE rollouts (
   completion_tokens INTEGER,
   total_tokens      INTEGER,
   cost_nano_usd     INTEGER,
-  cached            INTEGER CHECK (cached IN (0, 1)),
+  billing           TEXT CHECK (billing = 'sent' OR billing = 'cached' OR billing = 'unsent' OR billing = 'unknown'),
   failure_class     TEXT,
   failure_message   TEXT,
   trace             BLOB CHECK (length(trace) = 32), -- digest of the reply
+  cached            INTEGER AS (billing = 'cached') VIRTUAL,
   split             TEXT AS (CASE evaluation_stage WHEN 'heldout' THEN 'heldout' ELSE 'train' END) VIRTUAL,
   CHECK ((status = 'requested') = (settled IS NULL)),
-  CHECK ((status = 'requested') = (cached IS NULL)),
+  CHECK ((status = 'requested') = (billing IS NULL)),
   CHECK ((status = 'finished') = (reward IS NOT NULL)),
   CHECK ((status IN ('failed', 'retried')) = (failure_class IS NOT NULL)),
   CHECK ((failure_class IS NULL) = (failure_message IS NULL))
@@ -229,33 +233,36 @@ CREATE TABLE rollouts (
 
 CREATE INDEX rollouts_by_candidate ON rollouts (candidate_id, example_id);
 
--- Every candidate with its texts and scores.
+-- Every candidate: its texts, where it comes from, its scores and how it was judged.
 CREATE TABLE candidates (
   candidate_id        TEXT PRIMARY KEY,
-  operation           TEXT NOT NULL CHECK (operation IN ('seed', 'mutate', 'merge')),
-  parent_ids_json     TEXT NOT NULL,
-  generation          INTEGER,
+  registered          INTEGER NOT NULL,     -- the event that registered it
+  updated             INTEGER NOT NULL,     -- the last event about it
   status              TEXT NOT NULL CHECK (status IN ('registered', 'minibatch_evaluated', 'rejected_minibatch',
                         'full_train_evaluated', 'accepted', 'rejected_full_train', 'deferred_budget',
                         'deferred_failures', 'deferred_stop')),
-  payload_json        TEXT NOT NULL,
-  changed_fields_json TEXT NOT NULL,
-  rationale           TEXT NOT NULL,
-  minibatch_score     TEXT,                 -- JSON: mean, n, standard_error, low, high
-  train_score         TEXT,
-  heldout_score       TEXT,
-  registered          INTEGER NOT NULL,     -- the event that registered it
-  updated             INTEGER NOT NULL,     -- the last event about it
-  parent_id           TEXT AS (parent_ids_json ->> '$[0]') VIRTUAL,
+  on_frontier         INTEGER NOT NULL CHECK (on_frontier IN (0, 1)),
+  record              TEXT NOT NULL,        -- JSON: the candidate as every document shows it
+  operation           TEXT NOT NULL CHECK (operation IN ('seed', 'mutate', 'merge')),
+  parent_ids_json     TEXT NOT NULL,
+  generation          INTEGER,
   source              TEXT AS (operation) VIRTUAL,
-  minibatch_reward    REAL AS (minibatch_score ->> '$.mean') VIRTUAL,
-  train_reward        REAL AS (train_score ->> '$.mean') VIRTUAL,
-  heldout_reward      REAL AS (heldout_score ->> '$.mean') VIRTUAL,
+  parent_id           TEXT AS (parent_ids_json ->> '$[0]') VIRTUAL,
+  payload_json        TEXT AS (record -> 'payload') VIRTUAL,
+  changed_fields_json TEXT AS (record -> 'changed_fields') VIRTUAL,
+  rationale           TEXT AS (record ->> 'rationale') VIRTUAL,
+  minibatch_score     TEXT AS (nullif(record -> 'minibatch_score', 'null')) VIRTUAL, -- mean, n, standard_error, low, high
+  train_score         TEXT AS (nullif(record -> 'train_score', 'null')) VIRTUAL,
+  heldout_score       TEXT AS (nullif(record -> 'heldout_score', 'null')) VIRTUAL,
+  minibatch_reward    REAL AS (record ->> 'minibatch_reward') VIRTUAL,
+  train_reward        REAL AS (record ->> 'train_reward') VIRTUAL,
+  heldout_reward      REAL AS (record ->> 'heldout_reward') VIRTUAL,
   CHECK ((operation = 'seed') = (json_array_length(parent_ids_json) = 0)),
   CHECK (updated >= registered)
 ) STRICT;
 
 CREATE UNIQUE INDEX candidates_in_order ON candidates (registered);
+CREATE INDEX candidates_on_frontier ON candidates (candidate_id) WHERE on_frontier;
 
 -- Every proposer turn, and what came of it.
 CREATE TABLE proposer_calls (
@@ -273,13 +280,12 @@ CREATE TABLE proposer_calls (
   completion_tokens INTEGER,
   total_tokens      INTEGER,
   cost_nano_usd     INTEGER,
-  cached            INTEGER CHECK (cached IN (0, 1)),
+  billing           TEXT CHECK (billing IN ('sent', 'cached', 'unsent', 'unknown')),
   failure_class     TEXT,
   failure_message   TEXT,
+  cached            INTEGER AS (billing = 'cached') VIRTUAL,
   CHECK ((status = 'started') = (settled IS NULL)),
-  CHECK ((status = 'started') = (cached IS NULL)),
+  CHECK ((status = 'started') = (billing IS NULL)),
   CHECK ((status = 'completed') = (effective_model IS NOT NULL)),
   CHECK ((status IN ('failed', 'retried')) = (failure_class IS NOT NULL))
 ) STRICT;
-
-INSERT INTO run_state (one, state) VALUES (1, 'created');

@@ -25,9 +25,7 @@ WHERE r.status <> 'requested';
 CREATE VIEW optimization_runs AS
 SELECT run_id, state, config_json, cache_mode, cache_namespace, output_dir, run_dir,
   (SELECT manifest_path FROM manifests) AS manifest_path, best_candidate_id, cost_usd,
-  json_object('prompt_tokens', prompt_tokens, 'completion_tokens', completion_tokens, 'total_tokens', total_tokens,
-    'rollout_calls', rollouts_finished + rollouts_failed, 'proposer_calls', proposer_turns,
-    'paid_calls', paid_calls, 'cached_calls', cached_calls, 'unknown_outcomes', unknown_outcomes) AS usage_json,
+  usage_json,
   strftime('%Y-%m-%dT%H:%M:%fZ', coalesce(started_at, created_at) / 1000.0, 'unixepoch') AS started_at,
   strftime('%Y-%m-%dT%H:%M:%fZ', finished_at / 1000.0, 'unixepoch') AS completed_at,
   strftime('%Y-%m-%dT%H:%M:%fZ', coalesce(updated_at, created_at) / 1000.0, 'unixepoch') AS updated_at
@@ -71,7 +69,7 @@ FROM run, events;
 CREATE VIEW stopper_states AS
 SELECT run_id, 'current' AS stopper_state_id, last_sequence AS sequence_number,
   CASE WHEN finished_at IS NOT NULL THEN 'ended' WHEN stopped_by_json IS NOT NULL THEN 'stopping' ELSE 'running' END AS status,
-  stopped_by_json ->> 'kind' AS reason, rollouts_finished + rollouts_failed AS rollout_count,
+  stopped_by_json ->> 'kind' AS reason, usage_json ->> 'rollout_calls' AS rollout_count,
   config_json ->> '$.gepa.max_total_rollouts' AS max_total_rollouts, cost_usd,
   nullif(config_json ->> '$.gepa.max_cost_usd', 0) AS max_cost_usd, stopped_by_json AS state_json,
   strftime('%Y-%m-%dT%H:%M:%fZ', coalesce(updated_at, created_at) / 1000.0, 'unixepoch') AS checked_at
@@ -284,19 +282,17 @@ GROUP BY candidate_id, split, evaluation_stage;
 CREATE VIEW usage_ledger AS
 SELECT run_id, 'rollout_' || request AS usage_ledger_id, 'rollout' AS boundary, 'sensor_frame' AS source_type,
   'sensor_' || request AS source_id, candidate_id, evaluation_stage, config_json ->> '$.policy.model' AS model,
-  CASE WHEN failure_class IN ('not_sent', 'withdrawn') THEN 0 ELSE 1 END AS call_count, cached,
+  billing <> 'unsent' AS call_count, cached,
   prompt_tokens, completion_tokens, total_tokens,
-  CASE WHEN cached OR failure_class IN ('not_sent', 'withdrawn') THEN 0.0
-    WHEN failure_class IN ('unknown_outcome', 'abandoned') THEN NULL ELSE cost_nano_usd / 1e9 END AS cost_usd,
+  CASE billing WHEN 'sent' THEN cost_nano_usd / 1e9 WHEN 'unknown' THEN NULL ELSE 0.0 END AS cost_usd,
   settled AS sequence_number
 FROM run, rollouts WHERE status <> 'requested'
 UNION ALL
 SELECT run_id, 'proposer_' || request, 'proposer', 'proposer_call', 'proposer_' || request, NULL, NULL,
   coalesce(effective_model, config_json ->> '$.proposer.model'),
-  CASE WHEN failure_class IN ('not_sent', 'withdrawn') THEN 0 ELSE 1 END, cached,
+  billing <> 'unsent', cached,
   prompt_tokens, completion_tokens, total_tokens,
-  CASE WHEN cached OR failure_class IN ('not_sent', 'withdrawn') THEN 0.0
-    WHEN failure_class IN ('unknown_outcome', 'abandoned') THEN NULL ELSE cost_nano_usd / 1e9 END,
+  CASE billing WHEN 'sent' THEN cost_nano_usd / 1e9 WHEN 'unknown' THEN NULL ELSE 0.0 END,
   settled
 FROM run, proposer_calls WHERE status <> 'started';
 

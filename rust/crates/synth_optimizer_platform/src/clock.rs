@@ -7,19 +7,19 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use rustix::time::{ClockId, clock_gettime};
 
 /// Milliseconds since 1970, as the clock on the wall has it. It may jump: it is shown and never decides.
-pub(crate) fn unix_millis() -> u64 {
+pub fn unix_millis() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }
 
 /// Milliseconds since the machine started, the time that it slept included. Nobody can set this clock.
-pub(crate) fn boot_millis() -> u64 {
+pub fn boot_millis() -> u64 {
     let now = clock_gettime(ClockId::Boottime);
     let (seconds, nanos) = (u64::try_from(now.tv_sec).unwrap_or(0), u64::try_from(now.tv_nsec).unwrap_or(0));
     seconds * 1000 + nanos / 1_000_000
 }
 
 /// Names the time since the machine started last. Empty where the system has no such name.
-pub(crate) fn boot_id() -> &'static str {
+pub fn boot_id() -> &'static str {
     static ID: OnceLock<String> = OnceLock::new();
     ID.get_or_init(|| fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned())
 }

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use camino::Utf8Path;
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyMapping, PyString, PyTuple};
+use synth_optimizer_core::config::{self, Config, Diagnostic, Loaded, Severity, Source};
+use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_platform::artifacts::RunPaths;
-use synth_optimizer_platform::config::{self, Config, Diagnostic, Loaded, Severity, Source};
-use synth_optimizer_platform::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_platform::workspace::Reader;
 
 use crate::paths::{path_argument, working_directory};

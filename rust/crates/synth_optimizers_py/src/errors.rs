@@ -6,8 +6,8 @@ use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyTuple, PyType};
-use synth_optimizer_platform::config::{Diagnostic, render};
-use synth_optimizer_platform::model::error::{ERRORS, ErrorCode, ErrorRow, OptimizerError};
+use synth_optimizer_core::config::{Diagnostic, render};
+use synth_optimizer_core::model::error::{ERRORS, ErrorCode, ErrorRow, OptimizerError};
 
 use crate::json;
 

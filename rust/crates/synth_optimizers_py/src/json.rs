@@ -5,7 +5,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyList, PyMapping, PyString, PyTuple};
 use serde::Serialize;
 use serde_json::{Map, Number, Value};
-use synth_optimizer_platform::model::error::{ErrorCode, OptimizerError};
+use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 
 use crate::errors;
 

@@ -1,9 +1,11 @@
 //! The extension module `synth_optimizers._synth_optimizers`: registration only.
 
+mod catalogues;
 mod config;
 mod errors;
-mod gepa;
+mod fold;
 mod json;
+mod logs;
 mod paths;
 mod preflight;
 mod queue;
@@ -13,11 +15,14 @@ mod service;
 mod signals;
 
 use pyo3::prelude::*;
+use pyo3::types::PyTuple;
 use pyo3::wrap_pyfunction;
+use synth_optimizer_platform::logs::LOGGERS;
 
 #[pymodule]
 fn _synth_optimizers(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add("LOGGERS", PyTuple::new(module.py(), LOGGERS)?)?;
     errors::register(module)?;
     module.add_function(wrap_pyfunction!(errors::error_table, module)?)?;
     module.add_function(wrap_pyfunction!(config::config_schema, module)?)?;
@@ -25,6 +30,7 @@ fn _synth_optimizers(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(config::try_load_config, module)?)?;
     module.add_function(wrap_pyfunction!(config::load_run_config, module)?)?;
     module.add_class::<config::LoadedConfig>()?;
+    module.add_class::<fold::RunFold>()?;
     module.add_class::<run::NativeRun>()?;
     module.add_function(wrap_pyfunction!(run::start_run, module)?)?;
     module.add_function(wrap_pyfunction!(preflight::check_run, module)?)?;
@@ -38,7 +44,9 @@ fn _synth_optimizers(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(runs::workspace_vacuum, module)?)?;
     module.add_function(wrap_pyfunction!(runs::events_replay, module)?)?;
     module.add_function(wrap_pyfunction!(runs::events_compare, module)?)?;
-    module.add_function(wrap_pyfunction!(runs::event_types, module)?)?;
+    module.add_function(wrap_pyfunction!(catalogues::event_catalogue, module)?)?;
+    module.add_function(wrap_pyfunction!(catalogues::config_findings, module)?)?;
+    module.add_function(wrap_pyfunction!(catalogues::config_overrides, module)?)?;
     module.add_function(wrap_pyfunction!(service::serve, module)?)?;
     module.add_function(wrap_pyfunction!(service::service_defaults, module)?)?;
     module.add_function(wrap_pyfunction!(service::service_openapi, module)?)?;

@@ -3,7 +3,7 @@
 use camino::Utf8PathBuf;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
-use synth_optimizer_platform::model::error::{ErrorCode, OptimizerError};
+use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 
 use crate::errors;
 

@@ -1,20 +1,13 @@
 //! What a run would take and what stands in its way, told before anything is paid.
 
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
-
 use camino::Utf8PathBuf;
 use pyo3::prelude::*;
 use synth_gepa::plan;
 use synth_optimizer_platform::runtime::Request;
-use synth_optimizer_platform::service::Checking;
+use synth_optimizer_service::service::{ALGORITHM, Check};
 
 use crate::config::LoadedConfig;
-use crate::gepa::{Gepa, NAME};
-use crate::{errors, json, signals};
-
-/// How often the report is looked for.
-const GLANCE: Duration = Duration::from_millis(10);
+use crate::{errors, json, logs, signals};
 
 /// The arithmetic of a run: rows, worst-case rollouts, proposals that the limits buy, and cost where it can be known.
 #[pyfunction]
@@ -30,21 +23,17 @@ pub(crate) fn check_run<'py>(
     config: &LoadedConfig,
     codex_runtime: Option<String>,
 ) -> PyResult<Bound<'py, PyAny>> {
+    let _records = logs::listen(py)?;
     let problems = config.findings().to_vec();
     let codex_runtime = codex_runtime.map(Utf8PathBuf::from);
-    let request = Request { codex_runtime, ..Request::new(config.config().clone(), NAME) };
-    let checking = Checking::start(Arc::new(Gepa), request, problems, ()).map_err(|error| errors::raise(py, &error))?;
-    let checking = Mutex::new(checking);
-    let look = |time: Duration| {
-        std::thread::sleep(time.min(GLANCE));
-        checking.lock().unwrap_or_else(PoisonError::into_inner).look()
-    };
-    match signals::wait(py, None, look) {
+    let request = Request { codex_runtime, ..Request::new(config.config().clone(), ALGORITHM) };
+    let check = Check::start(request, problems, ()).map_err(|error| errors::raise(py, &error))?;
+    match signals::wait(py, None, |time| check.wait(time)) {
         Ok(Some(report)) => json::serialize(py, &report.map_err(|error| errors::raise(py, &error))?),
         Ok(None) => Ok(py.None().into_bound(py)),
         Err(signal) => {
-            // What the check has started is ended before anybody goes on.
-            py.detach(|| checking.into_inner().unwrap_or_else(PoisonError::into_inner).leave());
+            // What the check has started is ended before Python goes on.
+            py.detach(|| check.cancel());
             Err(signal)
         }
     }

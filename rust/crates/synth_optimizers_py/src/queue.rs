@@ -1,19 +1,19 @@
 //! The queue of a service for Python: requests by hand, on the same code as the service.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use camino::{Utf8Path, Utf8PathBuf};
+use parking_lot::Mutex;
 use pyo3::prelude::*;
-use serde_json::json;
+use synth_optimizer_core::model::control::ControlRequest;
+use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
+use synth_optimizer_core::model::lifecycle::{RequestState, RunState};
 use synth_optimizer_platform::artifacts::RunPaths;
-use synth_optimizer_platform::model::error::{ErrorCode, OptimizerError};
-use synth_optimizer_platform::model::lifecycle::{RequestState, RunState};
-use synth_optimizer_platform::queue::{
+use synth_optimizer_service::queue::{
     Claim, Completion, Hold, Holder, Queue, QueueError, RequestEntry, Submission, Which,
 };
-use synth_optimizer_platform::service::completion;
+use synth_optimizer_service::service::completion;
 
 use crate::config::load_config;
 use crate::paths::path_argument;
@@ -98,8 +98,7 @@ pub(crate) fn workspace_heartbeat_run_request<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     on_queue(py, db_path, |queue, db| {
         let lease = seconds("lease_seconds", lease_seconds)?;
-        let beat = queue.heartbeat(request_id, hold(db, request_id, Some(lease_id)), lease, None)?;
-        Ok(beat.map(|beat| beat.entry))
+        queue.heartbeat(request_id, hold(db, request_id, Some(lease_id)), lease, None)
     })
 }
 
@@ -129,13 +128,9 @@ pub(crate) fn workspace_fail_run_request<'py>(
     reason_code: Option<&str>,
     lease_id: Option<&str>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let error = json!({
-        "code": ErrorCode::RunFailed.wire(),
-        "error_code": ErrorCode::RunFailed.wire(),
-        "reason_code": reason_code.unwrap_or("failed"),
-        "message": error_message,
-    });
-    on_queue(py, db_path, move |queue, db| queue.fail(request_id, hold(db, request_id, lease_id), &error))
+    let error = OptimizerError::new(ErrorCode::RunFailed, error_message);
+    let reason_code = Some(reason_code.unwrap_or("failed"));
+    on_queue(py, db_path, |queue, db| queue.fail(request_id, hold(db, request_id, lease_id), &error, reason_code))
 }
 
 /// Ends a request for good: at once where it is the caller's, and otherwise by whoever holds it.
@@ -153,9 +148,9 @@ pub(crate) fn workspace_cancel_run_request<'py>(
         let is_held = matches!(entry.status, RequestState::Leased | RequestState::Running);
         let hold = hold(db, request_id, lease_id);
         if lease_id.is_some() || (is_held && hold == Hold::Token(entry.fencing_token)) {
-            queue.cancelled(request_id, hold, reason)
+            queue.mark_cancelled(request_id, hold, reason)
         } else {
-            queue.cancel(request_id, Some(reason)).map(|ack| ack.entry)
+            queue.control(request_id, &ControlRequest::cancel(reason)).map(|ack| ack.entry)
         }
     })
 }
@@ -190,7 +185,7 @@ fn left_behind(entry: &RequestEntry) -> Result<Completion, OptimizerError> {
 /// By what the caller says that a request is theirs: the claim of this process, or else the lease that they name. A name
 /// can be given to a later lease as well, a token cannot.
 fn hold<'a>(db: &Utf8Path, request_id: &str, lease_id: Option<&'a str>) -> Hold<'a> {
-    let claimed = CLAIMED.lock().unwrap_or_else(PoisonError::into_inner);
+    let claimed = CLAIMED.lock();
     match (lease_id, claimed.get(&(db.to_owned(), request_id.to_owned()))) {
         (Some(lease_id), Some((token, named))) if named == lease_id => Hold::Token(*token),
         (Some(lease_id), _) => Hold::Lease(lease_id),
@@ -200,7 +195,7 @@ fn hold<'a>(db: &Utf8Path, request_id: &str, lease_id: Option<&'a str>) -> Hold<
 }
 
 fn remember(db: &Utf8Path, request_id: &str, token: i64, lease_id: &str) {
-    let mut claimed = CLAIMED.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut claimed = CLAIMED.lock();
     claimed.insert((db.to_owned(), request_id.to_owned()), (token, lease_id.to_owned()));
 }
 

@@ -1,23 +1,22 @@
 //! A run in a thread of its own, and what Python may do with it.
 
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use camino::Utf8PathBuf;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use synth_gepa::GepaEngine;
+use synth_optimizer_core::config::Config;
+use synth_optimizer_core::model::control::{ControlRequest, RunEnd};
+use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_platform::artifacts::RunPaths;
-use synth_optimizer_platform::config::Config;
-use synth_optimizer_platform::model::error::{ErrorCode, OptimizerError};
-use synth_optimizer_platform::runtime::{
-    Control, Controlled, Outcome, Request, RunStatus, execute, new_run_id, next_wish, wish_kind,
-};
-use tokio::sync::broadcast::error::RecvError;
+use synth_optimizer_platform::runtime::{Control, Monitor, Outcome, Request, execute_watched, new_run_id, spawn};
+use synth_optimizer_platform::workspace::Stored;
+use synth_optimizer_service::service::ALGORITHM;
 
 use crate::config::LoadedConfig;
-use crate::gepa::NAME;
-use crate::{errors, signals};
+use crate::{errors, logs, signals};
 
 /// A run that this process carries out.
 #[pyclass(frozen, module = "synth_optimizers._synth_optimizers")]
@@ -25,18 +24,12 @@ use crate::{errors, signals};
 pub(crate) struct NativeRun {
     paths: RunPaths,
     control: Control,
-    shared: Arc<Shared>,
+    progress: Arc<Monitor<Progress>>,
     /// The process that the thread of the run lives in.
     pid: u32,
 }
 
-/// What the thread of the run tells.
-#[derive(Debug, Default)]
-struct Shared {
-    progress: Mutex<Progress>,
-    changed: Condvar,
-}
-
+/// How far the run is.
 #[derive(Debug, Default)]
 struct Progress {
     last_sequence: Option<u64>,
@@ -47,6 +40,7 @@ struct Progress {
 #[pyfunction]
 #[pyo3(signature = (config, *, codex_runtime = None))]
 pub(crate) fn start_run(py: Python<'_>, config: &LoadedConfig, codex_runtime: Option<String>) -> PyResult<NativeRun> {
+    let _records = logs::listen(py)?;
     if !config.is_sound() {
         let message = "a configuration that was read to be checked cannot be run";
         let mut error = OptimizerError::new(ErrorCode::Config, message);
@@ -64,86 +58,18 @@ fn start(mut config: Config, codex_runtime: Option<Utf8PathBuf>) -> Result<Nativ
     let paths = RunPaths::new(&config.run.output_dir, &run_id)?;
     config.run.run_id = Some(run_id);
     let (control, controlled) = Control::new(config.run.feed_buffer);
-    let request = Request { codex_runtime, ..Request::new(config, NAME) };
-    let shared = Arc::new(Shared::default());
-    let thread = Thread { paths: paths.clone(), control: control.clone(), shared: Arc::clone(&shared) };
-    std::thread::Builder::new()
-        .name("synth-optimizers-run".into())
-        .spawn(move || thread.carry_out(request, controlled))
-        .map_err(|error| OptimizerError::new(ErrorCode::Io, format!("no thread for the run: {error}")))?;
-    Ok(NativeRun { paths, control, shared, pid: std::process::id() })
-}
-
-/// The thread's side of a run.
-struct Thread {
-    paths: RunPaths,
-    control: Control,
-    shared: Arc<Shared>,
-}
-
-impl Thread {
-    fn carry_out(self, request: Request, controlled: Controlled) {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let end = match runtime {
-            Ok(runtime) => runtime.block_on(self.run(request, controlled)),
-            Err(error) => Err(OptimizerError::new(ErrorCode::Io, format!("no runtime for the run: {error}"))),
-        };
-        self.shared.tell(|progress| progress.end = Some(end));
-    }
-
-    async fn run(&self, request: Request, controlled: Controlled) -> Result<Outcome, OptimizerError> {
-        let mut live = self.control.subscribe();
-        let news = async {
-            loop {
-                match live.recv().await {
-                    Ok(stored) => self.shared.tell(|progress| progress.last_sequence = Some(stored.sequence)),
-                    // The sequence of the next one makes up for those that were missed.
-                    Err(RecvError::Lagged(_)) => {}
-                    Err(RecvError::Closed) => std::future::pending().await,
-                }
-            }
-        };
-        let wishes = async {
-            loop {
-                let (kind, reason) = next_wish(&self.paths).await;
-                self.control.send(kind.signal(reason));
-            }
-        };
-        tokio::select! {
-            end = execute(request, GepaEngine::new, controlled) => end,
-            never = wishes => never,
-            never = news => never,
-        }
-    }
-}
-
-impl Drop for Thread {
-    /// A thread that ends in any other way than by telling its end must not leave anybody waiting.
-    fn drop(&mut self) {
-        self.shared.tell(|progress| {
-            progress.end.get_or_insert_with(|| {
-                Err(OptimizerError::new(ErrorCode::Invariant, "the thread of the run ended without a result"))
-            });
-        });
-    }
-}
-
-impl Shared {
-    fn held(&self) -> MutexGuard<'_, Progress> {
-        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn tell(&self, change: impl FnOnce(&mut Progress)) {
-        change(&mut self.held());
-        self.changed.notify_all();
-    }
-
-    /// Waits until it is so, or the time is over; whether it is so.
-    fn wait(&self, time: Duration, is_so: impl Fn(&Progress) -> bool) -> bool {
-        let waited = self.changed.wait_timeout_while(self.held(), time, |progress| !is_so(progress));
-        let (progress, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        is_so(&progress)
-    }
+    let request = Request { codex_runtime, ..Request::new(config, ALGORITHM) };
+    let progress = Arc::new(Monitor::<Progress>::default());
+    let (running, running_paths) = (control.clone(), paths.clone());
+    let (reporting, ending) = (Arc::clone(&progress), Arc::clone(&progress));
+    let work = move || async move {
+        let on_event = |stored: &Stored| reporting.update(|progress| progress.last_sequence = Some(stored.sequence));
+        let on_control = |asked| _ = running.send(asked);
+        let ends = (&running, controlled);
+        execute_watched(request, GepaEngine::new, ends, &running_paths, on_event, on_control).await
+    };
+    spawn("run", work, move |end| ending.update(|progress| progress.end = Some(end)))?;
+    Ok(NativeRun { paths, control, progress, pid: std::process::id() })
 }
 
 #[pymethods]
@@ -162,7 +88,7 @@ impl NativeRun {
     #[getter]
     fn is_over(&self, py: Python<'_>) -> PyResult<bool> {
         self.check_process(py)?;
-        Ok(self.shared.held().end.is_some())
+        Ok(self.progress.get().end.is_some())
     }
 
     /// Waits for the end; nothing when the time is over before.
@@ -171,7 +97,8 @@ impl NativeRun {
         if !self.wait_until(py, timeout, |progress| progress.end.is_some())? {
             return Ok(None);
         }
-        let end = self.shared.held().end.clone();
+        logs::flush(py);
+        let end = self.progress.get().end.clone();
         match end.map(ended) {
             None => Ok(None),
             Some(Err(error)) => Err(errors::raise(py, &error)),
@@ -179,7 +106,7 @@ impl NativeRun {
                 let answer = PyDict::new(py);
                 answer.set_item("run_id", outcome.run_id)?;
                 answer.set_item("run_dir", outcome.run_dir.as_str())?;
-                answer.set_item("status", outcome.status.word())?;
+                answer.set_item("status", outcome.end.word())?;
                 Ok(Some(answer))
             }
         }
@@ -193,10 +120,10 @@ impl NativeRun {
     }
 
     /// Asks something of the run; whether it was still there to hear it.
-    fn signal(&self, py: Python<'_>, kind: &str, reason: String) -> PyResult<bool> {
+    fn signal(&self, py: Python<'_>, kind: &str, reason: &str) -> PyResult<bool> {
         self.check_process(py)?;
-        let kind = wish_kind(kind).map_err(|error| errors::raise(py, &error))?;
-        Ok(self.shared.held().end.is_none() && self.control.send(kind.signal(reason)))
+        let asked = ControlRequest::of_word(kind, reason).map_err(|error| errors::raise(py, &error))?;
+        Ok(self.progress.get().end.is_none() && self.control.send(asked))
     }
 }
 
@@ -213,7 +140,7 @@ impl NativeRun {
         let deadline = timeout
             .and_then(|seconds| Duration::try_from_secs_f64(seconds.max(0.0)).ok())
             .and_then(|time| Instant::now().checked_add(time));
-        let is_so = |time: Duration| self.shared.wait(time, &is_so).then_some(());
+        let is_so = |time: Duration| self.progress.wait_blocking(time, &is_so).then_some(());
         Ok(signals::wait(py, deadline, is_so)?.is_some())
     }
 
@@ -233,18 +160,13 @@ impl NativeRun {
     }
 }
 
-/// What an outcome means for whoever waited for it.
+/// The outcome of a completed run, or the error that Python raises.
 fn ended(end: Result<Outcome, OptimizerError>) -> Result<Outcome, OptimizerError> {
     let outcome = end?;
-    match outcome.status {
-        RunStatus::Completed => Ok(outcome),
-        RunStatus::Failed => Err(outcome
-            .error
-            .unwrap_or_else(|| OptimizerError::new(ErrorCode::RunFailed, format!("run {} failed", outcome.run_id)))),
-        RunStatus::Cancelled => Err(outcome.error.unwrap_or_else(|| {
-            OptimizerError::new(ErrorCode::Cancelled, format!("run {} was cancelled", outcome.run_id))
-        })),
-        RunStatus::Interrupted => {
+    match outcome.end {
+        RunEnd::Completed => Ok(outcome),
+        RunEnd::Failed(error) | RunEnd::Cancelled(error) => Err(error),
+        RunEnd::Interrupted | RunEnd::Paused => {
             let message = format!("run {} was interrupted; what was paid for is saved", outcome.run_id);
             Err(OptimizerError::new(ErrorCode::Cancelled, message)
                 .with_hint(format!("Go on with `synth-optimizers gepa resume {}`.", outcome.run_dir)))

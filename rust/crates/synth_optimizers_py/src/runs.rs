@@ -3,10 +3,10 @@
 use camino::Utf8Path;
 use pyo3::prelude::*;
 use serde::Serialize;
+use synth_optimizer_core::model::control::ControlRequest;
+use synth_optimizer_core::model::error::OptimizerError;
 use synth_optimizer_platform::artifacts::{self, RunLock, RunPaths};
-use synth_optimizer_platform::model::error::OptimizerError;
-use synth_optimizer_platform::model::event::EVENT_TYPES;
-use synth_optimizer_platform::runtime::{ask, wish_kind};
+use synth_optimizer_platform::runtime::ask;
 use synth_optimizer_platform::workspace::{self, Reader, RebuildMode};
 
 use crate::paths::path_argument;
@@ -38,13 +38,13 @@ pub(crate) fn ask_run<'py>(
     kind: &str,
     reason: &str,
 ) -> PyResult<Bound<'py, PyAny>> {
-    on_path(py, run_dir, |dir| ask(&RunPaths::of_dir(dir)?, wish_kind(kind)?, reason))
+    on_path(py, run_dir, |dir| ask(&RunPaths::of_dir(dir)?, ControlRequest::of_word(kind, reason)?))
 }
 
 /// Everything about a workspace in one document.
 #[pyfunction]
 pub(crate) fn workspace_status<'py>(py: Python<'py>, path: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
-    on_path(py, path, |path| workspace::workspace_status(path.as_std_path()))
+    on_path(py, path, |path| synth_optimizer_service::queue::workspace_status(path.as_std_path()))
 }
 
 /// Computes the projections of a workspace from its log again.
@@ -86,17 +86,6 @@ pub(crate) fn events_compare(py: Python<'_>, left: &Bound<'_, PyAny>, right: &Bo
     let (left, right) = (path_argument(py, left)?, path_argument(py, right)?);
     py.detach(|| artifacts::events_compare(&left, &right)).map_err(|error| errors::raise(py, &error))?;
     Ok(true)
-}
-
-/// Every type of event: `type`, `about`, `volatile` fields, and whether normalized feeds leave it out (`aside`).
-#[pyfunction]
-pub(crate) fn event_types(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
-    let types = EVENT_TYPES.iter().map(|known| {
-        serde_json::json!({
-            "type": known.wire, "about": known.about, "volatile": known.volatile, "aside": known.aside,
-        })
-    });
-    json::to_python(py, &types.collect())
 }
 
 /// Does something with a path while other Python threads go on, and returns what came of it as plain objects.

@@ -1,21 +1,19 @@
 //! The standing service for Python: serving a queue, and working off one request of it.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::RecvTimeoutError;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use camino::Utf8PathBuf;
 use pyo3::prelude::*;
+use synth_optimizer_core::model::control::ControlRequest;
+use synth_optimizer_core::model::error::OptimizerError;
 use synth_optimizer_platform::container::Reach;
-use synth_optimizer_platform::model::error::{ErrorCode, OptimizerError};
-use synth_optimizer_platform::queue::Queue;
-use synth_optimizer_platform::service::{Crew, Leaving, Log, Service, Settings, openapi, run_next};
+use synth_optimizer_service::queue::{Holder, Queue};
+use synth_optimizer_service::service::{Service, Settings, WorkerContext, openapi};
 
-use crate::gepa::Gepa;
 use crate::paths::{path_argument, working_directory};
 use crate::queue::seconds;
-use crate::{errors, json, signals};
+use crate::{errors, json, logs, signals};
 
 /// What was set of the service; everything else has its default.
 #[derive(Debug, FromPyObject)]
@@ -33,7 +31,6 @@ pub(crate) struct Given {
     config_root: Option<String>,
     #[pyo3(default)]
     token_file: Option<String>,
-    #[pyo3(default)]
     allow_hosts: Vec<String>,
     #[pyo3(default)]
     allow_containers: Vec<String>,
@@ -59,10 +56,11 @@ pub(crate) struct Given {
     write_timeout_seconds: Option<f64>,
     #[pyo3(default)]
     codex_runtime: Option<String>,
-    log: bool,
 }
 
 const MEGABYTE: usize = 1024 * 1024;
+/// How long a run that is worked off by hand may finish what is under way when Python is interrupted.
+const INTERRUPT_GRACE: Duration = Duration::from_secs(1);
 
 impl Given {
     fn settings(self, db: Utf8PathBuf, working_directory: Utf8PathBuf) -> Result<Settings, OptimizerError> {
@@ -88,7 +86,6 @@ impl Given {
             body_timeout: time("body_timeout_seconds", self.body_timeout_seconds, known.body_timeout)?,
             write_timeout: time("write_timeout_seconds", self.write_timeout_seconds, known.write_timeout)?,
             codex_runtime: self.codex_runtime.map(Utf8PathBuf::from),
-            log: if self.log { Log::Stderr } else { Log::Nowhere },
             ..known
         })
     }
@@ -132,9 +129,10 @@ pub(crate) fn serve(
     settings: Given,
     on_listening: &Bound<'_, PyAny>,
 ) -> PyResult<()> {
+    let _records = logs::listen(py)?;
     let db = path_argument(py, db_path)?;
     let settings = settings.settings(db, working_directory(py)?).map_err(|error| errors::raise(py, &error))?;
-    let service = py.detach(|| Service::start(settings, Arc::new(Gepa)));
+    let service = py.detach(|| Service::start(settings));
     let service = service.map_err(|error| errors::raise(py, &error))?;
     let told = on_listening.call1((format!("http://{}", service.address()),)).map(drop);
     let ended = told.and_then(|()| signals::wait(py, None, |time| service.wait(time)));
@@ -164,55 +162,41 @@ pub(crate) fn gepa_service_run_next<'py>(
     lease_seconds: f64,
     codex_runtime: Option<String>,
 ) -> PyResult<Bound<'py, PyAny>> {
+    let _records = logs::listen(py)?;
     let path = path_argument(py, db_path)?;
-    let opened = py.detach(|| {
+    let begun = py.detach(|| {
         let lease = seconds("lease_seconds", lease_seconds)?;
         let queue = Queue::open(path.as_std_path())?;
-        let crew = Crew::alone(queue, Arc::new(Gepa), &worker_id, lease);
-        Ok(Arc::new(crew.with_codex(codex_runtime.map(Utf8PathBuf::from))))
+        let codex_runtime = codex_runtime.map(Utf8PathBuf::from);
+        let reach = Reach::default();
+        let settings = Settings { worker_id, lease, reach, codex_runtime, ..Settings::new("", "") };
+        Ok(Arc::new(WorkerContext::new(queue, settings, Holder::Worker)).begin_next()?)
     });
-    let crew: Arc<Crew> = opened.map_err(|error: OptimizerError| errors::raise(py, &error))?;
-    let wishes = Arc::new(AtomicUsize::new(0));
-    let (tell, told) = std::sync::mpsc::sync_channel(1);
-    let heard = Arc::clone(&wishes);
-    let thread = std::thread::Builder::new().name("synth-optimizers-worker".into()).spawn(move || {
-        let leaving = || match heard.load(Ordering::Relaxed) {
-            0 => Leaving::Not,
-            1 => Leaving::Soon,
-            _ => Leaving::Now,
-        };
-        let _ = tell.send(run_next(&crew, leaving));
-    });
-    thread.map_err(|error| {
-        errors::raise(py, &OptimizerError::new(ErrorCode::Io, format!("no thread for the worker: {error}")))
-    })?;
-    let told = Mutex::new(told);
-    let lost = || OptimizerError::new(ErrorCode::Invariant, "the thread of the worker ended without a word");
-    let hear = |time: Duration| match told.lock().unwrap_or_else(PoisonError::into_inner).recv_timeout(time) {
-        Ok(ended) => Some(ended),
-        Err(RecvTimeoutError::Timeout) => None,
-        Err(RecvTimeoutError::Disconnected) => Some(Err(lost().into())),
+    let Some(job) = begun.map_err(|error: OptimizerError| errors::raise(py, &error))? else {
+        let nothing = serde_json::json!({"request": null, "result": null, "message": "no queued run requests"});
+        return json::to_python(py, &nothing);
     };
     let mut interrupt = None;
     let ended = loop {
-        match signals::wait(py, None, hear) {
+        match signals::wait(py, None, |time| job.wait(time)) {
             Ok(ended) => break ended,
-            // The run is saved and the request given back before anybody goes on; a second signal hurries.
+            // The run is saved and the request given back before Python goes on; a second signal hurries.
             Err(signal) => {
-                wishes.fetch_add(1, Ordering::Relaxed);
+                let grace = if interrupt.is_none() { INTERRUPT_GRACE } else { Duration::ZERO };
+                job.control(ControlRequest::shutdown("the worker was interrupted").within(grace));
                 interrupt.get_or_insert(signal);
             }
         }
     };
-    if let Some(interrupt) = interrupt {
-        return Err(interrupt);
+    match (interrupt, ended) {
+        (Some(interrupt), _) => Err(interrupt),
+        (None, ended) => json::to_python(
+            py,
+            &serde_json::json!({
+                "request": ended.as_ref().map(|ended| &ended.entry),
+                "result": ended.as_ref().and_then(|ended| ended.entry.result.as_ref()),
+                "message": ended.as_ref().map(|ended| &ended.message),
+            }),
+        ),
     }
-    let ended = ended.transpose().map_err(|error| errors::raise(py, &error.into()))?.flatten();
-    let answer = match ended {
-        Some(ended) => {
-            serde_json::json!({"request": ended.entry, "result": ended.entry.result, "message": ended.message})
-        }
-        None => serde_json::json!({"request": null, "result": null, "message": "no queued run requests"}),
-    };
-    json::to_python(py, &answer)
 }

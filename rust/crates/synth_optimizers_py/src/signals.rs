@@ -4,6 +4,8 @@ use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
 
+use crate::logs;
+
 /// How long a wait sleeps before it lets Python look for signals.
 const SLICE: Duration = Duration::from_millis(100);
 
@@ -19,6 +21,7 @@ pub(crate) fn wait<T: Send>(
             return Ok(Some(found));
         }
         py.check_signals()?;
+        logs::refresh(py)?;
         if left.is_zero() {
             return Ok(None);
         }

@@ -11,9 +11,9 @@ use camino::Utf8PathBuf;
 use serde_json::{Value, json};
 use synth_e2e::{ScriptedFault, ScriptedProposer, cpu_time};
 use synth_gepa::GepaEngine;
-use synth_optimizer_platform::config::{Config, Source, load, render};
-use synth_optimizer_platform::model::answer::FailureClass;
-use synth_optimizer_platform::model::error::{ErrorCode, OptimizerError};
+use synth_optimizer_core::config::{Config, Source, load, render};
+use synth_optimizer_core::model::answer::FailureClass;
+use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_platform::runtime::{Control, Hooks, Request, execute};
 
 const USAGE: &str = "\
@@ -113,13 +113,13 @@ fn drive(config: Config, arguments: Arguments) -> Result<Value, OptimizerError> 
     request.takeover = arguments.takeover;
     request.hooks = kill_hooks();
     let outcome = runtime.block_on(execute(request, GepaEngine::new, controlled))?;
-    match outcome.error {
-        Some(error) => Err(error),
+    match outcome.end.error() {
+        Some(error) => Err(error.clone()),
         None => Ok(json!({
             "run_id": outcome.run_id,
-            "status": outcome.status.word(),
+            "status": outcome.end.word(),
             "run_dir": outcome.run_dir,
-            "best_candidate_id": outcome.totals.best_candidate_id,
+            "best_candidate_id": outcome.totals.best_candidate_id(),
             "transactions": outcome.transactions,
         })),
     }

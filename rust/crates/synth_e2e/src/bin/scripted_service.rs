@@ -7,10 +7,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::json;
-use synth_e2e::standing::ScriptedGepa;
-use synth_optimizer_platform::model::error::{ErrorCode, OptimizerError};
-use synth_optimizer_platform::queue::Queue;
-use synth_optimizer_platform::service::{Crew, Leaving, Service, Settings, run_next};
+use synth_e2e::standing::scripted_proposers;
+use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
+use synth_optimizer_platform::container::Reach;
+use synth_optimizer_service::queue::{Holder, Queue};
+use synth_optimizer_service::service::{Service, Settings, WorkerContext};
 
 const USAGE: &str = "\
 scripted_service: the service with a proposer that needs no model
@@ -33,6 +34,7 @@ impl Arguments {
     fn parse(mut rest: impl Iterator<Item = String>) -> Result<Self, String> {
         let mut settings = Settings::new("service.sqlite", ".");
         settings.bind = "127.0.0.1:0".into();
+        settings.proposers = scripted_proposers();
         let mut work = None;
         while let Some(name) = rest.next() {
             let value = rest.next().ok_or_else(|| format!("{name} needs a value\n{USAGE}"))?;
@@ -60,7 +62,7 @@ fn main() -> ExitCode {
         }
     };
     let ended = match arguments.work {
-        Some(name) => work(&arguments.settings, &name),
+        Some(name) => work(Settings { worker_id: name, reach: Reach::default(), ..arguments.settings }),
         None => serve(arguments.settings),
     };
     match ended {
@@ -73,7 +75,7 @@ fn main() -> ExitCode {
 }
 
 fn serve(settings: Settings) -> Result<(), OptimizerError> {
-    let service = Arc::new(Service::start(settings, Arc::new(ScriptedGepa::default()))?);
+    let service = Arc::new(Service::start(settings)?);
     let told = writeln!(io::stdout(), "{}", service.address().port()).and_then(|()| io::stdout().flush());
     told.map_err(|error| OptimizerError::new(ErrorCode::Io, format!("nobody hears the port: {error}")))?;
     let watched = Arc::clone(&service);
@@ -88,10 +90,15 @@ fn serve(settings: Settings) -> Result<(), OptimizerError> {
     }
 }
 
-fn work(settings: &Settings, name: &str) -> Result<(), OptimizerError> {
+fn work(settings: Settings) -> Result<(), OptimizerError> {
     let queue = Queue::open(settings.db.as_std_path())?;
-    let crew = Arc::new(Crew::alone(queue, Arc::new(ScriptedGepa::default()), name, settings.lease));
-    while let Some(ended) = run_next(&crew, || Leaving::Not)? {
+    let worker = Arc::new(WorkerContext::new(queue, settings, Holder::Worker));
+    while let Some(job) = worker.begin_next()? {
+        let ended = loop {
+            if let Some(ended) = job.wait(Duration::from_secs(1)) {
+                break ended;
+            }
+        };
         let line = json!({"run_id": ended.entry.run_id, "status": ended.entry.status, "message": ended.message});
         let _ = writeln!(io::stdout(), "{line}");
     }

@@ -7,7 +7,7 @@ mod rules;
 use std::fmt;
 use std::io::{self, BufRead, BufReader, Read};
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -54,6 +54,7 @@ struct Shared {
     model: Model,
     asked: Mutex<Vec<Asked>>,
     open: Mutex<Vec<TcpStream>>,
+    hung_up: AtomicUsize,
     is_down: AtomicBool,
 }
 
@@ -77,6 +78,7 @@ impl ModelServer {
             model: Box::new(model),
             asked: Mutex::default(),
             open: Mutex::default(),
+            hung_up: AtomicUsize::new(0),
             is_down: AtomicBool::new(false),
         });
         let accepting = Arc::clone(&shared);
@@ -101,6 +103,11 @@ impl ModelServer {
     /// Every request so far.
     pub fn asked(&self) -> Vec<Asked> {
         self.shared.asked.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// How many clients have hung up on a reply that was held.
+    pub fn hung_up(&self) -> usize {
+        self.shared.hung_up.load(Ordering::SeqCst)
     }
 
     /// Breaks every connection and takes no more.
@@ -141,8 +148,10 @@ impl Shared {
         };
         let reply = (self.model)(&asked);
         let goes_down = matches!(reply, Reply::GoDown);
-        // Whoever has hung up does not want the rest.
+        let is_held = matches!(reply, Reply::NoHeaders | Reply::Silence);
+        // A client that has hung up does not want the rest.
         let _ = reply.write(&stream, HANG);
+        self.hung_up.fetch_add(usize::from(is_held), Ordering::SeqCst);
         if goes_down {
             self.stop();
         }

@@ -2,7 +2,6 @@
 
 use std::io::{self, Write};
 use std::net::TcpStream;
-use std::thread::sleep;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -15,8 +14,6 @@ const MODEL: &str = "stub-model";
 pub enum Reply {
     /// A whole response with these items and its usage.
     Items(Vec<Value>),
-    /// The same after a while.
-    Later { after: Duration, items: Vec<Value> },
     /// The same by another model, as its body and a header call it.
     By { model: String, header: Option<String>, items: Vec<Value> },
     /// This document, not as a stream.
@@ -83,10 +80,6 @@ impl Reply {
         match self {
             Self::Items(items) => response(stream, MODEL, None, items),
             Self::By { model, header, items } => response(stream, model, header.as_deref(), items),
-            Self::Later { after, items } => {
-                sleep(*after);
-                response(stream, MODEL, None, items)
-            }
             Self::Document(document) => {
                 let (body, mut stream) = (document.to_string(), stream);
                 write!(

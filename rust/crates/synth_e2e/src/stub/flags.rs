@@ -26,6 +26,8 @@ stub_container: a task container on 127.0.0.1 for tests; prints its port as one 
   --nan                 the reward is null, which is what NaN becomes in JSON
   --reward TEXT         the reward is this text, whatever the rollout gave
   --hang                rollouts never end
+  --gate FILE           rollouts wait until this file is there
+  --free N              but for the first N of them (0)
   --watch-stdin         ends when standard input is closed
 ";
 
@@ -63,6 +65,8 @@ pub struct Faults {
     pub wrong_row: bool,
     pub reward: Option<String>,
     pub hang: bool,
+    pub gate: Option<PathBuf>,
+    pub free: u64,
     pub refuse_async: bool,
 }
 
@@ -144,6 +148,8 @@ impl Flags {
                 "--nan" => flags.faults.reward = Some("null".into()),
                 "--wrong-row" => flags.faults.wrong_row = true,
                 "--hang" => flags.faults.hang = true,
+                "--gate" => flags.faults.gate = Some(value()?.into()),
+                "--free" => flags.faults.free = number(&name, &value()?)?,
                 "--refuse-async" => flags.faults.refuse_async = true,
                 "--watch-stdin" => flags.watch_stdin = true,
                 other => return Err(format!("unknown flag {other}\n{USAGE}")),

@@ -3,8 +3,8 @@
 use std::fmt::Write;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use synth_optimizer_platform::model::envelope::rfc3339;
-use synth_optimizer_platform::model::ids::Payload;
+use synth_optimizer_core::model::envelope::rfc3339;
+use synth_optimizer_core::model::ids::Payload;
 
 use super::world::{Row, World};
 

@@ -4,16 +4,20 @@ use std::borrow::Cow;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use serde::Deserialize;
 use serde_json::{Value, json};
-use synth_optimizer_platform::model::ids::{CandidateId, Payload};
+use synth_optimizer_core::model::ids::{CandidateId, Payload};
 
 use super::bill::Bill;
 use super::flags::{Dialect, Flags, Memory, Modes};
 use super::records::{Known, Progress, Records};
 use super::render::{Renderer, detail, unfinished};
 use super::world::{Row, World};
+
+/// How often a rollout looks whether its gate is open.
+const GATE_INTERVAL: Duration = Duration::from_millis(2);
 
 /// What goes back over the connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -221,6 +225,11 @@ impl Service {
         self.most_running.fetch_max(running, Ordering::Relaxed);
         if faults.hang {
             std::future::pending::<()>().await;
+        }
+        if let Some(gate) = faults.gate.as_ref().filter(|_| count > faults.free) {
+            while !gate.exists() {
+                tokio::time::sleep(GATE_INTERVAL).await;
+            }
         }
         if !self.flags.latency.is_zero() {
             tokio::time::sleep(self.flags.latency).await;

@@ -1,7 +1,7 @@
 //! The task of the stub: every row needs one hidden rule, and a text that names the rule's word solves the row.
 
 use serde_json::{Value, json};
-use synth_optimizer_platform::model::ids::Payload;
+use synth_optimizer_core::model::ids::Payload;
 
 use super::flags::{Dialect, Flags};
 

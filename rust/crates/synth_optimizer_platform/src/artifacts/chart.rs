@@ -1,10 +1,11 @@
 //! `score_chart.svg`: scores of all candidates in order, the best so far, and held-out scores with their intervals.
 
+// Writing to a string cannot fail, so its results are dropped.
 use std::fmt::Write;
 
 use super::chart_scale::Scale;
-use crate::config::gepa::Direction;
-use crate::model::score::Score;
+use synth_optimizer_core::config::gepa::Direction;
+use synth_optimizer_core::model::score::Score;
 
 /// What the chart shows.
 #[derive(Debug, Clone, PartialEq)]

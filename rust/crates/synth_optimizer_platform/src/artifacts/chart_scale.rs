@@ -1,6 +1,6 @@
 //! The vertical axis of a chart: round numbers around the scores.
 
-use crate::model::score::Score;
+use synth_optimizer_core::model::score::Score;
 
 /// Maps scores to heights.
 #[derive(Debug, Clone, PartialEq)]

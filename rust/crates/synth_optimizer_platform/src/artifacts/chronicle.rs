@@ -4,10 +4,10 @@ use super::feed::Feed;
 use super::log::Each;
 use super::normalized::NormalizedFeed;
 use super::run_dir::RunPaths;
-use super::summary::RunSummary;
-use crate::model::error::OptimizerError;
-use crate::model::message::message;
 use crate::workspace::Stored;
+use synth_optimizer_core::model::error::OptimizerError;
+use synth_optimizer_core::model::message::message;
+use synth_optimizer_core::model::run_view::RunView;
 
 /// The feed of a run and what its log came to so far.
 #[derive(Debug)]
@@ -19,7 +19,7 @@ pub struct Chronicle {
 /// Everything that the result files say about a log. The log is not read again for them.
 #[derive(Debug)]
 pub struct Told {
-    pub(super) summary: RunSummary,
+    pub(super) view: RunView,
     pub(super) normalized: NormalizedFeed,
 }
 
@@ -67,11 +67,11 @@ impl Told {
     }
 
     fn new(paths: &RunPaths) -> Result<Self, OptimizerError> {
-        Ok(Self { summary: RunSummary::default(), normalized: NormalizedFeed::create(paths)? })
+        Ok(Self { view: RunView::default(), normalized: NormalizedFeed::create(paths)? })
     }
 
     fn see(&mut self, stored: &Stored, message: &str) -> Result<(), OptimizerError> {
-        self.summary.see(stored);
+        self.view.apply(stored.sequence, stored.unix_millis, &stored.event);
         self.normalized.push(&stored.event, message)
     }
 }

@@ -7,9 +7,9 @@ use camino::{Utf8Path, Utf8PathBuf};
 use serde_json::Value;
 
 use super::fault;
-use crate::model::canonical::canonical_json;
-use crate::model::error::{ErrorCode, OptimizerError};
-use crate::model::normalize::normalize;
+use synth_optimizer_core::model::canonical::canonical_json;
+use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
+use synth_optimizer_core::model::normalize::normalize;
 
 /// Compares two feeds, raw or normalized. Raw ones are normalized on the way; neither is held in memory.
 pub fn events_compare(left: &Utf8Path, right: &Utf8Path) -> Result<(), OptimizerError> {
@@ -44,7 +44,7 @@ struct Normalized {
 
 impl Normalized {
     fn open(path: &Utf8Path) -> Result<Self, OptimizerError> {
-        let file = File::open(path).map_err(|error| fault::io(path, "opening", &error))?;
+        let file = File::open(path).map_err(|error| fault::io(path, "opening", error))?;
         Ok(Self { path: path.to_owned(), reader: BufReader::new(file), line: 0 })
     }
 
@@ -52,7 +52,7 @@ impl Normalized {
         let mut text = String::new();
         loop {
             text.clear();
-            let read = self.reader.read_line(&mut text).map_err(|error| fault::io(&self.path, "reading", &error))?;
+            let read = self.reader.read_line(&mut text).map_err(|error| fault::io(&self.path, "reading", error))?;
             if read == 0 {
                 return Ok(None);
             }
@@ -65,7 +65,7 @@ impl Normalized {
                 OptimizerError { message, ..error }
             };
             let event: Value = serde_json::from_str(&text)
-                .map_err(|error| at(OptimizerError::new(ErrorCode::Json, format!("not JSON: {error}"))))?;
+                .map_err(|error| at(OptimizerError::from_cause(ErrorCode::Json, "not JSON", error)))?;
             if let Some(value) = normalize(event).map_err(at)? {
                 return Ok(Some(Normal { line: self.line, text: canonical_json(&value), value }));
             }

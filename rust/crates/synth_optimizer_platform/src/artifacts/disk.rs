@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use camino::{Utf8Path, Utf8PathBuf};
 
 use super::fault;
-use crate::config::sections::DiskBudgetSection;
-use crate::model::error::{ErrorCode, OptimizerError};
+use synth_optimizer_core::config::sections::DiskBudgetSection;
+use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 
 const BYTES_PER_GB: f64 = 1e9;
 /// The share of time that measuring may take while a run goes on: one part in this many.
@@ -78,12 +78,13 @@ pub fn directory_bytes(path: &Utf8Path) -> Result<u64, OptimizerError> {
         let entries = match dir.read_dir_utf8() {
             Ok(entries) => entries,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
-            Err(error) => return Err(fault::io(&dir, "measuring", &error)),
+            Err(error) => return Err(fault::io(&dir, "measuring", error)),
         };
         for entry in entries.flatten() {
             match entry.metadata() {
                 Ok(found) if found.is_dir() => open.push(entry.into_path()),
                 Ok(found) => total = total.saturating_add(found.len()),
+                // It has vanished meanwhile.
                 Err(_) => {}
             }
         }

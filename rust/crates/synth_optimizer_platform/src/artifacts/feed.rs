@@ -10,9 +10,10 @@ use super::fault;
 use super::line::LineWriter;
 use super::log::Each;
 use super::run_dir::RunPaths;
-use crate::model::error::{ErrorCode, OptimizerError};
-use crate::model::message::message;
+use crate::warn_if_err;
 use crate::workspace::Stored;
+use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
+use synth_optimizer_core::model::message::message;
 
 /// Lines are gathered to this many bytes while a file is repaired.
 const CHUNK: usize = 1 << 20;
@@ -51,7 +52,7 @@ impl Feed {
     ) -> Result<Self, OptimizerError> {
         let path = paths.events();
         let opened = OpenOptions::new().create(true).read(true).write(true).truncate(false).mode(0o600).open(&path);
-        let file = opened.map_err(|error| fault::io(&path, "opening", &error))?;
+        let file = opened.map_err(|error| fault::io(&path, "opening", error))?;
         let mut feed = Self {
             path,
             file,
@@ -80,8 +81,8 @@ impl Feed {
 
     /// Keeps the lines that agree with the log, cuts the rest, and writes what is missing.
     fn align(&mut self, log: impl FnOnce(Each<'_>) -> Result<(), OptimizerError>) -> Result<(), OptimizerError> {
-        let on_disk = self.file.metadata().map_err(|error| fault::io(&self.path, "reading", &error))?.len();
-        let copy = self.file.try_clone().map_err(|error| fault::io(&self.path, "reading", &error))?;
+        let on_disk = self.file.metadata().map_err(|error| fault::io(&self.path, "reading", error))?.len();
+        let copy = self.file.try_clone().map_err(|error| fault::io(&self.path, "reading", error))?;
         let mut reader = BufReader::with_capacity(1 << 16, copy);
         let mut found = Vec::new();
         let mut agrees = true;
@@ -91,7 +92,7 @@ impl Feed {
             if agrees {
                 found.clear();
                 let read = reader.read_until(b'\n', &mut found);
-                read.map_err(|error| fault::io(&self.path, "reading", &error))?;
+                read.map_err(|error| fault::io(&self.path, "reading", error))?;
                 if found == self.buffer[before..] {
                     self.length += found.len() as u64;
                     self.repair.kept += 1;
@@ -116,9 +117,9 @@ impl Feed {
     /// Ends the file after the last line that is right.
     fn cut(&mut self, on_disk: u64) -> Result<(), OptimizerError> {
         self.repair.cut_bytes = on_disk - self.length;
-        self.file.set_len(self.length).map_err(|error| fault::io(&self.path, "repairing", &error))?;
+        self.file.set_len(self.length).map_err(|error| fault::io(&self.path, "repairing", error))?;
         let moved = self.file.seek(SeekFrom::Start(self.length));
-        moved.map(|_| ()).map_err(|error| fault::io(&self.path, "repairing", &error))
+        moved.map(|_| ()).map_err(|error| fault::io(&self.path, "repairing", error))
     }
 
     /// Adds an event to what is written next. It must follow the last one; `message` is the event in words.
@@ -142,9 +143,9 @@ impl Feed {
     pub(super) fn flush(&mut self) -> Result<(), OptimizerError> {
         if let Err(error) = self.file.write_all(&self.buffer) {
             // Half a line helps nobody; if it stays, the next opening cuts it.
-            let _ = self.file.set_len(self.length);
+            warn_if_err!(self.file.set_len(self.length), "half a line stays in the feed");
             self.buffer.clear();
-            return Err(fault::io(&self.path, "writing", &error));
+            return Err(fault::io(&self.path, "writing", error));
         }
         self.length += self.buffer.len() as u64;
         self.buffer.clear();

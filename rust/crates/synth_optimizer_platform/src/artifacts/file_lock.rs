@@ -8,15 +8,16 @@ use std::time::{Duration, Instant};
 use camino::{Utf8Path, Utf8PathBuf};
 
 use super::fault;
-use crate::model::error::OptimizerError;
+use crate::warn_if_err;
 use crate::workspace::fenced;
+use synth_optimizer_core::model::error::OptimizerError;
 
 /// Whoever only looks who holds the lock has it for a moment.
 const GLANCE: Duration = Duration::from_millis(200);
 
 /// The lock, held as long as this lives. The kernel lets go of it when the process ends, however it ends.
 #[derive(Debug)]
-pub(crate) struct FileLock {
+pub struct FileLock {
     file: File,
     mark: LockMark,
 }
@@ -30,7 +31,7 @@ pub struct LockMark {
 
 /// Why a lock was not taken.
 #[derive(Debug)]
-pub(crate) enum NotTaken {
+pub enum NotTaken {
     /// Another process has it; its note.
     Held(String),
     Failed(OptimizerError),
@@ -43,7 +44,7 @@ impl LockMark {
             Ok(found) if inode(&found) == self.inode => return Ok(()),
             Ok(_) => {}
             Err(error) => {
-                return Err(fault::io(&self.path, "looking at", &error)
+                return Err(fault::io(&self.path, "looking at", error)
                     .with_hint("The directory of the run was removed or moved while it was in use."));
             }
         }
@@ -57,7 +58,7 @@ impl FileLock {
     /// Takes the lock for this process and leaves a note: one line that says who it is. Where the process that is named
     /// in `superseded` holds the lock, a new one is put in the place of that: its lock is then one of a file that nobody
     /// finds any more. The process is named by its whole note, or by `pid N`.
-    pub(crate) fn take(path: &Utf8Path, note: &str, superseded: Option<&str>) -> Result<Self, NotTaken> {
+    pub fn take(path: &Utf8Path, note: &str, superseded: Option<&str>) -> Result<Self, NotTaken> {
         let deadline = Instant::now() + GLANCE;
         loop {
             let opened = OpenOptions::new().create(true).read(true).write(true).truncate(false).mode(0o600).open(path);
@@ -112,20 +113,20 @@ impl FileLock {
     }
 
     /// Replaces the note.
-    pub(crate) fn note(&mut self, note: &str) -> std::io::Result<()> {
+    pub fn note(&mut self, note: &str) -> std::io::Result<()> {
         self.file.set_len(0)?;
         self.file.seek(SeekFrom::Start(0))?;
         self.file.write_all(format!("{note}\n").as_bytes())
     }
 
     /// Which file this lock is.
-    pub(crate) fn mark(&self) -> &LockMark {
+    pub fn mark(&self) -> &LockMark {
         &self.mark
     }
 
     /// Who holds the lock at this moment.
-    pub(crate) fn holder(path: &Utf8Path) -> Result<Option<String>, OptimizerError> {
-        let failed = |error: std::io::Error| fault::io(path, "reading", &error);
+    pub fn holder(path: &Utf8Path) -> Result<Option<String>, OptimizerError> {
+        let failed = |error: std::io::Error| fault::io(path, "reading", error);
         let mut file = match File::open(path) {
             Ok(file) => file,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
@@ -145,12 +146,12 @@ impl FileLock {
 impl Drop for FileLock {
     /// Closing the file is not enough: a child that is being started at this moment has it open as well.
     fn drop(&mut self) {
-        let _ = self.file.unlock();
+        warn_if_err!(self.file.unlock(), "a lock was not released");
     }
 }
 
 fn failed(path: &Utf8Path) -> impl Fn(std::io::Error) -> NotTaken {
-    move |error| NotTaken::Failed(fault::io(path, "locking", &error))
+    move |error| NotTaken::Failed(fault::io(path, "locking", error))
 }
 
 fn inode(found: &std::fs::Metadata) -> (u64, u64) {

@@ -2,9 +2,9 @@
 
 use std::io::Write;
 
-use crate::model::envelope::{ENVELOPE_VERSION, rfc3339};
-use crate::model::error::OptimizerError;
 use crate::workspace::Stored;
+use synth_optimizer_core::model::envelope::{ENVELOPE_VERSION, rfc3339};
+use synth_optimizer_core::model::error::OptimizerError;
 
 use super::fault;
 
@@ -23,7 +23,7 @@ impl LineWriter {
 
     /// Adds the line of an event with its line break; `message` is the event in words. The same bytes as `Envelope::to_line`.
     pub(super) fn push(&mut self, stored: &Stored, message: &str, out: &mut Vec<u8>) -> Result<(), OptimizerError> {
-        let failed = |error: serde_json::Error| fault::json("an event", &error);
+        let failed = |error: serde_json::Error| fault::json("an event", error);
         if self.moment.0 != stored.unix_millis {
             self.moment = (stored.unix_millis, rfc3339(stored.unix_millis));
         }

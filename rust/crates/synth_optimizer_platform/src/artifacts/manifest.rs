@@ -7,12 +7,14 @@ use serde_json::{Map, Value, json};
 
 use super::fault;
 use super::registry::RegistryStatus;
+use super::results::registered;
 use super::run_dir::RunPaths;
-use super::summary::{RunEnd, RunSummary};
-use crate::model::error::{ErrorCode, OptimizerError};
-use crate::model::event_fields::{Bill, NamedScore, RolloutCount};
-use crate::model::ids::CandidateId;
-use crate::model::score::Score;
+use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
+use synth_optimizer_core::model::event_fields::{NamedScore, RolloutCount};
+use synth_optimizer_core::model::ids::CandidateId;
+use synth_optimizer_core::model::run_totals::RunCounts;
+use synth_optimizer_core::model::run_view::{FinalEvent, RunView};
+use synth_optimizer_core::model::score::Score;
 
 const RESULT_SCHEMA: &str = "gepa_result_manifest.v1";
 const FAILURE_SCHEMA: &str = "gepa_failure_manifest.v1";
@@ -30,20 +32,20 @@ pub struct ArtifactRef {
 /// The manifest of a run that is over.
 pub(super) fn manifest(
     paths: &RunPaths,
-    summary: &RunSummary,
+    view: &RunView,
     refs: &[ArtifactRef],
 ) -> Result<(RegistryStatus, Value), OptimizerError> {
     let mut fields = Map::new();
-    let status = match &summary.end {
+    let status = match &view.end {
         None => {
             return Err(OptimizerError::new(
                 ErrorCode::Invariant,
                 format!("run {} is not over and has no result", paths.run_id()),
             ));
         }
-        Some(RunEnd::Finished(run)) => {
+        Some(FinalEvent::Finished(run)) => {
             fields.insert("schema_version".into(), RESULT_SCHEMA.into());
-            put(&mut fields, "best_candidate", &summary.candidate(&run.best_candidate_id))?;
+            put(&mut fields, "best_candidate", &view.candidate(&run.best_candidate_id).map(registered).transpose()?)?;
             put(&mut fields, "scores", &scores(&run.scores))?;
             put(&mut fields, "train_gain", &run.train_gain)?;
             put(&mut fields, "heldout_gain", &run.heldout_gain)?;
@@ -51,13 +53,13 @@ pub(super) fn manifest(
             put(&mut fields, "generations", &run.generations)?;
             RegistryStatus::Finished
         }
-        Some(RunEnd::Failed(run)) => {
+        Some(FinalEvent::Failed(run)) => {
             fields.insert("schema_version".into(), FAILURE_SCHEMA.into());
             let told = OptimizerError::new(run.error_code, run.message.as_str());
             fields.insert("failure".into(), failure(&told));
             RegistryStatus::Failed
         }
-        Some(RunEnd::Cancelled(run)) => {
+        Some(FinalEvent::Cancelled(run)) => {
             fields.insert("schema_version".into(), FAILURE_SCHEMA.into());
             let told = OptimizerError::new(ErrorCode::Cancelled, run.reason.as_str());
             fields.insert("failure".into(), failure(&told));
@@ -65,18 +67,19 @@ pub(super) fn manifest(
         }
     };
     if status != RegistryStatus::Finished {
-        put(&mut fields, "best_candidate_id", &best_or_unavailable(summary))?;
-        put(&mut fields, "stopped_by", &summary.stopped_by)?;
+        let best = view.totals.best_candidate_id().map_or(UNAVAILABLE, |best| best.as_str());
+        fields.insert("best_candidate_id".into(), best.into());
+        put(&mut fields, "stopped_by", &view.totals.stopped_by)?;
     }
-    put(&mut fields, "candidates", &summary.candidates.len())?;
-    if let Some((rollouts, bill)) = counted(summary) {
-        put(&mut fields, "rollouts", &rollout_counts(summary, rollouts))?;
-        put(&mut fields, "cost_usd", &bill.cost_usd)?;
-        fields.insert("usage".into(), usage(summary, bill));
-    }
-    put(&mut fields, "seed", &summary.seed)?;
-    put(&mut fields, "config_digest", &summary.config_digest)?;
-    put(&mut fields, "state_history", &summary.state_history)?;
+    let counts = &view.totals.counts;
+    let usage = counts.usage();
+    put(&mut fields, "candidates", &counts.candidates)?;
+    fields.insert("rollouts".into(), rollouts(counts));
+    put(&mut fields, "cost_usd", &usage.total.cost_usd)?;
+    put(&mut fields, "usage", &usage)?;
+    put(&mut fields, "seed", &view.started.as_ref().map(|run| run.seed))?;
+    put(&mut fields, "config_digest", &view.started.as_ref().map(|run| &run.config_digest))?;
+    put(&mut fields, "state_history", &view.state_history)?;
     put(&mut fields, "artifact_refs", &refs)?;
     Ok((status, with_places(paths, status, fields)))
 }
@@ -101,36 +104,10 @@ pub(super) fn early_failure(paths: &RunPaths, error: &OptimizerError) -> (Regist
     (status, with_places(paths, status, fields))
 }
 
-/// What was used, for manifest and registry.
-pub(super) fn usage(summary: &RunSummary, bill: &Bill) -> Value {
-    json!({
-        "prompt_tokens": bill.prompt_tokens,
-        "completion_tokens": bill.completion_tokens,
-        "total_tokens": bill.total_tokens,
-        "rollout_calls": summary.calls.rollout_calls,
-        "proposer_calls": summary.calls.proposer_calls,
-        "paid_calls": bill.paid_calls,
-        "cached_calls": bill.cached_calls,
-    })
-}
-
-/// Rollouts and bill of a run that is over.
-pub(super) fn counted(summary: &RunSummary) -> Option<(&RolloutCount, &Bill)> {
-    Some(match summary.end.as_ref()? {
-        RunEnd::Finished(run) => (&run.rollouts, &run.bill),
-        RunEnd::Failed(run) => (&run.rollouts, &run.bill),
-        RunEnd::Cancelled(run) => (&run.rollouts, &run.bill),
-    })
-}
-
 const UNAVAILABLE: &str = "unavailable";
 
-fn best_or_unavailable(summary: &RunSummary) -> &str {
-    summary.best_candidate_id().map_or(UNAVAILABLE, |best| best.as_str())
-}
-
 fn failure(error: &OptimizerError) -> Value {
-    let OptimizerError { code, message, hint, detail, findings: _ } = error;
+    let OptimizerError { code, message, hint, detail, findings: _, cause: _ } = error;
     json!({ "error_code": code.wire(), "message": message, "hint": hint, "detail": detail })
 }
 
@@ -151,13 +128,15 @@ fn scores(named: &[NamedScore]) -> BTreeMap<&str, BTreeMap<&str, Placed<'_>>> {
     scores
 }
 
-fn rollout_counts(summary: &RunSummary, rollouts: &RolloutCount) -> Value {
+fn rollouts(counts: &RunCounts) -> Value {
+    let RolloutCount { train, heldout, unknown_outcomes } = counts.rollout_count();
     json!({
-        "train": rollouts.train,
-        "heldout": rollouts.heldout,
-        "unknown_outcomes": rollouts.unknown_outcomes,
-        "finished": summary.calls.rollouts_finished,
-        "failed": summary.calls.rollouts_failed,
+        "train": train,
+        "heldout": heldout,
+        "unknown_outcomes": unknown_outcomes,
+        "finished": counts.rollouts_finished,
+        "failed": counts.rollouts_failed,
+        "unsent": counts.rollouts_unsent,
     })
 }
 
@@ -183,7 +162,7 @@ fn with_places(paths: &RunPaths, status: RegistryStatus, fields: Map<String, Val
 }
 
 fn put(fields: &mut Map<String, Value>, name: &str, value: &impl Serialize) -> Result<(), OptimizerError> {
-    let value = serde_json::to_value(value).map_err(|error| fault::json(name, &error))?;
+    let value = serde_json::to_value(value).map_err(|error| fault::json(name, error))?;
     fields.insert(name.to_owned(), value);
     Ok(())
 }

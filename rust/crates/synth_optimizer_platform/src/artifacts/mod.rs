@@ -4,13 +4,12 @@
 //! the feed and the registry, appended to and repaired.
 
 pub mod atomic;
-mod candidates;
 pub mod chart;
 mod chart_scale;
 pub mod chronicle;
 pub mod compare;
 pub mod disk;
-mod evaluations;
+mod event_lines;
 mod fault;
 pub mod feed;
 mod file_lock;
@@ -22,22 +21,18 @@ mod overview;
 pub mod registry;
 pub mod replay;
 pub mod results;
-mod row_scores;
 pub mod run_dir;
 mod run_lock;
-mod story;
-mod story_words;
-mod summary;
 
 pub use atomic::{AtomicFile, write_atomic};
-pub use candidates::{CandidateRecord, FailedRow, Judgement};
 pub use chart::{ChartData, ChartPoint, HeldoutBar, score_chart};
 pub use chronicle::{Chronicle, Told};
 pub use compare::events_compare;
 pub use disk::DiskWatch;
+pub use event_lines::{EventFormatter, EventLine, Weight};
 pub use feed::{Feed, Repair};
 pub use file_lock::LockMark;
-pub(crate) use file_lock::{FileLock, NotTaken};
+pub use file_lock::{FileLock, NotTaken};
 pub use log::Each;
 pub use manifest::ArtifactRef;
 pub use normalized::write_normalized;
@@ -45,7 +40,5 @@ pub use overview::{RunOverview, run_status, run_summary};
 pub use registry::{Registered, RegistryEntry, RegistryStatus, register};
 pub use replay::{Replay, events_replay};
 pub use results::{RunResult, starting_entry, write_failure, write_results};
-pub use row_scores::{Objectives, RowScore, RowScores};
 pub use run_dir::{RunDir, RunPaths};
 pub use run_lock::RunLock;
-pub use summary::{Calls, RunEnd, RunSummary, StateChange};

@@ -5,14 +5,17 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::fault;
+use super::results::registry;
 use super::run_dir::RunPaths;
 use super::run_lock::RunLock;
-use super::summary::{RunEnd, RunSummary};
-use crate::model::envelope::rfc3339;
-use crate::model::error::{ErrorCode, OptimizerError};
-use crate::model::score::Score;
-use crate::model::usage::Cost;
-use crate::workspace::{Reader, Totals, limits};
+use crate::workspace::{Reader, limits};
+use synth_optimizer_core::model::envelope::rfc3339;
+use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
+use synth_optimizer_core::model::ids::CandidateId;
+use synth_optimizer_core::model::run_totals::RunCounts;
+use synth_optimizer_core::model::run_view::{FinalEvent, RunView};
+use synth_optimizer_core::model::score::Score;
+use synth_optimizer_core::model::usage::{Cost, RunUsage};
 
 /// Where a run is and what it has used. What is not known is null.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
@@ -50,6 +53,9 @@ pub struct RunOverview {
     pub stopped_by: Option<Value>,
     /// Why it failed or was let go, as its manifest tells it.
     pub failure: Option<Value>,
+    /// The same numbers as every document shows them, of the same moment.
+    #[serde(skip)]
+    pub usage: RunUsage,
 }
 
 /// Reads where a run is, from a few rows.
@@ -62,63 +68,71 @@ pub fn run_status(paths: &RunPaths) -> Result<RunOverview, OptimizerError> {
         return Ok(never_begun(paths, holder, manifest.as_ref(), failure));
     }
     let reader = Reader::open(paths.workspace_db().as_std_path())?;
-    let (run, totals, glance) = (reader.run_row()?, reader.totals()?, reader.glance()?);
-    let cost_usd = totals.cost();
-    let is_over = totals.is_over();
-    let Totals { state, best_candidate_id, started_at, updated_at, finished_at, stopped_by, .. } = totals;
+    let (run, totals, best, seed, waiting) = reader.at_once(|reader| {
+        let totals = reader.totals()?;
+        let record = |id: Option<&CandidateId>| id.map(|id| reader.candidate_record(id.as_str())).transpose();
+        let best = record(totals.best_candidate_id())?.flatten();
+        let seed = record(totals.seed_candidate_id.as_ref())?.flatten();
+        Ok((reader.run_row()?, totals, best, seed, reader.waiting()?))
+    })?;
+    let (counts, spend) = (&totals.counts, totals.counts.spend());
     Ok(RunOverview {
         run_id: run.run_id,
         run_dir: paths.dir().to_string(),
-        state: state.word().to_owned(),
-        is_over,
+        state: totals.state.word().to_owned(),
+        is_over: totals.is_over(),
         holder,
-        best_candidate_id,
-        best_score: glance.best_train,
-        seed_score: glance.seed_train,
-        best_heldout_score: glance.best_heldout,
-        frontier_size: glance.frontier_size,
-        candidates: totals.candidates,
-        generations: totals.generations,
-        rollouts_requested: totals.rollouts_requested,
-        rollouts_finished: totals.rollouts_finished,
-        rollouts_failed: totals.rollouts_failed,
-        rollouts_waiting: glance.waiting,
-        proposer_turns: totals.proposer_turns,
-        paid_calls: totals.paid_calls,
-        cached_calls: totals.cached_calls,
-        unknown_outcomes: totals.unknown_outcomes,
-        total_tokens: totals.total_tokens,
-        cost_usd,
+        best_candidate_id: totals.best_candidate_id().map(ToString::to_string),
+        best_score: best.as_ref().and_then(|best| best.train_score),
+        seed_score: seed.and_then(|seed| seed.train_score),
+        best_heldout_score: best.and_then(|best| best.heldout_score),
+        frontier_size: u64::from(totals.frontier_size),
+        candidates: counts.candidates,
+        generations: counts.generations,
+        rollouts_requested: counts.rollouts_requested,
+        rollouts_finished: counts.rollouts_finished,
+        rollouts_failed: counts.rollouts_failed,
+        rollouts_waiting: waiting,
+        proposer_turns: counts.proposer_turns,
+        paid_calls: spend.paid_calls,
+        cached_calls: spend.cached_calls,
+        unknown_outcomes: spend.unknown_outcomes,
+        total_tokens: spend.total_tokens,
+        cost_usd: spend.cost(),
         limits: run.config.get("gepa").map(limits).unwrap_or_default(),
-        started_at: started_at.map(rfc3339),
-        updated_at: updated_at.map(rfc3339),
-        finished_at: finished_at.map(rfc3339),
-        stopped_by: stopped_by.as_deref().and_then(|text| serde_json::from_str(text).ok()),
+        started_at: totals.started_at.map(rfc3339),
+        updated_at: totals.updated_at.map(rfc3339),
+        finished_at: totals.finished_at.map(rfc3339),
+        stopped_by: totals.stopped_by.map(|stop| json!(stop)),
         failure,
+        usage: totals.counts.usage(),
     })
 }
 
 /// Everything about a run: its overview, and every candidate as the log tells of it. Reads the whole log.
 pub fn run_summary(paths: &RunPaths) -> Result<Value, OptimizerError> {
     let overview = run_status(paths)?;
-    let mut summary = RunSummary::default();
+    let mut view = RunView::default();
     let mut config = Value::Null;
     if paths.workspace_db().is_file() {
         let reader = Reader::open(paths.workspace_db().as_std_path())?;
         config = reader.run_row()?.config;
-        summary = RunSummary::of(|each| reader.log(0, each))?;
+        reader.log(0, |stored| {
+            view.apply(stored.sequence, stored.unix_millis, &stored.event);
+            Ok(())
+        })?;
     }
-    let (train_gain, heldout_gain) = match &summary.end {
-        Some(RunEnd::Finished(run)) => (json!(run.train_gain), json!(run.heldout_gain)),
-        Some(RunEnd::Failed(_) | RunEnd::Cancelled(_)) | None => (Value::Null, Value::Null),
+    let (train_gain, heldout_gain) = match &view.end {
+        Some(FinalEvent::Finished(run)) => (json!(run.train_gain), json!(run.heldout_gain)),
+        Some(FinalEvent::Failed(_) | FinalEvent::Cancelled(_)) | None => (Value::Null, Value::Null),
     };
-    let failed = |error: serde_json::Error| fault::json("the summary", &error);
+    let failed = |error: serde_json::Error| fault::json("the summary", error);
     Ok(json!({
         "overview": serde_json::to_value(&overview).map_err(failed)?,
-        "candidates": serde_json::to_value(&summary.candidates).map_err(failed)?,
-        "frontier": summary.frontier,
-        "state_history": summary.state_history,
-        "calls": summary.calls,
+        "candidates": registry(&view).map_err(failed)?,
+        "frontier": view.frontier().iter().map(|member| &member.candidate_id).collect::<Vec<_>>(),
+        "state_history": view.state_history,
+        "usage": view.totals.counts.usage(),
         "train_gain": train_gain,
         "heldout_gain": heldout_gain,
         "config": config,
@@ -162,6 +176,7 @@ fn never_begun(
         finished_at: None,
         stopped_by: None,
         failure,
+        usage: RunCounts::default().usage(),
     }
 }
 
@@ -170,10 +185,10 @@ fn manifest(paths: &RunPaths) -> Result<Option<Value>, OptimizerError> {
     let bytes = match std::fs::read(&path) {
         Ok(bytes) => bytes,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(fault::io(&path, "reading", &error)),
+        Err(error) => return Err(fault::io(&path, "reading", error)),
     };
     serde_json::from_slice(&bytes).map(Some).map_err(|error| {
-        OptimizerError::new(ErrorCode::Json, format!("{path} is not JSON: {error}"))
+        OptimizerError::from_cause(ErrorCode::Json, format!("{path} is not JSON"), error)
             .with_hint("Run the same command again: it writes the results of a run that is over anew.")
     })
 }

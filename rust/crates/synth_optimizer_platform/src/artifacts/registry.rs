@@ -12,10 +12,10 @@ use serde_json::Value;
 use super::fault;
 use super::run_dir::RunPaths;
 use crate::clock::unix_millis;
-use crate::config::words::words;
-use crate::model::envelope::rfc3339;
-use crate::model::error::OptimizerError;
-use crate::model::usage::Cost;
+use synth_optimizer_core::model::envelope::rfc3339;
+use synth_optimizer_core::model::error::OptimizerError;
+use synth_optimizer_core::model::usage::Cost;
+use synth_optimizer_core::words;
 
 /// How much of the end of the file is looked at for a line that is there already.
 const TAIL: u64 = 1 << 20;
@@ -48,11 +48,12 @@ pub enum Registered {
 /// Adds the line of a run and status, unless it is there. Runs of other processes wait meanwhile.
 pub fn register(paths: &RunPaths, status: RegistryStatus, entry: &RegistryEntry) -> Result<Registered, OptimizerError> {
     let path = paths.run_registry();
-    let failed = |error: std::io::Error| fault::io(&path, "writing", &error);
+    let failed = |error: std::io::Error| fault::io(&path, "writing", error);
     let opened = OpenOptions::new().create(true).read(true).write(true).truncate(false).mode(0o600).open(&path);
     let mut file = opened.map_err(failed)?;
     wait_for(&file).map_err(failed)?;
     let registered = add(&mut file, paths, status, entry);
+    // Lost: closing the file releases the lock as well.
     let _ = file.unlock();
     registered
 }
@@ -81,7 +82,7 @@ fn add(
     entry: &RegistryEntry,
 ) -> Result<Registered, OptimizerError> {
     let path = paths.run_registry();
-    let failed = |error: std::io::Error| fault::io(&path, "writing", &error);
+    let failed = |error: std::io::Error| fault::io(&path, "writing", error);
     let tail = mend(file, &path)?;
     let known = tail.lines().rev().any(|line| {
         serde_json::from_str::<Known>(line).is_ok_and(|known| known.run_id == paths.run_id() && known.status == status)
@@ -147,12 +148,12 @@ fn line(paths: &RunPaths, status: RegistryStatus, entry: &RegistryEntry) -> Resu
         cost_usd: entry.cost_usd,
         usage: entry.usage.as_ref(),
     };
-    serde_json::to_string(&line).map_err(|error| fault::json("the line of a run", &error))
+    serde_json::to_string(&line).map_err(|error| fault::json("the line of a run", error))
 }
 
 /// The last lines. A last line without its break is completed if it can be read, and cut if a killed process left it.
 fn mend(file: &mut File, path: &Utf8Path) -> Result<String, OptimizerError> {
-    let failed = |error: std::io::Error| fault::io(path, "reading", &error);
+    let failed = |error: std::io::Error| fault::io(path, "reading", error);
     let length = file.metadata().map_err(failed)?.len();
     let from = length.saturating_sub(TAIL);
     file.seek(SeekFrom::Start(from)).map_err(failed)?;

@@ -7,10 +7,10 @@ use std::io::{BufRead, BufReader};
 use camino::{Utf8Path, Utf8PathBuf};
 use serde_json::Value;
 
+use super::event_lines::{EventFormatter, EventLine, span};
 use super::fault;
-use super::story::{Story, Told};
-use crate::model::envelope::Envelope;
-use crate::model::error::{ErrorCode, OptimizerError};
+use synth_optimizer_core::model::envelope::{Envelope, unix_millis_of};
+use synth_optimizer_core::model::error::OptimizerError;
 
 /// The whole story of a feed.
 pub fn events_replay(path: &Utf8Path) -> Result<String, OptimizerError> {
@@ -29,7 +29,7 @@ pub struct Replay {
     reader: BufReader<File>,
     number: usize,
     events: u64,
-    story: Story,
+    formatter: EventFormatter,
     /// The first and the latest moment.
     begin: Option<u64>,
     latest: u64,
@@ -39,13 +39,13 @@ pub struct Replay {
 
 impl Replay {
     pub fn open(path: &Utf8Path) -> Result<Self, OptimizerError> {
-        let file = File::open(path).map_err(|error| fault::io(path, "opening", &error))?;
+        let file = File::open(path).map_err(|error| fault::io(path, "opening", error))?;
         Ok(Self {
             path: path.to_owned(),
             reader: BufReader::new(file),
             number: 0,
             events: 0,
-            story: Story::default(),
+            formatter: EventFormatter::default(),
             begin: None,
             latest: 0,
             waiting: VecDeque::new(),
@@ -57,10 +57,10 @@ impl Replay {
     fn step(&mut self) -> Result<(), OptimizerError> {
         let mut text = String::new();
         self.number += 1;
-        let read = self.reader.read_line(&mut text).map_err(|error| fault::io(&self.path, "reading", &error))?;
+        let read = self.reader.read_line(&mut text).map_err(|error| fault::io(&self.path, "reading", error))?;
         if read == 0 {
             self.done = true;
-            let told = self.story.close(self.events);
+            let told = self.formatter.close(self.events);
             self.say(told);
         } else if !text.trim().is_empty() {
             let envelope = self.envelope(text.trim_end())?;
@@ -68,19 +68,19 @@ impl Replay {
                 self.waiting.push_back(format!("run {} at {}", envelope.run_id, envelope.ts));
             }
             self.events += 1;
-            self.latest = unix_millis(&envelope.ts).unwrap_or(self.latest);
+            self.latest = unix_millis_of(&envelope.ts).unwrap_or(self.latest);
             self.begin.get_or_insert(self.latest);
-            let told = self.story.tell(&envelope.event, self.latest);
+            let told = self.formatter.format(self.latest, &envelope.event);
             self.say(told);
         }
         Ok(())
     }
 
-    fn say(&mut self, told: Vec<Told>) {
+    fn say(&mut self, told: Vec<EventLine>) {
         let since = self.latest.saturating_sub(self.begin.unwrap_or(self.latest));
-        self.waiting.extend(told.into_iter().map(|Told { generation, text }| {
+        self.waiting.extend(told.into_iter().map(|EventLine { generation, text, .. }| {
             let inside = generation.map_or(String::new(), |generation| format!("  g{generation} "));
-            format!("{:>8}  {inside}{text}", elapsed(since))
+            format!("{:>8}  {inside}{text}", span(since))
         }));
     }
 
@@ -109,28 +109,4 @@ impl Iterator for Replay {
         }
         self.waiting.pop_front().map(Ok)
     }
-}
-
-/// `12.3s`, `4m07s`, `2h05m`
-fn elapsed(millis: u64) -> String {
-    let seconds = millis / 1000;
-    match seconds {
-        0..60 => format!("{}.{}s", seconds, millis % 1000 / 100),
-        60..3600 => format!("{}m{:02}s", seconds / 60, seconds % 60),
-        _ => format!("{}h{:02}m", seconds / 3600, seconds / 60 % 60),
-    }
-}
-
-/// The moment of a line, as milliseconds since 1970; the inverse of `envelope::rfc3339`.
-fn unix_millis(ts: &str) -> Result<u64, OptimizerError> {
-    let part = |from: usize, to: usize| ts.get(from..to).and_then(|digits| digits.parse::<u64>().ok());
-    let parts = (part(0, 4), part(5, 7), part(8, 10), part(11, 13), part(14, 16), part(17, 19), part(20, 23));
-    let (Some(year), Some(month), Some(day), Some(hour), Some(minute), Some(second), Some(millis)) = parts else {
-        return Err(OptimizerError::new(ErrorCode::Json, format!("{ts:?} is no moment")));
-    };
-    // Days of the civil calendar, counted in years that begin on 1 March.
-    let (year, month) = if month > 2 { (year, month - 3) } else { (year.saturating_sub(1), month + 9) };
-    let days = 365 * year + year / 4 - year / 100 + year / 400 + (153 * month + 2) / 5 + day;
-    let since_1970 = days.saturating_sub(719_469);
-    Ok((((since_1970 * 24 + hour) * 60 + minute) * 60 + second) * 1000 + millis)
 }

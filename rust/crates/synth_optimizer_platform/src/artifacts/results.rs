@@ -9,17 +9,19 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use super::atomic::write_atomic;
-use super::chart::score_chart;
+use super::chart::{ChartData, ChartPoint, HeldoutBar, score_chart};
 use super::chronicle::Told;
 use super::fault;
-use super::manifest::{ArtifactRef, counted, early_failure, manifest, usage};
+use super::manifest::{ArtifactRef, early_failure, manifest};
 use super::registry::{RegistryEntry, RegistryStatus, register};
 use super::run_dir::RunPaths;
-use super::summary::RunSummary;
 use crate::cache::CacheProfile;
-use crate::model::canonical::hex;
-use crate::model::error::OptimizerError;
 use crate::workspace::{Artifact, Manifest, Record, RunRow, Workspace};
+use synth_optimizer_core::model::canonical::hex;
+use synth_optimizer_core::model::error::OptimizerError;
+use synth_optimizer_core::model::lifecycle::CandidateStatus;
+use synth_optimizer_core::model::run_view::{MeasuredCandidate, RunView};
+use synth_optimizer_core::model::search::Direction;
 
 /// The end of a run, as its manifest tells it.
 #[derive(Debug, Clone, PartialEq)]
@@ -39,19 +41,20 @@ pub fn write_results(
     told: Told,
     cache: Option<&CacheProfile>,
 ) -> Result<RunResult, OptimizerError> {
-    let Told { summary, normalized } = told;
+    let Told { view, normalized } = told;
+    let ended = view.totals.updated_at.unwrap_or_default();
     normalized.commit()?;
-    let refs = write_files(paths, &summary, cache)?;
-    let (status, document) = manifest(paths, &summary, &refs)?;
-    let files = refs.iter().map(|known| Record::Artifact(artifact(paths, known, summary.unix_millis)));
+    let refs = write_files(paths, &view, cache)?;
+    let (status, document) = manifest(paths, &view, &refs)?;
+    let files = refs.iter().map(|known| Record::Artifact(artifact(paths, known, ended)));
     workspace.record_all(files.collect())?;
     write_json(&paths.manifest(), &document)?;
     workspace.record_blocking(Record::Manifest(Manifest {
         path: paths.manifest().into(),
         document: document.clone(),
-        unix_millis: summary.unix_millis,
+        unix_millis: ended,
     }))?;
-    register(paths, status, &entry(&workspace.run_row()?, &summary))?;
+    register(paths, status, &entry(&workspace.run_row()?, &view))?;
     Ok(RunResult { status, manifest: document })
 }
 
@@ -84,18 +87,17 @@ pub fn starting_entry(run: &RunRow) -> RegistryEntry {
 
 fn write_files(
     paths: &RunPaths,
-    summary: &RunSummary,
+    view: &RunView,
     cache: Option<&CacheProfile>,
 ) -> Result<Vec<ArtifactRef>, OptimizerError> {
-    let best = summary.best_candidate_id().and_then(|best| summary.candidate(best));
     let mut written = Vec::new();
-    if let Some(best) = best {
-        write_json(&paths.best_candidate(), best)?;
+    if let Some(best) = view.best() {
+        write_json(&paths.best_candidate(), &registered(best)?)?;
         written.push((paths.best_candidate(), "best_candidate"));
     }
-    write_json(&paths.candidate_registry(), &summary.candidates)?;
+    write_json(&paths.candidate_registry(), &registry(view).map_err(not_json)?)?;
     written.push((paths.candidate_registry(), "candidate_registry"));
-    write_json(&paths.frontier(), &frontier(summary))?;
+    write_json(&paths.frontier(), &frontier(view))?;
     written.push((paths.frontier(), "frontier"));
     if let Some(cache) = cache {
         write_json(&paths.cache_profile(), cache)?;
@@ -103,7 +105,7 @@ fn write_files(
     if paths.cache_profile().exists() {
         written.push((paths.cache_profile(), "cache_profile"));
     }
-    write_atomic(&paths.score_chart(), score_chart(&summary.chart(paths.run_id())).as_bytes())?;
+    write_atomic(&paths.score_chart(), score_chart(&chart(view, paths.run_id())).as_bytes())?;
     written.push((paths.score_chart(), "score_chart_svg"));
     written.push((paths.normalized_events(), "events_normalized_jsonl"));
     written.push((paths.events(), "events_jsonl"));
@@ -111,9 +113,8 @@ fn write_files(
 }
 
 /// `frontier.json`, by id.
-fn frontier(summary: &RunSummary) -> Value {
-    let members = summary.frontier.iter().filter_map(|id| summary.candidate(id));
-    let member = members.map(|candidate| {
+fn frontier(view: &RunView) -> Value {
+    let member = view.frontier().into_iter().map(|candidate| {
         json!({
             "candidate_id": candidate.candidate_id,
             "parent_id": candidate.parent_id,
@@ -127,14 +128,68 @@ fn frontier(summary: &RunSummary) -> Value {
     member.collect()
 }
 
-fn entry(run: &RunRow, summary: &RunSummary) -> RegistryEntry {
-    let mut entry = starting_entry(run);
-    entry.best_candidate_id = summary.best_candidate_id().map(|best| best.to_string());
-    if let Some((_, bill)) = counted(summary) {
-        entry.cost_usd = bill.cost_usd;
-        entry.usage = Some(usage(summary, bill));
+fn entry(run: &RunRow, view: &RunView) -> RegistryEntry {
+    let usage = view.totals.counts.usage();
+    RegistryEntry {
+        best_candidate_id: view.totals.best_candidate_id().map(ToString::to_string),
+        cost_usd: usage.total.cost_usd,
+        usage: Some(json!(usage)),
+        ..starting_entry(run)
     }
-    entry
+}
+
+/// `candidate_registry.json`: every candidate with its scores by row.
+pub(super) fn registry(view: &RunView) -> Result<Value, serde_json::Error> {
+    view.candidates.iter().map(entry_of).collect()
+}
+
+/// One candidate of the registry.
+pub(super) fn registered(candidate: &MeasuredCandidate) -> Result<Value, OptimizerError> {
+    entry_of(candidate).map_err(not_json)
+}
+
+/// A candidate without the places and times of its events: equal runs have equal files, however they were carried out.
+fn entry_of(candidate: &MeasuredCandidate) -> Result<Value, serde_json::Error> {
+    const VOLATILE: [&str; 6] =
+        ["registered_sequence", "registered_at", "updated_sequence", "updated_at", "sequence", "at"];
+    fn without_places(fields: &mut Value) {
+        if let Some(fields) = fields.as_object_mut() {
+            fields.retain(|name, _| !VOLATILE.contains(&name.as_str()));
+        }
+    }
+    let mut entry = serde_json::to_value(candidate)?;
+    without_places(&mut entry);
+    entry["acceptance_metadata"].as_array_mut().into_iter().flatten().for_each(without_places);
+    Ok(entry)
+}
+
+fn not_json(error: serde_json::Error) -> OptimizerError {
+    fault::json("a candidate", error)
+}
+
+/// What the score chart shows.
+fn chart(view: &RunView, title: &str) -> ChartData {
+    let objective = view.objectives.as_ref().map_or("score", |set| set.selection_objective.as_str());
+    let declared = view.objectives.iter().flat_map(|set| &set.objectives).find(|known| known.name == objective);
+    let point = |known: &MeasuredCandidate| ChartPoint {
+        label: known.candidate.candidate_id.to_string(),
+        train: known.candidate.train_score,
+        accepted: known.candidate.status == CandidateStatus::Accepted,
+    };
+    let seed = view.candidates.first().map(|seed| ("seed", seed));
+    let best = view.best().map(|best| ("best", best));
+    let best = best.filter(|(_, best)| seed.is_none_or(|(_, seed)| seed.candidate != best.candidate));
+    let bar = |(role, known): (&str, &MeasuredCandidate)| {
+        let (label, score) = (known.candidate.candidate_id.to_string(), known.candidate.heldout_score?);
+        Some(HeldoutBar { role: role.to_owned(), label, score })
+    };
+    ChartData {
+        title: title.to_owned(),
+        objective: objective.to_owned(),
+        direction: declared.map_or(Direction::Maximize, |known| known.direction),
+        candidates: view.candidates.iter().map(point).collect(),
+        heldout: seed.into_iter().chain(best).filter_map(bar).collect(),
+    }
 }
 
 /// The workspace names files of the run directory by their names alone, so that the directory can be moved.
@@ -151,7 +206,7 @@ fn artifact(paths: &RunPaths, known: &ArtifactRef, unix_millis: u64) -> Artifact
 }
 
 fn reference(path: &Utf8Path, kind: &str) -> Result<ArtifactRef, OptimizerError> {
-    let failed = |error: std::io::Error| fault::io(path, "reading", &error);
+    let failed = |error: std::io::Error| fault::io(path, "reading", error);
     let mut file = File::open(path).map_err(failed)?;
     let (mut hash, mut bytes, mut buffer) = (Sha256::new(), 0_u64, vec![0; 1 << 16]);
     loop {
@@ -174,7 +229,7 @@ fn reference(path: &Utf8Path, kind: &str) -> Result<ArtifactRef, OptimizerError>
 /// Readable JSON with a line break at its end.
 fn write_json(path: &Utf8Path, value: &impl Serialize) -> Result<(), OptimizerError> {
     // Put together in memory: a file takes the many small pieces of a document much more slowly.
-    let mut text = serde_json::to_vec_pretty(value).map_err(|error| fault::json(path.as_str(), &error))?;
+    let mut text = serde_json::to_vec_pretty(value).map_err(|error| fault::json(path.as_str(), error))?;
     text.push(b'\n');
     write_atomic(path, &text)
 }

@@ -9,7 +9,8 @@ use camino::{Utf8Path, Utf8PathBuf};
 use super::file_lock::LockMark;
 use super::run_lock::{RunLock, held};
 use super::{atomic, fault};
-use crate::model::error::{ErrorCode, OptimizerError};
+use crate::warn_if_err;
+use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 
 /// Where the files of a run are. Reading needs no more than this.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -52,7 +53,7 @@ files! {
     request_cache = "request_cache.sqlite";
     lock = "run.lock";
     /// What another process asks of the one that runs it.
-    wish = "wish.json";
+    control_file = "control.json";
 }
 
 impl RunPaths {
@@ -130,7 +131,7 @@ impl RunPaths {
         if self.is_run() && is_directory {
             _held = Some(RunLock::take(&self.lock(), &self.what())?);
             clear(&away)?;
-            std::fs::rename(&self.dir, &away).map_err(|error| fault::io(&self.dir, "removing", &error))?;
+            std::fs::rename(&self.dir, &away).map_err(|error| fault::io(&self.dir, "removing", error))?;
         }
         clear(&away)
     }
@@ -154,7 +155,7 @@ impl RunPaths {
 /// Removes a directory, if there is one.
 fn clear(dir: &Utf8Path) -> Result<(), OptimizerError> {
     match std::fs::remove_dir_all(dir) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(fault::io(dir, "removing", &error)),
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(fault::io(dir, "removing", error)),
         Ok(()) | Err(_) => Ok(()),
     }
 }
@@ -170,7 +171,7 @@ impl RunDir {
     pub fn take_over(output_dir: &Utf8Path, run_id: &str, superseded: Option<&str>) -> Result<Self, OptimizerError> {
         let paths = RunPaths::new(output_dir, run_id)?;
         let made = DirBuilder::new().recursive(true).mode(0o700).create(paths.dir());
-        made.map_err(|error| fault::io(paths.dir(), "making", &error))?;
+        made.map_err(|error| fault::io(paths.dir(), "making", error))?;
         paths.check_own()?;
         let lock = RunLock::take_from(&paths.lock(), &paths.what(), superseded)?;
         atomic::remove_unfinished(paths.dir())?;
@@ -183,7 +184,7 @@ impl RunDir {
         let is_ours = std::fs::symlink_metadata(&latest).map_or(true, |found| found.is_symlink());
         let new = self.output_dir.join(format!(".latest.{}", self.run_id));
         if is_ours && self.run_id != "latest" && std::os::unix::fs::symlink(&self.run_id, &new).is_ok() {
-            let _ = std::fs::rename(&new, &latest);
+            warn_if_err!(std::fs::rename(&new, &latest), "the link `latest` stays where it points");
         }
     }
 

@@ -4,8 +4,8 @@ use camino::Utf8Path;
 
 use super::file_lock::{FileLock, LockMark, NotTaken};
 use crate::clock::unix_millis;
-use crate::model::envelope::rfc3339;
-use crate::model::error::{ErrorCode, OptimizerError};
+use synth_optimizer_core::model::envelope::rfc3339;
+use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 
 /// The lock, held as long as this lives.
 #[derive(Debug)]

@@ -11,9 +11,9 @@ use rusqlite_migration::{M, Migrations};
 use super::fault;
 use super::record::{Record, RowName};
 use crate::clock::unix_millis;
-use crate::model::canonical::hex;
-use crate::model::envelope::rfc3339;
-use crate::model::error::{ErrorCode, OptimizerError};
+use synth_optimizer_core::model::canonical::hex;
+use synth_optimizer_core::model::envelope::rfc3339;
+use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 
 const SCHEMA: &[M<'_>] = &[M::up(include_str!("../../migrations/cache/0001_request_response_cache.sql"))];
 /// How long a process waits for another one that writes.
@@ -34,14 +34,14 @@ pub(super) enum Access {
 pub(super) fn open_writer(path: &Utf8Path) -> Result<Connection, OptimizerError> {
     check_version()?;
     make_file(path)?;
-    let failed = |doing: &'static str| move |error: rusqlite::Error| fault::sqlite(path, doing, &error);
+    let failed = |doing: &'static str| move |error: rusqlite::Error| fault::sqlite(path, doing, error);
     let mut connection = connect(path, OpenFlags::SQLITE_OPEN_READ_WRITE, Access::Live).map_err(failed("opening"))?;
     // The switch does not wait for others by itself, and the first process to come makes it for all.
     let mut attempts = 0;
     while let Err(error) = connection.pragma_update(None, "journal_mode", "wal") {
         attempts += 1;
         if attempts == 50 || error.sqlite_error_code() != Some(rusqlite::ErrorCode::DatabaseBusy) {
-            return Err(fault::sqlite(path, "opening", &error));
+            return Err(fault::sqlite(path, "opening", error));
         }
         std::thread::sleep(Duration::from_millis(20));
     }
@@ -63,7 +63,7 @@ pub(super) fn open_writer(path: &Utf8Path) -> Result<Connection, OptimizerError>
 pub(super) fn open_reader(path: &Utf8Path, access: Access) -> Result<Connection, OptimizerError> {
     check_version()?;
     let opened = connect(path, OpenFlags::SQLITE_OPEN_READ_ONLY, access);
-    let connection = opened.map_err(|error| fault::sqlite(path, "opening", &error))?;
+    let connection = opened.map_err(|error| fault::sqlite(path, "opening", error))?;
     check_table(&connection, path)?;
     Ok(connection)
 }
@@ -182,7 +182,7 @@ fn check_table(connection: &Connection, path: &Utf8Path) -> Result<(), Optimizer
     const COLUMNS: &str = "SELECT namespace, cache_key, boundary, size, created_at, checksum, response \
                            FROM request_response_cache";
     let found: rusqlite::Result<i64> = connection.pragma_query_value(None, "user_version", |row| row.get(0));
-    let version = found.map_err(|error| fault::sqlite(path, "opening", &error))?;
+    let version = found.map_err(|error| fault::sqlite(path, "opening", error))?;
     if version != SCHEMA.len() as i64 {
         return Err(fault::foreign(path, format!("its schema has version {version}, not {}", SCHEMA.len())));
     }
@@ -205,20 +205,21 @@ fn make_file(path: &Utf8Path) -> Result<(), OptimizerError> {
     }
     if let Some(parent) = path.parent().filter(|parent| !parent.as_str().is_empty()) {
         let made = DirBuilder::new().recursive(true).mode(0o700).create(parent);
-        made.map_err(|error| fault::io(parent, "making", &error))?;
+        made.map_err(|error| fault::io(parent, "making", error))?;
     }
     let mut bytes = [0; 8];
     getrandom::fill(&mut bytes)
-        .map_err(|error| OptimizerError::new(ErrorCode::Io, format!("the system gives no random numbers: {error}")))?;
+        .map_err(|error| OptimizerError::from_cause(ErrorCode::Io, "the system gives no random numbers", error))?;
     let unfinished = Utf8PathBuf::from(format!("{path}.{}.tmp", hex(&bytes)));
     let linked = fill(&unfinished).and_then(|()| match std::fs::hard_link(&unfinished, path) {
         // A file system without links.
         Err(_) if !path.exists() => {
-            std::fs::rename(&unfinished, path).map_err(|error| fault::io(path, "making", &error))
+            std::fs::rename(&unfinished, path).map_err(|error| fault::io(path, "making", error))
         }
         // Another process may have been faster.
         Ok(()) | Err(_) => Ok(()),
     });
+    // Lost: after a rename it is not there, and else it is a small file that no process reads.
     let _ = std::fs::remove_file(&unfinished);
     linked
 }
@@ -226,8 +227,8 @@ fn make_file(path: &Utf8Path) -> Result<(), OptimizerError> {
 /// Makes a cache without entries.
 fn fill(path: &Utf8Path) -> Result<(), OptimizerError> {
     let made: std::io::Result<File> = OpenOptions::new().create_new(true).write(true).mode(0o600).open(path);
-    made.map_err(|error| fault::io(path, "making", &error))?;
-    let failed = |error: rusqlite::Error| fault::sqlite(path, "making", &error);
+    made.map_err(|error| fault::io(path, "making", error))?;
+    let failed = |error: rusqlite::Error| fault::sqlite(path, "making", error);
     let mut connection = connect(path, OpenFlags::SQLITE_OPEN_READ_WRITE, Access::Live).map_err(failed)?;
     Migrations::from_slice(SCHEMA).to_latest(&mut connection).map_err(|error| fault::foreign(path, error))?;
     connection.close().map_err(|(_, error)| failed(error))

@@ -3,13 +3,13 @@
 use camino::Utf8Path;
 use rusqlite::ErrorCode as Sqlite;
 
-use crate::model::error::{ErrorCode, OptimizerError};
+use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 
 /// A failure of SQLite, by its cause.
-pub(super) fn sqlite(path: &Utf8Path, doing: &str, error: &rusqlite::Error) -> OptimizerError {
+pub(super) fn sqlite(path: &Utf8Path, doing: &str, error: rusqlite::Error) -> OptimizerError {
     let message = |what: &str| format!("{what} while {doing} the cache {path}: {error}");
-    match error.sqlite_error_code() {
-        Some(Sqlite::DatabaseCorrupt | Sqlite::NotADatabase) => corrupt(path, error),
+    let fault = match error.sqlite_error_code() {
+        Some(Sqlite::DatabaseCorrupt | Sqlite::NotADatabase) => corrupt(path, &error),
         Some(Sqlite::DiskFull) => OptimizerError::new(ErrorCode::CacheFull, message("the disk is full"))
             .with_hint("Free space, or name a cache.path on another disk."),
         Some(Sqlite::DatabaseBusy | Sqlite::DatabaseLocked) => {
@@ -20,7 +20,8 @@ pub(super) fn sqlite(path: &Utf8Path, doing: &str, error: &rusqlite::Error) -> O
             OptimizerError::new(ErrorCode::Io, message("no access"))
         }
         _ => OptimizerError::new(ErrorCode::Sqlite, message("failure")),
-    }
+    };
+    fault.caused_by(error)
 }
 
 /// The file as a whole cannot be read.
@@ -52,6 +53,6 @@ pub(super) fn full(path: &Utf8Path, size: u64, wanted: u64, limit: u64) -> Optim
     .with_hint("Raise cache.max_mb or name another cache.path.")
 }
 
-pub(super) fn io(path: &Utf8Path, doing: &str, error: &std::io::Error) -> OptimizerError {
-    OptimizerError::new(ErrorCode::Io, format!("{doing} {path} failed: {error}"))
+pub(super) fn io(path: &Utf8Path, doing: &str, error: std::io::Error) -> OptimizerError {
+    OptimizerError::from_cause(ErrorCode::Io, format!("{doing} {path} failed"), error)
 }

@@ -5,13 +5,9 @@
 
 mod database;
 mod fault;
-mod profile;
 mod reader;
 mod record;
-mod settings;
 mod store;
 mod writer;
 
-pub use profile::{BoundaryProfile, CacheProfile};
-pub use settings::CacheSettings;
-pub use store::{Cache, Lookup};
+pub use store::{BoundaryProfile, Cache, CacheProfile, CacheSettings, Lookup};

@@ -1,15 +1,15 @@
 //! Lookups: a few read connections, and a file that is never touched by a run that may only read it.
 
 use std::os::unix::fs::MetadataExt;
-use std::sync::{Mutex, PoisonError};
 
 use camino::Utf8PathBuf;
+use parking_lot::Mutex;
 use rusqlite::Connection;
 
 use super::database::{self, Access};
 use super::fault;
 use super::record::{Record, RowName};
-use crate::model::error::OptimizerError;
+use synth_optimizer_core::model::error::OptimizerError;
 
 /// Read connections that are kept open.
 const IDLE: usize = 4;
@@ -95,7 +95,7 @@ impl Reader {
                 return Ok(None);
             }
             let result = self.connection(stand).and_then(|connection| {
-                let read = read(&connection).map_err(|error| fault::sqlite(&self.path, "reading", &error));
+                let read = read(&connection).map_err(|error| fault::sqlite(&self.path, "reading", error));
                 self.give_back(stand, connection);
                 read
             });
@@ -122,7 +122,7 @@ impl Reader {
 
     fn connection(&self, stand: Stand) -> Result<Connection, OptimizerError> {
         let idle = {
-            let mut pool = self.pool.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut pool = self.pool.lock();
             if pool.stand != stand {
                 pool.idle.clear();
                 pool.stand = stand;
@@ -141,7 +141,7 @@ impl Reader {
     }
 
     fn give_back(&self, stand: Stand, connection: Connection) {
-        let mut pool = self.pool.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut pool = self.pool.lock();
         if pool.stand == stand && pool.idle.len() < IDLE {
             pool.idle.push(connection);
         }

@@ -3,8 +3,8 @@
 use bytes::Bytes;
 use sha2::{Digest, Sha256};
 
-use crate::model::cache_key::Boundary;
 use crate::unpack::unpack;
+use synth_optimizer_core::model::cache_key::Boundary;
 
 /// Fast; answers are JSON, which shrinks well at any level.
 const LEVEL: i32 = 1;

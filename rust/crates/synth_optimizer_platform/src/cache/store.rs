@@ -1,18 +1,21 @@
 //! The cache as callers see it.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use camino::{Utf8Path, Utf8PathBuf};
+use parking_lot::Mutex;
+use serde::Serialize;
 
-use super::profile::{CacheProfile, Counters, Tally};
 use super::reader::{Found, Reader, Watch};
 use super::record::{FAILURE, RowName};
-use super::settings::CacheSettings;
 use super::writer::Writer;
 use super::{database, fault};
-use crate::config::sections::CacheMode;
-use crate::model::cache_key::Boundary;
-use crate::model::error::{ErrorCode, OptimizerError};
+use crate::warn_if_err;
+use synth_optimizer_core::config::sections::{CacheMode, CacheSection};
+use synth_optimizer_core::model::cache_key::Boundary;
+use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 
 /// The request cache of a run. Shared by reference; `get` and `put` are called from any thread.
 #[derive(Debug)]
@@ -64,7 +67,7 @@ impl Cache {
             return Ok(());
         }
         let opened = std::fs::OpenOptions::new().append(true).open(path);
-        opened.map_err(|error| fault::io(path, "opening", &error))?;
+        opened.map_err(|error| fault::io(path, "opening", error))?;
         if size >= settings.max_bytes { Err(fault::full(path, size, 1, settings.max_bytes)) } else { Ok(()) }
     }
 
@@ -142,7 +145,9 @@ impl Cache {
     /// The cache at this moment. Counting entries reads the namespace: not for every event.
     pub fn profile(&self) -> CacheProfile {
         let mut by_boundary = self.counters.snapshot();
-        let counted = self.reader.as_ref().map_or(Ok(Vec::new()), Reader::count).ok();
+        let counted = self.reader.as_ref().map_or(Ok(Vec::new()), Reader::count);
+        warn_if_err!(&counted, "the entries of the cache cannot be counted");
+        let counted = counted.ok();
         for (boundary, entries) in counted.iter().flatten() {
             by_boundary.entry(boundary.clone()).or_default().entries = Some(*entries);
         }
@@ -207,5 +212,96 @@ impl Cache {
 
     fn store(&self, name: RowName, response: Bytes) -> Result<(), OptimizerError> {
         self.writer.as_ref().map_or(Ok(()), |writer| writer.put(name, response))
+    }
+}
+
+/// `cache_profile.json`: the cache at one moment, and what this process did with it.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct CacheProfile {
+    pub mode: CacheMode,
+    pub path: String,
+    pub namespace: String,
+    /// The file with its write-ahead log.
+    pub size_bytes: u64,
+    pub max_bytes: u64,
+    /// Answers in the namespace; null where the file could not be read.
+    pub entries: Option<u64>,
+    pub hits: u64,
+    pub misses: u64,
+    pub writes: u64,
+    /// Rows that did not match their checksum.
+    pub damaged: u64,
+    /// Commits; many writes share one.
+    pub transactions: u64,
+    pub by_boundary: BTreeMap<String, BoundaryProfile>,
+}
+
+/// The part of one boundary. Failures that are kept for replay stand under the boundary with the suffix `.failure`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub struct BoundaryProfile {
+    pub entries: Option<u64>,
+    pub hits: u64,
+    pub misses: u64,
+    pub writes: u64,
+    pub damaged: u64,
+}
+
+/// What happened to a row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Tally {
+    Hit,
+    Miss,
+    Write,
+    Damaged,
+}
+
+/// Counts of this process, by boundary.
+#[derive(Debug, Default)]
+pub(super) struct Counters(Mutex<BTreeMap<String, BoundaryProfile>>);
+
+impl Counters {
+    pub(super) fn count(&self, name: &RowName, what: Tally) {
+        let mut counts = self.0.lock();
+        if !counts.contains_key(&name.boundary) {
+            counts.insert(name.boundary.clone(), BoundaryProfile::default());
+        }
+        if let Some(of_boundary) = counts.get_mut(&name.boundary) {
+            match what {
+                Tally::Hit => of_boundary.hits += 1,
+                Tally::Miss => of_boundary.misses += 1,
+                Tally::Write => of_boundary.writes += 1,
+                Tally::Damaged => of_boundary.damaged += 1,
+            }
+        }
+    }
+
+    pub(super) fn snapshot(&self) -> BTreeMap<String, BoundaryProfile> {
+        self.0.lock().clone()
+    }
+}
+
+const FILE_NAME: &str = "request_cache.sqlite";
+const BYTES_PER_MB: u64 = 1024 * 1024;
+
+/// The cache of one run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CacheSettings {
+    pub mode: CacheMode,
+    pub path: Utf8PathBuf,
+    /// Runs that share file and namespace share their answers.
+    pub namespace: String,
+    /// Largest size of the file and its write-ahead log.
+    pub max_bytes: u64,
+}
+
+impl CacheSettings {
+    /// The settings of a run: what the section leaves open depends on the run's name and directory.
+    pub fn of(section: &CacheSection, run_dir: &Utf8Path, run_id: &str) -> Self {
+        Self {
+            mode: section.mode,
+            path: section.path.clone().unwrap_or_else(|| run_dir.join(FILE_NAME)),
+            namespace: section.namespace.clone().unwrap_or_else(|| format!("gepa:{run_id}")),
+            max_bytes: section.max_mb.saturating_mul(BYTES_PER_MB),
+        }
     }
 }

@@ -1,21 +1,22 @@
 //! The one thread that writes: rows that come within a moment share a transaction.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use rusqlite::{Connection, TransactionBehavior};
 use tokio::sync::oneshot;
 
-use super::profile::{Counters, Tally};
 use super::record::{Record, RowName};
-use super::settings::CacheSettings;
+use super::store::CacheSettings;
+use super::store::{Counters, Tally};
 use super::{database, fault};
-use crate::model::error::{ErrorCode, OptimizerError};
+use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 
 /// How long a batch waits for more rows, and how many it takes.
 const LINGER: Duration = Duration::from_millis(2);
@@ -62,7 +63,7 @@ impl Writer {
         let thread = std::thread::Builder::new()
             .name("cache-writer".to_owned())
             .spawn(move || of_thread.work(connection, &queue))
-            .map_err(|error| OptimizerError::new(ErrorCode::Io, format!("no thread for the cache: {error}")))?;
+            .map_err(|error| OptimizerError::from_cause(ErrorCode::Io, "no thread for the cache", error))?;
         Ok(Self { orders: Some(orders), thread: Some(thread), shared })
     }
 
@@ -70,7 +71,7 @@ impl Writer {
     pub(super) fn put(&self, name: RowName, response: Bytes) -> Result<(), OptimizerError> {
         self.shared.intact()?;
         {
-            let mut pending = lock(&self.shared.pending);
+            let mut pending = self.shared.pending.lock();
             if pending.contains_key(&name) {
                 return Ok(());
             }
@@ -81,7 +82,7 @@ impl Writer {
 
     /// A row that is queued and not committed yet.
     pub(super) fn pending(&self, name: &RowName) -> Option<Bytes> {
-        lock(&self.shared.pending).get(name).cloned()
+        self.shared.pending.lock().get(name).cloned()
     }
 
     /// Waits until everything that was queued before is committed.
@@ -105,15 +106,15 @@ impl Drop for Writer {
     /// What is queued is stored first.
     fn drop(&mut self) {
         self.orders = None;
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
+        if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
+            tracing::error!("the thread that writes the cache broke off");
         }
     }
 }
 
 impl Shared {
     fn intact(&self) -> Result<(), OptimizerError> {
-        lock(&self.fault).clone().map_or(Ok(()), Err)
+        self.fault.lock().clone().map_or(Ok(()), Err)
     }
 
     fn work(&self, mut connection: Connection, queue: &Receiver<Order>) {
@@ -122,14 +123,16 @@ impl Shared {
             if !rows.is_empty() {
                 let stored = self.intact().and_then(|()| self.store(&mut connection, &rows));
                 if let Err(error) = stored {
-                    lock(&self.fault).get_or_insert(error);
+                    tracing::warn!(%error, "the cache stores nothing more");
+                    self.fault.lock().get_or_insert(error);
                 }
-                let mut pending = lock(&self.pending);
+                let mut pending = self.pending.lock();
                 for (name, _) in &rows {
                     pending.remove(name);
                 }
             }
             for flushed in flushes {
+                // Lost: the caller has stopped waiting.
                 let _ = flushed.send(());
             }
         }
@@ -142,7 +145,7 @@ impl Shared {
         while let Some(order) = next {
             match order {
                 Order::Row(name) => {
-                    if let Some(response) = lock(&self.pending).get(&name).cloned() {
+                    if let Some(response) = self.pending.lock().get(&name).cloned() {
                         bytes += response.len();
                         rows.push((name, response));
                     }
@@ -162,12 +165,12 @@ impl Shared {
         let mut sealed = Vec::with_capacity(rows.len());
         for (name, response) in rows {
             let record = Record::seal(namespace, name, response);
-            sealed.push((name, record.map_err(|error| fault::io(path, "compressing for", &error))?));
+            sealed.push((name, record.map_err(|error| fault::io(path, "compressing for", error))?));
         }
         let refused = self.admit(connection, &mut sealed);
         if !sealed.is_empty() {
             let written = commit(connection, namespace, &sealed);
-            for name in written.map_err(|error| fault::sqlite(path, "writing", &error))? {
+            for name in written.map_err(|error| fault::sqlite(path, "writing", error))? {
                 self.counters.count(name, Tally::Write);
             }
             self.transactions.fetch_add(1, Ordering::Relaxed);
@@ -184,7 +187,9 @@ impl Shared {
             return None;
         }
         // The log holds pages twice; without it the size is that of the rows. Others may be reading: then it stays.
-        let _ = database::checkpoint(connection);
+        if let Err(error) = database::checkpoint(connection) {
+            tracing::debug!(%error, "the log of the cache stays");
+        }
         size = database::size_on_disk(path);
         let mut refused = None;
         rows.retain(|(name, record)| {
@@ -225,10 +230,6 @@ fn commit<'a>(
     }
     transaction.commit()?;
     Ok(written)
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn gone() -> OptimizerError {

@@ -4,12 +4,12 @@ use bytes::Bytes;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use super::task::{Dialect, Task, TaskRow};
-use crate::config::gepa::SubmissionMode;
-use crate::config::sections::PolicySection;
-use crate::model::command::RolloutCommand;
-use crate::model::error::{ErrorCode, OptimizerError};
-use crate::model::ids::Payload;
+use super::contract::{Dialect, Task, TaskRow};
+use synth_optimizer_core::config::gepa::SubmissionMode;
+use synth_optimizer_core::config::sections::PolicySection;
+use synth_optimizer_core::model::command::RolloutCommand;
+use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
+use synth_optimizer_core::model::ids::Payload;
 
 /// The policy as it is sent: the closed set of keys that strict containers take, and nothing about credentials.
 pub fn policy_value(policy: &PolicySection) -> Value {

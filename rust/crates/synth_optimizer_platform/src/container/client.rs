@@ -1,18 +1,21 @@
-//! The HTTP client of one container: calls of the setup, with their timeouts and retries.
+//! The HTTP client of one container: exchanges under a deadline and a size cap, what is safe to send again, and the calls
+//! of the setup.
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use bytes::Bytes;
+use reqwest::header::CONTENT_TYPE;
 use reqwest::{Method, Url};
 use serde_json::Value;
 use tokio::net::TcpStream;
+use tokio::time::Instant;
+use tracing::warn;
 
-use super::exchange::{Limits, Request};
 use super::reach::{Reach, not_allowed, says_not_allowed};
-use crate::config::sections::ContainerSection;
-use crate::http::{self, Lost, Raw, excerpt, shown_error};
-use crate::model::error::{ErrorCode, OptimizerError};
+use crate::http::{self, Lost, Raw, Reading, excerpt, pauses, shown_error};
+use synth_optimizer_core::config::sections::ContainerSection;
+use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 
 /// Speaks with one container. Clones share their connections.
 ///
@@ -31,6 +34,36 @@ impl std::fmt::Debug for Client {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         out.debug_struct("Client").field("host", &self.base.host_str()).field("port", &self.base.port()).finish()
     }
+}
+
+/// One request.
+#[derive(Debug, Clone)]
+pub(super) struct Request {
+    pub(super) method: Method,
+    pub(super) address: Url,
+    pub(super) body: Option<Bytes>,
+    /// From the first byte out to the last byte in.
+    pub(super) timeout: Duration,
+}
+
+/// How a call that is sent again while that is safe has ended.
+#[derive(Debug)]
+pub(super) struct Ended {
+    pub(super) outcome: Result<Raw, Lost>,
+    /// The last status with which the container refused the call.
+    pub(super) refused: Option<u16>,
+    /// When the call was sent for the last time.
+    pub(super) sent_at: Instant,
+}
+
+/// What may be sent again, how often and after which pause, and how much is read.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Limits {
+    pub(super) connect_retries: u32,
+    overload_retries: u32,
+    backoff_first: Duration,
+    backoff_max: Duration,
+    pub(super) max_reply: u64,
 }
 
 impl Client {
@@ -102,6 +135,47 @@ impl Client {
                 .with_detail(excerpt(&raw.body))
                 .with_hint("container.url must name the task container itself, not a page or a proxy before it.")
         })
+    }
+
+    /// Sends once.
+    pub(super) async fn send(&self, request: Request) -> Result<Raw, Lost> {
+        let timeout = request.timeout;
+        let mut builder = self.http.request(request.method, request.address);
+        if let Some(body) = request.body {
+            builder = builder.header(CONTENT_TYPE, "application/json").body(body);
+        }
+        let reading = Reading { most: self.limits.max_reply, idle: None };
+        match tokio::time::timeout(timeout, http::exchange(builder, reading)).await {
+            Ok(result) => result,
+            Err(_elapsed) => {
+                Err(Lost::Unknown(format!("there was no whole answer within {} s", timeout.as_secs_f64())))
+            }
+        }
+    }
+
+    /// Sends again only what has certainly not been run: calls that never left and calls that the container refused.
+    pub(super) async fn send_patiently(&self, request: Request) -> Ended {
+        let Limits { connect_retries, overload_retries, backoff_first, backoff_max, .. } = self.limits;
+        let mut unsent = pauses(backoff_first, backoff_max, connect_retries);
+        let mut refusals = pauses(backoff_first, backoff_max, overload_retries);
+        let mut refused = None;
+        loop {
+            let sent_at = Instant::now();
+            let outcome = self.send(request.clone()).await;
+            let (pause, cause) = match &outcome {
+                Err(Lost::NeverSent(reason)) => (unsent.next(), reason.clone()),
+                Ok(raw) if matches!(raw.status, 429 | 503) => {
+                    refused = Some(raw.status);
+                    let asked = raw.retry_after.map(|pause| pause.min(backoff_max));
+                    (refusals.next().map(|usual| asked.unwrap_or(usual)), format!("it answered {}", raw.status))
+                }
+                Ok(_) | Err(Lost::Unknown(_) | Lost::TooLarge { .. }) => (None, String::new()),
+            };
+            let Some(pause) = pause else { return Ended { outcome, refused, sent_at } };
+            let route = request.address.path();
+            warn!(route, cause, pause_ms = pause.as_millis() as u64, "the container is asked again");
+            tokio::time::sleep(pause).await;
+        }
     }
 
     /// Whether `/health` answers with success.

@@ -4,17 +4,18 @@ use bytes::Bytes;
 use reqwest::Method;
 use serde_json::json;
 use tokio::time::Instant;
+use tracing::warn;
 
-use super::exchange::Request;
-use super::status::{Head, Status, failure};
+use super::client::Request;
+use super::record::{Received, Status, failure};
 use super::transport::Transport;
 use crate::http::{Lost, Raw};
-use crate::model::answer::{CallFailure, FailureClass};
+use synth_optimizer_core::model::answer::{CallFailure, FailureClass};
 
 /// What the container knows about a rollout.
 pub(super) enum Found {
     /// It has run, or nobody will ever know.
-    Ended(Result<Bytes, CallFailure>),
+    Ended(Result<Received, CallFailure>),
     /// The container does not know it: it may be sent.
     Nowhere,
 }
@@ -23,7 +24,7 @@ pub(super) enum Found {
 enum Look {
     Active,
     /// At its end, good or bad, with the body that says so.
-    Ended(Bytes),
+    Ended(Received),
     /// The container does not know it, or has no such route.
     Unknown,
     /// No usable answer this time.
@@ -56,7 +57,7 @@ impl Transport {
         reason: &str,
         deadline: Instant,
         overload: &mut Option<u16>,
-    ) -> Result<Bytes, CallFailure> {
+    ) -> Result<Received, CallFailure> {
         // The deadline may be what has passed; the question is a call of its own.
         match self.look_patiently(rollout_id, Instant::now() + self.client.request_timeout, overload).await {
             Look::Active => self.follow(rollout_id, deadline, overload).await,
@@ -73,7 +74,7 @@ impl Transport {
         rollout_id: &str,
         deadline: Instant,
         overload: &mut Option<u16>,
-    ) -> Result<Bytes, CallFailure> {
+    ) -> Result<Received, CallFailure> {
         let mut last_miss = None;
         loop {
             let next = (Instant::now() + self.poll_interval).min(deadline);
@@ -85,7 +86,10 @@ impl Transport {
                 Look::Active => last_miss = None,
                 Look::Ended(body) => return Ok(body),
                 Look::Unknown => return Err(unknown("the container no longer knows the rollout")),
-                Look::Missed(reason) => last_miss = Some(reason),
+                Look::Missed(reason) => {
+                    warn!(cause = reason, "a look at the rollout was missed");
+                    last_miss = Some(reason);
+                }
                 Look::Broken(failure) => return Err(failure),
             }
         }
@@ -93,18 +97,16 @@ impl Transport {
 
     /// Looks again while there is no answer at all.
     async fn look_patiently(&self, rollout_id: &str, deadline: Instant, overload: &mut Option<u16>) -> Look {
-        let mut retries = self.client.limits.connect_retries;
-        loop {
+        for _ in 0..self.client.limits.connect_retries {
             let look = self.look(rollout_id, deadline, overload).await;
             let next = Instant::now() + self.poll_interval;
             match look {
-                Look::Missed(_) if retries > 0 && next < deadline => {
-                    retries -= 1;
-                    tokio::time::sleep_until(next).await;
-                }
+                Look::Missed(cause) if next < deadline => warn!(cause, "the state of the rollout is asked for again"),
                 Look::Missed(_) | Look::Active | Look::Ended(_) | Look::Unknown | Look::Broken(_) => return look,
             }
+            tokio::time::sleep_until(next).await;
         }
+        self.look(rollout_id, deadline, overload).await
     }
 
     /// The state first, which is short; the record once the state is at its end, or where no state is served.
@@ -130,7 +132,7 @@ impl Transport {
         match self.client.send(request).await {
             Ok(raw) => {
                 self.note(Some(raw.status), overload);
-                read(raw, rollout_id)
+                self.read(raw, rollout_id).await
             }
             Err(Lost::NeverSent(reason) | Lost::Unknown(reason)) => Look::Missed(reason),
             Err(Lost::TooLarge { status }) => Look::Broken(self.too_large(status)),
@@ -158,31 +160,32 @@ impl Transport {
         };
         self.client.send(request).await.is_ok_and(|raw| raw.is_success())
     }
+
+    async fn read(&self, raw: Raw, rollout_id: &str) -> Look {
+        match raw.status {
+            200..300 => {}
+            408 | 425 | 429 | 500.. => return Look::Missed(format!("the container answered {}", raw.status)),
+            _ => return Look::Unknown,
+        }
+        let received = self.receive(raw.body).await;
+        let status = match &received.record {
+            Ok(record) if record.is_of_another(rollout_id) => {
+                let message = format!("the container answered for another rollout than {rollout_id}");
+                return Look::Broken(failure(FailureClass::Contract, message));
+            }
+            Ok(record) => record.status(),
+            Err(failure) => Err(failure.clone()),
+        };
+        match status {
+            Ok(Status::Active) => Look::Active,
+            Ok(Status::Succeeded | Status::Failed | Status::Absent) => Look::Ended(received),
+            Err(failure) => Look::Broken(failure),
+        }
+    }
 }
 
-fn read(raw: Raw, rollout_id: &str) -> Look {
-    match raw.status {
-        200..300 => {}
-        408 | 425 | 429 | 500.. => return Look::Missed(format!("the container answered {}", raw.status)),
-        _ => return Look::Unknown,
-    }
-    let head = match Head::read(&raw.body) {
-        Ok(head) => head,
-        Err(failure) => return Look::Broken(failure),
-    };
-    if head.is_of_another(rollout_id) {
-        let message = format!("the container answered for another rollout than {rollout_id}");
-        return Look::Broken(failure(FailureClass::Contract, message));
-    }
-    match head.class() {
-        Ok(Status::Active) => Look::Active,
-        Ok(Status::Succeeded | Status::Failed | Status::Absent) => Look::Ended(raw.body),
-        Err(failure) => Look::Broken(failure),
-    }
-}
-
-fn has_failed(state: &[u8]) -> bool {
-    Head::read(state).and_then(|head| head.class()).is_ok_and(|status| status == Status::Failed)
+fn has_failed(state: &Received) -> bool {
+    state.record.as_ref().is_ok_and(|record| matches!(record.status(), Ok(Status::Failed)))
 }
 
 fn unknown(reason: &str) -> CallFailure {

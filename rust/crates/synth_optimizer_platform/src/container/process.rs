@@ -3,19 +3,21 @@
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom};
 use std::os::unix::fs::OpenOptionsExt;
-use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use camino::{Utf8Path, Utf8PathBuf};
 use rustix::process::Signal;
+use tokio::process::{Child, Command};
 use tokio::time::{Instant, sleep};
+use tracing::{info, warn};
 
 use super::client::Client;
-use super::lease::{Holder, Lease};
-use super::orphans::{AFTER_KILL, Family, GLANCE, reap};
-use crate::config::{Config, scrub};
-use crate::model::error::{ErrorCode, OptimizerError};
+use super::orphans::{AFTER_KILL, Family, GLANCE, Holder, Lease, reap};
+use crate::warn_if_err;
+use synth_optimizer_core::config::Config;
+use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
+use synth_optimizer_core::secrets::scrub;
 
 /// Name of the container's log in the run directory.
 pub const LOG_FILE: &str = "container.log";
@@ -31,6 +33,7 @@ const PASSED_PREFIXES: [&str; 2] = ["LC_", "SSL_CERT_"];
 #[derive(Debug)]
 pub struct ManagedProcess {
     child: Child,
+    pid: u32,
     family: Family,
     run_dir: Utf8PathBuf,
     stop_timeout: Duration,
@@ -65,7 +68,7 @@ pub async fn start(
                 .with_detail(process.log_tail())
                 .with_hint(format!("Its whole output is in {}.", run_dir.join(LOG_FILE)));
             // The reason for the failed start matters more than a failed stop.
-            let _ = process.stop().await;
+            warn_if_err!(process.stop().await, "the container was not stopped");
             Err(error)
         }
     }
@@ -74,20 +77,15 @@ pub async fn start(
 impl ManagedProcess {
     /// The pid of the process that was started, which leads the group.
     pub fn pid(&self) -> u32 {
-        self.child.id()
+        self.pid
     }
 
     /// Waits until the container has ended by itself, and tells how.
-    pub async fn ended(&mut self, interval: Duration) -> OptimizerError {
-        loop {
-            if let Ok(Some(status)) = self.child.try_wait() {
-                let hint = format!("Its whole output is in {}.", self.run_dir.join(LOG_FILE));
-                return OptimizerError::new(ErrorCode::Container, format!("the container ended: {status}"))
-                    .with_detail(self.log_tail())
-                    .with_hint(hint);
-            }
-            tokio::time::sleep(interval).await;
-        }
+    pub async fn ended(&mut self) -> OptimizerError {
+        let end = self.end().await;
+        OptimizerError::new(ErrorCode::Container, format!("the container ended: {end}"))
+            .with_detail(self.log_tail())
+            .with_hint(format!("Its whole output is in {}.", self.run_dir.join(LOG_FILE)))
     }
 
     /// Asks the container and everything it started to end, kills what does not, and returns when nothing is left.
@@ -106,7 +104,7 @@ impl ManagedProcess {
     fn spawn(config: &Config, program: &str, run_dir: &Utf8Path) -> Result<Self, OptimizerError> {
         let container = &config.container;
         let path = run_dir.join(LOG_FILE);
-        let log_error = |error| OptimizerError::new(ErrorCode::Io, format!("{path} cannot be opened: {error}"));
+        let log_error = |error| OptimizerError::from_cause(ErrorCode::Io, format!("{path} cannot be opened"), error);
         let log = OpenOptions::new().create(true).append(true).mode(0o600).open(&path).map_err(log_error)?;
         let log_start = log.metadata().map_err(log_error)?.len();
         let mut lease = Lease::new(container.stop_timeout_seconds)?;
@@ -128,12 +126,16 @@ impl ManagedProcess {
         let child = command.spawn().map_err(|error| {
             let place = container.cwd.as_ref().map(|cwd| format!(" in {cwd}")).unwrap_or_default();
             let message = format!("the container {program:?} cannot be started{place}: {error}");
-            let _ = Lease::remove(run_dir, Holder::Container);
+            warn_if_err!(Lease::remove(run_dir, Holder::Container), "the lease of a start that failed stays");
             OptimizerError::new(ErrorCode::Container, message)
                 .with_hint("container.command names the program and its arguments; container.cwd is where it runs.")
         })?;
-        let group = i32::try_from(child.id()).ok();
+        // Without an id it has ended already, which the wait for its health finds.
+        let pid = child.id().unwrap_or_default();
+        let group = i32::try_from(pid).ok().filter(|group| *group > 0);
+        info!(pid, program, "container started");
         let process = Self {
+            pid,
             family: Family { holder: Holder::Container, token: lease.token.clone(), group },
             run_dir: run_dir.to_owned(),
             stop_timeout: Duration::from_secs(container.stop_timeout_seconds),
@@ -164,12 +166,9 @@ impl ManagedProcess {
 
     /// Waits for the child's end.
     async fn end(&mut self) -> String {
-        loop {
-            match self.child.try_wait() {
-                Ok(Some(status)) => return describe(status),
-                Ok(None) => sleep(GLANCE).await,
-                Err(error) => return format!("its end cannot be seen: {error}"),
-            }
+        match self.child.wait().await {
+            Ok(status) => describe(status),
+            Err(error) => format!("its end cannot be seen: {error}"),
         }
     }
 
@@ -213,7 +212,10 @@ impl Drop for ManagedProcess {
     fn drop(&mut self) {
         if !self.stopped {
             // The lease stays: the next start looks for what is left, if anything is.
-            self.family.is_killed_within(AT_DROP);
+            if !self.family.kill_within(AT_DROP) {
+                warn!(pid = self.pid, "the container was killed and is not gone yet");
+            }
+            // Buries the child; one that is not gone yet is buried by the runtime.
             let _ = self.child.try_wait();
         }
     }

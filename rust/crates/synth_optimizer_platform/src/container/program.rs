@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value, json};
 
 use super::screen::credential_place;
-use crate::config::Config;
-use crate::config::suggest::nearest;
 use crate::http::shown_value;
-use crate::model::canonical::digest;
-use crate::model::error::{ErrorCode, OptimizerError};
-use crate::model::ids::Payload;
-use crate::model::program::{Module, Program};
+use synth_optimizer_core::config::Config;
+use synth_optimizer_core::config::nearest;
+use synth_optimizer_core::model::canonical::digest;
+use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
+use synth_optimizer_core::model::ids::Payload;
+use synth_optimizer_core::model::program::{Module, Program};
 
 const VERSION: &str = "prompt_program.v1";
 

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use reqwest::{ClientBuilder, Url};
 
-use crate::model::error::{ErrorCode, OptimizerError};
+use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 
 /// The word by which such an error is known.
 const NOT_ALLOWED: &str = "container_not_allowed";

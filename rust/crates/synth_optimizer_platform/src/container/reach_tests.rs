@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use reqwest::Method;
 
 use super::{Reach, Rule};
-use crate::config::Config;
 use crate::container::Client;
-use crate::model::error::{ErrorCode, OptimizerError};
+use synth_optimizer_core::config::Config;
+use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 
 fn client(url: &str, reach: &Reach) -> Result<Client, OptimizerError> {
     let mut config = Config::default();

@@ -1,14 +1,21 @@
-//! Reads the record of a rollout: status before reward, no score that is not a number, and whose row it was.
+//! Reads a record against what was asked: status before reward, no score that is not a number, and whose row it was.
 
-use super::echo;
-use super::leaf::Leaf;
-use super::record::{Record, RewardInfo};
-use super::scores;
-use super::status::{Status, classify, failure, object};
-use super::task::TaskRow;
-use crate::model::answer::{CallFailure, FailureClass, RolloutAnswer};
-use crate::model::ids::{Payload, RowId};
-use crate::model::usage::Usage;
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use serde_json::{Number, Value};
+
+use super::contract::TaskRow;
+use super::record::{Part, Record, RewardInfo, Status, failure};
+use crate::http::shown_value;
+use synth_optimizer_core::config::gepa::OUTCOME_REWARD;
+use synth_optimizer_core::model::answer::{CallFailure, FailureClass, RolloutAnswer};
+use synth_optimizer_core::model::canonical::canonical_json;
+use synth_optimizer_core::model::ids::{Payload, RowId};
+use synth_optimizer_core::model::usage::{Cost, Usage};
+
+/// Keys that name the row itself. `task_id` may be the task family, so it can confirm but not contradict.
+const ROW_KEYS: [&str; 3] = ["seed", "example_id", "task_instance_id"];
 
 /// What the rollout was asked to run.
 #[derive(Debug, Clone, Copy)]
@@ -43,13 +50,12 @@ pub struct Reply {
 /// Reads a record. `null` is the same as absent everywhere.
 ///
 /// The answer is not marked as cached and has no trace digest: both are the caller's to know.
-pub fn read_reply(body: &[u8], asked: &Asked<'_>) -> Result<Reply, CallFailure> {
-    let mut record: Record<'_> = object(body)?;
-    let usage = scores::usage(&std::mem::take(&mut record.usage).or_empty());
-    read_record(record, asked, usage).map_err(|failure| CallFailure { usage, ..failure })
+pub fn read_reply(record: Box<Record>, asked: &Asked<'_>) -> Result<Reply, CallFailure> {
+    let usage = usage(&record.usage);
+    read(record, asked, usage).map_err(|failure| CallFailure { usage, ..failure })
 }
 
-fn read_record(mut record: Record<'_>, asked: &Asked<'_>, usage: Usage) -> Result<Reply, CallFailure> {
+fn read(mut record: Box<Record>, asked: &Asked<'_>, usage: Usage) -> Result<Reply, CallFailure> {
     check_status(&record)?;
     let info = std::mem::take(&mut record.reward_info).0;
     let has_info = info.is_some();
@@ -58,30 +64,27 @@ fn read_record(mut record: Record<'_>, asked: &Asked<'_>, usage: Usage) -> Resul
     let summary = std::mem::take(&mut record.summary).or_empty();
     let metadata = std::mem::take(&mut record.metadata).or_empty();
     let trace = std::mem::take(&mut record.trace).or_empty().metadata.or_empty();
-    let reward = scores::reward(&scores::RewardPlaces {
-        has_info,
-        info_outcome: &outcome_reward,
-        info_score: &score,
-        summary_outcome: &summary.outcome_reward,
-        top: &record.reward,
-    })?;
+    let rewards = [
+        ("reward_info.outcome_reward", &outcome_reward),
+        ("reward_info.score", &score),
+        ("summary.outcome_reward", &summary.outcome_reward),
+        ("reward", &record.reward),
+    ];
+    let reward = reward(rewards, has_info)?;
     let places = [
         ("objective_scores", &record.objective_scores),
         ("metadata.objective_scores", &metadata.objective_scores),
         ("reward_info.details.objective_scores", &details.objective_scores),
     ];
-    let objectives = scores::objectives(places, reward, asked.deciding)?;
-    let candidate = metadata.candidate.0.as_ref();
-    let places = echo::Places { record: &record, summary: &summary, details: &details, trace: &trace, candidate };
-    let echo = echo::compare(asked, &places);
+    let objectives = objectives(places, reward, asked.deciding)?;
+    let echo = compare(asked, &record, &metadata.candidate, [&summary, &details, &trace]);
     Ok(Reply { answer: RolloutAnswer { reward, objectives, usage, cached: false, trace_digest: None }, echo })
 }
 
 /// Only a rollout that came to a good end has a score, whatever reward stands beside another status.
-fn check_status(record: &Record<'_>) -> Result<(), CallFailure> {
-    let words = [&record.status, &record.state, &record.phase, &record.success_status];
-    let word = || words.iter().find(|word| !word.is_null()).map(|word| word.shown()).unwrap_or_default();
-    match classify(words)? {
+fn check_status(record: &Record) -> Result<(), CallFailure> {
+    let word = || record.status_entry().map(shown_value).unwrap_or_default();
+    match record.status()? {
         Status::Succeeded | Status::Absent => Ok(()),
         Status::Active => {
             let message = format!("the rollout is not at its end: its status is {}", word());
@@ -90,9 +93,138 @@ fn check_status(record: &Record<'_>) -> Result<(), CallFailure> {
         Status::Failed => {
             let reasons = [&record.status_detail, &record.detail, &record.error];
             let reason =
-                reasons.into_iter().map(Leaf::shown).find(|reason| !matches!(reason.as_str(), "null" | "(empty)"));
+                reasons.into_iter().map(shown_value).find(|reason| !matches!(reason.as_str(), "null" | "(empty)"));
             let message = reason.map_or_else(word, |reason| format!("{}: {reason}", word()));
             Err(failure(FailureClass::Failed, message))
         }
     }
+}
+
+/// The first number in reading order. A NaN in Python becomes a null in `reward_info`; the number that some containers
+/// keep in the summary must then not stand in for it.
+fn reward(places: [(&str, &Value); 4], has_info: bool) -> Result<f64, CallFailure> {
+    let Some((place, value)) = places.into_iter().find(|(_, value)| value.is_number()) else {
+        let met = places.into_iter().find(|(_, value)| !value.is_null());
+        let message = match met {
+            Some((place, value)) => format!("{place} is {}, not a number", shown_value(value)),
+            None => "the reply has no reward".to_owned(),
+        };
+        return Err(failure(FailureClass::InvalidScore, message));
+    };
+    let [(first, outcome), ..] = places;
+    if has_info && matches!(place, "summary.outcome_reward" | "reward") {
+        let message = format!(
+            "{first} is {}, while {place} is {}: the score is not certain",
+            shown_value(outcome),
+            shown_value(value)
+        );
+        return Err(failure(FailureClass::InvalidScore, message));
+    }
+    finite(|| place.to_owned(), value)
+}
+
+/// The scores by objective, from the first place that has any. The deciding objective is always among them, unless it is
+/// the reward itself.
+fn objectives(places: [(&str, &Value); 3], reward: f64, deciding: &str) -> Result<BTreeMap<String, f64>, CallFailure> {
+    let mut scores = BTreeMap::new();
+    if let Some((place, value)) = places.into_iter().find(|(_, value)| !value.is_null()) {
+        let Value::Array(entries) = value else {
+            return Err(malformed(format!("{place} is {}, not a list", shown_value(value))));
+        };
+        for (index, entry) in entries.iter().enumerate() {
+            let name = entry.get("objective").and_then(Value::as_str).map(str::trim).filter(|name| !name.is_empty());
+            let Some(name) = name else {
+                return Err(malformed(format!("{place}[{index}] names no objective")));
+            };
+            let value = entry.get("value").unwrap_or(&Value::Null);
+            let value = finite(|| format!("{place}[{index}].value ({name})"), value)?;
+            if scores.insert(name.to_owned(), value).is_some() {
+                return Err(malformed(format!("{place}[{index}] names {name:?} a second time")));
+            }
+        }
+    }
+    if deciding != OUTCOME_REWARD {
+        scores.entry(deciding.to_owned()).or_insert(reward);
+    }
+    Ok(scores)
+}
+
+/// Tokens and cost. Containers write a cost of 0.0 beside tokens when nobody has priced them.
+fn usage(reported: &Value) -> Usage {
+    let tokens = |names: &[&str]| names.iter().find_map(|name| reported.get(name)?.as_u64());
+    let usage = Usage {
+        prompt_tokens: tokens(&["prompt_tokens", "input_tokens", "promptTokens", "inputTokens"]),
+        completion_tokens: tokens(&["completion_tokens", "output_tokens", "completionTokens", "outputTokens"]),
+        total_tokens: tokens(&["total_tokens", "totalTokens"]),
+        cost: Cost::Unknown,
+    };
+    let cost = reported.get("cost_usd").and_then(Value::as_f64);
+    let is_free_of_tokens = usage.total() == Some(0);
+    let cost = cost.filter(|cost| *cost > 0.0 || is_free_of_tokens);
+    Usage { cost: Cost::from_usd(cost), ..usage }
+}
+
+fn finite(place: impl FnOnce() -> String, value: &Value) -> Result<f64, CallFailure> {
+    value.as_f64().filter(|number| number.is_finite()).ok_or_else(|| {
+        failure(FailureClass::InvalidScore, format!("{} is {}, not a finite number", place(), shown_value(value)))
+    })
+}
+
+fn malformed(message: String) -> CallFailure {
+    failure(FailureClass::Contract, message)
+}
+
+/// Compares what a reply says about its row and candidate with what was asked for: some containers answer an unknown row
+/// with a default one. `parts` are the summary, the details of the reward and the metadata of the trace.
+fn compare(asked: &Asked<'_>, record: &Record, candidate: &Value, parts: [&Part; 3]) -> Echo {
+    if let (Some(asked), Some(met)) = (asked.rollout_id, text_of(&record.rollout_id))
+        && met != asked
+    {
+        let met = shown_value(&record.rollout_id);
+        return Echo::Contradicted(format!("the reply is of rollout {met}, not of {asked}"));
+    }
+    if let Some(field) = changed_field(asked, candidate) {
+        return Echo::Contradicted(format!("metadata.candidate.{field} is not the text that was sent"));
+    }
+    let top = [&record.seed, &record.example_id, &record.task_instance_id];
+    let [summary, details, trace] = parts.map(|part| [&part.seed, &part.example_id, &part.task_instance_id]);
+    let mut confirmed = false;
+    for (place, values) in
+        [("the reply", top), ("summary", summary), ("reward_info.details", details), ("trace.metadata", trace)]
+    {
+        for (key, met) in ROW_KEYS.into_iter().zip(values) {
+            let Some(met) = text_of(met) else { continue };
+            let Some(wanted) = asked.row.value.get(key).and_then(text_of) else { continue };
+            if wanted != met {
+                let (wanted, met) = (shown_value(&(*wanted).into()), shown_value(&(*met).into()));
+                let row = asked.row_id;
+                return Echo::Contradicted(format!("{key} in {place} is {met}, but row {row} has {wanted}"));
+            }
+            confirmed = true;
+        }
+    }
+    let task = asked.row.value.get("task_id").and_then(text_of);
+    let by_task = parts.into_iter().any(|part| task.is_some() && text_of(&part.task_id) == task);
+    if confirmed || by_task { Echo::Confirmed } else { Echo::Absent }
+}
+
+/// The first field of the echoed candidate that is not what was sent. Fields that were not sent are the container's own.
+fn changed_field<'a>(asked: &Asked<'a>, echoed: &Value) -> Option<&'a str> {
+    asked.payload.iter().find_map(|(field, sent)| {
+        let met = echoed.get(field)?.as_str()?;
+        (met.trim() != sent.trim()).then_some(field.as_str())
+    })
+}
+
+/// Names are compared as text: 1, 1.0 and "1" name the same row.
+fn text_of(value: &Value) -> Option<Cow<'_, str>> {
+    match value {
+        Value::String(text) if !text.trim().is_empty() => Some(text.trim().into()),
+        Value::Number(number) => Some(number_text(number)),
+        Value::String(_) | Value::Null | Value::Bool(_) | Value::Array(_) | Value::Object(_) => None,
+    }
+}
+
+fn number_text(number: &Number) -> Cow<'static, str> {
+    canonical_json(&Value::Number(number.clone())).into()
 }

@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
+use super::contract::TaskRow;
 use super::screen::credential_place;
 use super::seeds::{Names, Wanted};
-use super::task::TaskRow;
 use crate::http::shown_value;
-use crate::model::canonical::{canonical_json, digest};
-use crate::model::error::{ErrorCode, OptimizerError};
-use crate::model::ids::RowId;
-use crate::model::program::Row;
+use synth_optimizer_core::model::canonical::{canonical_json, digest};
+use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
+use synth_optimizer_core::model::ids::RowId;
+use synth_optimizer_core::model::program::Row;
 
 /// The body that asks for the rows of a split.
 pub(super) fn rows_request(wanted: &Wanted, filters: &BTreeMap<String, Value>) -> Value {

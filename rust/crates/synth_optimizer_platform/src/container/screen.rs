@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::config::secrets::{is_credential_name, looks_like_key};
+use synth_optimizer_core::secrets::{is_credential_name, looks_like_key};
 
 /// The place of the first text in a value that stands under the name of a credential.
 ///

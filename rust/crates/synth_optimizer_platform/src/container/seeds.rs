@@ -5,10 +5,10 @@ use std::ops::Range;
 
 use serde_json::Value;
 
-use super::task::Dialect;
-use crate::config::Config;
-use crate::model::error::{ErrorCode, OptimizerError};
-use crate::model::event_fields::RowsMapped;
+use super::contract::Dialect;
+use synth_optimizer_core::config::Config;
+use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
+use synth_optimizer_core::model::event_fields::RowsMapped;
 
 /// The rows of one split.
 #[derive(Debug, Clone, PartialEq)]

@@ -5,19 +5,22 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use reqwest::{Method, Url};
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
-use super::client::Client;
-use super::exchange::Request;
+use super::client::{Client, Request};
+use super::contract::Contract;
 use super::poll::Found;
-use super::status::{Head, Status, failure, says_it_ended};
-use super::task::Contract;
-use crate::config::Config;
-use crate::config::gepa::SubmissionMode;
+use super::record::{Received, Status, failure};
 use crate::http::{Lost, Raw, excerpt, summary};
-use crate::model::answer::{CallFailure, FailureClass};
-use crate::model::error::{ErrorCode, OptimizerError};
-use crate::model::event_fields::TransportFallback;
+use synth_optimizer_core::config::Config;
+use synth_optimizer_core::config::gepa::SubmissionMode;
+use synth_optimizer_core::model::answer::{CallFailure, FailureClass};
+use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
+use synth_optimizer_core::model::event_fields::TransportFallback;
+
+/// Replies above this size are read on a thread of their own.
+const LARGE_REPLY: usize = 256 * 1024;
 
 /// Builds the body of a rollout in the mode in which it is sent.
 pub type BodyOf<'a> = dyn Fn(SubmissionMode) -> Result<Bytes, OptimizerError> + Send + Sync + 'a;
@@ -45,7 +48,7 @@ impl std::fmt::Debug for RolloutCall<'_> {
 #[derive(Debug)]
 pub struct RolloutEnd {
     /// The record of a rollout at its end, good or bad: `read_reply` tells which.
-    pub outcome: Result<Bytes, CallFailure>,
+    pub outcome: Result<Received, CallFailure>,
     /// A status met on the way that means overload.
     pub overload: Option<u16>,
     /// Set once, by the call after which rollouts are sent in the other mode.
@@ -70,6 +73,8 @@ pub struct Transport {
     sync_only: AtomicBool,
     advertises_async: bool,
     rollout_modes: Vec<String>,
+    /// `workers.evaluate`: how many answers are read at once.
+    decoding: Semaphore,
 }
 
 impl Transport {
@@ -92,6 +97,7 @@ impl Transport {
             sync_only: AtomicBool::new(!advertises_async),
             advertises_async,
             rollout_modes: modes.clone(),
+            decoding: Semaphore::new(gepa.pipeline.workers.evaluate.max(1) as usize),
         }
     }
 
@@ -173,25 +179,42 @@ impl Transport {
         raw: Raw,
         deadline: Instant,
         end: &mut RolloutEnd,
-    ) -> Result<Bytes, CallFailure> {
-        if says_it_ended(&raw.body) {
-            return Ok(raw.body);
-        }
-        let head = Head::read(&raw.body)?;
-        let active = match head.class()? {
+    ) -> Result<Received, CallFailure> {
+        let status = raw.status;
+        let received = self.receive(raw.body).await;
+        let record = match &received.record {
+            Ok(record) => record,
+            // A record with a number that JSON does not have is kept as evidence; what is no record is not.
+            Err(failure) if failure.class == FailureClass::InvalidScore => return Ok(received),
+            Err(failure) => return Err(failure.clone()),
+        };
+        let is_active = match record.status()? {
             Status::Active => true,
-            Status::Absent => raw.status == 202,
+            Status::Absent => status == 202,
             Status::Succeeded | Status::Failed => false,
         };
-        if !active {
-            return Ok(raw.body);
+        if !is_active {
+            return Ok(received);
         }
-        if head.is_of_another(rollout_id) {
+        if record.is_of_another(rollout_id) {
             let message =
                 format!("the container runs the rollout under another id than {rollout_id}, which it was given");
             return Err(failure(FailureClass::Contract, message));
         }
         self.follow(rollout_id, deadline, &mut end.overload).await
+    }
+
+    /// Reads a body. A large one is read on a thread of its own.
+    pub(super) async fn receive(&self, body: Bytes) -> Received {
+        let _turn = self.decoding.acquire().await;
+        if body.len() < LARGE_REPLY {
+            return Received::read(body);
+        }
+        let kept = body.clone();
+        tokio::task::spawn_blocking(move || Received::read(kept)).await.unwrap_or_else(|error| {
+            let record = Err(failure(FailureClass::Contract, format!("reading the reply broke off: {error}")));
+            Received { body, record }
+        })
     }
 
     pub(super) fn timeout(&self, mode: SubmissionMode) -> Duration {

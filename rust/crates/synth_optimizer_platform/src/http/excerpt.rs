@@ -2,8 +2,8 @@
 
 use serde_json::Value;
 
-use crate::config::scrub;
-use crate::config::secrets::redact;
+use synth_optimizer_core::secrets::redact;
+use synth_optimizer_core::secrets::scrub;
 
 /// Most characters of a reply that an error shows.
 const SHOWN: usize = 200;

@@ -1,15 +1,16 @@
 //! What the HTTP clients of this product share: how they are made, and one exchange under a size cap.
 
 mod excerpt;
-mod retry_after;
 
 use std::sync::Once;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
+use backon::{BackoffBuilder, ExponentialBuilder};
 use bytes::{Bytes, BytesMut};
 use reqwest::header::{CONTENT_TYPE, HeaderMap, RETRY_AFTER};
 use reqwest::redirect::Policy;
 use reqwest::{ClientBuilder, RequestBuilder, Response, Url};
+use tracing::trace;
 
 pub(crate) use excerpt::{excerpt, shortened, shown_error, shown_value, summary};
 
@@ -79,10 +80,10 @@ pub(crate) fn address(base: &Url, route: &str) -> Url {
     address
 }
 
-/// The pause before the given retry, counted from 1; it doubles every time.
-pub(crate) fn backoff(first: Duration, longest: Duration, retry: u32) -> Duration {
-    let factor = 2u32.checked_pow(retry.saturating_sub(1)).unwrap_or(u32::MAX);
-    first.saturating_mul(factor).min(longest)
+/// The pauses before each retry: every one is twice the one before, and none is longer than `longest`.
+pub(crate) fn pauses(first: Duration, longest: Duration, retries: u32) -> impl Iterator<Item = Duration> + Send {
+    let (first, retries) = (first.min(longest), retries as usize);
+    ExponentialBuilder::new().with_min_delay(first).with_max_delay(longest).with_max_times(retries).build()
 }
 
 /// Sends a request once and reads its reply.
@@ -93,7 +94,7 @@ pub(crate) async fn exchange(request: RequestBuilder, reading: Reading) -> Resul
         return Err(Lost::TooLarge { status });
     }
     let content_type = header(response.headers(), CONTENT_TYPE.as_str());
-    let retry_after = retry_after::pause(&header(response.headers(), RETRY_AFTER.as_str()));
+    let retry_after = retry_after(&header(response.headers(), RETRY_AFTER.as_str()), SystemTime::now());
     let (mut whole, mut body) = (Bytes::new(), BytesMut::new());
     while let Some(chunk) = chunk(&mut response, reading.idle).await? {
         if (whole.len() + body.len() + chunk.len()) as u64 > reading.most {
@@ -113,6 +114,7 @@ pub(crate) async fn exchange(request: RequestBuilder, reading: Reading) -> Resul
         (_, true) => whole,
         (_, false) => body.freeze(),
     };
+    trace!(status, bytes = body.len(), "reply read");
     Ok(Raw { status, content_type, body, retry_after })
 }
 
@@ -131,8 +133,48 @@ fn header(headers: &HeaderMap, name: &str) -> String {
     headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default().to_owned()
 }
 
+/// How long `Retry-After` asks us to wait, in seconds or until a date; nothing when it is absent or cannot be read.
+fn retry_after(header: &str, now: SystemTime) -> Option<Duration> {
+    if let Ok(seconds) = header.trim().parse::<u64>() {
+        return Some(Duration::from_secs(seconds));
+    }
+    let until = httpdate::parse_http_date(header.trim()).ok()?;
+    // A date that has passed asks for no pause.
+    Some(until.duration_since(now).unwrap_or_default())
+}
+
 /// A connection that did not come about carried nothing; after that, the request may have arrived.
 fn lost(error: &reqwest::Error) -> Lost {
     let reason = shown_error(error);
     if error.is_connect() || error.is_builder() { Lost::NeverSent(reason) } else { Lost::Unknown(reason) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, UNIX_EPOCH};
+
+    use super::retry_after;
+
+    #[test]
+    fn seconds_and_dates_are_read() {
+        let now = UNIX_EPOCH + Duration::from_secs(784_111_770);
+        assert_eq!(retry_after(" 7 ", now), Some(Duration::from_secs(7)));
+        assert_eq!(retry_after("Sun, 06 Nov 1994 08:49:37 GMT", now), Some(Duration::from_secs(7)));
+        assert_eq!(retry_after("Sun, 06 Nov 1994 08:49:20 GMT", now), Some(Duration::ZERO));
+        for unreadable in ["", "soon", "-1", "1.5", "Sun, 06 Nov 1994 08:49:37 CET", "Sun, 99 Nov 1994 08:49:37 GMT"] {
+            assert_eq!(retry_after(unreadable, now), None, "{unreadable:?}");
+        }
+    }
+
+    #[test]
+    fn the_pause_doubles_up_to_the_longest() {
+        let pauses = |first, longest, retries| {
+            let pauses = super::pauses(Duration::from_millis(first), Duration::from_millis(longest), retries);
+            pauses.map(|pause| pause.as_millis()).collect::<Vec<_>>()
+        };
+        assert_eq!(pauses(200, 1000, 6), [200, 400, 800, 1000, 1000, 1000]);
+        assert_eq!(pauses(200, 100, 2), [100, 100]);
+        assert_eq!(pauses(0, 100, 2), [0, 0]);
+        assert_eq!(pauses(200, 1000, 0), []);
+    }
 }

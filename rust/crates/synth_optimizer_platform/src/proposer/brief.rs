@@ -1,5 +1,6 @@
 //! What a turn shows to its model: the task, the parent, what happened and what was tried, cut to size and without secrets.
 
+// Writing to a string cannot fail, so its results are dropped.
 use std::fmt::Write;
 
 use serde_json::{Value, json};
@@ -8,11 +9,12 @@ use similar::TextDiff;
 use super::manifest::{example, proposal_type, schema};
 use super::transcript::Redactor;
 use super::{Evidence, ProposalRequest};
-use crate::config::gepa::Direction;
-use crate::config::proposer::ProposerSection;
-use crate::config::{redacted, scrub};
-use crate::model::event_fields::Operation;
-use crate::model::ids::Payload;
+use synth_optimizer_core::config::gepa::Direction;
+use synth_optimizer_core::config::proposer::ProposerSection;
+use synth_optimizer_core::config::redacted;
+use synth_optimizer_core::model::event_fields::Operation;
+use synth_optimizer_core::model::ids::Payload;
+use synth_optimizer_core::secrets::scrub;
 
 /// Goes up when the same question would be put in other words, so that answers to the old words are not taken for answers
 /// to the new ones.
@@ -72,9 +74,9 @@ impl Brief {
 
 /// The question itself, in a few sentences; `where_to` says how the answer is handed over.
 pub(super) fn question(request: &ProposalRequest, where_to: &str) -> String {
-    let fields = request.components.iter().map(|field| format!("`{field}`")).collect::<Vec<_>>().join(", ");
-    let count = request.proposal_count;
-    let what = match request.operation {
+    let fields = request.question.components.iter().map(|field| format!("`{field}`")).collect::<Vec<_>>().join(", ");
+    let count = request.question.proposal_count;
+    let what = match request.question.operation {
         Operation::Merge => format!(
             "Two good candidates changed the same texts in different ways since their common ancestor. Write one proposal \
              that joins what each of them does better, in these fields: {fields}."
@@ -84,7 +86,7 @@ pub(super) fn question(request: &ProposalRequest, where_to: &str) -> String {
             if count == 1 { "" } else { "s, each with an idea of its own," }
         ),
     };
-    let repair = if request.problems.is_empty() {
+    let repair = if request.question.problems.is_empty() {
         ""
     } else {
         "\nYour last answer could not be used. repair.md lists every problem; mend them all and answer again in full."
@@ -106,18 +108,19 @@ fn task(request: &ProposalRequest, limit: usize) -> String {
 
 fn parent(request: &ProposalRequest) -> String {
     let mut out = String::new();
-    for (number, parent) in request.parents.iter().enumerate() {
-        let title = if request.parents.len() > 1 { format!("# Parent {}", number + 1) } else { "# Parent".to_owned() };
+    for (number, parent) in request.question.parents.iter().enumerate() {
+        let title =
+            if request.question.parents.len() > 1 { format!("# Parent {}", number + 1) } else { "# Parent".to_owned() };
         let _ = writeln!(out, "{title}: {}\n", parent.candidate_id);
         texts(&mut out, &parent.payload);
     }
-    if let Some(ancestor) = &request.ancestor {
+    if let Some(ancestor) = &request.question.ancestor {
         let _ = writeln!(out, "# Their common ancestor: {}\n", ancestor.candidate_id);
         texts(&mut out, &ancestor.payload);
     }
-    if request.operation == Operation::Merge {
+    if request.question.operation == Operation::Merge {
         out.push_str("# What the proposal is laid over\n\nFields that only one parent changed are already merged:\n\n");
-        texts(&mut out, &request.base);
+        texts(&mut out, &request.question.base);
     }
     out
 }
@@ -236,10 +239,10 @@ fn is_empty(value: &Value) -> bool {
 }
 
 fn lineage(request: &ProposalRequest, limit: usize) -> Option<String> {
-    let share = limit.checked_div(request.relatives.len())?;
-    let parent = &request.parents.first()?.payload;
+    let share = limit.checked_div(request.question.relatives.len())?;
+    let parent = &request.question.parents.first()?.payload;
     let mut out = "# Where the parent came from, and what was made of it\n\n".to_owned();
-    for relative in &request.relatives {
+    for relative in &request.question.relatives {
         let score = relative.train_score.map_or(String::new(), |score| format!(", train score {score:.4}"));
         let delta = relative
             .delta
@@ -256,26 +259,26 @@ fn lineage(request: &ProposalRequest, limit: usize) -> Option<String> {
 }
 
 fn frontier(request: &ProposalRequest) -> Option<String> {
-    if request.frontier.is_empty() {
+    if request.question.frontier.is_empty() {
         return None;
     }
     let mut out = format!(
         "# The frontier: {} candidates, each the best on some row\n\n| candidate | train score | rows and objectives won |\n|---|---|---|\n",
-        request.frontier_size
+        request.question.frontier_size
     );
-    for member in &request.frontier {
+    for member in &request.question.frontier {
         let _ = writeln!(out, "| {} | {:.4} | {} |", member.candidate_id, member.train_score, member.cells_won);
     }
     Some(out)
 }
 
 fn rejected(request: &ProposalRequest, limit: usize) -> Option<String> {
-    let share = limit.checked_div(request.carried_failures.len())?;
+    let share = limit.checked_div(request.question.carried_failures.len())?;
     let mut out = "# Tried before and rejected: do not propose these again\n\n".to_owned();
-    for attempt in &request.carried_failures {
+    for attempt in &request.question.carried_failures {
         let _ = writeln!(out, "## {}: {}\n", attempt.candidate_id, scrub(&attempt.reason));
         for (field, text) in &attempt.payload {
-            let before = request.base.get(field).map_or("", String::as_str);
+            let before = request.question.base.get(field).map_or("", String::as_str);
             if before == text {
                 continue;
             }
@@ -291,11 +294,11 @@ const PROBLEMS: usize = 32;
 const SENTENCE: usize = 400;
 
 fn repair(request: &ProposalRequest, limit: usize) -> Option<String> {
-    if request.problems.is_empty() {
+    if request.question.problems.is_empty() {
         return None;
     }
     let mut out = "# What was wrong with your last answer\n\n".to_owned();
-    for problem in request.problems.iter().take(PROBLEMS) {
+    for problem in request.question.problems.iter().take(PROBLEMS) {
         let field = problem.field.as_ref().map_or(String::new(), |field| format!(" in `{field}`"));
         let _ =
             writeln!(out, "- {}{}: {}", problem.code, cut(&field, SENTENCE), cut(&scrub(&problem.message), SENTENCE));
@@ -311,7 +314,7 @@ fn shape(request: &ProposalRequest) -> String {
     format!(
         "# The answer\n\nOne JSON object of this shape, with `proposal_type` = \"{}\" and the whole new text of every field \
          that changes:\n\n{}\n",
-        proposal_type(request.operation),
+        proposal_type(request.question.operation),
         pretty(&example(request))
     )
 }

@@ -4,13 +4,13 @@ use serde_json::{Value, json};
 
 use super::super::tests_support::request;
 use super::{Brief, cut, question};
-use crate::config::gepa::Direction;
-use crate::model::answer::Proposal;
-use crate::model::command::{CarriedAttempt, FrontierMember, Relation, Relative};
-use crate::model::event_fields::{Operation, Problem};
-use crate::model::ids::{CandidateId, Payload, RowId};
-use crate::model::lifecycle::CandidateStatus;
-use crate::proposer::{Evidence, NamedPayload};
+use crate::proposer::Evidence;
+use synth_optimizer_core::config::gepa::Direction;
+use synth_optimizer_core::model::answer::Proposal;
+use synth_optimizer_core::model::command::{CarriedAttempt, FrontierMember, NamedPayload, Relation, Relative};
+use synth_optimizer_core::model::event_fields::{Operation, Problem};
+use synth_optimizer_core::model::ids::{CandidateId, Payload, RowId};
+use synth_optimizer_core::model::lifecycle::CandidateStatus;
 
 fn part<'a>(brief: &'a Brief, name: &str) -> &'a str {
     &brief.parts.iter().find(|part| part.name == name).unwrap_or_else(|| panic!("no {name}")).text
@@ -84,10 +84,10 @@ fn the_size_is_bounded_by_the_limit_whatever_the_history() {
         (0..50).map(|n| row(&format!("train:{n}"), 0.0, json!({"trace": huge, "feedback": huge}))).collect();
     let payload = Payload::from([("instructions".to_owned(), huge.clone())]);
     let id = |n: usize| CandidateId::of("c", &Payload::from([("f".to_owned(), n.to_string())]));
-    request.carried_failures = (0..40)
+    request.question.carried_failures = (0..40)
         .map(|n| CarriedAttempt { candidate_id: id(n), payload: payload.clone(), reason: "not_better".into() })
         .collect();
-    request.relatives = (0..40)
+    request.question.relatives = (0..40)
         .map(|n| Relative {
             candidate_id: id(n),
             relation: Relation::Child,
@@ -99,7 +99,8 @@ fn the_size_is_bounded_by_the_limit_whatever_the_history() {
         })
         .collect();
     request.refused = vec![Proposal { fields: payload, rationale: String::new() }];
-    request.problems = vec![Problem { code: "field_too_long".into(), field: None, message: "too long".into() }];
+    request.question.problems =
+        vec![Problem { code: "field_too_long".into(), field: None, message: "too long".into() }];
     let brief = Brief::within(&request, LIMIT);
     let size: usize = brief.parts.iter().map(|part| part.text.len()).sum();
     // Headings, guidance and schema come on top of what is cut.
@@ -126,7 +127,7 @@ fn secrets_in_replies_rows_and_documents_are_not_shown() {
 fn the_parents_own_texts_are_whole_and_exact() {
     let text = "Line one.\n~~~\nKeep {question}. ".repeat(4000);
     let mut request = request();
-    request.parents = vec![NamedPayload {
+    request.question.parents = vec![NamedPayload {
         candidate_id: CandidateId::of("c", &Payload::new()),
         payload: Payload::from([("instructions".to_owned(), text.clone())]),
     }];
@@ -140,7 +141,7 @@ fn a_merge_names_both_parents_and_their_ancestor() {
         let payload = Payload::from([("instructions".to_owned(), name.to_owned())]);
         NamedPayload { candidate_id: CandidateId::of("c", &payload), payload }
     };
-    (request.operation, request.parents, request.ancestor) =
+    (request.question.operation, request.question.parents, request.question.ancestor) =
         (Operation::Merge, vec![named("left"), named("right")], Some(named("old")));
     let brief = Brief::within(&request, 64 * 1024);
     let text = part(&brief, "parent.md");
@@ -158,7 +159,7 @@ fn lineage_frontier_rejected_and_repair_are_there_when_there_is_something_to_tel
     assert_eq!(names(&request), ["task.md", "parent.md", "evidence.md", "guidance.md", "proposal_schema.md"]);
     let payload = Payload::from([("instructions".to_owned(), "Answer briefly.\nBe kind.".to_owned())]);
     let candidate_id = CandidateId::of("c", &payload);
-    request.relatives = vec![Relative {
+    request.question.relatives = vec![Relative {
         candidate_id: candidate_id.clone(),
         relation: Relation::Ancestor,
         status: CandidateStatus::Accepted,
@@ -167,11 +168,12 @@ fn lineage_frontier_rejected_and_repair_are_there_when_there_is_something_to_tel
         rows: 8,
         changed: payload.clone(),
     }];
-    request.frontier = vec![FrontierMember { candidate_id: candidate_id.clone(), train_score: 0.5, cells_won: 3 }];
-    request.frontier_size = 7;
-    request.carried_failures =
+    request.question.frontier =
+        vec![FrontierMember { candidate_id: candidate_id.clone(), train_score: 0.5, cells_won: 3 }];
+    request.question.frontier_size = 7;
+    request.question.carried_failures =
         vec![CarriedAttempt { candidate_id, payload: payload.clone(), reason: "not_better".into() }];
-    request.problems =
+    request.question.problems =
         vec![Problem { code: "field_empty".into(), field: Some("instructions".into()), message: "empty".into() }];
     request.refused = vec![Proposal {
         fields: Payload::from([("instructions".to_owned(), String::new())]),

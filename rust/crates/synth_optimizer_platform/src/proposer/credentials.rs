@@ -2,8 +2,9 @@
 
 use reqwest::Url;
 
-use crate::config::proposer::{AuthMode, ProposerSection};
-use crate::model::error::{ErrorCode, OptimizerError};
+use synth_optimizer_core::config::proposer::{AuthMode, ProposerSection};
+use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
+use synth_optimizer_core::secrets::Secret;
 
 /// The key that is used where none is named. It is OpenAI's own and goes nowhere else.
 pub(super) const OPENAI_API_KEY: &str = "OPENAI_API_KEY";
@@ -12,24 +13,18 @@ pub(super) const OPENAI_API_KEY: &str = "OPENAI_API_KEY";
 pub(super) type Env<'a> = &'a dyn Fn(&str) -> Option<String>;
 
 /// A key, by the variable that holds it.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Key {
     pub(super) variable: String,
     /// Without the space around it, which no server gives back and which would keep it from being found.
-    pub(super) value: String,
+    pub(super) value: Secret,
 }
 
 impl Key {
     /// None if the variable is not set, or blank.
     pub(super) fn read(variable: &str, env: Env<'_>) -> Option<Self> {
-        let value = env(variable)?.trim().to_owned();
-        (!value.is_empty()).then(|| Self { variable: variable.to_owned(), value })
-    }
-}
-
-impl std::fmt::Debug for Key {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(out, "Key({})", self.variable)
+        let value = Secret::new(env(variable)?.trim());
+        (!value.expose().is_empty()).then(|| Self { variable: variable.to_owned(), value })
     }
 }
 

@@ -4,11 +4,11 @@ use serde_json::{Map, Value, json};
 
 use super::ProposalRequest;
 use super::transcript::Redactor;
-use crate::config::scrub;
-use crate::config::secrets::looks_like_key;
-use crate::model::answer::Proposal;
-use crate::model::event_fields::{Operation, Problem};
-use crate::model::ids::Payload;
+use synth_optimizer_core::model::answer::Proposal;
+use synth_optimizer_core::model::event_fields::{Operation, Problem};
+use synth_optimizer_core::model::ids::Payload;
+use synth_optimizer_core::secrets::looks_like_key;
+use synth_optimizer_core::secrets::scrub;
 
 /// Name and version of the manifest's shape.
 pub const SCHEMA_VERSION: &str = "gepa_workspace_proposal_v3";
@@ -48,9 +48,9 @@ pub(super) fn schema(request: &ProposalRequest) -> Value {
         json!({ "type": "object", "properties": properties, "required": required, "additionalProperties": false })
     };
     let fields: Map<String, Value> =
-        request.components.iter().map(|field| (field.clone(), json!({ "type": "string" }))).collect();
+        request.question.components.iter().map(|field| (field.clone(), json!({ "type": "string" }))).collect();
     let proposal = object(json!({
-        "proposal_type": { "type": "string", "enum": [proposal_type(request.operation)] },
+        "proposal_type": { "type": "string", "enum": [proposal_type(request.question.operation)] },
         "parent_candidate_ids": texts,
         "rationale": text,
         "proposed_payload": object(Value::Object(fields)),
@@ -72,9 +72,13 @@ pub(super) fn schema(request: &ProposalRequest) -> Value {
 
 /// A manifest as an example of its shape.
 pub(super) fn example(request: &ProposalRequest) -> Value {
-    let fields: Map<String, Value> =
-        request.components.iter().map(|field| (field.clone(), "the whole new text of this field".into())).collect();
-    let parents: Vec<&str> = request.parents.iter().map(|parent| parent.candidate_id.as_str()).collect();
+    let fields: Map<String, Value> = request
+        .question
+        .components
+        .iter()
+        .map(|field| (field.clone(), "the whole new text of this field".into()))
+        .collect();
+    let parents: Vec<&str> = request.question.parents.iter().map(|parent| parent.candidate_id.as_str()).collect();
     let rows: Vec<&str> = request.evidence.iter().take(2).map(|shown| shown.row_id.as_str()).collect();
     json!({
         "schema_version": SCHEMA_VERSION,
@@ -88,7 +92,7 @@ pub(super) fn example(request: &ProposalRequest) -> Value {
         },
         "rationale": "the idea behind the proposals",
         "proposals": [{
-            "proposal_type": proposal_type(request.operation),
+            "proposal_type": proposal_type(request.question.operation),
             "parent_candidate_ids": parents,
             "rationale": "why this text is better",
             "proposed_payload": fields,
@@ -144,7 +148,7 @@ fn read_document(document: &Map<String, Value>, request: &ProposalRequest) -> Fo
         }
     }
     // A bad entry beside enough good ones is not worth another turn.
-    if proposals.len() < request.proposal_count as usize {
+    if proposals.len() < request.question.proposal_count as usize {
         let more = refused.len().saturating_sub(PROBLEMS);
         for (field, message) in refused.into_iter().take(PROBLEMS) {
             wrong(&field, message);
@@ -179,7 +183,7 @@ fn read_proposal(entry: &Value, request: &ProposalRequest) -> Result<Proposal, (
         }
         Some((name, other)) => return Err((format!(".{name}"), format!("is {}, not an object", shown(other)))),
         None => {
-            let inline = fields.iter().filter(|(name, _)| request.base.contains_key(*name));
+            let inline = fields.iter().filter(|(name, _)| request.question.base.contains_key(*name));
             payload.extend(inline.filter_map(|(name, text)| Some((name.clone(), text.as_str()?.to_owned()))));
             if payload.is_empty() {
                 return Err((".proposed_payload".into(), "is missing".into()));
@@ -197,8 +201,13 @@ fn read_proposal(entry: &Value, request: &ProposalRequest) -> Result<Proposal, (
 fn holds_new_key(text: &str, request: &ProposalRequest) -> bool {
     let is_mark = |c: char| c.is_whitespace() || "\"'`,;()<>[]{}/:=@?&|!#$%^*".contains(c);
     let is_known = |word: &str| {
-        let parents = request.parents.iter().chain(&request.ancestor).flat_map(|parent| parent.payload.values());
-        parents.chain(request.base.values()).any(|known| known.contains(word))
+        let parents = request
+            .question
+            .parents
+            .iter()
+            .chain(&request.question.ancestor)
+            .flat_map(|parent| parent.payload.values());
+        parents.chain(request.question.base.values()).any(|known| known.contains(word))
     };
     text.split(is_mark).any(|word| looks_like_key(word) && !is_known(word))
 }

@@ -26,14 +26,14 @@ pub use openai::OpenAiProposer;
 pub use transcript::TRANSCRIPTS;
 pub use workdir::{MANIFEST, WORKSPACES};
 
-use crate::config::Config;
-use crate::config::gepa::Direction;
-use crate::config::proposer::ProposerBackend;
-use crate::model::answer::{CallFailure, Proposal, ProposalAnswer};
-use crate::model::command::{CarriedAttempt, FrontierMember, Relative};
-use crate::model::error::OptimizerError;
-use crate::model::event_fields::{Operation, Problem, ProposerReady};
-use crate::model::ids::{CandidateId, Payload, RequestId, RowId};
+use synth_optimizer_core::config::Config;
+use synth_optimizer_core::config::gepa::Direction;
+use synth_optimizer_core::config::proposer::ProposerBackend;
+use synth_optimizer_core::model::answer::{CallFailure, Proposal, ProposalAnswer};
+use synth_optimizer_core::model::command::Question;
+use synth_optimizer_core::model::error::OptimizerError;
+use synth_optimizer_core::model::event_fields::ProposerReady;
+use synth_optimizer_core::model::ids::{RequestId, RowId};
 
 /// One row of evidence: what was asked, what came of it, and the score.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -45,35 +45,17 @@ pub struct Evidence {
     pub reply: Option<Value>,
 }
 
-/// A candidate with its texts.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct NamedPayload {
-    pub candidate_id: CandidateId,
-    pub payload: Payload,
-}
-
 /// Everything that a proposer is told. It holds no held-out row, no secret, and nothing that depends on the run's name,
 /// place or time, so that its digest is the cache key of the turn.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ProposalRequest {
-    pub operation: Operation,
-    pub generation: u32,
+    pub question: Question,
     pub program: Value,
     pub task_info: Option<Value>,
-    pub parents: Vec<NamedPayload>,
-    pub ancestor: Option<NamedPayload>,
-    pub base: Payload,
-    pub components: Vec<String>,
-    pub proposal_count: u32,
     /// Whether a higher or a lower score is better.
     pub direction: Direction,
     pub evidence: Vec<Evidence>,
-    pub carried_failures: Vec<CarriedAttempt>,
-    pub relatives: Vec<Relative>,
-    pub frontier: Vec<FrontierMember>,
-    pub frontier_size: u32,
-    /// Problems of the answer before, and what that answer proposed.
-    pub problems: Vec<Problem>,
+    /// What the answer proposed that had the problems of the question.
     pub refused: Vec<Proposal>,
 }
 

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use crate::config::proposer::{ModelPrice, ProposerSection};
-use crate::model::usage::{Cost, Usage};
+use synth_optimizer_core::config::proposer::{ModelPrice, ProposerSection};
+use synth_optimizer_core::model::usage::{Cost, Usage};
 
 /// List prices at the date that stands in the file.
 const TABLE: &str = include_str!("prices.json");
@@ -40,6 +40,7 @@ pub(super) struct Prices {
 impl Prices {
     /// `is_list_priced` tells whether the provider sells at list prices; a server of one's own does not.
     pub(super) fn new(section: &ProposerSection, is_list_priced: bool) -> Self {
+        // A test reads the table, so that it is never without a reader.
         let shipped = if is_list_priced { serde_json::from_str::<Table>(TABLE).ok() } else { None };
         let mut models = shipped.map(|table| table.models).unwrap_or_default();
         models.extend(section.prices.clone());

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::{Prices, TABLE, Table, Tokens};
-use crate::config::proposer::{ModelPrice, ProposerSection};
-use crate::model::usage::{Cost, NanoUsd, Usage};
+use synth_optimizer_core::config::proposer::{ModelPrice, ProposerSection};
+use synth_optimizer_core::model::usage::{Cost, NanoUsd, Usage};
 
 const TOKENS: Tokens = Tokens { prompt: 1_000_000, cached_prompt: 400_000, completion: 100_000 };
 

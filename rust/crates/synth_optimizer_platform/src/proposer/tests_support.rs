@@ -2,30 +2,34 @@
 
 use serde_json::json;
 
-use super::{Evidence, NamedPayload, ProposalRequest};
-use crate::config::gepa::Direction;
-use crate::model::event_fields::Operation;
-use crate::model::ids::{CandidateId, Payload, RowId};
+use super::{Evidence, ProposalRequest};
+use synth_optimizer_core::config::gepa::Direction;
+use synth_optimizer_core::model::command::{NamedPayload, Question};
+use synth_optimizer_core::model::event_fields::Operation;
+use synth_optimizer_core::model::ids::{CandidateId, Payload, RowId};
 
 pub(super) fn request() -> ProposalRequest {
     let base = Payload::from([("instructions".to_owned(), "Answer briefly.".to_owned())]);
-    ProposalRequest {
+    let question = Question {
         operation: Operation::Mutate,
         generation: 1,
-        program: json!({"mutable_fields": ["instructions"]}),
-        task_info: None,
         parents: vec![NamedPayload { candidate_id: CandidateId::of("c", &base), payload: base.clone() }],
         ancestor: None,
         base,
         components: vec!["instructions".into()],
         proposal_count: 1,
-        direction: Direction::Maximize,
-        evidence: vec![Evidence { row_id: RowId::new("train:0"), row: json!({"q": 1}), score: Some(0.0), reply: None }],
         carried_failures: Vec::new(),
         relatives: Vec::new(),
         frontier: Vec::new(),
         frontier_size: 1,
         problems: Vec::new(),
+    };
+    ProposalRequest {
+        question,
+        program: json!({"mutable_fields": ["instructions"]}),
+        task_info: None,
+        direction: Direction::Maximize,
+        evidence: vec![Evidence { row_id: RowId::new("train:0"), row: json!({"q": 1}), score: Some(0.0), reply: None }],
         refused: Vec::new(),
     }
 }

@@ -11,7 +11,9 @@ use serde_json::{Value, json};
 use super::TurnId;
 use super::workdir::name_of;
 use crate::clock::unix_millis;
-use crate::config::{redacted, scrub};
+use crate::warn_if_err;
+use synth_optimizer_core::config::redacted;
+use synth_optimizer_core::secrets::{HIDDEN, Secret, scrub};
 
 /// Directory of the transcripts in the run directory.
 pub const TRANSCRIPTS: &str = "proposer_transcripts";
@@ -23,21 +25,15 @@ const MOST_OF_ONE: usize = 1024 * 1024;
 const SHORTEST: usize = 6;
 
 /// Hides credentials: those that look like one, and those that this process knows.
-#[derive(Clone, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Redactor {
-    known: Arc<[String]>,
-}
-
-impl std::fmt::Debug for Redactor {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        out.debug_struct("Redactor").field("known", &self.known.len()).finish()
-    }
+    known: Arc<[Secret]>,
 }
 
 impl Redactor {
     /// `known` are the values of the credentials that a proposer was given.
-    pub(super) fn new(known: impl IntoIterator<Item = String>) -> Self {
-        Self { known: known.into_iter().filter(|secret| secret.len() >= SHORTEST).collect() }
+    pub(super) fn new(known: impl IntoIterator<Item = Secret>) -> Self {
+        Self { known: known.into_iter().filter(|secret| secret.expose().len() >= SHORTEST).collect() }
     }
 
     pub(super) fn text(&self, text: &str) -> String {
@@ -46,7 +42,7 @@ impl Redactor {
 
     /// The text without the credentials that this process knows, and otherwise as it is.
     pub(super) fn known_hidden(&self, text: &str) -> String {
-        self.known.iter().fold(text.to_owned(), |text, secret| text.replace(secret.as_str(), "[hidden]"))
+        self.known.iter().fold(text.to_owned(), |text, secret| text.replace(secret.expose(), HIDDEN))
     }
 
     pub(super) fn value(&self, value: &Value) -> Value {
@@ -106,7 +102,7 @@ impl Transcript {
 impl Drop for Transcript {
     fn drop(&mut self) {
         // A transcript is evidence, not a part of the run: a full disk is noticed where it matters.
-        let _ = self.write();
+        warn_if_err!(self.write(), "the transcript of a turn was not written");
     }
 }
 

@@ -7,15 +7,16 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::{MOST_OF_ONE, Redactor, TRANSCRIPTS, Transcript};
-use crate::model::ids::RequestId;
 use crate::proposer::TurnId;
+use synth_optimizer_core::model::ids::RequestId;
+use synth_optimizer_core::secrets::Secret;
 
 const KNOWN: &str = "a known canary";
 const SHAPED: &str = "sk-canary0123456789abcdef";
 const TURN: TurnId = TurnId { request: RequestId(7), attempt: 2 };
 
 fn redactor() -> Redactor {
-    Redactor::new([KNOWN.to_owned(), "short".to_owned()])
+    Redactor::new([Secret::new(KNOWN), Secret::new("short")])
 }
 
 fn dir() -> (TempDir, Utf8PathBuf) {

@@ -8,8 +8,8 @@ use camino::{Utf8Path, Utf8PathBuf};
 
 use super::TurnId;
 use super::brief::Brief;
-use crate::model::error::{ErrorCode, OptimizerError};
-use crate::model::event_fields::Problem;
+use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
+use synth_optimizer_core::model::event_fields::Problem;
 
 /// Directory of all turns' workspaces in the run directory.
 pub const WORKSPACES: &str = "proposer_workspaces";
@@ -35,7 +35,7 @@ impl Workdir {
     ) -> Result<Self, OptimizerError> {
         let path = run_dir.join(WORKSPACES).join(name_of(turn));
         match fs::remove_dir_all(&path) {
-            Err(error) if error.kind() != ErrorKind::NotFound => return Err(failed("clear", &path, &error)),
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(failed("clear", &path, error)),
             _ => {}
         }
         let proposal = path.join("proposal");
@@ -43,7 +43,7 @@ impl Workdir {
             .recursive(true)
             .mode(0o700)
             .create(&proposal)
-            .map_err(|error| failed("make", &proposal, &error))?;
+            .map_err(|error| failed("make", &proposal, error))?;
         let names = brief.parts.iter().map(|part| format!("- {}", part.name)).collect::<Vec<_>>().join("\n");
         let readme = format!("# A proposal to write\n\n{question}\n\nRead in this order:\n{names}\n");
         write(&path.join("README.md"), &readme)?;
@@ -97,6 +97,7 @@ impl Workdir {
     pub(super) fn tidy(&self) {
         for name in LITTER {
             // Only empty directories go; whatever else stands there stays.
+            // Lost: it is not there, or not empty and then no litter.
             let _ = fs::remove_dir(self.path.join(name));
         }
     }
@@ -109,11 +110,11 @@ pub(super) fn name_of(turn: TurnId) -> String {
 
 fn write(path: &Utf8Path, text: &str) -> Result<(), OptimizerError> {
     let opened = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
-    opened.and_then(|mut file| file.write_all(text.as_bytes())).map_err(|error| failed("write", path, &error))
+    opened.and_then(|mut file| file.write_all(text.as_bytes())).map_err(|error| failed("write", path, error))
 }
 
-fn failed(doing: &str, path: &Utf8Path, error: &std::io::Error) -> OptimizerError {
-    OptimizerError::new(ErrorCode::Io, format!("cannot {doing} {path}: {error}"))
+fn failed(doing: &str, path: &Utf8Path, error: std::io::Error) -> OptimizerError {
+    OptimizerError::from_cause(ErrorCode::Io, format!("cannot {doing} {path}"), error)
 }
 
 #[cfg(test)]

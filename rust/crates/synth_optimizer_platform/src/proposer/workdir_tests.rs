@@ -6,11 +6,11 @@ use camino::Utf8PathBuf;
 
 use super::super::tests_support::request;
 use super::{MANIFEST, Workdir};
-use crate::config::proposer::ProposerSection;
-use crate::model::ids::RequestId;
 use crate::proposer::TurnId;
 use crate::proposer::brief::Brief;
 use crate::proposer::transcript::Redactor;
+use synth_optimizer_core::config::proposer::ProposerSection;
+use synth_optimizer_core::model::ids::RequestId;
 
 const MOST: u64 = 1024;
 

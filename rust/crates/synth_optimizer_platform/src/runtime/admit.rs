@@ -5,14 +5,15 @@ use super::driver::{Driver, Ground, ROUND};
 use super::launch::Launch;
 use super::proposals::proposal_request;
 use crate::clock::unix_millis;
-use crate::config::sections::CacheMode;
-use crate::model::answer::Answer;
-use crate::model::canonical::digest_of;
-use crate::model::command::{Command, RolloutCommand};
-use crate::model::engine::Engine;
-use crate::model::error::OptimizerError;
-use crate::model::ids::RequestId;
-use crate::workspace::{CallKind, Sent};
+use crate::workspace::Sent;
+use synth_optimizer_core::config::sections::CacheMode;
+use synth_optimizer_core::model::answer::Answer;
+use synth_optimizer_core::model::canonical::digest_of;
+use synth_optimizer_core::model::command::{Command, RolloutCommand};
+use synth_optimizer_core::model::engine::Engine;
+use synth_optimizer_core::model::error::OptimizerError;
+use synth_optimizer_core::model::event_meaning::CallKind;
+use synth_optimizer_core::model::ids::RequestId;
 
 impl<E: Engine> Driver<'_, E> {
     /// Begins what waits and may begin. What the cache knows is settled at once.

@@ -5,30 +5,28 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use serde_json::{Value, json};
-use tokio::sync::Semaphore;
+use tracing::warn;
 
 use super::fence::Fence;
 use crate::cache::{Cache, Lookup};
-use crate::config::Config;
-use crate::config::gepa::{Direction, objective_names};
-use crate::config::sections::CacheMode;
 use crate::container::{
-    Asked, Echo, Reply, RolloutCall, Task, TaskRow, Transport, policy_value, read_reply, rollout_body,
+    Asked, Echo, Received, Record, Reply, RolloutCall, Task, TaskRow, Transport, policy_value, read_reply, rollout_body,
 };
-use crate::model::answer::{Answer, CallFailure, FailureClass, ProposalAnswer};
-use crate::model::cache_key::{Boundary, RolloutRequest, cache_key};
-use crate::model::canonical::{digest, digest_bytes, digest_of};
-use crate::model::command::RolloutCommand;
-use crate::model::error::{ErrorCode, OptimizerError};
-use crate::model::event::Event;
-use crate::model::event_fields::{CacheDamaged, Reason};
-use crate::model::ids::{RequestId, RolloutIdentity};
-use crate::model::usage::Usage;
 use crate::proposer::{ProposalRequest, Proposer, TurnFailure, TurnId};
-use crate::workspace::{CacheAction, CacheUse, CallKind};
-
-/// Replies above this size are decoded on a thread of their own.
-const LARGE_REPLY: usize = 256 * 1024;
+use crate::workspace::{CacheAction, CacheUse};
+use synth_optimizer_core::config::Config;
+use synth_optimizer_core::config::gepa::{Direction, objective_names};
+use synth_optimizer_core::config::sections::CacheMode;
+use synth_optimizer_core::model::answer::{Answer, CallFailure, FailureClass, ProposalAnswer};
+use synth_optimizer_core::model::cache_key::{Boundary, RolloutRequest, cache_key};
+use synth_optimizer_core::model::canonical::{digest, digest_bytes, digest_of};
+use synth_optimizer_core::model::command::RolloutCommand;
+use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
+use synth_optimizer_core::model::event::Event;
+use synth_optimizer_core::model::event_fields::{CacheDamaged, Reason};
+use synth_optimizer_core::model::event_meaning::CallKind;
+use synth_optimizer_core::model::ids::{RequestId, RolloutIdentity};
+use synth_optimizer_core::model::usage::Usage;
 
 /// A proposer keeps its own deadline, ends what it has to, and then has this long to say what it has used.
 const AFTER_DEADLINE: Duration = Duration::from_secs(10);
@@ -89,8 +87,6 @@ pub(super) struct Calls {
     proposer_timeout: Duration,
     /// How long a turn may take to end after its deadline.
     proposer_patience: Duration,
-    /// `workers.evaluate`: how many answers are decoded at once.
-    decoding: Arc<Semaphore>,
 }
 
 impl Calls {
@@ -118,7 +114,6 @@ impl Calls {
             fence,
             proposer_timeout: Duration::from_secs(config.proposer.timeout_seconds),
             proposer_patience: Duration::from_secs(config.proposer.interrupt_timeout_seconds) + AFTER_DEADLINE,
-            decoding: Arc::new(Semaphore::new(config.gepa.pipeline.workers.evaluate.max(1) as usize)),
         }
     }
 
@@ -178,8 +173,12 @@ impl Calls {
             Memory::Nothing => Ok(Remembered::Nothing),
             Memory::Damaged(event) => Ok(Remembered::Damaged(event)),
             Memory::Reply(bytes) => {
-                let read = self.read(command, None, &bytes)?;
-                let Ok(Reply { mut answer, .. }) = read else { return self.unreadable(Boundary::Rollout, key) };
+                let Received { body: bytes, record } = Received::read(bytes);
+                let read = self.read(command, None, record)?;
+                let Reply { mut answer, .. } = match read {
+                    Ok(reply) => reply,
+                    Err(failure) => return self.unreadable(Boundary::Rollout, key, &failure.message),
+                };
                 answer.cached = true;
                 answer.trace_digest = Some(digest_bytes(&bytes));
                 Ok(hit(command.request, CallKind::Rollout, key, Answer::Rollout(answer), Some(bytes)))
@@ -204,17 +203,18 @@ impl Calls {
                     let answer = Answer::Proposal(ProposalAnswer { cached: true, ..answer });
                     Ok(hit(request, CallKind::Proposer, key, answer, Some(bytes)))
                 }
-                Err(_) => self.unreadable(Boundary::Proposer, key),
+                Err(error) => self.unreadable(Boundary::Proposer, key, &error.to_string()),
             },
         }
     }
 
     /// An answer that was readable when it was stored, by another release.
-    fn unreadable(&self, boundary: Boundary, key: &str) -> Result<Remembered, OptimizerError> {
+    fn unreadable(&self, boundary: Boundary, key: &str, cause: &str) -> Result<Remembered, OptimizerError> {
         if self.is_live() {
+            warn!(boundary = boundary.word(), key, cause, "a cached answer cannot be read: it is asked for again");
             return Ok(Remembered::Nothing);
         }
-        let message = format!("the cached answer {key} of {} cannot be read", boundary.word());
+        let message = format!("the cached answer {key} of {} cannot be read: {cause}", boundary.word());
         Err(OptimizerError::new(ErrorCode::CacheCorrupt, message))
     }
 
@@ -237,7 +237,7 @@ impl Calls {
             && let Lookup::Hit(bytes) = self.cache.get_failure(boundary, key, attempt)?
         {
             let failure = serde_json::from_slice::<CallFailure>(&bytes)
-                .map_err(|error| OptimizerError::new(ErrorCode::CacheCorrupt, format!("{}: {error}", what())))?;
+                .map_err(|error| OptimizerError::from_cause(ErrorCode::CacheCorrupt, what(), error))?;
             return Ok(Memory::Failure(CallFailure { cached: true, ..failure }));
         }
         match found {
@@ -255,12 +255,12 @@ impl Calls {
         &self,
         command: &RolloutCommand,
         rollout_id: Option<&str>,
-        body: &[u8],
+        record: Result<Box<Record>, CallFailure>,
     ) -> Result<Result<Reply, CallFailure>, OptimizerError> {
         let row = self.row(command)?;
         let asked =
             Asked { rollout_id, row, row_id: &command.row_id, payload: &command.payload, deciding: &self.deciding };
-        Ok(read_reply(body, &asked))
+        Ok(record.and_then(|record| read_reply(record, &asked)))
     }
 
     /// Runs a rollout in the container. `sent_before` tells that it may have been sent before a crash.
@@ -301,15 +301,14 @@ impl Calls {
         if let Some(fatal) = end.fatal {
             return Err(fatal);
         }
-        let bytes = match end.outcome {
-            Ok(bytes) => bytes,
+        let Received { body, record } = match end.outcome {
+            Ok(received) => received,
             Err(failure) => {
                 finished.answer = Answer::Failed(failure);
                 return Ok(());
             }
         };
-        let read = self.decode(command, rollout_id, &bytes).await?;
-        match read {
+        match self.read(command, Some(rollout_id), record)? {
             Ok(Reply { mut answer, echo }) => {
                 match echo {
                     Echo::Confirmed => {}
@@ -318,29 +317,13 @@ impl Calls {
                         .push(Event::EchoMissing(Reason { reason: "the reply names neither seed nor example".into() })),
                     Echo::Contradicted(how) => return Err(wrong_row(command, &how)),
                 }
-                answer.trace_digest = Some(digest_bytes(&bytes));
+                answer.trace_digest = Some(digest_bytes(&body));
                 finished.answer = Answer::Rollout(answer);
             }
             Err(failure) => finished.answer = Answer::Failed(failure),
         }
-        finished.reply = Some(bytes);
+        finished.reply = Some(body);
         Ok(())
-    }
-
-    async fn decode(
-        self: &Arc<Self>,
-        command: &RolloutCommand,
-        rollout_id: &str,
-        bytes: &Bytes,
-    ) -> Result<Result<Reply, CallFailure>, OptimizerError> {
-        let _turn = self.decoding.acquire().await;
-        if bytes.len() < LARGE_REPLY {
-            return self.read(command, Some(rollout_id), bytes);
-        }
-        let (calls, command, id, bytes) = (Arc::clone(self), command.clone(), rollout_id.to_owned(), bytes.clone());
-        tokio::task::spawn_blocking(move || calls.read(&command, Some(&id), &bytes))
-            .await
-            .unwrap_or_else(|error| Err(OptimizerError::new(ErrorCode::Invariant, format!("decoding ended: {error}"))))
     }
 
     /// Asks the proposer.
@@ -360,7 +343,7 @@ impl Calls {
                     fatal = cause;
                     Answer::Failed(failure)
                 }
-                Err(_) => Answer::Failed(CallFailure {
+                Err(_elapsed) => Answer::Failed(CallFailure {
                     class: FailureClass::Timeout,
                     message: format!("the proposer did not answer within {} s", self.proposer_timeout.as_secs()),
                     retryable: true,
@@ -370,7 +353,13 @@ impl Calls {
                 }),
             };
         let reply = match &answer {
-            Answer::Proposal(answer) => serde_json::to_vec(answer).ok().map(Bytes::from),
+            Answer::Proposal(answer) => match serde_json::to_vec(answer) {
+                Ok(bytes) => Some(Bytes::from(bytes)),
+                Err(error) => {
+                    warn!(%error, "the answer of a turn cannot be stored: it is not cached");
+                    None
+                }
+            },
             Answer::Rollout(_) | Answer::Failed(_) | Answer::Abandoned { .. } => None,
         };
         let mut finished = Finished { reply, fatal, ..Finished::new(id, CallKind::Proposer, answer) };
@@ -410,7 +399,7 @@ impl Calls {
             }
             Answer::Failed(failure) => match serde_json::to_vec(failure) {
                 Ok(bytes) => self.cache.put_failure(boundary, key, attempt, bytes.into()),
-                Err(error) => Err(OptimizerError::new(ErrorCode::Json, format!("failure: {error}"))),
+                Err(error) => Err(OptimizerError::from_cause(ErrorCode::Json, "failure", error)),
             },
             Answer::Abandoned { .. } => Ok(()),
         }

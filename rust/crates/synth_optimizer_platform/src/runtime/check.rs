@@ -12,13 +12,14 @@ use super::probe::Scratch;
 use super::request::{Request, Verify};
 use super::setup::CachedSetup;
 use crate::cache::Cache;
-use crate::config::sections::CacheMode;
-use crate::config::{Config, Diagnostic, Severity, scrub};
 use crate::container::{Client, Part, Survey, Transport, start, survey};
-use crate::model::error::{ErrorCode, OptimizerError};
-use crate::model::event_fields::ProposerReady;
-use crate::model::program::Inputs;
 use crate::proposer::configured;
+use synth_optimizer_core::config::sections::CacheMode;
+use synth_optimizer_core::config::{Config, Diagnostic, Severity};
+use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
+use synth_optimizer_core::model::event_fields::ProposerReady;
+use synth_optimizer_core::model::program::Inputs;
+use synth_optimizer_core::secrets::scrub;
 
 /// Checks a run without beginning it: no rollout, no turn, nothing left in the output directory, no process left behind.
 ///

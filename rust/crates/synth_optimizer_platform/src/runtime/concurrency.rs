@@ -1,7 +1,9 @@
 //! How many rollouts run at once: up by steps while all goes well, halved when the container is overloaded.
 
-use crate::config::gepa::{AdaptiveConcurrency, Pipeline};
-use crate::model::event_fields::ConcurrencyAdjusted;
+use tracing::{debug, warn};
+
+use synth_optimizer_core::config::gepa::{AdaptiveConcurrency, Pipeline};
+use synth_optimizer_core::model::event_fields::ConcurrencyAdjusted;
 
 /// The limit on rollouts at once. It never passes `workers.rollout`.
 #[derive(Debug)]
@@ -56,6 +58,12 @@ impl Concurrency {
     fn set(&mut self, limit: u32, status: Option<u16>) -> Option<ConcurrencyAdjusted> {
         self.successes = 0;
         let old_limit = std::mem::replace(&mut self.limit, limit);
+        match status {
+            Some(status) if old_limit != limit => {
+                warn!(status, old_limit, new_limit = limit, "the container is overloaded: fewer rollouts at once");
+            }
+            _ => debug!(old_limit, new_limit = limit, "rollouts at once"),
+        }
         (old_limit != limit).then_some(ConcurrencyAdjusted { old_limit, new_limit: limit, status })
     }
 }

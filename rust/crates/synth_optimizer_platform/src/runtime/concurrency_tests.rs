@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 use super::Concurrency;
-use crate::config::gepa::Pipeline;
+use synth_optimizer_core::config::gepa::Pipeline;
 
 fn pipeline(workers: u32, initial: u32) -> Pipeline {
     let mut pipeline = Pipeline::default();

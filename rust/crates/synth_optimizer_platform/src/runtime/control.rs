@@ -1,61 +1,26 @@
-//! What people may ask of a run while it goes on, and how it tells them what happens.
+//! How a run is controlled from outside: through a channel by its own process, and through a file in its directory by others.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
 use tokio::sync::{broadcast, mpsc, watch};
 
 use super::stepping::StepReport;
-use crate::workspace::Stored;
+use crate::artifacts::{RunLock, RunPaths, write_atomic};
+use crate::warn_if_err;
+use crate::workspace::{Reader, Stored};
+use synth_optimizer_core::model::control::{ControlAction, ControlRequest};
+use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
+use synth_optimizer_core::words;
 
-/// What a pause leaves to calls under way: what comes within it need not be asked for again.
-const PAUSE: Duration = Duration::from_millis(500);
+/// How often a run looks for the control file of another process.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// One wish.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Signal {
-    /// Let go of the run: wait for what is under way as long as the grace allows, save, end. It can be resumed. A second
-    /// one does not wait. Without a grace, `run.interrupt_grace_seconds` is meant.
-    Interrupt { reason: String, grace: Option<Duration> },
-    /// Finish early: no new search, then the held-out evaluation. What was not sent is taken back and a proposer turn is
-    /// broken off, at once; rollouts that were sent are paid for, and are waited for.
-    Stop { reason: String },
-    /// End the run for good, now. What was paid for is kept. Without a grace, `run.cancel_grace_seconds` is meant.
-    Cancel { reason: String, grace: Option<Duration> },
-    /// Let a held run send what it wants now. Others do not hear it.
-    Step,
-}
-
-impl Signal {
-    pub fn interrupt(reason: impl Into<String>) -> Self {
-        Self::Interrupt { reason: reason.into(), grace: None }
-    }
-
-    /// An interrupt that hardly waits, for whoever must let go within two seconds.
-    pub fn pause(reason: impl Into<String>) -> Self {
-        Self::Interrupt { reason: reason.into(), grace: Some(PAUSE) }
-    }
-
-    pub fn stop(reason: impl Into<String>) -> Self {
-        Self::Stop { reason: reason.into() }
-    }
-
-    pub fn cancel(reason: impl Into<String>) -> Self {
-        Self::Cancel { reason: reason.into(), grace: None }
-    }
-
-    pub fn reason(&self) -> &str {
-        match self {
-            Self::Interrupt { reason, .. } | Self::Stop { reason } | Self::Cancel { reason, .. } => reason,
-            Self::Step => "a step",
-        }
-    }
-}
-
-/// Steers a run from outside; may be cloned and used from any thread.
+/// Controls a run of this process; may be cloned and used from any thread.
 #[derive(Debug, Clone)]
 pub struct Control {
-    signals: mpsc::UnboundedSender<Signal>,
+    requests: mpsc::UnboundedSender<ControlRequest>,
     live: broadcast::Sender<Arc<Stored>>,
     steps: watch::Receiver<StepReport>,
 }
@@ -63,26 +28,27 @@ pub struct Control {
 /// The run's end of a `Control`.
 #[derive(Debug)]
 pub struct Controlled {
-    pub(super) signals: mpsc::UnboundedReceiver<Signal>,
+    pub(super) requests: mpsc::UnboundedReceiver<ControlRequest>,
     pub(super) live: broadcast::Sender<Arc<Stored>>,
     pub(super) steps: watch::Sender<StepReport>,
-    /// What was asked before the run could hear it.
-    pub(super) early: Vec<Signal>,
+    /// What was asked before the loop of the run began.
+    pub(super) early: Vec<ControlRequest>,
 }
 
 impl Control {
-    /// Both ends. A subscriber that falls `buffer` events behind misses some, and reads them from the workspace.
+    /// Makes both ends. A subscriber that falls `buffer` events behind misses some, and reads them from the workspace.
     pub fn new(buffer: u32) -> (Self, Controlled) {
-        let (sender, signals) = mpsc::unbounded_channel();
+        let (sender, requests) = mpsc::unbounded_channel();
         let (live, _) = broadcast::channel(buffer.max(1) as usize);
         let (reports, steps) = watch::channel(StepReport::default());
-        let controlled = Controlled { signals, live: live.clone(), steps: reports, early: Vec::new() };
-        (Self { signals: sender, live, steps }, controlled)
+        let controlled = Controlled { requests, live: live.clone(), steps: reports, early: Vec::new() };
+        (Self { requests: sender, live, steps }, controlled)
     }
 
-    /// Whether the run was still there to hear it.
-    pub fn send(&self, signal: Signal) -> bool {
-        self.signals.send(signal).is_ok()
+    /// Sends a request; returns whether the run was still there to receive it. A second request to save or to cancel the run
+    /// ends the grace of the first.
+    pub fn send(&self, request: ControlRequest) -> bool {
+        self.requests.send(request).is_ok()
     }
 
     /// Every event from now on, as soon as it is stored.
@@ -95,10 +61,73 @@ impl Control {
     pub async fn step(&self) -> Option<StepReport> {
         let mut steps = self.steps.clone();
         let before = steps.borrow().steps_done;
-        if !self.send(Signal::Step) {
+        if !self.send(ControlRequest::new(ControlAction::Step)) {
             return None;
         }
         let done = |report: &StepReport| report.has_ended || (report.is_waiting && report.steps_done > before);
         steps.wait_for(done).await.ok().map(|report| *report)
+    }
+}
+
+words! {
+    /// Whether a control request has an effect.
+    Acknowledgement { Accepted = "accepted", Noop = "noop", }
+}
+
+/// What became of a control request to another process.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Asked {
+    pub run_id: String,
+    pub acknowledgement: Acknowledgement,
+    /// The run's state when it was asked.
+    pub state: Option<String>,
+    /// Why nothing will happen, or which process was asked.
+    pub reason: String,
+}
+
+/// The content of the control file.
+#[derive(Serialize, Deserialize)]
+struct ControlFile {
+    /// The process that is meant: its note in the lock. A process that takes the run later ignores the file.
+    holder: String,
+    request: ControlRequest,
+}
+
+/// Asks the process that executes a run.
+pub fn ask(paths: &RunPaths, request: ControlRequest) -> Result<Asked, OptimizerError> {
+    let state = match paths.workspace_db().is_file() {
+        true => Some(Reader::open(paths.workspace_db().as_std_path())?.totals()?.state.word().to_owned()),
+        false => None,
+    };
+    let asked = |acknowledgement, reason| Asked { run_id: paths.run_id().to_owned(), acknowledgement, state, reason };
+    let Some(holder) = RunLock::holder(&paths.lock())? else {
+        return Ok(asked(Acknowledgement::Noop, "no process works on this run".to_owned()));
+    };
+    let text = serde_json::to_vec(&ControlFile { holder: holder.clone(), request })
+        .map_err(|error| OptimizerError::new(ErrorCode::Json, format!("the request cannot be written: {error}")))?;
+    write_atomic(&paths.control_file(), &text)?;
+    Ok(asked(Acknowledgement::Accepted, format!("{holder} was asked")))
+}
+
+/// Waits for the next request of another process for the run that this process executes.
+pub(super) async fn next_from_file(paths: &RunPaths) -> ControlRequest {
+    loop {
+        tokio::time::sleep(POLL_INTERVAL).await;
+        let Ok(text) = std::fs::read(paths.control_file()) else { continue };
+        // Each request is read once. One for a process that has ended is dropped.
+        warn_if_err!(std::fs::remove_file(paths.control_file()), "the request of another process was not removed");
+        let file = match serde_json::from_slice::<ControlFile>(&text) {
+            Ok(file) => file,
+            Err(error) => {
+                tracing::warn!(%error, "the request of another process cannot be read");
+                continue;
+            }
+        };
+        let own = format!("pid {} since ", std::process::id());
+        if file.holder.starts_with(&own)
+            && std::fs::read_to_string(paths.lock()).is_ok_and(|note| note.trim() == file.holder)
+        {
+            return file.request;
+        }
     }
 }

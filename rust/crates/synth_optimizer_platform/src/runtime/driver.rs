@@ -7,41 +7,33 @@ use std::time::{Duration, Instant};
 use tokio::sync::{broadcast, mpsc, oneshot};
 
 use super::calls::{Calls, Finished};
-use super::control::{Controlled, Signal};
+use super::control::Controlled;
 use super::fence::Fence;
+use super::finalize::no_end;
 use super::hooks::{Boundary, Hooks};
 use super::lanes::Lanes;
 use super::launch::Launch;
 use super::stepping::Stepping;
 use crate::artifacts::{Chronicle, DiskWatch};
 use crate::clock::unix_millis;
-use crate::config::Config;
-use crate::model::answer::{Answer, Observation};
-use crate::model::command::Command;
-use crate::model::engine::{Engine, Session};
-use crate::model::error::{ErrorCode, OptimizerError};
-use crate::model::event::Event;
-use crate::model::event_fields::StopKind;
-use crate::model::ids::{CandidateId, RequestId};
-use crate::model::lifecycle::RunState;
-use crate::workspace::{Answered, Batch, CallKind, Stored, Workspace};
+use crate::workspace::{Answered, Batch, Stored, Workspace};
+use synth_optimizer_core::config::Config;
+use synth_optimizer_core::model::answer::{Answer, Observation};
+use synth_optimizer_core::model::command::Command;
+use synth_optimizer_core::model::control::{ControlRequest, RunEnd};
+use synth_optimizer_core::model::engine::{Engine, Session};
+use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
+use synth_optimizer_core::model::event::Event;
+use synth_optimizer_core::model::event_fields::StopKind;
+use synth_optimizer_core::model::event_meaning::CallKind;
+use synth_optimizer_core::model::ids::{CandidateId, RequestId};
+use synth_optimizer_core::model::lifecycle::RunState;
 
 /// Answers that are taken in one round at most, so that a commit stays small.
 pub(super) const ROUND: usize = 256;
 
-/// How often a run that only waits looks whether it is still its own.
-const GLANCE: Duration = Duration::from_millis(500);
-
-/// How the loop ended.
-#[derive(Debug)]
-pub(super) enum End {
-    /// The log has its last event. The error is what the run failed of, as it was met in this process.
-    Over(Option<OptimizerError>),
-    /// The run can be resumed.
-    Interrupted,
-    /// The run can be resumed once the named cause is mended.
-    Stuck(OptimizerError),
-}
+/// How often a run that only waits checks its lease and its lock.
+const FENCE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What the driver stands on.
 pub(super) struct Ground<'e, E: Engine> {
@@ -75,7 +67,7 @@ pub(super) struct Ground<'e, E: Engine> {
 pub(super) struct Driver<'e, E: Engine> {
     pub(super) ground: Ground<'e, E>,
     pub(super) lanes: Lanes,
-    pub(super) signals: mpsc::UnboundedReceiver<Signal>,
+    pub(super) requests: mpsc::UnboundedReceiver<ControlRequest>,
     pub(super) finished: mpsc::UnboundedReceiver<Finished>,
     pub(super) batch: Batch,
     pub(super) launches: Vec<Launch>,
@@ -91,7 +83,9 @@ pub(super) struct Driver<'e, E: Engine> {
     patience: Duration,
     live: broadcast::Sender<Arc<Stored>>,
     /// What was asked before the run could hear it.
-    early: Vec<Signal>,
+    early: Vec<ControlRequest>,
+    /// How the run ended, once its last event is in the log.
+    end: Option<RunEnd>,
     back: mpsc::UnboundedSender<Finished>,
     pub(super) candidates: BTreeMap<CandidateId, String>,
     began: Instant,
@@ -108,7 +102,7 @@ impl<'e, E: Engine> Driver<'e, E> {
         if !ground.calls.is_live() {
             lanes.open();
         }
-        let Controlled { signals, live, steps: reports, early } = controlled;
+        let Controlled { requests, live, steps: reports, early } = controlled;
         if ground.is_held {
             lanes.hold();
         }
@@ -116,9 +110,10 @@ impl<'e, E: Engine> Driver<'e, E> {
         Self {
             lanes,
             live,
-            signals,
+            requests,
             stepping,
             early,
+            end: None,
             turns_end_at: None,
             back,
             finished,
@@ -138,8 +133,9 @@ impl<'e, E: Engine> Driver<'e, E> {
         }
     }
 
-    /// Runs to the end. `opening` are events that nobody has stored yet.
-    pub(super) async fn run(mut self, opening: Vec<Event>) -> (Ground<'e, E>, Result<End, OptimizerError>) {
+    /// Runs to the end. `opening` are events that nobody has stored yet. A run that failed and is not over can be resumed
+    /// when the cause is mended.
+    pub(super) async fn run(mut self, opening: Vec<Event>) -> (Ground<'e, E>, Result<RunEnd, OptimizerError>) {
         for command in self.ground.session.outstanding() {
             let kind = match &command {
                 Command::Rollout(_) => CallKind::Rollout,
@@ -154,9 +150,9 @@ impl<'e, E: Engine> Driver<'e, E> {
         (self.ground, end)
     }
 
-    async fn rounds(&mut self) -> Result<End, OptimizerError> {
-        for signal in std::mem::take(&mut self.early) {
-            if let Some(end) = self.obey(signal).await? {
+    async fn rounds(&mut self) -> Result<RunEnd, OptimizerError> {
+        for request in std::mem::take(&mut self.early) {
+            if let Some(end) = self.obey(request).await? {
                 return Ok(end);
             }
         }
@@ -168,7 +164,7 @@ impl<'e, E: Engine> Driver<'e, E> {
             }
             self.store().await?;
             if self.ground.engine.is_over(self.ground.session.state()) {
-                return Ok(End::Over(self.failure.take()));
+                return self.end_of_log();
             }
             self.report_step();
             let end = if self.failure.is_none() && self.lanes.could_begin() {
@@ -182,17 +178,25 @@ impl<'e, E: Engine> Driver<'e, E> {
         }
     }
 
-    /// Takes what has come without waiting, signals too.
-    async fn look_up(&mut self) -> Result<Option<End>, OptimizerError> {
-        if let Ok(signal) = self.signals.try_recv() {
-            return self.obey(signal).await;
+    /// How a run that is over ended. What this process met says more than the log.
+    pub(super) fn end_of_log(&mut self) -> Result<RunEnd, OptimizerError> {
+        match (self.end.take(), self.failure.take()) {
+            (Some(RunEnd::Failed(_)), Some(error)) => Ok(RunEnd::Failed(error)),
+            (end, _) => end.ok_or_else(no_end),
+        }
+    }
+
+    /// Takes what has come without waiting, control requests too.
+    async fn look_up(&mut self) -> Result<Option<RunEnd>, OptimizerError> {
+        if let Ok(request) = self.requests.try_recv() {
+            return self.obey(request).await;
         }
         self.take_ready()?;
         Ok(None)
     }
 
     /// Waits until something comes, and takes all that has come.
-    async fn wait(&mut self) -> Result<Option<End>, OptimizerError> {
+    async fn wait(&mut self) -> Result<Option<RunEnd>, OptimizerError> {
         if self.failure.is_some() {
             return Ok(None);
         }
@@ -207,7 +211,7 @@ impl<'e, E: Engine> Driver<'e, E> {
         let fence = self.ground.fence.clone();
         tokio::select! {
             biased;
-            Some(signal) = self.signals.recv() => return self.obey(signal).await,
+            Some(request) = self.requests.recv() => return self.obey(request).await,
             Ok(error) = &mut self.ground.broken => return self.container_gone(error).await.map(Some),
             Some(finished) = self.finished.recv() => {
                 // A container that has just died answers nobody. That is no failure of the rollouts.
@@ -322,6 +326,7 @@ impl<'e, E: Engine> Driver<'e, E> {
                 }
                 _ => {}
             }
+            self.end = RunEnd::of_event(&event).or(self.end.take());
             let sequence = self.ground.next_sequence;
             self.ground.next_sequence += 1;
             self.batch.events.push(Stored::new(sequence, unix_millis(), event));
@@ -396,7 +401,7 @@ impl<'e, E: Engine> Driver<'e, E> {
 /// Waits until the run is not this process's any more.
 async fn lost(fence: &Fence) -> OptimizerError {
     loop {
-        tokio::time::sleep(GLANCE).await;
+        tokio::time::sleep(FENCE_INTERVAL).await;
         if let Err(error) = fence.check() {
             return error;
         }

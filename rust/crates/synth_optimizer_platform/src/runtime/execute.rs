@@ -1,29 +1,30 @@
 //! A whole run: open or resume it, load the task, drive the loop, and leave its results behind.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::Instant;
 
 use tokio::sync::oneshot;
+use tracing::{Instrument, info};
 
 use super::calls::Calls;
-use super::control::{Controlled, Signal};
-use super::driver::{Driver, End, Ground};
-use super::ending::{Ended, chronicle, finish, outcome};
+use super::control::Controlled;
+use super::driver::{Driver, Ground};
 use super::fence::Fence;
-use super::outcome::{Outcome, RunStatus};
+use super::finalize::{Outcome, chronicle, close, finish, stored_end};
 use super::prepare::{Prepared, prepare, recall};
 use super::request::Request;
 use super::resume::{Begun, begin, check_same_search, resume};
 use super::setting::{hold, record_start, row, run_started};
 use crate::artifacts::{RegistryStatus, RunDir, register, starting_entry, write_failure};
-use crate::config::Config;
 use crate::container::Transport;
-use crate::model::engine::Engine;
-use crate::model::error::{ErrorCode, OptimizerError};
-use crate::model::event::Event;
-use crate::model::program::Inputs;
 use crate::proposer::configured;
 use crate::workspace::{Workspace, is_fenced};
+use synth_optimizer_core::config::Config;
+use synth_optimizer_core::model::control::{ControlAction, ControlRequest, RunEnd};
+use synth_optimizer_core::model::engine::Engine;
+use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
+use synth_optimizer_core::model::event::Event;
+use synth_optimizer_core::model::program::Inputs;
 
 /// Runs or resumes. `engine` builds the algorithm from the loaded task.
 ///
@@ -40,18 +41,43 @@ where
         Some(run_id) => run_id.clone(),
         None => new_run_id()?,
     };
-    let dir = RunDir::take_over(&request.config.run.output_dir, &run_id, request.takeover.as_deref())?;
+    let (span, began) = (tracing::error_span!("run", run_id), Instant::now());
+    async {
+        let result = execute_named(&run_id, request, engine, controlled).await;
+        let duration_ms = began.elapsed().as_millis() as u64;
+        match &result {
+            Ok(outcome) => info!(duration_ms, status = outcome.end.word(), "run ended"),
+            Err(error) => info!(duration_ms, %error, "run could not go on"),
+        }
+        result
+    }
+    .instrument(span)
+    .await
+}
+
+async fn execute_named<E, F>(
+    run_id: &str,
+    request: Request,
+    engine: F,
+    controlled: Controlled,
+) -> Result<Outcome, OptimizerError>
+where
+    E: Engine + Sync,
+    E::State: Send,
+    F: FnOnce(&Config, Inputs) -> Result<E, OptimizerError>,
+{
+    let dir = RunDir::take_over(&request.config.run.output_dir, run_id, request.takeover.as_deref())?;
     let fence = Fence::new(dir.mark().clone(), request.lease.clone());
     let existing = open_existing(&request, &dir, &fence)?;
     if let Some(workspace) = existing {
         if workspace.totals()?.is_over() {
             // A process that ended between the last commit and the feed has left it short.
-            let told = chronicle(&dir, &workspace)?.end();
-            return finish(&request, &dir, &fence, Ended { workspace, told }, None, None);
+            let (told, end) = (chronicle(&dir, &workspace)?.end(), stored_end(&workspace)?);
+            return finish(&request, &dir, &fence, (workspace, told), None, end);
         }
-        return carry_out(&request, &dir, &fence, Some(workspace), engine, controlled).await;
+        return prepare_and_drive(&request, &dir, &fence, Some(workspace), engine, controlled).await;
     }
-    let result = carry_out(&request, &dir, &fence, None, engine, controlled).await;
+    let result = prepare_and_drive(&request, &dir, &fence, None, engine, controlled).await;
     if let Err(error) = &result
         && !dir.workspace_db().exists()
         && fence.check().is_ok()
@@ -62,7 +88,7 @@ where
 }
 
 /// Everything between the opening of the run directory and the results.
-async fn carry_out<E, F>(
+async fn prepare_and_drive<E, F>(
     request: &Request,
     dir: &RunDir,
     fence: &Fence,
@@ -86,11 +112,11 @@ where
         loop {
             tokio::select! {
                 biased;
-                Some(signal) = controlled.signals.recv() => match signal {
-                    Signal::Step => controlled.early.push(signal),
+                Some(asked) = controlled.requests.recv() => match asked.action {
+                    ControlAction::Step | ControlAction::Resume => controlled.early.push(asked),
                     // What was measured before is worth its held-out evaluation.
-                    Signal::Stop { .. } if has_begun => controlled.early.push(signal),
-                    Signal::Interrupt { .. } | Signal::Stop { .. } | Signal::Cancel { .. } => break Err(signal),
+                    ControlAction::Stop if has_begun => controlled.early.push(asked),
+                    _ => break Err(asked),
                 },
                 prepared = &mut preparing => break Ok(prepared),
             }
@@ -99,11 +125,11 @@ where
     let prepared = match (prepared, &existing) {
         (Ok(prepared), _) => prepared,
         // It can be ended as it is, without anybody else.
-        (Err(signal @ Signal::Cancel { .. }), Some(stored)) => {
-            controlled.early.push(signal);
+        (Err(asked), Some(stored)) if asked.action == ControlAction::Cancel => {
+            controlled.early.push(asked);
             recall(request, dir, fence, stored, &proposer).await.map(|recalled| (None, recalled))
         }
-        (Err(signal), _) => Err(before_it_began(&signal)),
+        (Err(asked), _) => Err(before_it_began(&asked)),
     };
     let (mut process, prepared) = match prepared {
         Ok(prepared) => prepared,
@@ -114,15 +140,14 @@ where
     };
     let (gone, broken) = oneshot::channel();
     let mut gone = Some(gone);
-    let interval = Duration::from_millis(request.config.container.health_interval_ms);
     let watched = Watched { fence: fence.clone(), is_managed: process.is_some(), broken };
     let result = {
-        let run = run(request, dir, existing, prepared, engine, controlled, watched);
+        let run = drive(request, dir, existing, prepared, engine, controlled, watched);
         tokio::pin!(run);
         loop {
             let ended = async {
                 match &mut process {
-                    Some(process) => process.ended(interval).await,
+                    Some(process) => process.ended().await,
                     None => std::future::pending().await,
                 }
             };
@@ -130,6 +155,7 @@ where
                 result = &mut run => break result,
                 error = ended, if gone.is_some() => {
                     // The run is told once; it may be over already.
+                    tracing::warn!(%error, "the container ended by itself");
                     drop(gone.take().map(|gone| gone.send(error)));
                 }
             }
@@ -153,8 +179,8 @@ struct Watched {
     broken: oneshot::Receiver<OptimizerError>,
 }
 
-fn before_it_began(signal: &Signal) -> OptimizerError {
-    let reason = signal.reason();
+fn before_it_began(asked: &ControlRequest) -> OptimizerError {
+    let reason = asked.reason();
     OptimizerError::new(ErrorCode::Cancelled, format!("the run was told to end before it began: {reason}"))
         .with_hint("Nothing was paid for. The same command begins it.")
 }
@@ -163,8 +189,8 @@ fn before_it_began(signal: &Signal) -> OptimizerError {
 pub fn new_run_id() -> Result<String, OptimizerError> {
     let mut bytes = [0; 16];
     getrandom::fill(&mut bytes)
-        .map_err(|error| OptimizerError::new(ErrorCode::Io, format!("no randomness for a run id: {error}")))?;
-    Ok(format!("gepa_{}", crate::model::canonical::hex(&bytes)))
+        .map_err(|error| OptimizerError::from_cause(ErrorCode::Io, "no randomness for a run id", error))?;
+    Ok(format!("gepa_{}", synth_optimizer_core::model::canonical::hex(&bytes)))
 }
 
 /// The workspace of a run that has begun, if it is the same run. It is held from here on, so that nothing is read that
@@ -180,7 +206,8 @@ fn open_existing(request: &Request, dir: &RunDir, fence: &Fence) -> Result<Optio
     Ok(Some(workspace))
 }
 
-async fn run<E, F>(
+/// Opens the log, builds the engine and drives the loop to its end.
+async fn drive<E, F>(
     request: &Request,
     dir: &RunDir,
     existing: Option<Workspace>,
@@ -216,6 +243,8 @@ where
         Some(_) => resume(&engine, &workspace, &task.inputs)?,
     };
     let Begun { session, mut events, next_sequence, elapsed_before, unanswered, waiting } = begun;
+    let (resumed, unknown) = (next_sequence > 0, unanswered.len());
+    info!(events = next_sequence, unknown, "{}", if resumed { "run resumed" } else { "run started" });
     record_start(&workspace, &task, accesses, if next_sequence == 0 { "start" } else { "resume" })?;
     register(dir, RegistryStatus::Started, &starting_entry(&workspace.run_row()?))?;
     dir.mark_latest();
@@ -250,23 +279,22 @@ where
         Ok(_) | Err(_) => calls.cache.flush().await,
     };
     match end? {
-        End::Over(error) => {
-            let ended = Ended { workspace, told: chronicle.end() };
-            let outcome = finish(request, dir, &fence, ended, Some(&calls.cache.profile()), error)?;
-            flushed?;
-            Ok(outcome)
-        }
-        End::Interrupted => {
-            let outcome = outcome(dir, &workspace, RunStatus::Interrupted, None)?;
-            workspace.close()?;
-            flushed?;
-            Ok(outcome)
-        }
-        End::Stuck(error) => {
+        RunEnd::Failed(error) if !workspace.totals()?.is_over() => {
             fence.check()?;
             write_failure(dir, &starting_entry(&workspace.run_row()?), &error)?;
             workspace.close()?;
             Err(error)
+        }
+        RunEnd::Interrupted => {
+            let outcome = close(dir, workspace, RunEnd::Interrupted)?;
+            flushed?;
+            Ok(outcome)
+        }
+        end => {
+            let outcome =
+                finish(request, dir, &fence, (workspace, chronicle.end()), Some(&calls.cache.profile()), end)?;
+            flushed?;
+            Ok(outcome)
         }
     }
 }

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use crate::artifacts::LockMark;
 use crate::clock::boot_millis;
-use crate::model::error::OptimizerError;
 use crate::workspace::fenced;
+use synth_optimizer_core::model::error::OptimizerError;
 
 /// A lease on a run, kept up by whoever heartbeats and watched by the run. Clones are the same lease.
 ///
@@ -26,7 +26,7 @@ impl LeaseWatch {
     }
 
     /// A lease that ends at this moment of the boot clock.
-    pub(crate) fn until(deadline: u64) -> Self {
+    pub fn until(deadline: u64) -> Self {
         Self { deadline: Arc::new(AtomicU64::new(deadline.max(1))) }
     }
 
@@ -37,7 +37,7 @@ impl LeaseWatch {
 
     /// Lets it last until this moment of the boot clock: whoever renews it knows when it asked, and may have been stopped
     /// since.
-    pub(crate) fn extend_to(&self, moment: u64) -> bool {
+    pub fn extend_to(&self, moment: u64) -> bool {
         let next = |deadline: u64| (deadline != 0).then_some(moment.max(1));
         self.deadline.fetch_update(Ordering::SeqCst, Ordering::SeqCst, next).is_ok()
     }

@@ -4,10 +4,10 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::config::words::words;
-use crate::config::{Diagnostic, Severity};
-use crate::model::error::OptimizerError;
-use crate::model::event_fields::ProposerReady;
+use synth_optimizer_core::config::{Diagnostic, Severity};
+use synth_optimizer_core::model::error::OptimizerError;
+use synth_optimizer_core::model::event_fields::ProposerReady;
+use synth_optimizer_core::words;
 
 words! {
     /// What a finding is about.
@@ -101,7 +101,7 @@ impl Finding {
         Self { stage, code, field, place: None, message, hint: error.hint.clone(), retryable: false }
     }
 
-    pub(crate) fn new(stage: CheckStage, code: &str, message: String, hint: &str) -> Self {
+    pub fn new(stage: CheckStage, code: &str, message: String, hint: &str) -> Self {
         let (code, hint) = (code.to_owned(), hint.to_owned());
         Self { stage, code, field: None, place: None, message, hint, retryable: false }
     }
@@ -117,7 +117,7 @@ impl Finding {
     }
 
     /// The same finding about this field.
-    pub(crate) fn at(mut self, field: &str) -> Self {
+    pub fn at(mut self, field: &str) -> Self {
         self.field = Some(field.to_owned());
         self
     }

@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use tokio::task::AbortHandle;
 
 use super::concurrency::Concurrency;
-use crate::config::gepa::GepaSection;
-use crate::model::event_fields::ConcurrencyAdjusted;
-use crate::model::ids::RequestId;
-use crate::workspace::CallKind;
+use synth_optimizer_core::config::gepa::GepaSection;
+use synth_optimizer_core::model::event_fields::ConcurrencyAdjusted;
+use synth_optimizer_core::model::event_meaning::CallKind;
+use synth_optimizer_core::model::ids::RequestId;
 
 /// A call under way.
 #[derive(Debug)]

@@ -8,11 +8,11 @@ use super::request::Request;
 use super::resume::check_same_search;
 use crate::artifacts::{DiskWatch, RunPaths};
 use crate::cache::{Cache, CacheSettings};
-use crate::config::Config;
-use crate::config::sections::CacheMode;
 use crate::container::{Holder, has_orphans};
-use crate::model::error::{ErrorCode, OptimizerError};
 use crate::workspace::Reader;
+use synth_optimizer_core::config::Config;
+use synth_optimizer_core::config::sections::CacheMode;
+use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 
 /// Where the run is, or would be; one without a name gets a new one.
 #[derive(Debug)]

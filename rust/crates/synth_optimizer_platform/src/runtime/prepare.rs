@@ -2,17 +2,20 @@
 
 use std::sync::Arc;
 
+use tracing::warn;
+
 use super::fence::Fence;
 use super::request::Request;
 use super::setup::{CachedSetup, SetupAccess, StoredSetup};
 use crate::artifacts::{DiskWatch, RunDir};
 use crate::cache::{Cache, CacheSettings};
-use crate::config::sections::{CacheMode, CacheSection};
 use crate::container::{Client, ManagedProcess, Task, load, reap_orphans, start};
-use crate::model::error::{ErrorCode, OptimizerError};
-use crate::model::event_fields::ProposerReady;
 use crate::proposer::Proposer;
+use crate::warn_if_err;
 use crate::workspace::Reader;
+use synth_optimizer_core::config::sections::{CacheMode, CacheSection};
+use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
+use synth_optimizer_core::model::event_fields::ProposerReady;
 
 /// Everything that must be there before anything is written down.
 pub(super) struct Prepared {
@@ -64,7 +67,7 @@ pub(super) async fn prepare(
         Err(error) => {
             if let Some(process) = process {
                 // The first error is the one that matters.
-                let _ = process.stop().await;
+                warn_if_err!(process.stop().await, "the container was not stopped");
             }
             return Err(error);
         }
@@ -98,7 +101,11 @@ async fn reap(dir: &RunDir, fence: &Fence) -> Result<(), OptimizerError> {
     let place = dir.dir().to_owned();
     // What does not want to end takes a while, in which the run can be told to leave.
     let reaped = tokio::task::spawn_blocking(move || reap_orphans(&place)).await.map_err(|error| {
-        OptimizerError::new(ErrorCode::Invariant, format!("looking for what a crash has left was broken off: {error}"))
+        OptimizerError::from_cause(ErrorCode::Invariant, "looking for what a crash has left was broken off", error)
     })?;
-    reaped.map(|_| ())
+    match reaped? {
+        0 => {}
+        processes => warn!(processes, "processes that a crashed run left were ended"),
+    }
+    Ok(())
 }

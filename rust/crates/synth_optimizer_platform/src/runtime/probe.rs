@@ -5,8 +5,9 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 
 use camino::{Utf8Path, Utf8PathBuf};
 
-use crate::model::canonical::hex;
-use crate::model::error::{ErrorCode, OptimizerError};
+use crate::warn_if_err;
+use synth_optimizer_core::model::canonical::hex;
+use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 
 /// How often a directory that goes away is made again.
 const ATTEMPTS: usize = 50;
@@ -23,15 +24,15 @@ impl Scratch {
         let root = match place {
             Some(place) => {
                 let made = DirBuilder::new().recursive(true).mode(0o700).create(place);
-                made.map_err(|error| failed(place, "made", &error))?;
+                made.map_err(|error| failed(place, "made", error))?;
                 place.to_owned()
             }
             None => Utf8PathBuf::try_from(std::env::temp_dir()).map_err(|error| {
-                OptimizerError::new(ErrorCode::Io, format!("the directory for temporary files: {error}"))
+                OptimizerError::from_cause(ErrorCode::Io, "the directory for temporary files", error)
             })?,
         };
         let path = root.join(format!("synth-optimizers-check-{}", random_name()?));
-        DirBuilder::new().mode(0o700).create(&path).map_err(|error| failed(&path, "made", &error))?;
+        DirBuilder::new().mode(0o700).create(&path).map_err(|error| failed(&path, "made", error))?;
         Ok(Self { path })
     }
 
@@ -42,8 +43,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // Nobody is left to tell.
-        let _ = std::fs::remove_dir_all(&self.path);
+        warn_if_err!(std::fs::remove_dir_all(&self.path), "the files of a check are left");
     }
 }
 
@@ -69,17 +69,17 @@ pub(super) fn try_directory(dir: &Utf8Path) -> Result<(), OptimizerError> {
         // One that was not made is not there, and one that somebody uses meanwhile is not empty.
         let _ = std::fs::remove_dir(made);
     }
-    tried.map_err(|error| failed(dir, "written to", &error))
+    tried.map_err(|error| failed(dir, "written to", error))
 }
 
-fn failed(path: &Utf8Path, done: &str, error: &std::io::Error) -> OptimizerError {
-    OptimizerError::new(ErrorCode::Io, format!("{path} cannot be {done}: {error}"))
+fn failed(path: &Utf8Path, done: &str, error: std::io::Error) -> OptimizerError {
+    OptimizerError::from_cause(ErrorCode::Io, format!("{path} cannot be {done}"), error)
 }
 
 fn random_name() -> Result<String, OptimizerError> {
     let mut bytes = [0; 8];
     getrandom::fill(&mut bytes)
-        .map_err(|error| OptimizerError::new(ErrorCode::Io, format!("no randomness for a name: {error}")))?;
+        .map_err(|error| OptimizerError::from_cause(ErrorCode::Io, "no randomness for a name", error))?;
     Ok(hex(&bytes))
 }
 

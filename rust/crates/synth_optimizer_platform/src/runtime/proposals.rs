@@ -2,14 +2,14 @@
 
 use serde_json::Value;
 
-use crate::config::gepa::Direction;
 use crate::container::Task;
-use crate::model::answer::{Proposal, ProposalAnswer};
-use crate::model::command::ProposeCommand;
-use crate::model::error::{ErrorCode, OptimizerError};
-use crate::model::ids::{CandidateId, Payload, RequestId};
-use crate::proposer::{Evidence, NamedPayload, ProposalRequest};
+use crate::proposer::{Evidence, ProposalRequest};
 use crate::workspace::Reader;
+use synth_optimizer_core::config::gepa::Direction;
+use synth_optimizer_core::model::answer::{Proposal, ProposalAnswer};
+use synth_optimizer_core::model::command::ProposeCommand;
+use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
+use synth_optimizer_core::model::ids::RequestId;
 
 /// Parts of a reply that tell when and under which name it ran, and nothing about the task.
 const VOLATILE: &[&str] = &["rollout_id", "trace_correlation_id", "created_at", "updated_at"];
@@ -21,28 +21,12 @@ pub(super) fn proposal_request(
     task: &Task,
     stored: &Reader,
 ) -> Result<ProposalRequest, OptimizerError> {
-    let named = |(candidate_id, payload): &(CandidateId, Payload)| NamedPayload {
-        candidate_id: candidate_id.clone(),
-        payload: payload.clone(),
-    };
-    let evidence = stored.at_once(|stored| evidence(command, task, stored))?;
     Ok(ProposalRequest {
-        operation: command.operation,
-        generation: command.generation,
+        question: command.question.clone(),
         program: task.program.clone(),
         task_info: task.task_info.as_ref().ok().cloned(),
-        parents: command.parents.iter().map(named).collect(),
-        ancestor: command.ancestor.as_ref().map(named),
-        base: command.base.clone(),
-        components: command.components.clone(),
-        proposal_count: command.proposal_count,
         direction,
-        evidence,
-        carried_failures: command.carried_failures.clone(),
-        relatives: command.relatives.clone(),
-        frontier: command.frontier.clone(),
-        frontier_size: command.frontier_size,
-        problems: command.problems.clone(),
+        evidence: stored.at_once(|stored| evidence(command, task, stored))?,
         refused: match command.repairs {
             Some(answered) => refused(stored, answered)?,
             None => Vec::new(),
@@ -51,12 +35,12 @@ pub(super) fn proposal_request(
 }
 
 fn evidence(command: &ProposeCommand, task: &Task, stored: &Reader) -> Result<Vec<Evidence>, OptimizerError> {
-    let first = command.parents.first();
+    let first = command.question.parents.first();
     let mut evidence = Vec::with_capacity(command.evidence.len());
     for shown in &command.evidence {
         let row = task.rows.get(&shown.row_id).map_or(Value::Null, |row| row.value.clone());
         let rollout = match first {
-            Some((parent, _)) => stored.evidence(parent, &shown.row_id, command.request)?,
+            Some(parent) => stored.evidence(&parent.candidate_id, &shown.row_id, command.request)?,
             None => None,
         };
         let reply = match rollout {
@@ -72,13 +56,13 @@ fn evidence(command: &ProposeCommand, task: &Task, stored: &Reader) -> Result<Ve
 fn refused(stored: &Reader, answered: RequestId) -> Result<Vec<Proposal>, OptimizerError> {
     let Some(bytes) = stored.reply(answered)? else { return Ok(Vec::new()) };
     let answer: ProposalAnswer = serde_json::from_slice(&bytes)
-        .map_err(|error| OptimizerError::new(ErrorCode::Json, format!("a stored answer is not JSON: {error}")))?;
+        .map_err(|error| OptimizerError::from_cause(ErrorCode::Json, "a stored answer is not JSON", error))?;
     Ok(answer.proposals)
 }
 
 fn read(bytes: &[u8]) -> Result<Value, OptimizerError> {
     let mut reply: Value = serde_json::from_slice(bytes)
-        .map_err(|error| OptimizerError::new(ErrorCode::Json, format!("a stored reply is not JSON: {error}")))?;
+        .map_err(|error| OptimizerError::from_cause(ErrorCode::Json, "a stored reply is not JSON", error))?;
     if let Some(fields) = reply.as_object_mut() {
         fields.retain(|name, _| !VOLATILE.contains(&name.as_str()));
     }

@@ -6,9 +6,9 @@ use camino::Utf8PathBuf;
 
 use super::fence::LeaseWatch;
 use super::hooks::Hooks;
-use crate::config::Config;
 use crate::container::Reach;
 use crate::proposer::Proposer;
+use synth_optimizer_core::config::Config;
 
 /// How much a check looks at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -2,17 +2,19 @@
 
 use std::collections::BTreeSet;
 
-use crate::config::{Config, search_differences, search_digest};
 use crate::container::Task;
-use crate::model::answer::Observation;
-use crate::model::canonical::digest;
-use crate::model::engine::{Engine, Session};
-use crate::model::error::{ErrorCode, OptimizerError};
-use crate::model::event::Event;
-use crate::model::event_fields::{ContractVerified, Reason, RunResumed, RunStarted, StopKind, TaskInfoLoaded};
-use crate::model::ids::RequestId;
-use crate::model::program::Inputs;
 use crate::workspace::{Reader, RunRow};
+use synth_optimizer_core::config::{Config, search_differences, search_digest};
+use synth_optimizer_core::model::answer::Observation;
+use synth_optimizer_core::model::canonical::digest;
+use synth_optimizer_core::model::engine::{Engine, Session};
+use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
+use synth_optimizer_core::model::event::Event;
+use synth_optimizer_core::model::event_fields::{
+    ContractVerified, Reason, RunResumed, RunStarted, StopKind, TaskInfoLoaded,
+};
+use synth_optimizer_core::model::ids::RequestId;
+use synth_optimizer_core::model::program::Inputs;
 
 /// A session and what it has to store first.
 pub(super) struct Begun<'e, E: Engine> {

@@ -5,13 +5,14 @@ use super::setup::SetupAccess;
 use crate::artifacts::RunDir;
 use crate::cache::CacheSettings;
 use crate::clock::unix_millis;
-use crate::config::{scrub, search_digest, shown};
 use crate::container::Task;
-use crate::model::error::OptimizerError;
-use crate::model::event_fields::RunStarted;
 use crate::workspace::{
     Lease, Operation, OperationStatus, Record, RunRow, SetupCall, Snapshot, SnapshotKind, Workspace,
 };
+use synth_optimizer_core::config::{search_digest, shown};
+use synth_optimizer_core::model::error::OptimizerError;
+use synth_optimizer_core::model::event_fields::RunStarted;
+use synth_optimizer_core::secrets::scrub;
 
 /// What the workspace keeps of the run itself.
 pub(super) fn row(request: &Request, dir: &RunDir) -> RunRow {

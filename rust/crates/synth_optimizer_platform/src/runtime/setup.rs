@@ -4,18 +4,18 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
 
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::cache::{Cache, Lookup};
-use crate::config::redacted;
-use crate::config::sections::CacheMode;
 use crate::container::{Client, SetupCall, SetupCalls};
-use crate::model::cache_key::{Boundary, cache_key};
-use crate::model::error::{ErrorCode, OptimizerError};
 use crate::workspace::{CacheAction, CacheUse, Reader, SnapshotKind};
+use synth_optimizer_core::config::redacted;
+use synth_optimizer_core::config::sections::CacheMode;
+use synth_optimizer_core::model::cache_key::{Boundary, cache_key};
+use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 
 /// One call of the setup and what the cache did for it.
 #[derive(Debug, Clone)]
@@ -47,7 +47,7 @@ impl<'a> CachedSetup<'a> {
     }
 
     pub(super) fn accesses(&self) -> Vec<SetupAccess> {
-        self.accesses.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.accesses.lock().clone()
     }
 
     async fn answer(&self, call: SetupCall<'_>) -> Result<Value, OptimizerError> {
@@ -57,7 +57,7 @@ impl<'a> CachedSetup<'a> {
         let seen = |action| {
             let cache = CacheUse { key: key.clone(), action };
             let access = SetupAccess { boundary: boundary.word(), cache };
-            self.accesses.lock().unwrap_or_else(PoisonError::into_inner).push(access);
+            self.accesses.lock().push(access);
         };
         let Some(client) = self.client else {
             let Lookup::Hit(bytes) = self.cache.get(boundary, &key)? else {
@@ -65,7 +65,7 @@ impl<'a> CachedSetup<'a> {
             };
             seen(CacheAction::Hit);
             let told: Told = serde_json::from_slice(&bytes).map_err(|error| {
-                OptimizerError::new(ErrorCode::CacheCorrupt, format!("the cached answer of {route}: {error}"))
+                OptimizerError::from_cause(ErrorCode::CacheCorrupt, format!("the cached answer of {route}"), error)
             })?;
             return match told {
                 Told::Answered(value) => Ok(value),
@@ -79,10 +79,11 @@ impl<'a> CachedSetup<'a> {
                 Ok(value) => Told::Answered(value.clone()),
                 // Only what may be missing is remembered as missing: anything else fails here and now.
                 Err(error) if boundary == Boundary::TaskInfo => Told::Failed(error.message.clone()),
+                // Returned with the answer.
                 Err(_) => return answer,
             };
-            let bytes = serde_json::to_vec(&told)
-                .map_err(|error| OptimizerError::new(ErrorCode::Json, format!("{route}: {error}")))?;
+            let bytes =
+                serde_json::to_vec(&told).map_err(|error| OptimizerError::from_cause(ErrorCode::Json, route, error))?;
             self.cache.put(boundary, &key, bytes.into())?;
             seen(CacheAction::Write);
         }

@@ -1,10 +1,10 @@
-//! Runs that are held: they send only what a step lets them send, and say when that is settled.
+//! Runs that are held: they send only what a step lets them send, and report when that is settled.
 
 use tokio::sync::watch;
 
 use super::driver::Driver;
-use crate::model::engine::Engine;
-use crate::model::lifecycle::RunState;
+use synth_optimizer_core::model::engine::Engine;
+use synth_optimizer_core::model::lifecycle::RunState;
 
 /// How far a held run is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -16,18 +16,11 @@ pub struct StepReport {
     /// The last event of the log. None before the first.
     pub last_sequence: Option<u64>,
     pub state: Option<RunState>,
-    /// Whether this process has let go of the run, which need not be over.
+    /// Whether the work of this process on the run has ended. The run itself need not be over.
     pub has_ended: bool,
 }
 
-/// What is told of a held run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Whether {
-    Waiting,
-    Ended,
-}
-
-/// Who steps the run, and how far that is.
+/// Where a run stands between two steps.
 #[derive(Debug)]
 pub(super) struct Stepping {
     pub(super) reports: watch::Sender<StepReport>,
@@ -37,7 +30,7 @@ pub(super) struct Stepping {
 }
 
 impl<E: Engine> Driver<'_, E> {
-    /// Lets what waits now begin.
+    /// Lets calls that wait now begin.
     pub(super) fn step(&mut self) {
         if self.stepping.is_held {
             self.stepping.asked += 1;
@@ -45,25 +38,24 @@ impl<E: Engine> Driver<'_, E> {
         }
     }
 
-    /// Says that a step is done, when everything that it sent is settled and stored.
+    /// Reports that a step is done, when everything that it sent is settled and stored.
     pub(super) fn report_step(&self) {
         if self.stepping.is_held && self.lanes.is_settled() {
-            self.report(Whether::Waiting);
+            self.report(StepReport { is_waiting: true, ..StepReport::default() });
         }
     }
 
-    /// Says that this process has let go.
+    /// Reports that the work of this process has ended.
     pub(super) fn report_end(&self) {
-        self.report(Whether::Ended);
+        self.report(StepReport { has_ended: true, ..StepReport::default() });
     }
 
-    fn report(&self, whether: Whether) {
+    fn report(&self, report: StepReport) {
         let report = StepReport {
             steps_done: self.stepping.asked,
-            is_waiting: whether == Whether::Waiting,
             last_sequence: self.ground.next_sequence.checked_sub(1),
             state: self.stepping.state,
-            has_ended: whether == Whether::Ended,
+            ..report
         };
         self.stepping.reports.send_if_modified(|known| std::mem::replace(known, report) != report);
     }

@@ -5,18 +5,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::calls::Finished;
-use super::control::Signal;
-use super::driver::{Driver, End};
-use crate::model::answer::{Answer, CallFailure, FailureClass, Observation};
-use crate::model::command::Command;
-use crate::model::engine::Engine;
-use crate::model::error::{ErrorCode, OptimizerError};
-use crate::model::event::Event;
-use crate::model::event_fields::{Failure, Reason};
-use crate::model::ids::RequestId;
-use crate::model::usage::Usage;
-use crate::workspace::CallKind;
+use super::driver::Driver;
+use synth_optimizer_core::model::answer::{Answer, CallFailure, FailureClass, Observation};
+use synth_optimizer_core::model::command::Command;
+use synth_optimizer_core::model::control::{ControlAction, ControlRequest, RunEnd};
+use synth_optimizer_core::model::engine::Engine;
+use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
+use synth_optimizer_core::model::event::Event;
+use synth_optimizer_core::model::event_fields::{Failure, Reason};
+use synth_optimizer_core::model::event_meaning::CallKind;
+use synth_optimizer_core::model::ids::RequestId;
+use synth_optimizer_core::model::usage::Usage;
 
+/// What a pause leaves to calls under way: what comes within it need not be asked for again.
+const PAUSE_GRACE: Duration = Duration::from_millis(500);
 /// How long a turn that is not wanted any more may take to end and to tell what it has used.
 const TURN_GRACE: Duration = Duration::from_secs(1);
 
@@ -29,9 +31,11 @@ enum Tell {
 }
 
 impl<E: Engine> Driver<'_, E> {
-    pub(super) async fn obey(&mut self, signal: Signal) -> Result<Option<End>, OptimizerError> {
-        match signal {
-            Signal::Stop { reason } => {
+    /// Does what was asked; the end of the run's loop, if that follows.
+    pub(super) async fn obey(&mut self, request: ControlRequest) -> Result<Option<RunEnd>, OptimizerError> {
+        let (reason, grace) = (request.reason(), request.grace);
+        match request.action {
+            ControlAction::Stop => {
                 let events = self.ground.session.observe(&Observation::StopRequested { reason })?;
                 if events.iter().any(|event| matches!(event, Event::StopDecided(_))) {
                     self.hurry_turns();
@@ -40,18 +44,21 @@ impl<E: Engine> Driver<'_, E> {
                 self.withdraw()?;
                 Ok(None)
             }
-            Signal::Step => {
+            ControlAction::Step => {
                 self.step();
                 Ok(None)
             }
-            Signal::Cancel { reason, grace } => {
+            // A run under way is not paused.
+            ControlAction::Resume => Ok(None),
+            ControlAction::Cancel => {
                 self.wind_down(grace.unwrap_or(self.cancel_grace), Tell::Container).await?;
                 let lanes = &self.lanes;
                 let events = self.ground.session.cancel(&reason, |request| lanes.is_sent(request))?;
                 self.log(events);
                 Ok(None)
             }
-            Signal::Interrupt { reason, grace } => {
+            ControlAction::Pause => self.let_go(reason, grace.unwrap_or(PAUSE_GRACE)).await.map(Some),
+            ControlAction::Interrupt | ControlAction::Shutdown => {
                 self.let_go(reason, grace.unwrap_or(self.interrupt_grace)).await.map(Some)
             }
         }
@@ -85,7 +92,7 @@ impl<E: Engine> Driver<'_, E> {
     }
 
     /// What the run cannot go on without is gone: keep what comes within the grace, then end or let go.
-    pub(super) async fn face_failure(&mut self) -> Result<Option<End>, OptimizerError> {
+    pub(super) async fn face_failure(&mut self) -> Result<Option<RunEnd>, OptimizerError> {
         let Some(error) = self.failure.clone() else { return Ok(None) };
         if is_mendable(error.code) {
             return self.stuck(error).await.map(Some);
@@ -95,35 +102,35 @@ impl<E: Engine> Driver<'_, E> {
         let lanes = &self.lanes;
         let events = self.ground.session.fail(failure, |request| lanes.is_sent(request))?;
         self.log(events);
-        if self.ground.engine.is_over(self.ground.session.state()) { Ok(None) } else { Ok(Some(End::Stuck(error))) }
+        if self.ground.engine.is_over(self.ground.session.state()) { Ok(None) } else { Ok(Some(RunEnd::Failed(error))) }
     }
 
     /// The container of this run has died; the run can go on when it is started again.
-    pub(super) async fn container_gone(&mut self, error: OptimizerError) -> Result<End, OptimizerError> {
+    pub(super) async fn container_gone(&mut self, error: OptimizerError) -> Result<RunEnd, OptimizerError> {
         self.is_container_gone = true;
         self.stuck(error).await
     }
 
     /// Lets go of a run that cannot go on now, and can when the cause is mended.
-    pub(super) async fn stuck(&mut self, error: OptimizerError) -> Result<End, OptimizerError> {
+    pub(super) async fn stuck(&mut self, error: OptimizerError) -> Result<RunEnd, OptimizerError> {
         Ok(match self.let_go(error.message.clone(), self.cancel_grace).await? {
-            End::Interrupted => End::Stuck(error),
-            over @ (End::Over(_) | End::Stuck(_)) => over,
+            RunEnd::Interrupted => RunEnd::Failed(error),
+            over => over,
         })
     }
 
-    async fn let_go(&mut self, reason: String, grace: Duration) -> Result<End, OptimizerError> {
+    async fn let_go(&mut self, reason: String, grace: Duration) -> Result<RunEnd, OptimizerError> {
         self.wind_down(grace, Tell::Nobody).await?;
         if self.ground.engine.is_over(self.ground.session.state()) {
             self.store().await?;
-            return Ok(End::Over(None));
+            return self.end_of_log();
         }
         self.log(vec![Event::RunInterrupted(Reason { reason })]);
         self.store().await?;
-        Ok(End::Interrupted)
+        Ok(RunEnd::Interrupted)
     }
 
-    /// Waits for the calls under way, but not longer than the grace or the next signal, and stores what came; then
+    /// Waits for the calls under way, but not longer than the grace or the next control request, and stores what came; then
     /// drops the rest.
     async fn wind_down(&mut self, grace: Duration, tell: Tell) -> Result<(), OptimizerError> {
         self.withhold();
@@ -135,8 +142,8 @@ impl<E: Engine> Driver<'_, E> {
         while !self.lanes.is_idle() {
             tokio::select! {
                 biased;
-                Some(signal) = self.signals.recv() => {
-                    if signal != Signal::Step {
+                Some(request) = self.requests.recv() => {
+                    if request.action != ControlAction::Step {
                         break;
                     }
                 }
@@ -167,6 +174,7 @@ impl<E: Engine> Driver<'_, E> {
                 });
             }
         }
+        // Lost: the container ends rollouts that it was not told of at their own deadline.
         let _ = tokio::time::timeout(grace, async { while telling.join_next().await.is_some() {} }).await;
     }
 

@@ -4,9 +4,10 @@ use std::sync::OnceLock;
 
 use bytes::Bytes;
 
-use crate::model::answer::Answer;
-use crate::model::event::Event;
-use crate::model::ids::RequestId;
+use synth_optimizer_core::model::answer::Answer;
+use synth_optimizer_core::model::event::Event;
+use synth_optimizer_core::model::event_meaning::CallKind;
+use synth_optimizer_core::model::ids::RequestId;
 
 /// An event with its place and moment in the log.
 #[derive(Debug, Clone)]
@@ -37,13 +38,6 @@ impl PartialEq for Stored {
     fn eq(&self, other: &Self) -> bool {
         (self.sequence, self.unix_millis, &self.event) == (other.sequence, other.unix_millis, &other.event)
     }
-}
-
-/// Which boundary a call crosses.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum CallKind {
-    Rollout,
-    Proposer,
 }
 
 /// A call that is about to be sent. It is stored before it is sent.

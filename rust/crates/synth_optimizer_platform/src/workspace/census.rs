@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 use rusqlite::{Connection, Row};
 
 use super::error::sqlite;
+use super::projector::totals;
 use super::reader::run_row;
 use super::records::RunRow;
-use super::totals::Totals;
-use crate::model::error::OptimizerError;
+use synth_optimizer_core::model::error::OptimizerError;
+use synth_optimizer_core::model::run_totals::RunTotals;
 
 pub(super) type Counts = BTreeMap<String, u64>;
 
@@ -60,7 +61,7 @@ const TALLIES: &[(&str, &str)] = &[
 #[derive(Debug)]
 pub(super) struct Census {
     pub(super) run: RunRow,
-    pub(super) totals: Totals,
+    pub(super) totals: RunTotals,
     pub(super) counts: Counts,
     pub(super) maps: BTreeMap<String, Counts>,
     /// Rows that the log asks rollouts for.
@@ -72,7 +73,7 @@ impl Census {
     pub(super) fn take(db: &Connection) -> Result<Self, OptimizerError> {
         let mut census = Self {
             run: run_row(db)?,
-            totals: Totals::read(db)?,
+            totals: totals(db)?,
             counts: Counts::new(),
             maps: BTreeMap::new(),
             rows_requested: 0,
@@ -225,7 +226,7 @@ impl Census {
 
     /// What follows from what has been counted.
     fn links(&mut self, db: &Connection) -> Result<(), OptimizerError> {
-        let holders = number(db, "SELECT count(DISTINCT candidate_id) FROM frontier_cells")?;
+        let holders = u64::from(self.totals.frontier_size);
         let parents = number(db, "SELECT coalesce(sum(json_array_length(parent_ids_json)), 0) FROM candidates")?;
         let map = "plan_link_relation_counts";
         self.add(map, "candidate_payload", self.count("candidates"));

@@ -5,13 +5,14 @@ use std::path::Path;
 
 use rusqlite::ErrorCode as Cause;
 
-use crate::model::error::{ErrorCode, OptimizerError};
+use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 
 /// Turns an error of SQLite into one that says what was being done.
-pub(crate) fn sqlite(doing: impl Display) -> impl FnOnce(rusqlite::Error) -> OptimizerError {
+pub fn sqlite(doing: impl Display) -> impl FnOnce(rusqlite::Error) -> OptimizerError {
     move |error| {
-        let found = OptimizerError::new(ErrorCode::Sqlite, format!("cannot {doing}: {error}"));
-        match error.sqlite_error_code() {
+        let cause = error.sqlite_error_code();
+        let found = OptimizerError::from_cause(ErrorCode::Sqlite, format!("cannot {doing}"), error);
+        match cause {
             Some(Cause::DiskFull) => {
                 found.with_hint("Free space on the disk of the run directory, then resume the run.")
             }
@@ -22,15 +23,17 @@ pub(crate) fn sqlite(doing: impl Display) -> impl FnOnce(rusqlite::Error) -> Opt
             Some(Cause::ReadOnly | Cause::CannotOpen | Cause::PermissionDenied) => {
                 found.with_hint("Check that the file exists and that you may write to it and to its directory.")
             }
-            Some(Cause::ConstraintViolation) => OptimizerError::new(ErrorCode::Invariant, found.message),
+            Some(Cause::ConstraintViolation) => {
+                OptimizerError { cause: found.cause, ..OptimizerError::new(ErrorCode::Invariant, found.message) }
+            }
             _ => found,
         }
     }
 }
 
 /// An error of the file system.
-pub(crate) fn io(doing: impl Display, path: &Path) -> impl FnOnce(std::io::Error) -> OptimizerError {
-    move |error| OptimizerError::new(ErrorCode::Io, format!("cannot {doing} {}: {error}", path.display()))
+pub fn io(doing: impl Display, path: &Path) -> impl FnOnce(std::io::Error) -> OptimizerError {
+    move |error| OptimizerError::from_cause(ErrorCode::Io, format!("cannot {doing} {}", path.display()), error)
 }
 
 /// Something that cannot be if the code is right.
@@ -38,8 +41,8 @@ pub(super) fn invariant(message: impl Into<String>) -> OptimizerError {
     OptimizerError::new(ErrorCode::Invariant, message)
 }
 
-pub(crate) fn json(doing: impl Display) -> impl FnOnce(serde_json::Error) -> OptimizerError {
-    move |error| OptimizerError::new(ErrorCode::Json, format!("cannot {doing}: {error}"))
+pub fn json(doing: impl Display) -> impl FnOnce(serde_json::Error) -> OptimizerError {
+    move |error| OptimizerError::from_cause(ErrorCode::Json, format!("cannot {doing}"), error)
 }
 
 pub(super) const DAMAGED: &str = "The file is damaged or not a workspace: restore it from a copy, or save what is left \

@@ -4,7 +4,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 
 use super::error::sqlite;
 use super::records::LeaseId;
-use crate::model::error::{ErrorCode, OptimizerError};
+use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 
 /// How the message of such an error begins.
 const FENCED: &str = "fenced: ";

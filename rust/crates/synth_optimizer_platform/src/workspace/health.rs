@@ -6,8 +6,8 @@ use serde::Serialize;
 use super::census::{Census, number};
 use super::error::sqlite;
 use super::store::int;
-use crate::model::error::OptimizerError;
-use crate::model::lifecycle::RunState;
+use synth_optimizer_core::model::error::OptimizerError;
+use synth_optimizer_core::model::lifecycle::RunState;
 
 const REBUILD: &str =
     "Run `synth-optimizers workspace rebuild` on this file: it computes the projections from the log again.";
@@ -271,11 +271,11 @@ const RULES: &[(&str, &str, &str, &str)] = &[
     (
         "run_state_matches_usage_ledger",
         "run_state holds another cost than the calls add up to",
-        "SELECT count(*) FROM run_state WHERE known_cost_nano_usd <> (
+        "SELECT count(*) FROM run_state
+         WHERE (totals ->> '$.rollouts.known_cost_nano_usd') + (totals ->> '$.proposer.known_cost_nano_usd') <> (
            SELECT coalesce(sum(cost_nano_usd), 0) FROM (
-             SELECT cost_nano_usd, cached, failure_class FROM rollouts UNION ALL
-             SELECT cost_nano_usd, cached, failure_class FROM proposer_calls)
-           WHERE NOT cached AND coalesce(failure_class, '') NOT IN ('not_sent', 'withdrawn', 'unknown_outcome', 'abandoned'))",
+             SELECT cost_nano_usd, billing FROM rollouts UNION ALL SELECT cost_nano_usd, billing FROM proposer_calls)
+           WHERE billing = 'sent')",
         REBUILD,
     ),
     (

@@ -2,9 +2,8 @@
 
 pub mod batch;
 mod census;
-pub(crate) mod error;
+pub mod error;
 mod fence;
-mod glance;
 mod health;
 pub mod models;
 mod open;
@@ -12,10 +11,9 @@ mod projector;
 pub mod reader;
 pub mod rebuild;
 pub mod records;
-pub(crate) mod schema;
+pub mod schema;
 mod status;
 mod store;
-pub mod totals;
 mod vacuum;
 mod writer;
 
@@ -26,10 +24,9 @@ use std::sync::Arc;
 use rusqlite::Connection;
 use tokio::sync::oneshot;
 
-pub use batch::{Answered, Batch, CacheAction, CacheUse, CallKind, Sent, Stored};
+pub use batch::{Answered, Batch, CacheAction, CacheUse, Sent, Stored};
 pub(crate) use fence::fenced;
 pub use fence::is_fenced;
-pub use glance::Glance;
 pub use open::SCHEMA_VERSION;
 pub use reader::Reader;
 pub use rebuild::{Difference, RebuildMode, RebuildReport, rebuild};
@@ -38,13 +35,13 @@ pub use records::{
 };
 pub(crate) use status::limits;
 pub use status::workspace_status;
-pub use totals::Totals;
 pub use vacuum::{Vacuumed, vacuum};
 pub use writer::Committed;
 
 use crate::clock::unix_millis;
-use crate::config::sections::Durability;
-use crate::model::error::OptimizerError;
+use crate::warn_if_err;
+use synth_optimizer_core::config::sections::Durability;
+use synth_optimizer_core::model::error::OptimizerError;
 use writer::{Outcome, Write, Writer, gone};
 
 /// The workspace of a run in the process that runs it. Reads go through `Reader`, which it dereferences to.
@@ -152,6 +149,6 @@ impl Deref for Workspace {
 impl Drop for Workspace {
     fn drop(&mut self) {
         // Whoever wants to know calls `close`; what was acknowledged is stored in any case.
-        let _ = self.end();
+        warn_if_err!(self.end(), "the workspace was not closed");
     }
 }

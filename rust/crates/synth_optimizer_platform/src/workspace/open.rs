@@ -8,8 +8,8 @@ use rusqlite_migration::{M, Migrations};
 use super::error::{DAMAGED, io, sqlite};
 use super::records::RunRow;
 use super::schema::{BUSY, Schema, keep_statements};
-use crate::config::sections::Durability;
-use crate::model::error::{ErrorCode, OptimizerError};
+use synth_optimizer_core::config::sections::Durability;
+use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 
 const STEPS: &[M<'_>] =
     &[M::up(include_str!("../../migrations/0001_tables.sql")), M::up(include_str!("../../migrations/0002_views.sql"))];

@@ -1,22 +1,25 @@
 //! Reads a workspace while its writer goes on: the log, the inbox and replies.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use parking_lot::{Mutex, MutexGuard};
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use serde_json::Value;
 
 use super::batch::Stored;
 use super::error::{DAMAGED, invariant, json, sqlite};
 use super::open;
+use super::projector;
 use super::records::{RunRow, SnapshotKind};
 use super::store::int;
-use super::totals::Totals;
-use crate::model::answer::Answer;
-use crate::model::error::{ErrorCode, OptimizerError};
-use crate::model::event::{EVENT_TYPES, Event};
-use crate::model::ids::{CandidateId, RequestId, RowId};
 use crate::unpack::{unpack, unpack_whole};
+use synth_optimizer_core::model::answer::Answer;
+use synth_optimizer_core::model::candidate_view::Candidate;
+use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
+use synth_optimizer_core::model::event::{EVENT_TYPES, Event};
+use synth_optimizer_core::model::ids::{CandidateId, RequestId, RowId};
+use synth_optimizer_core::model::run_totals::RunTotals;
+use synth_optimizer_core::model::usage::RunUsage;
 
 /// A workspace to read from. It sees what was committed before each read.
 #[derive(Debug)]
@@ -77,7 +80,7 @@ impl Reader {
     }
 
     fn held(&self) -> MutexGuard<'_, Option<Connection>> {
-        self.connection.lock().unwrap_or_else(PoisonError::into_inner)
+        self.connection.lock()
     }
 
     /// At most `limit` events from `from_sequence` on.
@@ -146,8 +149,32 @@ impl Reader {
     }
 
     /// Where the run is and what it has used.
-    pub fn totals(&self) -> Result<Totals, OptimizerError> {
-        self.with(Totals::read)
+    pub fn totals(&self) -> Result<RunTotals, OptimizerError> {
+        self.with(projector::totals)
+    }
+
+    /// What the run has used so far.
+    pub fn run_usage(&self) -> Result<RunUsage, OptimizerError> {
+        Ok(self.totals()?.counts.usage())
+    }
+
+    /// A candidate; none if it is not registered.
+    pub fn candidate_record(&self, id: &str) -> Result<Option<Candidate>, OptimizerError> {
+        self.with(|db| projector::read_candidate(db, id))
+    }
+
+    /// The best candidate so far; none before the initial one is measured.
+    pub fn best(&self) -> Result<Option<Candidate>, OptimizerError> {
+        match self.totals()?.best_candidate_id() {
+            Some(best) => self.candidate_record(best.as_str()),
+            None => Ok(None),
+        }
+    }
+
+    /// Answers that have come and wait for their turn.
+    pub fn waiting(&self) -> Result<u64, OptimizerError> {
+        let found = self.list("count the inbox", "SELECT count(*) FROM inbox", [], |row| row.get::<_, i64>(0))?;
+        Ok(found.into_iter().map(i64::unsigned_abs).sum())
     }
 
     /// The reply to a request.

@@ -11,9 +11,9 @@ use super::error::sqlite;
 use super::open;
 use super::projector::Projector;
 use super::reader::for_each_event;
-use crate::config::sections::Durability;
-use crate::model::canonical::hex;
-use crate::model::error::OptimizerError;
+use synth_optimizer_core::config::sections::Durability;
+use synth_optimizer_core::model::canonical::hex;
+use synth_optimizer_core::model::error::OptimizerError;
 
 /// What to do about differences.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

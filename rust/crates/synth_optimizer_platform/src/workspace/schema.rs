@@ -9,34 +9,34 @@ use rusqlite::{Connection, OpenFlags};
 use rusqlite_migration::Migrations;
 
 use super::error::{io, sqlite};
-use crate::model::error::{ErrorCode, OptimizerError};
+use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 
 /// Releases before this one can lose committed pages when two connections reset the WAL at once.
 const OLDEST_SQLITE: i32 = 3_051_003;
 /// How long a process waits for another one that writes.
-pub(crate) const BUSY: Duration = Duration::from_secs(30);
+pub const BUSY: Duration = Duration::from_secs(30);
 /// Statements that stay prepared: more than any writer has.
 const PREPARED: usize = 64;
 
 /// A kind of database.
 #[derive(Debug)]
-pub(crate) struct Schema {
-    pub(crate) application_id: i64,
-    pub(crate) migrations: &'static Migrations<'static>,
+pub struct Schema {
+    pub application_id: i64,
+    pub migrations: &'static Migrations<'static>,
     /// The newest version that this release knows.
-    pub(crate) version: usize,
+    pub version: usize,
     /// What it is, for messages: `workspace`, `the workspace of a run`.
-    pub(crate) noun: &'static str,
-    pub(crate) whole_noun: &'static str,
+    pub noun: &'static str,
+    pub whole_noun: &'static str,
     /// Which file would have been the right one.
-    pub(crate) hint: &'static str,
+    pub hint: &'static str,
 }
 
 impl Schema {
     /// Makes a new, closed and durable file. `fill` adds the first rows.
     ///
     /// Nobody may read the file before it gets its name, so that it is made durable once and as a whole.
-    pub(crate) fn build(
+    pub fn build(
         &self,
         unfinished: &Path,
         fill: impl FnOnce(&Connection) -> Result<(), OptimizerError>,
@@ -54,7 +54,7 @@ impl Schema {
     }
 
     /// Opens an existing file, of whatever kind.
-    pub(crate) fn connect(&self, path: &Path, busy: Duration) -> Result<Connection, OptimizerError> {
+    pub fn connect(&self, path: &Path, busy: Duration) -> Result<Connection, OptimizerError> {
         check_sqlite()?;
         if !path.is_file() {
             let message = format!("there is no {} {}", self.noun, path.display());
@@ -64,7 +64,7 @@ impl Schema {
     }
 
     /// Refuses a file of another kind, and one that a newer release has written.
-    pub(crate) fn check(&self, connection: &Connection, path: &Path) -> Result<(), OptimizerError> {
+    pub fn check(&self, connection: &Connection, path: &Path) -> Result<(), OptimizerError> {
         if number(connection, "application_id", path)? != self.application_id {
             let message = format!("{} is not {}", path.display(), self.whole_noun);
             return Err(OptimizerError::new(ErrorCode::Sqlite, message).with_hint(self.hint));
@@ -81,18 +81,19 @@ impl Schema {
         Ok(())
     }
 
-    pub(crate) fn migrate(&self, connection: &mut Connection, path: &Path) -> Result<(), OptimizerError> {
+    pub fn migrate(&self, connection: &mut Connection, path: &Path) -> Result<(), OptimizerError> {
         self.migrations.to_latest(connection).map_err(|error| {
-            OptimizerError::new(
+            OptimizerError::from_cause(
                 ErrorCode::Sqlite,
-                format!("cannot bring the schema of {} up to date: {error}", path.display()),
+                format!("cannot bring the schema of {} up to date", path.display()),
+                error,
             )
         })
     }
 }
 
 /// The application id of an existing file, which tells its kind; `None` where it cannot be read.
-pub(crate) fn kind_of(path: &Path) -> Option<i64> {
+pub fn kind_of(path: &Path) -> Option<i64> {
     if !path.is_file() || check_sqlite().is_err() {
         return None;
     }
@@ -100,7 +101,7 @@ pub(crate) fn kind_of(path: &Path) -> Option<i64> {
 }
 
 /// Keeps the statements of a connection prepared.
-pub(crate) fn keep_statements(connection: &Connection) {
+pub fn keep_statements(connection: &Connection) {
     connection.set_prepared_statement_cache_capacity(PREPARED);
 }
 

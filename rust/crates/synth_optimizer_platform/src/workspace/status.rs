@@ -9,25 +9,18 @@ use serde_json::{Map, Value, json};
 use super::census::{Census, Counts};
 use super::error::sqlite;
 use super::health::Health;
-use super::{open, schema};
+use super::open;
 use crate::clock::unix_millis;
-use crate::model::envelope::rfc3339;
-use crate::model::error::OptimizerError;
-use crate::model::lifecycle::Lifecycle;
-use crate::model::usage::Cost;
-use crate::queue;
+use synth_optimizer_core::model::envelope::rfc3339;
+use synth_optimizer_core::model::error::OptimizerError;
+use synth_optimizer_core::model::lifecycle::Lifecycle;
 
 /// How long to wait for the writer when the findings are left behind.
 const PATIENCE: Duration = Duration::from_millis(500);
 
 /// Counts, freshness of projections, invariants and totals of the run. What it finds is also left in
 /// `projection_freshness`, `invariant_reports` and `invariant_violations`, where the file can be written.
-///
-/// The file may also be the queue of a service: then the requests take the place of the runs, and nothing is written.
 pub fn workspace_status(path: &Path) -> Result<Value, OptimizerError> {
-    if schema::kind_of(path) == Some(queue::APPLICATION_ID) {
-        return queue::status(path).map_err(|refused| refused.error);
-    }
     let now = unix_millis();
     let mut db = open::open_to_read(path)?;
     let (census, health, transition) = {
@@ -85,22 +78,8 @@ fn document(path: &Path, census: &Census, health: &Health, transition: Value, no
 
 fn run_entry(census: &Census, health: &Health, report: &Value, severities: &Value, transition: Value) -> Value {
     let (run, totals) = (&census.run, &census.totals);
-    let usage = json!({
-        "prompt_tokens": totals.prompt_tokens,
-        "completion_tokens": totals.completion_tokens,
-        "total_tokens": totals.total_tokens,
-        "rollout_calls": totals.rollouts_finished + totals.rollouts_failed,
-        "proposer_calls": totals.proposer_turns,
-        "paid_calls": totals.paid_calls,
-        "cached_calls": totals.cached_calls,
-        "unpriced_calls": totals.unpriced_calls,
-        "unknown_outcomes": totals.unknown_outcomes,
-    });
-    let cost = match totals.cost() {
-        Cost::Known(amount) => json!(amount.usd()),
-        Cost::Unknown => Value::Null,
-    };
-    let outstanding = totals.rollouts_requested - totals.rollouts_finished - totals.rollouts_failed;
+    let counts = &totals.counts;
+    let usage = counts.usage();
     let mut entry = json!({
         "run_id": run.run_id,
         "state": totals.state,
@@ -110,8 +89,8 @@ fn run_entry(census: &Census, health: &Health, report: &Value, severities: &Valu
         "output_dir": run.output_dir,
         "run_dir": run.run_dir,
         "manifest_present": census.count("manifests") > 0,
-        "best_candidate_id": totals.best_candidate_id,
-        "cost_usd": cost,
+        "best_candidate_id": totals.best_candidate_id(),
+        "cost_usd": usage.total.cost_usd,
         "usage": usage,
         "started_at": rfc3339(totals.started_at.unwrap_or(run.created_at)),
         "completed_at": totals.finished_at.map(rfc3339),
@@ -120,16 +99,17 @@ fn run_entry(census: &Census, health: &Health, report: &Value, severities: &Valu
         "latest_transition": transition,
         "budget_status": {
             "limits": run.config.get("gepa").map(limits),
-            "rollouts_requested": totals.rollouts_requested,
-            "rollouts_finished": totals.rollouts_finished,
-            "rollouts_failed": totals.rollouts_failed,
-            "rollouts_outstanding": outstanding,
-            "generations": totals.generations,
-            "total_tokens": totals.total_tokens,
-            "cost_usd": cost,
-            "known_cost_usd": totals.known_cost.usd(),
+            "rollouts_requested": counts.rollouts_requested,
+            "rollouts_finished": counts.rollouts_finished,
+            "rollouts_failed": counts.rollouts_failed,
+            "rollouts_unsent": counts.rollouts_unsent,
+            "rollouts_outstanding": counts.rollouts_outstanding(),
+            "generations": counts.generations,
+            "total_tokens": usage.total.total_tokens,
+            "cost_usd": usage.total.cost_usd,
+            "known_cost_usd": usage.total.known_cost_usd,
         },
-        "stopped_by": totals.stopped_by.as_deref().and_then(|text| serde_json::from_str::<Value>(text).ok()),
+        "stopped_by": totals.stopped_by,
         "projection_freshness": health.freshness,
         "invariant_report": report,
         "invariant_violation_severity_counts": severities,
@@ -140,13 +120,25 @@ fn run_entry(census: &Census, health: &Health, report: &Value, severities: &Valu
     entry
 }
 
-/// The limits among the settings: those that begin with `max_`, where they are set.
+/// The settings of `[gepa]` that are limits of a run.
+const LIMITS: [&str; 9] = [
+    "max_generations",
+    "max_total_rollouts",
+    "max_train_rollouts",
+    "max_heldout_rollouts",
+    "max_cost_usd",
+    "max_time_seconds",
+    "max_prompt_tokens",
+    "max_completion_tokens",
+    "max_total_tokens",
+];
+
+/// The limits among the settings, where they are set.
 pub(crate) fn limits(settings: &Value) -> Map<String, Value> {
-    let set = |(name, value): (&String, &Value)| {
-        let limits = name.starts_with("max_") && !name.starts_with("max_perfect") && !name.starts_with("max_field");
-        (limits && !value.is_null()).then(|| (name.clone(), value.clone()))
+    let set = |name: &&str| {
+        settings.get(name).filter(|value| !value.is_null()).map(|value| ((*name).to_owned(), value.clone()))
     };
-    settings.as_object().map(|settings| settings.iter().filter_map(set).collect()).unwrap_or_default()
+    LIMITS.iter().filter_map(set).collect()
 }
 
 fn latest_transition(db: &Connection) -> Result<Value, OptimizerError> {

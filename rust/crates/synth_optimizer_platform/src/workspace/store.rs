@@ -4,11 +4,12 @@ use rusqlite::{CachedStatement, Connection, params};
 use sha2::{Digest as _, Sha256};
 use zstd::bulk::Compressor;
 
-use super::batch::{Batch, CacheAction, CacheUse, CallKind, Stored};
+use super::batch::{Batch, CacheAction, CacheUse, Stored};
 use super::error::{invariant, json, sqlite};
-use super::projector::Projector;
+use super::projector::{Projector, write_totals};
 use super::records::{Lease, Record, RunRow, Snapshot};
-use crate::model::error::{ErrorCode, OptimizerError};
+use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
+use synth_optimizer_core::model::run_totals::RunTotals;
 
 /// Fast: replies are written while a run goes on, and read rarely.
 const LEVEL: i32 = -1;
@@ -60,7 +61,7 @@ impl Store {
         let mut insert = Reused::new(db, INSERT_SENT);
         for sent in &batch.sent {
             let (request, at) = (int(sent.request.0), int(sent.unix_millis));
-            insert.run("store that a call is sent", params![request, kind_word(sent.kind), sent.rollout_id, at])?;
+            insert.run("store that a call is sent", params![request, sent.kind.word(), sent.rollout_id, at])?;
         }
         let (mut reply, mut answer) = (Reused::new(db, INSERT_REPLY), Reused::new(db, UPDATE_ANSWERED));
         let (mut wait, mut retire) = (Reused::new(db, INSERT_WAITING), Reused::new(db, DELETE_WAITING));
@@ -75,7 +76,7 @@ impl Store {
             if sent == 0 {
                 let sql = "INSERT INTO calls (request, answered_at, cache_action, cache_key, kind)
                            VALUES (?1, ?2, ?3, ?4, ?5)";
-                run(db, "store an answer", sql, params![request, at, action, key, kind_word(answered.kind)])?;
+                run(db, "store an answer", sql, params![request, at, action, key, answered.kind.word()])?;
             }
             if !answered.retired {
                 let text = serde_json::to_string(&answered.answer).map_err(json("store an answer"))?;
@@ -187,7 +188,8 @@ pub(super) fn insert_run(db: &Connection, row: &RunRow) -> Result<(), OptimizerE
         row.run_dir,
         created
     ];
-    run(db, "store what the run is", sql, values)
+    run(db, "store what the run is", sql, values)?;
+    write_totals(db, &RunTotals::default())
 }
 
 /// Runs a statement that stays prepared.
@@ -249,7 +251,7 @@ fn no_digest(text: &str) -> OptimizerError {
 }
 
 fn no_zstd(error: std::io::Error) -> OptimizerError {
-    OptimizerError::new(ErrorCode::Io, format!("cannot compress a reply: {error}"))
+    OptimizerError::from_cause(ErrorCode::Io, "cannot compress a reply", error)
 }
 
 fn acquire(db: &Connection, lease: &Lease) -> Result<(), OptimizerError> {
@@ -272,11 +274,4 @@ fn cache_columns(used: Option<&CacheUse>) -> Result<CacheColumns, OptimizerError
         CacheAction::Write => "write",
     };
     Ok((Some(action), Some(digest_bytes(&used.key)?)))
-}
-
-fn kind_word(kind: CallKind) -> &'static str {
-    match kind {
-        CallKind::Rollout => "rollout",
-        CallKind::Proposer => "proposer",
-    }
 }

@@ -6,8 +6,8 @@ use serde::Serialize;
 
 use super::error::{io, sqlite};
 use super::open;
-use crate::config::sections::Durability;
-use crate::model::error::OptimizerError;
+use synth_optimizer_core::config::sections::Durability;
+use synth_optimizer_core::model::error::OptimizerError;
 
 /// What was gained.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]

@@ -12,7 +12,7 @@ use super::error::sqlite;
 use super::fence;
 use super::records::{Lease, LeaseId, Record};
 use super::store::Store;
-use crate::model::error::{ErrorCode, OptimizerError};
+use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 
 /// Most writes of one transaction, so that the first of them does not wait for an endless stream.
 const LARGEST_GROUP: usize = 256;
@@ -59,9 +59,7 @@ impl Writer {
         let thread = std::thread::Builder::new()
             .name("workspace-writer".into())
             .spawn(move || Loop { connection, store, counted, fence: None, poison: None }.run(&jobs))
-            .map_err(|error| {
-                OptimizerError::new(ErrorCode::Io, format!("cannot start the writer's thread: {error}"))
-            })?;
+            .map_err(|error| OptimizerError::from_cause(ErrorCode::Io, "cannot start the writer's thread", error))?;
         Ok(Self { queue: Some(queue), thread: Some(thread), transactions })
     }
 

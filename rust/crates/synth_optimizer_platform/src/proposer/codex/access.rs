@@ -5,11 +5,13 @@ use std::fs;
 use camino::Utf8PathBuf;
 use reqwest::Url;
 use serde_json::Value;
+use tracing::warn;
 
 use super::Environment;
-use crate::config::proposer::{AuthMode, ProposerSection};
-use crate::model::error::{ErrorCode, OptimizerError};
 use crate::proposer::credentials::{self, Key, OPENAI_API_KEY, base_url, missing};
+use synth_optimizer_core::config::proposer::{AuthMode, ProposerSection};
+use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
+use synth_optimizer_core::secrets::Secret;
 
 /// Where OpenAI answers.
 const OPENAI: &str = "https://api.openai.com/v1";
@@ -79,13 +81,17 @@ impl Access {
     }
 
     /// Every credential that is in play, so that it can be hidden wherever it turns up.
-    pub(super) fn secrets(&self) -> Vec<String> {
+    pub(super) fn secrets(&self) -> Vec<Secret> {
         match self {
             Self::Endpoint { key, .. } => key.iter().map(|key| key.value.clone()).collect(),
             Self::Host { auth } => {
-                let document: Option<Value> = fs::read(auth).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
+                let read = fs::read(auth).and_then(|bytes| Ok(serde_json::from_slice(&bytes)?));
                 let mut found = Vec::new();
-                texts(&document.unwrap_or_default(), &mut found);
+                match read {
+                    Ok(document) => texts(&document, &mut found),
+                    // Codex meets the same problem and ends the turn; only what it shows of the sign-in is not hidden.
+                    Err(error) => warn!(%error, "the sign-in of codex cannot be read"),
+                }
                 found
             }
         }
@@ -110,10 +116,10 @@ fn host(section: &ProposerSection, env: &Environment) -> Result<Access, Optimize
 }
 
 /// Long texts of a sign-in: tokens and ids. Short ones are words.
-fn texts(value: &Value, found: &mut Vec<String>) {
+fn texts(value: &Value, found: &mut Vec<Secret>) {
     const SHORTEST: usize = 16;
     match value {
-        Value::String(text) if text.len() >= SHORTEST => found.push(text.clone()),
+        Value::String(text) if text.len() >= SHORTEST => found.push(Secret::new(text)),
         Value::Array(items) => items.iter().for_each(|item| texts(item, found)),
         Value::Object(entries) => entries.values().for_each(|entry| texts(entry, found)),
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}

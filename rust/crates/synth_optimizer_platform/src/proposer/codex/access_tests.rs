@@ -12,7 +12,7 @@ fn env(pairs: &'static [(&'static str, &'static str)]) -> Environment {
 }
 
 fn key(variable: &str, value: &str) -> Option<Key> {
-    Some(Key { variable: variable.to_owned(), value: value.to_owned() })
+    Some(Key { variable: variable.to_owned(), value: Secret::new(value) })
 }
 
 #[test]
@@ -24,8 +24,8 @@ fn an_endpoint_gets_a_key_only_where_one_is_named() {
     section.api_key_env = Some("MINE".into());
     let access = Access::decide(&section, &known).unwrap();
     assert_eq!(access, endpoint(key("MINE", "own")));
-    assert_eq!((access.describe().as_str(), access.secrets()), ("api_key (MINE)", vec!["own".to_owned()]));
-    assert!(!format!("{access:?}").contains("own\""));
+    assert_eq!((access.describe().as_str(), access.secrets()), ("api_key (MINE)", vec![Secret::new("own")]));
+    assert!(!format!("{access:?}").contains("own\""), "{access:?}");
     section.api_key_env = Some("UNSET".into());
     assert!(Access::decide(&section, &known).unwrap_err().message.contains("UNSET"));
 }
@@ -43,7 +43,7 @@ fn openai_is_reached_by_key_or_by_sign_in() {
     section.codex_home = Some(home.clone());
     let host = Access::Host { auth: home.join(AUTH_FILE) };
     assert_eq!(Access::decide(&section, &env(&[])).unwrap(), host);
-    assert_eq!(host.secrets(), ["a-long-access-token"]);
+    assert_eq!(host.secrets(), [Secret::new("a-long-access-token")]);
     section.auth_mode = AuthMode::Host;
     assert_eq!(Access::decide(&section, &keyed).unwrap(), host);
     section.auth_mode = AuthMode::ApiKey;
@@ -71,7 +71,7 @@ fn a_home_that_is_named_is_meant_whatever_key_is_set() {
 fn a_key_is_taken_without_the_space_around_it() {
     let section = ProposerSection { api_key_env: Some("MINE".into()), ..ProposerSection::default() };
     let access = Access::decide(&section, &env(&[("MINE", " the-key\n")])).unwrap();
-    assert_eq!(access.secrets(), ["the-key"]);
+    assert_eq!(access.secrets(), [Secret::new("the-key")]);
 }
 
 #[test]
@@ -81,7 +81,7 @@ fn a_key_that_an_address_needs_is_openais_own_or_one_that_is_named() {
     for mode in [AuthMode::Auto, AuthMode::ApiKey] {
         let access = Access::decide(&at("https://api.openai.com/v1/", mode), &keyed).unwrap();
         assert!(access.is_list_priced(), "{access:?}");
-        assert_eq!(access.secrets(), ["secret"]);
+        assert_eq!(access.secrets(), [Secret::new("secret")]);
     }
     let unset = Access::decide(&at("https://api.openai.com/v1", AuthMode::ApiKey), &env(&[])).unwrap_err();
     assert!(unset.message.contains("OPENAI_API_KEY"), "{unset}");

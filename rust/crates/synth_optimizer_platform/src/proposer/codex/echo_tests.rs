@@ -11,7 +11,7 @@ fn found(change: impl Fn(&mut Value), may_write: bool) -> Vec<String> {
         "activePermissionProfile": { "id": "proposer" },
     });
     change(&mut echo);
-    mismatches(&echo, &Wanted { model: "m", provider: "p", cwd: Utf8Path::new("/w"), may_write })
+    mismatches(&echo, "m", "p", Utf8Path::new("/w"), may_write)
 }
 
 #[test]

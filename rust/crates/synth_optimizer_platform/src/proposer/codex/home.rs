@@ -8,9 +8,9 @@ use camino::{Utf8Path, Utf8PathBuf};
 use serde_json::{Value, json};
 
 use super::access::{AUTH_FILE, Access};
-use crate::config::proposer::{ProposerSection, ReasoningEffort, SandboxMode};
 use crate::container::Holder;
-use crate::model::error::{ErrorCode, OptimizerError};
+use synth_optimizer_core::config::proposer::{ProposerSection, ReasoningEffort, SandboxMode};
+use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 
 /// Name of the home in the run directory.
 pub(super) const HOME: &str = ".codex_home";
@@ -65,9 +65,9 @@ impl Home {
         let home = Self { path: run_dir.join(HOME) };
         home.remove()?;
         let make = |dir: &Utf8Path| DirBuilder::new().recursive(true).mode(0o700).create(dir);
-        make(&home.path).and_then(|()| make(&home.desk())).map_err(|error| failed("made", &home.path, &error))?;
+        make(&home.path).and_then(|()| make(&home.desk())).map_err(|error| failed("made", &home.path, error))?;
         let config = toml::to_string(&config(settings, &home.path))
-            .map_err(|error| OptimizerError::new(ErrorCode::Invariant, format!("codex's config: {error}")))?;
+            .map_err(|error| OptimizerError::from_cause(ErrorCode::Invariant, "codex's config", error))?;
         write(&home.path.join("config.toml"), &config)?;
         if needs_catalog(settings) {
             write(&home.catalog(), &catalog(settings.model).to_string())?;
@@ -75,7 +75,7 @@ impl Home {
         if let Access::Host { auth } = settings.access {
             // A link and not a copy: the sign-in stays where it is, and is renewed there.
             let link = home.path.join(AUTH_FILE);
-            symlink(auth, &link).map_err(|error| failed("linked", &link, &error))?;
+            symlink(auth, &link).map_err(|error| failed("linked", &link, error))?;
         }
         Ok(home)
     }
@@ -95,7 +95,7 @@ impl Home {
 
     pub(super) fn remove(&self) -> Result<(), OptimizerError> {
         match fs::remove_dir_all(&self.path) {
-            Err(error) if error.kind() != ErrorKind::NotFound => Err(failed("removed", &self.path, &error)),
+            Err(error) if error.kind() != ErrorKind::NotFound => Err(failed("removed", &self.path, error)),
             Ok(()) | Err(_) => Ok(()),
         }
     }
@@ -193,11 +193,11 @@ fn catalog(model: &str) -> Value {
 
 fn write(path: &Utf8Path, text: &str) -> Result<(), OptimizerError> {
     let opened = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
-    opened.and_then(|mut file| file.write_all(text.as_bytes())).map_err(|error| failed("written", path, &error))
+    opened.and_then(|mut file| file.write_all(text.as_bytes())).map_err(|error| failed("written", path, error))
 }
 
-fn failed(done: &str, path: &Utf8Path, error: &std::io::Error) -> OptimizerError {
-    OptimizerError::new(ErrorCode::Io, format!("{path} cannot be {done}: {error}"))
+fn failed(done: &str, path: &Utf8Path, error: std::io::Error) -> OptimizerError {
+    OptimizerError::from_cause(ErrorCode::Io, format!("{path} cannot be {done}"), error)
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 
 use super::*;
 use crate::proposer::credentials::Key;
+use synth_optimizer_core::secrets::Secret;
 
 fn place() -> (tempfile::TempDir, Utf8PathBuf) {
     let dir = tempfile::tempdir().unwrap();
@@ -19,7 +20,7 @@ fn a_configuration_says_everything_and_holds_no_key() {
     let (_dir, run_dir) = place();
     let nasty = "model \"with\"\n[quotes] = 1";
     let section = ProposerSection { base_url: Some("http://here/v1".into()), ..ProposerSection::default() };
-    let key = Key { variable: "MINE".into(), value: "the-secret".into() };
+    let key = Key { variable: "MINE".into(), value: Secret::new("the-secret") };
     let access = Access::Endpoint { base_url: "http://here/v1".into(), key: Some(key) };
     let package = Utf8Path::new("/opt/a \"b\"/codex");
     let settings = Settings { section: &section, model: nasty, access: &access, package, token: "tok" };

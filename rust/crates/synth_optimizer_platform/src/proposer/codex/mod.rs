@@ -1,16 +1,13 @@
 //! The backend `codex_app_server`: one warm codex process in a sandbox, a thread of its own for every turn.
 //!
 //! `locate` and `access` decide what is started and how it signs in, `home` writes its configuration, `process` runs it,
-//! `wire` speaks with it. `session` puts them together and checks what came out with `probe` and `echo`. `turn` takes a
-//! turn, which `watch` follows; `faults` says what its errors mean.
+//! `wire` speaks with it. `session` puts them together, tries the sandbox and checks what came out. `turn` takes a turn,
+//! which `watch` follows; `outcome` says what its errors mean.
 
 mod access;
-mod echo;
-mod faults;
 mod home;
 mod locate;
 mod outcome;
-mod probe;
 mod process;
 mod session;
 mod sweep;
@@ -34,10 +31,10 @@ use sweep::Backlog;
 
 use super::brief::BRIEF_VERSION;
 use super::{Doing, ProposalRequest, Proposer, Turn, TurnId};
-use crate::config::Config;
-use crate::config::proposer::ProposerSection;
-use crate::model::error::{ErrorCode, OptimizerError};
-use crate::model::event_fields::ProposerReady;
+use synth_optimizer_core::config::Config;
+use synth_optimizer_core::config::proposer::ProposerSection;
+use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
+use synth_optimizer_core::model::event_fields::ProposerReady;
 
 /// The model that is asked when the config names none.
 const MODEL: &str = "gpt-5.4-mini";
@@ -81,7 +78,7 @@ impl Plan {
     fn made_run_dir(&self) -> Result<Utf8PathBuf, OptimizerError> {
         let dir = &self.run_dir;
         let made = DirBuilder::new().recursive(true).mode(0o700).create(dir).and_then(|()| dir.canonicalize_utf8());
-        made.map_err(|error| OptimizerError::new(ErrorCode::Io, format!("{dir} cannot be made: {error}")))
+        made.map_err(|error| OptimizerError::from_cause(ErrorCode::Io, format!("{dir} cannot be made"), error))
     }
 }
 
@@ -104,8 +101,9 @@ impl CodexProposer {
     ) -> Result<Self, OptimizerError> {
         let section = config.proposer.clone();
         let model = section.model.clone().unwrap_or_else(|| MODEL.to_owned());
-        let run_dir = camino::absolute_utf8(run_dir)
-            .map_err(|error| OptimizerError::new(ErrorCode::Io, format!("{run_dir} is no place for a run: {error}")))?;
+        let run_dir = camino::absolute_utf8(run_dir).map_err(|error| {
+            OptimizerError::from_cause(ErrorCode::Io, format!("{run_dir} is no place for a run"), error)
+        })?;
         let plan = Plan { section, model, run_dir, env: Environment(env), runtime };
         Ok(Self {
             plan: Arc::new(plan),

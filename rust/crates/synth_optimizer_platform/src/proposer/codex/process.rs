@@ -7,19 +7,20 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use camino::{Utf8Path, Utf8PathBuf};
+use parking_lot::Mutex;
 use tokio::time::{Instant, sleep};
 
 use super::access::Access;
 use super::home::Home;
 use super::locate::Program;
 use crate::container::{AFTER_KILL, Family, GLANCE, Holder, Lease};
-use crate::model::error::{ErrorCode, OptimizerError};
 use crate::proposer::credentials::Key;
 use crate::proposer::transcript::Redactor;
+use crate::warn_if_err;
+use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 
 /// Name of the log in the run directory.
 pub const PROPOSER_LOG: &str = "proposer.log";
@@ -48,21 +49,17 @@ pub(super) struct Pipes {
     pub(super) stdout: ChildStdout,
 }
 
-/// What a start needs.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Launch<'a> {
-    pub(super) program: &'a Program,
-    pub(super) access: &'a Access,
-    pub(super) home: &'a Home,
-    pub(super) run_dir: &'a Utf8Path,
-    /// Where programs are looked for.
-    pub(super) path: Option<&'a str>,
-    pub(super) redactor: &'a Redactor,
-}
-
 impl CodexProcess {
-    pub(super) fn start(launch: Launch<'_>, mut lease: Lease) -> Result<(Self, Pipes), OptimizerError> {
-        let Launch { program, access, home, run_dir, path, redactor } = launch;
+    /// Starts it; `path` is where programs are looked for.
+    pub(super) fn start(
+        program: &Program,
+        access: &Access,
+        home: &Home,
+        run_dir: &Utf8Path,
+        path: Option<&str>,
+        redactor: &Redactor,
+        mut lease: Lease,
+    ) -> Result<(Self, Pipes), OptimizerError> {
         let mut command = Command::new(&program.path);
         command
             .args(&program.arguments)
@@ -78,13 +75,13 @@ impl CodexProcess {
             .env("LANG", "C.UTF-8")
             .env(Holder::Proposer.variable(), &lease.token);
         if let Access::Endpoint { key: Some(Key { variable, value }), .. } = access {
-            command.env(variable, value);
+            command.env(variable, value.expose());
         }
         let log = open_log(run_dir)?;
         // Written before the process exists, so that no crash leaves one that nobody finds.
         lease.write(run_dir, Holder::Proposer)?;
         let mut child = command.spawn().map_err(|error| {
-            let _ = Lease::remove(run_dir, Holder::Proposer);
+            warn_if_err!(Lease::remove(run_dir, Holder::Proposer), "the lease of a start that failed stays");
             let message = format!("codex cannot be started from {}: {error}", program.path);
             OptimizerError::new(ErrorCode::Proposer, message)
         })?;
@@ -108,7 +105,7 @@ impl CodexProcess {
 
     /// How it ended, if it has.
     pub(super) fn ended(&self) -> Option<String> {
-        let mut child = self.child.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut child = self.child.lock();
         match child.try_wait() {
             Ok(None) => None,
             Ok(Some(status)) => Some(status.to_string()),
@@ -137,7 +134,7 @@ impl CodexProcess {
     /// Kills it without a task that could wait.
     pub(super) fn kill_now(&self) {
         if !self.is_over.load(Ordering::SeqCst) {
-            let is_over = self.family.is_killed_within(AT_DROP);
+            let is_over = self.family.kill_within(AT_DROP);
             let is_reaped = self.ended().is_some();
             self.is_over.store(is_over && is_reaped, Ordering::SeqCst);
         }
@@ -153,7 +150,7 @@ impl Drop for CodexProcess {
 fn open_log(run_dir: &Utf8Path) -> Result<File, OptimizerError> {
     let path = run_dir.join(PROPOSER_LOG);
     let opened = OpenOptions::new().create(true).append(true).mode(0o600).open(&path);
-    opened.map_err(|error| OptimizerError::new(ErrorCode::Io, format!("{path} cannot be opened: {error}")))
+    opened.map_err(|error| OptimizerError::from_cause(ErrorCode::Io, format!("{path} cannot be opened"), error))
 }
 
 /// Copies what codex says about itself, line by line. It is read to its end whatever becomes of the log.
@@ -164,7 +161,8 @@ fn keep_log(stderr: ChildStderr, mut log: File, redactor: &Redactor) {
     loop {
         line.clear();
         match reader.by_ref().take(MOST_OF_LINE).read_until(b'\n', &mut line) {
-            Ok(0) | Err(_) => return,
+            Ok(0) => return,
+            Err(error) => return tracing::warn!(%error, "the output of codex cannot be read"),
             Ok(_) => {}
         }
         let text = redactor.text(&plain(String::from_utf8_lossy(&line).trim_end()));

@@ -1,5 +1,6 @@
 //! One codex process that is ready for turns: started, initialized, its sandbox tried and its settings confirmed.
 
+use std::net::TcpListener;
 use std::time::Duration;
 
 use camino::{Utf8Path, Utf8PathBuf};
@@ -8,18 +9,18 @@ use tokio::sync::Mutex;
 
 use super::Plan;
 use super::access::Access;
-use super::echo::{Wanted, mismatches};
-use super::faults::fatal;
 use super::home::{Home, PROFILE, Settings, may_write};
 use super::locate::{Program, locate};
-use super::probe::{Network, probe};
-use super::process::{CodexProcess, Launch, PROPOSER_LOG};
+use super::outcome::fatal;
+use super::process::{CodexProcess, PROPOSER_LOG};
 use super::wire::{Left, RpcFault, Wire};
 use crate::container::{Holder, Lease, reap};
-use crate::model::error::{ErrorCode, OptimizerError};
-use crate::model::event_fields::ProposerReady;
 use crate::proposer::prices::Prices;
 use crate::proposer::transcript::Redactor;
+use crate::warn_if_err;
+use synth_optimizer_core::model::canonical::hex;
+use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
+use synth_optimizer_core::model::event_fields::ProposerReady;
 
 /// Notifications that tell nothing that is used.
 const UNUSED: [&str; 9] = [
@@ -37,7 +38,7 @@ const UNUSED: [&str; 9] = [
 /// A warm process. Dropped, it is killed.
 #[derive(Debug)]
 pub(super) struct Session {
-    wire: Wire,
+    pub(super) wire: Wire,
     process: CodexProcess,
     home: Home,
     run_dir: Utf8PathBuf,
@@ -45,9 +46,9 @@ pub(super) struct Session {
     version: String,
     provider: &'static str,
     auth: String,
-    prices: Prices,
+    pub(super) prices: Prices,
     network: Network,
-    redactor: Redactor,
+    pub(super) redactor: Redactor,
     /// Whether nothing of it is left. Held by the one who ends it, so that every other waits for the end.
     is_ended: Mutex<bool>,
 }
@@ -97,18 +98,11 @@ impl Session {
         let settings = Settings { section, model, access: &access, package: &program.package, token: &token };
         let home = Home::create(&run_dir, &settings)?;
         let path = plan.env.get("PATH");
-        let launch = Launch {
-            program: &program,
-            access: &access,
-            home: &home,
-            run_dir: &run_dir,
-            path: path.as_deref(),
-            redactor: &redactor,
-        };
-        let (process, pipes) = match CodexProcess::start(launch, lease) {
+        let started = CodexProcess::start(&program, &access, &home, &run_dir, path.as_deref(), &redactor, lease);
+        let (process, pipes) = match started {
             Ok(started) => started,
             Err(error) => {
-                let _ = home.remove();
+                warn_if_err!(home.remove(), "the home of codex stays");
                 return Err(error);
             }
         };
@@ -177,9 +171,7 @@ impl Session {
         let limit = Duration::from_secs(plan.section.rpc_timeout_seconds);
         let echo = self.wire.call("thread/start", params, limit).await.map_err(NoThread::Fault)?;
         let text = |place: &str| echo.pointer(place).and_then(Value::as_str).map(str::to_owned);
-        let wanted =
-            Wanted { model: &plan.model, provider: self.provider, cwd: workspace, may_write: may_write(&plan.section) };
-        let mut found = mismatches(&echo, &wanted);
+        let mut found = mismatches(&echo, &plan.model, self.provider, workspace, may_write(&plan.section));
         let id = text("/thread/id");
         if id.is_none() {
             found.push("it has no id".into());
@@ -191,18 +183,6 @@ impl Session {
                 Err(NoThread::Mismatch { message: self.redactor.text(&message), model })
             }
         }
-    }
-
-    pub(super) fn wire(&self) -> &Wire {
-        &self.wire
-    }
-
-    pub(super) fn prices(&self) -> &Prices {
-        &self.prices
-    }
-
-    pub(super) fn redactor(&self) -> &Redactor {
-        &self.redactor
     }
 
     pub(super) fn is_usable(&self) -> bool {
@@ -255,7 +235,112 @@ impl Drop for Session {
         if !*self.is_ended.get_mut() {
             self.wire.close();
             self.process.kill_now();
-            let _ = self.home.remove();
+            warn_if_err!(self.home.remove(), "the home of codex stays");
         }
     }
 }
+
+/// Everything in the answer to `thread/start` that is not as it was asked.
+fn mismatches(echo: &Value, model: &str, provider: &str, cwd: &Utf8Path, may_write: bool) -> Vec<String> {
+    let sandbox = if may_write { "workspaceWrite" } else { "readOnly" };
+    let expected = [
+        ("model", "/model", model),
+        ("provider", "/modelProvider", provider),
+        ("approval policy", "/approvalPolicy", "never"),
+        ("directory", "/cwd", cwd.as_str()),
+        ("sandbox", "/sandbox/type", sandbox),
+        ("permission profile", "/activePermissionProfile/id", PROFILE),
+    ];
+    let mut found: Vec<String> = Vec::new();
+    for (what, place, wanted) in expected {
+        let seen = echo.pointer(place).unwrap_or(&Value::Null);
+        if seen.as_str() != Some(wanted) {
+            found.push(format!("{what} is {seen}, not {wanted:?}"));
+        }
+    }
+    if echo.pointer("/sandbox/networkAccess").is_some_and(|access| access != &Value::Bool(false)) {
+        found.push("its sandbox has network".into());
+    }
+    for (what, place) in [("writable directories", "/sandbox/writableRoots"), ("instructions", "/instructionSources")] {
+        let mut others = echo.pointer(place).and_then(Value::as_array).into_iter().flatten();
+        if let Some(other) = others.find(|other| other.as_str() != Some(cwd.as_str())) {
+            found.push(format!("it has {what} of its own: {other}"));
+        }
+    }
+    found
+}
+
+const HINT: &str = "Commands of codex need unprivileged user namespaces: allow them for this user \
+                    (kernel.unprivileged_userns_clone, user.max_user_namespaces, or the AppArmor rule for bwrap), or run \
+                    the optimizer where they are allowed.";
+
+/// Whether a connection was tried. Without bash and python3 there is nothing to try one with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Network {
+    Tried,
+    Untried,
+}
+
+/// Writes inside, writes to `$1`, reads `$2` and connects to the port `$3`. A shell that is built without `/dev/tcp` could
+/// connect to nothing, so that every way that there is is tried.
+const SCRIPT: &str = r#"
+(echo x > inside) 2>/dev/null
+(echo x > "$1") 2>/dev/null
+cat "$2" 2>/dev/null
+has() { command -v "$1" >/dev/null 2>&1; }
+if has bash; then
+  echo tried
+  bash -c 'exec 3<>"/dev/tcp/127.0.0.1/$1"' bash "$3" 2>/dev/null && echo connected
+fi
+if has python3; then
+  echo tried
+  python3 -c 'import socket, sys; socket.create_connection(("127.0.0.1", int(sys.argv[1])), 5)' "$3" 2>/dev/null && echo connected
+fi
+echo probed
+"#;
+
+/// Runs one command under the profile of the turns and looks at what it could do.
+async fn probe(wire: &Wire, home: &Home, may_write: bool, limit: Duration) -> Result<Network, OptimizerError> {
+    let broken = |message: String| OptimizerError::new(ErrorCode::Proposer, message).with_hint(HINT);
+    let mut secret = [0; 16];
+    getrandom::fill(&mut secret)
+        .map_err(|error| OptimizerError::new(ErrorCode::Io, format!("the system gives no random numbers: {error}")))?;
+    let (secret, canary) = (hex(&secret), home.path().join("canary"));
+    let io = |error: std::io::Error| OptimizerError::new(ErrorCode::Io, format!("{canary}: {error}"));
+    std::fs::write(&canary, &secret).map_err(io)?;
+    let listener = TcpListener::bind(("127.0.0.1", 0)).map_err(io)?;
+    let port = listener.local_addr().map_err(io)?.port();
+    let outside = home.path().join("outside");
+    let command = ["/bin/sh", "-c", SCRIPT, "sh", outside.as_str(), canary.as_str(), &port.to_string()];
+    let millis = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
+    // Without a policy of its own, the command runs under the profile that the turns run under; its workspace is the desk.
+    let params = json!({ "command": command, "timeoutMs": millis });
+    let patience = limit + Duration::from_secs(1);
+    let done = wire.call("command/exec", params, patience).await.map_err(|fault| broken(fault.to_string()))?;
+    let text = |name: &str| done.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
+    let (out, code) = (text("stdout"), done.get("exitCode").and_then(Value::as_i64));
+    if code != Some(0) || !out.contains("probed") {
+        let code = code.map_or("no exit code".to_owned(), |code| format!("exit code {code}"));
+        return Err(broken(format!("the sandbox of codex does not work: a command in it ended with {code}"))
+            .with_detail(text("stderr").chars().take(500).collect::<String>()));
+    }
+    let has_written = home.desk().join("inside").exists();
+    let findings = [
+        (out.contains(&secret), "it can read files outside its workspace"),
+        (outside.exists(), "it can write files outside its workspace"),
+        (out.contains("connected"), "it has network"),
+        (may_write && !has_written, "it cannot write its workspace"),
+        (!may_write && has_written, "it can write its workspace although sandbox_mode is \"read_only\""),
+    ];
+    let found: Vec<&str> = findings.into_iter().filter_map(|(is_so, what)| is_so.then_some(what)).collect();
+    // Lost: a sandbox that may only read has not made it, and the home is removed with the process.
+    let _ = std::fs::remove_file(home.desk().join("inside"));
+    if found.is_empty() {
+        return Ok(if out.contains("tried") { Network::Tried } else { Network::Untried });
+    }
+    Err(broken(format!("the sandbox of codex is not what was asked for: {}", found.join("; "))))
+}
+
+#[cfg(test)]
+#[path = "echo_tests.rs"]
+mod tests;

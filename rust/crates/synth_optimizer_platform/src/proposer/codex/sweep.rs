@@ -3,12 +3,14 @@
 use std::fs::{self, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
-use std::sync::{Mutex, PoisonError};
 
 use camino::{Utf8Path, Utf8PathBuf};
+use parking_lot::Mutex;
+use tracing::warn;
 
 use super::CodexProposer;
 use crate::proposer::transcript::Redactor;
+use crate::warn_if_err;
 
 /// Larger files are of no use as evidence, and a model may write as many as it likes.
 const MOST_BYTES: u64 = 4 * 1024 * 1024;
@@ -22,12 +24,12 @@ pub(super) struct Backlog(Mutex<Vec<(Utf8PathBuf, Redactor)>>);
 
 impl Backlog {
     fn add(&self, workspace: Utf8PathBuf, redactor: Redactor) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push((workspace, redactor));
+        self.0.lock().push((workspace, redactor));
     }
 
     /// Goes over all of them. No process may be left.
     pub(super) fn sweep(&self) {
-        let left = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
+        let left = std::mem::take(&mut *self.0.lock());
         left.iter().for_each(|(workspace, redactor)| sweep(workspace, redactor));
     }
 }
@@ -72,7 +74,10 @@ fn sweep(workspace: &Utf8Path, redactor: &Redactor) {
 }
 
 fn sweep_dir(dir: &Utf8Path, redactor: &Redactor, depth: u32, room: &mut Room) {
-    let Ok(entries) = dir.read_dir_utf8() else { return };
+    let entries = match dir.read_dir_utf8() {
+        Ok(entries) => entries,
+        Err(error) => return warn!(%dir, %error, "a workspace cannot be gone over"),
+    };
     // Listed before anything is put there.
     let entries: Vec<_> = entries.flatten().collect();
     for entry in entries {
@@ -86,7 +91,8 @@ fn sweep_dir(dir: &Utf8Path, redactor: &Redactor, depth: u32, room: &mut Room) {
         let is_kept = kind.is_ok_and(|kind| kind.is_file()) && has_room(path, room) && is_clean(path, redactor);
         if !is_kept {
             // What cannot be removed is no secret of ours: no command ever saw one.
-            let _ = if is_dir { fs::remove_dir_all(path) } else { fs::remove_file(path) };
+            let removed = if is_dir { fs::remove_dir_all(path) } else { fs::remove_file(path) };
+            warn_if_err!(removed, "a file of a turn stays", %path);
         }
     }
 }
@@ -130,7 +136,7 @@ fn replace(path: &Utf8Path, text: &str) -> io::Result<()> {
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft)?;
     let done = file.write_all(text.as_bytes()).and_then(|()| fs::rename(&draft, path));
     if done.is_err() {
-        let _ = fs::remove_file(&draft);
+        warn_if_err!(fs::remove_file(&draft), "a draft stays", %draft);
     }
     done
 }

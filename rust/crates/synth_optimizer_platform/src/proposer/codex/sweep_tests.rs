@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 use super::*;
+use synth_optimizer_core::secrets::Secret;
 
 #[test]
 fn what_stays_is_text_without_secrets() {
@@ -19,7 +20,7 @@ fn what_stays_is_text_without_secrets() {
     fs::hard_link(outside.path(), place.join("same.txt")).unwrap();
     fs::write(place.join("blocked.txt"), "the-secret").unwrap();
     std::os::unix::fs::symlink(outside.path(), place.join("blocked.redacted.new")).unwrap();
-    sweep(place, &Redactor::new(["the-secret".to_owned()]));
+    sweep(place, &Redactor::new([Secret::new("the-secret")]));
     assert_eq!(fs::read_to_string(place.join("a/b/note.txt")).unwrap(), "it is [hidden] here");
     assert_eq!(fs::read_to_string(place.join("plain.txt")).unwrap(), "words");
     for gone in ["binary", "large", "link", "blocked.redacted.new"] {

@@ -6,22 +6,21 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-use super::faults::{Verdict, fatal, message, verdict};
-use super::outcome::{Cause, Outcome};
+use super::outcome::{Cause, Outcome, Verdict, fatal, message, verdict};
 use super::session::{NoThread, Session, Thread};
 use super::sweep::Unswept;
 use super::watch::{Ended, Watch};
 use super::wire::{Left, Notes, RpcFault};
 use super::{CodexProposer, Plan, Stop};
-use crate::config::proposer::AnswerMode;
-use crate::model::answer::{FailureClass, ProposalAnswer};
-use crate::model::event_fields::Problem;
-use crate::model::usage::Cost;
 use crate::proposer::brief::{Brief, question};
 use crate::proposer::manifest;
 use crate::proposer::transcript::{Redactor, Transcript};
 use crate::proposer::workdir::Workdir;
 use crate::proposer::{MANIFEST, ProposalRequest, TurnFailure, TurnId};
+use synth_optimizer_core::config::proposer::AnswerMode;
+use synth_optimizer_core::model::answer::{FailureClass, ProposalAnswer};
+use synth_optimizer_core::model::event_fields::Problem;
+use synth_optimizer_core::model::usage::Cost;
 
 /// How long a turn that a run gives up may take to say what it has used.
 const FAREWELL: Duration = Duration::from_secs(1);
@@ -46,7 +45,7 @@ impl Drop for Seat {
             None => Left::Starting,
             Some(turn) => Left::Running { turn },
         };
-        self.session.wire().leave(&self.thread.id, left);
+        self.session.wire.leave(&self.thread.id, left);
     }
 }
 
@@ -71,7 +70,7 @@ pub(super) async fn take(
     };
     let Opened { mut seat, workdir, unswept, mut transcript } = match opened {
         Ok(opened) => opened?,
-        Err(_) => {
+        Err(_elapsed) => {
             let message = format!("codex was not ready for a turn within {} s", plan.section.timeout_seconds);
             return Err(outcome.failure(FailureClass::Timeout, message, Verdict::Retry));
         }
@@ -93,7 +92,7 @@ pub(super) async fn take(
     if let Some(model) = watch.other_model().or(watch.served_model()) {
         outcome.effective = Some(model.to_owned());
     }
-    let usage_of = |model: &str| seat.session.prices().usage(model, watch.tokens());
+    let usage_of = |model: &str| seat.session.prices.usage(model, watch.tokens());
     outcome.usage = usage_of(outcome.effective.as_deref().unwrap_or(&plan.model));
     if outcome.usage.cost == Cost::Unknown && watch.other_model().is_none() {
         // Prices are known by the name that was asked for, where it is the same model.
@@ -107,7 +106,7 @@ pub(super) async fn take(
     if watch.ended().is_some() {
         // A command that still runs could change what is read now.
         let params = json!({ "threadId": seat.thread.id });
-        is_quiet = seat.session.wire().call("thread/backgroundTerminals/clean", params, FAREWELL).await.is_ok();
+        is_quiet = seat.session.wire.call("thread/backgroundTerminals/clean", params, FAREWELL).await.is_ok();
     }
     let result = conclude(&outcome, cause, &watch, &workdir, request, plan, &seat);
     drop(seat);
@@ -135,14 +134,14 @@ async fn open<'a>(
 ) -> Result<Opened<'a>, TurnFailure> {
     let plan = &*proposer.plan;
     let session = proposer.session().await.map_err(|error| outcome.stop(FailureClass::NotSent, error))?;
-    outcome.redactor = session.redactor().clone();
-    let brief = Brief::new(request, &plan.section, session.redactor());
+    outcome.redactor = session.redactor.clone();
+    let brief = Brief::new(request, &plan.section, &session.redactor);
     let text = question(request, where_to(plan.section.answer));
     let run_dir = plan.made_run_dir().map_err(|error| outcome.stop(FailureClass::NotSent, error))?;
     let workdir = Workdir::create(&run_dir, id, &text, &brief);
     let workdir = workdir.map_err(|error| outcome.stop(FailureClass::NotSent, error))?;
-    let unswept = Unswept::new(proposer, workdir.path(), session.redactor());
-    let mut transcript = Transcript::new(&run_dir, id, session.redactor().clone());
+    let unswept = Unswept::new(proposer, workdir.path(), &session.redactor);
+    let mut transcript = Transcript::new(&run_dir, id, session.redactor.clone());
     let thread = match session.thread(plan, workdir.path()).await {
         Ok(thread) => thread,
         Err(NoThread::Fault(fault)) => {
@@ -155,13 +154,13 @@ async fn open<'a>(
         }
     };
     outcome.effective = Some(thread.model.clone());
-    let notes = session.wire().listen(&thread.id);
+    let notes = session.wire.listen(&thread.id);
     let mut seat = Seat { session, thread, turn: None, is_over: false, notes };
     let params = turn_params(&seat.thread.id, plan, text, &brief);
     transcript.add("optimizer", &params);
     let limit = Duration::from_secs(plan.section.rpc_timeout_seconds);
     outcome.is_sent = true;
-    let started = seat.session.wire().call("turn/start", params, limit).await;
+    let started = seat.session.wire.call("turn/start", params, limit).await;
     let turn = started.map(|started| started.pointer("/turn/id").and_then(Value::as_str).map(str::to_owned));
     match turn {
         Ok(Some(turn)) => seat.turn = Some(turn),
@@ -268,7 +267,7 @@ async fn break_off(
 ) -> bool {
     let until = Instant::now() + patience;
     if watch.ended().is_none() {
-        seat.session.wire().tell("turn/interrupt", json!({ "threadId": seat.thread.id, "turnId": seat.turn }));
+        seat.session.wire.tell("turn/interrupt", json!({ "threadId": seat.thread.id, "turnId": seat.turn }));
     }
     while watch.ended().is_none() {
         match timeout_at(until, seat.notes.recv()).await {
@@ -321,7 +320,7 @@ fn conclude(
         // Handled above: another model is known by its name.
         Cause::OtherModel => failed(FailureClass::Contract, "codex answers with another model".into(), Verdict::Stop),
         Cause::Ended => match watch.ended() {
-            Some(Ended::Completed) => Ok(answer(outcome, watch, workdir, request, plan, seat.session.redactor())),
+            Some(Ended::Completed) => Ok(answer(outcome, watch, workdir, request, plan, &seat.session.redactor)),
             Some(Ended::Interrupted) | None => {
                 failed(FailureClass::Failed, "codex broke the turn off by itself".into(), Verdict::Retry)
             }

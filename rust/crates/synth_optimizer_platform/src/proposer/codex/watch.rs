@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use crate::proposer::openai::models::is_same;
+use crate::proposer::openai::reply::is_same;
 use crate::proposer::prices::Tokens;
 
 /// How a turn ended.

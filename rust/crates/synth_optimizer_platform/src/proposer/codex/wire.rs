@@ -4,35 +4,27 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{ChildStdin, ChildStdout};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use serde_json::{Value, json};
 use tokio::sync::{mpsc as channel, oneshot};
+use tracing::{debug, warn};
 
 /// Longest message that is read. One that is longer breaks the protocol, and ends the process.
 const MOST_BYTES: u64 = 64 * 1024 * 1024;
 
 /// Why a request has no result.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum RpcFault {
-    /// The process is gone.
+    #[error("codex has ended")]
     Gone,
-    /// It did not answer in time.
+    #[error("codex did not answer {method} within {} s", limit.as_secs())]
     Late { method: &'static str, limit: Duration },
-    /// It answered with an error.
+    #[error("codex refused {method}: {message}")]
     Refused { method: &'static str, message: String },
-}
-
-impl std::fmt::Display for RpcFault {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Gone => out.write_str("codex has ended"),
-            Self::Late { method, limit } => write!(out, "codex did not answer {method} within {} s", limit.as_secs()),
-            Self::Refused { method, message } => write!(out, "codex refused {method}: {message}"),
-        }
-    }
 }
 
 /// What a thread is doing when it is left.
@@ -101,8 +93,8 @@ impl Wire {
         match answered {
             Ok(Ok(Ok(result))) => Ok(result),
             Ok(Ok(Err(message))) => Err(RpcFault::Refused { method, message }),
-            Ok(Err(_)) => Err(RpcFault::Gone),
-            Err(_) => {
+            Ok(Err(_closed)) => Err(RpcFault::Gone),
+            Err(_elapsed) => {
                 self.lock().pending.remove(&id);
                 Err(RpcFault::Late { method, limit })
             }
@@ -148,8 +140,7 @@ impl Wire {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Whoever broke off while holding it left no half-made change that matters here.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     fn read(&self, stdout: ChildStdout) {
@@ -159,11 +150,15 @@ impl Wire {
             line.clear();
             match reader.by_ref().take(MOST_BYTES).read_until(b'\n', &mut line) {
                 Ok(read) if read > 0 && line.ends_with(b"\n") => {}
-                Ok(_) | Err(_) => break,
+                Ok(_) => break,
+                Err(error) => {
+                    warn!(%error, "codex cannot be read");
+                    break;
+                }
             }
-            // What is not JSON is noise.
-            if let Ok(message) = serde_json::from_slice::<Value>(&line) {
-                self.lock().take(message);
+            match serde_json::from_slice::<Value>(&line) {
+                Ok(message) => self.lock().take(message),
+                Err(error) => debug!(bytes = line.len(), %error, "codex said something that is not JSON"),
             }
         }
         self.close();
@@ -243,6 +238,7 @@ impl State {
                     }
                 };
                 if let Some(waiting) = waiting {
+                    // Lost: the caller has stopped waiting.
                     let _ = waiting.send(result);
                 }
             }
@@ -276,6 +272,7 @@ impl State {
                 }
                 _ => {}
             }
+            // Lost: the turn is over.
             let _ = listener.send(message);
         }
     }

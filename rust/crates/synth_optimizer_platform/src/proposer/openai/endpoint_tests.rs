@@ -3,7 +3,8 @@
 use reqwest::Url;
 
 use super::{Endpoint, base_url, is_openai, key};
-use crate::config::proposer::ProposerSection;
+use synth_optimizer_core::config::proposer::ProposerSection;
+use synth_optimizer_core::secrets::Secret;
 
 fn section(url: &str, variable: Option<&str>) -> ProposerSection {
     ProposerSection {
@@ -19,7 +20,7 @@ fn key_for(url: &str, variable: Option<&str>) -> Option<String> {
         "MY_KEY" => Some(" mine ".to_owned()),
         _ => None,
     };
-    key(&section(url, variable), &Url::parse(url).unwrap(), &env).unwrap()
+    key(&section(url, variable), &Url::parse(url).unwrap(), &env).unwrap().map(|key| key.expose().to_owned())
 }
 
 #[test]
@@ -69,6 +70,6 @@ fn the_route_follows_the_path_of_the_base() {
 #[test]
 fn a_key_that_no_header_can_carry_is_refused_without_being_repeated() {
     let section = section("http://127.0.0.1:1/v1", Some("MY_KEY"));
-    let error = Endpoint::new(&section, &base_url(&section).unwrap(), Some("canary\nkey")).unwrap_err();
+    let error = Endpoint::new(&section, &base_url(&section).unwrap(), Some(&Secret::new("canary\nkey"))).unwrap_err();
     assert!(error.message.contains("MY_KEY") && !format!("{error:?}").contains("canary"), "{error:?}");
 }

@@ -1,35 +1,33 @@
 //! The proposer `openai_compatible`: one question to an endpoint that speaks Chat Completions or Responses.
 //!
-//! `wire` writes the request, `endpoint` sends it once, `reply` and `refusal` read what came, `models` compares who
-//! answered with who was asked, `turn` does this until there is an answer, and `ending` tells why there is none.
+//! `endpoint` writes the request and sends it once, `reply` and `refusal` read what came, and `turn` does this until there
+//! is an answer or none can be had.
 
-mod ending;
 mod endpoint;
-pub(super) mod models;
 mod refusal;
-mod reply;
+pub(super) mod reply;
 mod turn;
-mod wire;
 
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use camino::{Utf8Path, Utf8PathBuf};
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::Instant;
 
+use self::endpoint::{Ask, Manner};
 use self::endpoint::{Endpoint, Env};
 use self::turn::Course;
-use self::wire::{Ask, Manner};
 use super::brief::BRIEF_VERSION;
 use super::prices::Prices;
 use super::transcript::{Redactor, Transcript};
 use super::{Doing, ProposalRequest, Proposer, Turn, TurnId};
-use crate::config::proposer::{ProposerBackend, ProposerSection, StructuredOutput};
-use crate::config::{Config, scrub};
-use crate::model::error::{ErrorCode, OptimizerError};
-use crate::model::event_fields::ProposerReady;
+use synth_optimizer_core::config::Config;
+use synth_optimizer_core::config::proposer::{ProposerBackend, ProposerSection, StructuredOutput};
+use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
+use synth_optimizer_core::model::event_fields::ProposerReady;
+use synth_optimizer_core::secrets::scrub;
 
 /// Asks an endpoint for proposals. Shared by all turns of a run.
 #[derive(Debug)]
@@ -60,7 +58,7 @@ impl OpenAiProposer {
         let redactor = Redactor::new(key.iter().flatten().cloned());
         let is_openai = endpoint::is_openai(&base);
         Ok(Self {
-            endpoint: key.and_then(|key| Endpoint::new(&section, &base, key.as_deref())),
+            endpoint: key.and_then(|key| Endpoint::new(&section, &base, key.as_ref())),
             model,
             run_dir: run_dir.to_owned(),
             prices: Prices::new(&section, is_openai),
@@ -79,12 +77,12 @@ impl OpenAiProposer {
     }
 
     fn manner(&self) -> Manner {
-        *self.manner.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.manner.lock()
     }
 
     /// Remembers for this process how the endpoint wants to be asked.
     fn learn(&self, manner: Manner) {
-        let mut known = self.manner.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.manner.lock();
         *known = known.and(manner);
     }
 }
@@ -140,7 +138,7 @@ impl Proposer for OpenAiProposer {
                 ended = tokio::time::timeout_at(deadline, course.answer(endpoint, &ask, &request, deadline)) => {
                     match ended {
                         Ok(outcome) => outcome,
-                        Err(_) => Err(course.timed_out(timeout)),
+                        Err(_elapsed) => Err(course.timed_out(timeout)),
                     }
                 }
             }

@@ -2,10 +2,10 @@
 
 use serde_json::Value;
 
-use super::wire::Manner;
-use crate::config::proposer::StructuredOutput;
+use super::endpoint::Manner;
 use crate::http::{excerpt, shortened, summary};
-use crate::model::answer::FailureClass;
+use synth_optimizer_core::config::proposer::StructuredOutput;
+use synth_optimizer_core::model::answer::FailureClass;
 
 /// What to do after a refusal.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -77,7 +77,7 @@ pub(super) fn words(body: &[u8]) -> String {
         .iter()
         .find_map(|place| document.pointer(place).and_then(Value::as_str));
     match message {
-        Some(message) => shortened(&crate::config::scrub(message)),
+        Some(message) => shortened(&synth_optimizer_core::secrets::scrub(message)),
         None => excerpt(body),
     }
 }

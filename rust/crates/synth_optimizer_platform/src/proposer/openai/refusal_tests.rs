@@ -3,8 +3,8 @@
 use serde_json::json;
 
 use super::{Verdict, is_free, judge, words};
-use crate::config::proposer::StructuredOutput;
-use crate::proposer::openai::wire::Manner;
+use crate::proposer::openai::endpoint::Manner;
+use synth_optimizer_core::config::proposer::StructuredOutput;
 
 const STRUCTURED: Manner = Manner { structured: true, newer_limit: false };
 const PLAIN: Manner = Manner { structured: false, newer_limit: false };

@@ -3,8 +3,8 @@
 use serde_json::{Value, json};
 
 use super::{Said, hidden_error, read, without_thoughts};
-use crate::config::sections::ApiFamily::{ChatCompletions, Responses};
 use crate::proposer::prices::Tokens;
+use synth_optimizer_core::config::sections::ApiFamily::{ChatCompletions, Responses};
 
 fn chat(choice: Value) -> Option<Said> {
     read(ChatCompletions, &json!({ "choices": [choice] })).map(|reply| reply.said)

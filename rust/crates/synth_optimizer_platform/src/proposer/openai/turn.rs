@@ -1,23 +1,24 @@
-//! One turn: a question that is sent until it is answered.
+//! One turn: a question that is sent until it is answered; how it ends without an answer, and what it has used by then.
 
 use std::time::Duration;
 
 use bytes::Bytes;
 use serde_json::{Value, json};
 use tokio::time::Instant;
+use tracing::warn;
 
-use super::ending::{Fate, Retry};
+use super::OpenAiProposer;
+use super::endpoint::Ask;
 use super::endpoint::Endpoint;
 use super::refusal::{self, Verdict};
 use super::reply::{self, Reply, Said};
-use super::wire::Ask;
-use super::{OpenAiProposer, models};
-use crate::http::{Lost, Raw, backoff};
-use crate::model::answer::{FailureClass, ProposalAnswer};
-use crate::model::event_fields::Problem;
-use crate::model::usage::{Cost, Usage};
+use crate::http::{Lost, Raw, excerpt, pauses, shortened};
 use crate::proposer::transcript::Transcript;
 use crate::proposer::{ProposalRequest, TurnFailure, manifest};
+use synth_optimizer_core::model::answer::{CallFailure, FailureClass, ProposalAnswer};
+use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
+use synth_optimizer_core::model::event_fields::{Problem, TurnModels};
+use synth_optimizer_core::model::usage::{Cost, NanoUsd, Usage};
 
 /// What is stored for a model that the endpoint does not name.
 const UNNAMED: &str = "unknown";
@@ -48,8 +49,10 @@ impl<'a> Course<'a> {
         deadline: Instant,
     ) -> Result<ProposalAnswer, TurnFailure> {
         let section = &self.proposer.section;
-        let longest = Duration::from_secs(section.backoff_max_seconds);
-        let mut retries = 0;
+        let (first, longest) =
+            (Duration::from_millis(section.backoff_ms), Duration::from_secs(section.backoff_max_seconds));
+        let mut pauses = pauses(first, longest, section.request_retries);
+        let mut tries = 1;
         loop {
             let manner = self.proposer.manner();
             let body = ask.body(manner);
@@ -80,15 +83,16 @@ impl<'a> Course<'a> {
                     }
                 }
             };
-            retries += 1;
-            let first = Duration::from_millis(section.backoff_ms);
-            let pause = backoff(first, longest, retries).max(asked.unwrap_or_default().min(longest));
+            let pause = pauses.next().map(|pause| pause.max(asked.unwrap_or_default().min(longest)));
             // A pause beyond the deadline would only put off what is certain.
-            if retries > section.request_retries || Instant::now() + pause >= deadline {
-                return Err(self.gave_up(why, retries).into());
-            }
-            self.note(&format!("{why}; it is sent again after {} ms", pause.as_millis()));
+            let Some(pause) = pause.filter(|pause| Instant::now() + *pause < deadline) else {
+                return Err(self.gave_up(why, tries).into());
+            };
+            let pause_ms = pause.as_millis() as u64;
+            warn!(tries, pause_ms, cause = why, "the endpoint is asked again");
+            self.note(&format!("{why}; it is sent again after {pause_ms} ms"));
             tokio::time::sleep(pause).await;
+            tries += 1;
         }
     }
 
@@ -130,7 +134,7 @@ impl<'a> Course<'a> {
         };
         self.take_note_of(&reply);
         if let Some(effective) = &reply.model
-            && !models::is_same(&self.proposer.model, effective)
+            && !reply::is_same(&self.proposer.model, effective)
         {
             let message = format!("asked for model {}, {} answered", self.proposer.model, self.shown(effective));
             let hint = "Name the model that the endpoint serves in proposer.model.";
@@ -184,7 +188,7 @@ impl<'a> Course<'a> {
         let (prices, requested) = (&self.proposer.prices, &self.proposer.model);
         let effective = reply.model.as_deref();
         let mut usage = prices.usage(effective.unwrap_or(requested), reply.tokens);
-        if usage.cost == Cost::Unknown && effective.is_none_or(|effective| models::is_same(requested, effective)) {
+        if usage.cost == Cost::Unknown && effective.is_none_or(|effective| reply::is_same(requested, effective)) {
             usage = prices.usage(requested, reply.tokens);
         }
         // What the endpoint itself says is what is paid.
@@ -193,5 +197,117 @@ impl<'a> Course<'a> {
         }
         self.told = Some(usage);
         self.effective = effective.map(|effective| self.shown(effective));
+    }
+}
+
+/// The worst that has become of the requests of a turn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Fate {
+    Unsent,
+    /// Refused before any work was done.
+    Refused,
+    /// The endpoint answered.
+    Worked,
+    /// It broke, and may have charged for what it did before.
+    Broke,
+    /// Nobody knows: it is under way, or its answer was lost.
+    Unknown,
+}
+
+/// Whether another turn may end better.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Retry {
+    MayHelp,
+    IsVain,
+}
+
+impl Course<'_> {
+    /// What the turn used. A sum with an unknown part is unknown.
+    pub(super) fn usage(&self) -> Usage {
+        match (self.fate, self.told) {
+            (Fate::Unknown, _) => Usage::default(),
+            (Fate::Broke, Some(usage)) => Usage { cost: Cost::Unknown, ..usage },
+            (_, Some(usage)) => usage,
+            (Fate::Worked | Fate::Broke, None) => Usage::default(),
+            (Fate::Unsent | Fate::Refused, None) => Usage {
+                prompt_tokens: Some(0),
+                completion_tokens: Some(0),
+                total_tokens: Some(0),
+                cost: Cost::Known(NanoUsd(0)),
+            },
+        }
+    }
+
+    /// The run ends. What is under way may be paid for.
+    pub(super) fn interrupted(&mut self) -> TurnFailure {
+        let class = if self.settle() <= Fate::Refused { FailureClass::Withdrawn } else { FailureClass::Abandoned };
+        self.failure(class, "the turn was interrupted", Retry::IsVain).into()
+    }
+
+    pub(super) fn timed_out(&mut self, timeout: Duration) -> TurnFailure {
+        let class = if self.settle() == Fate::Unsent { FailureClass::NotSent } else { FailureClass::Timeout };
+        let message = format!("there was no answer within proposer.timeout_seconds = {}", timeout.as_secs());
+        self.failure(class, &message, Retry::MayHelp).into()
+    }
+
+    pub(super) fn cannot_begin(&mut self, error: &OptimizerError) -> TurnFailure {
+        let failure = self.failure(FailureClass::NotSent, &error.message, Retry::IsVain);
+        TurnFailure { failure, fatal: Some(error.clone()) }
+    }
+
+    pub(super) fn gave_up(&mut self, why: String, tries: u32) -> CallFailure {
+        let class = match self.fate {
+            Fate::Unsent => FailureClass::NotSent,
+            Fate::Refused | Fate::Worked | Fate::Broke => FailureClass::Failed,
+            Fate::Unknown => FailureClass::UnknownOutcome,
+        };
+        self.failure(class, &format!("{why} (tried {tries} times)"), Retry::MayHelp)
+    }
+
+    pub(super) fn too_large(&mut self, status: u16) -> CallFailure {
+        let limit = self.proposer.section.max_answer_kb;
+        let message = format!("the answer ({status}) is larger than proposer.max_answer_kb = {limit}");
+        self.failure(FailureClass::Contract, &message, Retry::IsVain)
+    }
+
+    pub(super) fn fatal(&mut self, class: FailureClass, message: String, hint: &str) -> TurnFailure {
+        let failure = self.failure(class, &message, Retry::IsVain);
+        let error = OptimizerError::new(ErrorCode::Proposer, failure.message.clone()).with_hint(hint);
+        TurnFailure { failure, fatal: Some(error) }
+    }
+
+    pub(super) fn failure(&mut self, class: FailureClass, message: &str, retry: Retry) -> CallFailure {
+        let message = self.proposer.redactor.text(message);
+        self.note(&message);
+        let models = TurnModels { requested: self.proposer.model.clone(), effective: self.effective.clone() };
+        CallFailure {
+            class,
+            message,
+            retryable: retry == Retry::MayHelp,
+            usage: self.usage(),
+            cached: false,
+            models: Some(Box::new(models)),
+        }
+    }
+
+    /// A request that is broken off in flight may have been taken.
+    pub(super) fn settle(&mut self) -> Fate {
+        if std::mem::take(&mut self.in_flight) {
+            self.fate = Fate::Unknown;
+        }
+        self.fate
+    }
+
+    pub(super) fn note(&mut self, text: &str) {
+        self.transcript.add("note", &json!(text));
+    }
+
+    pub(super) fn shown(&self, text: &str) -> String {
+        shortened(&self.proposer.redactor.text(text))
+    }
+
+    /// The beginning of a reply. Credentials go before the end is cut off, so that no half of one is left.
+    pub(super) fn beginning_of(&self, raw: &Raw) -> String {
+        excerpt(self.proposer.redactor.known_hidden(&String::from_utf8_lossy(&raw.body)).as_bytes())
     }
 }

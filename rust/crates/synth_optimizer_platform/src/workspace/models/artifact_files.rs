@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{ErrorKind, Read, Seek};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::sync::{Mutex, PoisonError};
 
 use camino::{Utf8Path, Utf8PathBuf};
+use parking_lot::Mutex;
 use rustix::fs::OFlags;
 use sha2::{Digest, Sha256};
 
@@ -15,9 +15,9 @@ use super::super::reader::Reader;
 use super::artifacts::ArtifactEntry;
 use super::query::first;
 use super::refusal::{ReadError, quoted};
-use crate::model::canonical::hex;
-use crate::model::error::OptimizerError;
 use crate::proposer::TRANSCRIPTS;
+use synth_optimizer_core::model::canonical::hex;
+use synth_optimizer_core::model::error::OptimizerError;
 
 /// A file that people may have.
 #[derive(Debug)]
@@ -39,7 +39,7 @@ const JSON: &str = "application/json";
 const LINES: &str = "application/x-ndjson";
 const WORKSPACE: &str = "workspace.sqlite";
 
-/// The artifacts of every run. Locks, wishes, caches and the log of the database are none.
+/// The artifacts of every run. Locks, control files, caches and the log of the database are none.
 fn of_every_run() -> Vec<Known> {
     vec![
         Known { alias: Some("manifest.json"), ..known("result_manifest.json", "result_manifest", JSON) },
@@ -160,11 +160,11 @@ const KEPT: usize = 1000;
 
 fn digest(path: &Utf8Path, about: &Metadata, file: &mut File) -> std::io::Result<String> {
     let key = (path.to_owned(), about.len(), about.mtime(), about.mtime_nsec());
-    if let Some(known) = DIGESTS.lock().unwrap_or_else(PoisonError::into_inner).get(&key) {
+    if let Some(known) = DIGESTS.lock().get(&key) {
         return Ok(known.clone());
     }
     let found = hash(file)?;
-    let mut digests = DIGESTS.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut digests = DIGESTS.lock();
     if digests.len() >= KEPT {
         digests.clear();
     }

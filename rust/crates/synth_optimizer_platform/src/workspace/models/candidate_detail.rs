@@ -4,15 +4,16 @@ use rusqlite::{Connection, params};
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use super::super::projector::read_candidate;
 use super::super::reader::Reader;
 use super::super::store::int;
 use super::candidates::{CandidateEntry, candidate};
-use super::query::{at_one_moment, first, list, maybe_parsed, objectives};
+use super::query::{at_one_moment, list, objectives};
 use super::refusal::{ReadError, quoted};
 use super::row_values::{Rows, gain};
-use crate::model::error::OptimizerError;
-use crate::model::ids::Payload;
-use crate::model::score::Gain;
+use synth_optimizer_core::model::error::OptimizerError;
+use synth_optimizer_core::model::ids::Payload;
+use synth_optimizer_core::model::score::Gain;
 
 /// The most ancestors and children that are listed.
 const MOST_RELATIVES: u32 = 1000;
@@ -48,8 +49,8 @@ impl Reader {
         at_one_moment(self, |db| {
             let found = candidate(db, candidate_id)?.ok_or_else(|| no_candidate(candidate_id))?;
             let deciding = objectives(db)?.and_then(|set| set.objectives.into_iter().next());
-            let against_parent = |rows: Rows| match (&found.parent_id, &deciding) {
-                (Some(parent), Some(objective)) => gain(db, candidate_id, parent, objective, rows),
+            let against_parent = |rows: Rows| match (&found.candidate.parent_id, &deciding) {
+                (Some(parent), Some(objective)) => gain(db, candidate_id, parent.as_str(), objective, rows),
                 (None, _) | (_, None) => Ok(None),
             };
             let (train_gain, heldout_gain) = (against_parent(Rows::Train)?, against_parent(Rows::Heldout)?);
@@ -71,9 +72,7 @@ pub(super) fn changes(
     payload: &Payload,
 ) -> Result<Vec<FieldChange>, OptimizerError> {
     let Some(parent) = parent else { return Ok(Vec::new()) };
-    let sql = "SELECT payload_json FROM candidates WHERE candidate_id = ?1";
-    let found: Option<String> = first(db, "read a parent", sql, [parent], |row| row.get(0))?;
-    let before: Payload = maybe_parsed("read a parent", found.as_deref())?.unwrap_or_default();
+    let before = read_candidate(db, parent)?.map(|parent| parent.payload).unwrap_or_default();
     let change = |field: &String| FieldChange {
         field: field.clone(),
         before: before.get(field).cloned(),
@@ -99,6 +98,7 @@ fn children(db: &Connection, of: &CandidateEntry) -> Result<Vec<String>, Optimiz
     let sql = "SELECT candidate_id FROM candidates
                WHERE registered > ?1 AND EXISTS (SELECT 1 FROM json_each(parent_ids_json) WHERE value = ?2)
                ORDER BY registered LIMIT ?3";
-    let values = params![int(of.registered_sequence), of.candidate_id, MOST_RELATIVES];
+    let (registered, id) = (int(of.candidate.registered_sequence), of.candidate.candidate_id.as_str());
+    let values = params![registered, id, MOST_RELATIVES];
     list(db, "read the children", sql, values, |row| row.get(0))
 }

@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use super::super::reader::Reader;
 use super::query::first;
 use super::refusal::{ReadError, after_sequence, page_size};
-use crate::model::envelope::Envelope;
+use synth_optimizer_core::model::envelope::Envelope;
 
 /// Events in their order.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]

@@ -1,19 +1,20 @@
 //! The frontier: who is best where.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use rusqlite::Connection;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::super::error::{invariant, sqlite};
+use super::super::projector::totals;
 use super::super::reader::Reader;
-use super::query::{MILESTONES, at_one_moment, first, list, maybe_parsed, objectives, parsed, stored_at, whole};
+use super::query::{at_one_moment, list, objectives, parsed, stored_at, whole};
 use super::refusal::ReadError;
-use crate::config::gepa::FrontierType;
-use crate::model::error::OptimizerError;
-use crate::model::event_fields::Operation;
-use crate::model::score::Score;
+use synth_optimizer_core::model::candidate_view::Candidate;
+use synth_optimizer_core::model::error::OptimizerError;
+use synth_optimizer_core::model::event_fields::Operation;
+use synth_optimizer_core::model::score::Score;
+use synth_optimizer_core::model::search::FrontierType;
 
 /// The most cells of one candidate that are listed.
 const MOST_CELLS: usize = 200;
@@ -69,24 +70,31 @@ pub struct FrontierCell {
     pub sequence: u64,
 }
 
-/// Who is on the frontier, and the event that changed it last.
-#[derive(Debug, Default)]
-pub(super) struct Members {
-    pub(super) ids: BTreeSet<String>,
-    sequence: Option<u64>,
-}
-
 impl Reader {
-    /// The frontier as it is now. Reads every event that changed it, one for each candidate with a full evaluation.
+    /// The frontier as it is now.
     pub fn frontier(&self) -> Result<RunFrontier, ReadError> {
         at_one_moment(self, |db| {
-            let Members { ids, sequence } = members(db)?;
+            let doing = "read the frontier";
+            let sql = "SELECT record FROM candidates WHERE on_frontier ORDER BY candidate_id";
+            let members: Vec<String> = list(db, doing, sql, [], |row| row.get(0))?;
             let mut held = held_cells(db)?;
-            let mut items = Vec::with_capacity(ids.len());
-            for id in ids {
-                let (cell_count, cells) = held.remove(&id).unwrap_or_default();
-                items.push(member(db, id, cell_count, cells)?);
-            }
+            let member = |text: String| -> Result<FrontierMember, OptimizerError> {
+                let member: Candidate = parsed(doing, &text)?;
+                let (cell_count, cells) = held.remove(member.candidate_id.as_str()).unwrap_or_default();
+                Ok(FrontierMember {
+                    candidate_id: member.candidate_id.to_string(),
+                    parent_id: member.parent_id.map(|parent| parent.to_string()),
+                    source: member.source,
+                    train_reward: member.train_reward,
+                    heldout_reward: member.heldout_reward,
+                    train_score: member.train_score,
+                    heldout_score: member.heldout_score,
+                    cell_count,
+                    cells,
+                })
+            };
+            let items = members.into_iter().map(member).collect::<Result<Vec<_>, _>>()?;
+            let sequence = totals(db)?.frontier_sequence;
             Ok(RunFrontier {
                 size: items.len() as u64,
                 items,
@@ -96,35 +104,6 @@ impl Reader {
             })
         })
     }
-}
-
-/// Who is on the frontier: read from the last change back, until as many are found as there are.
-pub(super) fn members(db: &Connection) -> Result<Members, OptimizerError> {
-    let doing = "read the frontier";
-    let sql = format!(
-        "SELECT sequence, fields ->> 'candidate_id', fields ->> 'joined', fields -> 'left', fields ->> 'size'
-         FROM {MILESTONES} AND type = 'frontier.updated' ORDER BY sequence DESC"
-    );
-    let mut statement = db.prepare_cached(&sql).map_err(sqlite(doing))?;
-    let mut rows = statement.query([]).map_err(sqlite(doing))?;
-    let (mut members, mut gone, mut size) = (Members::default(), BTreeSet::new(), 0);
-    while let Some(row) = rows.next().map_err(sqlite(doing))? {
-        let read = || -> rusqlite::Result<(u64, String, bool, String, u64)> {
-            Ok((whole(row, 0)?, row.get(1)?, row.get(2)?, row.get(3)?, whole(row, 4)?))
-        };
-        let (sequence, id, joined, left, size_then) = read().map_err(sqlite(doing))?;
-        if members.sequence.is_none() {
-            (members.sequence, size) = (Some(sequence), size_then);
-        }
-        if joined && !gone.contains(&id) {
-            members.ids.insert(id);
-        }
-        if members.ids.len() as u64 >= size {
-            break;
-        }
-        gone.extend(parsed::<Vec<String>>(doing, &left)?);
-    }
-    Ok(members)
 }
 
 type Held = (u64, Vec<FrontierCell>);
@@ -151,34 +130,4 @@ fn held_cells(db: &Connection) -> Result<BTreeMap<String, Held>, OptimizerError>
         }
     }
     Ok(held)
-}
-
-fn member(
-    db: &Connection,
-    id: String,
-    cell_count: u64,
-    cells: Vec<FrontierCell>,
-) -> Result<FrontierMember, OptimizerError> {
-    let doing = "read a candidate";
-    let sql = "SELECT parent_id, operation, train_score, heldout_score FROM candidates WHERE candidate_id = ?1";
-    let found = first(db, doing, sql, [&id], |row| {
-        let texts: [Option<String>; 2] = [row.get(2)?, row.get(3)?];
-        Ok((row.get::<_, Option<String>>(0)?, row.get::<_, String>(1)?, texts))
-    })?;
-    let missing = || invariant(format!("candidate {id} is on the frontier and is not registered"));
-    let (parent_id, operation, [train, heldout]) = found.ok_or_else(missing)?;
-    let source = Operation::from_word(&operation).ok_or_else(missing)?;
-    let train_score: Option<Score> = maybe_parsed(doing, train.as_deref())?;
-    let heldout_score: Option<Score> = maybe_parsed(doing, heldout.as_deref())?;
-    Ok(FrontierMember {
-        candidate_id: id,
-        parent_id,
-        source,
-        train_reward: train_score.map(|score| score.mean),
-        heldout_reward: heldout_score.map(|score| score.mean),
-        train_score,
-        heldout_score,
-        cell_count,
-        cells,
-    })
 }

@@ -3,8 +3,8 @@
 use rusqlite::Connection;
 
 use super::query::{MILESTONES, first, list};
-use crate::model::canonical::digest_of;
-use crate::model::error::OptimizerError;
+use synth_optimizer_core::model::canonical::digest_of;
+use synth_optimizer_core::model::error::OptimizerError;
 
 /// The task of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -7,9 +7,9 @@ use super::super::error::{json, sqlite};
 use super::super::reader::Reader;
 use super::super::store::int;
 use super::refusal::ReadError;
-use crate::model::envelope::rfc3339;
-use crate::model::error::OptimizerError;
-use crate::model::event_fields::ObjectiveSetDeclared;
+use synth_optimizer_core::model::envelope::rfc3339;
+use synth_optimizer_core::model::error::OptimizerError;
+use synth_optimizer_core::model::event_fields::ObjectiveSetDeclared;
 
 /// The events that the index on the type has. A query says so in these words, or the index is not used.
 pub(super) const MILESTONES: &str =
@@ -56,15 +56,6 @@ pub(super) fn whole(row: &Row<'_>, index: usize) -> rusqlite::Result<u64> {
     row.get::<_, i64>(index).map(i64::unsigned_abs)
 }
 
-pub(super) fn maybe_whole(row: &Row<'_>, index: usize) -> rusqlite::Result<Option<u64>> {
-    row.get::<_, Option<i64>>(index).map(|number| number.map(i64::unsigned_abs))
-}
-
-/// A moment that is stored in milliseconds, as people read it.
-pub(super) fn moment(row: &Row<'_>, index: usize) -> rusqlite::Result<Option<String>> {
-    Ok(maybe_whole(row, index)?.map(rfc3339))
-}
-
 /// A stored document.
 pub(super) fn parsed<T: DeserializeOwned>(doing: &str, text: &str) -> Result<T, OptimizerError> {
     serde_json::from_str(text).map_err(json(doing))
@@ -81,13 +72,6 @@ pub(super) fn objectives(db: &Connection) -> Result<Option<ObjectiveSetDeclared>
         format!("SELECT fields FROM {MILESTONES} AND type = 'objective_set.declared' ORDER BY sequence DESC LIMIT 1");
     let found: Option<String> = first(db, doing, &sql, [], |row| row.get(0))?;
     maybe_parsed(doing, found.as_deref())
-}
-
-/// The id of the seed; none before it is registered.
-pub(super) fn seed(db: &Connection) -> Result<Option<String>, OptimizerError> {
-    // The seed is the first candidate that is registered.
-    let sql = "SELECT candidate_id FROM candidates WHERE operation = 'seed' ORDER BY registered LIMIT 1";
-    first(db, "read the seed", sql, [], |row| row.get(0))
 }
 
 /// When an event was stored.

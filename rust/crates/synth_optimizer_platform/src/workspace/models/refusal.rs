@@ -1,6 +1,6 @@
 //! Why a read gives nothing: what was asked cannot be, is not there, or the workspace cannot be read.
 
-use crate::model::error::OptimizerError;
+use synth_optimizer_core::model::error::OptimizerError;
 
 /// What was asked, and why it cannot be answered.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -11,10 +11,10 @@ use super::super::store::int;
 use super::query::{at_one_moment, first, whole};
 use super::refusal::{ReadError, quoted};
 use super::rollouts::{RolloutEntry, rollout};
-use crate::config::redacted;
-use crate::model::error::{ErrorCode, OptimizerError};
 use crate::proposer::shown_reply;
 use crate::unpack::unpack;
+use synth_optimizer_core::config::redacted;
+use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 
 /// The largest reply that is shown.
 const MOST_BYTES: u64 = 8 << 20;

@@ -3,18 +3,18 @@
 use std::collections::BTreeMap;
 
 use rusqlite::types::Value as Sql;
-use rusqlite::{Connection, Row, params_from_iter};
+use rusqlite::{Connection, params_from_iter};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::super::error::invariant;
 use super::super::reader::Reader;
-use super::query::{at_one_moment, first, list, maybe_parsed, maybe_whole, moment, whole};
+use super::query::{at_one_moment, first, list, maybe_parsed, parsed};
 use super::refusal::{ReadError, after_cursor, page_size, word};
-use crate::config::words::words;
-use crate::model::answer::FailureClass;
-use crate::model::error::OptimizerError;
-use crate::model::event_fields::Stage;
+use synth_optimizer_core::model::answer::FailureClass;
+use synth_optimizer_core::model::error::OptimizerError;
+use synth_optimizer_core::model::event_fields::Stage;
+use synth_optimizer_core::model::usage::Usage;
+use synth_optimizer_core::words;
 
 words! {
     /// Where a rollout is.
@@ -99,7 +99,7 @@ pub struct RolloutPage {
 }
 
 /// A rollout: one row, run with the texts of one candidate.
-#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct RolloutEntry {
     /// Its number in the run.
     pub request: u64,
@@ -126,7 +126,7 @@ pub struct RolloutEntry {
     /// Scores by objective, where the container gives any.
     pub objectives: BTreeMap<String, f64>,
     /// What it used, as the container told; null until it is settled.
-    pub usage: Option<RolloutUsage>,
+    pub usage: Option<Usage>,
     /// What this run paid for it: 0 for an answer from the cache, null where it is unknown.
     pub cost_usd: Option<f64>,
     /// Whether the answer came from the cache; null until it is settled.
@@ -147,21 +147,8 @@ pub struct RolloutEntry {
     pub trace_sha256: Option<String>,
 }
 
-/// Tokens and money of one rollout; null is unknown.
-#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
-pub struct RolloutUsage {
-    /// Prompt tokens.
-    pub prompt_tokens: Option<u64>,
-    /// Completion tokens.
-    pub completion_tokens: Option<u64>,
-    /// All tokens.
-    pub total_tokens: Option<u64>,
-    /// What it cost whoever ran it first, in dollars.
-    pub cost_usd: Option<f64>,
-}
-
 /// Why a rollout gave no score.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct RolloutFailure {
     /// What kind of failure it was.
     pub class: FailureClass,
@@ -175,11 +162,23 @@ const WINDOW: i64 = 20_000;
 const STATUS: &str = "CASE WHEN r.status = 'requested' AND c.answered_at IS NOT NULL THEN 'answered'
     WHEN r.status = 'requested' AND c.sent_at IS NOT NULL THEN 'running' ELSE r.status END";
 
-const COLUMNS: &str =
-    "r.request, c.rollout_id, r.candidate_id, r.example_id, r.evaluation_stage, r.split, r.generation,
-    r.attempt, r.replicate, r.reward, r.objectives_json, r.prompt_tokens, r.completion_tokens, r.total_tokens,
-    r.cost_nano_usd, r.cached, r.failure_class, r.failure_message, lower(hex(r.trace)), c.sent_at, c.answered_at,
-    r.settled, (SELECT unix_millis FROM events WHERE sequence = r.settled)";
+/// The row as `RolloutEntry` reads it.
+const ENTRY: &str = "json_object('request', r.request, 'rollout_id', c.rollout_id, 'candidate_id', r.candidate_id,
+    'example_id', r.example_id, 'evaluation_stage', r.evaluation_stage, 'split', r.split, 'generation', r.generation,
+    'attempt', r.attempt, 'replicate', r.replicate, 'reward', r.reward, 'objectives', json(coalesce(r.objectives_json, '{}')),
+    'usage', CASE WHEN r.settled IS NOT NULL THEN json_object('prompt_tokens', r.prompt_tokens, 'completion_tokens',
+      r.completion_tokens, 'total_tokens', r.total_tokens, 'cost_usd', r.cost_nano_usd / 1e9) END,
+    'cost_usd', CASE r.billing WHEN 'sent' THEN r.cost_nano_usd / 1e9 WHEN 'cached' THEN 0.0 WHEN 'unsent' THEN 0.0 END,
+    'cached', json(CASE r.billing = 'cached' WHEN 1 THEN 'true' WHEN 0 THEN 'false' END),
+    'failure', CASE WHEN r.failure_class IS NOT NULL
+      THEN json_object('class', r.failure_class, 'message', r.failure_message) END,
+    'sent_at', strftime('%Y-%m-%dT%H:%M:%fZ', c.sent_at / 1000.0, 'unixepoch'),
+    'answered_at', strftime('%Y-%m-%dT%H:%M:%fZ', c.answered_at / 1000.0, 'unixepoch'),
+    'latency_ms', max(c.answered_at - c.sent_at, 0), 'settled_sequence', r.settled,
+    'settled_at', (SELECT strftime('%Y-%m-%dT%H:%M:%fZ', unix_millis / 1000.0, 'unixepoch') FROM events
+      WHERE sequence = r.settled),
+    'trace_sha256', CASE WHEN r.trace IS NOT NULL THEN lower(hex(r.trace)) END,
+    'status', ";
 
 impl Reader {
     /// The rollouts of the run, in the order in which they were requested.
@@ -203,22 +202,23 @@ impl Reader {
         values.push(text(split.map(RowSplit::word)));
         values.push(Sql::from(limit as i64 + 1));
         let sql = format!(
-            "SELECT {COLUMNS}, {STATUS} FROM {rows}
+            "SELECT {ENTRY} {STATUS}) FROM {rows}
                AND (?3 IS NULL OR r.evaluation_stage = ?3) AND (?4 IS NULL OR {STATUS} = ?4)
                AND (?5 IS NULL OR r.split = ?5)
              ORDER BY r.request LIMIT ?6"
         );
         at_one_moment(self, |db| {
-            let mut found = list(db, "read the rollouts", &sql, params_from_iter(values), Columns::read)?;
-            let next_cursor = if found.len() > limit {
-                found.truncate(limit);
-                found.last().map(|last| last.request.to_string())
+            let found: Vec<String> = list(db, "read the rollouts", &sql, params_from_iter(values), |row| row.get(0))?;
+            let more = found.len() > limit;
+            let read = |text: &String| parsed("read the rollouts", text);
+            let items: Vec<RolloutEntry> = found.iter().take(limit).map(read).collect::<Result<_, _>>()?;
+            let next_cursor = if more {
+                items.last().map(|last| last.request.to_string())
             } else {
                 let end = end_of_window(after);
                 let more = query.candidate_id.is_none() && goes_on_after(db, end)?;
                 more.then(|| end.to_string())
             };
-            let items = found.into_iter().map(Columns::entry).collect::<Result<_, _>>()?;
             Ok(RolloutPage { items, next_cursor })
         })
     }
@@ -237,114 +237,8 @@ fn goes_on_after(db: &Connection, request: i64) -> Result<bool, OptimizerError> 
 /// One rollout, by its number.
 pub(super) fn rollout(db: &Connection, request: i64) -> Result<Option<RolloutEntry>, OptimizerError> {
     let sql = format!(
-        "SELECT {COLUMNS}, {STATUS} FROM rollouts r LEFT JOIN calls c ON c.request = r.request WHERE r.request = ?1"
+        "SELECT {ENTRY} {STATUS}) FROM rollouts r LEFT JOIN calls c ON c.request = r.request WHERE r.request = ?1"
     );
-    first(db, "read a rollout", &sql, [request], Columns::read)?.map(Columns::entry).transpose()
-}
-
-/// A row of `rollouts` with its call, as they are stored.
-struct Columns {
-    request: u64,
-    rollout_id: Option<String>,
-    candidate_id: String,
-    example_id: String,
-    stage: String,
-    split: String,
-    generation: Option<u32>,
-    attempt: u32,
-    replicate: u32,
-    reward: Option<f64>,
-    objectives: Option<String>,
-    usage: RolloutUsage,
-    cached: Option<bool>,
-    failure: Option<(String, String)>,
-    trace: Option<String>,
-    sent: Option<u64>,
-    sent_at: Option<String>,
-    answered: Option<u64>,
-    answered_at: Option<String>,
-    settled: Option<u64>,
-    settled_at: Option<String>,
-    status: String,
-}
-
-impl Columns {
-    fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
-        let failure_class: Option<String> = row.get(16)?;
-        let failure_message: Option<String> = row.get(17)?;
-        let trace: Option<String> = row.get(18)?;
-        Ok(Self {
-            request: whole(row, 0)?,
-            rollout_id: row.get(1)?,
-            candidate_id: row.get(2)?,
-            example_id: row.get(3)?,
-            stage: row.get(4)?,
-            split: row.get(5)?,
-            generation: row.get(6)?,
-            attempt: row.get(7)?,
-            replicate: row.get(8)?,
-            reward: row.get(9)?,
-            objectives: row.get(10)?,
-            usage: RolloutUsage {
-                prompt_tokens: maybe_whole(row, 11)?,
-                completion_tokens: maybe_whole(row, 12)?,
-                total_tokens: maybe_whole(row, 13)?,
-                cost_usd: maybe_whole(row, 14)?.map(|nano| nano as f64 / 1e9),
-            },
-            cached: row.get(15)?,
-            failure: failure_class.zip(failure_message),
-            trace: trace.filter(|digest| !digest.is_empty()),
-            sent: maybe_whole(row, 19)?,
-            sent_at: moment(row, 19)?,
-            answered: maybe_whole(row, 20)?,
-            answered_at: moment(row, 20)?,
-            settled: maybe_whole(row, 21)?,
-            settled_at: moment(row, 22)?,
-            status: row.get(23)?,
-        })
-    }
-
-    fn entry(self) -> Result<RolloutEntry, OptimizerError> {
-        let unknown = |word: &str| invariant(format!("rollout {} has the unknown word {word:?}", self.request));
-        let class =
-            self.failure.as_ref().map(|(class, _)| FailureClass::from_word(class).ok_or_else(|| unknown(class)));
-        let class = class.transpose()?;
-        let settled = self.settled.is_some();
-        let latency_ms = self.sent.zip(self.answered).map(|(sent, answered)| answered.saturating_sub(sent));
-        Ok(RolloutEntry {
-            evaluation_stage: Stage::from_word(&self.stage).ok_or_else(|| unknown(&self.stage))?,
-            split: RowSplit::from_word(&self.split).ok_or_else(|| unknown(&self.split))?,
-            status: RolloutStatus::from_word(&self.status).ok_or_else(|| unknown(&self.status))?,
-            objectives: maybe_parsed("read a rollout", self.objectives.as_deref())?.unwrap_or_default(),
-            cost_usd: if settled { paid(class, self.cached, self.usage.cost_usd) } else { None },
-            usage: settled.then_some(self.usage),
-            failure: class.zip(self.failure).map(|(class, (_, message))| RolloutFailure { class, message }),
-            request: self.request,
-            rollout_id: self.rollout_id,
-            candidate_id: self.candidate_id,
-            example_id: self.example_id,
-            generation: self.generation,
-            attempt: self.attempt,
-            replicate: self.replicate,
-            reward: self.reward,
-            cached: self.cached,
-            sent_at: self.sent_at,
-            answered_at: self.answered_at,
-            latency_ms,
-            settled_sequence: self.settled,
-            settled_at: self.settled_at,
-            trace_sha256: self.trace,
-        })
-    }
-}
-
-/// What was paid, by the rule of the view `usage_ledger`.
-fn paid(class: Option<FailureClass>, cached: Option<bool>, cost: Option<f64>) -> Option<f64> {
-    match class {
-        _ if cached == Some(true) => Some(0.0),
-        Some(FailureClass::NotSent | FailureClass::Withdrawn) => Some(0.0),
-        Some(FailureClass::UnknownOutcome | FailureClass::Abandoned) => None,
-        Some(FailureClass::Failed | FailureClass::Timeout | FailureClass::Contract | FailureClass::InvalidScore)
-        | None => cost,
-    }
+    let found: Option<String> = first(db, "read a rollout", &sql, [request], |row| row.get(0))?;
+    maybe_parsed("read a rollout", found.as_deref())
 }

@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 
 use rusqlite::{Connection, params};
 
+use super::super::projector::totals;
 use super::super::store::int;
-use super::query::{list, maybe_parsed, seed};
-use crate::config::gepa::{Direction, OUTCOME_REWARD};
-use crate::model::error::OptimizerError;
-use crate::model::event_fields::Objective;
-use crate::model::score::Gain;
+use super::query::{list, maybe_parsed};
+use synth_optimizer_core::config::gepa::{Direction, OUTCOME_REWARD};
+use synth_optimizer_core::model::error::OptimizerError;
+use synth_optimizer_core::model::event_fields::Objective;
+use synth_optimizer_core::model::score::Gain;
 
 /// Which rows are looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,7 +62,7 @@ pub(super) fn values(
         "SELECT r.example_id, {place}, r.reward, r.objectives_json FROM rollouts r INDEXED BY rollouts_by_candidate
          WHERE r.candidate_id = ?1 AND r.status = 'finished' AND r.settled <= ?2 AND {which} ORDER BY r.settled"
     );
-    let seed = seed(db)?.unwrap_or_default();
+    let seed = totals(db)?.seed_candidate_id.map(|seed| seed.to_string()).unwrap_or_default();
     let found = list(db, doing, &sql, params![candidate, int(until), seed], |row| {
         let place: Option<i64> = row.get(1)?;
         Ok((row.get::<_, String>(0)?, place, row.get::<_, f64>(2)?, row.get::<_, Option<String>>(3)?))

@@ -8,8 +8,8 @@ use super::query::{at_one_moment, objectives};
 use super::refusal::{ReadError, quoted, word};
 use super::rollouts::RowSplit;
 use super::scores::settled;
-use crate::config::gepa::Direction;
-use crate::model::event_fields::{Objective, Stage};
+use synth_optimizer_core::config::gepa::Direction;
+use synth_optimizer_core::model::event_fields::{Objective, Stage};
 
 /// The most points of one answer, over all of its series.
 const MOST_POINTS: usize = 5000;

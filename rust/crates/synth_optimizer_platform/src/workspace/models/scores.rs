@@ -11,12 +11,12 @@ use super::query::{MILESTONES, at_one_moment, first, list, objectives, parsed, w
 use super::refusal::{ReadError, after_sequence, page_size};
 use super::rollouts::RowSplit;
 use super::row_values::{Rows, values};
-use crate::config::gepa::Direction;
-use crate::model::canonical::digest_of;
-use crate::model::envelope::rfc3339;
-use crate::model::error::OptimizerError;
-use crate::model::event_fields::{Objective, Stage};
-use crate::model::score::Score;
+use synth_optimizer_core::config::gepa::Direction;
+use synth_optimizer_core::model::canonical::digest_of;
+use synth_optimizer_core::model::envelope::rfc3339;
+use synth_optimizer_core::model::error::OptimizerError;
+use synth_optimizer_core::model::event_fields::{Objective, Stage};
+use synth_optimizer_core::model::score::Score;
 
 /// Scores in the order in which they were settled.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, JsonSchema)]

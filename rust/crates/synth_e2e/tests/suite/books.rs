@@ -1,0 +1,307 @@
+//! One set of books: every place that shows what a run used, found or decided shows the same numbers, whatever happened.
+
+#[path = "../../../synth_gepa/tests/suite/sim/mod.rs"]
+mod sim;
+
+use std::collections::BTreeMap;
+
+use camino::Utf8PathBuf;
+use proptest::prelude::*;
+use rusqlite::Connection;
+use serde_json::{Value, json};
+use sim::{Pace, World};
+use synth_optimizer_core::config::sections::Durability;
+use synth_optimizer_core::model::answer::FailureClass;
+use synth_optimizer_core::model::event::Event;
+use synth_optimizer_core::model::event_fields::{RunResumed, Stage};
+use synth_optimizer_core::model::run_view::RunView;
+use synth_optimizer_core::model::usage::{Cost, Usage};
+use synth_optimizer_platform::artifacts::{Chronicle, RunDir, run_status, run_summary, write_results};
+use synth_optimizer_platform::workspace::{Batch, RunRow, Stored, Workspace, workspace_status};
+
+/// Writes down what a careful clerk would who only reads the log.
+#[derive(Debug, Default, Clone, PartialEq)]
+struct Clerk {
+    calls: BTreeMap<&'static str, u64>,
+    cost_nano: u64,
+}
+
+impl Clerk {
+    fn add(&mut self, name: &'static str, count: u64) {
+        *self.calls.entry(name).or_default() += count;
+    }
+
+    fn of(events: &[Event]) -> Self {
+        let mut clerk = Self::default();
+        for event in events {
+            match event {
+                Event::RolloutFinished(done) => {
+                    clerk.add(if done.stage == Stage::Heldout { "heldout" } else { "train" }, 1);
+                    clerk.add("rollout_calls", 1);
+                    clerk.answered(done.cached, &done.usage, false);
+                }
+                Event::RolloutFailed(failed) => {
+                    if matches!(failed.class, FailureClass::NotSent | FailureClass::Withdrawn) {
+                        continue;
+                    }
+                    clerk.add(if failed.stage == Stage::Heldout { "heldout" } else { "train" }, 1);
+                    clerk.add("rollout_calls", 1);
+                    clerk.add("rollouts_failed", 1);
+                    clerk.failed(failed.class, failed.cached, &failed.usage);
+                }
+                Event::ProposerCompleted(done) => {
+                    clerk.add("proposer_calls", 1);
+                    clerk.answered(done.cached, &done.usage, false);
+                }
+                Event::ProposerFailed(failed) => {
+                    if matches!(failed.class, FailureClass::NotSent | FailureClass::Withdrawn) {
+                        continue;
+                    }
+                    clerk.add("proposer_calls", 1);
+                    clerk.failed(failed.class, failed.cached, &failed.usage);
+                }
+                _ => {}
+            }
+        }
+        clerk
+    }
+
+    fn failed(&mut self, class: FailureClass, cached: bool, usage: &Usage) {
+        let told = usage.total_tokens.is_some() || (usage.prompt_tokens.is_some() && usage.completion_tokens.is_some());
+        let unknown = class == FailureClass::UnknownOutcome || (class == FailureClass::Abandoned && !told);
+        self.answered(cached && !unknown, usage, unknown);
+    }
+
+    fn answered(&mut self, cached: bool, usage: &Usage, unknown: bool) {
+        if cached {
+            self.add("cached_calls", 1);
+            return;
+        }
+        self.add("paid_calls", 1);
+        self.add("unknown_outcomes", u64::from(unknown));
+        self.add("prompt_tokens", usage.prompt_tokens.unwrap_or(0));
+        self.add("completion_tokens", usage.completion_tokens.unwrap_or(0));
+        let sum = usage.prompt_tokens.zip(usage.completion_tokens).map(|(prompt, completion)| prompt + completion);
+        self.add("total_tokens", usage.total_tokens.or(sum).unwrap_or(0));
+        match usage.cost {
+            Cost::Known(amount) if !unknown => self.cost_nano += amount.0,
+            Cost::Known(_) | Cost::Unknown => self.add("unpriced_calls", 1),
+        }
+    }
+
+    fn get(&self, name: &str) -> u64 {
+        self.calls.get(name).copied().unwrap_or(0)
+    }
+
+    fn cost_usd(&self) -> Value {
+        if self.get("unpriced_calls") > 0 { Value::Null } else { json!(self.cost_nano as f64 / 1e9) }
+    }
+}
+
+const USED: [&str; 9] = [
+    "prompt_tokens",
+    "completion_tokens",
+    "total_tokens",
+    "paid_calls",
+    "cached_calls",
+    "unpriced_calls",
+    "unknown_outcomes",
+    "rollout_calls",
+    "proposer_calls",
+];
+
+/// The run that the log belongs to, in a directory of its own.
+struct Place {
+    _temporary: tempfile::TempDir,
+    dir: RunDir,
+    workspace: Workspace,
+}
+
+impl Place {
+    fn new(log: &[Stored], config: &Value) -> (Self, Value) {
+        let temporary = tempfile::tempdir().unwrap();
+        let root = Utf8PathBuf::from_path_buf(temporary.path().to_owned()).unwrap();
+        let dir = RunDir::open(&root, "run-1").unwrap();
+        let run = RunRow {
+            run_id: "run-1".into(),
+            algorithm: "gepa".into(),
+            config: config.clone(),
+            config_digest: "0123456789abcdef".repeat(4),
+            container_url: "http://127.0.0.1:1".into(),
+            cache_mode: "off".into(),
+            cache_namespace: "gepa:run-1".into(),
+            cache_path: None,
+            output_dir: root.to_string(),
+            run_dir: dir.dir().to_string(),
+            created_at: START,
+        };
+        let workspace = Workspace::create(dir.workspace_db().as_std_path(), &run, Durability::Process).unwrap();
+        let mut chronicle = Chronicle::open(&dir, |each| workspace.log(0, each)).unwrap();
+        // In parts, as a run stores them.
+        for part in log.chunks(97) {
+            workspace.commit_blocking(Batch { events: part.to_vec(), ..Batch::default() }).unwrap();
+            chronicle.append(part).unwrap();
+        }
+        let result = write_results(&dir, &workspace, chronicle.end(), None).unwrap();
+        (Self { _temporary: temporary, dir, workspace }, result.manifest)
+    }
+
+    /// One value of the database.
+    fn sql(&self, query: &str) -> Value {
+        let db = Connection::open(self.dir.workspace_db()).unwrap();
+        db.query_row(query, [], |row| {
+            Ok(match row.get_ref(0)? {
+                rusqlite::types::ValueRef::Integer(number) => json!(number),
+                rusqlite::types::ValueRef::Real(number) => json!(number),
+                rusqlite::types::ValueRef::Text(text) => {
+                    let text = String::from_utf8_lossy(text).into_owned();
+                    serde_json::from_str(&text).unwrap_or(json!(text))
+                }
+                _ => Value::Null,
+            })
+        })
+        .unwrap()
+    }
+}
+
+const START: u64 = 1_811_980_800_000;
+
+/// The log with times, and with processes that ended and went on in between.
+fn stored(events: &[Event], resumes: &[usize]) -> Vec<Stored> {
+    let mut log: Vec<Event> = events.to_vec();
+    for place in resumes {
+        let place = 1 + place % (log.len() - 1);
+        log.insert(place, Event::RunResumed(RunResumed { events: place as u64, waiting: 0, unknown_outcomes: 0 }));
+    }
+    let at = |index: usize| START + 7 * index as u64;
+    log.into_iter().enumerate().map(|(index, event)| Stored::new(index as u64, at(index), event)).collect()
+}
+
+fn world(seed: u64, failure: f64, proposer_failure: f64, price: Option<u64>) -> World {
+    let mut world = World { failure, proposer_failure, rollout_cost: price, ..World::default() };
+    world.config.run.seed = seed;
+    world.config.gepa.max_total_rollouts = 160;
+    world.config.gepa.max_generations = 4;
+    world
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_book_shows_the_same_numbers(
+        seed in 0u64..1000,
+        arrival_seed in 0u64..1000,
+        failure in prop_oneof![Just(0.0), Just(0.1), Just(0.5)],
+        proposer_failure in prop_oneof![Just(0.0), Just(0.4)],
+        price in prop_oneof![Just(None), Just(Some(2_000_000u64))],
+        stop_after in prop_oneof![3 => Just(None), 1 => (1usize..120).prop_map(Some)],
+        cancel_after in prop_oneof![3 => Just(None), 1 => (1usize..120).prop_map(Some)],
+        resumes in proptest::collection::vec(0usize..5000, 0..3),
+        cached in any::<bool>(),
+    ) {
+        let world = world(seed, failure, proposer_failure, price);
+        let run = world.run(Pace { arrival_seed, stop_after, cancel_after, ..Pace::default() });
+        let mut events = run.events;
+        if cached {
+            // Every other answer comes from the cache; the engine's own bill is then not that of this log.
+            for event in events.iter_mut().step_by(2) {
+                if let Event::RolloutFinished(done) = event {
+                    done.cached = true;
+                }
+            }
+        }
+        let clerk = Clerk::of(&events);
+        let log = stored(&events, &resumes);
+        let config = json!({"gepa": {"max_total_rollouts": 160, "max_perfect_skips": 3}});
+        let (place, manifest) = Place::new(&log, &config);
+
+        let status = workspace_status(place.dir.workspace_db().as_std_path()).unwrap();
+        let status = &status["runs"][0];
+        let overview = json!(run_status(&place.dir).unwrap());
+        let shown = run_summary(&place.dir).unwrap();
+        let usage = json!(place.workspace.run_usage().unwrap());
+        let registry = std::fs::read_to_string(place.dir.run_registry()).unwrap();
+        let registry: Value = serde_json::from_str(registry.lines().last().unwrap()).unwrap();
+        let mut view = RunView::default();
+        for entry in &log {
+            view.apply(entry.sequence, entry.unix_millis, &entry.event);
+        }
+
+        // Calls, tokens and money, wherever usage is shown.
+        let sql = place.sql("SELECT usage_json FROM optimization_runs");
+        let folded = json!(view.totals.counts.usage());
+        let books =
+            [&manifest["usage"], &status["usage"], &shown["usage"], &usage, &registry["usage"], &sql, &folded];
+        for (number, book) in books.into_iter().enumerate() {
+            for name in USED {
+                prop_assert_eq!(&book[name], &json!(clerk.get(name)), "{} in book {}", name, number);
+            }
+            prop_assert_eq!(&book["cost_usd"], &clerk.cost_usd(), "cost in book {}", number);
+            prop_assert_eq!(book, &usage, "book {}", number);
+        }
+        for cost in [&manifest["cost_usd"], &status["cost_usd"], &overview["cost_usd"], &registry["cost_usd"]] {
+            prop_assert_eq!(cost, &clerk.cost_usd());
+        }
+        for name in ["paid_calls", "cached_calls", "unknown_outcomes", "total_tokens"] {
+            prop_assert_eq!(&overview[name], &json!(clerk.get(name)), "{}", name);
+            prop_assert_eq!(place.sql(&format!("SELECT {name} FROM run_state")), json!(clerk.get(name)));
+        }
+        let ledger = "FROM usage_ledger WHERE boundary = 'rollout'";
+        prop_assert_eq!(
+            place.sql(&format!("SELECT coalesce(sum(call_count), 0) {ledger}")),
+            json!(clerk.get("rollout_calls"))
+        );
+
+        // Rollouts.
+        prop_assert_eq!(&manifest["rollouts"]["train"], &json!(clerk.get("train")));
+        prop_assert_eq!(&manifest["rollouts"]["heldout"], &json!(clerk.get("heldout")));
+        for failed in [&manifest["rollouts"]["failed"], &overview["rollouts_failed"],
+            &status["budget_status"]["rollouts_failed"]] {
+            prop_assert_eq!(failed, &json!(clerk.get("rollouts_failed")));
+        }
+        prop_assert_eq!(&status["budget_status"]["limits"], &json!({"max_total_rollouts": 160}));
+
+        // What the engine itself counted.
+        let (rollouts, bill, best) = match events.last().unwrap() {
+            Event::RunFinished(run) => (&run.rollouts, &run.bill, Some(&run.best_candidate_id)),
+            Event::RunFailed(run) => (&run.rollouts, &run.bill, run.best_candidate_id.as_ref()),
+            Event::RunCancelled(run) => (&run.rollouts, &run.bill, run.best_candidate_id.as_ref()),
+            other => panic!("{other:?} is no end"),
+        };
+        prop_assert_eq!((rollouts.train, rollouts.heldout), (clerk.get("train"), clerk.get("heldout")));
+        if !cached {
+            prop_assert_eq!(bill.paid_calls, clerk.get("paid_calls"));
+            prop_assert_eq!(bill.total_tokens, clerk.get("total_tokens"));
+            prop_assert_eq!(json!(bill.cost_usd), clerk.cost_usd());
+        }
+
+        // Who is best, and every candidate.
+        let named = best.map(|best| json!(best)).unwrap_or(Value::Null);
+        let mut bests = vec![&status["best_candidate_id"], &overview["best_candidate_id"],
+            &registry["best_candidate_id"]];
+        let file = best.map(|_| serde_json::from_slice::<Value>(&std::fs::read(place.dir.best_candidate()).unwrap()));
+        let file = file.transpose().unwrap();
+        if let Some(file) = &file {
+            bests.push(&file["candidate_id"]);
+        }
+        for best in bests {
+            prop_assert_eq!(best, &named);
+        }
+        let stored_best = place.workspace.best().unwrap();
+        prop_assert_eq!(stored_best.as_ref(), view.best().map(|best| &best.candidate));
+        for known in &view.candidates {
+            let id = known.candidate.candidate_id.as_str();
+            prop_assert_eq!(place.workspace.candidate_record(id).unwrap(), Some(known.candidate.clone()));
+        }
+        let frontier: Value = serde_json::from_slice(&std::fs::read(place.dir.frontier()).unwrap()).unwrap();
+        let members = |list: &Value| -> Vec<String> {
+            list.as_array().unwrap().iter().map(|member| member["candidate_id"].as_str().unwrap().to_owned()).collect()
+        };
+        let served = json!(place.workspace.frontier().unwrap().items);
+        prop_assert_eq!(members(&frontier), members(&served));
+        prop_assert_eq!(members(&frontier).len() as u64, overview["frontier_size"].as_u64().unwrap());
+        let in_cells = place.sql("SELECT count(DISTINCT candidate_id) FROM frontier_cells");
+        prop_assert_eq!(json!(members(&frontier).len()), in_cells);
+    }
+}

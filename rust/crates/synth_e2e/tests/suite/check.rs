@@ -1,0 +1,305 @@
+//! Checks before a run: every problem at once, nothing paid for, nothing left behind.
+
+use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::{Arc, Mutex};
+
+use crate::harness::{Place, stub};
+use camino::{Utf8Path, Utf8PathBuf};
+use synth_e2e::stub::FIELDS;
+use synth_e2e::{RowNames, ScriptedProposer, ServerProcess, read_bill, small_config};
+use synth_gepa::{GepaEngine, shortfalls};
+use synth_optimizer_core::config::Config;
+use synth_optimizer_core::config::gepa::SubmissionMode;
+use synth_optimizer_core::config::proposer::ProposerBackend;
+use synth_optimizer_core::config::sections::CacheMode;
+use synth_optimizer_core::model::control::ControlRequest;
+use synth_optimizer_platform::artifacts::RunDir;
+use synth_optimizer_platform::container::{Client, ManagedProcess, start};
+use synth_optimizer_platform::proposer::Proposer;
+use synth_optimizer_platform::runtime::{Boundary, CheckReport, Control, Finding, Hooks, Request, check, execute};
+
+const RUN: &str = "checked";
+
+/// A stub, a place for runs, and a config for both.
+fn world(flags: &[&str]) -> (ServerProcess, Place, Config) {
+    let place = Place::new();
+    let bill = place.path().join("bill");
+    let stub = stub(&[flags, &["--train", "12", "--heldout", "6", "--bill", bill.as_str()]].concat());
+    let config = config(&place, &stub.url());
+    (stub, place, config)
+}
+
+fn config(place: &Place, url: &str) -> Config {
+    let mut config = small_config(url, RowNames::TaskIds, 12, 6, &FIELDS[..1]);
+    config.run.output_dir = place.path().join("runs");
+    config.run.run_id = Some(RUN.into());
+    config.container.connect_retries = 0;
+    config
+}
+
+fn request(config: &Config, proposer: Option<Arc<dyn Proposer>>, hooks: Hooks) -> Request {
+    Request { proposer, hooks, ..Request::new(config.clone(), "gepa") }
+}
+
+fn scripted() -> Option<Arc<dyn Proposer>> {
+    Some(Arc::new(ScriptedProposer::default()))
+}
+
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
+}
+
+/// A service may check on any of its threads.
+fn sendable<T: Send>(future: T) -> T {
+    future
+}
+
+fn checked_with(config: &Config, proposer: Option<Arc<dyn Proposer>>) -> CheckReport {
+    let before = files(&config.run.output_dir);
+    let (request, limits) = (request(config, proposer, Hooks::default()), shortfalls(config));
+    let report = block_on(sendable(check(&request, &[], &limits, GepaEngine::new)));
+    assert_eq!(files(&config.run.output_dir), before, "the output directory is as it was");
+    assert_eq!(report.ok, report.blockers.is_empty());
+    report
+}
+
+fn checked(config: &Config) -> CheckReport {
+    checked_with(config, scripted())
+}
+
+/// Every file and directory beneath a place, with its size.
+fn files(root: &Utf8Path) -> Vec<(Utf8PathBuf, u64)> {
+    let mut found = Vec::new();
+    let mut open = vec![root.to_owned()];
+    while let Some(path) = open.pop() {
+        let Ok(known) = path.metadata() else { continue };
+        found.push((path.clone(), if known.is_dir() { 0 } else { known.len() }));
+        open.extend(path.read_dir_utf8().into_iter().flatten().map(|entry| entry.unwrap().into_path()));
+    }
+    found.sort();
+    found
+}
+
+/// Stage, code and field of each finding.
+fn told(findings: &[Finding]) -> Vec<(&str, &str, Option<&str>)> {
+    findings.iter().map(|found| (found.stage.word(), found.code.as_str(), found.field.as_deref())).collect()
+}
+
+fn run(config: &Config, hooks: Hooks, controlled: synth_optimizer_platform::runtime::Controlled) -> &'static str {
+    block_on(execute(request(config, scripted(), hooks), GepaEngine::new, controlled)).unwrap().end.word()
+}
+
+#[test]
+fn a_good_config_passes_and_tells_what_it_met() {
+    let (_stub, place, config) = world(&[]);
+    let report = checked(&config);
+    assert_eq!(told(&report.blockers), []);
+    assert_eq!(told(&report.warnings), []);
+    let container = report.facts.container.as_ref().unwrap();
+    assert_eq!(container.url, config.container.url);
+    assert_eq!(container.dialects, ["taskset"]);
+    assert_eq!(container.fields, FIELDS[..1]);
+    assert!(container.contract_version.starts_with("synth_optimizers.gepa."));
+    let rows = report.facts.rows.unwrap();
+    assert_eq!((rows.train, rows.heldout, rows.pareto_pool, rows.heldout_pool), (12, 6, 12, 6));
+    assert!(!config.run.output_dir.exists(), "what was made is removed");
+    assert!(read_bill(&place.path().join("bill")).unwrap().is_empty(), "nothing was run");
+    let json = serde_json::to_value(&report).unwrap();
+    assert_eq!(json["ok"], true);
+    assert!(json["plan"].is_null());
+    assert_eq!(json["facts"]["container"]["program_id"], container.program_id.clone().unwrap());
+}
+
+#[test]
+fn problems_of_different_stages_are_told_at_once() {
+    let place = Place::new();
+    let port = free_port();
+    let mut config = config(&place, &format!("http://127.0.0.1:{port}"));
+    std::fs::write(place.path().join("file"), "").unwrap();
+    config.run.output_dir = place.path().join("file/runs");
+    config.proposer.backend = ProposerBackend::OpenaiCompatible;
+    config.proposer.base_url = Some("http://127.0.0.1:9/v1".into());
+    config.proposer.model = Some("model".into());
+    config.proposer.api_key_env = Some("NO_SUCH_KEY_IN_THIS_TEST".into());
+    let report = checked_with(&config, None);
+    assert_eq!(
+        told(&report.blockers),
+        [
+            ("output", "synth_optimizer_io_error", Some("run.output_dir")),
+            ("container", "synth_optimizer_container_error", Some("container.url")),
+            ("proposer", "synth_optimizer_proposer_error", Some("proposer.api_key_env")),
+        ]
+    );
+    assert_eq!(report.blockers.iter().map(|found| found.retryable).collect::<Vec<_>>(), [false, true, false]);
+    assert!(report.blockers[2].message.contains("NO_SUCH_KEY_IN_THIS_TEST"));
+    assert!(report.facts.container.is_none() && report.facts.proposer.is_none());
+}
+
+#[test]
+fn a_readonly_cache_must_be_there_and_know_the_task() {
+    let (_stub, place, mut config) = world(&[]);
+    config.cache.path = Some(place.path().join("cache.sqlite"));
+    config.cache.namespace = Some("shared".into());
+    config.cache.mode = CacheMode::Readonly;
+    let miss = ("cache", "synth_optimizer_cache_miss", Some("cache.path"));
+    assert_eq!(told(&checked(&config).blockers), [miss]);
+    config.cache.mode = CacheMode::Readwrite;
+    assert!(checked(&config).ok);
+    assert!(!place.path().join("cache.sqlite").exists(), "a check makes no cache");
+    assert_eq!(run(&config, Hooks::default(), Control::new(10).1), "completed");
+    config.cache.mode = CacheMode::Readonly;
+    config.run.run_id = Some("replayed".into());
+    let replayed = checked(&config);
+    assert!(replayed.ok, "{replayed:?}");
+    assert_eq!(replayed.facts.rows.unwrap().train, 12);
+    config.cache.namespace = Some("another".into());
+    assert_eq!(told(&checked(&config).blockers), [miss]);
+    config.cache.mode = CacheMode::Readwrite;
+    std::fs::write(place.path().join("cache.sqlite"), vec![7; 5000]).unwrap();
+    assert_eq!(told(&checked(&config).blockers), [("cache", "synth_optimizer_cache_corrupt", Some("cache.path"))]);
+}
+
+#[test]
+fn a_run_that_is_held_cannot_begin_now() {
+    let (_stub, _place, config) = world(&[]);
+    let held = RunDir::open(&config.run.output_dir, RUN).unwrap();
+    let report = checked(&config);
+    assert_eq!(told(&report.blockers), [("output", "synth_optimizer_io_error", Some("run.run_id"))]);
+    assert!(report.blockers[0].retryable && report.blockers[0].message.contains("held by pid"));
+    drop(held);
+    assert!(checked(&config).ok);
+    drop(RunDir::open(&config.run.output_dir, RUN).unwrap());
+}
+
+#[test]
+fn a_run_that_has_begun_is_resumed_and_one_that_is_over_or_another_is_not() {
+    let (_stub, _place, mut config) = world(&["--latency-ms", "5"]);
+    config.cache.mode = CacheMode::Off;
+    let (control, controlled) = Control::new(1000);
+    let control = Mutex::new(Some(control));
+    let hooks = Hooks::new(move |boundary| {
+        if boundary == Boundary::AfterFeed
+            && let Some(control) = control.lock().unwrap().take()
+        {
+            assert!(control.send(ControlRequest::interrupt("enough")));
+        }
+    });
+    assert_eq!(run(&config, hooks, controlled), "interrupted");
+    let begun = checked(&config);
+    assert!(begun.ok, "{begun:?}");
+    assert_eq!(told(&begun.warnings), [("output", "run_is_resumed", Some("run.run_id"))]);
+    let mut other = config.clone();
+    other.gepa.minibatch_size = 5;
+    let refused = checked(&other);
+    assert_eq!(told(&refused.blockers), [("output", "synth_optimizer_config_error", Some("run.run_id"))]);
+    assert!(refused.blockers[0].message.contains("gepa.minibatch_size: 3 -> 5"), "{}", refused.blockers[0].message);
+    assert_eq!(run(&config, Hooks::default(), Control::new(10).1), "completed");
+    let over = checked(&config);
+    assert!(over.ok, "{over:?}");
+    assert_eq!(told(&over.warnings), [("output", "run_is_over", Some("run.run_id"))]);
+}
+
+#[test]
+fn missing_rows_and_fields_are_told_together() {
+    let (_stub, _place, mut config) = world(&[]);
+    config.candidate.target_modules = vec![FIELDS[0].into(), "no_such_field".into(), "nor_this".into()];
+    config.taskset.as_mut().unwrap().heldout_ids.push("test:77".into());
+    let report = checked(&config);
+    assert_eq!(
+        told(&report.blockers),
+        [
+            ("task", "synth_optimizer_container_error", Some("candidate.target_modules[1]")),
+            ("task", "synth_optimizer_container_error", Some("candidate.target_modules[2]")),
+            ("task", "synth_optimizer_container_error", Some("taskset.heldout_ids")),
+        ]
+    );
+    let rows = &report.blockers[2].message;
+    assert!(rows.ends_with("the container does not give task \"test:77\""), "{rows}");
+    assert!(report.facts.container.is_some() && report.facts.rows.is_none());
+}
+
+#[test]
+fn limits_that_are_too_small_are_told() {
+    let (_stub, _place, mut config) = world(&["--modes", "blocking"]);
+    config.gepa.max_cost_usd = 0.1;
+    config.gepa.rollout_estimated_cost_usd = Some(0.01);
+    config.gepa.proposer_estimated_cost_usd = Some(0.01);
+    assert_eq!(told(&checked(&config).blockers), [("budget", "budget_too_small", Some("gepa.max_cost_usd"))]);
+    config.gepa.max_cost_usd = 0.0;
+    config.gepa.max_total_rollouts = 23;
+    config.gepa.rollout_submission_mode = SubmissionMode::Async;
+    let report = checked(&config);
+    assert!(report.ok, "{report:?}");
+    assert_eq!(
+        told(&report.warnings),
+        [
+            ("container", "transport_fallback", Some("gepa.rollout_submission_mode")),
+            ("budget", "heldout_partial", Some("gepa.max_total_rollouts")),
+        ]
+    );
+}
+
+#[test]
+fn a_managed_container_is_started_and_ended_again() {
+    let place = Place::new();
+    let port = free_port();
+    let mut config = config(&place, &format!("http://127.0.0.1:{port}"));
+    let stub = env!("CARGO_BIN_EXE_stub_container");
+    config.container.command =
+        [stub, "--port", &port.to_string(), "--train", "12", "--heldout", "6"].map(str::to_owned).to_vec();
+    let report = checked(&config);
+    assert!(report.ok, "{report:?}");
+    assert!(TcpStream::connect(("127.0.0.1", port)).is_err(), "it still listens");
+    // One that a crashed run has left is no obstacle: the run would end it.
+    let run_dir = place.path().join("runs").join(RUN);
+    let left = leave_container(&config, &run_dir);
+    std::fs::write(run_dir.join("run.lock"), "pid 1").unwrap();
+    let report = checked(&config);
+    assert!(report.ok, "{report:?}");
+    assert_eq!(told(&report.warnings), [("container", "container_left_behind", Some("container.command"))]);
+    assert_eq!(report.facts.rows.unwrap().train, 12);
+    block_on(left.stop()).unwrap();
+    config.container.command = vec!["sh".into(), "-c".into(), "echo no such model; exit 3".into()];
+    let report = checked(&config);
+    assert_eq!(told(&report.blockers), [("container", "synth_optimizer_container_error", Some("container.command"))]);
+    assert!(report.blockers[0].message.contains("no such model"), "{}", report.blockers[0].message);
+    assert!(!report.blockers[0].hint.contains(".log"), "the log is gone");
+}
+
+#[test]
+fn the_proposer_is_tried_without_a_turn() {
+    let (_stub, _place, mut config) = world(&[]);
+    let codex = std::env::var("SYNTH_E2E_CODEX").expect("SYNTH_E2E_CODEX must name the codex binary");
+    config.proposer.command = vec![codex];
+    config.proposer.base_url = Some("http://127.0.0.1:9/v1".into());
+    config.proposer.provider = "loopback".into();
+    config.proposer.model = Some("stub-model".into());
+    let report = checked_with(&config, None);
+    assert!(report.ok, "{report:?}");
+    let ready = report.facts.proposer.unwrap();
+    assert_eq!((ready.backend.as_str(), ready.model.as_str()), ("codex_app_server", "stub-model"));
+    assert!(!ready.version.is_empty());
+    config.proposer.command = vec!["/no/such/codex".into()];
+    let report = checked_with(&config, None);
+    assert_eq!(told(&report.blockers), [("proposer", "synth_optimizer_proposer_error", Some("proposer.command"))]);
+}
+
+/// A container that nobody holds the run of.
+fn leave_container(config: &Config, run_dir: &Utf8Path) -> ManagedProcess {
+    std::fs::create_dir_all(run_dir).unwrap();
+    let client = Client::new(&config.container).unwrap();
+    block_on(start(config, run_dir, &client)).unwrap().unwrap()
+}
+
+fn free_port() -> u16 {
+    // Below the ports that the system hands out, so that no other test gets it by chance meanwhile.
+    static NEXT: AtomicU16 = AtomicU16::new(20_000);
+    let apart = (std::process::id() % 10_000) as u16;
+    loop {
+        let port = NEXT.fetch_add(1, Ordering::Relaxed) + apart;
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! Shared by the tests of this crate: scripted runs as processes, and a container to run them against.
+
+pub(crate) mod sleeper;
+pub(crate) mod steered;
+
+use std::process::Command;
+
+use camino::{Utf8Path, Utf8PathBuf};
+use synth_e2e::waiting::PATIENCE;
+use synth_e2e::{Ended, RunFiles, ServerProcess, run_to_end, write_config};
+use synth_optimizer_core::config::Config;
+use synth_optimizer_core::model::event::Event;
+use synth_optimizer_core::model::event_fields::RunFinished;
+use synth_optimizer_platform::workspace::{RebuildMode, rebuild, workspace_status};
+use tempfile::TempDir;
+
+/// A directory with a config and its runs.
+#[derive(Debug)]
+pub(crate) struct Place {
+    directory: TempDir,
+}
+
+impl Place {
+    pub(crate) fn new() -> Self {
+        Self { directory: tempfile::tempdir().unwrap() }
+    }
+
+    pub(crate) fn path(&self) -> &Utf8Path {
+        Utf8Path::from_path(self.directory.path()).unwrap()
+    }
+
+    pub(crate) fn configured(config: &Config) -> Self {
+        let place = Self::new();
+        write_config(&place.config(), config).unwrap();
+        place
+    }
+
+    pub(crate) fn config(&self) -> Utf8PathBuf {
+        self.path().join("gepa.toml")
+    }
+
+    pub(crate) fn files(&self, run_id: &str) -> RunFiles {
+        RunFiles::new(&self.path().join("runs"), run_id)
+    }
+
+    /// The command that runs or resumes a run of this place.
+    pub(crate) fn command(&self, run_id: &str, flags: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_scripted_run"));
+        for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("SYNTH_OPTIMIZERS_")) {
+            command.env_remove(name);
+        }
+        command.args(["--config", self.config().as_str(), "--set", &format!("run.run_id={run_id}")]).args(flags);
+        command
+    }
+
+    /// Runs or resumes to the end.
+    pub(crate) fn run(&self, run_id: &str, flags: &[&str]) -> Ended {
+        let ended = run_to_end(self.command(run_id, flags), PATIENCE).unwrap();
+        assert!(!ended.timed_out, "{run_id} did not end within {PATIENCE:?}\n{}", ended.stderr);
+        ended
+    }
+
+    /// Runs or resumes to a good end.
+    pub(crate) fn finish(&self, run_id: &str, flags: &[&str]) -> RunFiles {
+        let ended = self.run(run_id, flags);
+        assert!(ended.status.success(), "{run_id} ended with {}\n{}\n{}", ended.status, ended.stdout, ended.stderr);
+        self.files(run_id)
+    }
+}
+
+pub(crate) fn stub(flags: &[&str]) -> ServerProcess {
+    ServerProcess::stub(env!("CARGO_BIN_EXE_stub_container"), flags).unwrap()
+}
+
+/// The last event of a run that ended well.
+pub(crate) fn finished(files: &RunFiles) -> RunFinished {
+    match files.events().unwrap().pop() {
+        Some(Event::RunFinished(finished)) => finished,
+        other => panic!("the run did not end well: {other:?}"),
+    }
+}
+
+/// How many events of a type a run has.
+pub(crate) fn count(files: &RunFiles, wire: &str) -> usize {
+    files.events().unwrap().iter().filter(|event| event.wire() == wire).count()
+}
+
+/// Every view of the run agrees with its log.
+pub(crate) fn assert_sound(files: &RunFiles) {
+    let path = files.path("workspace.sqlite");
+    let status = workspace_status(path.as_std_path()).unwrap();
+    let run = &status["runs"][0];
+    assert_eq!(run["invariant_report"]["status"], "pass", "{}", run["invariant_report"]);
+    for known in run["projection_freshness"].as_array().unwrap() {
+        assert_eq!(known["status"], "fresh", "{known}");
+    }
+    let report = rebuild(path.as_std_path(), RebuildMode::Compare).unwrap();
+    assert!(report.differences.is_empty(), "{report:?}");
+}

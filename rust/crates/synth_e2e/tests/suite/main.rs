@@ -1,0 +1,21 @@
+//! Whole runs, as one program: each file of tests would otherwise link all crates once more.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout)]
+
+mod architecture;
+mod books;
+mod check;
+mod codex;
+mod control;
+mod endpoint;
+mod harness;
+mod kill;
+mod read_models;
+mod real_containers;
+mod service_kills;
+mod service_silence;
+mod service_stops;
+mod service_streams;
+mod steering;
+mod stub;
+mod takeover;

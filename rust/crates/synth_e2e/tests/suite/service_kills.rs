@@ -1,0 +1,27 @@
+//! A service that is killed again and again: every run ends exactly once, nothing is lost, nothing is paid for twice.
+
+use std::time::Duration;
+
+use camino::Utf8Path;
+use synth_e2e::endurance::Endurance;
+
+#[test]
+fn every_run_ends_exactly_once_however_often_the_service_is_killed() {
+    let seed = std::env::var("SYNTH_E2E_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(7);
+    println!("SYNTH_E2E_SEED={seed}");
+    let directory = tempfile::tempdir().unwrap();
+    let endurance = Endurance {
+        service: env!("CARGO_BIN_EXE_scripted_service"),
+        stub: env!("CARGO_BIN_EXE_stub_container"),
+        runs: 120,
+        workers: 16,
+        containers: 24,
+        kill_after: (Duration::from_millis(200), Duration::from_millis(900)),
+        seed,
+        limit: Duration::from_secs(300),
+    };
+    let endured = endurance.endure(Utf8Path::from_path(directory.path()).unwrap()).unwrap();
+    println!("{} kills, {} rollouts, recoveries {:?}", endured.kills, endured.rollouts, endured.recoveries);
+    assert_eq!(endured.problems, Vec::<String>::new());
+    assert!(endured.kills >= 5, "only {} kills", endured.kills);
+}

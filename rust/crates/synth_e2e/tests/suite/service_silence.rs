@@ -1,0 +1,84 @@
+//! Runs that tell nothing: a watchdog ends them as a failure that says so, whether they listen or not, and whoever waits
+//! for their worker and their container comes next.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::harness::{Place, stub};
+use serde_json::{Value, json};
+use synth_e2e::scripted::ScriptedProposer;
+use synth_e2e::standing::ask;
+use synth_e2e::stub::FIELDS;
+use synth_e2e::waiting::{FOREVER, wait_for};
+use synth_e2e::{RowNames, small_config, write_config};
+use synth_optimizer_core::config::Config;
+use synth_optimizer_platform::proposer::Proposer;
+use synth_optimizer_service::service::{ProposerFactory, Service, Settings};
+
+/// A proposer that takes forever in runs that are called so.
+fn mute(config: &Config) -> Option<Arc<dyn Proposer>> {
+    let latency = match config.run.run_id.as_deref() {
+        // A run that waits can be asked to end.
+        Some("waits") => FOREVER,
+        // A thread that hangs, as in a call to a disk that is gone, hears nothing.
+        Some("hangs") => {
+            std::thread::sleep(FOREVER);
+            Duration::ZERO
+        }
+        _ => Duration::ZERO,
+    };
+    Some(Arc::new(ScriptedProposer { latency, fault: None }))
+}
+
+fn ended(port: u16, run_id: &str) -> Value {
+    wait_for("the end", || {
+        let (status, detail) = ask(port, "GET", &format!("/runs/{run_id}"), None, &[]).unwrap();
+        assert_eq!(status, 200, "{detail}");
+        (detail["request"]["is_terminal"] == true).then(|| detail["request"].clone())
+    })
+}
+
+#[test]
+fn a_run_that_tells_nothing_fails_and_the_next_one_goes_on() {
+    let place = Place::new();
+    let stub = stub(&[]);
+    let mut config = small_config(&stub.url(), RowNames::TaskIds, 6, 3, &FIELDS[..1]);
+    config.gepa.max_generations = 1;
+    // A run may be silent for as long as it may have to wait for others.
+    config.container.startup_timeout_seconds = 1;
+    config.container.rollout_timeout_seconds = 1;
+    config.gepa.rollout_async_timeout_seconds = 1;
+    config.proposer.startup_timeout_seconds = 1;
+    config.proposer.timeout_seconds = 1;
+    write_config(&place.config(), &config).unwrap();
+    let mut settings = Settings::new(place.path().join("service.sqlite"), place.path());
+    settings.bind = "127.0.0.1:0".into();
+    settings.workers = 1;
+    settings.silence = Duration::from_millis(200);
+    settings.proposers = ProposerFactory::new(mute);
+    let service = Service::start(settings).unwrap();
+    let port = service.address().port();
+    wait_for("readiness", || (ask(port, "GET", "/ready", None, &[]).unwrap().0 == 200).then_some(()));
+    for run_id in ["waits", "hangs", "next"] {
+        let body = json!({
+            "config_path": "gepa.toml",
+            "overrides": [format!("run.run_id={run_id}")],
+            "allow_unverified": true,
+        });
+        let (status, reply) = ask(port, "POST", "/runs", Some(&body), &[]).unwrap();
+        assert_eq!(status, 201, "{reply}");
+    }
+    for run_id in ["waits", "hangs"] {
+        let request = ended(port, run_id);
+        let error = &request["error"];
+        assert_eq!((&request["status"], &request["lease_id"]), (&json!("failed"), &Value::Null), "{request}");
+        assert_eq!(error["error_code"], "synth_optimizer_failed", "{error}");
+        let told = error["message"].as_str().unwrap();
+        assert!(told.starts_with(&format!("run {run_id} told nothing for ")), "{told}");
+        assert!(error["hint"].as_str().unwrap().contains("--silence-seconds"), "{error}");
+    }
+    // The worker and the container are free again.
+    assert_eq!(ended(port, "next")["status"], "completed");
+    service.shut_down();
+    wait_for("the end of the service", || service.wait(Duration::from_millis(100))).unwrap();
+}

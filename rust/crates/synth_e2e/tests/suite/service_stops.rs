@@ -1,0 +1,160 @@
+//! Workers that are stopped past their lease: whoever takes over ends the run, and the other one writes nothing, sends
+//! nothing and says so when it wakes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::process::{Command, Stdio};
+
+use crate::harness::sleeper::{Sleeper, digests};
+use crate::harness::{Place, assert_sound, stub};
+use camino::Utf8PathBuf;
+use rustix::process::{Pid, Signal, kill_process};
+use synth_e2e::files::COMPARED;
+use synth_e2e::standing::StandingService;
+use synth_e2e::stub::FIELDS;
+use synth_e2e::waiting::wait_until;
+use synth_e2e::{RowNames, ServerProcess, read_bill, small_config, write_config};
+use synth_optimizer_core::config::sections::CacheMode;
+use synth_optimizer_core::config::{Source, load};
+use synth_optimizer_core::model::lifecycle::RequestState;
+use synth_optimizer_service::queue::{HistoryEntry, Queue, RequestEntry, Submission};
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_scripted_service");
+const RUN: &str = "e2e-taken";
+
+/// A queue with one request, and a container that is slow enough to be interrupted.
+struct World {
+    place: Place,
+    queue: Queue,
+    _stub: ServerProcess,
+}
+
+impl World {
+    fn new() -> Self {
+        let place = Place::new();
+        let bill = place.path().join("bill");
+        let stub = stub(&["--memory", "remember", "--latency-ms", "200", "--bill", bill.as_str()]);
+        let mut config = small_config(&stub.url(), RowNames::TaskIds, 6, 3, &FIELDS[..1]);
+        config.cache.mode = CacheMode::Off;
+        write_config(&place.config(), &config).unwrap();
+        place.finish("e2e-clean", &[]);
+        let queue = Queue::open(place.path().join("service.sqlite").as_std_path()).unwrap();
+        let world = Self { place, queue, _stub: stub };
+        world.submit(RUN);
+        world
+    }
+
+    fn submit(&self, run_id: &str) {
+        let text = std::fs::read_to_string(self.place.config()).unwrap();
+        let source = Source { name: "gepa.toml", text: &text, base_dir: self.place.path() };
+        let config = load(&source, &BTreeMap::new(), &[format!("run.run_id={run_id}")]).unwrap();
+        let submission = Submission {
+            config: &config,
+            config_path: None,
+            priority: 0,
+            auto_start: true,
+            manual_step: false,
+            idempotency_key: None,
+            body_digest: "",
+            most_queued: None,
+        };
+        self.queue.submit(&submission).unwrap();
+    }
+
+    fn bill(&self) -> Vec<String> {
+        read_bill(&self.place.path().join("bill")).unwrap().into_iter().map(|line| line.rollout_id).collect()
+    }
+
+    /// A process that works off the queue.
+    fn worker(&self, name: &str, lease: &str) -> Sleeper {
+        let mut command = Command::new(PROGRAM);
+        command.args(["--db", self.queue.path().to_str().unwrap(), "--work", name, "--lease-ms", lease]);
+        Sleeper(command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap())
+    }
+
+    /// Waits until rollouts of the run are under way.
+    fn wait_for_a_batch(&self, settled: usize) {
+        wait_until("rollouts are under way", || self.bill().len() >= settled + 3);
+    }
+
+    fn wait_for_the_end(&self) {
+        wait_until("the run has ended", || self.queue.get(RUN).unwrap().is_terminal);
+    }
+
+    /// Everything that a superseded worker could have changed.
+    fn snapshot(&self) -> (BTreeMap<Utf8PathBuf, String>, RequestEntry, Vec<HistoryEntry>, usize) {
+        let entry = self.queue.get(RUN).unwrap();
+        let history = self.queue.history(&entry.request_id).unwrap();
+        (digests(&self.place.path().join("runs").join(RUN)), entry, history, self.bill().len())
+    }
+
+    fn assert_as_undisturbed(&self, settled: usize) {
+        let (files, clean) = (self.place.files(RUN), self.place.files("e2e-clean"));
+        for name in COMPARED {
+            assert_eq!(files.comparable(name).unwrap(), clean.comparable(name).unwrap(), "{name}");
+        }
+        let ours = self.bill().split_off(settled);
+        assert_eq!(ours.len(), ours.iter().collect::<BTreeSet<_>>().len(), "a rollout was run twice");
+        assert_sound(&files);
+    }
+}
+
+#[test]
+fn a_worker_that_is_stopped_past_its_lease_writes_nothing_when_it_wakes() {
+    let world = World::new();
+    let settled = world.bill().len();
+    let first = world.worker("first", "1000");
+    world.wait_for_a_batch(settled);
+    first.stop();
+    let service = StandingService::start(PROGRAM, world.place.path(), &["--workers", "1"]).unwrap();
+    world.wait_for_the_end();
+    let before = world.snapshot();
+    let (entry, history) = (&before.1, &before.2);
+    assert_eq!((entry.status, entry.attempts, entry.recoveries), (RequestState::Completed, 2, 1));
+    let evidence = history.iter().find(|row| row.trigger == "lease_expired").unwrap();
+    assert_eq!(evidence.detail["evidence"], "deadline_passed");
+    let workers: Vec<_> =
+        history.iter().filter(|row| row.trigger == "claim").map(|row| row.worker_id.clone()).collect();
+    assert_eq!(workers, [Some("first".to_owned()), Some("local-gepa".to_owned())]);
+
+    let (said, code) = first.wake();
+    assert_eq!(code, Some(0), "it looks for other work, finds none and ends");
+    assert!(said["message"].as_str().unwrap().contains("fenced"), "{said}");
+    assert_eq!(world.snapshot(), before);
+    world.assert_as_undisturbed(settled);
+    drop(service);
+}
+
+#[test]
+fn a_service_that_is_stopped_past_its_lease_loses_its_run_and_goes_on_with_the_next() {
+    let world = World::new();
+    let settled = world.bill().len();
+    let service =
+        StandingService::start(PROGRAM, world.place.path(), &["--workers", "1", "--lease-ms", "1000"]).unwrap();
+    world.wait_for_a_batch(settled);
+    let pid = Pid::from_raw(i32::try_from(service.pid()).unwrap()).unwrap();
+    kill_process(pid, Signal::STOP).unwrap();
+    // The lock of the database says who serves it; whoever only works on it needs no lock.
+    wait_until("the lease is over", || {
+        let mut second = world.worker("second", "60000");
+        second.0.wait().unwrap();
+        world.queue.get(RUN).unwrap().is_terminal
+    });
+    let before = world.snapshot();
+    assert_eq!((before.1.status, before.1.attempts), (RequestState::Completed, 2));
+    kill_process(pid, Signal::CONT).unwrap();
+    world.submit("e2e-next");
+    wait_until("the service works again", || world.queue.get("e2e-next").unwrap().is_terminal);
+    assert_eq!(world.queue.get("e2e-next").unwrap().status, RequestState::Completed);
+    let after = world.snapshot();
+    assert_eq!((after.0, after.1, after.2), (before.0, before.1, before.2));
+    let next = world.place.files("e2e-next").comparable(COMPARED[0]).unwrap();
+    assert_eq!(next, world.place.files("e2e-clean").comparable(COMPARED[0]).unwrap());
+    assert_eq!(service.get("/ready").unwrap().0, 200);
+    let files = world.place.files(RUN);
+    for name in COMPARED {
+        let clean = world.place.files("e2e-clean").comparable(name).unwrap();
+        assert_eq!(files.comparable(name).unwrap(), clean, "{name}");
+    }
+    let ours = world.bill().split_off(settled);
+    assert_eq!(ours.len(), ours.iter().collect::<BTreeSet<_>>().len(), "a rollout was run twice");
+}

@@ -1,0 +1,10 @@
+//! The tests of the search, as one program.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout)]
+
+mod golden;
+mod parts;
+mod plan;
+mod properties;
+mod search;
+mod sim;

@@ -1,0 +1,285 @@
+//! What a plan promises, held against what runs really take.
+
+use crate::sim::{Pace, Run, Scoring, World};
+use proptest::prelude::*;
+use synth_gepa::{Plan, plan, shortfalls};
+use synth_optimizer_core::config::gepa::{AcceptanceCriterion, DeploymentRule, MergeConflict, PipelineMode, Sampler};
+use synth_optimizer_core::config::sections::DatasetSection;
+use synth_optimizer_core::config::{Config, Severity, pools};
+use synth_optimizer_core::model::budget::Dimension;
+use synth_optimizer_core::model::event::Event;
+use synth_optimizer_core::model::event_fields::{Stage, StopKind};
+use synth_optimizer_core::model::ids::{HeldoutRow, TrainRow};
+use synth_optimizer_core::model::program::Inputs;
+
+/// A world whose rows stand in its config, as they do in a real one.
+fn with_rows(mut world: World) -> World {
+    world.config.candidate.target_modules = world.modules.iter().map(|field| (*field).to_owned()).collect();
+    world.config.dataset = Some(DatasetSection {
+        train_seeds: (0..i64::from(world.train)).collect(),
+        heldout_seeds: (0..i64::from(world.heldout)).collect(),
+        ..DatasetSection::default()
+    });
+    world
+}
+
+fn run(world: &World, pace: Pace) -> Run {
+    let chosen = pools(&world.config);
+    let train = |rows: Vec<usize>| rows.into_iter().map(|row| TrainRow(row as u32)).collect();
+    let inputs = Inputs {
+        pareto_pool: train(chosen.pareto),
+        minibatch_pool: train(chosen.minibatch),
+        reflection_pool: train(chosen.reflection),
+        heldout_pool: chosen.heldout.into_iter().map(|row| HeldoutRow(row as u32)).collect(),
+        ..world.inputs()
+    };
+    world.run_with(inputs, pace)
+}
+
+/// Candidates for which at least the screening was paid.
+fn screened(run: &Run) -> u64 {
+    run.events
+        .iter()
+        .filter(|event| {
+            matches!(event, Event::RolloutsRequested(batch)
+                if batch.stage == Stage::CandidateMinibatch && batch.attempt == 1)
+        })
+        .count() as u64
+}
+
+fn stop(run: &Run) -> Option<StopKind> {
+    run.events.iter().find_map(|event| match event {
+        Event::StopDecided(stop) => Some(stop.stopped_by.kind),
+        _ => None,
+    })
+}
+
+fn spent(run: &Run) -> u64 {
+    run.spent(Dimension::TotalRollouts)
+}
+
+/// 24 train and 10 held-out rows, two proposals per generation, three rows per minibatch.
+fn small() -> World {
+    let mut world = with_rows(World { inventive: true, rules: 400, ..World::default() });
+    let gepa = &mut world.config.gepa;
+    gepa.minibatch_size = 3;
+    gepa.max_total_rollouts = 200;
+    gepa.max_generations = 100;
+    gepa.skip_perfect_score = false;
+    gepa.leakage.min_span_chars = 4000;
+    world
+}
+
+#[test]
+fn the_arithmetic_of_a_small_run() {
+    let plan = plan(&small().config);
+    assert_eq!((plan.train_rows, plan.heldout_rows), (24, 10));
+    assert_eq!((plan.limits.train, plan.limits.heldout, plan.limits.total), (200, 200, Some(200)));
+    assert_eq!((plan.seed_evaluation, plan.heldout_evaluation), (24, 20));
+    let each = plan.per_generation;
+    // Two screenings; two full evaluations less what was screened; three candidates after a repair, each row twice.
+    assert_eq!((each.reference, each.minibatch, each.full_train, each.worst_case), (0, 6, 42, 144));
+    assert_eq!(plan.worst_case_rollouts, 200);
+    // 156 rollouts are left for the search: six whole evaluations and a begun one, or 52 screenings.
+    assert_eq!((plan.proposals.at_least, plan.proposals.at_most), (7, 52));
+    assert_eq!((plan.generations.at_least, plan.generations.at_most), (4, 26));
+    assert_eq!(plan.notes[0], "Without the rollout limits, 100 generations would take up to 14488 rollouts.");
+}
+
+#[test]
+fn generations_bound_a_run_before_its_limits_do() {
+    let mut world = small();
+    world.config.gepa.max_total_rollouts = 100_000;
+    world.config.gepa.max_generations = 3;
+    let plan = plan(&world.config);
+    assert_eq!(plan.proposals.at_least, 6);
+    assert_eq!(plan.proposals.at_most, 6);
+    assert_eq!(plan.worst_case_rollouts, 2 * 24 + 3 * 144 + 2 * 20);
+    assert!(plan.notes[0].starts_with("The rollout limits are never reached"), "{:?}", plan.notes);
+    let run = run(&world, Pace::default());
+    assert_eq!(screened(&run), 6);
+    assert!(spent(&run) <= plan.worst_case_rollouts);
+}
+
+#[test]
+fn rows_outside_the_full_evaluation_are_paid_for_apart() {
+    let mut world = small();
+    let pools = &mut world.config.gepa.seed_pools;
+    pools.pareto_eval = (0..10).collect();
+    pools.minibatch = (8..24).collect();
+    pools.reflection = (0..24).collect();
+    let plan = plan(&world.config);
+    assert_eq!((plan.pools.pareto, plan.pools.minibatch, plan.pools.reflection), (10, 16, 24));
+    let each = plan.per_generation;
+    // A screening may have none of its three rows in the full evaluation; the proposer is shown three others.
+    assert_eq!((each.reference, each.minibatch, each.full_train), (6, 6, 20));
+    let run = run(&world, Pace::default());
+    assert_eq!(stop(&run), Some(StopKind::MaxRollouts));
+    let screened = screened(&run);
+    assert!((plan.proposals.at_least..=plan.proposals.at_most).contains(&screened), "{screened} {plan:?}");
+}
+
+#[test]
+fn cost_is_known_only_with_every_estimate() {
+    let mut config = small().config;
+    config.gepa.max_generations = 3;
+    let none = plan(&config).cost;
+    assert_eq!((none.known, none.worst_case_usd), (false, None));
+    assert!(none.why_unknown.is_some_and(|why| why.contains("gepa.rollout_estimated_cost_usd")));
+    config.gepa.rollout_estimated_cost_usd = Some(0.01);
+    let half = plan(&config).cost;
+    assert_eq!((half.known, half.worst_case_usd), (false, None));
+    assert!(half.why_unknown.is_some_and(|why| why.contains("gepa.proposer_estimated_cost_usd")));
+    config.gepa.proposer_estimated_cost_usd = Some(0.1);
+    // 200 rollouts, and three turns (two tries and a repair) in each of three generations.
+    assert_eq!(plan(&config).cost.worst_case_usd, Some(2.9));
+    config.gepa.max_cost_usd = 1.5;
+    assert_eq!(plan(&config).cost.worst_case_usd, Some(1.5));
+    config.gepa.proposer_estimated_cost_usd = None;
+    config.gepa.max_cost_usd = 0.0;
+    config.gepa.proposer_estimated_prompt_tokens = Some(100_000);
+    config.gepa.proposer_estimated_completion_tokens = Some(10_000);
+    config.proposer.model = Some("mine".into());
+    let price = synth_optimizer_core::config::proposer::ModelPrice {
+        prompt_usd: Some(1.0),
+        completion_usd: Some(10.0),
+        cached_prompt_usd: None,
+    };
+    config.proposer.prices.insert("mine".into(), price);
+    assert_eq!(plan(&config).cost.worst_case_usd, Some(3.8));
+}
+
+fn codes(config: &Config) -> Vec<(Severity, &'static str, String)> {
+    shortfalls(config).into_iter().map(|found| (found.severity, found.code, found.field)).collect()
+}
+
+#[test]
+fn limits_that_do_not_reach_are_found() {
+    let mut config = small().config;
+    assert_eq!(codes(&config), []);
+    config.gepa.max_total_rollouts = 33;
+    assert_eq!(codes(&config), [(Severity::Error, "budget_too_small", "gepa.max_total_rollouts".to_owned())]);
+    config.gepa.max_total_rollouts = 36;
+    let partial = (Severity::Warning, "heldout_partial", "gepa.max_total_rollouts".to_owned());
+    assert_eq!(codes(&config), [partial]);
+    config.gepa.max_train_rollouts = Some(26);
+    config.gepa.max_total_rollouts = 200;
+    let train = |code| (Severity::Warning, code, "gepa.max_train_rollouts".to_owned());
+    assert_eq!(codes(&config), [train("no_proposal"), train("heldout_partial")]);
+    let mut config = small().config;
+    config.gepa.max_cost_usd = 0.3;
+    config.gepa.rollout_estimated_cost_usd = Some(0.01);
+    config.gepa.proposer_estimated_cost_usd = Some(0.1);
+    assert_eq!(codes(&config), [(Severity::Error, "budget_too_small", "gepa.max_cost_usd".to_owned())]);
+    let mut config = small().config;
+    config.gepa.max_time_seconds = Some(600);
+    config.gepa.rollout_estimated_wall_seconds = Some(200.0);
+    assert_eq!(codes(&config), [(Severity::Warning, "time_may_not_reach", "gepa.max_time_seconds".to_owned())]);
+}
+
+const CRITERIA: [AcceptanceCriterion; 2] =
+    [AcceptanceCriterion::PrimaryImprovement, AcceptanceCriterion::ImprovementOrEqual];
+const SAMPLERS: [Sampler; 4] =
+    [Sampler::SeededShuffle, Sampler::EpochShuffled, Sampler::OrderedEpoch, Sampler::Stratified];
+
+prop_compose! {
+    /// Worlds in which rollouts are what runs out.
+    fn world()(
+        (seed, budget, heldout_budget) in (0u64..1000, 60u32..700, prop::option::of(10u32..60)),
+        (minibatch, proposals, generations) in (1u32..10, 1u32..4, 1u32..200),
+        (criterion, sampler, graded) in (0usize..2, 0usize..4, any::<bool>()),
+        (merge, ask, modules, gate_rows) in (any::<bool>(), any::<bool>(), 1usize..3, 1u32..8),
+        (heldout_best, pipelined, window) in (any::<bool>(), any::<bool>(), 1u32..12),
+        (pareto, first) in (4i64..25, 0i64..24),
+    ) -> World {
+        let scoring = if graded { Scoring::Graded } else { Scoring::Binary };
+        let modules = ["odd", "even"][..modules].to_vec();
+        let mut world = with_rows(World { scoring, modules, inventive: true, rules: 40, ..World::default() });
+        world.config.run.seed = seed;
+        let gepa = &mut world.config.gepa;
+        gepa.max_total_rollouts = budget;
+        if heldout_budget.is_some() {
+            gepa.max_heldout_rollouts = heldout_budget;
+        }
+        gepa.minibatch_size = minibatch;
+        gepa.proposals_per_generation = proposals;
+        gepa.max_generations = generations;
+        gepa.acceptance_criterion = CRITERIA[criterion];
+        gepa.minibatch_acceptance_criterion = CRITERIA[criterion];
+        gepa.batch_sampler.name = SAMPLERS[sampler];
+        gepa.merge.enabled = merge;
+        gepa.merge.gate_rows = gate_rows;
+        gepa.merge.conflict = if ask { MergeConflict::Proposer } else { MergeConflict::HigherScore };
+        gepa.deployment_rule =
+            if heldout_best { DeploymentRule::HeldoutBest } else { DeploymentRule::OptimizationSelected };
+        gepa.pipeline.mode = if pipelined { PipelineMode::AsyncPipelined } else { PipelineMode::SyncSerial };
+        gepa.pipeline.max_in_flight_candidates = window;
+        gepa.seed_pools.pareto_eval = (0..pareto).collect();
+        gepa.seed_pools.minibatch = (first.min(23)..24).collect();
+        // Every minibatch is whole.
+        gepa.skip_perfect_score = false;
+        gepa.leakage.min_span_chars = 4000;
+        world
+    }
+}
+
+fn holds(plan: &Plan, run: &Run) -> bool {
+    plan.limits.train >= run.spent(Dimension::TrainRollouts)
+        && plan.limits.heldout >= run.spent(Dimension::HeldoutRollouts)
+        && plan.worst_case_rollouts >= spent(run)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
+
+    /// Where rollouts end the search, as many proposals were screened as the plan says.
+    #[test]
+    fn the_limits_buy_what_the_plan_says(world in world(), arrival_seed in any::<u64>()) {
+        let plan = plan(&world.config);
+        let run = run(&world, Pace { arrival_seed, ..Pace::default() });
+        prop_assert!(holds(&plan, &run), "{} of {plan:?}", spent(&run));
+        let proposals = plan.proposals;
+        let screened = screened(&run);
+        prop_assert!(screened <= proposals.at_most, "{screened} of {plan:?}");
+        // Of several at once, some may find that the others have taken what was left.
+        if world.config.gepa.pipeline.mode == PipelineMode::SyncSerial {
+            prop_assert!(run.spent(Dimension::Generations) <= plan.generations.at_most, "{plan:?}");
+        }
+        if stop(&run) == Some(StopKind::MaxRollouts) {
+            prop_assert!(screened >= proposals.at_least, "{screened} of {plan:?}");
+        }
+    }
+
+    /// Whatever fails, and whatever the proposer does, no run makes more rollouts than the worst case.
+    #[test]
+    fn the_worst_case_is_never_passed(
+        world in world(),
+        failure in prop_oneof![Just(0.05), Just(0.3), Just(0.9)],
+        invalid in prop_oneof![Just(0.0), Just(0.4)],
+        attempts in 1u32..4,
+        repairs in 0u32..3,
+        limit in prop::option::of(60u32..100_000),
+        arrival_seed in any::<u64>(),
+    ) {
+        let mut world = World { failure, invalid, proposer_failure: invalid / 2.0, ..world };
+        world.config.gepa.max_total_rollouts = limit.unwrap_or(1_000_000);
+        world.config.gepa.max_generations = world.config.gepa.max_generations.min(12);
+        world.config.gepa.rollout_max_attempts = attempts;
+        world.config.gepa.rollout_failure_rate_tolerance = 1.0;
+        world.config.gepa.circuit_breaker.enabled = false;
+        world.config.gepa.skip_perfect_score = true;
+        world.config.proposer.max_repairs = repairs;
+        let plan = plan(&world.config);
+        let run = run(&world, Pace { arrival_seed, ..Pace::default() });
+        prop_assert!(holds(&plan, &run), "{} of {plan:?}", spent(&run));
+        prop_assert!(run.count("proposer.started") as u64 <= turns(&world.config));
+    }
+}
+
+/// Most turns, as the plan prices them.
+fn turns(config: &Config) -> u64 {
+    let mut config = config.clone();
+    config.gepa.rollout_estimated_cost_usd = Some(0.0);
+    config.gepa.proposer_estimated_cost_usd = Some(1.0);
+    plan(&config).cost.worst_case_usd.unwrap_or(0.0) as u64
+}

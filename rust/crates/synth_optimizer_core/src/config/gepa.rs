@@ -1,0 +1,164 @@
+//! The `[gepa]` section: search, transport, limits and stop rules.
+
+use std::collections::BTreeMap;
+
+use super::section::section;
+use crate::words;
+
+pub use super::pipeline::{
+    AdaptiveConcurrency, CircuitBreaker, Pipeline, PipelineMode, StalenessPolicy, SubmissionMode, Workers,
+};
+pub use super::pools::{OUTCOME_REWARD, objective_names};
+pub use super::search::{
+    BatchSampler, CandidateSelector, Leakage, LeakagePolicy, Merge, MergeConflict, ObjectiveAcceptance, Sampler,
+    SeedPools, TaskPools,
+};
+pub use crate::model::search::{Direction, FrontierType, Selector};
+
+words! {
+    /// When a candidate counts as better.
+    AcceptanceCriterion {
+        /// The deciding objective gains more than the margin.
+        PrimaryImprovement = "primary_improvement",
+        /// The deciding objective does not lose more than the margin.
+        ImprovementOrEqual = "improvement_or_equal",
+        /// The deciding objective gains, or another one does and no protected one loses much.
+        PrimaryOrObjective = "primary_or_objective",
+        /// Some objective gains.
+        AnyObjectiveImproved = "any_objective_improved",
+        /// Some objective gains, and no protected one loses much, whatever the deciding one gains.
+        ProtectedObjectiveGuard = "protected_objective_guard",
+    }
+    /// Which target modules one proposal may change.
+    ComponentSelector {
+        /// One of them, in turn.
+        RoundRobin = "round_robin",
+        /// All of them.
+        All = "all",
+    }
+    /// Which candidate is returned.
+    DeploymentRule {
+        /// The best on train rows; held-out rows only measure it.
+        OptimizationSelected = "optimization_selected",
+        /// The best on held-out rows; its held-out score is then biased upwards.
+        HeldoutBest = "heldout_best",
+    }
+    /// What a stop rule looks at.
+    StopMetric {
+        /// The best score on train rows.
+        TrainScore = "train_score" | "train_reward",
+        /// Read as `train_score`, with a warning: held-out rows are measured once, after the search.
+        HeldoutScore = "heldout_score" | "heldout_reward",
+    }
+}
+
+/// Most seconds of a timeout or a limit: beyond any run, and still small in milliseconds or nanoseconds.
+pub(super) const MOST_SECONDS: u64 = 1_000_000_000;
+/// Most tokens of a limit or an estimate: beyond any run, and exact as a float.
+pub(super) const MOST_TOKENS: u64 = 1_000_000_000_000_000;
+
+section! {
+    /// Search, transport, limits and stop rules.
+    GepaSection {
+        /// Most generations: propose, screen, evaluate.
+        max_generations: u32 [min = 1] = 2,
+        /// Proposals asked for in one proposer turn.
+        proposals_per_generation: u32 [min = 1] = 2,
+        /// Rows on which a proposal is screened against its parent.
+        minibatch_size: u32 [min = 1] = 8,
+        /// How much better than its parent a proposal must be on the minibatch.
+        minibatch_accept_margin: f64 [min = 0.0] = 0.0,
+        frontier_type: FrontierType = FrontierType::PerExample,
+        /// The objective that decides. Unset: the first of the declared ones.
+        selection_objective: Option<String>,
+        /// Objectives of the run. Empty: `outcome_reward`, the reward of the rollout.
+        objective_keys: Vec<String>,
+        /// Objectives that are not to be maximized.
+        objective_directions: BTreeMap<String, Direction>,
+        /// Compares a fully evaluated candidate with the best one.
+        acceptance_criterion: AcceptanceCriterion = AcceptanceCriterion::PrimaryImprovement,
+        /// Compares a proposal with its parent on the minibatch.
+        minibatch_acceptance_criterion: AcceptanceCriterion = AcceptanceCriterion::PrimaryImprovement,
+        objective_acceptance: ObjectiveAcceptance,
+        candidate_selector: CandidateSelector,
+        batch_sampler: BatchSampler,
+        component_selector: ComponentSelector = ComponentSelector::RoundRobin,
+        /// Row pools by seed, for `[dataset]`.
+        seed_pools: SeedPools,
+        /// Row pools by task id, for `[taskset]`.
+        task_pools: Option<TaskPools>,
+        deployment_rule: DeploymentRule = DeploymentRule::OptimizationSelected,
+        leakage: Leakage,
+        merge: Merge,
+        /// Skips minibatches on which the parent has nothing to gain.
+        skip_perfect_score: bool = true,
+        /// The score that cannot be improved. Unset: 1.0, as long as the run has met no reward above it.
+        perfect_score: Option<f64>,
+        /// How many perfect minibatches may be skipped in one generation.
+        max_perfect_skips: u32 = 16,
+        /// How many rejected candidates are shown, with the reason, to the next proposal.
+        carry_failures: u32 = 3,
+        /// Longest text of one field, in characters.
+        max_field_chars: u32 [min = 1] = 32_768,
+        /// Share of the train rows that must have a score before a candidate can be accepted.
+        min_full_coverage: f64 [min = 0.0, max = 1.0] = 0.25,
+
+        rollout_submission_mode: SubmissionMode = SubmissionMode::Sync,
+        /// How often an async rollout is asked for its result, in milliseconds.
+        rollout_poll_interval_ms: u64 [min = 1] = 250,
+        /// How long an async rollout may take, in seconds.
+        rollout_async_timeout_seconds: u64 [min = 1, max = MOST_SECONDS] = 600,
+        /// Rollouts handed to the transport at once. Unset: as many as are allowed to run.
+        rollout_chunk_size: Option<u32> [min = 1],
+        /// How often one rollout is tried when it fails in a way that may pass. Every try counts as a rollout.
+        rollout_max_attempts: u32 [min = 1] = 2,
+        /// Share of failed rollouts that one evaluation may have and still be judged.
+        rollout_failure_rate_tolerance: f64 [min = 0.0, max = 1.0] = 0.25,
+        circuit_breaker: CircuitBreaker,
+
+        /// Most rollouts in all, held-out ones included.
+        max_total_rollouts: u32 [min = 1] = 256,
+        /// Most train rollouts. When only the held-out cap is given: `max_total_rollouts`.
+        max_train_rollouts: Option<u32> [min = 1],
+        /// Most held-out rollouts. When only the train cap is given: `max_total_rollouts`.
+        max_heldout_rollouts: Option<u32> [min = 1],
+        /// Most dollars of proposer and rollouts together. 0.0 is no limit. Needs both estimates.
+        max_cost_usd: f64 [min = 0.0, max = 1e9] = 0.0,
+        /// Longest time of the run, in seconds. Needs `rollout_estimated_wall_seconds`.
+        max_time_seconds: Option<u64> [min = 1, max = MOST_SECONDS],
+        /// Most prompt tokens of proposer and rollouts together. Needs both estimates.
+        max_prompt_tokens: Option<u64> [min = 1, max = MOST_TOKENS],
+        /// Most completion tokens of proposer and rollouts together. Needs both estimates.
+        max_completion_tokens: Option<u64> [min = 1, max = MOST_TOKENS],
+        /// Most tokens of proposer and rollouts together. May be written `max_tokens`. Needs estimates of both.
+        #[serde(alias = "max_tokens")]
+        #[schemars(extend("x-also-written" = "max_tokens"))]
+        max_total_tokens: Option<u64> [min = 1, max = MOST_TOKENS],
+        /// What one proposer turn costs at most.
+        proposer_estimated_cost_usd: Option<f64> [min = 1e-9, max = 1e6],
+        /// Prompt tokens that one proposer turn uses at most.
+        proposer_estimated_prompt_tokens: Option<u64> [min = 1, max = MOST_TOKENS],
+        /// Completion tokens that one proposer turn uses at most.
+        proposer_estimated_completion_tokens: Option<u64> [min = 1, max = MOST_TOKENS],
+        /// Tokens that one proposer turn uses at most.
+        proposer_estimated_total_tokens: Option<u64> [min = 1, max = MOST_TOKENS],
+        /// What one rollout costs at most.
+        rollout_estimated_cost_usd: Option<f64> [min = 1e-9, max = 1e6],
+        /// Prompt tokens that one rollout uses at most.
+        rollout_estimated_prompt_tokens: Option<u64> [min = 1, max = MOST_TOKENS],
+        /// Completion tokens that one rollout uses at most.
+        rollout_estimated_completion_tokens: Option<u64> [min = 1, max = MOST_TOKENS],
+        /// Tokens that one rollout uses at most.
+        rollout_estimated_total_tokens: Option<u64> [min = 1, max = MOST_TOKENS],
+        /// How long one rollout takes at most, in seconds.
+        rollout_estimated_wall_seconds: Option<f64> [min = 1e-3, max = 1e7],
+
+        /// Stops after this many generations in a row without a better best score.
+        no_improvement_generations: Option<u32> [min = 1],
+        no_improvement_metric: StopMetric = StopMetric::TrainScore,
+        /// Stops when the best score reaches this value.
+        score_threshold_value: Option<f64>,
+        score_threshold_metric: StopMetric = StopMetric::TrainScore,
+        pipeline: Pipeline,
+    }
+}

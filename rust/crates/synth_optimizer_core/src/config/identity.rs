@@ -1,0 +1,94 @@
+//! What makes two configurations the same search: everything that can change a decision, and nothing else.
+
+use std::collections::BTreeSet;
+
+use serde::Deserialize as _;
+use serde_json::{Value, json};
+
+use super::sections::Config;
+use super::tree::join;
+use super::values::shown;
+use crate::model::canonical::digest_of;
+
+/// Fields and sections that change no decision: names, places, the cache, the transport, and where the proposer is found,
+/// how it signs in and how patiently it is waited for.
+const NO_PART: &[&str] = &[
+    "/run/run_id",
+    "/run/output_dir",
+    "/run/durability",
+    "/run/interrupt_grace_seconds",
+    "/run/cancel_grace_seconds",
+    "/run/feed_buffer",
+    "/container",
+    "/cache",
+    "/disk_budget",
+    "/proposer/base_url",
+    "/proposer/command",
+    "/proposer/auth_mode",
+    "/proposer/codex_home",
+    "/proposer/api_key_env",
+    "/proposer/startup_timeout_seconds",
+    "/proposer/rpc_timeout_seconds",
+    "/proposer/interrupt_timeout_seconds",
+    "/proposer/request_retries",
+    "/proposer/idle_timeout_seconds",
+    "/proposer/backoff_ms",
+    "/proposer/backoff_max_seconds",
+    "/proposer/max_concurrent_requests",
+    "/gepa/pipeline/adaptive_rollout_concurrency",
+    "/gepa/rollout_submission_mode",
+    "/gepa/rollout_poll_interval_ms",
+    "/gepa/rollout_async_timeout_seconds",
+    "/gepa/rollout_chunk_size",
+];
+
+/// A digest of the parts of a configuration that can change a decision. Names, places, the cache, the transport and the
+/// number of workers are no part of it: runs that differ in them only must give the same log. Where time is limited, the
+/// workers are a part: how long the held-out evaluation takes, and so when the search must end, depends on them.
+pub fn search_digest(config: &Config) -> String {
+    digest_of(&search_part(config))
+}
+
+/// The fields that make another search of this configuration than of the one that was stored by `shown`, with both
+/// values.
+pub fn search_differences(stored: &Value, config: &Config) -> Vec<String> {
+    let part = |value: &Value| Config::deserialize(value).map(|config| search_part(&config));
+    let mut found = Vec::new();
+    match (part(stored), part(&shown(config))) {
+        (Ok(old), Ok(new)) => differences("", &old, &new, &mut found),
+        (Err(error), _) | (_, Err(error)) => found.push(format!("the stored configuration cannot be read: {error}")),
+    }
+    found
+}
+
+fn differences(path: &str, old: &Value, new: &Value, found: &mut Vec<String>) {
+    match (old, new) {
+        (Value::Object(before), Value::Object(after)) => {
+            for name in before.keys().chain(after.keys()).collect::<BTreeSet<_>>() {
+                differences(&join(path, name), &old[name], &new[name], found);
+            }
+        }
+        _ if old == new => {}
+        _ => found.push(format!("{path}: {old} -> {new}")),
+    }
+}
+
+/// The configuration with the defaults of everything that changes no decision.
+fn search_part(config: &Config) -> Value {
+    let (mut part, usual) = (json!(config), json!(Config::default()));
+    let workers = config.gepa.max_time_seconds.is_none().then_some("/gepa/pipeline/workers");
+    for path in NO_PART.iter().copied().chain(workers) {
+        let Some((section, name)) = path.rsplit_once('/') else { continue };
+        if let Some(section) = part.pointer_mut(section).and_then(Value::as_object_mut) {
+            match usual.pointer(path) {
+                Some(usual) => section.insert(name.to_owned(), usual.clone()),
+                None => section.shift_remove(name),
+            };
+        }
+    }
+    part
+}
+
+#[cfg(test)]
+#[path = "identity_tests.rs"]
+mod tests;

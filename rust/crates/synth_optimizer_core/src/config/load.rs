@@ -1,0 +1,206 @@
+//! Reads a configuration from its layers: defaults, the file or mapping, the environment, `--set`.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use camino::{Utf8Component, Utf8Path, Utf8PathBuf};
+use serde_json::Value;
+
+use super::check::check;
+use super::findings::Code;
+use super::mask::{mask, outline};
+use super::overrides::{from_environment, from_set};
+use super::report::{Part, Report};
+use super::sections::Config;
+use super::tree::{Node, Place, Tree};
+use super::validate;
+use super::values::{EffectiveValue, effective_values};
+use crate::model::diagnostics::{Diagnostic, Severity};
+use crate::model::error::{ErrorCode, OptimizerError};
+
+/// A configuration file that the caller has read.
+#[derive(Debug, Clone, Copy)]
+pub struct Source<'a> {
+    /// Its name as shown to people.
+    pub name: &'a str,
+    pub text: &'a str,
+    /// The absolute directory that relative paths start from.
+    pub base_dir: &'a Utf8Path,
+}
+
+/// A configuration that can be used.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Loaded {
+    pub config: Config,
+    /// Every field with its value and its origin, secrets hidden.
+    pub values: Vec<EffectiveValue>,
+    pub warnings: Vec<Diagnostic>,
+}
+
+/// Reads a file; every problem is reported at once.
+pub fn load(
+    source: &Source<'_>,
+    environment: &BTreeMap<String, String>,
+    sets: &[String],
+) -> Result<Loaded, OptimizerError> {
+    sound(source.name, try_load(source, environment, sets)?)
+}
+
+/// Reads a file as far as it can be understood, for callers that look for more problems: `warnings` may hold errors, and
+/// a field that is wrong has its default. An error means that the file is not TOML.
+pub fn try_load(
+    source: &Source<'_>,
+    environment: &BTreeMap<String, String>,
+    sets: &[String],
+) -> Result<Loaded, OptimizerError> {
+    let (tree, syntax_errors) = Node::from_toml(source.text);
+    if syntax_errors.is_empty() {
+        let report = Report::new(source.name, source.text, mask(source.text, &tree));
+        return finish(tree, report, source.base_dir, environment, sets);
+    }
+    let mut report = Report::new(source.name, source.text, outline(source.text));
+    let mut lines = BTreeSet::new();
+    for (span, problem) in syntax_errors {
+        // One broken line often breaks several rules of the grammar; the first names the cause.
+        if lines.insert(report.position(span.start).0) {
+            let message = format!("this is not valid TOML: {problem}");
+            let place = Place::File { key: span.clone(), value: span };
+            report.push(Code::Syntax, "", message, syntax_hint(&problem), Some((&place, Part::Key)));
+        }
+    }
+    let first = lines.first().copied().unwrap_or(1);
+    // Below the first broken line the parser may have put keys into the wrong section.
+    let mut above = Report::new(source.name, source.text, outline(source.text));
+    check(tree, &mut above);
+    let above = above.finish().into_iter().filter(|found| found.line.is_some_and(|line| line < first));
+    Err(refusal(source.name, ErrorCode::TomlDecode, above.chain(report.finish()).collect()))
+}
+
+/// Reads an inline mapping: the same configuration as a file, without line numbers.
+pub fn load_value(
+    value: Value,
+    name: &str,
+    base_dir: &Utf8Path,
+    environment: &BTreeMap<String, String>,
+    sets: &[String],
+) -> Result<Loaded, OptimizerError> {
+    sound(name, try_load_value(value, name, base_dir, environment, sets)?)
+}
+
+/// Reads an inline mapping as far as it can be understood, as `try_load` reads a file.
+pub fn try_load_value(
+    value: Value,
+    name: &str,
+    base_dir: &Utf8Path,
+    environment: &BTreeMap<String, String>,
+    sets: &[String],
+) -> Result<Loaded, OptimizerError> {
+    let mut report = Report::new(name, "", String::new());
+    let tree = Node::from_json(value, &Place::Inline);
+    if !matches!(tree.tree, Tree::Table(_)) {
+        let hint = "For example: {\"container\": {\"url\": \"http://127.0.0.1:9100\"}, ...}";
+        report.push(Code::WrongType, "", "a configuration must be a mapping of sections", hint, None);
+        return Err(refusal(name, ErrorCode::Config, report.finish()));
+    }
+    finish(tree, report, base_dir, environment, sets)
+}
+
+/// A configuration that can be used, or every problem of it.
+fn sound(name: &str, loaded: Loaded) -> Result<Loaded, OptimizerError> {
+    match loaded.warnings.iter().any(|found| found.severity == Severity::Error) {
+        true => Err(refusal(name, ErrorCode::Config, loaded.warnings)),
+        false => Ok(loaded),
+    }
+}
+
+fn finish(
+    file: Node,
+    mut report: Report<'_>,
+    base_dir: &Utf8Path,
+    environment: &BTreeMap<String, String>,
+    sets: &[String],
+) -> Result<Loaded, OptimizerError> {
+    // Each layer is checked on its own, so that a bad value is reported even where a later layer replaces it.
+    let mut tree = check(file, &mut report);
+    let layer = from_environment(environment, &mut report);
+    tree.overlay(check(layer, &mut report));
+    for (index, set) in sets.iter().enumerate() {
+        if let Some(layer) = from_set(set, index + 1, &mut report) {
+            tree.overlay(check(layer, &mut report));
+        }
+    }
+    let places = tree.places();
+    // The checked tree fits the types; should it ever not, the error says so without echoing anything.
+    let mut config: Config = serde_json::from_value(tree.to_json()).map_err(|_| {
+        OptimizerError::new(ErrorCode::Invariant, "the checked configuration does not fit its own types")
+    })?;
+    validate::validate(&config, &places, &mut report);
+    resolve_paths(&mut config, base_dir);
+    let values = effective_values(&config, &places, &report);
+    Ok(Loaded { config, values, warnings: report.finish() })
+}
+
+/// Resolves every path field against the directory of the file, whichever layer it came from.
+fn resolve_paths(config: &mut Config, base_dir: &Utf8Path) {
+    let optional = [
+        &mut config.container.cwd,
+        &mut config.cache.path,
+        &mut config.disk_budget.path,
+        &mut config.proposer.codex_home,
+    ];
+    for path in optional.into_iter().flatten().chain([&mut config.run.output_dir]) {
+        *path = absolute(base_dir, path);
+    }
+    // A name alone is looked for on the path of programs.
+    if let Some(program) = config.proposer.command.first_mut().filter(|program| program.contains('/')) {
+        *program = absolute(base_dir, Utf8Path::new(program)).into_string();
+    }
+}
+
+/// The joined path without `.` and `..`, by its text alone. A `..` at the root stays at the root.
+fn absolute(base_dir: &Utf8Path, path: &Utf8Path) -> Utf8PathBuf {
+    let mut resolved = Utf8PathBuf::new();
+    for component in base_dir.join(path).components() {
+        match component {
+            Utf8Component::CurDir => {}
+            Utf8Component::ParentDir => {
+                resolved.pop();
+            }
+            _ => resolved.push(component.as_str()),
+        }
+    }
+    resolved
+}
+
+fn refusal(name: &str, code: ErrorCode, findings: Vec<Diagnostic>) -> OptimizerError {
+    let errors: Vec<_> = findings.iter().filter(|found| found.severity == Severity::Error).collect();
+    let first = errors.first();
+    let place = match first.and_then(|found| Some((found.line?, found.column?))) {
+        Some((line, column)) => format!(" (line {line}, column {column})"),
+        None => String::new(),
+    };
+    let text = first.map(|found| found.message.as_str()).unwrap_or_default();
+    let message = match errors.len() {
+        1 => format!("{name} has 1 problem: {text}{place}"),
+        count => format!("{name} has {count} problems, the first: {text}{place}"),
+    };
+    let hint = match first {
+        Some(found) if errors.len() == 1 && !found.hint.is_empty() => found.hint.clone(),
+        _ => code.row().hint.to_owned(),
+    };
+    let mut error = OptimizerError::new(code, message).with_hint(hint);
+    error.findings = findings;
+    error
+}
+
+fn syntax_hint(problem: &str) -> &'static str {
+    const HINTS: [(&str, &str); 6] = [
+        ("duplicate key", "Each key and each section may be written once."),
+        ("quoted", "Text is written in quotes: key = \"value\"."),
+        ("boolean", "Text is written in quotes: key = \"value\"."),
+        ("array", "A list is written in brackets with commas: key = [1, 2]."),
+        ("string", "Close the text with the quote that opens it; use \"\"\" for several lines."),
+        ("table", "A section is written [name] on a line of its own."),
+    ];
+    let known = HINTS.iter().find(|(part, _)| problem.contains(part));
+    known.map_or("Write each entry as key = value on a line of its own.", |(_, hint)| *hint)
+}

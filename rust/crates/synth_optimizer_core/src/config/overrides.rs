@@ -1,0 +1,132 @@
+//! The two ways to change a value from outside the file: the list of environment variables, and `--set`.
+
+use std::collections::BTreeMap;
+
+use toml::de::DeValue;
+
+use super::findings::Code;
+use super::report::{Part, Report};
+use super::shape::{Shape, root};
+use super::tree::{Node, Place, Tree};
+
+/// An environment variable that changes a field.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Override {
+    pub variable: &'static str,
+    pub field: &'static str,
+    pub doc: &'static str,
+}
+
+const fn row(variable: &'static str, field: &'static str, doc: &'static str) -> Override {
+    Override { variable, field, doc }
+}
+
+/// Every environment variable that changes a field. A blank variable is ignored.
+pub const OVERRIDES: &[Override] = &[
+    row("SYNTH_OPTIMIZERS_RUN_ID", "run.run_id", "Name of the run and of its directory."),
+    row("SYNTH_OPTIMIZERS_OUTPUT_DIR", "run.output_dir", "Root directory of all runs. Relative to the config file."),
+    row("SYNTH_OPTIMIZERS_CACHE_MODE", "cache.mode", "How the request cache is used."),
+    row("SYNTH_OPTIMIZERS_CACHE_PATH", "cache.path", "Cache file. Relative to the config file."),
+    row("SYNTH_OPTIMIZERS_CACHE_NAMESPACE", "cache.namespace", "Namespace within the cache file."),
+    row("SYNTH_OPTIMIZERS_PROPOSER_BACKEND", "proposer.backend", "Who writes the proposals."),
+];
+
+/// Variables that older versions read, with the field that says the same; an empty field has no counterpart.
+const NOT_READ: &[(&str, &str)] = &[
+    ("GEPA_PLATFORM_RUN_ID", "run.run_id"),
+    ("GEPA_PLATFORM_OUTPUT_DIR", "run.output_dir"),
+    ("GEPA_PLATFORM_CACHE_MODE", "cache.mode"),
+    ("GEPA_PLATFORM_CACHE_PATH", "cache.path"),
+    ("GEPA_PLATFORM_CACHE_NAMESPACE", "cache.namespace"),
+    ("GEPA_PLATFORM_PROPOSER_BACKEND", "proposer.backend"),
+    ("SYNTH_OPTIMIZERS_ROLLOUT_SUBMISSION_MODE", "gepa.rollout_submission_mode"),
+    ("SYNTH_OPTIMIZERS_ROLLOUT_POLL_INTERVAL_MS", "gepa.rollout_poll_interval_ms"),
+    ("SYNTH_OPTIMIZERS_ROLLOUT_ASYNC_TIMEOUT_SECONDS", "gepa.rollout_async_timeout_seconds"),
+    ("SYNTH_OPTIMIZERS_GEPA_PIPELINE_MODE", "gepa.pipeline.mode"),
+    ("SYNTH_OPTIMIZERS_GEPA_STALENESS_POLICY", "gepa.pipeline.staleness_policy"),
+    ("SYNTH_OPTIMIZERS_GEPA_MAX_IN_FLIGHT_CANDIDATES", "gepa.pipeline.max_in_flight_candidates"),
+    ("SYNTH_OPTIMIZERS_GEPA_WORKERS_PROPOSE", "gepa.pipeline.workers.propose"),
+    ("SYNTH_OPTIMIZERS_GEPA_WORKERS_ROLLOUT", "gepa.pipeline.workers.rollout"),
+    ("SYNTH_OPTIMIZERS_GEPA_WORKERS_EVALUATE", "gepa.pipeline.workers.evaluate"),
+    ("SYNTH_OPTIMIZERS_GEPA_ROLLOUT_CHUNK_SIZE", "gepa.rollout_chunk_size"),
+    ("SYNTH_OPTIMIZERS_DISK_BUDGET_ENABLED", "disk_budget.enabled"),
+    ("SYNTH_OPTIMIZERS_DISK_BUDGET_SOFT_LIMIT_GB", "disk_budget.soft_limit_gb"),
+    ("SYNTH_OPTIMIZERS_DISK_BUDGET_HARD_LIMIT_GB", "disk_budget.hard_limit_gb"),
+    ("SYNTH_OPTIMIZERS_DISK_BUDGET_PATH", "disk_budget.path"),
+    ("SYNTH_OPTIMIZERS_GEPA_ROLLOUT_HTTP_RETRIES", "gepa.rollout_max_attempts"),
+    ("SYNTH_OPTIMIZERS_MAX_CONCURRENT_ROLLOUTS", "gepa.pipeline.workers.rollout"),
+    ("GEPA_ROLLOUT_CONCURRENCY", "gepa.pipeline.workers.rollout"),
+    ("SYNTH_OPTIMIZERS_CONTAINER_HTTP_TIMEOUT_SECONDS", ""),
+    ("SYNTH_OPTIMIZERS_GEPA_ROLLOUT_RETRY_BACKOFF_MS", ""),
+];
+
+/// The layer that the environment makes, and a warning for each variable that is no longer read.
+pub(super) fn from_environment(environment: &BTreeMap<String, String>, report: &mut Report<'_>) -> Node {
+    let given = |name: &str| environment.get(name).filter(|value| !value.trim().is_empty());
+    let mut layer = Node::empty(Place::Inline);
+    for row in OVERRIDES {
+        if let Some(value) = given(row.variable) {
+            let names: Vec<String> = row.field.split('.').map(str::to_owned).collect();
+            layer.overlay(nest(&names, &Place::Environment(row.variable), Tree::Text(value.clone())));
+        }
+    }
+    for (variable, field) in NOT_READ {
+        if given(variable).is_some() {
+            let hint = match *field {
+                "" => "No field takes its place; unset it.".to_owned(),
+                field => format!("Write {field} in the file or use --set {field}=..., and unset it."),
+            };
+            let place = Place::Environment(variable);
+            let message = format!("{variable} is not read");
+            report.push(Code::VariableNotRead, field, message, hint, Some((&place, Part::Value)));
+        }
+    }
+    layer
+}
+
+/// The layer of one `--set key.path=value`.
+pub(super) fn from_set(set: &str, number: usize, report: &mut Report<'_>) -> Option<Node> {
+    let Some((names, value)) = set.split_once('=').and_then(|(path, value)| Some((key_path(path)?, value))) else {
+        // The text is not shown: without a name nothing tells whether it holds a secret.
+        let message = format!("--set number {number} is not of the form key.path=value");
+        let hint = "For example: --set gepa.minibatch_size=4";
+        report.push(Code::BadSet, "", message, hint, Some((&Place::Set, Part::Key)));
+        return None;
+    };
+    Some(nest(&names, &Place::Set, set_value(value, root().below(&names))))
+}
+
+/// A text field takes the value as it stands, so that nobody has to quote quotes in a shell.
+fn set_value(value: &str, shape: Option<&Shape>) -> Tree {
+    let parsed = DeValue::parse(value.trim()).ok().and_then(|_| {
+        let (mut document, _) = Node::from_toml(&format!("value = {}", value.trim()));
+        document.move_to(&Place::Set);
+        match document.tree {
+            Tree::Table(entries) => entries.into_iter().next().map(|(_, node)| node.tree),
+            _ => None,
+        }
+    });
+    match (shape, parsed) {
+        (Some(Shape::Text | Shape::Word { .. }), Some(Tree::Text(text))) => Tree::Text(text),
+        (Some(Shape::Text | Shape::Word { .. }), _) | (_, None) => Tree::Text(value.to_owned()),
+        (_, Some(tree)) => tree,
+    }
+}
+
+/// The names of a dotted key, quoted parts included.
+fn key_path(path: &str) -> Option<Vec<String>> {
+    let (document, errors) = Node::from_toml(&format!("{path} = 0"));
+    let mut names = Vec::new();
+    let mut node = &document;
+    while let Tree::Table(entries) = &node.tree {
+        let (name, inner) = entries.first()?;
+        names.push(name.clone());
+        node = inner;
+    }
+    (errors.is_empty() && !path.contains('\n')).then_some(names)
+}
+
+fn nest(names: &[String], place: &Place, tree: Tree) -> Node {
+    let node = |tree: Tree| Node { place: place.clone(), tree };
+    names.iter().rev().fold(node(tree), |inner, name| node(Tree::Table(vec![(name.clone(), inner)])))
+}

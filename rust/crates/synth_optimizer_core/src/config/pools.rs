@@ -1,0 +1,88 @@
+//! What a configuration means for the engine: its objectives, the rows of each pool and how many rollouts may be made.
+
+use super::gepa::GepaSection;
+use super::sections::Config;
+
+/// Most rollouts of each kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RolloutCaps {
+    pub train: u32,
+    pub heldout: u32,
+    /// Set when train and held-out rollouts share one cap; `train` and `heldout` are then that cap.
+    pub total: Option<u32>,
+}
+
+/// The rows of each pool, as positions in the configured train rows or, for `heldout`, held-out rows.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Pools {
+    /// Train rows of the full evaluation.
+    pub pareto: Vec<usize>,
+    /// Train rows that minibatches are drawn from.
+    pub minibatch: Vec<usize>,
+    /// Train rows whose traces the proposer may see.
+    pub reflection: Vec<usize>,
+    /// Held-out rows that measure the result.
+    pub heldout: Vec<usize>,
+}
+
+/// The caps in force: an unset half of a split falls back to the total.
+pub fn effective_caps(config: &Config) -> RolloutCaps {
+    let gepa = &config.gepa;
+    let total = gepa.max_total_rollouts;
+    RolloutCaps {
+        train: gepa.max_train_rollouts.unwrap_or(total),
+        heldout: gepa.max_heldout_rollouts.unwrap_or(total),
+        total: (gepa.max_train_rollouts.is_none() && gepa.max_heldout_rollouts.is_none()).then_some(total),
+    }
+}
+
+/// The pools in force. An empty pool is the whole of what it is drawn from.
+pub fn pools(config: &Config) -> Pools {
+    match (&config.dataset, &config.taskset) {
+        (Some(dataset), _) => {
+            let seeds = &config.gepa.seed_pools;
+            let (train, heldout) = (&dataset.train_seeds, &dataset.heldout_seeds);
+            let pareto = chosen(&seeds.pareto_eval, train).unwrap_or_else(|| all(train));
+            let minibatch = chosen(&seeds.minibatch, train).unwrap_or_else(|| pareto.clone());
+            let reflection = chosen(&seeds.reflection, train).unwrap_or_else(|| minibatch.clone());
+            let heldout = chosen(&seeds.validation, heldout).unwrap_or_else(|| all(heldout));
+            Pools { pareto, minibatch, reflection, heldout }
+        }
+        (None, Some(taskset)) => {
+            let tasks = config.gepa.task_pools.clone().unwrap_or_default();
+            let pool = |pool: &[String], rows: &[String]| chosen(pool, rows).unwrap_or_else(|| all(rows));
+            Pools {
+                pareto: pool(&tasks.pareto, &taskset.train_ids),
+                minibatch: pool(&tasks.minibatch, &taskset.train_ids),
+                reflection: pool(&tasks.reflection, &taskset.train_ids),
+                heldout: pool(&tasks.heldout, &taskset.heldout_ids),
+            }
+        }
+        (None, None) => Pools::default(),
+    }
+}
+
+fn all<T>(rows: &[T]) -> Vec<usize> {
+    (0..rows.len()).collect()
+}
+
+/// The positions of a pool's rows; nothing when the pool is not given.
+fn chosen<T: PartialEq>(pool: &[T], rows: &[T]) -> Option<Vec<usize>> {
+    let positions = || pool.iter().filter_map(|row| rows.iter().position(|known| known == row)).collect();
+    (!pool.is_empty()).then(positions)
+}
+
+/// The objective of a run that declares none: the reward of the rollout.
+pub const OUTCOME_REWARD: &str = "outcome_reward";
+
+/// The objectives of a run, the deciding one first and the others in the order of `objective_keys`.
+pub fn objective_names(gepa: &GepaSection) -> Vec<String> {
+    let first = gepa.selection_objective.as_ref().or(gepa.objective_keys.first());
+    let first = first.map_or(OUTCOME_REWARD, String::as_str);
+    let others = gepa.objective_keys.iter().map(String::as_str).filter(|name| *name != first);
+    std::iter::once(first).chain(others).map(str::to_owned).collect()
+}
+
+#[cfg(test)]
+#[path = "pools_tests.rs"]
+mod tests;

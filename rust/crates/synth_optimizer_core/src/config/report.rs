@@ -1,0 +1,176 @@
+//! Collects findings with their place in the file and renders them for a terminal.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+use super::findings::Code;
+use super::tree::Place;
+use crate::model::diagnostics::{Diagnostic, Severity};
+use crate::secrets::scrub;
+
+/// Which part of an entry a finding points at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Part {
+    Key,
+    Value,
+}
+
+/// Findings that are listed; those beyond them are counted.
+const MOST: usize = 200;
+
+/// Every finding so far, and the fields that are known to be unreadable.
+#[derive(Debug)]
+pub(super) struct Report<'a> {
+    name: &'a str,
+    text: &'a str,
+    masked: String,
+    found: Vec<(Order, Diagnostic)>,
+    /// Errors and warnings beyond those that are listed.
+    more: (usize, usize),
+    bad: BTreeSet<String>,
+}
+
+/// File order first, then what has no position, then the other sources.
+type Order = (u8, usize);
+
+impl<'a> Report<'a> {
+    /// `masked` is the text as excerpts show it, position by position.
+    pub(super) fn new(name: &'a str, text: &'a str, masked: String) -> Self {
+        Self { name, text, masked, found: Vec::new(), more: (0, 0), bad: BTreeSet::new() }
+    }
+
+    /// Whether no more findings are listed: callers can skip formatting.
+    pub(super) fn is_full(&self) -> bool {
+        self.found.len() >= MOST
+    }
+
+    pub(super) fn push(
+        &mut self,
+        code: Code,
+        field: &str,
+        message: impl Into<String>,
+        hint: impl Into<String>,
+        place: Option<(&Place, Part)>,
+    ) {
+        let severity = code.row().severity.unwrap_or(Severity::Error);
+        if self.is_full() {
+            let count = if severity == Severity::Error { &mut self.more.0 } else { &mut self.more.1 };
+            *count += 1;
+            return;
+        }
+        let mut message = message.into();
+        let (rank, source, span) = match place {
+            Some((Place::File { key, .. }, Part::Key)) => (0, self.name, Some(key.clone())),
+            Some((Place::File { value, .. }, Part::Value)) => (0, self.name, Some(value.clone())),
+            Some((Place::Inline, _)) | None => (1, self.name, None),
+            Some((Place::Environment(variable), _)) => {
+                if !message.contains(variable) {
+                    message.push_str(&format!(" (from {variable})"));
+                }
+                (2, "environment", None)
+            }
+            Some((Place::Set, _)) => (3, "--set", None),
+        };
+        let position = span.as_ref().map(|span| self.position(span.start));
+        let diagnostic = Diagnostic {
+            severity,
+            code: code.row().code,
+            field: scrub(field),
+            source: source.to_owned(),
+            line: position.map(|(line, _)| line),
+            column: position.map(|(_, column)| column),
+            message: scrub(&message),
+            hint: scrub(&hint.into()),
+            excerpt: span.clone().and_then(|span| self.excerpt(span)),
+        };
+        self.found.push(((rank, span.map_or(self.found.len(), |span| span.start)), diagnostic));
+    }
+
+    /// Marks a field as unreadable: rules that look at it are skipped.
+    pub(super) fn spoil(&mut self, field: &str) {
+        self.bad.insert(field.to_owned());
+    }
+
+    /// Whether the field and the sections around it could be read.
+    pub(super) fn is_readable(&self, field: &str) -> bool {
+        let field = field.split('[').next().unwrap_or(field);
+        let sections = field.match_indices('.').map(|(at, _)| &field[..at]);
+        !sections.chain([field]).any(|known| self.bad.contains(known))
+    }
+
+    /// One-based line and column, in characters, of a byte offset.
+    pub(super) fn position(&self, offset: usize) -> (usize, usize) {
+        let before = &self.text[..self.text.floor_char_boundary(offset)];
+        let line = before.rsplit('\n').next().unwrap_or_default();
+        (before.matches('\n').count() + 1, line.chars().count() + 1)
+    }
+
+    /// All findings in the order in which a reader meets them.
+    pub(super) fn finish(mut self) -> Vec<Diagnostic> {
+        let (errors, warnings) = std::mem::take(&mut self.more);
+        self.found.sort_by_key(|(order, _)| *order);
+        let mut found: Vec<_> = self.found.into_iter().map(|(_, diagnostic)| diagnostic).collect();
+        if errors + warnings > 0 {
+            found.push(Diagnostic {
+                severity: if errors > 0 { Severity::Error } else { Severity::Warning },
+                code: Code::TooMany.row().code,
+                field: String::new(),
+                source: self.name.to_owned(),
+                line: None,
+                column: None,
+                message: format!("{errors} more errors and {warnings} more warnings were found and are not listed"),
+                hint: "Mend those that are listed, then look again.".to_owned(),
+                excerpt: None,
+            });
+        }
+        found
+    }
+
+    /// The line with a marker below the place; nothing where all of the line is hidden.
+    fn excerpt(&self, span: Range<usize>) -> Option<String> {
+        const WIDTH: usize = 100;
+        const BEFORE: usize = 40;
+        let (line, column) = self.position(span.start);
+        let content = self.masked.split('\n').nth(line - 1).filter(|line| line.contains(char::is_alphanumeric))?;
+        let content: Vec<char> = content.trim_end().chars().collect();
+        let from = if content.len() > WIDTH { column.saturating_sub(BEFORE + 1) } else { 0 };
+        let shown: String =
+            content.iter().skip(from).take(WIDTH).map(|c| if c.is_control() { ' ' } else { *c }).collect();
+        let start = self.text.floor_char_boundary(span.start);
+        let marked = &self.text[start..self.text.floor_char_boundary(span.end).max(start)];
+        let length = marked.split('\n').next().unwrap_or_default().trim_end().chars().count();
+        let space = column - 1 - from;
+        let length = length.clamp(1, shown.chars().count().saturating_sub(space).max(1));
+        let gutter = " ".repeat(line.to_string().len());
+        let lead = if from > 0 { "..." } else { "" };
+        let shown = shown.trim_end();
+        Some(format!("{line} | {lead}{shown}\n{gutter} | {}{}", " ".repeat(space + lead.len()), "^".repeat(length)))
+    }
+}
+
+/// The findings as a person reads them in a terminal.
+pub fn render(diagnostics: &[Diagnostic]) -> String {
+    diagnostics.iter().map(render_one).collect::<Vec<_>>().join("\n")
+}
+
+fn render_one(diagnostic: &Diagnostic) -> String {
+    let severity = match diagnostic.severity {
+        Severity::Error => "error",
+        Severity::Warning => "warning",
+    };
+    let gutter = " ".repeat(diagnostic.line.map_or(1, |line| line.to_string().len()));
+    let mut text = format!("{severity}[{}]: {}\n", diagnostic.code, diagnostic.message);
+    text.push_str(&format!("{gutter}--> {}", diagnostic.source));
+    match (diagnostic.line, diagnostic.column) {
+        (Some(line), Some(column)) => text.push_str(&format!(":{line}:{column}\n")),
+        _ if diagnostic.field.is_empty() => text.push('\n'),
+        _ => text.push_str(&format!(" ({})\n", diagnostic.field)),
+    }
+    if let Some(excerpt) = &diagnostic.excerpt {
+        text.push_str(&format!("{gutter} |\n{excerpt}\n"));
+    }
+    if !diagnostic.hint.is_empty() {
+        text.push_str(&format!("{gutter} = hint: {}\n", diagnostic.hint));
+    }
+    text
+}

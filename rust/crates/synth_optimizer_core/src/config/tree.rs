@@ -1,0 +1,175 @@
+//! One layer of configuration as it was written: values with the place that each came from.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use serde_json::Value;
+use toml::de::{DeTable, DeValue};
+
+/// Where a value was written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Place {
+    File { key: Range<usize>, value: Range<usize> },
+    Inline,
+    Environment(&'static str),
+    Set,
+}
+
+/// A value and its place.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Node {
+    pub(super) place: Place,
+    pub(super) tree: Tree,
+}
+
+/// What TOML and JSON have in common. Integers are wide enough for both.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Tree {
+    Null,
+    Flag(bool),
+    Integer(i128),
+    Float(f64),
+    Text(String),
+    Array(Vec<Node>),
+    Table(Vec<(String, Node)>),
+}
+
+impl Node {
+    pub(super) fn empty(place: Place) -> Self {
+        Self { place, tree: Tree::Table(Vec::new()) }
+    }
+
+    /// The document and the places and texts of its syntax errors.
+    pub(super) fn from_toml(text: &str) -> (Self, Vec<(Range<usize>, String)>) {
+        let (table, errors) = DeTable::parse_recoverable(text);
+        let errors = errors.into_iter().map(|error| (error.span().unwrap_or(0..0), error.message().to_owned()));
+        let root = Self { place: Place::File { key: 0..0, value: 0..0 }, tree: from_table(table.into_inner()) };
+        (root, errors.collect())
+    }
+
+    /// A value of the same shape in another place, without positions.
+    pub(super) fn from_json(value: Value, place: &Place) -> Self {
+        let tree = match value {
+            Value::Null => Tree::Null,
+            Value::Bool(flag) => Tree::Flag(flag),
+            Value::Number(number) => match number.as_i128() {
+                Some(integer) => Tree::Integer(integer),
+                None => Tree::Float(number.as_f64().unwrap_or(f64::NAN)),
+            },
+            Value::String(text) => Tree::Text(text),
+            Value::Array(items) => Tree::Array(items.into_iter().map(|item| Self::from_json(item, place)).collect()),
+            Value::Object(entries) => {
+                Tree::Table(entries.into_iter().map(|(name, value)| (name, Self::from_json(value, place))).collect())
+            }
+        };
+        Self { place: place.clone(), tree }
+    }
+
+    /// Moves the value to another place as a whole.
+    pub(super) fn move_to(&mut self, place: &Place) {
+        self.place = place.clone();
+        match &mut self.tree {
+            Tree::Array(items) => items.iter_mut().for_each(|item| item.move_to(place)),
+            Tree::Table(entries) => entries.iter_mut().for_each(|(_, node)| node.move_to(place)),
+            _ => {}
+        }
+    }
+
+    /// The value as JSON. Floats that JSON cannot hold have been refused before.
+    pub(super) fn to_json(&self) -> Value {
+        match &self.tree {
+            Tree::Null => Value::Null,
+            Tree::Flag(flag) => Value::Bool(*flag),
+            Tree::Integer(integer) => match (i64::try_from(*integer), u64::try_from(*integer)) {
+                (Ok(small), _) => Value::from(small),
+                (_, Ok(large)) => Value::from(large),
+                _ => Value::Null,
+            },
+            Tree::Float(float) => Value::from(*float),
+            Tree::Text(text) => Value::String(text.clone()),
+            Tree::Array(items) => Value::Array(items.iter().map(Self::to_json).collect()),
+            Tree::Table(entries) => {
+                Value::Object(entries.iter().map(|(name, node)| (name.clone(), node.to_json())).collect())
+            }
+        }
+    }
+
+    /// Lays another layer over this one: tables join, anything else is replaced.
+    pub(super) fn overlay(&mut self, upper: Self) {
+        match (&mut self.tree, upper.tree) {
+            (Tree::Table(lower), Tree::Table(entries)) => {
+                for (name, node) in entries {
+                    match lower.iter_mut().find(|(known, _)| *known == name) {
+                        Some((_, below)) => below.overlay(node),
+                        None => lower.push((name, node)),
+                    }
+                }
+            }
+            (_, tree) => *self = Self { place: upper.place, tree },
+        }
+    }
+
+    /// The place of every value, by path.
+    pub(super) fn places(&self) -> BTreeMap<String, Place> {
+        fn collect(node: &Node, path: String, found: &mut BTreeMap<String, Place>) {
+            match &node.tree {
+                Tree::Table(entries) => entries.iter().for_each(|(name, node)| collect(node, join(&path, name), found)),
+                Tree::Array(items) => {
+                    items.iter().enumerate().for_each(|(at, node)| collect(node, format!("{path}[{at}]"), found));
+                }
+                _ => {}
+            }
+            found.insert(path, node.place.clone());
+        }
+        let mut found = BTreeMap::new();
+        collect(self, String::new(), &mut found);
+        found.remove("");
+        found
+    }
+}
+
+/// The path of a child; a name that TOML could not write bare is quoted.
+pub(super) fn join(path: &str, name: &str) -> String {
+    let name = super::write::key(name);
+    if path.is_empty() { name } else { format!("{path}.{name}") }
+}
+
+fn from_table(table: DeTable<'_>) -> Tree {
+    let entries = table.into_iter().map(|(name, value)| {
+        let place = Place::File { key: name.span(), value: value.span() };
+        (name.into_inner().into_owned(), Node { place, tree: from_value(value.into_inner()) })
+    });
+    Tree::Table(entries.collect())
+}
+
+fn from_value(value: DeValue<'_>) -> Tree {
+    match value {
+        DeValue::String(text) => Tree::Text(text.into_owned()),
+        // Digits beyond any integer we accept become a float, which no integer field takes.
+        DeValue::Integer(integer) => i128::from_str_radix(integer.as_str(), integer.radix())
+            .map_or_else(|_| Tree::Float(f64::NAN), Tree::Integer),
+        DeValue::Float(float) => Tree::Float(float.as_str().parse().unwrap_or(f64::NAN)),
+        DeValue::Boolean(flag) => Tree::Flag(flag),
+        // The wire is JSON, which writes a date as text.
+        DeValue::Datetime(date) => Tree::Text(date.to_string()),
+        DeValue::Array(items) => {
+            let items = items.into_iter().map(|item| {
+                let place = Place::File { key: item.span(), value: item.span() };
+                Node { place, tree: from_value(item.into_inner()) }
+            });
+            Tree::Array(items.collect())
+        }
+        DeValue::Table(table) => from_table(table),
+    }
+}
+
+/// Visits every value of a document that is not a table or a list, with its path.
+pub(super) fn walk(path: &str, value: &Value, visit: &mut dyn FnMut(&str, &Value)) {
+    match value {
+        Value::Array(items) => {
+            items.iter().enumerate().for_each(|(index, item)| walk(&format!("{path}[{index}]"), item, visit));
+        }
+        Value::Object(fields) => fields.iter().for_each(|(name, field)| walk(&join(path, name), field, visit)),
+        value => visit(path, value),
+    }
+}

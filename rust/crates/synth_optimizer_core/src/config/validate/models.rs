@@ -1,0 +1,222 @@
+//! Rules of `[policy]` and `[proposer]`: endpoints, credentials and what belongs to which backend.
+
+use serde_json::{Value, json};
+
+use super::super::findings::Code;
+use super::super::proposer::{AnswerMode, ApprovalPolicy, AuthMode, ProposerBackend, ProposerSection, SandboxMode};
+use super::super::sections::{CredentialMode, ProxyMode};
+use super::super::tree::join;
+use super::super::url::{problem_of_base_url, problem_of_url};
+use super::Rules;
+use crate::secrets::{is_credential_name, looks_like_key};
+
+/// Settings that only a codex has.
+const CODEX_ONLY: &[&str] = &[
+    "command",
+    "sandbox_mode",
+    "approval_policy",
+    "auth_mode",
+    "codex_home",
+    "answer",
+    "max_turn_tokens",
+    "max_commands",
+    "startup_timeout_seconds",
+    "rpc_timeout_seconds",
+    "interrupt_timeout_seconds",
+];
+/// Settings that only an endpoint has that is called directly.
+const ENDPOINT_ONLY: &[&str] =
+    &["structured_output", "max_output_tokens", "backoff_ms", "backoff_max_seconds", "max_concurrent_requests"];
+
+pub(super) fn check(rules: &mut Rules<'_, '_>) {
+    let config = rules.config;
+    let urls = [
+        ("policy.base_url", config.policy.base_url.as_deref().and_then(problem_of_url)),
+        ("policy.inference_url", config.policy.inference_url.as_deref().and_then(problem_of_url)),
+        ("proposer.base_url", config.proposer.base_url.as_deref().and_then(problem_of_base_url)),
+    ];
+    for (field, problem) in urls {
+        if let Some(problem) = problem {
+            rules.add(Code::BadUrl, field, format!("`{field}` {problem}"), "Write it like https://host/v1.");
+        }
+    }
+    key_variable(rules, "policy.api_key_env", config.policy.api_key_env.as_deref());
+    key_variable(rules, "proposer.api_key_env", config.proposer.api_key_env.as_deref());
+    policy(rules);
+    never_allowed(rules);
+    if rules.can_read(&["proposer.backend"]) {
+        match config.proposer.backend {
+            ProposerBackend::OpenaiCompatible => endpoint(rules),
+            ProposerBackend::CodexAppServer => codex(rules),
+        }
+    }
+    prices(rules);
+    let can_read = rules.can_read(&["proposer.auth_mode", "proposer.api_key_env"]);
+    rules.add_if(
+        config.proposer.auth_mode == AuthMode::Host && config.proposer.api_key_env.is_some() && can_read,
+        Code::Contradiction,
+        "proposer.api_key_env",
+        "`proposer.api_key_env` is given, but `proposer.auth_mode` is \"host\", which uses no key",
+        "Remove it, or write auth_mode = \"api_key\".",
+    );
+}
+
+fn policy(rules: &mut Rules<'_, '_>) {
+    let policy = &rules.config.policy;
+    let proxied = policy.credential_mode == CredentialMode::Proxy && rules.can_read(&["policy.credential_mode"]);
+    rules.add_if(
+        proxied && policy.inference_url.is_none(),
+        Code::Required,
+        "policy.inference_url",
+        "`policy.inference_url` is required when `policy.credential_mode` is \"proxy\"",
+        "Name the proxy that holds the credentials.",
+    );
+    rules.add_if(
+        proxied && policy.proxy_mode == ProxyMode::AllowDirect && rules.is_given("policy.proxy_mode"),
+        Code::ProxyNotEnforced,
+        "policy.proxy_mode",
+        "`policy.proxy_mode` is \"allow_direct\" while the credentials are with a proxy",
+        "Write proxy_mode = \"proxy_only\" to forbid direct calls.",
+    );
+    for (name, value) in &policy.config {
+        credentials_in(rules, &join("policy.config", name), name, value);
+    }
+}
+
+/// Refuses credentials at any depth, since the policy is sent to the container and kept with the run.
+fn credentials_in(rules: &mut Rules<'_, '_>, path: &str, name: &str, value: &Value) {
+    const HINT: &str = "Keep keys in the container's environment and name the variable in policy.api_key_env.";
+    let is_key = |text: &str| looks_like_key(text) || text.to_lowercase().starts_with("bearer ");
+    match value {
+        _ if is_credential_name(name) => {
+            rules.add(Code::CredentialInConfig, path, format!("`{path}` looks like a credential"), HINT);
+        }
+        Value::Object(entries) => {
+            entries.iter().for_each(|(name, value)| credentials_in(rules, &join(path, name), name, value));
+        }
+        Value::Array(items) => {
+            for (index, item) in items.iter().enumerate() {
+                credentials_in(rules, &format!("{path}[{index}]"), "", item);
+            }
+        }
+        Value::String(text) if is_key(text.trim()) => {
+            rules.add(Code::CredentialInConfig, path, format!("the value of `{path}` looks like a key"), HINT);
+        }
+        _ => {}
+    }
+}
+
+/// The name of a variable; the value is never repeated, because it may be the key itself.
+fn key_variable(rules: &mut Rules<'_, '_>, field: &str, name: Option<&str>) {
+    let Some(name) = name else { return };
+    let is_name = name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+        && name.chars().next().is_some_and(|c| !c.is_ascii_digit());
+    let is_key = looks_like_key(name) || name.to_lowercase().starts_with("sk-");
+    let what = if is_key {
+        "holds what looks like a key; it takes the name of a variable"
+    } else {
+        "is not the name of a variable"
+    };
+    let hint = "Write a name such as \"OPENAI_API_KEY\" and put the key into that variable.";
+    rules.add_if(is_key || !is_name, Code::BadKeyVariable, field, format!("`{field}` {what}"), hint);
+}
+
+fn never_allowed(rules: &mut Rules<'_, '_>) {
+    let proposer = &rules.config.proposer;
+    rules.add_if(
+        proposer.copy_host_auth,
+        Code::RefusedValue,
+        "proposer.copy_host_auth",
+        "`proposer.copy_host_auth` cannot be true: credentials are never copied into a run",
+        "Remove it; auth_mode = \"host\" uses the sign-in where it is.",
+    );
+    rules.add_if(
+        proposer.sandbox_mode == Some(SandboxMode::DangerFullAccess),
+        Code::RefusedValue,
+        "proposer.sandbox_mode",
+        "`proposer.sandbox_mode` cannot be \"danger_full_access\": the proposer may write only its workspace",
+        "Write sandbox_mode = \"workspace_write\".",
+    );
+    if let Some(policy) = proposer.approval_policy.filter(|policy| *policy != ApprovalPolicy::Never) {
+        let message = format!("`proposer.approval_policy` cannot be {:?}: a run has nobody to ask", policy.word());
+        let hint = "Write approval_policy = \"never\", or leave it out.";
+        rules.add(Code::RefusedValue, "proposer.approval_policy", message, hint);
+    }
+}
+
+/// What an endpoint needs, and what only a codex has.
+fn endpoint(rules: &mut Rules<'_, '_>) {
+    let proposer = &rules.config.proposer;
+    for (name, is_missing) in [("base_url", proposer.base_url.is_none()), ("model", proposer.model.is_none())] {
+        let field = format!("proposer.{name}");
+        rules.add_if(
+            is_missing,
+            Code::Required,
+            &field,
+            format!("`{field}` is required when `proposer.backend` is \"openai_compatible\""),
+            "Name the endpoint in base_url, up to and with /v1, and its model in model.",
+        );
+    }
+    of_the_other(rules, CODEX_ONLY, ProposerBackend::CodexAppServer);
+}
+
+/// What only an endpoint that is called directly has, and what a codex needs.
+fn codex(rules: &mut Rules<'_, '_>) {
+    let proposer = &rules.config.proposer;
+    of_the_other(rules, ENDPOINT_ONLY, ProposerBackend::OpenaiCompatible);
+    let (has_home, has_url) = (proposer.codex_home.is_some(), proposer.base_url.is_some());
+    let contradictions = [
+        (
+            proposer.sandbox_mode == Some(SandboxMode::ReadOnly) && proposer.answer == AnswerMode::Manifest,
+            ("sandbox_mode", "is \"read_only\", but the proposer is to write proposal/manifest.json"),
+            "Write answer = \"structured\", or remove sandbox_mode.",
+        ),
+        (
+            has_home && proposer.auth_mode == AuthMode::ApiKey,
+            ("codex_home", "is given, but `proposer.auth_mode` is \"api_key\", which uses no sign-in"),
+            "Remove it, or write auth_mode = \"host\".",
+        ),
+        (
+            has_home && has_url,
+            ("codex_home", "is given, but `proposer.base_url` names a server of its own, which knows no such sign-in"),
+            "Remove one of them.",
+        ),
+        (
+            has_url && proposer.auth_mode == AuthMode::Host,
+            (
+                "base_url",
+                "is given, but `proposer.auth_mode` is \"host\", which signs in at the provider's own address",
+            ),
+            "Remove it, or write auth_mode = \"api_key\".",
+        ),
+    ];
+    for (is_wrong, (name, problem), hint) in contradictions {
+        let field = format!("proposer.{name}");
+        rules.add_if(is_wrong, Code::Contradiction, &field, format!("`{field}` {problem}"), hint);
+    }
+}
+
+/// Settings that belong to the backend that is not used. A file that writes every default out contradicts nothing.
+fn of_the_other(rules: &mut Rules<'_, '_>, settings: &[&str], other: ProposerBackend) {
+    let (given, usual) = (json!(rules.config.proposer), json!(ProposerSection::default()));
+    let (used, other) = (rules.config.proposer.backend.word(), other.word());
+    for name in settings.iter().filter(|name| given[**name] != usual[**name]) {
+        let field = format!("proposer.{name}");
+        // A key is for both; the sign-in of the host is for a codex only.
+        let what = if *name == "auth_mode" { " = \"host\"" } else { "" };
+        let message = format!("`{field}`{what} belongs to the backend {other:?}, but `proposer.backend` is {used:?}");
+        let is_wrong = *name != "auth_mode" || rules.config.proposer.auth_mode == AuthMode::Host;
+        rules.add_if(is_wrong, Code::Contradiction, &field, message, "Remove it, or change the backend.");
+    }
+}
+
+/// A price of half the tokens is none.
+fn prices(rules: &mut Rules<'_, '_>) {
+    for (model, price) in &rules.config.proposer.prices {
+        for (name, amount) in [("prompt_usd", price.prompt_usd), ("completion_usd", price.completion_usd)] {
+            let field = format!("proposer.prices.{model}.{name}");
+            let hint = "Give both prices in dollars per million tokens; 0 is free.";
+            rules.add_if(amount.is_none(), Code::Required, &field, format!("`{field}` is required"), hint);
+        }
+    }
+}

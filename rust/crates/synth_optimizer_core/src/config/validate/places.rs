@@ -1,0 +1,114 @@
+//! Rules of `[run]`, `[container]`, `[candidate]`, `[cache]` and `[disk_budget]`.
+
+use super::super::findings::Code;
+use super::super::sections::CacheMode;
+use super::super::url::problem_of_base_url;
+use super::{Rules, is_blank};
+
+pub(super) fn check(rules: &mut Rules<'_, '_>) {
+    container(rules);
+    names(rules);
+    cache(rules);
+    disk_budget(rules);
+    home_paths(rules);
+}
+
+fn names(rules: &mut Rules<'_, '_>) {
+    const LONGEST_ID: usize = 128;
+    const LONGEST_PREFIX: usize = 32;
+    let (run, candidate) = (&rules.config.run, &rules.config.candidate);
+    let fits = |name: &str, longest: usize, also: &str, not_first: &[char]| {
+        (1..=longest).contains(&name.len())
+            && name.chars().all(|c| c.is_ascii_alphanumeric() || also.contains(c))
+            && !name.starts_with(not_first)
+    };
+    if let Some(id) = run.run_id.as_ref().filter(|id| !fits(id, LONGEST_ID, "._-", &['-', '.'])) {
+        let hint = "Use 1 to 128 letters, digits, `.`, `_` or `-`, starting with a letter, a digit or `_`.";
+        rules.add(Code::BadRunId, "run.run_id", format!("{id:?} cannot name a run"), hint);
+    }
+    let prefix = &candidate.candidate_id_prefix;
+    rules.add_if(
+        !fits(prefix, LONGEST_PREFIX, "_-", &['-']),
+        Code::BadPrefix,
+        "candidate.candidate_id_prefix",
+        format!("{prefix:?} cannot begin a candidate id"),
+        "Use 1 to 32 letters, digits, `_` or `-`, not starting with `-`.",
+    );
+    rules.add_if(
+        candidate.target_modules.is_empty(),
+        Code::Required,
+        "candidate.target_modules",
+        "`candidate.target_modules` names no module",
+        "Name at least one mutable field of the container's program.",
+    );
+}
+
+fn container(rules: &mut Rules<'_, '_>) {
+    let url = &rules.config.container.url;
+    if is_blank(url) {
+        let hint = "Write url = \"http://127.0.0.1:9100\" under [container].";
+        rules.add(Code::Required, "container.url", "`container.url` is required", hint);
+    } else if let Some(problem) = problem_of_base_url(url) {
+        let hint = "Write it like http://127.0.0.1:9100.";
+        rules.add(Code::BadUrl, "container.url", format!("`container.url` {problem}"), hint);
+    }
+}
+
+fn cache(rules: &mut Rules<'_, '_>) {
+    let cache = &rules.config.cache;
+    let is_readonly = cache.mode == CacheMode::Readonly;
+    rules.add_if(
+        is_readonly && cache.path.is_none() && rules.can_read(&["cache.path"]),
+        Code::Required,
+        "cache.mode",
+        "`cache.mode` is \"readonly\" but no `cache.path` is given, and the cache of a new run is empty",
+        "Name the cache file of an earlier run in cache.path.",
+    );
+    rules.add_if(
+        is_readonly && cache.path.is_some() && cache.namespace.is_none() && rules.can_read(&["cache.namespace"]),
+        Code::ReadonlyNamespace,
+        "cache.mode",
+        "`cache.mode` is \"readonly\" and the namespace is that of this run, so only a run of the same id finds anything",
+        "Name the namespace that the cache was written under in cache.namespace.",
+    );
+}
+
+fn disk_budget(rules: &mut Rules<'_, '_>) {
+    const FIELDS: [&str; 2] = ["disk_budget.hard_limit_gb", "disk_budget.soft_limit_gb"];
+    let budget = &rules.config.disk_budget;
+    if !budget.enabled || !rules.can_read(&["disk_budget.enabled"]) {
+        return;
+    }
+    let (soft, hard) = (budget.soft_limit_gb, budget.hard_limit_gb);
+    for (field, limit) in FIELDS.into_iter().zip([hard, soft]) {
+        rules.add_if(
+            limit <= 0.0,
+            Code::OutOfRange,
+            field,
+            format!("`{field}` is {limit}; it must be above 0"),
+            "Set enabled = false for no limit.",
+        );
+    }
+    rules.add_if(
+        hard < soft && rules.can_read(&FIELDS),
+        Code::Contradiction,
+        FIELDS.into_iter().find(|field| rules.is_given(field)).unwrap_or(FIELDS[1]),
+        format!("`disk_budget.hard_limit_gb` ({hard}) is below `disk_budget.soft_limit_gb` ({soft})"),
+        "The soft limit refuses new runs, the hard one stops them: soft <= hard.",
+    );
+}
+
+/// A shell would have replaced `~`; here it would quietly name a directory.
+fn home_paths(rules: &mut Rules<'_, '_>) {
+    let config = rules.config;
+    let paths = [
+        ("run.output_dir", Some(&config.run.output_dir)),
+        ("container.cwd", config.container.cwd.as_ref()),
+        ("cache.path", config.cache.path.as_ref()),
+        ("disk_budget.path", config.disk_budget.path.as_ref()),
+    ];
+    for (field, _) in paths.into_iter().filter(|(_, path)| path.is_some_and(|path| path.starts_with("~"))) {
+        let message = format!("`{field}` begins with `~`, which only a shell replaces");
+        rules.add(Code::HomePath, field, message, "Write the whole path, or one relative to the config file.");
+    }
+}

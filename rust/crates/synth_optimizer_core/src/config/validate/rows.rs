@@ -1,0 +1,153 @@
+//! Rules of `[dataset]`, `[taskset]` and the row pools: train never meets held-out, and pools name rows.
+
+use std::fmt::Debug;
+
+use super::super::findings::Code;
+use super::Rules;
+
+/// Rows and the field that names them.
+type Rows<'r, T> = (&'r str, &'r [T]);
+
+pub(super) fn check(rules: &mut Rules<'_, '_>) {
+    which_section(rules);
+    dataset(rules);
+    taskset(rules);
+    misplaced_pools(rules);
+}
+
+fn which_section(rules: &mut Rules<'_, '_>) {
+    let given = (rules.config.dataset.is_some(), rules.config.taskset.is_some());
+    let can_read = rules.can_read(&["dataset", "taskset"]);
+    rules.add_if(
+        given == (false, false) && can_read,
+        Code::Required,
+        "dataset",
+        "no rows are given: [dataset] is required",
+        "Write train_seeds and heldout_seeds under [dataset], or train_ids and heldout_ids under [taskset].",
+    );
+    rules.add_if(
+        given == (true, true) && can_read,
+        Code::Contradiction,
+        "taskset",
+        "both [dataset] and [taskset] are given",
+        "Keep [dataset] for rows by seed, or [taskset] for rows by task id.",
+    );
+}
+
+fn dataset(rules: &mut Rules<'_, '_>) {
+    let Some(dataset) = &rules.config.dataset else { return };
+    let pools = &rules.config.gepa.seed_pools;
+    let train: Rows<'_, i64> = ("dataset.train_seeds", &dataset.train_seeds);
+    let heldout: Rows<'_, i64> = ("dataset.heldout_seeds", &dataset.heldout_seeds);
+    some_rows(rules, train);
+    some_rows(rules, heldout);
+    // A seed numbers the rows of its split, so the same seed of another split is another row.
+    if dataset.train_split == dataset.heldout_split && rules.can_read(&["dataset.train_split", "dataset.heldout_split"])
+    {
+        disjoint(rules, train, heldout, &format!("both splits are {:?}", dataset.train_split));
+    }
+    let minibatch: Rows<'_, i64> = ("gepa.seed_pools.minibatch", &pools.minibatch);
+    let reflection: Rows<'_, i64> = ("gepa.seed_pools.reflection", &pools.reflection);
+    for pool in [("gepa.seed_pools.pareto_eval", pools.pareto_eval.as_slice()), minibatch, reflection] {
+        subset(rules, pool, train);
+    }
+    subset(rules, ("gepa.seed_pools.validation", &pools.validation), heldout);
+    let is_unseen = minibatch.1.iter().any(|seed| !reflection.1.contains(seed)) && !reflection.1.is_empty();
+    rules.add_if(
+        is_unseen && rules.can_read(&[minibatch.0, reflection.0]),
+        Code::MinibatchWithoutReflection,
+        minibatch.0,
+        "rows of `gepa.seed_pools.minibatch` are not in `gepa.seed_pools.reflection`, so the proposer sees no traces of them",
+        "Add them to the reflection pool if the proposer may learn from them.",
+    );
+}
+
+fn taskset(rules: &mut Rules<'_, '_>) {
+    let Some(taskset) = &rules.config.taskset else { return };
+    let train: Rows<'_, String> = ("taskset.train_ids", &taskset.train_ids);
+    let all_heldout: Rows<'_, String> = ("taskset.heldout_ids", &taskset.heldout_ids);
+    some_rows(rules, train);
+    some_rows(rules, all_heldout);
+    disjoint(rules, train, all_heldout, "an id names one task whatever its split");
+    let Some(pools) = &rules.config.gepa.task_pools else { return };
+    let heldout: Rows<'_, String> = ("gepa.task_pools.heldout", &pools.heldout);
+    let minibatch: Rows<'_, String> = ("gepa.task_pools.minibatch", &pools.minibatch);
+    let reflection: Rows<'_, String> = ("gepa.task_pools.reflection", &pools.reflection);
+    let search = [("gepa.task_pools.pareto", pools.pareto.as_slice()), minibatch, reflection];
+    for (field, pool) in search.into_iter().chain([heldout]) {
+        rules.add_if(
+            pool.is_empty(),
+            Code::Required,
+            field,
+            format!("`{field}` names no task"),
+            "[gepa.task_pools] needs pareto, minibatch, reflection and heldout; leave the section out to use all tasks.",
+        );
+    }
+    for pool in search {
+        subset(rules, pool, train);
+        disjoint(rules, pool, heldout, "an id names one task whatever its pool");
+    }
+    subset(rules, heldout, all_heldout);
+    if !reflection.1.is_empty() {
+        subset(rules, minibatch, reflection);
+    }
+}
+
+fn misplaced_pools(rules: &mut Rules<'_, '_>) {
+    let config = rules.config;
+    let (has_seeds, has_tasks) = (config.dataset.is_some(), config.taskset.is_some());
+    let pools = &config.gepa.seed_pools;
+    let pools = [&pools.pareto_eval, &pools.minibatch, &pools.reflection, &pools.validation];
+    rules.add_if(
+        pools.iter().any(|pool| !pool.is_empty()) && has_tasks && !has_seeds,
+        Code::Contradiction,
+        "gepa.seed_pools",
+        "[gepa.seed_pools] names seeds but the rows are tasks of [taskset]",
+        "Write [gepa.task_pools] with task ids.",
+    );
+    rules.add_if(
+        config.gepa.task_pools.is_some() && has_seeds && !has_tasks,
+        Code::Contradiction,
+        "gepa.task_pools",
+        "[gepa.task_pools] names task ids but the rows are seeds of [dataset]",
+        "Write [gepa.seed_pools] with seeds.",
+    );
+}
+
+fn some_rows<T>(rules: &mut Rules<'_, '_>, (field, rows): Rows<'_, T>) {
+    let message = format!("`{field}` names no row");
+    rules.add_if(rows.is_empty(), Code::Required, field, message, "Name at least one row.");
+}
+
+fn disjoint<T: PartialEq + Debug>(rules: &mut Rules<'_, '_>, train: Rows<'_, T>, heldout: Rows<'_, T>, reason: &str) {
+    let Some((first, names)) = listed(rules, heldout, train, |row| train.1.contains(row)) else { return };
+    let message = format!("{names} in both `{}` and `{}`, and {reason}", train.0, heldout.0);
+    let hint = "Held-out rows measure what the search has not seen: remove them from one list.";
+    rules.add(Code::TrainHeldoutOverlap, &first, message, hint);
+}
+
+fn subset<T: PartialEq + Debug>(rules: &mut Rules<'_, '_>, pool: Rows<'_, T>, whole: Rows<'_, T>) {
+    let Some((first, names)) = listed(rules, pool, whole, |row| !whole.1.contains(row)) else { return };
+    let message = format!("{names} in `{}` but not in `{}`", pool.0, whole.0);
+    rules.add(Code::PoolOutside, &first, message, format!("A pool is a part of `{}`.", whole.0));
+}
+
+/// The place of the first wrong row, and up to five of them in words with how many more there are. Nothing where both
+/// lists are right or one of them could not be read.
+fn listed<T: Debug>(
+    rules: &Rules<'_, '_>,
+    (field, rows): Rows<'_, T>,
+    other: Rows<'_, T>,
+    is_wrong: impl Fn(&T) -> bool,
+) -> Option<(String, String)> {
+    const SHOWN: usize = 5;
+    let wrong: Vec<(usize, &T)> = rows.iter().enumerate().filter(|(_, row)| is_wrong(row)).collect();
+    let (first, _) = wrong.first().filter(|_| rules.can_read(&[field, other.0]))?;
+    let names = wrong.iter().take(SHOWN).map(|(_, row)| format!("{row:?}")).collect::<Vec<_>>().join(", ");
+    let names = match wrong.len() {
+        1 => format!("{names} is"),
+        count if count > SHOWN => format!("{names} and {} more are", count - SHOWN),
+        _ => format!("{names} are"),
+    };
+    Some((format!("{field}[{first}]"), names))
+}

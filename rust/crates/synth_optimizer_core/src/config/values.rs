@@ -1,0 +1,134 @@
+//! Every effective value with its origin, and the configuration as a run stores it.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::{Deserialize as _, Serialize};
+use serde_json::Value;
+
+use super::load::Loaded;
+use super::report::Report;
+use super::sections::Config;
+use super::shape::{Shape, root};
+use super::tree::{Place, join, walk};
+use crate::model::error::{ErrorCode, OptimizerError};
+use crate::secrets::{HIDDEN, redact};
+
+/// Where an effective value came from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case", tag = "from")]
+pub enum Origin {
+    Default,
+    /// The file, or the inline mapping, which has no lines.
+    File {
+        line: Option<usize>,
+        column: Option<usize>,
+    },
+    Environment {
+        variable: &'static str,
+    },
+    Set,
+    /// The run that goes on.
+    Run,
+}
+
+impl fmt::Display for Origin {
+    /// The origin in one word, with its place after a colon.
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Default => out.write_str("default"),
+            Self::File { line: Some(line), column: Some(column) } => write!(out, "file:{line}:{column}"),
+            Self::File { line: Some(line), column: None } => write!(out, "file:{line}"),
+            Self::File { line: None, column: _ } => out.write_str("mapping"),
+            Self::Environment { variable } => write!(out, "environment:{variable}"),
+            Self::Set => out.write_str("set"),
+            Self::Run => out.write_str("run"),
+        }
+    }
+}
+
+/// A field, what it is, and who said so. Secrets are hidden; an unset optional field is null.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct EffectiveValue {
+    pub path: String,
+    pub value: Value,
+    pub origin: Origin,
+}
+
+/// All fields in the order of the sections. The entries of a free table are fields of their own.
+pub(super) fn effective_values(
+    config: &Config,
+    places: &BTreeMap<String, Place>,
+    report: &Report<'_>,
+) -> Vec<EffectiveValue> {
+    listed(config, |path| match places.get(path) {
+        None => Origin::Default,
+        Some(Place::File { value, .. }) => {
+            let (line, column) = report.position(value.start);
+            Origin::File { line: Some(line), column: Some(column) }
+        }
+        Some(Place::Inline) => Origin::File { line: None, column: None },
+        Some(Place::Environment(variable)) => Origin::Environment { variable },
+        Some(Place::Set) => Origin::Set,
+    })
+}
+
+fn listed(config: &Config, origin: impl Fn(&str) -> Origin) -> Vec<EffectiveValue> {
+    let whole = serde_json::to_value(config).unwrap_or_default();
+    let mut values = Vec::new();
+    let mut add = |path: String, name: &str, value: &Value| {
+        values.push(EffectiveValue { value: redact(name, value), origin: origin(&path), path });
+    };
+    for (path, field) in root().leaves() {
+        let value = path.split('.').try_fold(&whole, |value, name| value.get(name)).unwrap_or(&Value::Null);
+        match (&field.shape, value) {
+            (Shape::Map(_), Value::Object(entries)) if !entries.is_empty() => {
+                entries.iter().for_each(|(name, value)| add(join(&path, name), name, value));
+            }
+            _ => add(path, &field.name, value),
+        }
+    }
+    values
+}
+
+/// The configuration as it may be shown and stored: everything but secrets.
+pub fn shown(config: &Config) -> Value {
+    serde_json::to_value(config).map_or(Value::Null, |value| redacted(&value))
+}
+
+/// A document as it may be shown and stored.
+pub fn redacted(document: &Value) -> Value {
+    redact("", document)
+}
+
+/// Reads what `shown` has written. Secrets were left out, so that a configuration that had some cannot be used again.
+pub fn from_stored(stored: &Value, place: &str) -> Result<Loaded, OptimizerError> {
+    let hidden = hidden_fields(stored);
+    if !hidden.is_empty() {
+        let message = format!("the configuration in {place} was stored without its secrets: {}", hidden.join(", "));
+        return Err(OptimizerError::new(ErrorCode::Config, message).with_hint(
+            "Use the configuration file that the run was begun with: `gepa run --config` goes on with it.",
+        ));
+    }
+    let config = Config::deserialize(stored).map_err(|error| {
+        OptimizerError::from_cause(ErrorCode::Config, format!("the configuration in {place} cannot be read"), error)
+            .with_hint("Use the release that the run was begun with, or its configuration file.")
+    })?;
+    let values = listed(&config, |_| Origin::Run);
+    Ok(Loaded { config, values, warnings: Vec::new() })
+}
+
+/// The fields of a stored configuration whose values were left out because they are, or may be, secrets.
+pub fn hidden_fields(stored: &Value) -> Vec<String> {
+    let mut hidden = Vec::new();
+    walk("", stored, &mut |path, value| {
+        if value.as_str().is_some_and(|text| text.contains(HIDDEN)) {
+            hidden.push(path.to_owned());
+        }
+    });
+    hidden
+}
+
+#[cfg(test)]
+#[path = "values_tests.rs"]
+mod tests;

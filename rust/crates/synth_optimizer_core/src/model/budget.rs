@@ -1,0 +1,339 @@
+//! Limits that hold at every moment: work is reserved before it is sent, then committed or released.
+//!
+//! Invariant: for every dimension with a cap, `spent + reserved <= cap`. What a call used beyond its reservation and
+//! beyond the cap is kept apart as `overrun`, so that it is neither hidden nor able to make room for more work.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::ids::RequestId;
+use super::usage::{Billing, Usage};
+use crate::words;
+
+words! {
+    /// What is limited.
+    Dimension {
+        TrainRollouts = "train_rollouts",
+        HeldoutRollouts = "heldout_rollouts",
+        TotalRollouts = "total_rollouts",
+        /// In billionths of a dollar.
+        Cost = "cost_nano_usd",
+        PromptTokens = "prompt_tokens",
+        CompletionTokens = "completion_tokens",
+        TotalTokens = "total_tokens",
+        /// In milliseconds.
+        WallMillis = "wall_millis",
+        Generations = "generations",
+    }
+}
+
+const DIMENSIONS: usize = 9;
+
+impl Dimension {
+    /// Every dimension, in the order in which refusals are reported.
+    pub const ALL: [Self; DIMENSIONS] = [
+        Self::TrainRollouts,
+        Self::HeldoutRollouts,
+        Self::TotalRollouts,
+        Self::Cost,
+        Self::PromptTokens,
+        Self::CompletionTokens,
+        Self::TotalTokens,
+        Self::WallMillis,
+        Self::Generations,
+    ];
+}
+
+/// Which of the two rollout ledgers a rollout is charged to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ledger {
+    Train,
+    Heldout,
+}
+
+/// An amount in every dimension.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Amount([u64; DIMENSIONS]);
+
+impl Amount {
+    pub const ZERO: Self = Self([0; DIMENSIONS]);
+
+    pub fn get(&self, dimension: Dimension) -> u64 {
+        self.0[dimension as usize]
+    }
+
+    #[must_use]
+    pub fn with(mut self, dimension: Dimension, value: u64) -> Self {
+        self.0[dimension as usize] = value;
+        self
+    }
+
+    /// One rollout of this ledger, on top of its estimates.
+    #[must_use]
+    pub fn rollout(self, ledger: Ledger) -> Self {
+        let own = match ledger {
+            Ledger::Train => Dimension::TrainRollouts,
+            Ledger::Heldout => Dimension::HeldoutRollouts,
+        };
+        self.with(own, 1).with(Dimension::TotalRollouts, 1)
+    }
+
+    /// `count` times the amount. Wall time does not add up: calls run side by side.
+    #[must_use]
+    pub fn times(&self, count: u64) -> Self {
+        let mut out = Self(self.0.map(|value| value.saturating_mul(count)));
+        if count > 0 {
+            out.0[Dimension::WallMillis as usize] = self.get(Dimension::WallMillis);
+        }
+        out
+    }
+
+    /// Both together.
+    #[must_use]
+    pub fn plus(&self, other: &Self) -> Self {
+        let mut out = *self;
+        out.add(other);
+        out.0[Dimension::WallMillis as usize] = self.get(Dimension::WallMillis).max(other.get(Dimension::WallMillis));
+        out
+    }
+
+    fn add(&mut self, other: &Self) {
+        for (mine, theirs) in self.0.iter_mut().zip(other.0) {
+            *mine = mine.saturating_add(theirs);
+        }
+    }
+
+    fn subtract(&mut self, other: &Self) {
+        for (mine, theirs) in self.0.iter_mut().zip(other.0) {
+            *mine = mine.saturating_sub(theirs);
+        }
+    }
+}
+
+/// Upper bounds; `None` is no limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Caps([Option<u64>; DIMENSIONS]);
+
+impl Caps {
+    pub fn get(&self, dimension: Dimension) -> Option<u64> {
+        self.0[dimension as usize]
+    }
+
+    #[must_use]
+    pub fn with(mut self, dimension: Dimension, cap: Option<u64>) -> Self {
+        self.0[dimension as usize] = cap;
+        self
+    }
+}
+
+/// Why a reservation was refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Refused {
+    pub dimension: Dimension,
+    pub wanted: u64,
+    pub available: u64,
+}
+
+/// Spent and reserved amounts against their caps.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct Budget {
+    caps: Caps,
+    spent: Amount,
+    reserved: Amount,
+    overrun: Amount,
+    /// Set aside for work that comes last.
+    held: Amount,
+    open: BTreeMap<RequestId, Amount>,
+    elapsed_millis: u64,
+}
+
+impl Budget {
+    pub fn new(caps: Caps) -> Self {
+        Self { caps, ..Self::default() }
+    }
+
+    pub fn caps(&self) -> &Caps {
+        &self.caps
+    }
+
+    pub fn spent(&self, dimension: Dimension) -> u64 {
+        match dimension {
+            Dimension::WallMillis => {
+                self.caps.get(dimension).map_or(self.elapsed_millis, |cap| self.elapsed_millis.min(cap))
+            }
+            other => self.spent.get(other),
+        }
+    }
+
+    pub fn reserved(&self, dimension: Dimension) -> u64 {
+        match dimension {
+            Dimension::WallMillis => {
+                let horizon = self.open.values().map(|amount| amount.get(Dimension::WallMillis)).max().unwrap_or(0);
+                horizon.saturating_sub(self.elapsed_millis)
+            }
+            other => self.reserved.get(other).saturating_add(self.held.get(other)),
+        }
+    }
+
+    /// What was used beyond the cap by calls that were already under way.
+    pub fn overrun(&self, dimension: Dimension) -> u64 {
+        match dimension {
+            Dimension::WallMillis => self.elapsed_millis.saturating_sub(self.caps.get(dimension).unwrap_or(u64::MAX)),
+            other => self.overrun.get(other),
+        }
+    }
+
+    /// What is left; `None` is no limit.
+    pub fn available(&self, dimension: Dimension) -> Option<u64> {
+        Some(self.caps.get(dimension)?.saturating_sub(self.used(dimension)))
+    }
+
+    /// Everything that stands against a cap.
+    fn used(&self, dimension: Dimension) -> u64 {
+        match dimension {
+            Dimension::WallMillis => self.elapsed_millis,
+            other => self.spent(other).saturating_add(self.reserved(other)).saturating_add(self.overrun(other)),
+        }
+    }
+
+    /// Whether an amount could be reserved now.
+    pub fn fits(&self, amount: &Amount) -> Result<(), Refused> {
+        for dimension in Dimension::ALL {
+            let wanted = amount.get(dimension);
+            if let Some(available) = self.available(dimension)
+                && wanted > available
+            {
+                return Err(Refused { dimension, wanted, available });
+            }
+        }
+        Ok(())
+    }
+
+    /// How many units could be reserved now, at most `want`, and what forbids one more.
+    pub fn how_many(&self, unit: &Amount, want: u64) -> (u64, Option<Refused>) {
+        let mut most = want;
+        let mut limit = None;
+        for dimension in Dimension::ALL {
+            let each = unit.get(dimension);
+            let Some(available) = self.available(dimension) else { continue };
+            if each == 0 {
+                continue;
+            }
+            let count = match dimension {
+                // Calls run side by side: time for one is time for all.
+                Dimension::WallMillis if each <= available => want,
+                Dimension::WallMillis => 0,
+                _ => available / each,
+            };
+            if count < most {
+                most = count;
+                limit = Some(Refused { dimension, wanted: unit.times(want).get(dimension), available });
+            }
+        }
+        (most, limit)
+    }
+
+    /// Sets an amount aside for work that comes last; wall time cannot be kept.
+    pub fn hold(&mut self, amount: Amount) -> Result<(), Refused> {
+        let amount = amount.with(Dimension::WallMillis, 0);
+        self.fits(&amount)?;
+        self.held.add(&amount);
+        Ok(())
+    }
+
+    /// Gives back what was set aside.
+    pub fn release_hold(&mut self) {
+        self.held = Amount::ZERO;
+    }
+
+    /// Sets an amount aside for a request. A second reservation of one request takes the place of the first.
+    pub fn reserve(&mut self, request: RequestId, amount: Amount) -> Result<(), Refused> {
+        self.fits(&amount)?;
+        self.reserved.add(&amount.with(Dimension::WallMillis, 0));
+        // Wall time is kept as the moment at which the call is expected to be over.
+        let horizon = match amount.get(Dimension::WallMillis) {
+            0 => 0,
+            estimate => self.elapsed_millis.saturating_add(estimate),
+        };
+        if let Some(replaced) = self.open.insert(request, amount.with(Dimension::WallMillis, horizon)) {
+            self.reserved.subtract(&replaced.with(Dimension::WallMillis, 0));
+        }
+        Ok(())
+    }
+
+    /// Ends a reservation. A request without one changes nothing.
+    pub fn settle(&mut self, request: RequestId, billing: Billing, usage: &Usage) {
+        let Some(reservation) = self.open.remove(&request) else { return };
+        let reservation = reservation.with(Dimension::WallMillis, 0);
+        self.reserved.subtract(&reservation);
+        self.spend(&charge(&reservation, billing, usage));
+    }
+
+    /// Whether an amount could be reserved once a request is settled: it may have used more than was reserved, or
+    /// nothing.
+    pub fn fits_after(&self, request: RequestId, billing: Billing, usage: &Usage, amount: &Amount) -> bool {
+        let reservation = self.open.get(&request).copied().unwrap_or_default().with(Dimension::WallMillis, 0);
+        let charged = charge(&reservation, billing, usage);
+        Dimension::ALL.into_iter().all(|dimension| {
+            let used = self.used(dimension).saturating_sub(reservation.get(dimension));
+            let wanted = used.saturating_add(charged.get(dimension)).saturating_add(amount.get(dimension));
+            amount.get(dimension) == 0 || self.caps.get(dimension).is_none_or(|cap| wanted <= cap)
+        })
+    }
+
+    /// Counts a generation; there is nothing to reserve or release.
+    pub fn count_generation(&mut self) {
+        self.spend(&Amount::ZERO.with(Dimension::Generations, 1));
+    }
+
+    /// Takes note of the measured time. Time does not run backwards.
+    pub fn observe_elapsed(&mut self, elapsed_millis: u64) {
+        self.elapsed_millis = self.elapsed_millis.max(elapsed_millis);
+    }
+
+    pub fn elapsed_millis(&self) -> u64 {
+        self.elapsed_millis
+    }
+
+    /// The invariant, for every dimension.
+    pub fn holds(&self) -> bool {
+        Dimension::ALL.into_iter().all(|dimension| {
+            self.caps.get(dimension).is_none_or(|cap| self.spent(dimension) + self.reserved(dimension) <= cap)
+        })
+    }
+
+    fn spend(&mut self, actual: &Amount) {
+        for dimension in Dimension::ALL {
+            let used = actual.get(dimension);
+            let counted = self.available(dimension).map_or(used, |available| used.min(available));
+            let (spent, overrun) = (&mut self.spent.0[dimension as usize], &mut self.overrun.0[dimension as usize]);
+            *spent = spent.saturating_add(counted);
+            *overrun = overrun.saturating_add(used - counted);
+        }
+    }
+}
+
+/// The amount to charge: what was measured, and the reservation where nothing was.
+fn charge(reservation: &Amount, billing: Billing, usage: &Usage) -> Amount {
+    let mut out = *reservation;
+    match billing {
+        Billing::Unsent => return Amount::ZERO,
+        Billing::Unknown => return out,
+        Billing::Cached | Billing::Sent => {}
+    }
+    let measured = [
+        (Dimension::Cost, usage.cost.known().map(|amount| amount.0)),
+        (Dimension::PromptTokens, usage.prompt_tokens),
+        (Dimension::CompletionTokens, usage.completion_tokens),
+        (Dimension::TotalTokens, usage.total()),
+    ];
+    for (dimension, value) in measured {
+        if let Some(value) = value {
+            out = out.with(dimension, value);
+        }
+    }
+    out
+}

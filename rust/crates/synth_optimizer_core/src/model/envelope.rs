@@ -1,0 +1,83 @@
+//! One line of the event feed: an event with its sequence number, run and time.
+
+use jiff::Timestamp;
+use jiff::fmt::temporal::DateTimePrinter;
+use serde::{Deserialize, Serialize};
+
+use super::error::{ErrorCode, OptimizerError};
+use super::event::Event;
+use super::message::message;
+
+/// Version of the envelope's shape.
+pub const ENVELOPE_VERSION: u32 = 1;
+
+/// An event as it stands in `events.jsonl`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Envelope {
+    pub version: u32,
+    pub sequence_number: u64,
+    pub run_id: String,
+    /// RFC 3339, UTC, milliseconds.
+    pub ts: String,
+    #[serde(flatten)]
+    pub event: Event,
+    /// The event in words.
+    pub message: String,
+}
+
+impl Envelope {
+    pub fn new(sequence_number: u64, run_id: &str, unix_millis: u64, event: Event) -> Self {
+        Self {
+            version: ENVELOPE_VERSION,
+            sequence_number,
+            run_id: run_id.to_owned(),
+            ts: rfc3339(unix_millis),
+            message: message(&event),
+            event,
+        }
+    }
+
+    /// The envelope as one line of JSON, without the line break.
+    pub fn to_line(&self) -> Result<String, OptimizerError> {
+        serde_json::to_string(self).map_err(|error| OptimizerError::new(ErrorCode::Json, error.to_string()))
+    }
+
+    /// Reads a line; the number is for the message.
+    pub fn from_line(line: &str, number: usize) -> Result<Self, OptimizerError> {
+        let read = serde_json::from_str::<Self>(line);
+        // A newer shape need not be readable as this one, so its version is looked for in broken lines too.
+        let version = match &read {
+            Ok(envelope) => envelope.version,
+            Err(_) => serde_json::from_str::<Versioned>(line).map_or(ENVELOPE_VERSION, |found| found.version),
+        };
+        if version > ENVELOPE_VERSION {
+            return Err(OptimizerError::new(
+                ErrorCode::Json,
+                format!("line {number} has version {version}, newer than {ENVELOPE_VERSION}"),
+            )
+            .with_hint("Read this feed with a newer release."));
+        }
+        read.map_err(|error| {
+            OptimizerError::new(ErrorCode::Json, format!("line {number} is not an event: {error}"))
+                .with_hint("Events are one JSON object per line; restore the line from workspace.sqlite.")
+        })
+    }
+}
+
+/// What every version of the envelope has.
+#[derive(Deserialize)]
+struct Versioned {
+    version: u32,
+}
+
+/// Reads a moment like `2026-01-31T12:00:00.250Z` or with an offset like `+02:00`; nothing before 1970.
+pub fn unix_millis_of(text: &str) -> Option<u64> {
+    u64::try_from(text.parse::<Timestamp>().ok()?.as_millisecond()).ok()
+}
+
+/// A moment as RFC 3339 in UTC with milliseconds. Moments after the year 9999 are its last millisecond.
+pub fn rfc3339(unix_millis: u64) -> String {
+    const PRINTER: DateTimePrinter = DateTimePrinter::new().precision(Some(3));
+    let moment = i64::try_from(unix_millis).ok().and_then(|millis| Timestamp::from_millisecond(millis).ok());
+    PRINTER.timestamp_to_string(&moment.unwrap_or(Timestamp::MAX))
+}

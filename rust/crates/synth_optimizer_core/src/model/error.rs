@@ -1,0 +1,194 @@
+//! The one table of errors: code, exception class, exit code, HTTP status and hint.
+
+use std::borrow::Cow;
+use std::error::Error;
+use std::fmt::Display;
+use std::sync::Arc;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Serialize};
+
+use super::diagnostics::Diagnostic;
+
+/// Every way in which the product refuses or fails, by cause.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ErrorCode {
+    Optimizer,
+    Config,
+    Container,
+    Proposer,
+    CacheMiss,
+    CacheFull,
+    CacheCorrupt,
+    BudgetExceeded,
+    Cancelled,
+    EventCompare,
+    RunFailed,
+    Invariant,
+    StateTransition,
+    Io,
+    DiskBudget,
+    Json,
+    TomlDecode,
+    Http,
+    Sqlite,
+}
+
+/// One row of the table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ErrorRow {
+    pub code: ErrorCode,
+    /// The stable code that users match on.
+    pub wire: &'static str,
+    /// The Python exception class.
+    pub class: &'static str,
+    /// The exit code of the command line.
+    pub exit: u8,
+    /// The HTTP status of the service.
+    pub http: u16,
+    /// What to do when nothing more precise is known.
+    pub hint: &'static str,
+}
+
+macro_rules! table {
+    ($($code:ident, $wire:literal, $class:literal, $exit:literal, $http:literal, $hint:literal;)*) => {
+        /// Every error of the product, one row each.
+        pub const ERRORS: &[ErrorRow] = &[
+            $(ErrorRow { code: ErrorCode::$code, wire: $wire, class: $class, exit: $exit, http: $http, hint: $hint },)*
+        ];
+
+        impl ErrorCode {
+            /// The row of this code.
+            pub const fn row(self) -> &'static ErrorRow {
+                match self {
+                    $(ErrorCode::$code => &ErrorRow {
+                        code: ErrorCode::$code, wire: $wire, class: $class, exit: $exit, http: $http, hint: $hint,
+                    },)*
+                }
+            }
+        }
+    };
+}
+
+table! {
+    Optimizer, "synth_optimizer_error", "SynthOptimizerError", 1, 500, "Read the message; the run directory keeps everything that was paid for.";
+    Config, "synth_optimizer_config_error", "ConfigError", 2, 422, "Correct the named fields; `synth-optimizers gepa check` lists every problem at once.";
+    Container, "synth_optimizer_container_error", "ContainerContractError", 3, 502, "Check that the container runs at container.url and answers /health and /metadata.";
+    Proposer, "synth_optimizer_proposer_error", "ProposerError", 3, 502, "Check the proposer section: command, base_url, model and the key variable.";
+    CacheMiss, "synth_optimizer_cache_miss", "CacheMissError", 4, 409, "Run once with cache.mode = \"readwrite\" under the same cache.path and cache.namespace.";
+    CacheFull, "synth_optimizer_cache_full", "CacheFullError", 1, 507, "Raise the cache size limit or name another cache.path.";
+    CacheCorrupt, "synth_optimizer_cache_corrupt", "CacheCorruptError", 1, 500, "Run with cache.mode = \"readwrite\" to measure the damaged rows again.";
+    BudgetExceeded, "synth_optimizer_budget_exceeded", "BudgetExceededError", 5, 409, "Raise the named limit, or lower the rows or estimates that it has to cover.";
+    Cancelled, "synth_optimizer_cancelled", "CancelledError", 130, 409, "A cancelled run is over. Begin another one with the same cache to use what was paid for.";
+    EventCompare, "synth_optimizer_event_compare_failed", "EventCompareError", 1, 409, "The first differing event is named; compare normalized feeds only.";
+    RunFailed, "synth_optimizer_failed", "RunFailedError", 1, 500, "Read gepa.run.failed in events.jsonl; mend the cause and begin another run with the same cache.";
+    Invariant, "synth_optimizer_invariant_error", "InvariantError", 1, 500, "This is a defect: keep the run directory and report it.";
+    StateTransition, "synth_optimizer_state_transition_error", "StateTransitionError", 1, 409, "The current state is named; only the transitions of the lifecycle table are legal.";
+    Io, "synth_optimizer_io_error", "OptimizerIoError", 1, 500, "Check that the path exists and that you may read and write it.";
+    DiskBudget, "synth_optimizer_disk_budget_exceeded", "OptimizerDiskBudgetError", 1, 507, "Free space under disk_budget.path or raise the limit.";
+    Json, "synth_optimizer_json_error", "OptimizerJsonError", 1, 400, "The place in the document is named; it must be valid JSON of the stated shape.";
+    TomlDecode, "synth_optimizer_toml_decode_error", "OptimizerTomlDecodeError", 2, 400, "The line and column are named; the file must be valid TOML.";
+    Http, "synth_optimizer_http_error", "OptimizerHttpError", 3, 502, "Check the address and that the server there answers.";
+    Sqlite, "synth_optimizer_sqlite_error", "OptimizerSqliteError", 1, 500, "Check free space and permissions of the database file; no other process may hold it.";
+}
+
+impl ErrorCode {
+    /// The stable wire code.
+    pub const fn wire(self) -> &'static str {
+        self.row().wire
+    }
+
+    /// Finds a code by its wire form.
+    pub fn from_wire(wire: &str) -> Option<Self> {
+        ERRORS.iter().find(|row| row.wire == wire).map(|row| row.code)
+    }
+}
+
+impl Serialize for ErrorCode {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.wire())
+    }
+}
+
+impl JsonSchema for ErrorCode {
+    fn schema_name() -> Cow<'static, str> {
+        "ErrorCode".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({"type": "string", "enum": ERRORS.iter().map(|row| row.wire).collect::<Vec<_>>()})
+    }
+}
+
+impl<'de> Deserialize<'de> for ErrorCode {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let wire = String::deserialize(deserializer)?;
+        Self::from_wire(&wire).ok_or_else(|| serde::de::Error::custom(format!("unknown error code {wire:?}")))
+    }
+}
+
+/// The error of a lower layer, behind one thin pointer: errors are returned often and should be small.
+pub type Cause = Arc<Box<dyn Error + Send + Sync>>;
+
+/// An error as a person meets it: what happened, the value, and what to do.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("{}: {message}", code.wire())]
+pub struct OptimizerError {
+    pub code: ErrorCode,
+    /// What happened, with the value that was met.
+    pub message: String,
+    /// More of it: an excerpt, the inner message, a place.
+    pub detail: Option<String>,
+    /// What to do.
+    pub hint: String,
+    /// For config problems: every finding.
+    pub findings: Vec<Diagnostic>,
+    /// The error of a lower layer that led to this one, for logs and debuggers; users read `message` and `detail`.
+    #[source]
+    pub cause: Option<Cause>,
+}
+
+/// Two errors are equal when they tell a user the same; the cause does not count.
+impl PartialEq for OptimizerError {
+    fn eq(&self, other: &Self) -> bool {
+        self.code == other.code
+            && self.message == other.message
+            && self.detail == other.detail
+            && self.hint == other.hint
+            && self.findings == other.findings
+    }
+}
+
+impl OptimizerError {
+    /// An error with the hint of its table row.
+    pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
+        let hint = code.row().hint.to_owned();
+        Self { code, message: message.into(), detail: None, hint, findings: Vec::new(), cause: None }
+    }
+
+    /// An error that a lower layer led to: its message is `what`, a colon and the message of the cause.
+    pub fn from_cause(code: ErrorCode, what: impl Display, cause: impl Error + Send + Sync + 'static) -> Self {
+        Self::new(code, format!("{what}: {cause}")).caused_by(cause)
+    }
+
+    /// The same error with a more precise hint.
+    #[must_use]
+    pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = hint.into();
+        self
+    }
+
+    /// The same error with more detail.
+    #[must_use]
+    pub fn with_detail(mut self, detail: impl Into<String>) -> Self {
+        self.detail = Some(detail.into());
+        self
+    }
+
+    /// The same error with the error of a lower layer that led to it.
+    #[must_use]
+    pub fn caused_by(mut self, cause: impl Error + Send + Sync + 'static) -> Self {
+        self.cause = Some(Arc::new(Box::new(cause)));
+        self
+    }
+}

@@ -1,0 +1,93 @@
+//! What an event means for calls, candidates and the best candidate: stated once, for the engine, the fold and the tables.
+
+use super::event::Event;
+use super::event_fields::{CandidateDecided, Stage};
+use super::ids::{CandidateId, RequestId};
+use super::lifecycle::CandidateTrigger;
+use super::usage::{Billing, Usage};
+use crate::words;
+
+words! {
+    /// What is called.
+    CallKind {
+        /// The container.
+        Rollout = "rollout",
+        /// The proposer.
+        Proposer = "proposer",
+    }
+}
+
+/// A call that an event settles.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct SettledCall<'e> {
+    pub kind: CallKind,
+    pub request: RequestId,
+    pub billing: Billing,
+    pub usage: &'e Usage,
+}
+
+impl Event {
+    /// The call that this event settles, if it settles one.
+    pub fn settled_call(&self) -> Option<SettledCall<'_>> {
+        let (kind, request, billing, usage) = match self {
+            Self::RolloutFinished(done) => {
+                (CallKind::Rollout, done.request, Billing::answered(done.cached), &done.usage)
+            }
+            Self::RolloutFailed(failed) => {
+                let billing = failed.class.billing(&failed.usage, failed.cached);
+                (CallKind::Rollout, failed.request, billing, &failed.usage)
+            }
+            Self::ProposerCompleted(done) => {
+                (CallKind::Proposer, done.request, Billing::answered(done.cached), &done.usage)
+            }
+            Self::ProposerFailed(failed) => {
+                let billing = failed.class.billing(&failed.usage, failed.cached);
+                (CallKind::Proposer, failed.request, billing, &failed.usage)
+            }
+            _ => return None,
+        };
+        Some(SettledCall { kind, request, billing, usage })
+    }
+
+    /// The candidate that this event moves along its lifecycle, and how.
+    pub fn candidate_trigger(&self) -> Option<(&CandidateId, CandidateTrigger)> {
+        match self {
+            Self::SeedEvaluated(done) | Self::FullTrainEvaluated(done) => {
+                Some((&done.candidate_id, CandidateTrigger::FullTrainDone))
+            }
+            Self::MinibatchEvaluated(done) => Some((&done.candidate_id, CandidateTrigger::MinibatchDone)),
+            Self::CandidateAccepted(decision) => Some((&decision.candidate_id, CandidateTrigger::Accept)),
+            Self::CandidateRejected(decision) => Some((&decision.candidate_id, lost(decision))),
+            Self::CandidateDeferred(deferred) => Some((&deferred.candidate_id, deferred.reason)),
+            _ => None,
+        }
+    }
+
+    /// The candidate that is the best one from this event on.
+    ///
+    /// An accepted candidate becomes the best unless it scores below the one before it, which other objectives may
+    /// permit. The end of a generation and of the run name the best one themselves.
+    pub fn best_candidate(&self) -> Option<&CandidateId> {
+        match self {
+            Self::CandidateAccepted(decision) => decision
+                .comparison
+                .as_ref()
+                .is_none_or(|comparison| comparison.primary_delta >= 0.0)
+                .then_some(&decision.candidate_id),
+            Self::GenerationCompleted(done) => Some(&done.best_candidate_id),
+            Self::RunFinished(run) => Some(&run.best_candidate_id),
+            Self::RunFailed(run) => run.best_candidate_id.as_ref(),
+            Self::RunCancelled(run) => run.best_candidate_id.as_ref(),
+            _ => None,
+        }
+    }
+}
+
+fn lost(decision: &CandidateDecided) -> CandidateTrigger {
+    match decision.stage {
+        Stage::CandidateMinibatch => CandidateTrigger::MinibatchLost,
+        Stage::SeedFullTrain | Stage::ParentMinibatchReference | Stage::CandidateFullTrain | Stage::Heldout => {
+            CandidateTrigger::FullTrainLost
+        }
+    }
+}

@@ -1,0 +1,29 @@
+//! The vocabulary of a run: plain data and pure functions.
+
+pub mod answer;
+pub mod budget;
+pub mod cache_key;
+pub mod candidate_view;
+pub mod canonical;
+mod canonical_writer;
+pub mod command;
+pub mod control;
+pub mod diagnostics;
+pub mod engine;
+pub mod envelope;
+pub mod error;
+pub mod event;
+pub mod event_fields;
+pub mod event_meaning;
+pub mod ids;
+pub mod lifecycle;
+pub mod message;
+pub mod normalize;
+pub mod program;
+pub mod row_scores;
+pub mod run_totals;
+pub mod run_view;
+pub mod score;
+pub mod search;
+pub mod under_way;
+pub mod usage;

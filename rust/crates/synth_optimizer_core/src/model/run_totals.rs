@@ -1,0 +1,230 @@
+//! The totals of a run: THE fold of its events into state, counts, bill, best candidate and times.
+//!
+//! The engine, the tables, the manifest, the status, the metrics and every view take these numbers from here. The
+//! fold is small and needs nothing but itself and the next event, so that it can be stored and continued.
+
+use serde::{Deserialize, Serialize};
+
+use super::candidate_view::candidates_of;
+use super::event::Event;
+use super::event_fields::{RolloutCount, Stage, StoppedBy};
+use super::event_meaning::CallKind;
+use super::ids::CandidateId;
+use super::lifecycle::{Lifecycle, RunState};
+use super::usage::{Billing, RunUsage, Spend};
+
+/// What can be counted event by event, and added up over runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct RunCounts {
+    pub candidates: u64,
+    /// Accepted and rejected candidates; the initial one is neither.
+    pub accepted: u64,
+    pub rejected: u64,
+    /// Generations that are over.
+    pub generations: u64,
+    pub rollouts_requested: u64,
+    pub rollouts_finished: u64,
+    /// Rollouts that were sent and gave no score, those that were tried again included.
+    pub rollouts_failed: u64,
+    /// Rollouts that were never sent.
+    pub rollouts_unsent: u64,
+    /// Rollouts that count against the limits: sent, or answered from the cache.
+    pub train_rollouts: u64,
+    pub heldout_rollouts: u64,
+    /// Proposer turns that were asked for.
+    pub proposer_turns: u64,
+    /// Proposer turns that were sent and gave no answer.
+    pub turns_failed: u64,
+    /// What counts against limits as far as calls told it: every answer of the cache as the call that it stands for. For
+    /// what a call does not tell, the budget of the engine counts the estimate.
+    pub limited: Spend,
+    /// What rollouts used.
+    pub rollouts: Spend,
+    /// What the proposer used.
+    pub proposer: Spend,
+}
+
+impl RunCounts {
+    /// Counts one event.
+    pub fn count(&mut self, event: &Event) {
+        match event {
+            Event::CandidateRegistered(_) => self.candidates += 1,
+            Event::CandidateAccepted(decision) => self.accepted += u64::from(decision.stage != Stage::SeedFullTrain),
+            Event::CandidateRejected(_) => self.rejected += 1,
+            Event::GenerationCompleted(_) => self.generations += 1,
+            Event::RolloutsRequested(batch) => self.rollouts_requested += batch.row_ids.len() as u64,
+            Event::RolloutFinished(rollout) => {
+                self.rollouts_finished += 1;
+                self.count_rollout(rollout.stage);
+            }
+            Event::RolloutFailed(rollout) if rollout.class.was_sent() => {
+                self.rollouts_failed += 1;
+                self.count_rollout(rollout.stage);
+            }
+            Event::RolloutFailed(_) => self.rollouts_unsent += 1,
+            Event::ProposerStarted(_) => self.proposer_turns += 1,
+            Event::ProposerFailed(turn) => self.turns_failed += u64::from(turn.class.was_sent()),
+            _ => {}
+        }
+        let Some(call) = event.settled_call() else { return };
+        match call.kind {
+            CallKind::Rollout => self.rollouts.count(call.billing, call.usage),
+            CallKind::Proposer => self.proposer.count(call.billing, call.usage),
+        }
+        let limited = if call.billing == Billing::Cached { Billing::Sent } else { call.billing };
+        self.limited.count(limited, call.usage);
+    }
+
+    fn count_rollout(&mut self, stage: Stage) {
+        match stage {
+            Stage::Heldout => self.heldout_rollouts += 1,
+            Stage::SeedFullTrain
+            | Stage::ParentMinibatchReference
+            | Stage::CandidateMinibatch
+            | Stage::CandidateFullTrain => self.train_rollouts += 1,
+        }
+    }
+
+    /// Rollouts that were asked for and have no answer in the log.
+    pub fn rollouts_outstanding(&self) -> u64 {
+        self.rollouts_requested
+            .saturating_sub(self.rollouts_finished)
+            .saturating_sub(self.rollouts_failed)
+            .saturating_sub(self.rollouts_unsent)
+    }
+
+    /// Rollouts that count against the limits.
+    pub fn rollout_count(&self) -> RolloutCount {
+        RolloutCount {
+            train: self.train_rollouts,
+            heldout: self.heldout_rollouts,
+            unknown_outcomes: self.rollouts.unknown_outcomes,
+        }
+    }
+
+    /// What rollouts and proposer used together.
+    pub fn spend(&self) -> Spend {
+        self.rollouts + self.proposer
+    }
+
+    /// The same as documents show it.
+    pub fn usage(&self) -> RunUsage {
+        RunUsage::new(self.rollouts, self.proposer)
+    }
+}
+
+/// Which candidate is the best, and the event that made it so or changed what is known of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct BestMark {
+    /// The event. Whatever changes what is shown of the best candidate changes this number.
+    pub sequence: u64,
+    /// The candidate.
+    #[schemars(with = "String")]
+    pub candidate_id: CandidateId,
+}
+
+/// Where a run is and what it has used.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RunTotals {
+    pub state: RunState,
+    pub last_sequence: Option<u64>,
+    /// Milliseconds since 1970.
+    pub started_at: Option<u64>,
+    pub updated_at: Option<u64>,
+    pub finished_at: Option<u64>,
+    /// Time in which no process worked on the run.
+    pub idle_millis: u64,
+    /// Whether the last process has ended without ending the run.
+    pub is_interrupted: bool,
+    /// Measured time of the run where a limit asks for it, and when it was measured.
+    pub clock: Option<(u64, u64)>,
+    pub seed_candidate_id: Option<CandidateId>,
+    pub best: Option<BestMark>,
+    /// Candidates on the frontier, and the last event about it.
+    pub frontier_size: u32,
+    pub frontier_sequence: Option<u64>,
+    /// The generation that was started last.
+    pub generation: Option<u32>,
+    pub stopped_by: Option<StoppedBy>,
+    #[serde(flatten)]
+    pub counts: RunCounts,
+}
+
+impl Default for RunTotals {
+    fn default() -> Self {
+        Self {
+            state: RunState::INITIAL,
+            last_sequence: None,
+            started_at: None,
+            updated_at: None,
+            finished_at: None,
+            idle_millis: 0,
+            is_interrupted: false,
+            clock: None,
+            seed_candidate_id: None,
+            best: None,
+            frontier_size: 0,
+            frontier_sequence: None,
+            generation: None,
+            stopped_by: None,
+            counts: RunCounts::default(),
+        }
+    }
+}
+
+impl RunTotals {
+    /// Takes in the next event.
+    pub fn apply(&mut self, sequence: u64, unix_millis: u64, event: &Event) {
+        let idle = unix_millis.saturating_sub(self.updated_at.unwrap_or(unix_millis));
+        self.last_sequence = Some(sequence);
+        self.started_at.get_or_insert(unix_millis);
+        self.updated_at = Some(unix_millis);
+        self.counts.count(event);
+        match event {
+            Event::StateTransitioned(change) => {
+                self.state = change.to;
+                self.finished_at = change.to.is_final().then_some(unix_millis);
+            }
+            Event::CandidateRegistered(candidate) if self.seed_candidate_id.is_none() => {
+                self.seed_candidate_id = Some(candidate.candidate_id.clone());
+            }
+            Event::FrontierUpdated(update) => {
+                (self.frontier_size, self.frontier_sequence) = (update.size, Some(sequence));
+            }
+            Event::GenerationStarted(generation) => self.generation = Some(generation.generation),
+            Event::StopDecided(stop) => self.stopped_by = Some(stop.stopped_by.clone()),
+            Event::ClockObserved(clock) => self.clock = Some((clock.elapsed_millis, unix_millis)),
+            Event::RunInterrupted(_) => self.is_interrupted = true,
+            Event::RunResumed(_) => {
+                self.idle_millis += idle;
+                self.is_interrupted = false;
+            }
+            _ => {}
+        }
+        self.mark_best(sequence, event);
+    }
+
+    fn mark_best(&mut self, sequence: u64, event: &Event) {
+        if let Some(named) = event.best_candidate()
+            && self.best.as_ref().is_none_or(|best| best.candidate_id != *named)
+        {
+            self.best = Some(BestMark { sequence, candidate_id: named.clone() });
+            return;
+        }
+        let Some(best) = &mut self.best else { return };
+        // The held-out score of the initial candidate is part of the gain of the best one.
+        let is_seed_measured = matches!(event, Event::HeldoutCompleted(done)
+            if self.seed_candidate_id.as_ref() == Some(&done.candidate_id));
+        if is_seed_measured || candidates_of(event).contains(&&best.candidate_id) {
+            best.sequence = sequence;
+        }
+    }
+
+    pub fn is_over(&self) -> bool {
+        self.state.is_final()
+    }
+
+    pub fn best_candidate_id(&self) -> Option<&CandidateId> {
+        self.best.as_ref().map(|best| &best.candidate_id)
+    }
+}

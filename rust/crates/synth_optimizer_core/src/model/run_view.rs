@@ -1,0 +1,170 @@
+//! Everything that is shown of a run, folded from its events: totals, candidates with their scores by row, lifecycle,
+//! and what is under way.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use super::candidate_view::{Candidate, candidates_of};
+use super::envelope::rfc3339;
+use super::event::Event;
+use super::event_fields::{
+    ObjectiveSetDeclared, RolloutFailed, RolloutFinished, RunEnded, RunFailed, RunFinished, RunStarted, Stage,
+};
+use super::ids::{CandidateId, RowId};
+use super::lifecycle::{RunState, RunTrigger};
+use super::message::message;
+use super::row_scores::RowScores;
+use super::run_totals::RunTotals;
+use super::under_way::UnderWay;
+
+/// A run as its log tells of it.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct RunView {
+    pub totals: RunTotals,
+    pub started: Option<RunStarted>,
+    pub objectives: Option<ObjectiveSetDeclared>,
+    /// In order of registration.
+    pub candidates: Vec<MeasuredCandidate>,
+    pub state_history: Vec<StateChange>,
+    pub under_way: UnderWay,
+    /// What was decided last about a candidate, in words.
+    pub last_decision: Option<String>,
+    /// None while the run goes on.
+    pub end: Option<FinalEvent>,
+    places: BTreeMap<CandidateId, usize>,
+}
+
+/// A candidate with its scores by row: an entry of `candidate_registry.json`.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct MeasuredCandidate {
+    #[serde(flatten)]
+    pub candidate: Candidate,
+    pub minibatch_scores: RowScores,
+    /// Every train row that gave a score, on whatever occasion.
+    pub train_scores: RowScores,
+    pub heldout_scores: RowScores,
+    /// Rows that gave no score for good.
+    pub failed_rows: Vec<FailedRow>,
+}
+
+/// A row without a score.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct FailedRow {
+    pub example_id: RowId,
+    pub evaluation_stage: Stage,
+    pub failure_class: &'static str,
+}
+
+/// A step along the lifecycle of the run.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct StateChange {
+    pub sequence_number: u64,
+    pub from_state: RunState,
+    pub to_state: RunState,
+    pub trigger: RunTrigger,
+    pub transition_at: String,
+}
+
+/// The event that ended a run.
+#[derive(Debug, Clone, PartialEq)]
+pub enum FinalEvent {
+    Finished(RunFinished),
+    Failed(RunFailed),
+    Cancelled(RunEnded),
+}
+
+impl RunView {
+    /// Takes in the next event.
+    pub fn apply(&mut self, sequence: u64, unix_millis: u64, event: &Event) {
+        self.totals.apply(sequence, unix_millis, event);
+        self.under_way.apply(unix_millis, event);
+        for id in candidates_of(event) {
+            if let Some(known) = self.places.get(id).and_then(|place| self.candidates.get_mut(*place)) {
+                known.candidate.apply(sequence, unix_millis, event);
+            }
+        }
+        match event {
+            Event::RunStarted(run) => self.started = Some(run.clone()),
+            Event::StateTransitioned(change) => self.state_history.push(StateChange {
+                sequence_number: sequence,
+                from_state: change.from,
+                to_state: change.to,
+                trigger: change.trigger,
+                transition_at: rfc3339(unix_millis),
+            }),
+            Event::ObjectiveSetDeclared(set) => self.objectives = Some(set.clone()),
+            Event::CandidateRegistered(registered) => {
+                self.places.insert(registered.candidate_id.clone(), self.candidates.len());
+                let candidate = Candidate::new(sequence, unix_millis, registered);
+                self.candidates.push(MeasuredCandidate::new(candidate));
+            }
+            Event::CandidateAccepted(decision) if decision.stage != Stage::SeedFullTrain => {
+                self.last_decision = Some(message(event));
+            }
+            Event::CandidateRejected(_) | Event::CandidateDeferred(_) => self.last_decision = Some(message(event)),
+            Event::RolloutFinished(rollout) => self.with(&rollout.candidate_id, |known| known.finished(rollout)),
+            Event::RolloutFailed(rollout) => self.with(&rollout.candidate_id, |known| known.failed(rollout)),
+            Event::RunFinished(run) => self.end = Some(FinalEvent::Finished(run.clone())),
+            Event::RunFailed(run) => self.end = Some(FinalEvent::Failed(run.clone())),
+            Event::RunCancelled(run) => self.end = Some(FinalEvent::Cancelled(run.clone())),
+            _ => {}
+        }
+    }
+
+    pub fn candidate(&self, id: &CandidateId) -> Option<&MeasuredCandidate> {
+        self.places.get(id).and_then(|place| self.candidates.get(*place))
+    }
+
+    /// The best candidate so far; after the run, the one that it returns.
+    pub fn best(&self) -> Option<&MeasuredCandidate> {
+        self.candidate(self.totals.best_candidate_id()?)
+    }
+
+    /// The candidates on the frontier, by id.
+    pub fn frontier(&self) -> Vec<&Candidate> {
+        let places = self.places.values().filter_map(|place| self.candidates.get(*place));
+        places.map(|known| &known.candidate).filter(|candidate| candidate.on_frontier).collect()
+    }
+
+    fn with(&mut self, id: &CandidateId, change: impl FnOnce(&mut MeasuredCandidate)) {
+        if let Some(known) = self.places.get(id).and_then(|place| self.candidates.get_mut(*place)) {
+            change(known);
+        }
+    }
+}
+
+impl MeasuredCandidate {
+    fn new(candidate: Candidate) -> Self {
+        Self {
+            candidate,
+            minibatch_scores: RowScores::default(),
+            train_scores: RowScores::default(),
+            heldout_scores: RowScores::default(),
+            failed_rows: Vec::new(),
+        }
+    }
+
+    fn finished(&mut self, rollout: &RolloutFinished) {
+        match rollout.stage {
+            Stage::Heldout => self.heldout_scores.add(rollout),
+            Stage::CandidateMinibatch => {
+                self.minibatch_scores.add(rollout);
+                self.train_scores.add(rollout);
+            }
+            Stage::SeedFullTrain | Stage::ParentMinibatchReference | Stage::CandidateFullTrain => {
+                self.train_scores.add(rollout);
+            }
+        }
+    }
+
+    fn failed(&mut self, rollout: &RolloutFailed) {
+        if !rollout.retried {
+            self.failed_rows.push(FailedRow {
+                example_id: rollout.row_id.clone(),
+                evaluation_stage: rollout.stage,
+                failure_class: rollout.class.word(),
+            });
+        }
+    }
+}

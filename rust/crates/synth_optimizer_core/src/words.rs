@@ -1,0 +1,87 @@
+//! Closed vocabularies: enums whose spellings are compared trimmed, lower-cased and with `-` as `_`.
+
+/// The canonical form in which spellings are compared.
+pub fn fold(word: &str) -> String {
+    word.trim().to_lowercase().replace('-', "_")
+}
+
+/// The JSON Schema of a vocabulary, of which each word has other spellings and a meaning, if any.
+pub fn schema(about: &str, words: &[(&str, &[&str], &str)]) -> schemars::Schema {
+    let entry = |name: &str, value: &str| (name.to_owned(), serde_json::Value::from(value));
+    let spellings = words.iter().flat_map(|(word, aliases, _)| aliases.iter().map(|alias| entry(alias, word)));
+    let meanings = words.iter().filter(|(.., about)| !about.is_empty()).map(|(word, _, about)| entry(word, about));
+    let meanings: serde_json::Map<_, _> = meanings.collect();
+    let mut schema = schemars::json_schema!({
+        "description": about,
+        "type": "string",
+        "enum": words.iter().map(|(word, ..)| *word).collect::<Vec<_>>(),
+        "x-aliases": spellings.collect::<serde_json::Map<_, _>>(),
+    });
+    if !meanings.is_empty() {
+        schema.insert("x-meanings".to_owned(), meanings.into());
+    }
+    schema
+}
+
+/// Defines enums with their accepted spellings; the first spelling of a word is the canonical one.
+#[macro_export]
+macro_rules! words {
+    ($(#[doc = $doc:literal])+ $name:ident { $($(#[doc = $about:literal])* $variant:ident = $first:literal $(| $alias:literal)*,)+ }) => {
+        $(#[doc = $doc])+
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+        pub enum $name { $($(#[doc = $about])* $variant,)+ }
+
+        impl $name {
+            /// Canonical spellings, in order of declaration.
+            pub const WORDS: &'static [&'static str] = &[$($first,)+];
+
+            /// The canonical spelling.
+            pub const fn word(self) -> &'static str {
+                match self { $(Self::$variant => $first,)+ }
+            }
+
+            /// Reads any accepted spelling.
+            pub fn from_word(word: &str) -> Option<Self> {
+                match $crate::words::fold(word).as_str() {
+                    $($first $(| $alias)* => Some(Self::$variant),)+
+                    _ => None,
+                }
+            }
+        }
+
+        impl serde::Serialize for $name {
+            fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.serialize_str(self.word())
+            }
+        }
+
+        impl<'de> serde::Deserialize<'de> for $name {
+            fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                let word = <String as serde::Deserialize>::deserialize(deserializer)?;
+                Self::from_word(&word).ok_or_else(|| {
+                    serde::de::Error::custom(format!("{word:?} is not one of {}", Self::WORDS.join(", ")))
+                })
+            }
+        }
+
+        impl schemars::JsonSchema for $name {
+            fn schema_name() -> std::borrow::Cow<'static, str> {
+                stringify!($name).into()
+            }
+
+            fn schema_id() -> std::borrow::Cow<'static, str> {
+                concat!(module_path!(), "::", stringify!($name)).into()
+            }
+
+            fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+                $crate::words::schema(
+                    concat!($($doc,)+).trim_ascii(),
+                    &[$(($first, &[$($alias,)*], concat!($($about,)*).trim_ascii()),)+],
+                )
+            }
+        }
+    };
+    ($($(#[doc = $doc:literal])+ $name:ident { $($words:tt)+ })+) => {
+        $($crate::words! { $(#[doc = $doc])+ $name { $($words)+ } })+
+    };
+}

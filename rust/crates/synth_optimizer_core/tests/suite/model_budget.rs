@@ -1,0 +1,626 @@
+//! Money, tokens and limits: the ledger against a second set of books, and unknown cost as a value of its own.
+use std::collections::BTreeMap;
+
+use proptest::collection::vec;
+use proptest::option;
+use proptest::prelude::{
+    Just, ProptestConfig, Strategy, TestCaseError, any, prop_assert, prop_assert_eq, prop_oneof, proptest,
+};
+use serde_json::{Value, json};
+use synth_optimizer_core::model::budget::{Amount, Budget, Caps, Dimension, Ledger, Refused};
+use synth_optimizer_core::model::ids::RequestId;
+use synth_optimizer_core::model::usage::{Billing, Cost, NanoUsd, Spend, Usage};
+
+fn known(nano: u64) -> Cost {
+    Cost::Known(NanoUsd(nano))
+}
+
+/// How a call is billed, and what it used.
+type Settlement = (Billing, Usage);
+
+fn used(usage: Usage) -> Settlement {
+    (Billing::Sent, usage)
+}
+
+/// The bill of these calls.
+fn billed(calls: &[Settlement]) -> Spend {
+    let mut bill = Spend::default();
+    for (billing, usage) in calls {
+        bill.count(*billing, usage);
+    }
+    bill
+}
+
+trait Settle {
+    fn settle_as(&mut self, request: RequestId, settlement: Settlement);
+}
+
+impl Settle for Budget {
+    fn settle_as(&mut self, request: RequestId, (billing, usage): Settlement) {
+        self.settle(request, billing, &usage);
+    }
+}
+
+fn one_cap(dimension: Dimension, cap: u64) -> Budget {
+    Budget::new(Caps::default().with(dimension, Some(cap)))
+}
+
+// Usage.
+
+#[test]
+fn unknown_cost_is_absorbing_and_never_zero() {
+    assert_eq!(known(2) + known(3), known(5));
+    assert_eq!(known(2) + Cost::Unknown, Cost::Unknown);
+    assert_eq!(Cost::Unknown + known(2), Cost::Unknown);
+    assert_eq!(Cost::Unknown + Cost::Unknown, Cost::Unknown);
+    assert_eq!(known(u64::MAX) + known(1), known(u64::MAX));
+    let mut sum = known(0);
+    for part in [known(1), Cost::Unknown, known(1)] {
+        sum += part;
+    }
+    assert_eq!(sum, Cost::Unknown);
+    assert_ne!(Cost::Unknown, known(0));
+    assert_eq!(Cost::default(), Cost::Unknown);
+    assert_eq!(Cost::Unknown.known(), None);
+    assert_eq!(known(7).known(), Some(NanoUsd(7)));
+}
+
+#[test]
+fn only_amounts_of_money_are_money() {
+    for odd in [-0.01, -1e-300, f64::NEG_INFINITY, f64::INFINITY, f64::NAN, 1e10, f64::MAX] {
+        assert_eq!(NanoUsd::from_usd(odd), None, "{odd}");
+        assert_eq!(Cost::from_usd(Some(odd)), Cost::Unknown, "{odd}");
+    }
+    assert_eq!(Cost::from_usd(None), Cost::Unknown);
+    assert_eq!(Cost::from_usd(Some(0.0)), known(0));
+    assert_eq!(Cost::from_usd(Some(-0.0)), known(0));
+    assert_eq!(NanoUsd::from_usd(9e9), Some(NanoUsd(9_000_000_000_000_000_000)));
+}
+
+#[test]
+fn dollars_become_nano_dollars_rounded_up() {
+    let cases = [
+        (1.0, 1_000_000_000),
+        (0.1, 100_000_000),
+        (0.3, 300_000_000),
+        (0.000_000_001, 1),
+        (0.000_000_001_5, 2),
+        (0.000_000_002_1, 3),
+        (1e-12, 1),
+        (1_234.567_890_123, 1_234_567_890_123),
+        (1_000_000.0, 1_000_000_000_000_000),
+    ];
+    for (usd, nano) in cases {
+        assert_eq!(NanoUsd::from_usd(usd), Some(NanoUsd(nano)), "{usd}");
+    }
+}
+
+#[test]
+fn costs_on_the_wire() {
+    assert_eq!(serde_json::to_value(known(250_000_000)).unwrap(), json!(0.25));
+    assert_eq!(serde_json::to_value(known(0)).unwrap(), json!(0.0));
+    assert_eq!(serde_json::to_value(Cost::Unknown).unwrap(), Value::Null);
+    let read = |value: Value| serde_json::from_value::<Cost>(value).unwrap();
+    assert_eq!(read(json!(null)), Cost::Unknown);
+    assert_eq!(read(json!(0)), known(0));
+    assert_eq!(read(json!(3)), known(3_000_000_000));
+    assert_eq!(read(json!(-1.0)), Cost::Unknown);
+    assert!(serde_json::from_value::<Cost>(json!("free")).is_err());
+
+    let usage = Usage { prompt_tokens: Some(3), completion_tokens: None, total_tokens: Some(0), cost: Cost::Unknown };
+    let wire = json!({ "prompt_tokens": 3, "completion_tokens": null, "total_tokens": 0, "cost_usd": null });
+    assert_eq!(serde_json::to_value(usage).unwrap(), wire);
+    assert_eq!(serde_json::from_value::<Usage>(wire).unwrap(), usage);
+    assert_eq!(serde_json::from_value::<Usage>(json!({})).unwrap(), Usage::default());
+    assert_eq!((known(1_234_560_000).to_string(), Cost::Unknown.to_string()), ("$1.2346".into(), "unknown".into()));
+}
+
+#[test]
+fn totals_are_stated_or_summed_and_otherwise_unknown() {
+    let total = |prompt_tokens, completion_tokens, total_tokens| {
+        Usage { prompt_tokens, completion_tokens, total_tokens, cost: Cost::Unknown }.total()
+    };
+    assert_eq!(total(Some(3), Some(4), Some(9)), Some(9));
+    assert_eq!(total(Some(3), Some(4), None), Some(7));
+    assert_eq!(total(Some(3), None, None), None);
+    assert_eq!(total(None, Some(4), None), None);
+    assert_eq!(total(None, None, Some(0)), Some(0));
+    assert_eq!(total(Some(u64::MAX), Some(1), None), Some(u64::MAX));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(128))]
+
+    #[test]
+    fn nano_dollars_survive_dollars_and_the_wire(nano in 0..=1_000_000_000_000_000u64) {
+        prop_assert_eq!(NanoUsd::from_usd(NanoUsd(nano).usd()), Some(NanoUsd(nano)));
+        let line = serde_json::to_string(&known(nano)).unwrap();
+        prop_assert_eq!(serde_json::from_str::<Cost>(&line).unwrap(), known(nano));
+    }
+
+    #[test]
+    fn rounding_never_makes_an_amount_smaller(usd in 0.0..1000.0f64) {
+        // Half a millionth of a nano dollar is float dust.
+        let NanoUsd(nano) = NanoUsd::from_usd(usd).unwrap();
+        prop_assert!(nano as f64 >= usd * 1e9 - 1e-3, "{usd} became {nano}");
+        prop_assert!((nano as f64) < usd * 1e9 + 1.0, "{usd} became {nano}");
+    }
+}
+
+// Amounts.
+
+#[test]
+fn amounts_add_up_except_for_wall_time() {
+    let unit = Amount::ZERO.with(Dimension::Cost, 5).with(Dimension::WallMillis, 70).rollout(Ledger::Train);
+    assert_eq!(unit.get(Dimension::TrainRollouts), 1);
+    assert_eq!(unit.get(Dimension::TotalRollouts), 1);
+    assert_eq!(unit.get(Dimension::HeldoutRollouts), 0);
+    let three = unit.times(3);
+    assert_eq!((three.get(Dimension::Cost), three.get(Dimension::WallMillis)), (15, 70));
+    assert_eq!(three.get(Dimension::TotalRollouts), 3);
+    assert_eq!(unit.times(0), Amount::ZERO);
+    let both = three.plus(&Amount::ZERO.with(Dimension::WallMillis, 90).rollout(Ledger::Heldout));
+    assert_eq!((both.get(Dimension::WallMillis), both.get(Dimension::TotalRollouts)), (90, 4));
+    assert_eq!((both.get(Dimension::TrainRollouts), both.get(Dimension::HeldoutRollouts)), (3, 1));
+}
+
+#[test]
+fn every_dimension_is_listed_once() {
+    let words: Vec<&str> = Dimension::ALL.into_iter().map(Dimension::word).collect();
+    assert_eq!(words, Dimension::WORDS);
+    for (place, dimension) in Dimension::ALL.into_iter().enumerate() {
+        let amount = Amount::ZERO.with(dimension, 1);
+        let at: Vec<usize> = (0..9).filter(|other| amount.get(Dimension::ALL[*other]) == 1).collect();
+        assert_eq!(at, [place]);
+    }
+}
+
+// The ledger, by hand.
+
+#[test]
+fn a_reservation_becomes_what_was_used() {
+    let mut budget = one_cap(Dimension::Cost, 100);
+    let unit = Amount::ZERO.with(Dimension::Cost, 40);
+    budget.reserve(RequestId(0), unit).unwrap();
+    budget.reserve(RequestId(1), unit).unwrap();
+    assert_eq!(
+        budget.reserve(RequestId(2), unit),
+        Err(Refused { dimension: Dimension::Cost, wanted: 40, available: 20 })
+    );
+    budget.settle_as(RequestId(0), used(Usage { cost: known(10), ..Usage::default() }));
+    assert_eq!((budget.spent(Dimension::Cost), budget.reserved(Dimension::Cost)), (10, 40));
+    assert_eq!(budget.available(Dimension::Cost), Some(50));
+    budget.reserve(RequestId(2), unit).unwrap();
+    // Dearer than thought: 10 of the 60 are beyond the cap, and the other reservation stays whole.
+    budget.settle_as(RequestId(1), used(Usage { cost: known(60), ..Usage::default() }));
+    assert_eq!((budget.spent(Dimension::Cost), budget.reserved(Dimension::Cost)), (60, 40));
+    assert_eq!(budget.overrun(Dimension::Cost), 10);
+    // What is released later does not pay for the overrun, and the overrun makes no room.
+    budget.settle_as(RequestId(2), (Billing::Unsent, Usage::default()));
+    assert_eq!((budget.spent(Dimension::Cost), budget.overrun(Dimension::Cost)), (60, 10));
+    assert_eq!(budget.available(Dimension::Cost), Some(30));
+}
+
+#[test]
+fn cached_answers_count_against_the_limits_and_are_not_paid() {
+    let mut budget = one_cap(Dimension::TrainRollouts, 2);
+    let unit = Amount::ZERO.with(Dimension::Cost, 5).rollout(Ledger::Train);
+    let usage = Usage { prompt_tokens: Some(11), cost: known(7), ..Usage::default() };
+    budget.reserve(RequestId(0), unit).unwrap();
+    budget.settle_as(RequestId(0), (Billing::Cached, usage));
+    assert_eq!((budget.spent(Dimension::TrainRollouts), budget.spent(Dimension::Cost)), (1, 7));
+    let bill = billed(&[(Billing::Cached, usage)]);
+    assert_eq!(bill, Spend { cached_calls: 1, ..Spend::default() });
+    assert_eq!(bill.cost(), known(0));
+    // A cached answer without a cost hides nothing that was paid.
+    budget.reserve(RequestId(1), unit).unwrap();
+    budget.settle_as(RequestId(1), (Billing::Cached, Usage::default()));
+    assert_eq!(billed(&[(Billing::Cached, Usage::default())]).cost(), known(0));
+    assert_eq!(budget.spent(Dimension::Cost), 12);
+}
+
+#[test]
+fn one_paid_call_without_a_cost_makes_the_bill_unknown_for_good() {
+    let mut budget = Budget::new(Caps::default());
+    let unit = Amount::ZERO.with(Dimension::Cost, 5);
+    let priced = used(Usage { cost: known(3), ..Usage::default() });
+    let calls = [priced, used(Usage::default()), priced];
+    for (request, settlement) in (0..).zip(calls) {
+        budget.reserve(RequestId(request), unit).unwrap();
+        budget.settle_as(RequestId(request), settlement);
+    }
+    let bill = billed(&calls);
+    assert_eq!((bill.cost(), bill.known_cost), (Cost::Unknown, NanoUsd(6)));
+    // The limit still sees the estimate.
+    assert_eq!(budget.spent(Dimension::Cost), 11);
+    assert_eq!(bill.unknown_outcomes, 0);
+}
+
+#[test]
+fn an_unknown_outcome_costs_its_whole_reservation() {
+    let mut budget = one_cap(Dimension::Cost, 50);
+    let unit = Amount::ZERO.with(Dimension::Cost, 20).with(Dimension::TotalTokens, 9).rollout(Ledger::Heldout);
+    budget.reserve(RequestId(0), unit).unwrap();
+    budget.settle_as(RequestId(0), (Billing::Unknown, Usage::default()));
+    assert_eq!((budget.spent(Dimension::Cost), budget.spent(Dimension::HeldoutRollouts)), (20, 1));
+    // The limit counts what was reserved; the bill counts the call and invents neither tokens nor money.
+    assert_eq!(budget.spent(Dimension::TotalTokens), 9);
+    let bill = billed(&[(Billing::Unknown, Usage::default())]);
+    assert_eq!((bill.cost(), bill.total_tokens), (Cost::Unknown, 0));
+    assert_eq!((bill.paid_calls, bill.unknown_outcomes), (1, 1));
+}
+
+#[test]
+fn wall_time_is_measured_and_calls_run_side_by_side() {
+    let mut budget = one_cap(Dimension::WallMillis, 1000);
+    let unit = Amount::ZERO.with(Dimension::WallMillis, 600);
+    for request in 0..5 {
+        budget.reserve(RequestId(request), unit).unwrap();
+    }
+    assert_eq!((budget.spent(Dimension::WallMillis), budget.reserved(Dimension::WallMillis)), (0, 600));
+    budget.observe_elapsed(250);
+    budget.observe_elapsed(100);
+    assert_eq!(budget.elapsed_millis(), 250);
+    assert_eq!((budget.spent(Dimension::WallMillis), budget.reserved(Dimension::WallMillis)), (250, 350));
+    assert_eq!(budget.available(Dimension::WallMillis), Some(750));
+    budget.observe_elapsed(500);
+    assert_eq!(
+        budget.reserve(RequestId(5), unit),
+        Err(Refused { dimension: Dimension::WallMillis, wanted: 600, available: 500 })
+    );
+    // Settling a call neither adds time nor gives any back.
+    budget.settle_as(RequestId(0), used(Usage::default()));
+    budget.settle_as(RequestId(1), (Billing::Unknown, Usage::default()));
+    assert_eq!((budget.spent(Dimension::WallMillis), budget.reserved(Dimension::WallMillis)), (500, 100));
+    budget.observe_elapsed(1300);
+    assert_eq!((budget.spent(Dimension::WallMillis), budget.overrun(Dimension::WallMillis)), (1000, 300));
+    assert_eq!((budget.reserved(Dimension::WallMillis), budget.available(Dimension::WallMillis)), (0, Some(0)));
+    assert!(budget.holds());
+    let mut free = Budget::new(Caps::default());
+    free.observe_elapsed(5000);
+    assert_eq!((free.spent(Dimension::WallMillis), free.overrun(Dimension::WallMillis)), (5000, 0));
+}
+
+#[test]
+fn what_is_held_back_is_there_when_it_is_released() {
+    let mut budget = one_cap(Dimension::TotalRollouts, 10);
+    let unit = Amount::ZERO.rollout(Ledger::Heldout);
+    budget.hold(unit.times(6)).unwrap();
+    assert_eq!((budget.reserved(Dimension::TotalRollouts), budget.available(Dimension::TotalRollouts)), (6, Some(4)));
+    assert_eq!(budget.how_many(&Amount::ZERO.rollout(Ledger::Train), 9).0, 4);
+    assert!(budget.hold(unit.times(5)).is_err());
+    budget.release_hold();
+    assert_eq!((budget.reserved(Dimension::TotalRollouts), budget.available(Dimension::TotalRollouts)), (0, Some(10)));
+    budget.release_hold();
+    assert!(budget.holds());
+}
+
+#[test]
+fn a_request_reserves_at_most_once() {
+    let mut budget = one_cap(Dimension::TrainRollouts, 3);
+    let unit = Amount::ZERO.rollout(Ledger::Train);
+    budget.reserve(RequestId(0), unit).unwrap();
+    budget.reserve(RequestId(0), unit).unwrap();
+    assert_eq!(budget.reserved(Dimension::TrainRollouts), 1);
+    budget.settle_as(RequestId(0), used(Usage::default()));
+    assert_eq!(budget.reserved(Dimension::TrainRollouts), 0);
+    assert_eq!(budget.spent(Dimension::TrainRollouts), 1);
+}
+
+#[test]
+fn absurd_amounts_do_not_overflow() {
+    let huge = Usage {
+        prompt_tokens: Some(u64::MAX),
+        completion_tokens: Some(u64::MAX),
+        total_tokens: None,
+        cost: known(u64::MAX),
+    };
+    for caps in [Caps::default(), Caps::default().with(Dimension::PromptTokens, Some(5))] {
+        let mut budget = Budget::new(caps);
+        budget.observe_elapsed(7);
+        for request in 0..3 {
+            budget.reserve(RequestId(request), Amount::ZERO.with(Dimension::WallMillis, u64::MAX)).unwrap();
+            budget.settle_as(RequestId(request), used(huge));
+            assert!(budget.holds());
+        }
+        assert_eq!(budget.spent(Dimension::Cost), u64::MAX);
+        assert_eq!(budget.spent(Dimension::TotalTokens), u64::MAX);
+        assert_eq!(billed(&[used(huge); 3]).cost(), known(u64::MAX));
+    }
+}
+
+// The ledger, against a second set of books.
+
+#[derive(Debug, Clone)]
+enum Op {
+    Reserve(Amount),
+    /// Settles the open request at this place, counted round; nothing is open: a request nobody made.
+    Settle(usize, Settlement),
+    SettleUnheardOf(Settlement),
+    Elapsed(u64),
+    Generation,
+    Hold(Amount),
+    ReleaseHold,
+}
+
+fn amounts() -> impl Strategy<Value = Amount> {
+    let ledger = prop_oneof![Just(None), Just(Some(Ledger::Train)), Just(Some(Ledger::Heldout))];
+    (ledger, [0..20u64, 0..20, 0..20, 0..20, 0..40]).prop_map(|(ledger, [cost, prompt, completion, total, wall])| {
+        let amount = Amount::ZERO
+            .with(Dimension::Cost, cost)
+            .with(Dimension::PromptTokens, prompt)
+            .with(Dimension::CompletionTokens, completion)
+            .with(Dimension::TotalTokens, total)
+            .with(Dimension::WallMillis, wall);
+        ledger.map_or(amount, |ledger| amount.rollout(ledger))
+    })
+}
+
+fn settlements() -> impl Strategy<Value = Settlement> {
+    let tokens = || option::of(0..40u64);
+    let usage = (tokens(), tokens(), tokens(), option::of(0..40u64)).prop_map(
+        |(prompt_tokens, completion_tokens, total_tokens, cost)| Usage {
+            prompt_tokens,
+            completion_tokens,
+            total_tokens,
+            cost: cost.map_or(Cost::Unknown, known),
+        },
+    );
+    prop_oneof![
+        4 => (usage, any::<bool>()).prop_map(|(usage, cached)| (Billing::answered(cached), usage)),
+        1 => Just((Billing::Unknown, Usage::default())),
+        1 => Just((Billing::Unsent, Usage::default())),
+    ]
+}
+
+fn ops() -> impl Strategy<Value = Vec<Op>> {
+    let op = prop_oneof![
+        6 => amounts().prop_map(Op::Reserve),
+        5 => (0..8usize, settlements()).prop_map(|(place, settlement)| Op::Settle(place, settlement)),
+        1 => settlements().prop_map(Op::SettleUnheardOf),
+        2 => (0..120u64).prop_map(Op::Elapsed),
+        1 => Just(Op::Generation),
+        1 => amounts().prop_map(Op::Hold),
+        1 => Just(Op::ReleaseHold),
+    ];
+    vec(op, 0..40)
+}
+
+fn caps() -> impl Strategy<Value = Caps> {
+    let (few, many) = (|| option::of(0..12u64), || option::weighted(0.7, 0..150u64));
+    (few(), few(), few(), [many(), many(), many(), many(), many()], option::of(0..3u64)).prop_map(
+        |(train, heldout, total, [cost, prompt, completion, tokens, wall], generations)| {
+            Caps::default()
+                .with(Dimension::TrainRollouts, train)
+                .with(Dimension::HeldoutRollouts, heldout)
+                .with(Dimension::TotalRollouts, total)
+                .with(Dimension::Cost, cost)
+                .with(Dimension::PromptTokens, prompt)
+                .with(Dimension::CompletionTokens, completion)
+                .with(Dimension::TotalTokens, tokens)
+                .with(Dimension::WallMillis, wall)
+                .with(Dimension::Generations, generations)
+        },
+    )
+}
+
+/// What a careful clerk would write down.
+#[derive(Debug, Default)]
+struct Books {
+    /// Request, what was set aside, and when it should be over.
+    open: Vec<(RequestId, Amount, u64)>,
+    /// Set aside for later, one after another.
+    held: Vec<Amount>,
+    used: BTreeMap<&'static str, u64>,
+    paid: BTreeMap<&'static str, u64>,
+    elapsed: u64,
+    paid_calls: u64,
+    cached_calls: u64,
+    unknown_outcomes: u64,
+    cost_is_unknown: bool,
+    requests: u64,
+    /// What is compared with all that.
+    bill: Spend,
+}
+
+impl Books {
+    fn charge(&mut self, reserved: &Amount, settlement: Settlement) {
+        let (billing, usage) = settlement;
+        self.bill.count(billing, &usage);
+        let pays = match billing {
+            Billing::Unsent => return,
+            Billing::Unknown | Billing::Sent => true,
+            Billing::Cached => false,
+        };
+        self.unknown_outcomes += u64::from(billing == Billing::Unknown);
+        *if pays { &mut self.paid_calls } else { &mut self.cached_calls } += 1;
+        self.cost_is_unknown |= pays && usage.cost == Cost::Unknown;
+        let total = match (usage.total_tokens, usage.prompt_tokens, usage.completion_tokens) {
+            (Some(total), _, _) => Some(total),
+            (None, Some(prompt), Some(completion)) => Some(prompt + completion),
+            _ => None,
+        };
+        let stated = |dimension| match dimension {
+            Dimension::Cost => usage.cost.known().map(|amount| amount.0),
+            Dimension::PromptTokens => usage.prompt_tokens,
+            Dimension::CompletionTokens => usage.completion_tokens,
+            Dimension::TotalTokens => total,
+            _ => None,
+        };
+        for dimension in Dimension::ALL.into_iter().filter(|dimension| *dimension != Dimension::WallMillis) {
+            let value = stated(dimension).unwrap_or(reserved.get(dimension));
+            *self.used.entry(dimension.word()).or_default() += value;
+            if pays {
+                *self.paid.entry(dimension.word()).or_default() += stated(dimension).unwrap_or(0);
+            }
+        }
+    }
+
+    fn reserved(&self, dimension: Dimension) -> u64 {
+        match dimension {
+            Dimension::WallMillis => {
+                let end = self.open.iter().map(|(_, _, over_at)| *over_at).max().unwrap_or(0);
+                end.saturating_sub(self.elapsed)
+            }
+            other => self.open.iter().map(|(_, amount, _)| amount).chain(&self.held).map(|set| set.get(other)).sum(),
+        }
+    }
+
+    /// What has been used so far, with what went beyond a cap.
+    fn used(&self, dimension: Dimension) -> u64 {
+        match dimension {
+            Dimension::WallMillis => self.elapsed,
+            other => self.used.get(other.word()).copied().unwrap_or(0),
+        }
+    }
+
+    /// The first limit that an amount would break. Time runs for all calls at once.
+    fn too_much(&self, caps: &Caps, amount: &Amount) -> Option<Dimension> {
+        Dimension::ALL.into_iter().find(|dimension| {
+            let reserved = if *dimension == Dimension::WallMillis { 0 } else { self.reserved(*dimension) };
+            let wanted = amount.get(*dimension);
+            wanted > 0 && caps.get(*dimension).is_some_and(|cap| self.used(*dimension) + reserved + wanted > cap)
+        })
+    }
+
+    fn agrees(&self, budget: &Budget) -> Result<(), TestCaseError> {
+        prop_assert!(budget.holds());
+        for dimension in Dimension::ALL {
+            let word = dimension.word();
+            let used = self.used(dimension);
+            let (spent, reserved) = (budget.spent(dimension), budget.reserved(dimension));
+            prop_assert_eq!(spent + budget.overrun(dimension), used, "used of {}", word);
+            prop_assert_eq!(reserved, self.reserved(dimension), "reserved of {}", word);
+            match budget.caps().get(dimension) {
+                Some(cap) => {
+                    prop_assert!(spent + reserved <= cap, "{} over {}", word, cap);
+                    let taken = if dimension == Dimension::WallMillis { used } else { used + reserved };
+                    prop_assert_eq!(budget.available(dimension), Some(cap.saturating_sub(taken)), "left of {}", word);
+                }
+                None => {
+                    prop_assert_eq!(budget.available(dimension), None);
+                    prop_assert_eq!(budget.overrun(dimension), 0, "overrun of {}", word);
+                }
+            }
+        }
+        let paid = |dimension: Dimension| self.paid.get(dimension.word()).copied().unwrap_or(0);
+        let cost = if self.cost_is_unknown { Cost::Unknown } else { known(paid(Dimension::Cost)) };
+        prop_assert_eq!((self.bill.cost(), self.bill.known_cost.0), (cost, paid(Dimension::Cost)));
+        prop_assert_eq!(self.bill.prompt_tokens, paid(Dimension::PromptTokens));
+        prop_assert_eq!(self.bill.completion_tokens, paid(Dimension::CompletionTokens));
+        prop_assert_eq!(self.bill.total_tokens, paid(Dimension::TotalTokens));
+        prop_assert_eq!(self.bill.paid_calls, self.paid_calls);
+        prop_assert_eq!(self.bill.cached_calls, self.cached_calls);
+        prop_assert_eq!(self.bill.unknown_outcomes, self.unknown_outcomes);
+        prop_assert_eq!(budget.elapsed_millis(), self.elapsed);
+        Ok(())
+    }
+
+    /// Applies one operation to the ledger and to the books.
+    fn apply(&mut self, budget: &mut Budget, op: &Op) -> Result<(), TestCaseError> {
+        let before = budget.clone();
+        match op {
+            Op::Reserve(amount) => {
+                let request = RequestId(self.requests);
+                self.requests += 1;
+                let too_much = self.too_much(budget.caps(), amount);
+                let answer = budget.reserve(request, *amount);
+                prop_assert_eq!(answer.err().map(|refused| refused.dimension), too_much);
+                if let Err(refused) = answer {
+                    prop_assert_eq!(refused.wanted, amount.get(refused.dimension));
+                    prop_assert_eq!(Some(refused.available), before.available(refused.dimension));
+                    prop_assert_eq!(&before, &*budget, "a refusal changed something");
+                } else {
+                    let wall = amount.get(Dimension::WallMillis);
+                    self.open.push((request, *amount, if wall == 0 { 0 } else { self.elapsed + wall }));
+                }
+            }
+            Op::Settle(place, settlement) if !self.open.is_empty() => {
+                let (request, amount, _) = self.open.remove(place % self.open.len());
+                let foreseen = budget.fits_after(request, settlement.0, &settlement.1, &amount);
+                budget.settle_as(request, *settlement);
+                prop_assert_eq!(foreseen, budget.fits(&amount).is_ok(), "the same again, after {:?}", settlement);
+                self.charge(&amount, *settlement);
+                let settled = budget.clone();
+                budget.settle_as(request, *settlement);
+                prop_assert_eq!(&settled, &*budget, "settling twice changed something");
+            }
+            Op::Settle(_, settlement) | Op::SettleUnheardOf(settlement) => {
+                budget.settle_as(RequestId(u64::MAX), *settlement);
+                prop_assert_eq!(&before, &*budget);
+            }
+            Op::Elapsed(elapsed) => {
+                budget.observe_elapsed(*elapsed);
+                self.elapsed = self.elapsed.max(*elapsed);
+            }
+            Op::Hold(amount) => {
+                let amount = amount.with(Dimension::WallMillis, 0);
+                let too_much = self.too_much(budget.caps(), &amount);
+                let answer = budget.hold(amount.with(Dimension::WallMillis, 10_000));
+                prop_assert_eq!(answer.err().map(|refused| refused.dimension), too_much);
+                if too_much.is_some() {
+                    prop_assert_eq!(&before, &*budget, "a refusal changed something");
+                } else {
+                    self.held.push(amount);
+                }
+            }
+            Op::ReleaseHold => {
+                budget.release_hold();
+                self.held.clear();
+            }
+            Op::Generation => {
+                budget.count_generation();
+                *self.used.entry(Dimension::Generations.word()).or_default() += 1;
+            }
+        }
+        for dimension in Dimension::ALL.into_iter().filter(|dimension| *dimension != Dimension::WallMillis) {
+            prop_assert!(budget.spent(dimension) >= before.spent(dimension));
+            // Only what no longer fits is put apart.
+            if budget.overrun(dimension) > before.overrun(dimension) {
+                prop_assert_eq!(budget.available(dimension), Some(0), "overrun of {}", dimension.word());
+            }
+        }
+        self.agrees(budget)
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(128))]
+
+    #[test]
+    fn the_ledger_agrees_with_the_books(caps in caps(), ops in ops()) {
+        let (mut budget, mut books) = (Budget::new(caps), Books::default());
+        books.agrees(&budget)?;
+        for op in &ops {
+            books.apply(&mut budget, op)?;
+        }
+        let stored = serde_json::to_string(&budget).unwrap();
+        prop_assert_eq!(serde_json::from_str::<Budget>(&stored).unwrap(), budget);
+    }
+
+    #[test]
+    fn how_many_is_as_many_as_fit(caps in caps(), ops in ops(), unit in amounts(), want in 0..30u64) {
+        let (mut budget, mut books) = (Budget::new(caps), Books::default());
+        for op in &ops {
+            books.apply(&mut budget, op)?;
+        }
+        let before = budget.clone();
+        let (most, limit) = budget.how_many(&unit, want);
+        prop_assert!(most <= want);
+        prop_assert_eq!(limit.is_some(), most < want);
+        prop_assert_eq!(&before, &budget);
+        // One after another: that many fit, and not one more.
+        for count in 0..most {
+            prop_assert_eq!(budget.reserve(RequestId(1_000_000 + count), unit), Ok(()));
+        }
+        if let Some(limit) = limit {
+            prop_assert!(budget.reserve(RequestId(2_000_000), unit).is_err());
+            prop_assert_eq!(Some(limit.available), before.available(limit.dimension));
+            prop_assert_eq!(limit.wanted, unit.times(want).get(limit.dimension));
+            prop_assert!(limit.wanted > limit.available);
+        }
+        // All at once, the answer is the same.
+        prop_assert_eq!(before.fits(&unit.times(most)), Ok(()));
+        prop_assert_eq!(before.fits(&unit.times(want)).is_err(), most < want);
+    }
+}

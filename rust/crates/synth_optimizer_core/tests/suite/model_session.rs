@@ -1,0 +1,401 @@
+//! The session around an engine: answers come in any order, retire in the engine's order and count once.
+use std::collections::BTreeMap;
+
+use synth_optimizer_core::model::answer::{Answer, FailureClass, Observation, RolloutAnswer};
+use synth_optimizer_core::model::command::{Command, RolloutCommand};
+use synth_optimizer_core::model::engine::{Engine, Session};
+use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
+use synth_optimizer_core::model::event::Event;
+use synth_optimizer_core::model::event_fields::{
+    Bill, Reason, RolloutCount, RolloutFailed, RolloutFinished, RolloutsRequested, RunEnded, RunStarted, Stage,
+};
+use synth_optimizer_core::model::ids::{CandidateId, Payload, RequestId, RowId};
+use synth_optimizer_core::model::lifecycle::{RunState, RunTrigger};
+use synth_optimizer_core::model::usage::{Cost, Usage};
+
+/// Asks for one rollout per turn and ends when every turn has been taken.
+struct Summing {
+    /// The requests, in the order in which they retire.
+    turns: Vec<u64>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq)]
+struct Sum {
+    started: bool,
+    asked: bool,
+    retired: usize,
+    /// The rewards as digits, so that the order shows.
+    digits: u64,
+    cancelling: bool,
+    over: bool,
+}
+
+impl Summing {
+    fn rollout(&self, request: RequestId) -> Command {
+        Command::Rollout(RolloutCommand {
+            request,
+            evaluation: request,
+            candidate_id: CandidateId::new("seed"),
+            payload: Payload::new(),
+            row_id: RowId::new("row"),
+            heldout: false,
+            stage: Stage::SeedFullTrain,
+            replicate: 0,
+            attempt: 1,
+        })
+    }
+
+    fn answered(request: RequestId, answer: &Answer) -> Event {
+        let failed = |class| {
+            Event::RolloutFailed(RolloutFailed {
+                request,
+                candidate_id: CandidateId::new("seed"),
+                row_id: RowId::new("row"),
+                stage: Stage::SeedFullTrain,
+                attempt: 1,
+                class,
+                message: String::new(),
+                usage: Usage::default(),
+                cached: false,
+                retried: false,
+            })
+        };
+        match answer {
+            Answer::Rollout(rollout) => Event::RolloutFinished(RolloutFinished {
+                request,
+                candidate_id: CandidateId::new("seed"),
+                row_id: RowId::new("row"),
+                stage: Stage::SeedFullTrain,
+                reward: rollout.reward,
+                objectives: BTreeMap::new(),
+                usage: rollout.usage,
+                cached: rollout.cached,
+                trace_digest: None,
+            }),
+            Answer::Failed(failure) => failed(failure.class),
+            Answer::Abandoned { sent: true } => failed(FailureClass::UnknownOutcome),
+            Answer::Abandoned { sent: false } => failed(FailureClass::NotSent),
+            Answer::Proposal(_) => panic!("nothing was proposed"),
+        }
+    }
+
+    fn ended(state: &Sum) -> RunEnded {
+        RunEnded {
+            reason: state.digits.to_string(),
+            best_candidate_id: None,
+            rollouts: RolloutCount { train: state.retired as u64, heldout: 0, unknown_outcomes: 0 },
+            bill: Bill {
+                cost_usd: Cost::Unknown,
+                paid_calls: 0,
+                cached_calls: 0,
+                prompt_tokens: 0,
+                completion_tokens: 0,
+                total_tokens: 0,
+                elapsed_millis: None,
+            },
+        }
+    }
+}
+
+impl Engine for Summing {
+    type State = Sum;
+
+    fn initial(&self) -> Sum {
+        Sum::default()
+    }
+
+    fn decide(&self, state: &Sum, observation: &Observation) -> Result<Vec<Event>, OptimizerError> {
+        let one = |event| Ok(vec![event]);
+        match observation {
+            Observation::Begin => one(Event::RolloutsRequested(RolloutsRequested {
+                first_request: RequestId(0),
+                evaluation: RequestId(0),
+                candidate_id: CandidateId::new("seed"),
+                stage: Stage::SeedFullTrain,
+                generation: None,
+                row_ids: self.turns.iter().map(|turn| RowId::new(&turn.to_string())).collect(),
+                attempt: 1,
+                replicate: 0,
+            })),
+            Observation::Answer { request, answer } => {
+                assert_eq!(Some(*request), self.turn(state), "an answer came out of turn");
+                match answer {
+                    Answer::Rollout(rollout) if !rollout.reward.is_finite() => {
+                        Err(OptimizerError::new(ErrorCode::Invariant, "a reward is no number"))
+                    }
+                    answer => one(Self::answered(*request, answer)),
+                }
+            }
+            Observation::Advance if !state.over && state.asked && self.turn(state).is_none() => {
+                one(Event::RunCancelled(Self::ended(state)))
+            }
+            Observation::CancelRequested { reason } if !state.over => {
+                one(Event::CancelRequested(Reason { reason: reason.clone() }))
+            }
+            _ => Ok(Vec::new()),
+        }
+    }
+
+    fn evolve(&self, state: &mut Sum, event: &Event) {
+        match event {
+            Event::RunStarted(_) => state.started = true,
+            Event::RolloutsRequested(_) => state.asked = true,
+            Event::RolloutFinished(rollout) => {
+                state.retired += 1;
+                state.digits = state.digits * 10 + rollout.reward as u64;
+            }
+            Event::RolloutFailed(_) => {
+                state.retired += 1;
+                state.digits *= 10;
+            }
+            Event::CancelRequested(_) => state.cancelling = true,
+            Event::RunCancelled(_) => (state.cancelling, state.over) = (false, true),
+            _ => {}
+        }
+    }
+
+    fn turn(&self, state: &Sum) -> Option<RequestId> {
+        self.turns.get(state.retired).filter(|_| state.asked).map(|turn| RequestId(*turn))
+    }
+
+    fn is_outstanding(&self, state: &Sum, request: RequestId) -> bool {
+        state.asked && self.turns.iter().skip(state.retired).any(|turn| *turn == request.0)
+    }
+
+    fn outstanding(&self, state: &Sum) -> Vec<Command> {
+        let mut open: Vec<u64> = self.turns.iter().skip(state.retired).filter(|_| state.asked).copied().collect();
+        open.sort_unstable();
+        open.into_iter().map(|request| self.rollout(RequestId(request))).collect()
+    }
+
+    fn command(&self, state: &Sum, request: RequestId) -> Option<Command> {
+        self.outstanding(state).into_iter().find(|command| command.request() == request)
+    }
+
+    fn next_wakeup(&self, _: &Sum) -> Option<u64> {
+        None
+    }
+
+    fn is_over(&self, state: &Sum) -> bool {
+        state.over
+    }
+
+    fn is_cancelling(&self, state: &Sum) -> bool {
+        state.cancelling
+    }
+}
+
+fn score(reward: f64) -> Answer {
+    Answer::Rollout(RolloutAnswer {
+        reward,
+        objectives: BTreeMap::new(),
+        usage: Usage::default(),
+        cached: false,
+        trace_digest: None,
+    })
+}
+
+fn begun(engine: &Summing) -> Session<'_, Summing> {
+    let mut session = Session::new(engine);
+    let events = session.observe(&Observation::Begin).unwrap();
+    assert_eq!(wires(&events), ["rollout.requested"]);
+    session
+}
+
+fn wires(events: &[Event]) -> Vec<&'static str> {
+    events.iter().map(Event::wire).collect()
+}
+
+/// Request and reward, or request and class, of the events that answer requests.
+fn answers(events: &[Event]) -> Vec<(u64, String)> {
+    events
+        .iter()
+        .filter_map(|event| match event {
+            Event::RolloutFinished(done) => Some((done.request.0, done.reward.to_string())),
+            Event::RolloutFailed(failed) => Some((failed.request.0, failed.class.word().to_owned())),
+            _ => None,
+        })
+        .collect()
+}
+
+fn in_order() -> Summing {
+    Summing { turns: vec![0, 1, 2] }
+}
+
+#[test]
+fn a_run_opens_with_its_start_and_its_first_transition() {
+    let engine = in_order();
+    let mut session = Session::new(&engine);
+    let run =
+        RunStarted { algorithm: "sum".into(), config_digest: String::new(), seed: 4, container_url: String::new() };
+    let events = session.open(run.clone());
+    assert_eq!(events[0], Event::RunStarted(run));
+    let [_, Event::StateTransitioned(change)] = &events[..] else { panic!("{events:?}") };
+    assert_eq!((change.from, change.to), (RunState::Created, RunState::Initializing));
+    assert_eq!(change.trigger, RunTrigger::RunStarted);
+    assert!(session.state().started);
+}
+
+#[test]
+fn answers_in_order_retire_at_once() {
+    let engine = in_order();
+    let mut session = begun(&engine);
+    assert_eq!(answers(&session.offer(RequestId(0), score(4.0)).unwrap()), [(0, "4".into())]);
+    assert_eq!(answers(&session.offer(RequestId(1), score(5.0)).unwrap()), [(1, "5".into())]);
+    let last = session.offer(RequestId(2), score(6.0)).unwrap();
+    assert_eq!(wires(&last), ["rollout.finished", "gepa.run.cancelled"]);
+    assert_eq!(session.state().digits, 456);
+    assert!(engine.is_over(session.state()));
+}
+
+#[test]
+fn answers_out_of_order_wait_for_their_turn() {
+    let engine = in_order();
+    let mut session = begun(&engine);
+    let before = session.state().clone();
+    assert_eq!(session.offer(RequestId(2), score(6.0)).unwrap(), []);
+    assert_eq!(session.offer(RequestId(1), score(5.0)).unwrap(), []);
+    assert_eq!(session.state(), &before);
+    assert_eq!(engine.outstanding(session.state()).len(), 3);
+    let all = session.offer(RequestId(0), score(4.0)).unwrap();
+    assert_eq!(answers(&all), [(0, "4".into()), (1, "5".into()), (2, "6".into())]);
+    assert_eq!(all.last().unwrap().wire(), "gepa.run.cancelled");
+}
+
+#[test]
+fn every_order_of_arrival_gives_the_same_log() {
+    for turns in [[0, 1, 2], [2, 0, 1], [1, 2, 0]] {
+        let engine = Summing { turns: turns.to_vec() };
+        let mut logs = Vec::new();
+        for arrival in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
+            let mut session = begun(&engine);
+            let log: Vec<Event> = arrival
+                .into_iter()
+                .flat_map(|request| session.offer(RequestId(request), score(4.0 + request as f64)).unwrap())
+                .collect();
+            logs.push(log);
+        }
+        let retired: Vec<u64> = answers(&logs[0]).into_iter().map(|(request, _)| request).collect();
+        assert_eq!(retired, turns, "the engine says whose turn it is");
+        assert!(logs.iter().all(|log| log == &logs[0]));
+    }
+}
+
+#[test]
+fn a_second_answer_to_a_request_is_ignored() {
+    let engine = in_order();
+    let mut session = begun(&engine);
+    // While the first one waits.
+    assert_eq!(session.offer(RequestId(1), score(5.0)).unwrap(), []);
+    assert_eq!(session.offer(RequestId(1), score(9.0)).unwrap(), []);
+    let both = session.offer(RequestId(0), score(4.0)).unwrap();
+    assert_eq!(answers(&both), [(0, "4".into()), (1, "5".into())]);
+    // After it has retired.
+    let state = session.state().clone();
+    assert_eq!(session.offer(RequestId(0), score(9.0)).unwrap(), []);
+    assert_eq!(session.offer(RequestId(1), score(9.0)).unwrap(), []);
+    assert_eq!(session.state(), &state);
+    session.offer(RequestId(2), score(6.0)).unwrap();
+    assert_eq!(session.state().digits, 456);
+    // After the run, and for a request that nobody made.
+    assert_eq!(session.offer(RequestId(2), score(9.0)).unwrap(), []);
+    assert_eq!(session.offer(RequestId(70), score(9.0)).unwrap(), []);
+}
+
+#[test]
+fn an_answer_to_a_request_that_nobody_made_is_not_kept() {
+    let engine = in_order();
+    let mut session = Session::new(&engine);
+    assert_eq!(session.offer(RequestId(0), score(9.0)).unwrap(), []);
+    assert_eq!(wires(&session.observe(&Observation::Begin).unwrap()), ["rollout.requested"]);
+    assert_eq!(answers(&session.offer(RequestId(0), score(4.0)).unwrap()), [(0, "4".into())]);
+}
+
+#[test]
+fn a_cancel_keeps_what_arrived_and_gives_up_the_rest() {
+    let engine = Summing { turns: vec![3, 1, 0, 2] };
+    let mut session = begun(&engine);
+    session.offer(RequestId(3), score(7.0)).unwrap();
+    assert_eq!(session.offer(RequestId(0), score(4.0)).unwrap(), []);
+    // Request 1 has been sent, request 2 has not.
+    let events = session.cancel("enough", |request| request == RequestId(1)).unwrap();
+    assert_eq!(events[0], Event::CancelRequested(Reason { reason: "enough".into() }));
+    let settled = [(1, "unknown_outcome".into()), (0, "4".into()), (2, "not_sent".into())];
+    assert_eq!(answers(&events), settled);
+    assert_eq!(events.last().unwrap().wire(), "gepa.run.cancelled");
+    assert!(engine.is_over(session.state()) && !engine.is_cancelling(session.state()));
+    assert!(engine.outstanding(session.state()).is_empty());
+    // What comes in late changes nothing any more, and there is nothing left to cancel.
+    assert_eq!(session.offer(RequestId(1), score(5.0)).unwrap(), []);
+    assert_eq!(session.cancel("again", |_| true).unwrap(), []);
+}
+
+#[test]
+fn a_cancel_asks_about_requests_without_an_answer_only() {
+    let engine = in_order();
+    let mut session = begun(&engine);
+    session.offer(RequestId(2), score(6.0)).unwrap();
+    session.offer(RequestId(1), score(5.0)).unwrap();
+    let asked = std::cell::RefCell::new(Vec::new());
+    let events = session
+        .cancel("enough", |request| {
+            asked.borrow_mut().push(request.0);
+            true
+        })
+        .unwrap();
+    assert_eq!(asked.into_inner(), [0]);
+    assert_eq!(answers(&events), [(0, "unknown_outcome".into()), (1, "5".into()), (2, "6".into())]);
+}
+
+#[test]
+fn a_rebuilt_state_goes_on_where_it_stopped() {
+    let engine = in_order();
+    let mut session = Session::new(&engine);
+    let mut log = session.observe(&Observation::Begin).unwrap();
+    log.extend(session.offer(RequestId(0), score(4.0)).unwrap());
+    let mut rebuilt = engine.initial();
+    log.iter().for_each(|event| engine.evolve(&mut rebuilt, event));
+    let (mut resumed, events) = Session::resume(&engine, rebuilt).unwrap();
+    assert_eq!(events, []);
+    assert_eq!(resumed.state(), session.state());
+    for (request, reward) in [(2, 6.0), (1, 5.0)] {
+        assert_eq!(
+            resumed.offer(RequestId(request), score(reward)).unwrap(),
+            session.offer(RequestId(request), score(reward)).unwrap()
+        );
+    }
+    assert_eq!(resumed.state(), session.state());
+    assert_eq!(resumed.state().digits, 456);
+}
+
+#[test]
+fn what_a_crash_cut_short_follows_when_the_run_is_resumed() {
+    let engine = in_order();
+    // Every answer is in the log, and the end of the run is not.
+    let state = Sum { asked: true, retired: 3, digits: 456, ..Sum::default() };
+    let (resumed, events) = Session::resume(&engine, state).unwrap();
+    assert_eq!(wires(&events), ["gepa.run.cancelled"]);
+    assert!(engine.is_over(resumed.state()));
+}
+
+#[test]
+fn an_error_of_the_engine_reaches_the_caller_and_changes_nothing() {
+    let engine = in_order();
+    let mut session = begun(&engine);
+    let before = session.state().clone();
+    let error = session.offer(RequestId(0), score(f64::NAN)).unwrap_err();
+    assert_eq!(error.code, ErrorCode::Invariant);
+    assert_eq!(session.state(), &before);
+}
+
+#[test]
+fn answers_are_stored_and_read_back() {
+    for answer in [score(0.5), Answer::Abandoned { sent: true }, Answer::Abandoned { sent: false }] {
+        let line = serde_json::to_string(&answer).unwrap();
+        assert_eq!(serde_json::from_str::<Answer>(&line).unwrap(), answer, "{line}");
+    }
+    assert_eq!(
+        serde_json::to_value(Answer::Abandoned { sent: true }).unwrap(),
+        serde_json::json!({ "kind": "abandoned", "sent": true })
+    );
+}

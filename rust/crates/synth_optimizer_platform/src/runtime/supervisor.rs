@@ -1,0 +1,158 @@
+//! Runs a future on a thread of its own with a runtime of its own: runs, checks and cleanup all do. Such a future may block
+//! its thread and need not be `Send`.
+
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use tokio::sync::broadcast::error::{RecvError, TryRecvError};
+use tokio::sync::watch;
+
+use super::control::{Control, Controlled, next_from_file};
+use super::execute::execute;
+use super::finalize::Outcome;
+use super::request::Request;
+use crate::artifacts::RunPaths;
+use crate::workspace::Stored;
+use synth_optimizer_core::config::Config;
+use synth_optimizer_core::model::control::ControlRequest;
+use synth_optimizer_core::model::engine::Engine;
+use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
+use synth_optimizer_core::model::program::Inputs;
+
+/// A value whose changes both threads and tasks can wait for.
+#[derive(Debug, Default)]
+pub struct Monitor<T> {
+    value: watch::Sender<T>,
+    lock: Mutex<()>,
+    changed: Condvar,
+}
+
+impl<T> Monitor<T> {
+    pub fn new(value: T) -> Self {
+        Self { value: watch::Sender::new(value), lock: Mutex::new(()), changed: Condvar::new() }
+    }
+
+    /// The value at this moment. It must not be held for long.
+    pub fn get(&self) -> watch::Ref<'_, T> {
+        self.value.borrow()
+    }
+
+    /// Changes the value and wakes every thread and task that waits for it.
+    pub fn update(&self, change: impl FnOnce(&mut T)) {
+        self.value.send_modify(change);
+        // A thread that waits has seen the value under the lock: it cannot miss this.
+        drop(self.lock.lock().unwrap_or_else(PoisonError::into_inner));
+        self.changed.notify_all();
+    }
+
+    /// Waits in a task until the value is as wanted.
+    pub async fn wait_for(&self, mut is_wanted: impl FnMut(&T) -> bool) {
+        // The sender is here, so that the channel is open.
+        let _ = self.value.subscribe().wait_for(|value| is_wanted(value)).await;
+    }
+
+    /// Waits in a thread until the value is as wanted, but no longer than this; returns whether it is.
+    pub fn wait_blocking(&self, timeout: Duration, mut is_wanted: impl FnMut(&T) -> bool) -> bool {
+        let until = Instant::now().checked_add(timeout);
+        let mut lock = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            if is_wanted(&self.value.borrow()) {
+                return true;
+            }
+            let left = until.map_or(timeout, |until| until.saturating_duration_since(Instant::now()));
+            if left.is_zero() {
+                return false;
+            }
+            lock = self.changed.wait_timeout(lock, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+/// Runs a future on a new thread, and gives its result to `on_end` there. A panic is an error like any other.
+pub fn spawn<T, F>(
+    what: &'static str,
+    work: impl FnOnce() -> F + Send + 'static,
+    on_end: impl FnOnce(Result<T, OptimizerError>) + Send + 'static,
+) -> Result<JoinHandle<()>, OptimizerError>
+where
+    F: Future<Output = Result<T, OptimizerError>>,
+{
+    let thread = std::thread::Builder::new().name(format!("synth-optimizers-{what}"));
+    thread
+        .spawn(move || on_end(block_on(what, work)))
+        .map_err(|error| OptimizerError::from_cause(ErrorCode::Io, format!("no thread for the {what}"), error))
+}
+
+/// Runs a future on this thread, with a runtime that ends with it.
+pub fn block_on<T, F>(what: &str, work: impl FnOnce() -> F) -> Result<T, OptimizerError>
+where
+    F: Future<Output = Result<T, OptimizerError>>,
+{
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| OptimizerError::from_cause(ErrorCode::Io, format!("no runtime for the {what}"), error))?;
+    catch(what, || runtime.block_on(work()))
+}
+
+/// Turns a panic into an error.
+pub fn catch<T>(what: &str, work: impl FnOnce() -> Result<T, OptimizerError>) -> Result<T, OptimizerError> {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
+        let message = format!("the thread of the {what} ended without a result");
+        Err(OptimizerError::new(ErrorCode::Invariant, message))
+    })
+}
+
+/// Executes a run, and reports every event that it stores and every request of another process to control it.
+pub async fn execute_watched<E, F>(
+    request: Request,
+    engine: F,
+    (control, controlled): (&Control, Controlled),
+    paths: &RunPaths,
+    mut on_event: impl FnMut(&Stored),
+    mut on_control: impl FnMut(ControlRequest),
+) -> Result<Outcome, OptimizerError>
+where
+    E: Engine + Sync,
+    E::State: Send,
+    F: FnOnce(&Config, Inputs) -> Result<E, OptimizerError>,
+{
+    let mut live = control.subscribe();
+    let ended = {
+        let events = async {
+            loop {
+                match live.recv().await {
+                    Ok(stored) => on_event(&stored),
+                    // The next event makes up for those that were missed.
+                    Err(RecvError::Lagged(_)) => {}
+                    Err(RecvError::Closed) => std::future::pending().await,
+                }
+            }
+        };
+        let requests = async {
+            loop {
+                on_control(next_from_file(paths).await);
+            }
+        };
+        tokio::select! {
+            ended = execute(request, engine, controlled) => ended,
+            never = events => never,
+            never = requests => never,
+        }
+    };
+    loop {
+        match live.try_recv() {
+            Ok(stored) => on_event(&stored),
+            Err(TryRecvError::Lagged(_)) => {}
+            Err(TryRecvError::Empty | TryRecvError::Closed) => break,
+        }
+    }
+    ended
+}
+
+#[cfg(test)]
+#[path = "supervisor_tests.rs"]
+mod tests;

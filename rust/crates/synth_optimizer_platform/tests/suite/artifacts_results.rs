@@ -1,0 +1,270 @@
+//! What a run leaves behind when it is over.
+use crate::sample;
+use camino::{Utf8Path, Utf8PathBuf};
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+use synth_optimizer_core::config::sections::{CacheMode, Durability};
+use synth_optimizer_core::model::canonical::hex;
+use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
+use synth_optimizer_core::model::run_view::RunView;
+use synth_optimizer_platform::artifacts::{
+    Feed, RegistryEntry, RegistryStatus, RunDir, Told, register, starting_entry, write_failure, write_results,
+};
+use synth_optimizer_platform::cache::{Cache, CacheProfile, CacheSettings};
+use synth_optimizer_platform::workspace::{Batch, RunRow, Stored, Workspace};
+
+struct Place {
+    _temporary: tempfile::TempDir,
+    root: Utf8PathBuf,
+    dir: RunDir,
+    workspace: Workspace,
+    cache: CacheProfile,
+}
+
+impl Place {
+    /// A run directory with this log, fed and stored.
+    fn new(log: &[Stored]) -> Self {
+        let temporary = tempfile::tempdir().unwrap();
+        let root = Utf8PathBuf::from_path_buf(temporary.path().to_owned()).unwrap();
+        let dir = RunDir::open(&root, "run-1").unwrap();
+        let settings = CacheSettings {
+            mode: CacheMode::Off,
+            path: dir.request_cache(),
+            namespace: "gepa:run-1".into(),
+            max_bytes: 1 << 30,
+        };
+        let run = RunRow {
+            run_id: "run-1".into(),
+            algorithm: "gepa".into(),
+            config: json!({ "proposer": { "backend": "codex_app_server" } }),
+            config_digest: "0123456789abcdef".repeat(4),
+            container_url: "http://127.0.0.1:9000".into(),
+            cache_mode: "off".into(),
+            cache_namespace: "gepa:run-1".into(),
+            cache_path: None,
+            output_dir: root.to_string(),
+            run_dir: dir.dir().to_string(),
+            created_at: 1_811_980_800_000,
+        };
+        let workspace = Workspace::create(dir.workspace_db().as_std_path(), &run, Durability::Process).unwrap();
+        register(&dir, RegistryStatus::Started, &starting_entry(&run)).unwrap();
+        let mut feed = Feed::open(&dir, |each| workspace.log(0, each)).unwrap();
+        feed.append(log).unwrap();
+        workspace.commit_blocking(Batch { events: log.to_vec(), ..Batch::default() }).unwrap();
+        Self { _temporary: temporary, root, dir, workspace, cache: Cache::open(&settings).unwrap().profile() }
+    }
+
+    fn write(&self) -> Result<(RegistryStatus, Value), OptimizerError> {
+        let told = Told::of(&self.dir, |each| self.workspace.log(0, each))?;
+        write_results(&self.dir, &self.workspace, told, Some(&self.cache))
+            .map(|result| (result.status, result.manifest))
+    }
+
+    fn registry(&self) -> Vec<Value> {
+        let text = std::fs::read_to_string(self.root.join("run_registry.jsonl")).unwrap();
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
+    /// Text of a file with the place of this test taken out.
+    fn text(&self, path: &Utf8Path) -> String {
+        std::fs::read_to_string(path).unwrap().replace(self.root.as_str(), "/runs")
+    }
+}
+
+fn json_of(path: &Utf8Path) -> Value {
+    serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
+}
+
+#[test]
+fn a_finished_run_leaves_everything() {
+    let place = Place::new(&sample::finished());
+    let (status, manifest) = place.write().unwrap();
+    assert_eq!(status, RegistryStatus::Finished);
+    let dir = &place.dir;
+    assert_eq!(json_of(&dir.manifest()), manifest);
+    insta::assert_snapshot!("manifest", mask(&place.text(&dir.manifest())));
+    insta::assert_snapshot!("best_candidate", place.text(&dir.best_candidate()));
+    insta::assert_snapshot!("frontier", place.text(&dir.frontier()));
+
+    let registry = json_of(&dir.candidate_registry());
+    let told: Vec<(&str, &str)> = registry
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|entry| (entry["candidate_id"].as_str().unwrap(), entry["status"].as_str().unwrap()))
+        .collect();
+    assert_eq!(told, [(sample::SEED, "accepted"), (sample::CHILD, "accepted"), (sample::WORSE, "rejected_minibatch")]);
+    assert_eq!(registry[0]["failed_rows"][0]["failure_class"], "timeout");
+    assert_eq!(registry[1], json_of(&dir.best_candidate()));
+
+    for known in manifest["artifact_refs"].as_array().unwrap() {
+        let bytes = std::fs::read(known["path"].as_str().unwrap()).unwrap();
+        assert_eq!(known["bytes"], bytes.len());
+        assert_eq!(known["sha256"], hex(&Sha256::digest(&bytes)));
+    }
+    let kinds: Vec<&str> =
+        manifest["artifact_refs"].as_array().unwrap().iter().map(|known| known["kind"].as_str().unwrap()).collect();
+    assert_eq!(
+        kinds,
+        [
+            "best_candidate",
+            "candidate_registry",
+            "frontier",
+            "cache_profile",
+            "score_chart_svg",
+            "events_normalized_jsonl",
+            "events_jsonl"
+        ]
+    );
+    assert!(manifest["cost_usd"].is_null(), "unknown is not zero");
+    assert_eq!(json_of(&dir.cache_profile())["mode"], "off");
+    let lines = place.registry();
+    assert_eq!(lines.len(), 2);
+    assert_eq!((&lines[1]["status"], &lines[1]["proposer_backend"]), (&json!("finished"), &json!("codex_app_server")));
+    assert_eq!(lines[1]["best_candidate_id"], sample::CHILD);
+    assert_eq!(lines[1]["usage"], manifest["usage"]);
+}
+
+#[test]
+fn writing_again_changes_nothing() {
+    let place = Place::new(&sample::finished());
+    place.write().unwrap();
+    let read = || -> Vec<(String, Vec<u8>)> {
+        let mut files: Vec<_> = place
+            .dir
+            .dir()
+            .read_dir_utf8()
+            .unwrap()
+            .map(|entry| entry.unwrap().into_path())
+            .filter(|path| !path.as_str().contains("workspace.sqlite"))
+            .map(|path| (path.to_string(), std::fs::read(&path).unwrap()))
+            .collect();
+        files.sort();
+        files
+    };
+    let before = read();
+    // As after a crash in the middle of it.
+    std::fs::remove_file(place.dir.manifest()).unwrap();
+    std::fs::remove_file(place.dir.frontier()).unwrap();
+    place.write().unwrap();
+    assert_eq!(read(), before);
+    assert_eq!(place.registry().len(), 2);
+}
+
+#[test]
+fn the_workspace_knows_the_files() {
+    let place = Place::new(&sample::finished());
+    let (_, manifest) = place.write().unwrap();
+    let db = rusqlite::Connection::open(place.dir.workspace_db()).unwrap();
+    let mut statement = db.prepare("SELECT path, kind, bytes FROM artifacts ORDER BY path").unwrap();
+    let rows: Vec<(String, String, i64)> = statement
+        .query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))
+        .unwrap()
+        .map(Result::unwrap)
+        .collect();
+    assert_eq!(rows.len(), 7);
+    assert_eq!((rows[0].0.as_str(), rows[0].1.as_str()), ("best_candidate.json", "best_candidate"));
+    assert!(rows.iter().all(|(_, _, bytes)| *bytes > 0));
+    let (stored, best): (String, String) = db
+        .query_row("SELECT manifest_json, best_candidate_id FROM manifests", [], |row| Ok((row.get(0)?, row.get(1)?)))
+        .unwrap();
+    assert_eq!(serde_json::from_str::<Value>(&stored).unwrap(), manifest);
+    assert_eq!(best, sample::CHILD);
+}
+
+#[test]
+fn a_cancelled_run_leaves_what_was_paid_for() {
+    let place = Place::new(&sample::cancelled());
+    let (status, manifest) = place.write().unwrap();
+    assert_eq!(status, RegistryStatus::Cancelled);
+    assert_eq!(manifest["schema_version"], "gepa_failure_manifest.v1");
+    assert_eq!((&manifest["status"], &manifest["best_candidate_id"]), (&json!("cancelled"), &json!(sample::CHILD)));
+    assert_eq!(manifest["failure"]["error_code"], "synth_optimizer_cancelled");
+    assert_eq!(manifest["failure"]["message"], "enough seen");
+    assert_eq!(manifest["failure"]["hint"], ErrorCode::Cancelled.row().hint);
+    // The log decides, not the words of its last event.
+    assert_eq!((&manifest["rollouts"]["train"], &manifest["usage"]["paid_calls"]), (&json!(11), &json!(10)));
+    assert_eq!(json_of(&place.dir.best_candidate())["candidate_id"], sample::CHILD);
+    assert_eq!(place.registry()[1]["status"], "cancelled");
+}
+
+#[test]
+fn a_failed_run_says_what_it_failed_of() {
+    let place = Place::new(&sample::failed());
+    let (status, manifest) = place.write().unwrap();
+    assert_eq!(status, RegistryStatus::Failed);
+    assert_eq!(manifest["failure"]["error_code"], "synth_optimizer_container_error");
+    assert_eq!(manifest["failure"]["hint"], ErrorCode::Container.row().hint);
+    assert_eq!(manifest["failure"]["message"], "connection refused");
+    assert_eq!(place.registry()[1]["status"], "failed");
+}
+
+#[test]
+fn a_run_that_goes_on_has_no_result() {
+    let place = Place::new(&sample::search().events);
+    assert_eq!(place.write().unwrap_err().code, ErrorCode::Invariant);
+    assert!(!place.dir.manifest().exists());
+    let mut view = RunView::default();
+    let apply = |stored: Stored| {
+        view.apply(stored.sequence, stored.unix_millis, &stored.event);
+        Ok(())
+    };
+    place.workspace.log(0, apply).unwrap();
+    assert_eq!(view.candidates.len(), 3);
+    assert_eq!(view.frontier().iter().map(|member| member.candidate_id.as_str()).collect::<Vec<_>>(), [sample::CHILD]);
+    assert!(view.end.is_none());
+}
+
+#[test]
+fn a_failure_before_the_log_is_told() {
+    let temporary = tempfile::tempdir().unwrap();
+    let root = Utf8Path::from_path(temporary.path()).unwrap();
+    let dir = RunDir::open(root, "run-1").unwrap();
+    let error = OptimizerError::new(ErrorCode::Container, "nobody answers at http://127.0.0.1:9000")
+        .with_detail("connection refused");
+    for _ in 0..2 {
+        let result = write_failure(&dir, &RegistryEntry::default(), &error).unwrap();
+        assert_eq!(result.status, RegistryStatus::Failed);
+        assert_eq!(json_of(&dir.manifest()), result.manifest);
+    }
+    let manifest = json_of(&dir.manifest());
+    assert_eq!(manifest["schema_version"], "gepa_failure_manifest.v1");
+    assert_eq!((&manifest["run_id"], &manifest["status"]), (&json!("run-1"), &json!("failed")));
+    assert_eq!(manifest["best_candidate_id"], "unavailable");
+    assert_eq!(
+        manifest["failure"],
+        json!({
+            "error_code": "synth_optimizer_container_error",
+            "message": "nobody answers at http://127.0.0.1:9000",
+            "hint": error.hint,
+            "detail": "connection refused",
+        })
+    );
+    let registry = std::fs::read_to_string(root.join("run_registry.jsonl")).unwrap();
+    assert_eq!(registry.lines().count(), 1);
+    let cancelled = OptimizerError::new(ErrorCode::Cancelled, "interrupt");
+    let result = write_failure(&dir, &RegistryEntry::default(), &cancelled).unwrap();
+    assert_eq!(result.status, RegistryStatus::Cancelled);
+}
+
+#[test]
+fn a_failure_never_replaces_a_result() {
+    let place = Place::new(&sample::finished());
+    let (_, manifest) = place.write().unwrap();
+    let error = OptimizerError::new(ErrorCode::Config, "another config");
+    write_failure(&place.dir, &RegistryEntry::default(), &error).unwrap();
+    assert_eq!(json_of(&place.dir.manifest()), manifest);
+    assert_eq!(place.registry().len(), 2);
+}
+
+/// Digests and sizes of files depend on the place of the test.
+fn mask(text: &str) -> String {
+    text.lines()
+        .map(|line| match line.trim_start() {
+            trimmed if trimmed.starts_with("\"sha256\"") => "      \"sha256\": …,".to_owned(),
+            trimmed if trimmed.starts_with("\"bytes\"") => "      \"bytes\": …,".to_owned(),
+            _ => line.to_owned(),
+        })
+        .collect::<Vec<_>>()
+        .join("\n")
+}

@@ -1,0 +1,187 @@
+//! Calls of the setup: retries, limits, and errors that show no secret.
+
+use std::time::{Duration, Instant};
+
+use serde_json::json as value;
+use synth_optimizer_core::config::Config;
+use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
+use synth_optimizer_platform::container::{Client, Method};
+
+use super::server::{Act, Server, json, nobody, text};
+use super::toy::config;
+use crate::waiting::in_time;
+
+fn client(config: &Config) -> Client {
+    Client::new(&config.container).unwrap()
+}
+
+async fn get(server: &Server) -> Result<serde_json::Value, OptimizerError> {
+    client(&config(&server.url())).json(Method::GET, "/metadata", None).await
+}
+
+#[tokio::test]
+async fn a_path_before_the_routes_is_kept() {
+    let server = Server::start(|_| json(200, &value!({ "a": 1 })));
+    for base in [format!("{}/v1/pool", server.url()), format!("{}/v1/pool/", server.url())] {
+        let client = client(&config(&base));
+        let reply = client.json(Method::POST, "/taskset/tasks", Some(&value!({ "split": "train" }))).await.unwrap();
+        assert_eq!(reply, value!({ "a": 1 }));
+    }
+    let seen = server.seen();
+    assert_eq!(seen[0].line(), "POST /v1/pool/taskset/tasks");
+    assert_eq!(seen[1].line(), "POST /v1/pool/taskset/tasks");
+    assert_eq!(seen[0].headers["content-type"], "application/json");
+    assert_eq!(seen[0].json(), value!({ "split": "train" }));
+    assert!(!seen[0].headers.contains_key("authorization"));
+}
+
+#[tokio::test]
+async fn refusals_are_repeated_and_retry_after_is_honoured() {
+    let server = Server::start(|request| match request.nth {
+        0 => Act::Reply { status: 503, headers: vec![("retry-after", "0".into())], body: b"busy".to_vec() },
+        1 => Act::Reply { status: 429, headers: vec![], body: vec![] },
+        _ => json(200, &value!({})),
+    });
+    get(&server).await.unwrap();
+    assert_eq!(server.count("GET /metadata"), 3);
+}
+
+#[tokio::test]
+async fn a_long_retry_after_is_cut_to_the_longest_pause() {
+    let date = || "Fri, 31 Dec 2038 23:59:59 GMT".to_owned();
+    let server = Server::start(move |request| match request.nth {
+        0 => Act::Reply { status: 503, headers: vec![("retry-after", "3600".into())], body: vec![] },
+        1 => Act::Reply { status: 503, headers: vec![("retry-after", date())], body: vec![] },
+        _ => json(200, &value!({})),
+    });
+    let mut config = config(&server.url());
+    config.container.retry_backoff_max_ms = 300;
+    let before = Instant::now();
+    in_time(client(&config).json(Method::GET, "/metadata", None)).await.unwrap();
+    assert!(before.elapsed() >= Duration::from_millis(600), "the pauses were too short");
+}
+
+#[tokio::test]
+async fn nothing_else_is_repeated() {
+    type Case = (fn() -> Act, &'static str);
+    let cases: [Case; 4] = [
+        (|| text(500, "text/plain", "Internal Server Error"), "answered 500: Internal Server Error"),
+        (|| json(422, &value!({ "detail": "unknown task_id 'nope'" })), "answered 422: {\"detail\":\"unknown task_id"),
+        (|| Act::Close, "gave no answer"),
+        (|| Act::Raw(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n{".to_vec()), "gave no answer"),
+    ];
+    for (act, expected) in cases {
+        let server = Server::start(move |_| act());
+        let error = get(&server).await.unwrap_err();
+        assert_eq!(error.code, ErrorCode::Container);
+        assert!(error.message.starts_with("GET /metadata") && error.message.contains(expected), "{error}");
+        assert_eq!(server.count("GET /metadata"), 1, "{error}");
+    }
+}
+
+#[tokio::test]
+async fn overload_without_end_is_an_error() {
+    let server = Server::start(|_| text(503, "text/plain", "no key in the container"));
+    let mut config = config(&server.url());
+    config.container.overload_retries = 2;
+    let error = client(&config).json(Method::GET, "/metadata", None).await.unwrap_err();
+    assert_eq!(error.message, "GET /metadata answered 503: no key in the container");
+    assert_eq!(server.count("GET /metadata"), 3);
+}
+
+#[tokio::test]
+async fn nobody_listening_is_said_so() {
+    let mut config = config(&format!("http://{}", nobody()));
+    config.container.connect_retries = 1;
+    let error = client(&config).json(Method::GET, "/metadata", None).await.unwrap_err();
+    assert!(error.message.contains("was not sent to 127.0.0.1:"), "{error}");
+    assert!(error.hint.contains("container.url"), "{error}");
+    assert!(!client(&config).is_healthy().await);
+}
+
+#[tokio::test]
+async fn what_is_no_json_is_said_so() {
+    let server = Server::start(|_| text(200, "text/html", "<html>Login</html>"));
+    let error = get(&server).await.unwrap_err();
+    assert_eq!(error.message, "GET /metadata answered 200 with no JSON (text/html)");
+    assert_eq!(error.detail.as_deref(), Some("<html>Login</html>"));
+}
+
+#[tokio::test]
+async fn a_reply_without_end_is_cut_at_the_cap() {
+    let floods =
+        ["HTTP/1.1 200 OK\r\ncontent-length: 1000000000\r\n\r\n", "HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n"];
+    for head in floods {
+        let server = Server::start(move |_| Act::Flood(head.as_bytes().to_vec()));
+        let error = get(&server).await.unwrap_err();
+        assert_eq!(error.message, "GET /metadata answered 200 with more than 1 MB");
+        assert!(error.hint.contains("container.max_reply_mb"));
+    }
+}
+
+#[tokio::test]
+async fn a_slow_reply_meets_the_total_deadline() {
+    let server = Server::start(|_| Act::Drip(b"HTTP/1.1 200 OK\r\ncontent-length: 100000\r\n\r\n".to_vec()));
+    let mut config = config(&server.url());
+    config.container.request_timeout_seconds = 1;
+    let error = in_time(client(&config).json(Method::GET, "/metadata", None)).await.unwrap_err();
+    assert!(error.message.contains("no whole answer within 1 s"), "{error}");
+}
+
+#[tokio::test]
+async fn redirects_and_demands_for_credentials_are_not_followed() {
+    let other = Server::start(|_| json(200, &value!({})));
+    let place = format!("{}/metadata", other.url());
+    let server =
+        Server::start(move |_| Act::Reply { status: 307, headers: vec![("location", place.clone())], body: vec![] });
+    let error = get(&server).await.unwrap_err();
+    assert!(error.message.contains("answered 307") && error.hint.contains("Redirects"), "{error}");
+    assert!(other.seen().is_empty());
+    let server = Server::start(|_| Act::Reply {
+        status: 401,
+        headers: vec![("www-authenticate", "Basic".into())],
+        body: vec![],
+    });
+    let error = get(&server).await.unwrap_err();
+    assert!(error.message.contains("answered 401") && error.hint.contains("without credentials"), "{error}");
+    assert_eq!(server.seen().len(), 1);
+}
+
+#[tokio::test]
+async fn no_error_shows_a_secret() {
+    let server = Server::start(|_| {
+        json(
+            422,
+            &value!({ "detail": [{ "type": "value_error", "loc": ["body", "policy"], "msg": "bad policy",
+                "input": { "candidate": "THE WHOLE TEXT" }, "ctx": { "x": "sk-aaaaaaaabbbbbbbb" } }] }),
+        )
+    });
+    let url = format!("http://user:hunter2secret@{}", server.address);
+    let config = config(&url);
+    let error = client(&config).json(Method::GET, "/metadata", None).await.unwrap_err();
+    let shown = format!("{error} {:?} {} {:?}", error.detail, error.hint, client(&config));
+    assert!(shown.contains("value_error at body.policy: bad policy"), "{shown}");
+    let gone = self::config(&format!("http://user:hunter2secret@{}", nobody()));
+    let error = client(&gone).json(Method::GET, "/metadata", None).await.unwrap_err();
+    let shown = format!("{shown} {error} {:?} {}", error.detail, error.hint);
+    for secret in ["hunter2secret", "WHOLE TEXT", "aaaabbbb"] {
+        assert!(!shown.contains(secret), "{shown}");
+    }
+    let error = Client::new(&self::config("ht!tp://user:hunter2secret@").container).unwrap_err();
+    assert!(!format!("{error:?}").contains("hunter2"), "{error}");
+}
+
+#[tokio::test]
+async fn a_server_that_speaks_no_tls_was_sent_nothing() {
+    let server = Server::start(|_| Act::Close);
+    let mut config = config(&format!("https://{}", server.address));
+    config.container.connect_retries = 0;
+    match Client::new(&config.container) {
+        Ok(client) => {
+            let error = client.json(Method::GET, "/metadata", None).await.unwrap_err();
+            assert!(error.message.contains("was not sent"), "{error}");
+        }
+        // A machine without certificates.
+        Err(error) => assert!(error.hint.contains("certificates"), "{error}"),
+    }
+}

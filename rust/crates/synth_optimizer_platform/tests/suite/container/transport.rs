@@ -1,0 +1,263 @@
+//! Rollouts that are sent and waited for: what may be sent again, and what each loss is called.
+
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use serde_json::{Value, json};
+use synth_optimizer_core::config::Config;
+use synth_optimizer_core::model::answer::FailureClass;
+use synth_optimizer_platform::container::{Client, Contract, Dialect, RolloutCall, RolloutEnd, Routes, Transport};
+
+use super::server::{Act, Received, Server, json as reply, nobody, text};
+use super::toy::config;
+use crate::waiting::in_time;
+
+pub(crate) const SUBMIT: &str = "POST /rollout";
+pub(crate) const STATE: &str = "GET /rollouts/r-1/state";
+pub(crate) const RECORD: &str = "GET /rollouts/r-1";
+pub(crate) const END: &str = "POST /rollouts/r-1/terminate";
+
+pub(crate) fn contract(modes: &[&str]) -> Contract {
+    Contract {
+        version: "synth_optimizers.gepa.v2".into(),
+        dialect: Dialect::Taskset,
+        routes: Routes {
+            program: "/program".into(),
+            rollout: "/rollout".into(),
+            dataset: None,
+            taskset: Some(("/taskset".into(), "/taskset/tasks".into())),
+        },
+        rollout_modes: modes.iter().map(|mode| (*mode).to_owned()).collect(),
+    }
+}
+
+pub(crate) fn transport(config: &Config) -> Transport {
+    Transport::new(Client::new(&config.container).unwrap(), &contract(&["blocking", "async"]), config)
+}
+
+pub(crate) async fn run(transport: &Transport, may_have_been_sent: bool) -> RolloutEnd {
+    let body = |mode: synth_optimizer_core::config::gepa::SubmissionMode| {
+        Ok(Bytes::from(json!({ "rollout_id": "r-1", "submission_mode": mode.word() }).to_string()))
+    };
+    transport.rollout(RolloutCall { rollout_id: "r-1", body: &body, may_have_been_sent }).await
+}
+
+async fn run_sync(server: &Server) -> RolloutEnd {
+    run(&transport(&config(&server.url())), false).await
+}
+
+pub(crate) fn record(status: &str) -> Act {
+    reply(200, &json!({ "rollout_id": "r-1", "status": status, "reward": 1.0 }))
+}
+
+pub(crate) fn class(end: &RolloutEnd) -> (FailureClass, bool) {
+    let failure = end.outcome.as_ref().unwrap_err();
+    (failure.class, failure.retryable)
+}
+
+pub(crate) fn status_of(end: &RolloutEnd) -> String {
+    let record: Value = serde_json::from_slice(&end.outcome.as_ref().unwrap().body).unwrap();
+    record["status"].as_str().unwrap_or_default().to_owned()
+}
+
+fn not_found() -> Act {
+    reply(404, &json!({ "detail": "unknown_rollout:r-1" }))
+}
+
+/// Answers the submission with the first script, everything else with 404.
+fn submit(script: impl Fn(&Received) -> Act + Send + Sync + 'static) -> Server {
+    Server::start(move |request| if request.line() == SUBMIT { script(request) } else { not_found() })
+}
+
+#[tokio::test]
+async fn a_rollout_is_sent_once_and_its_record_comes_back() {
+    let server = submit(|_| record("completed"));
+    let end = run_sync(&server).await;
+    assert_eq!(status_of(&end), "completed");
+    assert_eq!((end.overload, end.fallback.is_none(), end.fatal.is_none()), (None, true, true));
+    assert_eq!(server.lines(), [SUBMIT]);
+    assert_eq!(server.seen()[0].json()["submission_mode"], "sync");
+}
+
+#[tokio::test]
+async fn a_failed_record_is_a_record_too() {
+    assert_eq!(status_of(&run_sync(&submit(|_| record("failed"))).await), "failed");
+}
+
+#[tokio::test]
+async fn what_was_never_sent_is_sent_again_and_then_said_so() {
+    let mut config = config(&format!("http://{}", nobody()));
+    config.container.connect_retries = 3;
+    config.container.retry_backoff_ms = 30;
+    config.container.retry_backoff_max_ms = 1000;
+    let before = Instant::now();
+    let end = run(&transport(&config), false).await;
+    assert_eq!(class(&end), (FailureClass::NotSent, true));
+    assert!(before.elapsed() >= Duration::from_millis(30 + 60 + 120));
+}
+
+#[tokio::test]
+async fn a_refusal_is_sent_again_and_counts_as_overload() {
+    let server = submit(|request| match request.nth {
+        0 => text(503, "text/plain", "busy"),
+        _ => record("completed"),
+    });
+    let end = run_sync(&server).await;
+    assert_eq!((status_of(&end).as_str(), end.overload), ("completed", Some(503)));
+    assert_eq!(server.count(SUBMIT), 2);
+
+    let server = submit(|_| reply(429, &json!({ "detail": "slow down" })));
+    let mut config = config(&server.url());
+    config.container.overload_retries = 2;
+    config.gepa.pipeline.adaptive_rollout_concurrency.overload_status_codes = vec![503];
+    let end = run(&transport(&config), false).await;
+    assert_eq!((class(&end), end.overload), ((FailureClass::NotSent, true), None));
+    assert_eq!(server.count(SUBMIT), 3);
+}
+
+#[tokio::test]
+async fn every_other_status_is_settled_at_once() {
+    let cases = [
+        (500, FailureClass::Failed, true),
+        (502, FailureClass::Failed, true),
+        (504, FailureClass::Failed, true),
+        (408, FailureClass::Failed, true),
+        (400, FailureClass::Contract, false),
+        (404, FailureClass::Contract, false),
+        (409, FailureClass::Contract, false),
+        (422, FailureClass::Contract, false),
+        (307, FailureClass::Contract, false),
+    ];
+    for (status, expected, retryable) in cases {
+        let server = submit(move |_| text(status, "text/plain", "Internal Server Error"));
+        let end = run_sync(&server).await;
+        assert_eq!(class(&end), (expected, retryable), "{status}");
+        assert_eq!(server.lines(), [SUBMIT], "{status}");
+        assert!(end.outcome.unwrap_err().message.contains(&format!("answered {status}: Internal")));
+        assert!(end.fatal.is_none());
+        assert_eq!(end.overload, (status == 408 || status >= 500).then_some(status));
+    }
+}
+
+#[tokio::test]
+async fn one_id_for_two_rollouts_stops_the_run() {
+    let server =
+        submit(|_| reply(409, &json!({ "detail": { "error": "rollout_identity_conflict", "rollout_id": "r-1" } })));
+    let end = run_sync(&server).await;
+    assert_eq!(class(&end), (FailureClass::Contract, false));
+    assert!(end.fatal.unwrap().message.contains("rollout_identity_conflict"));
+    assert_eq!(server.count(SUBMIT), 1);
+}
+
+#[tokio::test]
+async fn what_may_have_arrived_is_never_sent_again() {
+    let cut = b"HTTP/1.1 200 OK\r\ncontent-length: 50\r\n\r\n{\"rollout_id\"".to_vec();
+    let losses: [Box<dyn Fn() -> Act + Send + Sync>; 3] =
+        [Box::new(|| Act::Close), Box::new(move || Act::Raw(cut.clone())), Box::new(|| Act::Hang)];
+    for loss in losses {
+        let server = submit(move |_| loss());
+        let end = in_time(run_sync(&server)).await;
+        assert_eq!(class(&end), (FailureClass::UnknownOutcome, true));
+        assert_eq!(server.lines(), [SUBMIT, STATE, RECORD]);
+    }
+}
+
+#[tokio::test]
+async fn a_lost_answer_is_looked_up() {
+    let server = Server::start(|request| match request.line().as_str() {
+        SUBMIT => Act::Close,
+        STATE if request.nth == 0 => record("running"),
+        _ => record("completed"),
+    });
+    let end = run_sync(&server).await;
+    assert_eq!(status_of(&end), "completed");
+    assert_eq!(server.lines(), [SUBMIT, STATE, STATE, RECORD]);
+}
+
+#[tokio::test]
+async fn a_rollout_that_runs_past_its_deadline_is_ended() {
+    let server = Server::start(|request| match request.line().as_str() {
+        SUBMIT => Act::Hang,
+        END => record("terminated"),
+        _ => record("running"),
+    });
+    let end = run_sync(&server).await;
+    assert_eq!(class(&end), (FailureClass::Timeout, true));
+    assert_eq!(server.lines(), [SUBMIT, STATE, END]);
+    assert_eq!(server.seen()[2].json(), json!({ "reason": "gepa_async_timeout" }));
+}
+
+#[tokio::test]
+async fn a_slow_answer_meets_the_total_deadline() {
+    let server = submit(|_| Act::Drip(b"HTTP/1.1 200 OK\r\ncontent-length: 100000\r\n\r\n".to_vec()));
+    let end = in_time(run_sync(&server)).await;
+    assert_eq!(class(&end), (FailureClass::UnknownOutcome, true));
+}
+
+#[tokio::test]
+async fn an_answer_without_end_breaks_the_contract() {
+    let server = submit(|_| Act::Flood(b"HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n".to_vec()));
+    let end = run_sync(&server).await;
+    assert_eq!(class(&end), (FailureClass::Contract, false));
+    assert!(end.outcome.unwrap_err().message.contains("container.max_reply_mb = 1"));
+}
+
+#[tokio::test]
+async fn what_is_no_record_breaks_the_contract() {
+    let cases = [
+        (text(200, "text/html", "<html>Bearer abcdefgh</html>"), "<html>Bearer [hidden]"),
+        (text(200, "application/json", "{\"status\": \"comp"), "is not JSON"),
+        (text(200, "application/octet-stream", "\u{1f}\u{8b}gzip"), "is not JSON"),
+        (record("weird"), "no status word"),
+    ];
+    for (act, expected) in cases {
+        let act = std::sync::Mutex::new(Some(act));
+        let server = submit(move |_| act.lock().unwrap().take().unwrap());
+        let end = run_sync(&server).await;
+        assert_eq!(class(&end), (FailureClass::Contract, false));
+        let message = end.outcome.unwrap_err().message;
+        assert!(message.contains(expected), "{message}");
+    }
+}
+
+#[tokio::test]
+async fn after_a_crash_the_container_is_asked_first() {
+    // It has run.
+    let server = Server::start(|_| record("completed"));
+    let end = run(&transport(&config(&server.url())), true).await;
+    assert_eq!(status_of(&end), "completed");
+    assert_eq!(server.lines(), [STATE, RECORD]);
+    // It runs.
+    let server = Server::start(|request| match (request.line().as_str(), request.nth) {
+        (STATE, 0 | 1) => record("running"),
+        _ => record("completed"),
+    });
+    let end = run(&transport(&config(&server.url())), true).await;
+    assert_eq!(status_of(&end), "completed");
+    assert_eq!(server.lines(), [STATE, STATE, STATE, RECORD]);
+    // It is not known, or nothing can be known.
+    for status in [404, 405] {
+        let server = Server::start(move |request| match request.line().as_str() {
+            SUBMIT => record("completed"),
+            _ => reply(status, &json!({ "detail": "no" })),
+        });
+        let end = run(&transport(&config(&server.url())), true).await;
+        assert_eq!(status_of(&end), "completed");
+        assert_eq!(server.lines(), [STATE, RECORD, SUBMIT]);
+    }
+    // The container does not answer: it is not sent blindly.
+    let server = Server::start(|_| Act::Close);
+    let end = run(&transport(&config(&server.url())), true).await;
+    assert_eq!(class(&end), (FailureClass::UnknownOutcome, true));
+    assert_eq!(server.count(SUBMIT), 0);
+}
+
+#[tokio::test]
+async fn connections_are_used_again() {
+    let server = submit(|_| record("completed"));
+    let transport = transport(&config(&server.url()));
+    for _ in 0..20 {
+        assert!(run(&transport, false).await.outcome.is_ok());
+    }
+    assert_eq!(server.count(SUBMIT), 20);
+}

@@ -1,0 +1,4 @@
+//! The standing service: a durable queue of run requests, the workers that carry them out, and the HTTP interface.
+
+pub mod queue;
+pub mod service;

@@ -1,0 +1,49 @@
+//! Lanes: what only one request at a time may use.
+
+use url::Url;
+
+use synth_optimizer_core::config::sections::CacheMode;
+
+/// The container, under one name however its address is written. The names of loopback are one.
+pub(crate) fn container_lane(url: &str) -> String {
+    let Ok(parsed) = Url::parse(url.trim()) else { return url.trim().to_owned() };
+    let host = match parsed.host_str().unwrap_or_default() {
+        "127.0.0.1" | "[::1]" | "[::ffff:7f00:1]" => "localhost",
+        host => host.trim_end_matches('.'),
+    };
+    let port = parsed.port_or_known_default().unwrap_or_default();
+    format!("{}://{host}:{port}{}", parsed.scheme(), parsed.path().trim_end_matches('/'))
+}
+
+/// The cache, unless it is off.
+pub(super) fn cache_lane(mode: CacheMode, namespace: &str) -> Option<&str> {
+    match mode {
+        CacheMode::Off => None,
+        CacheMode::Readwrite | CacheMode::Readonly => Some(namespace),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_container_has_one_lane() {
+        let same = ["http://Example.COM", "HTTP://example.com:80/", "http://example.com:80"];
+        assert!(same.iter().all(|url| container_lane(url) == "http://example.com:80"), "{same:?}");
+        assert_eq!(container_lane("https://h/a/B//"), "https://h:443/a/B");
+        assert_eq!(container_lane("http://[::2]"), "http://[::2]:80");
+        let loopback =
+            ["http://[::1]:9100/", "http://127.0.0.1:9100", "http://LOCALHOST:9100", "http://localhost.:9100"];
+        assert!(loopback.iter().all(|url| container_lane(url) == "http://localhost:9100"), "{loopback:?}");
+        let spelt = [
+            "http://127.1:9100",
+            "http://127.0.0.1:09100",
+            "http://0x7f000001:9100/./",
+            "http://[::ffff:127.0.0.1]:9100",
+        ];
+        assert!(spelt.iter().all(|url| container_lane(url) == "http://localhost:9100"), "{spelt:?}");
+        assert_ne!(container_lane("http://h:9100"), container_lane("http://h:9101"));
+        assert_ne!(container_lane("http://h/a"), container_lane("http://h/A"));
+    }
+}

@@ -1,0 +1,302 @@
+//! Every move of a request goes through here: legal by the table, guarded by token and state, and written to its history.
+
+use std::time::Duration;
+
+use rusqlite::{Connection, OptionalExtension, Row, named_params};
+use serde_json::Value;
+
+use super::entry::{state, unreadable};
+use super::error::{QueueCode, QueueError, not_found, sql};
+use super::holder::Process;
+use synth_optimizer_core::model::control::{ControlAction, ControlRequest};
+use synth_optimizer_core::model::lifecycle::{Lifecycle, RequestState, RequestTrigger};
+use synth_optimizer_core::secrets::redact;
+use synth_optimizer_platform::clock::Moment;
+
+/// What decides about a request.
+#[derive(Debug, Clone)]
+pub(super) struct RequestRow {
+    pub(super) seq: i64,
+    pub(super) request_id: String,
+    pub(super) run_id: String,
+    pub(super) status: RequestState,
+    pub(super) auto_start: bool,
+    pub(super) manual_step: bool,
+    /// Whether somebody has ever begun to work on it.
+    pub(super) has_begun: bool,
+    pub(super) fencing_token: i64,
+    pub(super) lease: Option<Lease>,
+    /// What the holder was asked for and has not done yet.
+    pub(super) asked: Option<ControlRequest>,
+    pub(super) pause: Option<Pause>,
+}
+
+/// Who holds a request, and until when.
+#[derive(Debug, Clone)]
+pub(super) struct Lease {
+    pub(super) lease_id: String,
+    pub(super) worker_id: Option<String>,
+    pub(super) deadline: u64,
+    pub(super) boot_id: String,
+    pub(super) kind: String,
+    pub(super) instance: Option<String>,
+    pub(super) process: Option<Process>,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct Pause {
+    pub(super) deadline: u64,
+    pub(super) boot_id: String,
+    pub(super) length: Duration,
+}
+
+impl Lease {
+    pub(super) fn is_over(&self, now: &Moment) -> bool {
+        self.boot_id != now.boot_id || self.deadline <= now.boot
+    }
+}
+
+impl RequestRow {
+    pub(super) fn of_request(db: &Connection, request_id: &str) -> Result<Self, QueueError> {
+        Self::read(db, "WHERE request_id = ?1", [request_id])?
+            .into_iter()
+            .next()
+            .ok_or_else(|| not_found("request", request_id))
+    }
+
+    /// Those that somebody holds.
+    pub(super) fn held(db: &Connection) -> Result<Vec<Self>, QueueError> {
+        Self::read(db, "WHERE status IN ('leased', 'running') ORDER BY seq", [])
+    }
+
+    pub(super) fn paused(db: &Connection) -> Result<Vec<Self>, QueueError> {
+        Self::read(db, "WHERE status = 'paused' ORDER BY seq", [])
+    }
+
+    pub(super) fn read(db: &Connection, rest: &str, values: impl rusqlite::Params) -> Result<Vec<Self>, QueueError> {
+        let columns =
+            "seq, request_id, run_id, status, auto_start, manual_step, started_at, fencing_token, lease_id, worker_id,
+          lease_deadline_boot, lease_boot_id, holder_kind, holder_instance, holder_pid, holder_started,
+          holder_pid_namespace, control, control_reason, control_pause_ms, pause_deadline_boot, pause_boot_id, pause_ms";
+        db.prepare_cached(&format!("SELECT {columns} FROM run_requests {rest}"))
+            .and_then(|mut statement| statement.query_map(values, request_row)?.collect())
+            .map_err(sql("read a request"))
+    }
+}
+
+fn request_row(row: &Row<'_>) -> rusqlite::Result<RequestRow> {
+    let asked = match row.get::<_, Option<String>>("control")? {
+        None => None,
+        Some(word) => {
+            let action = ControlAction::from_word(&word);
+            let action = action.ok_or_else(|| unreadable(format!("{word:?} cannot be asked of a request")))?;
+            let pause = millis(row, "control_pause_ms")?.map(Duration::from_millis);
+            Some(ControlRequest { action, reason: row.get("control_reason")?, grace: None, pause })
+        }
+    };
+    Ok(RequestRow {
+        seq: row.get("seq")?,
+        request_id: row.get("request_id")?,
+        run_id: row.get("run_id")?,
+        status: state(row, "status")?,
+        auto_start: row.get("auto_start")?,
+        manual_step: row.get("manual_step")?,
+        has_begun: row.get::<_, Option<i64>>("started_at")?.is_some(),
+        fencing_token: row.get("fencing_token")?,
+        lease: lease(row)?,
+        asked,
+        pause: pause(row)?,
+    })
+}
+
+fn lease(row: &Row<'_>) -> rusqlite::Result<Option<Lease>> {
+    let (Some(lease_id), Some(deadline)) = (row.get("lease_id")?, millis(row, "lease_deadline_boot")?) else {
+        return Ok(None);
+    };
+    let process = match row.get::<_, Option<i32>>("holder_pid")? {
+        None => None,
+        Some(pid) => Some(Process {
+            pid,
+            started: millis(row, "holder_started")?.unwrap_or(0),
+            namespace: row.get("holder_pid_namespace")?,
+        }),
+    };
+    Ok(Some(Lease {
+        lease_id,
+        worker_id: row.get("worker_id")?,
+        deadline,
+        boot_id: row.get("lease_boot_id")?,
+        kind: row.get("holder_kind")?,
+        instance: row.get("holder_instance")?,
+        process,
+    }))
+}
+
+fn pause(row: &Row<'_>) -> rusqlite::Result<Option<Pause>> {
+    let (Some(deadline), Some(length)) = (millis(row, "pause_deadline_boot")?, millis(row, "pause_ms")?) else {
+        return Ok(None);
+    };
+    Ok(Some(Pause { deadline, boot_id: row.get("pause_boot_id")?, length: Duration::from_millis(length) }))
+}
+
+fn millis(row: &Row<'_>, column: &str) -> rusqlite::Result<Option<u64>> {
+    Ok(row.get::<_, Option<i64>>(column)?.and_then(|value| u64::try_from(value).ok()))
+}
+
+/// A number as SQLite stores it.
+pub(super) fn int(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
+}
+
+/// How long something lasts, in milliseconds.
+pub(super) fn length(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// The state that a trigger leads to, or why it leads nowhere.
+pub(super) fn next(row: &RequestRow, trigger: RequestTrigger) -> Result<RequestState, QueueError> {
+    row.status.next(trigger).map_err(|_| {
+        let message = format!(
+            "{} is not possible: request {} of run {} is {}",
+            trigger.word(),
+            row.request_id,
+            row.run_id,
+            row.status.word()
+        );
+        QueueError::new(
+            QueueCode::InvalidTransition,
+            message,
+            "The current state is named; only the moves of the request lifecycle are possible.",
+        )
+        .in_state(row.status)
+    })
+}
+
+/// Moves a request to any state but `leased`. What must not outlive its state is cleared: the lease, the pause, and, unless
+/// the next holder is to obey it, the control request.
+pub(super) fn transition(
+    db: &Connection,
+    now: &Moment,
+    row: &RequestRow,
+    trigger: RequestTrigger,
+    pause: Option<Duration>,
+    detail: &Value,
+) -> Result<RequestState, QueueError> {
+    let to = next(row, trigger)?;
+    let keeps_lease = to == RequestState::Running;
+    let keeps_control = match to {
+        RequestState::Running => true,
+        // A run that is to stop with what it has must get a worker for that.
+        RequestState::Queued => row.asked.as_ref().is_some_and(|asked| asked.action == ControlAction::Stop),
+        RequestState::Leased
+        | RequestState::Paused
+        | RequestState::Completed
+        | RequestState::Failed
+        | RequestState::Cancelled => false,
+    };
+    let pause = (to == RequestState::Paused).then(|| length(pause.unwrap_or(super::DEFAULT_PAUSE)));
+    let sql_text = "UPDATE run_requests SET status = :to, updated_at = :now,
+      started_at = CASE WHEN :to = 'running' THEN coalesce(started_at, :now) ELSE started_at END,
+      finished_at = CASE WHEN :final THEN :now END,
+      lease_id = CASE WHEN :lease THEN lease_id END,
+      worker_id = CASE WHEN :lease THEN worker_id END,
+      lease_expires_at = CASE WHEN :lease THEN lease_expires_at END,
+      lease_deadline_boot = CASE WHEN :lease THEN lease_deadline_boot END,
+      lease_boot_id = CASE WHEN :lease THEN lease_boot_id END,
+      holder_kind = CASE WHEN :lease THEN holder_kind END,
+      holder_instance = CASE WHEN :lease THEN holder_instance END,
+      last_holder_pid = coalesce(holder_pid, last_holder_pid),
+      holder_pid = CASE WHEN :lease THEN holder_pid END,
+      holder_started = CASE WHEN :lease THEN holder_started END,
+      holder_pid_namespace = CASE WHEN :lease THEN holder_pid_namespace END,
+      control = CASE WHEN :control THEN control END,
+      control_reason = CASE WHEN :control THEN control_reason END,
+      control_pause_ms = CASE WHEN :control THEN control_pause_ms END,
+      control_at = CASE WHEN :control THEN control_at END,
+      pause_ms = :pause,
+      pause_expires_at = :now + :pause,
+      pause_deadline_boot = :boot + :pause,
+      pause_boot_id = CASE WHEN :pause IS NOT NULL THEN :boot_id END,
+      needs_cleanup = CASE WHEN :to = 'running' THEN 0 ELSE needs_cleanup END,
+      error_json = CASE WHEN :final THEN error_json END
+      WHERE seq = :seq AND fencing_token = :token AND status = :from";
+    let values = named_params! {
+        ":to": to.word(), ":now": int(now.wall), ":final": to.is_final(), ":lease": keeps_lease, ":control": keeps_control,
+        ":pause": pause.map(int), ":boot": int(now.boot), ":boot_id": now.boot_id, ":seq": row.seq,
+        ":token": row.fencing_token, ":from": row.status.word(),
+    };
+    if execute(db, "move a request", sql_text, values)? == 0 {
+        return Err(fenced(row, None));
+    }
+    record(db, now, row, to, trigger.word(), detail)?;
+    Ok(to)
+}
+
+/// Adds a row to the history of a request.
+pub(super) fn record(
+    db: &Connection,
+    now: &Moment,
+    row: &RequestRow,
+    to: RequestState,
+    trigger: &str,
+    detail: &Value,
+) -> Result<(), QueueError> {
+    let worker = row.lease.as_ref().and_then(|lease| lease.worker_id.as_deref());
+    let sql_text = "INSERT INTO request_history
+      (request_seq, at, from_state, to_state, \"trigger\", worker_id, fencing_token, detail_json)
+      VALUES (:seq, :at, :from, :to, :trigger, :worker, :token, :detail)";
+    let values = named_params! {
+        ":seq": row.seq, ":at": int(now.wall), ":to": to.word(), ":trigger": trigger, ":worker": worker,
+        ":from": (trigger != "submit").then(|| row.status.word()), ":token": row.fencing_token,
+        ":detail": redact("", detail).to_string(),
+    };
+    execute(db, "write the history of a request", sql_text, values).map(drop)
+}
+
+/// The refusal of a write by somebody who does not hold the request any more.
+pub(super) fn fenced(row: &RequestRow, token: Option<i64>) -> QueueError {
+    let whose = match &row.lease {
+        Some(lease) => {
+            let worker = lease.worker_id.as_deref().map(|worker| format!(" of worker {worker}")).unwrap_or_default();
+            format!("is held by lease {}{worker} with fencing token {}", lease.lease_id, row.fencing_token)
+        }
+        None => "is held by nobody".to_owned(),
+    };
+    let token = token.map(|token| format!(" (fencing token {token})")).unwrap_or_default();
+    let message = format!(
+        "the lease{token} on request {} of run {} is over: it is {} and {whose}",
+        row.request_id,
+        row.run_id,
+        row.status.word()
+    );
+    QueueError::new(
+        QueueCode::Fenced,
+        message,
+        "Stop working on it: whoever holds it goes on from what is stored. Nothing was written.",
+    )
+    .in_state(row.status)
+}
+
+/// The next fencing token.
+pub(super) fn next_token(db: &Connection) -> Result<i64, QueueError> {
+    db.prepare_cached("UPDATE fencing SET token = token + 1 RETURNING token")
+        .and_then(|mut statement| statement.query_row([], |row| row.get(0)))
+        .map_err(sql("take a fencing token"))
+}
+
+/// The first column of the first row.
+pub(super) fn first(db: &Connection, text: &str, values: impl rusqlite::Params) -> Result<Option<i64>, QueueError> {
+    db.prepare_cached(text)
+        .and_then(|mut statement| statement.query_row(values, |row| row.get(0)).optional())
+        .map_err(sql("look for a request"))
+}
+
+/// Changes rows; returns how many.
+pub(super) fn execute(
+    db: &Connection,
+    doing: &str,
+    text: &str,
+    values: impl rusqlite::Params,
+) -> Result<usize, QueueError> {
+    db.prepare_cached(text).and_then(|mut statement| statement.execute(values)).map_err(sql(doing))
+}

@@ -1,0 +1,334 @@
+//! What handlers take from a request and answer with, and what the API's description says of both.
+
+use aide::OperationInput;
+use aide::OperationOutput;
+use aide::generate::GenContext;
+use aide::openapi::{MediaType, Operation, RequestBody, Response as Described, SchemaObject, StatusCode as Status};
+use aide::operation::{ParamLocation, add_parameters, parameters_from_schema, set_body};
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::{FromRequest, FromRequestParts, Query as AxumQuery, RawPathParams, Request};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use schemars::{JsonSchema, Schema, SchemaGenerator};
+use serde::de::{DeserializeOwned, Error as _};
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::{Map, Value};
+
+use super::refusal::{Code, ErrorBody, Refusal};
+
+/// The parameters in the path.
+#[derive(Debug)]
+pub(super) struct Path<T>(pub(super) T);
+
+/// The parameters after the question mark.
+#[derive(Debug)]
+pub(super) struct Query<T>(pub(super) T);
+
+/// Headers, by their names in lower case.
+#[derive(Debug)]
+pub(super) struct Headers<T>(pub(super) T);
+
+/// A JSON body. Nothing at all is the same as an empty object.
+#[derive(Debug)]
+pub(super) struct Body<T>(pub(super) T);
+
+impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Path<T> {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Refusal> {
+        let found = RawPathParams::from_request_parts(parts, state).await;
+        let found = found.map_err(|_| Refusal::new(Code::BadParameter, "the path is not UTF-8 text"))?;
+        read_texts("the path", found.iter()).map(Self)
+    }
+}
+
+impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Query<T> {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Refusal> {
+        AxumQuery::try_from_uri(&parts.uri).map(|AxumQuery(found)| Self(found)).map_err(|error| {
+            let why = error.to_string();
+            let why = why.strip_prefix("Failed to deserialize query string: ").unwrap_or(&why);
+            Refusal::new(Code::BadParameter, format!("the query is not right: {why}"))
+        })
+    }
+}
+
+impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Headers<T> {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Refusal> {
+        let texts = parts
+            .headers
+            .keys()
+            .filter_map(|name| Some((name.as_str(), String::from_utf8_lossy(parts.headers.get(name)?.as_bytes()))));
+        let texts: Vec<_> = texts.collect();
+        read_texts("the header", texts.iter().map(|(name, text)| (*name, text.as_ref()))).map(Self)
+    }
+}
+
+impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
+    type Rejection = Refusal;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, Refusal> {
+        let bytes = Bytes::from_request(request, state).await;
+        let bytes = bytes.map_err(|_| Refusal::new(Code::BadRequest, "the body ended before its end"))?;
+        read_body(if bytes.is_empty() { b"{}" } else { &bytes }).map(Self)
+    }
+}
+
+fn read_body<T: DeserializeOwned>(text: &[u8]) -> Result<T, Refusal> {
+    let not_json = |error| Refusal::new(Code::BadJson, format!("the body is not JSON: {error}"));
+    // What is wrong with it counts only where it is JSON at all, which has its own code.
+    let checked = |refusal: Refusal| serde_json::from_slice::<Value>(text).map_or_else(not_json, |_| refusal);
+    // A list would be read as the fields of an object in their order.
+    if !text.trim_ascii_start().starts_with(b"{") {
+        return Err(checked(Refusal::new(Code::BadRequest, "the body is not a JSON object")));
+    }
+    let mut reading = serde_json::Deserializer::from_slice(text);
+    let found = serde_path_to_error::deserialize(&mut reading)
+        .map_err(|error| checked(wrong_field(Code::BadRequest, "the body", &error)))?;
+    reading.end().map_err(not_json)?;
+    Ok(found)
+}
+
+fn read_texts<'a, T: DeserializeOwned>(
+    what: &str,
+    texts: impl Iterator<Item = (&'a str, &'a str)>,
+) -> Result<T, Refusal> {
+    let fields: Map<String, Value> = texts.map(|(name, text)| (name.to_owned(), text.into())).collect();
+    serde_path_to_error::deserialize(Value::Object(fields))
+        .map_err(|error| wrong_field(Code::BadParameter, what, &error))
+}
+
+/// Names the field, where it is one.
+fn wrong_field(code: Code, what: &str, error: &serde_path_to_error::Error<serde_json::Error>) -> Refusal {
+    let (field, why) = (error.path().to_string(), error.inner());
+    match field.as_str() {
+        "." => Refusal::new(code, format!("{what} is not right: {why}")),
+        field => Refusal::new(code, format!("{field} of {what} is not right: {why}")).about(field),
+    }
+}
+
+/// The value of a header, where it is text.
+pub(super) fn header_text(headers: &HeaderMap, name: header::HeaderName) -> Option<&str> {
+    headers.get(name).and_then(|value| value.to_str().ok())
+}
+
+/// A number between two bounds, which the description has as well.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Between<T, const LEAST: i32, const MOST: i32>(pub(super) T);
+
+impl<'de, T, const LEAST: i32, const MOST: i32> Deserialize<'de> for Between<T, LEAST, MOST>
+where
+    T: Deserialize<'de> + PartialOrd + From<i32> + std::fmt::Display,
+{
+    fn deserialize<D: Deserializer<'de>>(reading: D) -> Result<Self, D::Error> {
+        let value = T::deserialize(reading)?;
+        match value >= T::from(LEAST) && value <= T::from(MOST) {
+            true => Ok(Self(value)),
+            false => Err(D::Error::custom(format!("{value} is not between {LEAST} and {MOST}"))),
+        }
+    }
+}
+
+impl<T: JsonSchema, const LEAST: i32, const MOST: i32> JsonSchema for Between<T, LEAST, MOST> {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        T::schema_name()
+    }
+
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn json_schema(schemas: &mut SchemaGenerator) -> Schema {
+        let mut schema = T::json_schema(schemas);
+        schema.insert("minimum".into(), LEAST.into());
+        schema.insert("maximum".into(), MOST.into());
+        schema
+    }
+}
+
+/// A document with status 200, or with another one if it tells of a change.
+#[derive(Debug)]
+pub(super) struct Changed<const STATUS: u16, T> {
+    pub(super) is_change: bool,
+    pub(super) document: T,
+}
+
+/// Something that may be known to the client already: `Unchanged` is 304.
+#[derive(Debug)]
+pub(super) enum Tagged<T> {
+    New {
+        answer: T,
+        etag: Option<String>,
+    },
+    /// `is_over`: it will not change any more.
+    Unchanged {
+        etag: Option<String>,
+        is_over: bool,
+    },
+}
+
+/// Bytes of any type.
+#[derive(Debug)]
+pub(super) struct Raw(pub(super) Response);
+
+/// A page, or a stream of events.
+#[derive(Debug)]
+pub(super) enum PageOrStream<T> {
+    Page(T),
+    Stream(Response),
+    /// A stream that would have nothing.
+    Over,
+}
+
+impl<const STATUS: u16, T: Serialize> IntoResponse for Changed<STATUS, T> {
+    fn into_response(self) -> Response {
+        let status = if self.is_change { StatusCode::from_u16(STATUS).unwrap_or_default() } else { StatusCode::OK };
+        (status, Json(self.document)).into_response()
+    }
+}
+
+impl<T: IntoResponse> IntoResponse for Tagged<T> {
+    fn into_response(self) -> Response {
+        let (mut response, etag) = match self {
+            Self::New { answer, etag } => (answer.into_response(), etag),
+            Self::Unchanged { etag, is_over: false } => (StatusCode::NOT_MODIFIED.into_response(), etag),
+            Self::Unchanged { etag, is_over: true } => {
+                ((StatusCode::NOT_MODIFIED, [(RUN_IS_OVER, "true")]).into_response(), etag)
+            }
+        };
+        if let Some(etag) = etag.and_then(|etag| HeaderValue::from_str(&etag).ok()) {
+            response.headers_mut().insert(header::ETAG, etag);
+        }
+        response
+    }
+}
+
+/// Says that nothing new can come.
+const RUN_IS_OVER: &str = "run-is-over";
+
+impl IntoResponse for Raw {
+    fn into_response(self) -> Response {
+        self.0
+    }
+}
+
+impl<T: Serialize> IntoResponse for PageOrStream<T> {
+    fn into_response(self) -> Response {
+        match self {
+            Self::Page(page) => Json(page).into_response(),
+            Self::Stream(response) => response,
+            Self::Over => StatusCode::NO_CONTENT.into_response(),
+        }
+    }
+}
+
+fn parameters<T: JsonSchema>(context: &mut GenContext, operation: &mut Operation, place: ParamLocation) {
+    // Not as a component of its own: nothing would refer to it.
+    let schema = T::json_schema(&mut context.schema);
+    let found = parameters_from_schema(context, schema, place);
+    add_parameters(context, operation, found);
+}
+
+impl<T: JsonSchema> OperationInput for Path<T> {
+    fn operation_input(context: &mut GenContext, operation: &mut Operation) {
+        parameters::<T>(context, operation, ParamLocation::Path);
+    }
+}
+
+impl<T: JsonSchema> OperationInput for Query<T> {
+    fn operation_input(context: &mut GenContext, operation: &mut Operation) {
+        parameters::<T>(context, operation, ParamLocation::Query);
+    }
+}
+
+impl<T: JsonSchema> OperationInput for Headers<T> {
+    fn operation_input(context: &mut GenContext, operation: &mut Operation) {
+        parameters::<T>(context, operation, ParamLocation::Header);
+    }
+}
+
+impl<T: JsonSchema + DeserializeOwned> OperationInput for Body<T> {
+    fn operation_input(context: &mut GenContext, operation: &mut Operation) {
+        // Whether an empty body is enough is whether an empty object is.
+        let required = serde_json::from_str::<T>("{}").is_err();
+        let content = [json_content::<T>(context)].into_iter().collect();
+        set_body(context, operation, RequestBody { content, required, ..RequestBody::default() });
+    }
+}
+
+fn json_content<T: JsonSchema>(context: &mut GenContext) -> (String, MediaType) {
+    let json_schema = context.schema.subschema_for::<T>();
+    let schema = Some(SchemaObject { json_schema, external_docs: None, example: None });
+    ("application/json".to_owned(), MediaType { schema, ..MediaType::default() })
+}
+
+type Answers = Vec<(Option<Status>, Described)>;
+
+fn answer(
+    status: u16,
+    description: &str,
+    content: impl IntoIterator<Item = (String, MediaType)>,
+) -> (Option<Status>, Described) {
+    let content = content.into_iter().collect();
+    (Some(Status::Code(status)), Described { description: description.to_owned(), content, ..Described::default() })
+}
+
+impl OperationOutput for Refusal {
+    type Inner = ErrorBody;
+
+    fn inferred_responses(context: &mut GenContext, _: &mut Operation) -> Answers {
+        let (_, refused) = answer(0, "A refusal.", [json_content::<ErrorBody>(context)]);
+        vec![(None, refused)]
+    }
+}
+
+impl<const STATUS: u16, T: JsonSchema> OperationOutput for Changed<STATUS, T> {
+    type Inner = T;
+
+    fn inferred_responses(context: &mut GenContext, _: &mut Operation) -> Answers {
+        let content = json_content::<T>(context);
+        vec![
+            answer(200, "It is as before: it was done already, or there was nothing to do.", [content.clone()]),
+            answer(STATUS, "It is stored.", [content]),
+        ]
+    }
+}
+
+impl<T: OperationOutput> OperationOutput for Tagged<T> {
+    type Inner = T::Inner;
+
+    fn inferred_responses(context: &mut GenContext, operation: &mut Operation) -> Answers {
+        let mut answers = T::inferred_responses(context, operation);
+        answers.push(answer(304, "Nothing is new. The header `run-is-over` is `true` when nothing new can come.", []));
+        answers
+    }
+}
+
+impl OperationOutput for Raw {
+    type Inner = Vec<u8>;
+
+    fn inferred_responses(_: &mut GenContext, _: &mut Operation) -> Answers {
+        vec![answer(200, "The bytes.", [("*/*".to_owned(), MediaType::default())])]
+    }
+}
+
+impl<T: JsonSchema> OperationOutput for PageOrStream<T> {
+    type Inner = T;
+
+    fn inferred_responses(context: &mut GenContext, _: &mut Operation) -> Answers {
+        let page = json_content::<T>(context);
+        vec![
+            answer(
+                200,
+                "A page, or a stream of events.",
+                [page, ("text/event-stream".to_owned(), MediaType::default())],
+            ),
+            answer(204, "The run is over, and nothing follows.", []),
+        ]
+    }
+}

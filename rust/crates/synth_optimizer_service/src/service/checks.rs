@@ -1,0 +1,143 @@
+//! Checks, each on a thread of its own: a check may start processes and wait for them. Beside them the lock of each container
+//! address, because a check and a run must not start a container at the same address.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use tokio::sync::{OwnedMutexGuard, oneshot, watch};
+
+use crate::queue::container_lane;
+use synth_gepa::{GepaEngine, plan, shortfalls};
+use synth_optimizer_core::config::{Diagnostic, Severity};
+use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
+use synth_optimizer_platform::runtime::{CheckReport, Monitor, Request, check, spawn};
+
+type Report = Result<CheckReport, OptimizerError>;
+
+/// A check under way. Dropped, it is broken off, and ends what it has started.
+#[derive(Debug)]
+pub struct Check {
+    report: Arc<Monitor<Option<Report>>>,
+    cancel: Option<oneshot::Sender<()>>,
+    thread: JoinHandle<()>,
+}
+
+impl Check {
+    /// Starts it. `problems` is what was found about the configuration; `kept` is dropped when nothing of the check is left.
+    pub fn start(
+        request: Request,
+        problems: Vec<Diagnostic>,
+        kept: impl Send + 'static,
+    ) -> Result<Self, OptimizerError> {
+        let report = Arc::new(Monitor::default());
+        let (told, (cancel, cancelled)) = (Arc::clone(&report), oneshot::channel::<()>());
+        let work = move || async move {
+            tokio::select! {
+                report = checked(&request, &problems) => Ok(report),
+                _ = cancelled => Err(OptimizerError::new(ErrorCode::Cancelled, "the check was interrupted")),
+            }
+        };
+        let thread = spawn("check", work, move |report| {
+            drop(kept);
+            told.update(|told| *told = Some(report));
+        })?;
+        Ok(Self { report, cancel: Some(cancel), thread })
+    }
+
+    /// Waits for the report.
+    pub async fn report(&self) -> Report {
+        self.report.wait_for(Option::is_some).await;
+        self.take()
+    }
+
+    /// Waits for the report in a thread; nothing when the time is over before.
+    pub fn wait(&self, time: Duration) -> Option<Report> {
+        self.report.wait_blocking(time, Option::is_some).then(|| self.take())
+    }
+
+    /// Breaks it off and waits until nothing of it is left.
+    pub fn cancel(mut self) {
+        self.cancel = None;
+        // A panic of the check is its report.
+        let _ = self.thread.join();
+    }
+
+    fn take(&self) -> Report {
+        let lost = || Err(OptimizerError::new(ErrorCode::Invariant, "the check has no report"));
+        self.report.get().clone().unwrap_or_else(lost)
+    }
+}
+
+async fn checked(request: &Request, problems: &[Diagnostic]) -> CheckReport {
+    // The arithmetic of a configuration with errors would be that of another one.
+    let is_sound = problems.iter().all(|found| found.severity == Severity::Warning);
+    let (plan, budget) = match is_sound {
+        true => (serde_json::to_value(plan(&request.config)).ok(), shortfalls(&request.config)),
+        false => (None, Vec::new()),
+    };
+    CheckReport { plan, ..check(request, problems, &budget, GepaEngine::new).await }
+}
+
+/// One lock for each container that a run or a check is about to start.
+#[derive(Debug, Default)]
+pub(super) struct ContainerLocks(Mutex<BTreeMap<String, Weak<ContainerLock>>>);
+
+/// The right to start a container at one address.
+#[derive(Debug, Default)]
+pub(super) struct ContainerLock {
+    lock: Arc<tokio::sync::Mutex<()>>,
+    /// How many runs want it now.
+    demands: watch::Sender<usize>,
+}
+
+impl ContainerLock {
+    /// Waits until it is free.
+    pub(super) async fn lock(&self) -> OwnedMutexGuard<()> {
+        Arc::clone(&self.lock).lock_owned().await
+    }
+
+    /// Acquires it with priority: asks the current holder to yield.
+    pub(super) async fn lock_preempting(&self) -> OwnedMutexGuard<()> {
+        let _demand = Demand::new(&self.demands);
+        self.lock().await
+    }
+
+    /// Waits until a run wants it.
+    pub(super) async fn demanded(&self) {
+        // The sender is here, so that the channel is open.
+        let _ = self.demands.subscribe().wait_for(|demands| *demands > 0).await;
+    }
+}
+
+/// A run that wants a lock.
+struct Demand<'a>(&'a watch::Sender<usize>);
+
+impl<'a> Demand<'a> {
+    fn new(demands: &'a watch::Sender<usize>) -> Self {
+        demands.send_modify(|demands| *demands += 1);
+        Self(demands)
+    }
+}
+
+impl Drop for Demand<'_> {
+    fn drop(&mut self) {
+        self.0.send_modify(|demands| *demands -= 1);
+    }
+}
+
+impl ContainerLocks {
+    /// The lock of the container at this address.
+    pub(super) fn of(&self, url: &str) -> Arc<ContainerLock> {
+        let mut locks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        locks.retain(|_, lock| lock.strong_count() > 0);
+        let lane = container_lane(url);
+        if let Some(lock) = locks.get(&lane).and_then(Weak::upgrade) {
+            return lock;
+        }
+        let lock = Arc::new(ContainerLock::default());
+        locks.insert(lane, Arc::downgrade(&lock));
+        lock
+    }
+}

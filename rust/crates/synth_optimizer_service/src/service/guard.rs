@@ -1,0 +1,214 @@
+//! What every request passes before it is routed: its name, who it was meant for, where it came from, and who sent it.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Instant;
+
+use axum::body::Body;
+use axum::extract::{MatchedPath, Request, State};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use tracing::{Instrument, Span, debug, error_span, warn};
+
+use super::api::header_text;
+use super::context::Context;
+use super::refusal::{Code, Refusal};
+use super::token::Token;
+use synth_optimizer_core::model::canonical::hex;
+
+/// Who may call, and under which name.
+#[derive(Debug)]
+pub(super) struct Guard {
+    names: BTreeSet<String>,
+    /// Any address of the machine is bound, so that any address may be called; names are listed.
+    any_address: bool,
+    token: Option<Token>,
+}
+
+impl Guard {
+    pub(super) fn new(address: SocketAddr, allow_hosts: &[String], token: Option<Token>) -> Self {
+        let own = match address.ip() {
+            IpAddr::V4(ip) => ip.to_string(),
+            IpAddr::V6(ip) => format!("[{ip}]"),
+        };
+        let local = ["localhost", "127.0.0.1", "[::1]"].map(str::to_owned);
+        let listed = allow_hosts.iter().map(|name| name.trim().to_lowercase());
+        let any_address = address.ip().is_unspecified();
+        let local = local.into_iter().filter(|_| any_address || address.ip().is_loopback());
+        Self { names: listed.chain(local).chain([own]).collect(), any_address, token }
+    }
+
+    /// The first rule that the request breaks.
+    fn check(&self, request: &Request) -> Result<(), Refusal> {
+        self.check_host(request)?;
+        check_origin(request.headers())?;
+        if let Some(token) = &self.token
+            && !token.is_in(header_text(request.headers(), header::AUTHORIZATION))
+        {
+            return Err(Refusal::new(Code::Unauthorized, "the token is missing or wrong"));
+        }
+        check_content_type(request)
+    }
+
+    fn check_host(&self, request: &Request) -> Result<(), Refusal> {
+        let hosts: Vec<_> = request.headers().get_all(header::HOST).iter().collect();
+        let named = match hosts.as_slice() {
+            [host] => host.to_str().ok(),
+            _ => None,
+        };
+        // The target of a request may name another host than its header.
+        let targeted = request.uri().authority().map(|authority| authority.as_str());
+        let is_allowed = |host: &str| self.is_known(host);
+        if named.is_some_and(is_allowed) && targeted.is_none_or(is_allowed) {
+            return Ok(());
+        }
+        let strange = targeted.filter(|host| !is_allowed(host)).or(named);
+        let shown = strange.map_or_else(|| "no single name".to_owned(), |host| format!("{host:?}"));
+        Err(Refusal::new(Code::HostNotAllowed, format!("this service is not called {shown}")))
+    }
+
+    fn is_known(&self, host: &str) -> bool {
+        let (name, port) = match host.rsplit_once(':') {
+            Some((name, port)) if !port.contains(']') => (name, Some(port)),
+            _ => (host, None),
+        };
+        let is_port = port.is_none_or(|port| port.parse::<u16>().is_ok());
+        let is_address = || name.trim_matches(['[', ']']).parse::<IpAddr>().is_ok();
+        is_port && (self.names.contains(&name.to_lowercase()) || (self.any_address && is_address()))
+    }
+}
+
+/// A page that calls must come from where it calls, port and all: other programs of this machine have pages as well.
+fn check_origin(headers: &HeaderMap) -> Result<(), Refusal> {
+    let host = header_text(headers, header::HOST).unwrap_or_default().to_lowercase();
+    let is_own = |origin: &HeaderValue| {
+        let text = origin.to_str().unwrap_or_default().to_lowercase();
+        let own = text.split_once("://").is_some_and(|(scheme, authority)| match scheme {
+            "http" => with_port(authority, "80") == with_port(&host, "80"),
+            "https" => with_port(authority, "443") == with_port(&host, "443"),
+            _ => false,
+        });
+        !host.is_empty() && own
+    };
+    match headers.get_all(header::ORIGIN).iter().all(is_own) {
+        true => Ok(()),
+        false => Err(Refusal::new(Code::OriginNotAllowed, "the request comes from a page of another site")),
+    }
+}
+
+/// The host with its port, or with that of its scheme.
+fn with_port(authority: &str, usual: &str) -> String {
+    match authority.rsplit_once(':') {
+        Some((_, port)) if !port.contains(']') => authority.to_owned(),
+        _ => format!("{authority}:{usual}"),
+    }
+}
+
+/// Pages of other sites can send forms and plain text without asking first, but not JSON.
+fn check_content_type(request: &Request) -> Result<(), Refusal> {
+    if matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS) {
+        return Ok(());
+    }
+    let headers = request.headers();
+    let is_json =
+        |value: &str| value.split(';').next().is_some_and(|kind| kind.trim().eq_ignore_ascii_case("application/json"));
+    let has_body = has_body(headers);
+    match headers.get(header::CONTENT_TYPE).map(|value| value.to_str().unwrap_or_default()) {
+        Some(kind) if is_json(kind) => Ok(()),
+        None if !has_body => Ok(()),
+        Some(kind) => Err(Refusal::new(Code::NotJson, format!("the body is of type {kind:?}"))),
+        None => Err(Refusal::new(Code::NotJson, "the body has no type")),
+    }
+}
+
+fn has_body(headers: &HeaderMap) -> bool {
+    headers.contains_key(header::TRANSFER_ENCODING)
+        || header_text(headers, header::CONTENT_LENGTH).is_some_and(|length| length != "0")
+}
+
+/// Gives the request its name, lets it pass or refuses it, and marks the answer.
+pub(super) async fn pass(State(context): State<Arc<Context>>, request: Request, next: Next) -> Response {
+    let name = request_name(request.headers());
+    let has_body = has_body(request.headers());
+    let (span, began) = (span(&name, &request), Instant::now());
+    let mut response = match context.guard().check(&request).and_then(|()| context.check_open(&request)) {
+        Ok(()) => next.run(request).instrument(span.clone()).await,
+        Err(refusal) => refusal.unread().into_response(),
+    };
+    if let Some(refusal) = response.extensions_mut().remove::<Refusal>() {
+        let closes = has_body && refusal.is_unread;
+        response = refusal.response(&name);
+        if closes {
+            response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+        }
+    }
+    let status = response.status();
+    let duration_ms = began.elapsed().as_millis() as u64;
+    span.in_scope(|| debug!(status = status.as_u16(), duration_ms, "HTTP request answered"));
+    context.metrics().answered(status.as_u16());
+    if status.is_server_error() && status != StatusCode::SERVICE_UNAVAILABLE {
+        span.in_scope(|| warn!(status = status.as_u16(), duration_ms, "HTTP request failed"));
+    }
+    let headers = response.headers_mut();
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    headers.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static("default-src 'none'"));
+    if !headers.contains_key(header::CACHE_CONTROL) {
+        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    }
+    if let Ok(name) = HeaderValue::from_str(&name) {
+        headers.insert("x-request-id", name);
+    }
+    response
+}
+
+/// Reads the body of a request that has a route, within the limits of size and time.
+pub(super) async fn read_body(State(context): State<Arc<Context>>, request: Request, next: Next) -> Response {
+    let (parts, body) = request.into_parts();
+    let (most, time) = (context.settings().max_body_bytes, context.settings().body_timeout);
+    let too_large = || Refusal::new(Code::BodyTooLarge, format!("the body is larger than {most} bytes"));
+    let length = header_text(&parts.headers, header::CONTENT_LENGTH).and_then(|length| length.parse::<u64>().ok());
+    let read = match length {
+        Some(length) if length > most as u64 => Err(too_large()),
+        _ => match tokio::time::timeout(time, Limited::new(body, most).collect()).await {
+            Ok(Ok(body)) => Ok(body.to_bytes()),
+            Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large()),
+            Ok(Err(_)) => Err(Refusal::new(Code::BadRequest, "the body ended before its end")),
+            Err(_) => {
+                let message = format!("the body did not come within {} s", time.as_secs());
+                Err(Refusal::new(Code::BodyTooSlow, message))
+            }
+        },
+    };
+    match read {
+        Ok(body) => next.run(Request::from_parts(parts, Body::from(body))).await,
+        Err(refusal) => refusal.unread().into_response(),
+    }
+}
+
+/// The span of everything that is logged of a request. A path that is no route is not shown.
+fn span(name: &str, request: &Request) -> Span {
+    let route = request.extensions().get::<MatchedPath>().map_or("", MatchedPath::as_str);
+    error_span!("http_request", request_id = name, method = request.method().as_str(), route)
+}
+
+/// The id that the client gave, if it is a plain word, or a new one.
+fn request_name(headers: &HeaderMap) -> String {
+    const LONGEST: usize = 128;
+    let is_plain = |name: &&str| {
+        let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-' | b':');
+        !name.is_empty() && name.len() <= LONGEST && name.bytes().all(allowed)
+    };
+    let given = headers.get("x-request-id").and_then(|value| value.to_str().ok()).filter(is_plain);
+    given.map_or_else(
+        || {
+            let mut bytes = [0; 8];
+            // Lost: without randomness requests share a name; they are served all the same.
+            let _ = getrandom::fill(&mut bytes);
+            format!("req_{}", hex(&bytes))
+        },
+        str::to_owned,
+    )
+}

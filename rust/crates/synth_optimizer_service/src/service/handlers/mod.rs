@@ -1,0 +1,97 @@
+//! What each route does.
+
+pub(super) mod control;
+pub(super) mod events;
+pub(super) mod read;
+pub(super) mod submit;
+pub(super) mod system;
+pub(super) mod work;
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use super::context::Context;
+use super::refusal::Refusal;
+use synth_optimizer_platform::artifacts::RunPaths;
+
+/// What every handler is given.
+type Service = State<Arc<Context>>;
+/// What most of them answer.
+type Answer<T> = Result<Json<T>, Refusal>;
+
+/// The run that is meant.
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(super) struct RunPath {
+    /// Id of the run.
+    pub(super) run_id: RunId,
+}
+
+/// A text that can be the id of a run.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(try_from = "String")]
+#[schemars(inline, extend(
+    "minLength" = 1, "maxLength" = 128, "pattern" = "^[A-Za-z0-9._-]*[A-Za-z0-9_-][A-Za-z0-9._-]*$",
+))]
+pub(super) struct RunId(pub(super) String);
+
+impl TryFrom<String> for RunId {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        match RunPaths::new("".into(), &text) {
+            Ok(_) if !text.is_empty() => Ok(Self(text)),
+            Ok(_) | Err(_) => Err("run_id is not the id of a run".into()),
+        }
+    }
+}
+
+/// Why something is asked, in at most 1000 characters.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(try_from = "String")]
+#[schemars(inline, extend("maxLength" = LONGEST_REASON))]
+pub(super) struct Reason(String);
+
+const LONGEST_REASON: usize = 1000;
+
+impl TryFrom<String> for Reason {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        match text.chars().count() {
+            count if count > LONGEST_REASON => {
+                Err(format!("reason has {count} characters, and at most {LONGEST_REASON} are kept"))
+            }
+            // It is shown to people, on terminals as well: it is one line and moves no cursor.
+            _ => Ok(Self(text.chars().map(|each| if each.is_control() { ' ' } else { each }).collect())),
+        }
+    }
+}
+
+impl std::ops::Deref for Reason {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        &self.0
+    }
+}
+
+/// The header `If-None-Match`.
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(super) struct IfNoneMatch {
+    /// The ETag of what is known: the answer is 304 when it is still the same.
+    #[serde(default, rename = "if-none-match")]
+    #[schemars(rename = "If-None-Match", with = "String")]
+    known: Option<String>,
+}
+
+impl IfNoneMatch {
+    /// Whether its list of tags has this one.
+    fn has(&self, etag: &str) -> bool {
+        let known = self.known.iter().flat_map(|known| known.split(','));
+        known.map(|known| known.trim().trim_start_matches("W/")).any(|known| known == etag || known == "*")
+    }
+}

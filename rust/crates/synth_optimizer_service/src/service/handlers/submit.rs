@@ -1,0 +1,198 @@
+//! Taking a run in: read its configuration, find what stands in its way, store it.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::{Answer, Service};
+use crate::queue::{RequestEntry, Submission};
+use crate::service::api::{Body, Changed, Headers};
+use crate::service::context::Context;
+use crate::service::preflight::{Evaluated, evaluate};
+use crate::service::refusal::{Code, Refusal};
+use synth_optimizer_core::model::canonical::digest_of;
+use synth_optimizer_core::secrets::is_credential_name;
+use synth_optimizer_platform::runtime::{CheckReport, CheckStage, Finding};
+
+/// A run to submit: `config_path` or `config`.
+#[derive(Debug, Clone, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct RunBody {
+    /// A TOML file beneath the service's --config-root.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) config_path: Option<String>,
+    /// The configuration itself, as TOML text or as an object of sections.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) config: Option<ConfigBody>,
+    /// The highest is run first.
+    #[serde(default)]
+    #[schemars(range(min = -1_000_000, max = 1_000_000))]
+    pub(crate) priority: i64,
+    /// Whether a background worker may start it.
+    #[serde(default = "yes")]
+    pub(crate) auto_start: bool,
+    /// Whether it goes on only when a step is asked for.
+    #[serde(default)]
+    pub(crate) manual_step: bool,
+    /// Queue it without asking the container and the proposer.
+    #[serde(default)]
+    pub(crate) allow_unverified: bool,
+    /// Settings that replace those of the configuration, like `gepa.max_generations=3`.
+    #[serde(default)]
+    pub(crate) overrides: Vec<String>,
+}
+
+fn yes() -> bool {
+    true
+}
+
+/// A configuration in the body.
+#[derive(Debug, Clone, Deserialize, Serialize, JsonSchema)]
+#[serde(untagged, expecting = "config is neither TOML text nor an object of sections")]
+pub(crate) enum ConfigBody {
+    /// TOML text.
+    Text(String),
+    /// Sections by name.
+    Sections(Map<String, Value>),
+}
+
+/// A run that was taken in.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct Submitted {
+    run_id: String,
+    request: RequestEntry,
+    /// Whether a background worker starts it as soon as it can.
+    auto_started: bool,
+    /// Whether it was there already, from an earlier submission with the same Idempotency-Key.
+    replayed: bool,
+    warnings: Vec<Finding>,
+}
+
+/// The headers of a submission.
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(crate) struct SubmitHeaders {
+    /// A name for this submission: the same key with the same body gives the same run again.
+    #[serde(default, rename = "idempotency-key")]
+    #[schemars(rename = "Idempotency-Key", with = "IdempotencyKey")]
+    idempotency_key: Option<IdempotencyKey>,
+}
+
+/// A text that can be a key.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(try_from = "String")]
+#[schemars(inline, extend("minLength" = 1, "maxLength" = LONGEST_KEY, "pattern" = "^[\\x21-\\x7e]+$"))]
+struct IdempotencyKey(String);
+
+const LONGEST_KEY: usize = 200;
+
+impl TryFrom<String> for IdempotencyKey {
+    type Error = String;
+
+    fn try_from(key: String) -> Result<Self, String> {
+        match (1..=LONGEST_KEY).contains(&key.len()) && key.bytes().all(|byte| byte.is_ascii_graphic()) {
+            true => Ok(Self(key)),
+            false => Err(format!("it must have 1 to {LONGEST_KEY} visible ASCII characters")),
+        }
+    }
+}
+
+pub(crate) async fn submit(
+    State(context): Service,
+    Headers(headers): Headers<SubmitHeaders>,
+    Body(body): Body<RunBody>,
+) -> Result<Changed<201, Submitted>, Refusal> {
+    let key = headers.idempotency_key.map(|key| key.0);
+    let digest = digest_of(&body);
+    // A submission that was taken in is answered as before, whatever has become of its container since.
+    if let Some(entry) = earlier(&context, key.as_deref(), &digest).await? {
+        return Ok(known(entry));
+    }
+    let Evaluated { report, loaded, config_path, conflict } = evaluate(&context, &body).await?;
+    let refusal = match (conflict, loaded.filter(|_| report.ok)) {
+        (None, Some(loaded)) => Ok(loaded),
+        (Some(taken), _) => Err(Refusal::from(taken).with_fields(report.blockers.clone())),
+        (None, None) => Err(blocked(report.clone(), body.allow_unverified)),
+    };
+    let loaded = match refusal {
+        Ok(loaded) => loaded,
+        // The same submission may have been taken in while this one was looked at.
+        Err(refusal) => {
+            return match earlier(&context, key.as_deref(), &digest).await? {
+                Some(entry) => Ok(known(entry)),
+                None => Err(refusal),
+            };
+        }
+    };
+    let most_queued = context.settings().max_queued;
+    let stored = context
+        .change(move |queue| {
+            queue.submit(&Submission {
+                config: &loaded,
+                config_path: config_path.as_deref(),
+                priority: body.priority,
+                auto_start: body.auto_start,
+                manual_step: body.manual_step,
+                idempotency_key: key.as_deref(),
+                body_digest: &digest,
+                most_queued: Some(most_queued),
+            })
+        })
+        .await?;
+    Ok(match stored.replayed {
+        true => known(stored.entry),
+        false => Changed { is_change: true, document: new(stored.entry, report.warnings) },
+    })
+}
+
+/// The request of an earlier submission with this key.
+async fn earlier(context: &Arc<Context>, key: Option<&str>, digest: &str) -> Result<Option<RequestEntry>, Refusal> {
+    let Some(key) = key.map(str::to_owned) else { return Ok(None) };
+    let digest = digest.to_owned();
+    context.ask(move |queue| queue.find_by_idempotency_key(&key, &digest)).await
+}
+
+fn new(entry: RequestEntry, warnings: Vec<Finding>) -> Submitted {
+    let auto_started = entry.auto_start && !entry.manual_step;
+    Submitted { run_id: entry.run_id.clone(), request: entry, auto_started, replayed: false, warnings }
+}
+
+fn known(entry: RequestEntry) -> Changed<201, Submitted> {
+    Changed { is_change: false, document: Submitted { replayed: true, ..new(entry, Vec::new()) } }
+}
+
+/// All blockers at once, as the fields of one refusal.
+fn blocked(report: CheckReport, is_unverified: bool) -> Refusal {
+    let is_secret = |finding: &Finding| {
+        let name = finding.field.as_deref().and_then(|field| field.rsplit('.').next()).unwrap_or_default();
+        let is_credential = finding.stage == CheckStage::Config && is_credential_name(name.trim_matches('"'));
+        is_credential || [Code::InlineSecret.wire(), "credential_in_config"].contains(&finding.code.as_str())
+    };
+    let code = match &report.blockers {
+        all if all.iter().any(is_secret) => Code::InlineSecret,
+        all if all.iter().all(|finding| finding.stage == CheckStage::Config) => Code::ConfigInvalid,
+        _ => Code::PreflightFailed,
+    };
+    let secret = report.blockers.iter().find(|finding| is_secret(finding));
+    let first = secret.or(report.blockers.first()).map(|finding| finding.message.as_str()).unwrap_or_default();
+    let message = match report.blockers.len() {
+        1 => format!("1 thing stands in the way: {first}"),
+        count => format!("{count} things stand in the way, the first: {first}"),
+    };
+    let refusal = Refusal::new(code, message);
+    let refusal = match code {
+        Code::PreflightFailed if is_unverified => refusal
+            .caused_by(&report.blockers)
+            .with_hint("Mend what stands in the way; POST /runs/preflight looks again."),
+        Code::PreflightFailed => refusal.caused_by(&report.blockers),
+        _ => refusal,
+    };
+    refusal.with_fields(report.blockers)
+}
+
+pub(crate) async fn preflight(State(context): Service, Body(body): Body<RunBody>) -> Answer<CheckReport> {
+    Ok(Json(evaluate(&context, &body).await?.report))
+}

@@ -1,0 +1,203 @@
+//! The service itself: whether it lives, what it holds, and how it is described.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::header;
+use axum::response::IntoResponse;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::{Answer, Service, control};
+use crate::queue::{LeaseEntry, Liveness};
+use crate::service::api::{Body, Raw};
+use crate::service::context::Phase;
+use crate::service::job::Manner;
+use crate::service::metrics::Census;
+use crate::service::refusal::{Code, Refusal};
+use synth_optimizer_core::model::envelope::unix_millis_of;
+use synth_optimizer_core::model::lifecycle::RequestState;
+use synth_optimizer_platform::clock::unix_millis;
+
+/// That the process lives.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct Health {
+    /// `ok`, also while the service starts or shuts down.
+    status: &'static str,
+    phase: &'static str,
+    pid: u32,
+    version: &'static str,
+    started_at: String,
+    /// Names this start of the service.
+    instance_id: String,
+}
+
+pub(crate) async fn health(State(context): Service) -> Answer<Health> {
+    let phase = match *context.phase.borrow() {
+        Phase::Starting => "starting",
+        Phase::Ready => "ready",
+        Phase::Draining => "draining",
+    };
+    Ok(Json(Health {
+        status: "ok",
+        phase,
+        pid: std::process::id(),
+        version: env!("CARGO_PKG_VERSION"),
+        started_at: context.started_at.clone(),
+        instance_id: context.instance_id.clone(),
+    }))
+}
+
+/// That work is done.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct Ready {
+    status: &'static str,
+    database: &'static str,
+    workers: usize,
+}
+
+pub(crate) async fn ready(State(context): Service) -> Answer<Ready> {
+    match *context.phase.borrow() {
+        Phase::Starting => return Err(Refusal::new(Code::Starting, "the service is starting")),
+        Phase::Draining => return Err(Refusal::new(Code::Draining, "the service is shutting down")),
+        Phase::Ready => {}
+    }
+    if let Some(trouble) = context.workers.trouble() {
+        return Err(Refusal::new(Code::StoreBusy, trouble));
+    }
+    // The database answers, or this is an error.
+    context.ask(|queue| queue.counts()).await?;
+    Ok(Json(Ready { status: "ready", database: "open", workers: context.workers.places() }))
+}
+
+pub(crate) async fn status(State(context): Service) -> Answer<Value> {
+    let path = context.settings().db.clone();
+    Ok(Json(context.read(move || crate::queue::workspace_status(path.as_std_path())).await?))
+}
+
+/// The queue in numbers.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct Workspace {
+    schema_version: &'static str,
+    runs: Counts,
+    leases: Vec<LeaseEntry>,
+    workers: Vec<Busy>,
+    projections: Vec<Value>,
+    /// Whether the rules of the queue hold.
+    invariants: Value,
+    liveness: Liveness,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct Counts {
+    total: i64,
+    by_status: BTreeMap<String, i64>,
+}
+
+/// A run that this service carries out.
+#[derive(Debug, Serialize, JsonSchema)]
+struct Busy {
+    run_id: String,
+    request_id: String,
+    /// Seconds since the run was last heard of.
+    silence_seconds: f64,
+    stepped: bool,
+}
+
+pub(crate) async fn workspace(State(context): Service) -> Answer<Workspace> {
+    let (counts, leases, liveness, invariants) =
+        context.ask(|queue| Ok((queue.counts()?, queue.leases()?, queue.liveness()?, queue.invariants()?))).await?;
+    let workers = context.workers.jobs();
+    let workers = workers.iter().map(|job| Busy {
+        run_id: job.run_id().to_owned(),
+        request_id: job.request_id().to_owned(),
+        silence_seconds: job.silence().as_secs_f64(),
+        stepped: job.manner() == Manner::Stepped,
+    });
+    Ok(Json(Workspace {
+        schema_version: "synth_optimizers.workspace.v1",
+        runs: Counts { total: counts.values().sum(), by_status: counts },
+        workers: workers.collect(),
+        projections: Vec::new(),
+        invariants,
+        liveness,
+        leases,
+    }))
+}
+
+/// Which runs to delete.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct PruneBody {
+    /// Only runs that ended before this moment (RFC 3339).
+    older_than: Option<String>,
+    /// Only runs that ended so; all of them when it is empty.
+    status: Vec<RequestState>,
+    /// Only tell which ones it would be.
+    dry_run: bool,
+}
+
+impl Default for PruneBody {
+    fn default() -> Self {
+        Self { older_than: None, status: Vec::new(), dry_run: true }
+    }
+}
+
+/// What was deleted, or would be.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct Pruned {
+    run_ids: Vec<String>,
+    dry_run: bool,
+    /// Runs that could not be deleted, and why.
+    left: Vec<NotPruned>,
+}
+
+/// A run that could not be deleted.
+#[derive(Debug, Serialize, JsonSchema)]
+struct NotPruned {
+    run_id: String,
+    message: String,
+}
+
+pub(crate) async fn prune(State(context): Service, Body(body): Body<PruneBody>) -> Answer<Pruned> {
+    let PruneBody { older_than, status, dry_run } = body;
+    let older_than = match older_than {
+        None => None,
+        Some(text) => Some(unix_millis_of(&text).ok_or_else(|| {
+            Refusal::new(Code::BadRequest, format!("older_than {text:?} is not a moment"))
+                .with_hint("Write it like 2026-01-31T12:00:00Z.")
+        })?),
+    };
+    let found = context.ask(move |queue| queue.prunable(older_than, &status)).await?;
+    let (mut run_ids, mut left) = (Vec::with_capacity(found.len()), Vec::new());
+    for entry in found {
+        if !dry_run && let Err(refusal) = control::remove(&context, entry.run_id.clone()).await {
+            left.push(NotPruned { run_id: entry.run_id, message: refusal.shown() });
+            continue;
+        }
+        run_ids.push(entry.run_id);
+    }
+    Ok(Json(Pruned { run_ids, dry_run, left }))
+}
+
+pub(crate) async fn metrics(State(context): Service) -> Result<Raw, Refusal> {
+    let (counts, leases, liveness) =
+        context.ask(|queue| Ok((queue.counts()?, queue.leases()?, queue.liveness()?))).await?;
+    let now = unix_millis();
+    let age = |at: &str| Duration::from_millis(now.saturating_sub(unix_millis_of(at).unwrap_or(now)));
+    let census = Census {
+        by_status: counts.into_iter().collect(),
+        oldest_lease: leases.iter().filter_map(|lease| lease.leased_at.as_deref()).map(age).max().unwrap_or_default(),
+        oldest_queued: Duration::from_secs_f64(liveness.oldest_queued_age_seconds.unwrap_or(0.0)),
+    };
+    let text = context.metrics().text(&census, context.workers.jobs().len())?;
+    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    Ok(Raw(([(header::CONTENT_TYPE, kind)], text).into_response()))
+}
+
+pub(crate) async fn openapi(State(context): Service) -> Answer<Value> {
+    Ok(Json(context.document.clone()))
+}

@@ -1,0 +1,187 @@
+//! Figures for Prometheus: what was counted while the service ran, and how the queue is at the moment of asking.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::{Registry, Unit};
+
+use synth_optimizer_core::model::error::OptimizerError;
+use synth_optimizer_core::model::run_totals::RunCounts;
+use synth_optimizer_platform::workspace::Stored;
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Labels {
+    kind: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Status {
+    status: String,
+}
+
+/// Everything that is counted.
+#[derive(Debug)]
+pub(super) struct Metrics {
+    registry: Registry,
+    /// What the runs of this process have used.
+    counts: Mutex<RunCounts>,
+    answers: Family<Status, Counter>,
+    requests: Family<Status, Gauge>,
+    lease_age: Gauge<f64, AtomicU64>,
+    oldest_queued: Gauge<f64, AtomicU64>,
+    jobs: Gauge,
+    streams: Gauge,
+    dropped_streams: Counter,
+    rollouts: Family<Labels, Counter>,
+    proposer_turns: Family<Labels, Counter>,
+    cache_hits: Family<Labels, Counter>,
+    tokens: Family<Labels, Counter>,
+    cost: Counter<f64, AtomicU64>,
+    unpriced: Counter,
+    recovered: Counter,
+    fenced: Counter,
+    commits: Family<Labels, Histogram, fn() -> Histogram>,
+}
+
+/// How the queue is at one moment.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Census {
+    pub(super) by_status: Vec<(String, i64)>,
+    pub(super) oldest_lease: Duration,
+    pub(super) oldest_queued: Duration,
+}
+
+fn commit_buckets() -> Histogram {
+    Histogram::new([0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0])
+}
+
+impl Metrics {
+    pub(super) fn new() -> Self {
+        let mut registry = Registry::with_prefix("synth_optimizers");
+        let metrics = Self {
+            answers: Family::default(),
+            requests: Family::default(),
+            lease_age: Gauge::default(),
+            oldest_queued: Gauge::default(),
+            jobs: Gauge::default(),
+            streams: Gauge::default(),
+            dropped_streams: Counter::default(),
+            rollouts: Family::default(),
+            proposer_turns: Family::default(),
+            cache_hits: Family::default(),
+            tokens: Family::default(),
+            cost: Counter::default(),
+            unpriced: Counter::default(),
+            recovered: Counter::default(),
+            fenced: Counter::default(),
+            commits: Family::new_with_constructor(commit_buckets),
+            registry: Registry::default(),
+            counts: Mutex::default(),
+        };
+        registry.register("http_answers", "Answers by status", metrics.answers.clone());
+        registry.register("queue_requests", "Requests by state", metrics.requests.clone());
+        let seconds = |registry: &mut Registry, name: &str, help: &str, gauge: &Gauge<f64, AtomicU64>| {
+            registry.register_with_unit(name, help, Unit::Seconds, gauge.clone());
+        };
+        let oldest = "Age of the lease that was taken longest ago";
+        seconds(&mut registry, "lease_age", oldest, &metrics.lease_age);
+        let waited = "How long the oldest queued request has waited";
+        seconds(&mut registry, "oldest_queued", waited, &metrics.oldest_queued);
+        registry.register("runs_under_way", "Runs that this service carries out", metrics.jobs.clone());
+        registry.register("event_streams", "Open streams of events", metrics.streams.clone());
+        let dropped = "Streams that were ended because nobody read them";
+        registry.register("event_streams_dropped", dropped, metrics.dropped_streams.clone());
+        registry.register("rollouts", "Rollouts that ended, by how", metrics.rollouts.clone());
+        registry.register("proposer_turns", "Proposer turns that ended, by how", metrics.proposer_turns.clone());
+        registry.register("cache_hits", "Answers from the cache, by boundary", metrics.cache_hits.clone());
+        registry.register("tokens", "Tokens of paid calls, by boundary, as far as known", metrics.tokens.clone());
+        registry.register("cost_usd", "Cost of paid calls, as far as known", metrics.cost.clone());
+        registry.register("unpriced_calls", "Paid calls of unknown cost", metrics.unpriced.clone());
+        registry.register(
+            "requests_recovered",
+            "Requests taken back from workers that are gone",
+            metrics.recovered.clone(),
+        );
+        registry.register("runs_fenced", "Runs that another worker had taken over", metrics.fenced.clone());
+        let commit = "Time of a commit, by database";
+        registry.register_with_unit("commit", commit, Unit::Seconds, metrics.commits.clone());
+        Self { registry, ..metrics }
+    }
+
+    pub(super) fn answered(&self, status: u16) {
+        self.answers.get_or_create(&Status { status: status.to_string() }).inc();
+    }
+
+    pub(super) fn committed(&self, database: &'static str, time: Duration) {
+        self.commits.get_or_create(&Labels { kind: database }).observe(time.as_secs_f64());
+    }
+
+    pub(super) fn recovered(&self, requests: usize) {
+        self.recovered.inc_by(requests as u64);
+    }
+
+    pub(super) fn fenced(&self) {
+        self.fenced.inc();
+    }
+
+    pub(super) fn stream_opened(&self) {
+        self.streams.inc();
+    }
+
+    pub(super) fn stream_closed(&self) {
+        self.streams.dec();
+    }
+
+    pub(super) fn stream_dropped(&self) {
+        self.dropped_streams.inc();
+    }
+
+    /// Counts what an event of a run tells, as the run itself counts it.
+    pub(super) fn heard(&self, stored: &Stored) {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner).count(&stored.event);
+    }
+
+    /// Shows what has been counted.
+    fn show(&self, counts: &RunCounts) {
+        let set = |family: &Family<Labels, Counter>, kind: &'static str, count: u64| {
+            family.get_or_create(&Labels { kind }).inner().store(count, Ordering::Relaxed);
+        };
+        set(&self.rollouts, "finished", counts.rollouts_finished);
+        set(&self.rollouts, "failed", counts.rollouts_failed);
+        set(&self.proposer_turns, "completed", counts.proposer.calls() - counts.turns_failed);
+        set(&self.proposer_turns, "failed", counts.turns_failed);
+        for (boundary, spend) in [("rollout", counts.rollouts), ("proposer", counts.proposer)] {
+            set(&self.cache_hits, boundary, spend.cached_calls);
+            set(&self.tokens, boundary, spend.total_tokens);
+        }
+        let spend = counts.spend();
+        self.cost.inner().store(spend.known_cost.usd().to_bits(), Ordering::Relaxed);
+        self.unpriced.inner().store(spend.unpriced_calls, Ordering::Relaxed);
+    }
+
+    /// The text that Prometheus reads.
+    pub(super) fn text(&self, census: &Census, jobs: usize) -> Result<String, OptimizerError> {
+        self.requests.clear();
+        for (status, count) in &census.by_status {
+            let gauge = self.requests.get_or_create(&Status { status: status.clone() });
+            gauge.set(*count);
+        }
+        self.lease_age.set(census.oldest_lease.as_secs_f64());
+        self.oldest_queued.set(census.oldest_queued.as_secs_f64());
+        self.jobs.set(i64::try_from(jobs).unwrap_or(i64::MAX));
+        self.show(&self.counts.lock().unwrap_or_else(PoisonError::into_inner));
+        let mut text = String::new();
+        encode(&mut text, &self.registry).map_err(|error| {
+            let message = format!("the metrics cannot be written: {error}");
+            OptimizerError::new(synth_optimizer_core::model::error::ErrorCode::Invariant, message)
+        })?;
+        Ok(text)
+    }
+}

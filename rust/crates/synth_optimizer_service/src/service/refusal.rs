@@ -1,0 +1,287 @@
+//! What the service answers when it does not do what was asked: one table of codes, one body.
+
+use axum::Json;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::hide::{hide_in_finding, hide_paths};
+use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
+use synth_optimizer_platform::runtime::{CheckStage, Finding};
+use synth_optimizer_platform::workspace::models::ReadError;
+
+/// How long a client that is told to come back should wait, in seconds.
+const COME_BACK: u32 = 1;
+
+macro_rules! codes {
+    ($($code:ident, $wire:literal, $status:literal, $class:ident, $retryable:ident, $hint:literal;)*) => {
+        /// Why the service refuses.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum Code { $($code,)* }
+
+        impl Code {
+            /// Every code, in the order of the table.
+            pub const ALL: [Self; [$($wire),*].len()] = [$(Self::$code),*];
+
+            const fn row(self) -> (&'static str, u16, ErrorCode, Retry, &'static str) {
+                match self { $(Self::$code => ($wire, $status, ErrorCode::$class, Retry::$retryable, $hint),)* }
+            }
+        }
+    };
+}
+
+/// Whether the same request may succeed later.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Retry {
+    Later,
+    Never,
+}
+
+codes! {
+    HostNotAllowed, "host_not_allowed", 403, Http, Never, "Use the address that the service is bound to, or start it with --allow-host NAME.";
+    OriginNotAllowed, "origin_not_allowed", 403, Http, Never, "Pages of other sites may not call this service.";
+    Unauthorized, "unauthorized", 401, Http, Never, "Send the token of the service's --token-file as `Authorization: Bearer TOKEN`.";
+    RouteNotFound, "route_not_found", 404, Http, Never, "GET /openapi.json lists every route.";
+    MethodNotAllowed, "method_not_allowed", 405, Http, Never, "GET /openapi.json lists the methods of every route.";
+    NotJson, "content_type_not_json", 415, Http, Never, "Send the body with `Content-Type: application/json`.";
+    BodyTooLarge, "body_too_large", 413, Http, Never, "Send less, or start the service with a larger --max-body-mb.";
+    BodyTooSlow, "body_too_slow", 408, Http, Later, "Send the whole body at once.";
+    BadJson, "invalid_json", 400, Json, Never, "The place in the body is named; GET /openapi.json has its shape.";
+    BadParameter, "invalid_parameter", 422, Config, Never, "GET /openapi.json has the parameters of every route.";
+    CursorInvalid, "cursor_invalid", 422, Config, Never, "Use next_cursor of the page before, or none for the first page.";
+    BadRequest, "invalid_request", 422, Config, Never, "GET /openapi.json has the shape of every body.";
+    ConfigInvalid, "config_invalid", 422, Config, Never, "Correct the named fields; POST /runs/preflight lists every problem at once.";
+    PreflightFailed, "preflight_failed", 422, Config, Never, "Mend what stands in the way; POST /runs/preflight looks again. `allow_unverified` queues it all the same.";
+    ConfigPathRefused, "config_path_refused", 422, Config, Never, "Name a TOML file beneath the service's --config-root, or send the configuration as `config`.";
+    InlineSecret, "inline_secret_refused", 422, Config, Never, "Name the variable that holds the secret (`api_key_env`); a secret itself is never stored.";
+    RunNotFound, "run_not_found", 404, Config, Never, "GET /runs lists the runs.";
+    NothingBest, "no_best_candidate", 404, Optimizer, Later, "There is a best candidate as soon as the seed is measured.";
+    NotTerminal, "not_terminal", 409, StateTransition, Never, "Cancel the run first; only a run that is over can be deleted.";
+    InvalidTransition, "invalid_transition", 409, StateTransition, Never, "The current state is in `state`.";
+    ManualStepRequired, "manual_step_required", 409, StateTransition, Never, "Only a run that was submitted with `manual_step` is stepped.";
+    IdempotencyConflict, "idempotency_key_conflict", 409, StateTransition, Never, "Use another Idempotency-Key for another body.";
+    RunIdInUse, "run_id_in_use", 409, StateTransition, Never, "Leave out run.run_id or choose another one.";
+    RunExists, "run_exists", 409, StateTransition, Never, "Leave out run.run_id or choose another one; DELETE /runs/{run_id} removes the old one.";
+    Fenced, "fenced", 409, StateTransition, Never, "Another worker holds the request now.";
+    DatabaseInUse, "service_db_in_use", 409, Sqlite, Never, "One service works on a database; use that one, or another --db.";
+    WorkersBusy, "workers_busy", 429, Http, Later, "Wait until one of them is over, or start the service with more --workers.";
+    ChecksBusy, "checks_busy", 429, Http, Later, "Wait until some of them are done, or leave them out with `allow_unverified`.";
+    QueueFull, "queue_full", 429, Http, Later, "Try again when some of the waiting runs have run, or start the service with a larger --max-queued.";
+    StoreBusy, "store_busy", 503, Sqlite, Later, "Another process writes to the database; try again.";
+    Starting, "starting", 503, Http, Later, "The service is about to be ready; try again.";
+    Draining, "draining", 503, Http, Later, "The service is shutting down; try again when it is back.";
+    Internal, "internal", 500, Invariant, Never, "This is a defect: keep the service's database and report it.";
+}
+
+impl Code {
+    /// The stable word that clients match on.
+    pub const fn wire(self) -> &'static str {
+        self.row().0
+    }
+
+    /// Its row of the table, as documents have it.
+    pub fn described(self) -> Value {
+        let (code, status, class, retry, hint) = self.row();
+        json!({
+            "code": code, "status": status, "error_code": class.wire(), "retryable": retry == Retry::Later, "hint": hint,
+        })
+    }
+}
+
+/// A refusal on its way to the client.
+#[derive(Debug, Clone)]
+pub(super) struct Refusal {
+    status: u16,
+    /// The body of the request was not read.
+    pub(super) is_unread: bool,
+    body: Box<ErrorDetail>,
+}
+
+/// The body of every answer that is no success.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+pub(super) struct ErrorBody {
+    pub error: ErrorDetail,
+}
+
+/// What went wrong.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+pub(super) struct ErrorDetail {
+    /// The stable code of this refusal.
+    pub code: String,
+    /// The code of the one error table, which names the exception class of clients.
+    pub error_code: String,
+    /// What happened, with the value.
+    pub message: String,
+    pub detail: Option<String>,
+    /// What to do.
+    pub hint: String,
+    /// Whether the same request may succeed later.
+    pub retryable: bool,
+    /// Every field that is wrong.
+    pub field_errors: Vec<Finding>,
+    /// The state of the run that it is about.
+    pub state: Option<String>,
+    /// The same as the header `x-request-id`.
+    pub request_id: String,
+}
+
+impl Refusal {
+    pub(super) fn new(code: Code, message: impl Into<String>) -> Self {
+        let (wire, status, class, retry, hint) = code.row();
+        let body = ErrorDetail {
+            code: wire.to_owned(),
+            error_code: class.wire().to_owned(),
+            message: message.into(),
+            detail: None,
+            hint: hint.to_owned(),
+            retryable: retry == Retry::Later,
+            field_errors: Vec::new(),
+            state: None,
+            request_id: String::new(),
+        };
+        Self { status, is_unread: false, body: Box::new(body) }
+    }
+
+    /// Something of a run that is not there.
+    pub(super) fn missing(code: &str, message: String) -> Self {
+        let mut refusal = Self::new(Code::RunNotFound, message);
+        refusal.body.code = code.to_owned();
+        refusal
+    }
+
+    /// The same refusal of something in this state.
+    #[must_use]
+    pub(super) fn in_state(mut self, state: impl Into<String>) -> Self {
+        self.body.state = Some(state.into());
+        self
+    }
+
+    #[must_use]
+    pub(super) fn with_hint(mut self, hint: impl Into<String>) -> Self {
+        self.body.hint = hint.into();
+        self
+    }
+
+    /// The class of what stands in the way, where it is one and the same, and whether all of it may pass.
+    #[must_use]
+    pub(super) fn caused_by(mut self, blockers: &[Finding]) -> Self {
+        let mut classes = blockers.iter().map(|finding| finding.code.as_str());
+        if let Some(first) = classes.next()
+            && ErrorCode::from_wire(first).is_some()
+            && classes.all(|class| class == first)
+        {
+            self.body.error_code = first.to_owned();
+        }
+        self.body.retryable = blockers.iter().all(|finding| finding.retryable);
+        self
+    }
+
+    #[must_use]
+    pub(super) fn with_fields(mut self, fields: Vec<Finding>) -> Self {
+        let lines = fields.iter().map(|finding| {
+            let about = finding.field.as_deref().unwrap_or(finding.stage.word());
+            let place = finding.place.as_deref().map(|place| format!(" ({place})")).unwrap_or_default();
+            format!("{about}{place}: {}", finding.message)
+        });
+        self.body.detail = Some(lines.collect::<Vec<_>>().join("\n")).filter(|lines| !lines.is_empty());
+        self.body.field_errors = fields;
+        self
+    }
+
+    /// The same about one field of what was sent.
+    #[must_use]
+    pub(super) fn about(self, field: &str) -> Self {
+        let finding = Finding::new(CheckStage::Config, &self.body.code, self.body.message.clone(), &self.body.hint);
+        self.with_fields(vec![finding.at(field)])
+    }
+
+    /// An error of a deeper layer under a code of the service, with its own words.
+    pub(super) fn of(code: Code, error: &OptimizerError) -> Self {
+        let mut refusal = Self::new(code, error.message.clone());
+        refusal.body.detail = error.detail.clone();
+        if error.hint != error.code.row().hint {
+            refusal.body.hint = error.hint.clone();
+        }
+        refusal
+    }
+
+    /// What it says, without the paths of this machine.
+    pub(super) fn shown(&self) -> String {
+        hide_paths(&self.body.message)
+    }
+
+    #[cfg(test)]
+    pub(super) fn is(&self, code: Code) -> bool {
+        self.body.code == code.wire()
+    }
+
+    /// The same for a request whose body was not read, if it has one: nothing more can come over the connection.
+    #[must_use]
+    pub(super) fn unread(self) -> Self {
+        Self { is_unread: true, ..self }
+    }
+
+    /// The answer, under the id of its request.
+    pub(super) fn response(mut self, request_id: &str) -> Response {
+        self.body.request_id = request_id.to_owned();
+        self.body.hide_paths();
+        let retryable = self.body.retryable;
+        let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let mut response = (status, Json(ErrorBody { error: *self.body })).into_response();
+        let headers = response.headers_mut();
+        if retryable && matches!(self.status, 429 | 503) {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from(COME_BACK));
+        }
+        if self.status == 401 {
+            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        response
+    }
+}
+
+/// The guard, which every answer passes, writes it: it knows the id of the request.
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        let mut response = Response::default();
+        response.extensions_mut().insert(self);
+        response
+    }
+}
+
+impl ErrorDetail {
+    /// Where things are on this machine is nobody's business but its owner's.
+    fn hide_paths(&mut self) {
+        for text in [&mut self.message, &mut self.hint].into_iter().chain(&mut self.detail) {
+            *text = hide_paths(text);
+        }
+        self.field_errors.iter_mut().for_each(hide_in_finding);
+    }
+}
+
+impl From<ReadError> for Refusal {
+    fn from(error: ReadError) -> Self {
+        let (code, found) = match error {
+            ReadError::Invalid(found) => (Code::BadParameter, found),
+            ReadError::NotFound(found) => (Code::RunNotFound, found),
+            ReadError::Failed(error) => return error.into(),
+        };
+        let mut refusal = Self::new(code, found.message).with_hint(found.hint);
+        refusal.body.code = found.code.to_owned();
+        refusal
+    }
+}
+
+impl From<OptimizerError> for Refusal {
+    fn from(error: OptimizerError) -> Self {
+        let row = error.code.row();
+        let mut refusal = Self::new(Code::Internal, error.message);
+        refusal.status = row.http;
+        refusal.body.code = row.wire.to_owned();
+        refusal.body.error_code = row.wire.to_owned();
+        refusal.body.detail = error.detail;
+        refusal.body.hint = error.hint;
+        refusal
+    }
+}

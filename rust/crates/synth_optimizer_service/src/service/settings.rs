@@ -1,0 +1,138 @@
+//! What a service is started with, and what of it is refused.
+
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::time::Duration;
+
+use camino::Utf8PathBuf;
+
+use super::token::Token;
+use super::worker::ProposerFactory;
+use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
+use synth_optimizer_platform::container::Reach;
+
+const LONGEST_LEASE: Duration = Duration::from_secs(30 * 24 * 3600);
+
+/// Everything that can be set. The defaults are those of the command line.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    pub db: Utf8PathBuf,
+    /// Address and port; port 0 takes a free one.
+    pub bind: String,
+    /// The name under which the workers of this service hold requests.
+    pub worker_id: String,
+    /// Runs that may go on at the same time.
+    pub workers: usize,
+    /// How long a worker that is not heard of keeps its request.
+    pub lease: Duration,
+    /// Configuration files are read beneath this directory only, and relative paths of a submitted configuration start here.
+    pub config_root: Utf8PathBuf,
+    pub token_file: Option<Utf8PathBuf>,
+    /// Names besides the bound address under which clients may call.
+    pub allow_hosts: Vec<String>,
+    /// Where containers may be.
+    pub reach: Reach,
+    /// How long a run may stay paused, unless the pause says otherwise.
+    pub pause_timeout: Duration,
+    /// How long runs may finish what is under way at a shutdown.
+    pub shutdown_grace: Duration,
+    /// A run that tells nothing for this long, on top of the longest timeout of its own configuration, has failed.
+    pub silence: Duration,
+    /// Requests that may wait; more are refused until some have run.
+    pub max_queued: u32,
+    /// How long to wait for another process that writes to the database.
+    pub busy_timeout: Duration,
+    pub max_connections: usize,
+    pub max_body_bytes: usize,
+    /// How long a client may take to send its headers.
+    pub header_timeout: Duration,
+    /// How long a client may take to send its body.
+    pub body_timeout: Duration,
+    /// How long a client may take nothing of an answer.
+    pub write_timeout: Duration,
+    /// The codex binary that is installed with the package.
+    pub codex_runtime: Option<Utf8PathBuf>,
+    pub proposers: ProposerFactory,
+}
+
+impl Settings {
+    pub fn new(db: impl Into<Utf8PathBuf>, config_root: impl Into<Utf8PathBuf>) -> Self {
+        Self {
+            db: db.into(),
+            bind: "127.0.0.1:8879".into(),
+            worker_id: "local-gepa".into(),
+            workers: 4,
+            lease: Duration::from_secs(3600),
+            config_root: config_root.into(),
+            token_file: None,
+            allow_hosts: Vec::new(),
+            reach: Reach::loopback(),
+            pause_timeout: Duration::from_secs(1800),
+            shutdown_grace: Duration::from_secs(10),
+            silence: Duration::from_secs(900),
+            max_queued: 10_000,
+            busy_timeout: Duration::from_secs(5),
+            max_connections: 8192,
+            max_body_bytes: 2 * 1024 * 1024,
+            header_timeout: Duration::from_secs(10),
+            body_timeout: Duration::from_secs(30),
+            write_timeout: Duration::from_secs(30),
+            codex_runtime: None,
+            proposers: ProposerFactory::default(),
+        }
+    }
+
+    /// Where checks keep what they start, so that the next service finds what a crash has left.
+    pub(super) fn checks_dir(&self) -> Utf8PathBuf {
+        Utf8PathBuf::from(format!("{}.checks", self.db))
+    }
+
+    /// The settings that rest on each other: address, token and names. Nothing is opened but the token.
+    pub(super) fn check(&self) -> Result<Checked, OptimizerError> {
+        let refused =
+            |message: String, hint: &str| Err(OptimizerError::new(ErrorCode::Config, message).with_hint(hint));
+        let Some(address) = self.bind.to_socket_addrs().ok().and_then(|mut found| found.next()) else {
+            return refused(format!("--bind {:?} is not an address", self.bind), "Write it like 127.0.0.1:8879.");
+        };
+        let token = self.token_file.as_deref().map(Token::read).transpose()?;
+        if !address.ip().is_loopback() && token.is_none() {
+            return refused(
+                format!("--bind {} can be reached from other machines, and nothing keeps them out", self.bind),
+                "Give --token-file FILE with a token of at least 32 characters, or bind to 127.0.0.1.",
+            );
+        }
+        if !(1..=1024).contains(&self.workers) {
+            return refused(
+                format!("--workers {} is not between 1 and 1024", self.workers),
+                "One worker runs one run.",
+            );
+        }
+        if self.lease < Duration::from_secs(1) || self.lease > LONGEST_LEASE {
+            return refused(
+                format!("--lease-seconds {} is not between 1 second and 30 days", self.lease.as_secs_f64()),
+                "A worker renews its lease three times while it lasts; an hour is plenty.",
+            );
+        }
+        if !self.config_root.is_dir() {
+            return refused(
+                format!("--config-root {} is not a directory", self.config_root),
+                "Name the directory that holds the configuration files.",
+            );
+        }
+        let config_root = self.config_root.canonicalize_utf8().map_err(|error| {
+            OptimizerError::from_cause(
+                ErrorCode::Io,
+                format!("--config-root {} cannot be opened", self.config_root),
+                error,
+            )
+        })?;
+        Ok(Checked { address, token, config_root })
+    }
+}
+
+/// What the settings come to.
+#[derive(Debug)]
+pub(super) struct Checked {
+    pub(super) address: SocketAddr,
+    pub(super) token: Option<Token>,
+    pub(super) config_root: Utf8PathBuf,
+}

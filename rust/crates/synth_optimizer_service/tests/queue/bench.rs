@@ -1,0 +1,153 @@
+//! What the tests of the queue share: a queue in a directory of its own, a clock that obeys, and short words.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use camino::Utf8Path;
+use serde_json::json;
+use synth_optimizer_core::config::{Loaded, load_value};
+use synth_optimizer_core::model::control::{ControlAction, ControlRequest};
+use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
+use synth_optimizer_service::queue::{
+    Ack, Claim, Clock, Hold, Holder, Moment, Queue, QueueError, QueueSettings, RequestEntry, Submission, Which,
+};
+use tempfile::TempDir;
+
+pub(crate) const LEASE: Duration = Duration::from_secs(60);
+
+/// A clock that stands still until it is told otherwise.
+#[derive(Debug)]
+pub(crate) struct TestClock(Mutex<Moment>);
+
+impl TestClock {
+    pub(crate) fn advance(&self, by: Duration) {
+        self.0.lock().unwrap().boot += by.as_millis() as u64;
+    }
+
+    pub(crate) fn set_wall(&self, millis: u64) {
+        self.0.lock().unwrap().wall = millis;
+    }
+
+    pub(crate) fn reboot(&self) {
+        let mut now = self.0.lock().unwrap();
+        now.boot_id.push('+');
+        now.boot = 1000;
+    }
+}
+
+impl Clock for TestClock {
+    fn now(&self) -> Moment {
+        self.0.lock().unwrap().clone()
+    }
+}
+
+/// A queue in a directory that goes with it.
+pub(crate) struct Bench {
+    pub(crate) dir: TempDir,
+    pub(crate) clock: Arc<TestClock>,
+    pub(crate) queue: Queue,
+}
+
+impl Bench {
+    pub(crate) fn new() -> Self {
+        let dir = TempDir::new().unwrap();
+        let now = Moment { wall: 1_700_000_000_000, boot: 5_000_000, boot_id: "this boot".to_owned() };
+        let clock = Arc::new(TestClock(Mutex::new(now)));
+        let queue = open(&dir.path().join("service.sqlite"), &clock);
+        Self { dir, clock, queue }
+    }
+
+    pub(crate) fn path(&self) -> PathBuf {
+        self.dir.path().join("service.sqlite")
+    }
+
+    /// Another connection to the same file.
+    pub(crate) fn again(&self) -> Queue {
+        open(&self.path(), &self.clock)
+    }
+
+    /// A request of a run with a container of its own.
+    pub(crate) fn submit(&self, run_id: &str) -> RequestEntry {
+        submit(&self.queue, &config(run_id, &format!("http://{run_id}.test:9100"), None))
+    }
+
+    /// The next request of any kind.
+    pub(crate) fn claim(&self) -> Option<RequestEntry> {
+        claim(&self.queue, "lease", Which::Any)
+    }
+
+    /// A request that is worked on, with its token.
+    pub(crate) fn running(&self, run_id: &str) -> (RequestEntry, i64) {
+        let submitted = self.submit(run_id);
+        let claimed = claim(&self.queue, "lease", Which::Request(&submitted.request_id)).unwrap();
+        let token = claimed.fencing_token;
+        (self.queue.start(&claimed.request_id, Hold::Token(token)).unwrap(), token)
+    }
+}
+
+pub(crate) fn open(path: &std::path::Path, clock: &Arc<TestClock>) -> Queue {
+    let clock: Arc<dyn Clock> = clock.clone();
+    Queue::open_with(path, QueueSettings { clock, ..QueueSettings::default() }).unwrap()
+}
+
+pub(crate) fn config(run_id: &str, url: &str, namespace: Option<&str>) -> Loaded {
+    let mut value = json!({
+        "run": {"output_dir": "/nowhere/runs"},
+        "container": {"url": url},
+        "dataset": {"train_seeds": [0, 1, 2], "heldout_seeds": [10, 11]},
+        "candidate": {"target_modules": ["instruction"]},
+        "policy": {"provider": "openai", "model": "m"},
+        "proposer": {"model": "m"},
+        "cache": {"mode": "readwrite"},
+    });
+    if !run_id.is_empty() {
+        value["run"]["run_id"] = json!(run_id);
+    }
+    if let Some(namespace) = namespace {
+        value["cache"]["namespace"] = json!(namespace);
+    }
+    load_value(value, "test", Utf8Path::new("/nowhere"), &BTreeMap::new(), &[]).unwrap()
+}
+
+/// What a plain submit says.
+pub(crate) fn plain(config: &Loaded) -> Submission<'_> {
+    Submission {
+        config,
+        config_path: None,
+        priority: 0,
+        auto_start: true,
+        manual_step: false,
+        idempotency_key: None,
+        body_digest: "digest",
+        most_queued: None,
+    }
+}
+
+pub(crate) fn submit(queue: &Queue, config: &Loaded) -> RequestEntry {
+    queue.submit(&plain(config)).unwrap().entry
+}
+
+pub(crate) fn claim(queue: &Queue, lease_id: &str, which: Which<'_>) -> Option<RequestEntry> {
+    try_claim(queue, lease_id, which).unwrap()
+}
+
+pub(crate) fn try_claim(queue: &Queue, lease_id: &str, which: Which<'_>) -> Result<Option<RequestEntry>, QueueError> {
+    queue.claim(&Claim { lease_id, worker_id: Some("w"), lease: LEASE, holder: Holder::Caller, which })
+}
+
+/// Asks something of a request, and says why if that matters.
+pub(crate) fn ask(queue: &Queue, id: &str, action: ControlAction, reason: Option<&str>) -> Result<Ack, QueueError> {
+    queue.control(id, &ControlRequest::new(action).because(reason))
+}
+
+/// What the holder with this token is asked for; nothing when the request is another holder's.
+pub(crate) fn asked(queue: &Queue, id: &str, token: i64) -> Option<Option<ControlRequest>> {
+    let held = queue.held_requests().unwrap().into_iter();
+    held.filter(|held| held.request_id == id && held.fencing_token == token).map(|held| held.asked).next()
+}
+
+pub(crate) fn no() -> OptimizerError {
+    OptimizerError::new(ErrorCode::RunFailed, "no")
+}

@@ -1,0 +1,82 @@
+//! The fold of a run's events for Python: views and trackers ask it instead of counting themselves.
+
+use parking_lot::Mutex;
+use pyo3::prelude::*;
+use serde_json::json;
+use synth_optimizer_core::model::envelope::unix_millis_of;
+use synth_optimizer_core::model::event::Event;
+use synth_optimizer_core::model::ids::CandidateId;
+use synth_optimizer_core::model::run_view::RunView;
+use synth_optimizer_platform::artifacts::{EventFormatter, Weight};
+
+use crate::json;
+
+/// A run as far as its events have been taken in.
+#[pyclass(frozen, module = "synth_optimizers._synth_optimizers")]
+#[derive(Debug, Default)]
+pub(crate) struct RunFold {
+    /// A view is drawn by another thread than the one that takes in events.
+    folded: Mutex<Folded>,
+}
+
+#[derive(Debug, Default)]
+struct Folded {
+    view: RunView,
+    formatter: EventFormatter,
+}
+
+#[pymethods]
+impl RunFold {
+    #[new]
+    fn new() -> Self {
+        Self::default()
+    }
+
+    /// Takes in the next event and returns its lines as weight and text.
+    fn apply(
+        &self,
+        sequence_number: u64,
+        ts: &str,
+        event_type: &str,
+        fields: &Bound<'_, PyAny>,
+        message: &str,
+    ) -> PyResult<Vec<(&'static str, String)>> {
+        // A newer release may tell of more than this one knows: such an event is told in its own words.
+        let Ok(event) =
+            serde_json::from_value::<Event>(json!({"type": event_type, "fields": json::from_python(fields)?}))
+        else {
+            return Ok(vec![(Weight::Plain.word(), message.to_owned())]);
+        };
+        let folded = &mut *self.folded.lock();
+        let at = unix_millis_of(ts).or(folded.view.totals.updated_at).unwrap_or_default();
+        let lines = folded.formatter.format(at, &event);
+        folded.view.apply(sequence_number, at, &event);
+        Ok(lines.into_iter().map(|line| (line.weight.word(), line.text)).collect())
+    }
+
+    /// State, counts and times, with what was used as `usage`.
+    fn totals<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let totals = self.folded.lock().view.totals.clone();
+        let shown = json::serialize(py, &totals)?;
+        shown.set_item("usage", json::serialize(py, &totals.counts.usage())?)?;
+        shown.set_item("rollouts_outstanding", totals.counts.rollouts_outstanding())?;
+        Ok(shown)
+    }
+
+    /// What a view shows besides the totals.
+    fn shown<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let folded = self.folded.lock();
+        let view = &folded.view;
+        let train_score = |id: Option<&CandidateId>| id.and_then(|id| view.candidate(id)?.candidate.train_score);
+        let shown = json!({
+            "container_url": view.started.as_ref().map(|run| &run.container_url),
+            "best_score": train_score(view.totals.best_candidate_id()),
+            "seed_score": train_score(view.totals.seed_candidate_id.as_ref()),
+            "last_decision": view.last_decision,
+            "evaluations": view.under_way.evaluations.values().collect::<Vec<_>>(),
+            "turns": view.under_way.turns.values().collect::<Vec<_>>(),
+        });
+        drop(folded);
+        json::to_python(py, &shown)
+    }
+}

@@ -1,0 +1,253 @@
+//! Hands log records to Python's `logging`, from a thread of its own.
+//!
+//! A thread that logs only puts the record into a queue and never waits for Python, so no lock of ours can meet the GIL.
+//! Records that no logger wants are not made: the levels of the loggers are read when a call enters the bridge and while
+//! one waits. The queue ends with the interpreter, and a forked child starts one of its own.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::time::Duration;
+
+use parking_lot::RwLock;
+use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedStr;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyDict, PyTuple};
+use pyo3::wrap_pyfunction;
+use synth_optimizer_platform::logs::{self, LOGGERS, Record};
+use tracing::Level;
+use tracing::level_filters::LevelFilter;
+
+use crate::json;
+
+/// Records that may wait for Python. More are counted and dropped: a slow handler must not hold a run up.
+const QUEUE: usize = 16 * 1024;
+/// Records that are handed over before other Python threads get their turn.
+const BATCH: usize = 256;
+/// How long a call waits at its end for its records to be handed over.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long the start of the queue waits for threads that log.
+const LOCK_TIMEOUT: Duration = Duration::from_millis(50);
+/// `logging` has no level below debug; this is the number that others use for one.
+const TRACE: u8 = 5;
+
+static FORWARDER: RwLock<Option<Forwarder>> = RwLock::new(None);
+static DROPPED: AtomicU64 = AtomicU64::new(0);
+/// Set when the interpreter ends.
+static IS_CLOSED: AtomicBool = AtomicBool::new(false);
+static LOGGING: PyOnceLock<Logging> = PyOnceLock::new();
+
+/// The sending end of the queue, in the process that started its thread.
+struct Forwarder {
+    pid: u32,
+    queue: SyncSender<Order>,
+}
+
+enum Order {
+    Record(Box<Record>),
+    Flush(Sender<()>),
+}
+
+/// What is called of the module `logging`.
+struct Logging {
+    manager: Py<PyAny>,
+    /// In the order of `LOGGERS`.
+    loggers: Vec<Py<PyAny>>,
+}
+
+/// Hands over the records of a call before it returns.
+#[must_use]
+pub(crate) struct Listening<'py>(Python<'py>);
+
+impl Drop for Listening<'_> {
+    fn drop(&mut self) {
+        flush(self.0);
+    }
+}
+
+/// Forwards records from here on, as far as the loggers want them.
+pub(crate) fn listen(py: Python<'_>) -> PyResult<Listening<'_>> {
+    LOGGING.get_or_try_init(py, || prepare(py))?;
+    let pid = std::process::id();
+    let is_running = FORWARDER.read().as_ref().is_some_and(|forwarder| forwarder.pid == pid);
+    if !is_running && !IS_CLOSED.load(Ordering::Relaxed) {
+        let (queue, orders) = sync_channel(QUEUE);
+        std::thread::Builder::new().name("synth-optimizers-logs".into()).spawn(move || hand_over(&orders))?;
+        // A thread that a forked child does not have may hold the lock there.
+        if let Some(mut forwarder) = FORWARDER.try_write_for(LOCK_TIMEOUT) {
+            std::mem::forget(forwarder.replace(Forwarder { pid, queue }));
+        }
+    }
+    refresh(py)?;
+    Ok(Listening(py))
+}
+
+/// Reads the levels of the loggers.
+pub(crate) fn refresh(py: Python<'_>) -> PyResult<()> {
+    let Some(logging) = LOGGING.get(py) else { return Ok(()) };
+    let disabled: i64 = logging.manager.getattr(py, "disable")?.extract(py)?;
+    let mut levels = [LevelFilter::OFF; LOGGERS.len()];
+    for (level, logger) in levels.iter_mut().zip(&logging.loggers) {
+        let effective: i64 = logger.call_method0(py, "getEffectiveLevel")?.extract(py)?;
+        *level = match effective.max(disabled + 1) {
+            ..=5 => LevelFilter::TRACE,
+            6..=10 => LevelFilter::DEBUG,
+            11..=20 => LevelFilter::INFO,
+            21..=30 => LevelFilter::WARN,
+            31..=40 => LevelFilter::ERROR,
+            41.. => LevelFilter::OFF,
+        };
+    }
+    logs::set_levels(levels);
+    Ok(())
+}
+
+/// Waits until the records of before are handed over, or for a moment if a handler does not come back.
+pub(crate) fn flush(py: Python<'_>) {
+    let (done, wait) = channel();
+    let is_asked = FORWARDER.try_read().is_some_and(|forwarder| {
+        let is_ours = |forwarder: &&Forwarder| forwarder.pid == std::process::id();
+        let forwarder = forwarder.as_ref().filter(is_ours);
+        forwarder.is_some_and(|forwarder| forwarder.queue.try_send(Order::Flush(done)).is_ok())
+    });
+    if is_asked {
+        // A handler that does not come back in time is no reason to hold the caller up.
+        let _ = py.detach(move || wait.recv_timeout(FLUSH_TIMEOUT));
+    }
+}
+
+fn prepare(py: Python<'_>) -> PyResult<Logging> {
+    let logging = py.import("logging")?;
+    logging.call_method1("addLevelName", (TRACE, "TRACE"))?;
+    let get = |name: &&str| Ok(logging.call_method1("getLogger", (*name,))?.unbind());
+    let loggers = LOGGERS.iter().map(get).collect::<PyResult<Vec<_>>>()?;
+    // A library does not print: without a handler of the application, records go nowhere.
+    loggers[0].call_method1(py, "addHandler", (logging.call_method0("NullHandler")?,))?;
+    let manager = logging.getattr("Logger")?.getattr("manager")?.unbind();
+    py.import("atexit")?.call_method1("register", (wrap_pyfunction!(end_logs, py)?,))?;
+    let hooks = PyDict::new(py);
+    hooks.set_item("after_in_child", wrap_pyfunction!(forget_logs, py)?)?;
+    py.import("os")?.call_method("register_at_fork", (), Some(&hooks))?;
+    logs::install(forward);
+    Ok(Logging { manager, loggers })
+}
+
+/// Called by Python at its end: hands over what waits, and takes no more.
+#[pyfunction]
+fn end_logs(py: Python<'_>) {
+    IS_CLOSED.store(true, Ordering::Relaxed);
+    flush(py);
+    if let Some(mut forwarder) = FORWARDER.try_write() {
+        *forwarder = None;
+    }
+}
+
+/// Called by Python in a forked child, which has the queue without its thread. Its locks may be held by threads that the
+/// child does not have, so it is left as it is.
+#[pyfunction]
+fn forget_logs() {
+    if let Some(mut forwarder) = FORWARDER.try_write() {
+        std::mem::forget(forwarder.take());
+    }
+}
+
+/// Called by whatever thread logs. It never waits.
+fn forward(record: Record) {
+    let Some(forwarder) = FORWARDER.try_read() else { return };
+    let Some(Forwarder { pid, queue }) = &*forwarder else { return };
+    if *pid == std::process::id() && queue.try_send(Order::Record(Box::new(record))).is_err() {
+        DROPPED.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// The thread of the queue.
+fn hand_over(orders: &Receiver<Order>) {
+    while let Ok(first) = orders.recv() {
+        let mut batch = vec![first];
+        batch.extend(orders.try_iter().take(BATCH));
+        let handed_over = Python::try_attach(|py| {
+            let Some(logging) = LOGGING.get(py) else { return };
+            for order in &batch {
+                if let Order::Record(record) = order {
+                    logging.hand_over(py, record);
+                }
+            }
+            match DROPPED.swap(0, Ordering::Relaxed) {
+                0 => {}
+                lost => logging.hand_over(py, &dropped(lost)),
+            }
+        });
+        // The interpreter is ending.
+        if handed_over.is_none() {
+            return;
+        }
+        for order in batch {
+            if let Order::Flush(done) = order {
+                // The caller may have stopped waiting.
+                let _ = done.send(());
+            }
+        }
+    }
+}
+
+impl Logging {
+    fn hand_over(&self, py: Python<'_>, record: &Record) {
+        let logger = LOGGERS.iter().position(|name| *name == record.logger).unwrap_or_default();
+        if let Err(error) = handle(self.loggers[logger].bind(py), record) {
+            // A filter of the application raised it; `logging` itself reports what handlers raise.
+            error.write_unraisable(py, None);
+        }
+    }
+}
+
+fn handle(logger: &Bound<'_, PyAny>, record: &Record) -> PyResult<()> {
+    let py = logger.py();
+    let level = number(record.level);
+    if !logger.call_method1("isEnabledFor", (level,))?.is_truthy()? {
+        return Ok(());
+    }
+    let fields = PyDict::new(py);
+    for (name, value) in &record.fields {
+        fields.set_item(name, json::to_python(py, value)?)?;
+    }
+    let Record { logger: name, file, line, message, .. } = record;
+    let made = (*name, level, *file, *line, message, PyTuple::empty(py), py.None());
+    let entry = logger.call_method1("makeRecord", made)?;
+    // A field that has the name of an attribute of records is found in `fields` only.
+    for (name, value) in fields.iter() {
+        let name: PyBackedStr = name.extract()?;
+        if *name != *"message" && *name != *"asctime" && !entry.hasattr(&*name)? {
+            entry.setattr(&*name, value)?;
+        }
+    }
+    entry.setattr("fields", fields)?;
+    // When and where it was logged, not handed over.
+    let seconds = record.unix_millis as f64 / 1000.0;
+    entry.setattr("created", seconds)?;
+    entry.setattr("msecs", (record.unix_millis % 1000) as f64)?;
+    entry.setattr("threadName", &record.thread)?;
+    logger.call_method1("handle", (entry,)).map(drop)
+}
+
+fn number(level: Level) -> u8 {
+    match level {
+        Level::ERROR => 40,
+        Level::WARN => 30,
+        Level::INFO => 20,
+        Level::DEBUG => 10,
+        Level::TRACE => TRACE,
+    }
+}
+
+fn dropped(records: u64) -> Record {
+    Record {
+        unix_millis: synth_optimizer_platform::clock::unix_millis(),
+        level: Level::WARN,
+        logger: LOGGERS[0],
+        message: "log records were dropped: the handlers are slower than the records come".into(),
+        fields: vec![("records", records.into())],
+        file: file!(),
+        line: line!(),
+        thread: String::new(),
+    }
+}

@@ -1,0 +1,297 @@
+"""`runs best`, `runs diff` and `runs export`: the results of a run where they are needed."""
+
+from __future__ import annotations
+
+import csv
+import difflib
+import io
+import json
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal
+
+import click
+
+from synth_optimizers.arriving import arriving
+from synth_optimizers.cli.faults import NothingThere, Refusal
+from synth_optimizers.cli.options import json_option, run_argument
+from synth_optimizers.cli.output import is_coloured, say, write_json, write_text
+from synth_optimizers.cli.words import counted, score
+from synth_optimizers.diff import Change, word_diff
+
+if TYPE_CHECKING:
+    from synth_optimizers.cli.source import Files, RunSource
+
+__all__ = ["best", "diff", "export"]
+
+MARKS = {"same": "{}", "removed": "[-{}-]", "added": "{{+{}+}}"}
+TABLES = (".csv", ".jsonl")
+ARCHIVES = (
+    *(".zip", ".tgz", ".tar", ".gz", ".rar", ".7z", ".bz2", ".xz", ".zst", ".lz4", ".lzma", ".br"),
+    *(".tar.gz", ".tbz", ".tbz2", ".txz", ".tzst", ".cab", ".iso", ".jar", ".zipx", ".txt", ".json", ".sqlite"),
+)
+"""Endings of files; whoever writes one, or nearly one, does not mean a directory."""
+COLUMNS = (
+    "candidate_id",
+    "generation",
+    "source",
+    "parent_ids",
+    "status",
+    "minibatch_reward",
+    "train_reward",
+    "train_n",
+    "heldout_reward",
+    "heldout_n",
+    "changed_fields",
+    "rationale",
+    "payload",
+)
+
+force_option = click.option("--force", is_flag=True, help="Overwrite the file.")
+
+
+@click.command()
+@run_argument
+@json_option
+@click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="Write to a file instead of stdout.")
+@click.option("--field", metavar="NAME", help="Only the text of this field.")
+@click.option("--format", "shape", type=click.Choice(["text", "json"]), default=None, help="Texts or a JSON object.")
+@force_option
+def best(run: RunSource, as_json: bool, out: Path | None, field: str | None, shape: str | None, force: bool) -> None:
+    """Write the texts of the best candidate."""
+    found = run.best()
+    if found is None:
+        raise _nothing_best(run)
+    texts = {str(name): str(text) for name, text in found["payload"].items()}
+    if field is not None:
+        if field not in texts:
+            hint = f"{_near(field, texts)}Its fields are {', '.join(sorted(texts))}."
+            raise Refusal(f"the best candidate has no field {field!r}", hint)
+        texts = {field: texts[field]}
+    if as_json or shape == "json":
+        text = json.dumps(texts, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+    elif len(texts) == 1:
+        # A single text is written as it is: it is what the program reads.
+        text = next(iter(texts.values()))
+    else:
+        text = "\n".join(f"# {name}\n{each.rstrip()}\n" for name, each in texts.items())
+    if out is None:
+        write_text(text, newline=not text.endswith("\n"))
+        return
+    _write_file(out, lambda file: file.write(text.encode()), force=force)
+    say(f"{out}: {', '.join(texts)} of {found['candidate_id']}, train {score(found.get('train_score'))}")
+
+
+def _nothing_best(run: RunSource) -> NothingThere:
+    return NothingThere(
+        f"the run in {run.place} has no best candidate: no candidate was measured",
+        f"`synth-optimizers runs show {run.place}` tells how far it came.",
+    )
+
+
+def _near(name: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, list(known), n=1)
+    return f"Did you mean {near[0]!r}? " if near else ""
+
+
+@click.command(short_help="Show what changed, word by word.")
+@run_argument
+@click.argument("candidates", nargs=-1, metavar="[CANDIDATE_A CANDIDATE_B]")
+@json_option
+def diff(run: RunSource, candidates: tuple[str, ...], as_json: bool) -> None:
+    """Show word by word what changed from the seed to the best candidate, or between two candidates."""
+    before, after = _chosen(run.summary(), candidates, run)
+    fields = sorted({*before["payload"], *after["payload"]})
+    changes = {name: word_diff(before["payload"].get(name, ""), after["payload"].get(name, "")) for name in fields}
+    if as_json:
+        pieces = {name: [{"change": change, "text": text} for change, text in diff] for name, diff in changes.items()}
+        write_json({"before": before["candidate_id"], "after": after["candidate_id"], "fields": pieces})
+        return
+    say(f"{before['candidate_id']} -> {after['candidate_id']}")
+    coloured = is_coloured(sys.stdout)
+    for name, found in changes.items():
+        same = all(change == "same" for change, _ in found)
+        write_text(f"# {name}" + (" (unchanged)" if same else ""))
+        if not same:
+            write_text("".join(_piece(change, text, coloured) for change, text in found))
+
+
+def _chosen(summary: dict[str, Any], names: tuple[str, ...], run: RunSource) -> tuple[dict[str, Any], dict[str, Any]]:
+    known = {candidate["candidate_id"]: candidate for candidate in summary["candidates"]}
+    if len(names) == 2:
+        return _candidate(known, names[0]), _candidate(known, names[1])
+    if names:
+        raise Refusal(
+            f"one candidate is named ({names[0]}), and a difference needs two",
+            "Name two candidates, or none for the seed and the best one.",
+        )
+    best_known = known.get(summary["overview"]["best_candidate_id"])
+    if best_known is None:
+        raise _nothing_best(run)
+    return summary["candidates"][0], best_known
+
+
+def _candidate(known: dict[str, dict[str, Any]], name: str) -> dict[str, Any]:
+    """Find a candidate by its id or by the beginning of it."""
+    found = [candidate_id for candidate_id in known if candidate_id == name]
+    found = found or [candidate_id for candidate_id in known if candidate_id.removeprefix("gepa_").startswith(name)]
+    if len(found) == 1:
+        return known[found[0]]
+    if found:
+        raise Refusal(f"{name!r} may be {' or '.join(found)}", "Write more of the id.")
+    hint = f"{_near(name, known)}`synth-optimizers runs show` lists its candidates."
+    raise Refusal(f"the run has no candidate {name!r}", hint)
+
+
+def _piece(change: Change, text: str, coloured: bool) -> str:
+    if not coloured:
+        return MARKS[change].format(text)
+    if change == "same":
+        return text
+    return click.style(text, fg="red" if change == "removed" else "green", strikethrough=change == "removed")
+
+
+@click.command()
+@run_argument
+@click.option(
+    "--out",
+    "place",  # As it was typed: a slash at the end means a directory.
+    required=True,
+    type=click.Path(),
+    metavar="FILE",
+    help="A .tar.gz, a .zip or a directory; - is stdout.",
+)
+@click.option("--format", "shape", type=click.Choice(["csv", "jsonl"]), help="Only the candidates, one line each.")
+@force_option
+@json_option
+def export(run: RunSource, place: str, shape: str | None, force: bool, as_json: bool) -> None:
+    """Pack the artifacts of a run, without its request cache.
+
+    A service gives what people read; the log of a container that it started and the folders that a proposer worked in
+    stay in the run directory.
+    """
+    out = Path(place)
+    if shape is not None:
+        _write_candidates(run, out, shape, force=force)
+        return
+    if str(out) == "-":
+        raise Refusal("an archive is not written to stdout", "Name a file, or write candidates with --format.")
+    kind = _kind(place)
+    with tempfile.TemporaryDirectory(prefix="synth-optimizers-") as scratch:
+        files = dict(run.files(Path(scratch)))
+        if kind == "tar":
+            _write_file(out, lambda file: _tar(files, run.name, file), force=force)
+        elif kind == "zip":
+            _write_file(out, lambda file: _zip(files, run.name, file), force=force)
+        else:
+            _directory(files, out)
+    if as_json:
+        write_json({**run.identity(), "out": str(out), "files": sorted(files)})
+    else:
+        say(f"{out}: {counted(len(files), 'file')} of {run.place}")
+
+
+def _kind(place: str) -> Literal["tar", "zip", "directory"]:
+    """Return what is written at a place; a name that only looks like a file's is refused."""
+    out = Path(place)
+    name, ending = out.name.lower(), out.suffix.lower()
+    if place.endswith(("/", os.sep)) or out.is_dir():
+        return "directory"
+    if name.endswith((".tar.gz", ".tgz")):
+        return "tar"
+    if ending == ".zip":
+        return "zip"
+    if ending in TABLES:
+        raise Refusal(f"{out} is the name of a table", f"Add --format {ending[1:]} for the candidates alone.")
+    if difflib.get_close_matches(ending, ARCHIVES, n=1, cutoff=0.75):
+        hint = "Name a file that ends in .tar.gz or .zip, or a directory; with a slash at its end, any name is one."
+        raise Refusal(f"{out} has no known ending", hint)
+    return "directory"
+
+
+def _tar(files: Files, top: str, out: BinaryIO) -> None:
+    """Pack the files; the same ones make the same bytes each time."""
+    import gzip
+    import tarfile
+
+    packed = gzip.GzipFile(filename="", fileobj=out, mode="wb", mtime=0)
+    with packed, tarfile.open(fileobj=packed, mode="w") as archive:
+        for name, (path, at) in files.items():
+            entry = tarfile.TarInfo(f"{top}/{name}")
+            entry.size, entry.mtime, entry.mode = path.stat().st_size, int(at), 0o644
+            with path.open("rb") as content:
+                archive.addfile(entry, content)
+
+
+def _zip(files: Files, top: str, out: BinaryIO) -> None:
+    import zipfile
+
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, (path, at) in files.items():
+            moment = datetime.fromtimestamp(max(at, 315532800), UTC).timetuple()[:6]
+            entry = zipfile.ZipInfo(f"{top}/{name}", moment)
+            entry.compress_type, entry.external_attr = zipfile.ZIP_DEFLATED, 0o644 << 16
+            with path.open("rb") as content, archive.open(entry, "w", force_zip64=True) as packed:
+                shutil.copyfileobj(content, packed)
+
+
+def _directory(files: Files, out: Path) -> None:
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise Refusal(f"{out} exists and is not an empty directory", "Name a new directory.")
+    for name, (path, _at) in files.items():
+        target = out / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, target)
+
+
+def _write_candidates(run: RunSource, out: Path, shape: str, *, force: bool) -> None:
+    to_stdout = str(out) == "-"
+    if not to_stdout:
+        _refuse_overwrite(out, force=force)
+    rows = [_row(known) for known in run.summary()["candidates"]]
+    text = _csv(rows) if shape == "csv" else "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    if to_stdout:
+        write_text(text, newline=False)
+        return
+    _write_file(out, lambda file: file.write(text.encode()), force=force)
+    say(f"{out}: {counted(len(rows), 'candidate')} of {run.place}")
+
+
+def _row(known: dict[str, Any]) -> dict[str, Any]:
+    counts = {f"{split}_n": (known[f"{split}_score"] or {}).get("n") for split in ("train", "heldout")}
+    return {name: counts[name] if name in counts else known[name] for name in COLUMNS}
+
+
+def _csv(rows: list[dict[str, Any]]) -> str:
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for row in rows:
+        values = [row[name] for name in COLUMNS]
+        writer.writerow(
+            [json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict) else value for value in values]
+        )
+    return out.getvalue()
+
+
+def _refuse_overwrite(path: Path, *, force: bool) -> None:
+    """Refuse a name that is taken, unless overwriting is asked for."""
+    if path.is_dir():
+        raise Refusal(f"{path} is a directory", "Name a file in it.")
+    if path.exists() and not force:
+        raise Refusal(f"{path} exists", "Name another file, or overwrite it with --force.")
+    if not path.parent.is_dir():
+        raise Refusal(
+            f"there is no directory {path.parent} for {path.name}", "Make the directory, or name another one."
+        )
+
+
+def _write_file(path: Path, write: Callable[[BinaryIO], object], *, force: bool) -> None:
+    _refuse_overwrite(path, force=force)
+    with arriving(path) as out:
+        write(out)

@@ -1,0 +1,68 @@
+"""Questions about runs that cannot be answered are refused, each with its own code."""
+
+from __future__ import annotations
+
+import pytest
+from support.service import Service
+
+from service.short_runs import refused
+
+
+@pytest.mark.parametrize(
+    "query",
+    ["cursor=zz", "cursor=c-5", "cursor=", "limit=0", "limit=201", "limit=-1", "limit=x", "state=gone", "stat=failed"],
+)
+def test_a_list_of_runs_that_cannot_be_is_refused(query: str, done: Service) -> None:
+    reply = done.http.get(f"/runs?{query}")
+    assert reply.status_code == 422, reply.text
+    assert reply.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("path", "code"),
+    [
+        ("candidates?cursor=zz", "cursor_invalid"),
+        ("candidates?limit=0", "limit_invalid"),
+        ("candidates?status=great", "filter_invalid"),
+        ("candidates?generation=x", "invalid_parameter"),
+        ("rollouts?cursor=-1", "cursor_invalid"),
+        ("rollouts?limit=201", "limit_invalid"),
+        ("rollouts?stage=x", "filter_invalid"),
+        ("rollouts?split=test", "filter_invalid"),
+        ("rollouts/0?include=all", "invalid_parameter"),
+        ("scores?since=-2", "sequence_invalid"),
+        ("scores?limit=1001", "limit_invalid"),
+        ("scores/series?metric=x", "filter_invalid"),
+        ("events?after=-2", "sequence_invalid"),
+        ("events?limit=0", "limit_invalid"),
+        ("best?timeout_seconds=61", "invalid_parameter"),
+    ],
+)
+def test_a_question_that_cannot_be_is_refused(path: str, code: str, done: Service) -> None:
+    refused(done.http.get(f"/runs/router/{path}"), 422, code)
+
+
+@pytest.mark.parametrize("path", ["candidates", "rollouts", "scores", "scores/series", "events", "best"])
+def test_a_filter_that_is_misspelt_is_refused(path: str, done: Service) -> None:
+    """Or whoever wrote it takes everything for what was asked for."""
+    refused(done.http.get(f"/runs/router/{path}?stauts=accepted"), 422, "invalid_parameter")
+
+
+@pytest.mark.parametrize(
+    ("path", "code"),
+    [
+        ("router/candidates/nobody", "candidate_not_found"),
+        ("router/rollouts/99999", "rollout_not_found"),
+        ("router/rollouts/r-0", "rollout_not_found"),
+        ("router/artifacts/nothing", "artifact_not_found"),
+        ("c0/candidates/nobody", "candidate_not_found"),
+        ("c0/rollouts/0", "rollout_not_found"),
+        ("c0/best", "no_best_candidate"),
+        ("nobody", "run_not_found"),
+        ("nobody/candidates", "run_not_found"),
+        ("nobody/events", "run_not_found"),
+        ("nobody/artifacts/events.jsonl", "run_not_found"),
+    ],
+)
+def test_what_is_not_there_has_its_own_code(path: str, code: str, done: Service) -> None:
+    refused(done.http.get(f"/runs/{path}"), 404, code)
