@@ -67,7 +67,7 @@ impl World {
     /// A process that works off the queue.
     fn worker(&self, name: &str, lease: &str) -> Sleeper {
         let mut command = Command::new(PROGRAM);
-        command.args(["--db", self.queue.path().to_str().unwrap(), "--work", name, "--lease-ms", lease]);
+        command.args(["--db", self.queue.path.to_str().unwrap(), "--work", name, "--lease-ms", lease]);
         Sleeper(command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap())
     }
 

@@ -2,15 +2,17 @@
 
 use std::time::Duration;
 
-use rusqlite::named_params;
+use rusqlite::{Connection, named_params};
 use serde_json::json;
+use url::Url;
 
 use super::Queue;
 use super::entry::{RequestEntry, entry_of};
-use super::error::{QueueError, not_found};
-use super::holder::Holder;
+use super::error::{QueueError, not_found, sql};
+use super::lock::{Holder, ServiceIdentity};
 use super::recover::recover;
-use super::transitions::{RequestRow, execute, first, int, length, next, next_token, record};
+use super::transitions::{RequestRow, execute, first, int, length, next, record};
+use synth_optimizer_core::config::sections::CacheMode;
 use synth_optimizer_core::model::lifecycle::RequestTrigger;
 use synth_optimizer_platform::clock::Moment;
 
@@ -70,19 +72,19 @@ fn ordered(rule: &str) -> String {
     )
 }
 
-fn lease(db: &rusqlite::Connection, now: &Moment, seq: i64, claim: &Claim<'_>) -> Result<RequestEntry, QueueError> {
-    let standing = RequestRow::read(db, "WHERE seq = ?1", [seq])?.into_iter().next();
-    let standing = standing.ok_or_else(|| not_found("request", "that was found"))?;
-    let to = next(&standing, RequestTrigger::Claim)?;
+fn lease(db: &Connection, now: &Moment, seq: i64, claim: &Claim<'_>) -> Result<RequestEntry, QueueError> {
+    let row = || RequestRow::first(db, "WHERE seq = ?1", [seq])?.ok_or_else(|| not_found("request", "that was found"));
+    let queued = row()?;
+    let to = next(&queued, RequestTrigger::Claim)?;
     let token = next_token(db)?;
     let process = claim.holder.process();
     let values = named_params! {
         ":to": to.word(), ":now": int(now.wall), ":boot": int(now.boot), ":boot_id": now.boot_id,
-        ":lease": int(length(claim.lease)), ":lease_id": claim.lease_id, ":worker": claim.worker_id, ":token": token,
-        ":kind": claim.holder.kind(), ":instance": claim.holder.instance(),
-        ":pid": process.as_ref().map(|process| process.pid),
-        ":started": process.as_ref().map(|process| int(process.started)),
-        ":namespace": process.as_ref().map(|process| &process.namespace),
+        ":lease": length(claim.lease), ":lease_id": claim.lease_id, ":worker": claim.worker_id, ":token": token,
+        ":kind": claim.holder.kind(), ":instance": claim.holder.identity().map(ServiceIdentity::instance_id),
+        ":pid": process.as_ref().map(|process| process.holder_pid),
+        ":started": process.as_ref().map(|process| int(process.holder_started)),
+        ":namespace": process.as_ref().map(|process| &process.holder_pid_namespace),
         ":seq": seq,
     };
     let text =
@@ -93,9 +95,39 @@ fn lease(db: &rusqlite::Connection, now: &Moment, seq: i64, claim: &Claim<'_>) -
          WHERE seq = :seq AND status = 'queued'";
     execute(db, "claim a request", text, values)?;
     // The history names the new holder.
-    let now_held = RequestRow::read(db, "WHERE seq = ?1", [seq])?.into_iter().next();
-    let held = RequestRow { status: standing.status, ..now_held.unwrap_or(standing) };
+    let mut held = row()?;
+    held.status = queued.status;
     let detail = json!({"lease_id": claim.lease_id, "holder": claim.holder.kind()});
     record(db, now, &held, to, RequestTrigger::Claim.word(), &detail)?;
     entry_of(db, seq)
 }
+
+/// The next fencing token.
+fn next_token(db: &Connection) -> Result<i64, QueueError> {
+    db.prepare_cached("UPDATE fencing SET token = token + 1 RETURNING token")
+        .and_then(|mut statement| statement.query_row([], |row| row.get(0)))
+        .map_err(sql("take a fencing token"))
+}
+
+/// The container, under one name however its address is written. The names of loopback are one.
+pub(crate) fn container_lane(url: &str) -> String {
+    let Ok(parsed) = Url::parse(url.trim()) else { return url.trim().to_owned() };
+    let host = match parsed.host_str().unwrap_or_default() {
+        "127.0.0.1" | "[::1]" | "[::ffff:7f00:1]" => "localhost",
+        host => host.trim_end_matches('.'),
+    };
+    let port = parsed.port_or_known_default().unwrap_or_default();
+    format!("{}://{host}:{port}{}", parsed.scheme(), parsed.path().trim_end_matches('/'))
+}
+
+/// The cache, unless it is off.
+pub(super) fn cache_lane(mode: CacheMode, namespace: &str) -> Option<&str> {
+    match mode {
+        CacheMode::Off => None,
+        CacheMode::Readwrite | CacheMode::Readonly => Some(namespace),
+    }
+}
+
+#[cfg(test)]
+#[path = "claim_tests.rs"]
+mod tests;

@@ -6,13 +6,12 @@ use serde::Serialize;
 use serde_json::json;
 
 use super::entry::{RequestEntry, entry_of};
-use super::error::{QueueCode, QueueError};
-use super::lease::end_with;
-use super::recover::mark_for_cleanup;
+use super::error::QueueError;
+use super::recover::{cancel, mark_for_cleanup};
 use super::transitions::{RequestRow, execute, int, length, next, record, transition};
 use super::{DEFAULT_PAUSE, Queue};
+use crate::Code;
 use synth_optimizer_core::model::control::{ControlAction, ControlRequest};
-use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_core::model::lifecycle::{RequestState, RequestTrigger};
 use synth_optimizer_core::secrets::scrub;
 use synth_optimizer_platform::clock::Moment;
@@ -45,7 +44,7 @@ impl Queue {
                 ControlAction::Resume => resume(db, now, &row, asked),
                 action @ (ControlAction::Shutdown | ControlAction::Interrupt | ControlAction::Step) => {
                     let message = format!("{} is asked of the process of a run, not of its request", action.word());
-                    Err(QueueError::new(QueueCode::InvalidTransition, message, "").in_state(row.status))
+                    Err(QueueError::new(Code::InvalidTransition, message, "").in_state(row.status))
                 }
             };
             Ok(Ack { acknowledgement: acknowledgement?, entry: entry_of(db, row.seq)? })
@@ -57,7 +56,7 @@ fn end(db: &Connection, now: &Moment, row: &RequestRow, asked: &ControlRequest) 
     let is_stop = asked.action == ControlAction::Stop;
     match row.status {
         RequestState::Queued | RequestState::Paused if is_stop && is_taken_up_again(row) => {
-            if row.asked.is_some() {
+            if row.asked().is_some() {
                 return Ok(Acknowledgement::Noop);
             }
             if row.status == RequestState::Paused {
@@ -68,13 +67,11 @@ fn end(db: &Connection, now: &Moment, row: &RequestRow, asked: &ControlRequest) 
         RequestState::Queued | RequestState::Paused => {
             let code = if is_stop { "stopped" } else { "cancelled" };
             let message = asked.reason.as_deref().unwrap_or(code);
-            end_with(db, row, &OptimizerError::new(ErrorCode::Cancelled, message), Some(code))?;
-            let detail = json!({"reason_code": code, "message": message});
-            transition(db, now, row, RequestTrigger::Cancel, None, &detail)?;
+            cancel(db, now, row, RequestTrigger::Cancel, code, message)?;
             mark_for_cleanup(db, row)?;
             Ok(Acknowledgement::Accepted)
         }
-        RequestState::Leased | RequestState::Running => match row.asked.as_ref().map(|earlier| earlier.action) {
+        RequestState::Leased | RequestState::Running => match row.asked().map(|earlier| earlier.action) {
             Some(earlier) if earlier == ControlAction::Cancel || earlier == asked.action => Ok(Acknowledgement::Noop),
             Some(_) | None => store(db, now, row, asked),
         },
@@ -84,13 +81,13 @@ fn end(db: &Connection, now: &Moment, row: &RequestRow, asked: &ControlRequest) 
 
 fn pause(db: &Connection, now: &Moment, row: &RequestRow, asked: &ControlRequest) -> Asked {
     let timeout = asked.pause.unwrap_or(DEFAULT_PAUSE);
-    match (row.status, row.asked.as_ref().map(|earlier| earlier.action)) {
+    match (row.status, row.asked().map(|earlier| earlier.action)) {
         (RequestState::Paused, _) | (_, Some(ControlAction::Pause)) => Ok(Acknowledgement::Noop),
         (RequestState::Queued | RequestState::Leased | RequestState::Running, Some(ending)) => {
             let (run_id, status) = (&row.run_id, row.status.word());
             let message = format!("run {run_id} is {status} and was asked to {}: it cannot be paused", ending.word());
             let hint = "Wait until it has ended.";
-            Err(QueueError::new(QueueCode::InvalidTransition, message, hint).in_state(row.status))
+            Err(QueueError::new(Code::InvalidTransition, message, hint).in_state(row.status))
         }
         (RequestState::Queued, None) => {
             let detail = json!({"reason": asked.reason, "timeout_seconds": timeout.as_secs_f64()});
@@ -108,7 +105,7 @@ fn pause(db: &Connection, now: &Moment, row: &RequestRow, asked: &ControlRequest
 
 fn resume(db: &Connection, now: &Moment, row: &RequestRow, asked: &ControlRequest) -> Asked {
     let detail = json!({"reason": asked.reason});
-    match (row.status, row.asked.as_ref().map(|earlier| earlier.action)) {
+    match (row.status, row.asked().map(|earlier| earlier.action)) {
         (RequestState::Paused, _) => {
             transition(db, now, row, RequestTrigger::Resume, None, &detail)?;
             Ok(Acknowledgement::Accepted)
@@ -137,7 +134,7 @@ fn set(db: &Connection, now: &Moment, row: &RequestRow, asked: Option<&ControlRe
     let values = named_params! {
         ":action": asked.map(|asked| asked.action.word()),
         ":reason": asked.and_then(|asked| asked.reason.as_deref()).map(scrub),
-        ":pause": asked.and_then(|asked| asked.pause).map(|pause| int(length(pause))),
+        ":pause": asked.and_then(|asked| asked.pause).map(length),
         ":at": asked.map(|_| int(now.wall)), ":now": int(now.wall), ":seq": row.seq,
     };
     let text = "UPDATE run_requests SET control = :action, control_reason = :reason, control_pause_ms = :pause,
@@ -147,5 +144,5 @@ fn set(db: &Connection, now: &Moment, row: &RequestRow, asked: Option<&ControlRe
 
 /// Whether a worker takes the request up by itself and finds a run to end.
 fn is_taken_up_again(row: &RequestRow) -> bool {
-    row.has_begun && row.auto_start && !row.manual_step
+    row.started_at.is_some() && row.auto_start && !row.manual_step
 }

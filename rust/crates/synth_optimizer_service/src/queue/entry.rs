@@ -1,15 +1,16 @@
-//! A request as people and programs see it, and how it is read from its row.
+//! A request as people and programs see it, with what it waits for; and how rows are read.
 
-use rusqlite::types::Type;
+use rusqlite::types::{Type, ValueRef};
 use rusqlite::{Connection, Row};
 use schemars::JsonSchema;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::error::{QueueError, sql};
-use super::waiting::{Waiting, waiting};
 use synth_optimizer_core::model::envelope::rfc3339;
-use synth_optimizer_core::model::lifecycle::{Lifecycle, RequestState};
+use synth_optimizer_core::model::lifecycle::RequestState;
+use synth_optimizer_core::words;
 
 /// A request to run something. Times are RFC 3339 in UTC.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -60,44 +61,9 @@ pub struct RequestEntry {
     /// What it waits for, unless it is over or worked on.
     pub waiting: Option<Waiting>,
     /// The process that held it before its present holder, if it was one of this machine.
-    #[serde(skip)]
+    #[serde(skip_serializing)]
+    #[schemars(skip)]
     pub last_holder_pid: Option<i64>,
-}
-
-/// The columns of an entry, of the table `r`, and who holds the lanes that a queued one needs. The configuration, which is
-/// large, is read where it is wanted.
-const COLUMNS: &str = "r.request_id, r.run_id, r.status, r.priority, r.auto_start, r.manual_step, r.config_path,
-  r.config_digest, r.container_url, r.cache_mode, r.cache_namespace, r.output_dir, r.run_dir, r.idempotency_key,
-  r.submitted_at, r.leased_at, r.lease_expires_at, r.pause_expires_at, r.started_at, r.finished_at, r.updated_at,
-  r.lease_id, r.worker_id, r.fencing_token, r.attempts, r.recoveries, r.last_holder_pid, r.control, r.control_at,
-  r.run_workspace_db_path, r.result_manifest_path, r.best_candidate_id, r.cost_usd, r.error_json, r.usage_json,
-  r.result_json,
-  CASE r.status WHEN 'queued' THEN (SELECT json_array(a.request_id, a.run_id, a.lease_expires_at) FROM run_requests AS a
-    WHERE a.status IN ('leased', 'running') AND a.container_lane = r.container_lane) END AS container_holder,
-  CASE r.status WHEN 'queued' THEN (SELECT json_array(a.request_id, a.run_id, a.lease_expires_at) FROM run_requests AS a
-    WHERE a.status IN ('leased', 'running') AND a.cache_lane IS NOT NULL AND a.cache_lane = r.cache_lane) END AS cache_holder";
-
-/// Reads entries; `rest` is what follows `FROM run_requests AS r`.
-pub(super) fn entries(
-    db: &Connection,
-    rest: &str,
-    values: impl rusqlite::Params,
-) -> Result<Vec<RequestEntry>, QueueError> {
-    db.prepare_cached(&format!("SELECT {COLUMNS} FROM run_requests AS r {rest}"))
-        .and_then(|mut statement| statement.query_map(values, entry)?.collect())
-        .map_err(sql("read requests"))
-}
-
-/// The entry of a row that is there.
-pub(super) fn entry_of(db: &Connection, seq: i64) -> Result<RequestEntry, QueueError> {
-    db.prepare_cached(&format!("SELECT {COLUMNS} FROM run_requests AS r WHERE r.seq = ?1"))
-        .and_then(|mut statement| statement.query_row([seq], entry))
-        .map_err(sql("read a request"))
-}
-
-/// A moment that is shown.
-pub(super) fn moment(row: &Row<'_>, column: &str) -> rusqlite::Result<Option<String>> {
-    Ok(row.get::<_, Option<i64>>(column)?.map(shown))
 }
 
 impl RequestEntry {
@@ -107,64 +73,150 @@ impl RequestEntry {
     }
 }
 
+words! {
+    /// Why a request does not go on.
+    WaitingReason {
+        /// A worker has to become free.
+        Queue = "queue",
+        ContainerBusy = "container_busy",
+        CacheBusy = "cache_busy",
+        ManualStep = "manual_step",
+        AutoStartOff = "auto_start_off",
+        Paused = "paused",
+        /// It was asked to end or to pause and does so at its next check.
+        Stopping = "stopping",
+    }
+}
+
+/// What a request waits for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Waiting {
+    pub reason: WaitingReason,
+    pub message: String,
+    pub since: Option<String>,
+    /// When it may go on by itself at the latest, where that is known.
+    pub next_check_at: Option<String>,
+}
+
+/// The columns of an entry, of the table `r`, and who holds the lanes that a queued one needs. The configuration, which is
+/// large, is read where it is wanted.
+const COLUMNS: &str = "r.request_id, r.run_id, r.status, r.finished_at IS NOT NULL AS is_terminal, r.priority,
+  r.auto_start, r.manual_step, r.config_path, r.config_digest, r.container_url, r.cache_mode, r.cache_namespace,
+  r.output_dir, r.run_dir, r.idempotency_key, r.submitted_at, r.leased_at, r.lease_expires_at, r.pause_expires_at,
+  r.started_at, r.finished_at, r.updated_at, r.lease_id, r.worker_id, r.fencing_token, r.attempts, r.recoveries,
+  r.last_holder_pid, r.control, r.control_at, r.run_workspace_db_path, r.result_manifest_path, r.best_candidate_id,
+  r.cost_usd, r.error_json, r.usage_json, r.result_json,
+  CASE r.status WHEN 'queued' THEN (SELECT json_array(a.request_id, a.run_id, a.lease_expires_at) FROM run_requests AS a
+    WHERE a.status IN ('leased', 'running') AND a.container_lane = r.container_lane) END AS container_holder_json,
+  CASE r.status WHEN 'queued' THEN (SELECT json_array(a.request_id, a.run_id, a.lease_expires_at) FROM run_requests AS a
+    WHERE a.status IN ('leased', 'running') AND a.cache_lane IS NOT NULL AND a.cache_lane = r.cache_lane) END
+    AS cache_holder_json";
+
+/// A row of these columns.
+#[derive(Deserialize)]
+struct EntryRow {
+    #[serde(flatten)]
+    entry: RequestEntry,
+    control: Option<String>,
+    control_at: Option<String>,
+    container_holder: Option<LaneHolder>,
+    cache_holder: Option<LaneHolder>,
+}
+
+/// The request and the run that hold a lane, and when their lease ends.
+type LaneHolder = (String, String, Option<i64>);
+
+/// Reads entries; `rest` is what follows `FROM run_requests AS r`.
+pub(super) fn entries(
+    db: &Connection,
+    rest: &str,
+    values: impl rusqlite::Params,
+) -> Result<Vec<RequestEntry>, QueueError> {
+    let text = format!("SELECT {COLUMNS} FROM run_requests AS r {rest}");
+    let entry = |row: &Row<'_>| {
+        let row: EntryRow = decode(row)?;
+        Ok(RequestEntry { waiting: waiting(&row), ..row.entry })
+    };
+    rows(db, "read requests", &text, values, entry)
+}
+
+/// The entry of a row that is there.
+pub(super) fn entry_of(db: &Connection, seq: i64) -> Result<RequestEntry, QueueError> {
+    let found = entries(db, "WHERE r.seq = ?1", [seq])?.into_iter().next();
+    found.ok_or_else(|| sql("read a request")(rusqlite::Error::QueryReturnedNoRows))
+}
+
+fn waiting(row: &EntryRow) -> Option<Waiting> {
+    let entry = &row.entry;
+    let busy = |reason, what: String, (request_id, run_id, expires): &LaneHolder| {
+        (reason, format!("{what} is used by run {run_id} (request {request_id})"), expires.map(shown))
+    };
+    let own = |reason, message: &str| (reason, message.to_owned(), None);
+    let (reason, message, next_check_at) = match entry.status {
+        RequestState::Queued if entry.manual_step => {
+            own(WaitingReason::ManualStep, "it goes on when a step is asked for")
+        }
+        RequestState::Queued if !entry.auto_start => {
+            own(WaitingReason::AutoStartOff, "it was submitted without auto_start: run it with run-next")
+        }
+        RequestState::Queued => match (&row.container_holder, &row.cache_holder) {
+            (Some(holder), _) => {
+                busy(WaitingReason::ContainerBusy, format!("container {}", entry.container_url), holder)
+            }
+            (None, Some(holder)) => {
+                busy(WaitingReason::CacheBusy, format!("cache namespace {}", entry.cache_namespace), holder)
+            }
+            (None, None) => own(WaitingReason::Queue, "it is claimed as soon as a worker is free"),
+        },
+        RequestState::Paused => {
+            let message = "it is paused: resume it before the pause ends, or it is cancelled".to_owned();
+            (WaitingReason::Paused, message, entry.pause_expires_at.clone())
+        }
+        RequestState::Leased | RequestState::Running => {
+            let message = format!("{} was asked for: the run does so at its next check", row.control.as_ref()?);
+            (WaitingReason::Stopping, message, entry.lease_expires_at.clone())
+        }
+        RequestState::Completed | RequestState::Failed | RequestState::Cancelled => return None,
+    };
+    let since = row.control_at.clone().filter(|_| reason == WaitingReason::Stopping);
+    Some(Waiting { reason, message, since: since.or_else(|| Some(entry.updated_at.clone())), next_check_at })
+}
+
+/// A moment as it is shown.
 pub(super) fn shown(millis: i64) -> String {
     rfc3339(u64::try_from(millis).unwrap_or(0))
 }
 
-/// Reads the word of a closed vocabulary.
-pub(super) fn state(row: &Row<'_>, column: &str) -> rusqlite::Result<RequestState> {
-    let word: String = row.get(column)?;
-    RequestState::from_word(&word).ok_or_else(|| unreadable(format!("{word:?} is not the state of a request")))
+/// Columns that are true or false.
+const FLAGS: [&str; 3] = ["auto_start", "manual_step", "is_terminal"];
+
+/// Reads a row by the names of its columns: moments (`at`, `…_at`) as they are shown, documents (`…_json`) as what they hold.
+pub(super) fn decode<T: DeserializeOwned>(row: &Row<'_>) -> rusqlite::Result<T> {
+    let unreadable =
+        |error: serde_json::Error| rusqlite::Error::FromSqlConversionFailure(0, Type::Text, Box::new(error));
+    let mut fields = Map::new();
+    for (index, name) in row.as_ref().column_names().into_iter().enumerate() {
+        let value = match row.get_ref(index)? {
+            ValueRef::Null => Value::Null,
+            ValueRef::Integer(flag) if FLAGS.contains(&name) => (flag != 0).into(),
+            ValueRef::Integer(millis) if name == "at" || name.ends_with("_at") => shown(millis).into(),
+            ValueRef::Integer(number) => number.into(),
+            ValueRef::Real(number) => number.into(),
+            ValueRef::Text(text) if name.ends_with("_json") => serde_json::from_slice(text).map_err(unreadable)?,
+            ValueRef::Text(text) | ValueRef::Blob(text) => String::from_utf8_lossy(text).into(),
+        };
+        fields.insert(name.trim_end_matches("_json").to_owned(), value);
+    }
+    serde_json::from_value(Value::Object(fields)).map_err(unreadable)
 }
 
-pub(super) fn unreadable(message: String) -> rusqlite::Error {
-    rusqlite::Error::FromSqlConversionFailure(0, Type::Text, message.into())
-}
-
-/// Reads a document.
-pub(super) fn json(row: &Row<'_>, column: &str) -> rusqlite::Result<Option<Value>> {
-    let text: Option<String> = row.get(column)?;
-    text.map(|text| serde_json::from_str(&text).map_err(|error| unreadable(error.to_string()))).transpose()
-}
-
-fn entry(row: &Row<'_>) -> rusqlite::Result<RequestEntry> {
-    let status = state(row, "status")?;
-    Ok(RequestEntry {
-        request_id: row.get("request_id")?,
-        run_id: row.get("run_id")?,
-        status,
-        is_terminal: status.is_final(),
-        priority: row.get("priority")?,
-        auto_start: row.get("auto_start")?,
-        manual_step: row.get("manual_step")?,
-        config_path: row.get("config_path")?,
-        config_digest: row.get("config_digest")?,
-        container_url: row.get("container_url")?,
-        cache_mode: row.get("cache_mode")?,
-        cache_namespace: row.get("cache_namespace")?,
-        output_dir: row.get("output_dir")?,
-        run_dir: row.get("run_dir")?,
-        idempotency_key: row.get("idempotency_key")?,
-        submitted_at: shown(row.get("submitted_at")?),
-        leased_at: moment(row, "leased_at")?,
-        lease_expires_at: moment(row, "lease_expires_at")?,
-        pause_expires_at: moment(row, "pause_expires_at")?,
-        started_at: moment(row, "started_at")?,
-        finished_at: moment(row, "finished_at")?,
-        updated_at: shown(row.get("updated_at")?),
-        lease_id: row.get("lease_id")?,
-        worker_id: row.get("worker_id")?,
-        fencing_token: row.get("fencing_token")?,
-        attempts: row.get("attempts")?,
-        recoveries: row.get("recoveries")?,
-        run_workspace_db_path: row.get("run_workspace_db_path")?,
-        result_manifest_path: row.get("result_manifest_path")?,
-        best_candidate_id: row.get("best_candidate_id")?,
-        cost_usd: row.get("cost_usd")?,
-        usage: json(row, "usage_json")?,
-        result: json(row, "result_json")?,
-        error: json(row, "error_json")?,
-        waiting: waiting(row, status)?,
-        last_holder_pid: row.get("last_holder_pid")?,
-    })
+/// What a query finds.
+pub(super) fn rows<T, C: FromIterator<T>>(
+    db: &Connection,
+    doing: &str,
+    text: &str,
+    values: impl rusqlite::Params,
+    each: impl FnMut(&Row<'_>) -> rusqlite::Result<T>,
+) -> Result<C, QueueError> {
+    db.prepare_cached(text).and_then(|mut statement| statement.query_map(values, each)?.collect()).map_err(sql(doing))
 }

@@ -7,9 +7,10 @@ use serde_json::{Value, json};
 
 use super::Queue;
 use super::entry::{RequestEntry, entry_of};
-use super::error::{QueueCode, QueueError, sql};
-use super::recover::{let_go, set_aside};
+use super::error::{QueueError, sql};
+use super::recover::{cancel, let_go, set_aside};
 use super::transitions::{RequestRow, execute, fenced, int, length, transition};
+use crate::Code;
 use synth_optimizer_core::model::control::{ControlAction, ControlRequest};
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_core::model::lifecycle::{RequestState, RequestTrigger};
@@ -52,18 +53,16 @@ impl Queue {
     /// Every request that has a holder, with what the holder is asked for.
     pub fn held_requests(&self) -> Result<Vec<HeldRequest>, QueueError> {
         let held = |row: RequestRow| HeldRequest {
+            asked: row.asked(),
             request_id: row.request_id,
             fencing_token: row.fencing_token,
-            asked: row.asked,
         };
         self.read(|db, _| Ok(RequestRow::held(db)?.into_iter().map(held).collect()))
     }
 
     /// The holder begins to work on it.
     pub fn start(&self, request_id: &str, hold: Hold<'_>) -> Result<RequestEntry, QueueError> {
-        self.held(request_id, hold, |db, now, row| {
-            transition(db, now, row, RequestTrigger::Start, None, &json!({})).map(|_| ())
-        })
+        self.held(request_id, hold, |db, now, row| transition(db, now, row, RequestTrigger::Start, None, &json!({})))
     }
 
     /// Makes the lease last that long from now. `progress_at` is when the run last stored an event, in milliseconds since
@@ -77,7 +76,7 @@ impl Queue {
     ) -> Result<Option<RequestEntry>, QueueError> {
         let renewed = self.held(request_id, hold, |db, now, row| {
             let values = named_params! {
-                ":now": int(now.wall), ":boot": int(now.boot), ":boot_id": now.boot_id, ":lease": int(length(lease)),
+                ":now": int(now.wall), ":boot": int(now.boot), ":boot_id": now.boot_id, ":lease": length(lease),
                 ":seq": row.seq, ":token": row.fencing_token, ":progress": progress_at.map(int),
             };
             let text = "UPDATE run_requests SET lease_expires_at = :now + :lease,
@@ -88,7 +87,7 @@ impl Queue {
         });
         match renewed {
             Ok(entry) => Ok(Some(entry)),
-            Err(refused) if refused.code == QueueCode::Fenced => Ok(None),
+            Err(refused) if refused.code == Some(Code::Fenced) => Ok(None),
             Err(error) => Err(error),
         }
     }
@@ -137,18 +136,16 @@ impl Queue {
     ) -> Result<RequestEntry, QueueError> {
         self.held(request_id, hold, |db, now, row| {
             end_with(db, row, error, reason_code)?;
-            transition(db, now, row, RequestTrigger::Fail, None, &error_json(error, reason_code)).map(drop)
+            transition(db, now, row, RequestTrigger::Fail, None, &error_json(error, reason_code))
         })
     }
 
     /// The holder has ended the run because it was cancelled.
     pub fn mark_cancelled(&self, request_id: &str, hold: Hold<'_>, reason: &str) -> Result<RequestEntry, QueueError> {
         self.held(request_id, hold, |db, now, row| {
-            let asked = row.asked.as_ref().filter(|asked| asked.action == ControlAction::Cancel);
-            let message = asked.and_then(|asked| asked.reason.as_deref()).unwrap_or(reason);
-            end_with(db, row, &OptimizerError::new(ErrorCode::Cancelled, message), Some("cancelled"))?;
-            let detail = json!({"reason_code": "cancelled", "message": message});
-            transition(db, now, row, RequestTrigger::Cancel, None, &detail).map(drop)
+            let asked = row.asked().filter(|asked| asked.action == ControlAction::Cancel);
+            let message = asked.and_then(|asked| asked.reason).unwrap_or_else(|| reason.to_owned());
+            cancel(db, now, row, RequestTrigger::Cancel, "cancelled", &message)
         })
     }
 
@@ -157,7 +154,7 @@ impl Queue {
     pub fn mark_paused(&self, request_id: &str, hold: Hold<'_>, timeout: Duration) -> Result<RequestEntry, QueueError> {
         self.held(request_id, hold, |db, now, row| {
             let detail = json!({"reason": "the run was set aside"});
-            match row.asked {
+            match row.asked() {
                 Some(_) => let_go(db, now, row, RequestTrigger::Release, &detail),
                 None => set_aside(db, now, row, Some(timeout), &detail),
             }
@@ -256,5 +253,5 @@ fn held_row(db: &Connection, now: &Moment, request_id: &str, hold: Hold<'_>) -> 
 fn unheld(row: &RequestRow) -> QueueError {
     let (request_id, run_id, status) = (&row.request_id, &row.run_id, row.status);
     let message = format!("request {request_id} of run {run_id} is {} and held by nobody", status.word());
-    QueueError::new(QueueCode::InvalidTransition, message, "A queued request must be claimed first.").in_state(status)
+    QueueError::new(Code::InvalidTransition, message, "A queued request must be claimed first.").in_state(status)
 }

@@ -1,16 +1,19 @@
-//! One service per database: a lock of the kernel on the file beside it.
+//! One service per database, by a lock of the kernel on the file beside it. Who may hold a request, and how to tell that such
+//! a holder is gone.
 
 use std::path::{Path, PathBuf};
 
 use camino::Utf8PathBuf;
+use serde::Deserialize;
 
-use super::error::{QueueCode, QueueError};
-use super::holder::ServiceIdentity;
+use super::error::QueueError;
 use super::open::{beside, make_directory, random};
+use crate::Code;
 use synth_optimizer_core::model::envelope::rfc3339;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_platform::artifacts::{FileLock, NotTaken};
 use synth_optimizer_platform::clock::unix_millis;
+use synth_optimizer_platform::container::{is_running, started};
 use synth_optimizer_platform::workspace::error::io;
 
 /// The right to serve a database, held as long as this lives.
@@ -33,13 +36,14 @@ impl ServiceLock {
         let lock = FileLock::take(&path, &note(bind, &since), None).map_err(|refused| match refused {
             NotTaken::Failed(error) => error.into(),
             NotTaken::Held(holder) => {
-                let code = QueueCode::ServiceDbInUse.word();
-                let message = format!("{code}: {} is served by another process: {holder}", database.display());
+                let code = Code::DatabaseInUse;
+                let message = format!("{}: {} is served by another process: {holder}", code.wire(), database.display());
                 let hint = "Use that service, end it, or name another database.";
-                QueueError::new(QueueCode::ServiceDbInUse, message, hint)
+                let error = OptimizerError::new(ErrorCode::Io, message).with_hint(hint);
+                QueueError { code: Some(code), ..error.into() }
             }
         })?;
-        Ok(Self { lock, path, since, identity: ServiceIdentity { instance_id: format!("svc_{}", random()?) } })
+        Ok(Self { lock, path, since, identity: ServiceIdentity(format!("svc_{}", random()?)) })
     }
 
     /// Names this start of the service; only whoever has the lock has one.
@@ -78,4 +82,78 @@ fn true_path(database: &Path) -> Result<PathBuf, OptimizerError> {
         OptimizerError::new(ErrorCode::Io, format!("{} is not the name of a file", database.display()))
     })?;
     Ok(parent.canonicalize().map_err(io("open", parent))?.join(name))
+}
+
+/// One start of a service: whoever has it holds the lock of the database.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServiceIdentity(String);
+
+impl ServiceIdentity {
+    /// Names this start of the service.
+    pub fn instance_id(&self) -> &str {
+        &self.0
+    }
+}
+
+/// Who claims.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Holder {
+    /// A worker of the service that holds the lock: its leases are over when another service has the lock.
+    Service(ServiceIdentity),
+    /// A process that works on one request itself: its lease is over when it ends.
+    Worker,
+    /// Somebody who may not live as long as the lease, such as a script: only time ends it.
+    Caller,
+}
+
+impl Holder {
+    pub(super) fn kind(&self) -> &'static str {
+        match self {
+            Self::Service(_) => "service",
+            Self::Worker => "worker",
+            Self::Caller => "caller",
+        }
+    }
+
+    pub(crate) fn identity(&self) -> Option<&ServiceIdentity> {
+        match self {
+            Self::Service(identity) => Some(identity),
+            Self::Worker | Self::Caller => None,
+        }
+    }
+
+    pub(super) fn process(&self) -> Option<Process> {
+        match self {
+            Self::Service(_) | Self::Worker => Process::this(),
+            Self::Caller => None,
+        }
+    }
+}
+
+/// A process: its pid alone may be given to another one.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub(super) struct Process {
+    pub(super) holder_pid: i32,
+    /// In clock ticks since the machine started.
+    pub(super) holder_started: u64,
+    /// Where the pid means this process. Another namespace may not even see it.
+    pub(super) holder_pid_namespace: String,
+}
+
+impl Process {
+    /// This one; `None` where the system does not say.
+    fn this() -> Option<Self> {
+        let pid = i32::try_from(std::process::id()).ok()?;
+        Some(Self { holder_pid: pid, holder_started: started(pid)?, holder_pid_namespace: namespace()? })
+    }
+
+    /// Whether it has certainly ended.
+    pub(super) fn is_gone(&self) -> bool {
+        namespace().is_some_and(|ours| ours == self.holder_pid_namespace)
+            && !is_running(self.holder_pid, self.holder_started)
+    }
+}
+
+fn namespace() -> Option<String> {
+    std::fs::read_link("/proc/self/ns/pid").ok().map(|link| link.to_string_lossy().into_owned())
 }

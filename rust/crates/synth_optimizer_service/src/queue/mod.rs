@@ -8,18 +8,13 @@ mod claim;
 mod control;
 mod entry;
 mod error;
-mod holder;
-mod lane;
 mod lease;
 mod lock;
 mod open;
-mod prune;
 mod read;
 mod recover;
-mod status;
 mod submit;
 mod transitions;
-mod waiting;
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -29,22 +24,19 @@ use std::time::Duration;
 
 use rusqlite::{Connection, TransactionBehavior};
 
+pub(crate) use claim::container_lane;
 pub use claim::{Claim, Which};
 pub use control::Ack;
-pub use entry::RequestEntry;
-pub use error::{QueueCode, QueueError};
-pub use holder::{Holder, ServiceIdentity};
-pub(crate) use lane::container_lane;
+pub use entry::{RequestEntry, Waiting, WaitingReason};
+pub use error::QueueError;
 pub use lease::{Completion, HeldRequest, Hold};
-pub use lock::ServiceLock;
+pub use lock::{Holder, ServiceIdentity, ServiceLock};
 pub use open::{APPLICATION_ID, SCHEMA_VERSION, random as random_id};
-pub use read::{HistoryEntry, LeaseEntry, Liveness, Page};
+pub use read::{HistoryEntry, LeaseEntry, Liveness, Page, workspace_status};
 pub use recover::Evidence;
-pub use status::workspace_status;
 pub use submit::{Submission, Submitted};
-pub use waiting::{Waiting, WaitingReason};
 
-use error::{sql, unwell};
+use error::sql;
 use open::Pool;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 pub use synth_optimizer_platform::clock::{Clock, Moment, SystemClock};
@@ -59,15 +51,10 @@ pub const DEFAULT_PAUSE: Duration = Duration::from_secs(1800);
 /// Connections that read at once.
 const READERS: usize = 4;
 
-/// The queue in one process. Clones share its connections.
-#[derive(Debug, Clone)]
-pub struct Queue {
-    inner: Arc<Inner>,
-}
-
+/// The queue in one process.
 #[derive(Debug)]
-struct Inner {
-    path: PathBuf,
+pub struct Queue {
+    pub path: PathBuf,
     clock: Arc<dyn Clock>,
     /// One connection writes.
     writer: Pool,
@@ -75,62 +62,41 @@ struct Inner {
     readers: Pool,
     /// Which file was opened: another one under the same name is not the queue.
     inode: (u64, u64),
-    /// Grows with every change that this process makes or notices.
-    changes: Monitor<u64>,
+    /// Grows with every change that this process makes or notices; threads and tasks wait for that.
+    pub changes: Monitor<u64>,
     /// SQLite's count of what other connections have written.
     data_version: AtomicI64,
-}
-
-/// What is the same for all of a queue's life.
-#[derive(Debug, Clone)]
-pub struct QueueSettings {
-    pub clock: Arc<dyn Clock>,
-    /// How long to wait for another process that writes, before `store_busy`.
-    pub busy_timeout: Duration,
-}
-
-impl Default for QueueSettings {
-    fn default() -> Self {
-        Self { clock: Arc::new(SystemClock), busy_timeout: BUSY }
-    }
 }
 
 impl Queue {
     /// Opens the queue, and makes it if there is none.
     pub fn open(path: &Path) -> Result<Self, QueueError> {
-        Self::open_with(path, QueueSettings::default())
+        Self::open_with(path, Arc::new(SystemClock), BUSY)
     }
 
-    /// The same with another clock or another patience.
-    pub fn open_with(path: &Path, settings: QueueSettings) -> Result<Self, QueueError> {
-        let writer = open::open(path, settings.busy_timeout)?;
-        let readers = (0..READERS).map(|_| open::open_to_read(path, settings.busy_timeout));
-        let readers = readers.collect::<Result<_, _>>()?;
-        let inner = Inner {
+    /// The same with another clock, or with another patience for processes that write before it is `store_busy`.
+    pub fn open_with(path: &Path, clock: Arc<dyn Clock>, busy_timeout: Duration) -> Result<Self, QueueError> {
+        let writer = open::open(path, busy_timeout)?;
+        let readers = (0..READERS).map(|_| open::open_to_read(path, busy_timeout));
+        Ok(Self {
             path: path.to_owned(),
-            clock: settings.clock,
-            writer: Pool::new(vec![writer], settings.busy_timeout),
-            readers: Pool::new(readers, settings.busy_timeout),
+            clock,
+            writer: Pool::new(vec![writer], busy_timeout),
+            readers: Pool::new(readers.collect::<Result<_, _>>()?, busy_timeout),
             inode: inode(path).map_err(io("open", path))?,
             changes: Monitor::default(),
             data_version: AtomicI64::new(0),
-        };
-        Ok(Self { inner: Arc::new(inner) })
-    }
-
-    /// The file.
-    pub fn path(&self) -> &Path {
-        &self.inner.path
+        })
     }
 
     /// Changes something, whole or not at all.
     fn write<T>(&self, act: impl FnOnce(&Connection, &Moment) -> Result<T, QueueError>) -> Result<T, QueueError> {
-        let (done, has_changed) = self.inner.writer.with(|db| {
+        let (done, has_changed) = self.writer.with(|db| {
             let transaction =
                 db.transaction_with_behavior(TransactionBehavior::Immediate).map_err(sql("begin a transaction"))?;
             let before = transaction.total_changes();
             // Read within the transaction: no later one can have an earlier moment.
-            let done = act(&transaction, &self.inner.clock.now())?;
+            let done = act(&transaction, &self.clock.now())?;
             let has_changed = transaction.total_changes() != before;
             transaction.commit().map_err(sql("commit"))?;
             Ok((done, has_changed))
@@ -145,30 +111,23 @@ impl Queue {
     /// Looks at one moment of the queue.
     fn read<T>(&self, look: impl FnOnce(&Connection, &Moment) -> Result<T, QueueError>) -> Result<T, QueueError> {
         self.check_file()?;
-        self.inner.readers.with(|db| {
+        self.readers.with(|db| {
             let moment = db.transaction().map_err(sql("begin to read"))?;
-            look(&moment, &self.inner.clock.now())
+            look(&moment, &self.clock.now())
         })
-    }
-
-    /// Grows with every change of the queue that this process makes or notices; threads and tasks wait for that.
-    pub fn changes(&self) -> &Monitor<u64> {
-        &self.inner.changes
     }
 
     /// Wakes everything that waits for a change of the queue.
     pub fn wake(&self) {
-        self.inner.changes.update(|changes| *changes += 1);
+        self.changes.update(|changes| *changes += 1);
     }
 
     /// Notices what other processes have written since the last look.
     pub fn notice_others(&self) -> Result<(), QueueError> {
         self.check_file()?;
-        let version = self
-            .inner
-            .writer
-            .with(|db| db.query_row("PRAGMA data_version", [], |row| row.get(0)).map_err(sql("look for changes")))?;
-        if self.inner.data_version.swap(version, Ordering::Relaxed) != version {
+        let look = |db: &mut Connection| db.query_row("PRAGMA data_version", [], |row| row.get(0));
+        let version = self.writer.with(|db| look(db).map_err(sql("look for changes")))?;
+        if self.data_version.swap(version, Ordering::Relaxed) != version {
             self.wake();
         }
         Ok(())
@@ -177,18 +136,18 @@ impl Queue {
     /// Brings everything into the file itself, so that it can be copied.
     pub fn checkpoint(&self) -> Result<(), QueueError> {
         let text = "PRAGMA wal_checkpoint(TRUNCATE)";
-        self.inner.writer.with(|db| db.query_row(text, [], |_| Ok(())).map_err(sql("bring the file to rest")))
+        self.writer.with(|db| db.query_row(text, [], |_| Ok(())).map_err(sql("bring the file to rest")))
     }
 
     /// Fails when the file was removed or replaced: what is written to it then is found by nobody.
     fn check_file(&self) -> Result<(), QueueError> {
-        let path = &self.inner.path;
-        if inode(path).is_ok_and(|found| found == self.inner.inode) {
+        let path = &self.path;
+        if inode(path).is_ok_and(|found| found == self.inode) {
             return Ok(());
         }
         let message = format!("the queue {} was removed or replaced while it was in use", path.display());
         let hint = "What was stored since is lost. Put the file back if you can, and start the service again.";
-        Err(unwell(OptimizerError::new(ErrorCode::Sqlite, message).with_hint(hint)))
+        Err(QueueError::unwell(OptimizerError::new(ErrorCode::Sqlite, message).with_hint(hint)))
     }
 }
 

@@ -4,13 +4,14 @@ use std::fs::{DirBuilder, File};
 use std::os::unix::fs::DirBuilderExt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::{Path, PathBuf};
-use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
+use parking_lot::{Condvar, Mutex};
 use rusqlite::Connection;
 use rusqlite_migration::{M, Migrations};
 
-use super::error::{QueueCode, QueueError, sql};
+use super::error::{QueueError, sql};
+use crate::Code;
 use synth_optimizer_core::model::canonical::hex;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_platform::workspace::error::{io, sqlite};
@@ -124,16 +125,17 @@ impl Pool {
 
     /// Lends a connection, as soon as one is free.
     pub(super) fn with<T>(&self, act: impl FnOnce(&mut Connection) -> Result<T, QueueError>) -> Result<T, QueueError> {
-        let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-        let waited = self.back.wait_timeout_while(idle, self.patience, |idle| idle.is_empty());
-        let Some(mut connection) = waited.unwrap_or_else(PoisonError::into_inner).0.pop() else {
+        let mut idle = self.idle.lock();
+        self.back.wait_while_for(&mut idle, |idle| idle.is_empty(), self.patience);
+        let Some(mut connection) = idle.pop() else {
             let message = format!("others use the queue for more than {} s", self.patience.as_secs_f64());
             let hint = "Something writes to the queue for long: ask again in a moment.";
-            return Err(QueueError::new(QueueCode::StoreBusy, message, hint));
+            return Err(QueueError::new(Code::StoreBusy, message, hint));
         };
+        drop(idle);
         // A transaction that a panic interrupts is rolled back: the connection is as good as before.
         let done = catch_unwind(AssertUnwindSafe(|| act(&mut connection)));
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(connection);
+        self.idle.lock().push(connection);
         self.back.notify_one();
         done.unwrap_or_else(|panic| resume_unwind(panic))
     }

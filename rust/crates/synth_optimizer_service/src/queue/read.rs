@@ -1,18 +1,25 @@
-//! Reading the queue. Nothing here writes.
+//! Reading the queue, and its status in one JSON document: requests, counts, leases, and whether its rules hold. Nothing here
+//! writes.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
-use rusqlite::{Connection, OptionalExtension, Row};
+use rusqlite::Connection;
 use schemars::JsonSchema;
-use serde::Serialize;
-use serde_json::Value;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
-use super::Queue;
-use super::entry::{RequestEntry, entries, json, moment, shown, unreadable};
-use super::error::{QueueCode, QueueError, not_found, sql};
-use super::lane::container_lane;
+use super::claim::container_lane;
+use super::entry::{RequestEntry, decode, entries, rows, shown};
+use super::error::{QueueError, not_found, sql};
 use super::transitions::{first, int};
+use super::{APPLICATION_ID, Queue, open};
+use crate::Code;
+use synth_optimizer_core::model::envelope::rfc3339;
+use synth_optimizer_core::model::error::OptimizerError;
 use synth_optimizer_core::model::lifecycle::RequestState;
+use synth_optimizer_platform::clock::{Clock, SystemClock};
+use synth_optimizer_platform::workspace::schema::{BUSY, kind_of};
 
 /// One page of requests.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
@@ -23,7 +30,7 @@ pub struct Page {
 }
 
 /// Something that happened to a request: a move, or a control request for its holder, which moves nothing.
-#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct HistoryEntry {
     pub sequence: i64,
     pub request_id: String,
@@ -37,7 +44,7 @@ pub struct HistoryEntry {
 }
 
 /// A lease that holds something now.
-#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct LeaseEntry {
     pub lease_id: String,
     pub request_id: String,
@@ -52,6 +59,13 @@ pub struct LeaseEntry {
     pub progress_at: Option<String>,
 }
 
+/// The configuration of a request.
+#[derive(Deserialize)]
+struct Documents {
+    config: Value,
+    values: Value,
+}
+
 /// Whether the queue gets on.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Liveness {
@@ -60,8 +74,8 @@ pub struct Liveness {
     pub last_progress_at: Option<String>,
 }
 
-const HISTORY: &str =
-    "SELECT h.*, r.request_id FROM request_history AS h JOIN run_requests AS r ON r.seq = h.request_seq";
+const HISTORY: &str = "SELECT h.sequence, r.request_id, h.at, h.from_state AS \"from\", h.to_state AS \"to\", h.\"trigger\",
+  h.worker_id, h.fencing_token, h.detail_json FROM request_history AS h JOIN run_requests AS r ON r.seq = h.request_seq";
 
 impl Queue {
     /// The latest request of a run.
@@ -91,32 +105,25 @@ impl Queue {
     pub fn history(&self, request_id: &str) -> Result<Vec<HistoryEntry>, QueueError> {
         self.read(|db, _| {
             let seq = seq(db, request_id)?;
-            db.prepare_cached(&format!("{HISTORY} WHERE h.request_seq = ?1 ORDER BY h.sequence"))
-                .and_then(|mut statement| statement.query_map([seq], history_entry)?.collect())
-                .map_err(sql("read the history of a request"))
+            let text = format!("{HISTORY} WHERE h.request_seq = ?1 ORDER BY h.sequence");
+            rows(db, "read the history of a request", &text, [seq], decode)
         })
     }
 
     /// Everything that happened to all requests of a run, in order.
     pub fn run_history(&self, run_id: &str) -> Result<Vec<HistoryEntry>, QueueError> {
-        self.read(|db, _| {
-            db.prepare_cached(&format!("{HISTORY} WHERE r.run_id = ?1 ORDER BY h.sequence"))
-                .and_then(|mut statement| statement.query_map([run_id], history_entry)?.collect())
-                .map_err(sql("read the history of a run"))
-        })
+        let text = format!("{HISTORY} WHERE r.run_id = ?1 ORDER BY h.sequence");
+        self.read(|db, _| rows(db, "read the history of a run", &text, [run_id], decode))
     }
 
     /// The resolved configuration, and every field with its origin.
     pub fn config(&self, request_id: &str) -> Result<(Value, Value), QueueError> {
         self.read(|db, _| {
-            let documents = |row: &Row<'_>| {
-                let read = |column: &str| json(row, column).map(Option::unwrap_or_default);
-                Ok((read("config_json")?, read("values_json")?))
-            };
-            db.prepare_cached("SELECT config_json, values_json FROM run_requests WHERE request_id = ?1")
-                .and_then(|mut statement| statement.query_row([request_id], documents).optional())
-                .map_err(sql("read a configuration"))?
-                .ok_or_else(|| not_found("request", request_id))
+            let text = "SELECT config_json, values_json FROM run_requests WHERE request_id = ?1";
+            let found: Vec<Documents> = rows(db, "read a configuration", text, [request_id], decode)?;
+            let Documents { config, values } =
+                found.into_iter().next().ok_or_else(|| not_found("request", request_id))?;
+            Ok((config, values))
         })
     }
 
@@ -142,17 +149,21 @@ impl Queue {
 
     /// What is held at this moment.
     pub fn leases(&self) -> Result<Vec<LeaseEntry>, QueueError> {
-        self.read(|db, _| {
-            db.prepare_cached("SELECT * FROM run_requests WHERE status IN ('leased', 'running') ORDER BY seq")
-                .and_then(|mut statement| statement.query_map([], lease_entry)?.collect())
-                .map_err(sql("read the leases"))
-        })
+        let text = "SELECT lease_id, request_id, run_id, worker_id, holder_kind AS holder, fencing_token,
+            container_lane AS container, cache_lane AS cache_namespace, leased_at, lease_expires_at, progress_at
+            FROM run_requests WHERE status IN ('leased', 'running') ORDER BY seq";
+        self.read(|db, _| rows(db, "read the leases", text, [], decode))
     }
 
     /// Whether a request that runs holds this container.
     pub fn is_container_held(&self, url: &str) -> Result<bool, QueueError> {
         let text = "SELECT 1 FROM run_requests WHERE status IN ('leased', 'running') AND container_lane = ?1";
         self.read(|db, _| Ok(first(db, text, [container_lane(url)])?.is_some()))
+    }
+
+    /// Whether the rules of the queue hold.
+    pub fn invariants(&self) -> Result<Value, QueueError> {
+        self.read(|db, now| report(db, now.wall))
     }
 
     fn one(&self, rest: &str, what: &str, id: &str) -> Result<RequestEntry, QueueError> {
@@ -167,10 +178,8 @@ pub(super) fn is_in(column: &str, states: &[RequestState]) -> String {
 }
 
 /// Counts by word.
-pub(super) fn counted(db: &Connection, text: &str) -> Result<BTreeMap<String, i64>, QueueError> {
-    db.prepare_cached(text)
-        .and_then(|mut statement| statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?.collect())
-        .map_err(sql("count"))
+fn counted(db: &Connection, text: &str) -> Result<BTreeMap<String, i64>, QueueError> {
+    rows(db, "count", text, [], |row| Ok((row.get(0)?, row.get(1)?)))
 }
 
 fn optional(db: &Connection, text: &str) -> Result<Option<i64>, QueueError> {
@@ -194,36 +203,96 @@ fn seq_of(cursor: &str) -> Result<i64, QueueError> {
     known.filter(|seq| *seq > 0 && cursor_of(*seq) == cursor).ok_or_else(|| {
         let message = format!("{cursor:?} is not a cursor of this list");
         let hint = "Use next_cursor of the page before, or none for the first page.";
-        QueueError::new(QueueCode::CursorInvalid, message, hint)
+        QueueError::new(Code::CursorInvalid, message, hint)
     })
 }
 
-fn history_entry(row: &Row<'_>) -> rusqlite::Result<HistoryEntry> {
-    Ok(HistoryEntry {
-        sequence: row.get("sequence")?,
-        request_id: row.get("request_id")?,
-        at: shown(row.get("at")?),
-        from: row.get("from_state")?,
-        to: row.get("to_state")?,
-        trigger: row.get("trigger")?,
-        worker_id: row.get("worker_id")?,
-        fencing_token: row.get("fencing_token")?,
-        detail: json(row, "detail_json")?.ok_or_else(|| unreadable("no detail".to_owned()))?,
-    })
+/// Requests in the document: the newest. Counts are over all.
+const SHOWN: i64 = 200;
+
+/// A rule: its name, what is wrong with the rows that it finds, and the query that finds them.
+type Rule = (&'static str, &'static str, &'static str);
+
+const RULES: &[Rule] = &[
+    (
+        "active_requests_have_lease",
+        "it is worked on without a lease",
+        "SELECT request_id FROM run_requests WHERE status IN ('leased', 'running')
+           AND (lease_id IS NULL OR lease_deadline_boot IS NULL OR fencing_token = 0)",
+    ),
+    (
+        "terminal_requests_release_leases",
+        "it is over and has a lease",
+        "SELECT request_id FROM run_requests WHERE lease_id IS NOT NULL
+           AND status IN ('completed', 'failed', 'cancelled')",
+    ),
+    (
+        "active_leases_point_to_active_requests",
+        "it has a lease and nobody works on it",
+        "SELECT request_id FROM run_requests WHERE lease_id IS NOT NULL AND status IN ('queued', 'paused')",
+    ),
+];
+
+/// The status of a file, which may be the queue of a service or the workspace of a run.
+///
+/// In the status of a queue, requests take the place of the runs; nothing is written.
+pub fn workspace_status(path: &Path) -> Result<Value, OptimizerError> {
+    if kind_of(path) != Some(APPLICATION_ID) {
+        return synth_optimizer_platform::workspace::workspace_status(path);
+    }
+    let read = || {
+        let mut db = open::open_to_read(path, BUSY)?;
+        let moment = db.transaction().map_err(sql("begin to read"))?;
+        document(&moment, path, SystemClock.now().wall)
+    };
+    read().map_err(|refused: QueueError| refused.error)
 }
 
-fn lease_entry(row: &Row<'_>) -> rusqlite::Result<LeaseEntry> {
-    Ok(LeaseEntry {
-        lease_id: row.get("lease_id")?,
-        request_id: row.get("request_id")?,
-        run_id: row.get("run_id")?,
-        worker_id: row.get("worker_id")?,
-        holder: row.get("holder_kind")?,
-        fencing_token: row.get("fencing_token")?,
-        container: row.get("container_lane")?,
-        cache_namespace: row.get("cache_lane")?,
-        leased_at: moment(row, "leased_at")?,
-        lease_expires_at: moment(row, "lease_expires_at")?,
-        progress_at: moment(row, "progress_at")?,
-    })
+fn document(db: &Connection, path: &Path, now: u64) -> Result<Value, QueueError> {
+    let report = report(db, now)?;
+    let broken = report["violation_count"].as_u64().unwrap_or(0);
+    let severities = if broken == 0 { json!({}) } else { json!({"error": broken}) };
+    let health = report["status"].as_str().unwrap_or_default();
+    let count = |text: &str| counted(db, text);
+    Ok(json!({
+        "schema_version": "synth_optimizers.workspace.v1",
+        "path": path.display().to_string(),
+        "run_requests": entries(db, "ORDER BY r.seq DESC LIMIT ?1", [SHOWN])?,
+        "run_request_status_counts": count("SELECT status, count(*) FROM run_requests GROUP BY status")?,
+        "operation_status_counts": count(OPERATIONS)?,
+        "resource_lease_status_counts": count("SELECT status, count(*) FROM resource_leases GROUP BY status")?,
+        "resource_lease_kind_counts": count("SELECT resource_kind, count(*) FROM resource_leases GROUP BY resource_kind")?,
+        "projection_status_counts": {},
+        "invariant_status_counts": {health: 1},
+        "invariant_violation_severity_counts": severities,
+        "workspace_projection_freshness": [],
+        "workspace_invariant_report": report,
+        "runs": [],
+    }))
+}
+
+/// What the view `operations` counts, without its documents.
+const OPERATIONS: &str = "SELECT CASE WHEN \"trigger\" IN ('ask_cancel', 'ask_pause', 'ask_stop') THEN 'accepted'
+    ELSE 'completed' END, count(*) FROM request_history GROUP BY 1";
+
+fn report(db: &Connection, now: u64) -> Result<Value, QueueError> {
+    let mut violations = Vec::new();
+    for (name, wrong, query) in RULES {
+        let found: Vec<String> = rows(db, "check the rules", query, [], |row| row.get(0))?;
+        for request_id in found {
+            violations.push(json!({
+                "invariant_id": name, "severity": "error", "subject_type": "run_request", "subject_id": request_id,
+                "message": format!("request {request_id}: {wrong}"),
+                "repair_hint": "The file was changed by something else: restore it from a copy, and report it.",
+            }));
+        }
+    }
+    Ok(json!({
+        "status": if violations.is_empty() { "pass" } else { "fail" },
+        "invariants": RULES.iter().map(|(name, _, _)| *name).collect::<Vec<_>>(),
+        "violation_count": violations.len(),
+        "checked_at": rfc3339(now),
+        "violations": violations,
+        "recorded": false,
+    }))
 }

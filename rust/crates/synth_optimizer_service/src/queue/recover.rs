@@ -8,9 +8,9 @@ use serde_json::{Value, json};
 use super::Queue;
 use super::entry::{RequestEntry, entries, entry_of};
 use super::error::QueueError;
-use super::holder::ServiceIdentity;
 use super::lease::end_with;
-use super::transitions::{Lease, Pause, RequestRow, execute, int, length, transition};
+use super::lock::{Process, ServiceIdentity};
+use super::transitions::{Lease, Pause, RequestRow, execute, int, transition};
 use synth_optimizer_core::model::control::ControlAction;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_core::model::lifecycle::RequestTrigger;
@@ -60,7 +60,7 @@ impl Queue {
 /// Marks a request that ends without its holder: its run, or what that started, has to be ended. One that was never begun
 /// has nothing to end.
 pub(super) fn mark_for_cleanup(db: &Connection, row: &RequestRow) -> Result<(), QueueError> {
-    if !row.has_begun {
+    if row.started_at.is_none() {
         return Ok(());
     }
     let text = "UPDATE run_requests SET needs_cleanup = 1 WHERE seq = ?1";
@@ -83,10 +83,10 @@ fn due(db: &Connection, now: &Moment, this: Option<&ServiceIdentity>) -> Result<
             due.push((row, Due::HolderGone(evidence)));
         }
     }
-    for row in RequestRow::paused(db)? {
+    for row in RequestRow::read(db, "WHERE status = 'paused' ORDER BY seq", [])? {
         match row.pause.clone() {
-            Some(pause) if pause.boot_id != now.boot_id => due.push((row, Due::PauseBeginsAgain(pause))),
-            Some(pause) if pause.deadline <= now.boot => due.push((row, Due::PauseOver)),
+            Some(pause) if pause.pause_boot_id != now.boot_id => due.push((row, Due::PauseBeginsAgain(pause))),
+            Some(pause) if pause.pause_deadline_boot <= now.boot => due.push((row, Due::PauseOver)),
             Some(_) | None => {}
         }
     }
@@ -112,16 +112,27 @@ pub(super) fn recover(db: &Connection, now: &Moment, this: Option<&ServiceIdenti
             }
             Due::PauseBeginsAgain(pause) => begin_again(db, now, &row, &pause)?,
             Due::PauseOver => {
-                let (code, message) = ("pause_timeout", "it was paused for too long");
-                end_with(db, &row, &OptimizerError::new(ErrorCode::Cancelled, message), Some(code))?;
-                let detail = json!({"reason_code": code, "message": message});
-                transition(db, now, &row, RequestTrigger::PauseExpired, None, &detail)?;
+                let message = "it was paused for too long";
+                cancel(db, now, &row, RequestTrigger::PauseExpired, "pause_timeout", message)?;
                 mark_for_cleanup(db, &row)?;
                 moved.push(row.seq);
             }
         }
     }
     Ok(moved)
+}
+
+/// Ends a request as cancelled, and stores why.
+pub(super) fn cancel(
+    db: &Connection,
+    now: &Moment,
+    row: &RequestRow,
+    trigger: RequestTrigger,
+    code: &str,
+    message: &str,
+) -> Result<(), QueueError> {
+    end_with(db, row, &OptimizerError::new(ErrorCode::Cancelled, message), Some(code))?;
+    transition(db, now, row, trigger, None, &json!({"reason_code": code, "message": message}))
 }
 
 /// Takes a request from its holder. What the holder was asked for takes effect: a cancel ends it, a pause sets it aside;
@@ -133,8 +144,8 @@ pub(super) fn let_go(
     trigger: RequestTrigger,
     detail: &Value,
 ) -> Result<(), QueueError> {
-    match row.asked.as_ref().map(|asked| (asked.action, asked)) {
-        Some((ControlAction::Cancel, asked)) => {
+    match row.asked() {
+        Some(asked) if asked.action == ControlAction::Cancel => {
             let (code, message) = ("cancelled", asked.reason.as_deref().unwrap_or("cancelled"));
             end_with(db, row, &OptimizerError::new(ErrorCode::Cancelled, message), Some(code))?;
             let payload =
@@ -142,7 +153,7 @@ pub(super) fn let_go(
             transition(db, now, row, RequestTrigger::Cancel, None, &payload)?;
             mark_for_cleanup(db, row)?;
         }
-        Some((ControlAction::Pause, asked)) => {
+        Some(asked) if asked.action == ControlAction::Pause => {
             let payload = json!({"reason": asked.reason, "instead_of": trigger.word(), "because": detail});
             set_aside(db, now, row, asked.pause, &payload)?;
             if trigger == RequestTrigger::LeaseExpired {
@@ -151,7 +162,7 @@ pub(super) fn let_go(
         }
         Some(_) | None => {
             transition(db, now, row, trigger, None, detail)?;
-            let is_service = row.lease.as_ref().is_some_and(|lease| lease.kind == "service");
+            let is_service = row.lease.as_ref().is_some_and(|lease| lease.holder_kind == "service");
             // Whoever let go on purpose leaves the choice to the user, unless it was the service that shuts down.
             if trigger == RequestTrigger::LeaseExpired || is_service {
                 start_by_itself(db, row)?;
@@ -181,22 +192,22 @@ fn start_by_itself(db: &Connection, row: &RequestRow) -> Result<(), QueueError> 
 }
 
 fn evidence(lease: &Lease, now: &Moment, this: Option<&ServiceIdentity>) -> Option<Evidence> {
-    if lease.boot_id != now.boot_id {
+    if lease.lease_boot_id != now.boot_id {
         return Some(Evidence::OtherBoot);
     }
-    if lease.deadline <= now.boot {
+    if lease.lease_deadline_boot <= now.boot {
         return Some(Evidence::DeadlinePassed);
     }
-    if let Some(this) = this.filter(|_| lease.kind == "service") {
-        let is_earlier = lease.instance.as_deref() != Some(this.instance_id());
+    if let Some(this) = this.filter(|_| lease.holder_kind == "service") {
+        let is_earlier = lease.holder_instance.as_deref() != Some(this.instance_id());
         return is_earlier.then_some(Evidence::EarlierService);
     }
-    lease.process.as_ref().is_some_and(super::holder::Process::is_gone).then_some(Evidence::HolderGone)
+    lease.process.as_ref().is_some_and(Process::is_gone).then_some(Evidence::HolderGone)
 }
 
 fn begin_again(db: &Connection, now: &Moment, row: &RequestRow, pause: &Pause) -> Result<(), QueueError> {
     let values = named_params! {
-        ":now": int(now.wall), ":boot": int(now.boot), ":boot_id": now.boot_id, ":pause": int(length(pause.length)),
+        ":now": int(now.wall), ":boot": int(now.boot), ":boot_id": now.boot_id, ":pause": int(pause.pause_ms),
         ":seq": row.seq,
     };
     let text = "UPDATE run_requests SET pause_expires_at = :now + :pause, pause_deadline_boot = :boot + :pause,

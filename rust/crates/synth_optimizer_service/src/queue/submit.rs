@@ -1,14 +1,17 @@
-//! Takes a request in. Once it is acknowledged it is stored, whatever happens to the process or the machine.
+//! Takes requests in, and removes those that are over; the run directories are the caller's. Once a request is acknowledged it
+//! is stored, whatever happens to the process or the machine.
 
 use rusqlite::{Connection, named_params};
 use serde_json::{Value, json};
 
 use super::Queue;
+use super::claim::{cache_lane, container_lane};
 use super::entry::{RequestEntry, entries, entry_of};
-use super::error::{QueueCode, QueueError};
-use super::lane::{cache_lane, container_lane};
+use super::error::QueueError;
 use super::open::random;
+use super::read::is_in;
 use super::transitions::{RequestRow, execute, first, int, record};
+use crate::Code;
 use synth_optimizer_core::config::sections::Config;
 use synth_optimizer_core::config::{EffectiveValue, Loaded, hidden_fields, search_digest, shown};
 use synth_optimizer_core::model::lifecycle::{Lifecycle, RequestState};
@@ -81,6 +84,41 @@ impl Queue {
             Ok(Submitted { entry: entry_of(db, seq)?, replayed: false })
         })
     }
+
+    /// Every request of a run, if all are over. A run that nobody knows has none.
+    pub fn deletable(&self, run_id: &str) -> Result<Vec<RequestEntry>, QueueError> {
+        self.read(|db, _| over(db, run_id))
+    }
+
+    /// Removes every request of a run, if all are over and were known to be: none has come since.
+    pub fn delete(&self, run_id: &str, known: &[RequestEntry]) -> Result<(), QueueError> {
+        self.write(|db, _| {
+            let found = over(db, run_id)?;
+            if let Some(new) = found.iter().find(|entry| known.iter().all(|old| old.request_id != entry.request_id)) {
+                let message = format!("run {run_id} was submitted again: it is not deleted");
+                let hint = "Look at the new request first.";
+                return Err(QueueError::new(Code::NotTerminal, message, hint).in_state(new.status));
+            }
+            execute(db, "delete requests", "DELETE FROM run_requests WHERE run_id = ?1", [run_id]).map(drop)
+        })
+    }
+
+    /// The latest request of each run that is over, in one of these states (any if none is named) and finished before
+    /// that moment, in milliseconds since 1970.
+    pub fn prunable(&self, older_than: Option<u64>, states: &[RequestState]) -> Result<Vec<RequestEntry>, QueueError> {
+        if let Some(live) = states.iter().find(|state| !state.is_final()) {
+            let message = format!("requests that are {} cannot be pruned", live.word());
+            let hint = "Name completed, failed or cancelled.";
+            return Err(QueueError::new(Code::NotTerminal, message, hint).in_state(*live));
+        }
+        let rest = format!(
+            "WHERE r.finished_at < ?1 AND {} AND NOT EXISTS
+               (SELECT 1 FROM run_requests AS later WHERE later.run_id = r.run_id AND later.seq > r.seq)
+             ORDER BY r.seq",
+            is_in("r.status", states)
+        );
+        self.read(|db, _| entries(db, &rest, [older_than.map_or(i64::MAX, int)]))
+    }
 }
 
 fn stored(loaded: &Loaded) -> Result<Stored, QueueError> {
@@ -96,7 +134,7 @@ fn stored(loaded: &Loaded) -> Result<Stored, QueueError> {
     if !hidden.is_empty() {
         let message = format!("the configuration holds secrets, which are not stored: {}", hidden.join(", "));
         return Err(QueueError::new(
-            QueueCode::InlineSecretRefused,
+            Code::InlineSecret,
             message,
             "Name the variable that holds the key (api_key_env) and set it where the service runs.",
         ));
@@ -127,21 +165,21 @@ fn replay(db: &Connection, key: Option<&str>, body_digest: &str) -> Result<Optio
         return Ok(Some(entry));
     }
     let message = format!("idempotency key {key:?} was used for another submit: run {}", entry.run_id);
-    Err(QueueError::new(QueueCode::IdempotencyKeyConflict, message, "Use a new key for each different submit.")
+    Err(QueueError::new(Code::IdempotencyConflict, message, "Use a new key for each different submit.")
         .in_state(entry.status))
 }
 
 fn check_run_id(db: &Connection, run_id: &str) -> Result<(), QueueError> {
-    let latest = RequestRow::read(db, "WHERE run_id = ?1 ORDER BY seq DESC LIMIT 1", [run_id])?;
-    let Some(latest) = latest.into_iter().next() else { return Ok(()) };
+    let latest = RequestRow::first(db, "WHERE run_id = ?1 ORDER BY seq DESC LIMIT 1", [run_id])?;
+    let Some(latest) = latest else { return Ok(()) };
     let refused = |code, message: String, hint| Err(QueueError::new(code, message, hint).in_state(latest.status));
     if !latest.status.is_final() {
         let message = format!("run {run_id} is {} as request {}", latest.status.word(), latest.request_id);
-        return refused(QueueCode::RunIdInUse, message, "Wait for it, cancel it, or choose another run.run_id.");
+        return refused(Code::RunIdInUse, message, "Wait for it, cancel it, or choose another run.run_id.");
     }
     if latest.status == RequestState::Completed {
         let message = format!("run {run_id} is completed, by request {}", latest.request_id);
-        return refused(QueueCode::RunExists, message, "Choose another run.run_id, or delete the run first.");
+        return refused(Code::RunExists, message, "Choose another run.run_id, or delete the run first.");
     }
     Ok(())
 }
@@ -152,7 +190,7 @@ fn check_room(db: &Connection, most: Option<u32>) -> Result<(), QueueError> {
         Some(most) if queued >= i64::from(most) => {
             let message = format!("{queued} requests wait, and no more than {most} may");
             let hint = "Try again when some of them have run, or start the service with a larger --max-queued.";
-            Err(QueueError::new(QueueCode::QueueFull, message, hint))
+            Err(QueueError::new(Code::QueueFull, message, hint))
         }
         Some(_) | None => Ok(()),
     }
@@ -183,4 +221,16 @@ fn insert(db: &Connection, now: &Moment, submission: &Submission<'_>, stored: &S
     let detail = json!({"config_path": submission.config_path, "priority": submission.priority});
     record(db, now, &standing, RequestState::INITIAL, "submit", &detail)?;
     Ok(standing.seq)
+}
+
+fn over(db: &Connection, run_id: &str) -> Result<Vec<RequestEntry>, QueueError> {
+    let found = entries(db, "WHERE r.run_id = ?1 ORDER BY r.seq", [run_id])?;
+    match found.iter().find(|entry| !entry.is_terminal) {
+        None => Ok(found),
+        Some(live) => {
+            let message = format!("run {run_id} is {}: it cannot be deleted", live.status.word());
+            let hint = "Cancel it and wait until it has ended.";
+            Err(QueueError::new(Code::NotTerminal, message, hint).in_state(live.status))
+        }
+    }
 }

@@ -2,19 +2,21 @@
 
 use std::time::Duration;
 
-use rusqlite::{Connection, OptionalExtension, Row, named_params};
+use rusqlite::{Connection, OptionalExtension, named_params};
+use serde::Deserialize;
 use serde_json::Value;
 
-use super::entry::{state, unreadable};
-use super::error::{QueueCode, QueueError, not_found, sql};
-use super::holder::Process;
+use super::entry::{decode, rows};
+use super::error::{QueueError, not_found, sql};
+use super::lock::Process;
+use crate::Code;
 use synth_optimizer_core::model::control::{ControlAction, ControlRequest};
 use synth_optimizer_core::model::lifecycle::{Lifecycle, RequestState, RequestTrigger};
 use synth_optimizer_core::secrets::redact;
 use synth_optimizer_platform::clock::Moment;
 
-/// What decides about a request.
-#[derive(Debug, Clone)]
+/// What decides about a request. The fields have the names of their columns.
+#[derive(Debug, Clone, Deserialize)]
 pub(super) struct RequestRow {
     pub(super) seq: i64,
     pub(super) request_id: String,
@@ -22,46 +24,47 @@ pub(super) struct RequestRow {
     pub(super) status: RequestState,
     pub(super) auto_start: bool,
     pub(super) manual_step: bool,
-    /// Whether somebody has ever begun to work on it.
-    pub(super) has_begun: bool,
+    /// When a holder has first begun to work on it.
+    pub(super) started_at: Option<String>,
     pub(super) fencing_token: i64,
+    #[serde(flatten)]
     pub(super) lease: Option<Lease>,
-    /// What the holder was asked for and has not done yet.
-    pub(super) asked: Option<ControlRequest>,
+    control: Option<ControlAction>,
+    control_reason: Option<String>,
+    control_pause_ms: Option<u64>,
+    #[serde(flatten)]
     pub(super) pause: Option<Pause>,
 }
 
 /// Who holds a request, and until when.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Deserialize)]
 pub(super) struct Lease {
     pub(super) lease_id: String,
     pub(super) worker_id: Option<String>,
-    pub(super) deadline: u64,
-    pub(super) boot_id: String,
-    pub(super) kind: String,
-    pub(super) instance: Option<String>,
+    pub(super) lease_deadline_boot: u64,
+    pub(super) lease_boot_id: String,
+    pub(super) holder_kind: String,
+    pub(super) holder_instance: Option<String>,
+    #[serde(flatten)]
     pub(super) process: Option<Process>,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Deserialize)]
 pub(super) struct Pause {
-    pub(super) deadline: u64,
-    pub(super) boot_id: String,
-    pub(super) length: Duration,
+    pub(super) pause_deadline_boot: u64,
+    pub(super) pause_boot_id: String,
+    pub(super) pause_ms: u64,
 }
 
 impl Lease {
     pub(super) fn is_over(&self, now: &Moment) -> bool {
-        self.boot_id != now.boot_id || self.deadline <= now.boot
+        self.lease_boot_id != now.boot_id || self.lease_deadline_boot <= now.boot
     }
 }
 
 impl RequestRow {
     pub(super) fn of_request(db: &Connection, request_id: &str) -> Result<Self, QueueError> {
-        Self::read(db, "WHERE request_id = ?1", [request_id])?
-            .into_iter()
-            .next()
-            .ok_or_else(|| not_found("request", request_id))
+        Self::first(db, "WHERE request_id = ?1", [request_id])?.ok_or_else(|| not_found("request", request_id))
     }
 
     /// Those that somebody holds.
@@ -69,8 +72,12 @@ impl RequestRow {
         Self::read(db, "WHERE status IN ('leased', 'running') ORDER BY seq", [])
     }
 
-    pub(super) fn paused(db: &Connection) -> Result<Vec<Self>, QueueError> {
-        Self::read(db, "WHERE status = 'paused' ORDER BY seq", [])
+    pub(super) fn first(
+        db: &Connection,
+        rest: &str,
+        values: impl rusqlite::Params,
+    ) -> Result<Option<Self>, QueueError> {
+        Ok(Self::read(db, rest, values)?.into_iter().next())
     }
 
     pub(super) fn read(db: &Connection, rest: &str, values: impl rusqlite::Params) -> Result<Vec<Self>, QueueError> {
@@ -78,69 +85,14 @@ impl RequestRow {
             "seq, request_id, run_id, status, auto_start, manual_step, started_at, fencing_token, lease_id, worker_id,
           lease_deadline_boot, lease_boot_id, holder_kind, holder_instance, holder_pid, holder_started,
           holder_pid_namespace, control, control_reason, control_pause_ms, pause_deadline_boot, pause_boot_id, pause_ms";
-        db.prepare_cached(&format!("SELECT {columns} FROM run_requests {rest}"))
-            .and_then(|mut statement| statement.query_map(values, request_row)?.collect())
-            .map_err(sql("read a request"))
+        rows(db, "read a request", &format!("SELECT {columns} FROM run_requests {rest}"), values, decode)
     }
-}
 
-fn request_row(row: &Row<'_>) -> rusqlite::Result<RequestRow> {
-    let asked = match row.get::<_, Option<String>>("control")? {
-        None => None,
-        Some(word) => {
-            let action = ControlAction::from_word(&word);
-            let action = action.ok_or_else(|| unreadable(format!("{word:?} cannot be asked of a request")))?;
-            let pause = millis(row, "control_pause_ms")?.map(Duration::from_millis);
-            Some(ControlRequest { action, reason: row.get("control_reason")?, grace: None, pause })
-        }
-    };
-    Ok(RequestRow {
-        seq: row.get("seq")?,
-        request_id: row.get("request_id")?,
-        run_id: row.get("run_id")?,
-        status: state(row, "status")?,
-        auto_start: row.get("auto_start")?,
-        manual_step: row.get("manual_step")?,
-        has_begun: row.get::<_, Option<i64>>("started_at")?.is_some(),
-        fencing_token: row.get("fencing_token")?,
-        lease: lease(row)?,
-        asked,
-        pause: pause(row)?,
-    })
-}
-
-fn lease(row: &Row<'_>) -> rusqlite::Result<Option<Lease>> {
-    let (Some(lease_id), Some(deadline)) = (row.get("lease_id")?, millis(row, "lease_deadline_boot")?) else {
-        return Ok(None);
-    };
-    let process = match row.get::<_, Option<i32>>("holder_pid")? {
-        None => None,
-        Some(pid) => Some(Process {
-            pid,
-            started: millis(row, "holder_started")?.unwrap_or(0),
-            namespace: row.get("holder_pid_namespace")?,
-        }),
-    };
-    Ok(Some(Lease {
-        lease_id,
-        worker_id: row.get("worker_id")?,
-        deadline,
-        boot_id: row.get("lease_boot_id")?,
-        kind: row.get("holder_kind")?,
-        instance: row.get("holder_instance")?,
-        process,
-    }))
-}
-
-fn pause(row: &Row<'_>) -> rusqlite::Result<Option<Pause>> {
-    let (Some(deadline), Some(length)) = (millis(row, "pause_deadline_boot")?, millis(row, "pause_ms")?) else {
-        return Ok(None);
-    };
-    Ok(Some(Pause { deadline, boot_id: row.get("pause_boot_id")?, length: Duration::from_millis(length) }))
-}
-
-fn millis(row: &Row<'_>, column: &str) -> rusqlite::Result<Option<u64>> {
-    Ok(row.get::<_, Option<i64>>(column)?.and_then(|value| u64::try_from(value).ok()))
+    /// What the holder was asked for and has not done yet.
+    pub(super) fn asked(&self) -> Option<ControlRequest> {
+        let pause = self.control_pause_ms.map(Duration::from_millis);
+        self.control.map(|action| ControlRequest { action, reason: self.control_reason.clone(), grace: None, pause })
+    }
 }
 
 /// A number as SQLite stores it.
@@ -149,8 +101,8 @@ pub(super) fn int(value: u64) -> i64 {
 }
 
 /// How long something lasts, in milliseconds.
-pub(super) fn length(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+pub(super) fn length(duration: Duration) -> i64 {
+    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
 }
 
 /// The state that a trigger leads to, or why it leads nowhere.
@@ -163,12 +115,8 @@ pub(super) fn next(row: &RequestRow, trigger: RequestTrigger) -> Result<RequestS
             row.run_id,
             row.status.word()
         );
-        QueueError::new(
-            QueueCode::InvalidTransition,
-            message,
-            "The current state is named; only the moves of the request lifecycle are possible.",
-        )
-        .in_state(row.status)
+        let hint = "The current state is named; only the moves of the request lifecycle are possible.";
+        QueueError::new(Code::InvalidTransition, message, hint).in_state(row.status)
     })
 }
 
@@ -181,18 +129,14 @@ pub(super) fn transition(
     trigger: RequestTrigger,
     pause: Option<Duration>,
     detail: &Value,
-) -> Result<RequestState, QueueError> {
+) -> Result<(), QueueError> {
     let to = next(row, trigger)?;
     let keeps_lease = to == RequestState::Running;
     let keeps_control = match to {
         RequestState::Running => true,
         // A run that is to stop with what it has must get a worker for that.
-        RequestState::Queued => row.asked.as_ref().is_some_and(|asked| asked.action == ControlAction::Stop),
-        RequestState::Leased
-        | RequestState::Paused
-        | RequestState::Completed
-        | RequestState::Failed
-        | RequestState::Cancelled => false,
+        RequestState::Queued => row.control == Some(ControlAction::Stop),
+        _ => false,
     };
     let pause = (to == RequestState::Paused).then(|| length(pause.unwrap_or(super::DEFAULT_PAUSE)));
     let sql_text = "UPDATE run_requests SET status = :to, updated_at = :now,
@@ -222,14 +166,13 @@ pub(super) fn transition(
       WHERE seq = :seq AND fencing_token = :token AND status = :from";
     let values = named_params! {
         ":to": to.word(), ":now": int(now.wall), ":final": to.is_final(), ":lease": keeps_lease, ":control": keeps_control,
-        ":pause": pause.map(int), ":boot": int(now.boot), ":boot_id": now.boot_id, ":seq": row.seq,
+        ":pause": pause, ":boot": int(now.boot), ":boot_id": now.boot_id, ":seq": row.seq,
         ":token": row.fencing_token, ":from": row.status.word(),
     };
     if execute(db, "move a request", sql_text, values)? == 0 {
         return Err(fenced(row, None));
     }
-    record(db, now, row, to, trigger.word(), detail)?;
-    Ok(to)
+    record(db, now, row, to, trigger.word(), detail)
 }
 
 /// Adds a row to the history of a request.
@@ -269,19 +212,8 @@ pub(super) fn fenced(row: &RequestRow, token: Option<i64>) -> QueueError {
         row.run_id,
         row.status.word()
     );
-    QueueError::new(
-        QueueCode::Fenced,
-        message,
-        "Stop working on it: whoever holds it goes on from what is stored. Nothing was written.",
-    )
-    .in_state(row.status)
-}
-
-/// The next fencing token.
-pub(super) fn next_token(db: &Connection) -> Result<i64, QueueError> {
-    db.prepare_cached("UPDATE fencing SET token = token + 1 RETURNING token")
-        .and_then(|mut statement| statement.query_row([], |row| row.get(0)))
-        .map_err(sql("take a fencing token"))
+    let hint = "Stop working on it: whoever holds it goes on from what is stored. Nothing was written.";
+    QueueError::new(Code::Fenced, message, hint).in_state(row.status)
 }
 
 /// The first column of the first row.

@@ -16,7 +16,8 @@ use serde::de::{DeserializeOwned, Error as _};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
-use super::refusal::{Code, ErrorBody, Refusal};
+use super::refusal::{ErrorBody, Refusal};
+use crate::Code;
 
 /// The parameters in the path.
 #[derive(Debug)]

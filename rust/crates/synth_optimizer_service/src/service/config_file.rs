@@ -8,7 +8,8 @@ use camino::{Utf8Path, Utf8PathBuf};
 use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
 use rustix::io::Errno;
 
-use super::refusal::{Code, Refusal};
+use super::refusal::Refusal;
+use crate::Code;
 
 /// Larger than any configuration that a person writes.
 const MOST_BYTES: u64 = 1024 * 1024;

@@ -4,8 +4,8 @@
 
 use camino::Utf8PathBuf;
 
-use super::super::refusal::Code;
 use super::read;
+use crate::Code;
 
 fn root() -> (tempfile::TempDir, Utf8PathBuf) {
     let dir = tempfile::tempdir().unwrap();

@@ -12,10 +12,11 @@ use tokio::sync::{Mutex, Semaphore, watch};
 use super::follow::Hub;
 use super::guard::Guard;
 use super::metrics::Metrics;
-use super::refusal::{Code, Refusal};
+use super::refusal::Refusal;
 use super::runs::{Readers, RunFiles};
 use super::settings::{Checked, Settings};
 use super::workers::Workers;
+use crate::Code;
 use crate::queue::{Queue, QueueError, RequestEntry};
 use synth_optimizer_core::model::envelope::rfc3339;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
@@ -172,22 +173,7 @@ impl Context {
 
 impl From<QueueError> for Refusal {
     fn from(refused: QueueError) -> Self {
-        use crate::queue::QueueCode;
-        let code = match refused.code {
-            QueueCode::IdempotencyKeyConflict => Code::IdempotencyConflict,
-            QueueCode::RunIdInUse => Code::RunIdInUse,
-            QueueCode::RunExists => Code::RunExists,
-            QueueCode::InlineSecretRefused => Code::InlineSecret,
-            QueueCode::QueueFull => Code::QueueFull,
-            QueueCode::ServiceDbInUse => Code::DatabaseInUse,
-            QueueCode::RunNotFound => Code::RunNotFound,
-            QueueCode::NotTerminal => Code::NotTerminal,
-            QueueCode::InvalidTransition => Code::InvalidTransition,
-            QueueCode::CursorInvalid => Code::CursorInvalid,
-            QueueCode::Fenced => Code::Fenced,
-            QueueCode::StoreBusy => Code::StoreBusy,
-            QueueCode::StoreUnwell | QueueCode::Other => return refused.error.into(),
-        };
+        let Some(code) = refused.code else { return refused.error.into() };
         let refusal = Refusal::of(code, &refused.error);
         match refused.state {
             Some(state) => refusal.in_state(state.word()),

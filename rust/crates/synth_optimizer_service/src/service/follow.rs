@@ -178,7 +178,7 @@ impl Follower {
         }
         self.look_up_best().await?;
         loop {
-            let changes = *self.context.queue().changes().get();
+            let changes = *self.context.queue().changes.get();
             let job = self.context.workers.job(self.run.request_id());
             // Before the log is read: no event can be missed in between.
             let live = job.as_ref().map(|job| job.subscribe());
@@ -233,7 +233,7 @@ impl Follower {
     async fn wait(&self, entry: &RequestEntry, changes: u64) -> Result<Woken, OptimizerError> {
         let is_held = matches!(entry.status, RequestState::Leased | RequestState::Running);
         let changed = async {
-            self.context.queue().changes().wait_for(|now| *now != changes).await;
+            self.context.queue().changes.wait_for(|now| *now != changes).await;
             tokio::time::sleep(LOOK_INTERVAL).await;
         };
         tokio::select! {

@@ -15,8 +15,9 @@ use tracing::{Instrument, Span, debug, error_span, warn};
 
 use super::api::header_text;
 use super::context::Context;
-use super::refusal::{Code, Refusal};
+use super::refusal::Refusal;
 use super::token::Token;
+use crate::Code;
 use synth_optimizer_core::model::canonical::hex;
 
 /// Who may call, and under which name.

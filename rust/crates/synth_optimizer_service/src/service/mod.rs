@@ -41,14 +41,13 @@ use tokio::sync::{mpsc, watch};
 
 pub use checks::Check;
 pub use job::{Job, Manner, RequestEnd};
-pub use refusal::Code;
 pub use request_end::completion;
 pub use settings::Settings;
 pub use worker::{ALGORITHM, Claimant, ProposerFactory, WorkerContext};
 
 use tracing::{info, warn};
 
-use crate::queue::{Holder, Queue, QueueSettings, ServiceLock};
+use crate::queue::{Holder, Queue, ServiceLock, SystemClock};
 use context::{CHECKS, Context, Phase};
 use preflight::sweep;
 use settings::Checked;
@@ -95,8 +94,7 @@ impl Service {
             .build()
             .map_err(|error| OptimizerError::new(ErrorCode::Io, format!("no runtime for the service: {error}")))?;
         let mut lock = ServiceLock::take(settings.db.as_std_path(), &settings.bind)?;
-        let patience = QueueSettings { busy_timeout: settings.busy_timeout, ..QueueSettings::default() };
-        let queue = Queue::open_with(settings.db.as_std_path(), patience)?;
+        let queue = Queue::open_with(settings.db.as_std_path(), Arc::new(SystemClock), settings.busy_timeout)?;
         let listener = runtime.block_on(serve::listen(checked.address))?;
         let address = listener.local_addr().map_err(|error| {
             OptimizerError::new(ErrorCode::Io, format!("the address that was bound cannot be read: {error}"))
@@ -239,7 +237,7 @@ async fn begin(context: &Arc<Context>, workers: &Arc<Workers>) -> Result<Vec<Joi
         let recovering = Arc::clone(workers);
         match context.read(move || recovering.recover()).await {
             Ok(_) => break,
-            Err(error) if error.may_pass() => {
+            Err(error) if error.may_pass => {
                 let problem = format!("not ready yet: {error}");
                 if problem != told {
                     warn!(%error, "the service is not ready yet");

@@ -13,8 +13,9 @@ use super::config_file;
 use super::context::{CHECKS, Context};
 use super::handlers::submit::{ConfigBody, RunBody};
 use super::hide::hide_in_finding;
-use super::refusal::{Code, Refusal};
-use crate::queue::{QueueCode, QueueError};
+use super::refusal::Refusal;
+use crate::Code;
+use crate::queue::QueueError;
 use synth_optimizer_core::config::{
     Config, Diagnostic, Loaded, Severity, Source, hidden_fields, shown, try_load, try_load_value,
 };
@@ -62,8 +63,8 @@ pub(super) async fn evaluate(context: &Arc<Context>, body: &RunBody) -> Result<E
     let mut report = check(context, &loaded.config, verify, &problems).await?;
     report.blockers.extend(secrets);
     report.blockers.extend(conflict.as_ref().map(|taken| {
-        let OptimizerError { message, hint, .. } = &taken.error;
-        Finding::new(CheckStage::Output, taken.code.word(), message.clone(), hint).at("run.run_id")
+        let (code, OptimizerError { message, hint, .. }) = (taken.code.map_or("", Code::wire), &taken.error);
+        Finding::new(CheckStage::Output, code, message.clone(), hint).at("run.run_id")
     }));
     report.ok = report.blockers.is_empty();
     hide(&mut report);
@@ -77,7 +78,7 @@ async fn conflict(context: &Arc<Context>, loaded: &Loaded) -> Result<Option<Queu
     let asking = Arc::clone(context);
     match context.read(move || asking.queue().check_run_id(&run_id)).await {
         Ok(()) => Ok(None),
-        Err(taken) if matches!(taken.code, QueueCode::RunIdInUse | QueueCode::RunExists) => Ok(Some(taken)),
+        Err(taken) if matches!(taken.code, Some(Code::RunIdInUse | Code::RunExists)) => Ok(Some(taken)),
         Err(error) => Err(error.into()),
     }
 }

@@ -7,7 +7,8 @@ use serde_json::json;
 
 use super::job::{Job, RequestEnd};
 use super::worker::WorkerContext;
-use crate::queue::{Completion, QueueCode, RequestEntry};
+use crate::Code;
+use crate::queue::{Completion, RequestEntry};
 use synth_optimizer_core::model::control::{ControlAction, RunEnd};
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_core::model::lifecycle::RequestState;
@@ -44,7 +45,7 @@ impl WorkerContext {
         let recorded = match recorded {
             Ok(entry) => RequestEnd { entry: self.summarized(entry), message },
             Err(error) => {
-                if error.code == QueueCode::Fenced {
+                if error.code == Some(Code::Fenced) {
                     self.metrics.fenced();
                 }
                 RequestEnd {

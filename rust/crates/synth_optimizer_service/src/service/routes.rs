@@ -13,7 +13,8 @@ use serde_json::{Value, json};
 
 use super::context::Context;
 use super::handlers::{control, events, read, submit, system, work};
-use super::refusal::{Code, Refusal};
+use super::refusal::Refusal;
+use crate::Code;
 
 macro_rules! routes {
     ($($method:ident $path:literal $module:ident::$name:ident, $summary:literal;)*) => {

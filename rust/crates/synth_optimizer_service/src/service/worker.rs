@@ -174,7 +174,7 @@ impl WorkerContext {
         };
         match recorded {
             // What cannot be recorded now is recorded at the next pulse.
-            Err(error) if error.may_pass() => {}
+            Err(error) if error.may_pass => {}
             Ok(entry) => job.abandon(self, entry),
             Err(error) => {
                 warn!(run_id = job.run_id(), %error, "the end of a run whose thread hangs was not recorded");
@@ -227,7 +227,7 @@ impl WorkerContext {
         let (mut pause, longest) = RETRY_PAUSE;
         loop {
             match write(&self.queue) {
-                Err(error) if error.may_pass() && !job.is_lease_over() => {
+                Err(error) if error.may_pass && !job.is_lease_over() => {
                     std::thread::sleep(pause);
                     pause = (pause * 2).min(longest);
                 }

@@ -146,7 +146,7 @@ impl Workers {
             if let Err(error) = self.context.queue.notice_others() {
                 self.note(Some(&error));
             }
-            let changes = Some(*self.context.queue.changes().get());
+            let changes = Some(*self.context.queue.changes.get());
             let jobs = self.jobs();
             jobs.iter().for_each(|job| self.context.attend(job));
             if delivered != changes {
@@ -179,7 +179,7 @@ impl Workers {
 
     /// Does something again and again until the service ends: when the queue has changed, and after the time that it returns.
     fn on_changes(&self, mut work: impl FnMut() -> Duration) {
-        let changes = self.context.queue.changes();
+        let changes = &self.context.queue.changes;
         while !self.is_closed.load(Ordering::SeqCst) {
             let before = *changes.get();
             let pause = work();

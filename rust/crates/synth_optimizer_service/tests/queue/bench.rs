@@ -11,7 +11,7 @@ use synth_optimizer_core::config::{Loaded, load_value};
 use synth_optimizer_core::model::control::{ControlAction, ControlRequest};
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_service::queue::{
-    Ack, Claim, Clock, Hold, Holder, Moment, Queue, QueueError, QueueSettings, RequestEntry, Submission, Which,
+    Ack, Claim, Clock, Hold, Holder, Moment, Queue, QueueError, RequestEntry, Submission, Which,
 };
 use tempfile::TempDir;
 
@@ -89,7 +89,7 @@ impl Bench {
 
 pub(crate) fn open(path: &std::path::Path, clock: &Arc<TestClock>) -> Queue {
     let clock: Arc<dyn Clock> = clock.clone();
-    Queue::open_with(path, QueueSettings { clock, ..QueueSettings::default() }).unwrap()
+    Queue::open_with(path, clock, Duration::from_secs(30)).unwrap()
 }
 
 pub(crate) fn config(run_id: &str, url: &str, namespace: Option<&str>) -> Loaded {

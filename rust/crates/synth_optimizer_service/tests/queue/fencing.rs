@@ -2,7 +2,8 @@
 
 use synth_optimizer_core::model::control::ControlAction;
 use synth_optimizer_core::model::lifecycle::RequestState;
-use synth_optimizer_service::queue::{Completion, DEFAULT_PAUSE, Hold, QueueCode, QueueError, Submission, Which};
+use synth_optimizer_service::Code;
+use synth_optimizer_service::queue::{Completion, DEFAULT_PAUSE, Hold, QueueError, Submission, Which};
 
 use crate::bench::{Bench, LEASE, ask, asked, claim, config, no, plain};
 
@@ -29,7 +30,7 @@ fn every_write_of_a_holder_that_was_superseded_is_refused() {
     for (what, write) in &writes {
         for hold in [Hold::Token(old), Hold::Lease("lease")] {
             let refused = write(hold).unwrap_err();
-            assert_eq!(refused.code, QueueCode::Fenced, "{what}");
+            assert_eq!(refused.code, Some(Code::Fenced), "{what}");
             assert!(refused.error.message.contains("new"), "{what} names the holder: {refused}");
         }
     }
@@ -47,7 +48,7 @@ fn a_lease_that_ran_out_and_was_not_taken_is_still_its_holders() {
     let (entry, token) = bench.running("slept");
     bench.clock.advance(LEASE * 10);
     let refused = bench.queue.progress(&entry.request_id, Hold::Current, 1).unwrap_err();
-    assert_eq!(refused.code, QueueCode::Fenced, "nobody speaks for a lease that ran out without naming it");
+    assert_eq!(refused.code, Some(Code::Fenced), "nobody speaks for a lease that ran out without naming it");
     assert!(bench.queue.heartbeat(&entry.request_id, Hold::Token(token), LEASE, None).unwrap().is_some());
     assert!(bench.queue.recover(None).unwrap().is_empty());
 }
@@ -102,7 +103,7 @@ fn a_stop_of_a_run_that_has_begun_waits_for_whoever_takes_it_up() {
         assert_eq!(ask(queue, id, ControlAction::Stop, Some("enough")).unwrap().acknowledgement.word(), "accepted");
         assert_eq!(ask(queue, id, ControlAction::Stop, None).unwrap().acknowledgement.word(), "noop");
         assert_eq!(queue.get_request(id).unwrap().status, RequestState::Queued);
-        assert_eq!(ask(queue, id, ControlAction::Pause, None).unwrap_err().code, QueueCode::InvalidTransition);
+        assert_eq!(ask(queue, id, ControlAction::Pause, None).unwrap_err().code, Some(Code::InvalidTransition));
         let next = claim(queue, "next", Which::Background).unwrap();
         assert_eq!(asked(queue, id, next.fencing_token).unwrap().unwrap().action, ControlAction::Stop);
     }

@@ -2,8 +2,9 @@
 
 use synth_optimizer_core::model::control::ControlAction;
 use synth_optimizer_core::model::lifecycle::{Lifecycle, RequestState, RequestTrigger};
+use synth_optimizer_service::Code;
 use synth_optimizer_service::queue::{
-    Acknowledgement, Completion, DEFAULT_PAUSE as PAUSE, Hold, Queue, QueueCode, QueueError, Which,
+    Acknowledgement, Completion, DEFAULT_PAUSE as PAUSE, Hold, Queue, QueueError, Which,
 };
 
 use crate::bench::{Bench, LEASE, ask, asked, no, try_claim};
@@ -99,7 +100,7 @@ fn every_trigger_in_every_state_does_what_the_table_says() {
                 }
                 Err(_) => {
                     if let Err(refused) = done {
-                        let known = [QueueCode::Fenced, QueueCode::InvalidTransition];
+                        let known = [Some(Code::Fenced), Some(Code::InvalidTransition)];
                         assert!(known.contains(&refused.code), "{what}: {refused:?}");
                         assert_eq!(refused.state, Some(state), "{what}");
                         assert_eq!(refused.error.code.wire(), "synth_optimizer_state_transition_error");
@@ -126,7 +127,7 @@ fn what_is_asked_of_a_held_request_waits_for_its_holder() {
     assert_eq!(cancel.entry.status, RequestState::Running);
     assert_eq!(cancel.entry.waiting.unwrap().reason.word(), "stopping");
     let refused = ask(queue, id, ControlAction::Pause, None).unwrap_err();
-    assert_eq!((refused.code, refused.state), (QueueCode::InvalidTransition, Some(RequestState::Running)));
+    assert_eq!((refused.code, refused.state), (Some(Code::InvalidTransition), Some(RequestState::Running)));
     // Another connection, as after a crash of this one, tells it as well.
     let heard = asked(&bench.again(), id, token).unwrap().unwrap();
     assert_eq!((heard.action, heard.reason.as_deref()), (ControlAction::Cancel, Some("too dear")));

@@ -5,7 +5,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use rusqlite::Connection;
-use synth_optimizer_service::queue::{Queue, QueueCode, QueueSettings, ServiceLock};
+use synth_optimizer_service::Code;
+use synth_optimizer_service::queue::{Queue, ServiceLock};
 use tempfile::TempDir;
 
 use crate::bench::{Bench, config, plain};
@@ -54,7 +55,7 @@ fn one_service_has_the_file_and_the_next_one_is_told_which() {
     std::os::unix::fs::symlink(bench.path(), &link).unwrap();
     for path in [bench.path(), link] {
         let refused = ServiceLock::take(&path, "127.0.0.1:1").unwrap_err();
-        assert_eq!(refused.code, QueueCode::ServiceDbInUse);
+        assert_eq!(refused.code, Some(Code::DatabaseInUse));
         let who = format!("pid {} bind 127.0.0.1:8879 since ", std::process::id());
         assert!(refused.error.message.contains(&who), "{refused}");
     }
@@ -65,8 +66,7 @@ fn one_service_has_the_file_and_the_next_one_is_told_which() {
 #[test]
 fn a_file_that_somebody_else_writes_to_for_long_is_busy_and_not_broken() {
     let bench = Bench::new();
-    let patience = QueueSettings { busy_timeout: Duration::from_millis(50), ..QueueSettings::default() };
-    let queue = Queue::open_with(&bench.path(), patience).unwrap();
+    let queue = Queue::open_with(&bench.path(), bench.clock.clone(), Duration::from_millis(50)).unwrap();
     let other = Connection::open(bench.path()).unwrap();
     other.execute_batch("BEGIN IMMEDIATE").unwrap();
     let config = config("late", "http://one.test", None);
@@ -74,8 +74,8 @@ fn a_file_that_somebody_else_writes_to_for_long_is_busy_and_not_broken() {
     std::thread::scope(|scope| {
         let waits: Vec<_> = (0..4).map(|_| scope.spawn(|| queue.submit(&plain(&config)).unwrap_err())).collect();
         for refused in waits.into_iter().map(|thread| thread.join().unwrap()) {
-            assert_eq!(refused.code, QueueCode::StoreBusy, "{refused:?}");
-            assert!(refused.may_pass());
+            assert_eq!(refused.code, Some(Code::StoreBusy), "{refused:?}");
+            assert!(refused.may_pass);
         }
     });
     assert!(queue.list(&[], 1, None).unwrap().items.is_empty(), "reading waits for nobody");

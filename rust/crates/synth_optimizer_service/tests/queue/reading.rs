@@ -2,7 +2,8 @@
 
 use serde_json::json;
 use synth_optimizer_core::model::lifecycle::RequestState;
-use synth_optimizer_service::queue::{Completion, Hold, QueueCode, workspace_status};
+use synth_optimizer_service::Code;
+use synth_optimizer_service::queue::{Completion, Hold, workspace_status};
 
 use crate::bench::{Bench, config, submit};
 
@@ -26,7 +27,7 @@ fn pages_hold_every_request_once_while_others_come() {
     let expected: Vec<String> = (0..25).rev().map(|n| format!("run-{n:02}")).collect();
     assert_eq!(seen, expected);
     for cursor in ["", "c", "7", "c-1x", "czz", "c-5", "c0", "c05", "cF"] {
-        assert_eq!(bench.queue.list(&[], 10, Some(cursor)).unwrap_err().code, QueueCode::CursorInvalid, "{cursor}");
+        assert_eq!(bench.queue.list(&[], 10, Some(cursor)).unwrap_err().code, Some(Code::CursorInvalid), "{cursor}");
     }
     bench.claim().unwrap();
     assert_eq!(bench.queue.list(&[RequestState::Leased], 10, None).unwrap().items.len(), 1);
@@ -66,7 +67,7 @@ fn a_damaged_rule_is_reported_with_a_way_to_mend_it() {
     let entry = bench.submit("odd");
     let raw = rusqlite::Connection::open(bench.path()).unwrap();
     raw.execute_batch("PRAGMA ignore_check_constraints = ON; UPDATE run_requests SET status = 'running'").unwrap();
-    let report = bench.queue.status().unwrap()["workspace_invariant_report"].clone();
+    let report = bench.queue.invariants().unwrap();
     assert_eq!(report["status"], "fail");
     let violation = &report["violations"][0];
     assert_eq!(
@@ -79,7 +80,7 @@ fn a_damaged_rule_is_reported_with_a_way_to_mend_it() {
 #[test]
 fn changes_wake_whoever_waits_and_looks_do_not() {
     let bench = Bench::new();
-    let seen = || *bench.queue.changes().get();
+    let seen = || *bench.queue.changes.get();
     bench.queue.notice_others().unwrap();
     let before = seen();
     assert!(bench.claim().is_none());

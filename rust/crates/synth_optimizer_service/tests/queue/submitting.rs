@@ -1,6 +1,7 @@
 //! Taking requests in: once each, whole, and without secrets.
 
-use synth_optimizer_service::queue::{Completion, Hold, QueueCode, Submission, Which};
+use synth_optimizer_service::Code;
+use synth_optimizer_service::queue::{Completion, Hold, Submission, Which};
 
 use crate::bench::{Bench, claim, config, no, plain, submit};
 
@@ -17,7 +18,7 @@ fn the_same_key_and_body_give_the_same_request() {
     assert_eq!(bench.queue.find_by_idempotency_key("key", "digest").unwrap().unwrap(), first.entry);
     let other = Submission { body_digest: "another", ..keyed };
     let refused = bench.queue.submit(&other).unwrap_err();
-    assert_eq!(refused.code, QueueCode::IdempotencyKeyConflict);
+    assert_eq!(refused.code, Some(Code::IdempotencyConflict));
     assert!(refused.error.message.contains(&first.entry.run_id), "{refused}");
     assert_eq!(bench.queue.list(&[], 10, None).unwrap().items.len(), 1);
     // It stays so when the run is over.
@@ -52,7 +53,7 @@ fn a_run_id_is_used_by_one_request_at_a_time() {
     let (running, token) = bench.running("mine");
     let config = config("mine", "http://other.test", None);
     let refused = bench.queue.submit(&plain(&config)).unwrap_err();
-    assert_eq!((refused.code, refused.state.unwrap().word()), (QueueCode::RunIdInUse, "running"));
+    assert_eq!((refused.code, refused.state.unwrap().word()), (Some(Code::RunIdInUse), "running"));
     bench.queue.fail(&running.request_id, Hold::Token(token), &no(), None).unwrap();
     // What failed or was cancelled can be tried again under its name, and goes on where it was.
     let again = submit(&bench.queue, &config);
@@ -61,7 +62,7 @@ fn a_run_id_is_used_by_one_request_at_a_time() {
     bench.queue.start(&claimed.request_id, Hold::Current).unwrap();
     bench.queue.complete(&claimed.request_id, Hold::Current, &Completion::default()).unwrap();
     let refused = bench.queue.submit(&plain(&config)).unwrap_err();
-    assert_eq!((refused.code, refused.state.unwrap().word()), (QueueCode::RunExists, "completed"));
+    assert_eq!((refused.code, refused.state.unwrap().word()), (Some(Code::RunExists), "completed"));
     assert_eq!(bench.queue.list(&[], 10, None).unwrap().items.len(), 2, "the history is kept");
 }
 
@@ -73,7 +74,7 @@ fn a_full_queue_takes_no_more() {
     bench.queue.submit(&limited(0)).unwrap();
     bench.queue.submit(&limited(1)).unwrap();
     let refused = bench.queue.submit(&limited(2)).unwrap_err();
-    assert_eq!(refused.code, QueueCode::QueueFull);
+    assert_eq!(refused.code, Some(Code::QueueFull));
     assert!(refused.error.message.contains('2') && refused.error.hint.contains("--max-queued"), "{refused:?}");
     bench.claim().unwrap();
     bench.queue.submit(&limited(2)).unwrap();

@@ -2,7 +2,8 @@
 
 use synth_optimizer_core::model::control::ControlAction;
 use synth_optimizer_core::model::lifecycle::RequestState;
-use synth_optimizer_service::queue::{Hold, QueueCode};
+use synth_optimizer_service::Code;
+use synth_optimizer_service::queue::Hold;
 
 use crate::bench::{Bench, ask, no};
 
@@ -18,7 +19,7 @@ fn a_run_that_is_not_over_cannot_be_deleted() {
     bench.submit("queued");
     for (run_id, state) in [("running", "running"), ("queued", "queued")] {
         for refused in [bench.queue.delete(run_id, &[]).unwrap_err(), bench.queue.deletable(run_id).unwrap_err()] {
-            assert_eq!((refused.code, refused.state.unwrap().word()), (QueueCode::NotTerminal, state));
+            assert_eq!((refused.code, refused.state.unwrap().word()), (Some(Code::NotTerminal), state));
         }
     }
     assert_eq!(bench.queue.get("running").unwrap().request_id, running.request_id);
@@ -35,9 +36,9 @@ fn every_request_of_a_run_goes_with_its_history() {
     assert_eq!(known.len(), 2);
     // One that has come since and is over as well is not thrown away unseen.
     let refused = bench.queue.delete("twice", &known[..1]).unwrap_err();
-    assert_eq!(refused.code, QueueCode::NotTerminal);
+    assert_eq!(refused.code, Some(Code::NotTerminal));
     bench.queue.delete("twice", &known).unwrap();
-    assert_eq!(bench.queue.get("twice").unwrap_err().code, QueueCode::RunNotFound);
+    assert_eq!(bench.queue.get("twice").unwrap_err().code, Some(Code::RunNotFound));
     let raw = rusqlite::Connection::open(bench.path()).unwrap();
     let left = |table: &str| raw.query_row(&format!("SELECT count(*) FROM {table}"), [], |row| row.get::<_, i64>(0));
     assert_eq!(left("run_requests").unwrap(), 1);
@@ -64,5 +65,5 @@ fn prunable_is_what_is_over_long_enough_in_a_state_that_was_named() {
     assert_eq!(names(Some(1_700_000_000_000), &[]), Vec::<String>::new());
     assert_eq!(names(None, &[RequestState::Cancelled]), ["dropped"]);
     let refused = bench.queue.prunable(None, &[RequestState::Running]).unwrap_err();
-    assert_eq!(refused.code, QueueCode::NotTerminal);
+    assert_eq!(refused.code, Some(Code::NotTerminal));
 }

@@ -11,11 +11,12 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Answer, Reason, RunPath, Service};
+use crate::Code;
 use crate::queue::{Ack, Acknowledgement, RequestEntry, Which};
 use crate::service::api::{Between, Body, Changed, Path};
 use crate::service::context::Context;
 use crate::service::job::{Job, Manner};
-use crate::service::refusal::{Code, Refusal};
+use crate::service::refusal::Refusal;
 use crate::service::runs::RunFiles;
 use crate::service::worker::Claimant;
 use crate::service::workers::Begun;

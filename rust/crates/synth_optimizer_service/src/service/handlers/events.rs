@@ -10,10 +10,11 @@ use serde::Deserialize;
 use tokio::time::Instant;
 
 use super::{IfNoneMatch, RunPath, Service};
+use crate::Code;
 use crate::service::api::{Between, Headers, PageOrStream, Path, Query, Tagged};
 use crate::service::context::Context;
 use crate::service::follow::BestWatch;
-use crate::service::refusal::{Code, Refusal};
+use crate::service::refusal::Refusal;
 use crate::service::runs::RunFiles;
 use crate::service::stream;
 use synth_optimizer_core::model::run_totals::BestMark;

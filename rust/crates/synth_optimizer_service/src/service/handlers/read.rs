@@ -11,12 +11,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{Answer, IfNoneMatch, RunId, RunPath, Service};
+use crate::Code;
 use crate::queue::{HistoryEntry, Page, RequestEntry, Waiting, WaitingReason};
 use crate::service::api::{Between, Headers, Path, Query, Raw, Tagged};
 use crate::service::context::Context;
 use crate::service::files;
 use crate::service::job::Manner;
-use crate::service::refusal::{Code, Refusal};
+use crate::service::refusal::Refusal;
 use synth_optimizer_core::model::lifecycle::RequestState;
 use synth_optimizer_core::model::usage::RunUsage;
 use synth_optimizer_platform::artifacts::{RunOverview, run_status};

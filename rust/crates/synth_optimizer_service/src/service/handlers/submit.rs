@@ -9,11 +9,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::{Answer, Service};
+use crate::Code;
 use crate::queue::{RequestEntry, Submission};
 use crate::service::api::{Body, Changed, Headers};
 use crate::service::context::Context;
 use crate::service::preflight::{Evaluated, evaluate};
-use crate::service::refusal::{Code, Refusal};
+use crate::service::refusal::Refusal;
 use synth_optimizer_core::model::canonical::digest_of;
 use synth_optimizer_core::secrets::is_credential_name;
 use synth_optimizer_platform::runtime::{CheckReport, CheckStage, Finding};

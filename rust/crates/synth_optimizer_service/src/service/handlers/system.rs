@@ -12,12 +12,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{Answer, Service, control};
+use crate::Code;
 use crate::queue::{LeaseEntry, Liveness};
 use crate::service::api::{Body, Raw};
 use crate::service::context::Phase;
 use crate::service::job::Manner;
 use crate::service::metrics::Census;
-use crate::service::refusal::{Code, Refusal};
+use crate::service::refusal::Refusal;
 use synth_optimizer_core::model::envelope::unix_millis_of;
 use synth_optimizer_core::model::lifecycle::RequestState;
 use synth_optimizer_platform::clock::unix_millis;

@@ -11,10 +11,11 @@ use serde_json::Value;
 
 use super::control::{begin, step_job};
 use super::{Answer, Service};
+use crate::Code;
 use crate::queue::RequestEntry;
 use crate::service::api::{Between, Body};
 use crate::service::job::Manner;
-use crate::service::refusal::{Code, Refusal};
+use crate::service::refusal::Refusal;
 use crate::service::worker::Claimant;
 
 /// Who works.
