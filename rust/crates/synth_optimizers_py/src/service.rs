@@ -9,7 +9,7 @@ use synth_optimizer_core::model::control::ControlRequest;
 use synth_optimizer_core::model::error::OptimizerError;
 use synth_optimizer_platform::container::Reach;
 use synth_optimizer_service::queue::{Holder, Queue};
-use synth_optimizer_service::service::{Service, Settings, WorkerContext, openapi};
+use synth_optimizer_service::service::{Service, Settings, Workers, openapi};
 
 use crate::paths::{path_argument, working_directory};
 use crate::queue::seconds;
@@ -170,7 +170,7 @@ pub(crate) fn gepa_service_run_next<'py>(
         let codex_runtime = codex_runtime.map(Utf8PathBuf::from);
         let reach = Reach::default();
         let settings = Settings { worker_id, lease, reach, codex_runtime, ..Settings::new("", "") };
-        Ok(Arc::new(WorkerContext::new(queue, settings, Holder::Worker)).begin_next()?)
+        Ok(Arc::new(Workers::new(queue, settings, Holder::Worker)).begin_next()?)
     });
     let Some(job) = begun.map_err(|error: OptimizerError| errors::raise(py, &error))? else {
         let nothing = serde_json::json!({"request": null, "result": null, "message": "no queued run requests"});

@@ -11,7 +11,7 @@ use synth_e2e::standing::scripted_proposers;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_platform::container::Reach;
 use synth_optimizer_service::queue::{Holder, Queue};
-use synth_optimizer_service::service::{Service, Settings, WorkerContext};
+use synth_optimizer_service::service::{Service, Settings, Workers};
 
 const USAGE: &str = "\
 scripted_service: the service with a proposer that needs no model
@@ -92,7 +92,7 @@ fn serve(settings: Settings) -> Result<(), OptimizerError> {
 
 fn work(settings: Settings) -> Result<(), OptimizerError> {
     let queue = Queue::open(settings.db.as_std_path())?;
-    let worker = Arc::new(WorkerContext::new(queue, settings, Holder::Worker));
+    let worker = Arc::new(Workers::new(queue, settings, Holder::Worker));
     while let Some(job) = worker.begin_next()? {
         let ended = loop {
             if let Some(ended) = job.wait(Duration::from_secs(1)) {

@@ -2,10 +2,11 @@
 //! address, because a check and a run must not start a container at the same address.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::{OwnedMutexGuard, oneshot, watch};
 
 use crate::queue::container_lane;
@@ -130,7 +131,7 @@ impl Drop for Demand<'_> {
 impl ContainerLocks {
     /// The lock of the container at this address.
     pub(super) fn of(&self, url: &str) -> Arc<ContainerLock> {
-        let mut locks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut locks = self.0.lock();
         locks.retain(|_, lock| lock.strong_count() > 0);
         let lane = container_lane(url);
         if let Some(lock) = locks.get(&lane).and_then(Weak::upgrade) {

@@ -8,7 +8,7 @@ use camino::Utf8Path;
 use tokio::sync::watch;
 use tracing::warn;
 
-use super::worker::WorkerContext;
+use super::workers::Workers;
 use crate::queue::{QueueError, RequestEntry};
 use synth_gepa::GepaEngine;
 use synth_optimizer_core::model::control::ControlRequest;
@@ -38,7 +38,7 @@ impl Cleanups {
 /// Cleanups that failed, by request: how often, and when they are tried again.
 pub(super) type FailedCleanups = BTreeMap<String, (u32, Instant)>;
 
-impl WorkerContext {
+impl Workers {
     /// Cleans up every run that needs it. It may wait for files and processes.
     pub(super) fn clean_up(&self, failed: &mut FailedCleanups) -> Result<(), QueueError> {
         let needed = self.queue.needs_cleanup()?;

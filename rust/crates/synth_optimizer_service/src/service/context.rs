@@ -5,16 +5,15 @@ use std::sync::Arc;
 
 use axum::extract::Request;
 use axum::http::Method;
-use camino::{Utf8Path, Utf8PathBuf};
+use camino::Utf8PathBuf;
 use serde_json::Value;
 use tokio::sync::{Mutex, Semaphore, watch};
 
 use super::follow::Hub;
 use super::guard::Guard;
-use super::metrics::Metrics;
 use super::refusal::Refusal;
 use super::runs::{Readers, RunFiles};
-use super::settings::{Checked, Settings};
+use super::settings::Checked;
 use super::workers::Workers;
 use crate::Code;
 use crate::queue::{Queue, QueueError, RequestEntry};
@@ -38,8 +37,8 @@ pub(super) enum Phase {
 /// The service, as its handlers see it.
 #[derive(Debug)]
 pub(super) struct Context {
-    config_root: Utf8PathBuf,
-    guard: Guard,
+    pub(super) config_root: Utf8PathBuf,
+    pub(super) guard: Guard,
     pub(super) workers: Arc<Workers>,
     pub(super) hub: Hub,
     pub(super) readers: Readers,
@@ -63,7 +62,7 @@ impl Context {
         instance_id: String,
     ) -> Self {
         Self {
-            guard: Guard::new(address, &workers.context().settings.allow_hosts, checked.token),
+            guard: Guard::new(address, &workers.settings.allow_hosts, checked.token),
             config_root: checked.config_root,
             workers,
             hub: Hub::default(),
@@ -76,26 +75,6 @@ impl Context {
             instance_id,
             ticking: Mutex::new(()),
         }
-    }
-
-    pub(super) fn settings(&self) -> &Settings {
-        &self.workers.context().settings
-    }
-
-    pub(super) fn config_root(&self) -> &Utf8Path {
-        &self.config_root
-    }
-
-    pub(super) fn guard(&self) -> &Guard {
-        &self.guard
-    }
-
-    pub(super) fn metrics(&self) -> &Arc<Metrics> {
-        &self.workers.context().metrics
-    }
-
-    pub(super) fn queue(&self) -> &Queue {
-        &self.workers.context().queue
     }
 
     /// Waits until the service shuts down.
@@ -144,7 +123,7 @@ impl Context {
         work: impl FnOnce(&Queue) -> Result<T, QueueError> + Send + 'static,
     ) -> Result<T, Refusal> {
         let context = Arc::clone(self);
-        Ok(self.read(move || work(context.queue())).await?)
+        Ok(self.read(move || work(&context.workers.queue)).await?)
     }
 
     /// Changes the queue, and measures how long that takes.
@@ -154,7 +133,7 @@ impl Context {
     ) -> Result<T, Refusal> {
         let begun = std::time::Instant::now();
         let done = self.ask(work).await;
-        self.metrics().committed("queue", begun.elapsed());
+        self.workers.metrics.committed("queue", begun.elapsed());
         done
     }
 

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
+use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -10,15 +11,18 @@ use axum::extract::{MatchedPath, Request, State};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use camino::Utf8Path;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
+use sha2::{Digest, Sha256};
 use tracing::{Instrument, Span, debug, error_span, warn};
 
 use super::api::header_text;
 use super::context::Context;
 use super::refusal::Refusal;
-use super::token::Token;
 use crate::Code;
 use synth_optimizer_core::model::canonical::hex;
+use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
+use synth_optimizer_core::secrets::Secret;
 
 /// Who may call, and under which name.
 #[derive(Debug)]
@@ -135,7 +139,7 @@ pub(super) async fn pass(State(context): State<Arc<Context>>, request: Request, 
     let name = request_name(request.headers());
     let has_body = has_body(request.headers());
     let (span, began) = (span(&name, &request), Instant::now());
-    let mut response = match context.guard().check(&request).and_then(|()| context.check_open(&request)) {
+    let mut response = match context.guard.check(&request).and_then(|()| context.check_open(&request)) {
         Ok(()) => next.run(request).instrument(span.clone()).await,
         Err(refusal) => refusal.unread().into_response(),
     };
@@ -149,7 +153,7 @@ pub(super) async fn pass(State(context): State<Arc<Context>>, request: Request, 
     let status = response.status();
     let duration_ms = began.elapsed().as_millis() as u64;
     span.in_scope(|| debug!(status = status.as_u16(), duration_ms, "HTTP request answered"));
-    context.metrics().answered(status.as_u16());
+    context.workers.metrics.answered(status.as_u16());
     if status.is_server_error() && status != StatusCode::SERVICE_UNAVAILABLE {
         span.in_scope(|| warn!(status = status.as_u16(), duration_ms, "HTTP request failed"));
     }
@@ -168,7 +172,7 @@ pub(super) async fn pass(State(context): State<Arc<Context>>, request: Request, 
 /// Reads the body of a request that has a route, within the limits of size and time.
 pub(super) async fn read_body(State(context): State<Arc<Context>>, request: Request, next: Next) -> Response {
     let (parts, body) = request.into_parts();
-    let (most, time) = (context.settings().max_body_bytes, context.settings().body_timeout);
+    let (most, time) = (context.workers.settings.max_body_bytes, context.workers.settings.body_timeout);
     let too_large = || Refusal::new(Code::BodyTooLarge, format!("the body is larger than {most} bytes"));
     let length = header_text(&parts.headers, header::CONTENT_LENGTH).and_then(|length| length.parse::<u64>().ok());
     let read = match length {
@@ -212,4 +216,50 @@ fn request_name(headers: &HeaderMap) -> String {
         },
         str::to_owned,
     )
+}
+
+/// 128 bits in hexadecimal.
+const SHORTEST_TOKEN: usize = 32;
+
+/// What a client must send. Only its digest is kept.
+#[derive(Clone)]
+pub(super) struct Token([u8; 32]);
+
+impl std::fmt::Debug for Token {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str("Token")
+    }
+}
+
+impl Token {
+    /// Reads the token from a file that nobody else may read.
+    pub(super) fn read(path: &Utf8Path) -> Result<Self, OptimizerError> {
+        let unreadable = |error: std::io::Error| {
+            OptimizerError::from_cause(ErrorCode::Config, format!("cannot read the token file {path}"), error)
+                .with_hint("Write one with: umask 077; head -c 32 /dev/urandom | base64 > token")
+        };
+        let refused = |problem: &str, hint: &str| {
+            OptimizerError::new(ErrorCode::Config, format!("the token file {path} {problem}")).with_hint(hint)
+        };
+        if std::fs::metadata(path).map_err(unreadable)?.mode() & 0o077 != 0 {
+            return Err(refused("can be read by other users", &format!("chmod 600 {path}")));
+        }
+        let token = Secret::new(std::fs::read_to_string(path).map_err(unreadable)?.trim());
+        let text = token.expose();
+        if text.len() < SHORTEST_TOKEN || !text.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return Err(refused(
+                "holds no token: at least 32 visible ASCII characters on one line",
+                "Write one with: umask 077; head -c 32 /dev/urandom | base64 > token",
+            ));
+        }
+        Ok(Self(Sha256::digest(text).into()))
+    }
+
+    /// Whether this header carries the token. The digests are compared, which tells nothing about the token by its time.
+    pub(super) fn is_in(&self, authorization: Option<&str>) -> bool {
+        let Some((scheme, given)) = authorization.and_then(|value| value.split_once(' ')) else { return false };
+        let given: [u8; 32] = Sha256::digest(given.trim()).into();
+        let differing = given.iter().zip(&self.0).fold(0, |all, (left, right)| all | (left ^ right));
+        scheme.eq_ignore_ascii_case("bearer") && differing == 0
+    }
 }

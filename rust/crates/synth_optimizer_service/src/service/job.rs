@@ -1,12 +1,12 @@
 //! One request under way: a run on a thread of its own, and what is asked of it from outside.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use tokio::sync::{broadcast, watch};
 
-use super::worker::WorkerContext;
+use super::workers::Workers;
 use crate::queue::{Hold, RequestEntry};
 use synth_gepa::GepaEngine;
 use synth_optimizer_core::config::Config;
@@ -26,34 +26,35 @@ const LIVE_BUFFER: u32 = 16_384;
 /// A lease counts as over this much before it is, because others may take it at that moment.
 const LEASE_MARGIN: Duration = Duration::from_millis(250);
 
-/// How a run is carried out.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Manner {
-    Freely,
-    /// It goes on when a step is asked for.
-    Stepped,
-}
-
 /// A request that this process holds.
 #[derive(Debug)]
 pub struct Job {
     pub(super) request: RequestEntry,
-    manner: Manner,
+    /// Whether it goes on only when a step is asked for.
+    pub(super) is_stepped: bool,
+    /// Whether a background worker has claimed it, and no client has asked for it.
+    pub(super) is_background: bool,
     lease: LeaseWatch,
     pub(super) lease_length: Duration,
     control: Control,
     asked: watch::Sender<Asked>,
     /// One step at a time.
     stepping: tokio::sync::Mutex<()>,
-    /// When the run last stored an event, by the boot clock.
-    progress: AtomicU64,
-    /// The same in milliseconds since 1970; 0 before the first.
-    progress_at: AtomicU64,
-    /// When the lease was last renewed, by the boot clock.
-    renewed: AtomicU64,
-    /// The longest that the run may have to wait for a call, in milliseconds; 0 before its configuration is read.
-    longest_wait: AtomicU64,
+    pub(super) times: Mutex<Times>,
     end: Monitor<Option<RequestEnd>>,
+}
+
+/// When something last happened to a run.
+#[derive(Debug)]
+pub(super) struct Times {
+    /// When it last stored an event, by the boot clock.
+    progress: u64,
+    /// The same in milliseconds since 1970; nothing before the first.
+    pub(super) progress_at: Option<u64>,
+    /// When the lease was last renewed, by the boot clock.
+    renewed: u64,
+    /// The longest that the run may have to wait for a call; zero before its configuration is read.
+    pub(super) longest_wait: Duration,
 }
 
 /// What was asked of the run so far.
@@ -93,9 +94,9 @@ pub struct RequestEnd {
 impl Job {
     /// Starts to carry a request out.
     pub(super) fn start(
-        worker: &Arc<WorkerContext>,
+        worker: &Arc<Workers>,
         request: RequestEntry,
-        manner: Manner,
+        (is_stepped, is_background): (bool, bool),
         asked_at: u64,
         lease: Duration,
     ) -> Result<Arc<Self>, OptimizerError> {
@@ -106,13 +107,16 @@ impl Job {
             control,
             asked: watch::Sender::default(),
             stepping: tokio::sync::Mutex::new(()),
-            progress: AtomicU64::new(asked_at),
-            progress_at: AtomicU64::new(0),
-            renewed: AtomicU64::new(asked_at),
-            longest_wait: AtomicU64::new(0),
+            times: Mutex::new(Times {
+                progress: asked_at,
+                progress_at: None,
+                renewed: asked_at,
+                longest_wait: Duration::ZERO,
+            }),
             end: Monitor::default(),
             request,
-            manner,
+            is_stepped,
+            is_background,
         });
         let (running, ending, worker) = (Arc::clone(&job), Arc::clone(&job), Arc::clone(worker));
         let recording = Arc::clone(&worker);
@@ -129,10 +133,6 @@ impl Job {
         &self.request.run_id
     }
 
-    pub(super) fn manner(&self) -> Manner {
-        self.manner
-    }
-
     /// By what the queue knows that the request is ours.
     pub(super) fn hold(&self) -> Hold<'static> {
         Hold::Token(self.request.fencing_token)
@@ -140,16 +140,7 @@ impl Job {
 
     /// How long the run has stored nothing.
     pub(super) fn silence(&self) -> Duration {
-        Duration::from_millis(boot_millis().saturating_sub(self.progress.load(Ordering::Relaxed)))
-    }
-
-    /// When the run last stored an event, in milliseconds since 1970.
-    pub(super) fn progress_at(&self) -> Option<u64> {
-        Some(self.progress_at.load(Ordering::Relaxed)).filter(|at| *at > 0)
-    }
-
-    pub(super) fn longest_wait(&self) -> Duration {
-        Duration::from_millis(self.longest_wait.load(Ordering::Relaxed))
+        Duration::from_millis(boot_millis().saturating_sub(self.times.lock().progress))
     }
 
     pub fn is_over(&self) -> bool {
@@ -175,13 +166,13 @@ impl Job {
 
     /// Makes the lease last that long from the moment at which it was renewed.
     pub(super) fn renew(&self, asked_at: u64) {
-        self.renewed.store(asked_at, Ordering::Relaxed);
+        self.times.lock().renewed = asked_at;
         self.lease.extend_to(deadline(asked_at, self.lease_length));
     }
 
     /// Whether a third of the lease is over, or the longest time between two renewals.
     pub(super) fn is_renewal_due(&self, longest: Duration) -> bool {
-        let since = Duration::from_millis(boot_millis().saturating_sub(self.renewed.load(Ordering::Relaxed)));
+        let since = Duration::from_millis(boot_millis().saturating_sub(self.times.lock().renewed));
         since >= (self.lease_length / 3).min(longest)
     }
 
@@ -225,11 +216,11 @@ impl Job {
     }
 
     /// Counts as ended although its thread is not.
-    pub(super) fn abandon(&self, worker: &WorkerContext, entry: RequestEntry) {
+    pub(super) fn abandon(&self, worker: &Workers, entry: RequestEntry) {
         self.finish(worker, RequestEnd { entry, message: "its thread was left behind".into() });
     }
 
-    fn finish(&self, worker: &WorkerContext, end: RequestEnd) {
+    fn finish(&self, worker: &Workers, end: RequestEnd) {
         self.end.update(|known| *known = Some(end));
         worker.queue.wake();
     }
@@ -243,9 +234,9 @@ impl Job {
         }
     }
 
-    async fn run(&self, worker: &WorkerContext, controlled: Controlled) -> Result<Outcome, OptimizerError> {
+    async fn run(&self, worker: &Workers, controlled: Controlled) -> Result<Outcome, OptimizerError> {
         let config = worker.configured(self)?;
-        self.longest_wait.store(millis(longest_wait(&config)), Ordering::Relaxed);
+        self.times.lock().longest_wait = longest_wait(&config);
         let paths = RunPaths::new(&config.run.output_dir, self.run_id())?;
         worker.cleanups.wait_until_free(&self.request.run_dir).await;
         if !config.container.command.is_empty() {
@@ -254,12 +245,12 @@ impl Job {
         let mut request = worker.run_request(config);
         request.takeover = self.request.superseded();
         request.lease = Some(self.lease.clone());
-        request.stepping = self.manner == Manner::Stepped;
+        request.stepping = self.is_stepped;
         request.hooks = commit_times(worker);
         let on_event = |stored: &Stored| {
             worker.metrics.heard(stored);
-            self.progress.store(boot_millis(), Ordering::Relaxed);
-            self.progress_at.store(unix_millis(), Ordering::Relaxed);
+            let mut times = self.times.lock();
+            (times.progress, times.progress_at) = (boot_millis(), Some(unix_millis()));
         };
         let ends = (&self.control, controlled);
         execute_watched(request, GepaEngine::new, ends, &paths, on_event, |asked| self.control(asked)).await
@@ -267,7 +258,7 @@ impl Job {
 
     /// Waits until no check has a container of its own at the address; one that has is broken off. None begins while the
     /// request is held.
-    async fn wait_for_checks(&self, worker: &WorkerContext, url: &str) {
+    async fn wait_for_checks(&self, worker: &Workers, url: &str) {
         let (lock, mut asked) = (worker.container_locks.of(url), self.asked.subscribe());
         tokio::select! {
             _ = lock.lock_preempting() => {}
@@ -278,7 +269,8 @@ impl Job {
 }
 
 fn deadline(from: u64, lease: Duration) -> u64 {
-    from.saturating_add(millis(lease.saturating_sub(LEASE_MARGIN.min(lease / 4))))
+    let lease = lease.saturating_sub(LEASE_MARGIN.min(lease / 4));
+    from.saturating_add(u64::try_from(lease.as_millis()).unwrap_or(u64::MAX))
 }
 
 /// The longest that a run may have to wait for a call without storing anything.
@@ -293,15 +285,11 @@ fn longest_wait(config: &Config) -> Duration {
     Duration::from_secs(waits.into_iter().max().unwrap_or(0))
 }
 
-fn millis(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
-}
-
 /// Measures the commits of a run.
-fn commit_times(worker: &WorkerContext) -> Hooks {
+fn commit_times(worker: &Workers) -> Hooks {
     let (metrics, begun) = (Arc::clone(&worker.metrics), Mutex::new(None::<Instant>));
     Hooks::new(move |boundary| {
-        let mut begun = begun.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut begun = begun.lock();
         match boundary {
             Boundary::BeforeCommit => *begun = Some(Instant::now()),
             Boundary::AfterCommit => {

@@ -1,18 +1,18 @@
 //! Figures for Prometheus: what was counted while the service ran, and how the queue is at the moment of asking.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
-use prometheus_client::registry::{Registry, Unit};
+use prometheus_client::registry::{Metric, Registry, Unit};
 
-use synth_optimizer_core::model::error::OptimizerError;
+use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_core::model::run_totals::RunCounts;
 use synth_optimizer_platform::workspace::Stored;
 
@@ -37,16 +37,16 @@ pub(super) struct Metrics {
     lease_age: Gauge<f64, AtomicU64>,
     oldest_queued: Gauge<f64, AtomicU64>,
     jobs: Gauge,
-    streams: Gauge,
-    dropped_streams: Counter,
+    pub(super) streams: Gauge,
+    pub(super) dropped_streams: Counter,
     rollouts: Family<Labels, Counter>,
     proposer_turns: Family<Labels, Counter>,
     cache_hits: Family<Labels, Counter>,
     tokens: Family<Labels, Counter>,
     cost: Counter<f64, AtomicU64>,
     unpriced: Counter,
-    recovered: Counter,
-    fenced: Counter,
+    pub(super) recovered: Counter,
+    pub(super) fenced: Counter,
     commits: Family<Labels, Histogram, fn() -> Histogram>,
 }
 
@@ -58,6 +58,18 @@ pub(super) struct Census {
     pub(super) oldest_queued: Duration,
 }
 
+/// Registers a figure.
+fn register<M: Metric + Clone>(registry: &mut Registry, name: &str, help: &str, metric: M) -> M {
+    registry.register(name, help, metric.clone());
+    metric
+}
+
+/// The same for a figure in seconds.
+fn seconds<M: Metric + Clone>(registry: &mut Registry, name: &str, help: &str, metric: M) -> M {
+    registry.register_with_unit(name, help, Unit::Seconds, metric.clone());
+    metric
+}
+
 fn commit_buckets() -> Histogram {
     Histogram::new([0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0])
 }
@@ -65,54 +77,34 @@ fn commit_buckets() -> Histogram {
 impl Metrics {
     pub(super) fn new() -> Self {
         let mut registry = Registry::with_prefix("synth_optimizers");
-        let metrics = Self {
-            answers: Family::default(),
-            requests: Family::default(),
-            lease_age: Gauge::default(),
-            oldest_queued: Gauge::default(),
-            jobs: Gauge::default(),
-            streams: Gauge::default(),
-            dropped_streams: Counter::default(),
-            rollouts: Family::default(),
-            proposer_turns: Family::default(),
-            cache_hits: Family::default(),
-            tokens: Family::default(),
-            cost: Counter::default(),
-            unpriced: Counter::default(),
-            recovered: Counter::default(),
-            fenced: Counter::default(),
-            commits: Family::new_with_constructor(commit_buckets),
-            registry: Registry::default(),
+        let all = &mut registry;
+        let commits = Family::new_with_constructor(commit_buckets as fn() -> Histogram);
+        let (oldest, waited) =
+            ("Age of the lease that was taken longest ago", "How long the oldest queued request has waited");
+        let (dropped, recovered) =
+            ("Streams that were ended because nobody read them", "Requests taken back from workers that are gone");
+        let (turns, tokens) =
+            ("Proposer turns that ended, by how", "Tokens of paid calls, by boundary, as far as known");
+        Self {
+            answers: register(all, "http_answers", "Answers by status", Family::default()),
+            requests: register(all, "queue_requests", "Requests by state", Family::default()),
+            lease_age: seconds(all, "lease_age", oldest, Gauge::default()),
+            oldest_queued: seconds(all, "oldest_queued", waited, Gauge::default()),
+            jobs: register(all, "runs_under_way", "Runs that this service carries out", Gauge::default()),
+            streams: register(all, "event_streams", "Open streams of events", Gauge::default()),
+            dropped_streams: register(all, "event_streams_dropped", dropped, Counter::default()),
+            rollouts: register(all, "rollouts", "Rollouts that ended, by how", Family::default()),
+            proposer_turns: register(all, "proposer_turns", turns, Family::default()),
+            cache_hits: register(all, "cache_hits", "Answers from the cache, by boundary", Family::default()),
+            tokens: register(all, "tokens", tokens, Family::default()),
+            cost: register(all, "cost_usd", "Cost of paid calls, as far as known", Counter::default()),
+            unpriced: register(all, "unpriced_calls", "Paid calls of unknown cost", Counter::default()),
+            recovered: register(all, "requests_recovered", recovered, Counter::default()),
+            fenced: register(all, "runs_fenced", "Runs that another worker had taken over", Counter::default()),
+            commits: seconds(all, "commit", "Time of a commit, by database", commits),
             counts: Mutex::default(),
-        };
-        registry.register("http_answers", "Answers by status", metrics.answers.clone());
-        registry.register("queue_requests", "Requests by state", metrics.requests.clone());
-        let seconds = |registry: &mut Registry, name: &str, help: &str, gauge: &Gauge<f64, AtomicU64>| {
-            registry.register_with_unit(name, help, Unit::Seconds, gauge.clone());
-        };
-        let oldest = "Age of the lease that was taken longest ago";
-        seconds(&mut registry, "lease_age", oldest, &metrics.lease_age);
-        let waited = "How long the oldest queued request has waited";
-        seconds(&mut registry, "oldest_queued", waited, &metrics.oldest_queued);
-        registry.register("runs_under_way", "Runs that this service carries out", metrics.jobs.clone());
-        registry.register("event_streams", "Open streams of events", metrics.streams.clone());
-        let dropped = "Streams that were ended because nobody read them";
-        registry.register("event_streams_dropped", dropped, metrics.dropped_streams.clone());
-        registry.register("rollouts", "Rollouts that ended, by how", metrics.rollouts.clone());
-        registry.register("proposer_turns", "Proposer turns that ended, by how", metrics.proposer_turns.clone());
-        registry.register("cache_hits", "Answers from the cache, by boundary", metrics.cache_hits.clone());
-        registry.register("tokens", "Tokens of paid calls, by boundary, as far as known", metrics.tokens.clone());
-        registry.register("cost_usd", "Cost of paid calls, as far as known", metrics.cost.clone());
-        registry.register("unpriced_calls", "Paid calls of unknown cost", metrics.unpriced.clone());
-        registry.register(
-            "requests_recovered",
-            "Requests taken back from workers that are gone",
-            metrics.recovered.clone(),
-        );
-        registry.register("runs_fenced", "Runs that another worker had taken over", metrics.fenced.clone());
-        let commit = "Time of a commit, by database";
-        registry.register_with_unit("commit", commit, Unit::Seconds, metrics.commits.clone());
-        Self { registry, ..metrics }
+            registry,
+        }
     }
 
     pub(super) fn answered(&self, status: u16) {
@@ -123,29 +115,9 @@ impl Metrics {
         self.commits.get_or_create(&Labels { kind: database }).observe(time.as_secs_f64());
     }
 
-    pub(super) fn recovered(&self, requests: usize) {
-        self.recovered.inc_by(requests as u64);
-    }
-
-    pub(super) fn fenced(&self) {
-        self.fenced.inc();
-    }
-
-    pub(super) fn stream_opened(&self) {
-        self.streams.inc();
-    }
-
-    pub(super) fn stream_closed(&self) {
-        self.streams.dec();
-    }
-
-    pub(super) fn stream_dropped(&self) {
-        self.dropped_streams.inc();
-    }
-
     /// Counts what an event of a run tells, as the run itself counts it.
     pub(super) fn heard(&self, stored: &Stored) {
-        self.counts.lock().unwrap_or_else(PoisonError::into_inner).count(&stored.event);
+        self.counts.lock().count(&stored.event);
     }
 
     /// Shows what has been counted.
@@ -176,11 +148,11 @@ impl Metrics {
         self.lease_age.set(census.oldest_lease.as_secs_f64());
         self.oldest_queued.set(census.oldest_queued.as_secs_f64());
         self.jobs.set(i64::try_from(jobs).unwrap_or(i64::MAX));
-        self.show(&self.counts.lock().unwrap_or_else(PoisonError::into_inner));
+        self.show(&self.counts.lock());
         let mut text = String::new();
         encode(&mut text, &self.registry).map_err(|error| {
             let message = format!("the metrics cannot be written: {error}");
-            OptimizerError::new(synth_optimizer_core::model::error::ErrorCode::Invariant, message)
+            OptimizerError::new(ErrorCode::Invariant, message)
         })?;
         Ok(text)
     }

@@ -7,14 +7,10 @@
 mod api;
 mod checks;
 mod cleanup;
-mod config_file;
 mod context;
-mod descriptors;
-mod files;
 mod follow;
 mod guard;
 mod handlers;
-mod hide;
 mod job;
 mod metrics;
 mod preflight;
@@ -24,8 +20,6 @@ mod routes;
 mod runs;
 mod serve;
 mod settings;
-mod stream;
-mod token;
 mod worker;
 mod workers;
 
@@ -40,10 +34,11 @@ use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 
 pub use checks::Check;
-pub use job::{Job, Manner, RequestEnd};
+pub use job::{Job, RequestEnd};
 pub use request_end::completion;
 pub use settings::Settings;
-pub use worker::{ALGORITHM, Claimant, ProposerFactory, WorkerContext};
+pub use worker::{ALGORITHM, Claimant, ProposerFactory};
+pub use workers::Workers;
 
 use tracing::{info, warn};
 
@@ -55,7 +50,6 @@ use synth_optimizer_core::model::control::ControlRequest;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_platform::runtime::{Monitor, catch};
 use synth_optimizer_platform::warn_if_err;
-use workers::Workers;
 
 /// Threads that answer requests.
 const THREADS: usize = 2;
@@ -106,8 +100,8 @@ impl Service {
         let ending = Arc::clone(&end);
         let spawned = std::thread::Builder::new().name("synth-optimizers-service".into()).spawn(move || {
             let done = catch("service", || {
-                let worker = WorkerContext::new(queue, settings, Holder::Service(lock.identity().clone()));
-                runtime.block_on(serve_and_work(worker, checked, lock, listener, address, asked))
+                let workers = Workers::new(queue, settings, Holder::Service(lock.identity().clone()));
+                runtime.block_on(serve_and_work(Arc::new(workers), checked, lock, listener, address, asked))
             });
             runtime.shutdown_timeout(LAST_ANSWERS);
             ending.update(|end| *end = Some(done));
@@ -137,16 +131,14 @@ impl Service {
 
 /// Serves clients and carries out runs, until it is asked to shut down.
 async fn serve_and_work(
-    worker: WorkerContext,
+    workers: Arc<Workers>,
     checked: Checked,
     lock: ServiceLock,
     listener: TcpListener,
     address: SocketAddr,
     mut asked: mpsc::UnboundedReceiver<ControlRequest>,
 ) -> Result<(), OptimizerError> {
-    let worker = Arc::new(worker);
     let (router, document) = routes::router();
-    let workers = Arc::new(Workers::new(Arc::clone(&worker)));
     let instance_id = lock.identity().instance_id().to_owned();
     let context = Arc::new(Context::new(checked, address, Arc::clone(&workers), document, instance_id));
     let router = router
@@ -154,15 +146,14 @@ async fn serve_and_work(
         .layer(from_fn_with_state(Arc::clone(&context), guard::pass))
         .with_state(Arc::clone(&context));
     let (close, closing) = watch::channel(false);
-    let metrics = Arc::clone(&worker.metrics);
-    let serving = serve::serve(listener, router, &worker.settings, metrics, closing, LAST_ANSWERS);
+    let serving = serve::serve(listener, router, &workers, closing);
     let working = async {
         let ended = work(&context, &workers, &lock, &mut asked).await;
         close.send_replace(true);
         ended
     };
     let ((), ended) = tokio::join!(serving, working);
-    let tidying = Arc::clone(&worker);
+    let tidying = Arc::clone(&workers);
     let tidied = tokio::task::spawn_blocking(move || tidying.queue.checkpoint()).await;
     // The lock goes last: the service that takes it finds the database at rest.
     drop(lock);
@@ -199,7 +190,7 @@ async fn work(
         Err::<(), _>(tidying.await)
     };
     let (lost, grace) = tokio::select! {
-        lost = working => (lost, context.settings().shutdown_grace),
+        lost = working => (lost, context.workers.settings.shutdown_grace),
         // A channel that is closed has no owner any more, which ends the service as well.
         asked = asked.recv() => (Ok(()), asked.and_then(|asked| asked.grace).unwrap_or_default()),
     };
@@ -226,7 +217,7 @@ async fn work(
 
 /// Ends what checks of an earlier service have left, takes back what it held, and starts to work.
 async fn begin(context: &Arc<Context>, workers: &Arc<Workers>) -> Result<Vec<JoinHandle<()>>, OptimizerError> {
-    let place = context.settings().checks_dir();
+    let place = context.workers.settings.checks_dir();
     let sweeping = context.read(move || {
         sweep(&place);
         Ok::<_, OptimizerError>(())
@@ -250,6 +241,6 @@ async fn begin(context: &Arc<Context>, workers: &Arc<Workers>) -> Result<Vec<Joi
     }
     let threads = workers.start()?;
     context.phase.send_replace(Phase::Ready);
-    info!(workers = workers.places(), instance = context.instance_id, "service ready");
+    info!(workers = workers.settings.workers, instance = context.instance_id, "service ready");
     Ok(threads)
 }

@@ -1,19 +1,22 @@
 //! The one evaluator of a submitted run: what `POST /runs/preflight` tells is what `POST /runs` goes by.
 
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use camino::Utf8Path;
+use camino::{Utf8Path, Utf8PathBuf};
+use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
+use rustix::io::Errno;
 use tokio::sync::{OwnedMutexGuard, OwnedSemaphorePermit};
 use tracing::warn;
 
 use super::checks::Check;
-use super::config_file;
 use super::context::{CHECKS, Context};
 use super::handlers::submit::{ConfigBody, RunBody};
-use super::hide::hide_in_finding;
-use super::refusal::Refusal;
+use super::refusal::{Refusal, hide_in_finding};
 use crate::Code;
 use crate::queue::QueueError;
 use synth_optimizer_core::config::{
@@ -76,7 +79,7 @@ pub(super) async fn evaluate(context: &Arc<Context>, body: &RunBody) -> Result<E
 async fn conflict(context: &Arc<Context>, loaded: &Loaded) -> Result<Option<QueueError>, Refusal> {
     let Some(run_id) = loaded.config.run.run_id.clone() else { return Ok(None) };
     let asking = Arc::clone(context);
-    match context.read(move || asking.queue().check_run_id(&run_id)).await {
+    match context.read(move || asking.workers.queue.check_run_id(&run_id)).await {
         Ok(()) => Ok(None),
         Err(taken) if matches!(taken.code, Some(Code::RunIdInUse | Code::RunExists)) => Ok(Some(taken)),
         Err(error) => Err(error.into()),
@@ -88,24 +91,24 @@ fn hide(report: &mut CheckReport) {
     report.blockers.iter_mut().chain(&mut report.warnings).for_each(hide_in_finding);
 }
 
-type Read = (Result<Loaded, OptimizerError>, Option<String>);
+type ReadConfig = (Result<Loaded, OptimizerError>, Option<String>);
 
 /// Reads the configuration from wherever it is. The environment of the service changes nothing about it.
-fn load(context: &Context, body: &RunBody) -> Result<Read, Refusal> {
+fn load(context: &Context, body: &RunBody) -> Result<ReadConfig, Refusal> {
     let environment = BTreeMap::new();
     match (&body.config_path, &body.config) {
         (Some(path), None) => {
-            let file = config_file::read(context.config_root(), path)?;
+            let file = read_beneath(&context.config_root, path)?;
             let source = Source { name: &file.name, text: &file.text, base_dir: &file.base_dir };
             Ok((try_load(&source, &environment, &body.overrides), Some(file.name.clone())))
         }
         (None, Some(ConfigBody::Text(text))) => {
-            let source = Source { name: "config", text, base_dir: context.config_root() };
+            let source = Source { name: "config", text, base_dir: &context.config_root };
             Ok((try_load(&source, &environment, &body.overrides), None))
         }
         (None, Some(ConfigBody::Sections(sections))) => {
             let value = serde_json::Value::Object(sections.clone());
-            Ok((try_load_value(value, "config", context.config_root(), &environment, &body.overrides), None))
+            Ok((try_load_value(value, "config", &context.config_root, &environment, &body.overrides), None))
         }
         (Some(_), Some(_)) => Err(Refusal::new(Code::BadRequest, "both config_path and config are given")
             .with_hint("Give one of them: a file beneath the config root, or the configuration itself.")),
@@ -135,10 +138,10 @@ async fn check(
     problems: &[Diagnostic],
 ) -> Result<CheckReport, Refusal> {
     let checking = async {
-        let worker = context.workers.context();
+        let worker = &context.workers;
         let start = |container_in_use: bool, kept: Kept| {
             let mut request = worker.request(config.clone());
-            request.scratch = Some(context.settings().checks_dir());
+            request.scratch = Some(context.workers.settings.checks_dir());
             (request.verify, request.container_in_use) = (verify, container_in_use);
             Check::start(request, problems.to_vec(), kept)
         };
@@ -195,3 +198,67 @@ pub(super) fn sweep(place: &Utf8Path) {
         }
     }
 }
+
+/// Larger than any configuration that a person writes.
+const MOST_BYTES: u64 = 1024 * 1024;
+
+/// A file beneath the root.
+#[derive(Debug)]
+struct ConfigFile {
+    /// As the client may name it again.
+    name: String,
+    text: String,
+    /// The directory that its relative paths start at.
+    base_dir: Utf8PathBuf,
+}
+
+/// Reads a configuration file that a client has named: beneath the config root, a regular file, and not large. What is refused is told without what is in it.
+fn read_beneath(root: &Utf8Path, named: &str) -> Result<ConfigFile, Refusal> {
+    let refused = |why: &str| Refusal::new(Code::ConfigPathRefused, format!("config_path {named:?} {why}"));
+    if named.is_empty() || named.contains('\0') {
+        return Err(refused("is not the name of a file"));
+    }
+    let path = Utf8Path::new(named);
+    // A path from the root of the file system is fine where it leads to the same place.
+    let Ok(relative) = (if path.is_absolute() { path.strip_prefix(root) } else { Ok(path) }) else {
+        return Err(refused("is not beneath the config root"));
+    };
+    let file = open_beneath(root, relative).map_err(|error| match error {
+        Errno::NOENT | Errno::NOTDIR => refused("does not exist beneath the config root"),
+        Errno::XDEV | Errno::LOOP => refused("leads out of the config root"),
+        Errno::ACCESS | Errno::PERM => refused("may not be read"),
+        Errno::NAMETOOLONG => refused("is too long"),
+        _ => refused("cannot be opened"),
+    })?;
+    let mut file = File::from(file);
+    let found = file.metadata().map_err(|_| refused("cannot be read"))?;
+    if !found.is_file() {
+        return Err(refused("is not a regular file"));
+    }
+    if found.len() > MOST_BYTES {
+        return Err(refused("is larger than 1 MB"));
+    }
+    let mut bytes = Vec::new();
+    // A file may grow while it is read.
+    let read = (&mut file).take(MOST_BYTES + 1).read_to_end(&mut bytes);
+    if read.is_err() || bytes.len() as u64 > MOST_BYTES {
+        return Err(refused("cannot be read"));
+    }
+    let text = String::from_utf8(bytes).map_err(|_| refused("is not UTF-8 text"))?;
+    let base_dir = root.join(relative.parent().unwrap_or(Utf8Path::new("")));
+    Ok(ConfigFile { name: relative.to_string(), text, base_dir })
+}
+
+/// The kernel itself keeps `..`, links and links of `/proc` from leading out, also when they change meanwhile.
+fn open_beneath(root: &Utf8Path, relative: &Utf8Path) -> Result<OwnedFd, Errno> {
+    let directory =
+        rustix::fs::open(root.as_std_path(), OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    // Without NONBLOCK the opening of a pipe would wait for somebody to write into it.
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
+    let within = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+    openat2(&directory, relative.as_std_path(), flags, Mode::empty(), within)
+}
+
+#[cfg(test)]
+#[path = "preflight_tests.rs"]
+mod tests;

@@ -1,12 +1,13 @@
 //! What the service answers when it does not do what was asked: one table of codes, one body.
 
+use std::path::Path;
+
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::hide::{hide_in_finding, hide_paths};
 use crate::code::{Code, Retry};
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_platform::runtime::{CheckStage, Finding};
@@ -210,3 +211,54 @@ impl From<OptimizerError> for Refusal {
         refusal
     }
 }
+
+/// Leaves paths of this machine out of a finding.
+pub(super) fn hide_in_finding(finding: &mut Finding) {
+    finding.message = hide_paths(&finding.message);
+    finding.hint = hide_paths(&finding.hint);
+    finding.place = finding.place.as_deref().map(hide_paths);
+}
+
+/// The text with every path of this machine cut down to its last part.
+pub(super) fn hide_paths(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find('/') {
+        let before = rest[..at].chars().next_back();
+        out.push_str(&rest[..at]);
+        let token = &rest[at..at + path_length(&rest[at..])];
+        let begins = before.is_none_or(|letter| !letter.is_alphanumeric() && !matches!(letter, '/' | '.' | '-' | '_'));
+        match if begins { last_part(token) } else { None } {
+            Some(name) => {
+                out.push_str("…/");
+                out.push_str(name);
+            }
+            None => out.push_str(token),
+        }
+        rest = &rest[at + token.len()..];
+    }
+    out.push_str(rest);
+    out
+}
+
+fn path_length(text: &str) -> usize {
+    let ends = |letter: char| letter.is_whitespace() || "\"'`,;()<>[]{}|".contains(letter);
+    text.find(ends).unwrap_or(text.len())
+}
+
+/// The last part of a path of this machine. Routes begin with a slash as well, but no directory has their name.
+fn last_part(token: &str) -> Option<&str> {
+    let trimmed = token.trim_end_matches(['.', ':', '/']);
+    let mut parts = trimmed.trim_start_matches('/').split('/');
+    let first = parts.next().filter(|first| !first.is_empty())?;
+    let is_path = parts.next().is_some() && Path::new("/").join(first).exists();
+    if !is_path {
+        return None;
+    }
+    // What follows the path, such as the colon after a file, belongs to the sentence.
+    token.rfind('/').and_then(|_| trimmed.rfind('/').map(|slash| &token[slash + 1..]))
+}
+
+#[cfg(test)]
+#[path = "refusal_tests.rs"]
+mod tests;

@@ -6,7 +6,7 @@ use camino::Utf8Path;
 use serde_json::json;
 
 use super::job::{Job, RequestEnd};
-use super::worker::WorkerContext;
+use super::workers::Workers;
 use crate::Code;
 use crate::queue::{Completion, RequestEntry};
 use synth_optimizer_core::model::control::{ControlAction, RunEnd};
@@ -21,7 +21,7 @@ const READ_TIMEOUT: Duration = Duration::from_secs(60);
 /// How often it is tried.
 const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 
-impl WorkerContext {
+impl Workers {
     /// Records how a job ended, unless another worker holds the request by now.
     pub(super) fn record_end(&self, job: &Job, result: Result<Outcome, OptimizerError>) -> RequestEnd {
         let (mut end, mut message) = classify(job, result);
@@ -46,7 +46,7 @@ impl WorkerContext {
             Ok(entry) => RequestEnd { entry: self.summarized(entry), message },
             Err(error) => {
                 if error.code == Some(Code::Fenced) {
-                    self.metrics.fenced();
+                    self.metrics.fenced.inc();
                 }
                 RequestEnd {
                     entry: self.latest(job),

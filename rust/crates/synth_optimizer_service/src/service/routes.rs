@@ -12,7 +12,7 @@ use schemars::generate::SchemaSettings;
 use serde_json::{Value, json};
 
 use super::context::Context;
-use super::handlers::{control, events, read, submit, system, work};
+use super::handlers::{control, events, read, submit, system};
 use super::refusal::Refusal;
 use crate::Code;
 
@@ -56,9 +56,9 @@ routes! {
     get "/runs/{run_id}/best" events::best, "The best candidate, or a newer one";
     get "/runs/{run_id}/artifacts" read::artifacts, "Files of a run";
     get "/runs/{run_id}/artifacts/{*name}" read::artifact, "The bytes of one file";
-    post "/worker/run-next" work::run_next, "Carry out the next request, and wait for its end";
-    post "/worker/tick" work::tick, "Do one unit of work";
-    post "/worker/recover" work::recover, "Take requests back from workers that are gone";
+    post "/worker/run-next" control::run_next, "Carry out the next request, and wait for its end";
+    post "/worker/tick" control::tick, "Do one unit of work";
+    post "/worker/recover" control::recover, "Take requests back from workers that are gone";
 }
 
 /// The routes as a router, and their OpenAPI document.

@@ -2,11 +2,16 @@
 //! clients read the same ones again.
 
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Read;
 use std::os::unix::fs::MetadataExt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use axum::body::{Body, Bytes};
 use camino::{Utf8Path, Utf8PathBuf};
+use futures_util::stream::unfold;
+use parking_lot::Mutex;
 
 use super::context::Context;
 use crate::queue::RequestEntry;
@@ -67,7 +72,7 @@ impl RunFiles {
     /// The request of the run.
     pub(super) async fn entry(&self, context: &Arc<Context>) -> Result<RequestEntry, OptimizerError> {
         let (reading, request_id) = (Arc::clone(context), self.request_id.clone());
-        context.read(move || reading.queue().get_request(&request_id).map_err(OptimizerError::from)).await
+        context.read(move || reading.workers.queue.get_request(&request_id).map_err(OptimizerError::from)).await
     }
 
     /// The final status of the request, once it is over.
@@ -99,12 +104,12 @@ impl Readers {
     /// The reader of a workspace. Opening one holds up no read of another.
     pub(super) fn open(&self, path: &Utf8Path) -> Result<Arc<Reader>, OptimizerError> {
         let file = std::fs::metadata(path).ok().map(|about| (about.dev(), about.ino()));
-        if let Some(shared) = self.known().get_mut(path).filter(|shared| shared.file == file) {
+        if let Some(shared) = self.0.lock().get_mut(path).filter(|shared| shared.file == file) {
             shared.used = Instant::now();
             return Ok(Arc::clone(&shared.reader));
         }
         let reader = Arc::new(Reader::open(path.as_std_path())?);
-        let mut readers = self.known();
+        let mut readers = self.0.lock();
         let oldest = readers.iter().min_by_key(|(_, shared)| shared.used).map(|(path, _)| path.clone());
         let closed = oldest.filter(|_| readers.len() >= MAX_OPEN).and_then(|oldest| readers.remove(&oldest));
         let shared = Shared { reader: Arc::clone(&reader), file, used: Instant::now() };
@@ -117,7 +122,7 @@ impl Readers {
     /// Closes those that were not read for a while. It may wait for a file.
     pub(super) fn tidy(&self) {
         let now = Instant::now();
-        let mut readers = self.known();
+        let mut readers = self.0.lock();
         let idle: Vec<_> =
             readers.extract_if(.., |_, shared| now.duration_since(shared.used) >= IDLE_TIMEOUT).collect();
         drop(readers);
@@ -126,11 +131,29 @@ impl Readers {
 
     /// Closes the reader of a workspace that goes away.
     pub(super) fn forget(&self, path: &Utf8Path) {
-        let closed = self.known().remove(path);
+        let closed = self.0.lock().remove(path);
         drop(closed);
     }
+}
 
-    fn known(&self) -> MutexGuard<'_, BTreeMap<Utf8PathBuf, Shared>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+/// Bytes that are read at once.
+const PIECE: usize = 64 * 1024;
+
+/// The first bytes of a file on their way to a client: read as the client takes them, never as a whole. A file that turns out to be shorter breaks the answer off, which the client notices.
+pub(super) fn file_body(file: File, bytes: u64) -> Body {
+    Body::from_stream(unfold(Some((file, bytes)), |rest| async move {
+        let (file, left) = rest.filter(|(_, left)| *left > 0)?;
+        Some(match tokio::task::spawn_blocking(move || piece(file, left)).await {
+            Ok(Ok((read, rest))) => (Ok(read), Some(rest)),
+            Ok(Err(error)) => (Err(error), None),
+            Err(error) => (Err(std::io::Error::other(error)), None),
+        })
+    }))
+}
+
+fn piece(mut file: File, left: u64) -> std::io::Result<(Bytes, (File, u64))> {
+    let mut read = vec![0; usize::try_from(left).unwrap_or(PIECE).min(PIECE)];
+    file.read_exact(&mut read)?;
+    let left = left - read.len() as u64;
+    Ok((Bytes::from(read), (file, left)))
 }

@@ -1,4 +1,5 @@
-//! Takes connections, within limits that a slow or hostile client cannot stretch.
+//! Takes connections, within limits that a slow or hostile client cannot stretch and that leave the runs their file
+//! descriptors.
 
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
@@ -9,14 +10,14 @@ use axum::Router;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio_io_timeout::TimeoutStream;
 use tracing::{debug, warn};
 
-use super::descriptors::connections;
-use super::metrics::Metrics;
-use super::settings::Settings;
+use super::LAST_ANSWERS;
+use super::workers::Workers;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 
 /// Headers of one request.
@@ -29,6 +30,10 @@ const SEND_BUFFER: u32 = 128 * 1024;
 const BACKLOG: u32 = 1024;
 /// How long to wait when the system has no file descriptor left.
 const BREATHER: Duration = Duration::from_millis(50);
+/// File descriptors that the service itself has open.
+const OWN_DESCRIPTORS: u64 = 128;
+/// What one run has open at most: databases, feeds, locks, and connections to its container.
+const DESCRIPTORS_OF_A_RUN: u64 = 128;
 
 /// Opens the port.
 pub(super) async fn listen(address: SocketAddr) -> Result<TcpListener, OptimizerError> {
@@ -51,15 +56,14 @@ fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     socket.listen(BACKLOG)
 }
 
-/// Serves until `closing` says so; then lets the requests under way end, for `grace` at most.
+/// Serves until `closing` says so; then lets the requests under way end for a moment.
 pub(super) async fn serve(
     listener: TcpListener,
     router: Router,
-    settings: &Settings,
-    metrics: Arc<Metrics>,
+    workers: &Workers,
     mut closing: watch::Receiver<bool>,
-    grace: Duration,
 ) {
+    let settings = &workers.settings;
     let places = Arc::new(Semaphore::new(connections(settings.max_connections, settings.workers)));
     let graceful = GracefulShutdown::new();
     let mut http = hyper::server::conn::http1::Builder::new();
@@ -88,13 +92,13 @@ pub(super) async fn serve(
         };
         let io = TokioIo::new(Box::pin(within(stream, settings.write_timeout)));
         let connection = http.serve_connection(io, TowerToHyperService::new(router.clone()));
-        let (connection, metrics) = (graceful.watch(connection), Arc::clone(&metrics));
+        let (connection, metrics) = (graceful.watch(connection), Arc::clone(&workers.metrics));
         tokio::spawn(async move {
             // A client that breaks off is no failure of the service.
             if let Err(error) = connection.await {
                 debug!(%error, "a connection broke off");
                 if is_unread(&error) {
-                    metrics.stream_dropped();
+                    metrics.dropped_streams.inc();
                 }
             }
             drop(place);
@@ -102,7 +106,7 @@ pub(super) async fn serve(
     }
     drop(listener);
     // Lost: requests that are still under way are ended with the service.
-    let _ = tokio::time::timeout(grace, graceful.shutdown()).await;
+    let _ = tokio::time::timeout(LAST_ANSWERS, graceful.shutdown()).await;
 }
 
 /// Whether a connection ended because its client took nothing of what it was sent.
@@ -121,3 +125,24 @@ fn within(stream: TcpStream, write_timeout: Duration) -> TimeoutStream<TcpStream
     stream.set_write_timeout(Some(write_timeout));
     stream
 }
+
+/// Takes as many descriptors as the system lets this process have, and tells how many connections of clients may use:
+/// what is wanted, or less where the runs need the rest.
+fn connections(wanted: usize, runs: usize) -> usize {
+    let limits = getrlimit(Resource::Nofile);
+    // Where it cannot be raised, there is less.
+    let raised = setrlimit(Resource::Nofile, Rlimit { current: limits.maximum, ..limits }).is_ok();
+    let limit = if raised { limits.maximum } else { limits.current };
+    connections_within(wanted, runs, limit)
+}
+
+fn connections_within(wanted: usize, runs: usize, limit: Option<u64>) -> usize {
+    let Some(limit) = limit else { return wanted };
+    let left = limit.saturating_sub(OWN_DESCRIPTORS).saturating_sub(DESCRIPTORS_OF_A_RUN.saturating_mul(runs as u64));
+    // A service that nobody can call is of no use: at worst, clients get a quarter.
+    wanted.min(usize::try_from(left.max(limit / 4)).unwrap_or(usize::MAX)).max(1)
+}
+
+#[cfg(test)]
+#[path = "serve_tests.rs"]
+mod tests;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use camino::Utf8PathBuf;
 
-use super::token::Token;
+use super::guard::Token;
 use super::worker::ProposerFactory;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_platform::container::Reach;

@@ -1,4 +1,4 @@
-//! Takes requests from the queue and carries them out, one thread each. The service and a single worker share this.
+//! Takes requests from the queue and carries them out, one thread each: what the service and a single worker share.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,13 +7,10 @@ use std::time::Duration;
 use camino::Utf8Path;
 use tracing::{info, warn};
 
-use super::checks::ContainerLocks;
-use super::cleanup::Cleanups;
-use super::job::{Job, Manner};
-use super::metrics::Metrics;
+use super::job::Job;
 use super::request_end::silent;
-use super::settings::Settings;
-use crate::queue::{Claim, HeldRequest, Hold, Holder, Queue, QueueError, RequestEntry, Which, random_id};
+use super::workers::Workers;
+use crate::queue::{Claim, HeldRequest, Hold, Queue, QueueError, RequestEntry, Which, random_id};
 use synth_optimizer_core::config::{Config, from_stored};
 use synth_optimizer_core::model::control::ControlRequest;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
@@ -61,40 +58,17 @@ impl fmt::Debug for ProposerFactory {
     }
 }
 
-/// What carrying out a request takes.
-#[derive(Debug)]
-pub struct WorkerContext {
-    pub(super) queue: Queue,
-    pub(super) metrics: Arc<Metrics>,
-    pub(super) container_locks: ContainerLocks,
-    pub(super) cleanups: Cleanups,
-    pub(super) settings: Settings,
-    holder: Holder,
-}
-
-impl WorkerContext {
-    /// A worker that holds requests as `holder`.
-    pub fn new(queue: Queue, settings: Settings, holder: Holder) -> Self {
-        Self {
-            queue,
-            metrics: Arc::new(Metrics::new()),
-            container_locks: ContainerLocks::default(),
-            cleanups: Cleanups::default(),
-            settings,
-            holder,
-        }
-    }
-
+impl Workers {
     /// How often a worker looks at its leases and at what other processes have written to the queue.
     pub fn pulse(&self) -> Duration {
         (self.settings.lease / 3).min(Duration::from_millis(500))
     }
 
     /// Claims the next request that may run and starts it.
-    pub fn begin(
+    pub(super) fn claim(
         self: &Arc<Self>,
         which: Which<'_>,
-        manner: Manner,
+        is_stepped: bool,
         claimant: &Claimant,
     ) -> Result<Option<Arc<Job>>, QueueError> {
         let lease_id = format!("lease_{}", random_id()?);
@@ -103,10 +77,10 @@ impl WorkerContext {
         let claim = Claim { lease_id: &lease_id, worker_id, lease, holder: self.holder.clone(), which };
         let asked_at = boot_millis();
         let Some(entry) = self.queue.claim(&claim)? else { return Ok(None) };
-        let manner = if entry.manual_step { Manner::Stepped } else { manner };
+        let (is_stepped, is_background) = (is_stepped || entry.manual_step, which == Which::Background);
         info!(run_id = entry.run_id, request = entry.request_id, attempt = entry.attempts, "run request claimed");
         let (request_id, token) = (entry.request_id.clone(), entry.fencing_token);
-        match Job::start(self, entry, manner, asked_at, lease) {
+        match Job::start(self, entry, (is_stepped, is_background), asked_at, lease) {
             Ok(job) => Ok(Some(job)),
             Err(error) => {
                 self.queue.release(&request_id, Hold::Token(token), &error.message)?;
@@ -118,7 +92,7 @@ impl WorkerContext {
     /// Claims the next request, carries it out, and keeps its lease on a thread of its own. For a process that works off a
     /// queue without serving it.
     pub fn begin_next(self: &Arc<Self>) -> Result<Option<Arc<Job>>, QueueError> {
-        let Some(job) = self.begin(Which::Any, Manner::Freely, &Claimant::default())? else { return Ok(None) };
+        let Some(job) = self.claim(Which::Any, false, &Claimant::default())? else { return Ok(None) };
         let (worker, kept) = (Arc::clone(self), Arc::clone(&job));
         let pulse = std::thread::Builder::new().name("synth-optimizers-pulse".into()).spawn(move || {
             while kept.wait(worker.pulse()).is_none() {
@@ -137,30 +111,27 @@ impl WorkerContext {
 
     /// Renews the lease of a job when it is due, and ends one that stores nothing for too long.
     pub(super) fn attend(&self, job: &Arc<Job>) {
+        let (progress_at, longest_wait) = {
+            let times = job.times.lock();
+            (times.progress_at, times.longest_wait)
+        };
         if job.is_renewal_due(RENEWAL_INTERVAL) {
             let asked_at = boot_millis();
-            match self.queue.heartbeat(job.request_id(), job.hold(), job.lease_length, job.progress_at()) {
+            match self.queue.heartbeat(job.request_id(), job.hold(), job.lease_length, progress_at) {
                 Ok(Some(_)) => job.renew(asked_at),
                 Ok(None) => job.fence(),
                 // The queue may answer the next time; without an answer the lease runs out by itself.
                 Err(_) => {}
             }
         }
-        let limit = job.longest_wait()
-            + match job.manner() {
-                Manner::Freely => self.settings.silence,
-                Manner::Stepped => self.settings.pause_timeout,
-            };
-        let silence = job.silence();
+        let patience = if job.is_stepped { self.settings.pause_timeout } else { self.settings.silence };
+        let (silence, limit) = (job.silence(), longest_wait + patience);
         if silence > limit + GIVE_UP || job.since_cancel().is_some_and(|since| since > CANCEL_TIMEOUT + GIVE_UP) {
             self.give_up(job);
+        } else if silence > limit && job.is_stepped {
+            job.control(ControlRequest::interrupt("nobody asked for a step").within(Duration::ZERO));
         } else if silence > limit {
-            match job.manner() {
-                Manner::Freely => job.end_silent(),
-                Manner::Stepped => {
-                    job.control(ControlRequest::interrupt("nobody asked for a step").within(Duration::ZERO));
-                }
-            }
+            job.end_silent();
         }
     }
 
@@ -209,7 +180,7 @@ impl WorkerContext {
     /// Recovers requests whose holder is gone and ends pauses that are over; returns those that were moved.
     pub(super) fn recover(&self) -> Result<Vec<RequestEntry>, QueueError> {
         let recovered = self.queue.recover(self.holder.identity())?;
-        self.metrics.recovered(recovered.len());
+        self.metrics.recovered.inc_by(recovered.len() as u64);
         for entry in &recovered {
             let (run_id, status) = (&entry.run_id, entry.status.word());
             warn!(run_id, request = entry.request_id, status, "run request recovered from a worker that is gone");

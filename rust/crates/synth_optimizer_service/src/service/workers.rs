@@ -4,17 +4,22 @@
 //! changes; one looks for what other processes have written.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use tracing::{info, warn};
 
-use super::cleanup::{FailedCleanups, RETRY_INTERVAL};
-use super::job::{Job, Manner};
-use super::worker::{Claimant, GIVE_UP, WorkerContext};
-use crate::queue::{QueueError, RequestEntry, Which};
+use super::checks::ContainerLocks;
+use super::cleanup::{Cleanups, FailedCleanups, RETRY_INTERVAL};
+use super::job::Job;
+use super::metrics::Metrics;
+use super::settings::Settings;
+use super::worker::{Claimant, GIVE_UP};
+use crate::Code;
+use crate::queue::{Holder, Queue, QueueError, Which};
 use synth_optimizer_core::model::control::ControlRequest;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_platform::warn_if_err;
@@ -22,47 +27,34 @@ use synth_optimizer_platform::warn_if_err;
 /// A wait that only a change of the queue ends.
 const UNTIL_CHANGED: Duration = Duration::from_secs(3600);
 
-/// Everything that this service carries out.
+/// Everything that a service, or a single worker, carries out, and what that takes.
 #[derive(Debug)]
-pub(super) struct Workers {
-    context: Arc<WorkerContext>,
+pub struct Workers {
+    pub(super) queue: Queue,
+    pub(super) metrics: Arc<Metrics>,
+    pub(super) container_locks: ContainerLocks,
+    pub(super) cleanups: Cleanups,
+    pub(super) settings: Settings,
+    pub(super) holder: Holder,
     /// By request. Those that are over stay until the next look.
-    jobs: Mutex<BTreeMap<String, Held>>,
+    jobs: Mutex<BTreeMap<String, Arc<Job>>>,
     /// Held while something is claimed, so that nothing is claimed once it says no.
     accepting: Mutex<bool>,
     is_closed: AtomicBool,
     /// What keeps the queue from being worked off.
-    trouble: Mutex<Option<String>>,
-}
-
-#[derive(Debug)]
-struct Held {
-    job: Arc<Job>,
-    place: Place,
-}
-
-/// Whose place a job takes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
-    Background,
-    /// A client has asked for it.
-    OnDemand,
-}
-
-/// What came of asking for a job.
-#[derive(Debug)]
-pub(super) enum Begun {
-    Job(Arc<Job>),
-    /// Nothing waits, or nothing is begun any more.
-    Nothing,
-    /// As many were asked for as the service has workers.
-    Full,
+    pub(super) trouble: Mutex<Option<String>>,
 }
 
 impl Workers {
-    pub(super) fn new(context: Arc<WorkerContext>) -> Self {
+    /// Workers that hold requests as `holder`.
+    pub fn new(queue: Queue, settings: Settings, holder: Holder) -> Self {
         Self {
-            context,
+            queue,
+            metrics: Arc::new(Metrics::new()),
+            container_locks: ContainerLocks::default(),
+            cleanups: Cleanups::default(),
+            settings,
+            holder,
             jobs: Mutex::default(),
             accepting: Mutex::new(true),
             is_closed: AtomicBool::new(false),
@@ -70,36 +62,20 @@ impl Workers {
         }
     }
 
-    pub(super) fn context(&self) -> &Arc<WorkerContext> {
-        &self.context
-    }
-
-    pub(super) fn places(&self) -> usize {
-        self.context.settings.workers
-    }
-
-    /// What keeps the queue from being worked off just now.
-    pub(super) fn trouble(&self) -> Option<String> {
-        lock(&self.trouble).clone()
-    }
-
     pub(super) fn jobs(&self) -> Vec<Arc<Job>> {
-        self.held().values().map(|held| Arc::clone(&held.job)).collect()
+        let mut jobs = self.jobs.lock();
+        jobs.retain(|_, job| !job.is_over());
+        jobs.values().map(Arc::clone).collect()
     }
 
     /// The job of a request, if this service has it.
     pub(super) fn job(&self, request_id: &str) -> Option<Arc<Job>> {
-        self.held().get(request_id).map(|held| Arc::clone(&held.job))
-    }
-
-    /// Recovers requests whose holder is gone; returns those that were moved.
-    pub(super) fn recover(&self) -> Result<Vec<RequestEntry>, QueueError> {
-        self.context.recover()
+        self.jobs.lock().get(request_id).filter(|job| !job.is_over()).map(Arc::clone)
     }
 
     /// Starts the threads.
     pub(super) fn start(self: &Arc<Self>) -> Result<Vec<JoinHandle<()>>, OptimizerError> {
-        let thread = |name: &str, work: fn(&Self)| {
+        let thread = |name: &str, work: fn(&Arc<Self>)| {
             let workers = Arc::clone(self);
             std::thread::Builder::new()
                 .name(name.into())
@@ -109,48 +85,72 @@ impl Workers {
         Ok(vec![
             thread("synth-optimizers-claims", Self::fill)?,
             thread("synth-optimizers-pulse", Self::watch)?,
-            thread("synth-optimizers-cleanup", Self::clean_up)?,
+            thread("synth-optimizers-cleanup", Self::clean_up_all)?,
         ])
     }
 
     /// Ends the threads, once nothing is under way.
     pub(super) fn stop(&self) {
         self.is_closed.store(true, Ordering::SeqCst);
-        self.context.queue.wake();
+        self.queue.wake();
     }
 
-    /// Claims one request beside the background workers. It may wait for a file.
-    pub(super) fn begin(&self, which: Which<'_>, manner: Manner, claimant: &Claimant) -> Result<Begun, QueueError> {
-        self.claim(which, manner, claimant, Place::OnDemand)
+    /// Claims one request and carries it out, unless all places are taken: the background workers have as many as there are
+    /// workers, and what clients ask for one by one has as many again. Nothing when none waits, or nothing is begun any more.
+    /// It may wait for a file.
+    pub(super) fn begin(
+        self: &Arc<Self>,
+        which: Which<'_>,
+        is_stepped: bool,
+        claimant: &Claimant,
+    ) -> Result<Option<Arc<Job>>, QueueError> {
+        let (accepting, places) = (self.accepting.lock(), self.settings.workers);
+        if !*accepting {
+            return Ok(None);
+        }
+        let is_background = which == Which::Background;
+        if self.jobs().iter().filter(|job| job.is_background == is_background).count() >= places {
+            let message = format!("{places} runs that were asked for one by one are under way");
+            return Err(QueueError::new(Code::WorkersBusy, message, Code::WorkersBusy.row().4));
+        }
+        let Some(job) = self.claim(which, is_stepped, claimant)? else { return Ok(None) };
+        self.jobs.lock().insert(job.request_id().to_owned(), Arc::clone(&job));
+        // From here on it is given what was asked of its request before.
+        self.queue.wake();
+        Ok(Some(job))
     }
 
     /// Fills free places.
-    fn fill(&self) {
+    fn fill(self: &Arc<Self>) {
         self.on_changes(|| {
             loop {
-                let claimed = self.claim(Which::Background, Manner::Freely, &Claimant::default(), Place::Background);
-                self.note(claimed.as_ref().err());
-                match claimed {
-                    Ok(Begun::Job(_)) => {}
-                    Ok(Begun::Nothing | Begun::Full) => return UNTIL_CHANGED,
-                    Err(_) => return self.context.pulse(),
+                match self.begin(Which::Background, false, &Claimant::default()) {
+                    Ok(Some(_)) => self.note(None),
+                    Err(error) if error.code != Some(Code::WorkersBusy) => {
+                        self.note(Some(&error));
+                        return self.pulse();
+                    }
+                    Ok(None) | Err(_) => {
+                        self.note(None);
+                        return UNTIL_CHANGED;
+                    }
                 }
             }
         });
     }
 
     /// Keeps leases, delivers what was asked of runs, looks for silence and for holders that are gone.
-    fn watch(&self) {
-        let (pulse, mut delivered, mut recovered) = (self.context.pulse(), None, None::<Instant>);
+    fn watch(self: &Arc<Self>) {
+        let (pulse, mut delivered, mut recovered) = (self.pulse(), None, None::<Instant>);
         self.on_changes(|| {
-            if let Err(error) = self.context.queue.notice_others() {
+            if let Err(error) = self.queue.notice_others() {
                 self.note(Some(&error));
             }
-            let changes = Some(*self.context.queue.changes.get());
+            let changes = Some(*self.queue.changes.get());
             let jobs = self.jobs();
-            jobs.iter().for_each(|job| self.context.attend(job));
+            jobs.iter().for_each(|job| self.attend(job));
             if delivered != changes {
-                match self.context.deliver(&jobs) {
+                match self.deliver(&jobs) {
                     Ok(()) => delivered = changes,
                     Err(error) => self.note(Some(&error)),
                 }
@@ -158,7 +158,7 @@ impl Workers {
             if recovered.is_none_or(|at| at.elapsed() >= pulse) {
                 recovered = Some(Instant::now());
                 match self.recover() {
-                    Ok(_) if self.trouble().is_some() => self.context.queue.wake(),
+                    Ok(_) if self.trouble.lock().is_some() => self.queue.wake(),
                     Ok(_) => {}
                     Err(error) => self.note(Some(&error)),
                 }
@@ -168,9 +168,9 @@ impl Workers {
     }
 
     /// Ends runs whose requests ended without their holder.
-    fn clean_up(&self) {
+    fn clean_up_all(self: &Arc<Self>) {
         let mut failed = FailedCleanups::new();
-        self.on_changes(|| match self.context.clean_up(&mut failed) {
+        self.on_changes(|| match self.clean_up(&mut failed) {
             Ok(()) if failed.is_empty() => UNTIL_CHANGED,
             // The claims tell when the queue cannot be read.
             Ok(()) | Err(_) => RETRY_INTERVAL,
@@ -179,7 +179,7 @@ impl Workers {
 
     /// Does something again and again until the service ends: when the queue has changed, and after the time that it returns.
     fn on_changes(&self, mut work: impl FnMut() -> Duration) {
-        let changes = &self.context.queue.changes;
+        let changes = &self.queue.changes;
         while !self.is_closed.load(Ordering::SeqCst) {
             let before = *changes.get();
             let pause = work();
@@ -191,7 +191,7 @@ impl Workers {
     pub(super) async fn drain(self: &Arc<Self>, grace: Duration) {
         let closing = Arc::clone(self);
         // The closure cannot panic, and nothing else ends it.
-        let _ = tokio::task::spawn_blocking(move || *lock(&closing.accepting) = false).await;
+        let _ = tokio::task::spawn_blocking(move || *closing.accepting.lock() = false).await;
         let jobs = self.jobs();
         self.shut_down(grace);
         let all = async {
@@ -207,9 +207,9 @@ impl Workers {
         for job in jobs {
             if tokio::time::timeout(GIVE_UP, job.end()).await.is_err() {
                 job.fence();
-                let context = Arc::clone(&self.context);
+                let workers = Arc::clone(self);
                 let released = tokio::task::spawn_blocking(move || {
-                    let released = context.queue.release(job.request_id(), job.hold(), "the service was shut down");
+                    let released = workers.queue.release(job.request_id(), job.hold(), "the service was shut down");
                     warn_if_err!(released, "a request was not given back; it is recovered when its lease ends");
                 });
                 warn_if_err!(released.await, "a request was not given back");
@@ -223,25 +223,10 @@ impl Workers {
         self.jobs().iter().for_each(|job| job.control(asked.clone()));
     }
 
-    fn claim(&self, which: Which<'_>, manner: Manner, claimant: &Claimant, place: Place) -> Result<Begun, QueueError> {
-        let accepting = lock(&self.accepting);
-        if !*accepting {
-            return Ok(Begun::Nothing);
-        }
-        if self.held().values().filter(|held| held.place == place).count() >= self.places() {
-            return Ok(Begun::Full);
-        }
-        let Some(job) = self.context.begin(which, manner, claimant)? else { return Ok(Begun::Nothing) };
-        self.held().insert(job.request_id().to_owned(), Held { job: Arc::clone(&job), place });
-        // From here on it is given what was asked of its request before.
-        self.context.queue.wake();
-        Ok(Begun::Job(job))
-    }
-
     /// Remembers and logs what keeps the queue from being worked off, once for each trouble.
     fn note(&self, error: Option<&QueueError>) {
         let found = error.map(|error| error.error.message.clone());
-        let mut trouble = lock(&self.trouble);
+        let mut trouble = self.trouble.lock();
         if *trouble != found {
             match &found {
                 Some(error) => warn!(error, "the queue cannot be worked off"),
@@ -250,14 +235,4 @@ impl Workers {
             *trouble = found;
         }
     }
-
-    fn held(&self) -> MutexGuard<'_, BTreeMap<String, Held>> {
-        let mut jobs = lock(&self.jobs);
-        jobs.retain(|_, held| !held.job.is_over());
-        jobs
-    }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,5 @@
-//! Controlling a run from outside. Every control request is stored before it is acknowledged.
+//! Controlling a run from outside, and working off the queue by hand. Every control request is stored before it is
+//! acknowledged.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,17 +10,17 @@ use axum::response::NoContent;
 use camino::Utf8Path;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use super::{Answer, Reason, RunPath, Service};
 use crate::Code;
 use crate::queue::{Ack, Acknowledgement, RequestEntry, Which};
 use crate::service::api::{Between, Body, Changed, Path};
 use crate::service::context::Context;
-use crate::service::job::{Job, Manner};
+use crate::service::job::Job;
 use crate::service::refusal::Refusal;
 use crate::service::runs::RunFiles;
 use crate::service::worker::Claimant;
-use crate::service::workers::Begun;
 use synth_optimizer_core::model::control::{ControlAction, ControlRequest};
 use synth_optimizer_core::model::envelope::Envelope;
 use synth_optimizer_core::model::lifecycle::RequestState;
@@ -66,7 +67,7 @@ pub(crate) async fn stop(State(context): Service, Path(run): Path<RunPath>, Body
 pub(crate) async fn pause(State(context): Service, Path(run): Path<RunPath>, Body(body): Body<PauseBody>) -> Acking {
     let timeout = body
         .timeout_seconds
-        .map_or(context.settings().pause_timeout, |Between(it)| Duration::from_secs(it.unsigned_abs()));
+        .map_or(context.workers.settings.pause_timeout, |Between(it)| Duration::from_secs(it.unsigned_abs()));
     let asked = ControlRequest::new(ControlAction::Pause).because(body.reason.as_deref());
     ask(context, run, ControlRequest { pause: Some(timeout), ..asked }).await
 }
@@ -117,7 +118,7 @@ pub(crate) async fn step(State(context): Service, Path(run): Path<RunPath>, Body
 }
 
 /// One step of a job that is stepped, and what happened in it.
-pub(crate) async fn step_job(context: &Arc<Context>, entry: &RequestEntry, job: &Arc<Job>) -> Result<Stepped, Refusal> {
+async fn step_job(context: &Arc<Context>, entry: &RequestEntry, job: &Arc<Job>) -> Result<Stepped, Refusal> {
     let run = RunFiles::new(entry, context.readers.clone())?;
     let before = {
         let run = run.clone();
@@ -154,7 +155,7 @@ async fn held(context: &Arc<Context>, entry: &RequestEntry) -> Result<Arc<Job>, 
     if entry.status != RequestState::Queued {
         return Err(refused(entry));
     }
-    match begin(context, Some(entry.request_id.clone()), Manner::Stepped, Claimant::default()).await? {
+    match begin(context, Some(entry.request_id.clone()), true, Claimant::default()).await? {
         Some(job) => Ok(job),
         // Somebody else may have been faster.
         None => match context.workers.job(&entry.request_id) {
@@ -165,25 +166,18 @@ async fn held(context: &Arc<Context>, entry: &RequestEntry) -> Result<Arc<Job>, 
 }
 
 /// Starts a request, or the next one if none is named. A client that leaves meanwhile changes nothing about it.
-pub(crate) async fn begin(
+async fn begin(
     context: &Arc<Context>,
     request_id: Option<String>,
-    manner: Manner,
+    is_stepped: bool,
     claimant: Claimant,
 ) -> Result<Option<Arc<Job>>, Refusal> {
     let workers = Arc::clone(&context.workers);
     let begun = context.read(move || {
         let which = request_id.as_deref().map_or(Which::Any, Which::Request);
-        workers.begin(which, manner, &claimant)
+        workers.begin(which, is_stepped, &claimant)
     });
-    match begun.await? {
-        Begun::Job(job) => Ok(Some(job)),
-        Begun::Nothing => Ok(None),
-        Begun::Full => {
-            let message = format!("{} runs that were asked for one by one are under way", context.workers.places());
-            Err(Refusal::new(Code::WorkersBusy, message))
-        }
-    }
+    Ok(begun.await?)
 }
 
 pub(crate) async fn delete_run(State(context): Service, Path(run): Path<RunPath>) -> Result<NoContent, Refusal> {
@@ -211,4 +205,98 @@ pub(crate) async fn remove(context: &Arc<Context>, run_id: String) -> Result<(),
     }
     context.change(move |queue| queue.delete(&run_id, &requests)).await?;
     Ok(())
+}
+
+/// Who works.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Worker {
+    /// The name under which the request is held; the service's --worker-id when it is not given.
+    #[schemars(length(min = 1, max = 200))]
+    worker_id: Option<String>,
+    /// How long the request stays held when the service is not heard of; its --lease-seconds when it is not given.
+    lease_seconds: Option<Between<f64, 1, 86_400>>,
+}
+
+impl Worker {
+    fn checked(self) -> Result<Claimant, Refusal> {
+        if self.worker_id.as_ref().is_some_and(|id| id.is_empty() || id.chars().count() > 200) {
+            return Err(Refusal::new(Code::BadRequest, "worker_id must have 1 to 200 characters"));
+        }
+        let lease = self.lease_seconds.map(|Between(seconds)| Duration::from_secs_f64(seconds));
+        Ok(Claimant { worker_id: self.worker_id, lease })
+    }
+}
+
+/// A request that was worked off.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct WorkedOff {
+    request: Option<RequestEntry>,
+    result: Option<Value>,
+    message: String,
+}
+
+const NOTHING: &str = "no queued run requests";
+
+pub(crate) async fn run_next(State(context): Service, Body(worker): Body<Worker>) -> Answer<WorkedOff> {
+    let Some(job) = begin(&context, None, false, worker.checked()?).await? else {
+        return Ok(Json(WorkedOff { request: None, result: None, message: NOTHING.into() }));
+    };
+    let ended = job.end().await;
+    let entry = context.entry(job.run_id()).await?;
+    let message = ended.map_or_else(|| "the run ended".to_owned(), |ended| ended.message);
+    Ok(Json(WorkedOff { result: entry.result.clone(), request: Some(entry), message }))
+}
+
+/// What a tick did.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct Ticked {
+    request: Option<RequestEntry>,
+    result: Option<Value>,
+    action: Action,
+    /// Whether the run is over.
+    terminal: bool,
+    message: String,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct Action {
+    /// `noop`, `claim_run_request`, `step_run` or `terminalize_run`.
+    action: &'static str,
+}
+
+pub(crate) async fn tick(State(context): Service, Body(worker): Body<Worker>) -> Answer<Ticked> {
+    let claimant = worker.checked()?;
+    let _turn = context.ticking.lock().await;
+    let stepped = context.workers.jobs().into_iter().find(|job| job.is_stepped && !job.is_over());
+    let Some(job) = stepped else {
+        let Some(job) = begin(&context, None, true, claimant).await? else {
+            let action = Action { action: "noop" };
+            let message = NOTHING.to_owned();
+            return Ok(Json(Ticked { request: None, result: None, action, terminal: false, message }));
+        };
+        let entry = context.entry(job.run_id()).await?;
+        let message = format!("claimed the request of run {}", entry.run_id);
+        let action = Action { action: "claim_run_request" };
+        return Ok(Json(Ticked { request: Some(entry), result: None, action, terminal: false, message }));
+    };
+    let entry = context.entry(job.run_id()).await?;
+    step_job(&context, &entry, &job).await?;
+    let entry = context.entry(job.run_id()).await?;
+    let terminal = entry.is_terminal;
+    let action = Action { action: if terminal { "terminalize_run" } else { "step_run" } };
+    let message = format!("run {} is {}", entry.run_id, entry.status.word());
+    Ok(Json(Ticked { result: entry.result.clone(), request: Some(entry), action, terminal, message }))
+}
+
+/// What was taken back.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct Recovered {
+    recovered_run_requests: Vec<RequestEntry>,
+}
+
+pub(crate) async fn recover(State(context): Service) -> Answer<Recovered> {
+    let workers = Arc::clone(&context.workers);
+    let recovered = context.change(move |_| workers.recover()).await?;
+    Ok(Json(Recovered { recovered_run_requests: recovered }))
 }

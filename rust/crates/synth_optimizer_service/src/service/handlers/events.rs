@@ -13,10 +13,9 @@ use super::{IfNoneMatch, RunPath, Service};
 use crate::Code;
 use crate::service::api::{Between, Headers, PageOrStream, Path, Query, Tagged};
 use crate::service::context::Context;
-use crate::service::follow::BestWatch;
+use crate::service::follow::stream;
 use crate::service::refusal::Refusal;
 use crate::service::runs::RunFiles;
-use crate::service::stream;
 use synth_optimizer_core::model::run_totals::BestMark;
 use synth_optimizer_platform::workspace::models::{BestCandidate, EventPage, event_window};
 
@@ -79,7 +78,7 @@ pub(crate) async fn events(
             return Ok(PageOrStream::Over);
         }
     }
-    Ok(PageOrStream::Stream(stream::events(&context, run, next)))
+    Ok(PageOrStream::Stream(stream(&context, run, next)))
 }
 
 async fn page(context: &Arc<Context>, run: RunFiles, query: &EventQuery) -> Result<EventPage, Refusal> {
@@ -123,10 +122,10 @@ pub(crate) async fn best(
             let message = format!("wait_newer_than {newer_than} is not the sequence number of an event, nor -1");
             return Err(Refusal::new(Code::BadParameter, message));
         }
-        let standing = wait_for_newer(&context, &run, newer_than, wait).await?;
-        if !is_newer(standing.best.as_ref(), newer_than) {
-            let etag = standing.best.map(|mark| tag(mark.sequence, mark.candidate_id.as_str()));
-            return Ok(Tagged::Unchanged { etag, is_over: standing.is_over });
+        let (best, is_over) = wait_for_newer(&context, &run, newer_than, wait).await?;
+        if !is_newer(best.as_ref(), newer_than) {
+            let etag = best.map(|mark| tag(mark.sequence, mark.candidate_id.as_str()));
+            return Ok(Tagged::Unchanged { etag, is_over });
         }
     }
     let reading = run.clone();
@@ -144,29 +143,41 @@ pub(crate) async fn best(
     })
 }
 
-/// Waits until the best candidate is newer than that, the run is over, or the time is.
+/// Waits until the best candidate is newer than that, the run is over, or the time is. Returns the best one, and whether the
+/// run is over.
 async fn wait_for_newer(
     context: &Arc<Context>,
     run: &RunFiles,
     newer_than: i64,
     wait: Duration,
-) -> Result<BestWatch, Refusal> {
-    // The reading goes on as long as the tail is here.
-    let (tail, _) = context.hub.watch(context, run);
-    let mut standing = tail.standing();
+) -> Result<(Option<BestMark>, bool), Refusal> {
+    let lost = || Refusal::new(Code::StoreBusy, format!("the log of run {} cannot be read just now", run.run_id()));
     let deadline = Instant::now() + wait;
-    let mut known = |looked: &BestWatch| {
-        looked.is_lost || (looked.is_known && (looked.is_over || is_newer(looked.best.as_ref(), newer_than)))
-    };
-    tokio::select! {
-        found = standing.wait_for(&mut known) => drop(found),
-        () = tokio::time::sleep_until(deadline) => {}
-        () = context.closing() => return Err(Refusal::new(Code::Draining, "the service is shutting down")),
-    }
-    let found = standing.borrow().clone();
-    match found.is_lost {
-        true => Err(Refusal::new(Code::StoreBusy, format!("the log of run {} cannot be read just now", run.run_id()))),
-        false => Ok(found),
+    let (tail, mut news) = context.hub.watch(context, run);
+    loop {
+        // Before the look: what happens after it is news.
+        let end = tail.end.get().copied();
+        let reading = run.clone();
+        let looked = context.read(move || match reading.reader()? {
+            Some(reader) => Ok::<_, Refusal>(reader.best_mark()?),
+            None => Ok(None),
+        });
+        let best = looked.await.map_err(|refusal| {
+            tracing::warn!(run_id = run.run_id(), error = refusal.shown(), "the best candidate cannot be read");
+            lost()
+        })?;
+        match end {
+            Some(None) => return Err(lost()),
+            Some(Some(_)) => return Ok((best, true)),
+            None if is_newer(best.as_ref(), newer_than) || Instant::now() >= deadline => return Ok((best, false)),
+            None => {}
+        }
+        tokio::select! {
+            // One look is enough for everything that has happened.
+            _ = news.recv() => while news.try_recv().is_ok() {},
+            () = tokio::time::sleep_until(deadline) => {}
+            () = context.closing() => return Err(Refusal::new(Code::Draining, "the service is shutting down")),
+        }
     }
 }
 

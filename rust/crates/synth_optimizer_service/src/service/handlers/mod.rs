@@ -5,7 +5,6 @@ pub(super) mod events;
 pub(super) mod read;
 pub(super) mod submit;
 pub(super) mod system;
-pub(super) mod work;
 
 use std::sync::Arc;
 

@@ -15,9 +15,8 @@ use crate::Code;
 use crate::queue::{HistoryEntry, Page, RequestEntry, Waiting, WaitingReason};
 use crate::service::api::{Between, Headers, Path, Query, Raw, Tagged};
 use crate::service::context::Context;
-use crate::service::files;
-use crate::service::job::Manner;
 use crate::service::refusal::Refusal;
+use crate::service::runs::file_body;
 use synth_optimizer_core::model::lifecycle::RequestState;
 use synth_optimizer_core::model::usage::RunUsage;
 use synth_optimizer_platform::artifacts::{RunOverview, run_status};
@@ -60,7 +59,7 @@ pub(crate) async fn runs(State(context): Service, Query(query): Query<RunsQuery>
 
 /// A run that this service holds for somebody who steps it waits for that.
 fn explain(context: &Context, entry: &mut RequestEntry) {
-    let job = context.workers.job(&entry.request_id).filter(|job| job.manner() == Manner::Stepped);
+    let job = context.workers.job(&entry.request_id).filter(|job| job.is_stepped);
     if entry.waiting.is_none() && !entry.is_terminal && job.is_some() {
         entry.waiting = Some(Waiting {
             reason: WaitingReason::ManualStep,
@@ -246,7 +245,7 @@ pub(crate) async fn artifact(
     let length = HeaderValue::from(entry.bytes);
     let kind = HeaderValue::from_str(&entry.media_type).unwrap_or(HeaderValue::from_static("application/octet-stream"));
     let headers = [(header::CONTENT_LENGTH, length), (header::CONTENT_TYPE, kind)];
-    Ok(Tagged::New { answer: Raw((headers, files::body(file, entry.bytes)).into_response()), etag })
+    Ok(Tagged::New { answer: Raw((headers, file_body(file, entry.bytes)).into_response()), etag })
 }
 
 /// Reads something of a run that has begun; one that has not has nothing of it yet.

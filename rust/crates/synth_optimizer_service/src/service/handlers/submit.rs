@@ -128,7 +128,7 @@ pub(crate) async fn submit(
             };
         }
     };
-    let most_queued = context.settings().max_queued;
+    let most_queued = context.workers.settings.max_queued;
     let stored = context
         .change(move |queue| {
             queue.submit(&Submission {

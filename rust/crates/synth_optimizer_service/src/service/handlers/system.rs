@@ -16,7 +16,6 @@ use crate::Code;
 use crate::queue::{LeaseEntry, Liveness};
 use crate::service::api::{Body, Raw};
 use crate::service::context::Phase;
-use crate::service::job::Manner;
 use crate::service::metrics::Census;
 use crate::service::refusal::Refusal;
 use synth_optimizer_core::model::envelope::unix_millis_of;
@@ -66,16 +65,17 @@ pub(crate) async fn ready(State(context): Service) -> Answer<Ready> {
         Phase::Draining => return Err(Refusal::new(Code::Draining, "the service is shutting down")),
         Phase::Ready => {}
     }
-    if let Some(trouble) = context.workers.trouble() {
+    let trouble = context.workers.trouble.lock().clone();
+    if let Some(trouble) = trouble {
         return Err(Refusal::new(Code::StoreBusy, trouble));
     }
     // The database answers, or this is an error.
     context.ask(|queue| queue.counts()).await?;
-    Ok(Json(Ready { status: "ready", database: "open", workers: context.workers.places() }))
+    Ok(Json(Ready { status: "ready", database: "open", workers: context.workers.settings.workers }))
 }
 
 pub(crate) async fn status(State(context): Service) -> Answer<Value> {
-    let path = context.settings().db.clone();
+    let path = context.workers.settings.db.clone();
     Ok(Json(context.read(move || crate::queue::workspace_status(path.as_std_path())).await?))
 }
 
@@ -116,7 +116,7 @@ pub(crate) async fn workspace(State(context): Service) -> Answer<Workspace> {
         run_id: job.run_id().to_owned(),
         request_id: job.request_id().to_owned(),
         silence_seconds: job.silence().as_secs_f64(),
-        stepped: job.manner() == Manner::Stepped,
+        stepped: job.is_stepped,
     });
     Ok(Json(Workspace {
         schema_version: "synth_optimizers.workspace.v1",
@@ -194,7 +194,7 @@ pub(crate) async fn metrics(State(context): Service) -> Result<Raw, Refusal> {
         oldest_lease: leases.iter().filter_map(|lease| lease.leased_at.as_deref()).map(age).max().unwrap_or_default(),
         oldest_queued: Duration::from_secs_f64(liveness.oldest_queued_age_seconds.unwrap_or(0.0)),
     };
-    let text = context.metrics().text(&census, context.workers.jobs().len())?;
+    let text = context.workers.metrics.text(&census, context.workers.jobs().len())?;
     let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
     Ok(Raw(([(header::CONTENT_TYPE, kind)], text).into_response()))
 }

@@ -4,7 +4,7 @@
 
 use camino::Utf8PathBuf;
 
-use super::read;
+use super::read_beneath;
 use crate::Code;
 
 fn root() -> (tempfile::TempDir, Utf8PathBuf) {
@@ -23,9 +23,9 @@ fn root() -> (tempfile::TempDir, Utf8PathBuf) {
 fn files_beneath_the_root_are_read() {
     let (_dir, root) = root();
     for named in ["deeper/gepa.toml", "./deeper/gepa.toml", "deeper/../deeper/gepa.toml", "inside"] {
-        assert_eq!(read(&root, named).unwrap().text, "[run]\n", "{named}");
+        assert_eq!(read_beneath(&root, named).unwrap().text, "[run]\n", "{named}");
     }
-    let file = read(&root, root.join("deeper/gepa.toml").as_str()).unwrap();
+    let file = read_beneath(&root, root.join("deeper/gepa.toml").as_str()).unwrap();
     assert_eq!((file.name.as_str(), file.base_dir), ("deeper/gepa.toml", root.join("deeper")));
 }
 
@@ -50,7 +50,7 @@ fn nothing_else_is_read() {
         ("latin", "is not UTF-8"),
         ("a\0b", "is not the name"),
     ] {
-        let refusal = read(&root, named).unwrap_err();
+        let refusal = read_beneath(&root, named).unwrap_err();
         assert!(refusal.is(Code::ConfigPathRefused), "{named}");
         let shown = format!("{refusal:?}");
         assert!(shown.contains(why) && !shown.contains("canary"), "{named}: {shown}");
