@@ -1,19 +1,23 @@
-//! Gives the next request to a worker. Two that need the same container or the same cache never run at once.
+//! Gives the next request to a worker, and takes requests from holders that are gone. Two requests that need the same container
+//! or the same cache never run at once. Leases and pauses never end by the clock on the wall.
 
 use std::time::Duration;
 
-use rusqlite::{Connection, named_params};
-use serde_json::json;
+use rusqlite::named_params;
+use serde_json::{Value, json};
 use url::Url;
 
-use super::Queue;
-use super::entry::{RequestEntry, entry_of};
+use super::entry::{RequestEntry, entries, entry_of};
 use super::error::{QueueError, not_found, sql};
-use super::lock::{Holder, ServiceIdentity};
-use super::recover::recover;
-use super::transitions::{RequestRow, execute, first, int, length, next, record};
+use super::lease::end_with;
+use super::lock::{Holder, Process, ServiceIdentity};
+use super::transitions::{Lease, Pause, RequestRow, execute, first, int, length, next, record, transition};
+use super::{Queue, Tx};
 use synth_optimizer_core::config::sections::CacheMode;
+use synth_optimizer_core::model::control::ControlAction;
+use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_core::model::lifecycle::RequestTrigger;
+use synth_optimizer_core::words;
 use synth_optimizer_platform::clock::Moment;
 
 /// Who claims what.
@@ -48,19 +52,19 @@ impl Queue {
     /// The request with the highest priority, and of those the oldest, whose lanes are free. What the dead held is
     /// requeued first. One whose lane is busy holds up nobody else.
     pub fn claim(&self, claim: &Claim<'_>) -> Result<Option<RequestEntry>, QueueError> {
-        self.write(|db, now| {
-            recover(db, now, claim.holder.identity())?;
+        self.write(|tx| {
+            recover(tx, claim.holder.identity())?;
             let found = match claim.which {
-                Which::Background => first(db, &ordered("q.auto_start = 1 AND q.manual_step = 0"), [])?,
-                Which::Any => first(db, &ordered("q.manual_step = 0"), [])?,
+                Which::Background => first(tx, &ordered("q.auto_start = 1 AND q.manual_step = 0"), [])?,
+                Which::Any => first(tx, &ordered("q.manual_step = 0"), [])?,
                 Which::Request(request_id) => {
-                    if first(db, "SELECT seq FROM run_requests WHERE request_id = ?1", [request_id])?.is_none() {
+                    if first(tx, "SELECT seq FROM run_requests WHERE request_id = ?1", [request_id])?.is_none() {
                         return Err(not_found("request", request_id));
                     }
-                    first(db, &ordered("q.request_id = ?1"), [request_id])?
+                    first(tx, &ordered("q.request_id = ?1"), [request_id])?
                 }
             };
-            found.map(|seq| lease(db, now, seq, claim)).transpose()
+            found.map(|seq| lease(tx, seq, claim)).transpose()
         })
     }
 }
@@ -72,14 +76,14 @@ fn ordered(rule: &str) -> String {
     )
 }
 
-fn lease(db: &Connection, now: &Moment, seq: i64, claim: &Claim<'_>) -> Result<RequestEntry, QueueError> {
-    let row = || RequestRow::first(db, "WHERE seq = ?1", [seq])?.ok_or_else(|| not_found("request", "that was found"));
+fn lease(tx: &Tx<'_>, seq: i64, claim: &Claim<'_>) -> Result<RequestEntry, QueueError> {
+    let row = || RequestRow::first(tx, "WHERE seq = ?1", [seq])?.ok_or_else(|| not_found("request", "that was found"));
     let queued = row()?;
     let to = next(&queued, RequestTrigger::Claim)?;
-    let token = next_token(db)?;
+    let token = next_token(tx)?;
     let process = claim.holder.process();
     let values = named_params! {
-        ":to": to.word(), ":now": int(now.wall), ":boot": int(now.boot), ":boot_id": now.boot_id,
+        ":to": to.word(), ":now": int(tx.now.wall), ":boot": int(tx.now.boot), ":boot_id": tx.now.boot_id,
         ":lease": length(claim.lease), ":lease_id": claim.lease_id, ":worker": claim.worker_id, ":token": token,
         ":kind": claim.holder.kind(), ":instance": claim.holder.identity().map(ServiceIdentity::instance_id),
         ":pid": process.as_ref().map(|process| process.holder_pid),
@@ -93,18 +97,19 @@ fn lease(db: &Connection, now: &Moment, seq: i64, claim: &Claim<'_>) -> Result<R
            fencing_token = :token, attempts = attempts + 1, holder_kind = :kind, holder_instance = :instance,
            holder_pid = :pid, holder_started = :started, holder_pid_namespace = :namespace
          WHERE seq = :seq AND status = 'queued'";
-    execute(db, "claim a request", text, values)?;
+    execute(tx, "claim a request", text, values)?;
     // The history names the new holder.
     let mut held = row()?;
     held.status = queued.status;
     let detail = json!({"lease_id": claim.lease_id, "holder": claim.holder.kind()});
-    record(db, now, &held, to, RequestTrigger::Claim.word(), &detail)?;
-    entry_of(db, seq)
+    record(tx, &held, to, RequestTrigger::Claim.word(), &detail)?;
+    entry_of(tx, seq)
 }
 
 /// The next fencing token.
-fn next_token(db: &Connection) -> Result<i64, QueueError> {
-    db.prepare_cached("UPDATE fencing SET token = token + 1 RETURNING token")
+fn next_token(tx: &Tx<'_>) -> Result<i64, QueueError> {
+    tx.db
+        .prepare_cached("UPDATE fencing SET token = token + 1 RETURNING token")
         .and_then(|mut statement| statement.query_row([], |row| row.get(0)))
         .map_err(sql("take a fencing token"))
 }
@@ -126,6 +131,196 @@ pub(super) fn cache_lane(mode: CacheMode, namespace: &str) -> Option<&str> {
         CacheMode::Off => None,
         CacheMode::Readwrite | CacheMode::Readonly => Some(namespace),
     }
+}
+
+words! {
+    /// How it is known that a holder is gone.
+    Evidence {
+        /// The machine was started again since.
+        OtherBoot = "other_boot",
+        /// The lease was not extended in time, by the boot clock.
+        DeadlinePassed = "deadline_passed",
+        /// The process has ended.
+        HolderGone = "holder_gone",
+        /// It was a service, and another one has the lock now.
+        EarlierService = "earlier_service",
+    }
+}
+
+impl Queue {
+    /// Requeues what the dead held and cancels what was paused for too long; gives every request that was moved. A
+    /// service that holds the lock of the database says so, and then takes over what an earlier one held.
+    pub fn recover(&self, this: Option<&ServiceIdentity>) -> Result<Vec<RequestEntry>, QueueError> {
+        // Nothing is written, and no other writer waits, as long as there is nothing to recover.
+        if self.read(|tx| due(tx, this))?.is_empty() {
+            return Ok(Vec::new());
+        }
+        self.write(|tx| {
+            let moved = recover(tx, this)?;
+            moved.into_iter().map(|seq| entry_of(tx, seq)).collect()
+        })
+    }
+
+    /// Requests whose run still needs cleanup, oldest first.
+    pub fn needs_cleanup(&self) -> Result<Vec<RequestEntry>, QueueError> {
+        self.read(|tx| entries(tx, "WHERE r.needs_cleanup = 1 ORDER BY r.seq", []))
+    }
+
+    /// Marks the run of a request as cleaned up, or as given up.
+    pub fn mark_cleaned(&self, request_id: &str) -> Result<(), QueueError> {
+        let text = "UPDATE run_requests SET needs_cleanup = 0 WHERE request_id = ?1";
+        self.write(|tx| execute(tx, "note that a run was cleaned up", text, [request_id]))
+    }
+}
+
+/// Marks a request that ends without its holder: its run, or what that started, has to be ended. One that was never begun
+/// has nothing to end.
+pub(super) fn mark_for_cleanup(tx: &Tx<'_>, row: &RequestRow) -> Result<(), QueueError> {
+    if row.started_at.is_none() {
+        return Ok(());
+    }
+    let text = "UPDATE run_requests SET needs_cleanup = 1 WHERE seq = ?1";
+    execute(tx, "note that a run needs cleanup", text, [row.seq])
+}
+
+/// Why a request is recovered.
+enum Due {
+    HolderGone(Evidence),
+    /// How long the machine was off is not known: the pause begins again.
+    PauseBeginsAgain(Pause),
+    PauseOver,
+}
+
+/// The requests to recover at this moment.
+fn due(tx: &Tx<'_>, this: Option<&ServiceIdentity>) -> Result<Vec<(RequestRow, Due)>, QueueError> {
+    let mut due = Vec::new();
+    for row in RequestRow::held(tx)? {
+        if let Some(evidence) = row.lease.as_ref().and_then(|lease| evidence(lease, &tx.now, this)) {
+            due.push((row, Due::HolderGone(evidence)));
+        }
+    }
+    for row in RequestRow::read(tx, "WHERE status = 'paused' ORDER BY seq", [])? {
+        match row.pause.clone() {
+            Some(pause) if pause.pause_boot_id != tx.now.boot_id => due.push((row, Due::PauseBeginsAgain(pause))),
+            Some(pause) if pause.pause_deadline_boot <= tx.now.boot => due.push((row, Due::PauseOver)),
+            Some(_) | None => {}
+        }
+    }
+    Ok(due)
+}
+
+/// Recovers within a transaction; gives the rows that were moved.
+pub(super) fn recover(tx: &Tx<'_>, this: Option<&ServiceIdentity>) -> Result<Vec<i64>, QueueError> {
+    let mut moved = Vec::new();
+    for (row, due) in due(tx, this)? {
+        match due {
+            Due::HolderGone(evidence) => {
+                let counted = "UPDATE run_requests SET recoveries = recoveries + 1, losses = losses + 1 WHERE seq = ?1";
+                execute(tx, "count a recovery", counted, [row.seq])?;
+                let detail = json!({
+                    "reason_code": "lease_expired",
+                    "evidence": evidence.word(),
+                    "recovered_from_status": row.status.word(),
+                    "lease_id": row.lease.as_ref().map(|lease| &lease.lease_id),
+                });
+                let_go(tx, &row, RequestTrigger::LeaseExpired, &detail)?;
+                moved.push(row.seq);
+            }
+            Due::PauseBeginsAgain(pause) => begin_again(tx, &row, &pause)?,
+            Due::PauseOver => {
+                let message = "it was paused for too long";
+                cancel(tx, &row, RequestTrigger::PauseExpired, "pause_timeout", message)?;
+                mark_for_cleanup(tx, &row)?;
+                moved.push(row.seq);
+            }
+        }
+    }
+    Ok(moved)
+}
+
+/// Ends a request as cancelled, and stores why.
+pub(super) fn cancel(
+    tx: &Tx<'_>,
+    row: &RequestRow,
+    trigger: RequestTrigger,
+    code: &str,
+    message: &str,
+) -> Result<(), QueueError> {
+    end_with(tx, row, &OptimizerError::new(ErrorCode::Cancelled, message), Some(code))?;
+    transition(tx, row, trigger, None, &json!({"reason_code": code, "message": message}))
+}
+
+/// Takes a request from its holder. What the holder was asked for takes effect: a cancel ends it, a pause sets it aside;
+/// a stop is left for the next holder, who can end the run with what it has.
+pub(super) fn let_go(tx: &Tx<'_>, row: &RequestRow, trigger: RequestTrigger, detail: &Value) -> Result<(), QueueError> {
+    match row.asked() {
+        Some(asked) if asked.action == ControlAction::Cancel => {
+            let (code, message) = ("cancelled", asked.reason.as_deref().unwrap_or("cancelled"));
+            end_with(tx, row, &OptimizerError::new(ErrorCode::Cancelled, message), Some(code))?;
+            let payload =
+                json!({"reason_code": code, "message": message, "instead_of": trigger.word(), "because": detail});
+            transition(tx, row, RequestTrigger::Cancel, None, &payload)?;
+            mark_for_cleanup(tx, row)?;
+        }
+        Some(asked) if asked.action == ControlAction::Pause => {
+            let payload = json!({"reason": asked.reason, "instead_of": trigger.word(), "because": detail});
+            set_aside(tx, row, asked.pause, &payload)?;
+            if trigger == RequestTrigger::LeaseExpired {
+                mark_for_cleanup(tx, row)?;
+            }
+        }
+        Some(_) | None => {
+            transition(tx, row, trigger, None, detail)?;
+            let is_service = row.lease.as_ref().is_some_and(|lease| lease.holder_kind == "service");
+            // Whoever let go on purpose leaves the choice to the user, unless it was the service that shuts down.
+            if trigger == RequestTrigger::LeaseExpired || is_service {
+                start_by_itself(tx, row)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Pauses a request that somebody holds. It has begun: once it is resumed, it goes on by itself.
+pub(super) fn set_aside(
+    tx: &Tx<'_>,
+    row: &RequestRow,
+    timeout: Option<Duration>,
+    detail: &Value,
+) -> Result<(), QueueError> {
+    transition(tx, row, RequestTrigger::Pause, timeout, detail)?;
+    start_by_itself(tx, row)
+}
+
+fn start_by_itself(tx: &Tx<'_>, row: &RequestRow) -> Result<(), QueueError> {
+    if row.manual_step {
+        return Ok(());
+    }
+    execute(tx, "requeue a request", "UPDATE run_requests SET auto_start = 1 WHERE seq = ?1", [row.seq])
+}
+
+fn evidence(lease: &Lease, now: &Moment, this: Option<&ServiceIdentity>) -> Option<Evidence> {
+    if lease.lease_boot_id != now.boot_id {
+        return Some(Evidence::OtherBoot);
+    }
+    if lease.lease_deadline_boot <= now.boot {
+        return Some(Evidence::DeadlinePassed);
+    }
+    if let Some(this) = this.filter(|_| lease.holder_kind == "service") {
+        let is_earlier = lease.holder_instance.as_deref() != Some(this.instance_id());
+        return is_earlier.then_some(Evidence::EarlierService);
+    }
+    lease.process.as_ref().is_some_and(Process::is_gone).then_some(Evidence::HolderGone)
+}
+
+fn begin_again(tx: &Tx<'_>, row: &RequestRow, pause: &Pause) -> Result<(), QueueError> {
+    let values = named_params! {
+        ":now": int(tx.now.wall), ":boot": int(tx.now.boot), ":boot_id": tx.now.boot_id, ":pause": int(pause.pause_ms),
+        ":seq": row.seq,
+    };
+    let text = "UPDATE run_requests SET pause_expires_at = :now + :pause, pause_deadline_boot = :boot + :pause,
+        pause_boot_id = :boot_id WHERE seq = :seq";
+    execute(tx, "extend a pause", text, values)
 }
 
 #[cfg(test)]

@@ -1,12 +1,13 @@
 //! A request as people and programs see it, with what it waits for; and how rows are read.
 
+use rusqlite::Row;
 use rusqlite::types::{Type, ValueRef};
-use rusqlite::{Connection, Row};
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use super::Tx;
 use super::error::{QueueError, sql};
 use synth_optimizer_core::model::envelope::rfc3339;
 use synth_optimizer_core::model::lifecycle::RequestState;
@@ -127,22 +128,18 @@ struct EntryRow {
 type LaneHolder = (String, String, Option<i64>);
 
 /// Reads entries; `rest` is what follows `FROM run_requests AS r`.
-pub(super) fn entries(
-    db: &Connection,
-    rest: &str,
-    values: impl rusqlite::Params,
-) -> Result<Vec<RequestEntry>, QueueError> {
+pub(super) fn entries(tx: &Tx<'_>, rest: &str, values: impl rusqlite::Params) -> Result<Vec<RequestEntry>, QueueError> {
     let text = format!("SELECT {COLUMNS} FROM run_requests AS r {rest}");
     let entry = |row: &Row<'_>| {
         let row: EntryRow = decode(row)?;
         Ok(RequestEntry { waiting: waiting(&row), ..row.entry })
     };
-    rows(db, "read requests", &text, values, entry)
+    rows(tx, "read requests", &text, values, entry)
 }
 
 /// The entry of a row that is there.
-pub(super) fn entry_of(db: &Connection, seq: i64) -> Result<RequestEntry, QueueError> {
-    let found = entries(db, "WHERE r.seq = ?1", [seq])?.into_iter().next();
+pub(super) fn entry_of(tx: &Tx<'_>, seq: i64) -> Result<RequestEntry, QueueError> {
+    let found = entries(tx, "WHERE r.seq = ?1", [seq])?.into_iter().next();
     found.ok_or_else(|| sql("read a request")(rusqlite::Error::QueryReturnedNoRows))
 }
 
@@ -212,11 +209,14 @@ pub(super) fn decode<T: DeserializeOwned>(row: &Row<'_>) -> rusqlite::Result<T> 
 
 /// What a query finds.
 pub(super) fn rows<T, C: FromIterator<T>>(
-    db: &Connection,
+    tx: &Tx<'_>,
     doing: &str,
     text: &str,
     values: impl rusqlite::Params,
     each: impl FnMut(&Row<'_>) -> rusqlite::Result<T>,
 ) -> Result<C, QueueError> {
-    db.prepare_cached(text).and_then(|mut statement| statement.query_map(values, each)?.collect()).map_err(sql(doing))
+    tx.db
+        .prepare_cached(text)
+        .and_then(|mut statement| statement.query_map(values, each)?.collect())
+        .map_err(sql(doing))
 }

@@ -1,21 +1,24 @@
-//! What the holder of a request does with it. Every write is refused as fenced once another worker has the lease.
+//! What becomes of a request: what its holder does with it, and what is asked of it from outside. Every write of a holder is
+//! refused as fenced once another worker has the lease. A request without a holder obeys at once; otherwise what is asked is
+//! stored, and its holder obeys.
 
 use std::time::Duration;
 
-use rusqlite::{Connection, named_params};
+use rusqlite::named_params;
+use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::Queue;
+use super::claim::{cancel, let_go, mark_for_cleanup, set_aside};
 use super::entry::{RequestEntry, entry_of};
 use super::error::{QueueError, sql};
-use super::recover::{cancel, let_go, set_aside};
-use super::transitions::{RequestRow, execute, fenced, int, length, transition};
+use super::transitions::{RequestRow, execute, fenced, int, length, next, record, transition};
+use super::{DEFAULT_PAUSE, Queue, Tx};
 use crate::Code;
 use synth_optimizer_core::model::control::{ControlAction, ControlRequest};
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_core::model::lifecycle::{RequestState, RequestTrigger};
-use synth_optimizer_core::secrets::redact;
-use synth_optimizer_platform::clock::Moment;
+use synth_optimizer_core::secrets::{redact, scrub};
+use synth_optimizer_platform::runtime::Acknowledgement;
 
 /// By what somebody says that a request is theirs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,12 +60,12 @@ impl Queue {
             request_id: row.request_id,
             fencing_token: row.fencing_token,
         };
-        self.read(|db, _| Ok(RequestRow::held(db)?.into_iter().map(held).collect()))
+        self.read(|tx| Ok(RequestRow::held(tx)?.into_iter().map(held).collect()))
     }
 
     /// The holder begins to work on it.
     pub fn start(&self, request_id: &str, hold: Hold<'_>) -> Result<RequestEntry, QueueError> {
-        self.held(request_id, hold, |db, now, row| transition(db, now, row, RequestTrigger::Start, None, &json!({})))
+        self.held(request_id, hold, |tx, row| transition(tx, row, RequestTrigger::Start, None, &json!({})))
     }
 
     /// Makes the lease last that long from now. `progress_at` is when the run last stored an event, in milliseconds since
@@ -74,16 +77,16 @@ impl Queue {
         lease: Duration,
         progress_at: Option<u64>,
     ) -> Result<Option<RequestEntry>, QueueError> {
-        let renewed = self.held(request_id, hold, |db, now, row| {
+        let renewed = self.held(request_id, hold, |tx, row| {
             let values = named_params! {
-                ":now": int(now.wall), ":boot": int(now.boot), ":boot_id": now.boot_id, ":lease": length(lease),
+                ":now": int(tx.now.wall), ":boot": int(tx.now.boot), ":boot_id": tx.now.boot_id, ":lease": length(lease),
                 ":seq": row.seq, ":token": row.fencing_token, ":progress": progress_at.map(int),
             };
             let text = "UPDATE run_requests SET lease_expires_at = :now + :lease,
                 lease_deadline_boot = :boot + :lease, lease_boot_id = :boot_id, updated_at = :now,
                 progress_at = coalesce(:progress, progress_at)
                 WHERE seq = :seq AND fencing_token = :token AND status IN ('leased', 'running')";
-            execute(db, "extend a lease", text, values).map(drop)
+            execute(tx, "extend a lease", text, values)
         });
         match renewed {
             Ok(entry) => Ok(Some(entry)),
@@ -95,34 +98,35 @@ impl Queue {
     /// Notes how far the run is, by any number that changes when it gets on, and tells how many holders were lost since
     /// it was another one.
     pub fn progress(&self, request_id: &str, hold: Hold<'_>, mark: i64) -> Result<i64, QueueError> {
-        self.write(|db, now| {
-            let row = held_row(db, now, request_id, hold)?;
-            db.prepare_cached(
-                "UPDATE run_requests SET losses = CASE WHEN progress_mark IS ?1 THEN losses ELSE 0 END,
+        self.write(|tx| {
+            let row = held_row(tx, request_id, hold)?;
+            tx.db
+                .prepare_cached(
+                    "UPDATE run_requests SET losses = CASE WHEN progress_mark IS ?1 THEN losses ELSE 0 END,
                    progress_mark = ?1, progress_at = ?2, updated_at = ?2 WHERE seq = ?3 RETURNING losses",
-            )
-            .and_then(|mut statement| statement.query_row((mark, int(now.wall), row.seq), |row| row.get(0)))
-            .map_err(sql("note progress"))
+                )
+                .and_then(|mut statement| statement.query_row((mark, int(tx.now.wall), row.seq), |row| row.get(0)))
+                .map_err(sql("note progress"))
         })
     }
 
     /// The run is done.
     pub fn complete(&self, request_id: &str, hold: Hold<'_>, done: &Completion) -> Result<RequestEntry, QueueError> {
-        self.held(request_id, hold, |db, now, row| {
+        self.held(request_id, hold, |tx, row| {
             let detail = json!({"best_candidate_id": done.best_candidate_id});
-            transition(db, now, row, RequestTrigger::Complete, None, &detail)?;
-            store_result(db, row.seq, done)
+            transition(tx, row, RequestTrigger::Complete, None, &detail)?;
+            store_result(tx, row.seq, done)
         })
     }
 
     /// Adds to a request that did not end well what its run has left.
     pub fn summarize(&self, request_id: &str, done: &Completion) -> Result<RequestEntry, QueueError> {
-        self.write(|db, _| {
-            let row = RequestRow::of_request(db, request_id)?;
+        self.write(|tx| {
+            let row = RequestRow::of_request(tx, request_id)?;
             if matches!(row.status, RequestState::Failed | RequestState::Cancelled) {
-                store_result(db, row.seq, done)?;
+                store_result(tx, row.seq, done)?;
             }
-            entry_of(db, row.seq)
+            entry_of(tx, row.seq)
         })
     }
 
@@ -134,55 +138,53 @@ impl Queue {
         error: &OptimizerError,
         reason_code: Option<&str>,
     ) -> Result<RequestEntry, QueueError> {
-        self.held(request_id, hold, |db, now, row| {
-            end_with(db, row, error, reason_code)?;
-            transition(db, now, row, RequestTrigger::Fail, None, &error_json(error, reason_code))
+        self.held(request_id, hold, |tx, row| {
+            end_with(tx, row, error, reason_code)?;
+            transition(tx, row, RequestTrigger::Fail, None, &error_json(error, reason_code))
         })
     }
 
     /// The holder has ended the run because it was cancelled.
     pub fn mark_cancelled(&self, request_id: &str, hold: Hold<'_>, reason: &str) -> Result<RequestEntry, QueueError> {
-        self.held(request_id, hold, |db, now, row| {
+        self.held(request_id, hold, |tx, row| {
             let asked = row.asked().filter(|asked| asked.action == ControlAction::Cancel);
             let message = asked.and_then(|asked| asked.reason).unwrap_or_else(|| reason.to_owned());
-            cancel(db, now, row, RequestTrigger::Cancel, "cancelled", &message)
+            cancel(tx, row, RequestTrigger::Cancel, "cancelled", &message)
         })
     }
 
     /// The holder has set the run aside, for this long at most. What it was asked for and has not done takes effect
     /// instead.
     pub fn mark_paused(&self, request_id: &str, hold: Hold<'_>, timeout: Duration) -> Result<RequestEntry, QueueError> {
-        self.held(request_id, hold, |db, now, row| {
+        self.held(request_id, hold, |tx, row| {
             let detail = json!({"reason": "the run was set aside"});
             match row.asked() {
-                Some(_) => let_go(db, now, row, RequestTrigger::Release, &detail),
-                None => set_aside(db, now, row, Some(timeout), &detail),
+                Some(_) => let_go(tx, row, RequestTrigger::Release, &detail),
+                None => set_aside(tx, row, Some(timeout), &detail),
             }
         })
     }
 
     /// The holder lets go of it, so that somebody else can go on. What it was asked for and has not done takes effect.
     pub fn release(&self, request_id: &str, hold: Hold<'_>, reason: &str) -> Result<RequestEntry, QueueError> {
-        self.held(request_id, hold, |db, now, row| {
-            let_go(db, now, row, RequestTrigger::Release, &json!({"reason": reason}))
-        })
+        self.held(request_id, hold, |tx, row| let_go(tx, row, RequestTrigger::Release, &json!({"reason": reason})))
     }
 
     fn held(
         &self,
         request_id: &str,
         hold: Hold<'_>,
-        act: impl FnOnce(&Connection, &Moment, &RequestRow) -> Result<(), QueueError>,
+        act: impl FnOnce(&Tx<'_>, &RequestRow) -> Result<(), QueueError>,
     ) -> Result<RequestEntry, QueueError> {
-        self.write(|db, now| {
-            let row = held_row(db, now, request_id, hold)?;
-            act(db, now, &row)?;
-            entry_of(db, row.seq)
+        self.write(|tx| {
+            let row = held_row(tx, request_id, hold)?;
+            act(tx, &row)?;
+            entry_of(tx, row.seq)
         })
     }
 }
 
-fn store_result(db: &Connection, seq: i64, done: &Completion) -> Result<(), QueueError> {
+fn store_result(tx: &Tx<'_>, seq: i64, done: &Completion) -> Result<(), QueueError> {
     let values = named_params! {
         ":db": done.run_workspace_db_path, ":manifest": done.result_manifest_path,
         ":best": done.best_candidate_id, ":cost": done.cost_usd,
@@ -191,19 +193,19 @@ fn store_result(db: &Connection, seq: i64, done: &Completion) -> Result<(), Queu
     };
     let text = "UPDATE run_requests SET run_workspace_db_path = :db, result_manifest_path = :manifest,
         best_candidate_id = :best, cost_usd = :cost, usage_json = :usage, result_json = :result WHERE seq = :seq";
-    execute(db, "store a result", text, values).map(drop)
+    execute(tx, "store a result", text, values)
 }
 
 /// Stores why a request fails or is cancelled, before it is.
 pub(super) fn end_with(
-    db: &Connection,
+    tx: &Tx<'_>,
     row: &RequestRow,
     error: &OptimizerError,
     reason_code: Option<&str>,
 ) -> Result<(), QueueError> {
     let payload = redact("", &error_json(error, reason_code)).to_string();
     let text = "UPDATE run_requests SET error_json = ?1 WHERE seq = ?2";
-    execute(db, "store why a request ends", text, (payload, row.seq)).map(drop)
+    execute(tx, "store why a request ends", text, (payload, row.seq))
 }
 
 /// The error of a failed or cancelled request, as it is stored and shown. `error_code` is the code of the table of errors,
@@ -233,8 +235,8 @@ fn error_json(error: &OptimizerError, reason_code: Option<&str>) -> Value {
 }
 
 /// The request as its holder finds it.
-fn held_row(db: &Connection, now: &Moment, request_id: &str, hold: Hold<'_>) -> Result<RequestRow, QueueError> {
-    let row = RequestRow::of_request(db, request_id)?;
+fn held_row(tx: &Tx<'_>, request_id: &str, hold: Hold<'_>) -> Result<RequestRow, QueueError> {
+    let row = RequestRow::of_request(tx, request_id)?;
     let token = match hold {
         Hold::Token(token) => Some(token),
         Hold::Lease(_) | Hold::Current => None,
@@ -245,7 +247,7 @@ fn held_row(db: &Connection, now: &Moment, request_id: &str, hold: Hold<'_>) -> 
     let is_theirs = row.lease.as_ref().is_some_and(|lease| match hold {
         Hold::Token(token) => token == row.fencing_token,
         Hold::Lease(lease_id) => lease_id == lease.lease_id,
-        Hold::Current => !lease.is_over(now),
+        Hold::Current => !lease.is_over(&tx.now),
     });
     if is_theirs { Ok(row) } else { Err(fenced(&row, token)) }
 }
@@ -254,4 +256,134 @@ fn unheld(row: &RequestRow) -> QueueError {
     let (request_id, run_id, status) = (&row.request_id, &row.run_id, row.status);
     let message = format!("request {request_id} of run {run_id} is {} and held by nobody", status.word());
     QueueError::new(Code::InvalidTransition, message, "A queued request must be claimed first.").in_state(status)
+}
+
+/// What became of a control request.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Ack {
+    /// `noop`: the request is in that state already.
+    pub acknowledgement: Acknowledgement,
+    pub entry: RequestEntry,
+}
+
+type Asked = Result<Acknowledgement, QueueError>;
+
+impl Queue {
+    /// Asks something of a request.
+    ///
+    /// * cancel: ends it. Its holder, if it has one, ends the run.
+    /// * stop: ends the run with its best candidate so far. A run that has begun and has no holder is taken up once more for
+    ///   that; one that has not begun is cancelled.
+    /// * pause: sets it aside. Unless it is resumed in time, it is cancelled.
+    /// * resume: continues it. A pause that its holder has not obeyed yet is withdrawn.
+    pub fn control(&self, request_id: &str, asked: &ControlRequest) -> Result<Ack, QueueError> {
+        self.write(|tx| {
+            let row = RequestRow::of_request(tx, request_id)?;
+            let acknowledgement = match asked.action {
+                ControlAction::Cancel | ControlAction::Stop => end(tx, &row, asked),
+                ControlAction::Pause => pause(tx, &row, asked),
+                ControlAction::Resume => resume(tx, &row, asked),
+                action @ (ControlAction::Shutdown | ControlAction::Interrupt | ControlAction::Step) => {
+                    let message = format!("{} is asked of the process of a run, not of its request", action.word());
+                    Err(QueueError::new(Code::InvalidTransition, message, "").in_state(row.status))
+                }
+            };
+            Ok(Ack { acknowledgement: acknowledgement?, entry: entry_of(tx, row.seq)? })
+        })
+    }
+}
+
+fn end(tx: &Tx<'_>, row: &RequestRow, asked: &ControlRequest) -> Asked {
+    let is_stop = asked.action == ControlAction::Stop;
+    match row.status {
+        RequestState::Queued | RequestState::Paused if is_stop && is_taken_up_again(row) => {
+            if row.asked().is_some() {
+                return Ok(Acknowledgement::Noop);
+            }
+            if row.status == RequestState::Paused {
+                transition(tx, row, RequestTrigger::Resume, None, &json!({"reason": asked.reason}))?;
+            }
+            store(tx, &RequestRow::of_request(tx, &row.request_id)?, asked)
+        }
+        RequestState::Queued | RequestState::Paused => {
+            let code = if is_stop { "stopped" } else { "cancelled" };
+            let message = asked.reason.as_deref().unwrap_or(code);
+            cancel(tx, row, RequestTrigger::Cancel, code, message)?;
+            mark_for_cleanup(tx, row)?;
+            Ok(Acknowledgement::Accepted)
+        }
+        RequestState::Leased | RequestState::Running => match row.asked().map(|earlier| earlier.action) {
+            Some(earlier) if earlier == ControlAction::Cancel || earlier == asked.action => Ok(Acknowledgement::Noop),
+            Some(_) | None => store(tx, row, asked),
+        },
+        RequestState::Completed | RequestState::Failed | RequestState::Cancelled => Ok(Acknowledgement::Noop),
+    }
+}
+
+fn pause(tx: &Tx<'_>, row: &RequestRow, asked: &ControlRequest) -> Asked {
+    let timeout = asked.pause.unwrap_or(DEFAULT_PAUSE);
+    match (row.status, row.asked().map(|earlier| earlier.action)) {
+        (RequestState::Paused, _) | (_, Some(ControlAction::Pause)) => Ok(Acknowledgement::Noop),
+        (RequestState::Queued | RequestState::Leased | RequestState::Running, Some(ending)) => {
+            let (run_id, status) = (&row.run_id, row.status.word());
+            let message = format!("run {run_id} is {status} and was asked to {}: it cannot be paused", ending.word());
+            let hint = "Wait until it has ended.";
+            Err(QueueError::new(Code::InvalidTransition, message, hint).in_state(row.status))
+        }
+        (RequestState::Queued, None) => {
+            let detail = json!({"reason": asked.reason, "timeout_seconds": timeout.as_secs_f64()});
+            transition(tx, row, RequestTrigger::Pause, Some(timeout), &detail)?;
+            Ok(Acknowledgement::Accepted)
+        }
+        (RequestState::Leased | RequestState::Running, None) => {
+            store(tx, row, &ControlRequest { pause: Some(timeout), ..asked.clone() })
+        }
+        (RequestState::Completed | RequestState::Failed | RequestState::Cancelled, _) => {
+            next(row, RequestTrigger::Pause).map(|_| Acknowledgement::Noop)
+        }
+    }
+}
+
+fn resume(tx: &Tx<'_>, row: &RequestRow, asked: &ControlRequest) -> Asked {
+    let detail = json!({"reason": asked.reason});
+    match (row.status, row.asked().map(|earlier| earlier.action)) {
+        (RequestState::Paused, _) => {
+            transition(tx, row, RequestTrigger::Resume, None, &detail)?;
+            Ok(Acknowledgement::Accepted)
+        }
+        (RequestState::Leased | RequestState::Running, Some(ControlAction::Pause)) => {
+            set(tx, row, None)?;
+            record(tx, row, row.status, "withdraw_pause", &detail)?;
+            Ok(Acknowledgement::Accepted)
+        }
+        (RequestState::Queued | RequestState::Leased | RequestState::Running, _) => Ok(Acknowledgement::Noop),
+        (RequestState::Completed | RequestState::Failed | RequestState::Cancelled, _) => {
+            next(row, RequestTrigger::Resume).map(|_| Acknowledgement::Noop)
+        }
+    }
+}
+
+/// Stores what the holder of a request is asked for.
+fn store(tx: &Tx<'_>, row: &RequestRow, asked: &ControlRequest) -> Asked {
+    set(tx, row, Some(asked))?;
+    let detail = json!({"reason": asked.reason, "timeout_ms": asked.pause.map(length)});
+    record(tx, row, row.status, &format!("ask_{}", asked.action.word()), &detail)?;
+    Ok(Acknowledgement::Accepted)
+}
+
+fn set(tx: &Tx<'_>, row: &RequestRow, asked: Option<&ControlRequest>) -> Result<(), QueueError> {
+    let values = named_params! {
+        ":action": asked.map(|asked| asked.action.word()),
+        ":reason": asked.and_then(|asked| asked.reason.as_deref()).map(scrub),
+        ":pause": asked.and_then(|asked| asked.pause).map(length),
+        ":at": asked.map(|_| int(tx.now.wall)), ":now": int(tx.now.wall), ":seq": row.seq,
+    };
+    let text = "UPDATE run_requests SET control = :action, control_reason = :reason, control_pause_ms = :pause,
+        control_at = :at, updated_at = :now WHERE seq = :seq AND status IN ('queued', 'leased', 'running')";
+    execute(tx, "store a control request", text, values)
+}
+
+/// Whether a worker takes the request up by itself and finds a run to end.
+fn is_taken_up_again(row: &RequestRow) -> bool {
+    row.started_at.is_some() && row.auto_start && !row.manual_step
 }

@@ -5,14 +5,12 @@
 //! every write of a holder is refused once the token is old. Leases end by the boot clock, never by the clock on the wall.
 
 mod claim;
-mod control;
 mod entry;
 mod error;
 mod lease;
 mod lock;
 mod open;
 mod read;
-mod recover;
 mod submit;
 mod transitions;
 
@@ -25,15 +23,13 @@ use std::time::Duration;
 use rusqlite::{Connection, TransactionBehavior};
 
 pub(crate) use claim::container_lane;
-pub use claim::{Claim, Which};
-pub use control::Ack;
+pub use claim::{Claim, Evidence, Which};
 pub use entry::{RequestEntry, Waiting, WaitingReason};
 pub use error::QueueError;
-pub use lease::{Completion, HeldRequest, Hold};
+pub use lease::{Ack, Completion, HeldRequest, Hold};
 pub use lock::{Holder, ServiceIdentity, ServiceLock};
 pub use open::{APPLICATION_ID, SCHEMA_VERSION, random as random_id};
 pub use read::{HistoryEntry, LeaseEntry, Liveness, Page, workspace_status};
-pub use recover::Evidence;
 pub use submit::{Submission, Submitted};
 
 use error::sql;
@@ -68,6 +64,12 @@ pub struct Queue {
     data_version: AtomicI64,
 }
 
+/// The queue within one transaction, at one moment.
+struct Tx<'a> {
+    db: &'a Connection,
+    now: Moment,
+}
+
 impl Queue {
     /// Opens the queue, and makes it if there is none.
     pub fn open(path: &Path) -> Result<Self, QueueError> {
@@ -90,13 +92,13 @@ impl Queue {
     }
 
     /// Changes something, whole or not at all.
-    fn write<T>(&self, act: impl FnOnce(&Connection, &Moment) -> Result<T, QueueError>) -> Result<T, QueueError> {
+    fn write<T>(&self, act: impl FnOnce(&Tx<'_>) -> Result<T, QueueError>) -> Result<T, QueueError> {
         let (done, has_changed) = self.writer.with(|db| {
             let transaction =
                 db.transaction_with_behavior(TransactionBehavior::Immediate).map_err(sql("begin a transaction"))?;
             let before = transaction.total_changes();
             // Read within the transaction: no later one can have an earlier moment.
-            let done = act(&transaction, &self.clock.now())?;
+            let done = act(&Tx { db: &transaction, now: self.clock.now() })?;
             let has_changed = transaction.total_changes() != before;
             transaction.commit().map_err(sql("commit"))?;
             Ok((done, has_changed))
@@ -109,11 +111,11 @@ impl Queue {
     }
 
     /// Looks at one moment of the queue.
-    fn read<T>(&self, look: impl FnOnce(&Connection, &Moment) -> Result<T, QueueError>) -> Result<T, QueueError> {
+    fn read<T>(&self, look: impl FnOnce(&Tx<'_>) -> Result<T, QueueError>) -> Result<T, QueueError> {
         self.check_file()?;
         self.readers.with(|db| {
-            let moment = db.transaction().map_err(sql("begin to read"))?;
-            look(&moment, &self.clock.now())
+            let transaction = db.transaction().map_err(sql("begin to read"))?;
+            look(&Tx { db: &transaction, now: self.clock.now() })
         })
     }
 

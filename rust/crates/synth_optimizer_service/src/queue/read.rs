@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use rusqlite::Connection;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -13,7 +12,7 @@ use super::claim::container_lane;
 use super::entry::{RequestEntry, decode, entries, rows, shown};
 use super::error::{QueueError, not_found, sql};
 use super::transitions::{first, int};
-use super::{APPLICATION_ID, Queue, open};
+use super::{APPLICATION_ID, Queue, Tx, open};
 use crate::Code;
 use synth_optimizer_core::model::envelope::rfc3339;
 use synth_optimizer_core::model::error::OptimizerError;
@@ -91,36 +90,36 @@ impl Queue {
     pub fn list(&self, states: &[RequestState], limit: usize, cursor: Option<&str>) -> Result<Page, QueueError> {
         let before = cursor.map(seq_of).transpose()?.unwrap_or(i64::MAX);
         let one_more = int(limit as u64).saturating_add(1);
-        self.read(|db, _| {
+        self.read(|tx| {
             let rest = format!("WHERE r.seq < ?1 AND {} ORDER BY r.seq DESC LIMIT ?2", is_in("r.status", states));
-            let mut items = entries(db, &rest, (before, one_more))?;
+            let mut items = entries(tx, &rest, (before, one_more))?;
             let has_more = items.len() > limit;
             items.truncate(limit);
-            let last = items.last().filter(|_| has_more).map(|entry| seq(db, &entry.request_id)).transpose()?;
+            let last = items.last().filter(|_| has_more).map(|entry| seq(tx, &entry.request_id)).transpose()?;
             Ok(Page { items, next_cursor: last.map(cursor_of) })
         })
     }
 
     /// Everything that happened to a request, in order.
     pub fn history(&self, request_id: &str) -> Result<Vec<HistoryEntry>, QueueError> {
-        self.read(|db, _| {
-            let seq = seq(db, request_id)?;
+        self.read(|tx| {
+            let seq = seq(tx, request_id)?;
             let text = format!("{HISTORY} WHERE h.request_seq = ?1 ORDER BY h.sequence");
-            rows(db, "read the history of a request", &text, [seq], decode)
+            rows(tx, "read the history of a request", &text, [seq], decode)
         })
     }
 
     /// Everything that happened to all requests of a run, in order.
     pub fn run_history(&self, run_id: &str) -> Result<Vec<HistoryEntry>, QueueError> {
         let text = format!("{HISTORY} WHERE r.run_id = ?1 ORDER BY h.sequence");
-        self.read(|db, _| rows(db, "read the history of a run", &text, [run_id], decode))
+        self.read(|tx| rows(tx, "read the history of a run", &text, [run_id], decode))
     }
 
     /// The resolved configuration, and every field with its origin.
     pub fn config(&self, request_id: &str) -> Result<(Value, Value), QueueError> {
-        self.read(|db, _| {
+        self.read(|tx| {
             let text = "SELECT config_json, values_json FROM run_requests WHERE request_id = ?1";
-            let found: Vec<Documents> = rows(db, "read a configuration", text, [request_id], decode)?;
+            let found: Vec<Documents> = rows(tx, "read a configuration", text, [request_id], decode)?;
             let Documents { config, values } =
                 found.into_iter().next().ok_or_else(|| not_found("request", request_id))?;
             Ok((config, values))
@@ -129,16 +128,16 @@ impl Queue {
 
     /// How many requests are in each state that has any.
     pub fn counts(&self) -> Result<BTreeMap<String, i64>, QueueError> {
-        self.read(|db, _| counted(db, "SELECT status, count(*) FROM run_requests GROUP BY status"))
+        self.read(|tx| counted(tx, "SELECT status, count(*) FROM run_requests GROUP BY status"))
     }
 
     pub fn liveness(&self) -> Result<Liveness, QueueError> {
-        self.read(|db, now| {
-            let number = |text: &str| optional(db, text);
+        self.read(|tx| {
+            let number = |text: &str| optional(tx, text);
             let oldest = number("SELECT min(submitted_at) FROM run_requests WHERE status = 'queued'")?;
             let progress = number("SELECT max(progress_at) FROM run_requests WHERE status IN ('leased', 'running')")?;
             let running = number("SELECT count(*) FROM run_requests WHERE status = 'running'")?;
-            let age = |since: i64| int(now.wall).saturating_sub(since).max(0) as f64 / 1000.0;
+            let age = |since: i64| int(tx.now.wall).saturating_sub(since).max(0) as f64 / 1000.0;
             Ok(Liveness {
                 running_count: running.unwrap_or(0),
                 oldest_queued_age_seconds: oldest.map(age),
@@ -152,22 +151,22 @@ impl Queue {
         let text = "SELECT lease_id, request_id, run_id, worker_id, holder_kind AS holder, fencing_token,
             container_lane AS container, cache_lane AS cache_namespace, leased_at, lease_expires_at, progress_at
             FROM run_requests WHERE status IN ('leased', 'running') ORDER BY seq";
-        self.read(|db, _| rows(db, "read the leases", text, [], decode))
+        self.read(|tx| rows(tx, "read the leases", text, [], decode))
     }
 
     /// Whether a request that runs holds this container.
     pub fn is_container_held(&self, url: &str) -> Result<bool, QueueError> {
         let text = "SELECT 1 FROM run_requests WHERE status IN ('leased', 'running') AND container_lane = ?1";
-        self.read(|db, _| Ok(first(db, text, [container_lane(url)])?.is_some()))
+        self.read(|tx| Ok(first(tx, text, [container_lane(url)])?.is_some()))
     }
 
     /// Whether the rules of the queue hold.
     pub fn invariants(&self) -> Result<Value, QueueError> {
-        self.read(|db, now| report(db, now.wall))
+        self.read(|tx| report(tx))
     }
 
     fn one(&self, rest: &str, what: &str, id: &str) -> Result<RequestEntry, QueueError> {
-        self.read(|db, _| entries(db, rest, [id])?.into_iter().next().ok_or_else(|| not_found(what, id)))
+        self.read(|tx| entries(tx, rest, [id])?.into_iter().next().ok_or_else(|| not_found(what, id)))
     }
 }
 
@@ -178,18 +177,19 @@ pub(super) fn is_in(column: &str, states: &[RequestState]) -> String {
 }
 
 /// Counts by word.
-fn counted(db: &Connection, text: &str) -> Result<BTreeMap<String, i64>, QueueError> {
-    rows(db, "count", text, [], |row| Ok((row.get(0)?, row.get(1)?)))
+fn counted(tx: &Tx<'_>, text: &str) -> Result<BTreeMap<String, i64>, QueueError> {
+    rows(tx, "count", text, [], |row| Ok((row.get(0)?, row.get(1)?)))
 }
 
-fn optional(db: &Connection, text: &str) -> Result<Option<i64>, QueueError> {
-    db.prepare_cached(text)
+fn optional(tx: &Tx<'_>, text: &str) -> Result<Option<i64>, QueueError> {
+    tx.db
+        .prepare_cached(text)
         .and_then(|mut statement| statement.query_row([], |row| row.get(0)))
         .map_err(sql("read the queue"))
 }
 
-fn seq(db: &Connection, request_id: &str) -> Result<i64, QueueError> {
-    first(db, "SELECT seq FROM run_requests WHERE request_id = ?1", [request_id])?
+fn seq(tx: &Tx<'_>, request_id: &str) -> Result<i64, QueueError> {
+    first(tx, "SELECT seq FROM run_requests WHERE request_id = ?1", [request_id])?
         .ok_or_else(|| not_found("request", request_id))
 }
 
@@ -241,23 +241,23 @@ pub fn workspace_status(path: &Path) -> Result<Value, OptimizerError> {
         return synth_optimizer_platform::workspace::workspace_status(path);
     }
     let read = || {
-        let mut db = open::open_to_read(path, BUSY)?;
-        let moment = db.transaction().map_err(sql("begin to read"))?;
-        document(&moment, path, SystemClock.now().wall)
+        let mut connection = open::open_to_read(path, BUSY)?;
+        let transaction = connection.transaction().map_err(sql("begin to read"))?;
+        document(&Tx { db: &transaction, now: SystemClock.now() }, path)
     };
     read().map_err(|refused: QueueError| refused.error)
 }
 
-fn document(db: &Connection, path: &Path, now: u64) -> Result<Value, QueueError> {
-    let report = report(db, now)?;
+fn document(tx: &Tx<'_>, path: &Path) -> Result<Value, QueueError> {
+    let report = report(tx)?;
     let broken = report["violation_count"].as_u64().unwrap_or(0);
     let severities = if broken == 0 { json!({}) } else { json!({"error": broken}) };
     let health = report["status"].as_str().unwrap_or_default();
-    let count = |text: &str| counted(db, text);
+    let count = |text: &str| counted(tx, text);
     Ok(json!({
         "schema_version": "synth_optimizers.workspace.v1",
         "path": path.display().to_string(),
-        "run_requests": entries(db, "ORDER BY r.seq DESC LIMIT ?1", [SHOWN])?,
+        "run_requests": entries(tx, "ORDER BY r.seq DESC LIMIT ?1", [SHOWN])?,
         "run_request_status_counts": count("SELECT status, count(*) FROM run_requests GROUP BY status")?,
         "operation_status_counts": count(OPERATIONS)?,
         "resource_lease_status_counts": count("SELECT status, count(*) FROM resource_leases GROUP BY status")?,
@@ -275,10 +275,10 @@ fn document(db: &Connection, path: &Path, now: u64) -> Result<Value, QueueError>
 const OPERATIONS: &str = "SELECT CASE WHEN \"trigger\" IN ('ask_cancel', 'ask_pause', 'ask_stop') THEN 'accepted'
     ELSE 'completed' END, count(*) FROM request_history GROUP BY 1";
 
-fn report(db: &Connection, now: u64) -> Result<Value, QueueError> {
+fn report(tx: &Tx<'_>) -> Result<Value, QueueError> {
     let mut violations = Vec::new();
     for (name, wrong, query) in RULES {
-        let found: Vec<String> = rows(db, "check the rules", query, [], |row| row.get(0))?;
+        let found: Vec<String> = rows(tx, "check the rules", query, [], |row| row.get(0))?;
         for request_id in found {
             violations.push(json!({
                 "invariant_id": name, "severity": "error", "subject_type": "run_request", "subject_id": request_id,
@@ -291,7 +291,7 @@ fn report(db: &Connection, now: u64) -> Result<Value, QueueError> {
         "status": if violations.is_empty() { "pass" } else { "fail" },
         "invariants": RULES.iter().map(|(name, _, _)| *name).collect::<Vec<_>>(),
         "violation_count": violations.len(),
-        "checked_at": rfc3339(now),
+        "checked_at": rfc3339(tx.now.wall),
         "violations": violations,
         "recorded": false,
     }))

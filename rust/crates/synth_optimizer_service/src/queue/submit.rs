@@ -1,16 +1,16 @@
 //! Takes requests in, and removes those that are over; the run directories are the caller's. Once a request is acknowledged it
 //! is stored, whatever happens to the process or the machine.
 
-use rusqlite::{Connection, named_params};
+use rusqlite::named_params;
 use serde_json::{Value, json};
 
-use super::Queue;
 use super::claim::{cache_lane, container_lane};
 use super::entry::{RequestEntry, entries, entry_of};
 use super::error::QueueError;
 use super::open::random;
 use super::read::is_in;
 use super::transitions::{RequestRow, execute, first, int, record};
+use super::{Queue, Tx};
 use crate::Code;
 use synth_optimizer_core::config::sections::Config;
 use synth_optimizer_core::config::{EffectiveValue, Loaded, hidden_fields, search_digest, shown};
@@ -18,7 +18,6 @@ use synth_optimizer_core::model::lifecycle::{Lifecycle, RequestState};
 use synth_optimizer_core::secrets::scrub;
 use synth_optimizer_platform::artifacts::RunPaths;
 use synth_optimizer_platform::cache::CacheSettings;
-use synth_optimizer_platform::clock::Moment;
 use synth_optimizer_platform::runtime::new_run_id;
 
 /// What is submitted.
@@ -62,44 +61,44 @@ struct Stored {
 impl Queue {
     /// The request of an earlier submit with this key; a conflict when that submit sent something else.
     pub fn find_by_idempotency_key(&self, key: &str, body_digest: &str) -> Result<Option<RequestEntry>, QueueError> {
-        self.read(|db, _| replay(db, Some(key), body_digest))
+        self.read(|tx| replay(tx, Some(key), body_digest))
     }
 
     /// Fails when a run of this id cannot be submitted: one is not over, or is completed.
     pub fn check_run_id(&self, run_id: &str) -> Result<(), QueueError> {
-        self.read(|db, _| check_run_id(db, run_id))
+        self.read(|tx| check_run_id(tx, run_id))
     }
 
     pub fn submit(&self, submission: &Submission<'_>) -> Result<Submitted, QueueError> {
         // What costs time happens before the transaction; a key that was used already must be answered all the same.
         let stored = stored(submission.config);
-        self.write(|db, now| {
-            if let Some(entry) = replay(db, submission.idempotency_key, submission.body_digest)? {
+        self.write(|tx| {
+            if let Some(entry) = replay(tx, submission.idempotency_key, submission.body_digest)? {
                 return Ok(Submitted { entry, replayed: true });
             }
             let stored = stored?;
-            check_run_id(db, &stored.run_id)?;
-            check_room(db, submission.most_queued)?;
-            let seq = insert(db, now, submission, &stored)?;
-            Ok(Submitted { entry: entry_of(db, seq)?, replayed: false })
+            check_run_id(tx, &stored.run_id)?;
+            check_room(tx, submission.most_queued)?;
+            let seq = insert(tx, submission, &stored)?;
+            Ok(Submitted { entry: entry_of(tx, seq)?, replayed: false })
         })
     }
 
     /// Every request of a run, if all are over. A run that nobody knows has none.
     pub fn deletable(&self, run_id: &str) -> Result<Vec<RequestEntry>, QueueError> {
-        self.read(|db, _| over(db, run_id))
+        self.read(|tx| over(tx, run_id))
     }
 
     /// Removes every request of a run, if all are over and were known to be: none has come since.
     pub fn delete(&self, run_id: &str, known: &[RequestEntry]) -> Result<(), QueueError> {
-        self.write(|db, _| {
-            let found = over(db, run_id)?;
+        self.write(|tx| {
+            let found = over(tx, run_id)?;
             if let Some(new) = found.iter().find(|entry| known.iter().all(|old| old.request_id != entry.request_id)) {
                 let message = format!("run {run_id} was submitted again: it is not deleted");
                 let hint = "Look at the new request first.";
                 return Err(QueueError::new(Code::NotTerminal, message, hint).in_state(new.status));
             }
-            execute(db, "delete requests", "DELETE FROM run_requests WHERE run_id = ?1", [run_id]).map(drop)
+            execute(tx, "delete requests", "DELETE FROM run_requests WHERE run_id = ?1", [run_id])
         })
     }
 
@@ -117,7 +116,7 @@ impl Queue {
              ORDER BY r.seq",
             is_in("r.status", states)
         );
-        self.read(|db, _| entries(db, &rest, [older_than.map_or(i64::MAX, int)]))
+        self.read(|tx| entries(tx, &rest, [older_than.map_or(i64::MAX, int)]))
     }
 }
 
@@ -157,11 +156,11 @@ fn stored(loaded: &Loaded) -> Result<Stored, QueueError> {
 }
 
 /// The request of an earlier submit with the same key.
-fn replay(db: &Connection, key: Option<&str>, body_digest: &str) -> Result<Option<RequestEntry>, QueueError> {
+fn replay(tx: &Tx<'_>, key: Option<&str>, body_digest: &str) -> Result<Option<RequestEntry>, QueueError> {
     let Some(key) = key else { return Ok(None) };
-    let Some(entry) = entries(db, "WHERE r.idempotency_key = ?1", [key])?.into_iter().next() else { return Ok(None) };
+    let Some(entry) = entries(tx, "WHERE r.idempotency_key = ?1", [key])?.into_iter().next() else { return Ok(None) };
     let same = "SELECT 1 FROM run_requests WHERE idempotency_key = ?1 AND request_body_sha256 = ?2";
-    if first(db, same, (key, body_digest))?.is_some() {
+    if first(tx, same, (key, body_digest))?.is_some() {
         return Ok(Some(entry));
     }
     let message = format!("idempotency key {key:?} was used for another submit: run {}", entry.run_id);
@@ -169,8 +168,8 @@ fn replay(db: &Connection, key: Option<&str>, body_digest: &str) -> Result<Optio
         .in_state(entry.status))
 }
 
-fn check_run_id(db: &Connection, run_id: &str) -> Result<(), QueueError> {
-    let latest = RequestRow::first(db, "WHERE run_id = ?1 ORDER BY seq DESC LIMIT 1", [run_id])?;
+fn check_run_id(tx: &Tx<'_>, run_id: &str) -> Result<(), QueueError> {
+    let latest = RequestRow::first(tx, "WHERE run_id = ?1 ORDER BY seq DESC LIMIT 1", [run_id])?;
     let Some(latest) = latest else { return Ok(()) };
     let refused = |code, message: String, hint| Err(QueueError::new(code, message, hint).in_state(latest.status));
     if !latest.status.is_final() {
@@ -184,8 +183,8 @@ fn check_run_id(db: &Connection, run_id: &str) -> Result<(), QueueError> {
     Ok(())
 }
 
-fn check_room(db: &Connection, most: Option<u32>) -> Result<(), QueueError> {
-    let queued = first(db, "SELECT count(*) FROM run_requests WHERE status = 'queued'", [])?.unwrap_or(0);
+fn check_room(tx: &Tx<'_>, most: Option<u32>) -> Result<(), QueueError> {
+    let queued = first(tx, "SELECT count(*) FROM run_requests WHERE status = 'queued'", [])?.unwrap_or(0);
     match most {
         Some(most) if queued >= i64::from(most) => {
             let message = format!("{queued} requests wait, and no more than {most} may");
@@ -196,7 +195,7 @@ fn check_room(db: &Connection, most: Option<u32>) -> Result<(), QueueError> {
     }
 }
 
-fn insert(db: &Connection, now: &Moment, submission: &Submission<'_>, stored: &Stored) -> Result<i64, QueueError> {
+fn insert(tx: &Tx<'_>, submission: &Submission<'_>, stored: &Stored) -> Result<i64, QueueError> {
     let config = &submission.config.config;
     let request_id = format!("runreq_{}", random()?);
     let values = named_params! {
@@ -208,7 +207,7 @@ fn insert(db: &Connection, now: &Moment, submission: &Submission<'_>, stored: &S
         ":namespace": stored.cache_namespace, ":output_dir": config.run.output_dir.as_str(),
         ":run_dir": stored.run_dir, ":key": submission.idempotency_key, ":body": submission.body_digest,
         ":container_lane": container_lane(&config.container.url),
-        ":cache_lane": cache_lane(config.cache.mode, &stored.cache_namespace), ":now": int(now.wall),
+        ":cache_lane": cache_lane(config.cache.mode, &stored.cache_namespace), ":now": int(tx.now.wall),
     };
     let text = "INSERT INTO run_requests (request_id, run_id, status, priority, auto_start, manual_step, config_path,
            config_json, values_json, config_digest, container_url, cache_mode, cache_namespace, output_dir, run_dir,
@@ -216,15 +215,15 @@ fn insert(db: &Connection, now: &Moment, submission: &Submission<'_>, stored: &S
          VALUES (:request_id, :run_id, :status, :priority, :auto_start, :manual_step, :config_path, :config, :values,
            :digest, :url, :mode, :namespace, :output_dir, :run_dir, :key, :body, :container_lane, :cache_lane, :now,
            :now)";
-    execute(db, "store a request", text, values)?;
-    let standing = RequestRow::of_request(db, &request_id)?;
+    execute(tx, "store a request", text, values)?;
+    let standing = RequestRow::of_request(tx, &request_id)?;
     let detail = json!({"config_path": submission.config_path, "priority": submission.priority});
-    record(db, now, &standing, RequestState::INITIAL, "submit", &detail)?;
+    record(tx, &standing, RequestState::INITIAL, "submit", &detail)?;
     Ok(standing.seq)
 }
 
-fn over(db: &Connection, run_id: &str) -> Result<Vec<RequestEntry>, QueueError> {
-    let found = entries(db, "WHERE r.run_id = ?1 ORDER BY r.seq", [run_id])?;
+fn over(tx: &Tx<'_>, run_id: &str) -> Result<Vec<RequestEntry>, QueueError> {
+    let found = entries(tx, "WHERE r.run_id = ?1 ORDER BY r.seq", [run_id])?;
     match found.iter().find(|entry| !entry.is_terminal) {
         None => Ok(found),
         Some(live) => {

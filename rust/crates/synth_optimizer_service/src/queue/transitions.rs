@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use rusqlite::{Connection, OptionalExtension, named_params};
+use rusqlite::{OptionalExtension, named_params};
 use serde::Deserialize;
 use serde_json::Value;
 
+use super::Tx;
 use super::entry::{decode, rows};
 use super::error::{QueueError, not_found, sql};
 use super::lock::Process;
@@ -63,29 +64,25 @@ impl Lease {
 }
 
 impl RequestRow {
-    pub(super) fn of_request(db: &Connection, request_id: &str) -> Result<Self, QueueError> {
-        Self::first(db, "WHERE request_id = ?1", [request_id])?.ok_or_else(|| not_found("request", request_id))
+    pub(super) fn of_request(tx: &Tx<'_>, request_id: &str) -> Result<Self, QueueError> {
+        Self::first(tx, "WHERE request_id = ?1", [request_id])?.ok_or_else(|| not_found("request", request_id))
     }
 
     /// Those that somebody holds.
-    pub(super) fn held(db: &Connection) -> Result<Vec<Self>, QueueError> {
-        Self::read(db, "WHERE status IN ('leased', 'running') ORDER BY seq", [])
+    pub(super) fn held(tx: &Tx<'_>) -> Result<Vec<Self>, QueueError> {
+        Self::read(tx, "WHERE status IN ('leased', 'running') ORDER BY seq", [])
     }
 
-    pub(super) fn first(
-        db: &Connection,
-        rest: &str,
-        values: impl rusqlite::Params,
-    ) -> Result<Option<Self>, QueueError> {
-        Ok(Self::read(db, rest, values)?.into_iter().next())
+    pub(super) fn first(tx: &Tx<'_>, rest: &str, values: impl rusqlite::Params) -> Result<Option<Self>, QueueError> {
+        Ok(Self::read(tx, rest, values)?.into_iter().next())
     }
 
-    pub(super) fn read(db: &Connection, rest: &str, values: impl rusqlite::Params) -> Result<Vec<Self>, QueueError> {
+    pub(super) fn read(tx: &Tx<'_>, rest: &str, values: impl rusqlite::Params) -> Result<Vec<Self>, QueueError> {
         let columns =
             "seq, request_id, run_id, status, auto_start, manual_step, started_at, fencing_token, lease_id, worker_id,
           lease_deadline_boot, lease_boot_id, holder_kind, holder_instance, holder_pid, holder_started,
           holder_pid_namespace, control, control_reason, control_pause_ms, pause_deadline_boot, pause_boot_id, pause_ms";
-        rows(db, "read a request", &format!("SELECT {columns} FROM run_requests {rest}"), values, decode)
+        rows(tx, "read a request", &format!("SELECT {columns} FROM run_requests {rest}"), values, decode)
     }
 
     /// What the holder was asked for and has not done yet.
@@ -123,8 +120,7 @@ pub(super) fn next(row: &RequestRow, trigger: RequestTrigger) -> Result<RequestS
 /// Moves a request to any state but `leased`. What must not outlive its state is cleared: the lease, the pause, and, unless
 /// the next holder is to obey it, the control request.
 pub(super) fn transition(
-    db: &Connection,
-    now: &Moment,
+    tx: &Tx<'_>,
     row: &RequestRow,
     trigger: RequestTrigger,
     pause: Option<Duration>,
@@ -165,20 +161,19 @@ pub(super) fn transition(
       error_json = CASE WHEN :final THEN error_json END
       WHERE seq = :seq AND fencing_token = :token AND status = :from";
     let values = named_params! {
-        ":to": to.word(), ":now": int(now.wall), ":final": to.is_final(), ":lease": keeps_lease, ":control": keeps_control,
-        ":pause": pause, ":boot": int(now.boot), ":boot_id": now.boot_id, ":seq": row.seq,
+        ":to": to.word(), ":now": int(tx.now.wall), ":final": to.is_final(), ":lease": keeps_lease, ":control": keeps_control,
+        ":pause": pause, ":boot": int(tx.now.boot), ":boot_id": tx.now.boot_id, ":seq": row.seq,
         ":token": row.fencing_token, ":from": row.status.word(),
     };
-    if execute(db, "move a request", sql_text, values)? == 0 {
+    if change(tx, "move a request", sql_text, values)? == 0 {
         return Err(fenced(row, None));
     }
-    record(db, now, row, to, trigger.word(), detail)
+    record(tx, row, to, trigger.word(), detail)
 }
 
 /// Adds a row to the history of a request.
 pub(super) fn record(
-    db: &Connection,
-    now: &Moment,
+    tx: &Tx<'_>,
     row: &RequestRow,
     to: RequestState,
     trigger: &str,
@@ -189,11 +184,11 @@ pub(super) fn record(
       (request_seq, at, from_state, to_state, \"trigger\", worker_id, fencing_token, detail_json)
       VALUES (:seq, :at, :from, :to, :trigger, :worker, :token, :detail)";
     let values = named_params! {
-        ":seq": row.seq, ":at": int(now.wall), ":to": to.word(), ":trigger": trigger, ":worker": worker,
+        ":seq": row.seq, ":at": int(tx.now.wall), ":to": to.word(), ":trigger": trigger, ":worker": worker,
         ":from": (trigger != "submit").then(|| row.status.word()), ":token": row.fencing_token,
         ":detail": redact("", detail).to_string(),
     };
-    execute(db, "write the history of a request", sql_text, values).map(drop)
+    execute(tx, "write the history of a request", sql_text, values)
 }
 
 /// The refusal of a write by somebody who does not hold the request any more.
@@ -217,18 +212,19 @@ pub(super) fn fenced(row: &RequestRow, token: Option<i64>) -> QueueError {
 }
 
 /// The first column of the first row.
-pub(super) fn first(db: &Connection, text: &str, values: impl rusqlite::Params) -> Result<Option<i64>, QueueError> {
-    db.prepare_cached(text)
+pub(super) fn first(tx: &Tx<'_>, text: &str, values: impl rusqlite::Params) -> Result<Option<i64>, QueueError> {
+    tx.db
+        .prepare_cached(text)
         .and_then(|mut statement| statement.query_row(values, |row| row.get(0)).optional())
         .map_err(sql("look for a request"))
 }
 
-/// Changes rows; returns how many.
-pub(super) fn execute(
-    db: &Connection,
-    doing: &str,
-    text: &str,
-    values: impl rusqlite::Params,
-) -> Result<usize, QueueError> {
-    db.prepare_cached(text).and_then(|mut statement| statement.execute(values)).map_err(sql(doing))
+/// Changes rows.
+pub(super) fn execute(tx: &Tx<'_>, doing: &str, text: &str, values: impl rusqlite::Params) -> Result<(), QueueError> {
+    change(tx, doing, text, values).map(drop)
+}
+
+/// The same; returns how many.
+fn change(tx: &Tx<'_>, doing: &str, text: &str, values: impl rusqlite::Params) -> Result<usize, QueueError> {
+    tx.db.prepare_cached(text).and_then(|mut statement| statement.execute(values)).map_err(sql(doing))
 }
