@@ -15,8 +15,8 @@ use crate::scripted::ScriptedProposer;
 use crate::waiting::{PATIENCE, wait_until};
 
 /// The scripted proposer, whatever the configuration names.
-pub fn scripted_proposers() -> ProposerFactory {
-    ProposerFactory::new(|_| Some(Arc::new(ScriptedProposer::default())))
+pub fn scripted_proposers() -> Option<ProposerFactory> {
+    Some(|_| Some(Arc::new(ScriptedProposer::default())))
 }
 
 /// A service as a process. It is killed when this is dropped.

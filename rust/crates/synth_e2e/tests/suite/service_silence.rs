@@ -13,7 +13,7 @@ use synth_e2e::waiting::{FOREVER, wait_for};
 use synth_e2e::{RowNames, small_config, write_config};
 use synth_optimizer_core::config::Config;
 use synth_optimizer_platform::proposer::Proposer;
-use synth_optimizer_service::service::{ProposerFactory, Service, Settings};
+use synth_optimizer_service::service::{Service, Settings};
 
 /// A proposer that takes forever in runs that are called so.
 fn mute(config: &Config) -> Option<Arc<dyn Proposer>> {
@@ -55,7 +55,7 @@ fn a_run_that_tells_nothing_fails_and_the_next_one_goes_on() {
     settings.bind = "127.0.0.1:0".into();
     settings.workers = 1;
     settings.silence = Duration::from_millis(200);
-    settings.proposers = ProposerFactory::new(mute);
+    settings.proposers = Some(mute);
     let service = Service::start(settings).unwrap();
     let port = service.address().port();
     wait_for("readiness", || (ask(port, "GET", "/ready", None, &[]).unwrap().0 == 200).then_some(()));

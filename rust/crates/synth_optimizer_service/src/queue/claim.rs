@@ -17,7 +17,6 @@ use synth_optimizer_core::config::sections::CacheMode;
 use synth_optimizer_core::model::control::ControlAction;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_core::model::lifecycle::RequestTrigger;
-use synth_optimizer_core::words;
 use synth_optimizer_platform::clock::Moment;
 
 /// Who claims what.
@@ -133,20 +132,6 @@ pub(super) fn cache_lane(mode: CacheMode, namespace: &str) -> Option<&str> {
     }
 }
 
-words! {
-    /// How it is known that a holder is gone.
-    Evidence {
-        /// The machine was started again since.
-        OtherBoot = "other_boot",
-        /// The lease was not extended in time, by the boot clock.
-        DeadlinePassed = "deadline_passed",
-        /// The process has ended.
-        HolderGone = "holder_gone",
-        /// It was a service, and another one has the lock now.
-        EarlierService = "earlier_service",
-    }
-}
-
 impl Queue {
     /// Requeues what the dead held and cancels what was paused for too long; gives every request that was moved. A
     /// service that holds the lock of the database says so, and then takes over what an earlier one held.
@@ -185,7 +170,8 @@ pub(super) fn mark_for_cleanup(tx: &Tx<'_>, row: &RequestRow) -> Result<(), Queu
 
 /// Why a request is recovered.
 enum Due {
-    HolderGone(Evidence),
+    /// With how that is known.
+    HolderGone(&'static str),
     /// How long the machine was off is not known: the pause begins again.
     PauseBeginsAgain(Pause),
     PauseOver,
@@ -219,7 +205,7 @@ pub(super) fn recover(tx: &Tx<'_>, this: Option<&ServiceIdentity>) -> Result<Vec
                 execute(tx, "count a recovery", counted, [row.seq])?;
                 let detail = json!({
                     "reason_code": "lease_expired",
-                    "evidence": evidence.word(),
+                    "evidence": evidence,
                     "recovered_from_status": row.status.word(),
                     "lease_id": row.lease.as_ref().map(|lease| &lease.lease_id),
                 });
@@ -299,18 +285,20 @@ fn start_by_itself(tx: &Tx<'_>, row: &RequestRow) -> Result<(), QueueError> {
     execute(tx, "requeue a request", "UPDATE run_requests SET auto_start = 1 WHERE seq = ?1", [row.seq])
 }
 
-fn evidence(lease: &Lease, now: &Moment, this: Option<&ServiceIdentity>) -> Option<Evidence> {
+/// How it is known that a holder is gone; nothing when it may be there.
+fn evidence(lease: &Lease, now: &Moment, this: Option<&ServiceIdentity>) -> Option<&'static str> {
     if lease.lease_boot_id != now.boot_id {
-        return Some(Evidence::OtherBoot);
+        // The machine was started again since.
+        return Some("other_boot");
     }
     if lease.lease_deadline_boot <= now.boot {
-        return Some(Evidence::DeadlinePassed);
+        return Some("deadline_passed");
     }
     if let Some(this) = this.filter(|_| lease.holder_kind == "service") {
         let is_earlier = lease.holder_instance.as_deref() != Some(this.instance_id());
-        return is_earlier.then_some(Evidence::EarlierService);
+        return is_earlier.then_some("earlier_service");
     }
-    lease.process.as_ref().is_some_and(Process::is_gone).then_some(Evidence::HolderGone)
+    lease.process.as_ref().is_some_and(Process::is_gone).then_some("holder_gone")
 }
 
 fn begin_again(tx: &Tx<'_>, row: &RequestRow, pause: &Pause) -> Result<(), QueueError> {

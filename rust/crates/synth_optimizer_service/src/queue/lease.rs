@@ -237,25 +237,20 @@ fn error_json(error: &OptimizerError, reason_code: Option<&str>) -> Value {
 /// The request as its holder finds it.
 fn held_row(tx: &Tx<'_>, request_id: &str, hold: Hold<'_>) -> Result<RequestRow, QueueError> {
     let row = RequestRow::of_request(tx, request_id)?;
-    let token = match hold {
-        Hold::Token(token) => Some(token),
-        Hold::Lease(_) | Hold::Current => None,
+    let is_theirs = match (hold, &row.lease) {
+        (Hold::Current, None) => {
+            let message =
+                format!("request {request_id} of run {} is {} and held by nobody", row.run_id, row.status.word());
+            let refused = QueueError::new(Code::InvalidTransition, message, "A queued request must be claimed first.");
+            return Err(refused.in_state(row.status));
+        }
+        (_, None) => false,
+        (Hold::Token(token), Some(_)) => token == row.fencing_token,
+        (Hold::Lease(lease_id), Some(lease)) => lease_id == lease.lease_id,
+        (Hold::Current, Some(lease)) => !lease.is_over(&tx.now),
     };
-    if hold == Hold::Current && row.lease.is_none() {
-        return Err(unheld(&row));
-    }
-    let is_theirs = row.lease.as_ref().is_some_and(|lease| match hold {
-        Hold::Token(token) => token == row.fencing_token,
-        Hold::Lease(lease_id) => lease_id == lease.lease_id,
-        Hold::Current => !lease.is_over(&tx.now),
-    });
+    let token = if let Hold::Token(token) = hold { Some(token) } else { None };
     if is_theirs { Ok(row) } else { Err(fenced(&row, token)) }
-}
-
-fn unheld(row: &RequestRow) -> QueueError {
-    let (request_id, run_id, status) = (&row.request_id, &row.run_id, row.status);
-    let message = format!("request {request_id} of run {run_id} is {} and held by nobody", status.word());
-    QueueError::new(Code::InvalidTransition, message, "A queued request must be claimed first.").in_state(status)
 }
 
 /// What became of a control request.

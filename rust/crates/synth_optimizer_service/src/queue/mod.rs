@@ -23,7 +23,7 @@ use std::time::Duration;
 use rusqlite::{Connection, TransactionBehavior};
 
 pub(crate) use claim::container_lane;
-pub use claim::{Claim, Evidence, Which};
+pub use claim::{Claim, Which};
 pub use entry::{RequestEntry, Waiting, WaitingReason};
 pub use error::QueueError;
 pub use lease::{Ack, Completion, HeldRequest, Hold};

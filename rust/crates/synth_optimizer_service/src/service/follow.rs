@@ -66,12 +66,12 @@ impl Hub {
     /// The tail of a run and the first news of it. The first client starts the task that follows the log.
     pub(super) fn watch(&self, context: &Arc<Context>, run: &RunFiles) -> (Arc<Tail>, Receiver<News>) {
         let mut tails = self.tails.lock();
-        if let Some(tail) = tails.get(run.run_id()) {
+        if let Some(tail) = tails.get(run.paths.run_id()) {
             return (Arc::clone(tail), tail.news.subscribe());
         }
         let (sender, news) = broadcast::channel(BUFFER);
         let tail = Arc::new(Tail { news: sender, end: OnceLock::new() });
-        tails.insert(run.run_id().to_owned(), Arc::clone(&tail));
+        tails.insert(run.paths.run_id().to_owned(), Arc::clone(&tail));
         let follower = Follower { context: Arc::clone(context), run: run.clone(), tail: Arc::clone(&tail), next: 0 };
         tokio::spawn(follower.follow());
         (tail, news)
@@ -101,8 +101,8 @@ impl Drop for Follower {
     /// A client that comes from now on starts another task.
     fn drop(&mut self) {
         let mut tails = self.context.hub.tails.lock();
-        if tails.get(self.run.run_id()).is_some_and(|known| Arc::ptr_eq(known, &self.tail)) {
-            tails.remove(self.run.run_id());
+        if tails.get(self.run.paths.run_id()).is_some_and(|known| Arc::ptr_eq(known, &self.tail)) {
+            tails.remove(self.run.paths.run_id());
         }
     }
 }
@@ -114,7 +114,7 @@ impl Follower {
             Ok(None) => return,
             Ok(end) => end,
             Err(error) => {
-                tracing::warn!(run_id = self.run.run_id(), %error, "the events of the run cannot be read");
+                tracing::warn!(run_id = self.run.paths.run_id(), %error, "the events of the run cannot be read");
                 None
             }
         };
@@ -131,7 +131,7 @@ impl Follower {
         self.send(chunk(&self.run, last.map_or(0, |last| last + 1), [].into_iter())?);
         loop {
             let changes = *context.workers.queue.changes.get();
-            let job = context.workers.job(self.run.request_id());
+            let job = context.workers.job(&self.run.request_id);
             // Before the log is read: no event can be missed in between.
             let live = job.as_ref().map(|job| job.subscribe());
             let entry = self.run.entry(&context).await?;
@@ -154,7 +154,7 @@ impl Follower {
                 happened = happens => happened.map(|()| false)?,
                 () = tail.news.closed() => true,
             };
-            if is_left && context.hub.leave(self.run.run_id(), &tail) {
+            if is_left && context.hub.leave(self.run.paths.run_id(), &tail) {
                 return Ok(None);
             }
         }

@@ -29,7 +29,7 @@ const LEASE_MARGIN: Duration = Duration::from_millis(250);
 /// A request that this process holds.
 #[derive(Debug)]
 pub struct Job {
-    pub(super) request: RequestEntry,
+    pub request: RequestEntry,
     /// Whether it goes on only when a step is asked for.
     pub(super) is_stepped: bool,
     /// Whether a background worker has claimed it, and no client has asked for it.
@@ -123,14 +123,6 @@ impl Job {
         let work = move || async move { running.run(&worker, controlled).await };
         spawn("run", work, move |result| ending.finish(&recording, recording.record_end(&ending, result)))?;
         Ok(job)
-    }
-
-    pub fn request_id(&self) -> &str {
-        &self.request.request_id
-    }
-
-    pub fn run_id(&self) -> &str {
-        &self.request.run_id
     }
 
     /// By what the queue knows that the request is ours.
@@ -237,7 +229,7 @@ impl Job {
     async fn run(&self, worker: &Workers, controlled: Controlled) -> Result<Outcome, OptimizerError> {
         let config = worker.configured(self)?;
         self.times.lock().longest_wait = longest_wait(&config);
-        let paths = RunPaths::new(&config.run.output_dir, self.run_id())?;
+        let paths = RunPaths::new(&config.run.output_dir, &self.request.run_id)?;
         worker.cleanups.wait_until_free(&self.request.run_dir).await;
         if !config.container.command.is_empty() {
             self.wait_for_checks(worker, &config.container.url).await;

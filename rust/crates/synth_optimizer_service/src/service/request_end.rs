@@ -33,7 +33,7 @@ impl Workers {
                 Err(error) => (message, end) = (error.to_string(), RunEnd::Failed(error)),
             }
         }
-        let (id, hold) = (job.request_id(), job.hold());
+        let (id, hold) = (&job.request.request_id, job.hold());
         let recorded = self.persist(job, |queue| match &end {
             RunEnd::Completed => queue.complete(id, hold, &completion),
             RunEnd::Failed(error) => queue.fail(id, hold, error, None),
@@ -54,8 +54,8 @@ impl Workers {
                 }
             }
         };
-        let (run_id, status, message) = (job.run_id(), recorded.entry.status.word(), &recorded.message);
-        tracing::info!(run_id, request = job.request_id(), status, outcome = message, "run request ended");
+        let (run_id, status, message) = (&job.request.run_id, recorded.entry.status.word(), &recorded.message);
+        tracing::info!(run_id, request = job.request.request_id, status, outcome = message, "run request ended");
         recorded
     }
 
@@ -105,7 +105,7 @@ fn asked_to_end(job: &Job, why: String) -> (RunEnd, String) {
 
 /// The failure of a run that stores nothing.
 pub(super) fn silent(job: &Job) -> OptimizerError {
-    let message = format!("run {} told nothing for {} s", job.run_id(), job.silence().as_secs());
+    let message = format!("run {} told nothing for {} s", &job.request.run_id, job.silence().as_secs());
     OptimizerError::new(ErrorCode::RunFailed, message).with_hint(
         "Look into its events and the container's log; --silence-seconds is the limit, on top of the run's own timeouts.",
     )

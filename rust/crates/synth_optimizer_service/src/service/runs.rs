@@ -23,8 +23,8 @@ use synth_optimizer_platform::workspace::{Reader, Stored};
 /// Where a run is.
 #[derive(Debug, Clone)]
 pub(super) struct RunFiles {
-    request_id: String,
-    paths: RunPaths,
+    pub(super) request_id: String,
+    pub(super) paths: RunPaths,
     readers: Readers,
 }
 
@@ -32,18 +32,6 @@ impl RunFiles {
     pub(super) fn new(entry: &RequestEntry, readers: Readers) -> Result<Self, OptimizerError> {
         let paths = RunPaths::new(Utf8Path::new(&entry.output_dir), &entry.run_id)?;
         Ok(Self { request_id: entry.request_id.clone(), paths, readers })
-    }
-
-    pub(super) fn run_id(&self) -> &str {
-        self.paths.run_id()
-    }
-
-    pub(super) fn request_id(&self) -> &str {
-        &self.request_id
-    }
-
-    pub(super) fn paths(&self) -> &RunPaths {
-        &self.paths
     }
 
     /// The workspace, once there is one.
@@ -64,7 +52,7 @@ impl RunFiles {
 
     /// An event as a line of the feed.
     pub(super) fn line(&self, stored: &Stored) -> Result<String, OptimizerError> {
-        let envelope = Envelope::new(stored.sequence, self.run_id(), stored.unix_millis, stored.event.clone());
+        let envelope = Envelope::new(stored.sequence, self.paths.run_id(), stored.unix_millis, stored.event.clone());
         serde_json::to_string(&envelope)
             .map_err(|error| OptimizerError::new(ErrorCode::Json, format!("an event cannot be written: {error}")))
     }

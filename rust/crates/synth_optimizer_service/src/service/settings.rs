@@ -51,7 +51,7 @@ pub struct Settings {
     pub write_timeout: Duration,
     /// The codex binary that is installed with the package.
     pub codex_runtime: Option<Utf8PathBuf>,
-    pub proposers: ProposerFactory,
+    pub proposers: Option<ProposerFactory>,
 }
 
 impl Settings {
@@ -77,7 +77,7 @@ impl Settings {
             body_timeout: Duration::from_secs(30),
             write_timeout: Duration::from_secs(30),
             codex_runtime: None,
-            proposers: ProposerFactory::default(),
+            proposers: None,
         }
     }
 

@@ -1,6 +1,5 @@
 //! Takes requests from the queue and carries them out, one thread each: what the service and a single worker share.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -41,22 +40,7 @@ pub struct Claimant {
 }
 
 /// Makes the proposer of a run, where it is not to be the one that the configuration names. Tests use this.
-#[derive(Clone, Default)]
-pub struct ProposerFactory(Option<Arc<MakeProposer>>);
-
-type MakeProposer = dyn Fn(&Config) -> Option<Arc<dyn Proposer>> + Send + Sync;
-
-impl ProposerFactory {
-    pub fn new(make: impl Fn(&Config) -> Option<Arc<dyn Proposer>> + Send + Sync + 'static) -> Self {
-        Self(Some(Arc::new(make)))
-    }
-}
-
-impl fmt::Debug for ProposerFactory {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "ProposerFactory({})", if self.0.is_some() { "set" } else { "none" })
-    }
-}
+pub type ProposerFactory = fn(&Config) -> Option<Arc<dyn Proposer>>;
 
 impl Workers {
     /// How often a worker looks at its leases and at what other processes have written to the queue.
@@ -98,7 +82,7 @@ impl Workers {
             while kept.wait(worker.pulse()).is_none() {
                 worker.attend(&kept);
                 if let Err(error) = worker.deliver(std::slice::from_ref(&kept)) {
-                    warn!(run_id = kept.run_id(), %error, "what is asked of the run cannot be read");
+                    warn!(run_id = kept.request.run_id, %error, "what is asked of the run cannot be read");
                 }
             }
         });
@@ -117,7 +101,7 @@ impl Workers {
         };
         if job.is_renewal_due(RENEWAL_INTERVAL) {
             let asked_at = boot_millis();
-            match self.queue.heartbeat(job.request_id(), job.hold(), job.lease_length, progress_at) {
+            match self.queue.heartbeat(&job.request.request_id, job.hold(), job.lease_length, progress_at) {
                 Ok(Some(_)) => job.renew(asked_at),
                 Ok(None) => job.fence(),
                 // The queue may answer the next time; without an answer the lease runs out by itself.
@@ -138,7 +122,7 @@ impl Workers {
     /// A thread that does not even end when asked is left behind: its lease is revoked, so that it can do nothing more.
     fn give_up(&self, job: &Arc<Job>) {
         job.fence();
-        let (id, hold) = (job.request_id(), job.hold());
+        let (id, hold) = (&job.request.request_id, job.hold());
         let recorded = match job.since_cancel() {
             Some(_) => self.queue.mark_cancelled(id, hold, "cancelled; its thread did not end"),
             None => self.queue.fail(id, hold, &silent(job), None),
@@ -148,7 +132,7 @@ impl Workers {
             Err(error) if error.may_pass => {}
             Ok(entry) => job.abandon(self, entry),
             Err(error) => {
-                warn!(run_id = job.run_id(), %error, "the end of a run whose thread hangs was not recorded");
+                warn!(run_id = job.request.run_id, %error, "the end of a run whose thread hangs was not recorded");
                 job.abandon(self, self.latest(job));
             }
         }
@@ -162,7 +146,7 @@ impl Workers {
         let held = self.queue.held_requests()?;
         for job in jobs.iter().filter(|job| !job.is_over()) {
             let own = |held: &&HeldRequest| {
-                held.request_id == job.request_id() && Hold::Token(held.fencing_token) == job.hold()
+                held.request_id == job.request.request_id && Hold::Token(held.fencing_token) == job.hold()
             };
             match held.iter().find(own) {
                 Some(held) => held.asked.iter().for_each(|asked| job.control(asked.clone())),
@@ -174,7 +158,7 @@ impl Workers {
 
     /// The request of a job, as far as it is known.
     pub(super) fn latest(&self, job: &Job) -> RequestEntry {
-        self.queue.get_request(job.request_id()).unwrap_or_else(|_| job.request.clone())
+        self.queue.get_request(&job.request.request_id).unwrap_or_else(|_| job.request.clone())
     }
 
     /// Recovers requests whose holder is gone and ends pauses that are over; returns those that were moved.
@@ -217,7 +201,7 @@ impl Workers {
 
     /// What is to be run.
     pub(super) fn run_request(&self, config: Config) -> Request {
-        let proposer = self.settings.proposers.0.as_ref().and_then(|make| make(&config));
+        let proposer = self.settings.proposers.and_then(|make| make(&config));
         Request { proposer, ..self.request(config) }
     }
 

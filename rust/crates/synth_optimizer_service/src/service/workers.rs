@@ -114,7 +114,7 @@ impl Workers {
             return Err(QueueError::new(Code::WorkersBusy, message, Code::WorkersBusy.row().4));
         }
         let Some(job) = self.claim(which, is_stepped, claimant)? else { return Ok(None) };
-        self.jobs.lock().insert(job.request_id().to_owned(), Arc::clone(&job));
+        self.jobs.lock().insert(job.request.request_id.clone(), Arc::clone(&job));
         // From here on it is given what was asked of its request before.
         self.queue.wake();
         Ok(Some(job))
@@ -209,7 +209,8 @@ impl Workers {
                 job.fence();
                 let workers = Arc::clone(self);
                 let released = tokio::task::spawn_blocking(move || {
-                    let released = workers.queue.release(job.request_id(), job.hold(), "the service was shut down");
+                    let released =
+                        workers.queue.release(&job.request.request_id, job.hold(), "the service was shut down");
                     warn_if_err!(released, "a request was not given back; it is recovered when its lease ends");
                 });
                 warn_if_err!(released.await, "a request was not given back");

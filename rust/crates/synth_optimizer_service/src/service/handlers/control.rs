@@ -243,7 +243,7 @@ pub(crate) async fn run_next(State(context): Service, Body(worker): Body<Worker>
         return Ok(Json(WorkedOff { request: None, result: None, message: NOTHING.into() }));
     };
     let ended = job.end().await;
-    let entry = context.entry(job.run_id()).await?;
+    let entry = context.entry(&job.request.run_id).await?;
     let message = ended.map_or_else(|| "the run ended".to_owned(), |ended| ended.message);
     Ok(Json(WorkedOff { result: entry.result.clone(), request: Some(entry), message }))
 }
@@ -275,14 +275,14 @@ pub(crate) async fn tick(State(context): Service, Body(worker): Body<Worker>) ->
             let message = NOTHING.to_owned();
             return Ok(Json(Ticked { request: None, result: None, action, terminal: false, message }));
         };
-        let entry = context.entry(job.run_id()).await?;
+        let entry = context.entry(&job.request.run_id).await?;
         let message = format!("claimed the request of run {}", entry.run_id);
         let action = Action { action: "claim_run_request" };
         return Ok(Json(Ticked { request: Some(entry), result: None, action, terminal: false, message }));
     };
-    let entry = context.entry(job.run_id()).await?;
+    let entry = context.entry(&job.request.run_id).await?;
     step_job(&context, &entry, &job).await?;
-    let entry = context.entry(job.run_id()).await?;
+    let entry = context.entry(&job.request.run_id).await?;
     let terminal = entry.is_terminal;
     let action = Action { action: if terminal { "terminalize_run" } else { "step_run" } };
     let message = format!("run {} is {}", entry.run_id, entry.status.word());

@@ -134,7 +134,7 @@ pub(crate) async fn best(
         None => Ok(None),
     });
     let Some(best) = best.await? else {
-        return Err(Refusal::new(Code::NothingBest, format!("run {} has no best candidate yet", run.run_id())));
+        return Err(Refusal::new(Code::NothingBest, format!("run {} has no best candidate yet", run.paths.run_id())));
     };
     let etag = tag(best.sequence, best.candidate.candidate_id.as_str());
     Ok(match known.has(&etag) {
@@ -151,7 +151,8 @@ async fn wait_for_newer(
     newer_than: i64,
     wait: Duration,
 ) -> Result<(Option<BestMark>, bool), Refusal> {
-    let lost = || Refusal::new(Code::StoreBusy, format!("the log of run {} cannot be read just now", run.run_id()));
+    let lost =
+        || Refusal::new(Code::StoreBusy, format!("the log of run {} cannot be read just now", run.paths.run_id()));
     let deadline = Instant::now() + wait;
     let (tail, mut news) = context.hub.watch(context, run);
     loop {
@@ -163,7 +164,7 @@ async fn wait_for_newer(
             None => Ok(None),
         });
         let best = looked.await.map_err(|refusal| {
-            tracing::warn!(run_id = run.run_id(), error = refusal.shown(), "the best candidate cannot be read");
+            tracing::warn!(run_id = run.paths.run_id(), error = refusal.shown(), "the best candidate cannot be read");
             lost()
         })?;
         match end {

@@ -102,7 +102,7 @@ pub(crate) async fn run(State(context): Service, Path(path): Path<RunPath>) -> A
     let (overview, models) = context
         .read(move || {
             let Some(reader) = run.reader()? else { return Ok::<_, Refusal>((None, asked)) };
-            Ok((Some(run_status(run.paths())?), reader.run_models()?))
+            Ok((Some(run_status(&run.paths)?), reader.run_models()?))
         })
         .await?;
     let usage = overview.as_ref().map(|overview| overview.usage);
@@ -213,7 +213,7 @@ pub(crate) async fn artifacts(State(context): Service, Path(run): Path<RunPath>)
     let run = context.run(&run.run_id.0).await?;
     let listed = context.read(move || {
         let reader = run.reader()?;
-        Ok::<_, Refusal>(list_artifacts(run.paths().dir(), reader.as_deref())?)
+        Ok::<_, Refusal>(list_artifacts(run.paths.dir(), reader.as_deref())?)
     });
     Ok(Json(listed.await?))
 }
@@ -235,7 +235,7 @@ pub(crate) async fn artifact(
     let run = context.run(&path.run_id.0).await?;
     let found = context.read(move || {
         let reader = run.reader()?;
-        Ok::<_, Refusal>(open_artifact(run.paths().dir(), reader.as_deref(), &path.name)?)
+        Ok::<_, Refusal>(open_artifact(run.paths.dir(), reader.as_deref(), &path.name)?)
     });
     let ArtifactFile { entry, file } = found.await?;
     let etag = entry.sha256.map(|digest| format!("\"{digest}\""));
@@ -272,7 +272,7 @@ async fn find<T: Send + 'static>(
     let run = context.run(run_id).await?;
     let found = context.read(move || match run.reader()? {
         Some(reader) => Ok(read(&reader)?),
-        None => Err(Refusal::missing(code, format!("run {} has not begun", run.run_id()))),
+        None => Err(Refusal::missing(code, format!("run {} has not begun", run.paths.run_id()))),
     });
     Ok(Json(found.await?))
 }

@@ -113,8 +113,8 @@ pub(crate) async fn workspace(State(context): Service) -> Answer<Workspace> {
         context.ask(|queue| Ok((queue.counts()?, queue.leases()?, queue.liveness()?, queue.invariants()?))).await?;
     let workers = context.workers.jobs();
     let workers = workers.iter().map(|job| Busy {
-        run_id: job.run_id().to_owned(),
-        request_id: job.request_id().to_owned(),
+        run_id: job.request.run_id.clone(),
+        request_id: job.request.request_id.clone(),
         silence_seconds: job.silence().as_secs_f64(),
         stepped: job.is_stepped,
     });
