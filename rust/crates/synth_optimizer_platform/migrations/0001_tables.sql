@@ -10,17 +10,18 @@ PRAGMA application_id = 1398361943; -- "SYOW"
 -- What the run is. One row.
 CREATE TABLE run (
   one             INTEGER PRIMARY KEY CHECK (one = 1),
-  run_id          TEXT NOT NULL,
-  algorithm       TEXT NOT NULL,
-  config_json     TEXT NOT NULL,            -- without secrets
-  config_digest   TEXT NOT NULL,
-  container_url   TEXT NOT NULL,
-  cache_mode      TEXT NOT NULL CHECK (cache_mode IN ('off', 'readwrite', 'readonly')),
-  cache_namespace TEXT NOT NULL,
-  cache_path      TEXT,
-  output_dir      TEXT NOT NULL,
-  run_dir         TEXT NOT NULL,
-  created_at      INTEGER NOT NULL
+  record          TEXT NOT NULL,            -- JSON
+  run_id          TEXT NOT NULL AS (record ->> 'run_id') STORED,
+  algorithm       TEXT NOT NULL AS (record ->> 'algorithm') STORED,
+  config_json     TEXT NOT NULL AS (record -> 'config') STORED, -- without secrets
+  config_digest   TEXT NOT NULL AS (record ->> 'config_digest') STORED,
+  container_url   TEXT NOT NULL AS (record ->> 'container_url') STORED,
+  cache_mode      TEXT NOT NULL AS (record ->> 'cache_mode') STORED CHECK (cache_mode IN ('off', 'readwrite', 'readonly')),
+  cache_namespace TEXT NOT NULL AS (record ->> 'cache_namespace') STORED,
+  cache_path      TEXT AS (record ->> 'cache_path') STORED,
+  output_dir      TEXT NOT NULL AS (record ->> 'output_dir') STORED,
+  run_dir         TEXT NOT NULL AS (record ->> 'run_dir') STORED,
+  created_at      INTEGER NOT NULL AS (record ->> 'created_at') STORED
 ) STRICT;
 
 -- The log. Rows are added, never changed.

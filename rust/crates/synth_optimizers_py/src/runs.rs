@@ -5,7 +5,7 @@ use pyo3::prelude::*;
 use serde::Serialize;
 use synth_optimizer_core::model::control::ControlRequest;
 use synth_optimizer_core::model::error::OptimizerError;
-use synth_optimizer_platform::artifacts::{self, RunLock, RunPaths};
+use synth_optimizer_platform::artifacts::{self, FileLock, RunPaths, lock_run};
 use synth_optimizer_platform::runtime::ask;
 use synth_optimizer_platform::workspace::{self, Reader, RebuildMode};
 
@@ -100,10 +100,10 @@ fn on_path<'py, T: Serialize + Send>(
 }
 
 /// Nobody may work on a run while its workspace is written anew. A copy elsewhere has no lock.
-fn lock_beside(workspace: &Utf8Path) -> Result<Option<RunLock>, OptimizerError> {
+fn lock_beside(workspace: &Utf8Path) -> Result<Option<FileLock>, OptimizerError> {
     let paths = workspace.parent().and_then(|dir| RunPaths::of_dir(dir).ok());
     match paths.map(|paths| paths.lock()).filter(|lock| lock.is_file()) {
-        Some(lock) => RunLock::take(&lock, &format!("the run of {workspace}")).map(Some),
+        Some(lock) => lock_run(&lock, &format!("the run of {workspace}"), None).map(Some),
         None => Ok(None),
     }
 }

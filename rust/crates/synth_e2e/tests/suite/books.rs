@@ -142,7 +142,7 @@ impl Place {
             workspace.commit_blocking(Batch { events: part.to_vec(), ..Batch::default() }).unwrap();
             chronicle.append(part).unwrap();
         }
-        let result = write_results(&dir, &workspace, chronicle.end(), None).unwrap();
+        let result = write_results(&dir, &workspace, chronicle, None).unwrap();
         (Self { _temporary: temporary, dir, workspace }, result.manifest)
     }
 

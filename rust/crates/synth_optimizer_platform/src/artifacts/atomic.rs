@@ -25,17 +25,17 @@ pub struct AtomicFile {
 /// Puts bytes under a name, for the owner's eyes only.
 pub fn write_atomic(path: &Utf8Path, bytes: &[u8]) -> Result<(), OptimizerError> {
     let mut file = AtomicFile::create(path)?;
-    file.write_all(bytes).map_err(|error| fault::io(path, "writing", error))?;
+    file.write_all(bytes).map_err(fault::io(path, "writing"))?;
     file.commit()
 }
 
 /// Removes what a killed process has left unfinished in a directory that nobody else writes to.
 pub(super) fn remove_unfinished(dir: &Utf8Path) -> Result<(), OptimizerError> {
-    let entries = dir.read_dir_utf8().map_err(|error| fault::io(dir, "listing", error))?;
+    let entries = dir.read_dir_utf8().map_err(fault::io(dir, "listing"))?;
     for entry in entries.flatten() {
         let name = entry.file_name();
         if name.starts_with(UNFINISHED.0) && name.ends_with(UNFINISHED.1) {
-            std::fs::remove_file(entry.path()).map_err(|error| fault::io(entry.path(), "removing", error))?;
+            std::fs::remove_file(entry.path()).map_err(fault::io(entry.path(), "removing"))?;
         }
     }
     Ok(())
@@ -49,7 +49,7 @@ impl AtomicFile {
         let (begin, end) = UNFINISHED;
         let temporary = target.with_file_name(format!("{begin}{name}.{}.{number}{end}", std::process::id()));
         let opened = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary);
-        let file = opened.map_err(|error| fault::io(target, "writing", error))?;
+        let file = opened.map_err(fault::io(target, "writing"))?;
         Ok(Self { target: target.to_owned(), temporary, file: Some(BufWriter::new(file)) })
     }
 
@@ -60,7 +60,8 @@ impl AtomicFile {
 
     /// Gives the file its name; after this it survives a loss of power.
     pub fn commit(mut self) -> Result<(), OptimizerError> {
-        let failed = |error: std::io::Error| fault::io(&self.target, "writing", error);
+        let target = self.target.clone();
+        let failed = fault::io(&target, "writing");
         if let Some(buffered) = self.file.take() {
             let file = buffered.into_inner().map_err(|error| failed(error.into_error()))?;
             file.sync_all().map_err(failed)?;
@@ -93,5 +94,5 @@ impl Drop for AtomicFile {
 /// A name is durable when its directory is.
 fn sync_dir(path: &Utf8Path) -> Result<(), OptimizerError> {
     let parent = path.parent().filter(|parent| !parent.as_str().is_empty()).unwrap_or(Utf8Path::new("."));
-    File::open(parent).and_then(|dir| dir.sync_all()).map_err(|error| fault::io(parent, "syncing", error))
+    File::open(parent).and_then(|dir| dir.sync_all()).map_err(fault::io(parent, "syncing"))
 }

@@ -1,19 +1,16 @@
 //! Whether two feeds tell of the same search, and where they first differ.
 
-use std::fs::File;
-use std::io::{BufRead, BufReader};
-
-use camino::{Utf8Path, Utf8PathBuf};
+use camino::Utf8Path;
 use serde_json::Value;
 
-use super::fault;
+use super::chronicle::numbered_lines;
 use synth_optimizer_core::model::canonical::canonical_json;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_core::model::normalize::normalize;
 
 /// Compares two feeds, raw or normalized. Raw ones are normalized on the way; neither is held in memory.
 pub fn events_compare(left: &Utf8Path, right: &Utf8Path) -> Result<(), OptimizerError> {
-    let (mut lefts, mut rights) = (Normalized::open(left)?, Normalized::open(right)?);
+    let (mut lefts, mut rights) = (normal_events(left)?, normal_events(right)?);
     for number in 1_u64.. {
         match (lefts.next().transpose()?, rights.next().transpose()?) {
             (None, None) => break,
@@ -30,55 +27,22 @@ pub fn events_compare(left: &Utf8Path, right: &Utf8Path) -> Result<(), Optimizer
 #[derive(Debug)]
 struct Normal {
     /// Where it stands in its file.
-    line: u64,
+    line: usize,
     value: Value,
     text: String,
 }
 
-#[derive(Debug)]
-struct Normalized {
-    path: Utf8PathBuf,
-    reader: BufReader<File>,
-    line: u64,
-}
-
-impl Normalized {
-    fn open(path: &Utf8Path) -> Result<Self, OptimizerError> {
-        let file = File::open(path).map_err(|error| fault::io(path, "opening", error))?;
-        Ok(Self { path: path.to_owned(), reader: BufReader::new(file), line: 0 })
-    }
-
-    fn read(&mut self) -> Result<Option<Normal>, OptimizerError> {
-        let mut text = String::new();
-        loop {
-            text.clear();
-            let read = self.reader.read_line(&mut text).map_err(|error| fault::io(&self.path, "reading", error))?;
-            if read == 0 {
-                return Ok(None);
-            }
-            self.line += 1;
-            if text.trim().is_empty() {
-                continue;
-            }
-            let at = |error: OptimizerError| {
-                let message = format!("{} line {}: {}", self.path, self.line, error.message);
-                OptimizerError { message, ..error }
-            };
-            let event: Value = serde_json::from_str(&text)
-                .map_err(|error| at(OptimizerError::from_cause(ErrorCode::Json, "not JSON", error)))?;
-            if let Some(value) = normalize(event).map_err(at)? {
-                return Ok(Some(Normal { line: self.line, text: canonical_json(&value), value }));
-            }
-        }
-    }
-}
-
-impl Iterator for Normalized {
-    type Item = Result<Normal, OptimizerError>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        self.read().transpose()
-    }
+fn normal_events(path: &Utf8Path) -> Result<impl Iterator<Item = Result<Normal, OptimizerError>>, OptimizerError> {
+    let normal = move |(line, text): (usize, String)| {
+        let event =
+            serde_json::from_str(&text).map_err(|error| OptimizerError::from_cause(ErrorCode::Json, "not JSON", error));
+        let value = event.and_then(normalize).map_err(|error| {
+            let message = format!("{path} line {line}: {}", error.message);
+            OptimizerError { message, ..error }
+        })?;
+        Ok(value.map(|value| Normal { line, text: canonical_json(&value), value }))
+    };
+    Ok(numbered_lines(path)?.filter_map(move |line| line.and_then(normal).transpose()))
 }
 
 fn differ(number: u64, left: (&Utf8Path, &Normal), right: (&Utf8Path, &Normal)) -> OptimizerError {

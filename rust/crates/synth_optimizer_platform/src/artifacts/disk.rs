@@ -71,14 +71,14 @@ impl DiskWatch {
 }
 
 /// Bytes of all files beneath a directory; links are not followed, and what vanishes meanwhile does not count.
-pub fn directory_bytes(path: &Utf8Path) -> Result<u64, OptimizerError> {
+fn directory_bytes(path: &Utf8Path) -> Result<u64, OptimizerError> {
     let mut open = vec![path.to_owned()];
     let mut total = 0_u64;
     while let Some(dir) = open.pop() {
         let entries = match dir.read_dir_utf8() {
             Ok(entries) => entries,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
-            Err(error) => return Err(fault::io(&dir, "measuring", error)),
+            Err(error) => return Err(fault::io(&dir, "measuring")(error)),
         };
         for entry in entries.flatten() {
             match entry.metadata() {

@@ -3,42 +3,32 @@
 //! Everything here is a function of the log and can be written again from it. Files are replaced as a whole or, for
 //! the feed and the registry, appended to and repaired.
 
-pub mod atomic;
-pub mod chart;
-mod chart_scale;
-pub mod chronicle;
-pub mod compare;
-pub mod disk;
+mod atomic;
+mod chart;
+mod chronicle;
+mod compare;
+mod disk;
 mod event_lines;
 mod fault;
-pub mod feed;
-mod file_lock;
-mod line;
-pub mod log;
+mod files;
+mod lock;
 mod manifest;
-pub mod normalized;
 mod overview;
-pub mod registry;
-pub mod replay;
-pub mod results;
-pub mod run_dir;
-mod run_lock;
+mod registry;
+mod replay;
+mod results;
+mod run_dir;
 
 pub use atomic::{AtomicFile, write_atomic};
 pub use chart::{ChartData, ChartPoint, HeldoutBar, score_chart};
-pub use chronicle::{Chronicle, Told};
+pub use chronicle::{Chronicle, Each, Repair};
 pub use compare::events_compare;
 pub use disk::DiskWatch;
 pub use event_lines::{EventFormatter, EventLine, Weight};
-pub use feed::{Feed, Repair};
-pub use file_lock::LockMark;
-pub use file_lock::{FileLock, NotTaken};
-pub use log::Each;
-pub use manifest::ArtifactRef;
-pub use normalized::write_normalized;
+pub use files::{ArtifactEntry, ArtifactFile, Artifacts, artifacts, open_artifact};
+pub use lock::{FileLock, LockMark, NotTaken, lock_run};
 pub use overview::{RunOverview, run_status, run_summary};
 pub use registry::{Registered, RegistryEntry, RegistryStatus, register};
-pub use replay::{Replay, events_replay};
+pub use replay::events_replay;
 pub use results::{RunResult, starting_entry, write_failure, write_results};
 pub use run_dir::{RunDir, RunPaths};
-pub use run_lock::RunLock;

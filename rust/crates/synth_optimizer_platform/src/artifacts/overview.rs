@@ -5,14 +5,14 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::fault;
+use super::lock::FileLock;
 use super::results::registry;
 use super::run_dir::RunPaths;
-use super::run_lock::RunLock;
 use crate::workspace::{Reader, limits};
 use synth_optimizer_core::model::envelope::rfc3339;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_core::model::ids::CandidateId;
-use synth_optimizer_core::model::run_totals::RunCounts;
+use synth_optimizer_core::model::run_totals::RunTotals;
 use synth_optimizer_core::model::run_view::{FinalEvent, RunView};
 use synth_optimizer_core::model::score::Score;
 use synth_optimizer_core::model::usage::{Cost, RunUsage};
@@ -60,53 +60,72 @@ pub struct RunOverview {
 
 /// Reads where a run is, from a few rows.
 pub fn run_status(paths: &RunPaths) -> Result<RunOverview, OptimizerError> {
-    let holder = RunLock::holder(&paths.lock())?;
+    let holder = FileLock::holder(&paths.lock())?;
     // While somebody works on the run, an older failure is history.
     let manifest = if holder.is_none() { manifest(paths)? } else { None };
     let failure = manifest.as_ref().and_then(|manifest| manifest.get("failure")).cloned();
     if !paths.workspace_db().is_file() {
-        return Ok(never_begun(paths, holder, manifest.as_ref(), failure));
+        // It failed before it had a log.
+        let status = manifest.as_ref().and_then(|manifest| manifest.get("status")).and_then(Value::as_str);
+        let overview = overview(paths, &RunTotals::default());
+        let state = status.map_or(overview.state, str::to_owned);
+        return Ok(RunOverview { state, holder, cost_usd: Cost::Unknown, failure, ..overview });
     }
     let reader = Reader::open(paths.workspace_db().as_std_path())?;
-    let (run, totals, best, seed, waiting) = reader.at_once(|reader| {
+    let (run, totals, best, seed, rollouts_waiting) = reader.at_once(|_| {
         let totals = reader.totals()?;
         let record = |id: Option<&CandidateId>| id.map(|id| reader.candidate_record(id.as_str())).transpose();
         let best = record(totals.best_candidate_id())?.flatten();
         let seed = record(totals.seed_candidate_id.as_ref())?.flatten();
-        Ok((reader.run_row()?, totals, best, seed, reader.waiting()?))
+        Ok::<_, OptimizerError>((reader.run_row()?, totals, best, seed, reader.waiting()?))
     })?;
-    let (counts, spend) = (&totals.counts, totals.counts.spend());
     Ok(RunOverview {
         run_id: run.run_id,
-        run_dir: paths.dir().to_string(),
-        state: totals.state.word().to_owned(),
-        is_over: totals.is_over(),
         holder,
-        best_candidate_id: totals.best_candidate_id().map(ToString::to_string),
         best_score: best.as_ref().and_then(|best| best.train_score),
         seed_score: seed.and_then(|seed| seed.train_score),
         best_heldout_score: best.and_then(|best| best.heldout_score),
+        rollouts_waiting,
+        limits: run.config.get("gepa").map(limits).unwrap_or_default(),
+        failure,
+        ..overview(paths, &totals)
+    })
+}
+
+/// What the totals of a run say.
+fn overview(paths: &RunPaths, totals: &RunTotals) -> RunOverview {
+    let (counts, spend) = (&totals.counts, totals.counts.spend());
+    RunOverview {
+        run_id: paths.run_id().to_owned(),
+        run_dir: paths.dir().to_string(),
+        state: totals.state.word().to_owned(),
+        is_over: totals.is_over(),
+        holder: None,
+        best_candidate_id: totals.best_candidate_id().map(ToString::to_string),
+        best_score: None,
+        seed_score: None,
+        best_heldout_score: None,
         frontier_size: u64::from(totals.frontier_size),
         candidates: counts.candidates,
         generations: counts.generations,
         rollouts_requested: counts.rollouts_requested,
         rollouts_finished: counts.rollouts_finished,
         rollouts_failed: counts.rollouts_failed,
-        rollouts_waiting: waiting,
+        rollouts_waiting: 0,
         proposer_turns: counts.proposer_turns,
         paid_calls: spend.paid_calls,
         cached_calls: spend.cached_calls,
         unknown_outcomes: spend.unknown_outcomes,
         total_tokens: spend.total_tokens,
         cost_usd: spend.cost(),
-        limits: run.config.get("gepa").map(limits).unwrap_or_default(),
+        limits: Map::new(),
         started_at: totals.started_at.map(rfc3339),
         updated_at: totals.updated_at.map(rfc3339),
         finished_at: totals.finished_at.map(rfc3339),
-        stopped_by: totals.stopped_by.map(|stop| json!(stop)),
-        failure,
-        usage: totals.counts.usage(),
-    })
+        stopped_by: totals.stopped_by.as_ref().map(|stop| json!(stop)),
+        failure: None,
+        usage: counts.usage(),
+    }
 }
 
 /// Everything about a run: its overview, and every candidate as the log tells of it. Reads the whole log.
@@ -126,10 +145,9 @@ pub fn run_summary(paths: &RunPaths) -> Result<Value, OptimizerError> {
         Some(FinalEvent::Finished(run)) => (json!(run.train_gain), json!(run.heldout_gain)),
         Some(FinalEvent::Failed(_) | FinalEvent::Cancelled(_)) | None => (Value::Null, Value::Null),
     };
-    let failed = |error: serde_json::Error| fault::json("the summary", error);
     Ok(json!({
-        "overview": serde_json::to_value(&overview).map_err(failed)?,
-        "candidates": registry(&view).map_err(failed)?,
+        "overview": overview,
+        "candidates": registry(&view),
         "frontier": view.frontier().iter().map(|member| &member.candidate_id).collect::<Vec<_>>(),
         "state_history": view.state_history,
         "usage": view.totals.counts.usage(),
@@ -139,53 +157,12 @@ pub fn run_summary(paths: &RunPaths) -> Result<Value, OptimizerError> {
     }))
 }
 
-/// A run that failed before it had a log.
-fn never_begun(
-    paths: &RunPaths,
-    holder: Option<String>,
-    manifest: Option<&Value>,
-    failure: Option<Value>,
-) -> RunOverview {
-    let status = manifest.and_then(|manifest| manifest.get("status")).and_then(Value::as_str);
-    RunOverview {
-        run_id: paths.run_id().to_owned(),
-        run_dir: paths.dir().to_string(),
-        state: status.unwrap_or("created").to_owned(),
-        is_over: false,
-        holder,
-        best_candidate_id: None,
-        best_score: None,
-        seed_score: None,
-        best_heldout_score: None,
-        frontier_size: 0,
-        candidates: 0,
-        generations: 0,
-        rollouts_requested: 0,
-        rollouts_finished: 0,
-        rollouts_failed: 0,
-        rollouts_waiting: 0,
-        proposer_turns: 0,
-        paid_calls: 0,
-        cached_calls: 0,
-        unknown_outcomes: 0,
-        total_tokens: 0,
-        cost_usd: Cost::default(),
-        limits: Map::new(),
-        started_at: None,
-        updated_at: None,
-        finished_at: None,
-        stopped_by: None,
-        failure,
-        usage: RunCounts::default().usage(),
-    }
-}
-
 fn manifest(paths: &RunPaths) -> Result<Option<Value>, OptimizerError> {
     let path = paths.manifest();
     let bytes = match std::fs::read(&path) {
         Ok(bytes) => bytes,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(fault::io(&path, "reading", error)),
+        Err(error) => return Err(fault::io(&path, "reading")(error)),
     };
     serde_json::from_slice(&bytes).map(Some).map_err(|error| {
         OptimizerError::from_cause(ErrorCode::Json, format!("{path} is not JSON"), error)

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use camino::Utf8Path;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::fault;
 use super::run_dir::RunPaths;
@@ -26,7 +26,7 @@ words! {
 }
 
 /// What is known about the run, besides its places. What is not known is null.
-#[derive(Debug, Clone, PartialEq, Default)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize)]
 pub struct RegistryEntry {
     pub cache_mode: Option<String>,
     pub cache_namespace: Option<String>,
@@ -48,7 +48,7 @@ pub enum Registered {
 /// Adds the line of a run and status, unless it is there. Runs of other processes wait meanwhile.
 pub fn register(paths: &RunPaths, status: RegistryStatus, entry: &RegistryEntry) -> Result<Registered, OptimizerError> {
     let path = paths.run_registry();
-    let failed = |error: std::io::Error| fault::io(&path, "writing", error);
+    let failed = fault::io(&path, "writing");
     let opened = OpenOptions::new().create(true).read(true).write(true).truncate(false).mode(0o600).open(&path);
     let mut file = opened.map_err(failed)?;
     wait_for(&file).map_err(failed)?;
@@ -82,7 +82,7 @@ fn add(
     entry: &RegistryEntry,
 ) -> Result<Registered, OptimizerError> {
     let path = paths.run_registry();
-    let failed = |error: std::io::Error| fault::io(&path, "writing", error);
+    let failed = fault::io(&path, "writing");
     let tail = mend(file, &path)?;
     let known = tail.lines().rev().any(|line| {
         serde_json::from_str::<Known>(line).is_ok_and(|known| known.run_id == paths.run_id() && known.status == status)
@@ -90,8 +90,7 @@ fn add(
     if known {
         return Ok(Registered::Known);
     }
-    let mut line = line(paths, status, entry)?;
-    line.push('\n');
+    let line = line(paths, status, entry)? + "\n";
     file.seek(SeekFrom::End(0)).map_err(failed)?;
     file.write_all(line.as_bytes()).map_err(failed)?;
     file.sync_data().map_err(failed)?;
@@ -111,49 +110,23 @@ struct Line<'a> {
     run_id: &'a str,
     status: RegistryStatus,
     run_dir: &'a str,
-    manifest_path: String,
-    event_feed_path: String,
-    normalized_event_feed_path: String,
-    cache_profile_path: String,
-    best_candidate_path: String,
-    candidate_registry_path: String,
-    frontier_path: String,
-    workspace_db_path: String,
-    cache_mode: Option<&'a str>,
-    cache_namespace: Option<&'a str>,
-    proposer_backend: Option<&'a str>,
-    best_candidate_id: Option<&'a str>,
-    cost_usd: Cost,
-    usage: Option<&'a Value>,
+    #[serde(flatten)]
+    places: Map<String, Value>,
+    #[serde(flatten)]
+    entry: &'a RegistryEntry,
 }
 
 fn line(paths: &RunPaths, status: RegistryStatus, entry: &RegistryEntry) -> Result<String, OptimizerError> {
-    let line = Line {
-        ts: rfc3339(unix_millis()),
-        run_id: paths.run_id(),
-        status,
-        run_dir: paths.dir().as_str(),
-        manifest_path: paths.manifest().into(),
-        event_feed_path: paths.events().into(),
-        normalized_event_feed_path: paths.normalized_events().into(),
-        cache_profile_path: paths.cache_profile().into(),
-        best_candidate_path: paths.best_candidate().into(),
-        candidate_registry_path: paths.candidate_registry().into(),
-        frontier_path: paths.frontier().into(),
-        workspace_db_path: paths.workspace_db().into(),
-        cache_mode: entry.cache_mode.as_deref(),
-        cache_namespace: entry.cache_namespace.as_deref(),
-        proposer_backend: entry.proposer_backend.as_deref(),
-        best_candidate_id: entry.best_candidate_id.as_deref(),
-        cost_usd: entry.cost_usd,
-        usage: entry.usage.as_ref(),
-    };
-    serde_json::to_string(&line).map_err(|error| fault::json("the line of a run", error))
+    let mut places = paths.places();
+    places.retain(|name, _| name != "score_chart_path" && name != "run_registry_path");
+    let (run_id, run_dir) = (paths.run_id(), paths.dir().as_str());
+    let line = Line { ts: rfc3339(unix_millis()), run_id, status, run_dir, places, entry };
+    serde_json::to_string(&line).map_err(fault::json("the line of a run"))
 }
 
 /// The last lines. A last line without its break is completed if it can be read, and cut if a killed process left it.
 fn mend(file: &mut File, path: &Utf8Path) -> Result<String, OptimizerError> {
-    let failed = |error: std::io::Error| fault::io(path, "reading", error);
+    let failed = fault::io(path, "reading");
     let length = file.metadata().map_err(failed)?.len();
     let from = length.saturating_sub(TAIL);
     file.seek(SeekFrom::Start(from)).map_err(failed)?;

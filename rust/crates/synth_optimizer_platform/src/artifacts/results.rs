@@ -1,23 +1,22 @@
 //! What is written when a run is over: the registries of its candidates, chart and feeds, and the manifest last.
 
 use std::fs::File;
-use std::io::Read;
 
 use camino::Utf8Path;
 use serde::Serialize;
 use serde_json::{Value, json};
-use sha2::{Digest, Sha256};
 
 use super::atomic::write_atomic;
 use super::chart::{ChartData, ChartPoint, HeldoutBar, score_chart};
-use super::chronicle::Told;
+use super::chronicle::Chronicle;
 use super::fault;
-use super::manifest::{ArtifactRef, early_failure, manifest};
+use super::files::hash;
+use super::manifest::{early_failure, manifest};
 use super::registry::{RegistryEntry, RegistryStatus, register};
 use super::run_dir::RunPaths;
 use crate::cache::CacheProfile;
-use crate::workspace::{Artifact, Manifest, Record, RunRow, Workspace};
-use synth_optimizer_core::model::canonical::hex;
+use crate::workspace::models::FrontierEntry;
+use crate::workspace::{ArtifactRef, Record, RunRow, Workspace};
 use synth_optimizer_core::model::error::OptimizerError;
 use synth_optimizer_core::model::lifecycle::CandidateStatus;
 use synth_optimizer_core::model::run_view::{MeasuredCandidate, RunView};
@@ -30,7 +29,7 @@ pub struct RunResult {
     pub manifest: Value,
 }
 
-/// Writes everything that a run leaves behind, from what its log told. The run must be over, and its feed complete.
+/// Writes everything that a run leaves behind, from its chronicle. The run must be over, and its feed complete.
 ///
 /// May be called again, also after a crash in the middle: the files are replaced by equal ones, and the manifest comes
 /// last, so that it never names a file that is not there. Without a cache profile, the one that is there stays. Blocks
@@ -38,22 +37,18 @@ pub struct RunResult {
 pub fn write_results(
     paths: &RunPaths,
     workspace: &Workspace,
-    told: Told,
+    chronicle: Chronicle,
     cache: Option<&CacheProfile>,
 ) -> Result<RunResult, OptimizerError> {
-    let Told { view, normalized } = told;
-    let ended = view.totals.updated_at.unwrap_or_default();
-    normalized.commit()?;
+    let view = chronicle.end()?;
+    let unix_millis = view.totals.updated_at.unwrap_or_default();
     let refs = write_files(paths, &view, cache)?;
     let (status, document) = manifest(paths, &view, &refs)?;
-    let files = refs.iter().map(|known| Record::Artifact(artifact(paths, known, ended)));
+    let files = refs.into_iter().map(|file| Record::Artifact { file: inside(paths, file), unix_millis });
     workspace.record_all(files.collect())?;
     write_json(&paths.manifest(), &document)?;
-    workspace.record_blocking(Record::Manifest(Manifest {
-        path: paths.manifest().into(),
-        document: document.clone(),
-        unix_millis: ended,
-    }))?;
+    let record = Record::Manifest { path: paths.manifest().into(), document: document.clone(), unix_millis };
+    workspace.record_all(vec![record])?;
     register(paths, status, &entry(&workspace.run_row()?, &view))?;
     Ok(RunResult { status, manifest: document })
 }
@@ -92,12 +87,13 @@ fn write_files(
 ) -> Result<Vec<ArtifactRef>, OptimizerError> {
     let mut written = Vec::new();
     if let Some(best) = view.best() {
-        write_json(&paths.best_candidate(), &registered(best)?)?;
+        write_json(&paths.best_candidate(), &registered(best))?;
         written.push((paths.best_candidate(), "best_candidate"));
     }
-    write_json(&paths.candidate_registry(), &registry(view).map_err(not_json)?)?;
+    write_json(&paths.candidate_registry(), &registry(view))?;
     written.push((paths.candidate_registry(), "candidate_registry"));
-    write_json(&paths.frontier(), &frontier(view))?;
+    let frontier: Vec<FrontierEntry> = view.frontier().into_iter().map(FrontierEntry::from).collect();
+    write_json(&paths.frontier(), &frontier)?;
     written.push((paths.frontier(), "frontier"));
     if let Some(cache) = cache {
         write_json(&paths.cache_profile(), cache)?;
@@ -112,22 +108,6 @@ fn write_files(
     written.iter().map(|(path, kind)| reference(path, kind)).collect()
 }
 
-/// `frontier.json`, by id.
-fn frontier(view: &RunView) -> Value {
-    let member = view.frontier().into_iter().map(|candidate| {
-        json!({
-            "candidate_id": candidate.candidate_id,
-            "parent_id": candidate.parent_id,
-            "source": candidate.source,
-            "train_reward": candidate.train_reward,
-            "heldout_reward": candidate.heldout_reward,
-            "train_score": candidate.train_score,
-            "heldout_score": candidate.heldout_score,
-        })
-    });
-    member.collect()
-}
-
 fn entry(run: &RunRow, view: &RunView) -> RegistryEntry {
     let usage = view.totals.counts.usage();
     RegistryEntry {
@@ -139,17 +119,13 @@ fn entry(run: &RunRow, view: &RunView) -> RegistryEntry {
 }
 
 /// `candidate_registry.json`: every candidate with its scores by row.
-pub(super) fn registry(view: &RunView) -> Result<Value, serde_json::Error> {
-    view.candidates.iter().map(entry_of).collect()
+pub(super) fn registry(view: &RunView) -> Value {
+    view.candidates.iter().map(registered).collect()
 }
 
-/// One candidate of the registry.
-pub(super) fn registered(candidate: &MeasuredCandidate) -> Result<Value, OptimizerError> {
-    entry_of(candidate).map_err(not_json)
-}
-
-/// A candidate without the places and times of its events: equal runs have equal files, however they were carried out.
-fn entry_of(candidate: &MeasuredCandidate) -> Result<Value, serde_json::Error> {
+/// One candidate of the registry, without the places and times of its events: equal runs have equal files, however they
+/// were carried out.
+pub(super) fn registered(candidate: &MeasuredCandidate) -> Value {
     const VOLATILE: [&str; 6] =
         ["registered_sequence", "registered_at", "updated_sequence", "updated_at", "sequence", "at"];
     fn without_places(fields: &mut Value) {
@@ -157,14 +133,10 @@ fn entry_of(candidate: &MeasuredCandidate) -> Result<Value, serde_json::Error> {
             fields.retain(|name, _| !VOLATILE.contains(&name.as_str()));
         }
     }
-    let mut entry = serde_json::to_value(candidate)?;
+    let mut entry = json!(candidate);
     without_places(&mut entry);
     entry["acceptance_metadata"].as_array_mut().into_iter().flatten().for_each(without_places);
-    Ok(entry)
-}
-
-fn not_json(error: serde_json::Error) -> OptimizerError {
-    fault::json("a candidate", error)
+    entry
 }
 
 /// What the score chart shows.
@@ -193,43 +165,22 @@ fn chart(view: &RunView, title: &str) -> ChartData {
 }
 
 /// The workspace names files of the run directory by their names alone, so that the directory can be moved.
-fn artifact(paths: &RunPaths, known: &ArtifactRef, unix_millis: u64) -> Artifact {
-    let path = Utf8Path::new(&known.path);
-    Artifact {
-        path: path.strip_prefix(paths.dir()).unwrap_or(path).to_string(),
-        kind: known.kind.clone(),
-        sha256: known.sha256.clone(),
-        bytes: known.bytes,
-        retention: known.retention.clone(),
-        unix_millis,
-    }
+fn inside(paths: &RunPaths, file: ArtifactRef) -> ArtifactRef {
+    let path = Utf8Path::new(&file.path);
+    ArtifactRef { path: path.strip_prefix(paths.dir()).unwrap_or(path).to_string(), ..file }
 }
 
 fn reference(path: &Utf8Path, kind: &str) -> Result<ArtifactRef, OptimizerError> {
-    let failed = |error: std::io::Error| fault::io(path, "reading", error);
-    let mut file = File::open(path).map_err(failed)?;
-    let (mut hash, mut bytes, mut buffer) = (Sha256::new(), 0_u64, vec![0; 1 << 16]);
-    loop {
-        let read = file.read(&mut buffer).map_err(failed)?;
-        if read == 0 {
-            break;
-        }
-        hash.update(&buffer[..read]);
-        bytes += read as u64;
-    }
-    Ok(ArtifactRef {
-        path: path.to_string(),
-        kind: kind.to_owned(),
-        sha256: hex(&hash.finalize()),
-        bytes,
-        retention: "release_evidence".to_owned(),
-    })
+    let hashed = File::open(path).and_then(|mut file| hash(&mut file));
+    let (sha256, bytes) = hashed.map_err(fault::io(path, "reading"))?;
+    let (path, kind, retention) = (path.to_string(), kind.to_owned(), "release_evidence".to_owned());
+    Ok(ArtifactRef { path, kind, sha256, bytes, retention })
 }
 
 /// Readable JSON with a line break at its end.
 fn write_json(path: &Utf8Path, value: &impl Serialize) -> Result<(), OptimizerError> {
     // Put together in memory: a file takes the many small pieces of a document much more slowly.
-    let mut text = serde_json::to_vec_pretty(value).map_err(|error| fault::json(path.as_str(), error))?;
+    let mut text = serde_json::to_vec_pretty(value).map_err(fault::json(path.as_str()))?;
     text.push(b'\n');
     write_atomic(path, &text)
 }

@@ -5,9 +5,9 @@ use std::ops::Deref;
 use std::os::unix::fs::DirBuilderExt;
 
 use camino::{Utf8Path, Utf8PathBuf};
+use serde_json::{Map, Value};
 
-use super::file_lock::LockMark;
-use super::run_lock::{RunLock, held};
+use super::lock::{FileLock, LockMark, held, lock_run};
 use super::{atomic, fault};
 use crate::warn_if_err;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
@@ -24,7 +24,7 @@ pub struct RunPaths {
 #[derive(Debug)]
 pub struct RunDir {
     paths: RunPaths,
-    lock: RunLock,
+    lock: FileLock,
 }
 
 macro_rules! files {
@@ -116,7 +116,7 @@ impl RunPaths {
 
     /// Whether nobody works on the run just now. Nothing is written.
     pub fn check_free(&self) -> Result<(), OptimizerError> {
-        match RunLock::holder(&self.lock())? {
+        match FileLock::holder(&self.lock())? {
             Some(holder) => Err(held(&self.what(), &holder)),
             None => Ok(()),
         }
@@ -129,9 +129,9 @@ impl RunPaths {
         let is_directory = std::fs::symlink_metadata(&self.dir).is_ok_and(|found| found.is_dir());
         let mut _held = None;
         if self.is_run() && is_directory {
-            _held = Some(RunLock::take(&self.lock(), &self.what())?);
+            _held = Some(lock_run(&self.lock(), &self.what(), None)?);
             clear(&away)?;
-            std::fs::rename(&self.dir, &away).map_err(|error| fault::io(&self.dir, "removing", error))?;
+            std::fs::rename(&self.dir, &away).map_err(fault::io(&self.dir, "removing"))?;
         }
         clear(&away)
     }
@@ -139,6 +139,23 @@ impl RunPaths {
     /// What is locked, for messages.
     fn what(&self) -> String {
         format!("run {} in {}", self.run_id, self.dir)
+    }
+
+    /// Every place, by the name that documents have for it.
+    pub(super) fn places(&self) -> Map<String, Value> {
+        let places = [
+            ("manifest_path", self.manifest()),
+            ("event_feed_path", self.events()),
+            ("normalized_event_feed_path", self.normalized_events()),
+            ("cache_profile_path", self.cache_profile()),
+            ("best_candidate_path", self.best_candidate()),
+            ("candidate_registry_path", self.candidate_registry()),
+            ("frontier_path", self.frontier()),
+            ("score_chart_path", self.score_chart()),
+            ("run_registry_path", self.run_registry()),
+            ("workspace_db_path", self.workspace_db()),
+        ];
+        places.into_iter().map(|(name, path)| (name.to_owned(), path.into_string().into())).collect()
     }
 
     /// The root of all runs.
@@ -155,7 +172,7 @@ impl RunPaths {
 /// Removes a directory, if there is one.
 fn clear(dir: &Utf8Path) -> Result<(), OptimizerError> {
     match std::fs::remove_dir_all(dir) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(fault::io(dir, "removing", error)),
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(fault::io(dir, "removing")(error)),
         Ok(()) | Err(_) => Ok(()),
     }
 }
@@ -171,9 +188,9 @@ impl RunDir {
     pub fn take_over(output_dir: &Utf8Path, run_id: &str, superseded: Option<&str>) -> Result<Self, OptimizerError> {
         let paths = RunPaths::new(output_dir, run_id)?;
         let made = DirBuilder::new().recursive(true).mode(0o700).create(paths.dir());
-        made.map_err(|error| fault::io(paths.dir(), "making", error))?;
+        made.map_err(fault::io(paths.dir(), "making"))?;
         paths.check_own()?;
-        let lock = RunLock::take_from(&paths.lock(), &paths.what(), superseded)?;
+        let lock = lock_run(&paths.lock(), &paths.what(), superseded)?;
         atomic::remove_unfinished(paths.dir())?;
         Ok(Self { paths, lock })
     }

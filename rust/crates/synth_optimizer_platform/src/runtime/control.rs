@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::{broadcast, mpsc, watch};
 
 use super::stepping::StepReport;
-use crate::artifacts::{RunLock, RunPaths, write_atomic};
+use crate::artifacts::{FileLock, RunPaths, write_atomic};
 use crate::warn_if_err;
 use crate::workspace::{Reader, Stored};
 use synth_optimizer_core::model::control::{ControlAction, ControlRequest};
@@ -100,7 +100,7 @@ pub fn ask(paths: &RunPaths, request: ControlRequest) -> Result<Asked, Optimizer
         false => None,
     };
     let asked = |acknowledgement, reason| Asked { run_id: paths.run_id().to_owned(), acknowledgement, state, reason };
-    let Some(holder) = RunLock::holder(&paths.lock())? else {
+    let Some(holder) = FileLock::holder(&paths.lock())? else {
         return Ok(asked(Acknowledgement::Noop, "no process works on this run".to_owned()));
     };
     let text = serde_json::to_vec(&ControlFile { holder: holder.clone(), request })

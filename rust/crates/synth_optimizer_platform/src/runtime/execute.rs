@@ -72,8 +72,8 @@ where
     if let Some(workspace) = existing {
         if workspace.totals()?.is_over() {
             // A process that ended between the last commit and the feed has left it short.
-            let (told, end) = (chronicle(&dir, &workspace)?.end(), stored_end(&workspace)?);
-            return finish(&request, &dir, &fence, (workspace, told), None, end);
+            let (chronicle, end) = (chronicle(&dir, &workspace)?, stored_end(&workspace)?);
+            return finish(&request, &dir, &fence, (workspace, chronicle), None, end);
         }
         return prepare_and_drive(&request, &dir, &fence, Some(workspace), engine, controlled).await;
     }
@@ -291,8 +291,7 @@ where
             Ok(outcome)
         }
         end => {
-            let outcome =
-                finish(request, dir, &fence, (workspace, chronicle.end()), Some(&calls.cache.profile()), end)?;
+            let outcome = finish(request, dir, &fence, (workspace, chronicle), Some(&calls.cache.profile()), end)?;
             flushed?;
             Ok(outcome)
         }

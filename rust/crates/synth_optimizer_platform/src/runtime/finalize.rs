@@ -5,7 +5,7 @@ use camino::Utf8PathBuf;
 use super::fence::Fence;
 use super::hooks::Boundary;
 use super::request::Request;
-use crate::artifacts::{Chronicle, RunDir, Told, write_results};
+use crate::artifacts::{Chronicle, RunDir, write_results};
 use crate::cache::CacheProfile;
 use crate::workspace::Workspace;
 use synth_optimizer_core::model::control::RunEnd;
@@ -28,13 +28,13 @@ pub(super) fn finish(
     request: &Request,
     dir: &RunDir,
     fence: &Fence,
-    (workspace, told): (Workspace, Told),
+    (workspace, chronicle): (Workspace, Chronicle),
     cache: Option<&CacheProfile>,
     end: RunEnd,
 ) -> Result<Outcome, OptimizerError> {
     fence.check()?;
     request.hooks.at(Boundary::BeforeResults);
-    write_results(dir, &workspace, told, cache)?;
+    write_results(dir, &workspace, chronicle, cache)?;
     request.hooks.at(Boundary::AfterResults);
     close(dir, workspace, end)
 }

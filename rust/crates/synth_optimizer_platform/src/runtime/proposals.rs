@@ -26,7 +26,7 @@ pub(super) fn proposal_request(
         program: task.program.clone(),
         task_info: task.task_info.as_ref().ok().cloned(),
         direction,
-        evidence: stored.at_once(|stored| evidence(command, task, stored))?,
+        evidence: stored.at_once(|_| evidence(command, task, stored))?,
         refused: match command.repairs {
             Some(answered) => refused(stored, answered)?,
             None => Vec::new(),

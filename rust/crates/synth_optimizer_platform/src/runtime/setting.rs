@@ -6,9 +6,7 @@ use crate::artifacts::RunDir;
 use crate::cache::CacheSettings;
 use crate::clock::unix_millis;
 use crate::container::Task;
-use crate::workspace::{
-    Lease, Operation, OperationStatus, Record, RunRow, SetupCall, Snapshot, SnapshotKind, Workspace,
-};
+use crate::workspace::{Lease, Record, RunRow, SnapshotKind, Workspace};
 use synth_optimizer_core::config::{search_digest, shown};
 use synth_optimizer_core::model::error::OptimizerError;
 use synth_optimizer_core::model::event_fields::RunStarted;
@@ -62,27 +60,18 @@ pub(super) fn record_start(
         (SnapshotKind::HeldoutRows, rows(true)),
     ];
     documents.extend(task.task_info.clone().ok().map(|info| (SnapshotKind::TaskInfo, info)));
-    let snapshots =
-        documents.into_iter().map(|(kind, document)| Record::Snapshot(Snapshot { kind, unix_millis: now, document }));
-    let calls = accesses.into_iter().map(|access| {
-        Record::SetupCall(SetupCall {
-            boundary: access.boundary.to_owned(),
-            unix_millis: now,
-            cache: Some(access.cache),
-        })
-    });
-    let operation = Record::Operation(Operation {
-        operation_type: how.to_owned(),
-        subject: subject(),
-        status: OperationStatus::Completed,
+    let snapshots = documents.into_iter().map(|(kind, document)| Record::Snapshot { kind, unix_millis: now, document });
+    let calls = accesses.into_iter().map(|access| Record::SetupCall {
+        boundary: access.boundary.to_owned(),
         unix_millis: now,
-        detail: serde_json::Value::Null,
+        cache: Some(access.cache),
     });
-    workspace.record_all(snapshots.chain(calls).chain([operation]).collect()).map(|_| ())
+    let operation = Record::Operation { operation_type: how.to_owned(), subject: subject(), unix_millis: now };
+    workspace.record_all(snapshots.chain(calls).chain([operation]).collect())
 }
 
 /// Takes the run in the name of this process. Who held it before can write nothing from here on.
-pub(super) fn hold(workspace: &mut Workspace) -> Result<(), OptimizerError> {
+pub(super) fn hold(workspace: &Workspace) -> Result<(), OptimizerError> {
     workspace.hold(Lease {
         resource_kind: "run_directory".into(),
         resource_id: "run.lock".into(),

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use rusqlite::{Connection, Row};
+use rusqlite::Connection;
 
-use super::error::sqlite;
 use super::projector::totals;
+use super::query::{first, list};
 use super::reader::run_row;
 use super::records::RunRow;
 use synth_optimizer_core::model::error::OptimizerError;
@@ -82,9 +82,7 @@ impl Census {
             census.counts.insert((*name).to_owned(), number(db, &format!("SELECT count(*) FROM {name}"))?);
         }
         for (key, sql) in TALLIES {
-            for (name, count) in rows(db, sql, |row| Ok((row.get::<_, String>(0)?, whole(row, 1)?)))? {
-                census.add(key, &name, count);
-            }
+            census.tally(db, key, sql)?;
         }
         census.events(db)?;
         census.rollouts(db)?;
@@ -110,6 +108,12 @@ impl Census {
         }
     }
 
+    fn tally(&mut self, db: &Connection, map: &str, sql: &str) -> Result<(), OptimizerError> {
+        let found: Vec<(String, u64)> = list(db, COUNTING, sql, [], |row| row.try_into())?;
+        found.iter().for_each(|(key, count)| self.add(map, key, *count));
+        Ok(())
+    }
+
     fn sum(&self, map: &str) -> u64 {
         self.maps.get(map).map_or(0, |counts| counts.values().sum())
     }
@@ -122,8 +126,8 @@ impl Census {
         let sql = "SELECT type, count(*),
                      coalesce(sum(CASE type WHEN 'rollout.requested' THEN json_array_length(fields, '$.row_ids') END), 0)
                    FROM events GROUP BY type";
-        for (wire, count, asked) in rows(db, sql, |row| Ok((row.get::<_, String>(0)?, whole(row, 1)?, whole(row, 2)?)))?
-        {
+        let found: Vec<(String, u64, u64)> = list(db, COUNTING, sql, [], |row| row.try_into())?;
+        for (wire, count, asked) in found {
             self.add("event_stream_event_type_counts", &wire, count);
             self.rows_requested += asked;
         }
@@ -134,9 +138,7 @@ impl Census {
     fn rollouts(&mut self, db: &Connection) -> Result<(), OptimizerError> {
         let sql =
             "SELECT evaluation_stage, status, count(*), count(trace) FROM rollouts GROUP BY evaluation_stage, status";
-        let found = rows(db, sql, |row| {
-            Ok((row.get::<_, String>(0)?, row.get::<_, String>(1)?, whole(row, 2)?, whole(row, 3)?))
-        })?;
+        let found: Vec<(String, String, u64, u64)> = list(db, COUNTING, sql, [], |row| row.try_into())?;
         for (stage, status, count, traces) in found {
             self.add("rollout_status_counts", &status, count);
             self.add("rollout_stage_counts", &stage, count);
@@ -162,9 +164,7 @@ impl Census {
         let sql = "SELECT CASE WHEN answered_at IS NOT NULL THEN 'answered' WHEN sent_at IS NOT NULL THEN 'running'
                      ELSE 'requested' END, count(*)
                    FROM rollouts r LEFT JOIN calls c ON c.request = r.request WHERE r.status = 'requested' GROUP BY 1";
-        for (status, count) in rows(db, sql, |row| Ok((row.get::<_, String>(0)?, whole(row, 1)?)))? {
-            self.add("rollout_job_status_counts", &status, count);
-        }
+        self.tally(db, "rollout_job_status_counts", sql)?;
         self.set(&["rollouts", "rollout_jobs"], self.sum("rollout_status_counts"));
         let settled = self.sum("rollout_record_stage_counts");
         self.set(&["sensor_frames", "trace_annotations", "verifier_jobs"], settled);
@@ -174,7 +174,7 @@ impl Census {
     fn scores(&mut self, db: &Connection) -> Result<(), OptimizerError> {
         let sql = "SELECT key, evaluation_stage, count(*) FROM rollouts, json_each(objectives_json)
                    WHERE status = 'finished' AND objectives_json IS NOT NULL AND key <> 'outcome_reward' GROUP BY 1, 2";
-        let found = rows(db, sql, |row| Ok((row.get::<_, String>(0)?, row.get::<_, String>(1)?, whole(row, 2)?)))?;
+        let found: Vec<(String, String, u64)> = list(db, COUNTING, sql, [], |row| row.try_into())?;
         for (objective, stage, count) in found {
             self.add("score_objective_counts", &objective, count);
             self.add("score_stage_counts", &stage, count);
@@ -186,42 +186,36 @@ impl Census {
     }
 
     fn calls(&mut self, db: &Connection) -> Result<(), OptimizerError> {
-        let sql = "SELECT sum(cache_action = 'hit'), sum(cache_action = 'miss'), sum(cache_action = 'write'),
-                     count(sent_at), count(answered_at), count(*)
-                   FROM calls WHERE kind = ?1";
-        for boundary in ["rollout", "proposer"] {
-            let sums: [u64; 6] = db
-                .query_row(sql, [boundary], |row| {
-                    let sum = |index| row.get::<_, Option<i64>>(index).map(|sum| sum.unwrap_or(0).unsigned_abs());
-                    Ok([sum(0)?, sum(1)?, sum(2)?, sum(3)?, sum(4)?, sum(5)?])
-                })
-                .map_err(sqlite("count the workspace"))?;
-            let [hits, misses, writes, sent, answered, calls] = sums;
-            self.accesses(boundary, [hits, misses, writes]);
-            *self.counts.entry("calls".to_owned()).or_default() += calls;
+        const ACTIONS: &str = "count(*) FILTER (WHERE cache_action = 'hit'),
+            count(*) FILTER (WHERE cache_action = 'miss'), count(*) FILTER (WHERE cache_action = 'write')";
+        let of = |kind: &str| {
+            format!(
+                "SELECT '{kind}', {ACTIONS}, count(sent_at), count(answered_at), count(*) FROM calls WHERE kind = '{kind}'"
+            )
+        };
+        let sql = format!(
+            "{} UNION ALL {} UNION ALL SELECT boundary, {ACTIONS}, 0, 0, 0 FROM setup_calls
+             WHERE cache_action IS NOT NULL GROUP BY boundary",
+            of("rollout"),
+            of("proposer")
+        );
+        type Row = (String, u64, u64, u64, u64, u64, u64);
+        let found: Vec<Row> = list(db, COUNTING, &sql, [], |row| row.try_into())?;
+        self.set(&["calls"], found.iter().map(|row| row.6).sum());
+        for (boundary, hits, misses, writes, sent, answered, _) in found {
+            for (action, count) in [("hit", hits), ("miss", misses), ("write", writes)] {
+                self.add("cache_access_action_counts", action, count);
+                self.add("cache_access_boundary_counts", &boundary, count);
+            }
             if boundary == "rollout" {
                 self.add("rollout_event_type_counts", "rollout.sent", sent);
                 self.add("rollout_event_type_counts", "rollout.answered", answered);
             }
         }
-        let sql = "SELECT boundary, sum(cache_action = 'hit'), sum(cache_action = 'miss'), sum(cache_action = 'write')
-                   FROM setup_calls WHERE cache_action IS NOT NULL GROUP BY boundary";
-        let found =
-            rows(db, sql, |row| Ok((row.get::<_, String>(0)?, [whole(row, 1)?, whole(row, 2)?, whole(row, 3)?])))?;
-        for (boundary, actions) in found {
-            self.accesses(&boundary, actions);
-        }
         self.set(&["cache_accesses"], self.sum("cache_access_action_counts"));
         self.set(&["cache_profiles"], 1);
         self.set(&["rollout_events"], self.sum("rollout_event_type_counts"));
         Ok(())
-    }
-
-    fn accesses(&mut self, boundary: &str, actions: [u64; 3]) {
-        for (action, count) in ["hit", "miss", "write"].into_iter().zip(actions) {
-            self.add("cache_access_action_counts", action, count);
-            self.add("cache_access_boundary_counts", boundary, count);
-        }
     }
 
     /// What follows from what has been counted.
@@ -244,20 +238,9 @@ impl Census {
     }
 }
 
+const COUNTING: &str = "count the workspace";
+
+/// The one number that a query gives.
 pub(super) fn number(db: &Connection, sql: &str) -> Result<u64, OptimizerError> {
-    db.query_row(sql, [], |row| whole(row, 0)).map_err(sqlite("count the workspace"))
-}
-
-fn whole(row: &Row<'_>, index: usize) -> rusqlite::Result<u64> {
-    row.get::<_, i64>(index).map(i64::unsigned_abs)
-}
-
-fn rows<T>(
-    db: &Connection,
-    sql: &str,
-    each: impl FnMut(&Row<'_>) -> rusqlite::Result<T>,
-) -> Result<Vec<T>, OptimizerError> {
-    db.prepare(sql)
-        .and_then(|mut statement| statement.query_map([], each)?.collect())
-        .map_err(sqlite("count the workspace"))
+    first(db, COUNTING, sql, [], |row| row.get(0)).map(Option::unwrap_or_default)
 }

@@ -47,3 +47,22 @@ pub fn json(doing: impl Display) -> impl FnOnce(serde_json::Error) -> OptimizerE
 
 pub(super) const DAMAGED: &str = "The file is damaged or not a workspace: restore it from a copy, or save what is left \
     with `sqlite3 workspace.sqlite .recover`; events.jsonl holds the log as well.";
+
+/// Something that was stored and cannot be read any more.
+pub(super) fn damaged(what: impl Display) -> OptimizerError {
+    OptimizerError::new(ErrorCode::Sqlite, format!("{what} is damaged")).with_hint(DAMAGED)
+}
+
+/// How the message of an error begins that keeps a superseded process from writing to its run.
+const FENCED: &str = "fenced: ";
+
+/// The error of a process that may not write to its run any more.
+pub(crate) fn fenced(why: &str) -> OptimizerError {
+    OptimizerError::new(ErrorCode::StateTransition, format!("{FENCED}{why}"))
+        .with_hint("Nothing needs to be done: whoever has the run now goes on with it, and nothing was lost.")
+}
+
+/// Whether an error says that this process may not write to the run any more.
+pub fn is_fenced(error: &OptimizerError) -> bool {
+    error.code == ErrorCode::StateTransition && error.message.starts_with(FENCED)
+}

@@ -2,10 +2,10 @@
 
 use rusqlite::{Connection, TransactionBehavior, params};
 use serde::Serialize;
+use serde_json::json;
 
 use super::census::{Census, number};
 use super::error::sqlite;
-use super::store::int;
 use synth_optimizer_core::model::error::OptimizerError;
 use synth_optimizer_core::model::lifecycle::RunState;
 
@@ -81,41 +81,26 @@ impl Health {
         transaction.execute_batch(
             "DELETE FROM projection_freshness; DELETE FROM invariant_violations; DELETE FROM invariant_reports;",
         )?;
-        for found in &self.freshness {
-            transaction.execute(
-                "INSERT INTO projection_freshness (projection_name, status, source_table, source_count, projected_table,
-                   projected_count, lag_count, rule, checked_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
-                params![
-                    found.projection_name,
-                    found.status,
-                    found.source_table,
-                    int(found.source_count),
-                    found.projected_table,
-                    int(found.projected_count),
-                    int(found.lag_count),
-                    found.rule,
-                    int(now),
-                ],
-            )?;
-        }
+        transaction.execute(
+            "INSERT INTO projection_freshness (projection_name, status, source_table, source_count, projected_table,
+               projected_count, lag_count, rule, checked_at)
+             SELECT value ->> 'projection_name', value ->> 'status', value ->> 'source_table', value ->> 'source_count',
+               value ->> 'projected_table', value ->> 'projected_count', value ->> 'lag_count', value ->> 'rule', ?2
+             FROM json_each(?1)",
+            params![json!(self.freshness).to_string(), now],
+        )?;
         transaction.execute(
             "INSERT INTO invariant_reports (report_id, status, violation_count, checked_at) VALUES ('latest', ?1, ?2, ?3)",
-            params![self.status(), int(self.violations.len() as u64), int(now)],
+            params![self.status(), self.violations.len(), now],
         )?;
-        for found in &self.violations {
-            transaction.execute(
-                "INSERT OR IGNORE INTO invariant_violations (report_id, invariant_id, severity, subject_type, subject_id,
-                   message, repair_hint) VALUES ('latest', ?1, ?2, ?3, ?4, ?5, ?6)",
-                params![
-                    found.invariant_id,
-                    found.severity,
-                    found.subject_type,
-                    found.subject_id,
-                    found.message,
-                    found.repair_hint
-                ],
-            )?;
-        }
+        transaction.execute(
+            "INSERT OR IGNORE INTO invariant_violations (report_id, invariant_id, severity, subject_type, subject_id,
+               message, repair_hint)
+             SELECT 'latest', value ->> 'invariant_id', value ->> 'severity', value ->> 'subject_type',
+               value ->> 'subject_id', value ->> 'message', value ->> 'repair_hint'
+             FROM json_each(?1)",
+            [json!(self.violations).to_string()],
+        )?;
         transaction.commit()
     }
 }
@@ -135,83 +120,59 @@ fn freshness(db: &Connection, census: &Census, now: u64) -> Result<Vec<Freshness
     let event = |wire: &str| census.of("event_stream_event_type_counts", wire);
     let rollout = |status: &str| census.of("rollout_status_counts", status);
     let count = |name: &str| census.count(name);
-    let requested = census.rows_requested;
     let parents = census.of("plan_link_relation_counts", "candidate_lineage");
     let failed = rollout("failed") + rollout("retried");
-    let settled = rollout("finished") + failed;
-    let turns = count("proposer_calls");
     let answered =
         event("rollout.finished") + event("rollout.failed") + event("proposer.completed") + event("proposer.failed");
     let decided = ["candidate.promoted", "candidate.accepted", "candidate.rejected", "candidate.deferred"];
     let decided: u64 = decided.into_iter().map(event).sum();
     let reached = census.totals.last_sequence.map_or(0, |last| last + 1);
     let stored = number(db, "SELECT coalesce(max(sequence) + 1, 0) FROM events")?;
-    let same = |name, source, from, projected, to| row(name, (source, from), (projected, to), Rule::Equal);
-    let least = |name, source, from, projected, to| row(name, (source, from), (projected, to), Rule::AtLeast);
+    let same = |name, source, from, projected| row(name, (source, from), (projected, count(projected)), Rule::Equal);
+    let least = |name, source, from, projected| row(name, (source, from), (projected, count(projected)), Rule::AtLeast);
+    let events = |name, from, projected, to| row(name, ("events", from), (projected, to), Rule::Equal);
     let mut rows = vec![
-        least("resolved_config_from_run_start", "run", 1, "resolved_run_configs", count("resolved_run_configs")),
-        least("run_limits_from_run_start", "run", 1, "run_limits", count("run_limits")),
-        same("run_state_from_events", "events", stored, "run_state", reached),
-        same("candidates_from_events", "events", event("candidate.registered"), "candidates", count("candidates")),
-        same(
-            "candidate_payloads_from_candidates",
-            "candidates",
-            count("candidates"),
-            "candidate_payloads",
-            count("candidate_payloads"),
-        ),
-        same(
-            "candidate_deltas_from_parented_candidates",
-            "candidates",
-            parents,
-            "candidate_deltas",
-            count("candidate_deltas"),
-        ),
-        same(
-            "acceptance_decisions_from_candidates",
-            "events",
-            decided,
-            "acceptance_decisions",
-            count("acceptance_decisions"),
-        ),
-        least("plan_links_from_candidates", "candidates", count("candidates"), "plan_links", count("plan_links")),
-        same("rollouts_from_events", "events", requested, "rollouts", count("rollouts")),
-        same("rollouts_finished_from_events", "events", event("rollout.finished"), "rollouts", rollout("finished")),
-        same("rollouts_failed_from_events", "events", event("rollout.failed"), "rollouts", failed),
-        same("proposer_calls_from_events", "events", event("proposer.started"), "proposer_calls", turns),
+        least("resolved_config_from_run_start", "run", 1, "resolved_run_configs"),
+        least("run_limits_from_run_start", "run", 1, "run_limits"),
+        events("run_state_from_events", stored, "run_state", reached),
+        same("candidates_from_events", "events", event("candidate.registered"), "candidates"),
+        same("candidate_payloads_from_candidates", "candidates", count("candidates"), "candidate_payloads"),
+        same("candidate_deltas_from_parented_candidates", "candidates", parents, "candidate_deltas"),
+        same("acceptance_decisions_from_candidates", "events", decided, "acceptance_decisions"),
+        least("plan_links_from_candidates", "candidates", count("candidates"), "plan_links"),
+        same("rollouts_from_events", "events", census.rows_requested, "rollouts"),
+        events("rollouts_finished_from_events", event("rollout.finished"), "rollouts", rollout("finished")),
+        events("rollouts_failed_from_events", event("rollout.failed"), "rollouts", failed),
+        same("proposer_calls_from_events", "events", event("proposer.started"), "proposer_calls"),
         least(
             "event_stream_events_cover_state_transitions",
             "optimizer_state_history",
             count("optimizer_state_history"),
             "event_stream_events",
-            count("event_stream_events"),
         ),
-        same("usage_ledger_from_external_calls", "events", answered, "usage_ledger", count("usage_ledger")),
-        same("sensor_frames_from_rollouts", "rollouts", settled, "sensor_frames", count("sensor_frames")),
-        same("rollout_jobs_from_rollouts", "rollouts", count("rollouts"), "rollout_jobs", count("rollout_jobs")),
-        least("rollout_events_from_rollouts", "rollouts", count("rollouts"), "rollout_events", count("rollout_events")),
-        least("scores_from_sensor_frames", "rollouts", rollout("finished"), "scores", count("scores")),
+        same("usage_ledger_from_external_calls", "events", answered, "usage_ledger"),
+        same("sensor_frames_from_rollouts", "rollouts", rollout("finished") + failed, "sensor_frames"),
+        same("rollout_jobs_from_rollouts", "rollouts", count("rollouts"), "rollout_jobs"),
+        least("rollout_events_from_rollouts", "rollouts", count("rollouts"), "rollout_events"),
+        least("scores_from_sensor_frames", "rollouts", rollout("finished"), "scores"),
         same(
             "subagent_invocations_from_proposer_calls",
             "proposer_calls",
-            turns,
+            count("proposer_calls"),
             "subagent_invocations",
-            count("subagent_invocations"),
         ),
     ];
     if census.totals.state == RunState::Completed {
-        for (name, table, wanted) in [
-            ("contract_snapshot_from_terminal_run", "container_contract_snapshots", 1),
-            ("prompt_program_snapshot_from_terminal_run", "prompt_program_snapshots", 1),
-            ("dataset_snapshots_from_terminal_run", "dataset_snapshots", 2),
-            ("objective_set_from_terminal_run", "objective_sets", 1),
-        ] {
-            rows.push(least(name, "run", wanted, table, count(table)));
-        }
+        rows.extend([
+            least("contract_snapshot_from_terminal_run", "run", 1, "container_contract_snapshots"),
+            least("prompt_program_snapshot_from_terminal_run", "run", 1, "prompt_program_snapshots"),
+            least("dataset_snapshots_from_terminal_run", "run", 2, "dataset_snapshots"),
+            least("objective_set_from_terminal_run", "run", 1, "objective_sets"),
+        ]);
     }
     if closed(census, now) {
-        rows.push(least("checkpoint_from_terminal_run", "run", 1, "checkpoints", count("checkpoints")));
-        rows.push(least("manifest_from_terminal_run", "run", 1, "manifests", count("manifests")));
+        rows.push(least("checkpoint_from_terminal_run", "run", 1, "checkpoints"));
+        rows.push(least("manifest_from_terminal_run", "run", 1, "manifests"));
     }
     Ok(rows)
 }

@@ -1,20 +1,18 @@
 //! `workspace.sqlite`: the log of a run, what was sent and what came, and the tables that people query.
 
-pub mod batch;
 mod census;
 pub mod error;
-mod fence;
 mod health;
+mod maintenance;
 pub mod models;
 mod open;
 mod projector;
-pub mod reader;
-pub mod rebuild;
-pub mod records;
+mod query;
+mod reader;
+mod records;
 pub mod schema;
 mod status;
 mod store;
-mod vacuum;
 mod writer;
 
 use std::ops::Deref;
@@ -24,21 +22,17 @@ use std::sync::Arc;
 use rusqlite::Connection;
 use tokio::sync::oneshot;
 
-pub use batch::{Answered, Batch, CacheAction, CacheUse, Sent, Stored};
-pub(crate) use fence::fenced;
-pub use fence::is_fenced;
+pub(crate) use error::fenced;
+pub use error::is_fenced;
+pub use maintenance::{Difference, RebuildMode, RebuildReport, Vacuumed, rebuild, vacuum};
 pub use open::SCHEMA_VERSION;
 pub use reader::Reader;
-pub use rebuild::{Difference, RebuildMode, RebuildReport, rebuild};
 pub use records::{
-    Artifact, Lease, LeaseId, Manifest, Operation, OperationStatus, Record, RunRow, SetupCall, Snapshot, SnapshotKind,
+    Answered, ArtifactRef, Batch, CacheAction, CacheUse, Lease, Record, RunRow, Sent, SnapshotKind, Stored,
 };
 pub(crate) use status::limits;
 pub use status::workspace_status;
-pub use vacuum::{Vacuumed, vacuum};
-pub use writer::Committed;
 
-use crate::clock::unix_millis;
 use crate::warn_if_err;
 use synth_optimizer_core::config::sections::Durability;
 use synth_optimizer_core::model::error::OptimizerError;
@@ -51,8 +45,6 @@ use writer::{Outcome, Write, Writer, gone};
 pub struct Workspace {
     writer: Writer,
     reader: Reader,
-    /// The lease under which this process writes.
-    held: Option<LeaseId>,
 }
 
 impl Workspace {
@@ -68,7 +60,7 @@ impl Workspace {
     }
 
     fn start(path: &Path, connection: Connection) -> Result<Self, OptimizerError> {
-        Ok(Self { writer: Writer::start(connection)?, reader: Reader::later(path), held: None })
+        Ok(Self { writer: Writer::start(connection)?, reader: Reader::later(path) })
     }
 
     /// Stores a batch. Batches that wait together share a transaction.
@@ -81,26 +73,15 @@ impl Workspace {
         self.write_blocking(Write::Batch(batch.into()))
     }
 
-    /// Stores a record beside the log, from a thread that may wait.
-    pub fn record_blocking(&self, record: Record) -> Outcome {
-        self.write_blocking(Write::Records(vec![record]))
-    }
-
     /// Stores records beside the log in one transaction, from a thread that may wait.
     pub fn record_all(&self, records: Vec<Record>) -> Outcome {
         self.write_blocking(Write::Records(records))
     }
 
-    /// Takes a resource for this process; an earlier holder that never let go counts as expired.
-    pub fn lease(&self, lease: Lease) -> Result<LeaseId, OptimizerError> {
-        self.record_blocking(Record::Lease(lease)).map(|committed| LeaseId(committed.row))
-    }
-
     /// Takes the run for this process: from here on every transaction fails, and writes nothing, once another process has
     /// taken it over. What an earlier holder wrote until now is seen. It is let go of when the workspace is closed.
-    pub fn hold(&mut self, lease: Lease) -> Result<(), OptimizerError> {
-        self.held = Some(LeaseId(self.write_blocking(Write::Hold(lease))?.row));
-        Ok(())
+    pub fn hold(&self, lease: Lease) -> Outcome {
+        self.write_blocking(Write::Hold(lease))
     }
 
     /// Transactions since the workspace was opened.
@@ -114,14 +95,9 @@ impl Workspace {
     }
 
     fn end(&mut self) -> Result<(), OptimizerError> {
-        let released = match self.held.take() {
-            Some(lease) => self.record_blocking(Record::Release { lease, unix_millis: unix_millis() }).map(|_| ()),
-            None => Ok(()),
-        };
         // The last connection to close removes the WAL, and only a writer can.
         self.reader.release();
-        let closed = self.writer.close();
-        released.and(closed)
+        self.writer.close()
     }
 
     async fn write(&self, write: Write) -> Outcome {

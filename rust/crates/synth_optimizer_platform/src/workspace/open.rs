@@ -1,13 +1,14 @@
 //! Opens and creates `workspace.sqlite`: permissions, schema version, journal and durability.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rusqlite::{Connection, OpenFlags};
 use rusqlite_migration::{M, Migrations};
 
 use super::error::{DAMAGED, io, sqlite};
 use super::records::RunRow;
-use super::schema::{BUSY, Schema, keep_statements};
+use super::schema::{BUSY, Schema};
 use synth_optimizer_core::config::sections::Durability;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 
@@ -42,6 +43,13 @@ pub(super) fn create(path: &Path, run: &RunRow) -> Result<(), OptimizerError> {
     }
     SCHEMA.build(&unfinished, |connection| super::store::insert_run(connection, run))?;
     std::fs::rename(&unfinished, path).map_err(io("create", path))
+}
+
+/// Opens an existing workspace to leave findings in it, without waiting long for its writer.
+pub(super) fn open_to_record(path: &Path, busy: Duration) -> Result<Connection, OptimizerError> {
+    let connection = SCHEMA.connect(path, busy)?;
+    connection.execute_batch("PRAGMA synchronous = NORMAL").map_err(sqlite("open the workspace"))?;
+    Ok(connection)
 }
 
 /// Opens an existing workspace for its one writer.
@@ -100,14 +108,6 @@ fn reading_connection(path: &Path) -> Result<Connection, OptimizerError> {
     let connection = SCHEMA.connect(path, BUSY)?;
     SCHEMA.check(&connection, path)?;
     connection.pragma_update(None, "query_only", true).map_err(sqlite(format_args!("open {}", path.display())))?;
-    Ok(connection)
-}
-
-/// An empty workspace in memory, to replay a log into.
-pub(super) fn in_memory() -> Result<Connection, OptimizerError> {
-    let mut connection = Connection::open_in_memory().map_err(sqlite("open a database in memory"))?;
-    keep_statements(&connection);
-    SCHEMA.migrate(&mut connection, Path::new(":memory:"))?;
     Ok(connection)
 }
 

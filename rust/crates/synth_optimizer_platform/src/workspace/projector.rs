@@ -1,21 +1,20 @@
 //! The one place that writes projections: each is a function of the log.
 
 use rusqlite::types::ToSql;
-use rusqlite::{Connection, OptionalExtension, params};
+use rusqlite::{Connection, params, params_from_iter};
 use serde::Serialize;
 
-use super::batch::Stored;
 use super::error::{invariant, json, sqlite};
-use super::store::{Reused, digest_bytes, int, run};
-use synth_optimizer_core::model::answer::FailureClass;
+use super::query::{document, run};
+use super::records::Stored;
+use super::store::digest_bytes;
 use synth_optimizer_core::model::candidate_view::{Candidate, candidates_of};
 use synth_optimizer_core::model::error::OptimizerError;
 use synth_optimizer_core::model::event::Event;
-use synth_optimizer_core::model::event_fields::{RolloutFinished, RolloutsRequested};
+use synth_optimizer_core::model::event_fields::RolloutsRequested;
 use synth_optimizer_core::model::ids::CandidateId;
 use synth_optimizer_core::model::lifecycle::Lifecycle;
 use synth_optimizer_core::model::run_totals::RunTotals;
-use synth_optimizer_core::model::usage::Cost;
 
 const FINISH_ROLLOUT: &str = "UPDATE rollouts SET status = 'finished', settled = ?2, billing = ?3, prompt_tokens = ?4,
     completion_tokens = ?5, total_tokens = ?6, cost_nano_usd = ?7, reward = ?8, objectives_json = ?9, trace = ?10
@@ -54,44 +53,46 @@ impl Projector {
     }
 
     pub(super) fn apply(&mut self, db: &Connection, events: &[Stored]) -> Result<(), OptimizerError> {
-        let mut finish = Reused::new(db, FINISH_ROLLOUT);
         for stored in events {
             self.changed = true;
             self.totals.apply(stored.sequence, stored.unix_millis, &stored.event);
-            project(db, stored, &mut finish)?;
+            project(db, stored)?;
         }
         Ok(())
     }
 }
 
 /// Writes the rows that an event is about.
-fn project(db: &Connection, stored: &Stored, finish: &mut Reused<'_>) -> Result<(), OptimizerError> {
+fn project(db: &Connection, stored: &Stored) -> Result<(), OptimizerError> {
     let (at, event) = (stored.sequence, &stored.event);
     match event {
         Event::CandidateRegistered(fields) => {
             save_candidate(db, &Candidate::new(at, stored.unix_millis, fields))?;
         }
         Event::RolloutsRequested(fields) => rollouts_requested(db, fields)?,
-        Event::RolloutFinished(fields) => rollout_finished(finish, stored, fields)?,
+        Event::RolloutFinished(fields) => {
+            let objectives = if fields.objectives.is_empty() { None } else { Some(text(&fields.objectives)?) };
+            let trace = fields.trace_digest.as_deref().map(digest_bytes).transpose()?;
+            settle(db, FINISH_ROLLOUT, stored, &[&fields.reward, &objectives, &trace])?;
+        }
         Event::RolloutFailed(fields) => {
-            let more = failure_columns(fields.retried, fields.class, &fields.message);
-            settle(&mut Reused::new(db, FAIL_ROLLOUT), stored, &more.each_ref().map(|text| text as &dyn ToSql))?;
+            let status = if fields.retried { "retried" } else { "failed" };
+            settle(db, FAIL_ROLLOUT, stored, &[&status, &fields.class.word(), &fields.message])?;
         }
         Event::ProposerStarted(fields) => {
             let sql = "INSERT INTO proposer_calls (request, generation, attempt, proposal_count, status, started)
                        VALUES (?1, ?2, ?3, ?4, 'started', ?5)";
-            let request = int(fields.request.0);
-            let values = params![request, fields.generation, fields.attempt, fields.proposal_count, int(at)];
+            let values = params![fields.request.0, fields.generation, fields.attempt, fields.proposal_count, at];
             run(db, "project a proposer turn", sql, values)?;
         }
         Event::ProposerCompleted(fields) => {
             let more: &[&dyn ToSql] =
                 &[&fields.proposal_count, &fields.ignored, &fields.requested_model, &fields.effective_model];
-            settle(&mut Reused::new(db, COMPLETE_TURN), stored, more)?;
+            settle(db, COMPLETE_TURN, stored, more)?;
         }
         Event::ProposerFailed(fields) => {
-            let more = failure_columns(fields.retried, fields.class, &fields.message);
-            settle(&mut Reused::new(db, FAIL_TURN), stored, &more.each_ref().map(|text| text as &dyn ToSql))?;
+            let status = if fields.retried { "retried" } else { "failed" };
+            settle(db, FAIL_TURN, stored, &[&status, &fields.class.word(), &fields.message])?;
         }
         _ => {}
     }
@@ -115,12 +116,7 @@ fn check_move(candidate: &Candidate, id: &CandidateId, event: &Event) -> Result<
 
 /// The totals as they are stored.
 fn read_totals(db: &Connection) -> Result<Option<RunTotals>, OptimizerError> {
-    let doing = "read the state of the run";
-    let found: Option<String> = db
-        .prepare_cached("SELECT totals FROM run_state")
-        .and_then(|mut statement| statement.query_row([], |row| row.get(0)).optional())
-        .map_err(sqlite(doing))?;
-    found.map(|text| serde_json::from_str(&text).map_err(json(doing))).transpose()
+    document(db, "read the state of the run", "SELECT totals FROM run_state", [])
 }
 
 /// The totals of a run; there is no workspace without them.
@@ -131,16 +127,12 @@ pub(super) fn totals(db: &Connection) -> Result<RunTotals, OptimizerError> {
 pub(super) fn write_totals(db: &Connection, totals: &RunTotals) -> Result<(), OptimizerError> {
     let sql = "INSERT INTO run_state (one, totals, usage_json) VALUES (1, ?1, ?2)
                ON CONFLICT (one) DO UPDATE SET totals = excluded.totals, usage_json = excluded.usage_json";
-    run(db, "store the state of the run", sql, params![text(totals)?, text(&totals.counts.usage())?])
+    run(db, "store the state of the run", sql, [text(totals)?, text(&totals.counts.usage())?]).map(drop)
 }
 
 /// A candidate as it is stored.
 pub(super) fn read_candidate(db: &Connection, id: &str) -> Result<Option<Candidate>, OptimizerError> {
-    let found: Option<String> = db
-        .prepare_cached("SELECT record FROM candidates WHERE candidate_id = ?1")
-        .and_then(|mut statement| statement.query_row([id], |row| row.get(0)).optional())
-        .map_err(sqlite("read a candidate"))?;
-    found.map(|text| serde_json::from_str(&text).map_err(json("read a candidate"))).transpose()
+    document(db, "read a candidate", "SELECT record FROM candidates WHERE candidate_id = ?1", [id])
 }
 
 fn save_candidate(db: &Connection, candidate: &Candidate) -> Result<(), OptimizerError> {
@@ -149,12 +141,10 @@ fn save_candidate(db: &Connection, candidate: &Candidate) -> Result<(), Optimize
                VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)
                ON CONFLICT (candidate_id) DO UPDATE SET updated = excluded.updated, status = excluded.status,
                  on_frontier = excluded.on_frontier, record = excluded.record";
-    let (registered, updated) = (int(candidate.registered_sequence), int(candidate.updated_sequence));
-    let id = candidate.candidate_id.as_str();
     let values = params![
-        id,
-        registered,
-        updated,
+        candidate.candidate_id.as_str(),
+        candidate.registered_sequence,
+        candidate.updated_sequence,
         candidate.status.word(),
         candidate.on_frontier,
         text(candidate)?,
@@ -162,7 +152,7 @@ fn save_candidate(db: &Connection, candidate: &Candidate) -> Result<(), Optimize
         text(&candidate.parent_ids)?,
         candidate.generation,
     ];
-    run(db, "project a candidate", sql, values)
+    run(db, "project a candidate", sql, values).map(drop)
 }
 
 fn rollouts_requested(db: &Connection, fields: &RolloutsRequested) -> Result<(), OptimizerError> {
@@ -171,10 +161,9 @@ fn rollouts_requested(db: &Connection, fields: &RolloutsRequested) -> Result<(),
                VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, 'requested')";
     let mut statement = db.prepare_cached(sql).map_err(sqlite("project a rollout"))?;
     for (offset, row) in fields.row_ids.iter().enumerate() {
-        let request = int(fields.first_request.0 + offset as u64);
         let values = params![
-            request,
-            int(fields.evaluation.0),
+            fields.first_request.0 + offset as u64,
+            fields.evaluation.0,
             fields.candidate_id.as_str(),
             row.as_str(),
             fields.stage.word(),
@@ -187,33 +176,17 @@ fn rollouts_requested(db: &Connection, fields: &RolloutsRequested) -> Result<(),
     Ok(())
 }
 
-fn rollout_finished(finish: &mut Reused<'_>, stored: &Stored, fields: &RolloutFinished) -> Result<(), OptimizerError> {
-    let objectives = if fields.objectives.is_empty() { None } else { Some(text(&fields.objectives)?) };
-    let trace = fields.trace_digest.as_deref().map(digest_bytes).transpose()?;
-    let more: &[&dyn ToSql] = &[&fields.reward, &objectives, &trace.as_ref().map(<[u8; 32]>::as_slice)];
-    settle(finish, stored, more)
-}
-
 /// Settles an outstanding call: the columns that every call has, then `more` from ?8 on.
-fn settle(statement: &mut Reused<'_>, stored: &Stored, more: &[&dyn ToSql]) -> Result<(), OptimizerError> {
+fn settle(db: &Connection, sql: &str, stored: &Stored, more: &[&dyn ToSql]) -> Result<(), OptimizerError> {
     let Some(call) = stored.event.settled_call() else { return Ok(()) };
-    let usage = call.usage;
-    let numbers = [usage.prompt_tokens, usage.completion_tokens, usage.total()].map(|count| count.map(int));
-    let cost = match usage.cost {
-        Cost::Known(amount) => Some(int(amount.0)),
-        Cost::Unknown => None,
-    };
-    let (id, at, billing) = (int(call.request.0), int(stored.sequence), call.billing.word());
-    let common: [&dyn ToSql; 7] = [&id, &at, &billing, &numbers[0], &numbers[1], &numbers[2], &cost];
-    let values = rusqlite::params_from_iter(common.into_iter().chain(more.iter().copied()));
-    if statement.run("project an answer", values)? != 1 {
+    let (usage, cost) = (call.usage, call.usage.cost.known().map(|amount| amount.0));
+    let (id, at, billing, total) = (call.request.0, stored.sequence, call.billing.word(), usage.total());
+    let common: [&dyn ToSql; 7] = [&id, &at, &billing, &usage.prompt_tokens, &usage.completion_tokens, &total, &cost];
+    let values = params_from_iter(common.into_iter().chain(more.iter().copied()));
+    if run(db, "project an answer", sql, values)? != 1 {
         return Err(invariant(format!("event {at} settles request {id}, which is not outstanding")));
     }
     Ok(())
-}
-
-fn failure_columns(retried: bool, class: FailureClass, message: &str) -> [&str; 3] {
-    [if retried { "retried" } else { "failed" }, class.word(), message]
 }
 
 fn text<T: Serialize>(value: &T) -> Result<String, OptimizerError> {

@@ -100,17 +100,12 @@ pub fn kind_of(path: &Path) -> Option<i64> {
     number(&connect(path, BUSY).ok()?, "application_id", path).ok()
 }
 
-/// Keeps the statements of a connection prepared.
-pub fn keep_statements(connection: &Connection) {
-    connection.set_prepared_statement_cache_capacity(PREPARED);
-}
-
 fn connect(path: &Path, busy: Duration) -> Result<Connection, OptimizerError> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let opening = || sqlite(format_args!("open {}", path.display()).to_string());
+    let opening = || sqlite(format!("open {}", path.display()));
     let connection = Connection::open_with_flags(path, flags).map_err(opening())?;
     connection.busy_timeout(busy).map_err(opening())?;
-    keep_statements(&connection);
+    connection.set_prepared_statement_cache_capacity(PREPARED);
     Ok(connection)
 }
 

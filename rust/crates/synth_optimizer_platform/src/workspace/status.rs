@@ -3,13 +3,14 @@
 use std::path::Path;
 use std::time::Duration;
 
-use rusqlite::{Connection, OpenFlags};
+use rusqlite::Connection;
 use serde_json::{Map, Value, json};
 
 use super::census::{Census, Counts};
 use super::error::sqlite;
 use super::health::Health;
 use super::open;
+use super::query::document as first_document;
 use crate::clock::unix_millis;
 use synth_optimizer_core::model::envelope::rfc3339;
 use synth_optimizer_core::model::error::OptimizerError;
@@ -33,16 +34,11 @@ pub fn workspace_status(path: &Path) -> Result<Value, OptimizerError> {
     };
     drop(db);
     // A status is an answer first: on a read-only disk, or behind a writer that takes long, nothing is left behind.
-    let recorded = open_to_record(path).and_then(|mut db| health.record(&mut db, now)).is_ok();
-    Ok(document(path, &census, &health, transition, now, recorded))
-}
-
-fn open_to_record(path: &Path) -> Result<Connection, OptimizerError> {
-    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let db = Connection::open_with_flags(path, flags).map_err(sqlite("open the workspace"))?;
-    db.busy_timeout(PATIENCE).map_err(sqlite("open the workspace"))?;
-    db.execute_batch("PRAGMA synchronous = NORMAL; PRAGMA foreign_keys = ON;").map_err(sqlite("open the workspace"))?;
-    Ok(db)
+    let recorded = open::open_to_record(path, PATIENCE).and_then(|mut db| health.record(&mut db, now));
+    if let Err(error) = &recorded {
+        tracing::debug!(%error, "the findings of a status are not left in the workspace");
+    }
+    Ok(document(path, &census, &health, transition, now, recorded.is_ok()))
 }
 
 fn document(path: &Path, census: &Census, health: &Health, transition: Value, now: u64, recorded: bool) -> Value {
@@ -145,9 +141,5 @@ fn latest_transition(db: &Connection) -> Result<Value, OptimizerError> {
     let sql = "SELECT json_object('sequence_number', sequence_number, 'from_state', from_state, 'to_state', to_state,
                  'trigger', \"trigger\", 'transition_at', transition_at)
                FROM optimizer_state_history ORDER BY sequence_number DESC LIMIT 1";
-    let found: Vec<String> = db
-        .prepare(sql)
-        .and_then(|mut statement| statement.query_map([], |row| row.get(0))?.collect())
-        .map_err(sqlite("read the state history"))?;
-    Ok(found.first().and_then(|text| serde_json::from_str(text).ok()).unwrap_or(Value::Null))
+    first_document(db, "read the state history", sql, []).map(Option::unwrap_or_default)
 }

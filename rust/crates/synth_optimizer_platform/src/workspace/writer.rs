@@ -5,30 +5,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
-use rusqlite::{Connection, TransactionBehavior};
+use rusqlite::{Connection, Transaction, TransactionBehavior, params};
 
-use super::batch::Batch;
-use super::error::sqlite;
-use super::fence;
-use super::records::{Lease, LeaseId, Record};
+use super::error::{fenced, sqlite};
+use super::query::{first, run};
+use super::records::{Batch, Lease, Record};
 use super::store::Store;
+use crate::clock::unix_millis;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 
 /// Most writes of one transaction, so that the first of them does not wait for an endless stream.
 const LARGEST_GROUP: usize = 256;
 
-/// What a write left behind.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Committed {
-    /// The last event of the log.
-    pub last_sequence: Option<u64>,
-    /// The row that a record was given.
-    pub row: i64,
-    /// How many transactions the writer has committed.
-    pub transaction: u64,
-}
-
-pub(super) type Outcome = Result<Committed, OptimizerError>;
+pub(super) type Outcome = Result<(), OptimizerError>;
 
 /// Something to be written, all or nothing.
 pub(super) enum Write {
@@ -58,7 +47,7 @@ impl Writer {
         let counted = Arc::clone(&transactions);
         let thread = std::thread::Builder::new()
             .name("workspace-writer".into())
-            .spawn(move || Loop { connection, store, counted, fence: None, poison: None }.run(&jobs))
+            .spawn(move || Loop { connection, store, counted, lease: None, poison: None }.run(&jobs))
             .map_err(|error| OptimizerError::from_cause(ErrorCode::Io, "cannot start the writer's thread", error))?;
         Ok(Self { queue: Some(queue), thread: Some(thread), transactions })
     }
@@ -77,7 +66,7 @@ impl Writer {
         self.queue.as_ref().and_then(|queue| queue.send(job).ok()).ok_or_else(gone)
     }
 
-    /// Writes what waits, empties the WAL into the database and ends the thread.
+    /// Writes what waits, lets go of the run, empties the WAL into the database and ends the thread.
     pub(super) fn close(&mut self) -> Result<(), OptimizerError> {
         drop(self.queue.take());
         let Some(thread) = self.thread.take() else { return Ok(()) };
@@ -96,7 +85,7 @@ struct Loop {
     store: Store,
     counted: Arc<AtomicU64>,
     /// The lease of this process; without it nothing is written.
-    fence: Option<LeaseId>,
+    lease: Option<i64>,
     /// After a failed transaction nobody knows what the file system kept: nothing more is written.
     poison: Option<OptimizerError>,
 }
@@ -113,12 +102,14 @@ impl Loop {
             }
             self.write(&mut group);
         }
+        let released = self.release();
         if self.poison.is_none() {
             self.connection
                 .execute_batch("PRAGMA wal_checkpoint(TRUNCATE)")
                 .map_err(sqlite("move the WAL into the workspace"))?;
         }
-        self.connection.close().map_err(|(_, error)| sqlite("close the workspace")(error))
+        let closed = self.connection.close().map_err(|(_, error)| sqlite("close the workspace")(error));
+        released.and(closed)
     }
 
     fn write(&mut self, group: &mut Vec<Job>) {
@@ -143,35 +134,25 @@ impl Loop {
 
     /// One transaction. An outer error undid all of it; an inner one is of a write that was refused before it began.
     fn transact(&mut self, group: &[Job]) -> Result<Vec<Outcome>, OptimizerError> {
-        let transaction = self
-            .connection
-            .transaction_with_behavior(TransactionBehavior::Immediate)
-            .map_err(sqlite("begin a transaction"))?;
-        if let Some(lease) = self.fence {
-            fence::check(&transaction, lease)?;
-        }
-        let mut held = self.fence;
-        let mut rows: Vec<Result<i64, OptimizerError>> = Vec::with_capacity(group.len());
+        let transaction = begin(&mut self.connection, self.lease)?;
+        let mut lease = self.lease;
+        let mut outcomes = Vec::with_capacity(group.len());
         for job in group {
-            rows.push(match &job.write {
+            outcomes.push(match &job.write {
                 Write::Records(records) => {
-                    let mut row = 0;
-                    for record in records {
-                        row = self.store.record(&transaction, record)?;
-                    }
-                    Ok(row)
+                    records.iter().try_for_each(|record| self.store.record(&transaction, record))?;
+                    Ok(())
                 }
-                Write::Hold(lease) => {
+                Write::Hold(taken) => {
                     // The holder before may have written since the workspace was opened; from here on it cannot.
                     self.store = Store::new(&transaction)?;
-                    let row = self.store.record(&transaction, &Record::Lease(lease.clone()))?;
-                    held = Some(LeaseId(row));
-                    Ok(row)
+                    lease = Some(acquire(&transaction, taken)?);
+                    Ok(())
                 }
                 Write::Batch(batch) => match self.store.check(batch) {
                     Ok(()) => {
                         self.store.batch(&transaction, batch)?;
-                        Ok(0)
+                        Ok(())
                     }
                     Err(refused) => Err(refused),
                 },
@@ -179,10 +160,53 @@ impl Loop {
         }
         self.store.finish(&transaction)?;
         transaction.commit().map_err(sqlite("commit to the workspace"))?;
-        self.fence = held;
-        let last_sequence = self.store.last_sequence();
-        let transaction = self.counted.fetch_add(1, Ordering::Relaxed) + 1;
-        let committed = |row| Committed { last_sequence, row, transaction };
-        Ok(rows.into_iter().map(|row| row.map(committed)).collect())
+        self.lease = lease;
+        self.counted.fetch_add(1, Ordering::Relaxed);
+        Ok(outcomes)
     }
+
+    /// Lets go of the run, if this process has it.
+    fn release(&mut self) -> Outcome {
+        let Some(lease) = self.lease else { return Ok(()) };
+        if let Some(error) = &self.poison {
+            return Err(error.clone());
+        }
+        let transaction = begin(&mut self.connection, self.lease)?;
+        let sql = "UPDATE resource_leases SET status = 'released', released_at = ?2
+                   WHERE resource_lease_id = ?1 AND status = 'active'";
+        run(&transaction, "release a lease", sql, params![lease, unix_millis()])?;
+        transaction.commit().map_err(sqlite("commit to the workspace"))
+    }
+}
+
+/// Begins a transaction, and fails unless the lease is the active one: a process that was superseded writes nothing.
+fn begin(connection: &mut Connection, lease: Option<i64>) -> Result<Transaction<'_>, OptimizerError> {
+    const HOLDS: &str = "SELECT 1 FROM resource_leases WHERE resource_lease_id = ?1 AND status = 'active'";
+    const HOLDER: &str = "SELECT now.subject_id FROM resource_leases AS now JOIN resource_leases AS ours
+        ON ours.resource_kind = now.resource_kind AND ours.resource_id = now.resource_id
+        WHERE ours.resource_lease_id = ?1 AND now.status = 'active'";
+    let transaction =
+        connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(sqlite("begin a transaction"))?;
+    let Some(lease) = lease else { return Ok(transaction) };
+    if first(&transaction, "look up the lease of the run", HOLDS, [lease], |_| Ok(()))?.is_some() {
+        return Ok(transaction);
+    }
+    let holder: Option<String> = first(&transaction, "look up who holds the run", HOLDER, [lease], |row| row.get(0))?;
+    let detail = match holder {
+        Some(holder) => format!("the run is held by {holder}"),
+        None => "the one that had taken it over has let go of it".to_owned(),
+    };
+    Err(fenced("another process has taken the run over; nothing was written").with_detail(detail))
+}
+
+/// Takes a resource and gives the number of the lease; an earlier holder that never let go counts as expired.
+fn acquire(db: &Connection, lease: &Lease) -> Result<i64, OptimizerError> {
+    let (kind, resource, at) = (&lease.resource_kind, &lease.resource_id, lease.unix_millis);
+    let sql = "UPDATE resource_leases SET status = 'expired', released_at = ?3
+               WHERE resource_kind = ?1 AND resource_id = ?2 AND status = 'active'";
+    run(db, "expire a lease", sql, params![kind, resource, at])?;
+    let sql = "INSERT INTO resource_leases (resource_kind, resource_id, subject_id, status, acquired_at)
+               VALUES (?1, ?2, ?3, 'active', ?4)";
+    run(db, "store a lease", sql, params![kind, resource, lease.subject, at])?;
+    Ok(db.last_insert_rowid())
 }

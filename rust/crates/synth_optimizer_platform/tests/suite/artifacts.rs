@@ -10,8 +10,8 @@ use synth_optimizer_core::model::error::ErrorCode;
 use synth_optimizer_core::model::score::Score;
 use synth_optimizer_core::model::usage::Cost;
 use synth_optimizer_platform::artifacts::{
-    AtomicFile, ChartData, ChartPoint, DiskWatch, HeldoutBar, Registered, RegistryEntry, RegistryStatus, RunDir,
-    RunLock, RunPaths, register, score_chart, write_atomic,
+    AtomicFile, ChartData, ChartPoint, DiskWatch, FileLock, HeldoutBar, Registered, RegistryEntry, RegistryStatus,
+    RunDir, RunPaths, register, score_chart, write_atomic,
 };
 
 fn root() -> (tempfile::TempDir, Utf8PathBuf) {
@@ -43,12 +43,12 @@ fn a_run_directory_has_one_holder() {
     assert!(error.message.contains(&format!("held by pid {} since 20", std::process::id())), "{error}");
     assert!(error.message.contains("a.b-c_1") && error.hint.contains("run_id"), "{error:?}");
     RunDir::open(&output, "other").unwrap();
-    let holder = RunLock::holder(&dir.lock()).unwrap().unwrap();
+    let holder = FileLock::holder(&dir.lock()).unwrap().unwrap();
     assert!(holder.starts_with(&format!("pid {} since 20", std::process::id())), "{holder}");
     let lock = dir.lock();
     drop(dir);
-    assert_eq!(RunLock::holder(&lock).unwrap(), None);
-    assert_eq!(RunLock::holder(&output.join("nothing/run.lock")).unwrap(), None);
+    assert_eq!(FileLock::holder(&lock).unwrap(), None);
+    assert_eq!(FileLock::holder(&output.join("nothing/run.lock")).unwrap(), None);
     RunDir::open(&output, "a.b-c_1").unwrap();
 }
 

@@ -8,7 +8,7 @@ use synth_optimizer_core::model::canonical::hex;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_core::model::run_view::RunView;
 use synth_optimizer_platform::artifacts::{
-    Feed, RegistryEntry, RegistryStatus, RunDir, Told, register, starting_entry, write_failure, write_results,
+    Chronicle, RegistryEntry, RegistryStatus, RunDir, register, starting_entry, write_failure, write_results,
 };
 use synth_optimizer_platform::cache::{Cache, CacheProfile, CacheSettings};
 use synth_optimizer_platform::workspace::{Batch, RunRow, Stored, Workspace};
@@ -48,14 +48,14 @@ impl Place {
         };
         let workspace = Workspace::create(dir.workspace_db().as_std_path(), &run, Durability::Process).unwrap();
         register(&dir, RegistryStatus::Started, &starting_entry(&run)).unwrap();
-        let mut feed = Feed::open(&dir, |each| workspace.log(0, each)).unwrap();
+        let mut feed = Chronicle::open(&dir, |each| workspace.log(0, each)).unwrap();
         feed.append(log).unwrap();
         workspace.commit_blocking(Batch { events: log.to_vec(), ..Batch::default() }).unwrap();
         Self { _temporary: temporary, root, dir, workspace, cache: Cache::open(&settings).unwrap().profile() }
     }
 
     fn write(&self) -> Result<(RegistryStatus, Value), OptimizerError> {
-        let told = Told::of(&self.dir, |each| self.workspace.log(0, each))?;
+        let told = Chronicle::open(&self.dir, |each| self.workspace.log(0, each))?;
         write_results(&self.dir, &self.workspace, told, Some(&self.cache))
             .map(|result| (result.status, result.manifest))
     }

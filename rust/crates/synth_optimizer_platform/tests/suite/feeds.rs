@@ -4,9 +4,7 @@ use camino::{Utf8Path, Utf8PathBuf};
 use synth_optimizer_core::model::envelope::Envelope;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_core::model::normalize::normalize_feed;
-use synth_optimizer_platform::artifacts::{
-    Feed, Repair, RunDir, RunPaths, events_compare, events_replay, write_normalized,
-};
+use synth_optimizer_platform::artifacts::{Chronicle, Repair, RunDir, RunPaths, events_compare, events_replay};
 use synth_optimizer_platform::workspace::Stored;
 
 const RUN: &str = "run-1";
@@ -23,8 +21,8 @@ impl Place {
         Self { temporary, dir }
     }
 
-    fn open(&self, log: &[Stored]) -> Feed {
-        Feed::open(&self.dir, |each| log.iter().cloned().try_for_each(each)).unwrap()
+    fn open(&self, log: &[Stored]) -> Chronicle {
+        Chronicle::open(&self.dir, |each| log.iter().cloned().try_for_each(each)).unwrap()
     }
 
     fn text(&self) -> String {
@@ -116,7 +114,7 @@ fn the_feed_is_repaired_from_the_log() {
 #[test]
 fn a_log_that_cannot_be_read_is_an_error() {
     let place = Place::new();
-    let error = Feed::open(&place.dir, |_| Err(OptimizerError::new(ErrorCode::Sqlite, "gone"))).unwrap_err();
+    let error = Chronicle::open(&place.dir, |_| Err(OptimizerError::new(ErrorCode::Sqlite, "gone"))).unwrap_err();
     assert_eq!(error.code, ErrorCode::Sqlite);
 }
 
@@ -124,8 +122,7 @@ fn a_log_that_cannot_be_read_is_an_error() {
 fn the_normalized_feed_is_that_of_the_raw_one() {
     let log = sample::finished();
     let place = Place::new();
-    place.open(&log);
-    write_normalized(&place.dir, |each| log.iter().cloned().try_for_each(each)).unwrap();
+    place.open(&log).end().unwrap();
     let normalized = std::fs::read_to_string(place.dir.normalized_events()).unwrap();
     assert_eq!(normalized, normalize_feed(&place.text()).unwrap());
     assert!(!normalized.contains("run.resumed") && !normalized.contains("127.0.0.1"));
@@ -189,7 +186,7 @@ fn broken_feeds_are_errors_with_a_place() {
     assert!(events_replay(&missing).unwrap_err().message.contains("none.jsonl"));
     let unknown = place.file("unknown.jsonl", "{\"type\":\"tomorrow\",\"fields\":{}}\n");
     assert!(events_compare(&unknown, &unknown).unwrap_err().message.contains("tomorrow"));
-    write_normalized(&place.dir, |each| log.iter().cloned().try_for_each(each)).unwrap();
+    place.open(&log).end().unwrap();
     let error = events_replay(&place.dir.normalized_events()).unwrap_err();
     assert!(error.hint.contains("events.jsonl"), "{error:?}");
 }

@@ -15,8 +15,8 @@ use parking_lot::Mutex;
 
 use super::context::Context;
 use crate::queue::RequestEntry;
-use synth_optimizer_core::model::envelope::Envelope;
-use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
+use synth_optimizer_core::model::error::OptimizerError;
+use synth_optimizer_core::model::message::message;
 use synth_optimizer_platform::artifacts::RunPaths;
 use synth_optimizer_platform::workspace::{Reader, Stored};
 
@@ -52,9 +52,7 @@ impl RunFiles {
 
     /// An event as a line of the feed.
     pub(super) fn line(&self, stored: &Stored) -> Result<String, OptimizerError> {
-        let envelope = Envelope::new(stored.sequence, self.paths.run_id(), stored.unix_millis, stored.event.clone());
-        serde_json::to_string(&envelope)
-            .map_err(|error| OptimizerError::new(ErrorCode::Json, format!("an event cannot be written: {error}")))
+        stored.line(self.paths.run_id(), &message(&stored.event))
     }
 
     /// The request of the run.

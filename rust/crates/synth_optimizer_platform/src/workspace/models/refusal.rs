@@ -40,6 +40,11 @@ impl ReadError {
     pub(super) fn not_found(code: &'static str, field: &'static str, message: String, hint: impl Into<String>) -> Self {
         Self::NotFound(Refusal { code, field, message, hint: hint.into() })
     }
+
+    pub(crate) fn no_artifact(name: &str) -> Self {
+        let message = format!("the run has no artifact {}", quoted(name));
+        Self::not_found("artifact_not_found", "name", message, "List the artifacts of the run.")
+    }
 }
 
 /// A value as a message repeats it.

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use rusqlite::{Connection, params};
 
+use super::super::error::json;
 use super::super::projector::totals;
-use super::super::store::int;
-use super::query::{list, maybe_parsed};
+use super::super::query::list;
 use synth_optimizer_core::config::gepa::{Direction, OUTCOME_REWARD};
 use synth_optimizer_core::model::error::OptimizerError;
 use synth_optimizer_core::model::event_fields::Objective;
@@ -63,15 +63,14 @@ pub(super) fn values(
          WHERE r.candidate_id = ?1 AND r.status = 'finished' AND r.settled <= ?2 AND {which} ORDER BY r.settled"
     );
     let seed = totals(db)?.seed_candidate_id.map(|seed| seed.to_string()).unwrap_or_default();
-    let found = list(db, doing, &sql, params![candidate, int(until), seed], |row| {
-        let place: Option<i64> = row.get(1)?;
-        Ok((row.get::<_, String>(0)?, place, row.get::<_, f64>(2)?, row.get::<_, Option<String>>(3)?))
-    })?;
+    type Scored = (String, Option<i64>, f64, Option<String>);
+    let found: Vec<Scored> = list(db, doing, &sql, params![candidate, until, seed], |row| row.try_into())?;
     let mut latest: BTreeMap<String, (i64, Vec<Option<f64>>)> = BTreeMap::new();
     for (row, place, reward, told) in found {
         // A row that the seed was not measured on is not in the pool.
         let Some(place) = place else { continue };
-        let told: BTreeMap<String, f64> = maybe_parsed(doing, told.as_deref())?.unwrap_or_default();
+        let told: BTreeMap<String, f64> =
+            told.map(|told| serde_json::from_str(&told).map_err(json(doing))).transpose()?.unwrap_or_default();
         let value = |objective: &Objective| {
             told.get(&objective.name).copied().or_else(|| (objective.name == OUTCOME_REWARD).then_some(reward))
         };

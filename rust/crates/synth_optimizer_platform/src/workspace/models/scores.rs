@@ -1,21 +1,21 @@
-//! The scores of a run: one for each candidate, stage and metric, in the order in which they were settled.
+//! The scores of a run: one for each candidate, stage and metric, in the order in which they were settled, and as the
+//! series that a chart is drawn from.
 
 use rusqlite::{Connection, params};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::super::error::json;
+use super::super::query::{MILESTONES, document, first, list};
 use super::super::reader::Reader;
-use super::super::store::int;
-use super::harness::Harness;
-use super::query::{MILESTONES, at_one_moment, first, list, objectives, parsed, whole};
-use super::refusal::{ReadError, after_sequence, page_size};
+use super::refusal::{ReadError, after_sequence, page_size, quoted, word};
 use super::rollouts::RowSplit;
 use super::row_values::{Rows, values};
 use synth_optimizer_core::config::gepa::Direction;
 use synth_optimizer_core::model::canonical::digest_of;
 use synth_optimizer_core::model::envelope::rfc3339;
 use synth_optimizer_core::model::error::OptimizerError;
-use synth_optimizer_core::model::event_fields::{Objective, Stage};
+use synth_optimizer_core::model::event_fields::{Objective, ObjectiveSetDeclared, Stage};
 use synth_optimizer_core::model::score::Score;
 
 /// Scores in the order in which they were settled.
@@ -79,11 +79,77 @@ pub fn score_window(since: Option<i64>, limit: Option<i64>) -> Result<(i64, usiz
     Ok((after_sequence("since", since)?, page_size(limit, 100, 1000)?))
 }
 
+/// The most points of one answer, over all of its series.
+const MOST_POINTS: usize = 5000;
+
+/// Which series are wanted.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct SeriesQuery {
+    /// Only this objective.
+    pub metric: Option<String>,
+    /// Only `train` or only `heldout` rows.
+    pub split: Option<String>,
+}
+
+impl SeriesQuery {
+    /// Whether it can be answered, if there is something to read.
+    pub fn check(&self) -> Result<(), ReadError> {
+        self.rows().map(drop)
+    }
+
+    fn rows(&self) -> Result<Option<RowSplit>, ReadError> {
+        word("split", self.split.as_deref(), RowSplit::from_word, RowSplit::WORDS)
+    }
+}
+
+/// Scores by metric and split.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, JsonSchema)]
+pub struct ScoreSeriesList {
+    /// The series, the deciding metric first.
+    pub series: Vec<ScoreSeries>,
+    /// Whether every score is there; a very long run shows its first 5000 evaluations.
+    pub is_complete: bool,
+}
+
+/// The scores of one metric, in the order in which they were settled. On train rows these are the full evaluations; a
+/// screening is on other rows and cannot be compared.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+pub struct ScoreSeries {
+    /// The objective.
+    pub metric: String,
+    /// `train` or `heldout`.
+    pub split: RowSplit,
+    /// Which way is better.
+    pub direction: Direction,
+    /// The scores.
+    pub points: Vec<ScorePoint>,
+}
+
+/// A score and the best one until then.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+pub struct ScorePoint {
+    /// The event that settled it.
+    pub sequence: u64,
+    /// When it was settled.
+    pub at: String,
+    /// Who was measured.
+    pub candidate_id: String,
+    /// The mean over the rows.
+    pub value: f64,
+    /// Rows.
+    pub n: u32,
+    /// Unknown for fewer than two rows.
+    pub standard_error: Option<f64>,
+    /// The best value of the series until here.
+    pub best_so_far: f64,
+}
+
 impl Reader {
     /// Scores that were settled after an event; -1 and nothing mean all. `limit` is 1 to 1000, 100 if it is not set.
     pub fn score_page(&self, since: Option<i64>, limit: Option<i64>) -> Result<ScorePage, ReadError> {
         let (since, limit) = score_window(since, limit)?;
-        at_one_moment(self, |db| {
+        self.at_once(|db| {
             let mut page = ScorePage { items: Vec::new(), next_since: since, has_more: false };
             let Some(about) = About::read(db)? else { return Ok(page) };
             for settled in settled(db, since, limit + 1, STAGES)? {
@@ -98,12 +164,80 @@ impl Reader {
             Ok(page)
         })
     }
+
+    /// The scores of the run as series.
+    pub fn score_series(&self, query: &SeriesQuery) -> Result<ScoreSeriesList, ReadError> {
+        let split = query.rows()?;
+        self.at_once(|db| {
+            let declared = objectives(db)?.map(|set| set.objectives).unwrap_or_default();
+            let metrics = wanted(&declared, query.metric.as_deref())?;
+            let splits =
+                [RowSplit::Train, RowSplit::Heldout].into_iter().filter(|known| split.is_none_or(|it| it == *known));
+            let series = |objective: &&Objective, split: RowSplit| ScoreSeries {
+                metric: objective.name.clone(),
+                split,
+                direction: objective.direction,
+                points: Vec::new(),
+            };
+            let mut all: Vec<ScoreSeries> =
+                splits.flat_map(|split| metrics.iter().map(move |objective| series(objective, split))).collect();
+            let mut found = settled(db, -1, MOST_POINTS + 1, COMPARABLE)?;
+            let is_complete = found.len() <= MOST_POINTS;
+            found.truncate(MOST_POINTS);
+            // The deciding objective alone needs no rollouts.
+            let deciding_only = metrics.iter().all(|objective| Some(*objective) == declared.first());
+            let read = if deciding_only { declared.get(..1).unwrap_or_default() } else { &declared };
+            for done in found.iter().filter(|done| split.is_none_or(|split| split == done.split())) {
+                for (objective, score) in done.metrics(db, read)? {
+                    let of =
+                        |series: &&mut ScoreSeries| series.metric == objective.name && series.split == done.split();
+                    let Some(series) = all.iter_mut().find(of) else { continue };
+                    let best = series
+                        .points
+                        .last()
+                        .map_or(score.mean, |last| better(series.direction, last.best_so_far, score.mean));
+                    series.points.push(ScorePoint {
+                        sequence: done.sequence,
+                        at: done.at.clone(),
+                        candidate_id: done.candidate_id.clone(),
+                        value: score.mean,
+                        n: score.n,
+                        standard_error: score.standard_error,
+                        best_so_far: best,
+                    });
+                }
+            }
+            Ok(ScoreSeriesList { series: all, is_complete })
+        })
+    }
+}
+
+fn wanted<'a>(declared: &'a [Objective], metric: Option<&str>) -> Result<Vec<&'a Objective>, ReadError> {
+    let found: Vec<&Objective> =
+        declared.iter().filter(|objective| metric.is_none_or(|metric| metric == objective.name)).collect();
+    match metric {
+        Some(metric) if found.is_empty() && !declared.is_empty() => {
+            let names: Vec<&str> = declared.iter().map(|objective| objective.name.as_str()).collect();
+            let hint = format!("The run measures {}.", names.join(", "));
+            let message = format!("{} is no metric of the run", quoted(metric));
+            Err(ReadError::invalid("filter_invalid", "metric", message, hint))
+        }
+        _ => Ok(found),
+    }
+}
+
+fn better(direction: Direction, one: f64, other: f64) -> f64 {
+    match direction {
+        Direction::Maximize => one.max(other),
+        Direction::Minimize => one.min(other),
+    }
 }
 
 /// What all scores of a run have in common.
 struct About {
     run_id: String,
-    harness: Harness,
+    /// The container's name of the program, and a digest that changes when the contract, the program or the rows do.
+    harness: (String, String),
     objectives: Vec<Objective>,
     artifact: ScoreArtifact,
 }
@@ -116,7 +250,7 @@ impl About {
         let sql = "SELECT path, sha256 FROM artifacts WHERE kind = 'candidate_registry'";
         let artifact = first(db, doing, sql, [], |row| Ok(ScoreArtifact { path: row.get(0)?, sha256: row.get(1)? }))?;
         let artifact = artifact.unwrap_or_else(|| ScoreArtifact { path: "events.jsonl".to_owned(), sha256: None });
-        Ok(match (run_id, Harness::read(db)?, objectives(db)?) {
+        Ok(match (run_id, harness(db)?, objectives(db)?) {
             (Some(run_id), Some(harness), Some(set)) => {
                 Some(Self { run_id, harness, objectives: set.objectives, artifact })
             }
@@ -131,8 +265,8 @@ impl About {
             score_id: format!("score_{}", digest_of(&identity).get(..32).unwrap_or_default()),
             run_id: self.run_id.clone(),
             candidate_id: settled.candidate_id.clone(),
-            harness_id: self.harness.id.clone(),
-            harness_digest: self.harness.digest.clone(),
+            harness_id: self.harness.0.clone(),
+            harness_digest: self.harness.1.clone(),
             split,
             stage: settled.stage,
             metric: objective.name.clone(),
@@ -147,18 +281,47 @@ impl About {
     }
 }
 
+/// What the run measures with, for `About`: two scores can be compared where it is the same. None before the program is
+/// loaded.
+fn harness(db: &Connection) -> Result<Option<(String, String)>, OptimizerError> {
+    let doing = "read what the container told";
+    let sql = format!(
+        "SELECT fields ->> 'program_id', fields ->> 'program_digest',
+           (SELECT fields ->> 'rows_digest' FROM {MILESTONES} AND type = 'dataset.rows.loaded'
+            ORDER BY sequence DESC LIMIT 1)
+         FROM {MILESTONES} AND type = 'container.program.loaded' ORDER BY sequence DESC LIMIT 1"
+    );
+    type Told = (String, Option<String>, Option<String>);
+    let told: Option<Told> = first(db, doing, &sql, [], |row| row.try_into())?;
+    let Some((id, program, rows)) = told else { return Ok(None) };
+    let sql = "SELECT kind, lower(hex(digest)), max(taken_at) FROM snapshots
+               WHERE kind IN ('contract', 'program', 'dataset', 'train_rows', 'heldout_rows')
+               GROUP BY kind ORDER BY kind";
+    let documents: Vec<(String, String)> = list(db, doing, sql, [], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    // The events tell the same in short, with the fields that this run may change; they serve where nothing else does.
+    let digest = if documents.is_empty() { digest_of(&(program, rows)) } else { digest_of(&documents) };
+    Ok(Some((id, digest)))
+}
+
+/// What is measured; none before the task is loaded.
+pub(super) fn objectives(db: &Connection) -> Result<Option<ObjectiveSetDeclared>, OptimizerError> {
+    let sql =
+        format!("SELECT fields FROM {MILESTONES} AND type = 'objective_set.declared' ORDER BY sequence DESC LIMIT 1");
+    document(db, "read the objectives", &sql, [])
+}
+
 /// An evaluation that is over and gave a score.
 #[derive(Debug, Clone)]
-pub(super) struct Settled {
-    pub(super) sequence: u64,
-    pub(super) at: String,
-    pub(super) stage: Stage,
-    pub(super) candidate_id: String,
+struct Settled {
+    sequence: u64,
+    at: String,
+    stage: Stage,
+    candidate_id: String,
     score: Score,
 }
 
 impl Settled {
-    pub(super) fn split(&self) -> RowSplit {
+    fn split(&self) -> RowSplit {
         match self.stage {
             Stage::Heldout => RowSplit::Heldout,
             Stage::SeedFullTrain
@@ -169,7 +332,7 @@ impl Settled {
     }
 
     /// Its score by each objective. The deciding one is in the log; the others are counted from the same rollouts.
-    pub(super) fn metrics<'a>(
+    fn metrics<'a>(
         &self,
         db: &Connection,
         objectives: &'a [Objective],
@@ -194,9 +357,16 @@ impl Settled {
 }
 
 /// Evaluations that give a score, by the event that ends each.
-pub(super) const STAGES: &[(&str, Stage)] = &[
+const STAGES: &[(&str, Stage)] = &[
     ("candidate.evaluated", Stage::SeedFullTrain),
     ("candidate.minibatch_evaluated", Stage::CandidateMinibatch),
+    ("candidate.full_train_evaluated", Stage::CandidateFullTrain),
+    ("heldout.completed", Stage::Heldout),
+];
+
+/// Those that can be compared with each other.
+const COMPARABLE: &[(&str, Stage)] = &[
+    ("candidate.evaluated", Stage::SeedFullTrain),
     ("candidate.full_train_evaluated", Stage::CandidateFullTrain),
     ("heldout.completed", Stage::Heldout),
 ];
@@ -208,7 +378,7 @@ struct Ended {
 }
 
 /// Evaluations of these stages that ended after an event, in order.
-pub(super) fn settled(
+fn settled(
     db: &Connection,
     since: i64,
     limit: usize,
@@ -224,12 +394,10 @@ pub(super) fn settled(
     };
     let types: Vec<String> = stages.iter().map(of_type).collect();
     let sql = format!("{} ORDER BY sequence LIMIT ?2", types.join(" UNION ALL "));
-    let found = list(db, doing, &sql, params![since, int(limit as u64)], |row| {
-        Ok((whole(row, 0)?, whole(row, 1)?, row.get::<_, String>(2)?, row.get::<_, String>(3)?))
-    })?;
+    let found: Vec<(u64, u64, String, String)> = list(db, doing, &sql, params![since, limit], |row| row.try_into())?;
     let mut settled = Vec::with_capacity(found.len());
     for (sequence, millis, wire, fields) in found {
-        let Ended { candidate_id, score } = parsed(doing, &fields)?;
+        let Ended { candidate_id, score } = serde_json::from_str(&fields).map_err(json(doing))?;
         let stage = stages.iter().find(|(known, _)| *known == wire).map(|(_, stage)| *stage);
         if let (Some(stage), Some(score)) = (stage, score) {
             settled.push(Settled { sequence, at: rfc3339(millis), stage, candidate_id, score });

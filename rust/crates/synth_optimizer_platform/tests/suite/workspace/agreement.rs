@@ -4,9 +4,10 @@ use std::collections::BTreeSet;
 
 use camino::Utf8Path;
 use serde_json::{Value, json};
+use synth_optimizer_platform::artifacts::artifacts;
 use synth_optimizer_platform::workspace::Reader;
 use synth_optimizer_platform::workspace::models::{
-    CandidateEntry, CandidateQuery, RolloutEntry, RolloutQuery, RolloutStatus, ScoreEntry, SeriesQuery, artifacts,
+    CandidateEntry, CandidateQuery, RolloutEntry, RolloutQuery, RolloutStatus, ScoreEntry, SeriesQuery,
 };
 
 /// All candidates, in pages of this size.
@@ -136,7 +137,7 @@ fn frontier_agrees(reader: &Reader, candidates: &[CandidateEntry], written: &Val
         }
         assert!(item["cell_count"].as_u64().unwrap() > 0, "{item}");
     }
-    let members: BTreeSet<&str> = frontier.items.iter().map(|member| member.candidate_id.as_str()).collect();
+    let members: BTreeSet<&str> = frontier.items.iter().map(|member| member.entry.candidate_id.as_str()).collect();
     let marked = candidates.iter().filter(|candidate| candidate.candidate.on_frontier);
     assert_eq!(marked.map(|candidate| candidate.candidate.candidate_id.as_str()).collect::<BTreeSet<_>>(), members);
 }

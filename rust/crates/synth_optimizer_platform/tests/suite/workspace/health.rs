@@ -4,7 +4,7 @@ use std::path::Path;
 
 use rusqlite::Connection;
 use serde_json::{Value, json};
-use synth_optimizer_platform::workspace::{Lease, RebuildMode, Record, rebuild, workspace_status};
+use synth_optimizer_platform::workspace::{Lease, RebuildMode, rebuild, workspace_status};
 use tempfile::TempDir;
 
 use super::script::{START, create, whole_run};
@@ -146,15 +146,14 @@ fn a_run_that_is_over_holds_nothing() {
         subject: process.into(),
         unix_millis: START,
     };
-    let first = workspace.lease(lease("pid 1")).unwrap();
-    let second = workspace.lease(lease("pid 2")).unwrap();
-    assert_ne!(first, second);
+    workspace.hold(lease("pid 1")).unwrap();
+    workspace.hold(lease("pid 2")).unwrap();
     for batch in whole_run() {
         workspace.commit_blocking(batch).unwrap();
     }
     surroundings(&workspace);
     assert_eq!(report(&path)["violations"][0]["invariant_id"], "terminal_run_releases_resource_leases");
-    workspace.record_blocking(Record::Release { lease: second, unix_millis: START }).unwrap();
+    workspace.close().unwrap();
     let status = workspace_status(&path).unwrap();
     assert_eq!(status["runs"][0]["invariant_report"]["status"], "pass");
     assert_eq!(status["resource_lease_status_counts"], json!({"expired": 1, "released": 1}));

@@ -4,12 +4,12 @@ use serde_json::{Value, json};
 use synth_optimizer_core::model::event_fields::Stage;
 use synth_optimizer_core::model::run_totals::BestMark;
 use synth_optimizer_core::model::usage::{Cost, RunUsage};
+use synth_optimizer_platform::artifacts::Artifacts;
 use synth_optimizer_platform::workspace::models::{
-    Artifacts, BestCandidate, CandidateDetail, CandidatePage, CandidateQuery, EventPage, ReadError, RolloutDetail,
-    RolloutPage, RolloutQuery, RolloutStatus, RunFrontier, RunModels, ScoreEntry, ScorePage, ScoreSeriesList,
-    SeriesQuery,
+    BestCandidate, CandidateDetail, CandidatePage, CandidateQuery, EventPage, ReadError, RolloutDetail, RolloutPage,
+    RolloutQuery, RolloutStatus, RunFrontier, RunModels, ScoreEntry, ScorePage, ScoreSeriesList, SeriesQuery,
 };
-use synth_optimizer_platform::workspace::{Reader, Record, Snapshot, SnapshotKind, Workspace};
+use synth_optimizer_platform::workspace::{Reader, Record, SnapshotKind, Workspace};
 use tempfile::TempDir;
 
 use super::agreement::{all_candidates, all_rollouts, all_scores};
@@ -236,7 +236,7 @@ fn frontier_models_and_usage_are_those_of_the_log() {
     let (_directory, reader) = finished_run();
     let frontier = reader.frontier().unwrap();
     let held: Vec<(&str, u64)> =
-        frontier.items.iter().map(|member| (member.candidate_id.as_str(), member.cell_count)).collect();
+        frontier.items.iter().map(|member| (member.entry.candidate_id.as_str(), member.cell_count)).collect();
     assert_eq!((held, frontier.size), (vec![("c1", 1), ("c2", 2)], 2));
     assert_eq!(frontier.items[0].cells[0].example_id.as_deref(), Some("train:2"));
     assert_eq!(
@@ -432,9 +432,12 @@ fn the_harness_is_what_the_container_told() {
     let directory = tempfile::tempdir().unwrap();
     let workspace = create(&directory.path().join("workspace.sqlite"));
     surroundings(&workspace);
-    let rows =
-        Snapshot { kind: SnapshotKind::HeldoutRows, unix_millis: START + 1, document: json!([{"id": "test:2"}]) };
-    workspace.record_blocking(Record::Snapshot(rows)).unwrap();
+    let rows = Record::Snapshot {
+        kind: SnapshotKind::HeldoutRows,
+        unix_millis: START + 1,
+        document: json!([{"id": "test:2"}]),
+    };
+    workspace.record_all(vec![rows]).unwrap();
     for batch in whole_run() {
         workspace.commit_blocking(batch).unwrap();
     }

@@ -6,8 +6,7 @@ use std::path::Path;
 use rusqlite::{Connection, OpenFlags};
 use serde_json::{Value, json};
 use synth_optimizer_platform::workspace::{
-    Artifact, CacheAction, CacheUse, Manifest, Operation, OperationStatus, Record, SetupCall, Snapshot, SnapshotKind,
-    Workspace, workspace_status,
+    ArtifactRef, CacheAction, CacheUse, Record, SnapshotKind, Workspace, workspace_status,
 };
 use tempfile::TempDir;
 
@@ -17,37 +16,33 @@ use super::script::{START, create, sha256, whole_run};
 pub(crate) fn surroundings(workspace: &Workspace) {
     let cache = Some(CacheUse { key: sha256(b"program"), action: CacheAction::Hit });
     let large = json!(vec!["x".repeat(100); 1000]);
-    let document = |kind, document| Record::Snapshot(Snapshot { kind, unix_millis: START, document });
+    let document = |kind, document| Record::Snapshot { kind, unix_millis: START, document };
     for record in [
-        Record::SetupCall(SetupCall { boundary: "container.program".into(), unix_millis: START, cache }),
-        Record::SetupCall(SetupCall { boundary: "container.metadata".into(), unix_millis: START, cache: None }),
+        Record::SetupCall { boundary: "container.program".into(), unix_millis: START, cache },
+        Record::SetupCall { boundary: "container.metadata".into(), unix_millis: START, cache: None },
         document(SnapshotKind::Contract, json!({"name": "quiz"})),
         document(SnapshotKind::Contract, json!({"name": "quiz"})),
         document(SnapshotKind::Program, json!({"modules": []})),
         document(SnapshotKind::TrainRows, large),
         document(SnapshotKind::HeldoutRows, json!([{"id": "test:1"}])),
-        Record::Artifact(Artifact {
-            path: "frontier.json".into(),
-            kind: "frontier".into(),
-            sha256: sha256(b"{}"),
-            bytes: 2,
-            retention: "release_evidence".into(),
+        Record::Artifact {
+            file: ArtifactRef {
+                path: "frontier.json".into(),
+                kind: "frontier".into(),
+                sha256: sha256(b"{}"),
+                bytes: 2,
+                retention: "release_evidence".into(),
+            },
             unix_millis: START,
-        }),
-        Record::Manifest(Manifest {
+        },
+        Record::Manifest {
             path: "/runs/run-1/result_manifest.json".into(),
             document: json!({"best_candidate": {"candidate_id": "c2"}, "cost_usd": null, "usage": {}}),
             unix_millis: START,
-        }),
-        Record::Operation(Operation {
-            operation_type: "start".into(),
-            subject: "pid 1".into(),
-            status: OperationStatus::Completed,
-            unix_millis: START,
-            detail: json!({}),
-        }),
+        },
+        Record::Operation { operation_type: "start".into(), subject: "pid 1".into(), unix_millis: START },
     ] {
-        workspace.record_blocking(record).unwrap();
+        workspace.record_all(vec![record]).unwrap();
     }
 }
 

@@ -19,12 +19,13 @@ use crate::service::refusal::Refusal;
 use crate::service::runs::file_body;
 use synth_optimizer_core::model::lifecycle::RequestState;
 use synth_optimizer_core::model::usage::RunUsage;
-use synth_optimizer_platform::artifacts::{RunOverview, run_status};
+use synth_optimizer_platform::artifacts::{
+    ArtifactFile, Artifacts, RunOverview, artifacts as list_artifacts, open_artifact, run_status,
+};
 use synth_optimizer_platform::workspace::Reader;
 use synth_optimizer_platform::workspace::models::{
-    ArtifactFile, Artifacts, CandidateDetail, CandidatePage, CandidateQuery, ReadError, RolloutDetail, RolloutPage,
-    RolloutQuery, RunFrontier, RunModels, ScorePage, ScoreSeriesList, SeriesQuery, artifacts as list_artifacts,
-    open_artifact, score_window,
+    CandidateDetail, CandidatePage, CandidateQuery, ReadError, RolloutDetail, RolloutPage, RolloutQuery, RunFrontier,
+    RunModels, ScorePage, ScoreSeriesList, SeriesQuery, score_window,
 };
 
 /// Which runs.

@@ -1,4 +1,5 @@
-//! Which files of a run directory are artifacts, and how one is opened: by its known name, never by a path.
+//! The files that a run leaves behind: which files of its directory are artifacts, and how one is opened: by its known
+//! name, never by a path.
 
 use std::collections::BTreeMap;
 use std::fs::{File, Metadata, OpenOptions};
@@ -8,20 +9,42 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use camino::{Utf8Path, Utf8PathBuf};
 use parking_lot::Mutex;
 use rustix::fs::OFlags;
+use schemars::JsonSchema;
+use serde::Serialize;
 use sha2::{Digest, Sha256};
 
-use super::super::error::io;
-use super::super::reader::Reader;
-use super::artifacts::ArtifactEntry;
-use super::query::first;
-use super::refusal::{ReadError, quoted};
 use crate::proposer::TRANSCRIPTS;
+use crate::workspace::Reader;
+use crate::workspace::error::io;
+use crate::workspace::models::ReadError;
 use synth_optimizer_core::model::canonical::hex;
 use synth_optimizer_core::model::error::OptimizerError;
 
+/// The files of a run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Artifacts {
+    /// Those that are there now.
+    pub items: Vec<ArtifactEntry>,
+}
+
+/// A file of a run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct ArtifactEntry {
+    /// Its name; that of a transcript begins with its directory.
+    pub name: String,
+    /// What it is, such as `frontier` or `events_jsonl`.
+    pub kind: String,
+    /// Its media type.
+    pub media_type: String,
+    /// Its size.
+    pub bytes: u64,
+    /// SHA-256 of its content; null while it still grows.
+    pub sha256: Option<String>,
+}
+
 /// A file that people may have.
 #[derive(Debug)]
-pub(super) struct Known {
+struct Known {
     name: String,
     /// Another name that it is asked for by.
     alias: Option<&'static str>,
@@ -55,7 +78,7 @@ fn of_every_run() -> Vec<Known> {
 }
 
 /// Every artifact that may be there: those of every run, and what was said in each turn of the proposer.
-pub(super) fn all(dir: &Utf8Path) -> Result<Vec<Known>, OptimizerError> {
+fn all(dir: &Utf8Path) -> Result<Vec<Known>, OptimizerError> {
     let mut found = of_every_run();
     let place = dir.join(TRANSCRIPTS);
     // A link is not followed.
@@ -71,6 +94,15 @@ pub(super) fn all(dir: &Utf8Path) -> Result<Vec<Known>, OptimizerError> {
         found.extend(turns.into_iter().map(said));
     }
     Ok(found)
+}
+
+/// The artifacts in a run directory; a run that failed before it had a workspace has some too.
+pub fn artifacts(dir: &Utf8Path, reader: Option<&Reader>) -> Result<Artifacts, ReadError> {
+    let mut items = Vec::new();
+    for known in all(dir)? {
+        items.extend(open(dir, reader, &known)?.map(|opened| opened.entry));
+    }
+    Ok(Artifacts { items })
 }
 
 /// An artifact that is open for reading.
@@ -89,18 +121,11 @@ pub fn open_artifact(dir: &Utf8Path, reader: Option<&Reader>, name: &str) -> Res
         Some(known) => open(dir, reader, &known)?,
         None => None,
     };
-    opened.ok_or_else(|| {
-        let message = format!("the run has no artifact {}", quoted(name));
-        ReadError::not_found("artifact_not_found", "name", message, "List the artifacts of the run.")
-    })
+    opened.ok_or_else(|| ReadError::no_artifact(name))
 }
 
 /// None where the file is not there, or is not one to give away.
-pub(super) fn open(
-    dir: &Utf8Path,
-    reader: Option<&Reader>,
-    known: &Known,
-) -> Result<Option<ArtifactFile>, OptimizerError> {
+fn open(dir: &Utf8Path, reader: Option<&Reader>, known: &Known) -> Result<Option<ArtifactFile>, OptimizerError> {
     let path = dir.join(&known.name);
     if known.name == WORKSPACE && !is_at_rest(dir, reader)? {
         return Ok(None);
@@ -118,7 +143,7 @@ pub(super) fn open(
         return Ok(None);
     }
     let bytes = about.len();
-    let sha256 = match recorded(reader, &known.name, bytes)? {
+    let sha256 = match reader.map_or(Ok(None), |reader| reader.recorded_digest(&known.name, bytes))? {
         Some(sha256) => Some(sha256),
         // A database is only given away when nobody writes to it any more.
         None if known.grows && known.name != WORKSPACE => None,
@@ -145,14 +170,6 @@ fn is_at_rest(dir: &Utf8Path, reader: Option<&Reader>) -> Result<bool, Optimizer
     Ok(over && !unwritten)
 }
 
-/// The digest that was written down when the file was; a file of another size has been written to since.
-fn recorded(reader: Option<&Reader>, name: &str, bytes: u64) -> Result<Option<String>, OptimizerError> {
-    let Some(reader) = reader else { return Ok(None) };
-    let sql = "SELECT sha256 FROM artifacts WHERE path = ?1 AND bytes = ?2";
-    let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
-    reader.with(|db| first(db, "read the artifacts", sql, rusqlite::params![name, bytes], |row| row.get(0)))
-}
-
 /// Digests that were computed, by the file as it was: place, size and time of the last change.
 static DIGESTS: Mutex<BTreeMap<(Utf8PathBuf, u64, i64, i64), String>> = Mutex::new(BTreeMap::new());
 /// Digests that are kept.
@@ -163,7 +180,7 @@ fn digest(path: &Utf8Path, about: &Metadata, file: &mut File) -> std::io::Result
     if let Some(known) = DIGESTS.lock().get(&key) {
         return Ok(known.clone());
     }
-    let found = hash(file)?;
+    let (found, _) = hash(file)?;
     let mut digests = DIGESTS.lock();
     if digests.len() >= KEPT {
         digests.clear();
@@ -172,15 +189,17 @@ fn digest(path: &Utf8Path, about: &Metadata, file: &mut File) -> std::io::Result
     Ok(found)
 }
 
-fn hash(file: &mut File) -> std::io::Result<String> {
-    let (mut hash, mut buffer) = (Sha256::new(), vec![0; 1 << 16]);
+/// The SHA-256 of a file and its size.
+pub(super) fn hash(file: &mut File) -> std::io::Result<(String, u64)> {
+    let (mut hash, mut bytes, mut buffer) = (Sha256::new(), 0, vec![0; 1 << 16]);
     loop {
         let read = file.read(&mut buffer)?;
         if read == 0 {
             break;
         }
         hash.update(&buffer[..read]);
+        bytes += read as u64;
     }
     file.rewind()?;
-    Ok(hex(&hash.finalize()))
+    Ok((hex(&hash.finalize()), bytes))
 }

@@ -8,9 +8,11 @@ use std::time::{Duration, Instant};
 use camino::{Utf8Path, Utf8PathBuf};
 
 use super::fault;
+use crate::clock::unix_millis;
 use crate::warn_if_err;
 use crate::workspace::fenced;
-use synth_optimizer_core::model::error::OptimizerError;
+use synth_optimizer_core::model::envelope::rfc3339;
+use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 
 /// Whoever only looks who holds the lock has it for a moment.
 const GLANCE: Duration = Duration::from_millis(200);
@@ -44,7 +46,7 @@ impl LockMark {
             Ok(found) if inode(&found) == self.inode => return Ok(()),
             Ok(_) => {}
             Err(error) => {
-                return Err(fault::io(&self.path, "looking at", error)
+                return Err(fault::io(&self.path, "looking at")(error)
                     .with_hint("The directory of the run was removed or moved while it was in use."));
             }
         }
@@ -126,7 +128,7 @@ impl FileLock {
 
     /// Who holds the lock at this moment.
     pub fn holder(path: &Utf8Path) -> Result<Option<String>, OptimizerError> {
-        let failed = |error: std::io::Error| fault::io(path, "reading", error);
+        let failed = fault::io(path, "reading");
         let mut file = match File::open(path) {
             Ok(file) => file,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
@@ -151,7 +153,7 @@ impl Drop for FileLock {
 }
 
 fn failed(path: &Utf8Path) -> impl Fn(std::io::Error) -> NotTaken {
-    move |error| NotTaken::Failed(fault::io(path, "locking", error))
+    move |error| NotTaken::Failed(fault::io(path, "locking")(error))
 }
 
 fn inode(found: &std::fs::Metadata) -> (u64, u64) {
@@ -171,4 +173,21 @@ fn noted(file: &mut File) -> String {
         Ok(_) if !note.trim().is_empty() => note.trim().to_owned(),
         _ => "another process".to_owned(),
     }
+}
+
+/// Takes the lock of a run directory for this process and notes who it is: one process works on a run, and everybody can
+/// see which. `what` names what is locked, for the message; the process that `superseded` names (`pid N`, or its whole note)
+/// loses the lock.
+pub fn lock_run(path: &Utf8Path, what: &str, superseded: Option<&str>) -> Result<FileLock, OptimizerError> {
+    let note = format!("pid {} since {}", std::process::id(), rfc3339(unix_millis()));
+    FileLock::take(path, &note, superseded).map_err(|refused| match refused {
+        NotTaken::Held(holder) => held(what, &holder),
+        NotTaken::Failed(error) => error,
+    })
+}
+
+pub(super) fn held(what: &str, holder: &str) -> OptimizerError {
+    OptimizerError::new(ErrorCode::Io, format!("{what} is held by {holder}")).with_hint(
+        "Wait for that process or end it with `synth-optimizers runs cancel`; a new run needs another run.run_id.",
+    )
 }

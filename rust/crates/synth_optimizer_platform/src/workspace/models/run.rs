@@ -1,11 +1,11 @@
-//! The log, page by page, as it stands in `events.jsonl`.
+//! A run as a whole: its log, page by page, as it stands in `events.jsonl`, and which models it asks.
 
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
+use super::super::query::first;
 use super::super::reader::Reader;
-use super::query::first;
 use super::refusal::{ReadError, after_sequence, page_size};
 use synth_optimizer_core::model::envelope::Envelope;
 
@@ -48,13 +48,37 @@ pub fn event_window(after: Option<i64>, limit: Option<i64>) -> Result<(i64, usiz
     Ok((after_sequence("after", after)?, page_size(limit, 100, 1000)?))
 }
 
+/// The models of a run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct RunModels {
+    /// The model that the program runs with.
+    pub policy: ModelUse,
+    /// The model that writes proposals.
+    pub proposer: ModelUse,
+}
+
+/// A model that was asked for, and the one that answered.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct ModelUse {
+    /// The model that is asked for; null where the config names none.
+    pub requested: Option<String>,
+    /// The model that answered last; null is unknown. Containers do not tell it of the policy.
+    pub effective: Option<String>,
+}
+
+impl RunModels {
+    /// The models of a run that has not begun: nobody has answered yet.
+    pub fn asked(policy: Option<String>, proposer: Option<String>) -> Self {
+        let of = |requested| ModelUse { requested, effective: None };
+        Self { policy: of(policy), proposer: of(proposer) }
+    }
+}
+
 impl Reader {
     /// Events after a sequence number; -1 and nothing mean from the first on. `limit` is 1 to 1000, 100 if it is not set.
     pub fn event_page(&self, after: Option<i64>, limit: Option<i64>) -> Result<EventPage, ReadError> {
         let (after, limit) = event_window(after, limit)?;
-        let run_id: Option<String> =
-            self.with(|db| first(db, "read the log", "SELECT run_id FROM run", [], |row| row.get(0)))?;
-        let run_id = run_id.unwrap_or_default();
+        let run_id = self.run_row()?.run_id;
         // The state is read after the events: what it counts and the page lacks is on the next page.
         let from = u64::try_from(after.saturating_add(1)).unwrap_or(0);
         let stored = self.events(from, limit)?;
@@ -68,6 +92,21 @@ impl Reader {
             items,
             last_sequence: totals.last_sequence,
             is_over: totals.is_over(),
+        })
+    }
+
+    /// The models of the run.
+    pub fn run_models(&self) -> Result<RunModels, ReadError> {
+        let doing = "read the models";
+        self.at_once(|db| {
+            let sql = "SELECT config_json ->> '$.policy.model', config_json ->> '$.proposer.model' FROM run";
+            let (policy, proposer) = first(db, doing, sql, [], |row| row.try_into())?.unwrap_or_default();
+            let sql = "SELECT requested_model, effective_model FROM proposer_calls
+                       WHERE status = 'completed' ORDER BY request DESC LIMIT 1";
+            let (asked, effective): (Option<String>, _) =
+                first(db, doing, sql, [], |row| row.try_into())?.unwrap_or_default();
+            let policy = ModelUse { requested: policy, effective: None };
+            Ok(RunModels { policy, proposer: ModelUse { requested: asked.or(proposer), effective } })
         })
     }
 }
