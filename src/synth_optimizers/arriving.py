@@ -9,8 +9,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-__all__ = ["arriving"]
-
 
 @contextmanager
 def arriving(path: Path) -> Iterator[BinaryIO]:

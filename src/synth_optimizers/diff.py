@@ -6,8 +6,6 @@ import re
 from difflib import SequenceMatcher
 from typing import Literal
 
-__all__ = ["Change", "word_diff"]
-
 Change = Literal["same", "removed", "added"]
 
 _PIECES = re.compile(r"\s+|\w+|[^\w\s]")

@@ -18,8 +18,6 @@ from synth_optimizers.result import GepaRunResult
 from synth_optimizers.status import RunStatus
 from synth_optimizers.subscribers import Audience, Subscriber
 
-__all__ = ["RunHandle"]
-
 _GOODBYE_SECONDS = 10.0
 """How long the end of the interpreter waits for runs to save themselves."""
 

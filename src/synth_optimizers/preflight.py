@@ -10,8 +10,6 @@ from typing import Any
 from synth_optimizers._synth_optimizers import LoadedConfig, check_run, try_load_config
 from synth_optimizers.codex import codex_runtime
 
-__all__ = ["Blocker", "Bounds", "CheckReport", "PlannedCost", "RunPlan", "check_toml"]
-
 
 @dataclass(frozen=True, slots=True)
 class Bounds:

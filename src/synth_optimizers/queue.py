@@ -1,4 +1,4 @@
-"""The queue of the service without HTTP: requests by hand, and the service itself."""
+"""The queue of the service without HTTP: the service itself, and one turn of its worker."""
 
 from __future__ import annotations
 
@@ -7,30 +7,7 @@ from os import PathLike, fspath
 from typing import Any
 
 from synth_optimizers import _synth_optimizers as native
-from synth_optimizers._synth_optimizers import (
-    workspace_cancel_run_request,
-    workspace_claim_next_run_request,
-    workspace_complete_run_request,
-    workspace_fail_run_request,
-    workspace_heartbeat_run_request,
-    workspace_recover_expired_run_requests,
-    workspace_start_run_request,
-    workspace_submit_run_request,
-)
 from synth_optimizers.codex import codex_runtime
-
-__all__ = [
-    "gepa_serve",
-    "gepa_service_run_next",
-    "workspace_cancel_run_request",
-    "workspace_claim_next_run_request",
-    "workspace_complete_run_request",
-    "workspace_fail_run_request",
-    "workspace_heartbeat_run_request",
-    "workspace_recover_expired_run_requests",
-    "workspace_start_run_request",
-    "workspace_submit_run_request",
-]
 
 
 def gepa_serve(

@@ -18,8 +18,6 @@ from synth_optimizers.preflight import CheckReport, RunPlan, check_native
 from synth_optimizers.result import GepaRunResult
 from synth_optimizers.subscribers import Subscriber
 
-__all__ = ["GepaRun"]
-
 
 class GepaRun:
     """A run that can be carried out, or gone on with: the same run id in the same output directory is the same run.

@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-__all__ = ["Gain", "Score", "Scores"]
-
 
 @dataclass(frozen=True, slots=True)
 class Score:

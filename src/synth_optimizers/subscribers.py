@@ -12,8 +12,6 @@ from synth_optimizers.events import RunEvent
 if TYPE_CHECKING:
     from synth_optimizers.result import GepaRunResult
 
-__all__ = ["Subscriber"]
-
 
 class Subscriber(Protocol):
     """Hears of every event of a run, in order, from one thread.

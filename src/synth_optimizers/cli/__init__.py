@@ -5,8 +5,6 @@ from __future__ import annotations
 import io
 import sys
 
-__all__ = ["main"]
-
 
 def main() -> None:
     """Run the command that the process was started with."""

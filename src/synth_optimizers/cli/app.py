@@ -14,8 +14,6 @@ from synth_optimizers.cli.output import write_text
 from synth_optimizers.cli.runs import runs
 from synth_optimizers.cli.workspace import workspace
 
-__all__ = ["PROGRAM", "cli", "run_command"]
-
 PROGRAM = "synth-optimizers"
 EPILOG = """\b
 Exit codes:

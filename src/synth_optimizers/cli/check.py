@@ -19,8 +19,6 @@ from synth_optimizers.findings import Finding
 from synth_optimizers.preflight import check_toml
 from synth_optimizers.run import GepaRun
 
-__all__ = ["check", "load", "show_plan"]
-
 STAGE_CODES = {"config": 2, "output": 1, "cache": 1, "container": 3, "task": 3, "proposer": 3, "budget": 5}
 """Exit codes of findings that are no errors of the one table."""
 

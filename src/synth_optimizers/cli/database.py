@@ -8,8 +8,6 @@ from pathlib import Path
 
 from synth_optimizers.errors import OptimizerSqliteError
 
-__all__ = ["copy_workspace"]
-
 HEALTH = ("projection_freshness", "invariant_violations", "invariant_reports")
 """Tables that each `workspace status` writes anew."""
 

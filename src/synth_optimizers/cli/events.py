@@ -9,8 +9,6 @@ import click
 from synth_optimizers.cli.options import existing_file, json_option
 from synth_optimizers.cli.output import write_json, write_text
 
-__all__ = ["events"]
-
 FEED = click.Path(path_type=Path)
 FEED_FILE = existing_file("the events.jsonl of a run directory")
 NORMALIZED = existing_file("the events.normalized.jsonl of a run directory")

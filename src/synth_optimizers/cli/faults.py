@@ -14,8 +14,6 @@ from synth_optimizers.cli.output import say, write_json
 from synth_optimizers.cli.words import counted
 from synth_optimizers.errors import SynthOptimizerError, error_table
 
-__all__ = ["Fault", "NothingThere", "Refusal", "exit_code_of", "fault_of", "show"]
-
 USAGE = 2
 INTERRUPTED = 130
 

@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from synth_optimizers.handle import RunHandle
     from synth_optimizers.subscribers import Subscriber
 
-__all__ = ["gepa", "trackers_for"]
-
 
 @click.group()
 def gepa() -> None:

@@ -11,8 +11,6 @@ from synth_optimizers.cli.words import money, span, tokens
 if TYPE_CHECKING:
     from synth_optimizers.cli.progress import Progress
 
-__all__ = ["Limit", "limits_in_force"]
-
 
 @dataclass(frozen=True, slots=True)
 class Limit:

@@ -17,8 +17,6 @@ from synth_optimizers.cli.words import counted, money, score, span, tokens
 if TYPE_CHECKING:
     from synth_optimizers.cli.progress import Line, Progress
 
-__all__ = ["LiveView", "Panel"]
-
 LABEL = 13
 WIDEST_BAR = 60
 STYLES = {"good": "green", "warning": "yellow", "bad": "bold red", "plain": "", "detail": "dim"}

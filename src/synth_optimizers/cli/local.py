@@ -17,8 +17,6 @@ from synth_optimizers.status import RunStatus
 if TYPE_CHECKING:
     from synth_optimizers.events import RunEvent
 
-__all__ = ["LocalRun", "Watched", "state_of"]
-
 WORKSPACE = "workspace.sqlite"
 FEED = "events.jsonl"
 ARTIFACTS = (

@@ -11,8 +11,6 @@ from synth_optimizers.cli.faults import Refusal
 from synth_optimizers.cli.options import LOG_VARIABLE
 from synth_optimizers.cli.output import say
 
-__all__ = ["configure"]
-
 ROOT = "synth_optimizers"
 LEVELS = {
     "error": logging.ERROR,

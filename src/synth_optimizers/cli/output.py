@@ -15,20 +15,6 @@ from typing import Any, TextIO
 
 import click
 
-__all__ = [
-    "hold_streams",
-    "is_coloured",
-    "is_terminal",
-    "mute",
-    "say",
-    "say_above",
-    "table",
-    "write_json",
-    "write_lines",
-    "write_text",
-]
-
-
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 """What steers a terminal: texts of others must not."""
 STEERING = re.compile(r"(?!\x1b\[[0-9;]*m)" + CONTROL.pattern)

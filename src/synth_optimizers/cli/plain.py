@@ -12,8 +12,6 @@ from synth_optimizers.cli.words import span
 if TYPE_CHECKING:
     from synth_optimizers.cli.progress import Line, Progress
 
-__all__ = ["PlainView", "QuietView"]
-
 FIRST_WAIT = 10.0
 LONGEST_WAIT = 60.0
 

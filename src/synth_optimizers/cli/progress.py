@@ -11,8 +11,6 @@ from synth_optimizers.cli.words import counted, moment, span
 if TYPE_CHECKING:
     from synth_optimizers.events import RunEvent
 
-__all__ = ["Line", "Progress", "Weight"]
-
 Weight = Literal["minor", "detail", "plain", "good", "warning", "bad"]
 
 STAGES = {

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from synth_optimizers.client import Acknowledgement, Client, RequestEntry, RunDetail
     from synth_optimizers.events import RunEvent
 
-__all__ = ["ServiceRun", "split_address", "state_of_request", "status_of_request"]
-
 LOOK = 2.0
 RESTART = 10
 """How often a watch tries to go on: a service that is started again needs half a minute at most."""

@@ -27,8 +27,6 @@ from synth_optimizers.diff import Change, word_diff
 if TYPE_CHECKING:
     from synth_optimizers.cli.source import Files, RunSource
 
-__all__ = ["best", "diff", "export"]
-
 MARKS = {"same": "{}", "removed": "[-{}-]", "added": "{{+{}+}}"}
 TABLES = (".csv", ".jsonl")
 ARCHIVES = (

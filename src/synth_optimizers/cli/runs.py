@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from synth_optimizers.cli.source import RunSource
     from synth_optimizers.client import Client
 
-__all__ = ["runs"]
-
 TITLES = ("run", "state", "train", "held-out", "rollouts", "cost", "started (UTC)")
 CANDIDATE_TITLES = ("candidate", "gen", "train", "held-out", "status", "parent", "screen", "why")
 CANCELLED = "synth_optimizer_cancelled"

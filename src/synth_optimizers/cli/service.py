@@ -21,8 +21,6 @@ from synth_optimizers.cli.session import SignalHandlers
 from synth_optimizers.cli.words import counted
 from synth_optimizers.queue import gepa_serve
 
-__all__ = ["service"]
-
 F = TypeVar("F", bound=Callable[..., Any])
 PATH = click.Path(path_type=Path)
 COUNT = click.IntRange(min=1)

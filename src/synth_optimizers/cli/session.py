@@ -20,8 +20,6 @@ from synth_optimizers.cli.view import View
 if TYPE_CHECKING:
     from synth_optimizers.events import RunEvent
 
-__all__ = ["CLOCK", "SignalHandlers", "Signals", "announce", "follow", "now_and_then"]
-
 TICK = 0.1
 CLOCK = 0.001
 """Events are dated to the millisecond."""

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from synth_optimizers.cli.remote import ServiceRun
     from synth_optimizers.client import Client
 
-__all__ = ["Files", "RunSource", "client_of", "find_run", "find_source", "refuse_token", "run_dirs"]
-
 MARKS = ("workspace.sqlite", "events.jsonl", "result_manifest.json")
 Files = dict[str, tuple[Path, float]]
 """Files by name, each with its time."""

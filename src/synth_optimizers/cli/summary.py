@@ -11,8 +11,6 @@ from synth_optimizers.cli.words import counted, gain, money, score, span, stop_r
 if TYPE_CHECKING:
     from synth_optimizers.cli.progress import Progress
 
-__all__ = ["closing", "command_for", "shown"]
-
 SPLITS = (("train", "train"), ("heldout", "held-out"))
 
 

@@ -13,8 +13,6 @@ from synth_optimizers.cli.plain import PlainView, QuietView
 if TYPE_CHECKING:
     from synth_optimizers.cli.progress import Line, Progress
 
-__all__ = ["View", "view_for"]
-
 
 class View(Protocol):
     """What shows a run to a person."""

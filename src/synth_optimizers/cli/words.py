@@ -6,22 +6,6 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-__all__ = [
-    "counted",
-    "gain",
-    "interval",
-    "moment",
-    "money",
-    "number",
-    "one_line",
-    "score",
-    "short_score",
-    "span",
-    "stop_reason",
-    "tokens",
-    "when",
-]
-
 
 def number(value: float) -> str:
     """Write a score with four decimals, as in the messages of events."""

@@ -12,8 +12,6 @@ from synth_optimizers.cli.options import existing_file, json_option
 from synth_optimizers.cli.output import say, write_json, write_lines, write_text
 from synth_optimizers.cli.words import money, tokens, when
 
-__all__ = ["workspace"]
-
 db_option = click.option(
     "--db",
     required=True,

@@ -1,33 +1,24 @@
-"""What is sent to a service and what comes back: every request that it understands, and its reply."""
+"""What is sent to a service and what comes back: its address, every request that it understands, and the reply."""
 
 from __future__ import annotations
 
+import importlib
 import json
 import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any, Self
-from urllib.parse import quote
+from typing import TYPE_CHECKING, Any, Self
+from urllib.parse import quote, urlsplit
 
-__all__ = [
-    "LONG_POLL",
-    "Reply",
-    "Request",
-    "TransportFailure",
-    "artifact",
-    "get",
-    "moment",
-    "post",
-    "run_path",
-    "stream",
-    "submission",
-    "waiting",
-]
+from synth_optimizers.errors import ConfigError, error_of
 
-JSON = (("accept", "application/json"),)
-JSON_BODY = (*JSON, ("content-type", "application/json"))
+if TYPE_CHECKING:
+    from types import ModuleType
+
+ADDRESS = "http://127.0.0.1:8879"
+JSON = {"accept": "application/json"}
 LONG_POLL = 30.0
 """The most that one wait for something newer takes; longer ones are several."""
 LAUNCH = 180.0
@@ -46,8 +37,8 @@ class Request:
     method: str
     path: str
     """Beneath the address of the service, with its parts quoted."""
-    params: tuple[tuple[str, str], ...] = ()
-    headers: tuple[tuple[str, str], ...] = ()
+    params: dict[str, str] = field(default_factory=dict)
+    headers: dict[str, str] = field(default_factory=dict)
     content: bytes | None = None
     """A JSON document."""
     read_timeout: float | None = None
@@ -87,9 +78,49 @@ class TransportFailure(Exception):  # noqa: N818 (it never leaves the client)
         return cls(str(problem) or kind, is_sent=kind not in NEVER_SENT, is_timeout=kind.endswith("Timeout"))
 
 
+def checked_address(base_url: str) -> str:
+    """Return the address of a service without the slash at its end; one that cannot be used is refused."""
+    hint = f"Write it as {ADDRESS!r}."
+    try:
+        parts = urlsplit(base_url)
+        is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
+    except ValueError:
+        is_address = False
+    if not is_address:
+        raise error_of(ConfigError, f"{base_url!r} is not the address of a service", hint)
+    if parts.username is not None or parts.password is not None:
+        raise error_of(ConfigError, "the address of a service holds no password", "Name the token with `token`.")
+    if parts.query or parts.fragment:
+        raise error_of(ConfigError, f"{base_url!r} has more than an address", hint)
+    return base_url.rstrip("/")
+
+
+def headers_of(token: str | None) -> dict[str, str]:
+    """Return what every request carries."""
+    from synth_optimizers import __version__
+
+    known = {"user-agent": f"synth-optimizers-client/{__version__}"}
+    if token is None:
+        return known
+    if not (token.isascii() and token.isprintable() and token.strip()):
+        # The token is not shown, not even a bad one.
+        message = "the token is empty or has characters that no token has"
+        raise error_of(ConfigError, message, "Name the text of the token.")
+    return {**known, "authorization": f"Bearer {token}"}
+
+
+def load_httpx() -> ModuleType:
+    """Return the package that carries the requests; the extra `client` brings it."""
+    try:
+        return importlib.import_module("httpx")
+    except ImportError as problem:
+        message, hint = "talking to a service needs the package httpx", 'pip install "synth-optimizers[client]"'
+        raise error_of(ConfigError, message, hint, str(problem)) from problem
+
+
 def get(path: str, *, timeout: float | None, **params: object) -> Request:
     """Ask for something; parameters that are `None` are not named."""
-    named = tuple((name, str(value)) for name, value in params.items() if value is not None)
+    named = {name: str(value) for name, value in params.items() if value is not None}
     return Request("GET", path, named, JSON, read_timeout=timeout, is_repeatable=True)
 
 
@@ -97,7 +128,7 @@ def post(path: str, body: Mapping[str, Any], *, timeout: float | None) -> Reques
     """Ask to do something; values that are `None` are not named."""
     named = {name: value for name, value in body.items() if value is not None}
     content = json.dumps(named, ensure_ascii=False, allow_nan=False, default=_plain).encode()
-    return Request("POST", path, (), JSON_BODY, content, read_timeout=timeout)
+    return Request("POST", path, {}, {**JSON, "content-type": "application/json"}, content, read_timeout=timeout)
 
 
 def run_path(run_id: str, *parts: str) -> str:
@@ -131,21 +162,21 @@ def submission(
         return replace(sent, is_repeatable=True)
     if not idempotency_key or not all("!" <= each <= "~" for each in idempotency_key):
         raise ValueError(f"idempotency_key must have visible ASCII characters only, not {idempotency_key!r}")
-    return replace(sent, headers=(*sent.headers, ("idempotency-key", idempotency_key)), is_repeatable=True)
+    return replace(sent, headers={**sent.headers, "idempotency-key": idempotency_key}, is_repeatable=True)
 
 
 def stream(run_id: str, after: int, *, timeout: float) -> Request:
     """Ask for the events as they happen, from the one after a number on."""
     request = get(run_path(run_id, "events"), timeout=max(timeout, SILENCE), after=after)
-    resumed = (("last-event-id", str(after)),) if after >= 0 else ()
-    return replace(request, headers=(("accept", "text/event-stream"), ("cache-control", "no-store"), *resumed))
+    resumed = {"last-event-id": str(after)} if after >= 0 else {}
+    return replace(request, headers={"accept": "text/event-stream", "cache-control": "no-store", **resumed})
 
 
 def artifact(run_id: str, name: str, *, timeout: float) -> Request:
     """Ask for the bytes of a file of a run."""
     request = get(run_path(run_id, "artifacts", name), timeout=timeout)
     # What is packed on the way would have another digest.
-    return replace(request, headers=(("accept", "*/*"), ("accept-encoding", "identity")))
+    return replace(request, headers={"accept": "*/*", "accept-encoding": "identity"})
 
 
 def waiting(run_id: str, newer_than: int, seconds: float, *, timeout: float) -> Request:
@@ -153,6 +184,11 @@ def waiting(run_id: str, newer_than: int, seconds: float, *, timeout: float) -> 
     whole = math.ceil(min(seconds, LONG_POLL))
     # The answer of a wait comes after the wait.
     return get(run_path(run_id, "best"), timeout=timeout + whole, wait_newer_than=newer_than, timeout_seconds=whole)
+
+
+def by_cursor(page: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameter that asks for the page after this one."""
+    return {} if page.get("next_cursor") is None else {"cursor": page["next_cursor"]}
 
 
 def moment(at: str | datetime | None) -> str | None:
