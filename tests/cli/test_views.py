@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from synth_optimizers.cli.limits import limits_in_force
-from synth_optimizers.cli.live import Panel
-from synth_optimizers.cli.plain import PlainView
+from synth_optimizers.cli.live import Panel, limits_in_force
 from synth_optimizers.cli.progress import Progress
 from synth_optimizers.cli.summary import closing
+from synth_optimizers.cli.view import PlainView
 from synth_optimizers.events import RunEvent
 
 RECORDED = Path(__file__).parent / "recorded" / "events.jsonl"

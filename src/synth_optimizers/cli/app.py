@@ -7,6 +7,7 @@ from contextlib import suppress
 
 import click
 
+from synth_optimizers import __version__
 from synth_optimizers.cli.events import events
 from synth_optimizers.cli.faults import fault_of, show
 from synth_optimizers.cli.gepa import gepa
@@ -40,8 +41,6 @@ WHERE = {
 
 def _version(context: click.Context, _option: click.Parameter, wanted: bool) -> None:
     if wanted and not context.resilient_parsing:
-        from synth_optimizers import __version__
-
         click.echo(f"{PROGRAM} {__version__}")
         context.exit()
 

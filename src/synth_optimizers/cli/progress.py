@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from synth_optimizers._synth_optimizers import RunFold
 from synth_optimizers.cli.words import counted, moment, span
-
-if TYPE_CHECKING:
-    from synth_optimizers.events import RunEvent
+from synth_optimizers.events import RunEvent
 
 Weight = Literal["minor", "detail", "plain", "good", "warning", "bad"]
 

@@ -13,12 +13,12 @@ from synth_optimizers.cli.faults import Refusal
 from synth_optimizers.cli.local import ARTIFACTS, LEFT_OUT
 from synth_optimizers.cli.session import now_and_then
 from synth_optimizers.cli.words import moment
-from synth_optimizers.errors import OptimizerHttpError
+from synth_optimizers.errors import OptimizerHttpError, error_of
+from synth_optimizers.events import RunEvent
 from synth_optimizers.status import RunStatus
 
 if TYPE_CHECKING:
     from synth_optimizers.client import Acknowledgement, Client, RequestEntry, RunDetail
-    from synth_optimizers.events import RunEvent
 
 LOOK = 2.0
 RESTART = 10
@@ -61,7 +61,7 @@ class ServiceRun:
 
     def __init__(self, client: Client, run_id: str) -> None:
         self.client = client
-        self.run_id = run_id
+        self.name = run_id
         self._known: RunDetail | None = None
         self.waiting = now_and_then(self._rollouts_waiting, LOOK)
         """The answers that wait for their turn; asked again and again while it is followed."""
@@ -69,12 +69,7 @@ class ServiceRun:
     @property
     def place(self) -> str:
         """Its URL."""
-        return f"{self.client.base_url}/runs/{quote(self.run_id, safe='')}"
-
-    @property
-    def name(self) -> str:
-        """Its id."""
-        return self.run_id
+        return f"{self.client.base_url}/runs/{quote(self.name, safe='')}"
 
     def identity(self) -> dict[str, str]:
         """Return its URL."""
@@ -83,7 +78,7 @@ class ServiceRun:
     def detail(self) -> RunDetail:
         """Ask for everything about it, once for one command."""
         if self._known is None:
-            self._known = self.client.run(self.run_id)
+            self._known = self.client.run(self.name)
         return self._known
 
     def status(self) -> RunStatus:
@@ -106,7 +101,7 @@ class ServiceRun:
         """Return overview, candidates, frontier and gains."""
         detail = self.detail()
         begun = detail.run is not None
-        candidates = [known.to_dict() for known in self.client.candidates(self.run_id)] if begun else []
+        candidates = [known.to_dict() for known in self.client.candidates(self.name)] if begun else []
         result = self._manifest() if detail.status == "completed" else {}
         return {
             "overview": self.status().to_dict(),
@@ -122,14 +117,12 @@ class ServiceRun:
 
     def best(self) -> dict[str, Any] | None:
         """Return its best candidate."""
-        found = self.client.best(self.run_id) if self.detail().run is not None else None
-        if found is None:
-            return None
-        return found.to_dict()
+        found = self.client.best(self.name) if self.detail().run is not None else None
+        return None if found is None else found.to_dict()
 
     def artifacts(self) -> list[str]:
         """Return the names of its files, those that people know first."""
-        names = [known.name for known in self.client.artifacts(self.run_id)] if self.detail().run is not None else []
+        names = [known.name for known in self.client.artifacts(self.name)] if self.detail().run is not None else []
         known = [name for name in ARTIFACTS if name in names]
         return known + sorted(set(names) - set(known))
 
@@ -147,28 +140,28 @@ class ServiceRun:
                 continue
             if not parts or name.startswith("/") or ".." in parts or "\\" in name:
                 message = f"{self.client.base_url} names a file {name!r} that lies outside the run"
-                raise OptimizerHttpError(f"{OptimizerHttpError.error_code}: {message}")
+                raise error_of(OptimizerHttpError, message)
             path = scratch.joinpath(*parts)
             path.parent.mkdir(parents=True, exist_ok=True)
-            self.client.download(self.run_id, name, path)
+            self.client.download(self.name, name, path)
             yield name, (path, moment(last) if last else 0.0)
 
     def follow(self) -> Iterator[RunEvent]:
         """Yield its events as they happen."""
-        yield from self.client.watch(self.run_id, retries=RESTART)
+        yield from self.client.watch(self.name, retries=RESTART)
         # What was known before it ended is old.
         self._known = None
 
     def _rollouts_waiting(self) -> int:
-        run = self.client.run(self.run_id).run
+        run = self.client.run(self.name).run
         return 0 if run is None else run.rollouts_waiting
 
     def ask(self, kind: str, reason: str) -> dict[str, Any]:
         """Ask the service."""
-        answer: Acknowledgement = getattr(self.client, kind)(self.run_id, reason=reason)
+        answer: Acknowledgement = getattr(self.client, kind)(self.name, reason=reason)
         return {**answer.to_dict(), "state": answer.status, "reason": answer.message or None}
 
     def _manifest(self) -> dict[str, Any]:
         """Return the manifest of its result, which has the gains."""
-        found: Any = json.loads(self.client.artifact(self.run_id, MANIFEST)) if MANIFEST in self.artifacts() else {}
+        found: Any = json.loads(self.client.artifact(self.name, MANIFEST)) if MANIFEST in self.artifacts() else {}
         return found if isinstance(found, dict) else {}

@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal
+from typing import Any, BinaryIO, Literal
 
 import click
 
@@ -21,11 +21,9 @@ from synth_optimizers.arriving import arriving
 from synth_optimizers.cli.faults import NothingThere, Refusal
 from synth_optimizers.cli.options import json_option, run_argument
 from synth_optimizers.cli.output import is_coloured, say, write_json, write_text
+from synth_optimizers.cli.source import Files, RunSource
 from synth_optimizers.cli.words import counted, score
 from synth_optimizers.diff import Change, word_diff
-
-if TYPE_CHECKING:
-    from synth_optimizers.cli.source import Files, RunSource
 
 MARKS = {"same": "{}", "removed": "[-{}-]", "added": "{{+{}+}}"}
 TABLES = (".csv", ".jsonl")

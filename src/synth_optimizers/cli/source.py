@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import click
 
 from synth_optimizers.cli.faults import Refusal
+from synth_optimizers.status import RunStatus
 
 if TYPE_CHECKING:
     from synth_optimizers.cli.local import LocalRun
@@ -73,6 +74,13 @@ def _token(path: Path) -> str:
     if not token:
         raise Refusal(f"--token-file {path}: the file is empty", hint)
     return token
+
+
+def state_of(status: RunStatus) -> str:
+    """Return the state of a run in a directory; one that is not over and that nobody works on is interrupted."""
+    if status.is_over or status.is_held:
+        return status.state
+    return "failed" if status.state == "failed" else "interrupted"
 
 
 def is_run_dir(path: Path) -> bool:

@@ -17,14 +17,11 @@ def interval(low: float | None, high: float | None) -> str:
     return "" if low is None or high is None else f" [{low:.4f}, {high:.4f}]"
 
 
-def short_score(score: Mapping[str, Any] | None) -> str:
-    """Write `0.4167 [0.2447, 0.6121]`, or a dash without a score."""
-    return "-" if score is None else number(score["mean"]) + interval(score.get("low"), score.get("high"))
-
-
 def score(score: Mapping[str, Any] | None) -> str:
     """Write `0.4167 [0.2447, 0.6121] on 24 rows`."""
-    return "no score" if score is None else f"{short_score(score)} on {counted(score['n'], 'row')}"
+    if score is None:
+        return "no score"
+    return f"{number(score['mean'])}{interval(score.get('low'), score.get('high'))} on {counted(score['n'], 'row')}"
 
 
 def gain(gain: Mapping[str, Any]) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from synth_optimizers import workspace_rebuild, workspace_status, workspace_vacuum
 from synth_optimizers.cli.options import existing_file, json_option
 from synth_optimizers.cli.output import say, write_json, write_lines, write_text
 from synth_optimizers.cli.words import money, tokens, when
@@ -32,13 +33,11 @@ def workspace() -> None:
 @json_option
 def status(db: Path, as_json: bool) -> None:
     """Show counts, freshness of projections and invariants."""
-    from synth_optimizers.workspace import workspace_status
-
     found = workspace_status(db)
     if as_json:
         write_json(found)
-        return
-    write_lines(_lines(found), 20)
+    else:
+        write_lines(_lines(found), 20)
 
 
 @workspace.command(short_help="Compute every table from the log again.")
@@ -47,8 +46,6 @@ def status(db: Path, as_json: bool) -> None:
 @click.option("--check", is_flag=True, help="Only compare with the log; change nothing.")
 def rebuild(db: Path, as_json: bool, check: bool) -> int:
     """Compute every table from the log again; with --check, exit code 1 when one differs."""
-    from synth_optimizers.workspace import workspace_rebuild
-
     found = workspace_rebuild(db, check=check)
     if as_json:
         write_json(found)
@@ -68,8 +65,6 @@ def rebuild(db: Path, as_json: bool, check: bool) -> int:
 @json_option
 def vacuum(db: Path, as_json: bool) -> None:
     """Give unused space back."""
-    from synth_optimizers.workspace import workspace_vacuum
-
     found = workspace_vacuum(db)
     if as_json:
         write_json(found)
