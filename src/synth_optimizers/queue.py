@@ -7,7 +7,7 @@ from os import PathLike, fspath
 from typing import Any
 
 from synth_optimizers import _synth_optimizers as native
-from synth_optimizers.codex import codex_runtime
+from synth_optimizers.extras import codex_runtime
 
 
 def gepa_serve(

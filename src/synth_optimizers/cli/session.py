@@ -68,8 +68,8 @@ def signals_to(receive: Callable[[int, FrameType | None], None]) -> Iterator[Non
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for known, handler in before.items():
+            signal.signal(known, handler)
 
 
 class Signals:

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 from urllib.parse import quote, urlsplit
 
 from synth_optimizers.errors import ConfigError, error_of
-
-if TYPE_CHECKING:
-    from types import ModuleType
 
 ADDRESS = "http://127.0.0.1:8879"
 JSON = {"accept": "application/json"}
@@ -107,15 +103,6 @@ def headers_of(token: str | None) -> dict[str, str]:
         message = "the token is empty or has characters that no token has"
         raise error_of(ConfigError, message, "Name the text of the token.")
     return {**known, "authorization": f"Bearer {token}"}
-
-
-def load_httpx() -> ModuleType:
-    """Return the package that carries the requests; the extra `client` brings it."""
-    try:
-        return importlib.import_module("httpx")
-    except ImportError as problem:
-        message, hint = "talking to a service needs the package httpx", 'pip install "synth-optimizers[client]"'
-        raise error_of(ConfigError, message, hint, str(problem)) from problem
 
 
 def get(path: str, *, timeout: float | None, **params: object) -> Request:

@@ -29,6 +29,7 @@ from synth_optimizers.client.retry import REFUSES, RetryPolicy, is_refused
 from synth_optimizers.client.sse import SseDecoder
 from synth_optimizers.errors import SynthOptimizerError
 from synth_optimizers.events import RunEvent
+from synth_optimizers.extras import load
 from synth_optimizers.preflight import CheckReport
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ class Client:
         self._connect_timeout = connect_timeout
         self._policy = RetryPolicy(self.base_url, retries)
         headers = requests.headers_of(token)
-        self._httpx = requests.load_httpx()
+        self._httpx = load("httpx", "Client", extra="client", purpose="talking to a service")
         # It follows nobody elsewhere and takes no proxy from the environment.
         self._http: httpx.Client = self._httpx.Client(headers=headers, trust_env=False)
 
