@@ -100,8 +100,6 @@ def _line(text: str) -> str:
 
 
 def _word(value: object) -> str:
-    if isinstance(value, str) and value.isprintable() and value and not set(value) & set(' "=,'):
-        return value
-    return (
-        json.dumps(value, ensure_ascii=False) if isinstance(value, str) and value.isprintable() else json.dumps(value)
-    )
+    if not isinstance(value, str) or not value.isprintable():
+        return json.dumps(value)
+    return value if value and not set(value) & set(' "=,') else json.dumps(value, ensure_ascii=False)

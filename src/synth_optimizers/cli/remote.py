@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote, urlsplit
@@ -24,8 +24,6 @@ LOOK = 2.0
 RESTART = 10
 """How often a watch tries to go on: a service that is started again needs half a minute at most."""
 MANIFEST = "result_manifest.json"
-NUMBERS = ("frontier_size", "candidates", "generations", "proposer_turns", "paid_calls", "cached_calls")
-COUNTS = ("rollouts_requested", "rollouts_finished", "rollouts_failed", "rollouts_waiting", "unknown_outcomes")
 
 
 def split_address(run: str) -> tuple[str, str]:
@@ -49,8 +47,7 @@ def status_of_request(request: RequestEntry, run: RunStatus | None) -> RunStatus
         return replace(run, state=request.status, is_over=True, failure=request.error, finished_at=ended)
     if run is not None:
         return run
-    known: dict[str, Any] = dict.fromkeys(RunStatus.__dataclass_fields__)
-    known |= dict.fromkeys((*NUMBERS, *COUNTS, "total_tokens"), 0)
+    known: dict[str, Any] = {each.name: 0 if each.type == "int" else None for each in fields(RunStatus)}
     known |= {"run_id": request.run_id, "run_dir": request.run_dir or "", "state": request.status, "limits": {}}
     known |= {"is_over": request.is_terminal, "failure": request.error, "finished_at": request.finished_at}
     return RunStatus.from_native({**known, "cost_usd": request.cost_usd, "started_at": request.started_at})
