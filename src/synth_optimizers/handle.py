@@ -1,4 +1,4 @@
-"""A run under way: wait for it, steer it, watch it."""
+"""A run under way: wait for it, steer it, watch it, hear of its events."""
 
 from __future__ import annotations
 
@@ -6,20 +6,77 @@ import atexit
 import os
 import time
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from threading import Thread
+from typing import Any, Protocol, Self
 
 from synth_optimizers._synth_optimizers import NativeRun, run_best
 from synth_optimizers.errors import SynthOptimizerError
 from synth_optimizers.events import RunEvent, follow
 from synth_optimizers.result import GepaRunResult
 from synth_optimizers.status import RunStatus
-from synth_optimizers.subscribers import Audience, Subscriber
 
 _GOODBYE_SECONDS = 10.0
 """How long the end of the interpreter waits for runs to save themselves."""
+
+
+class Subscriber(Protocol):
+    """Hears of every event of a run, in order, from one thread.
+
+    A subscriber that raises is warned about and hears nothing more; the run goes on.
+    """
+
+    def on_event(self, event: RunEvent) -> None:
+        """Take in one event."""
+
+    def close(self, result: GepaRunResult | None, error: BaseException | None) -> None:
+        """Take in how the run ended. Called once, also when nobody waits for the run."""
+
+
+class Audience:
+    """The subscribers of one run and the thread that serves them."""
+
+    def __init__(
+        self, subscribers: Iterable[Subscriber], events: Iterator[RunEvent], end: Callable[[], GepaRunResult]
+    ) -> None:
+        self._subscribers = list(subscribers)
+        self._end = end
+        self._thread: Thread | None = None
+        if self._subscribers:
+            self._thread = Thread(target=self._serve, args=(events,), name="synth-optimizers-subscribers", daemon=True)
+            self._thread.start()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a subscriber has not heard everything yet."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def join(self, timeout: float | None) -> bool:
+        """Wait until every subscriber has heard everything; whether they have."""
+        if self._thread is not None:
+            self._thread.join(timeout)
+        return not self.is_busy
+
+    def _serve(self, events: Iterator[RunEvent]) -> None:
+        result, error = None, None
+        try:
+            for event in events:
+                for subscriber in list(self._subscribers):
+                    self._call(subscriber, lambda heard, event=event: heard.on_event(event))  # type: ignore[misc]
+            result = self._end()
+        except Exception as problem:
+            error = problem
+        for subscriber in list(self._subscribers):
+            self._call(subscriber, lambda heard: heard.close(result, error))
+
+    def _call(self, subscriber: Subscriber, call: Callable[[Subscriber], None]) -> None:
+        try:
+            call(subscriber)
+        except Exception as problem:
+            self._subscribers.remove(subscriber)
+            warnings.warn(f"{type(subscriber).__name__} hears no more of the run: {problem!r}", stacklevel=2)
 
 
 class RunHandle:
@@ -98,18 +155,14 @@ class RunHandle:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         if error is None:
             self.wait()
             return
         self.interrupt(f"the block ended with {type(error).__name__}")
-        try:
+        # The exception of the block is the one that matters.
+        with suppress(SynthOptimizerError):
             self.wait()
-        except SynthOptimizerError:
-            # The exception of the block is the one that matters.
-            return
 
 
 def _events(native: NativeRun, from_sequence: int = 0) -> Iterator[RunEvent]:

@@ -39,16 +39,8 @@ WHERE = {
 """Where the completion script of a shell goes."""
 
 
-def _version(context: click.Context, _option: click.Parameter, wanted: bool) -> None:
-    if wanted and not context.resilient_parsing:
-        click.echo(f"{PROGRAM} {__version__}")
-        context.exit()
-
-
 @click.group(epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.option(
-    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Show the version and exit."
-)
+@click.version_option(__version__, prog_name=PROGRAM, message="%(prog)s %(version)s")
 def cli() -> None:
     """Improve the text inside an AI program by evolution with reflection (GEPA)."""
 

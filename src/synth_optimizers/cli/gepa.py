@@ -30,9 +30,8 @@ from synth_optimizers.cli.source import find_run
 from synth_optimizers.cli.summary import closing
 from synth_optimizers.cli.view import view_for
 from synth_optimizers.errors import CancelledError, SynthOptimizerError
-from synth_optimizers.handle import RunHandle
+from synth_optimizers.handle import RunHandle, Subscriber
 from synth_optimizers.run import GepaRun
-from synth_optimizers.subscribers import Subscriber
 
 
 @click.group()
@@ -118,15 +117,11 @@ def trackers_for(names: Sequence[str], run: GepaRun) -> list[Subscriber]:
     """Return the subscribers behind the names of `--track`; those that keep a configuration get that of the run."""
     if not names:
         return []
-    from synth_optimizers.tracking import TRACKERS, subscriber
-    from synth_optimizers.tracking.forward import ForwardingSubscriber
+    # They take a while to load.
+    from synth_optimizers.tracking import subscriber
 
-    found = []
-    for name in names:
-        kind = TRACKERS.get(name)
-        keeps_config = isinstance(kind, type) and issubclass(kind, ForwardingSubscriber)
-        found.append(subscriber(name, config=run.config.to_dict()) if keeps_config else subscriber(name))
-    return found
+    config = {"config": run.config.to_dict()}
+    return [subscriber(name, **({} if name == "otel" else config)) for name in names]
 
 
 def _end_badly(error: SynthOptimizerError, signals: Signals, *, as_json: bool, is_told: bool) -> int:

@@ -265,13 +265,11 @@ def _row(known: dict[str, Any]) -> dict[str, Any]:
 
 def _csv(rows: list[dict[str, Any]]) -> str:
     out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(COLUMNS)
+    writer = csv.DictWriter(out, COLUMNS, lineterminator="\n")
+    writer.writeheader()
     for row in rows:
-        values = [row[name] for name in COLUMNS]
-        writer.writerow(
-            [json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict) else value for value in values]
-        )
+        nested = {name: known for name, known in row.items() if isinstance(known, list | dict)}
+        writer.writerow({**row, **{name: json.dumps(known, ensure_ascii=False) for name, known in nested.items()}})
     return out.getvalue()
 
 

@@ -92,13 +92,6 @@ def shaped(read: Callable[[Any], T], known: object, address: str, reply: Reply |
         raise not_ours(reply or Reply(200, {}), address, f"its answer has no {problem}") from problem
 
 
-def check_stream(reply: Reply, address: str) -> None:
-    """Raise unless the reply is a stream of events."""
-    kind = reply.headers.get("content-type", "")
-    if not kind.startswith("text/event-stream"):
-        raise not_ours(reply, address, f"it sends {kind or 'something'} and no stream of events")
-
-
 def check_digest(found: str, reply: Reply, what: str, address: str) -> None:
     """Raise unless the digest of a file is the one that the service names, if it names one."""
     told = reply.headers.get("etag", "").removeprefix("W/").strip('"').removeprefix("sha256:").lower()

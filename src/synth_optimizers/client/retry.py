@@ -42,32 +42,41 @@ class RetryPolicy:
         whole: float = min(self.longest, self.first * 2.0 ** min(attempt, 32))
         return whole * (0.5 + 0.5 * self.chance())
 
-    def pause(
-        self,
-        request: Request,
-        outcome: Reply | TransportFailure,
-        attempt: int,
-        *,
-        wished: float | None = None,
-        retries: int | None = None,
-    ) -> float:
-        """Return how long to wait before the request is sent again, or raise what stands in the way."""
-        if isinstance(outcome, TransportFailure):
-            error: SynthOptimizerError = unreachable(outcome, self.address)
-        else:
-            error = refusal_of(outcome, self.address) if outcome.status >= 400 else not_ours(outcome, self.address)
-            wished = retry_after(outcome)
-        pause = self.backoff(attempt, wished)
-        is_last = attempt >= (self.retries if retries is None else retries)
-        if not may_repeat(request, outcome) or is_last or pause > self.patience:
-            raise error
-        return pause
+    def tries(self, *, retries: int | None = None, patience: float | None = None) -> Tries:
+        """Begin to count the tries of one request; a busy service is asked again and again for `patience` seconds."""
+        deadline = None if patience is None else self.now() + patience
+        return Tries(self, self.retries if retries is None else retries, deadline)
 
-    def pause_for_capacity(self, request: Request, outcome: Reply, attempt: int, deadline: float) -> float:
-        """Return how long to wait before a service that is busy is asked again, or raise its refusal."""
-        pause = self.backoff(attempt, retry_after(outcome))
-        if not may_repeat(request, outcome) or self.now() + pause > deadline:
-            raise refusal_of(outcome, self.address)
+
+@dataclass(slots=True)
+class Tries:
+    """How often one request was tried in vain."""
+
+    policy: RetryPolicy
+    retries: int
+    deadline: float | None
+    failures: int = 0
+    refusals: int = 0
+    """Those of a service that is asked until the deadline: they use up no retries."""
+
+    def pause(self, request: Request, outcome: Reply | TransportFailure, wished: float | None = None) -> float:
+        """Return how long to wait before the request is sent again, or raise what stands in the way."""
+        policy = self.policy
+        if isinstance(outcome, TransportFailure):
+            error: SynthOptimizerError = unreachable(outcome, policy.address)
+        else:
+            error = refusal_of(outcome, policy.address) if outcome.status >= 400 else not_ours(outcome, policy.address)
+            wished = retry_after(outcome)
+        if self.deadline is not None and isinstance(outcome, Reply) and outcome.status in REFUSES:
+            pause = policy.backoff(self.refusals, wished)
+            is_last = policy.now() + pause > self.deadline
+            self.refusals += 1
+        else:
+            pause = policy.backoff(self.failures, wished)
+            is_last = self.failures >= self.retries or pause > policy.patience
+            self.failures += 1
+        if is_last or not may_repeat(request, outcome):
+            raise error
         return pause
 
 

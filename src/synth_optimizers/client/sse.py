@@ -1,10 +1,14 @@
-"""Server-sent events as the HTML standard writes them, from bytes in whatever pieces they come."""
+"""Server-sent events as the HTML standard writes them, and the events of a run in them."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+
+from synth_optimizers.client.refusals import not_ours, shaped
+from synth_optimizers.client.requests import Reply, TransportFailure
+from synth_optimizers.events import RunEvent
 
 LINE_END = re.compile(rb"\r\n|\n|\r(?!\Z)")
 """A CR at the very end may still be half of a CRLF."""
@@ -21,7 +25,7 @@ class Message:
 
 
 class SseDecoder:
-    """Turns bytes into messages; a message counts once its blank line is there. Ids are left to the events."""
+    """Turns bytes, in whatever pieces they come, into messages; a message counts once its blank line is there."""
 
     def __init__(self) -> None:
         self._held = b""
@@ -56,3 +60,32 @@ class SseDecoder:
             self.retry = int(value) / 1000
         # Whatever begins with a colon is a comment; unknown fields are left alone.
         return None
+
+
+class EventStream(SseDecoder):
+    """The events of a run in one reply, after the last one that is known, each once and in order."""
+
+    def __init__(self, reply: Reply, after: int, address: str) -> None:
+        super().__init__()
+        self._after, self._address = after, address
+        self.is_over = False
+        """Whether the service has said that the run is over."""
+        kind = reply.headers.get("content-type", "")
+        if not kind.startswith("text/event-stream"):
+            raise not_ours(reply, address, f"it sends {kind or 'something'} and no stream of events")
+
+    def events(self, chunk: bytes) -> Iterator[RunEvent]:
+        """Take in bytes and yield the events that they complete."""
+        for message in self.feed(chunk):
+            if message.event == "end":
+                self.is_over = True
+                return
+            if message.event == "dropped":
+                # The service lets go of a reader that is too slow for it; the log has the rest.
+                raise TransportFailure(f"the stream was ended: {message.data}", is_sent=True)
+            event = shaped(RunEvent.from_line, message.data, self._address)
+            if event.sequence_number > self._after + 1:
+                raise TransportFailure(f"event {event.sequence_number} came after {self._after}", is_sent=True)
+            if event.sequence_number > self._after:
+                self._after = event.sequence_number
+                yield event

@@ -14,7 +14,6 @@ from dataclasses import replace
 from datetime import datetime
 from os import PathLike
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO, Self, TypeVar
 
 from synth_optimizers.arriving import arriving
@@ -23,10 +22,10 @@ from synth_optimizers.client.entries import RequestEntry, RunDetail, Submission
 from synth_optimizers.client.models import Artifact, Best, Candidate, Frontier, Rollout, ScoreRecord, ScoreSeries
 from synth_optimizers.client.record import items
 from synth_optimizers.client.records import Acknowledgement, Health, Pruned, Readiness, Step, WorkerRun, WorkerTick
-from synth_optimizers.client.refusals import check_digest, check_stream, ending_of, not_ours, shaped
+from synth_optimizers.client.refusals import check_digest, ending_of, not_ours, shaped
 from synth_optimizers.client.requests import ADDRESS, Reply, Request, TransportFailure, by_cursor, run_path
-from synth_optimizers.client.retry import REFUSES, RetryPolicy, is_refused
-from synth_optimizers.client.sse import SseDecoder
+from synth_optimizers.client.retry import RetryPolicy, is_refused
+from synth_optimizers.client.sse import EventStream
 from synth_optimizers.errors import SynthOptimizerError
 from synth_optimizers.events import RunEvent
 from synth_optimizers.extras import load
@@ -79,9 +78,7 @@ class Client:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -242,42 +239,32 @@ class Client:
         When the connection breaks, it goes on after the last event that came. `retries` is how often in a row it is
         tried without success; those of the client without it.
         """
-        attempt = 0
+        tries = self._policy.tries(retries=retries)
         while True:
             request = requests.stream(run_id, after, timeout=self._timeout)
-            opened, decoder, is_open = self._policy.now(), SseDecoder(), False
+            opened, stream = self._policy.now(), None
             outcome: Reply | TransportFailure
             try:
                 with self._opened(request) as (outcome, chunks):
                     if outcome.status == 204:
                         return
-                    if is_open := outcome.status == 200:
-                        check_stream(outcome, self.base_url)
+                    if outcome.status == 200:
+                        stream = EventStream(outcome, after, self.base_url)
                         for chunk in chunks:
-                            for message in decoder.feed(chunk):
-                                if message.event == "end":
-                                    return
-                                if message.event == "dropped":
-                                    # The service lets go of a reader that is too slow for it; the log has the rest.
-                                    raise TransportFailure(f"the stream was ended: {message.data}", is_sent=True)
-                                event = shaped(RunEvent.from_line, message.data, self.base_url)
-                                if event.sequence_number <= after:
-                                    continue
-                                if event.sequence_number > after + 1:
-                                    told = f"event {event.sequence_number} came after {after}"
-                                    raise TransportFailure(told, is_sent=True)
-                                after, attempt = event.sequence_number, 0
+                            for event in stream.events(chunk):
+                                after, tries.failures = event.sequence_number, 0
                                 yield event
+                            if stream.is_over:
+                                return
                         raise TransportFailure("the stream ended before the run", is_sent=True)
             except TransportFailure as failure:
                 outcome = failure
-                if is_open and failure.is_timeout:
+                if stream and failure.is_timeout:
                     # Nothing happened for a while; the service is asked again at once.
                     continue
-            if is_open and self._policy.now() - opened >= STEADY:
-                attempt = 0
-            self._sleep(self._policy.pause(request, outcome, attempt, wished=decoder.retry, retries=retries))
-            attempt += 1
+            if stream and self._policy.now() - opened >= STEADY:
+                tries.failures = 0
+            self._sleep(tries.pause(request, outcome, stream.retry if stream else None))
 
     # What was found.
 
@@ -421,20 +408,14 @@ class Client:
 
         A refusal because the service is busy is met again and again for `patience` seconds.
         """
-        deadline = None if patience is None else self._policy.now() + patience
-        failures = refusals = 0
+        tries = self._policy.tries(patience=patience)
         while True:
             outcome = self._send(request)
             if isinstance(outcome, Reply) and outcome.status < 400:
                 if outcome.status in range(300, 400) and outcome.status != 304:
                     raise not_ours(outcome, self.base_url, f"it sends on to {outcome.headers.get('location')!r}")
                 return outcome
-            if deadline is not None and isinstance(outcome, Reply) and outcome.status in REFUSES:
-                self._sleep(self._policy.pause_for_capacity(request, outcome, refusals, deadline))
-                refusals += 1
-            else:
-                self._sleep(self._policy.pause(request, outcome, failures))
-                failures += 1
+            self._sleep(tries.pause(request, outcome))
 
     def _pages(
         self, path: str, read: Callable[[Any], T], more: Callable[[dict[str, Any]], dict[str, Any]], **params: object
@@ -450,7 +431,7 @@ class Client:
 
     def _fetch(self, request: Request, out: BinaryIO) -> None:
         """Write the bytes of an answer to a file; their digest must be the one of the service."""
-        attempt = 0
+        tries = self._policy.tries()
         while True:
             outcome: Reply | TransportFailure
             try:
@@ -466,8 +447,7 @@ class Client:
                         return
             except TransportFailure as failure:
                 outcome = failure
-            self._sleep(self._policy.pause(request, outcome, attempt))
-            attempt += 1
+            self._sleep(tries.pause(request, outcome))
 
     def _sleep(self, seconds: float) -> None:
         time.sleep(seconds)

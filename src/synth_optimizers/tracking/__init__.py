@@ -7,7 +7,7 @@ from typing import Any
 
 from synth_optimizers.errors import ConfigError, error_of
 from synth_optimizers.extras import install
-from synth_optimizers.subscribers import Subscriber
+from synth_optimizers.handle import Subscriber
 from synth_optimizers.tracking.mlflow import MlflowSubscriber
 from synth_optimizers.tracking.otel import OpenTelemetrySubscriber
 from synth_optimizers.tracking.wandb import WandbSubscriber
