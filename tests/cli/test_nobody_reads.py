@@ -16,7 +16,7 @@ from cli.places import small_config
 from cli.slow import RUN, events, slow_config
 from cli.terminal import Terminal
 from synth_optimizers.cli.live import LiveView, Panel
-from synth_optimizers.cli.progress import Line, Progress
+from synth_optimizers.cli.progress import Progress
 
 
 @pytest.mark.parametrize("closed", ["2>&-", ">&- 2>&-", "<&- >&- 2>&-", "2>/dev/full"])
@@ -73,10 +73,10 @@ def test_a_view_that_cannot_draw_falls_silent(capfd: pytest.CaptureFixture[str])
     broken = Broken()
     view = LiveView(Panel(Progress(), {}, lambda: None))
     view.console.file = broken
-    view.tell(Line("something happened"))
+    view.tell("plain", "something happened")
     tried = broken.writes
     assert tried > 0
-    view.tell(Line("something else happened"))
+    view.tell("plain", "something else happened")
     view.notice("a sentence")
     view.close([("run", "over")])
     assert broken.writes == tried

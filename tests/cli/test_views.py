@@ -57,7 +57,8 @@ def draw(run: Progress, width: int, later: float = 12.0, **panel: Any) -> list[s
 def test_the_fold_agrees_with_what_the_run_says_at_its_end() -> None:
     run, end = folded(), recorded()[-1].fields
     assert run.ending is not None
-    totals, shown, usage = run.totals, run.shown, run.totals["usage"]
+    totals, shown = run.fold.totals(), run.fold.shown()
+    usage = totals["usage"]
     assert (run.state, totals["best"]["candidate_id"]) == ("completed", end["best_candidate_id"])
     assert (totals["candidates"], totals["generations"]) == (end["candidates"], end["generations"])
     assert {"train": totals["train_rollouts"], "heldout": totals["heldout_rollouts"]} == {
@@ -109,7 +110,7 @@ def test_limits_that_are_not_set_are_not_shown() -> None:
 
 def test_plain_lines_are_one_per_event_that_matters() -> None:
     run = Progress()
-    told = [(event.type, line.text) for event in recorded() for line in run.apply(event)]
+    told = [(event.type, text) for event in recorded() for _, text in run.apply(event)]
     kinds = [kind for kind, _ in told]
     assert "rollout.finished" not in kinds
     assert "optimizer.state.transitioned" not in kinds
@@ -127,7 +128,7 @@ def test_plain_lines_are_one_per_event_that_matters() -> None:
 
 def test_an_event_type_that_nobody_knows_is_told_in_its_own_words() -> None:
     event = RunEvent(0, "run", "2026-01-01T00:00:00.000Z", "something.new", {}, "something new happened")
-    assert [line.text for line in Progress().apply(event)] == ["something new happened"]
+    assert [text for _, text in Progress().apply(event)] == ["something new happened"]
 
 
 def test_a_long_wait_is_told_less_and_less_often(capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,7 +12,7 @@ from rich.live import Live
 from rich.text import Text
 
 from synth_optimizers.cli.output import mute, say_above
-from synth_optimizers.cli.progress import Line, Progress
+from synth_optimizers.cli.progress import Progress, Weight
 from synth_optimizers.cli.view import View
 from synth_optimizers.cli.words import counted, money, score, span, tokens
 
@@ -53,7 +53,7 @@ class Panel:
         yield Group(*lines)
 
     def _head(self, now: float, width: int) -> Text:
-        run, generation = self.run, self.run.totals["generation"]
+        run, generation = self.run, self.run.fold.totals()["generation"]
         where = "" if generation is None or run.ending else f"  generation {generation}"
         left = f"{run.run_id or 'run'}  {run.state}{where}"
         right = span(run.elapsed(now) or now - self.begun)
@@ -61,7 +61,7 @@ class Panel:
         return Text.assemble((left[:room].ljust(room), "bold"), " ", (right, "cyan"))
 
     def _facts(self, now: float) -> list[tuple[str, str]]:
-        totals, shown = self.run.totals, self.run.shown
+        totals, shown = self.run.fold.totals(), self.run.fold.shown()
         facts = []
         if totals["best"] is not None:
             facts.append(("best", f"{score(shown['best_score'])}  {totals['best']['candidate_id']}"))
@@ -95,7 +95,7 @@ class Panel:
     def _doing(self, now: float) -> list[str]:
         most = 4
         doing = self.run.doing(now)
-        if self.run.totals["candidates"] == 0 and doing:
+        if self.run.fold.totals()["candidates"] == 0 and doing:
             doing = [f"{span(now - self.begun)} {doing[0]}"]
         return doing if len(doing) <= most else [*doing[: most - 1], f"and {len(doing) - most + 1} more"]
 
@@ -118,10 +118,10 @@ class LiveView(View):
         if self.is_drawing:
             say_above(lambda text: self.console.print(Text(text), soft_wrap=True))
 
-    def tell(self, line: Line) -> None:
+    def tell(self, weight: Weight, text: str) -> None:
         """Let a line scroll by, unless it is a detail that the panel shows."""
-        if line.weight != "detail":
-            self._draw(lambda: self.console.print(Text(line.text, style=STYLES[line.weight])))
+        if weight != "detail":
+            self._draw(lambda: self.console.print(Text(text, style=STYLES[weight])))
 
     def notice(self, text: str) -> None:
         """Show a sentence in the panel until the end."""
@@ -178,7 +178,7 @@ def limits_in_force(settings: Mapping[str, Any], run: Progress, now: float) -> l
 
     Each has its name, the share of it that is used, and both in words.
     """
-    totals = run.totals
+    totals = run.fold.totals()
     train, heldout, limited = totals["train_rollouts"], totals["heldout_rollouts"], totals["limited"]
     limits: tuple[tuple[str, str, float, Callable[[float], str]], ...] = (
         ("max_generations", "generations", totals["generations"], tokens),

@@ -105,11 +105,6 @@ def is_terminal(stream: TextIO | None) -> bool:
     return stream is not None and stream.isatty() and os.environ.get("TERM", "dumb") != "dumb"
 
 
-def is_coloured(stream: TextIO | None) -> bool:
-    """Return whether colours are wanted on a stream."""
-    return is_terminal(stream) and not os.environ.get("NO_COLOR")
-
-
 def table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Write rows as aligned columns; on a terminal a line is cut at its width."""
     widths = [max(len(row[place]) for row in [titles, *rows]) for place in range(len(titles))]

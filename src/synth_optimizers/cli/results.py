@@ -10,7 +10,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
@@ -20,9 +20,9 @@ import click
 from synth_optimizers.arriving import arriving
 from synth_optimizers.cli.faults import NothingThere, Refusal
 from synth_optimizers.cli.options import json_option, run_argument
-from synth_optimizers.cli.output import is_coloured, say, write_json, write_text
+from synth_optimizers.cli.output import is_terminal, say, write_json, write_text
 from synth_optimizers.cli.source import Files, RunSource
-from synth_optimizers.cli.words import counted, score
+from synth_optimizers.cli.words import counted, did_you_mean, score
 from synth_optimizers.diff import Change, word_diff
 
 MARKS = {"same": "{}", "removed": "[-{}-]", "added": "{{+{}+}}"}
@@ -66,7 +66,7 @@ def best(run: RunSource, as_json: bool, out: Path | None, field: str | None, sha
     texts = {str(name): str(text) for name, text in found["payload"].items()}
     if field is not None:
         if field not in texts:
-            hint = f"{_near(field, texts)}Its fields are {', '.join(sorted(texts))}."
+            hint = f"{did_you_mean(field, texts)}Its fields are {', '.join(sorted(texts))}."
             raise Refusal(f"the best candidate has no field {field!r}", hint)
         texts = {field: texts[field]}
     if as_json or shape == "json":
@@ -90,11 +90,6 @@ def _nothing_best(run: RunSource) -> NothingThere:
     )
 
 
-def _near(name: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(name, list(known), n=1)
-    return f"Did you mean {near[0]!r}? " if near else ""
-
-
 @click.command(short_help="Show what changed, word by word.")
 @run_argument
 @click.argument("candidates", nargs=-1, metavar="[CANDIDATE_A CANDIDATE_B]")
@@ -109,7 +104,7 @@ def diff(run: RunSource, candidates: tuple[str, ...], as_json: bool) -> None:
         write_json({"before": before["candidate_id"], "after": after["candidate_id"], "fields": pieces})
         return
     say(f"{before['candidate_id']} -> {after['candidate_id']}")
-    coloured = is_coloured(sys.stdout)
+    coloured = is_terminal(sys.stdout) and not os.environ.get("NO_COLOR")
     for name, found in changes.items():
         same = all(change == "same" for change, _ in found)
         write_text(f"# {name}" + (" (unchanged)" if same else ""))
@@ -140,7 +135,7 @@ def _candidate(known: dict[str, dict[str, Any]], name: str) -> dict[str, Any]:
         return known[found[0]]
     if found:
         raise Refusal(f"{name!r} may be {' or '.join(found)}", "Write more of the id.")
-    hint = f"{_near(name, known)}`synth-optimizers runs show` lists its candidates."
+    hint = f"{did_you_mean(name, known)}`synth-optimizers runs show` lists its candidates."
     raise Refusal(f"the run has no candidate {name!r}", hint)
 
 

@@ -232,7 +232,7 @@ def _exit_code(progress: Progress, status: RunStatus) -> int:
         return exit_code_of(error_code, fallback)
     if progress.ending is None:
         # It can be resumed: let go of by a signal, or left by a process that was killed.
-        return exit_code_of(CANCELLED) if progress.totals["is_interrupted"] else 1
+        return exit_code_of(CANCELLED) if progress.fold.totals()["is_interrupted"] else 1
     match progress.ending.type:
         case "gepa.run.finished":
             return 0

@@ -43,9 +43,9 @@ def follow(
             return
         if isinstance(item, BaseException):
             raise item
-        for line in run.apply(item):
+        for weight, text in run.apply(item):
             if run.latest >= since - CLOCK:
-                view.tell(line)
+                view.tell(weight, text)
 
 
 def _pump(source: Iterator[RunEvent], inbox: queue.SimpleQueue[RunEvent | BaseException | None]) -> None:

@@ -83,7 +83,7 @@ def _bill(fields: dict[str, Any]) -> list[tuple[str, str]]:
 
 def _unfinished(run: Progress, place: Path | str, now: float) -> list[tuple[str, str]]:
     lines = [("run", f"{run.run_id or Path(place).name} is not over; saved after {span(run.elapsed(now))}")]
-    totals, found = run.totals, run.shown
+    totals, found = run.fold.totals(), run.fold.shown()
     if totals["best"] is not None:
         lines.append(("best so far", f"{totals['best']['candidate_id']} {score(found['best_score'])}"))
     if found["seed_score"] is not None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from synth_optimizers.cli.output import is_terminal, say
-from synth_optimizers.cli.progress import Line, Progress
+from synth_optimizers.cli.progress import Progress, Weight
 from synth_optimizers.cli.words import span
 
 FIRST_WAIT = 10.0
@@ -21,7 +21,7 @@ class View:
     def start(self) -> None:
         """Begin to draw."""
 
-    def tell(self, line: Line) -> None:
+    def tell(self, weight: Weight, text: str) -> None:
         """Show one line."""
 
     def notice(self, text: str) -> None:
@@ -47,10 +47,10 @@ class PlainView(View):
         self.begun = self.quiet_since = clock()
         self.patience = FIRST_WAIT
 
-    def tell(self, line: Line) -> None:
+    def tell(self, weight: Weight, text: str) -> None:  # noqa: ARG002 (every line is written)
         """Write a line."""
         now = self.clock()
-        say(f"{span(self.run.elapsed(now)):>8}  {line.text}")
+        say(f"{span(self.run.elapsed(now)):>8}  {text}")
         self.quiet_since, self.patience = now, FIRST_WAIT
 
     def tick(self, now: float) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import difflib
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -76,6 +77,12 @@ def when(ts: str | None) -> str:
     if not ts:
         return "-"
     return datetime.fromisoformat(ts).astimezone(UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return the question whether a known name was meant, with a space at its end; nothing when none is near."""
+    near = difflib.get_close_matches(name, list(known), n=1)
+    return f"Did you mean {near[0]!r}? " if near else ""
 
 
 def one_line(text: str, longest: int = 120) -> str:
