@@ -1,7 +1,5 @@
 """Files that arrive: under another name first, so that nobody sees half of one."""
 
-from __future__ import annotations
-
 import os
 import uuid
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What changed between two texts, word by word."""
 
-from __future__ import annotations
-
 import re
 from difflib import SequenceMatcher
 from typing import Literal

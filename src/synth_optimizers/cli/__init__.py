@@ -1,7 +1,5 @@
 """The command line `synth-optimizers`."""
 
-from __future__ import annotations
-
 import io
 import sys
 

@@ -1,7 +1,5 @@
 """The root of the command line: commands, help, and the one place where errors become exit codes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import suppress
 

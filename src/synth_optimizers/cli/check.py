@@ -1,7 +1,5 @@
 """`gepa check` and `gepa run --dry-run`: what stands in the way of a run, and what it would do at most."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Mapping, Sequence

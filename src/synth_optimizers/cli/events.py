@@ -1,7 +1,5 @@
 """`synth-optimizers events`: feeds told and compared."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import click

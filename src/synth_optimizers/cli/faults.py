@@ -1,7 +1,5 @@
 """Errors as a person or a program meets them: message, detail, hint and exit code, never a traceback."""
 
-from __future__ import annotations
-
 import tempfile
 import traceback
 from dataclasses import asdict, dataclass

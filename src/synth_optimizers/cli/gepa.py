@@ -1,7 +1,5 @@
 """`synth-optimizers gepa`: carries runs out in front of a person, and writes the schema of their configuration."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from contextlib import suppress

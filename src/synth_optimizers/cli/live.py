@@ -1,7 +1,5 @@
 """The live view of a run on a terminal; no line of it is wider than the terminal."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress

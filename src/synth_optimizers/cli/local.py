@@ -1,7 +1,5 @@
 """A run in a directory, whoever carries it out."""
 
-from __future__ import annotations
-
 import sqlite3
 import time
 from collections.abc import Iterator
@@ -11,6 +9,7 @@ from typing import Any
 
 from synth_optimizers._synth_optimizers import ask_run, run_best, run_summary
 from synth_optimizers.cli.faults import Refusal
+from synth_optimizers.cli.session import now_and_then
 from synth_optimizers.cli.source import state_of
 from synth_optimizers.cli.summary import command_for, shown
 from synth_optimizers.errors import OptimizerSqliteError, SynthOptimizerError, error_of
@@ -55,19 +54,17 @@ HINTS = {
 class LocalRun:
     """The run of a directory."""
 
+    kind = "run_dir"
+
     def __init__(self, run_dir: Path) -> None:
         self.place = run_dir
-        self._seen: RunStatus | None = None
-        """Its status, as of the last look of `follow`."""
+        self.waiting = now_and_then(lambda: self.status().rollouts_waiting, LOOK)
+        """The answers that wait for their turn; looked for again and again while it is followed."""
 
     @property
     def name(self) -> str:
         """The name of its directory."""
         return self.place.resolve().name
-
-    def identity(self) -> dict[str, str]:
-        """Return its directory."""
-        return {"run_dir": str(self.place)}
 
     def status(self) -> RunStatus:
         """Read its status."""
@@ -115,17 +112,17 @@ class LocalRun:
 
     def follow(self) -> Iterator[RunEvent]:
         """Yield its events as they are stored, as long as somebody works on it."""
-        self._seen, looked = self.status(), time.monotonic()
+        status, looked = self.status(), time.monotonic()
 
         def wait(_last: int) -> bool:
-            nonlocal looked
-            if self._seen is None or self._seen.is_over or not self._seen.is_held:
+            nonlocal status, looked
+            if status.is_over or not status.is_held:
                 return False
             time.sleep(PAUSE)
             if time.monotonic() - looked >= LOOK:
                 looked = time.monotonic()
                 try:
-                    self._seen = self.status()
+                    status = self.status()
                 except SynthOptimizerError:
                     # A busy database is asked again; one that is gone ends the watch.
                     if not (self.place / WORKSPACE).exists():
@@ -133,10 +130,6 @@ class LocalRun:
             return True
 
         return read_feed(self.place / FEED, wait)
-
-    def waiting(self) -> int:
-        """Return the answers that wait, as of the last look."""
-        return 0 if self._seen is None else self._seen.rollouts_waiting
 
     def ask(self, kind: str, reason: str) -> dict[str, Any]:
         """Ask the process that carries it out."""

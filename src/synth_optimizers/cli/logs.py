@@ -1,7 +1,5 @@
 """Log records of a command: which of them are shown, and how they look on stderr."""
 
-from __future__ import annotations
-
 import json
 import logging
 from collections.abc import Callable

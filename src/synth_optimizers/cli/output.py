@@ -1,7 +1,5 @@
 """Where output goes: data to stdout, people to stderr."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

@@ -1,7 +1,5 @@
 """What a view knows about a run: the fold of its events, and what it waits for in words."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from synth_optimizers._synth_optimizers import RunFold

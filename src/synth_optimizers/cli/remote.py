@@ -56,6 +56,8 @@ def status_of_request(request: RequestEntry, run: RunStatus | None) -> RunStatus
 class ServiceRun:
     """The run of a service."""
 
+    kind = "run_url"
+
     def __init__(self, client: Client, run_id: str) -> None:
         self.client = client
         self.name = run_id
@@ -67,10 +69,6 @@ class ServiceRun:
     def place(self) -> str:
         """Its URL."""
         return f"{self.client.base_url}/runs/{quote(self.name, safe='')}"
-
-    def identity(self) -> dict[str, str]:
-        """Return its URL."""
-        return {"run_url": self.place}
 
     def detail(self) -> RunDetail:
         """Ask for everything about it, once for one command."""

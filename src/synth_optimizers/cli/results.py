@@ -1,7 +1,5 @@
 """`runs best`, `runs diff` and `runs export`: the results of a run where they are needed."""
 
-from __future__ import annotations
-
 import csv
 import difflib
 import io
@@ -182,7 +180,7 @@ def export(run: RunSource, place: str, shape: str | None, force: bool, as_json: 
         else:
             _directory(files, out)
     if as_json:
-        write_json({**run.identity(), "out": str(out), "files": sorted(files)})
+        write_json({run.kind: str(run.place), "out": str(out), "files": sorted(files)})
     else:
         say(f"{out}: {counted(len(files), 'file')} of {run.place}")
 

@@ -1,7 +1,5 @@
 """`synth-optimizers gepa service`: the standing service in front of a person."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

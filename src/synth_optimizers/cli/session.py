@@ -1,7 +1,5 @@
 """A person and a run: follows the events, passes signals on, and keeps the view up to date."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import queue

@@ -1,7 +1,5 @@
 """The closing summary of a run: what was gained, what it cost, and what to do next."""
 
-from __future__ import annotations
-
 import shlex
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What shows a run to a person: nothing, lines, or a live view on a terminal."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """Numbers in words: scores, gains, money, tokens, time and counts as every command writes them."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime

@@ -1,7 +1,5 @@
 """`synth-optimizers workspace`: the database of a run, its health and its upkeep."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

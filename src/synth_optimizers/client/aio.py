@@ -23,7 +23,7 @@ from synth_optimizers.client.entries import RequestEntry, RunDetail, Submission
 from synth_optimizers.client.models import Artifact, Best, Candidate, Frontier, Rollout, ScoreRecord, ScoreSeries
 from synth_optimizers.client.record import items
 from synth_optimizers.client.records import Acknowledgement, Health, Pruned, Readiness, Step, WorkerRun, WorkerTick
-from synth_optimizers.client.refusals import check_digest, ending_of, not_ours, shaped
+from synth_optimizers.client.refusals import check_digest, ending_of, shaped
 from synth_optimizers.client.requests import ADDRESS, Reply, Request, TransportFailure, by_cursor, run_path
 from synth_optimizers.client.retry import RetryPolicy, is_refused
 from synth_optimizers.client.sse import EventStream
@@ -71,7 +71,9 @@ class AsyncClient:
         headers = requests.headers_of(token)
         self._httpx = load("httpx", "Client", extra="client", purpose="talking to a service")
         # It follows nobody elsewhere and takes no proxy from the environment.
-        self._http: httpx.AsyncClient = self._httpx.AsyncClient(headers=headers, trust_env=False)
+        self._http: httpx.AsyncClient = self._httpx.AsyncClient(
+            base_url=self.base_url, headers=headers, trust_env=False
+        )
 
     def __repr__(self) -> str:
         return f"AsyncClient({self.base_url!r})"
@@ -416,9 +418,7 @@ class AsyncClient:
         tries = self._policy.tries(patience=patience)
         while True:
             outcome = await self._send(request)
-            if isinstance(outcome, Reply) and outcome.status < 400:
-                if outcome.status in range(300, 400) and outcome.status != 304:
-                    raise not_ours(outcome, self.base_url, f"it sends on to {outcome.headers.get('location')!r}")
+            if isinstance(outcome, Reply) and (outcome.status < 300 or outcome.status == 304):
                 return outcome
             await self._sleep(tries.pause(request, outcome))
 
@@ -460,7 +460,7 @@ class AsyncClient:
     async def _send(self, request: Request) -> Reply | TransportFailure:
         """Send a request and return what came of it, good or not."""
         try:
-            response = await self._http.send(self._built(request))
+            response = await self._http.send(request.build(self._http, self._connect_timeout, self._timeout))
         except self._httpx.RequestError as problem:
             return TransportFailure.of(problem)
         return Reply(response.status_code, response.headers, response.content)
@@ -469,7 +469,9 @@ class AsyncClient:
     async def _opened(self, request: Request) -> AsyncGenerator[tuple[Reply, AsyncIterator[bytes]]]:
         """Send a request and give the head of its answer; the body of a 200 comes piece by piece."""
         try:
-            response = await self._http.send(self._built(request), stream=True)
+            response = await self._http.send(
+                request.build(self._http, self._connect_timeout, self._timeout), stream=True
+            )
             try:
                 content = b"" if response.status_code == 200 else await response.aread()
                 yield Reply(response.status_code, response.headers, content), response.aiter_bytes()
@@ -479,13 +481,3 @@ class AsyncClient:
                     await response.aclose()
         except self._httpx.RequestError as problem:
             raise TransportFailure.of(problem) from problem
-
-    def _built(self, request: Request) -> httpx.Request:
-        return self._http.build_request(
-            request.method,
-            f"{self.base_url}{request.path}",
-            params=request.params or None,
-            headers=request.headers,
-            content=request.content,
-            timeout=self._httpx.Timeout(self._timeout, connect=self._connect_timeout, read=request.read_timeout),
-        )

@@ -1,7 +1,5 @@
 """Refusals of a service as the exceptions that the same problem raises without one."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import fields
@@ -71,6 +69,8 @@ def refusal_of(reply: Reply, address: str) -> SynthOptimizerError:
 
 def not_ours(reply: Reply, address: str, problem: str | None = None) -> OptimizerHttpError:
     """Return the error for an answer that no service of ours gives."""
+    if problem is None and 300 <= reply.status < 400:
+        problem = f"it sends on to {reply.headers.get('location')!r}"
     what = problem or f"it answered {reply.status} without an error of a service"
     shown = reply.content[: 4 * SHOWN].decode("utf-8", errors="replace")[:SHOWN]
     hint = f"Check the address, and that the service has the version of the client. {START}"

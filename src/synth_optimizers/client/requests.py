@@ -1,17 +1,18 @@
 """What is sent to a service and what comes back: its address, every request that it understands, and the reply."""
 
-from __future__ import annotations
-
 import json
 import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import quote, urlsplit
 
 from synth_optimizers.errors import ConfigError, error_of
+
+if TYPE_CHECKING:
+    import httpx
 
 ADDRESS = "http://127.0.0.1:8879"
 JSON = {"accept": "application/json"}
@@ -41,6 +42,17 @@ class Request:
     """Seconds in which the next bytes must come; `None` waits as long as it takes."""
     is_repeatable: bool = False
     """Whether the same request a second time does nothing that the first has not done."""
+
+    def build(self, http: "httpx.Client | httpx.AsyncClient", connect: float, usual: float) -> "httpx.Request":
+        """Return the request as httpx sends it; `connect` and `usual` are the waits that it does not name itself."""
+        return http.build_request(
+            self.method,
+            self.path,
+            params=self.params or None,
+            headers=self.headers,
+            content=self.content,
+            timeout=(connect, self.read_timeout, usual, usual),
+        )
 
 
 @dataclass(frozen=True, slots=True)

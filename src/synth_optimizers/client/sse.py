@@ -1,7 +1,5 @@
 """Server-sent events as the HTML standard writes them, and the events of a run in them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -22,7 +22,7 @@ from synth_optimizers.client.entries import RequestEntry, RunDetail, Submission
 from synth_optimizers.client.models import Artifact, Best, Candidate, Frontier, Rollout, ScoreRecord, ScoreSeries
 from synth_optimizers.client.record import items
 from synth_optimizers.client.records import Acknowledgement, Health, Pruned, Readiness, Step, WorkerRun, WorkerTick
-from synth_optimizers.client.refusals import check_digest, ending_of, not_ours, shaped
+from synth_optimizers.client.refusals import check_digest, ending_of, shaped
 from synth_optimizers.client.requests import ADDRESS, Reply, Request, TransportFailure, by_cursor, run_path
 from synth_optimizers.client.retry import RetryPolicy, is_refused
 from synth_optimizers.client.sse import EventStream
@@ -70,7 +70,7 @@ class Client:
         headers = requests.headers_of(token)
         self._httpx = load("httpx", "Client", extra="client", purpose="talking to a service")
         # It follows nobody elsewhere and takes no proxy from the environment.
-        self._http: httpx.Client = self._httpx.Client(headers=headers, trust_env=False)
+        self._http: httpx.Client = self._httpx.Client(base_url=self.base_url, headers=headers, trust_env=False)
 
     def __repr__(self) -> str:
         return f"Client({self.base_url!r})"
@@ -411,9 +411,7 @@ class Client:
         tries = self._policy.tries(patience=patience)
         while True:
             outcome = self._send(request)
-            if isinstance(outcome, Reply) and outcome.status < 400:
-                if outcome.status in range(300, 400) and outcome.status != 304:
-                    raise not_ours(outcome, self.base_url, f"it sends on to {outcome.headers.get('location')!r}")
+            if isinstance(outcome, Reply) and (outcome.status < 300 or outcome.status == 304):
                 return outcome
             self._sleep(tries.pause(request, outcome))
 
@@ -455,7 +453,7 @@ class Client:
     def _send(self, request: Request) -> Reply | TransportFailure:
         """Send a request and return what came of it, good or not."""
         try:
-            response = self._http.send(self._built(request))
+            response = self._http.send(request.build(self._http, self._connect_timeout, self._timeout))
         except self._httpx.RequestError as problem:
             return TransportFailure.of(problem)
         return Reply(response.status_code, response.headers, response.content)
@@ -464,7 +462,7 @@ class Client:
     def _opened(self, request: Request) -> Generator[tuple[Reply, Iterator[bytes]]]:
         """Send a request and give the head of its answer; the body of a 200 comes piece by piece."""
         try:
-            response = self._http.send(self._built(request), stream=True)
+            response = self._http.send(request.build(self._http, self._connect_timeout, self._timeout), stream=True)
             try:
                 content = b"" if response.status_code == 200 else response.read()
                 yield Reply(response.status_code, response.headers, content), response.iter_bytes()
@@ -474,13 +472,3 @@ class Client:
                     response.close()
         except self._httpx.RequestError as problem:
             raise TransportFailure.of(problem) from problem
-
-    def _built(self, request: Request) -> httpx.Request:
-        return self._http.build_request(
-            request.method,
-            f"{self.base_url}{request.path}",
-            params=request.params or None,
-            headers=request.headers,
-            content=request.content,
-            timeout=self._httpx.Timeout(self._timeout, connect=self._connect_timeout, read=request.read_timeout),
-        )

@@ -1,7 +1,5 @@
 """What MLflow and W&B have in common: they forward metrics to one run of the tracker per run."""
 
-from __future__ import annotations
-
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping

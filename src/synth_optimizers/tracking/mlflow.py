@@ -1,7 +1,5 @@
 """Forwards a run to MLflow."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Forwards a run to Weights & Biases."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Mapping
