@@ -65,14 +65,12 @@ class AsyncClient:
         retries: int = 5,
     ) -> None:
         self.base_url = requests.checked_address(base_url)
-        self._timeout = timeout
-        self._connect_timeout = connect_timeout
+        self._waits = (connect_timeout, timeout)
         self._policy = RetryPolicy(self.base_url, retries)
-        headers = requests.headers_of(token)
         self._httpx = load("httpx", "Client", extra="client", purpose="talking to a service")
         # It follows nobody elsewhere and takes no proxy from the environment.
         self._http: httpx.AsyncClient = self._httpx.AsyncClient(
-            base_url=self.base_url, headers=headers, trust_env=False
+            base_url=self.base_url, headers=requests.headers_of(token), trust_env=False
         )
 
     def __repr__(self) -> str:
@@ -108,14 +106,14 @@ class AsyncClient:
 
     async def metrics(self) -> str:
         """Return the metrics as Prometheus reads them."""
-        return (await self._answer(self._request("/metrics"))).content.decode()
+        return (await self._answer(requests.get("/metrics"))).content.decode()
 
     async def prune(
         self, *, older_than: str | datetime | None = None, status: Sequence[str] = (), dry_run: bool = True
     ) -> Pruned:
         """Remove runs that are over, with their directories; with `dry_run` only name them."""
         body = {"older_than": requests.moment(older_than), "status": list(status), "dry_run": dry_run}
-        return await self._post("/workspace/prune", body, Pruned.of, timeout=self._timeout)
+        return await self._call(requests.post("/workspace/prune", body), Pruned.of)
 
     # Requests.
 
@@ -147,9 +145,7 @@ class AsyncClient:
             "manual_step": manual_step,
             "allow_unverified": allow_unverified,
         }
-        request = requests.submission(
-            "/runs", config_path, config, options, overrides=overrides, timeout=self._timeout, idempotency_key=key
-        )
+        request = requests.submission("/runs", config_path, config, options, overrides=overrides, idempotency_key=key)
         try:
             return await self._call(request, Submission.of, patience=wait_for_capacity)
         except SynthOptimizerError as error:
@@ -168,7 +164,7 @@ class AsyncClient:
     ) -> CheckReport:
         """Return everything that stands in the way of a run; nothing is stored and nothing is paid for."""
         path, options = "/runs/preflight", {"allow_unverified": allow_unverified}
-        request = requests.submission(path, config_path, config, options, overrides=overrides, timeout=self._timeout)
+        request = requests.submission(path, config_path, config, options, overrides=overrides)
         return await self._call(request, CheckReport.from_native)
 
     def runs(self, *, state: str | None = None, page_size: int = 50) -> AsyncGenerator[RequestEntry]:
@@ -181,7 +177,7 @@ class AsyncClient:
 
     async def delete(self, run_id: str) -> None:
         """Remove a run that is over; one that is not there is no error."""
-        await self._answer(replace(self._request(run_path(run_id)), method="DELETE"))
+        await self._answer(replace(requests.get(run_path(run_id)), method="DELETE"))
 
     async def wait(self, run_id: str, *, timeout: float | None = None) -> RunDetail:
         """Wait until a run is over and return everything about it.
@@ -224,7 +220,7 @@ class AsyncClient:
 
     async def step(self, run_id: str, *, timeout: float | None = None) -> Step:
         """Do one unit of work of a run that goes on by steps; `timeout` is how long it may take."""
-        return await self._post(run_path(run_id, "step"), {}, Step.of, timeout=timeout)
+        return await self._call(requests.post(run_path(run_id, "step"), {}, lambda _usual: timeout), Step.of)
 
     # Events.
 
@@ -246,7 +242,7 @@ class AsyncClient:
         """
         tries = self._policy.tries(retries=retries)
         while True:
-            request = requests.stream(run_id, after, timeout=self._timeout)
+            request = requests.stream(run_id, after)
             opened, stream = self._policy.now(), None
             outcome: Reply | TransportFailure
             try:
@@ -328,12 +324,12 @@ class AsyncClient:
         or 30 without it. `None`: no newer one came.
         """
         if wait_newer_than is None:
-            found, _ = await self._best(self._request(run_path(run_id, "best")))
+            found, _ = await self._best(requests.get(run_path(run_id, "best")))
             return found
         deadline = self._policy.now() + (requests.LONG_POLL if timeout is None else timeout)
         while True:
             left = max(0.0, deadline - self._policy.now())
-            found, is_over = await self._best(requests.waiting(run_id, wait_newer_than, left, timeout=self._timeout))
+            found, is_over = await self._best(requests.waiting(run_id, wait_newer_than, left))
             if found is not None and found.sequence > wait_newer_than:
                 return found
             if is_over or self._policy.now() >= deadline:
@@ -361,13 +357,13 @@ class AsyncClient:
     async def artifact(self, run_id: str, name: str) -> bytes:
         """Return the content of a file of the run; its digest is checked where the service names one."""
         with io.BytesIO() as out:
-            await self._fetch(requests.artifact(run_id, name, timeout=self._timeout), out)
+            await self._fetch(requests.artifact(run_id, name), out)
             return out.getvalue()
 
     async def download(self, run_id: str, name: str, path: str | PathLike[str]) -> Path:
         """Write a file of the run to a path, whole or not at all; its digest is checked where the service names one."""
         with arriving(Path(path)) as out:
-            await self._fetch(requests.artifact(run_id, name, timeout=self._timeout), out)
+            await self._fetch(requests.artifact(run_id, name), out)
         return Path(path)
 
     # Workers.
@@ -377,33 +373,27 @@ class AsyncClient:
     ) -> WorkerRun:
         """Claim the next request and carry its run out; this takes as long as the run, at most `timeout`."""
         body = {"worker_id": worker_id, "lease_seconds": lease_seconds}
-        return await self._post("/worker/run-next", body, WorkerRun.of, timeout=timeout)
+        return await self._call(requests.post("/worker/run-next", body, lambda _usual: timeout), WorkerRun.of)
 
     async def tick(
         self, *, worker_id: str | None = None, lease_seconds: float | None = None, timeout: float | None = None
     ) -> WorkerTick:
         """Do one unit of work; `timeout` is how long it may take."""
         body = {"worker_id": worker_id, "lease_seconds": lease_seconds}
-        return await self._post("/worker/tick", body, WorkerTick.of, timeout=timeout)
+        return await self._call(requests.post("/worker/tick", body, lambda _usual: timeout), WorkerTick.of)
 
     async def recover(self) -> tuple[RequestEntry, ...]:
         """Give requests whose worker was lost back to the queue."""
         read = items(RequestEntry.of, "recovered_run_requests")
-        return await self._post("/worker/recover", {}, read, timeout=self._timeout)
+        return await self._call(requests.post("/worker/recover", {}), read)
 
     # Exchanges.
 
-    def _request(self, path: str, **params: object) -> Request:
-        return requests.get(path, timeout=self._timeout, **params)
-
     async def _get(self, path: str, read: Callable[[Any], T], **params: object) -> T:
-        return await self._call(self._request(path, **params), read)
-
-    async def _post(self, path: str, body: Mapping[str, Any], read: Callable[[Any], T], *, timeout: float | None) -> T:
-        return await self._call(requests.post(path, body, timeout=timeout), read)
+        return await self._call(requests.get(path, **params), read)
 
     async def _ask(self, run_id: str, action: str, **body: object) -> Acknowledgement:
-        return await self._post(run_path(run_id, action), body, Acknowledgement.of, timeout=self._timeout)
+        return await self._call(requests.post(run_path(run_id, action), body), Acknowledgement.of)
 
     async def _call(self, request: Request, read: Callable[[Any], T], *, patience: float | None = None) -> T:
         """Send a request and read its JSON answer."""
@@ -460,7 +450,7 @@ class AsyncClient:
     async def _send(self, request: Request) -> Reply | TransportFailure:
         """Send a request and return what came of it, good or not."""
         try:
-            response = await self._http.send(request.build(self._http, self._connect_timeout, self._timeout))
+            response = await self._http.send(request.build(self._http, *self._waits))
         except self._httpx.RequestError as problem:
             return TransportFailure.of(problem)
         return Reply(response.status_code, response.headers, response.content)
@@ -469,9 +459,7 @@ class AsyncClient:
     async def _opened(self, request: Request) -> AsyncGenerator[tuple[Reply, AsyncIterator[bytes]]]:
         """Send a request and give the head of its answer; the body of a 200 comes piece by piece."""
         try:
-            response = await self._http.send(
-                request.build(self._http, self._connect_timeout, self._timeout), stream=True
-            )
+            response = await self._http.send(request.build(self._http, *self._waits), stream=True)
             try:
                 content = b"" if response.status_code == 200 else await response.aread()
                 yield Reply(response.status_code, response.headers, content), response.aiter_bytes()

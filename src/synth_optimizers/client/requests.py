@@ -3,7 +3,7 @@
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Self
@@ -27,6 +27,10 @@ NEVER_SENT = ("ConnectError", "ConnectTimeout", "PoolTimeout", "UnsupportedProto
 """Failures of httpx before the first byte of a request."""
 
 
+def _usual(wait: float) -> float:
+    return wait
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """One request to a service."""
@@ -38,8 +42,8 @@ class Request:
     headers: dict[str, str] = field(default_factory=dict)
     content: bytes | None = None
     """A JSON document."""
-    read_timeout: float | None = None
-    """Seconds in which the next bytes must come; `None` waits as long as it takes."""
+    wait: Callable[[float], float | None] = _usual
+    """From the usual wait of the client, the seconds in which the next bytes must come; `None`: however long."""
     is_repeatable: bool = False
     """Whether the same request a second time does nothing that the first has not done."""
 
@@ -51,7 +55,7 @@ class Request:
             params=self.params or None,
             headers=self.headers,
             content=self.content,
-            timeout=(connect, self.read_timeout, usual, usual),
+            timeout=(connect, self.wait(usual), usual, usual),
         )
 
 
@@ -117,17 +121,17 @@ def headers_of(token: str | None) -> dict[str, str]:
     return {**known, "authorization": f"Bearer {token}"}
 
 
-def get(path: str, *, timeout: float | None, **params: object) -> Request:
+def get(path: str, **params: object) -> Request:
     """Ask for something; parameters that are `None` are not named."""
     named = {name: str(value) for name, value in params.items() if value is not None}
-    return Request("GET", path, named, JSON, read_timeout=timeout, is_repeatable=True)
+    return Request("GET", path, named, JSON, is_repeatable=True)
 
 
-def post(path: str, body: Mapping[str, Any], *, timeout: float | None) -> Request:
+def post(path: str, body: Mapping[str, Any], wait: Callable[[float], float | None] = _usual) -> Request:
     """Ask to do something; values that are `None` are not named."""
     named = {name: value for name, value in body.items() if value is not None}
     content = json.dumps(named, ensure_ascii=False, allow_nan=False, default=_plain).encode()
-    return Request("POST", path, {}, {**JSON, "content-type": "application/json"}, content, read_timeout=timeout)
+    return Request("POST", path, {}, {**JSON, "content-type": "application/json"}, content, wait)
 
 
 def run_path(run_id: str, *parts: str) -> str:
@@ -146,7 +150,6 @@ def submission(
     options: Mapping[str, Any],
     *,
     overrides: Sequence[str],
-    timeout: float,
     idempotency_key: str | None = None,
 ) -> Request:
     """Submit a configuration, or have it checked."""
@@ -155,7 +158,8 @@ def submission(
     if isinstance(overrides, str):
         raise TypeError("overrides is a list of texts such as 'gepa.max_generations=3', not one text")
     body = {"config": config} if config_path is None else {"config_path": os.fspath(config_path)}
-    sent = post(path, {**body, **options, "overrides": list(overrides) or None}, timeout=max(timeout, LAUNCH))
+    named = {**body, **options, "overrides": list(overrides) or None}
+    sent = post(path, named, wait=lambda usual: max(usual, LAUNCH))
     if idempotency_key is None:
         # A check changes nothing.
         return replace(sent, is_repeatable=True)
@@ -164,25 +168,27 @@ def submission(
     return replace(sent, headers={**sent.headers, "idempotency-key": idempotency_key}, is_repeatable=True)
 
 
-def stream(run_id: str, after: int, *, timeout: float) -> Request:
+def stream(run_id: str, after: int) -> Request:
     """Ask for the events as they happen, from the one after a number on."""
-    request = get(run_path(run_id, "events"), timeout=max(timeout, SILENCE), after=after)
     resumed = {"last-event-id": str(after)} if after >= 0 else {}
-    return replace(request, headers={"accept": "text/event-stream", "cache-control": "no-store", **resumed})
+    headers = {"accept": "text/event-stream", "cache-control": "no-store", **resumed}
+    request = get(run_path(run_id, "events"), after=after)
+    return replace(request, headers=headers, wait=lambda usual: max(usual, SILENCE))
 
 
-def artifact(run_id: str, name: str, *, timeout: float) -> Request:
+def artifact(run_id: str, name: str) -> Request:
     """Ask for the bytes of a file of a run."""
-    request = get(run_path(run_id, "artifacts", name), timeout=timeout)
+    request = get(run_path(run_id, "artifacts", name))
     # What is packed on the way would have another digest.
     return replace(request, headers={"accept": "*/*", "accept-encoding": "identity"})
 
 
-def waiting(run_id: str, newer_than: int, seconds: float, *, timeout: float) -> Request:
+def waiting(run_id: str, newer_than: int, seconds: float) -> Request:
     """Ask for the best candidate as soon as there is a newer one."""
     whole = math.ceil(min(seconds, LONG_POLL))
+    request = get(run_path(run_id, "best"), wait_newer_than=newer_than, timeout_seconds=whole)
     # The answer of a wait comes after the wait.
-    return get(run_path(run_id, "best"), timeout=timeout + whole, wait_newer_than=newer_than, timeout_seconds=whole)
+    return replace(request, wait=lambda usual: usual + whole)
 
 
 def by_cursor(page: Mapping[str, Any]) -> dict[str, Any]:

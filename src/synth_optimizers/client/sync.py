@@ -64,13 +64,13 @@ class Client:
         retries: int = 5,
     ) -> None:
         self.base_url = requests.checked_address(base_url)
-        self._timeout = timeout
-        self._connect_timeout = connect_timeout
+        self._waits = (connect_timeout, timeout)
         self._policy = RetryPolicy(self.base_url, retries)
-        headers = requests.headers_of(token)
         self._httpx = load("httpx", "Client", extra="client", purpose="talking to a service")
         # It follows nobody elsewhere and takes no proxy from the environment.
-        self._http: httpx.Client = self._httpx.Client(base_url=self.base_url, headers=headers, trust_env=False)
+        self._http: httpx.Client = self._httpx.Client(
+            base_url=self.base_url, headers=requests.headers_of(token), trust_env=False
+        )
 
     def __repr__(self) -> str:
         return f"Client({self.base_url!r})"
@@ -105,14 +105,14 @@ class Client:
 
     def metrics(self) -> str:
         """Return the metrics as Prometheus reads them."""
-        return (self._answer(self._request("/metrics"))).content.decode()
+        return (self._answer(requests.get("/metrics"))).content.decode()
 
     def prune(
         self, *, older_than: str | datetime | None = None, status: Sequence[str] = (), dry_run: bool = True
     ) -> Pruned:
         """Remove runs that are over, with their directories; with `dry_run` only name them."""
         body = {"older_than": requests.moment(older_than), "status": list(status), "dry_run": dry_run}
-        return self._post("/workspace/prune", body, Pruned.of, timeout=self._timeout)
+        return self._call(requests.post("/workspace/prune", body), Pruned.of)
 
     # Requests.
 
@@ -144,9 +144,7 @@ class Client:
             "manual_step": manual_step,
             "allow_unverified": allow_unverified,
         }
-        request = requests.submission(
-            "/runs", config_path, config, options, overrides=overrides, timeout=self._timeout, idempotency_key=key
-        )
+        request = requests.submission("/runs", config_path, config, options, overrides=overrides, idempotency_key=key)
         try:
             return self._call(request, Submission.of, patience=wait_for_capacity)
         except SynthOptimizerError as error:
@@ -165,7 +163,7 @@ class Client:
     ) -> CheckReport:
         """Return everything that stands in the way of a run; nothing is stored and nothing is paid for."""
         path, options = "/runs/preflight", {"allow_unverified": allow_unverified}
-        request = requests.submission(path, config_path, config, options, overrides=overrides, timeout=self._timeout)
+        request = requests.submission(path, config_path, config, options, overrides=overrides)
         return self._call(request, CheckReport.from_native)
 
     def runs(self, *, state: str | None = None, page_size: int = 50) -> Generator[RequestEntry]:
@@ -178,7 +176,7 @@ class Client:
 
     def delete(self, run_id: str) -> None:
         """Remove a run that is over; one that is not there is no error."""
-        self._answer(replace(self._request(run_path(run_id)), method="DELETE"))
+        self._answer(replace(requests.get(run_path(run_id)), method="DELETE"))
 
     def wait(self, run_id: str, *, timeout: float | None = None) -> RunDetail:
         """Wait until a run is over and return everything about it.
@@ -219,7 +217,7 @@ class Client:
 
     def step(self, run_id: str, *, timeout: float | None = None) -> Step:
         """Do one unit of work of a run that goes on by steps; `timeout` is how long it may take."""
-        return self._post(run_path(run_id, "step"), {}, Step.of, timeout=timeout)
+        return self._call(requests.post(run_path(run_id, "step"), {}, lambda _usual: timeout), Step.of)
 
     # Events.
 
@@ -241,7 +239,7 @@ class Client:
         """
         tries = self._policy.tries(retries=retries)
         while True:
-            request = requests.stream(run_id, after, timeout=self._timeout)
+            request = requests.stream(run_id, after)
             opened, stream = self._policy.now(), None
             outcome: Reply | TransportFailure
             try:
@@ -321,12 +319,12 @@ class Client:
         or 30 without it. `None`: no newer one came.
         """
         if wait_newer_than is None:
-            found, _ = self._best(self._request(run_path(run_id, "best")))
+            found, _ = self._best(requests.get(run_path(run_id, "best")))
             return found
         deadline = self._policy.now() + (requests.LONG_POLL if timeout is None else timeout)
         while True:
             left = max(0.0, deadline - self._policy.now())
-            found, is_over = self._best(requests.waiting(run_id, wait_newer_than, left, timeout=self._timeout))
+            found, is_over = self._best(requests.waiting(run_id, wait_newer_than, left))
             if found is not None and found.sequence > wait_newer_than:
                 return found
             if is_over or self._policy.now() >= deadline:
@@ -354,13 +352,13 @@ class Client:
     def artifact(self, run_id: str, name: str) -> bytes:
         """Return the content of a file of the run; its digest is checked where the service names one."""
         with io.BytesIO() as out:
-            self._fetch(requests.artifact(run_id, name, timeout=self._timeout), out)
+            self._fetch(requests.artifact(run_id, name), out)
             return out.getvalue()
 
     def download(self, run_id: str, name: str, path: str | PathLike[str]) -> Path:
         """Write a file of the run to a path, whole or not at all; its digest is checked where the service names one."""
         with arriving(Path(path)) as out:
-            self._fetch(requests.artifact(run_id, name, timeout=self._timeout), out)
+            self._fetch(requests.artifact(run_id, name), out)
         return Path(path)
 
     # Workers.
@@ -370,33 +368,27 @@ class Client:
     ) -> WorkerRun:
         """Claim the next request and carry its run out; this takes as long as the run, at most `timeout`."""
         body = {"worker_id": worker_id, "lease_seconds": lease_seconds}
-        return self._post("/worker/run-next", body, WorkerRun.of, timeout=timeout)
+        return self._call(requests.post("/worker/run-next", body, lambda _usual: timeout), WorkerRun.of)
 
     def tick(
         self, *, worker_id: str | None = None, lease_seconds: float | None = None, timeout: float | None = None
     ) -> WorkerTick:
         """Do one unit of work; `timeout` is how long it may take."""
         body = {"worker_id": worker_id, "lease_seconds": lease_seconds}
-        return self._post("/worker/tick", body, WorkerTick.of, timeout=timeout)
+        return self._call(requests.post("/worker/tick", body, lambda _usual: timeout), WorkerTick.of)
 
     def recover(self) -> tuple[RequestEntry, ...]:
         """Give requests whose worker was lost back to the queue."""
         read = items(RequestEntry.of, "recovered_run_requests")
-        return self._post("/worker/recover", {}, read, timeout=self._timeout)
+        return self._call(requests.post("/worker/recover", {}), read)
 
     # Exchanges.
 
-    def _request(self, path: str, **params: object) -> Request:
-        return requests.get(path, timeout=self._timeout, **params)
-
     def _get(self, path: str, read: Callable[[Any], T], **params: object) -> T:
-        return self._call(self._request(path, **params), read)
-
-    def _post(self, path: str, body: Mapping[str, Any], read: Callable[[Any], T], *, timeout: float | None) -> T:
-        return self._call(requests.post(path, body, timeout=timeout), read)
+        return self._call(requests.get(path, **params), read)
 
     def _ask(self, run_id: str, action: str, **body: object) -> Acknowledgement:
-        return self._post(run_path(run_id, action), body, Acknowledgement.of, timeout=self._timeout)
+        return self._call(requests.post(run_path(run_id, action), body), Acknowledgement.of)
 
     def _call(self, request: Request, read: Callable[[Any], T], *, patience: float | None = None) -> T:
         """Send a request and read its JSON answer."""
@@ -453,7 +445,7 @@ class Client:
     def _send(self, request: Request) -> Reply | TransportFailure:
         """Send a request and return what came of it, good or not."""
         try:
-            response = self._http.send(request.build(self._http, self._connect_timeout, self._timeout))
+            response = self._http.send(request.build(self._http, *self._waits))
         except self._httpx.RequestError as problem:
             return TransportFailure.of(problem)
         return Reply(response.status_code, response.headers, response.content)
@@ -462,7 +454,7 @@ class Client:
     def _opened(self, request: Request) -> Generator[tuple[Reply, Iterator[bytes]]]:
         """Send a request and give the head of its answer; the body of a 200 comes piece by piece."""
         try:
-            response = self._http.send(request.build(self._http, self._connect_timeout, self._timeout), stream=True)
+            response = self._http.send(request.build(self._http, *self._waits), stream=True)
             try:
                 content = b"" if response.status_code == 200 else response.read()
                 yield Reply(response.status_code, response.headers, content), response.iter_bytes()
