@@ -23,8 +23,17 @@ from synth_optimizers.client.entries import RequestEntry, RunDetail, Submission
 from synth_optimizers.client.models import Artifact, Best, Candidate, Frontier, Rollout, ScoreRecord, ScoreSeries
 from synth_optimizers.client.record import items
 from synth_optimizers.client.records import Acknowledgement, Health, Pruned, Readiness, Step, WorkerRun, WorkerTick
-from synth_optimizers.client.refusals import check_digest, ending_of, shaped
-from synth_optimizers.client.requests import ADDRESS, Reply, Request, TransportFailure, by_cursor, run_path
+from synth_optimizers.client.refusals import best_of, check_digest, ending_of, shaped
+from synth_optimizers.client.requests import (
+    ADDRESS,
+    Reply,
+    Request,
+    TransportFailure,
+    by_cursor,
+    by_event,
+    by_since,
+    run_path,
+)
 from synth_optimizers.client.retry import RetryPolicy, is_refused
 from synth_optimizers.client.sse import EventStream
 from synth_optimizers.errors import SynthOptimizerError
@@ -226,13 +235,7 @@ class AsyncClient:
 
     def events(self, run_id: str, *, after: int = -1, page_size: int = 500) -> AsyncGenerator[RunEvent]:
         """Yield the events that are stored, from the one after a number on."""
-
-        def more(page: dict[str, Any]) -> dict[str, Any]:
-            found = [known["sequence_number"] for known in page["items"]]
-            return {"after": found[-1]} if found and found[-1] < (page["last_sequence"] or 0) else {}
-
-        path = run_path(run_id, "events")
-        return self._pages(path, RunEvent.from_dict, more, after=after, limit=page_size)
+        return self._pages(run_path(run_id, "events"), RunEvent.from_dict, by_event, after=after, limit=page_size)
 
     async def watch(self, run_id: str, *, after: int = -1, retries: int | None = None) -> AsyncGenerator[RunEvent]:
         """Yield the events as they happen, each once and in order, until the run is over.
@@ -302,11 +305,7 @@ class AsyncClient:
 
     def scores(self, run_id: str, *, since: int | None = None, page_size: int = 100) -> AsyncGenerator[ScoreRecord]:
         """Yield the scores in order, while the run goes on as well; `since` keeps those after an event."""
-
-        def more(page: dict[str, Any]) -> dict[str, Any]:
-            return {"since": page["next_since"]} if page.get("has_more") else {}
-
-        return self._pages(run_path(run_id, "scores"), ScoreRecord.of, more, since=since, limit=page_size)
+        return self._pages(run_path(run_id, "scores"), ScoreRecord.of, by_since, since=since, limit=page_size)
 
     async def score_series(
         self, run_id: str, *, metric: str | None = None, split: str | None = None
@@ -323,32 +322,17 @@ class AsyncClient:
         With `wait_newer_than`, the `sequence` of one that is known, it waits for a newer one: for `timeout` seconds,
         or 30 without it. `None`: no newer one came.
         """
-        if wait_newer_than is None:
-            found, _ = await self._best(requests.get(run_path(run_id, "best")))
-            return found
         deadline = self._policy.now() + (requests.LONG_POLL if timeout is None else timeout)
         while True:
             left = max(0.0, deadline - self._policy.now())
-            found, is_over = await self._best(requests.waiting(run_id, wait_newer_than, left))
-            if found is not None and found.sequence > wait_newer_than:
+            reply = await self._answer(requests.best(run_id, wait_newer_than, left), accepted=404)
+            found = best_of(reply, self.base_url)
+            if wait_newer_than is None or (found is not None and found.sequence > wait_newer_than):
                 return found
-            if is_over or self._policy.now() >= deadline:
+            if reply.headers.get("run-is-over") == "true" or self._policy.now() >= deadline:
                 return None
             # One that does not wait is not asked without a pause.
             await self._sleep(min(FIRST_LOOK, max(0.0, deadline - self._policy.now())))
-
-    async def _best(self, request: Request) -> tuple[Best | None, bool]:
-        """Return the best candidate, if there is one and it is new, and whether nothing new can come."""
-        try:
-            reply = await self._answer(request)
-        except SynthOptimizerError as error:
-            if getattr(error, "status", None) == 404 and "best" in str(getattr(error, "code", "")):
-                return None, False
-            raise
-        is_over = reply.headers.get("run-is-over") == "true"
-        if reply.status in (204, 304):
-            return None, is_over
-        return shaped(lambda known: Best.of(known.json()), reply, self.base_url, reply), is_over
 
     async def artifacts(self, run_id: str) -> tuple[Artifact, ...]:
         """Return the files that the run has left so far."""
@@ -400,15 +384,15 @@ class AsyncClient:
         reply = await self._answer(request, patience=patience)
         return shaped(lambda known: read(known.json()), reply, self.base_url, reply)
 
-    async def _answer(self, request: Request, *, patience: float | None = None) -> Reply:
-        """Send a request until it is answered well, as often as may be.
+    async def _answer(self, request: Request, *, patience: float | None = None, accepted: int = 200) -> Reply:
+        """Send a request until it is answered well or with the status that is accepted, as often as may be.
 
         A refusal because the service is busy is met again and again for `patience` seconds.
         """
         tries = self._policy.tries(patience=patience)
         while True:
             outcome = await self._send(request)
-            if isinstance(outcome, Reply) and (outcome.status < 300 or outcome.status == 304):
+            if isinstance(outcome, Reply) and (outcome.status < 300 or outcome.status in (304, accepted)):
                 return outcome
             await self._sleep(tries.pause(request, outcome))
 

@@ -6,6 +6,7 @@ from dataclasses import fields
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import synth_optimizers.errors as classes
+from synth_optimizers.client.models import Best
 from synth_optimizers.client.requests import Reply, TransportFailure
 from synth_optimizers.errors import CancelledError, OptimizerHttpError, SynthOptimizerError, error_of, error_table
 from synth_optimizers.findings import Finding
@@ -90,6 +91,16 @@ def shaped(read: Callable[[Any], T], known: object, address: str, reply: Reply |
         raise not_ours(reply or Reply(200, {}), address, told) from problem
     except KeyError as problem:
         raise not_ours(reply or Reply(200, {}), address, f"its answer has no {problem}") from problem
+
+
+def best_of(reply: Reply, address: str) -> Best | None:
+    """Read the best candidate; `None` where there is none yet, or none that is newer."""
+    if reply.status == 404:
+        error = refusal_of(reply, address)
+        if "best" in str(getattr(error, "code", "")):
+            return None
+        raise error
+    return None if reply.status in (204, 304) else shaped(lambda known: Best.of(known.json()), reply, address, reply)
 
 
 def check_digest(found: str, reply: Reply, what: str, address: str) -> None:

@@ -183,17 +183,28 @@ def artifact(run_id: str, name: str) -> Request:
     return replace(request, headers={"accept": "*/*", "accept-encoding": "identity"})
 
 
-def waiting(run_id: str, newer_than: int, seconds: float) -> Request:
-    """Ask for the best candidate as soon as there is a newer one."""
-    whole = math.ceil(min(seconds, LONG_POLL))
+def best(run_id: str, newer_than: int | None, seconds: float) -> Request:
+    """Ask for the best candidate, or as soon as there is a newer one."""
+    whole = None if newer_than is None else math.ceil(min(seconds, LONG_POLL))
     request = get(run_path(run_id, "best"), wait_newer_than=newer_than, timeout_seconds=whole)
     # The answer of a wait comes after the wait.
-    return replace(request, wait=lambda usual: usual + whole)
+    return replace(request, wait=lambda usual: usual + (whole or 0))
 
 
 def by_cursor(page: Mapping[str, Any]) -> dict[str, Any]:
     """Return the parameter that asks for the page after this one."""
     return {} if page.get("next_cursor") is None else {"cursor": page["next_cursor"]}
+
+
+def by_event(page: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the same for events, of which the last one is known."""
+    found = [known["sequence_number"] for known in page["items"]]
+    return {"after": found[-1]} if found and found[-1] < (page["last_sequence"] or 0) else {}
+
+
+def by_since(page: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the same for scores, which tell where to go on."""
+    return {"since": page["next_since"]} if page.get("has_more") else {}
 
 
 def moment(at: str | datetime | None) -> str | None:
