@@ -8,6 +8,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from operator import methodcaller
 from pathlib import Path
 from threading import Thread
 from typing import Any, Protocol, Self
@@ -35,50 +36,6 @@ class Subscriber(Protocol):
         """Take in how the run ended. Called once, also when nobody waits for the run."""
 
 
-class Audience:
-    """The subscribers of one run and the thread that serves them."""
-
-    def __init__(
-        self, subscribers: Iterable[Subscriber], events: Iterator[RunEvent], end: Callable[[], GepaRunResult]
-    ) -> None:
-        self._subscribers = list(subscribers)
-        self._end = end
-        self._thread: Thread | None = None
-        if self._subscribers:
-            self._thread = Thread(target=self._serve, args=(events,), name="synth-optimizers-subscribers", daemon=True)
-            self._thread.start()
-
-    @property
-    def is_busy(self) -> bool:
-        """Whether a subscriber has not heard everything yet."""
-        return self._thread is not None and self._thread.is_alive()
-
-    def join(self, timeout: float | None) -> bool:
-        """Wait until every subscriber has heard everything; whether they have."""
-        if self._thread is not None:
-            self._thread.join(timeout)
-        return not self.is_busy
-
-    def _serve(self, events: Iterator[RunEvent]) -> None:
-        result, error = None, None
-        try:
-            for event in events:
-                for subscriber in list(self._subscribers):
-                    self._call(subscriber, lambda heard, event=event: heard.on_event(event))  # type: ignore[misc]
-            result = self._end()
-        except Exception as problem:
-            error = problem
-        for subscriber in list(self._subscribers):
-            self._call(subscriber, lambda heard: heard.close(result, error))
-
-    def _call(self, subscriber: Subscriber, call: Callable[[Subscriber], None]) -> None:
-        try:
-            call(subscriber)
-        except Exception as problem:
-            self._subscribers.remove(subscriber)
-            warnings.warn(f"{type(subscriber).__name__} hears no more of the run: {problem!r}", stacklevel=2)
-
-
 class RunHandle:
     """A run that goes on in the background of this process.
 
@@ -88,7 +45,10 @@ class RunHandle:
 
     def __init__(self, native: NativeRun, subscribers: Iterable[Subscriber] = ()) -> None:
         self._native = native
-        self._audience = Audience(subscribers, _events(native), lambda: _result(native, None))
+        heard = list(subscribers)
+        self._audience = Thread(target=_serve, args=(native, heard), name="synth-optimizers-subscribers", daemon=True)
+        if heard:
+            self._audience.start()
         self._pid = os.getpid()
         _forget_ended()
         _under_way.add(self)
@@ -121,9 +81,15 @@ class RunHandle:
         try:
             return _result(self._native, timeout)
         finally:
-            if self.is_over and not self._audience.join(None if deadline is None else _until(deadline)):
+            if self.is_over and not self._is_heard(None if deadline is None else _until(deadline)):
                 warnings.warn(f"subscribers of run {self.run_id} are still busy with it", stacklevel=2)
             _forget_ended()
+
+    def _is_heard(self, timeout: float | None) -> bool:
+        """Wait until every subscriber has heard everything; whether they have."""
+        if self._audience.is_alive():
+            self._audience.join(timeout)
+        return not self._audience.is_alive()
 
     def interrupt(self, reason: str = "interrupted") -> bool:
         """Let the run finish what is under way, save and end; it can be resumed. A second call does not wait.
@@ -165,6 +131,27 @@ class RunHandle:
             self.wait()
 
 
+def _serve(native: NativeRun, subscribers: list[Subscriber]) -> None:
+    """Tell subscribers of every event and of the end; one that raises is dropped from the list."""
+
+    def tell(call: Callable[[Subscriber], None]) -> None:
+        for subscriber in list(subscribers):
+            try:
+                call(subscriber)
+            except Exception as problem:
+                subscribers.remove(subscriber)
+                warnings.warn(f"{type(subscriber).__name__} hears no more of the run: {problem!r}", stacklevel=2)
+
+    result, error = None, None
+    try:
+        for event in _events(native):
+            tell(methodcaller("on_event", event))
+        result = _result(native, None)
+    except Exception as problem:
+        error = problem
+    tell(methodcaller("close", result, error))
+
+
 def _events(native: NativeRun, from_sequence: int = 0) -> Iterator[RunEvent]:
     def wait(last: int) -> bool:
         native.wait_for_event(last)
@@ -190,7 +177,7 @@ _under_way: set[RunHandle] = set()
 def _forget_ended() -> None:
     """Drop the runs that need no attention when the interpreter ends, and those of the process that forked."""
     for handle in tuple(_under_way):
-        if handle._pid != os.getpid() or (handle.is_over and not handle._audience.is_busy):
+        if handle._pid != os.getpid() or (handle.is_over and not handle._audience.is_alive()):
             _under_way.discard(handle)
 
 
@@ -205,4 +192,4 @@ def _say_goodbye() -> None:
     for handle in under_way:
         # No event has this number: it is the end that is waited for.
         handle._native.wait_for_event(2**62, _until(deadline))
-        handle._audience.join(_until(deadline))
+        handle._is_heard(_until(deadline))
