@@ -1,6 +1,22 @@
 """The public names of synth-optimizers."""
 
-from synth_optimizers._synth_optimizers import __version__, config_schema
+from synth_optimizers._synth_optimizers import (
+    __version__,
+    config_schema,
+    events_compare,
+    events_replay,
+    workspace_cancel_run_request,
+    workspace_claim_next_run_request,
+    workspace_complete_run_request,
+    workspace_fail_run_request,
+    workspace_heartbeat_run_request,
+    workspace_rebuild,
+    workspace_recover_expired_run_requests,
+    workspace_start_run_request,
+    workspace_status,
+    workspace_submit_run_request,
+    workspace_vacuum,
+)
 from synth_optimizers.config import EffectiveValue, GepaConfig
 from synth_optimizers.errors import (
     BudgetExceededError,
@@ -23,28 +39,15 @@ from synth_optimizers.errors import (
     StateTransitionError,
     SynthOptimizerError,
 )
-from synth_optimizers.events import RunEvent, events_compare, events_replay
+from synth_optimizers.events import RunEvent
 from synth_optimizers.findings import Finding
-from synth_optimizers.handle import RunHandle
+from synth_optimizers.handle import RunHandle, Subscriber
 from synth_optimizers.preflight import Blocker, Bounds, CheckReport, PlannedCost, RunPlan, check_toml
-from synth_optimizers.queue import (
-    gepa_serve,
-    gepa_service_run_next,
-    workspace_cancel_run_request,
-    workspace_claim_next_run_request,
-    workspace_complete_run_request,
-    workspace_fail_run_request,
-    workspace_heartbeat_run_request,
-    workspace_recover_expired_run_requests,
-    workspace_start_run_request,
-    workspace_submit_run_request,
-)
+from synth_optimizers.queue import gepa_serve, gepa_service_run_next
 from synth_optimizers.result import GepaRunResult
 from synth_optimizers.run import GepaRun
 from synth_optimizers.scores import Gain, Score, Scores
 from synth_optimizers.status import RunStatus
-from synth_optimizers.subscribers import Subscriber
-from synth_optimizers.workspace import workspace_rebuild, workspace_status, workspace_vacuum
 
 __all__ = [
     "Blocker",

@@ -1,15 +1,11 @@
 """Files that arrive: under another name first, so that nobody sees half of one."""
 
-from __future__ import annotations
-
 import os
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
-
-__all__ = ["arriving"]
 
 
 @contextmanager

@@ -10,8 +10,6 @@ from typing import Any
 from synth_optimizers._synth_optimizers import LoadedConfig, load_config, load_run_config
 from synth_optimizers.findings import Finding
 
-__all__ = ["EffectiveValue", "GepaConfig"]
-
 
 @dataclass(frozen=True, slots=True)
 class EffectiveValue:
@@ -43,10 +41,7 @@ class GepaConfig:
 
     @classmethod
     def from_toml(
-        cls,
-        path: str | PathLike[str],
-        overrides: Sequence[str] = (),
-        environ: Mapping[str, str] | None = None,
+        cls, path: str | PathLike[str], overrides: Sequence[str] = (), environ: Mapping[str, str] | None = None
     ) -> GepaConfig:
         """Load a TOML file.
 
@@ -54,31 +49,19 @@ class GepaConfig:
         `environ` stands in for `os.environ`. A configuration with problems raises `ConfigError` whose `findings`
         name every one of them.
         """
-        return cls._load(path, overrides, environ)
+        return cls._of(load_config(path, overrides=overrides, environ=environ))
 
     @classmethod
     def from_mapping(
-        cls,
-        mapping: Mapping[str, Any],
-        overrides: Sequence[str] = (),
-        environ: Mapping[str, str] | None = None,
+        cls, mapping: Mapping[str, Any], overrides: Sequence[str] = (), environ: Mapping[str, str] | None = None
     ) -> GepaConfig:
         """Load a mapping of the same shape as the file; relative paths start at the working directory."""
-        return cls._load(mapping, overrides, environ)
+        return cls._of(load_config(mapping, overrides=overrides, environ=environ))
 
     @classmethod
     def from_run_dir(cls, run_dir: str | PathLike[str]) -> GepaConfig:
         """Load the configuration that a run was begun with, to go on with it."""
         return cls._of(load_run_config(run_dir))
-
-    @classmethod
-    def _load(
-        cls,
-        source: str | PathLike[str] | Mapping[str, Any],
-        overrides: Sequence[str],
-        environ: Mapping[str, str] | None,
-    ) -> GepaConfig:
-        return cls._of(load_config(source, overrides=overrides, environ=environ))
 
     @classmethod
     def _of(cls, native: LoadedConfig) -> GepaConfig:

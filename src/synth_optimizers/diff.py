@@ -1,12 +1,8 @@
 """What changed between two texts, word by word."""
 
-from __future__ import annotations
-
 import re
 from difflib import SequenceMatcher
 from typing import Literal
-
-__all__ = ["Change", "word_diff"]
 
 Change = Literal["same", "removed", "added"]
 

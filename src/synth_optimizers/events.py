@@ -8,10 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from synth_optimizers._synth_optimizers import events_compare, events_replay
-
-__all__ = ["RunEvent", "events_compare", "events_replay", "follow"]
-
 
 @dataclass(frozen=True, slots=True)
 class RunEvent:

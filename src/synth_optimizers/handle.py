@@ -1,4 +1,4 @@
-"""A run under way: wait for it, steer it, watch it."""
+"""A run under way: wait for it, steer it, watch it, hear of its events."""
 
 from __future__ import annotations
 
@@ -6,22 +6,34 @@ import atexit
 import os
 import time
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from operator import methodcaller
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from threading import Thread
+from typing import Any, Protocol, Self
 
 from synth_optimizers._synth_optimizers import NativeRun, run_best
 from synth_optimizers.errors import SynthOptimizerError
 from synth_optimizers.events import RunEvent, follow
 from synth_optimizers.result import GepaRunResult
 from synth_optimizers.status import RunStatus
-from synth_optimizers.subscribers import Audience, Subscriber
-
-__all__ = ["RunHandle"]
 
 _GOODBYE_SECONDS = 10.0
 """How long the end of the interpreter waits for runs to save themselves."""
+
+
+class Subscriber(Protocol):
+    """Hears of every event of a run, in order, from one thread.
+
+    A subscriber that raises is warned about and hears nothing more; the run goes on.
+    """
+
+    def on_event(self, event: RunEvent) -> None:
+        """Take in one event."""
+
+    def close(self, result: GepaRunResult | None, error: BaseException | None) -> None:
+        """Take in how the run ended. Called once, also when nobody waits for the run."""
 
 
 class RunHandle:
@@ -33,7 +45,10 @@ class RunHandle:
 
     def __init__(self, native: NativeRun, subscribers: Iterable[Subscriber] = ()) -> None:
         self._native = native
-        self._audience = Audience(subscribers, _events(native), lambda: _result(native, None))
+        heard = list(subscribers)
+        self._audience = Thread(target=_serve, args=(native, heard), name="synth-optimizers-subscribers", daemon=True)
+        if heard:
+            self._audience.start()
         self._pid = os.getpid()
         _forget_ended()
         _under_way.add(self)
@@ -66,9 +81,15 @@ class RunHandle:
         try:
             return _result(self._native, timeout)
         finally:
-            if self.is_over and not self._audience.join(None if deadline is None else _until(deadline)):
+            if self.is_over and not self._is_heard(None if deadline is None else _until(deadline)):
                 warnings.warn(f"subscribers of run {self.run_id} are still busy with it", stacklevel=2)
             _forget_ended()
+
+    def _is_heard(self, timeout: float | None) -> bool:
+        """Wait until every subscriber has heard everything; whether they have."""
+        if self._audience.is_alive():
+            self._audience.join(timeout)
+        return not self._audience.is_alive()
 
     def interrupt(self, reason: str = "interrupted") -> bool:
         """Let the run finish what is under way, save and end; it can be resumed. A second call does not wait.
@@ -100,18 +121,35 @@ class RunHandle:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         if error is None:
             self.wait()
             return
         self.interrupt(f"the block ended with {type(error).__name__}")
-        try:
+        # The exception of the block is the one that matters.
+        with suppress(SynthOptimizerError):
             self.wait()
-        except SynthOptimizerError:
-            # The exception of the block is the one that matters.
-            return
+
+
+def _serve(native: NativeRun, subscribers: list[Subscriber]) -> None:
+    """Tell subscribers of every event and of the end; one that raises is dropped from the list."""
+
+    def tell(call: Callable[[Subscriber], None]) -> None:
+        for subscriber in list(subscribers):
+            try:
+                call(subscriber)
+            except Exception as problem:
+                subscribers.remove(subscriber)
+                warnings.warn(f"{type(subscriber).__name__} hears no more of the run: {problem!r}", stacklevel=2)
+
+    result, error = None, None
+    try:
+        for event in _events(native):
+            tell(methodcaller("on_event", event))
+        result = _result(native, None)
+    except Exception as problem:
+        error = problem
+    tell(methodcaller("close", result, error))
 
 
 def _events(native: NativeRun, from_sequence: int = 0) -> Iterator[RunEvent]:
@@ -139,7 +177,7 @@ _under_way: set[RunHandle] = set()
 def _forget_ended() -> None:
     """Drop the runs that need no attention when the interpreter ends, and those of the process that forked."""
     for handle in tuple(_under_way):
-        if handle._pid != os.getpid() or (handle.is_over and not handle._audience.is_busy):
+        if handle._pid != os.getpid() or (handle.is_over and not handle._audience.is_alive()):
             _under_way.discard(handle)
 
 
@@ -154,4 +192,4 @@ def _say_goodbye() -> None:
     for handle in under_way:
         # No event has this number: it is the end that is waited for.
         handle._native.wait_for_event(2**62, _until(deadline))
-        handle._audience.join(_until(deadline))
+        handle._is_heard(_until(deadline))

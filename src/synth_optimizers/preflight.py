@@ -8,9 +8,7 @@ from os import PathLike
 from typing import Any
 
 from synth_optimizers._synth_optimizers import LoadedConfig, check_run, try_load_config
-from synth_optimizers.codex import codex_runtime
-
-__all__ = ["Blocker", "Bounds", "CheckReport", "PlannedCost", "RunPlan", "check_toml"]
+from synth_optimizers.extras import codex_runtime
 
 
 @dataclass(frozen=True, slots=True)

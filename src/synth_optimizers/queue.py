@@ -1,4 +1,4 @@
-"""The queue of the service without HTTP: requests by hand, and the service itself."""
+"""The queue of the service without HTTP: the service itself, and one turn of its worker."""
 
 from __future__ import annotations
 
@@ -7,30 +7,7 @@ from os import PathLike, fspath
 from typing import Any
 
 from synth_optimizers import _synth_optimizers as native
-from synth_optimizers._synth_optimizers import (
-    workspace_cancel_run_request,
-    workspace_claim_next_run_request,
-    workspace_complete_run_request,
-    workspace_fail_run_request,
-    workspace_heartbeat_run_request,
-    workspace_recover_expired_run_requests,
-    workspace_start_run_request,
-    workspace_submit_run_request,
-)
-from synth_optimizers.codex import codex_runtime
-
-__all__ = [
-    "gepa_serve",
-    "gepa_service_run_next",
-    "workspace_cancel_run_request",
-    "workspace_claim_next_run_request",
-    "workspace_complete_run_request",
-    "workspace_fail_run_request",
-    "workspace_heartbeat_run_request",
-    "workspace_recover_expired_run_requests",
-    "workspace_start_run_request",
-    "workspace_submit_run_request",
-]
+from synth_optimizers.extras import codex_runtime
 
 
 def gepa_serve(
@@ -64,28 +41,10 @@ def gepa_serve(
     `token_file`. What is not set has the default that `synth-optimizers gepa service --help` shows. `on_listening` is
     called with the URL once the service answers. What happens goes to the loggers below `synth_optimizers`.
     """
-    given = {
-        "bind_addr": bind_addr,
-        "worker_id": worker_id,
-        "lease_seconds": lease_seconds,
-        "workers": workers,
-        "config_root": None if config_root is None else fspath(config_root),
-        "token_file": None if token_file is None else fspath(token_file),
-        "allow_hosts": list(allow_hosts),
-        "allow_containers": list(allow_containers),
-        "pause_timeout_seconds": pause_timeout_seconds,
-        "shutdown_grace_seconds": shutdown_grace_seconds,
-        "silence_seconds": silence_seconds,
-        "max_queued": max_queued,
-        "busy_timeout_seconds": busy_timeout_seconds,
-        "max_connections": max_connections,
-        "max_body_mb": max_body_mb,
-        "header_timeout_seconds": header_timeout_seconds,
-        "body_timeout_seconds": body_timeout_seconds,
-        "write_timeout_seconds": write_timeout_seconds,
-        "codex_runtime": codex_runtime(),
-    }
-    native.serve(fspath(db_path), given, on_listening or (lambda _url: None))
+    # Every argument but the first and the last is a setting of the core, under the same name.
+    given = {name: fspath(value) if isinstance(value, PathLike) else value for name, value in locals().items()}
+    settings = {**given, "codex_runtime": codex_runtime()}
+    native.serve(fspath(db_path), settings, on_listening or (lambda _url: None))
 
 
 def gepa_service_run_next(

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import copy
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from synth_optimizers.errors import OptimizerIoError, OptimizerJsonError, StateTransitionError
+from synth_optimizers.errors import OptimizerIoError, OptimizerJsonError, StateTransitionError, error_of
 from synth_optimizers.scores import Scores
-
-__all__ = ["GepaRunResult"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,20 +71,17 @@ class GepaRunResult:
         manifest = read_json(path, "Name the directory of a run that has ended.")
         if manifest.get("status") != "finished":
             message = f"run {manifest.get('run_id')} in {run_dir} has no result: it is {manifest.get('status')}"
-            error = StateTransitionError(f"{StateTransitionError.error_code}: {message}")
-            error.hint = f"`synth-optimizers runs show {run_dir}` tells why."
-            raise error
+            raise error_of(StateTransitionError, message, f"`synth-optimizers runs show {run_dir}` tells why.")
         return cls.from_manifest(_moved(manifest, Path(run_dir).resolve()))
 
     @classmethod
     def from_manifest(cls, manifest: Mapping[str, Any]) -> GepaRunResult:
         """Read a result manifest."""
-        known: dict[str, Any] = {"scores": Scores.from_manifest(manifest)}
-        for name in (name.name for name in fields(cls) if name.name != "scores"):
-            if name not in manifest:
-                raise OptimizerJsonError(f"{OptimizerJsonError.error_code}: the result manifest has no {name!r}")
-            known[name] = manifest[name]
-        return cls(**known)
+        known = {**manifest, "scores": Scores.from_manifest(manifest)}
+        try:
+            return cls(**{each.name: known[each.name] for each in fields(cls)})
+        except KeyError as missing:
+            raise error_of(OptimizerJsonError, f"the result manifest has no {missing}") from None
 
     @property
     def best_prompt(self) -> dict[str, str]:
@@ -101,8 +95,7 @@ class GepaRunResult:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the result as plain objects."""
-        known = {name.name: copy.deepcopy(getattr(self, name.name)) for name in fields(self)}
-        return {**known, "scores": self.scores.to_dict()}
+        return asdict(self)
 
     def _repr_html_(self) -> str:
         from synth_optimizers.html import result_html
@@ -125,10 +118,7 @@ def read_json(path: Path, hint: str) -> Any:  # noqa: ANN401 (whatever the file 
     try:
         return json.loads(path.read_bytes())
     except OSError as problem:
-        error = OptimizerIoError(f"{OptimizerIoError.error_code}: cannot read {path}: {problem.strerror}")
-        error.hint = hint
-        raise error from None
+        raise error_of(OptimizerIoError, f"cannot read {path}: {problem.strerror}", hint) from None
     except ValueError as problem:
-        damaged = OptimizerJsonError(f"{OptimizerJsonError.error_code}: {path} is not JSON: {problem}")
-        damaged.hint = "Run the same command again: it writes the results of a run that is over anew."
-        raise damaged from None
+        again = "Run the same command again: it writes the results of a run that is over anew."
+        raise error_of(OptimizerJsonError, f"{path} is not JSON: {problem}", again) from None

@@ -10,15 +10,12 @@ from threading import Thread
 from typing import Any
 
 from synth_optimizers._synth_optimizers import plan_run, start_run
-from synth_optimizers.codex import codex_runtime
 from synth_optimizers.config import GepaConfig
 from synth_optimizers.errors import SynthOptimizerError
-from synth_optimizers.handle import RunHandle
+from synth_optimizers.extras import codex_runtime
+from synth_optimizers.handle import RunHandle, Subscriber
 from synth_optimizers.preflight import CheckReport, RunPlan, check_native
 from synth_optimizers.result import GepaRunResult
-from synth_optimizers.subscribers import Subscriber
-
-__all__ = ["GepaRun"]
 
 
 class GepaRun:

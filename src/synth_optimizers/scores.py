@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-__all__ = ["Gain", "Score", "Scores"]
-
 
 @dataclass(frozen=True, slots=True)
 class Score:
@@ -71,19 +69,11 @@ class Scores:
     @classmethod
     def from_manifest(cls, manifest: Mapping[str, Any]) -> Scores:
         """Read the scores of a result manifest."""
-        placed = manifest.get("scores") or {}
-
-        def score(role: str, split: str) -> Score | None:
-            return score_of(placed.get(role, {}).get(split))
-
-        return cls(
-            seed_train=score("seed", "train"),
-            best_train=score("best", "train"),
-            seed_heldout=score("seed", "heldout"),
-            best_heldout=score("best", "heldout"),
-            train_gain=gain_of(manifest.get("train_gain")),
-            heldout_gain=gain_of(manifest.get("heldout_gain")),
-        )
+        known = manifest.get("scores") or {}
+        pairs = [(role, split) for role in ("seed", "best") for split in ("train", "heldout")]
+        scores = {f"{role}_{split}": score_of(known.get(role, {}).get(split)) for role, split in pairs}
+        train_gain, heldout_gain = gain_of(manifest.get("train_gain")), gain_of(manifest.get("heldout_gain"))
+        return cls(**scores, train_gain=train_gain, heldout_gain=heldout_gain)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the scores as plain objects."""

@@ -10,8 +10,6 @@ from typing import Any
 from synth_optimizers._synth_optimizers import run_status
 from synth_optimizers.scores import Score, score_of
 
-__all__ = ["RunStatus"]
-
 
 @dataclass(frozen=True, slots=True)
 class RunStatus:

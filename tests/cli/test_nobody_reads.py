@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 from pathlib import Path
@@ -14,9 +15,8 @@ from cli.commands import command, environment, run_cli
 from cli.places import small_config
 from cli.slow import RUN, events, slow_config
 from cli.terminal import Terminal
-from synth_optimizers.cli.plain import PlainView, QuietView
-from synth_optimizers.cli.progress import Line, Progress
-from synth_optimizers.cli.view import Lasting
+from synth_optimizers.cli.live import LiveView, Panel
+from synth_optimizers.cli.progress import Progress
 
 
 @pytest.mark.parametrize("closed", ["2>&-", ">&- 2>&-", "<&- >&- 2>&-", "2>/dev/full"])
@@ -63,23 +63,23 @@ def test_a_run_whose_reader_leaves_ends_well(is_shared: bool, slow_example: Exam
 
 
 def test_a_view_that_cannot_draw_falls_silent(capfd: pytest.CaptureFixture[str]) -> None:
-    class Broken(PlainView):
-        closed = 0
+    class Broken(io.StringIO):
+        writes = 0
 
-        def tell(self, line: Line) -> None:
-            raise OSError(5, f"no terminal for {line.text}")
+        def write(self, text: str) -> int:
+            self.writes += 1
+            raise OSError(5, f"no terminal for {text}")
 
-        def close(self, lines: list[tuple[str, str]]) -> None:
-            self.closed += 1
-            raise OSError(5, f"no terminal for {lines}")
-
-    broken = Broken(Progress())
-    view = Lasting(broken, QuietView(Progress()))
-    view.start()
-    for _ in range(2):
-        view.tell(Line("something happened"))
+    broken = Broken()
+    view = LiveView(Panel(Progress(), {}, lambda: None))
+    view.console.file = broken
+    view.tell("plain", "something happened")
+    tried = broken.writes
+    assert tried > 0
+    view.tell("plain", "something else happened")
+    view.notice("a sentence")
     view.close([("run", "over")])
-    assert broken.closed == 1
+    assert broken.writes == tried
     assert capfd.readouterr().err == ""
 
 

@@ -14,9 +14,8 @@ from support.waiting import wait_until
 from cli.commands import end, run_cli, start_cli
 from cli.slow import LONG, RUN, events, has_event, slow_config
 from cli.terminal import Terminal
-from synth_optimizers.cli.plain import QuietView
-from synth_optimizers.cli.progress import Progress
-from synth_optimizers.cli.session import Signals
+from synth_optimizers.cli.session import Signals, signals_to
+from synth_optimizers.cli.view import View
 
 
 def test_sigterm_saves_the_run(slow_example: Example, tmp_path: Path) -> None:
@@ -153,9 +152,10 @@ def test_the_third_signal_leaves_at_once(monkeypatch: pytest.MonkeyPatch) -> Non
         return True
 
     monkeypatch.setattr(os, "_exit", left.append)
-    view = QuietView(Progress())
+    view = View()
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    with Signals() as signals:
+    signals = Signals()
+    with signals_to(signals.receive):
         os.kill(os.getpid(), signal.SIGTERM)
         signals.attach(interrupt, view)
         for _ in range(2):
@@ -177,9 +177,10 @@ def test_a_signal_that_comes_while_the_run_is_named_is_passed_on_once() -> None:
             heard.append(reason)
         return True
 
-    with Signals() as signals:
+    signals = Signals()
+    with signals_to(signals.receive):
         os.kill(os.getpid(), signal.SIGINT)
-        signals.attach(interrupt, QuietView(Progress()))
+        signals.attach(interrupt, View())
     assert heard == ["interrupted before it began", "SIGINT"]
 
 

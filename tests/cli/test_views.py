@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from synth_optimizers.cli.limits import limits_in_force
-from synth_optimizers.cli.live import Panel
-from synth_optimizers.cli.plain import PlainView
+from synth_optimizers.cli.live import Panel, limits_in_force
 from synth_optimizers.cli.progress import Progress
 from synth_optimizers.cli.summary import closing
+from synth_optimizers.cli.view import PlainView
 from synth_optimizers.events import RunEvent
 
 RECORDED = Path(__file__).parent / "recorded" / "events.jsonl"
@@ -58,7 +57,8 @@ def draw(run: Progress, width: int, later: float = 12.0, **panel: Any) -> list[s
 def test_the_fold_agrees_with_what_the_run_says_at_its_end() -> None:
     run, end = folded(), recorded()[-1].fields
     assert run.ending is not None
-    totals, shown, usage = run.totals, run.shown, run.totals["usage"]
+    totals, shown = run.fold.totals(), run.fold.shown()
+    usage = totals["usage"]
     assert (run.state, totals["best"]["candidate_id"]) == ("completed", end["best_candidate_id"])
     assert (totals["candidates"], totals["generations"]) == (end["candidates"], end["generations"])
     assert {"train": totals["train_rollouts"], "heldout": totals["heldout_rollouts"]} == {
@@ -110,7 +110,7 @@ def test_limits_that_are_not_set_are_not_shown() -> None:
 
 def test_plain_lines_are_one_per_event_that_matters() -> None:
     run = Progress()
-    told = [(event.type, line.text) for event in recorded() for line in run.apply(event)]
+    told = [(event.type, text) for event in recorded() for _, text in run.apply(event)]
     kinds = [kind for kind, _ in told]
     assert "rollout.finished" not in kinds
     assert "optimizer.state.transitioned" not in kinds
@@ -128,7 +128,7 @@ def test_plain_lines_are_one_per_event_that_matters() -> None:
 
 def test_an_event_type_that_nobody_knows_is_told_in_its_own_words() -> None:
     event = RunEvent(0, "run", "2026-01-01T00:00:00.000Z", "something.new", {}, "something new happened")
-    assert [line.text for line in Progress().apply(event)] == ["something new happened"]
+    assert [text for _, text in Progress().apply(event)] == ["something new happened"]
 
 
 def test_a_long_wait_is_told_less_and_less_often(capsys: pytest.CaptureFixture[str]) -> None:

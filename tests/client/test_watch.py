@@ -15,9 +15,7 @@ from support.standin import END, RUN_ID, Answer, Handler, Seen, StandIn, recorde
 
 from client.clients import quick
 from synth_optimizers.client import AsyncClient, Client
-from synth_optimizers.client.options import ADDRESS, Options
 from synth_optimizers.client.requests import Reply, Request
-from synth_optimizers.client.sync_session import Session
 from synth_optimizers.errors import OptimizerHttpError, SynthOptimizerError
 
 PATH = f"/runs/{RUN_ID}/events"
@@ -135,11 +133,11 @@ def test_a_watch_that_nobody_reads_on_is_let_go(client: Client, service: StandIn
     assert client.ready().workers == 1
 
 
-class Unsteady(Session):
+class Unsteady(Client):
     """Streams that begin a little before or after where they should, and are cut somewhere, within a line as well."""
 
     def __init__(self, plan: list[tuple[int, int, int]]) -> None:
-        super().__init__(Options.of(ADDRESS, token=None, timeout=30.0, connect_timeout=5.0, retries=100))
+        super().__init__(retries=100)
         self.told = [{**event, "fields": {}} for event in RECORDED[:20]]
         self.plan = iter(plan)
         self.found: list[int] = []
@@ -149,7 +147,7 @@ class Unsteady(Session):
 
     @contextlib.contextmanager
     def _opened(self, request: Request) -> Generator[tuple[Reply, Iterator[bytes]]]:
-        last = int(dict(request.headers).get("last-event-id", "-1"))
+        last = int(request.headers.get("last-event-id", "-1"))
         assert last == (self.found[-1] if self.found else -1)
         shift, count, cut = next(self.plan, (0, 20, 0))
         start = max(0, last + 1 + shift)
@@ -161,10 +159,10 @@ class Unsteady(Session):
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(-4, 3), st.integers(0, 9), st.integers(0, 60)), max_size=12))
 def test_whatever_the_connection_does_every_event_comes_once(plan: list[tuple[int, int, int]]) -> None:
-    session = Unsteady(plan)
-    for event in session.watch(RUN_ID, -1):
-        session.found.append(event.sequence_number)
-    assert session.found == list(range(20))
+    client = Unsteady(plan)
+    for event in client.watch(RUN_ID):
+        client.found.append(event.sequence_number)
+    assert client.found == list(range(20))
 
 
 def test_a_watch_may_be_more_patient_than_the_client(client: Client, service: StandIn) -> None:

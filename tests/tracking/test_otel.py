@@ -15,7 +15,7 @@ from opentelemetry.trace import StatusCode
 from synth_optimizers.errors import CancelledError, ConfigError, ProposerError
 from synth_optimizers.events import RunEvent
 from synth_optimizers.tracking import OpenTelemetrySubscriber
-from synth_optimizers.tracking.exporters import own_provider
+from synth_optimizers.tracking.otel import own_provider
 
 OURS = "synth_optimizers."
 

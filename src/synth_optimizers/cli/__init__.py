@@ -1,11 +1,7 @@
 """The command line `synth-optimizers`."""
 
-from __future__ import annotations
-
 import io
 import sys
-
-__all__ = ["main"]
 
 
 def main() -> None:

@@ -1,20 +1,17 @@
 """The root of the command line: commands, help, and the one place where errors become exit codes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import suppress
 
 import click
 
+from synth_optimizers import __version__
 from synth_optimizers.cli.events import events
 from synth_optimizers.cli.faults import fault_of, show
 from synth_optimizers.cli.gepa import gepa
 from synth_optimizers.cli.output import write_text
 from synth_optimizers.cli.runs import runs
 from synth_optimizers.cli.workspace import workspace
-
-__all__ = ["PROGRAM", "cli", "run_command"]
 
 PROGRAM = "synth-optimizers"
 EPILOG = """\b
@@ -40,18 +37,8 @@ WHERE = {
 """Where the completion script of a shell goes."""
 
 
-def _version(context: click.Context, _option: click.Parameter, wanted: bool) -> None:
-    if wanted and not context.resilient_parsing:
-        from synth_optimizers import __version__
-
-        click.echo(f"{PROGRAM} {__version__}")
-        context.exit()
-
-
 @click.group(epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.option(
-    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Show the version and exit."
-)
+@click.version_option(__version__, prog_name=PROGRAM, message="%(prog)s %(version)s")
 def cli() -> None:
     """Improve the text inside an AI program by evolution with reflection (GEPA)."""
 

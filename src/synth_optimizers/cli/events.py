@@ -1,15 +1,12 @@
 """`synth-optimizers events`: feeds told and compared."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import click
 
+from synth_optimizers import events_compare, events_replay
 from synth_optimizers.cli.options import existing_file, json_option
 from synth_optimizers.cli.output import write_json, write_text
-
-__all__ = ["events"]
 
 FEED = click.Path(path_type=Path)
 FEED_FILE = existing_file("the events.jsonl of a run directory")
@@ -26,8 +23,6 @@ def events() -> None:
 @json_option
 def replay(feed: Path, as_json: bool) -> None:
     """Tell the story of a run from its feed."""
-    from synth_optimizers.events import events_replay
-
     story = events_replay(feed)
     if as_json:
         write_json({"events": str(feed), "lines": story.splitlines()})
@@ -43,8 +38,6 @@ def replay(feed: Path, as_json: bool) -> None:
 @json_option
 def compare(left: Path, right: Path, as_json: bool) -> None:
     """Compare two normalized feeds; exit code 1 when they differ."""
-    from synth_optimizers.events import events_compare
-
     events_compare(left, right)
     if as_json:
         write_json({"equal": True, "left": str(left), "right": str(right)})

@@ -1,7 +1,5 @@
 """Errors as a person or a program meets them: message, detail, hint and exit code, never a traceback."""
 
-from __future__ import annotations
-
 import tempfile
 import traceback
 from dataclasses import asdict, dataclass
@@ -13,8 +11,7 @@ import click
 from synth_optimizers.cli.output import say, write_json
 from synth_optimizers.cli.words import counted
 from synth_optimizers.errors import SynthOptimizerError, error_table
-
-__all__ = ["Fault", "NothingThere", "Refusal", "exit_code_of", "fault_of", "show"]
+from synth_optimizers.findings import Finding
 
 USAGE = 2
 INTERRUPTED = 130
@@ -48,13 +45,11 @@ class Fault:
     message: str
     detail: str | None
     hint: str
-    findings: tuple[Any, ...] = ()
+    findings: tuple[Finding, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Return the document that stands on stdout under `--json`."""
-        findings = [finding if isinstance(finding, dict) else asdict(finding) for finding in self.findings]
-        body = {"code": self.code, "message": self.message, "detail": self.detail, "hint": self.hint}
-        return {"error": {**body, "findings": findings}}
+        return {"error": {name: value for name, value in asdict(self).items() if name != "exit_code"}}
 
 
 def exit_code_of(error_code: str, otherwise: int = 1) -> int:

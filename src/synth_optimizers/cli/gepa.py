@@ -1,15 +1,13 @@
 """`synth-optimizers gepa`: carries runs out in front of a person, and writes the schema of their configuration."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
+from synth_optimizers import config_schema
 from synth_optimizers.cli.check import check, load, show_plan
 from synth_optimizers.cli.faults import fault_of, show
 from synth_optimizers.cli.options import (
@@ -25,18 +23,13 @@ from synth_optimizers.cli.options import (
 from synth_optimizers.cli.output import write_json, write_text
 from synth_optimizers.cli.progress import Progress
 from synth_optimizers.cli.service import service
-from synth_optimizers.cli.session import CLOCK, Signals, announce, follow, now_and_then
+from synth_optimizers.cli.session import CLOCK, Signals, announce, follow, now_and_then, signals_to
 from synth_optimizers.cli.source import find_run
 from synth_optimizers.cli.summary import closing
 from synth_optimizers.cli.view import view_for
 from synth_optimizers.errors import CancelledError, SynthOptimizerError
+from synth_optimizers.handle import RunHandle, Subscriber
 from synth_optimizers.run import GepaRun
-
-if TYPE_CHECKING:
-    from synth_optimizers.handle import RunHandle
-    from synth_optimizers.subscribers import Subscriber
-
-__all__ = ["gepa", "trackers_for"]
 
 
 @click.group()
@@ -79,8 +72,6 @@ def resume(run_dir: str, root: Path, as_json: bool, quiet: bool, trackers: tuple
 @json_option
 def schema(as_json: bool) -> None:  # noqa: ARG001 (it is JSON anyway)
     """Write the JSON Schema of the configuration file, for editors."""
-    from synth_optimizers import config_schema
-
     write_json(config_schema())
 
 
@@ -94,7 +85,8 @@ def _carry_out(run: GepaRun, trackers: Sequence[str], *, as_json: bool, quiet: b
     progress = Progress(container_url=settings["container"]["url"])
     error: SynthOptimizerError | None = None
     handle: RunHandle | None = None
-    with Signals() as signals:
+    signals = Signals()
+    with signals_to(signals.receive):
         waiting = now_and_then(lambda: handle.status().rollouts_waiting if handle else None, 1.0)
         view = view_for(progress, settings["gepa"], quiet=quiet, waiting=waiting)
         handle = run.start(subscribers=subscribers)
@@ -123,15 +115,11 @@ def trackers_for(names: Sequence[str], run: GepaRun) -> list[Subscriber]:
     """Return the subscribers behind the names of `--track`; those that keep a configuration get that of the run."""
     if not names:
         return []
-    from synth_optimizers.tracking import TRACKERS, subscriber
-    from synth_optimizers.tracking.forward import ForwardingSubscriber
+    # They take a while to load.
+    from synth_optimizers.tracking import subscriber
 
-    found = []
-    for name in names:
-        kind = TRACKERS.get(name)
-        keeps_config = isinstance(kind, type) and issubclass(kind, ForwardingSubscriber)
-        found.append(subscriber(name, config=run.config.to_dict()) if keeps_config else subscriber(name))
-    return found
+    config = {"config": run.config.to_dict()}
+    return [subscriber(name, **({} if name == "otel" else config)) for name in names]
 
 
 def _end_badly(error: SynthOptimizerError, signals: Signals, *, as_json: bool, is_told: bool) -> int:

@@ -1,17 +1,14 @@
 """Log records of a command: which of them are shown, and how they look on stderr."""
 
-from __future__ import annotations
-
 import json
 import logging
+from collections.abc import Callable
 from datetime import UTC, datetime
 
 from synth_optimizers._synth_optimizers import LOGGERS
 from synth_optimizers.cli.faults import Refusal
 from synth_optimizers.cli.options import LOG_VARIABLE
 from synth_optimizers.cli.output import say
-
-__all__ = ["configure"]
 
 ROOT = "synth_optimizers"
 LEVELS = {
@@ -31,10 +28,8 @@ def configure(directives: str, form: str, usual: str) -> None:
     Loggers that no directive names show what is `usual` for the command.
     """
     levels = {"": LEVELS[usual], **_parsed(directives)}
-    handler = ToStderr()
-    handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
     root = logging.getLogger(ROOT)
-    root.addHandler(handler)
+    root.addHandler(ToStderr(_json if form == "json" else _text))
     # The application is this command, so nothing above these loggers has a say.
     root.propagate = False
     for name, level in levels.items():
@@ -63,28 +58,26 @@ def _parsed(directives: str) -> dict[str, int]:
 class ToStderr(logging.Handler):
     """Writes records where everything for people goes; while there is a live view, above its panel."""
 
+    def __init__(self, line: Callable[[logging.LogRecord], str]) -> None:
+        super().__init__()
+        self.line = line
+
     def emit(self, record: logging.LogRecord) -> None:
         """Write one record."""
-        say(self.format(record))
+        say(self.line(record))
 
 
-class TextFormatter(logging.Formatter):
-    """One line: time, level, logger, message, and the fields."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        """Return the line."""
-        name = record.name.removeprefix(f"{ROOT}.")
-        fields = "".join(f" {name}={_word(value)}" for name, value in getattr(record, "fields", {}).items())
-        return f"{_time(record)} {_level(record):<5} {name}: {_line(record.getMessage())}{fields}"
+def _text(record: logging.LogRecord) -> str:
+    """Return one line: time, level, logger, message, and the fields."""
+    name = record.name.removeprefix(f"{ROOT}.")
+    fields = "".join(f" {name}={_word(value)}" for name, value in getattr(record, "fields", {}).items())
+    return f"{_time(record)} {_level(record):<5} {name}: {_line(record.getMessage())}{fields}"
 
 
-class JsonFormatter(logging.Formatter):
-    """One JSON object with the fields beside time, level, logger and message."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        """Return the line."""
-        known = {"timestamp": _time(record), "level": _level(record), "logger": record.name}
-        return json.dumps({**getattr(record, "fields", {}), **known, "message": record.getMessage()})
+def _json(record: logging.LogRecord) -> str:
+    """Return one JSON object with the fields beside time, level, logger and message."""
+    known = {"timestamp": _time(record), "level": _level(record), "logger": record.name}
+    return json.dumps({**getattr(record, "fields", {}), **known, "message": record.getMessage()})
 
 
 def _time(record: logging.LogRecord) -> str:
@@ -102,8 +95,6 @@ def _line(text: str) -> str:
 
 
 def _word(value: object) -> str:
-    if isinstance(value, str) and value.isprintable() and value and not set(value) & set(' "=,'):
-        return value
-    return (
-        json.dumps(value, ensure_ascii=False) if isinstance(value, str) and value.isprintable() else json.dumps(value)
-    )
+    if not isinstance(value, str) or not value.isprintable():
+        return json.dumps(value)
+    return value if value and not set(value) & set(' "=,') else json.dumps(value, ensure_ascii=False)

@@ -12,22 +12,6 @@ import click
 
 from synth_optimizers.cli.faults import Refusal
 
-__all__ = [
-    "LOG_VARIABLE",
-    "complete_run",
-    "config_option",
-    "existing_file",
-    "json_option",
-    "log_options",
-    "quiet_option",
-    "root_option",
-    "run_argument",
-    "service_option",
-    "set_option",
-    "token_option",
-    "track_option",
-]
-
 LOG_VARIABLE = "SYNTH_OPTIMIZERS_LOG"
 TRACKERS = ("mlflow", "otel", "wandb")
 """Those of `synth_optimizers.tracking`, which is not loaded for a name."""

@@ -1,7 +1,5 @@
 """Where output goes: data to stdout, people to stderr."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os
@@ -14,20 +12,6 @@ from contextlib import suppress
 from typing import Any, TextIO
 
 import click
-
-__all__ = [
-    "hold_streams",
-    "is_coloured",
-    "is_terminal",
-    "mute",
-    "say",
-    "say_above",
-    "table",
-    "write_json",
-    "write_lines",
-    "write_text",
-]
-
 
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 """What steers a terminal: texts of others must not."""
@@ -117,11 +101,6 @@ def write_lines(lines: Sequence[tuple[str, str]], width: int) -> None:
 def is_terminal(stream: TextIO | None) -> bool:
     """Return whether a stream is a terminal that can be drawn on."""
     return stream is not None and stream.isatty() and os.environ.get("TERM", "dumb") != "dumb"
-
-
-def is_coloured(stream: TextIO | None) -> bool:
-    """Return whether colours are wanted on a stream."""
-    return is_terminal(stream) and not os.environ.get("NO_COLOR")
 
 
 def table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -1,19 +1,13 @@
 """What a view knows about a run: the fold of its events, and what it waits for in words."""
 
-from __future__ import annotations
-
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Literal
 
 from synth_optimizers._synth_optimizers import RunFold
 from synth_optimizers.cli.words import counted, moment, span
-
-if TYPE_CHECKING:
-    from synth_optimizers.events import RunEvent
-
-__all__ = ["Line", "Progress", "Weight"]
+from synth_optimizers.events import RunEvent
 
 Weight = Literal["minor", "detail", "plain", "good", "warning", "bad"]
+"""How much a line weighs: minor ones are for replays, and a live view leaves out details."""
 
 STAGES = {
     "seed_full_train": "seed on train rows",
@@ -25,14 +19,6 @@ STAGES = {
 ENDINGS = frozenset({"gepa.run.finished", "gepa.run.failed", "gepa.run.cancelled"})
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
-    """A line about an event and how much it weighs: minor ones are for replays, a live view leaves out details."""
-
-    text: str
-    weight: Weight = "plain"
-
-
 class Progress:
     """The state of a run as far as its events tell it; the core does the counting."""
 
@@ -42,37 +28,27 @@ class Progress:
         self.events = 0
         self.latest = 0.0
         self.ending: RunEvent | None = None
-        self._fold = RunFold()
+        self.fold = RunFold()
 
-    def apply(self, event: RunEvent) -> list[Line]:
-        """Take note of an event and return the lines that are worth showing."""
+    def apply(self, event: RunEvent) -> list[tuple[Weight, str]]:
+        """Take note of an event and return the lines that are worth showing, each with how much it weighs."""
         self.run_id = self.run_id or event.run_id
         self.latest = moment(event.ts)
         self.events += 1
         if event.type in ENDINGS:
             self.ending = event
-        told = self._fold.apply(event.sequence_number, event.ts, event.type, event.fields, event.message)
+        told = self.fold.apply(event.sequence_number, event.ts, event.type, event.fields, event.message)
         named = f"run {event.run_id}: " if event.type == "gepa.run.started" else ""
-        return [Line(named + text, weight) for weight, text in told if weight != "minor"]
-
-    @property
-    def totals(self) -> dict[str, Any]:
-        """State, counts, times and `usage`."""
-        return self._fold.totals()
-
-    @property
-    def shown(self) -> dict[str, Any]:
-        """Scores, the last decision, and what is under way."""
-        return self._fold.shown()
+        return [(weight, named + text) for weight, text in told if weight != "minor"]
 
     @property
     def state(self) -> str:
         """The state of the run."""
-        return str(self.totals["state"])
+        return str(self.fold.totals()["state"])
 
     def elapsed(self, now: float) -> float:
         """Return how long the run has been worked on, in seconds."""
-        totals = self.totals
+        totals = self.fold.totals()
         if totals["started_at"] is None:
             return 0.0
         over = self.ending is not None or totals["is_interrupted"]
@@ -83,8 +59,8 @@ class Progress:
         """Say what the run waits for, and for how long."""
         if self.ending is not None:
             return []
-        shown = self.shown
-        if self.totals["candidates"] == 0:
+        shown = self.fold.shown()
+        if self.fold.totals()["candidates"] == 0:
             return [f"setting up: container {shown['container_url'] or self.container_url}, then the proposer"]
         found = []
         for turn in shown["turns"]:

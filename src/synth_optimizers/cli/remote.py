@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote, urlsplit
@@ -13,21 +13,17 @@ from synth_optimizers.cli.faults import Refusal
 from synth_optimizers.cli.local import ARTIFACTS, LEFT_OUT
 from synth_optimizers.cli.session import now_and_then
 from synth_optimizers.cli.words import moment
-from synth_optimizers.errors import OptimizerHttpError
+from synth_optimizers.errors import OptimizerHttpError, error_of
+from synth_optimizers.events import RunEvent
 from synth_optimizers.status import RunStatus
 
 if TYPE_CHECKING:
     from synth_optimizers.client import Acknowledgement, Client, RequestEntry, RunDetail
-    from synth_optimizers.events import RunEvent
-
-__all__ = ["ServiceRun", "split_address", "state_of_request", "status_of_request"]
 
 LOOK = 2.0
 RESTART = 10
 """How often a watch tries to go on: a service that is started again needs half a minute at most."""
 MANIFEST = "result_manifest.json"
-NUMBERS = ("frontier_size", "candidates", "generations", "proposer_turns", "paid_calls", "cached_calls")
-COUNTS = ("rollouts_requested", "rollouts_finished", "rollouts_failed", "rollouts_waiting", "unknown_outcomes")
 
 
 def split_address(run: str) -> tuple[str, str]:
@@ -51,8 +47,7 @@ def status_of_request(request: RequestEntry, run: RunStatus | None) -> RunStatus
         return replace(run, state=request.status, is_over=True, failure=request.error, finished_at=ended)
     if run is not None:
         return run
-    known: dict[str, Any] = dict.fromkeys(RunStatus.__dataclass_fields__)
-    known |= dict.fromkeys((*NUMBERS, *COUNTS, "total_tokens"), 0)
+    known: dict[str, Any] = {each.name: 0 if each.type == "int" else None for each in fields(RunStatus)}
     known |= {"run_id": request.run_id, "run_dir": request.run_dir or "", "state": request.status, "limits": {}}
     known |= {"is_over": request.is_terminal, "failure": request.error, "finished_at": request.finished_at}
     return RunStatus.from_native({**known, "cost_usd": request.cost_usd, "started_at": request.started_at})
@@ -61,9 +56,11 @@ def status_of_request(request: RequestEntry, run: RunStatus | None) -> RunStatus
 class ServiceRun:
     """The run of a service."""
 
+    kind = "run_url"
+
     def __init__(self, client: Client, run_id: str) -> None:
         self.client = client
-        self.run_id = run_id
+        self.name = run_id
         self._known: RunDetail | None = None
         self.waiting = now_and_then(self._rollouts_waiting, LOOK)
         """The answers that wait for their turn; asked again and again while it is followed."""
@@ -71,21 +68,12 @@ class ServiceRun:
     @property
     def place(self) -> str:
         """Its URL."""
-        return f"{self.client.base_url}/runs/{quote(self.run_id, safe='')}"
-
-    @property
-    def name(self) -> str:
-        """Its id."""
-        return self.run_id
-
-    def identity(self) -> dict[str, str]:
-        """Return its URL."""
-        return {"run_url": self.place}
+        return f"{self.client.base_url}/runs/{quote(self.name, safe='')}"
 
     def detail(self) -> RunDetail:
         """Ask for everything about it, once for one command."""
         if self._known is None:
-            self._known = self.client.run(self.run_id)
+            self._known = self.client.run(self.name)
         return self._known
 
     def status(self) -> RunStatus:
@@ -108,7 +96,7 @@ class ServiceRun:
         """Return overview, candidates, frontier and gains."""
         detail = self.detail()
         begun = detail.run is not None
-        candidates = [known.to_dict() for known in self.client.candidates(self.run_id)] if begun else []
+        candidates = [known.to_dict() for known in self.client.candidates(self.name)] if begun else []
         result = self._manifest() if detail.status == "completed" else {}
         return {
             "overview": self.status().to_dict(),
@@ -124,14 +112,12 @@ class ServiceRun:
 
     def best(self) -> dict[str, Any] | None:
         """Return its best candidate."""
-        found = self.client.best(self.run_id) if self.detail().run is not None else None
-        if found is None:
-            return None
-        return found.to_dict()
+        found = self.client.best(self.name) if self.detail().run is not None else None
+        return None if found is None else found.to_dict()
 
     def artifacts(self) -> list[str]:
         """Return the names of its files, those that people know first."""
-        names = [known.name for known in self.client.artifacts(self.run_id)] if self.detail().run is not None else []
+        names = [known.name for known in self.client.artifacts(self.name)] if self.detail().run is not None else []
         known = [name for name in ARTIFACTS if name in names]
         return known + sorted(set(names) - set(known))
 
@@ -149,28 +135,28 @@ class ServiceRun:
                 continue
             if not parts or name.startswith("/") or ".." in parts or "\\" in name:
                 message = f"{self.client.base_url} names a file {name!r} that lies outside the run"
-                raise OptimizerHttpError(f"{OptimizerHttpError.error_code}: {message}")
+                raise error_of(OptimizerHttpError, message)
             path = scratch.joinpath(*parts)
             path.parent.mkdir(parents=True, exist_ok=True)
-            self.client.download(self.run_id, name, path)
+            self.client.download(self.name, name, path)
             yield name, (path, moment(last) if last else 0.0)
 
     def follow(self) -> Iterator[RunEvent]:
         """Yield its events as they happen."""
-        yield from self.client.watch(self.run_id, retries=RESTART)
+        yield from self.client.watch(self.name, retries=RESTART)
         # What was known before it ended is old.
         self._known = None
 
     def _rollouts_waiting(self) -> int:
-        run = self.client.run(self.run_id).run
+        run = self.client.run(self.name).run
         return 0 if run is None else run.rollouts_waiting
 
     def ask(self, kind: str, reason: str) -> dict[str, Any]:
         """Ask the service."""
-        answer: Acknowledgement = getattr(self.client, kind)(self.run_id, reason=reason)
+        answer: Acknowledgement = getattr(self.client, kind)(self.name, reason=reason)
         return {**answer.to_dict(), "state": answer.status, "reason": answer.message or None}
 
     def _manifest(self) -> dict[str, Any]:
         """Return the manifest of its result, which has the gains."""
-        found: Any = json.loads(self.client.artifact(self.run_id, MANIFEST)) if MANIFEST in self.artifacts() else {}
+        found: Any = json.loads(self.client.artifact(self.name, MANIFEST)) if MANIFEST in self.artifacts() else {}
         return found if isinstance(found, dict) else {}

@@ -1,7 +1,5 @@
 """`runs best`, `runs diff` and `runs export`: the results of a run where they are needed."""
 
-from __future__ import annotations
-
 import csv
 import difflib
 import io
@@ -10,24 +8,20 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal
+from typing import Any, BinaryIO, Literal
 
 import click
 
 from synth_optimizers.arriving import arriving
 from synth_optimizers.cli.faults import NothingThere, Refusal
 from synth_optimizers.cli.options import json_option, run_argument
-from synth_optimizers.cli.output import is_coloured, say, write_json, write_text
-from synth_optimizers.cli.words import counted, score
+from synth_optimizers.cli.output import is_terminal, say, write_json, write_text
+from synth_optimizers.cli.source import Files, RunSource
+from synth_optimizers.cli.words import counted, did_you_mean, score
 from synth_optimizers.diff import Change, word_diff
-
-if TYPE_CHECKING:
-    from synth_optimizers.cli.source import Files, RunSource
-
-__all__ = ["best", "diff", "export"]
 
 MARKS = {"same": "{}", "removed": "[-{}-]", "added": "{{+{}+}}"}
 TABLES = (".csv", ".jsonl")
@@ -70,7 +64,7 @@ def best(run: RunSource, as_json: bool, out: Path | None, field: str | None, sha
     texts = {str(name): str(text) for name, text in found["payload"].items()}
     if field is not None:
         if field not in texts:
-            hint = f"{_near(field, texts)}Its fields are {', '.join(sorted(texts))}."
+            hint = f"{did_you_mean(field, texts)}Its fields are {', '.join(sorted(texts))}."
             raise Refusal(f"the best candidate has no field {field!r}", hint)
         texts = {field: texts[field]}
     if as_json or shape == "json":
@@ -94,11 +88,6 @@ def _nothing_best(run: RunSource) -> NothingThere:
     )
 
 
-def _near(name: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(name, list(known), n=1)
-    return f"Did you mean {near[0]!r}? " if near else ""
-
-
 @click.command(short_help="Show what changed, word by word.")
 @run_argument
 @click.argument("candidates", nargs=-1, metavar="[CANDIDATE_A CANDIDATE_B]")
@@ -113,7 +102,7 @@ def diff(run: RunSource, candidates: tuple[str, ...], as_json: bool) -> None:
         write_json({"before": before["candidate_id"], "after": after["candidate_id"], "fields": pieces})
         return
     say(f"{before['candidate_id']} -> {after['candidate_id']}")
-    coloured = is_coloured(sys.stdout)
+    coloured = is_terminal(sys.stdout) and not os.environ.get("NO_COLOR")
     for name, found in changes.items():
         same = all(change == "same" for change, _ in found)
         write_text(f"# {name}" + (" (unchanged)" if same else ""))
@@ -144,7 +133,7 @@ def _candidate(known: dict[str, dict[str, Any]], name: str) -> dict[str, Any]:
         return known[found[0]]
     if found:
         raise Refusal(f"{name!r} may be {' or '.join(found)}", "Write more of the id.")
-    hint = f"{_near(name, known)}`synth-optimizers runs show` lists its candidates."
+    hint = f"{did_you_mean(name, known)}`synth-optimizers runs show` lists its candidates."
     raise Refusal(f"the run has no candidate {name!r}", hint)
 
 
@@ -191,7 +180,7 @@ def export(run: RunSource, place: str, shape: str | None, force: bool, as_json: 
         else:
             _directory(files, out)
     if as_json:
-        write_json({**run.identity(), "out": str(out), "files": sorted(files)})
+        write_json({run.kind: str(run.place), "out": str(out), "files": sorted(files)})
     else:
         say(f"{out}: {counted(len(files), 'file')} of {run.place}")
 
@@ -269,13 +258,11 @@ def _row(known: dict[str, Any]) -> dict[str, Any]:
 
 def _csv(rows: list[dict[str, Any]]) -> str:
     out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(COLUMNS)
+    writer = csv.DictWriter(out, COLUMNS, lineterminator="\n")
+    writer.writeheader()
     for row in rows:
-        values = [row[name] for name in COLUMNS]
-        writer.writerow(
-            [json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict) else value for value in values]
-        )
+        nested = {name: known for name, known in row.items() if isinstance(known, list | dict)}
+        writer.writerow({**row, **{name: json.dumps(known, ensure_ascii=False) for name, known in nested.items()}})
     return out.getvalue()
 
 

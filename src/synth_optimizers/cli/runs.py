@@ -21,18 +21,15 @@ from synth_optimizers.cli.output import say, table, write_json, write_lines, wri
 from synth_optimizers.cli.progress import Progress
 from synth_optimizers.cli.results import best, diff, export
 from synth_optimizers.cli.session import follow
-from synth_optimizers.cli.source import client_of, refuse_token, run_dirs
-from synth_optimizers.cli.summary import closing, command_for
+from synth_optimizers.cli.source import RunSource, client_of, refuse_token, run_dirs, state_of
+from synth_optimizers.cli.summary import SPLITS, closing, command_for, compared
 from synth_optimizers.cli.view import view_for
-from synth_optimizers.cli.words import counted, gain, money, number, one_line, score, stop_reason, tokens, when
+from synth_optimizers.cli.words import counted, money, number, one_line, stop_reason, tokens, when
 from synth_optimizers.errors import SynthOptimizerError
 from synth_optimizers.status import RunStatus
 
 if TYPE_CHECKING:
-    from synth_optimizers.cli.source import RunSource
     from synth_optimizers.client import Client
-
-__all__ = ["runs"]
 
 TITLES = ("run", "state", "train", "held-out", "rollouts", "cost", "started (UTC)")
 CANDIDATE_TITLES = ("candidate", "gen", "train", "held-out", "status", "parent", "screen", "why")
@@ -84,8 +81,6 @@ def list_(root: Path, service: str | None, token_file: Path | None, as_json: boo
 
 
 def _runs_beneath(root: Path) -> tuple[list[Listed], Problems]:
-    from synth_optimizers.cli.local import state_of
-
     if not root.is_dir():
         raise Refusal(
             f"{root} is not a directory, so there are no runs in it",
@@ -143,7 +138,7 @@ def show(run: RunSource, as_json: bool) -> None:
     write_lines(_head(status, summary, run), 12)
     if summary["candidates"]:
         write_text("")
-        best_id, frontier = status.best_candidate_id, set(_frontier_ids(summary))
+        best_id, frontier = status.best_candidate_id, set(summary["frontier"])
         table(CANDIDATE_TITLES, [_candidate(known, best_id, frontier) for known in summary["candidates"]])
         write_text("* best, + on the frontier")
     write_text("")
@@ -155,26 +150,25 @@ def show(run: RunSource, as_json: bool) -> None:
 
 
 def _head(status: RunStatus, summary: dict[str, Any], run: RunSource) -> list[tuple[str, str]]:
-    overview, gains = summary["overview"], (summary.get("train_gain"), summary.get("heldout_gain"))
-    scores = {known["candidate_id"]: known for known in summary["candidates"]}
-    seed = summary["candidates"][0] if summary["candidates"] else {}
-    best_known = scores.get(status.best_candidate_id or "", {})
+    candidates = summary["candidates"]
+    seed = candidates[0] if candidates else {}
+    best_known: dict[str, Any] = next(
+        (known for known in candidates if known["candidate_id"] == status.best_candidate_id), {}
+    )
     lines = [("run", status.run_id), ("state", run.state()), *run.notes()]
     if status.is_held:
         lines.append(("held by", str(status.holder)))
     lines += [("started", when(status.started_at)), ("finished", when(status.finished_at))]
-    for split, name, gained in zip(("train", "heldout"), ("train", "held-out"), gains, strict=True):
-        lines.append((name, f"seed {score(seed.get(f'{split}_score'))}"))
-        lines.append(("", f"best {score(best_known.get(f'{split}_score'))}"))
-        if gained:
-            lines.append(("", f"gain {gain(gained)}"))
+    for split, name in SPLITS:
+        measured = f"{split}_score"
+        lines += compared(name, seed.get(measured), best_known.get(measured), summary.get(f"{split}_gain"))
     failed = f", {status.rollouts_failed:,} failed" if status.rollouts_failed else ""
     lines += [
         ("rollouts", f"{status.rollouts_finished:,} scored{failed} of {status.rollouts_requested:,} asked for"),
         ("proposer", f"{counted(status.proposer_turns, 'turn')} in {counted(status.generations, 'generation')}"),
         ("calls", f"{status.paid_calls:,} paid, {status.cached_calls:,} from the cache"),
         ("tokens", tokens(status.total_tokens)),
-        ("cost", money(overview["cost_usd"])),
+        ("cost", money(status.cost_usd)),
     ]
     if status.stopped_by:
         lines.append(("stopped by", stop_reason(status.stopped_by)))
@@ -183,11 +177,6 @@ def _head(status: RunStatus, summary: dict[str, Any], run: RunSource) -> list[tu
         if status.failure.get("hint"):
             lines.append(("hint", str(status.failure["hint"])))
     return lines
-
-
-def _frontier_ids(summary: dict[str, Any]) -> list[str]:
-    frontier = summary.get("frontier") or []
-    return [member if isinstance(member, str) else str(member.get("candidate_id")) for member in frontier]
 
 
 def _candidate(known: dict[str, Any], best_id: str | None, frontier: set[str]) -> tuple[str, ...]:
@@ -243,7 +232,7 @@ def _exit_code(progress: Progress, status: RunStatus) -> int:
         return exit_code_of(error_code, fallback)
     if progress.ending is None:
         # It can be resumed: let go of by a signal, or left by a process that was killed.
-        return exit_code_of(CANCELLED) if progress.totals["is_interrupted"] else 1
+        return exit_code_of(CANCELLED) if progress.fold.totals()["is_interrupted"] else 1
     match progress.ending.type:
         case "gepa.run.finished":
             return 0

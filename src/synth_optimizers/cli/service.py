@@ -1,7 +1,5 @@
 """`synth-optimizers gepa service`: the standing service in front of a person."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys
@@ -17,11 +15,9 @@ from synth_optimizers._synth_optimizers import service_defaults
 from synth_optimizers.cli.faults import Refusal
 from synth_optimizers.cli.options import json_option, log_options, quiet_option
 from synth_optimizers.cli.output import say, write_json
-from synth_optimizers.cli.session import SignalHandlers
+from synth_optimizers.cli.session import signals_to
 from synth_optimizers.cli.words import counted
 from synth_optimizers.queue import gepa_serve
-
-__all__ = ["service"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 PATH = click.Path(path_type=Path)
@@ -110,33 +106,23 @@ def service(
             write_json(known)
             sys.stdout.flush()
 
-    with Draining(quiet=quiet) as draining:
-        with suppress(KeyboardInterrupt):
-            gepa_serve(db, config_root=config_root, on_listening=tell, **settings)
-        with suppress(KeyboardInterrupt):
-            draining.told()
-    return 0
+    signals: list[str] = []
 
-
-class Draining(SignalHandlers):
-    """Turns signals into the interrupt that the service drains at, and says so."""
-
-    def __init__(self, *, quiet: bool) -> None:
-        super().__init__()
-        self.quiet = quiet
-
-    def told(self) -> None:
-        """Say that the service has ended."""
-        if self.count and not self.quiet:
-            say("service stopped; the same command goes on with its runs")
-
-    def receive(self, number: int, _frame: FrameType | None) -> None:
-        """Say what the signal does, and interrupt the service."""
-        self.count += 1
+    def drain(number: int, _frame: FrameType | None) -> None:
+        """Say what the signal does, and interrupt the service, which drains at that."""
         name = signal.Signals(number).name
-        text = f"{name}: draining, runs under way are saved; again hurries\n" if self.count == 1 else f"{name}: now\n"
-        if not self.quiet:
+        signals.append(name)
+        text = f"{name}: draining, runs under way are saved; again hurries\n" if len(signals) == 1 else f"{name}: now\n"
+        if not quiet:
             # Past the buffers: a handler may run in the middle of other output.
             with suppress(OSError):
                 os.write(2, text.encode())
         raise KeyboardInterrupt
+
+    with signals_to(drain):
+        with suppress(KeyboardInterrupt):
+            gepa_serve(db, config_root=config_root, on_listening=tell, **settings)
+        with suppress(KeyboardInterrupt):
+            if signals and not quiet:
+                say("service stopped; the same command goes on with its runs")
+    return 0

@@ -1,7 +1,5 @@
 """A person and a run: follows the events, passes signals on, and keeps the view up to date."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import queue
@@ -10,17 +8,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from types import FrameType, TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from types import FrameType
+from typing import Any
 
 from synth_optimizers.cli.output import say
 from synth_optimizers.cli.progress import Progress
 from synth_optimizers.cli.view import View
-
-if TYPE_CHECKING:
-    from synth_optimizers.events import RunEvent
-
-__all__ = ["CLOCK", "SignalHandlers", "Signals", "announce", "follow", "now_and_then"]
+from synth_optimizers.events import RunEvent
 
 TICK = 0.1
 CLOCK = 0.001
@@ -47,9 +41,9 @@ def follow(
             return
         if isinstance(item, BaseException):
             raise item
-        for line in run.apply(item):
+        for weight, text in run.apply(item):
             if run.latest >= since - CLOCK:
-                view.tell(line)
+                view.tell(weight, text)
 
 
 def _pump(source: Iterator[RunEvent], inbox: queue.SimpleQueue[RunEvent | BaseException | None]) -> None:
@@ -61,39 +55,29 @@ def _pump(source: Iterator[RunEvent], inbox: queue.SimpleQueue[RunEvent | BaseEx
         inbox.put(error)
 
 
-class SignalHandlers:
-    """Receives SIGINT, SIGTERM and SIGHUP as long as the block lasts."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self._before: dict[int, Any] = {}
-
-    def __enter__(self) -> Self:
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            # Whoever began the process with nohup wants it to go on.
-            if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
-                self._before[number] = signal.signal(number, self.receive)
-        return self
-
-    def __exit__(
-        self, _type: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
-    ) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def receive(self, number: int, _frame: FrameType | None) -> None:
-        """Do what a signal is for. No buffered output: a handler may run in the middle of one."""
-        raise NotImplementedError
+@contextlib.contextmanager
+def signals_to(receive: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Hand SIGINT, SIGTERM and SIGHUP over as long as the block lasts."""
+    before: dict[int, Any] = {}
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        # Whoever began the process with nohup wants it to go on.
+        if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+            before[number] = signal.signal(number, receive)
+    try:
+        yield
+    finally:
+        for known, handler in before.items():
+            signal.signal(known, handler)
 
 
-class Signals(SignalHandlers):
+class Signals:
     """The first Ctrl-C, SIGTERM or SIGHUP lets the run finish what is under way and save; the second one does not wait.
 
     A third one leaves at once, whatever the run does.
     """
 
     def __init__(self) -> None:
-        super().__init__()
+        self.count = 0
         self.number: int | None = None
         self._early: list[str] = []
         self._interrupt: Callable[[str], object] = self._early.append
@@ -114,7 +98,7 @@ class Signals(SignalHandlers):
         return None if self.number is None else 128 + self.number
 
     def receive(self, number: int, _frame: FrameType | None) -> None:
-        """Pass the signal on to the run."""
+        """Pass the signal on to the run. No buffered output: a handler may run in the middle of one."""
         self.number = number
         self.count += 1
         if self.count > 2:

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import difflib
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 import click
 
 from synth_optimizers.cli.faults import Refusal
+from synth_optimizers.cli.words import did_you_mean
+from synth_optimizers.status import RunStatus
 
 if TYPE_CHECKING:
     from synth_optimizers.cli.local import LocalRun
     from synth_optimizers.cli.remote import ServiceRun
     from synth_optimizers.client import Client
-
-__all__ = ["Files", "RunSource", "client_of", "find_run", "find_source", "refuse_token", "run_dirs"]
 
 MARKS = ("workspace.sqlite", "events.jsonl", "result_manifest.json")
 Files = dict[str, tuple[Path, float]]
@@ -24,16 +23,12 @@ RunSource: TypeAlias = "LocalRun | ServiceRun"
 """What the commands read a run from, and ask it of; both have the same functions."""
 
 
-def is_address(run: str) -> bool:
-    """Return whether a run is named by a URL."""
-    return run.startswith(("http://", "https://"))
-
-
 def find_source(run: str, root: Path, service: str | None, token_file: Path | None) -> RunSource:
     """Return the run that is named by its directory, by its id, or by its URL."""
-    if is_address(run) and service is not None:
+    is_address = run.startswith(("http://", "https://"))
+    if is_address and service is not None:
         raise Refusal(f"{run} names its service, and --service {service} another one", "Leave --service out.")
-    if is_address(run) or service is not None:
+    if is_address or service is not None:
         from synth_optimizers.cli.remote import ServiceRun, split_address
 
         address, run_id = split_address(run) if service is None else (service, run)
@@ -77,6 +72,13 @@ def _token(path: Path) -> str:
     return token
 
 
+def state_of(status: RunStatus) -> str:
+    """Return the state of a run in a directory; one that is not over and that nobody works on is interrupted."""
+    if status.is_over or status.is_held:
+        return status.state
+    return "failed" if status.state == "failed" else "interrupted"
+
+
 def is_run_dir(path: Path) -> bool:
     """Return whether a directory holds a run."""
     return any((path / mark).exists() for mark in MARKS)
@@ -106,7 +108,5 @@ def find_run(run: str, root: Path) -> Path:
             f"there is no run {run!r}: {run} is not a directory, and {root} holds no runs",
             "Name the directory of a run, or name the directory that holds the runs with --root.",
         )
-    near = difflib.get_close_matches(run, known, n=1)
-    hint = f"Did you mean {near[0]!r}? " if near else ""
     shown = ", ".join(known[:8]) + (f" and {len(known) - 8} more" if len(known) > 8 else "")
-    raise Refusal(f"there is no run {run!r} in {root}", f"{hint}Runs in {root}: {shown}.")
+    raise Refusal(f"there is no run {run!r} in {root}", f"{did_you_mean(run, known)}Runs in {root}: {shown}.")

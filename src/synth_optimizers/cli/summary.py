@@ -1,17 +1,11 @@
 """The closing summary of a run: what was gained, what it cost, and what to do next."""
 
-from __future__ import annotations
-
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from synth_optimizers.cli.progress import Progress
 from synth_optimizers.cli.words import counted, gain, money, score, span, stop_reason, tokens
-
-if TYPE_CHECKING:
-    from synth_optimizers.cli.progress import Progress
-
-__all__ = ["closing", "command_for", "shown"]
 
 SPLITS = (("train", "train"), ("heldout", "held-out"))
 
@@ -58,15 +52,20 @@ def _scores(fields: dict[str, Any]) -> list[tuple[str, str]]:
     scores = {(named["role"], named["split"]): named["score"] for named in fields["scores"]}
     lines = []
     for split, name in SPLITS:
-        seed, best, gained = scores.get(("seed", split)), scores.get(("best", split)), fields.get(f"{split}_gain")
+        seed, best = scores.get(("seed", split)), scores.get(("best", split))
         if seed is None and best is None:
             lines.append((name, "not measured"))
-            continue
-        lines.append((name, f"seed {score(seed)}"))
-        lines.append(("", f"best {score(best)}"))
-        if gained is not None:
-            lines.append(("", f"gain {gain(gained)}"))
+        else:
+            lines += compared(name, seed, best, fields.get(f"{split}_gain"))
     return lines
+
+
+def compared(
+    name: str, seed: dict[str, Any] | None, best: dict[str, Any] | None, gained: dict[str, Any] | None
+) -> list[tuple[str, str]]:
+    """Return seed and best on the rows of one split."""
+    lines = [(name, f"seed {score(seed)}"), ("", f"best {score(best)}")]
+    return [*lines, ("", f"gain {gain(gained)}")] if gained else lines
 
 
 def _bill(fields: dict[str, Any]) -> list[tuple[str, str]]:
@@ -82,7 +81,7 @@ def _bill(fields: dict[str, Any]) -> list[tuple[str, str]]:
 
 def _unfinished(run: Progress, place: Path | str, now: float) -> list[tuple[str, str]]:
     lines = [("run", f"{run.run_id or Path(place).name} is not over; saved after {span(run.elapsed(now))}")]
-    totals, found = run.totals, run.shown
+    totals, found = run.fold.totals(), run.fold.shown()
     if totals["best"] is not None:
         lines.append(("best so far", f"{totals['best']['candidate_id']} {score(found['best_score'])}"))
     if found["seed_score"] is not None:

@@ -1,26 +1,9 @@
 """Numbers in words: scores, gains, money, tokens, time and counts as every command writes them."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
+import difflib
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
-
-__all__ = [
-    "counted",
-    "gain",
-    "interval",
-    "moment",
-    "money",
-    "number",
-    "one_line",
-    "score",
-    "short_score",
-    "span",
-    "stop_reason",
-    "tokens",
-    "when",
-]
 
 
 def number(value: float) -> str:
@@ -33,14 +16,11 @@ def interval(low: float | None, high: float | None) -> str:
     return "" if low is None or high is None else f" [{low:.4f}, {high:.4f}]"
 
 
-def short_score(score: Mapping[str, Any] | None) -> str:
-    """Write `0.4167 [0.2447, 0.6121]`, or a dash without a score."""
-    return "-" if score is None else number(score["mean"]) + interval(score.get("low"), score.get("high"))
-
-
 def score(score: Mapping[str, Any] | None) -> str:
     """Write `0.4167 [0.2447, 0.6121] on 24 rows`."""
-    return "no score" if score is None else f"{short_score(score)} on {counted(score['n'], 'row')}"
+    if score is None:
+        return "no score"
+    return f"{number(score['mean'])}{interval(score.get('low'), score.get('high'))} on {counted(score['n'], 'row')}"
 
 
 def gain(gain: Mapping[str, Any]) -> str:
@@ -95,6 +75,12 @@ def when(ts: str | None) -> str:
     if not ts:
         return "-"
     return datetime.fromisoformat(ts).astimezone(UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return the question whether a known name was meant, with a space at its end; nothing when none is near."""
+    near = difflib.get_close_matches(name, list(known), n=1)
+    return f"Did you mean {near[0]!r}? " if near else ""
 
 
 def one_line(text: str, longest: int = 120) -> str:

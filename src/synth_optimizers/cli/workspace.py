@@ -1,18 +1,15 @@
 """`synth-optimizers workspace`: the database of a run, its health and its upkeep."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
 
 import click
 
+from synth_optimizers import workspace_rebuild, workspace_status, workspace_vacuum
 from synth_optimizers.cli.options import existing_file, json_option
 from synth_optimizers.cli.output import say, write_json, write_lines, write_text
 from synth_optimizers.cli.words import money, tokens, when
-
-__all__ = ["workspace"]
 
 db_option = click.option(
     "--db",
@@ -34,13 +31,11 @@ def workspace() -> None:
 @json_option
 def status(db: Path, as_json: bool) -> None:
     """Show counts, freshness of projections and invariants."""
-    from synth_optimizers.workspace import workspace_status
-
     found = workspace_status(db)
     if as_json:
         write_json(found)
-        return
-    write_lines(_lines(found), 20)
+    else:
+        write_lines(_lines(found), 20)
 
 
 @workspace.command(short_help="Compute every table from the log again.")
@@ -49,8 +44,6 @@ def status(db: Path, as_json: bool) -> None:
 @click.option("--check", is_flag=True, help="Only compare with the log; change nothing.")
 def rebuild(db: Path, as_json: bool, check: bool) -> int:
     """Compute every table from the log again; with --check, exit code 1 when one differs."""
-    from synth_optimizers.workspace import workspace_rebuild
-
     found = workspace_rebuild(db, check=check)
     if as_json:
         write_json(found)
@@ -70,8 +63,6 @@ def rebuild(db: Path, as_json: bool, check: bool) -> int:
 @json_option
 def vacuum(db: Path, as_json: bool) -> None:
     """Give unused space back."""
-    from synth_optimizers.workspace import workspace_vacuum
-
     found = workspace_vacuum(db)
     if as_json:
         write_json(found)

@@ -1,35 +1,54 @@
-"""`AsyncClient`: a service as Python calls it.
+"""`AsyncClient`: a service as Python calls it, and how requests to it are sent, repeated and followed.
 
 `sync.py` is generated from this file by `tools/unasync`.
 """
 
 from __future__ import annotations
 
+import asyncio
+import hashlib
 import io
 import uuid
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from datetime import datetime
 from os import PathLike
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, Self, TypeVar
 
 from synth_optimizers.arriving import arriving
 from synth_optimizers.client import requests
-from synth_optimizers.client.aio_session import AsyncSession
 from synth_optimizers.client.entries import RequestEntry, RunDetail, Submission
 from synth_optimizers.client.models import Artifact, Best, Candidate, Frontier, Rollout, ScoreRecord, ScoreSeries
-from synth_optimizers.client.options import ADDRESS, Options
 from synth_optimizers.client.record import items
 from synth_optimizers.client.records import Acknowledgement, Health, Pruned, Readiness, Step, WorkerRun, WorkerTick
-from synth_optimizers.client.requests import run_path
+from synth_optimizers.client.refusals import best_of, check_digest, ending_of, shaped
+from synth_optimizers.client.requests import (
+    ADDRESS,
+    Reply,
+    Request,
+    TransportFailure,
+    by_cursor,
+    by_event,
+    by_since,
+    run_path,
+)
+from synth_optimizers.client.retry import RetryPolicy, is_refused
+from synth_optimizers.client.sse import EventStream
+from synth_optimizers.errors import SynthOptimizerError
 from synth_optimizers.events import RunEvent
+from synth_optimizers.extras import load
 from synth_optimizers.preflight import CheckReport
 
-__all__ = ["AsyncClient"]
+if TYPE_CHECKING:
+    import httpx
 
 T = TypeVar("T")
+FIRST_LOOK, LONGEST_LOOK = 0.1, 2.0
+"""Seconds between two looks at a run that is waited for."""
+STEADY = 5.0
+"""A stream that lasted this long was no failure."""
 
 
 class AsyncClient:
@@ -54,9 +73,14 @@ class AsyncClient:
         connect_timeout: float = 5.0,
         retries: int = 5,
     ) -> None:
-        options = Options.of(base_url, token=token, timeout=timeout, connect_timeout=connect_timeout, retries=retries)
-        self._session = AsyncSession(options)
-        self.base_url = options.base_url
+        self.base_url = requests.checked_address(base_url)
+        self._waits = (connect_timeout, timeout)
+        self._policy = RetryPolicy(self.base_url, retries)
+        self._httpx = load("httpx", "Client", extra="client", purpose="talking to a service")
+        # It follows nobody elsewhere and takes no proxy from the environment.
+        self._http: httpx.AsyncClient = self._httpx.AsyncClient(
+            base_url=self.base_url, headers=requests.headers_of(token), trust_env=False
+        )
 
     def __repr__(self) -> str:
         return f"AsyncClient({self.base_url!r})"
@@ -64,14 +88,12 @@ class AsyncClient:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_error: object) -> None:
         await self.aclose()
 
     async def aclose(self) -> None:
         """Close the connections."""
-        await self._session.close()
+        await self._http.aclose()
 
     # The service itself.
 
@@ -93,15 +115,14 @@ class AsyncClient:
 
     async def metrics(self) -> str:
         """Return the metrics as Prometheus reads them."""
-        reply = await self._session.answer(requests.get("/metrics", timeout=self._session.timeout))
-        return reply.content.decode()
+        return (await self._answer(requests.get("/metrics"))).content.decode()
 
     async def prune(
         self, *, older_than: str | datetime | None = None, status: Sequence[str] = (), dry_run: bool = True
     ) -> Pruned:
         """Remove runs that are over, with their directories; with `dry_run` only name them."""
         body = {"older_than": requests.moment(older_than), "status": list(status), "dry_run": dry_run}
-        return await self._post("/workspace/prune", body, Pruned.of, timeout=self._session.timeout)
+        return await self._call(requests.post("/workspace/prune", body), Pruned.of)
 
     # Requests.
 
@@ -133,11 +154,14 @@ class AsyncClient:
             "manual_step": manual_step,
             "allow_unverified": allow_unverified,
         }
-        timeout = self._session.timeout
-        request = requests.submission(
-            "/runs", config_path, config, options, overrides=overrides, timeout=timeout, idempotency_key=key
-        )
-        return await self._session.submit(request, key, patience=wait_for_capacity)
+        request = requests.submission("/runs", config_path, config, options, overrides=overrides, idempotency_key=key)
+        try:
+            return await self._call(request, Submission.of, patience=wait_for_capacity)
+        except SynthOptimizerError as error:
+            if not is_refused(error):
+                # Nobody knows whether it was taken.
+                error.hint = f"{error.hint} Submitted again with idempotency_key={key!r} it never becomes a second run."
+            raise
 
     async def preflight(
         self,
@@ -148,13 +172,13 @@ class AsyncClient:
         overrides: Sequence[str] = (),
     ) -> CheckReport:
         """Return everything that stands in the way of a run; nothing is stored and nothing is paid for."""
-        path, options, timeout = "/runs/preflight", {"allow_unverified": allow_unverified}, self._session.timeout
-        request = requests.submission(path, config_path, config, options, overrides=overrides, timeout=timeout)
-        return await self._session.call(request, CheckReport.from_native)
+        path, options = "/runs/preflight", {"allow_unverified": allow_unverified}
+        request = requests.submission(path, config_path, config, options, overrides=overrides)
+        return await self._call(request, CheckReport.from_native)
 
     def runs(self, *, state: str | None = None, page_size: int = 50) -> AsyncGenerator[RequestEntry]:
         """Yield the requests, the newest first; `state` keeps those of one status."""
-        return self._pages("/runs", RequestEntry.of, state=state, limit=page_size)
+        return self._pages("/runs", RequestEntry.of, by_cursor, state=state, limit=page_size)
 
     async def run(self, run_id: str) -> RunDetail:
         """Return everything about one run."""
@@ -162,8 +186,7 @@ class AsyncClient:
 
     async def delete(self, run_id: str) -> None:
         """Remove a run that is over; one that is not there is no error."""
-        request = requests.get(run_path(run_id), timeout=self._session.timeout)
-        await self._session.answer(replace(request, method="DELETE"))
+        await self._answer(replace(requests.get(run_path(run_id)), method="DELETE"))
 
     async def wait(self, run_id: str, *, timeout: float | None = None) -> RunDetail:
         """Wait until a run is over and return everything about it.
@@ -171,7 +194,18 @@ class AsyncClient:
         A run that failed raises the exception of its cause; one that was cancelled raises `CancelledError`.
         `TimeoutError`: it is still going on.
         """
-        return await self._session.wait(run_id, timeout)
+        look = FIRST_LOOK
+        deadline = None if timeout is None else self._policy.now() + timeout
+        while True:
+            detail = await self.run(run_id)
+            if detail.is_over:
+                if detail.status != "completed":
+                    raise ending_of(run_id, detail.status, detail.error)
+                return detail
+            if deadline is not None and self._policy.now() >= deadline:
+                raise TimeoutError(f"run {run_id} is {detail.status} after {timeout} s")
+            await self._sleep(look if deadline is None else max(0.0, min(look, deadline - self._policy.now())))
+            look = min(LONGEST_LOOK, look * 1.5)
 
     # Control requests.
 
@@ -195,27 +229,52 @@ class AsyncClient:
 
     async def step(self, run_id: str, *, timeout: float | None = None) -> Step:
         """Do one unit of work of a run that goes on by steps; `timeout` is how long it may take."""
-        return await self._post(run_path(run_id, "step"), {}, Step.of, timeout=timeout)
+        return await self._call(requests.post(run_path(run_id, "step"), {}, lambda _usual: timeout), Step.of)
 
     # Events.
 
     def events(self, run_id: str, *, after: int = -1, page_size: int = 500) -> AsyncGenerator[RunEvent]:
         """Yield the events that are stored, from the one after a number on."""
-        return self._session.events(run_id, after, page_size)
+        return self._pages(run_path(run_id, "events"), RunEvent.from_dict, by_event, after=after, limit=page_size)
 
-    def watch(self, run_id: str, *, after: int = -1, retries: int | None = None) -> AsyncGenerator[RunEvent]:
+    async def watch(self, run_id: str, *, after: int = -1, retries: int | None = None) -> AsyncGenerator[RunEvent]:
         """Yield the events as they happen, each once and in order, until the run is over.
 
         When the connection breaks, it goes on after the last event that came. `retries` is how often in a row it is
         tried without success; those of the client without it.
         """
-        return self._session.watch(run_id, after, retries)
+        tries = self._policy.tries(retries=retries)
+        while True:
+            request = requests.stream(run_id, after)
+            opened, stream = self._policy.now(), None
+            outcome: Reply | TransportFailure
+            try:
+                async with self._opened(request) as (outcome, chunks):
+                    if outcome.status == 204:
+                        return
+                    if outcome.status == 200:
+                        stream = EventStream(outcome, after, self.base_url)
+                        async for chunk in chunks:
+                            for event in stream.events(chunk):
+                                after, tries.failures = event.sequence_number, 0
+                                yield event
+                            if stream.is_over:
+                                return
+                        raise TransportFailure("the stream ended before the run", is_sent=True)
+            except TransportFailure as failure:
+                outcome = failure
+                if stream and failure.is_timeout:
+                    # Nothing happened for a while; the service is asked again at once.
+                    continue
+            if stream and self._policy.now() - opened >= STEADY:
+                tries.failures = 0
+            await self._sleep(tries.pause(request, outcome, stream.retry if stream else None))
 
     # What was found.
 
     def candidates(self, run_id: str, *, status: str | None = None, page_size: int = 100) -> AsyncGenerator[Candidate]:
         """Yield the candidates; `status` keeps those of one status."""
-        return self._pages(run_path(run_id, "candidates"), Candidate.of, status=status, limit=page_size)
+        return self._pages(run_path(run_id, "candidates"), Candidate.of, by_cursor, status=status, limit=page_size)
 
     async def candidate(self, run_id: str, candidate_id: str) -> Candidate:
         """Return one candidate."""
@@ -233,7 +292,7 @@ class AsyncClient:
     ) -> AsyncGenerator[Rollout]:
         """Yield the rollouts; the options keep those of one candidate, stage, status or split."""
         kept = {"candidate_id": candidate_id, "stage": stage, "status": status, "split": split}
-        return self._pages(run_path(run_id, "rollouts"), Rollout.of, limit=page_size, **kept)
+        return self._pages(run_path(run_id, "rollouts"), Rollout.of, by_cursor, limit=page_size, **kept)
 
     async def rollout(self, run_id: str, rollout_id: str | int, *, trace: bool = False) -> Rollout:
         """Return one rollout by its id or its number, with its trace if wanted."""
@@ -246,7 +305,7 @@ class AsyncClient:
 
     def scores(self, run_id: str, *, since: int | None = None, page_size: int = 100) -> AsyncGenerator[ScoreRecord]:
         """Yield the scores in order, while the run goes on as well; `since` keeps those after an event."""
-        return self._session.scores(run_id, since, page_size)
+        return self._pages(run_path(run_id, "scores"), ScoreRecord.of, by_since, since=since, limit=page_size)
 
     async def score_series(
         self, run_id: str, *, metric: str | None = None, split: str | None = None
@@ -263,7 +322,17 @@ class AsyncClient:
         With `wait_newer_than`, the `sequence` of one that is known, it waits for a newer one: for `timeout` seconds,
         or 30 without it. `None`: no newer one came.
         """
-        return await self._session.best(run_id, wait_newer_than, timeout)
+        deadline = self._policy.now() + (requests.LONG_POLL if timeout is None else timeout)
+        while True:
+            left = max(0.0, deadline - self._policy.now())
+            reply = await self._answer(requests.best(run_id, wait_newer_than, left), accepted=404)
+            found = best_of(reply, self.base_url)
+            if wait_newer_than is None or (found is not None and found.sequence > wait_newer_than):
+                return found
+            if reply.headers.get("run-is-over") == "true" or self._policy.now() >= deadline:
+                return None
+            # One that does not wait is not asked without a pause.
+            await self._sleep(min(FIRST_LOOK, max(0.0, deadline - self._policy.now())))
 
     async def artifacts(self, run_id: str) -> tuple[Artifact, ...]:
         """Return the files that the run has left so far."""
@@ -272,13 +341,13 @@ class AsyncClient:
     async def artifact(self, run_id: str, name: str) -> bytes:
         """Return the content of a file of the run; its digest is checked where the service names one."""
         with io.BytesIO() as out:
-            await self._session.download(requests.artifact(run_id, name, timeout=self._session.timeout), out)
+            await self._fetch(requests.artifact(run_id, name), out)
             return out.getvalue()
 
     async def download(self, run_id: str, name: str, path: str | PathLike[str]) -> Path:
         """Write a file of the run to a path, whole or not at all; its digest is checked where the service names one."""
         with arriving(Path(path)) as out:
-            await self._session.download(requests.artifact(run_id, name, timeout=self._session.timeout), out)
+            await self._fetch(requests.artifact(run_id, name), out)
         return Path(path)
 
     # Workers.
@@ -288,28 +357,99 @@ class AsyncClient:
     ) -> WorkerRun:
         """Claim the next request and carry its run out; this takes as long as the run, at most `timeout`."""
         body = {"worker_id": worker_id, "lease_seconds": lease_seconds}
-        return await self._post("/worker/run-next", body, WorkerRun.of, timeout=timeout)
+        return await self._call(requests.post("/worker/run-next", body, lambda _usual: timeout), WorkerRun.of)
 
     async def tick(
         self, *, worker_id: str | None = None, lease_seconds: float | None = None, timeout: float | None = None
     ) -> WorkerTick:
         """Do one unit of work; `timeout` is how long it may take."""
         body = {"worker_id": worker_id, "lease_seconds": lease_seconds}
-        return await self._post("/worker/tick", body, WorkerTick.of, timeout=timeout)
+        return await self._call(requests.post("/worker/tick", body, lambda _usual: timeout), WorkerTick.of)
 
     async def recover(self) -> tuple[RequestEntry, ...]:
         """Give requests whose worker was lost back to the queue."""
         read = items(RequestEntry.of, "recovered_run_requests")
-        return await self._post("/worker/recover", {}, read, timeout=self._session.timeout)
+        return await self._call(requests.post("/worker/recover", {}), read)
+
+    # Exchanges.
 
     async def _get(self, path: str, read: Callable[[Any], T], **params: object) -> T:
-        return await self._session.call(requests.get(path, timeout=self._session.timeout, **params), read)
-
-    async def _post(self, path: str, body: Mapping[str, Any], read: Callable[[Any], T], *, timeout: float | None) -> T:
-        return await self._session.call(requests.post(path, body, timeout=timeout), read)
+        return await self._call(requests.get(path, **params), read)
 
     async def _ask(self, run_id: str, action: str, **body: object) -> Acknowledgement:
-        return await self._post(run_path(run_id, action), body, Acknowledgement.of, timeout=self._session.timeout)
+        return await self._call(requests.post(run_path(run_id, action), body), Acknowledgement.of)
 
-    def _pages(self, path: str, read: Callable[[Any], T], **params: object) -> AsyncGenerator[T]:
-        return self._session.pages(requests.get(path, timeout=self._session.timeout, **params), read)
+    async def _call(self, request: Request, read: Callable[[Any], T], *, patience: float | None = None) -> T:
+        """Send a request and read its JSON answer."""
+        reply = await self._answer(request, patience=patience)
+        return shaped(lambda known: read(known.json()), reply, self.base_url, reply)
+
+    async def _answer(self, request: Request, *, patience: float | None = None, accepted: int = 200) -> Reply:
+        """Send a request until it is answered well or with the status that is accepted, as often as may be.
+
+        A refusal because the service is busy is met again and again for `patience` seconds.
+        """
+        tries = self._policy.tries(patience=patience)
+        while True:
+            outcome = await self._send(request)
+            if isinstance(outcome, Reply) and (outcome.status < 300 or outcome.status in (304, accepted)):
+                return outcome
+            await self._sleep(tries.pause(request, outcome))
+
+    async def _pages(
+        self, path: str, read: Callable[[Any], T], more: Callable[[dict[str, Any]], dict[str, Any]], **params: object
+    ) -> AsyncGenerator[T]:
+        """Yield the items of every page; `more` names the parameters that the next one is asked for with."""
+        known: dict[str, object] = {}
+        while known != params:
+            known = params
+            page = await self._get(path, lambda page: (page["items"], more(page)), **params)
+            for item in page[0]:
+                yield shaped(read, item, self.base_url)
+            params = {**params, **page[1]}
+
+    async def _fetch(self, request: Request, out: BinaryIO) -> None:
+        """Write the bytes of an answer to a file; their digest must be the one of the service."""
+        tries = self._policy.tries()
+        while True:
+            outcome: Reply | TransportFailure
+            try:
+                async with self._opened(request) as (outcome, chunks):
+                    if outcome.status == 200:
+                        out.seek(0)
+                        out.truncate()
+                        digest = hashlib.sha256()
+                        async for chunk in chunks:
+                            digest.update(chunk)
+                            out.write(chunk)
+                        check_digest(digest.hexdigest(), outcome, request.path, self.base_url)
+                        return
+            except TransportFailure as failure:
+                outcome = failure
+            await self._sleep(tries.pause(request, outcome))
+
+    async def _sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    async def _send(self, request: Request) -> Reply | TransportFailure:
+        """Send a request and return what came of it, good or not."""
+        try:
+            response = await self._http.send(request.build(self._http, *self._waits))
+        except self._httpx.RequestError as problem:
+            return TransportFailure.of(problem)
+        return Reply(response.status_code, response.headers, response.content)
+
+    @asynccontextmanager
+    async def _opened(self, request: Request) -> AsyncGenerator[tuple[Reply, AsyncIterator[bytes]]]:
+        """Send a request and give the head of its answer; the body of a 200 comes piece by piece."""
+        try:
+            response = await self._http.send(request.build(self._http, *self._waits), stream=True)
+            try:
+                content = b"" if response.status_code == 200 else await response.aread()
+                yield Reply(response.status_code, response.headers, content), response.aiter_bytes()
+            finally:
+                with suppress(RuntimeError):
+                    # The event loop may be closed by now.
+                    await response.aclose()
+        except self._httpx.RequestError as problem:
+            raise TransportFailure.of(problem) from problem

@@ -11,8 +11,6 @@ from synth_optimizers.client.refusals import blocker_of
 from synth_optimizers.preflight import Blocker
 from synth_optimizers.status import RunStatus
 
-__all__ = ["Origin", "RequestEntry", "RunDetail", "Submission", "Transition", "Waiting"]
-
 
 @dataclass(frozen=True, slots=True)
 class Waiting(Record):

@@ -9,8 +9,6 @@ from typing import Any, Self
 from synth_optimizers.client.record import Record, part, parts
 from synth_optimizers.scores import Gain, Score, gain_of, score_of
 
-__all__ = ["Artifact", "Best", "Candidate", "Frontier", "Rollout", "ScorePoint", "ScoreRecord", "ScoreSeries"]
-
 
 @dataclass(frozen=True, slots=True)
 class OpenRecord(Record):

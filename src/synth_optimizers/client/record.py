@@ -6,8 +6,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import MISSING, asdict, dataclass, fields
 from typing import Any, Self, TypeVar
 
-__all__ = ["Record", "items", "part", "parts"]
-
 T = TypeVar("T")
 
 

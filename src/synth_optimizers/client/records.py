@@ -9,8 +9,6 @@ from synth_optimizers.client.entries import RequestEntry
 from synth_optimizers.client.record import Record, part, parts
 from synth_optimizers.events import RunEvent
 
-__all__ = ["Acknowledgement", "Health", "Pruned", "Readiness", "Step", "WorkerRun", "WorkerTick"]
-
 
 @dataclass(frozen=True, slots=True)
 class Health(Record):

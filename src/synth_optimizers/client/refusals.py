@@ -1,31 +1,19 @@
 """Refusals of a service as the exceptions that the same problem raises without one."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import synth_optimizers.errors as classes
+from synth_optimizers.client.models import Best
 from synth_optimizers.client.requests import Reply, TransportFailure
-from synth_optimizers.errors import CancelledError, OptimizerHttpError, SynthOptimizerError, error_table
+from synth_optimizers.errors import CancelledError, OptimizerHttpError, SynthOptimizerError, error_of, error_table
 from synth_optimizers.findings import Finding
 from synth_optimizers.preflight import Blocker
 
-__all__ = [
-    "Refused",
-    "blocker_of",
-    "check_digest",
-    "check_stream",
-    "ending_of",
-    "not_ours",
-    "refusal_of",
-    "shaped",
-    "unreachable",
-]
-
 T = TypeVar("T")
+E = TypeVar("E", bound=SynthOptimizerError)
 PLACE = re.compile(r"(?P<source>.+?):(?P<line>\d+)(:(?P<column>\d+))?")
 START = "Start one with `synth-optimizers gepa service --db service.sqlite`, or name the address of the one you mean."
 SHOWN = 200
@@ -82,16 +70,16 @@ def refusal_of(reply: Reply, address: str) -> SynthOptimizerError:
 
 def not_ours(reply: Reply, address: str, problem: str | None = None) -> OptimizerHttpError:
     """Return the error for an answer that no service of ours gives."""
+    if problem is None and 300 <= reply.status < 400:
+        problem = f"it sends on to {reply.headers.get('location')!r}"
     what = problem or f"it answered {reply.status} without an error of a service"
-    error = OptimizerHttpError(f"{OptimizerHttpError.error_code}: what answers at {address} is not the service: {what}")
     shown = reply.content[: 4 * SHOWN].decode("utf-8", errors="replace")[:SHOWN]
-    error.detail = shown or None
-    error.hint = f"Check the address, and that the service has the version of the client. {START}"
+    hint = f"Check the address, and that the service has the version of the client. {START}"
+    error = error_of(OptimizerHttpError, f"what answers at {address} is not the service: {what}", hint, shown or None)
     request_id = reply.headers.get("x-request-id")
     # Whatever stands before the service may be busy.
     retryable = reply.status in (429, 502, 503, 504)
-    _with(error, status=reply.status, code="not_a_service", request_id=request_id, retryable=retryable)
-    return error
+    return _with(error, status=reply.status, code="not_a_service", request_id=request_id, retryable=retryable)
 
 
 def shaped(read: Callable[[Any], T], known: object, address: str, reply: Reply | None = None) -> T:
@@ -105,11 +93,14 @@ def shaped(read: Callable[[Any], T], known: object, address: str, reply: Reply |
         raise not_ours(reply or Reply(200, {}), address, f"its answer has no {problem}") from problem
 
 
-def check_stream(reply: Reply, address: str) -> None:
-    """Raise unless the reply is a stream of events."""
-    kind = reply.headers.get("content-type", "")
-    if not kind.startswith("text/event-stream"):
-        raise not_ours(reply, address, f"it sends {kind or 'something'} and no stream of events")
+def best_of(reply: Reply, address: str) -> Best | None:
+    """Read the best candidate; `None` where there is none yet, or none that is newer."""
+    if reply.status == 404:
+        error = refusal_of(reply, address)
+        if "best" in str(getattr(error, "code", "")):
+            return None
+        raise error
+    return None if reply.status in (204, 304) else shaped(lambda known: Best.of(known.json()), reply, address, reply)
 
 
 def check_digest(found: str, reply: Reply, what: str, address: str) -> None:
@@ -117,9 +108,8 @@ def check_digest(found: str, reply: Reply, what: str, address: str) -> None:
     told = reply.headers.get("etag", "").removeprefix("W/").strip('"').removeprefix("sha256:").lower()
     if len(told) == DIGEST and told != found:
         message = f"{what} from {address} is damaged: its digest is {found} instead of {told}"
-        error = OptimizerHttpError(f"{OptimizerHttpError.error_code}: {message}")
-        error.hint = "Download it again; when that does not help, the file is damaged where the service keeps it."
-        raise error
+        hint = "Download it again; when that does not help, the file is damaged where the service keeps it."
+        raise error_of(OptimizerHttpError, message, hint)
 
 
 def unreachable(failure: TransportFailure, address: str) -> OptimizerHttpError:
@@ -132,10 +122,8 @@ def unreachable(failure: TransportFailure, address: str) -> OptimizerHttpError:
         hint = "Look at the state before you ask again: it may have been done."
     else:
         what, code, hint = f"no service answers at {address}: {failure}", "unreachable", START
-    error = OptimizerHttpError(f"{OptimizerHttpError.error_code}: {what}")
-    error.hint = hint
-    _with(error, status=None, code=code, request_id=None, retryable=True)
-    return error
+    error = error_of(OptimizerHttpError, what, hint)
+    return _with(error, status=None, code=code, request_id=None, retryable=True)
 
 
 def ending_of(run_id: str, status: str, known: Mapping[str, Any] | None) -> SynthOptimizerError:
@@ -170,15 +158,11 @@ def blocker_of(known: Mapping[str, Any]) -> Blocker:
 def _raised(error_code: str, message: str, known: Mapping[str, Any]) -> SynthOptimizerError:
     name = next((row["exception"] for row in error_table() if row["error_code"] == error_code), "SynthOptimizerError")
     kind: type[SynthOptimizerError] = getattr(classes, name)
-    error = kind(f"{kind.error_code}: {message.removeprefix(f'{kind.error_code}: ')}")
-    detail = known.get("detail")
-    error.detail = detail if detail is None or isinstance(detail, str) else str(detail)
-    if known.get("hint"):
-        error.hint = str(known["hint"])
-    return error
+    hint, detail = (None if known.get(name) is None else str(known[name]) for name in ("hint", "detail"))
+    return error_of(kind, message.removeprefix(f"{kind.error_code}: "), hint, detail)
 
 
-def _with(error: SynthOptimizerError, **facts: object) -> SynthOptimizerError:
+def _with(error: E, **facts: object) -> E:
     """Put the facts of `Refused` on an exception, whose class does not know them."""
     for name, value in {"field_errors": (), "state": None, **facts}.items():
         setattr(error, name, value)

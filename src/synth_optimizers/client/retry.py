@@ -5,15 +5,13 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
 from synth_optimizers.client.refusals import not_ours, refusal_of, unreachable
 from synth_optimizers.client.requests import Reply, Request, TransportFailure
 from synth_optimizers.errors import SynthOptimizerError
-
-__all__ = ["Backoff", "RetryPolicy", "is_busy", "is_refused", "may_repeat", "retry_after"]
 
 BUSY = frozenset({429, 502, 503, 504})
 """The service, or what stands before it, cannot answer now."""
@@ -22,64 +20,64 @@ REFUSES = frozenset({429, 503})
 
 
 @dataclass(frozen=True, slots=True)
-class Backoff:
-    """Waits that double, each shortened at random so that many clients do not come back together."""
+class RetryPolicy:
+    """How often one client sends a request again, and after how long.
 
+    Waits double, each shortened at random so that many clients do not come back together.
+    """
+
+    address: str
+    retries: int
     first: float = 0.25
     longest: float = 5.0
     patience: float = 30.0
     """A wish of the service to wait longer than this is not met: the refusal is raised instead."""
     chance: Callable[[], float] = random.random
-    clock: Callable[[], float] = time.monotonic
+    now: Callable[[], float] = time.monotonic
 
-    def pause(self, attempt: int, wished: float | None = None) -> float:
+    def backoff(self, attempt: int, wished: float | None = None) -> float:
         """Return the seconds to wait after an attempt, counted from 0; never less than the service wished."""
         if wished is not None:
             return wished + min(1.0, wished * 0.1) * self.chance()
         whole: float = min(self.longest, self.first * 2.0 ** min(attempt, 32))
         return whole * (0.5 + 0.5 * self.chance())
 
+    def tries(self, *, retries: int | None = None, patience: float | None = None) -> Tries:
+        """Begin to count the tries of one request; a busy service is asked again and again for `patience` seconds."""
+        deadline = None if patience is None else self.now() + patience
+        return Tries(self, self.retries if retries is None else retries, deadline)
 
-@dataclass(frozen=True, slots=True)
-class RetryPolicy:
-    """How often one client sends a request again, and after how long."""
 
-    address: str
+@dataclass(slots=True)
+class Tries:
+    """How often one request was tried in vain."""
+
+    policy: RetryPolicy
     retries: int
-    backoff: Backoff = field(default_factory=Backoff)
+    deadline: float | None
+    failures: int = 0
+    refusals: int = 0
+    """Those of a service that is asked until the deadline: they use up no retries."""
 
-    def pause(
-        self,
-        request: Request,
-        outcome: Reply | TransportFailure,
-        attempt: int,
-        *,
-        wished: float | None = None,
-        retries: int | None = None,
-    ) -> float:
+    def pause(self, request: Request, outcome: Reply | TransportFailure, wished: float | None = None) -> float:
         """Return how long to wait before the request is sent again, or raise what stands in the way."""
+        policy = self.policy
         if isinstance(outcome, TransportFailure):
-            error: SynthOptimizerError = unreachable(outcome, self.address)
+            error: SynthOptimizerError = unreachable(outcome, policy.address)
         else:
-            error = refusal_of(outcome, self.address) if outcome.status >= 400 else not_ours(outcome, self.address)
+            error = refusal_of(outcome, policy.address) if outcome.status >= 400 else not_ours(outcome, policy.address)
             wished = retry_after(outcome)
-        pause = self.backoff.pause(attempt, wished)
-        is_last = attempt >= (self.retries if retries is None else retries)
-        if not may_repeat(request, outcome) or is_last or pause > self.backoff.patience:
+        if self.deadline is not None and isinstance(outcome, Reply) and outcome.status in REFUSES:
+            pause = policy.backoff(self.refusals, wished)
+            is_last = policy.now() + pause > self.deadline
+            self.refusals += 1
+        else:
+            pause = policy.backoff(self.failures, wished)
+            is_last = self.failures >= self.retries or pause > policy.patience
+            self.failures += 1
+        if is_last or not may_repeat(request, outcome):
             raise error
         return pause
-
-    def pause_for_capacity(self, request: Request, outcome: Reply, attempt: int, deadline: float) -> float:
-        """Return how long to wait before a service that is busy is asked again, or raise its refusal."""
-        pause = self.backoff.pause(attempt, retry_after(outcome))
-        if not may_repeat(request, outcome) or self.backoff.clock() + pause > deadline:
-            raise refusal_of(outcome, self.address)
-        return pause
-
-
-def is_busy(outcome: Reply | TransportFailure) -> bool:
-    """Return whether the service says that it did nothing and that it may later."""
-    return isinstance(outcome, Reply) and outcome.status in REFUSES
 
 
 def is_refused(error: SynthOptimizerError) -> bool:

@@ -1,11 +1,15 @@
-"""Server-sent events as the HTML standard writes them, from bytes in whatever pieces they come."""
+"""Server-sent events as the HTML standard writes them, and the events of a run in them."""
 
-from __future__ import annotations
-
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-__all__ = ["Message", "SseDecoder"]
+from synth_optimizers.client.refusals import not_ours, shaped
+from synth_optimizers.client.requests import Reply, TransportFailure
+from synth_optimizers.events import RunEvent
+
+LINE_END = re.compile(rb"\r\n|\n|\r(?!\Z)")
+"""A CR at the very end may still be half of a CRLF."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,65 +20,70 @@ class Message:
     """Its type; `message` when none was named."""
     data: str
     """Its data lines, joined."""
-    last_event_id: str
-    """The id that was named last."""
 
 
 class SseDecoder:
-    """Turns bytes into messages; a message counts once its blank line is there."""
+    """Turns bytes, in whatever pieces they come, into messages; a message counts once its blank line is there."""
 
     def __init__(self) -> None:
         self._held = b""
         self._begun = False
         self._event = ""
         self._data: list[str] = []
-        self._last_event_id = ""
         self.retry: float | None = None
         """Seconds that the server asks to wait before coming back."""
 
     def feed(self, chunk: bytes) -> Iterator[Message]:
         """Take in bytes and yield the messages that they complete."""
-        self._held += chunk
-        while (line := self._line()) is not None:
-            message = self._take(line)
+        *lines, self._held = LINE_END.split(self._held + chunk)
+        for line in lines:
+            text = line.decode("utf-8", errors="replace")
+            message = self._take(text if self._begun else text.removeprefix("\ufeff"))
+            self._begun = True
             if message is not None:
                 yield message
 
-    def _line(self) -> str | None:
-        """Cut off one line: it ends in LF, CR or CRLF. A CR at the very end may still be half of a CRLF."""
-        ends = [place for place in (self._held.find(b"\n"), self._held.find(b"\r")) if place >= 0]
-        if not ends:
-            return None
-        end = min(ends)
-        after = end + 1
-        if self._held[end : end + 1] == b"\r":
-            if after == len(self._held):
-                return None
-            after += self._held[after : after + 1] == b"\n"
-        line, self._held = self._held[:end], self._held[after:]
-        text = line.decode("utf-8", errors="replace")
-        if not self._begun:
-            self._begun = True
-            text = text.removeprefix("\ufeff")
-        return text
-
     def _take(self, line: str) -> Message | None:
         if not line:
-            return self._dispatch()
+            event, data = self._event or "message", self._data
+            self._event, self._data = "", []
+            return Message(event, "\n".join(data)) if data else None
         name, _, value = line.partition(":")
         value = value.removeprefix(" ")
         if name == "data":
             self._data.append(value)
         elif name == "event":
             self._event = value
-        elif name == "id" and "\0" not in value:
-            self._last_event_id = value
         elif name == "retry" and value.isascii() and value.isdecimal():
             self.retry = int(value) / 1000
         # Whatever begins with a colon is a comment; unknown fields are left alone.
         return None
 
-    def _dispatch(self) -> Message | None:
-        event, data = self._event or "message", self._data
-        self._event, self._data = "", []
-        return Message(event, "\n".join(data), self._last_event_id) if data else None
+
+class EventStream(SseDecoder):
+    """The events of a run in one reply, after the last one that is known, each once and in order."""
+
+    def __init__(self, reply: Reply, after: int, address: str) -> None:
+        super().__init__()
+        self._after, self._address = after, address
+        self.is_over = False
+        """Whether the service has said that the run is over."""
+        kind = reply.headers.get("content-type", "")
+        if not kind.startswith("text/event-stream"):
+            raise not_ours(reply, address, f"it sends {kind or 'something'} and no stream of events")
+
+    def events(self, chunk: bytes) -> Iterator[RunEvent]:
+        """Take in bytes and yield the events that they complete."""
+        for message in self.feed(chunk):
+            if message.event == "end":
+                self.is_over = True
+                return
+            if message.event == "dropped":
+                # The service lets go of a reader that is too slow for it; the log has the rest.
+                raise TransportFailure(f"the stream was ended: {message.data}", is_sent=True)
+            event = shaped(RunEvent.from_line, message.data, self._address)
+            if event.sequence_number > self._after + 1:
+                raise TransportFailure(f"event {event.sequence_number} came after {self._after}", is_sent=True)
+            if event.sequence_number > self._after:
+                self._after = event.sequence_number
+                yield event

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from synth_optimizers.errors import ConfigError, error_of
+from synth_optimizers.extras import install
+from synth_optimizers.handle import Subscriber
 from synth_optimizers.tracking.mlflow import MlflowSubscriber
 from synth_optimizers.tracking.otel import OpenTelemetrySubscriber
-from synth_optimizers.tracking.packages import install, refused
 from synth_optimizers.tracking.wandb import WandbSubscriber
-
-if TYPE_CHECKING:
-    from synth_optimizers.subscribers import Subscriber
 
 __all__ = ["TRACKERS", "MlflowSubscriber", "OpenTelemetrySubscriber", "WandbSubscriber", "subscriber"]
 
@@ -31,5 +30,5 @@ def subscriber(name: str, **options: Any) -> Subscriber:  # noqa: ANN401 (those 
     if name not in TRACKERS:
         known = ", ".join(TRACKERS)
         hint = f"Use one of {known}; each has an extra of its name, such as {install('mlflow')}."
-        raise refused(f"there is no tracker {name!r}", hint)
+        raise error_of(ConfigError, f"there is no tracker {name!r}", hint)
     return TRACKERS[name](**options)

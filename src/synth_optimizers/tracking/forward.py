@@ -1,20 +1,15 @@
 """What MLflow and W&B have in common: they forward metrics to one run of the tracker per run."""
 
-from __future__ import annotations
-
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from synth_optimizers.errors import CancelledError
 from synth_optimizers.events import RunEvent
-from synth_optimizers.tracking.feed import Feed
-from synth_optimizers.tracking.metrics import Metrics, Text, Update
-
-if TYPE_CHECKING:
-    from synth_optimizers.result import GepaRunResult
+from synth_optimizers.result import GepaRunResult
+from synth_optimizers.tracking.metrics import Feed, Metrics, Text, Update
 
 ARTIFACTS = ("best_candidate.json", "score_chart.svg", "result_manifest.json")
 """Files of a result that a tracker keeps."""

@@ -1,22 +1,22 @@
-"""THE place that folds events into metrics; the trackers only forward what it gives.
-
-The step of a metric is the number of rollouts so far, train and held-out. Names are those of gepa's own trackers where
-the meaning agrees, so that charts of both compare: plot them over `total_metric_calls`, as gepa steps by iteration.
-What gepa calls the valset are the train rows of the Pareto pool; held-out rows have no counterpart there.
-"""
+"""THE place that folds events into metrics; the trackers only forward what it gives. docs/metrics.md lists them."""
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections import Counter
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from synth_optimizers._synth_optimizers import RunFold
 from synth_optimizers.events import RunEvent
-from synth_optimizers.tracking.feed import Feed, epoch_micros
 
 Text = str | int | float
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_START = 0
+"""The number of the first event of a run."""
 
 SEQUENCE_NUMBER = "sequence_number"
 """The metric that tells up to which event a tracker has everything."""
@@ -27,6 +27,58 @@ _COUNTED = {
     "candidate.duplicate_skipped": "proposals/duplicate",
 }
 """Events of which only the number is of interest."""
+_USED = {
+    "tokens/prompt": "prompt_tokens",
+    "tokens/completion": "completion_tokens",
+    "tokens/total": "total_tokens",
+    "calls/paid": "paid_calls",
+    "calls/cached": "cached_calls",
+    "cost_usd": "cost_usd",
+}
+"""What a run has used, by metric."""
+
+
+@dataclass(slots=True)
+class Feed:
+    """The place in the feed of one run."""
+
+    run_id: str
+    started_at: str
+    """When the run was started; empty if the feed was joined later."""
+    last: int
+    """The number of the last event that was taken in."""
+
+    @classmethod
+    def of(cls, event: RunEvent) -> Feed:
+        """Return the feed of a run of which nothing but this event is known, and not even this one is taken in."""
+        is_start = event.sequence_number == _START
+        return cls(event.run_id, event.ts if is_start else "", event.sequence_number - 1)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the feed was read from its first event on."""
+        return bool(self.started_at)
+
+    @property
+    def key(self) -> str:
+        """What tells this run from every other one, also from one that was begun anew under the same run id."""
+        return hashlib.sha256(f"{self.run_id}\n{self.started_at}".encode()).hexdigest()[:16]
+
+    def holds(self, event: RunEvent) -> bool:
+        """Whether an event is of this run."""
+        is_start = event.sequence_number == _START
+        return event.run_id == self.run_id and not (is_start and self.is_whole and event.ts != self.started_at)
+
+    def take(self, event: RunEvent) -> bool:
+        """Whether an event is new; it is known from then on."""
+        is_new = event.sequence_number > self.last
+        self.last = max(self.last, event.sequence_number)
+        return is_new
+
+
+def epoch_micros(ts: str) -> int:
+    """Return the time of an event in microseconds since 1970."""
+    return (datetime.fromisoformat(ts) - _EPOCH) // timedelta(microseconds=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,18 +190,8 @@ class Metrics:
     def _counted(self) -> dict[str, float | None]:
         """Return the totals of the run, as the run itself counts them."""
         totals = self._fold.totals()
-        usage = totals["usage"]
-        return {
-            "total_metric_calls": totals["train_rollouts"],
-            "rollouts/heldout": totals["heldout_rollouts"],
-            "rollouts/failed": totals["rollouts_failed"],
-            "tokens/prompt": usage["prompt_tokens"],
-            "tokens/completion": usage["completion_tokens"],
-            "tokens/total": usage["total_tokens"],
-            "calls/paid": usage["paid_calls"],
-            "calls/cached": usage["cached_calls"],
-            "cost_usd": usage["cost_usd"],
-        }
+        rollouts = {"train": totals["train_rollouts"], "heldout": totals["heldout_rollouts"]}
+        return {**_billed(rollouts, totals["usage"]), "rollouts/failed": totals["rollouts_failed"]}
 
     def _changed_totals(self, totals: dict[str, float | None]) -> dict[str, float]:
         """Return the totals that are not those that were given last.
@@ -232,16 +274,8 @@ class Metrics:
 
 def _billed(rollouts: dict[str, Any], bill: dict[str, Any]) -> dict[str, float | None]:
     """Return the totals that a run tells at its end."""
-    return {
-        "total_metric_calls": rollouts["train"],
-        "rollouts/heldout": rollouts["heldout"],
-        "tokens/prompt": bill["prompt_tokens"],
-        "tokens/completion": bill["completion_tokens"],
-        "tokens/total": bill["total_tokens"],
-        "calls/paid": bill["paid_calls"],
-        "calls/cached": bill["cached_calls"],
-        "cost_usd": bill["cost_usd"],
-    }
+    used = {metric: bill[name] for metric, name in _USED.items()}
+    return {"total_metric_calls": rollouts["train"], "rollouts/heldout": rollouts["heldout"], **used}
 
 
 def _minibatch(fields: dict[str, Any]) -> dict[str, float]:

@@ -1,17 +1,14 @@
 """Forwards a run to MLflow."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from synth_optimizers.tracking.feed import Feed
+from synth_optimizers.extras import load
 from synth_optimizers.tracking.forward import HOME, ForwardingSubscriber
-from synth_optimizers.tracking.metrics import SEQUENCE_NUMBER, Text, Update
-from synth_optimizers.tracking.packages import load
+from synth_optimizers.tracking.metrics import SEQUENCE_NUMBER, Feed, Text, Update
 
 _RUN_ID_TAG = "synth_optimizers.run_id"
 _KEY_TAG = "synth_optimizers.key"
@@ -42,8 +39,9 @@ class MlflowSubscriber(ForwardingSubscriber):
         super().__init__(config)
         # It is read when MLflow is imported.
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-        self._client = load("mlflow", "MlflowClient", extra="mlflow").MlflowClient(tracking_uri=tracking_uri)
-        self._entities = load("mlflow.entities", "Metric", extra="mlflow")
+        needed = {"extra": "mlflow", "purpose": "tracking with mlflow"}
+        self._client = load("mlflow", "MlflowClient", **needed).MlflowClient(tracking_uri=tracking_uri)
+        self._entities = load("mlflow.entities", "Metric", **needed)
         self._experiment = experiment or os.environ.get("MLFLOW_EXPERIMENT_NAME") or HOME
         self._run_id = ""
 

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
+from functools import partial
+from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
+from synth_optimizers.errors import ConfigError, error_of
 from synth_optimizers.events import RunEvent
-from synth_optimizers.tracking.exporters import provider_of_program
-from synth_optimizers.tracking.feed import Feed, epoch_micros
+from synth_optimizers.extras import install, load
+from synth_optimizers.result import GepaRunResult
 from synth_optimizers.tracking.forward import outcome
-from synth_optimizers.tracking.packages import load
+from synth_optimizers.tracking.metrics import Feed, epoch_micros
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
     from opentelemetry.trace import Link, Span, TracerProvider
 
-    from synth_optimizers.result import GepaRunResult
+_load = partial(load, extra="otel", purpose="tracking with otel")
 
+_EXPORTER = "OTEL_TRACES_EXPORTER"
+_ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+_GROUP = "opentelemetry_traces_exporter"
+_SERVICE = "OTEL_SERVICE_NAME"
 _OURS = "synth_optimizers."
 _USAGE = {
     "prompt_tokens": "gen_ai.usage.input_tokens",
@@ -40,9 +48,9 @@ class OpenTelemetrySubscriber:
     """
 
     def __init__(self, *, tracer_provider: TracerProvider | None = None) -> None:
-        self._trace = load("opentelemetry.trace", "Link", extra="otel")
-        self._parent = load("opentelemetry.context", "get_current", extra="otel").get_current()
-        self._provider = tracer_provider or provider_of_program()
+        self._trace = _load("opentelemetry.trace", "Link")
+        self._parent = _load("opentelemetry.context", "get_current").get_current()
+        self._provider = tracer_provider or _provider_of_program()
         self._tracer = self._provider.get_tracer("synth_optimizers")
         self._feed: Feed | None = None
         self._run: Span | None = None
@@ -192,3 +200,32 @@ class OpenTelemetrySubscriber:
 
     def _fail(self, span: Span, why: str) -> None:
         span.set_status(self._trace.Status(self._trace.StatusCode.ERROR, why))
+
+
+def _provider_of_program(environ: Mapping[str, str] = os.environ) -> TracerProvider:
+    """Return the provider that the program has set, or one of our own with the exporter of the environment."""
+    trace = _load("opentelemetry.trace", "ProxyTracerProvider")
+    provider: TracerProvider = trace.get_tracer_provider()
+    return own_provider(environ) if isinstance(provider, trace.ProxyTracerProvider) else provider
+
+
+def own_provider(environ: Mapping[str, str]) -> TracerProvider:
+    """Return a provider that exports as the standard variables say. Nothing is sent where nobody asked for it."""
+    sdk = _load("opentelemetry.sdk.trace", "TracerProvider")
+    export = _load("opentelemetry.sdk.trace.export", "BatchSpanProcessor")
+    resources = _load("opentelemetry.sdk.resources", "Resource")
+    default = "otlp" if any(environ.get(name) for name in _ENDPOINTS) else ""
+    wanted = environ.get(_EXPORTER) or default
+    if not wanted:
+        hint = f"Set {_ENDPOINTS[0]} or {_EXPORTER}, or set a tracer provider in the program."
+        raise error_of(ConfigError, "OpenTelemetry has nowhere to send spans to", hint)
+    name = "otlp_proto_http" if wanted == "otlp" else wanted
+    found = list(entry_points(group=_GROUP, name=name))
+    if not found:
+        known = ", ".join(sorted({entry.name for entry in entry_points(group=_GROUP)}))
+        hint = f"Exporters that are installed: {known}. {install('otel')} brings otlp."
+        raise error_of(ConfigError, f"there is no OpenTelemetry exporter {wanted!r}", hint)
+    service = {} if environ.get(_SERVICE) else {"service.name": "synth-optimizers"}
+    provider: TracerProvider = sdk.TracerProvider(resource=resources.Resource.create(service))
+    provider.add_span_processor(export.BatchSpanProcessor(found[0].load()()))  # type: ignore[attr-defined]
+    return provider

@@ -1,17 +1,15 @@
 """Forwards a run to Weights & Biases."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from synth_optimizers.tracking.feed import Feed
+from synth_optimizers.errors import ConfigError, error_of
+from synth_optimizers.extras import load
 from synth_optimizers.tracking.forward import HOME, ForwardingSubscriber
-from synth_optimizers.tracking.metrics import SEQUENCE_NUMBER, Text, Update
-from synth_optimizers.tracking.packages import load, refused
+from synth_optimizers.tracking.metrics import SEQUENCE_NUMBER, Feed, Text, Update
 
 _AT_HOME = ("offline", "disabled", "dryrun")
 """Modes that need no account."""
@@ -55,10 +53,11 @@ class WandbSubscriber(ForwardingSubscriber):
         super().__init__(config)
         # It is read when wandb is imported.
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
-        self._wandb = load("wandb", "init", extra="wandb")
+        self._wandb = load("wandb", "init", extra="wandb", purpose="tracking with wandb")
         self._mode = mode or os.environ.get("WANDB_MODE") or "online"
         if self._mode not in _AT_HOME and not self._is_logged_in():
-            raise refused("W&B has no API key", "Run `wandb login`, or set WANDB_MODE=offline and `wandb sync` later.")
+            hint = "Run `wandb login`, or set WANDB_MODE=offline and `wandb sync` later."
+            raise error_of(ConfigError, "W&B has no API key", hint)
         self._arguments = {
             "project": project or os.environ.get("WANDB_PROJECT") or HOME,
             "entity": entity,
