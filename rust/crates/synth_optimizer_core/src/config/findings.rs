@@ -1,6 +1,6 @@
 //! The one table of findings: every code that a problem of a configuration can have, its weight and its meaning.
 
-use crate::model::diagnostics::Severity;
+use crate::model::error::Severity;
 
 /// One row of the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -13,7 +13,7 @@ pub use super::search::{
     BatchSampler, CandidateSelector, Leakage, LeakagePolicy, Merge, MergeConflict, ObjectiveAcceptance, Sampler,
     SeedPools, TaskPools,
 };
-pub use crate::model::search::{Direction, FrontierType, Selector};
+pub use crate::model::event_fields::{Direction, FrontierType, Selector};
 
 words! {
     /// When a candidate counts as better.

@@ -14,7 +14,7 @@ use super::sections::Config;
 use super::tree::{Node, Place, Tree};
 use super::validate;
 use super::values::{EffectiveValue, effective_values};
-use crate::model::diagnostics::{Diagnostic, Severity};
+use crate::model::error::{Diagnostic, Severity};
 use crate::model::error::{ErrorCode, OptimizerError};
 
 /// A configuration file that the caller has read.

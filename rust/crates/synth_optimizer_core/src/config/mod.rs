@@ -26,7 +26,7 @@ mod validate;
 mod values;
 mod write;
 
-pub use crate::model::diagnostics::{Diagnostic, Severity};
+pub use crate::model::error::{Diagnostic, Severity};
 pub use findings::{FINDINGS, FindingCode};
 pub use identity::{search_differences, search_digest};
 pub use load::{Loaded, Source, load, load_value, try_load, try_load_value};

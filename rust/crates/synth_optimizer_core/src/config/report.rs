@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::findings::Code;
 use super::tree::Place;
-use crate::model::diagnostics::{Diagnostic, Severity};
+use crate::model::error::{Diagnostic, Severity};
 use crate::secrets::scrub;
 
 /// Which part of an entry a finding points at.

@@ -1,7 +1,7 @@
 //! The tables of `[gepa]` that shape the search: selection, sampling, acceptance, pools, leakage and merge.
 
 use super::section::section;
-use crate::model::search::Selector;
+use crate::model::event_fields::Selector;
 use crate::words;
 
 words! {

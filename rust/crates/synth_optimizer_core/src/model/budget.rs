@@ -28,22 +28,7 @@ words! {
     }
 }
 
-const DIMENSIONS: usize = 9;
-
-impl Dimension {
-    /// Every dimension, in the order in which refusals are reported.
-    pub const ALL: [Self; DIMENSIONS] = [
-        Self::TrainRollouts,
-        Self::HeldoutRollouts,
-        Self::TotalRollouts,
-        Self::Cost,
-        Self::PromptTokens,
-        Self::CompletionTokens,
-        Self::TotalTokens,
-        Self::WallMillis,
-        Self::Generations,
-    ];
-}
+const DIMENSIONS: usize = Dimension::ALL.len();
 
 /// Which of the two rollout ledgers a rollout is charged to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,23 +37,31 @@ pub enum Ledger {
     Heldout,
 }
 
-/// An amount in every dimension.
+/// A value in every dimension.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct Amount([u64; DIMENSIONS]);
+pub struct PerDimension<T>([T; DIMENSIONS]);
 
-impl Amount {
-    pub const ZERO: Self = Self([0; DIMENSIONS]);
+/// How much of everything is wanted, reserved or spent.
+pub type Amount = PerDimension<u64>;
 
-    pub fn get(&self, dimension: Dimension) -> u64 {
+/// Upper bounds; `None` is no limit.
+pub type Caps = PerDimension<Option<u64>>;
+
+impl<T: Copy> PerDimension<T> {
+    pub fn get(&self, dimension: Dimension) -> T {
         self.0[dimension as usize]
     }
 
     #[must_use]
-    pub fn with(mut self, dimension: Dimension, value: u64) -> Self {
+    pub fn with(mut self, dimension: Dimension, value: T) -> Self {
         self.0[dimension as usize] = value;
         self
     }
+}
+
+impl Amount {
+    pub const ZERO: Self = Self([0; DIMENSIONS]);
 
     /// One rollout of this ledger, on top of its estimates.
     #[must_use]
@@ -109,23 +102,6 @@ impl Amount {
         for (mine, theirs) in self.0.iter_mut().zip(other.0) {
             *mine = mine.saturating_sub(theirs);
         }
-    }
-}
-
-/// Upper bounds; `None` is no limit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct Caps([Option<u64>; DIMENSIONS]);
-
-impl Caps {
-    pub fn get(&self, dimension: Dimension) -> Option<u64> {
-        self.0[dimension as usize]
-    }
-
-    #[must_use]
-    pub fn with(mut self, dimension: Dimension, cap: Option<u64>) -> Self {
-        self.0[dimension as usize] = cap;
-        self
     }
 }
 

@@ -5,8 +5,7 @@ use jiff::fmt::temporal::DateTimePrinter;
 use serde::{Deserialize, Serialize};
 
 use super::error::{ErrorCode, OptimizerError};
-use super::event::Event;
-use super::message::message;
+use super::event::{Event, message};
 
 /// Version of the envelope's shape.
 pub const ENVELOPE_VERSION: u32 = 1;

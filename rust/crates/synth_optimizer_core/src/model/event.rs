@@ -13,7 +13,6 @@ use super::event_fields::{
     ProposerStarted, Reason, RolloutFailed, RolloutFinished, RolloutsRequested, RowsLoaded, RowsMapped, RunEnded,
     RunFailed, RunFinished, RunResumed, RunStarted, StateTransitioned, StopDecided, TaskInfoLoaded, TransportFallback,
 };
-use super::message::{decided, evaluated, number};
 
 /// What a reader of feeds needs to know about one event type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,7 +78,7 @@ macro_rules! events {
             }
 
             /// Adds the fields that are not volatile, as canonical JSON, and tells whether normalized feeds have the event.
-            pub(super) fn write_kept_fields(&self, out: &mut String) -> Result<bool, serde_json::Error> {
+            pub(super) fn write_kept_fields(&self, out: &mut Vec<u8>) -> Result<bool, serde_json::Error> {
                 match self {
                     $(Self::$variant(fields) => {
                         write_canonical(fields, &[$($volatile),*], out)?;
@@ -268,4 +267,24 @@ events! {
         => format!("run failed: {}", run.error_code.wire());
     /// The run was cancelled; what was paid for is kept.
     RunCancelled(_: RunEnded) = "gepa.run.cancelled", volatile ["bill"] => "run cancelled".to_owned();
+}
+
+fn evaluated(what: &str, done: &EvaluationCompleted) -> String {
+    let failed = if done.failed > 0 { format!(", {} failed", done.failed) } else { String::new() };
+    match &done.score {
+        Some(score) => format!("{} {what}: {} on {} rows{failed}", done.candidate_id, number(score.mean), score.n),
+        None => format!("{} {what}: no score on {} rows{failed}", done.candidate_id, done.rows),
+    }
+}
+
+fn decided(what: &str, decision: &CandidateDecided) -> String {
+    let delta = decision
+        .comparison
+        .as_ref()
+        .map_or(String::new(), |found| format!(" ({:+.4} on {} rows)", found.primary_delta, found.rows));
+    format!("{} {what}: {}{delta}", decision.candidate_id, decision.reason)
+}
+
+fn number(value: f64) -> String {
+    format!("{value:.4}")
 }

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use super::canonical::{canonical_json, write_string};
+use super::canonical::{canonical_json, write_canonical};
 use super::error::{ErrorCode, OptimizerError};
 use super::event::{EVENT_TYPES, Event};
 
@@ -32,18 +32,18 @@ pub fn normalize(mut event: Value) -> Result<Option<Value>, OptimizerError> {
 }
 
 /// Adds the line of an event with its line break, if normalized feeds have it: the same bytes as `normalize_feed`.
-pub fn write_normalized_line(event: &Event, message: &str, out: &mut String) -> Result<(), serde_json::Error> {
+pub fn write_normalized_line(event: &Event, message: &str, out: &mut Vec<u8>) -> Result<(), serde_json::Error> {
     let before = out.len();
-    out.push_str(r#"{"fields":"#);
+    out.extend(br#"{"fields":"#);
     if !event.write_kept_fields(out)? {
         out.truncate(before);
         return Ok(());
     }
-    out.push_str(r#","message":"#);
-    write_string(message, out);
-    out.push_str(r#","type":""#);
-    out.push_str(event.wire());
-    out.push_str("\"}\n");
+    out.extend(br#","message":"#);
+    write_canonical(message, &[], out)?;
+    out.extend(br#","type":""#);
+    out.extend(event.wire().as_bytes());
+    out.extend(b"\"}\n");
     Ok(())
 }
 

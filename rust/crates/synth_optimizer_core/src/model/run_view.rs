@@ -7,13 +7,12 @@ use serde::Serialize;
 
 use super::candidate_view::{Candidate, candidates_of};
 use super::envelope::rfc3339;
-use super::event::Event;
+use super::event::{Event, message};
 use super::event_fields::{
     ObjectiveSetDeclared, RolloutFailed, RolloutFinished, RunEnded, RunFailed, RunFinished, RunStarted, Stage,
 };
 use super::ids::{CandidateId, RowId};
 use super::lifecycle::{RunState, RunTrigger};
-use super::message::message;
 use super::row_scores::RowScores;
 use super::run_totals::RunTotals;
 use super::under_way::UnderWay;

@@ -1,7 +1,7 @@
 //! Tokens and money of one call; what is not known is a value of its own, never zero.
 
 use std::fmt;
-use std::ops::{Add, AddAssign};
+use std::ops::Add;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -61,24 +61,6 @@ impl Cost {
     }
 }
 
-impl Add for Cost {
-    type Output = Self;
-
-    /// A sum with an unknown part is unknown.
-    fn add(self, other: Self) -> Self {
-        match (self, other) {
-            (Self::Known(a), Self::Known(b)) => Self::Known(a.plus(b)),
-            (Self::Unknown, _) | (_, Self::Unknown) => Self::Unknown,
-        }
-    }
-}
-
-impl AddAssign for Cost {
-    fn add_assign(&mut self, other: Self) {
-        *self = *self + other;
-    }
-}
-
 impl fmt::Display for Cost {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -100,6 +82,16 @@ impl Serialize for Cost {
 impl<'de> Deserialize<'de> for Cost {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         Ok(Self::from_usd(Option::<f64>::deserialize(deserializer)?))
+    }
+}
+
+impl JsonSchema for Cost {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "Cost".into()
+    }
+
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({"description": "Dollars; null is unknown.", "type": ["number", "null"]})
     }
 }
 

@@ -8,6 +8,7 @@ use synth_optimizer_core::model::answer::FailureClass;
 use synth_optimizer_core::model::budget::Dimension;
 use synth_optimizer_core::model::envelope::{ENVELOPE_VERSION, Envelope, rfc3339};
 use synth_optimizer_core::model::error::ErrorCode;
+use synth_optimizer_core::model::event::message;
 use synth_optimizer_core::model::event::{EVENT_TYPES, Event, EventType};
 use synth_optimizer_core::model::event_fields::{
     Bill, BudgetRefused, CacheDamaged, CandidateDecided, CandidateDeferred, CandidateRegistered, CarriedFailure,
@@ -21,7 +22,6 @@ use synth_optimizer_core::model::event_fields::{
 };
 use synth_optimizer_core::model::ids::{CandidateId, Payload, RequestId, RowId};
 use synth_optimizer_core::model::lifecycle::{CandidateTrigger, RunState, RunTrigger};
-use synth_optimizer_core::model::message::message;
 use synth_optimizer_core::model::normalize::{normalize, normalize_feed, write_normalized_line};
 use synth_optimizer_core::model::score::{Comparison, Gain, Score};
 use synth_optimizer_core::model::usage::{Cost, NanoUsd, Usage};
@@ -522,9 +522,9 @@ fn volatile_fields_change_neither_the_message_nor_the_normalized_line() {
 #[test]
 fn the_line_of_an_event_is_that_of_its_feed() {
     for event in samples() {
-        let mut written = String::new();
+        let mut written = Vec::new();
         write_normalized_line(&event, &message(&event), &mut written).unwrap();
-        assert_eq!(written, normalize_feed(&line(&event)).unwrap(), "{}", event.wire());
+        assert_eq!(String::from_utf8(written).unwrap(), normalize_feed(&line(&event)).unwrap(), "{}", event.wire());
     }
 }
 

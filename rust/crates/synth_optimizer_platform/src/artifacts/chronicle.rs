@@ -6,7 +6,7 @@ use super::normalized::NormalizedFeed;
 use super::run_dir::RunPaths;
 use crate::workspace::Stored;
 use synth_optimizer_core::model::error::OptimizerError;
-use synth_optimizer_core::model::message::message;
+use synth_optimizer_core::model::event::message;
 use synth_optimizer_core::model::run_view::RunView;
 
 /// The feed of a run and what its log came to so far.

@@ -13,7 +13,7 @@ use super::run_dir::RunPaths;
 use crate::warn_if_err;
 use crate::workspace::Stored;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
-use synth_optimizer_core::model::message::message;
+use synth_optimizer_core::model::event::message;
 
 /// Lines are gathered to this many bytes while a file is repaired.
 const CHUNK: usize = 1 << 20;

@@ -8,26 +8,26 @@ use super::log::Each;
 use super::run_dir::RunPaths;
 use synth_optimizer_core::model::error::OptimizerError;
 use synth_optimizer_core::model::event::Event;
-use synth_optimizer_core::model::message::message;
+use synth_optimizer_core::model::event::message;
 use synth_optimizer_core::model::normalize::write_normalized_line;
 
 /// The normalized feed of a run. It grows with the log and takes its name when the run is over.
 #[derive(Debug)]
 pub(super) struct NormalizedFeed {
     file: AtomicFile,
-    line: String,
+    line: Vec<u8>,
 }
 
 impl NormalizedFeed {
     pub(super) fn create(paths: &RunPaths) -> Result<Self, OptimizerError> {
-        Ok(Self { file: AtomicFile::create(&paths.normalized_events())?, line: String::new() })
+        Ok(Self { file: AtomicFile::create(&paths.normalized_events())?, line: Vec::new() })
     }
 
     /// Adds the next event of the log; `message` is the event in words.
     pub(super) fn push(&mut self, event: &Event, message: &str) -> Result<(), OptimizerError> {
         self.line.clear();
         write_normalized_line(event, message, &mut self.line).map_err(|error| fault::json("an event", error))?;
-        self.file.write_all(self.line.as_bytes()).map_err(|error| fault::io(self.file.target(), "writing", error))
+        self.file.write_all(&self.line).map_err(|error| fault::io(self.file.target(), "writing", error))
     }
 
     pub(super) fn commit(self) -> Result<(), OptimizerError> {

@@ -12,7 +12,7 @@ use synth_optimizer_core::model::answer::{
     Answer, CallFailure, FailureClass, Observation, Proposal, ProposalAnswer, RolloutAnswer,
 };
 use synth_optimizer_core::model::budget::Dimension;
-use synth_optimizer_core::model::canonical::digest;
+use synth_optimizer_core::model::canonical::digest_of;
 use synth_optimizer_core::model::command::{Command, NamedPayload, ProposeCommand, RolloutCommand};
 use synth_optimizer_core::model::engine::{Engine, Session};
 use synth_optimizer_core::model::event::Event;
@@ -398,7 +398,7 @@ impl World {
 
 impl Run {
     pub(crate) fn lines(&self) -> String {
-        use synth_optimizer_core::model::message::message;
+        use synth_optimizer_core::model::event::message;
         self.events.iter().fold(String::new(), |mut out, event| {
             out.push_str(&format!("{:<36} {}\n", event.wire(), message(event)));
             out
@@ -496,7 +496,7 @@ fn lane(command: &Command) -> usize {
 }
 
 fn hashed(text: &str) -> synth_gepa::Stream {
-    stream(7, &digest(&text.into()), 0)
+    stream(7, &digest_of(&text.into()), 0)
 }
 
 fn known_rules(payload: &Payload) -> BTreeSet<u32> {

@@ -1,28 +1,16 @@
 //! The fields of each event, as they stand on the wire.
 
+/// Defines plain data that is stored, shown and documented as it stands here.
+macro_rules! fields {
+    ($($(#[$meta:meta])* $name:ident { $($(#[$about:meta])* $field:ident: $type:ty,)+ })+) => { $(
+        $(#[$meta])*
+        #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize, schemars::JsonSchema)]
+        pub struct $name { $($(#[$about])* pub $field: $type,)+ }
+    )+ };
+}
+
 mod run;
 mod search;
 
-pub use run::{
-    Bill, BudgetRefused, CacheDamaged, CircuitBreakerTripped, ClockObserved, ConcurrencyAdjusted, ContractVerified,
-    Failure, NamedScore, ProgramLoaded, ProposerReady, Reason, RolloutCount, RowsLoaded, RowsMapped, RunEnded,
-    RunFailed, RunFinished, RunResumed, RunStarted, StateTransitioned, StopDecided, StopKind, StoppedBy,
-    TaskInfoLoaded, TransportFallback,
-};
-pub use search::{
-    CandidateDecided, CandidateDeferred, CandidateRegistered, CarriedFailure, CellWon, DuplicateSkipped,
-    EvaluationCompleted, FrontierUpdated, GenerationCompleted, GenerationStarted, HeldoutChosen, LeakageDetected,
-    MinibatchSkipped, Objective, ObjectiveSetDeclared, Operation, ParentSelection, Problem, ProposalRejected,
-    ProposerCompleted, ProposerFailed, ProposerStarted, RolloutFailed, RolloutFinished, RolloutsRequested, Stage,
-    TurnModels,
-};
-
-impl schemars::JsonSchema for super::usage::Cost {
-    fn schema_name() -> std::borrow::Cow<'static, str> {
-        "Cost".into()
-    }
-
-    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
-        schemars::json_schema!({"description": "Dollars; null is unknown.", "type": ["number", "null"]})
-    }
-}
+pub use run::*;
+pub use search::*;

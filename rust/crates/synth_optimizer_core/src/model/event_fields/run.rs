@@ -2,9 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
-
 use super::super::budget::Dimension;
 use super::super::error::ErrorCode;
 use super::super::ids::CandidateId;
@@ -47,322 +44,275 @@ words! {
     }
 }
 
-/// `gepa.run.started`
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct RunStarted {
-    /// The optimizer, `gepa`.
-    pub algorithm: String,
-    /// Digest of the settings that can change a decision.
-    pub config_digest: String,
-    /// `run.seed`.
-    pub seed: u64,
-    /// `container.url`, without credentials.
-    pub container_url: String,
-}
-
-/// `optimizer.state.transitioned`
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct StateTransitioned {
-    /// The state before.
-    pub from: RunState,
-    /// The state after.
-    pub to: RunState,
-    /// What moved it.
-    pub trigger: RunTrigger,
-}
-
-/// `container.contract.verified`
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct ContractVerified {
-    /// The advertised version of the contract.
-    pub version: String,
-    /// `dataset`, `taskset`, or both.
-    pub dialects: Vec<String>,
-    /// `capabilities.rollout_modes`; empty when the container does not say.
-    pub rollout_modes: Vec<String>,
-    /// Advertised routes by their key.
-    pub routes: BTreeMap<String, String>,
-}
-
-/// `container.task_info.loaded`
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct TaskInfoLoaded {
-    /// Digest of the description.
-    pub digest: String,
-}
-
-/// `dataset.seeds.mapped`
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct RowsMapped {
-    /// `split_list` when the container lists the ids of the split, `split_and_seed` when they are put together.
-    pub rule: String,
-    /// Train seeds with their ids, in the order of the config.
-    pub train: Vec<(i64, String)>,
-    /// The same for held-out seeds.
-    pub heldout: Vec<(i64, String)>,
-}
-
-/// `run.resumed`
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct RunResumed {
-    /// Events that were stored before.
-    pub events: u64,
-    /// Answers that had come and wait for their turn.
-    pub waiting: u32,
-    /// Calls that had been sent and whose outcome is not known. They are sent again under the same id.
-    pub unknown_outcomes: u32,
-}
-
-/// `rollout.transport.fallback`
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct TransportFallback {
-    /// The submission mode of the config.
-    pub requested: String,
-    /// The mode in which rollouts are sent from here on.
-    pub effective: String,
-    /// What the container said or advertises.
-    pub reason: String,
-}
-
-/// `rollout.concurrency.adjusted`
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct ConcurrencyAdjusted {
-    /// Rollouts at once before.
-    pub old_limit: u32,
-    /// Rollouts at once from here on.
-    pub new_limit: u32,
-    /// The HTTP status that showed the overload; none for an increase.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub status: Option<u16>,
-}
-
-/// `cache.damaged`
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct CacheDamaged {
-    /// Which kind of call the entry belongs to.
-    pub boundary: String,
-    /// The key of the entry.
-    pub key: String,
-}
-
-/// `container.program.loaded`
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct ProgramLoaded {
-    /// The container's name of the program.
-    pub program_id: String,
-    /// Digest of its modules, fixed ones included.
-    pub program_digest: String,
-    /// Every field that the program lets change.
-    pub mutable_fields: Vec<String>,
-    /// Those that this run may change.
-    pub target_fields: Vec<String>,
-}
-
-/// `dataset.rows.loaded`
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct RowsLoaded {
-    /// Train rows.
-    pub train_rows: u32,
-    /// Held-out rows.
-    pub heldout_rows: u32,
-    /// Train rows of the full evaluation.
-    pub pareto_pool: u32,
-    /// Train rows that minibatches are drawn from.
-    pub minibatch_pool: u32,
-    /// Train rows whose traces the proposer may see.
-    pub reflection_pool: u32,
-    /// Held-out rows that are measured.
-    pub heldout_pool: u32,
-    /// Digest of all rows.
-    pub rows_digest: String,
-}
-
-/// `proposer.ready`
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct ProposerReady {
-    /// `proposer.backend`.
-    pub backend: String,
-    /// The model that is asked for.
-    pub model: String,
-    /// Who serves it.
-    pub provider: String,
-    /// Path of the program; the endpoint of a proposer that is only called.
-    pub program: String,
-    /// Where the program was found, or the setting that names the endpoint.
-    pub source: String,
-    /// Version of the program; empty for an endpoint.
-    pub version: String,
-    /// How it authenticates.
-    pub auth: String,
-    /// What it may touch.
-    pub sandbox: String,
-}
-
-/// `budget.refused`
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct BudgetRefused {
-    /// What is limited.
-    pub dimension: Dimension,
-    /// How much was wanted, in the unit of the dimension.
-    pub wanted: u64,
-    /// How much was left.
-    pub available: u64,
-    /// What the amount was wanted for.
-    pub purpose: String,
-}
-
-/// `rollout.circuit_breaker.tripped`
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct CircuitBreakerTripped {
-    /// Failures among them.
-    pub failures: u32,
-    /// How many of the last rollouts were looked at.
-    pub window: u32,
-    /// The share of failures that is tolerated.
-    pub tolerance: f64,
-}
-
-/// Which rule ended the search, and why.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct StoppedBy {
-    /// The rule.
-    pub kind: StopKind,
-    /// The limit.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub limit: Option<f64>,
-    /// The value that met it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub value: Option<f64>,
-    /// Why, in words, where the rule has more to say.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub reason: Option<String>,
-}
-
-/// An error that ends a run; `gepa.failure.raised`
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Failure {
-    /// The stable code.
-    pub code: ErrorCode,
-    /// What happened, in words.
-    pub message: String,
-}
-
-/// `gepa.stop`
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct StopDecided {
-    /// The rule.
-    pub stopped_by: StoppedBy,
-    /// Set when the run cannot end well.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub failure: Option<Failure>,
-}
-
-/// A reason in words.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Reason {
-    /// Why, in words.
-    pub reason: String,
-}
-
-/// `clock.observed`
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct ClockObserved {
-    /// Measured time of the run, without the time in which it did not run.
-    pub elapsed_millis: u64,
-}
-
-/// What was used, by the limits, and what was paid.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Bill {
-    /// Null is unknown.
-    pub cost_usd: Cost,
-    /// Calls that were made.
-    pub paid_calls: u64,
-    /// Calls that the cache answered.
-    pub cached_calls: u64,
-    /// Prompt tokens of paid calls.
-    pub prompt_tokens: u64,
-    /// Completion tokens of paid calls.
-    pub completion_tokens: u64,
-    /// Tokens of paid calls.
-    pub total_tokens: u64,
-    /// Measured time, where a time limit asks for it.
-    pub elapsed_millis: Option<u64>,
-}
-
-/// Rollouts that count against the limits.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct RolloutCount {
-    /// Train rollouts.
-    pub train: u64,
-    /// Held-out rollouts.
-    pub heldout: u64,
-    /// Those of which nobody knows whether they ran.
-    pub unknown_outcomes: u64,
-}
-
-/// Seed or returned candidate, on train or held-out rows.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct NamedScore {
-    /// `seed` or `best`.
-    pub role: String,
-    /// `train` or `heldout`.
-    pub split: String,
-    /// The candidate.
-    pub candidate_id: CandidateId,
-    /// Its score on the deciding objective.
-    pub score: Score,
-}
-
-/// `gepa.run.finished`
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct RunFinished {
-    /// The candidate that is returned.
-    pub best_candidate_id: CandidateId,
-    /// Why the search ended.
-    pub stopped_by: StoppedBy,
-    /// Scores of the seed and of the returned candidate.
-    pub scores: Vec<NamedScore>,
-    /// Returned candidate minus seed on the train rows that both have.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub train_gain: Option<Gain>,
-    /// The same on held-out rows.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub heldout_gain: Option<Gain>,
-    /// Generations of the run.
-    pub generations: u32,
-    /// Candidates of the run.
-    pub candidates: u32,
+fields! {
+    /// `gepa.run.started`
+    RunStarted {
+        /// The optimizer, `gepa`.
+        algorithm: String,
+        /// Digest of the settings that can change a decision.
+        config_digest: String,
+        /// `run.seed`.
+        seed: u64,
+        /// `container.url`, without credentials.
+        container_url: String,
+    }
+    /// `optimizer.state.transitioned`
+    StateTransitioned {
+        /// The state before.
+        from: RunState,
+        /// The state after.
+        to: RunState,
+        /// What moved it.
+        trigger: RunTrigger,
+    }
+    /// `container.contract.verified`
+    ContractVerified {
+        /// The advertised version of the contract.
+        version: String,
+        /// `dataset`, `taskset`, or both.
+        dialects: Vec<String>,
+        /// `capabilities.rollout_modes`; empty when the container does not say.
+        rollout_modes: Vec<String>,
+        /// Advertised routes by their key.
+        routes: BTreeMap<String, String>,
+    }
+    /// `container.task_info.loaded`
+    TaskInfoLoaded {
+        /// Digest of the description.
+        digest: String,
+    }
+    /// `dataset.seeds.mapped`
+    RowsMapped {
+        /// `split_list` when the container lists the ids of the split, `split_and_seed` when they are put together.
+        rule: String,
+        /// Train seeds with their ids, in the order of the config.
+        train: Vec<(i64, String)>,
+        /// The same for held-out seeds.
+        heldout: Vec<(i64, String)>,
+    }
+    /// `run.resumed`
+    RunResumed {
+        /// Events that were stored before.
+        events: u64,
+        /// Answers that had come and wait for their turn.
+        waiting: u32,
+        /// Calls that had been sent and whose outcome is not known. They are sent again under the same id.
+        unknown_outcomes: u32,
+    }
+    /// `rollout.transport.fallback`
+    TransportFallback {
+        /// The submission mode of the config.
+        requested: String,
+        /// The mode in which rollouts are sent from here on.
+        effective: String,
+        /// What the container said or advertises.
+        reason: String,
+    }
+    /// `rollout.concurrency.adjusted`
+    ConcurrencyAdjusted {
+        /// Rollouts at once before.
+        old_limit: u32,
+        /// Rollouts at once from here on.
+        new_limit: u32,
+        /// The HTTP status that showed the overload; none for an increase.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        status: Option<u16>,
+    }
+    /// `cache.damaged`
+    CacheDamaged {
+        /// Which kind of call the entry belongs to.
+        boundary: String,
+        /// The key of the entry.
+        key: String,
+    }
+    /// `container.program.loaded`
+    ProgramLoaded {
+        /// The container's name of the program.
+        program_id: String,
+        /// Digest of its modules, fixed ones included.
+        program_digest: String,
+        /// Every field that the program lets change.
+        mutable_fields: Vec<String>,
+        /// Those that this run may change.
+        target_fields: Vec<String>,
+    }
+    /// `dataset.rows.loaded`
+    RowsLoaded {
+        /// Train rows.
+        train_rows: u32,
+        /// Held-out rows.
+        heldout_rows: u32,
+        /// Train rows of the full evaluation.
+        pareto_pool: u32,
+        /// Train rows that minibatches are drawn from.
+        minibatch_pool: u32,
+        /// Train rows whose traces the proposer may see.
+        reflection_pool: u32,
+        /// Held-out rows that are measured.
+        heldout_pool: u32,
+        /// Digest of all rows.
+        rows_digest: String,
+    }
+    /// `proposer.ready`
+    ProposerReady {
+        /// `proposer.backend`.
+        backend: String,
+        /// The model that is asked for.
+        model: String,
+        /// Who serves it.
+        provider: String,
+        /// Path of the program; the endpoint of a proposer that is only called.
+        program: String,
+        /// Where the program was found, or the setting that names the endpoint.
+        source: String,
+        /// Version of the program; empty for an endpoint.
+        version: String,
+        /// How it authenticates.
+        auth: String,
+        /// What it may touch.
+        sandbox: String,
+    }
+    /// `budget.refused`
+    BudgetRefused {
+        /// What is limited.
+        dimension: Dimension,
+        /// How much was wanted, in the unit of the dimension.
+        wanted: u64,
+        /// How much was left.
+        available: u64,
+        /// What the amount was wanted for.
+        purpose: String,
+    }
+    /// `rollout.circuit_breaker.tripped`
+    CircuitBreakerTripped {
+        /// Failures among them.
+        failures: u32,
+        /// How many of the last rollouts were looked at.
+        window: u32,
+        /// The share of failures that is tolerated.
+        tolerance: f64,
+    }
+    /// Which rule ended the search, and why.
+    StoppedBy {
+        /// The rule.
+        kind: StopKind,
+        /// The limit.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        limit: Option<f64>,
+        /// The value that met it.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        value: Option<f64>,
+        /// Why, in words, where the rule has more to say.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        reason: Option<String>,
+    }
+    /// An error that ends a run; `gepa.failure.raised`
+    Failure {
+        /// The stable code.
+        code: ErrorCode,
+        /// What happened, in words.
+        message: String,
+    }
+    /// `gepa.stop`
+    StopDecided {
+        /// The rule.
+        stopped_by: StoppedBy,
+        /// Set when the run cannot end well.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        failure: Option<Failure>,
+    }
+    /// A reason in words.
+    Reason {
+        /// Why, in words.
+        reason: String,
+    }
+    /// `clock.observed`
+    ClockObserved {
+        /// Measured time of the run, without the time in which it did not run.
+        elapsed_millis: u64,
+    }
+    /// What was used, by the limits, and what was paid.
+    Bill {
+        /// Null is unknown.
+        cost_usd: Cost,
+        /// Calls that were made.
+        paid_calls: u64,
+        /// Calls that the cache answered.
+        cached_calls: u64,
+        /// Prompt tokens of paid calls.
+        prompt_tokens: u64,
+        /// Completion tokens of paid calls.
+        completion_tokens: u64,
+        /// Tokens of paid calls.
+        total_tokens: u64,
+        /// Measured time, where a time limit asks for it.
+        elapsed_millis: Option<u64>,
+    }
     /// Rollouts that count against the limits.
-    pub rollouts: RolloutCount,
-    /// What was used and paid.
-    pub bill: Bill,
-}
-
-/// `gepa.run.failed`
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct RunFailed {
-    /// The stable code.
-    pub error_code: ErrorCode,
-    /// What happened, in words.
-    pub message: String,
-    /// The best candidate until then, if there was one.
-    pub best_candidate_id: Option<CandidateId>,
-    /// Rollouts that count against the limits.
-    pub rollouts: RolloutCount,
-    /// What was used and paid.
-    pub bill: Bill,
-}
-
-/// `gepa.run.cancelled`
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct RunEnded {
-    /// Why, in words.
-    pub reason: String,
-    /// The best candidate until then, if there was one.
-    pub best_candidate_id: Option<CandidateId>,
-    /// Rollouts that count against the limits.
-    pub rollouts: RolloutCount,
-    /// What was used and paid.
-    pub bill: Bill,
+    RolloutCount {
+        /// Train rollouts.
+        train: u64,
+        /// Held-out rollouts.
+        heldout: u64,
+        /// Those of which nobody knows whether they ran.
+        unknown_outcomes: u64,
+    }
+    /// Seed or returned candidate, on train or held-out rows.
+    NamedScore {
+        /// `seed` or `best`.
+        role: String,
+        /// `train` or `heldout`.
+        split: String,
+        /// The candidate.
+        candidate_id: CandidateId,
+        /// Its score on the deciding objective.
+        score: Score,
+    }
+    /// `gepa.run.finished`
+    RunFinished {
+        /// The candidate that is returned.
+        best_candidate_id: CandidateId,
+        /// Why the search ended.
+        stopped_by: StoppedBy,
+        /// Scores of the seed and of the returned candidate.
+        scores: Vec<NamedScore>,
+        /// Returned candidate minus seed on the train rows that both have.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        train_gain: Option<Gain>,
+        /// The same on held-out rows.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        heldout_gain: Option<Gain>,
+        /// Generations of the run.
+        generations: u32,
+        /// Candidates of the run.
+        candidates: u32,
+        /// Rollouts that count against the limits.
+        rollouts: RolloutCount,
+        /// What was used and paid.
+        bill: Bill,
+    }
+    /// `gepa.run.failed`
+    RunFailed {
+        /// The stable code.
+        error_code: ErrorCode,
+        /// What happened, in words.
+        message: String,
+        /// The best candidate until then, if there was one.
+        best_candidate_id: Option<CandidateId>,
+        /// Rollouts that count against the limits.
+        rollouts: RolloutCount,
+        /// What was used and paid.
+        bill: Bill,
+    }
+    /// `gepa.run.cancelled`
+    RunEnded {
+        /// Why, in words.
+        reason: String,
+        /// The best candidate until then, if there was one.
+        best_candidate_id: Option<CandidateId>,
+        /// Rollouts that count against the limits.
+        rollouts: RolloutCount,
+        /// What was used and paid.
+        bill: Bill,
+    }
 }

@@ -11,9 +11,9 @@ use super::refusal::ReadError;
 use super::row_values::{Rows, gain};
 use synth_optimizer_core::model::candidate_view::Candidate;
 use synth_optimizer_core::model::error::OptimizerError;
+use synth_optimizer_core::model::event_fields::Direction;
 use synth_optimizer_core::model::run_totals::BestMark;
 use synth_optimizer_core::model::score::{Gain, Score};
-use synth_optimizer_core::model::search::Direction;
 
 /// The best candidate so far; after the run, the one that it returns.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]

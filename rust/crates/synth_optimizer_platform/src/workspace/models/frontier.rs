@@ -12,9 +12,9 @@ use super::query::{at_one_moment, list, objectives, parsed, stored_at, whole};
 use super::refusal::ReadError;
 use synth_optimizer_core::model::candidate_view::Candidate;
 use synth_optimizer_core::model::error::OptimizerError;
+use synth_optimizer_core::model::event_fields::FrontierType;
 use synth_optimizer_core::model::event_fields::Operation;
 use synth_optimizer_core::model::score::Score;
-use synth_optimizer_core::model::search::FrontierType;
 
 /// The most cells of one candidate that are listed.
 const MOST_CELLS: usize = 200;
