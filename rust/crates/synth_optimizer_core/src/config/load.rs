@@ -6,10 +6,9 @@ use camino::{Utf8Component, Utf8Path, Utf8PathBuf};
 use serde_json::Value;
 
 use super::check::check;
-use super::findings::Code;
 use super::mask::{mask, outline};
 use super::overrides::{from_environment, from_set};
-use super::report::{Part, Report};
+use super::report::{Code, Part, Report};
 use super::sections::Config;
 use super::tree::{Node, Place, Tree};
 use super::validate;
@@ -83,17 +82,6 @@ pub fn load_value(
     environment: &BTreeMap<String, String>,
     sets: &[String],
 ) -> Result<Loaded, OptimizerError> {
-    sound(name, try_load_value(value, name, base_dir, environment, sets)?)
-}
-
-/// Reads an inline mapping as far as it can be understood, as `try_load` reads a file.
-pub fn try_load_value(
-    value: Value,
-    name: &str,
-    base_dir: &Utf8Path,
-    environment: &BTreeMap<String, String>,
-    sets: &[String],
-) -> Result<Loaded, OptimizerError> {
     let mut report = Report::new(name, "", String::new());
     let tree = Node::from_json(value, &Place::Inline);
     if !matches!(tree.tree, Tree::Table(_)) {
@@ -101,7 +89,7 @@ pub fn try_load_value(
         report.push(Code::WrongType, "", "a configuration must be a mapping of sections", hint, None);
         return Err(refusal(name, ErrorCode::Config, report.finish()));
     }
-    finish(tree, report, base_dir, environment, sets)
+    sound(name, finish(tree, report, base_dir, environment, sets)?)
 }
 
 /// A configuration that can be used, or every problem of it.
@@ -130,9 +118,8 @@ fn finish(
     }
     let places = tree.places();
     // The checked tree fits the types; should it ever not, the error says so without echoing anything.
-    let mut config: Config = serde_json::from_value(tree.to_json()).map_err(|_| {
-        OptimizerError::new(ErrorCode::Invariant, "the checked configuration does not fit its own types")
-    })?;
+    let misfit = |_| OptimizerError::new(ErrorCode::Invariant, "the checked configuration does not fit its own types");
+    let mut config: Config = serde_json::from_value(tree.tree.to_json()).map_err(misfit)?;
     validate::validate(&config, &places, &mut report);
     resolve_paths(&mut config, base_dir);
     let values = effective_values(&config, &places, &report);

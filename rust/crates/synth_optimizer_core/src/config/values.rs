@@ -1,4 +1,4 @@
-//! Every effective value with its origin, and the configuration as a run stores it.
+//! Every effective value with its origin, and the configuration as a run stores it and as a file writes it.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,7 +10,7 @@ use super::load::Loaded;
 use super::report::Report;
 use super::sections::Config;
 use super::shape::{Shape, root};
-use super::tree::{Place, join, walk};
+use super::tree::{Place, join};
 use crate::model::error::{ErrorCode, OptimizerError};
 use crate::secrets::{HIDDEN, redact};
 
@@ -120,13 +120,80 @@ pub fn from_stored(stored: &Value, place: &str) -> Result<Loaded, OptimizerError
 
 /// The fields of a stored configuration whose values were left out because they are, or may be, secrets.
 pub fn hidden_fields(stored: &Value) -> Vec<String> {
-    let mut hidden = Vec::new();
-    walk("", stored, &mut |path, value| {
-        if value.as_str().is_some_and(|text| text.contains(HIDDEN)) {
-            hidden.push(path.to_owned());
+    fn collect(path: String, value: &Value, hidden: &mut Vec<String>) {
+        match value {
+            Value::Array(items) => {
+                items.iter().enumerate().for_each(|(at, item)| collect(format!("{path}[{at}]"), item, hidden));
+            }
+            Value::Object(fields) => fields.iter().for_each(|(name, field)| collect(join(&path, name), field, hidden)),
+            value if value.as_str().is_some_and(|text| text.contains(HIDDEN)) => hidden.push(path),
+            _ => {}
         }
-    });
+    }
+    let mut hidden = Vec::new();
+    collect(String::new(), stored, &mut hidden);
     hidden
+}
+
+/// The whole configuration, defaults included, as TOML that reads back as the same configuration.
+pub fn to_toml(config: &Config) -> String {
+    let mut text = String::new();
+    // Every section is a map with text keys, so the conversion has nothing to refuse.
+    if let Ok(Value::Object(root)) = serde_json::to_value(config) {
+        table(&root, "", &mut text);
+    }
+    text
+}
+
+/// A key as TOML writes it: bare where it can be.
+pub(super) fn key(name: &str) -> String {
+    let bare = !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '-');
+    if bare { name.to_owned() } else { string(name) }
+}
+
+/// A value on one line, as TOML writes it.
+pub(super) fn inline(value: &Value) -> String {
+    match value {
+        Value::Null => "\"\"".to_owned(),
+        Value::Bool(flag) => flag.to_string(),
+        Value::Number(number) => match number.as_f64() {
+            Some(float) if number.is_f64() => format!("{float:?}"),
+            _ => number.to_string(),
+        },
+        Value::String(text) => string(text),
+        Value::Array(items) => format!("[{}]", items.iter().map(inline).collect::<Vec<_>>().join(", ")),
+        Value::Object(entries) if entries.is_empty() => "{}".to_owned(),
+        Value::Object(entries) => {
+            let entries = entries.iter().map(|(name, value)| format!("{} = {}", key(name), inline(value)));
+            format!("{{ {} }}", entries.collect::<Vec<_>>().join(", "))
+        }
+    }
+}
+
+fn table(entries: &serde_json::Map<String, Value>, path: &str, text: &mut String) {
+    // A table's own values must come before its first sub-table.
+    let (tables, values): (Vec<_>, Vec<_>) =
+        entries.iter().filter(|(_, value)| !value.is_null()).partition(|(_, value)| value.is_object());
+    let has_header = !values.is_empty() || tables.is_empty();
+    if has_header && !path.is_empty() {
+        if !text.is_empty() {
+            text.push('\n');
+        }
+        text.push_str(&format!("[{path}]\n"));
+    }
+    for (name, value) in values {
+        text.push_str(&format!("{} = {}\n", key(name), inline(value)));
+    }
+    for (name, value) in tables {
+        if let Value::Object(entries) = value {
+            table(entries, &join(path, name), text);
+        }
+    }
+}
+
+/// A basic string: the escapes of JSON are those of TOML, which also wants DEL escaped.
+fn string(text: &str) -> String {
+    Value::from(text).to_string().replace('\u{7f}', "\\u007F")
 }
 
 #[cfg(test)]

@@ -17,7 +17,6 @@ pub mod ids;
 pub mod lifecycle;
 pub mod normalize;
 pub mod program;
-pub mod row_scores;
 pub mod run_totals;
 pub mod run_view;
 pub mod score;

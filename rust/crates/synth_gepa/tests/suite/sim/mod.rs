@@ -496,7 +496,7 @@ fn lane(command: &Command) -> usize {
 }
 
 fn hashed(text: &str) -> synth_gepa::Stream {
-    stream(7, &digest_of(&text.into()), 0)
+    stream(7, &digest_of(text), 0)
 }
 
 fn known_rules(payload: &Payload) -> BTreeSet<u32> {
