@@ -30,13 +30,6 @@ words! {
 
 const DIMENSIONS: usize = Dimension::ALL.len();
 
-/// Which of the two rollout ledgers a rollout is charged to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ledger {
-    Train,
-    Heldout,
-}
-
 /// A value in every dimension.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(transparent)]
@@ -63,13 +56,9 @@ impl<T: Copy> PerDimension<T> {
 impl Amount {
     pub const ZERO: Self = Self([0; DIMENSIONS]);
 
-    /// One rollout of this ledger, on top of its estimates.
+    /// One rollout that counts in its own dimension and in the total, on top of its estimates.
     #[must_use]
-    pub fn rollout(self, ledger: Ledger) -> Self {
-        let own = match ledger {
-            Ledger::Train => Dimension::TrainRollouts,
-            Ledger::Heldout => Dimension::HeldoutRollouts,
-        };
+    pub fn rollout(self, own: Dimension) -> Self {
         self.with(own, 1).with(Dimension::TotalRollouts, 1)
     }
 
@@ -137,9 +126,7 @@ impl Budget {
 
     pub fn spent(&self, dimension: Dimension) -> u64 {
         match dimension {
-            Dimension::WallMillis => {
-                self.caps.get(dimension).map_or(self.elapsed_millis, |cap| self.elapsed_millis.min(cap))
-            }
+            Dimension::WallMillis => self.elapsed_millis.min(self.caps.get(dimension).unwrap_or(u64::MAX)),
             other => self.spent.get(other),
         }
     }
@@ -272,13 +259,6 @@ impl Budget {
 
     pub fn elapsed_millis(&self) -> u64 {
         self.elapsed_millis
-    }
-
-    /// The invariant, for every dimension.
-    pub fn holds(&self) -> bool {
-        Dimension::ALL.into_iter().all(|dimension| {
-            self.caps.get(dimension).is_none_or(|cap| self.spent(dimension) + self.reserved(dimension) <= cap)
-        })
     }
 
     fn spend(&mut self, actual: &Amount) {

@@ -5,14 +5,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::canonical::write_canonical;
-use super::event_fields::{
-    BudgetRefused, CacheDamaged, CandidateDecided, CandidateDeferred, CandidateRegistered, CircuitBreakerTripped,
-    ClockObserved, ConcurrencyAdjusted, ContractVerified, DuplicateSkipped, EvaluationCompleted, Failure,
-    FrontierUpdated, GenerationCompleted, GenerationStarted, HeldoutChosen, LeakageDetected, MinibatchSkipped,
-    ObjectiveSetDeclared, ProgramLoaded, ProposalRejected, ProposerCompleted, ProposerFailed, ProposerReady,
-    ProposerStarted, Reason, RolloutFailed, RolloutFinished, RolloutsRequested, RowsLoaded, RowsMapped, RunEnded,
-    RunFailed, RunFinished, RunResumed, RunStarted, StateTransitioned, StopDecided, TaskInfoLoaded, TransportFallback,
-};
+use super::event_fields::{self, CandidateDecided, EvaluationCompleted};
 
 /// What a reader of feeds needs to know about one event type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,7 +28,7 @@ macro_rules! events {
         #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
         #[serde(tag = "type", content = "fields")]
         pub enum Event {
-            $($(#[doc = $about])+ #[serde(rename = $wire)] $variant($fields),)+
+            $($(#[doc = $about])+ #[serde(rename = $wire)] $variant(event_fields::$fields),)+
         }
 
         /// Every event type.
@@ -56,7 +49,7 @@ macro_rules! events {
                 "about": concat!($($about,)+).trim_ascii(),
                 "volatile": [$($volatile),*],
                 "aside": events!(@aside $($aside)?),
-                "fields": schemas.subschema_for::<$fields>(),
+                "fields": schemas.subschema_for::<event_fields::$fields>(),
             }),)+];
             json!({"events": events, "$defs": schemas.take_definitions(true)})
         }

@@ -15,7 +15,6 @@ pub mod event_fields;
 pub mod event_meaning;
 pub mod ids;
 pub mod lifecycle;
-pub mod normalize;
 pub mod program;
 pub mod run_totals;
 pub mod run_view;

@@ -85,16 +85,6 @@ impl<'de> Deserialize<'de> for Cost {
     }
 }
 
-impl JsonSchema for Cost {
-    fn schema_name() -> std::borrow::Cow<'static, str> {
-        "Cost".into()
-    }
-
-    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
-        schemars::json_schema!({"description": "Dollars; null is unknown.", "type": ["number", "null"]})
-    }
-}
-
 /// What one call used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Usage {

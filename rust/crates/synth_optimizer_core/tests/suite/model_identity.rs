@@ -391,7 +391,15 @@ fn inputs() -> Inputs {
         seed: payload("Answer {question}."),
     };
     let row = |id: &str| Row { id: RowId::new(id), stratum: None, texts: vec![format!("text of {id}")] };
-    Inputs::whole(program, vec![row("a"), row("b")], vec![row("c")])
+    Inputs {
+        program,
+        train: vec![row("a"), row("b")],
+        heldout: vec![row("c")],
+        pareto_pool: vec![TrainRow(0), TrainRow(1)],
+        minibatch_pool: vec![TrainRow(0), TrainRow(1)],
+        reflection_pool: vec![TrainRow(0), TrainRow(1)],
+        heldout_pool: vec![HeldoutRow(0)],
+    }
 }
 
 #[test]

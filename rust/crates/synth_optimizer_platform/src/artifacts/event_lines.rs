@@ -3,8 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use synth_optimizer_core::model::event::Event;
-use synth_optimizer_core::model::event::message;
+use synth_optimizer_core::model::event::{Event, message};
 use synth_optimizer_core::model::event_fields::{
     Bill, CandidateDecided, CandidateRegistered, EvaluationCompleted, GenerationStarted, Operation, ProposerCompleted,
     RolloutCount, RolloutFailed, RunFinished, StoppedBy,

@@ -6,10 +6,9 @@ use super::atomic::AtomicFile;
 use super::fault;
 use super::log::Each;
 use super::run_dir::RunPaths;
+use synth_optimizer_core::model::envelope::write_normalized_line;
 use synth_optimizer_core::model::error::OptimizerError;
-use synth_optimizer_core::model::event::Event;
-use synth_optimizer_core::model::event::message;
-use synth_optimizer_core::model::normalize::write_normalized_line;
+use synth_optimizer_core::model::event::{Event, message};
 
 /// The normalized feed of a run. It grows with the log and takes its name when the run is over.
 #[derive(Debug)]

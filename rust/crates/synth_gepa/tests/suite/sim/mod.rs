@@ -17,7 +17,7 @@ use synth_optimizer_core::model::command::{Command, NamedPayload, ProposeCommand
 use synth_optimizer_core::model::engine::{Engine, Session};
 use synth_optimizer_core::model::event::Event;
 use synth_optimizer_core::model::event_fields::RunStarted;
-use synth_optimizer_core::model::ids::{Payload, RequestId, RowId};
+use synth_optimizer_core::model::ids::{HeldoutRow, Payload, RequestId, RowId, TrainRow};
 use synth_optimizer_core::model::program::{Inputs, Module, Program, Row};
 use synth_optimizer_core::model::usage::{Cost, NanoUsd, Usage};
 
@@ -144,7 +144,16 @@ impl World {
             seed,
         };
         let rows = |split: &str, count: u32| (0..count).map(|index| row(split, index)).collect();
-        Inputs::whole(program, rows("train", self.train), rows("heldout", self.heldout))
+        let pool: Vec<TrainRow> = (0..self.train).map(TrainRow).collect();
+        Inputs {
+            program,
+            train: rows("train", self.train),
+            heldout: rows("heldout", self.heldout),
+            pareto_pool: pool.clone(),
+            minibatch_pool: pool.clone(),
+            reflection_pool: pool,
+            heldout_pool: (0..self.heldout).map(HeldoutRow).collect(),
+        }
     }
 
     pub(crate) fn run_started(&self) -> RunStarted {
