@@ -22,11 +22,11 @@ mod values;
 
 pub use crate::model::error::{Diagnostic, Severity};
 pub use identity::{search_differences, search_digest};
-pub use load::{Loaded, Source, load, load_value, try_load};
+pub use load::{Content, Loaded, Source, load, try_load};
 pub use overrides::{OVERRIDES, Override};
 pub use pools::{Pools, RolloutCaps, effective_caps, pools};
 pub use report::{FINDINGS, FindingCode, render};
 pub use sections::Config;
 pub use shape::json_schema;
 pub use suggest::nearest;
-pub use values::{EffectiveValue, Origin, from_stored, hidden_fields, redacted, shown, to_toml};
+pub use values::{EffectiveValue, Origin, from_stored, hidden_fields, redacted, shown};

@@ -1,4 +1,4 @@
-//! Every effective value with its origin, and the configuration as a run stores it and as a file writes it.
+//! Every effective value with its origin, and the configuration as a run stores it; keys and values as TOML writes them.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -135,16 +135,6 @@ pub fn hidden_fields(stored: &Value) -> Vec<String> {
     hidden
 }
 
-/// The whole configuration, defaults included, as TOML that reads back as the same configuration.
-pub fn to_toml(config: &Config) -> String {
-    let mut text = String::new();
-    // Every section is a map with text keys, so the conversion has nothing to refuse.
-    if let Ok(Value::Object(root)) = serde_json::to_value(config) {
-        table(&root, "", &mut text);
-    }
-    text
-}
-
 /// A key as TOML writes it: bare where it can be.
 pub(super) fn key(name: &str) -> String {
     let bare = !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '-');
@@ -166,27 +156,6 @@ pub(super) fn inline(value: &Value) -> String {
         Value::Object(entries) => {
             let entries = entries.iter().map(|(name, value)| format!("{} = {}", key(name), inline(value)));
             format!("{{ {} }}", entries.collect::<Vec<_>>().join(", "))
-        }
-    }
-}
-
-fn table(entries: &serde_json::Map<String, Value>, path: &str, text: &mut String) {
-    // A table's own values must come before its first sub-table.
-    let (tables, values): (Vec<_>, Vec<_>) =
-        entries.iter().filter(|(_, value)| !value.is_null()).partition(|(_, value)| value.is_object());
-    let has_header = !values.is_empty() || tables.is_empty();
-    if has_header && !path.is_empty() {
-        if !text.is_empty() {
-            text.push('\n');
-        }
-        text.push_str(&format!("[{path}]\n"));
-    }
-    for (name, value) in values {
-        text.push_str(&format!("{} = {}\n", key(name), inline(value)));
-    }
-    for (name, value) in tables {
-        if let Value::Object(entries) = value {
-            table(entries, &join(path, name), text);
         }
     }
 }
