@@ -20,7 +20,7 @@ use synth_e2e::standing::{StandingService, ask};
 use synth_e2e::stub::FIELDS;
 use synth_e2e::{RowNames, RunFiles, ServerProcess, small_config, write_config};
 use synth_optimizer_core::config::sections::CacheMode;
-use synth_optimizer_core::config::{Loaded, load_value};
+use synth_optimizer_core::config::{Content, Loaded, Source, load};
 use synth_optimizer_core::model::envelope::unix_millis_of;
 use synth_optimizer_platform::clock::unix_millis;
 use synth_optimizer_service::queue::{Claim, Completion, Hold, Holder, Queue, Submission, Which};
@@ -303,7 +303,8 @@ fn config(run_id: &str) -> Done<Loaded> {
         "policy": {"provider": "openai", "model": "m"},
         "proposer": {"model": "m"},
     });
-    Ok(load_value(value, "bench", Utf8Path::new("/nowhere"), &BTreeMap::new(), &[])?)
+    let source = Source { name: "bench", content: Content::Mapping(value), base_dir: Utf8Path::new("/nowhere") };
+    Ok(load(source, &BTreeMap::new(), &[])?)
 }
 
 fn submit(queue: &Queue, run_id: &str) -> Done<()> {

@@ -19,7 +19,6 @@ LEAVES = {
     "CandidateId": "candidate id",
     "RowId": "row id",
     "RequestId": "request number",
-    "Cost": "dollars, or null",
     "ErrorCode": "[error code](errors.md)",
 }
 KINDS = {"string": "text", "boolean": "true or false", "number": "number", "integer": "whole number"}

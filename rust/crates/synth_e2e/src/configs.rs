@@ -3,9 +3,9 @@
 use std::io;
 
 use camino::{Utf8Path, Utf8PathBuf};
+use synth_optimizer_core::config::Config;
 use synth_optimizer_core::config::gepa::{ComponentSelector, LeakagePolicy};
 use synth_optimizer_core::config::sections::{DatasetSection, TasksetSection};
-use synth_optimizer_core::config::{Config, to_toml};
 
 /// How the config names rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,5 +49,5 @@ pub fn small_config(url: &str, names: RowNames, train: u32, heldout: u32, fields
 
 /// Writes a config file that reads back as the same configuration.
 pub fn write_config(path: &Utf8Path, config: &Config) -> io::Result<()> {
-    std::fs::write(path, to_toml(config))
+    std::fs::write(path, toml::to_string(config).map_err(io::Error::other)?)
 }

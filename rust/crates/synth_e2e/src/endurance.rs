@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use camino::Utf8Path;
 use serde_json::json;
-use synth_optimizer_core::config::{Config, to_toml};
+use synth_optimizer_core::config::Config;
 use synth_optimizer_core::model::lifecycle::RequestState;
 use synth_optimizer_service::queue::Queue;
 
@@ -111,18 +111,18 @@ impl Endurance<'_> {
         format!("endured-{number:05}")
     }
 
-    fn config(&self, containers: &[ServerProcess], number: usize) -> String {
+    fn config(&self, containers: &[ServerProcess], number: usize) -> io::Result<String> {
         let url = containers[number % containers.len()].url();
         let mut config: Config = small_config(&url, RowNames::TaskIds, 3, 2, &FIELDS[..1]);
         config.run.run_id = Some(Self::run_id(number));
         config.gepa.max_generations = 2;
         // A namespace of its own: otherwise runs would wait for each other, and be answered by each other.
         config.cache.namespace = Some(Self::run_id(number));
-        to_toml(&config)
+        toml::to_string(&config).map_err(io::Error::other)
     }
 
     fn submit_one(&self, port: u16, containers: &[ServerProcess], number: usize) -> io::Result<()> {
-        let body = json!({"config": self.config(containers, number), "allow_unverified": true});
+        let body = json!({"config": self.config(containers, number)?, "allow_unverified": true});
         let key = format!("key-{number}");
         match ask(port, "POST", "/runs", Some(&body), &[("Idempotency-Key", &key)])? {
             (200 | 201, reply) if reply["run_id"] == Self::run_id(number) => Ok(()),

@@ -2,7 +2,7 @@
 
 use synth_optimizer_core::config::gepa::{Direction, GepaSection, PipelineMode, objective_names};
 use synth_optimizer_core::config::{Config, effective_caps};
-use synth_optimizer_core::model::budget::{Amount, Budget, Caps, Dimension, Ledger};
+use synth_optimizer_core::model::budget::{Amount, Budget, Caps, Dimension};
 use synth_optimizer_core::model::event_fields::Objective;
 use synth_optimizer_core::model::usage::NanoUsd;
 
@@ -60,8 +60,8 @@ impl Settings {
                     (gepa.pipeline.max_in_flight_candidates / gepa.proposals_per_generation.max(1)).max(1) as usize
                 }
             },
-            train_rollout: rollout.rollout(Ledger::Train),
-            heldout_rollout: rollout.rollout(Ledger::Heldout),
+            train_rollout: rollout.rollout(Dimension::TrainRollouts),
+            heldout_rollout: rollout.rollout(Dimension::HeldoutRollouts),
             proposal,
             search_deadline_millis: gepa.max_time_seconds.map(|seconds| {
                 let cap = seconds.saturating_mul(1000);

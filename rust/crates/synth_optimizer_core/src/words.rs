@@ -32,6 +32,9 @@ macro_rules! words {
         pub enum $name { $($(#[doc = $about])* $variant,)+ }
 
         impl $name {
+            /// Every word, in order of declaration.
+            pub const ALL: [Self; [$($first,)+].len()] = [$(Self::$variant,)+];
+
             /// Canonical spellings, in order of declaration.
             pub const WORDS: &'static [&'static str] = &[$($first,)+];
 
@@ -46,6 +49,12 @@ macro_rules! words {
                     $($first $(| $alias)* => Some(Self::$variant),)+
                     _ => None,
                 }
+            }
+        }
+
+        impl std::fmt::Display for $name {
+            fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                out.write_str(self.word())
             }
         }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use camino::Utf8Path;
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyMapping, PyString, PyTuple};
-use synth_optimizer_core::config::{self, Config, Diagnostic, Loaded, Severity, Source};
+use synth_optimizer_core::config::{self, Config, Content, Diagnostic, Loaded, Severity, Source};
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_platform::artifacts::RunPaths;
 use synth_optimizer_platform::workspace::Reader;
@@ -83,7 +83,8 @@ pub(crate) fn load_config(
     };
     let value = json::from_python(mapping.as_any())?;
     let base_dir = working_directory(py)?;
-    let loaded = config::load_value(value, "mapping", &base_dir, &environment(py, environ)?, &overrides);
+    let source = Source { name: "mapping", content: Content::Mapping(value), base_dir: &base_dir };
+    let loaded = config::load(source, &environment(py, environ)?, &overrides);
     loaded.map(|loaded| LoadedConfig { loaded }).map_err(|error| errors::raise(py, &error))
 }
 
@@ -99,7 +100,7 @@ pub(crate) fn try_load_config(
     from_file(py, path, &overrides, environ, config::try_load)
 }
 
-type Load = fn(&Source<'_>, &BTreeMap<String, String>, &[String]) -> Result<Loaded, OptimizerError>;
+type Load = fn(Source<'_>, &BTreeMap<String, String>, &[String]) -> Result<Loaded, OptimizerError>;
 
 fn from_file(
     py: Python<'_>,
@@ -112,8 +113,8 @@ fn from_file(
     let environ = environment(py, environ)?;
     let base_dir = working_directory(py)?.join(path.parent().unwrap_or(Utf8Path::new("")));
     let loaded = read(&path).and_then(|text| {
-        let source = Source { name: path.as_str(), text: &text, base_dir: &base_dir };
-        load(&source, &environ, overrides)
+        let source = Source { name: path.as_str(), content: Content::Toml(&text), base_dir: &base_dir };
+        load(source, &environ, overrides)
     });
     loaded.map(|loaded| LoadedConfig { loaded }).map_err(|error| errors::raise(py, &error))
 }

@@ -11,7 +11,7 @@ use camino::Utf8PathBuf;
 use serde_json::{Value, json};
 use synth_e2e::{ScriptedFault, ScriptedProposer, cpu_time};
 use synth_gepa::GepaEngine;
-use synth_optimizer_core::config::{Config, Source, load, render};
+use synth_optimizer_core::config::{Config, Content, Source, load, render};
 use synth_optimizer_core::model::answer::FailureClass;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_platform::runtime::{Control, Hooks, Request, execute};
@@ -97,8 +97,8 @@ fn read(arguments: &Arguments) -> Result<Config, OptimizerError> {
     let base_dir = path.parent().unwrap_or(&path);
     let environment: BTreeMap<String, String> =
         std::env::vars().filter(|(name, _)| name.starts_with("SYNTH_OPTIMIZERS_")).collect();
-    let source = Source { name: path.as_str(), text: &text, base_dir };
-    Ok(load(&source, &environment, &arguments.sets)?.config)
+    let source = Source { name: path.as_str(), content: Content::Toml(&text), base_dir };
+    Ok(load(source, &environment, &arguments.sets)?.config)
 }
 
 /// Carries out the run. The outcome is what the tests read: the run's directory and how it ended.

@@ -1,19 +1,12 @@
-//! The `[gepa]` section: search, transport, limits and stop rules.
+//! The `[gepa]` section and its tables: search, transport, pipeline, limits and stop rules.
 
 use std::collections::BTreeMap;
 
-use super::section::section;
+use super::sections::section;
 use crate::words;
 
-pub use super::pipeline::{
-    AdaptiveConcurrency, CircuitBreaker, Pipeline, PipelineMode, StalenessPolicy, SubmissionMode, Workers,
-};
 pub use super::pools::{OUTCOME_REWARD, objective_names};
-pub use super::search::{
-    BatchSampler, CandidateSelector, Leakage, LeakagePolicy, Merge, MergeConflict, ObjectiveAcceptance, Sampler,
-    SeedPools, TaskPools,
-};
-pub use crate::model::search::{Direction, FrontierType, Selector};
+pub use crate::model::event_fields::{Direction, FrontierType, Selector};
 
 words! {
     /// When a candidate counts as better.
@@ -49,6 +42,52 @@ words! {
         TrainScore = "train_score" | "train_reward",
         /// Read as `train_score`, with a warning: held-out rows are measured once, after the search.
         HeldoutScore = "heldout_score" | "heldout_reward",
+    }
+    /// How minibatches are drawn.
+    Sampler {
+        /// Every minibatch anew, from the whole pool.
+        SeededShuffle = "seeded_shuffle",
+        /// In slices of a shuffled pool; every row has its turn before the next shuffle.
+        EpochShuffled = "epoch_shuffled",
+        /// In slices of the pool in its own order.
+        OrderedEpoch = "ordered_epoch" | "sequential_epoch",
+        /// One row of each value of `field` in turn.
+        Stratified = "stratified" | "stratified_by_field",
+    }
+    /// What happens to a proposal that repeats train text.
+    LeakagePolicy {
+        /// It is refused.
+        Forbid = "forbid",
+        /// It is taken, and an event tells.
+        Warn = "warn",
+        /// It is taken.
+        Allow = "allow",
+    }
+    /// What a merge does where both parents changed the same module.
+    MergeConflict {
+        /// Takes the text of the parent with the higher score.
+        HigherScore = "higher_score",
+        /// Asks the proposer to merge both texts.
+        Proposer = "proposer",
+    }
+    /// How rollouts are sent.
+    SubmissionMode {
+        /// Sent and waited for.
+        Sync = "sync",
+        /// Sent, then asked for until it is at its end.
+        Async = "async",
+    }
+    /// How work is ordered.
+    PipelineMode {
+        /// One generation at a time.
+        SyncSerial = "sync_serial" | "sync" | "serial",
+        /// As many generations as fit into `max_in_flight_candidates`.
+        AsyncPipelined = "async_pipelined" | "async" | "pipelined",
+    }
+    /// What happens to a proposal whose parent is no longer the newest.
+    StalenessPolicy {
+        /// It is evaluated like any other.
+        Full = "full" | "full_async",
     }
 }
 
@@ -160,5 +199,117 @@ section! {
         score_threshold_value: Option<f64>,
         score_threshold_metric: StopMetric = StopMetric::TrainScore,
         pipeline: Pipeline,
+    }
+    /// How objectives other than the deciding one take part in acceptance.
+    ObjectiveAcceptance {
+        /// How much an objective must gain to count as improved.
+        min_objective_delta: f64 [min = 0.0] = 0.05,
+        /// How much a protected objective may lose.
+        objective_regression_tolerance: f64 [min = 0.0] = 0.10,
+        /// Objectives that may lose no more than that. Empty: all of them.
+        protected_objectives: Vec<String>,
+    }
+    /// How parents are chosen.
+    CandidateSelector {
+        name: Selector = Selector::ParetoWeighted,
+        /// Share of random parents of `epsilon_greedy`.
+        epsilon: f64 [min = 0.0, max = 1.0] = 0.1,
+        /// How many of the best candidates `top_k_pareto` looks at.
+        k: u32 [min = 1] = 3,
+    }
+    /// How minibatches are drawn.
+    BatchSampler {
+        name: Sampler = Sampler::SeededShuffle,
+        /// How many new rows each minibatch of an epoch takes. Unset: `minibatch_size`.
+        epoch_width: Option<u32> [min = 1],
+        /// Dotted path of the row field that `stratified` balances.
+        field: String = "metadata.difficulty".into(),
+    }
+    /// Row pools by seed. An empty pool is the whole of what it is drawn from.
+    SeedPools {
+        /// Rows of the full evaluation. Empty: all train seeds.
+        pareto_eval: Vec<i64>,
+        /// Rows that minibatches are drawn from. Empty: `pareto_eval`.
+        minibatch: Vec<i64>,
+        /// Rows whose traces the proposer may see. Empty: the minibatch pool.
+        reflection: Vec<i64>,
+        /// Held-out rows. Empty: all held-out seeds.
+        validation: Vec<i64>,
+    }
+    /// Row pools by task id.
+    TaskPools {
+        /// Tasks of the full evaluation. Required.
+        pareto: Vec<String>,
+        /// Tasks that minibatches are drawn from. Required.
+        minibatch: Vec<String>,
+        /// Tasks whose traces the proposer may see. Required.
+        reflection: Vec<String>,
+        /// Held-out tasks. Required.
+        heldout: Vec<String>,
+    }
+    /// The scan of proposals for text of the rows. Held-out text is always refused.
+    Leakage {
+        /// What happens to a proposal that repeats train text.
+        policy: LeakagePolicy = LeakagePolicy::Forbid,
+        /// Shortest repetition that counts, in characters.
+        min_span_chars: u32 [min = 8] = 32,
+    }
+    /// System-aware merge of two candidates that share an ancestor.
+    Merge {
+        /// Whether merges are tried.
+        enabled: bool,
+        /// Most merges that are built in a run, whatever becomes of them.
+        max_merges: u32 = 5,
+        conflict: MergeConflict = MergeConflict::HigherScore,
+        /// Rows that both parents must have scores for.
+        min_shared_rows: u32 [min = 1] = 5,
+        /// Rows on which a merge is screened against both parents.
+        gate_rows: u32 [min = 1] = 5,
+    }
+    /// Stops a run whose container has broken.
+    CircuitBreaker {
+        /// Whether a broken container stops the run.
+        enabled: bool = true,
+        /// How many of the last rollouts are looked at.
+        window: u32 [min = 1] = 32,
+        /// How many of them must have failed, beyond the tolerated share.
+        min_failures: u32 [min = 1] = 8,
+    }
+    /// How work is ordered and how much of it runs at once.
+    Pipeline {
+        mode: PipelineMode = PipelineMode::SyncSerial,
+        staleness_policy: StalenessPolicy = StalenessPolicy::Full,
+        /// The logical window of `async_pipelined`: candidates that are proposed or evaluated at once.
+        max_in_flight_candidates: u32 [min = 1] = 8,
+        workers: Workers,
+        adaptive_rollout_concurrency: AdaptiveConcurrency,
+    }
+    /// How much runs at once in each lane. Never changes what is decided, unless time is limited.
+    Workers {
+        /// Proposer turns.
+        propose: u32 [min = 1] = 1,
+        /// Rollouts.
+        rollout: u32 [min = 1] = 8,
+        /// Answers that are decoded and stored.
+        evaluate: u32 [min = 1] = 1,
+    }
+    /// Rollout concurrency that follows the container's load.
+    AdaptiveConcurrency {
+        /// Whether the concurrency follows the load.
+        enabled: bool = true,
+        /// Rollouts at once in the beginning, within `workers.rollout`.
+        initial: u32 [min = 1] = 50,
+        /// Fewest rollouts at once.
+        min: u32 [min = 1] = 1,
+        /// Most rollouts at once.
+        max: u32 [min = 1] = 120,
+        /// How many more after enough successes.
+        increase_step: u32 [min = 1] = 10,
+        /// How many fewer after an overload, at least: the number is halved.
+        decrease_step: u32 [min = 1] = 10,
+        /// Successes in a row that count as enough.
+        increase_after_successes: u32 [min = 1] = 40,
+        /// HTTP statuses that mean overload.
+        overload_status_codes: Vec<u16> = vec![408, 425, 429, 500, 502, 503, 504, 529],
     }
 }

@@ -1,30 +1,37 @@
 //! Reads a configuration from its layers: defaults, the file or mapping, the environment, `--set`.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use camino::{Utf8Component, Utf8Path, Utf8PathBuf};
 use serde_json::Value;
 
 use super::check::check;
-use super::findings::Code;
 use super::mask::{mask, outline};
 use super::overrides::{from_environment, from_set};
-use super::report::{Part, Report};
+use super::report::{Code, Part, Report};
 use super::sections::Config;
-use super::tree::{Node, Place, Tree};
+use super::tree::{Node, Place};
 use super::validate;
 use super::values::{EffectiveValue, effective_values};
-use crate::model::diagnostics::{Diagnostic, Severity};
+use crate::model::error::{Diagnostic, Severity};
 use crate::model::error::{ErrorCode, OptimizerError};
 
-/// A configuration file that the caller has read.
-#[derive(Debug, Clone, Copy)]
+/// A configuration that the caller has read.
+#[derive(Debug)]
 pub struct Source<'a> {
     /// Its name as shown to people.
     pub name: &'a str,
-    pub text: &'a str,
+    pub content: Content<'a>,
     /// The absolute directory that relative paths start from.
     pub base_dir: &'a Utf8Path,
+}
+
+/// The same configuration as a file or as a mapping, which has no lines.
+#[derive(Debug)]
+pub enum Content<'a> {
+    Toml(&'a str),
+    Mapping(Value),
 }
 
 /// A configuration that can be used.
@@ -36,28 +43,50 @@ pub struct Loaded {
     pub warnings: Vec<Diagnostic>,
 }
 
-/// Reads a file; every problem is reported at once.
+/// Reads a configuration; every problem is reported at once.
 pub fn load(
-    source: &Source<'_>,
+    source: Source<'_>,
     environment: &BTreeMap<String, String>,
     sets: &[String],
 ) -> Result<Loaded, OptimizerError> {
-    sound(source.name, try_load(source, environment, sets)?)
+    let name = source.name;
+    let loaded = try_load(source, environment, sets)?;
+    match loaded.warnings.iter().any(|found| found.severity == Severity::Error) {
+        true => Err(refusal(name, ErrorCode::Config, loaded.warnings)),
+        false => Ok(loaded),
+    }
 }
 
-/// Reads a file as far as it can be understood, for callers that look for more problems: `warnings` may hold errors, and
-/// a field that is wrong has its default. An error means that the file is not TOML.
+/// Reads a configuration as far as it can be understood, for callers that look for more problems: `warnings` may hold
+/// errors, and a field that is wrong has its default. An error means that it is not TOML, or no mapping.
 pub fn try_load(
-    source: &Source<'_>,
+    Source { name, content, base_dir }: Source<'_>,
     environment: &BTreeMap<String, String>,
     sets: &[String],
 ) -> Result<Loaded, OptimizerError> {
-    let (tree, syntax_errors) = Node::from_toml(source.text);
-    if syntax_errors.is_empty() {
-        let report = Report::new(source.name, source.text, mask(source.text, &tree));
-        return finish(tree, report, source.base_dir, environment, sets);
+    match content {
+        Content::Toml(text) => match Node::from_toml(text) {
+            (tree, errors) if errors.is_empty() => {
+                let report = Report::new(name, text, mask(text, &tree));
+                finish(tree, report, base_dir, environment, sets)
+            }
+            (tree, errors) => Err(not_toml(name, text, tree, errors)),
+        },
+        Content::Mapping(value) => {
+            let mut report = Report::new(name, "", String::new());
+            if value.is_object() {
+                return finish(Node::from_json(value, &Place::Inline), report, base_dir, environment, sets);
+            }
+            let hint = "For example: {\"container\": {\"url\": \"http://127.0.0.1:9100\"}, ...}";
+            report.push(Code::WrongType, "", "a configuration must be a mapping of sections", hint, None);
+            Err(refusal(name, ErrorCode::Config, report.finish()))
+        }
     }
-    let mut report = Report::new(source.name, source.text, outline(source.text));
+}
+
+/// What is wrong with a file that is not TOML: its syntax, and every problem above the first broken line.
+fn not_toml(name: &str, text: &str, tree: Node, syntax_errors: Vec<(Range<usize>, String)>) -> OptimizerError {
+    let mut report = Report::new(name, text, outline(text));
     let mut lines = BTreeSet::new();
     for (span, problem) in syntax_errors {
         // One broken line often breaks several rules of the grammar; the first names the cause.
@@ -69,47 +98,10 @@ pub fn try_load(
     }
     let first = lines.first().copied().unwrap_or(1);
     // Below the first broken line the parser may have put keys into the wrong section.
-    let mut above = Report::new(source.name, source.text, outline(source.text));
+    let mut above = Report::new(name, text, outline(text));
     check(tree, &mut above);
     let above = above.finish().into_iter().filter(|found| found.line.is_some_and(|line| line < first));
-    Err(refusal(source.name, ErrorCode::TomlDecode, above.chain(report.finish()).collect()))
-}
-
-/// Reads an inline mapping: the same configuration as a file, without line numbers.
-pub fn load_value(
-    value: Value,
-    name: &str,
-    base_dir: &Utf8Path,
-    environment: &BTreeMap<String, String>,
-    sets: &[String],
-) -> Result<Loaded, OptimizerError> {
-    sound(name, try_load_value(value, name, base_dir, environment, sets)?)
-}
-
-/// Reads an inline mapping as far as it can be understood, as `try_load` reads a file.
-pub fn try_load_value(
-    value: Value,
-    name: &str,
-    base_dir: &Utf8Path,
-    environment: &BTreeMap<String, String>,
-    sets: &[String],
-) -> Result<Loaded, OptimizerError> {
-    let mut report = Report::new(name, "", String::new());
-    let tree = Node::from_json(value, &Place::Inline);
-    if !matches!(tree.tree, Tree::Table(_)) {
-        let hint = "For example: {\"container\": {\"url\": \"http://127.0.0.1:9100\"}, ...}";
-        report.push(Code::WrongType, "", "a configuration must be a mapping of sections", hint, None);
-        return Err(refusal(name, ErrorCode::Config, report.finish()));
-    }
-    finish(tree, report, base_dir, environment, sets)
-}
-
-/// A configuration that can be used, or every problem of it.
-fn sound(name: &str, loaded: Loaded) -> Result<Loaded, OptimizerError> {
-    match loaded.warnings.iter().any(|found| found.severity == Severity::Error) {
-        true => Err(refusal(name, ErrorCode::Config, loaded.warnings)),
-        false => Ok(loaded),
-    }
+    refusal(name, ErrorCode::TomlDecode, above.chain(report.finish()).collect())
 }
 
 fn finish(
@@ -130,9 +122,8 @@ fn finish(
     }
     let places = tree.places();
     // The checked tree fits the types; should it ever not, the error says so without echoing anything.
-    let mut config: Config = serde_json::from_value(tree.to_json()).map_err(|_| {
-        OptimizerError::new(ErrorCode::Invariant, "the checked configuration does not fit its own types")
-    })?;
+    let misfit = |_| OptimizerError::new(ErrorCode::Invariant, "the checked configuration does not fit its own types");
+    let mut config: Config = serde_json::from_value(tree.tree.to_json()).map_err(misfit)?;
     validate::validate(&config, &places, &mut report);
     resolve_paths(&mut config, base_dir);
     let values = effective_values(&config, &places, &report);

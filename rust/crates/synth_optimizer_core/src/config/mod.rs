@@ -5,36 +5,28 @@
 //! file, the environment or the clock.
 
 mod check;
-mod findings;
 pub mod gepa;
 mod identity;
 mod load;
 mod mask;
 mod overrides;
-pub mod pipeline;
 mod pools;
 pub mod proposer;
 mod report;
-pub mod search;
-mod section;
 pub mod sections;
 mod shape;
 mod suggest;
 mod tree;
-mod url;
 mod validate;
 mod values;
-mod write;
 
-pub use crate::model::diagnostics::{Diagnostic, Severity};
-pub use findings::{FINDINGS, FindingCode};
+pub use crate::model::error::{Diagnostic, Severity};
 pub use identity::{search_differences, search_digest};
-pub use load::{Loaded, Source, load, load_value, try_load, try_load_value};
+pub use load::{Content, Loaded, Source, load, try_load};
 pub use overrides::{OVERRIDES, Override};
 pub use pools::{Pools, RolloutCaps, effective_caps, pools};
-pub use report::render;
+pub use report::{FINDINGS, FindingCode, render};
 pub use sections::Config;
 pub use shape::json_schema;
 pub use suggest::nearest;
 pub use values::{EffectiveValue, Origin, from_stored, hidden_fields, redacted, shown};
-pub use write::to_toml;

@@ -4,8 +4,7 @@ use std::collections::BTreeMap;
 
 use toml::de::DeValue;
 
-use super::findings::Code;
-use super::report::{Part, Report};
+use super::report::{Code, Part, Report};
 use super::shape::{Shape, root};
 use super::tree::{Node, Place, Tree};
 

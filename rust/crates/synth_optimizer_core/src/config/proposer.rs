@@ -5,8 +5,7 @@ use std::collections::BTreeMap;
 use camino::Utf8PathBuf;
 
 use super::gepa::{MOST_SECONDS, MOST_TOKENS};
-use super::section::section;
-use super::sections::ApiFamily;
+use super::sections::{ApiFamily, section};
 use crate::words;
 
 words! {

@@ -27,8 +27,8 @@ pub(super) enum Shape {
     Text,
     Flag,
     Integer { least: i128, most: i128 },
-    Number { least: Option<f64>, most: Option<f64> },
-    Word { words: Vec<String>, aliases: Vec<(String, String)> },
+    Number { least: f64, most: f64 },
+    Word { words: Vec<String>, aliases: Vec<String> },
     Anything,
 }
 
@@ -101,9 +101,9 @@ fn generated() -> Value {
 
 /// Adds the other spellings of words, and the other names of fields as deprecated ones.
 fn widen(definition: &mut Value) {
-    let aliases: Vec<Value> = entries(definition, "x-aliases").map(|(alias, _)| alias.clone().into()).collect();
+    let aliases = aliases(definition);
     if let Some(words) = definition.get_mut("enum").and_then(Value::as_array_mut) {
-        words.extend(aliases);
+        words.extend(aliases.into_iter().map(Value::from));
         let spelt = words.iter().filter_map(Value::as_str).filter(|word| word.contains('_'));
         let hyphened: Vec<Value> = spelt.map(|word| word.replace('_', "-").into()).collect();
         words.extend(hyphened);
@@ -120,22 +120,17 @@ fn widen(definition: &mut Value) {
     }
 }
 
-/// The entries of an object within an object; none where there is no such object.
-fn entries<'v>(value: &'v Value, name: &str) -> impl Iterator<Item = (&'v String, &'v Value)> {
-    value.get(name).and_then(Value::as_object).into_iter().flatten()
+/// The other spellings of the words of a vocabulary.
+fn aliases(schema: &Value) -> Vec<String> {
+    schema.get("x-aliases").and_then(Value::as_object).map_or(Vec::new(), |aliases| aliases.keys().cloned().collect())
 }
 
 fn shape(schema: &Value, definitions: &Map<String, Value>) -> Shape {
     let schema = resolve(schema, definitions);
     if let Some(words) = schema.get("enum").and_then(Value::as_array) {
-        let aliases =
-            entries(schema, "x-aliases").filter_map(|(alias, word)| Some((alias.clone(), word.as_str()?.to_owned())));
-        return Shape::Word {
-            words: words.iter().filter_map(Value::as_str).map(str::to_owned).collect(),
-            aliases: aliases.collect(),
-        };
+        let words = words.iter().filter_map(Value::as_str).map(str::to_owned).collect();
+        return Shape::Word { words, aliases: aliases(schema) };
     }
-    let bound = |name: &str| schema.get(name).and_then(Value::as_f64);
     match type_name(schema) {
         Some("object") => {
             match (schema.get("properties").and_then(Value::as_object), schema.get("additionalProperties")) {
@@ -161,7 +156,13 @@ fn shape(schema: &Value, definitions: &Map<String, Value>) -> Shape {
             let whole = |name: &str| schema.get(name).and_then(Value::as_i64).map(i128::from);
             Shape::Integer { least: whole("minimum").unwrap_or(least), most: whole("maximum").unwrap_or(most) }
         }
-        Some("number") => Shape::Number { least: bound("minimum"), most: bound("maximum") },
+        Some("number") => {
+            let bound = |name: &str| schema.get(name).and_then(Value::as_f64);
+            Shape::Number {
+                least: bound("minimum").unwrap_or(f64::NEG_INFINITY),
+                most: bound("maximum").unwrap_or(f64::INFINITY),
+            }
+        }
         _ => Shape::Anything,
     }
 }

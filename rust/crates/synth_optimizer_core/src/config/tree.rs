@@ -75,25 +75,6 @@ impl Node {
         }
     }
 
-    /// The value as JSON. Floats that JSON cannot hold have been refused before.
-    pub(super) fn to_json(&self) -> Value {
-        match &self.tree {
-            Tree::Null => Value::Null,
-            Tree::Flag(flag) => Value::Bool(*flag),
-            Tree::Integer(integer) => match (i64::try_from(*integer), u64::try_from(*integer)) {
-                (Ok(small), _) => Value::from(small),
-                (_, Ok(large)) => Value::from(large),
-                _ => Value::Null,
-            },
-            Tree::Float(float) => Value::from(*float),
-            Tree::Text(text) => Value::String(text.clone()),
-            Tree::Array(items) => Value::Array(items.iter().map(Self::to_json).collect()),
-            Tree::Table(entries) => {
-                Value::Object(entries.iter().map(|(name, node)| (name.clone(), node.to_json())).collect())
-            }
-        }
-    }
-
     /// Lays another layer over this one: tables join, anything else is replaced.
     pub(super) fn overlay(&mut self, upper: Self) {
         match (&mut self.tree, upper.tree) {
@@ -128,9 +109,30 @@ impl Node {
     }
 }
 
+impl Tree {
+    /// The value as JSON. Floats that JSON cannot hold have been refused before.
+    pub(super) fn to_json(&self) -> Value {
+        match self {
+            Self::Null => Value::Null,
+            Self::Flag(flag) => Value::Bool(*flag),
+            Self::Integer(integer) => match (i64::try_from(*integer), u64::try_from(*integer)) {
+                (Ok(small), _) => Value::from(small),
+                (_, Ok(large)) => Value::from(large),
+                _ => Value::Null,
+            },
+            Self::Float(float) => Value::from(*float),
+            Self::Text(text) => Value::String(text.clone()),
+            Self::Array(items) => Value::Array(items.iter().map(|item| item.tree.to_json()).collect()),
+            Self::Table(entries) => {
+                Value::Object(entries.iter().map(|(name, node)| (name.clone(), node.tree.to_json())).collect())
+            }
+        }
+    }
+}
+
 /// The path of a child; a name that TOML could not write bare is quoted.
 pub(super) fn join(path: &str, name: &str) -> String {
-    let name = super::write::key(name);
+    let name = super::values::key(name);
     if path.is_empty() { name } else { format!("{path}.{name}") }
 }
 
@@ -160,16 +162,5 @@ fn from_value(value: DeValue<'_>) -> Tree {
             Tree::Array(items.collect())
         }
         DeValue::Table(table) => from_table(table),
-    }
-}
-
-/// Visits every value of a document that is not a table or a list, with its path.
-pub(super) fn walk(path: &str, value: &Value, visit: &mut dyn FnMut(&str, &Value)) {
-    match value {
-        Value::Array(items) => {
-            items.iter().enumerate().for_each(|(index, item)| walk(&format!("{path}[{index}]"), item, visit));
-        }
-        Value::Object(fields) => fields.iter().for_each(|(name, field)| walk(&join(path, name), field, visit)),
-        value => visit(path, value),
     }
 }

@@ -1,4 +1,4 @@
-//! Every effective value with its origin, and the configuration as a run stores it.
+//! Every effective value with its origin, and the configuration as a run stores it; keys and values as TOML writes them.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,7 +10,7 @@ use super::load::Loaded;
 use super::report::Report;
 use super::sections::Config;
 use super::shape::{Shape, root};
-use super::tree::{Place, join, walk};
+use super::tree::{Place, join};
 use crate::model::error::{ErrorCode, OptimizerError};
 use crate::secrets::{HIDDEN, redact};
 
@@ -120,13 +120,49 @@ pub fn from_stored(stored: &Value, place: &str) -> Result<Loaded, OptimizerError
 
 /// The fields of a stored configuration whose values were left out because they are, or may be, secrets.
 pub fn hidden_fields(stored: &Value) -> Vec<String> {
-    let mut hidden = Vec::new();
-    walk("", stored, &mut |path, value| {
-        if value.as_str().is_some_and(|text| text.contains(HIDDEN)) {
-            hidden.push(path.to_owned());
+    fn collect(path: String, value: &Value, hidden: &mut Vec<String>) {
+        match value {
+            Value::Array(items) => {
+                items.iter().enumerate().for_each(|(at, item)| collect(format!("{path}[{at}]"), item, hidden));
+            }
+            Value::Object(fields) => fields.iter().for_each(|(name, field)| collect(join(&path, name), field, hidden)),
+            value if value.as_str().is_some_and(|text| text.contains(HIDDEN)) => hidden.push(path),
+            _ => {}
         }
-    });
+    }
+    let mut hidden = Vec::new();
+    collect(String::new(), stored, &mut hidden);
     hidden
+}
+
+/// A key as TOML writes it: bare where it can be.
+pub(super) fn key(name: &str) -> String {
+    let bare = !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '-');
+    if bare { name.to_owned() } else { string(name) }
+}
+
+/// A value on one line, as TOML writes it.
+pub(super) fn inline(value: &Value) -> String {
+    match value {
+        Value::Null => "\"\"".to_owned(),
+        Value::Bool(flag) => flag.to_string(),
+        Value::Number(number) => match number.as_f64() {
+            Some(float) if number.is_f64() => format!("{float:?}"),
+            _ => number.to_string(),
+        },
+        Value::String(text) => string(text),
+        Value::Array(items) => format!("[{}]", items.iter().map(inline).collect::<Vec<_>>().join(", ")),
+        Value::Object(entries) if entries.is_empty() => "{}".to_owned(),
+        Value::Object(entries) => {
+            let entries = entries.iter().map(|(name, value)| format!("{} = {}", key(name), inline(value)));
+            format!("{{ {} }}", entries.collect::<Vec<_>>().join(", "))
+        }
+    }
+}
+
+/// A basic string: the escapes of JSON are those of TOML, which also wants DEL escaped.
+fn string(text: &str) -> String {
+    Value::from(text).to_string().replace('\u{7f}', "\\u007F")
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 use serde_json::json;
 
 use super::from_stored;
-use crate::config::{Config, Origin, load_value, search_differences, shown};
+use crate::config::{Config, Content, Origin, Source, load, search_differences, shown};
 use crate::model::error::ErrorCode;
 
 fn config(container: serde_json::Value) -> Config {
@@ -14,7 +14,8 @@ fn config(container: serde_json::Value) -> Config {
         "candidate": {"target_modules": ["prompt"]},
         "gepa": {"minibatch_size": 2, "max_total_rollouts": 40},
     });
-    load_value(value, "test", "/base".into(), &std::collections::BTreeMap::new(), &[]).unwrap().config
+    let source = Source { name: "test", content: Content::Mapping(value), base_dir: "/base".into() };
+    load(source, &Default::default(), &[]).unwrap().config
 }
 
 #[test]

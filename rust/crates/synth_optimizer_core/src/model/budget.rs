@@ -28,55 +28,37 @@ words! {
     }
 }
 
-const DIMENSIONS: usize = 9;
+const DIMENSIONS: usize = Dimension::ALL.len();
 
-impl Dimension {
-    /// Every dimension, in the order in which refusals are reported.
-    pub const ALL: [Self; DIMENSIONS] = [
-        Self::TrainRollouts,
-        Self::HeldoutRollouts,
-        Self::TotalRollouts,
-        Self::Cost,
-        Self::PromptTokens,
-        Self::CompletionTokens,
-        Self::TotalTokens,
-        Self::WallMillis,
-        Self::Generations,
-    ];
-}
-
-/// Which of the two rollout ledgers a rollout is charged to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ledger {
-    Train,
-    Heldout,
-}
-
-/// An amount in every dimension.
+/// A value in every dimension.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct Amount([u64; DIMENSIONS]);
+pub struct PerDimension<T>([T; DIMENSIONS]);
 
-impl Amount {
-    pub const ZERO: Self = Self([0; DIMENSIONS]);
+/// How much of everything is wanted, reserved or spent.
+pub type Amount = PerDimension<u64>;
 
-    pub fn get(&self, dimension: Dimension) -> u64 {
+/// Upper bounds; `None` is no limit.
+pub type Caps = PerDimension<Option<u64>>;
+
+impl<T: Copy> PerDimension<T> {
+    pub fn get(&self, dimension: Dimension) -> T {
         self.0[dimension as usize]
     }
 
     #[must_use]
-    pub fn with(mut self, dimension: Dimension, value: u64) -> Self {
+    pub fn with(mut self, dimension: Dimension, value: T) -> Self {
         self.0[dimension as usize] = value;
         self
     }
+}
 
-    /// One rollout of this ledger, on top of its estimates.
+impl Amount {
+    pub const ZERO: Self = Self([0; DIMENSIONS]);
+
+    /// One rollout that counts in its own dimension and in the total, on top of its estimates.
     #[must_use]
-    pub fn rollout(self, ledger: Ledger) -> Self {
-        let own = match ledger {
-            Ledger::Train => Dimension::TrainRollouts,
-            Ledger::Heldout => Dimension::HeldoutRollouts,
-        };
+    pub fn rollout(self, own: Dimension) -> Self {
         self.with(own, 1).with(Dimension::TotalRollouts, 1)
     }
 
@@ -112,23 +94,6 @@ impl Amount {
     }
 }
 
-/// Upper bounds; `None` is no limit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct Caps([Option<u64>; DIMENSIONS]);
-
-impl Caps {
-    pub fn get(&self, dimension: Dimension) -> Option<u64> {
-        self.0[dimension as usize]
-    }
-
-    #[must_use]
-    pub fn with(mut self, dimension: Dimension, cap: Option<u64>) -> Self {
-        self.0[dimension as usize] = cap;
-        self
-    }
-}
-
 /// Why a reservation was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Refused {
@@ -161,9 +126,7 @@ impl Budget {
 
     pub fn spent(&self, dimension: Dimension) -> u64 {
         match dimension {
-            Dimension::WallMillis => {
-                self.caps.get(dimension).map_or(self.elapsed_millis, |cap| self.elapsed_millis.min(cap))
-            }
+            Dimension::WallMillis => self.elapsed_millis.min(self.caps.get(dimension).unwrap_or(u64::MAX)),
             other => self.spent.get(other),
         }
     }
@@ -296,13 +259,6 @@ impl Budget {
 
     pub fn elapsed_millis(&self) -> u64 {
         self.elapsed_millis
-    }
-
-    /// The invariant, for every dimension.
-    pub fn holds(&self) -> bool {
-        Dimension::ALL.into_iter().all(|dimension| {
-            self.caps.get(dimension).is_none_or(|cap| self.spent(dimension) + self.reserved(dimension) <= cap)
-        })
     }
 
     fn spend(&mut self, actual: &Amount) {

@@ -1,8 +1,8 @@
 //! Keys of the request cache: what makes two calls the same call.
 
-use serde_json::{Value, json};
+use serde::Serialize;
 
-use super::canonical::digest;
+use super::canonical::digest_of;
 use crate::words;
 
 words! {
@@ -22,12 +22,19 @@ words! {
 const SCHEMA: &str = "synth_optimizers.request_cache.v1";
 
 /// The key of one call. The run, its directory, ports, times and attempts are no part of it.
-pub fn cache_key(namespace: &str, boundary: Boundary, request: &Value) -> String {
-    digest(&json!({ "schema": SCHEMA, "namespace": namespace, "boundary": boundary.word(), "request": request }))
+pub fn cache_key<R: Serialize>(namespace: &str, boundary: Boundary, request: &R) -> String {
+    #[derive(Serialize)]
+    struct Key<'a, R> {
+        schema: &'a str,
+        namespace: &'a str,
+        boundary: Boundary,
+        request: &'a R,
+    }
+    digest_of(&Key { schema: SCHEMA, namespace, boundary, request })
 }
 
 /// What identifies a rollout's answer. Large parts are named by their digests, which are the same for many rollouts.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct RolloutRequest<'a> {
     pub task_id: &'a str,
     /// Digest of the program's modules: their fixed texts change answers too.
@@ -40,18 +47,4 @@ pub struct RolloutRequest<'a> {
     pub policy: &'a str,
     /// Distinguishes repeated measurements of one candidate on one row.
     pub replicate: u32,
-}
-
-impl RolloutRequest<'_> {
-    /// The part of the call that goes into its key.
-    pub fn request(&self) -> Value {
-        json!({
-            "task_id": self.task_id,
-            "program": self.program,
-            "candidate": self.candidate,
-            "row": self.row,
-            "policy": self.policy,
-            "replicate": self.replicate,
-        })
-    }
 }

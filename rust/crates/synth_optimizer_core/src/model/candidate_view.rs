@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::envelope::rfc3339;
 use super::event::Event;
-use super::event_fields::{CandidateDecided, CandidateRegistered, EvaluationCompleted, Operation, Stage};
+use super::event_fields::{CandidateRegistered, EvaluationCompleted, Operation, Stage};
 use super::ids::{CandidateId, Payload};
 use super::lifecycle::{CandidateStatus, Lifecycle};
 use super::score::{Comparison, Score};
@@ -136,17 +136,9 @@ impl Candidate {
             }
             Event::MinibatchEvaluated(done) => (self.minibatch_score, self.minibatch_reward) = (done.score, mean(done)),
             Event::HeldoutCompleted(done) => (self.heldout_score, self.heldout_reward) = (done.score, mean(done)),
-            Event::CandidatePromoted(decision) => self.judged(sequence, unix_millis, "promoted", decision),
-            Event::CandidateAccepted(decision) => self.judged(sequence, unix_millis, "accepted", decision),
-            Event::CandidateRejected(decision) => self.judged(sequence, unix_millis, "rejected", decision),
-            Event::CandidateDeferred(deferred) => self.acceptance_metadata.push(CandidateDecision {
-                decision: "deferred".to_owned(),
-                evaluation_stage: deferred.stage,
-                reason: deferred.reason.word().to_owned(),
-                comparison: None,
-                sequence,
-                at: rfc3339(unix_millis),
-            }),
+            Event::CandidatePromoted(decision)
+            | Event::CandidateAccepted(decision)
+            | Event::CandidateRejected(decision) => self.acceptance_score.clone_from(&decision.comparison),
             Event::FrontierUpdated(update) => {
                 self.on_frontier = update.joined && update.candidate_id == self.candidate_id;
             }
@@ -154,17 +146,20 @@ impl Candidate {
         }
         self.updated_sequence = sequence;
         self.updated_at = rfc3339(unix_millis);
-    }
-
-    fn judged(&mut self, sequence: u64, unix_millis: u64, decision: &str, decided: &CandidateDecided) {
-        self.acceptance_score.clone_from(&decided.comparison);
+        let (decision, evaluation_stage, reason, comparison) = match event {
+            Event::CandidatePromoted(made) => ("promoted", made.stage, made.reason.as_str(), &made.comparison),
+            Event::CandidateAccepted(made) => ("accepted", made.stage, made.reason.as_str(), &made.comparison),
+            Event::CandidateRejected(made) => ("rejected", made.stage, made.reason.as_str(), &made.comparison),
+            Event::CandidateDeferred(made) => ("deferred", made.stage, made.reason.word(), &None),
+            _ => return,
+        };
         self.acceptance_metadata.push(CandidateDecision {
             decision: decision.to_owned(),
-            evaluation_stage: decided.stage,
-            reason: decided.reason.clone(),
-            comparison: decided.comparison.clone(),
+            evaluation_stage,
+            reason: reason.to_owned(),
+            comparison: comparison.clone(),
             sequence,
-            at: rfc3339(unix_millis),
+            at: self.updated_at.clone(),
         });
     }
 }

@@ -1,38 +1,11 @@
 //! The one table of errors: code, exception class, exit code, HTTP status and hint.
 
-use std::borrow::Cow;
 use std::error::Error;
 use std::fmt::Display;
 use std::sync::Arc;
 
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-
-use super::diagnostics::Diagnostic;
-
-/// Every way in which the product refuses or fails, by cause.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum ErrorCode {
-    Optimizer,
-    Config,
-    Container,
-    Proposer,
-    CacheMiss,
-    CacheFull,
-    CacheCorrupt,
-    BudgetExceeded,
-    Cancelled,
-    EventCompare,
-    RunFailed,
-    Invariant,
-    StateTransition,
-    Io,
-    DiskBudget,
-    Json,
-    TomlDecode,
-    Http,
-    Sqlite,
-}
 
 /// One row of the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,27 +23,20 @@ pub struct ErrorRow {
     pub hint: &'static str,
 }
 
-macro_rules! table {
+macro_rules! errors {
     ($($code:ident, $wire:literal, $class:literal, $exit:literal, $http:literal, $hint:literal;)*) => {
+        /// Every way in which the product refuses or fails, by cause.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+        pub enum ErrorCode { $(#[serde(rename = $wire)] $code,)* }
+
         /// Every error of the product, one row each.
         pub const ERRORS: &[ErrorRow] = &[
             $(ErrorRow { code: ErrorCode::$code, wire: $wire, class: $class, exit: $exit, http: $http, hint: $hint },)*
         ];
-
-        impl ErrorCode {
-            /// The row of this code.
-            pub const fn row(self) -> &'static ErrorRow {
-                match self {
-                    $(ErrorCode::$code => &ErrorRow {
-                        code: ErrorCode::$code, wire: $wire, class: $class, exit: $exit, http: $http, hint: $hint,
-                    },)*
-                }
-            }
-        }
     };
 }
 
-table! {
+errors! {
     Optimizer, "synth_optimizer_error", "SynthOptimizerError", 1, 500, "Read the message; the run directory keeps everything that was paid for.";
     Config, "synth_optimizer_config_error", "ConfigError", 2, 422, "Correct the named fields; `synth-optimizers gepa check` lists every problem at once.";
     Container, "synth_optimizer_container_error", "ContainerContractError", 3, 502, "Check that the container runs at container.url and answers /health and /metadata.";
@@ -93,6 +59,11 @@ table! {
 }
 
 impl ErrorCode {
+    /// The row of this code.
+    pub const fn row(self) -> &'static ErrorRow {
+        &ERRORS[self as usize]
+    }
+
     /// The stable wire code.
     pub const fn wire(self) -> &'static str {
         self.row().wire
@@ -101,29 +72,6 @@ impl ErrorCode {
     /// Finds a code by its wire form.
     pub fn from_wire(wire: &str) -> Option<Self> {
         ERRORS.iter().find(|row| row.wire == wire).map(|row| row.code)
-    }
-}
-
-impl Serialize for ErrorCode {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(self.wire())
-    }
-}
-
-impl JsonSchema for ErrorCode {
-    fn schema_name() -> Cow<'static, str> {
-        "ErrorCode".into()
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({"type": "string", "enum": ERRORS.iter().map(|row| row.wire).collect::<Vec<_>>()})
-    }
-}
-
-impl<'de> Deserialize<'de> for ErrorCode {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let wire = String::deserialize(deserializer)?;
-        Self::from_wire(&wire).ok_or_else(|| serde::de::Error::custom(format!("unknown error code {wire:?}")))
     }
 }
 
@@ -191,4 +139,35 @@ impl OptimizerError {
         self.cause = Some(Arc::new(Box::new(cause)));
         self
     }
+}
+
+/// How much a finding weighs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Severity {
+    /// The configuration cannot be used.
+    Error,
+    /// The configuration is used, in the way that the message says.
+    Warning,
+}
+
+/// A finding about a configuration: where it is, what is wrong and what to do.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Diagnostic {
+    pub severity: Severity,
+    /// A stable short code, such as `unknown_key`.
+    pub code: &'static str,
+    /// The dotted path of the field, such as `gepa.minibatch_size`.
+    pub field: String,
+    /// The file (or `environment`, `--set`) that the value came from.
+    pub source: String,
+    /// One-based position in the file; absent for values that are not from the file.
+    pub line: Option<usize>,
+    pub column: Option<usize>,
+    /// What is wrong, with the value.
+    pub message: String,
+    /// What to do.
+    pub hint: String,
+    /// The line of the file with a marker below the place; secrets are blanked.
+    pub excerpt: Option<String>,
 }

@@ -5,15 +5,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::canonical::write_canonical;
-use super::event_fields::{
-    BudgetRefused, CacheDamaged, CandidateDecided, CandidateDeferred, CandidateRegistered, CircuitBreakerTripped,
-    ClockObserved, ConcurrencyAdjusted, ContractVerified, DuplicateSkipped, EvaluationCompleted, Failure,
-    FrontierUpdated, GenerationCompleted, GenerationStarted, HeldoutChosen, LeakageDetected, MinibatchSkipped,
-    ObjectiveSetDeclared, ProgramLoaded, ProposalRejected, ProposerCompleted, ProposerFailed, ProposerReady,
-    ProposerStarted, Reason, RolloutFailed, RolloutFinished, RolloutsRequested, RowsLoaded, RowsMapped, RunEnded,
-    RunFailed, RunFinished, RunResumed, RunStarted, StateTransitioned, StopDecided, TaskInfoLoaded, TransportFallback,
-};
-use super::message::{decided, evaluated, number};
+use super::event_fields::{self, CandidateDecided, EvaluationCompleted};
 
 /// What a reader of feeds needs to know about one event type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,7 +28,7 @@ macro_rules! events {
         #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
         #[serde(tag = "type", content = "fields")]
         pub enum Event {
-            $($(#[doc = $about])+ #[serde(rename = $wire)] $variant($fields),)+
+            $($(#[doc = $about])+ #[serde(rename = $wire)] $variant(event_fields::$fields),)+
         }
 
         /// Every event type.
@@ -57,7 +49,7 @@ macro_rules! events {
                 "about": concat!($($about,)+).trim_ascii(),
                 "volatile": [$($volatile),*],
                 "aside": events!(@aside $($aside)?),
-                "fields": schemas.subschema_for::<$fields>(),
+                "fields": schemas.subschema_for::<event_fields::$fields>(),
             }),)+];
             json!({"events": events, "$defs": schemas.take_definitions(true)})
         }
@@ -79,7 +71,7 @@ macro_rules! events {
             }
 
             /// Adds the fields that are not volatile, as canonical JSON, and tells whether normalized feeds have the event.
-            pub(super) fn write_kept_fields(&self, out: &mut String) -> Result<bool, serde_json::Error> {
+            pub(super) fn write_kept_fields(&self, out: &mut Vec<u8>) -> Result<bool, serde_json::Error> {
                 match self {
                     $(Self::$variant(fields) => {
                         write_canonical(fields, &[$($volatile),*], out)?;
@@ -268,4 +260,24 @@ events! {
         => format!("run failed: {}", run.error_code.wire());
     /// The run was cancelled; what was paid for is kept.
     RunCancelled(_: RunEnded) = "gepa.run.cancelled", volatile ["bill"] => "run cancelled".to_owned();
+}
+
+fn evaluated(what: &str, done: &EvaluationCompleted) -> String {
+    let failed = if done.failed > 0 { format!(", {} failed", done.failed) } else { String::new() };
+    match &done.score {
+        Some(score) => format!("{} {what}: {} on {} rows{failed}", done.candidate_id, number(score.mean), score.n),
+        None => format!("{} {what}: no score on {} rows{failed}", done.candidate_id, done.rows),
+    }
+}
+
+fn decided(what: &str, decision: &CandidateDecided) -> String {
+    let delta = decision
+        .comparison
+        .as_ref()
+        .map_or(String::new(), |found| format!(" ({:+.4} on {} rows)", found.primary_delta, found.rows));
+    format!("{} {what}: {}{delta}", decision.candidate_id, decision.reason)
+}
+
+fn number(value: f64) -> String {
+    format!("{value:.4}")
 }

@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::json;
 
 use super::canonical::{CONTENT_DIGITS, content_id, digest_of};
 
@@ -56,7 +55,7 @@ name! {
 impl CandidateId {
     /// The id of these texts.
     pub fn of(prefix: &str, payload: &Payload) -> Self {
-        Self::new(&content_id(prefix, &json!(payload)))
+        Self::new(&content_id(prefix, payload))
     }
 
     /// The content as a number: the hex digits at the end of the id.

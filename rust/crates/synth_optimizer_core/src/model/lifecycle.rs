@@ -1,6 +1,6 @@
 //! Lifecycles as constant tables: a run, a request and a candidate move only along the rows written here.
 
-use std::fmt::Write;
+use std::fmt::{Debug, Display};
 
 use super::error::{ErrorCode, OptimizerError};
 use crate::words;
@@ -14,22 +14,18 @@ pub struct Transition<S, T> {
 }
 
 /// A lifecycle: its table gives legality, finality and a diagram.
-pub trait Lifecycle: Copy + Eq + std::fmt::Debug + 'static {
-    type Trigger: Copy + Eq + std::fmt::Debug + 'static;
+pub trait Lifecycle: Copy + Eq + Debug + Display + 'static {
+    type Trigger: Copy + Eq + Debug + Display + 'static;
     const INITIAL: Self;
     const STATES: &'static [Self];
     const TABLE: &'static [Transition<Self, Self::Trigger>];
 
-    fn state_word(self) -> &'static str;
-    fn trigger_word(trigger: Self::Trigger) -> &'static str;
-
     /// The state that a trigger leads to.
     fn next(self, trigger: Self::Trigger) -> Result<Self, OptimizerError> {
-        Self::TABLE.iter().find(|row| row.from == self && row.trigger == trigger).map(|row| row.to).ok_or_else(|| {
-            OptimizerError::new(
-                ErrorCode::StateTransition,
-                format!("{} is not possible in state {}", Self::trigger_word(trigger), self.state_word()),
-            )
+        let row = Self::TABLE.iter().find(|row| row.from == self && row.trigger == trigger);
+        row.map(|row| row.to).ok_or_else(|| {
+            let message = format!("{trigger} is not possible in state {self}");
+            OptimizerError::new(ErrorCode::StateTransition, message)
         })
     }
 
@@ -40,41 +36,27 @@ pub trait Lifecycle: Copy + Eq + std::fmt::Debug + 'static {
 
     /// The table as a Mermaid state diagram.
     fn diagram() -> String {
-        let mut out = String::from("stateDiagram-v2\n");
-        // Writing to a String cannot fail.
-        let _ = writeln!(out, "    [*] --> {}", Self::INITIAL.state_word());
-        for row in Self::TABLE {
-            let _ = writeln!(
-                out,
-                "    {} --> {}: {}",
-                row.from.state_word(),
-                row.to.state_word(),
-                Self::trigger_word(row.trigger)
-            );
-        }
-        for state in Self::STATES.iter().filter(|state| state.is_final()) {
-            let _ = writeln!(out, "    {} --> [*]", state.state_word());
-        }
-        out
+        let first = format!("stateDiagram-v2\n    [*] --> {}\n", Self::INITIAL);
+        let rows = Self::TABLE.iter().map(|row| format!("    {} --> {}: {}\n", row.from, row.to, row.trigger));
+        let ends = Self::STATES.iter().filter(|state| state.is_final()).map(|state| format!("    {state} --> [*]\n"));
+        std::iter::once(first).chain(rows).chain(ends).collect()
     }
 }
 
 macro_rules! lifecycle {
-    ($state:ident, $trigger:ident, $initial:ident, [$($all:ident),+ $(,)?], { $($from:ident + $by:ident => $to:ident;)+ }) => {
+    ($state:ident, $trigger:ident, $initial:ident, { $($($from:ident)|+ + $by:ident => $to:ident;)+ }) => {
         impl Lifecycle for $state {
             type Trigger = $trigger;
             const INITIAL: Self = Self::$initial;
-            const STATES: &'static [Self] = &[$(Self::$all,)+];
+            const STATES: &'static [Self] = &Self::ALL;
             const TABLE: &'static [Transition<Self, $trigger>] = &[
-                $(Transition { from: Self::$from, trigger: $trigger::$by, to: Self::$to },)+
+                $($(Transition { from: Self::$from, trigger: $trigger::$by, to: Self::$to },)+)+
             ];
+        }
 
-            fn state_word(self) -> &'static str {
-                self.word()
-            }
-
-            fn trigger_word(trigger: $trigger) -> &'static str {
-                trigger.word()
+        impl Default for $state {
+            fn default() -> Self {
+                Self::INITIAL
             }
         }
     };
@@ -95,8 +77,6 @@ words! {
         Failed = "failed",
         Cancelled = "cancelled",
     }
-}
-words! {
     /// What moves a run.
     RunTrigger {
         RunStarted = "run_started",
@@ -116,9 +96,7 @@ words! {
 }
 
 lifecycle! {
-    RunState, RunTrigger, Created,
-    [Created, Initializing, Ready, Proposing, RolloutQueueing, RolloutRunning, Evaluating, Paused, Completed, Failed, Cancelled],
-    {
+    RunState, RunTrigger, Created, {
         Created + RunStarted => Initializing;
         Initializing + ContainerReady => Ready;
         Ready + ProposerStarted => Proposing;
@@ -129,26 +107,12 @@ lifecycle! {
         RolloutQueueing + RolloutsStarted => RolloutRunning;
         RolloutRunning + RolloutsFinished => Evaluating;
         Evaluating + EvaluationFinished => Ready;
-        Ready + PauseRequested => Paused;
-        Proposing + PauseRequested => Paused;
-        RolloutRunning + PauseRequested => Paused;
+        Ready | Proposing | RolloutRunning + PauseRequested => Paused;
         Paused + ResumeRequested => Ready;
-        Created + FailureRaised => Failed;
-        Initializing + FailureRaised => Failed;
-        Ready + FailureRaised => Failed;
-        Proposing + FailureRaised => Failed;
-        RolloutQueueing + FailureRaised => Failed;
-        RolloutRunning + FailureRaised => Failed;
-        Evaluating + FailureRaised => Failed;
-        Paused + FailureRaised => Failed;
-        Created + CancelRequested => Cancelled;
-        Initializing + CancelRequested => Cancelled;
-        Ready + CancelRequested => Cancelled;
-        Proposing + CancelRequested => Cancelled;
-        RolloutQueueing + CancelRequested => Cancelled;
-        RolloutRunning + CancelRequested => Cancelled;
-        Evaluating + CancelRequested => Cancelled;
-        Paused + CancelRequested => Cancelled;
+        Created | Initializing | Ready | Proposing | RolloutQueueing | RolloutRunning | Evaluating | Paused
+            + FailureRaised => Failed;
+        Created | Initializing | Ready | Proposing | RolloutQueueing | RolloutRunning | Evaluating | Paused
+            + CancelRequested => Cancelled;
     }
 }
 
@@ -163,8 +127,6 @@ words! {
         Failed = "failed",
         Cancelled = "cancelled",
     }
-}
-words! {
     /// What moves a request.
     RequestTrigger {
         Claim = "claim",
@@ -182,26 +144,16 @@ words! {
 }
 
 lifecycle! {
-    RequestState, RequestTrigger, Queued,
-    [Queued, Leased, Running, Paused, Completed, Failed, Cancelled],
-    {
+    RequestState, RequestTrigger, Queued, {
         Queued + Claim => Leased;
         Leased + Start => Running;
         Running + Complete => Completed;
-        Leased + Fail => Failed;
-        Running + Fail => Failed;
-        Queued + Cancel => Cancelled;
-        Leased + Cancel => Cancelled;
-        Running + Cancel => Cancelled;
-        Paused + Cancel => Cancelled;
-        Queued + Pause => Paused;
-        Leased + Pause => Paused;
-        Running + Pause => Paused;
+        Leased | Running + Fail => Failed;
+        Queued | Leased | Running | Paused + Cancel => Cancelled;
+        Queued | Leased | Running + Pause => Paused;
         Paused + Resume => Queued;
-        Leased + LeaseExpired => Queued;
-        Running + LeaseExpired => Queued;
-        Leased + Release => Queued;
-        Running + Release => Queued;
+        Leased | Running + LeaseExpired => Queued;
+        Leased | Running + Release => Queued;
         Paused + PauseExpired => Cancelled;
     }
 }
@@ -219,8 +171,6 @@ words! {
         DeferredFailures = "deferred_failures",
         DeferredStop = "deferred_stop",
     }
-}
-words! {
     /// What moves a candidate.
     CandidateTrigger {
         MinibatchDone = "minibatch_done",
@@ -238,9 +188,7 @@ words! {
 }
 
 lifecycle! {
-    CandidateStatus, CandidateTrigger, Registered,
-    [Registered, MinibatchEvaluated, RejectedMinibatch, FullTrainEvaluated, Accepted, RejectedFullTrain, DeferredBudget, DeferredFailures, DeferredStop],
-    {
+    CandidateStatus, CandidateTrigger, Registered, {
         Registered + MinibatchDone => MinibatchEvaluated;
         Registered + FullTrainDone => FullTrainEvaluated;
         Registered + BudgetRefused => DeferredBudget;

@@ -53,20 +53,6 @@ pub struct Inputs {
 }
 
 impl Inputs {
-    /// Inputs whose pools are all of their rows.
-    pub fn whole(program: Program, train: Vec<Row>, heldout: Vec<Row>) -> Self {
-        let rows: Vec<TrainRow> = (0..train.len() as u32).map(TrainRow).collect();
-        Self {
-            program,
-            heldout_pool: (0..heldout.len() as u32).map(HeldoutRow).collect(),
-            train,
-            heldout,
-            pareto_pool: rows.clone(),
-            minibatch_pool: rows.clone(),
-            reflection_pool: rows,
-        }
-    }
-
     pub fn train_id(&self, row: TrainRow) -> &RowId {
         &self.train[row.0 as usize].id
     }

@@ -124,7 +124,7 @@ pub struct BestMark {
 }
 
 /// Where a run is and what it has used.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct RunTotals {
     pub state: RunState,
     pub last_sequence: Option<u64>,
@@ -148,28 +148,6 @@ pub struct RunTotals {
     pub stopped_by: Option<StoppedBy>,
     #[serde(flatten)]
     pub counts: RunCounts,
-}
-
-impl Default for RunTotals {
-    fn default() -> Self {
-        Self {
-            state: RunState::INITIAL,
-            last_sequence: None,
-            started_at: None,
-            updated_at: None,
-            finished_at: None,
-            idle_millis: 0,
-            is_interrupted: false,
-            clock: None,
-            seed_candidate_id: None,
-            best: None,
-            frontier_size: 0,
-            frontier_sequence: None,
-            generation: None,
-            stopped_by: None,
-            counts: RunCounts::default(),
-        }
-    }
 }
 
 impl RunTotals {

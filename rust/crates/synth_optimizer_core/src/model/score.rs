@@ -59,46 +59,15 @@ impl Score {
     /// `None` without rows.
     pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
         let values: Vec<f64> = values.into_iter().collect();
-        let moments = Moments::of(&values)?;
-        let binary = values.iter().all(|value| *value == 0.0 || *value == 1.0);
-        let interval = if binary { Some(wilson(moments.mean, moments.n)) } else { moments.interval() };
-        Some(Self {
-            mean: moments.mean,
-            n: moments.n,
-            standard_error: moments.standard_error,
-            low: interval.map(|(low, _)| low),
-            high: interval.map(|(_, high)| high),
-        })
+        let mut score = Self::with_t_interval(&values)?;
+        if values.iter().all(|value| *value == 0.0 || *value == 1.0) {
+            let (low, high) = wilson(score.mean, score.n);
+            (score.low, score.high) = (Some(low), Some(high));
+        }
+        Some(score)
     }
-}
 
-impl Gain {
-    /// `None` without rows. Pairs are (candidate, other), larger is better.
-    pub fn of(pairs: impl IntoIterator<Item = (f64, f64)>) -> Option<Self> {
-        let differences: Vec<f64> = pairs.into_iter().map(|(candidate, other)| candidate - other).collect();
-        let moments = Moments::of(&differences)?;
-        let interval = moments.interval();
-        let count = |keep: fn(&f64) -> bool| differences.iter().filter(|value| keep(value)).count() as u32;
-        Some(Self {
-            difference: moments.mean,
-            n: moments.n,
-            low: interval.map(|(low, _)| low),
-            high: interval.map(|(_, high)| high),
-            wins: count(|value| *value > 0.0),
-            losses: count(|value| *value < 0.0),
-            ties: count(|value| *value == 0.0),
-        })
-    }
-}
-
-struct Moments {
-    mean: f64,
-    n: u32,
-    standard_error: Option<f64>,
-}
-
-impl Moments {
-    fn of(values: &[f64]) -> Option<Self> {
+    fn with_t_interval(values: &[f64]) -> Option<Self> {
         if values.is_empty() {
             return None;
         }
@@ -108,12 +77,20 @@ impl Moments {
             let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
             (squares / (n - 1.0) / n).sqrt()
         });
-        Some(Self { mean, n: values.len() as u32, standard_error })
+        let half = standard_error.map(|error| student_t(values.len() as u32 - 1) * error);
+        let (low, high) = (half.map(|half| mean - half), half.map(|half| mean + half));
+        Some(Self { mean, n: values.len() as u32, standard_error, low, high })
     }
+}
 
-    fn interval(&self) -> Option<(f64, f64)> {
-        let half = student_t(self.n - 1) * self.standard_error?;
-        Some((self.mean - half, self.mean + half))
+impl Gain {
+    /// `None` without rows. Pairs are (candidate, other), larger is better.
+    pub fn of(pairs: impl IntoIterator<Item = (f64, f64)>) -> Option<Self> {
+        let differences: Vec<f64> = pairs.into_iter().map(|(candidate, other)| candidate - other).collect();
+        let Score { mean: difference, n, low, high, .. } = Score::with_t_interval(&differences)?;
+        let count = |keep: fn(&f64) -> bool| differences.iter().filter(|value| keep(value)).count() as u32;
+        let (wins, losses) = (count(|value| *value > 0.0), count(|value| *value < 0.0));
+        Some(Self { difference, n, low, high, wins, losses, ties: count(|value| *value == 0.0) })
     }
 }
 

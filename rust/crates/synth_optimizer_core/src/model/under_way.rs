@@ -71,8 +71,6 @@ impl UnderWay {
                 let (generation, is_repair) = (turn.generation, !turn.problems.is_empty());
                 self.turns.insert(turn.request, TurnUnderWay { generation, since: unix_millis, is_repair });
             }
-            Event::ProposerCompleted(turn) => drop(self.turns.remove(&turn.request)),
-            Event::ProposerFailed(turn) => drop(self.turns.remove(&turn.request)),
             Event::RunFinished(_) | Event::RunFailed(_) | Event::RunCancelled(_) => *self = Self::default(),
             _ => {
                 if let Some(evaluation) = ended_evaluation(event) {
@@ -81,19 +79,18 @@ impl UnderWay {
                 }
             }
         }
-        if let Some(call) = event.settled_call()
-            && let Some(evaluation) = self.evaluation_of(call.request)
-        {
+        let Some(call) = event.settled_call() else { return };
+        self.turns.remove(&call.request);
+        if let Some(evaluation) = self.evaluation_of(call.request) {
             evaluation.spend.count(call.billing, call.usage);
         }
     }
 
     /// Since when the evaluation or turn has been under way that this event ends; ask before the event is applied.
     pub fn began(&self, event: &Event) -> Option<u64> {
-        match event {
-            Event::ProposerCompleted(turn) => self.turns.get(&turn.request).map(|turn| turn.since),
-            Event::ProposerFailed(turn) => self.turns.get(&turn.request).map(|turn| turn.since),
-            _ => self.evaluations.get(&ended_evaluation(event)?).map(|evaluation| evaluation.since),
+        match event.settled_call() {
+            Some(call) => self.turns.get(&call.request).map(|turn| turn.since),
+            None => self.evaluations.get(&ended_evaluation(event)?).map(|evaluation| evaluation.since),
         }
     }
 
@@ -120,7 +117,7 @@ impl UnderWay {
 }
 
 /// The evaluation that this event ends.
-pub fn ended_evaluation(event: &Event) -> Option<RequestId> {
+fn ended_evaluation(event: &Event) -> Option<RequestId> {
     match event {
         Event::SeedEvaluated(done)
         | Event::ReferenceCompleted(done)

@@ -1,7 +1,7 @@
 //! Tokens and money of one call; what is not known is a value of its own, never zero.
 
 use std::fmt;
-use std::ops::{Add, AddAssign};
+use std::ops::Add;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -58,24 +58,6 @@ impl Cost {
             Self::Known(amount) => Some(amount),
             Self::Unknown => None,
         }
-    }
-}
-
-impl Add for Cost {
-    type Output = Self;
-
-    /// A sum with an unknown part is unknown.
-    fn add(self, other: Self) -> Self {
-        match (self, other) {
-            (Self::Known(a), Self::Known(b)) => Self::Known(a.plus(b)),
-            (Self::Unknown, _) | (_, Self::Unknown) => Self::Unknown,
-        }
-    }
-}
-
-impl AddAssign for Cost {
-    fn add_assign(&mut self, other: Self) {
-        *self = *self + other;
     }
 }
 

@@ -5,7 +5,7 @@ use proptest::collection::vec;
 use proptest::prelude::{Just, ProptestConfig, Strategy, any, prop_assert, prop_assert_eq, prop_oneof, proptest};
 use serde_json::{Map, Value, json};
 use synth_optimizer_core::model::cache_key::{Boundary, RolloutRequest, cache_key};
-use synth_optimizer_core::model::canonical::{canonical_json, content_id, digest, digest_of, hex, write_canonical};
+use synth_optimizer_core::model::canonical::{canonical_json, content_id, digest_of, hex, write_canonical};
 use synth_optimizer_core::model::ids::{CandidateId, HeldoutRow, Payload, RolloutIdentity, RowId, TrainRow};
 use synth_optimizer_core::model::program::{Inputs, Module, Program, Row};
 
@@ -19,6 +19,8 @@ fn keys_are_sorted_by_bytes_at_every_depth() {
     assert_eq!(canonical(text), r#"{"a":[{"x":0,"y":0}],"b":{"":4,"Z":2,"z":1,"é":3}}"#);
     // UTF-8 order, not UTF-16 order: U+FF5E stands before U+1F600.
     assert_eq!(canonical("{\"\u{1F600}\":1,\"\u{FF5E}\":2}"), "{\"\u{FF5E}\":2,\"\u{1F600}\":1}");
+    // The order is that of the text, not of its escapes.
+    assert_eq!(canonical(r#"{"b":1,"a\"":2,"a!":3,"a#":4,"\n":5}"#), r#"{"\n":5,"a!":3,"a\"":2,"a#":4,"b":1}"#);
     // A key that begins another one stands first.
     assert_eq!(canonical(r#"{"ab":1,"a":2,"a b":3}"#), r#"{"a":2,"a b":3,"ab":1}"#);
 }
@@ -79,7 +81,7 @@ fn strings_escape_what_json_demands_and_nothing_else() {
     // The escapes of the writer do not matter.
     assert_eq!(canonical(r#""\u0041\u00e9\ud83d\ude00\/""#), "\"Aé😀/\"");
     // Composed and decomposed letters are different texts.
-    assert_ne!(digest(&json!("é")), digest(&json!("e\u{301}")));
+    assert_ne!(digest_of(&json!("é")), digest_of(&json!("e\u{301}")));
 }
 
 /// Every shape that serde knows has the text of its tree of values.
@@ -107,10 +109,10 @@ fn whatever_serializes_has_the_canonical_text_of_its_value() {
         bytes: (true, [1, 2]),
         nested: BTreeMap::from([("\"k".to_owned(), json!({"b": 1.5, "a": []}))]),
     };
-    let mut written = String::new();
+    let mut written = Vec::new();
     write_canonical(&whole, &[], &mut written).unwrap();
-    assert_eq!(written, canonical_json(&serde_json::to_value(&whole).unwrap()));
-    assert_eq!(digest_of(&whole), digest(&serde_json::to_value(&whole).unwrap()));
+    assert_eq!(String::from_utf8(written).unwrap(), canonical_json(&serde_json::to_value(&whole).unwrap()));
+    assert_eq!(digest_of(&whole), digest_of(&serde_json::to_value(&whole).unwrap()));
 }
 
 /// Each expected value is what `sha256sum` prints for the canonical text beside it.
@@ -132,11 +134,10 @@ fn digests_are_those_of_sha256sum() {
     ];
     for (value, text, sha) in cases {
         assert_eq!(canonical_json(&value), text);
-        assert_eq!(digest(&value), sha, "of {text}");
         assert_eq!(digest_of(&value), sha, "of {text}");
     }
     assert_eq!(hex(&[0x00, 0x0f, 0xa0, 0xff]), "000fa0ff");
-    assert_eq!(digest_of(&f64::NAN), digest(&json!(null)));
+    assert_eq!(digest_of(&f64::NAN), digest_of(&json!(null)));
 }
 
 #[test]
@@ -233,15 +234,15 @@ proptest! {
         prop_assert!(same(&back, &value), "{text} from {value}");
         prop_assert!(sorted_everywhere(&back), "{text}");
         prop_assert_eq!(canonical_json(&back), text.clone());
-        let mut written = String::new();
+        let mut written = Vec::new();
         write_canonical(&value, &[], &mut written).unwrap();
-        prop_assert_eq!(written, text);
+        prop_assert_eq!(written, text.into_bytes());
     }
 
     #[test]
     fn the_order_of_writing_does_not_matter(value in any_json()) {
         prop_assert_eq!(canonical_json(&reversed(&value)), canonical_json(&value));
-        prop_assert_eq!(digest(&reversed(&value)), digest(&value));
+        prop_assert_eq!(digest_of(&reversed(&value)), digest_of(&value));
     }
 
     #[test]
@@ -327,7 +328,7 @@ fn rollout_key(
     );
     change(&mut parts);
     let (task_id, payload, row, policy, replicate) = &parts;
-    let (candidate, row, policy) = (digest(&json!(payload)), digest(row), digest(policy));
+    let (candidate, row, policy) = (digest_of(&json!(payload)), digest_of(row), digest_of(policy));
     let request = RolloutRequest {
         task_id,
         program: "p",
@@ -336,7 +337,7 @@ fn rollout_key(
         policy: &policy,
         replicate: *replicate,
     };
-    cache_key(namespace, boundary, &request.request())
+    cache_key(namespace, boundary, &request)
 }
 
 #[test]
@@ -368,7 +369,7 @@ fn cache_key_does_not_change_with_the_way_of_writing() {
     assert_eq!(rewritten, plain);
     // What a rollout is keyed by, in full: nothing of the run, its stage or its attempts.
     let request =
-        RolloutRequest { task_id: "quiz", program: "p", candidate: "c", row: "r", policy: "o", replicate: 0 }.request();
+        json!(RolloutRequest { task_id: "quiz", program: "p", candidate: "c", row: "r", policy: "o", replicate: 0 });
     let parts: BTreeSet<&str> = request.as_object().unwrap().keys().map(String::as_str).collect();
     assert_eq!(parts, BTreeSet::from(["task_id", "program", "candidate", "row", "policy", "replicate"]));
 }
@@ -390,7 +391,15 @@ fn inputs() -> Inputs {
         seed: payload("Answer {question}."),
     };
     let row = |id: &str| Row { id: RowId::new(id), stratum: None, texts: vec![format!("text of {id}")] };
-    Inputs::whole(program, vec![row("a"), row("b")], vec![row("c")])
+    Inputs {
+        program,
+        train: vec![row("a"), row("b")],
+        heldout: vec![row("c")],
+        pareto_pool: vec![TrainRow(0), TrainRow(1)],
+        minibatch_pool: vec![TrainRow(0), TrainRow(1)],
+        reflection_pool: vec![TrainRow(0), TrainRow(1)],
+        heldout_pool: vec![HeldoutRow(0)],
+    }
 }
 
 #[test]

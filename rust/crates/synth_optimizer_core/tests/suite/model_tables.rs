@@ -80,7 +80,7 @@ const CANDIDATE: &[&str] = &[
 /// Holds a lifecycle against its rows as they are written here, over every state and every trigger.
 fn check<S: Lifecycle>(states: &[&str], triggers: &[S::Trigger], rows: &[&str], terminal: &[&str]) {
     // The list of states is complete and has no state twice.
-    let listed: Vec<&str> = S::STATES.iter().map(|state| state.state_word()).collect();
+    let listed: Vec<String> = S::STATES.iter().map(S::to_string).collect();
     assert_eq!(listed, states);
 
     let mut expected: BTreeMap<(&str, &str), &str> = BTreeMap::new();
@@ -93,10 +93,10 @@ fn check<S: Lifecycle>(states: &[&str], triggers: &[S::Trigger], rows: &[&str], 
     let mut seen = 0;
     for state in S::STATES {
         for trigger in triggers {
-            let (from, by) = (state.state_word(), S::trigger_word(*trigger));
+            let (from, by) = (&*state.to_string(), &*trigger.to_string());
             match (state.next(*trigger), expected.get(&(from, by))) {
                 (Ok(to), Some(wanted)) => {
-                    assert_eq!(to.state_word(), *wanted, "{from} + {by}");
+                    assert_eq!(to.to_string(), *wanted, "{from} + {by}");
                     seen += 1;
                 }
                 (Err(error), None) => {
@@ -110,19 +110,19 @@ fn check<S: Lifecycle>(states: &[&str], triggers: &[S::Trigger], rows: &[&str], 
     }
     assert_eq!(seen, rows.len(), "a row names a state or trigger that does not exist");
 
-    let ends: Vec<&str> = S::STATES.iter().filter(|state| state.is_final()).map(|state| state.state_word()).collect();
+    let ends: Vec<String> = S::STATES.iter().filter(|state| state.is_final()).map(S::to_string).collect();
     assert_eq!(ends, terminal);
 
     // Every state can be reached, and from every state an end can be reached.
-    let mut reached = BTreeSet::from([S::INITIAL.state_word()]);
-    let mut ending: BTreeSet<&str> = terminal.iter().copied().collect();
+    let mut reached = BTreeSet::from([S::INITIAL.to_string()]);
+    let mut ending: BTreeSet<String> = terminal.iter().map(ToString::to_string).collect();
     for _ in S::STATES {
         for row in S::TABLE {
-            if reached.contains(row.from.state_word()) {
-                reached.insert(row.to.state_word());
+            if reached.contains(&row.from.to_string()) {
+                reached.insert(row.to.to_string());
             }
-            if ending.contains(row.to.state_word()) {
-                ending.insert(row.from.state_word());
+            if ending.contains(&row.to.to_string()) {
+                ending.insert(row.from.to_string());
             }
         }
     }
@@ -130,7 +130,7 @@ fn check<S: Lifecycle>(states: &[&str], triggers: &[S::Trigger], rows: &[&str], 
     assert_eq!(ending.len(), S::STATES.len(), "only {ending:?} can end");
 
     // The diagram is the table and nothing else.
-    let mut lines = vec!["stateDiagram-v2".to_owned(), format!("    [*] --> {}", S::INITIAL.state_word())];
+    let mut lines = vec!["stateDiagram-v2".to_owned(), format!("    [*] --> {}", S::INITIAL)];
     lines.extend(expected.iter().map(|((from, by), to)| format!("    {from} --> {to}: {by}")));
     lines.extend(terminal.iter().map(|state| format!("    {state} --> [*]")));
     let diagram = S::diagram();

@@ -13,8 +13,8 @@ use super::run_dir::RunPaths;
 use crate::warn_if_err;
 use crate::workspace::Stored;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
-use synth_optimizer_core::model::message::message;
-use synth_optimizer_core::model::normalize::write_normalized_line;
+use synth_optimizer_core::model::event::message;
+use synth_optimizer_core::model::envelope::write_normalized_line;
 use synth_optimizer_core::model::run_view::RunView;
 
 /// Takes one event after the other; an error ends the reading. A log is given as a function that shows it to one of
@@ -139,9 +139,9 @@ impl Chronicle {
         }
         let message = message(&stored.event);
         let line = stored.line(&self.run_id, &message)?;
-        let mut normalized = String::new();
+        let mut normalized = Vec::new();
         write_normalized_line(&stored.event, &message, &mut normalized).map_err(fault::json("an event"))?;
-        let written = self.normalized.write_all(normalized.as_bytes());
+        let written = self.normalized.write_all(&normalized);
         written.map_err(fault::io(self.normalized.target(), "writing"))?;
         self.buffer.extend_from_slice(line.as_bytes());
         self.buffer.push(b'\n');

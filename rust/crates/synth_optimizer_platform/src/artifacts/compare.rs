@@ -5,8 +5,8 @@ use serde_json::Value;
 
 use super::chronicle::numbered_lines;
 use synth_optimizer_core::model::canonical::canonical_json;
+use synth_optimizer_core::model::envelope::normalize;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
-use synth_optimizer_core::model::normalize::normalize;
 
 /// Compares two feeds, raw or normalized. Raw ones are normalized on the way; neither is held in memory.
 pub fn events_compare(left: &Utf8Path, right: &Utf8Path) -> Result<(), OptimizerError> {

@@ -3,13 +3,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use synth_optimizer_core::model::event::Event;
+use synth_optimizer_core::model::event::{Event, message};
 use synth_optimizer_core::model::event_fields::{
     Bill, CandidateDecided, CandidateRegistered, EvaluationCompleted, GenerationStarted, Operation, ProposerCompleted,
     RolloutCount, RolloutFailed, RunFinished, StoppedBy,
 };
 use synth_optimizer_core::model::ids::CandidateId;
-use synth_optimizer_core::model::message::message;
 use synth_optimizer_core::model::score::{Gain, Score};
 use synth_optimizer_core::model::under_way::{EvaluationUnderWay, UnderWay};
 use synth_optimizer_core::model::usage::{Cost, NanoUsd};

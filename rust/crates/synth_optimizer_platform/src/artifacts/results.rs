@@ -18,9 +18,9 @@ use crate::cache::CacheProfile;
 use crate::workspace::models::FrontierEntry;
 use crate::workspace::{ArtifactRef, Record, RunRow, Workspace};
 use synth_optimizer_core::model::error::OptimizerError;
+use synth_optimizer_core::model::event_fields::Direction;
 use synth_optimizer_core::model::lifecycle::CandidateStatus;
 use synth_optimizer_core::model::run_view::{MeasuredCandidate, RunView};
-use synth_optimizer_core::model::search::Direction;
 
 /// The end of a run, as its manifest tells it.
 #[derive(Debug, Clone, PartialEq)]

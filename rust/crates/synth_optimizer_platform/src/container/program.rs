@@ -8,7 +8,7 @@ use super::screen::credential_place;
 use crate::http::shown_value;
 use synth_optimizer_core::config::Config;
 use synth_optimizer_core::config::nearest;
-use synth_optimizer_core::model::canonical::digest;
+use synth_optimizer_core::model::canonical::digest_of;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_core::model::ids::Payload;
 use synth_optimizer_core::model::program::{Module, Program};
@@ -83,7 +83,7 @@ impl<'a> Read<'a> {
             targets: config.candidate.target_modules.clone(),
             seed: self.seed,
         };
-        Checked { program, digest: digest(&Value::Array(identity)), family: self.family.to_owned() }
+        Checked { program, digest: digest_of(&identity), family: self.family.to_owned() }
     }
 }
 

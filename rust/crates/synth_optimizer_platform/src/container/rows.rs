@@ -9,7 +9,7 @@ use super::contract::TaskRow;
 use super::screen::credential_place;
 use super::seeds::{Names, Wanted};
 use crate::http::shown_value;
-use synth_optimizer_core::model::canonical::{canonical_json, digest};
+use synth_optimizer_core::model::canonical::{canonical_json, digest_of};
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_core::model::ids::RowId;
 use synth_optimizer_core::model::program::Row;
@@ -57,7 +57,7 @@ pub(super) fn read_rows(route: &str, wanted: &Wanted, reply: Value) -> Result<Ve
             Names::Ids(_) => wanted.seeds.as_ref().and_then(|seeds| seeds.get(index)),
         };
         let seed = object.get("seed").and_then(Value::as_i64).or(requested.copied());
-        let digest = digest(&value);
+        let digest = digest_of(&value);
         rows.push((RowId::new(&id), TaskRow { value, digest, seed }));
     }
     check_unique(&place, wanted, &rows)?;

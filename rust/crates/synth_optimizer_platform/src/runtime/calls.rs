@@ -19,7 +19,7 @@ use synth_optimizer_core::config::gepa::{Direction, objective_names};
 use synth_optimizer_core::config::sections::CacheMode;
 use synth_optimizer_core::model::answer::{Answer, CallFailure, FailureClass, ProposalAnswer};
 use synth_optimizer_core::model::cache_key::{Boundary, RolloutRequest, cache_key};
-use synth_optimizer_core::model::canonical::{digest, digest_bytes, digest_of};
+use synth_optimizer_core::model::canonical::{digest_bytes, digest_of};
 use synth_optimizer_core::model::command::RolloutCommand;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_core::model::event::Event;
@@ -104,7 +104,7 @@ impl Calls {
         Self {
             run_id: run_id.to_owned(),
             task,
-            policy_digest: digest(&policy),
+            policy_digest: digest_of(&policy),
             policy,
             direction: config.gepa.objective_directions.get(&deciding).copied().unwrap_or(Direction::Maximize),
             deciding,
@@ -157,7 +157,7 @@ impl Calls {
             policy: &self.policy_digest,
             replicate: command.replicate,
         };
-        Ok(cache_key(self.cache.namespace(), Boundary::Rollout, &request.request()))
+        Ok(cache_key(self.cache.namespace(), Boundary::Rollout, &request))
     }
 
     pub(super) fn proposal_key(&self, request: &ProposalRequest) -> String {

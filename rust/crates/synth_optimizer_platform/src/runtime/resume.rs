@@ -6,7 +6,7 @@ use crate::container::Task;
 use crate::workspace::{Reader, RunRow};
 use synth_optimizer_core::config::{Config, search_differences, search_digest};
 use synth_optimizer_core::model::answer::Observation;
-use synth_optimizer_core::model::canonical::digest;
+use synth_optimizer_core::model::canonical::digest_of;
 use synth_optimizer_core::model::engine::{Engine, Session};
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_core::model::event::Event;
@@ -73,7 +73,7 @@ fn told(task: &Task) -> Vec<Event> {
             routes: contract.routes.named(),
         }),
         match &task.task_info {
-            Ok(info) => Event::TaskInfoLoaded(TaskInfoLoaded { digest: digest(info) }),
+            Ok(info) => Event::TaskInfoLoaded(TaskInfoLoaded { digest: digest_of(info) }),
             Err(reason) => Event::TaskInfoMissing(Reason { reason: reason.clone() }),
         },
     ];

@@ -20,7 +20,7 @@ use super::refusal::{Refusal, hide_in_finding};
 use crate::Code;
 use crate::queue::QueueError;
 use synth_optimizer_core::config::{
-    Config, Diagnostic, Loaded, Severity, Source, hidden_fields, shown, try_load, try_load_value,
+    Config, Content, Diagnostic, Loaded, Severity, Source, hidden_fields, shown, try_load,
 };
 use synth_optimizer_core::model::error::OptimizerError;
 use synth_optimizer_platform::container::kill_orphans;
@@ -99,16 +99,16 @@ fn load(context: &Context, body: &RunBody) -> Result<ReadConfig, Refusal> {
     match (&body.config_path, &body.config) {
         (Some(path), None) => {
             let file = read_beneath(&context.config_root, path)?;
-            let source = Source { name: &file.name, text: &file.text, base_dir: &file.base_dir };
-            Ok((try_load(&source, &environment, &body.overrides), Some(file.name.clone())))
+            let source = Source { name: &file.name, content: Content::Toml(&file.text), base_dir: &file.base_dir };
+            Ok((try_load(source, &environment, &body.overrides), Some(file.name.clone())))
         }
-        (None, Some(ConfigBody::Text(text))) => {
-            let source = Source { name: "config", text, base_dir: &context.config_root };
-            Ok((try_load(&source, &environment, &body.overrides), None))
-        }
-        (None, Some(ConfigBody::Sections(sections))) => {
-            let value = serde_json::Value::Object(sections.clone());
-            Ok((try_load_value(value, "config", &context.config_root, &environment, &body.overrides), None))
+        (None, Some(config)) => {
+            let content = match config {
+                ConfigBody::Text(text) => Content::Toml(text),
+                ConfigBody::Sections(sections) => Content::Mapping(serde_json::Value::Object(sections.clone())),
+            };
+            let source = Source { name: "config", content, base_dir: &context.config_root };
+            Ok((try_load(source, &environment, &body.overrides), None))
         }
         (Some(_), Some(_)) => Err(Refusal::new(Code::BadRequest, "both config_path and config are given")
             .with_hint("Give one of them: a file beneath the config root, or the configuration itself.")),

@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use super::context::Context;
 use crate::queue::RequestEntry;
 use synth_optimizer_core::model::error::OptimizerError;
-use synth_optimizer_core::model::message::message;
+use synth_optimizer_core::model::event::message;
 use synth_optimizer_platform::artifacts::RunPaths;
 use synth_optimizer_platform::workspace::{Reader, Stored};
 

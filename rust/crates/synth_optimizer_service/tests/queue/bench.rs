@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use camino::Utf8Path;
 use serde_json::json;
-use synth_optimizer_core::config::{Loaded, load_value};
+use synth_optimizer_core::config::{Content, Loaded, Source, load};
 use synth_optimizer_core::model::control::{ControlAction, ControlRequest};
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_service::queue::{
@@ -108,7 +108,8 @@ pub(crate) fn config(run_id: &str, url: &str, namespace: Option<&str>) -> Loaded
     if let Some(namespace) = namespace {
         value["cache"]["namespace"] = json!(namespace);
     }
-    load_value(value, "test", Utf8Path::new("/nowhere"), &BTreeMap::new(), &[]).unwrap()
+    let source = Source { name: "test", content: Content::Mapping(value), base_dir: Utf8Path::new("/nowhere") };
+    load(source, &BTreeMap::new(), &[]).unwrap()
 }
 
 /// What a plain submit says.

@@ -12,12 +12,12 @@ use synth_optimizer_core::model::answer::{
     Answer, CallFailure, FailureClass, Observation, Proposal, ProposalAnswer, RolloutAnswer,
 };
 use synth_optimizer_core::model::budget::Dimension;
-use synth_optimizer_core::model::canonical::digest;
+use synth_optimizer_core::model::canonical::digest_of;
 use synth_optimizer_core::model::command::{Command, NamedPayload, ProposeCommand, RolloutCommand};
 use synth_optimizer_core::model::engine::{Engine, Session};
 use synth_optimizer_core::model::event::Event;
 use synth_optimizer_core::model::event_fields::RunStarted;
-use synth_optimizer_core::model::ids::{Payload, RequestId, RowId};
+use synth_optimizer_core::model::ids::{HeldoutRow, Payload, RequestId, RowId, TrainRow};
 use synth_optimizer_core::model::program::{Inputs, Module, Program, Row};
 use synth_optimizer_core::model::usage::{Cost, NanoUsd, Usage};
 
@@ -144,7 +144,16 @@ impl World {
             seed,
         };
         let rows = |split: &str, count: u32| (0..count).map(|index| row(split, index)).collect();
-        Inputs::whole(program, rows("train", self.train), rows("heldout", self.heldout))
+        let pool: Vec<TrainRow> = (0..self.train).map(TrainRow).collect();
+        Inputs {
+            program,
+            train: rows("train", self.train),
+            heldout: rows("heldout", self.heldout),
+            pareto_pool: pool.clone(),
+            minibatch_pool: pool.clone(),
+            reflection_pool: pool,
+            heldout_pool: (0..self.heldout).map(HeldoutRow).collect(),
+        }
     }
 
     pub(crate) fn run_started(&self) -> RunStarted {
@@ -398,7 +407,7 @@ impl World {
 
 impl Run {
     pub(crate) fn lines(&self) -> String {
-        use synth_optimizer_core::model::message::message;
+        use synth_optimizer_core::model::event::message;
         self.events.iter().fold(String::new(), |mut out, event| {
             out.push_str(&format!("{:<36} {}\n", event.wire(), message(event)));
             out
@@ -496,7 +505,7 @@ fn lane(command: &Command) -> usize {
 }
 
 fn hashed(text: &str) -> synth_gepa::Stream {
-    stream(7, &digest(&text.into()), 0)
+    stream(7, &digest_of(text), 0)
 }
 
 fn known_rules(payload: &Payload) -> BTreeSet<u32> {

@@ -1,28 +1,26 @@
 //! What the values of a configuration must mean together; every rule runs and every problem is kept.
 
-mod limits;
 mod models;
 mod places;
 mod rows;
 mod search;
-mod texts;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::findings::Code;
-use super::report::{Part, Report};
+use serde_json::{Value, json};
+
+use super::report::{Code, Part, Report};
 use super::sections::Config;
-use super::tree::Place;
+use super::tree::{Place, join};
 
 /// Runs every rule.
 pub(super) fn validate(config: &Config, places: &BTreeMap<String, Place>, report: &mut Report<'_>) {
     let mut rules = Rules { config, places, report };
-    texts::check(&mut rules);
+    texts(&mut rules);
     places::check(&mut rules);
     rows::check(&mut rules);
     models::check(&mut rules);
     search::check(&mut rules);
-    limits::check(&mut rules);
 }
 
 /// What a rule sees and where it puts its findings.
@@ -73,4 +71,82 @@ fn section_of<'p>(places: &'p BTreeMap<String, Place>, field: &str) -> Option<&'
 
 fn is_blank(text: &str) -> bool {
     text.trim().is_empty()
+}
+
+/// Texts that may not be blank, with what to do. Of a list or a table every entry is meant.
+const NOT_BLANK: &[(&[&str], &str)] = &[
+    (&["run.output_dir"], "Name a directory, or leave it out for `runs`."),
+    (&["container.cwd", "disk_budget.path"], "Name a directory, or leave it out."),
+    (&["container.command", "proposer.command"], "Remove the entry, or give the argument."),
+    (&["dataset.train_split", "dataset.heldout_split"], "Name a split of the container's data, or leave it out."),
+    (&["taskset.train_split", "taskset.heldout_split"], "Name a split of the container's data, or leave it out."),
+    (&["taskset.train_ids", "taskset.heldout_ids"], "Give the id of the task."),
+    (&["candidate.target_modules"], "Name a mutable field of the container's program."),
+    (&["seed_candidate"], "Give the text to start from, or leave the entry out."),
+    (&["policy.provider", "policy.model", "proposer.provider"], "Give a name, or leave it out for the default."),
+    (&["proposer.model"], "Name a model, or leave it out."),
+    (&["gepa.selection_objective"], "Name an objective, or leave it out."),
+    (&["gepa.objective_keys", "gepa.objective_acceptance.protected_objectives"], "Name an objective."),
+    (&["cache.path"], "Name a file, or leave it out."),
+    (&["cache.namespace"], "Name a namespace, or leave it out."),
+];
+
+/// Lists that may name nothing twice, with what to do.
+const NO_REPEATS: &[(&[&str], &str)] = &[
+    (
+        &["candidate.target_modules", "gepa.objective_keys", "gepa.objective_acceptance.protected_objectives"],
+        "Keep one.",
+    ),
+    (
+        &[
+            "dataset.train_seeds",
+            "dataset.heldout_seeds",
+            "taskset.train_ids",
+            "taskset.heldout_ids",
+            "gepa.seed_pools.pareto_eval",
+            "gepa.seed_pools.minibatch",
+            "gepa.seed_pools.reflection",
+            "gepa.seed_pools.validation",
+            "gepa.task_pools.pareto",
+            "gepa.task_pools.minibatch",
+            "gepa.task_pools.reflection",
+            "gepa.task_pools.heldout",
+        ],
+        "Name every row once.",
+    ),
+];
+
+/// Rules that many fields share: texts that may not be blank, and lists that may name nothing twice.
+fn texts(rules: &mut Rules<'_, '_>) {
+    let config = json!(rules.config);
+    let value = |field: &str| config.pointer(&format!("/{}", field.replace('.', "/")));
+    for (field, hint) in each(NOT_BLANK) {
+        let blank: Vec<String> = match value(field) {
+            Some(Value::String(text)) if is_blank(text) => vec![field.to_owned()],
+            Some(Value::Array(items)) => {
+                let blank = items.iter().enumerate().filter(|(_, item)| item.as_str().is_some_and(is_blank));
+                blank.map(|(index, _)| format!("{field}[{index}]")).collect()
+            }
+            Some(Value::Object(entries)) => {
+                let blank = entries.iter().filter(|(name, text)| is_blank(name) || text.as_str().is_some_and(is_blank));
+                blank.map(|(name, _)| join(field, name)).collect()
+            }
+            _ => Vec::new(),
+        };
+        for field in blank {
+            rules.add(Code::Blank, &field, format!("`{field}` is blank"), hint);
+        }
+    }
+    for (field, hint) in each(NO_REPEATS) {
+        let Some(Value::Array(items)) = value(field) else { continue };
+        let mut seen = BTreeSet::new();
+        for (index, item) in items.iter().enumerate().filter(|(_, item)| !seen.insert(item.to_string())) {
+            let message = format!("{item} is named twice in `{field}`");
+            rules.add(Code::Duplicate, &format!("{field}[{index}]"), message, hint);
+        }
+    }
+}
+
+fn each(groups: &[(&'static [&'static str], &'static str)]) -> impl Iterator<Item = (&'static str, &'static str)> {
+    groups.iter().flat_map(|(fields, hint)| fields.iter().map(|field| (*field, *hint)))
 }

@@ -2,12 +2,12 @@
 
 use serde_json::{Value, json};
 
-use super::super::findings::Code;
 use super::super::proposer::{AnswerMode, ApprovalPolicy, AuthMode, ProposerBackend, ProposerSection, SandboxMode};
+use super::super::report::Code;
 use super::super::sections::{CredentialMode, ProxyMode};
 use super::super::tree::join;
-use super::super::url::{problem_of_base_url, problem_of_url};
 use super::Rules;
+use super::places::{problem_of_base_url, problem_of_url};
 use crate::secrets::{is_credential_name, looks_like_key};
 
 /// Settings that only a codex has.

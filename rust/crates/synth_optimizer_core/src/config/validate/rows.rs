@@ -2,7 +2,7 @@
 
 use std::fmt::Debug;
 
-use super::super::findings::Code;
+use super::super::report::Code;
 use super::Rules;
 
 /// Rows and the field that names them.

@@ -1,9 +1,13 @@
-//! Rules of the search in `[gepa]`: objectives, sampling, stop rules and the pipeline.
+//! Rules of `[gepa]`: objectives, sampling, stop rules, the pipeline, estimates that a limit needs, and budgets that could
+//! not finish the first step.
 
-use super::super::findings::Code;
+use serde_json::json;
+
 use super::super::gepa::{
     BatchSampler, CandidateSelector, PipelineMode, Sampler, Selector, StopMetric, objective_names,
 };
+use super::super::pools::{effective_caps, pools};
+use super::super::report::Code;
 use super::super::tree::join;
 use super::{Rules, is_blank};
 
@@ -13,6 +17,9 @@ pub(super) fn check(rules: &mut Rules<'_, '_>) {
     unused(rules);
     stop_rules(rules);
     pipeline(rules);
+    needed_estimates(rules);
+    time(rules);
+    rollouts(rules);
 }
 
 /// Objectives that are spoken of and not declared.
@@ -136,4 +143,104 @@ fn pipeline(rules: &mut Rules<'_, '_>) {
         ),
         format!("Give at least {proposals} to let generations overlap."),
     );
+}
+
+/// A turn is only begun if it can end in time.
+fn time(rules: &mut Rules<'_, '_>) {
+    let (timeout, limit) = (rules.config.proposer.timeout_seconds, rules.config.gepa.max_time_seconds);
+    if let Some(limit) = limit.filter(|limit| *limit <= timeout)
+        && rules.can_read(&["proposer.timeout_seconds"])
+    {
+        let message = format!("`gepa.max_time_seconds` is {limit}; one proposer turn alone may take {timeout} seconds");
+        let hint = "Raise the limit, or lower `proposer.timeout_seconds`.";
+        rules.add(Code::TimeTooShort, "gepa.max_time_seconds", message, hint);
+    }
+}
+
+/// Work is refused before it is sent, which takes an estimate of what it will use.
+fn needed_estimates(rules: &mut Rules<'_, '_>) {
+    const LIMITS: [(&str, &str); 5] = [
+        ("max_cost_usd", "cost_usd"),
+        ("max_time_seconds", "wall_seconds"),
+        ("max_prompt_tokens", "prompt_tokens"),
+        ("max_completion_tokens", "completion_tokens"),
+        ("max_total_tokens", "total_tokens"),
+    ];
+    // What is unset is left out.
+    let given = json!(rules.config.gepa);
+    let is_limited = |limit: &str| given.get(limit).is_some_and(|value| value.as_f64() != Some(0.0));
+    for (limit, unit) in LIMITS.into_iter().filter(|(limit, _)| is_limited(limit)) {
+        for (kind, one) in [("proposer", "proposer turn"), ("rollout", "rollout")] {
+            let estimate = |unit: &str| format!("{kind}_estimated_{unit}");
+            let has = |unit: &str| given.get(estimate(unit)).is_some();
+            let is_total = unit == "total_tokens";
+            // The time of a proposer turn is limited by its timeout.
+            let is_known = has(unit)
+                || (is_total && has("prompt_tokens") && has("completion_tokens"))
+                || (kind, unit) == ("proposer", "wall_seconds");
+            // An unreadable part might have been the other half of a total.
+            let parts: &[&str] = if is_total { &["prompt_tokens", "completion_tokens"] } else { &[] };
+            let can_read = |unit: &&str| rules.can_read(&[&format!("gepa.{}", estimate(unit))]);
+            if is_known || ![unit].iter().chain(parts).all(can_read) {
+                continue;
+            }
+            let (limit, estimate) = (format!("gepa.{limit}"), format!("gepa.{}", estimate(unit)));
+            let hint = match is_total {
+                true => "Give the total estimate, or both the prompt and the completion estimate.".to_owned(),
+                false => format!("Give `{estimate}`: the most that one {one} takes."),
+            };
+            rules.add(Code::EstimateRequired, &limit, format!("`{limit}` is set but `{estimate}` is not"), hint);
+        }
+    }
+}
+
+/// The seed candidate must be measurable: on the train rows, and once on the held-out rows.
+fn rollouts(rules: &mut Rules<'_, '_>) {
+    let readable = rules.can_read(&[
+        "dataset",
+        "dataset.train_seeds",
+        "dataset.heldout_seeds",
+        "taskset",
+        "taskset.train_ids",
+        "taskset.heldout_ids",
+        "gepa.seed_pools.pareto_eval",
+        "gepa.seed_pools.validation",
+        "gepa.task_pools.pareto",
+        "gepa.task_pools.heldout",
+        "gepa.max_total_rollouts",
+        "gepa.max_train_rollouts",
+        "gepa.max_heldout_rollouts",
+    ]);
+    if !readable {
+        return;
+    }
+    let caps = effective_caps(rules.config);
+    let pools = pools(rules.config);
+    let (train, heldout) = (pools.pareto.len(), pools.heldout.len());
+    let fits = |rows: usize, cap: u32| u32::try_from(rows).is_ok_and(|rows| rows <= cap);
+    if let Some(total) = caps.total {
+        let all = train + heldout;
+        rules.add_if(
+            !fits(all, total),
+            Code::BudgetTooSmall,
+            "gepa.max_total_rollouts",
+            format!("`gepa.max_total_rollouts` is {total}, but measuring the seed candidate alone takes {all} rollouts: {train} train and {heldout} held-out"),
+            format!("Give at least {all}, or name fewer rows."),
+        );
+        return;
+    }
+    let halves = [
+        ("gepa.max_train_rollouts", "train", caps.train, train),
+        ("gepa.max_heldout_rollouts", "held-out", caps.heldout, heldout),
+    ];
+    for (half, kind, cap, rows) in halves {
+        let field = if rules.is_given(half) { half } else { "gepa.max_total_rollouts" };
+        rules.add_if(
+            !fits(rows, cap),
+            Code::BudgetTooSmall,
+            field,
+            format!("`{field}` allows {cap} {kind} rollouts, but measuring one candidate takes {rows}"),
+            format!("Give at least {rows}, or name fewer rows."),
+        );
+    }
 }

@@ -7,9 +7,9 @@ use synth_optimizer_core::config::gepa::{
 };
 use synth_optimizer_core::config::proposer::{AuthMode, SandboxMode};
 use synth_optimizer_core::config::sections::{ApiFamily, CacheMode, CredentialMode, DisableReasoning, ToolCallStyle};
-use synth_optimizer_core::config::{effective_caps, load_value, pools, to_toml};
+use synth_optimizer_core::config::{effective_caps, pools};
 
-use super::{SMALLEST, read};
+use super::{SMALLEST, read, read_value};
 
 #[test]
 fn the_smallest_file_takes_the_documented_defaults() {
@@ -90,7 +90,7 @@ fn every_published_field_loads() {
         warnings,
         [("unused_option", "gepa.candidate_selector.k"), ("unused_option", "gepa.batch_sampler.field")]
     );
-    assert_eq!(read(&to_toml(config)).unwrap().config, *config);
+    assert_eq!(read(&toml::to_string(config).unwrap()).unwrap().config, *config);
 }
 
 #[test]
@@ -135,14 +135,12 @@ fn an_inline_mapping_is_the_same_configuration() {
         "candidate": {"target_modules": ["instructions"]},
         "seed_candidate": {"instructions": "Reply with one label."},
     });
-    let base = Utf8Path::new("/base/configs");
-    let none = Default::default();
-    let loaded = load_value(value.clone(), "config", base, &none, &[]).unwrap();
+    let loaded = read_value(value.clone()).unwrap();
     assert_eq!(loaded.config, read(SMALLEST).unwrap().config);
     let mut bad = value;
     bad["gepa"] = json!({"k": 1, "max_generations": 1.0, "minibatch_size": "4"});
     bad["policy"] = json!({"config": {"x": null}});
-    let error = load_value(bad, "config", base, &none, &[]).unwrap_err();
+    let error = read_value(bad).unwrap_err();
     let codes: Vec<_> = error.findings.iter().map(|found| (found.code, found.field.as_str())).collect();
     assert_eq!(
         codes,
@@ -154,5 +152,11 @@ fn an_inline_mapping_is_the_same_configuration() {
         ]
     );
     assert!(error.findings.iter().all(|found| found.line.is_none() && found.source == "config"));
-    assert_eq!(load_value(json!([1]), "config", base, &none, &[]).unwrap_err().findings.len(), 1);
+    assert_eq!(read_value(json!([1])).unwrap_err().findings.len(), 1);
+}
+
+#[test]
+fn a_seed_may_be_larger_than_the_integers_of_toml() {
+    let text = format!("{SMALLEST}\n").replacen("[run]\n", &format!("[run]\nseed = {}\n", u64::MAX), 1);
+    assert_eq!(read(&text).unwrap().config.run.seed, u64::MAX);
 }

@@ -9,7 +9,7 @@ mod schema;
 use std::collections::BTreeMap;
 
 use camino::Utf8Path;
-use synth_optimizer_core::config::{Loaded, Source, load};
+use synth_optimizer_core::config::{Content, Loaded, Source, load};
 use synth_optimizer_core::model::error::OptimizerError;
 
 /// The smallest file that loads.
@@ -23,6 +23,11 @@ pub(crate) fn read_with(text: &str, environment: &[(&str, &str)], sets: &[&str])
     let environment: BTreeMap<_, _> =
         environment.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
     let sets: Vec<_> = sets.iter().map(|set| (*set).to_owned()).collect();
-    let source = Source { name: "gepa.toml", text, base_dir: Utf8Path::new("/base/configs") };
-    load(&source, &environment, &sets)
+    let source = Source { name: "gepa.toml", content: Content::Toml(text), base_dir: Utf8Path::new("/base/configs") };
+    load(source, &environment, &sets)
+}
+
+pub(crate) fn read_value(value: serde_json::Value) -> Result<Loaded, OptimizerError> {
+    let base_dir = Utf8Path::new("/base/configs");
+    load(Source { name: "config", content: Content::Mapping(value), base_dir }, &BTreeMap::new(), &[])
 }

@@ -20,7 +20,7 @@ use synth_optimizer_core::model::ids::CandidateId;
 use synth_optimizer_core::model::lifecycle::CandidateStatus;
 use synth_optimizer_core::model::run_totals::BestMark;
 use synth_optimizer_core::model::score::{Gain, Score};
-use synth_optimizer_core::model::search::{Direction, FrontierType};
+use synth_optimizer_core::model::event_fields::{Direction, FrontierType};
 
 /// The most ancestors and children that are listed.
 const MOST_RELATIVES: u32 = 1000;
