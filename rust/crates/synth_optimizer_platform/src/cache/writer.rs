@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -12,10 +12,8 @@ use parking_lot::Mutex;
 use rusqlite::{Connection, TransactionBehavior};
 use tokio::sync::oneshot;
 
-use super::record::{Record, RowName};
-use super::store::CacheSettings;
-use super::store::{Counters, Tally};
-use super::{database, fault};
+use super::database::{self, Record, RowName};
+use super::{CacheSettings, Counters};
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 
 /// How long a batch waits for more rows, and how many it takes.
@@ -39,12 +37,11 @@ struct Shared {
     pending: Mutex<HashMap<RowName, Bytes>>,
     /// The first failure. Nothing is written after it.
     fault: Mutex<Option<OptimizerError>>,
-    transactions: AtomicU64,
 }
 
 #[derive(Debug)]
 enum Order {
-    Row(RowName),
+    Row(RowName, Bytes),
     Flush(oneshot::Sender<()>),
 }
 
@@ -52,13 +49,8 @@ impl Writer {
     pub(super) fn start(settings: &CacheSettings, counters: Arc<Counters>) -> Result<Self, OptimizerError> {
         let connection = database::open_writer(&settings.path)?;
         let (orders, queue) = channel();
-        let shared = Arc::new(Shared {
-            settings: settings.clone(),
-            counters,
-            pending: Mutex::default(),
-            fault: Mutex::default(),
-            transactions: AtomicU64::new(0),
-        });
+        let (settings, pending, fault) = (settings.clone(), Mutex::default(), Mutex::default());
+        let shared = Arc::new(Shared { settings, counters, pending, fault });
         let of_thread = Arc::clone(&shared);
         let thread = std::thread::Builder::new()
             .name("cache-writer".to_owned())
@@ -75,9 +67,9 @@ impl Writer {
             if pending.contains_key(&name) {
                 return Ok(());
             }
-            pending.insert(name.clone(), response);
+            pending.insert(name.clone(), response.clone());
         }
-        self.order(Order::Row(name))
+        self.order(Order::Row(name, response))
     }
 
     /// A row that is queued and not committed yet.
@@ -91,10 +83,6 @@ impl Writer {
         self.order(Order::Flush(done))?;
         wait.await.map_err(|_| gone())?;
         self.shared.intact()
-    }
-
-    pub(super) fn transactions(&self) -> u64 {
-        self.shared.transactions.load(Ordering::Relaxed)
     }
 
     fn order(&self, order: Order) -> Result<(), OptimizerError> {
@@ -119,7 +107,7 @@ impl Shared {
 
     fn work(&self, mut connection: Connection, queue: &Receiver<Order>) {
         while let Ok(first) = queue.recv() {
-            let (rows, flushes) = self.gather(first, queue);
+            let (rows, flushes) = gather(first, queue);
             if !rows.is_empty() {
                 let stored = self.intact().and_then(|()| self.store(&mut connection, &rows));
                 if let Err(error) = stored {
@@ -138,42 +126,21 @@ impl Shared {
         }
     }
 
-    fn gather(&self, first: Order, queue: &Receiver<Order>) -> (Vec<(RowName, Bytes)>, Vec<oneshot::Sender<()>>) {
-        let until = Instant::now() + LINGER;
-        let (mut rows, mut bytes, mut flushes) = (Vec::new(), 0, Vec::new());
-        let mut next = Some(first);
-        while let Some(order) = next {
-            match order {
-                Order::Row(name) => {
-                    if let Some(response) = self.pending.lock().get(&name).cloned() {
-                        bytes += response.len();
-                        rows.push((name, response));
-                    }
-                }
-                Order::Flush(done) => flushes.push(done),
-            }
-            // Whoever waits for a flush waits for nothing that comes after it.
-            let room = rows.len() < MOST_ROWS && bytes < MOST_BYTES && flushes.is_empty();
-            next = if room { queue.recv_timeout(until.saturating_duration_since(Instant::now())).ok() } else { None };
-        }
-        (rows, flushes)
-    }
-
     fn store(&self, connection: &mut Connection, rows: &[(RowName, Bytes)]) -> Result<(), OptimizerError> {
         let (path, namespace) = (&self.settings.path, self.settings.namespace.as_str());
         // Compressed before the lock is taken, which other processes wait for.
         let mut sealed = Vec::with_capacity(rows.len());
         for (name, response) in rows {
             let record = Record::seal(namespace, name, response);
-            sealed.push((name, record.map_err(|error| fault::io(path, "compressing for", error))?));
+            sealed.push((name, record.map_err(|error| database::io_fault(path, "compressing for", error))?));
         }
         let refused = self.admit(connection, &mut sealed);
         if !sealed.is_empty() {
             let written = commit(connection, namespace, &sealed);
-            for name in written.map_err(|error| fault::sqlite(path, "writing", error))? {
-                self.counters.count(name, Tally::Write);
+            for name in written.map_err(|error| database::sqlite_fault(path, "writing", error))? {
+                self.counters.count(name, |of_boundary| of_boundary.writes += 1);
             }
-            self.transactions.fetch_add(1, Ordering::Relaxed);
+            self.counters.transactions.fetch_add(1, Ordering::Relaxed);
         }
         refused.map_or(Ok(()), Err)
     }
@@ -198,12 +165,32 @@ impl Shared {
             if fits {
                 size += bytes;
             } else if refused.is_none() {
-                refused = Some(fault::full(path, size, bytes, *max_bytes));
+                refused = Some(database::full(path, size, bytes, *max_bytes));
             }
             fits
         });
         refused
     }
+}
+
+/// What waits, up to what one transaction takes, and who waits for it.
+fn gather(first: Order, queue: &Receiver<Order>) -> (Vec<(RowName, Bytes)>, Vec<oneshot::Sender<()>>) {
+    let until = Instant::now() + LINGER;
+    let (mut rows, mut bytes, mut flushes) = (Vec::new(), 0, Vec::new());
+    let mut next = Some(first);
+    while let Some(order) = next {
+        match order {
+            Order::Row(name, response) => {
+                bytes += response.len();
+                rows.push((name, response));
+            }
+            Order::Flush(done) => flushes.push(done),
+        }
+        // Whoever waits for a flush waits for nothing that comes after it.
+        let room = rows.len() < MOST_ROWS && bytes < MOST_BYTES && flushes.is_empty();
+        next = if room { queue.recv_timeout(until.saturating_duration_since(Instant::now())).ok() } else { None };
+    }
+    (rows, flushes)
 }
 
 /// One transaction. Returns the rows that were written: new ones, those of what the container tells about itself, and
@@ -216,15 +203,11 @@ fn commit<'a>(
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     let mut written = Vec::with_capacity(rows.len());
     for (name, record) in rows {
-        let new = database::insert(&transaction, namespace, name, record)?;
-        let outdated = !new
-            && (name.latest_wins()
-                || database::select(&transaction, namespace, name)?
-                    .is_some_and(|known| known.open(namespace, name).is_none()));
-        if outdated {
-            database::replace(&transaction, namespace, name, record)?;
-        }
-        if new || outdated {
+        let is_damaged = |known: Record| known.open(namespace, name).is_none();
+        if database::write(&transaction, namespace, name, record, name.latest_wins())?
+            || (database::select(&transaction, namespace, name)?.is_some_and(is_damaged)
+                && database::write(&transaction, namespace, name, record, true)?)
+        {
             written.push(*name);
         }
     }
