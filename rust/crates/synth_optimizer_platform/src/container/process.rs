@@ -7,13 +7,12 @@ use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use camino::{Utf8Path, Utf8PathBuf};
-use rustix::process::Signal;
 use tokio::process::{Child, Command};
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
 use tracing::{info, warn};
 
 use super::client::Client;
-use super::orphans::{AFTER_KILL, Family, GLANCE, Holder, Lease, reap};
+use super::orphans::{Family, Holder, Lease, reap};
 use crate::warn_if_err;
 use synth_optimizer_core::config::Config;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
@@ -54,9 +53,7 @@ pub async fn start(
     let container = &config.container;
     let Some(program) = container.command.first() else { return Ok(None) };
     let dir = run_dir.to_owned();
-    tokio::task::spawn_blocking(move || reap(&dir, Holder::Container))
-        .await
-        .map_err(|_| OptimizerError::new(ErrorCode::Container, "looking for left processes broke off"))??;
+    blocking(move || reap(&dir, Holder::Container)).await?;
     refuse_stale_server(client).await?;
     let mut process = ManagedProcess::spawn(config, program, run_dir)?;
     let limit = Duration::from_secs(container.startup_timeout_seconds);
@@ -90,13 +87,10 @@ impl ManagedProcess {
 
     /// Asks the container and everything it started to end, kills what does not, and returns when nothing is left.
     pub async fn stop(mut self) -> Result<(), OptimizerError> {
-        self.family.signal(Signal::TERM);
-        let family = self.family.clone();
-        if !self.is_gone_within(self.stop_timeout, || {}).await
-            && !self.is_gone_within(AFTER_KILL, || family.signal(Signal::KILL)).await
-        {
-            return Err(family.still_there());
-        }
+        let (family, patience) = (self.family.clone(), self.stop_timeout);
+        blocking(move || family.end_within(patience)).await?;
+        // Buries the child; until then its pid cannot be given to another process.
+        warn_if_err!(self.child.wait().await, "the end of the container cannot be seen");
         self.stopped = true;
         Lease::remove_own(&self.run_dir, Holder::Container, &self.family.token)
     }
@@ -172,23 +166,6 @@ impl ManagedProcess {
         }
     }
 
-    /// Waits until nothing is left; `nudge` is called before every look but the first.
-    async fn is_gone_within(&mut self, limit: Duration, nudge: impl Fn()) -> bool {
-        let deadline = Instant::now() + limit;
-        loop {
-            // Buries the child; until then its pid cannot be given to another process.
-            let ended = !matches!(self.child.try_wait(), Ok(None));
-            if ended && self.family.members().is_empty() {
-                return true;
-            }
-            if Instant::now() >= deadline {
-                return false;
-            }
-            nudge();
-            sleep(GLANCE).await;
-        }
-    }
-
     /// The last lines that this start has written, without secrets.
     fn log_tail(&self) -> String {
         const LINES: usize = 20;
@@ -230,6 +207,15 @@ async fn refuse_stale_server(client: &Client) -> Result<(), OptimizerError> {
     let message = format!("something already listens at {host}:{port}, where the container is to be started");
     Err(OptimizerError::new(ErrorCode::Container, message)
         .with_hint("Stop it, or remove container.command to use it as it is."))
+}
+
+/// Looks at processes on a thread that may wait.
+async fn blocking<T: Send + 'static>(
+    look: impl FnOnce() -> Result<T, OptimizerError> + Send + 'static,
+) -> Result<T, OptimizerError> {
+    tokio::task::spawn_blocking(look).await.unwrap_or_else(|error| {
+        Err(OptimizerError::from_cause(ErrorCode::Container, "looking for left processes broke off", error))
+    })
 }
 
 fn is_passed(config: &Config, name: &str) -> bool {
