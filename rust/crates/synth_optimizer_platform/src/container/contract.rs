@@ -155,6 +155,14 @@ pub struct Contract {
     pub rollout_modes: Vec<String>,
 }
 
+impl Contract {
+    /// Whether async rollouts can be sent. A container that does not say may take them.
+    pub(super) fn advertises_async(&self) -> bool {
+        let modes = &self.rollout_modes;
+        modes.is_empty() || modes.iter().any(|mode| mode.trim().eq_ignore_ascii_case("async"))
+    }
+}
+
 /// One row as the container gave it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TaskRow {

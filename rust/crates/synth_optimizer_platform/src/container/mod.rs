@@ -31,5 +31,4 @@ pub use reply::{Asked, Echo, Reply, read_reply};
 pub use reqwest::Method;
 pub(crate) use setup::{Part, Survey, survey};
 pub use setup::{SetupCall, SetupCalls, SetupReply, load};
-
-pub use transport::{BodyOf, RolloutCall, RolloutEnd, Transport};
+pub use transport::{RolloutEnd, Transport};

@@ -12,12 +12,12 @@ use crate::container::Client;
 use synth_optimizer_core::config::Config;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 
-fn client(url: &str, reach: &Reach) -> Result<Client, OptimizerError> {
+async fn client(url: &str, reach: &Reach) -> Result<Client, OptimizerError> {
     let mut config = Config::default();
     config.container.url = url.to_owned();
     config.container.connect_retries = 0;
     config.container.connect_timeout_seconds = 5;
-    Client::within(&config.container, reach)
+    Client::within(&config.container, reach).await
 }
 
 /// Names of a small world of its own.
@@ -36,10 +36,7 @@ fn world(reach: Reach) -> Reach {
 }
 
 async fn is_allowed(url: &str, reach: &Reach) -> bool {
-    let checked = match client(url, reach) {
-        Ok(client) => client.check_reach().await,
-        Err(error) => Err(error),
-    };
+    let checked = client(url, reach).await;
     if let Err(error) = &checked {
         assert_eq!(error.code, ErrorCode::Container, "{url}: {error}");
         assert!(error.message.contains("container_not_allowed"), "{url}: {error}");
@@ -139,8 +136,7 @@ async fn a_name_that_changes_its_meaning_is_refused_where_it_is_connected_to() {
     // The network of the listener is the one that is not allowed after the second lookup.
     let reach = Reach { rules: Some(Arc::new(vec![Rule::parse("10.0.0.0/8").unwrap()])), ..Reach::default() }
         .looking_up(move |_| vec![if seen.fetch_add(1, Ordering::SeqCst) == 0 { inside } else { outside }]);
-    let client = client(&format!("http://rebound:{port}"), &reach).unwrap();
-    client.check_reach().await.unwrap();
+    let client = client(&format!("http://rebound:{port}"), &reach).await.unwrap();
     let error = client.json(Method::GET, "/metadata", None).await.unwrap_err();
     assert!(error.message.contains("container_not_allowed") && error.hint.contains("--allow-container"), "{error}");
     assert!(!client.is_taken().await);
@@ -148,7 +144,7 @@ async fn a_name_that_changes_its_meaning_is_refused_where_it_is_connected_to() {
     assert!(lookups.load(Ordering::SeqCst) >= 3, "the address is looked up where it is connected to");
 
     let reach = Reach::loopback().looking_up(move |_| vec![outside]);
-    let client = self::client(&format!("http://rebound:{port}"), &reach).unwrap();
+    let client = self::client(&format!("http://rebound:{port}"), &reach).await.unwrap();
     client.json(Method::GET, "/metadata", None).await.unwrap();
     assert_eq!(connects.load(Ordering::SeqCst), 1);
 }

@@ -8,13 +8,12 @@ use reqwest::{Method, Url};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
-use super::client::{Client, Request};
+use super::client::Client;
 use super::contract::Contract;
-use super::poll::Found;
 use super::record::{Received, Status, failure};
 use crate::http::{Lost, Raw, excerpt, summary};
 use synth_optimizer_core::config::Config;
-use synth_optimizer_core::config::gepa::SubmissionMode;
+use synth_optimizer_core::config::gepa::{GepaSection, SubmissionMode};
 use synth_optimizer_core::model::answer::{CallFailure, FailureClass};
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_core::model::event_fields::TransportFallback;
@@ -23,32 +22,15 @@ use synth_optimizer_core::model::event_fields::TransportFallback;
 const LARGE_REPLY: usize = 256 * 1024;
 
 /// Builds the body of a rollout in the mode in which it is sent.
-pub type BodyOf<'a> = dyn Fn(SubmissionMode) -> Result<Bytes, OptimizerError> + Send + Sync + 'a;
+type BodyOf<'a> = dyn Fn(SubmissionMode) -> Result<Bytes, OptimizerError> + Send + Sync + 'a;
 
-/// One rollout to run.
-#[derive(Clone, Copy)]
-pub struct RolloutCall<'a> {
-    pub rollout_id: &'a str,
-    /// Asked when the body is needed: once, and again when the container takes no async rollouts.
-    pub body: &'a BodyOf<'a>,
-    /// Set after a crash: the container is asked for the rollout before it is sent again.
-    pub may_have_been_sent: bool,
-}
-
-impl std::fmt::Debug for RolloutCall<'_> {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        out.debug_struct("RolloutCall")
-            .field("rollout_id", &self.rollout_id)
-            .field("may_have_been_sent", &self.may_have_been_sent)
-            .finish_non_exhaustive()
-    }
-}
+/// The record of a rollout at its end, good or bad: `read_reply` tells which.
+pub(super) type Outcome = Result<Received, CallFailure>;
 
 /// How a rollout ended.
 #[derive(Debug)]
 pub struct RolloutEnd {
-    /// The record of a rollout at its end, good or bad: `read_reply` tells which.
-    pub outcome: Result<Received, CallFailure>,
+    pub outcome: Outcome,
     /// A status met on the way that means overload.
     pub overload: Option<u16>,
     /// Set once, by the call after which rollouts are sent in the other mode.
@@ -61,147 +43,57 @@ pub struct RolloutEnd {
 #[derive(Debug)]
 pub struct Transport {
     pub(super) client: Client,
-    route: String,
-    /// Of the route.
+    pub(super) gepa: GepaSection,
+    contract: Contract,
+    /// Of the route of rollouts.
     address: Url,
-    pub(super) sync_timeout: Duration,
-    pub(super) async_timeout: Duration,
-    pub(super) poll_interval: Duration,
-    overload_statuses: Vec<u16>,
-    wants_async: bool,
     /// The container has refused an async rollout, or advertises none.
     sync_only: AtomicBool,
-    advertises_async: bool,
-    rollout_modes: Vec<String>,
     /// `workers.evaluate`: how many answers are read at once.
     decoding: Semaphore,
 }
 
 impl Transport {
     pub fn new(client: Client, contract: &Contract, config: &Config) -> Self {
-        let gepa = &config.gepa;
-        let modes = &contract.rollout_modes;
-        let advertises_async = modes.is_empty() || modes.iter().any(|mode| mode.trim().eq_ignore_ascii_case("async"));
         Self {
             address: client.address(&contract.routes.rollout),
             client,
-            route: contract.routes.rollout.clone(),
-            sync_timeout: Duration::from_secs(config.container.rollout_timeout_seconds),
-            async_timeout: Duration::from_secs(gepa.rollout_async_timeout_seconds),
-            poll_interval: Duration::from_millis(gepa.rollout_poll_interval_ms),
-            overload_statuses: gepa.pipeline.adaptive_rollout_concurrency.overload_status_codes.clone(),
-            wants_async: match gepa.rollout_submission_mode {
-                SubmissionMode::Async => true,
-                SubmissionMode::Sync => false,
-            },
-            sync_only: AtomicBool::new(!advertises_async),
-            advertises_async,
-            rollout_modes: modes.clone(),
-            decoding: Semaphore::new(gepa.pipeline.workers.evaluate.max(1) as usize),
+            gepa: config.gepa.clone(),
+            contract: contract.clone(),
+            sync_only: AtomicBool::new(!contract.advertises_async()),
+            decoding: Semaphore::new(config.gepa.pipeline.workers.evaluate.max(1) as usize),
         }
     }
 
     /// Set when the config asks for async rollouts and the container advertises only others.
     pub fn fallback_at_start(&self) -> Option<TransportFallback> {
-        (self.wants_async && !self.advertises_async)
-            .then(|| fallback(format!("the container's rollout_modes are {}", self.rollout_modes.join(", "))))
+        let is_refused =
+            self.gepa.rollout_submission_mode == SubmissionMode::Async && !self.contract.advertises_async();
+        let modes = &self.contract.rollout_modes;
+        is_refused.then(|| fallback(format!("the container's rollout_modes are {}", modes.join(", "))))
     }
 
     /// How the next rollout is sent.
     pub fn mode(&self) -> SubmissionMode {
-        if self.wants_async && !self.sync_only.load(Ordering::Relaxed) {
-            SubmissionMode::Async
-        } else {
-            SubmissionMode::Sync
-        }
+        if self.sync_only.load(Ordering::Relaxed) { SubmissionMode::Sync } else { self.gepa.rollout_submission_mode }
     }
 
     /// Runs one rollout to its end, its deadline or its failure.
-    pub async fn rollout(&self, call: RolloutCall<'_>) -> RolloutEnd {
-        let mut end =
-            RolloutEnd { outcome: Err(unsent("it was not sent")), overload: None, fallback: None, fatal: None };
-        if call.may_have_been_sent {
-            let deadline = Instant::now() + self.timeout(self.mode());
-            match self.find(call.rollout_id, deadline, &mut end.overload).await {
-                Found::Ended(outcome) => {
-                    end.outcome = outcome;
-                    return end;
-                }
-                Found::Nowhere => {}
-            }
-        }
-        let mode = self.mode();
-        if self.submit(call, mode, &mut end).await == Submitted::OnlySync {
-            if !self.sync_only.swap(true, Ordering::Relaxed) {
-                end.fallback = Some(fallback("the container refused an async rollout: it takes only sync ones".into()));
-            }
-            self.submit(call, SubmissionMode::Sync, &mut end).await;
-        }
-        end
+    ///
+    /// `body` is asked for when it is needed: once, and again when the container takes no async rollouts. After a crash,
+    /// a rollout that may have been sent is asked for before it is sent again.
+    pub async fn rollout(&self, rollout_id: &str, body: &BodyOf<'_>, may_have_been_sent: bool) -> RolloutEnd {
+        let mut rollout = Rollout { transport: self, id: rollout_id, overload: None, fallback: None, fatal: None };
+        let outcome = rollout.run(body, may_have_been_sent).await;
+        let Rollout { overload, fallback, fatal, .. } = rollout;
+        RolloutEnd { outcome, overload, fallback, fatal }
     }
 
-    /// Sends the rollout and follows it to its end.
-    async fn submit(&self, call: RolloutCall<'_>, mode: SubmissionMode, end: &mut RolloutEnd) -> Submitted {
-        let body = match (call.body)(mode) {
-            Ok(body) => body,
-            Err(error) => {
-                end.outcome = Err(failure(FailureClass::Contract, error.message.clone()));
-                end.fatal = Some(error);
-                return Submitted::Done;
-            }
-        };
-        let timeout = self.timeout(mode);
-        let request = Request { method: Method::POST, address: self.address.clone(), body: Some(body), timeout };
-        let sent = self.client.send_patiently(request).await;
-        let deadline = sent.sent_at + timeout;
-        self.note(sent.refused, &mut end.overload);
-        end.outcome = match sent.outcome {
-            Ok(raw) if raw.is_success() => self.accepted(call.rollout_id, raw, deadline, end).await,
-            Ok(raw) => {
-                self.note(Some(raw.status), &mut end.overload);
-                if mode == SubmissionMode::Async && takes_only_sync(&raw) {
-                    return Submitted::OnlySync;
-                }
-                end.fatal = identity_conflict(call.rollout_id, &raw);
-                Err(self.refused(&raw))
-            }
-            Err(Lost::NeverSent(reason)) => Err(unsent(&reason)),
-            Err(Lost::TooLarge { status }) => Err(self.too_large(status)),
-            Err(Lost::Unknown(reason)) => self.reconcile(call.rollout_id, &reason, deadline, &mut end.overload).await,
-        };
-        Submitted::Done
-    }
-
-    /// A first reply that is at its end is final, in whichever mode it was asked for.
-    async fn accepted(
-        &self,
-        rollout_id: &str,
-        raw: Raw,
-        deadline: Instant,
-        end: &mut RolloutEnd,
-    ) -> Result<Received, CallFailure> {
-        let status = raw.status;
-        let received = self.receive(raw.body).await;
-        let record = match &received.record {
-            Ok(record) => record,
-            // A record with a number that JSON does not have is kept as evidence; what is no record is not.
-            Err(failure) if failure.class == FailureClass::InvalidScore => return Ok(received),
-            Err(failure) => return Err(failure.clone()),
-        };
-        let is_active = match record.status()? {
-            Status::Active => true,
-            Status::Absent => status == 202,
-            Status::Succeeded | Status::Failed => false,
-        };
-        if !is_active {
-            return Ok(received);
-        }
-        if record.is_of_another(rollout_id) {
-            let message =
-                format!("the container runs the rollout under another id than {rollout_id}, which it was given");
-            return Err(failure(FailureClass::Contract, message));
-        }
-        self.follow(rollout_id, deadline, &mut end.overload).await
+    fn timeout(&self, mode: SubmissionMode) -> Duration {
+        Duration::from_secs(match mode {
+            SubmissionMode::Sync => self.client.container.rollout_timeout_seconds,
+            SubmissionMode::Async => self.gepa.rollout_async_timeout_seconds,
+        })
     }
 
     /// Reads a body. A large one is read on a thread of its own.
@@ -217,45 +109,125 @@ impl Transport {
         })
     }
 
-    pub(super) fn timeout(&self, mode: SubmissionMode) -> Duration {
-        match mode {
-            SubmissionMode::Sync => self.sync_timeout,
-            SubmissionMode::Async => self.async_timeout,
-        }
-    }
-
-    /// Remembers a status that means overload.
-    pub(super) fn note(&self, status: Option<u16>, overload: &mut Option<u16>) {
-        if let Some(status) = status.filter(|status| self.overload_statuses.contains(status)) {
-            *overload = Some(status);
-        }
-    }
-
     fn refused(&self, raw: &Raw) -> CallFailure {
         let class = match raw.status {
             429 | 503 => FailureClass::NotSent,
             408 | 500.. => FailureClass::Failed,
             _ => FailureClass::Contract,
         };
-        failure(class, format!("POST {} answered {}: {}", self.route, raw.status, excerpt(&raw.body)))
+        let route = &self.contract.routes.rollout;
+        failure(class, format!("POST {route} answered {}: {}", raw.status, excerpt(&raw.body)))
     }
 
     pub(super) fn too_large(&self, status: u16) -> CallFailure {
-        let limit = self.client.limits.max_reply / (1024 * 1024);
+        let limit = self.client.container.max_reply_mb;
         let message = format!("the answer ({status}) is larger than container.max_reply_mb = {limit}");
         failure(FailureClass::Contract, message)
     }
 }
 
-#[derive(PartialEq, Eq)]
-enum Submitted {
-    Done,
-    /// Nothing ran: the container takes no async rollouts.
-    OnlySync,
+/// One rollout on its way.
+pub(super) struct Rollout<'a> {
+    pub(super) transport: &'a Transport,
+    pub(super) id: &'a str,
+    overload: Option<u16>,
+    fallback: Option<TransportFallback>,
+    fatal: Option<OptimizerError>,
+}
+
+impl Rollout<'_> {
+    async fn run(&mut self, body: &BodyOf<'_>, may_have_been_sent: bool) -> Outcome {
+        let transport = self.transport;
+        if may_have_been_sent {
+            let deadline = Instant::now() + transport.timeout(transport.mode());
+            if let Some(outcome) = self.find(deadline, deadline, None).await {
+                return outcome;
+            }
+        }
+        if let Some(outcome) = self.submit(body, transport.mode()).await {
+            return outcome;
+        }
+        if !transport.sync_only.swap(true, Ordering::Relaxed) {
+            self.fallback = Some(fallback("the container refused an async rollout: it takes only sync ones".into()));
+        }
+        self.submit(body, SubmissionMode::Sync).await.unwrap_or_else(|| Err(unsent("it was not sent")))
+    }
+
+    /// Sends the rollout and follows it to its end. Nothing ran when the container takes no async rollouts: then there is
+    /// no outcome.
+    async fn submit(&mut self, body: &BodyOf<'_>, mode: SubmissionMode) -> Option<Outcome> {
+        let transport = self.transport;
+        let body = match body(mode) {
+            Ok(body) => body,
+            Err(error) => {
+                let message = error.message.clone();
+                self.fatal = Some(error);
+                return Some(Err(failure(FailureClass::Contract, message)));
+            }
+        };
+        let timeout = transport.timeout(mode);
+        let sent = transport.client.send_patiently(Method::POST, &transport.address, Some(body), timeout).await;
+        let deadline = sent.sent_at + timeout;
+        self.note(sent.refused);
+        Some(match sent.outcome {
+            Ok(raw) if raw.is_success() => self.accepted(raw, deadline).await,
+            Ok(raw) => {
+                self.note(Some(raw.status));
+                if mode == SubmissionMode::Async && takes_only_sync(&raw) {
+                    return None;
+                }
+                self.fatal = identity_conflict(self.id, &raw);
+                Err(transport.refused(&raw))
+            }
+            Err(Lost::NeverSent(reason)) => Err(unsent(&reason)),
+            Err(Lost::TooLarge { status }) => Err(transport.too_large(status)),
+            Err(Lost::Unknown(reason)) => {
+                // The deadline may be what has passed; the question is a call of its own.
+                let patience = Instant::now() + transport.client.request_timeout();
+                self.find(patience, deadline, Some(&reason)).await.unwrap_or_else(|| Err(unknown(&reason)))
+            }
+        })
+    }
+
+    /// A first reply that is at its end is final, in whichever mode it was asked for.
+    async fn accepted(&mut self, raw: Raw, deadline: Instant) -> Outcome {
+        let status = raw.status;
+        let received = self.transport.receive(raw.body).await;
+        let record = match &received.record {
+            Ok(record) => record,
+            // A record with a number that JSON does not have is kept as evidence; what is no record is not.
+            Err(failure) if failure.class == FailureClass::InvalidScore => return Ok(received),
+            Err(failure) => return Err(failure.clone()),
+        };
+        let is_active = match record.status()? {
+            Status::Active => true,
+            Status::Absent => status == 202,
+            Status::Succeeded | Status::Failed => false,
+        };
+        if !is_active {
+            return Ok(received);
+        }
+        if record.is_of_another(self.id) {
+            let message =
+                format!("the container runs the rollout under another id than {}, which it was given", self.id);
+            return Err(failure(FailureClass::Contract, message));
+        }
+        self.follow(deadline).await
+    }
+
+    /// Remembers a status that means overload.
+    pub(super) fn note(&mut self, status: Option<u16>) {
+        let overloads = &self.transport.gepa.pipeline.adaptive_rollout_concurrency.overload_status_codes;
+        self.overload = status.filter(|status| overloads.contains(status)).or(self.overload);
+    }
 }
 
 fn unsent(reason: &str) -> CallFailure {
     failure(FailureClass::NotSent, format!("the rollout was not sent: {reason}"))
+}
+
+pub(super) fn unknown(reason: &str) -> CallFailure {
+    failure(FailureClass::UnknownOutcome, format!("nobody knows whether the rollout ran: {reason}"))
 }
 
 fn fallback(reason: String) -> TransportFallback {
@@ -268,11 +240,11 @@ fn fallback(reason: String) -> TransportFallback {
 
 /// Whether an async rollout was refused for its mode. What the container echoes of the request does not count.
 fn takes_only_sync(raw: &Raw) -> bool {
-    let words = || summary(&raw.body).to_lowercase();
-    matches!(raw.status, 400 | 422)
-        && ["submission_mode", "only sync", "sync only", "async is not", "async not supported"]
-            .iter()
-            .any(|phrase| words().contains(phrase))
+    const PHRASES: [&str; 5] = ["submission_mode", "only sync", "sync only", "async is not", "async not supported"];
+    matches!(raw.status, 400 | 422) && {
+        let words = summary(&raw.body).to_lowercase();
+        PHRASES.iter().any(|phrase| words.contains(phrase))
+    }
 }
 
 /// A container that knows the id with another body: two different rollouts have one id, which is a defect.

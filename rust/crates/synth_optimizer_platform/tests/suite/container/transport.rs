@@ -6,7 +6,7 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 use synth_optimizer_core::config::Config;
 use synth_optimizer_core::model::answer::FailureClass;
-use synth_optimizer_platform::container::{Client, Contract, Dialect, RolloutCall, RolloutEnd, Routes, Transport};
+use synth_optimizer_platform::container::{Client, Contract, Dialect, RolloutEnd, Routes, Transport};
 
 use super::server::{Act, Received, Server, json as reply, nobody, text};
 use super::toy::config;
@@ -39,7 +39,7 @@ pub(crate) async fn run(transport: &Transport, may_have_been_sent: bool) -> Roll
     let body = |mode: synth_optimizer_core::config::gepa::SubmissionMode| {
         Ok(Bytes::from(json!({ "rollout_id": "r-1", "submission_mode": mode.word() }).to_string()))
     };
-    transport.rollout(RolloutCall { rollout_id: "r-1", body: &body, may_have_been_sent }).await
+    transport.rollout("r-1", &body, may_have_been_sent).await
 }
 
 async fn run_sync(server: &Server) -> RolloutEnd {
