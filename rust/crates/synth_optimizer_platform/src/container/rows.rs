@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::contract::TaskRow;
 use super::screen::credential_place;
-use super::seeds::{Names, Wanted};
+use super::seeds::{Name, Wanted};
 use crate::http::shown_value;
 use synth_optimizer_core::model::canonical::{canonical_json, digest};
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
@@ -16,18 +16,18 @@ use synth_optimizer_core::model::program::Row;
 
 /// The body that asks for the rows of a split.
 pub(super) fn rows_request(wanted: &Wanted, filters: &BTreeMap<String, Value>) -> Value {
-    match &wanted.names {
-        Names::Seeds(seeds) => json!({ "split": wanted.split, "seeds": seeds, "filters": filters }),
-        Names::Ids(ids) => json!({ "split": wanted.split, "task_ids": ids, "filters": filters }),
-    }
+    let name = |name: &Name| match name {
+        Name::Seed(seed) => json!(seed),
+        Name::Id(id, _) => json!(id),
+    };
+    let names: Vec<Value> = wanted.names.iter().map(name).collect();
+    let key = if wanted.is_by_id() { "task_ids" } else { "seeds" };
+    json!({ "split": wanted.split, key: names, "filters": filters })
 }
 
 /// The rows of a reply, in the order in which they were asked for.
 pub(super) fn read_rows(route: &str, wanted: &Wanted, reply: Value) -> Result<Vec<(RowId, TaskRow)>, OptimizerError> {
-    let (key, asked) = match &wanted.names {
-        Names::Seeds(seeds) => ("rows", seeds.len()),
-        Names::Ids(ids) => ("tasks", ids.len()),
-    };
+    let (key, asked) = (if wanted.is_by_id() { "tasks" } else { "rows" }, wanted.names.len());
     let place = format!("{key} of POST {route} (split {:?})", wanted.split);
     let list = match reply {
         Value::Object(mut reply) => reply.remove(key).unwrap_or_default(),
@@ -38,7 +38,7 @@ pub(super) fn read_rows(route: &str, wanted: &Wanted, reply: Value) -> Result<Ve
         return Err(broken(format!("{place} has {} entries, but {asked} were asked for", list.len())));
     }
     let mut rows = Vec::with_capacity(asked);
-    for (index, value) in list.into_iter().enumerate() {
+    for (index, (value, name)) in list.into_iter().zip(&wanted.names).enumerate() {
         let Value::Object(object) = &value else {
             return Err(broken(format!("{place}: entry {index} is {}, not an object", shown_value(&value))));
         };
@@ -46,17 +46,16 @@ pub(super) fn read_rows(route: &str, wanted: &Wanted, reply: Value) -> Result<Ve
             return Err(broken(format!("{found} in the reply of POST {route} has the name of a credential"))
                 .with_hint("Keys stay in the container's environment; rename the field if it holds none."));
         }
-        let id = match &wanted.names {
-            Names::Seeds(seeds) => dataset_identity(object, &wanted.split, seeds[index]),
-            Names::Ids(ids) => task_identity(object, &ids[index]).map_err(|met| {
-                broken(format!("{place}: entry {index} is {met}, but {:?} was asked for", ids[index]))
-            })?,
+        let (id, requested) = match name {
+            Name::Seed(seed) => (dataset_identity(object, &wanted.split, *seed), Some(*seed)),
+            Name::Id(asked, seed) => match task_identity(object, asked) {
+                Ok(id) => (id, *seed),
+                Err(met) => {
+                    return Err(broken(format!("{place}: entry {index} is {met}, but {asked:?} was asked for")));
+                }
+            },
         };
-        let requested = match &wanted.names {
-            Names::Seeds(seeds) => seeds.get(index),
-            Names::Ids(_) => wanted.seeds.as_ref().and_then(|seeds| seeds.get(index)),
-        };
-        let seed = object.get("seed").and_then(Value::as_i64).or(requested.copied());
+        let seed = object.get("seed").and_then(Value::as_i64).or(requested);
         let digest = digest(&value);
         rows.push((RowId::new(&id), TaskRow { value, digest, seed }));
     }
@@ -146,11 +145,10 @@ fn check_unique(place: &str, wanted: &Wanted, rows: &[(RowId, TaskRow)]) -> Resu
 
 /// Pools name rows by their place in the config, so rows that say their seed must stand where it was asked for.
 fn check_order(place: &str, wanted: &Wanted, rows: &[(RowId, TaskRow)]) -> Result<(), OptimizerError> {
-    let Names::Seeds(seeds) = &wanted.names else { return Ok(()) };
-    for (index, (_, row)) in rows.iter().enumerate() {
-        let Some(met) = row.seed.filter(|met| *met != seeds[index]) else { continue };
-        if seeds.contains(&met) {
-            let message = format!("{place}: entry {index} has seed {met}, but seed {} was asked for", seeds[index]);
+    for (index, (name, (_, row))) in wanted.names.iter().zip(rows).enumerate() {
+        let (Name::Seed(asked), Some(met)) = (name, row.seed) else { continue };
+        if met != *asked && wanted.names.iter().any(|name| matches!(name, Name::Seed(other) if *other == met)) {
+            let message = format!("{place}: entry {index} has seed {met}, but seed {asked} was asked for");
             return Err(broken(message).with_hint("The rows must come in the order of the seeds."));
         }
     }
@@ -159,9 +157,9 @@ fn check_order(place: &str, wanted: &Wanted, rows: &[(RowId, TaskRow)]) -> Resul
 
 /// How a row was asked for, in words.
 pub(super) fn asked_as(wanted: &Wanted, index: usize) -> String {
-    match &wanted.names {
-        Names::Seeds(seeds) => format!("seed {}", seeds[index]),
-        Names::Ids(ids) => format!("task {:?}", ids[index]),
+    match &wanted.names[index] {
+        Name::Seed(seed) => format!("seed {seed}"),
+        Name::Id(id, _) => format!("task {id:?}"),
     }
 }
 

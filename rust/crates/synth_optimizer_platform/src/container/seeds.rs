@@ -10,45 +10,39 @@ use synth_optimizer_core::config::Config;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_core::model::event_fields::RowsMapped;
 
-/// The rows of one split.
-#[derive(Debug, Clone, PartialEq)]
+/// The rows of one split, in the order in which they are asked for.
+#[derive(Debug, Clone)]
 pub(super) struct Wanted {
     pub(super) split: String,
-    pub(super) names: Names,
-    /// The seeds behind task ids that were made from seeds.
-    pub(super) seeds: Option<Vec<i64>>,
+    /// Either all by seed or all by id.
+    pub(super) names: Vec<Name>,
+}
+
+/// How a row is named to the container.
+#[derive(Debug, Clone)]
+pub(super) enum Name {
+    Seed(i64),
+    /// A task id, and the seed from which it was made, if it was.
+    Id(String, Option<i64>),
 }
 
 impl Wanted {
-    pub(super) fn len(&self) -> usize {
-        match &self.names {
-            Names::Seeds(seeds) => seeds.len(),
-            Names::Ids(ids) => ids.len(),
-        }
+    fn by_seed(split: &str, seeds: &[i64]) -> Self {
+        Self { split: split.to_owned(), names: seeds.iter().copied().map(Name::Seed).collect() }
+    }
+
+    pub(super) fn is_by_id(&self) -> bool {
+        matches!(self.names.first(), Some(Name::Id(..)))
     }
 
     /// Some of the rows, by their places.
     pub(super) fn part(&self, places: Range<usize>) -> Self {
-        Self {
-            split: self.split.clone(),
-            seeds: self.seeds.as_ref().map(|seeds| seeds[places.clone()].to_vec()),
-            names: match &self.names {
-                Names::Seeds(seeds) => Names::Seeds(seeds[places].to_vec()),
-                Names::Ids(ids) => Names::Ids(ids[places].to_vec()),
-            },
-        }
+        Self { split: self.split.clone(), names: self.names[places].to_vec() }
     }
 }
 
-/// How the rows are named to the container.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) enum Names {
-    Seeds(Vec<i64>),
-    Ids(Vec<String>),
-}
-
 /// Everything that is asked for.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone)]
 pub(super) struct Plan {
     pub(super) train: Wanted,
     pub(super) heldout: Wanted,
@@ -59,55 +53,51 @@ pub(super) struct Plan {
 
 /// `info` is the reply of the dataset or taskset route.
 pub(super) fn plan(config: &Config, dialect: Dialect, info: &Value) -> Result<Plan, OptimizerError> {
-    match (&config.dataset, &config.taskset) {
-        (Some(rows), _) => {
-            let by_seed = |mapping| Plan {
-                train: seeds(&rows.train_split, &rows.train_seeds),
-                heldout: seeds(&rows.heldout_split, &rows.heldout_seeds),
-                filters: rows.filters.clone(),
-                mapping,
-            };
-            let train = Split { name: &rows.train_split, seeds: &rows.train_seeds, info };
-            let heldout = Split { name: &rows.heldout_split, seeds: &rows.heldout_seeds, info };
-            let mapped = match dialect {
-                Dialect::Dataset => return Ok(by_seed(None)),
-                Dialect::Taskset => [train.ids()?, heldout.ids()?],
-                // Where both are served, made-up ids would be a guess, and the seeds are none.
-                Dialect::Both => match (train.listed_ids(), heldout.listed_ids()) {
-                    (Some(Ok(train)), Some(Ok(heldout))) => [(train, LISTED), (heldout, LISTED)],
-                    (_, _) => return Ok(by_seed(None)),
-                },
-            };
-            let [(train_ids, train_rule), (heldout_ids, heldout_rule)] = mapped;
-            // One rule is reported; the weaker one if they differ.
-            let rule = if train_rule == heldout_rule { train_rule } else { MADE };
-            let mapping = RowsMapped {
-                rule: rule.to_owned(),
-                train: rows.train_seeds.iter().copied().zip(train_ids.iter().cloned()).collect(),
-                heldout: rows.heldout_seeds.iter().copied().zip(heldout_ids.iter().cloned()).collect(),
-            };
-            let mut plan = by_seed(Some(mapping));
-            plan.train = mapped_ids(plan.train, train_ids);
-            plan.heldout = mapped_ids(plan.heldout, heldout_ids);
-            Ok(plan)
+    let Some(rows) = &config.dataset else { return plan_of_ids(config, dialect) };
+    let train = Split { name: &rows.train_split, seeds: &rows.train_seeds, info };
+    let heldout = Split { name: &rows.heldout_split, seeds: &rows.heldout_seeds, info };
+    let ids = match dialect {
+        Dialect::Dataset => None,
+        Dialect::Taskset => Some([train.ids()?, heldout.ids()?]),
+        // Where both are served, made-up ids would be a guess, and the seeds are none.
+        Dialect::Both => match (train.listed_ids(), heldout.listed_ids()) {
+            (Some(Ok(train)), Some(Ok(heldout))) => Some([(train, LISTED), (heldout, LISTED)]),
+            (_, _) => None,
+        },
+    };
+    let filters = rows.filters.clone();
+    let Some([(train_ids, train_rule), (heldout_ids, heldout_rule)]) = ids else {
+        let [train, heldout] = [train, heldout].map(|split| Wanted::by_seed(split.name, split.seeds));
+        return Ok(Plan { train, heldout, filters, mapping: None });
+    };
+    // One rule is reported; the weaker one if they differ.
+    let rule = if train_rule == heldout_rule { train_rule } else { MADE };
+    let by_seed = |split: &Split<'_>, ids: &[String]| split.seeds.iter().copied().zip(ids.iter().cloned()).collect();
+    let mapping = RowsMapped {
+        rule: rule.to_owned(),
+        train: by_seed(&train, &train_ids),
+        heldout: by_seed(&heldout, &heldout_ids),
+    };
+    Ok(Plan { train: train.mapped(train_ids), heldout: heldout.mapped(heldout_ids), filters, mapping: Some(mapping) })
+}
+
+fn plan_of_ids(config: &Config, dialect: Dialect) -> Result<Plan, OptimizerError> {
+    let Some(rows) = &config.taskset else {
+        return Err(OptimizerError::new(ErrorCode::Config, "no rows are given: [dataset] is required")
+            .with_hint("Write train_seeds and heldout_seeds under [dataset]."));
+    };
+    let wanted = |split: &str, ids: &[String], field| match dialect {
+        Dialect::Dataset => seeds_of(split, ids, field).map(|seeds| Wanted::by_seed(split, &seeds)),
+        Dialect::Taskset | Dialect::Both => {
+            Ok(Wanted { split: split.to_owned(), names: ids.iter().map(|id| Name::Id(id.clone(), None)).collect() })
         }
-        (None, Some(rows)) => {
-            let wanted = |split: &str, ids: &[String], field| match dialect {
-                Dialect::Dataset => Ok::<_, OptimizerError>(seeds(split, &seeds_of(split, ids, field)?)),
-                Dialect::Taskset | Dialect::Both => {
-                    Ok(Wanted { split: split.to_owned(), names: Names::Ids(ids.to_vec()), seeds: None })
-                }
-            };
-            Ok(Plan {
-                train: wanted(&rows.train_split, &rows.train_ids, "taskset.train_ids")?,
-                heldout: wanted(&rows.heldout_split, &rows.heldout_ids, "taskset.heldout_ids")?,
-                filters: rows.filters.clone(),
-                mapping: None,
-            })
-        }
-        (None, None) => Err(OptimizerError::new(ErrorCode::Config, "no rows are given: [dataset] is required")
-            .with_hint("Write train_seeds and heldout_seeds under [dataset].")),
-    }
+    };
+    Ok(Plan {
+        train: wanted(&rows.train_split, &rows.train_ids, "taskset.train_ids")?,
+        heldout: wanted(&rows.heldout_split, &rows.heldout_ids, "taskset.heldout_ids")?,
+        filters: rows.filters.clone(),
+        mapping: None,
+    })
 }
 
 const LISTED: &str = "split_list";
@@ -147,6 +137,12 @@ impl Split<'_> {
         Some(self.seeds.iter().map(by_place).collect())
     }
 
+    /// The rows by the ids that the seeds became.
+    fn mapped(&self, ids: Vec<String>) -> Wanted {
+        let names = ids.into_iter().zip(self.seeds).map(|(id, seed)| Name::Id(id, Some(*seed)));
+        Wanted { split: self.name.to_owned(), names: names.collect() }
+    }
+
     fn made_id(&self, seed: i64) -> String {
         format!("{}:{seed}", self.name)
     }
@@ -160,18 +156,6 @@ impl Split<'_> {
         OptimizerError::new(ErrorCode::Container, message)
             .with_hint(format!("Use seeds below {length}, or name the tasks under [taskset]."))
     }
-}
-
-fn seeds(split: &str, seeds: &[i64]) -> Wanted {
-    Wanted { split: split.to_owned(), names: Names::Seeds(seeds.to_vec()), seeds: None }
-}
-
-fn mapped_ids(wanted: Wanted, ids: Vec<String>) -> Wanted {
-    let seeds = match wanted.names {
-        Names::Seeds(seeds) => Some(seeds),
-        Names::Ids(_) => wanted.seeds,
-    };
-    Wanted { split: wanted.split, names: Names::Ids(ids), seeds }
 }
 
 /// The seeds in ids like `train:3` or `3`, for a container that knows rows by seed alone.

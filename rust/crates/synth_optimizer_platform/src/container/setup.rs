@@ -12,16 +12,15 @@ use tokio::time::timeout;
 
 use super::client::Client;
 use super::contract::{Contract, Routes, Task, TaskRow, read_contract};
-use super::program::{Checked, program_problems, read_program};
+use super::program::read_program;
 use super::rows::{asked_as, join_splits, read_rows, rows_request, search_row};
 use super::screen::credential_setting;
-use super::seeds::{Names, Plan, Wanted, plan};
+use super::seeds::{Plan, Wanted, plan};
 use synth_optimizer_core::config::{Config, pools};
 use synth_optimizer_core::model::cache_key::Boundary;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
-use synth_optimizer_core::model::event_fields::RowsMapped;
 use synth_optimizer_core::model::ids::{HeldoutRow, RowId, TrainRow};
-use synth_optimizer_core::model::program::{Inputs, Row};
+use synth_optimizer_core::model::program::{Inputs, Program, Row};
 use synth_optimizer_core::secrets::scrub;
 
 /// One call of the setup.
@@ -50,79 +49,36 @@ impl SetupCalls for Client {
 /// Loads and checks everything that the search is given, up to the first problem. Nothing is sent when the config holds a
 /// credential.
 pub async fn load(config: &Config, calls: &dyn SetupCalls) -> Result<Task, OptimizerError> {
-    refuse_credentials(config)?;
-    let metadata = get(calls, Boundary::Metadata, "/metadata").await?;
-    let contract = read_contract(&metadata)?;
-    let program = get(calls, Boundary::Program, &contract.routes.program).await?;
-    let checked = read_program(&program, config)?;
-    let task_info = task_info(calls).await?;
-    let (dataset, plan) = row_plan(config, &contract, calls).await?;
-    let train = fetch(&contract, &plan, &plan.train, calls).await?;
-    let heldout = fetch(&contract, &plan, &plan.heldout, calls).await?;
-    let mapping = plan.mapping;
-    Parts { contract, metadata, program, checked, task_info, dataset, train, heldout, mapping }.join(config)
-}
-
-/// What a container tells, each part checked by itself.
-pub(super) struct Parts {
-    pub(super) contract: Contract,
-    pub(super) metadata: Value,
-    pub(super) program: Value,
-    pub(super) checked: Checked,
-    pub(super) task_info: Result<Value, String>,
-    pub(super) dataset: Value,
-    pub(super) train: Vec<(RowId, TaskRow)>,
-    pub(super) heldout: Vec<(RowId, TaskRow)>,
-    pub(super) mapping: Option<RowsMapped>,
-}
-
-impl Parts {
-    /// The whole, if no row is both a train row and a held-out row.
-    pub(super) fn join(self, config: &Config) -> Result<Task, OptimizerError> {
-        let known = |rows: &[(RowId, TaskRow)]| -> Vec<Row> {
-            let path = &config.gepa.batch_sampler.field;
-            rows.iter().map(|(id, row)| search_row(id, row, path)).collect()
-        };
-        let pools = pools(config);
-        let in_train = |places: &[usize]| places.iter().map(|place| TrainRow(*place as u32)).collect();
-        let inputs = Inputs {
-            program: self.checked.program,
-            train: known(&self.train),
-            heldout: known(&self.heldout),
-            pareto_pool: in_train(&pools.pareto),
-            minibatch_pool: in_train(&pools.minibatch),
-            reflection_pool: in_train(&pools.reflection),
-            heldout_pool: pools.heldout.iter().map(|place| HeldoutRow(*place as u32)).collect(),
-        };
-        Ok(Task {
-            contract: self.contract,
-            metadata: self.metadata,
-            program: self.program,
-            program_digest: self.checked.digest,
-            family: self.checked.family,
-            task_info: self.task_info,
-            dataset: self.dataset,
-            inputs,
-            rows: join_splits(self.train, self.heldout)?,
-            mapping: self.mapping,
-        })
+    let mut survey = Survey::default();
+    survey.ask(config, calls, true).await;
+    match (survey.problems.into_iter().next(), survey.task) {
+        (None, Some(task)) => Ok(task),
+        (Some((_, error)), _) => Err(error),
+        (None, None) => Err(OptimizerError::new(ErrorCode::Invariant, "the task was not loaded, and nothing is wrong")),
     }
 }
 
+/// Asks the same, to the end.
+pub(crate) async fn survey(config: &Config, calls: &dyn SetupCalls) -> Survey {
+    let mut survey = Survey::default();
+    survey.ask(config, calls, false).await;
+    survey
+}
+
 /// The policy is sent to the container with every rollout.
-pub(super) fn refuse_credentials(config: &Config) -> Result<(), OptimizerError> {
+fn refuse_credentials(config: &Config) -> Result<(), OptimizerError> {
     let Some(place) = credential_setting("policy.config", &json!(config.policy.config)) else { return Ok(()) };
     let message = format!("`{place}` has the name of a credential, and the policy is sent to the container");
     Err(OptimizerError::new(ErrorCode::Container, message)
         .with_hint("Keys stay in the container's environment; policy.api_key_env names their variable."))
 }
 
-pub(super) async fn get(calls: &dyn SetupCalls, boundary: Boundary, route: &str) -> Result<Value, OptimizerError> {
+async fn get(calls: &dyn SetupCalls, boundary: Boundary, route: &str) -> Result<Value, OptimizerError> {
     calls.call(SetupCall { boundary, method: Method::GET, route, body: None }).await
 }
 
 /// What the container says about its task, or why it says nothing.
-pub(super) async fn task_info(calls: &dyn SetupCalls) -> Result<Result<Value, String>, OptimizerError> {
+async fn task_info(calls: &dyn SetupCalls) -> Result<Result<Value, String>, OptimizerError> {
     match get(calls, Boundary::TaskInfo, "/task_info").await {
         Ok(info) => Ok(Ok(info)),
         Err(error) if is_missing(error.code) => Ok(Err(scrub(&error.message))),
@@ -131,7 +87,7 @@ pub(super) async fn task_info(calls: &dyn SetupCalls) -> Result<Result<Value, St
 }
 
 /// By which names rows are asked for, and the document of the container that tells it.
-pub(super) async fn row_plan(
+async fn row_plan(
     config: &Config,
     contract: &Contract,
     calls: &dyn SetupCalls,
@@ -146,7 +102,7 @@ pub(super) async fn row_plan(
 }
 
 /// The rows of one split.
-pub(super) async fn fetch(
+async fn fetch(
     contract: &Contract,
     plan: &Plan,
     wanted: &Wanted,
@@ -160,10 +116,7 @@ pub(super) async fn fetch(
 
 /// The route that serves rows by this kind of name.
 fn rows_route<'a>(routes: &'a Routes, wanted: &Wanted) -> Result<&'a str, OptimizerError> {
-    let pair = match wanted.names {
-        Names::Seeds(_) => &routes.dataset,
-        Names::Ids(_) => &routes.taskset,
-    };
+    let pair = if wanted.is_by_id() { &routes.taskset } else { &routes.dataset };
     pair.as_ref().map(|(_, rows)| rows.as_str()).ok_or_else(|| {
         OptimizerError::new(ErrorCode::Container, "the container advertises no route for rows of this kind")
     })
@@ -200,6 +153,76 @@ impl Survey {
     fn kept<T>(&mut self, part: Part, result: Result<T, OptimizerError>) -> Option<T> {
         result.map_err(|error| self.problems.push((part, error))).ok()
     }
+
+    /// Asks for one part after the other; where a problem makes no sense of the next parts, or the first one is enough,
+    /// it ends there.
+    async fn ask(&mut self, config: &Config, calls: &dyn SetupCalls, to_the_first_problem: bool) -> Option<()> {
+        let is_over = |survey: &Self| to_the_first_problem && !survey.problems.is_empty();
+        self.kept(Part::Settings, refuse_credentials(config))?;
+        let metadata = self.kept(Part::Reach, get(calls, Boundary::Metadata, "/metadata").await)?;
+        let contract = self.kept(Part::Contract, read_contract(&metadata))?;
+        self.contract = Some(contract.clone());
+        let program = self.kept(Part::Program, get(calls, Boundary::Program, &contract.routes.program).await);
+        let checked = match program.as_ref().map(|program| read_program(program, config)) {
+            Some(Ok(checked)) => Some(checked),
+            Some(Err(errors)) => {
+                self.problems.extend(errors.into_iter().map(|error| (Part::Program, error)));
+                None
+            }
+            None => None,
+        };
+        if is_over(self) {
+            return None;
+        }
+        let task_info = self.kept(Part::Reach, task_info(calls).await);
+        if is_over(self) {
+            return None;
+        }
+        let (dataset, plan) = self.kept(Part::Rows, row_plan(config, &contract, calls).await)?;
+        let patience = Duration::from_secs(config.container.request_timeout_seconds);
+        let rows = Rows { contract: &contract, plan: &plan, calls, patience, names_missing: !to_the_first_problem };
+        let train = self.kept(Part::TrainRows, rows.of(&plan.train).await);
+        if is_over(self) {
+            return None;
+        }
+        let heldout = self.kept(Part::HeldoutRows, rows.of(&plan.heldout).await);
+        let (program, checked, task_info) = (program?, checked?, task_info?);
+        let (train, heldout) = (train?, heldout?);
+        let inputs = inputs(config, checked.program, &train, &heldout);
+        let rows = self.kept(Part::HeldoutRows, join_splits(train, heldout))?;
+        self.task = Some(Task {
+            contract,
+            metadata,
+            program,
+            program_digest: checked.digest,
+            family: checked.family,
+            task_info,
+            dataset,
+            inputs,
+            rows,
+            mapping: plan.mapping,
+        });
+        Some(())
+    }
+}
+
+/// What the search is given.
+fn inputs(config: &Config, program: Program, train: &[(RowId, TaskRow)], heldout: &[(RowId, TaskRow)]) -> Inputs {
+    let known = |rows: &[(RowId, TaskRow)]| -> Vec<Row> {
+        let path = &config.gepa.batch_sampler.field;
+        rows.iter().map(|(id, row)| search_row(id, row, path)).collect()
+    };
+    let pools = pools(config);
+    let in_train = |places: &[usize]| places.iter().map(|place| TrainRow(*place as u32)).collect();
+    Inputs {
+        program,
+        train: known(train),
+        heldout: known(heldout),
+        pareto_pool: in_train(&pools.pareto),
+        minibatch_pool: in_train(&pools.minibatch),
+        reflection_pool: in_train(&pools.reflection),
+        heldout_pool: pools.heldout.iter().map(|place| HeldoutRow(*place as u32)).collect(),
+    }
 }
 
 /// What is needed to ask for rows.
@@ -208,6 +231,8 @@ struct Rows<'a> {
     plan: &'a Plan,
     calls: &'a dyn SetupCalls,
     patience: Duration,
+    /// Whether the rows that the container does not have are looked for.
+    names_missing: bool,
 }
 
 impl Rows<'_> {
@@ -215,7 +240,7 @@ impl Rows<'_> {
     async fn of(&self, wanted: &Wanted) -> Result<Vec<(RowId, TaskRow)>, OptimizerError> {
         let error = match fetch(self.contract, self.plan, wanted, self.calls).await {
             Ok(rows) => return Ok(rows),
-            Err(error) if error.code == ErrorCode::Container && wanted.len() > 1 => error,
+            Err(error) if error.code == ErrorCode::Container && wanted.names.len() > 1 && self.names_missing => error,
             Err(error) => return Err(error),
         };
         // A container that hangs is not asked for long.
@@ -231,7 +256,7 @@ impl Rows<'_> {
     async fn missing(&self, wanted: &Wanted) -> Vec<String> {
         const CALLS: usize = 48;
         const NAMED: usize = 5;
-        let mut open: Vec<Range<usize>> = std::iter::once(0..wanted.len()).collect();
+        let mut open: Vec<Range<usize>> = std::iter::once(0..wanted.names.len()).collect();
         let mut missing = Vec::new();
         let (mut calls, mut given) = (0, 0);
         while let Some(places) = open.pop() {
@@ -254,39 +279,4 @@ impl Rows<'_> {
         let named = missing.into_iter().filter(|_| given > 0);
         named.map(|place| asked_as(wanted, place)).collect()
     }
-}
-
-/// Asks the same as `load`, to the end.
-pub(crate) async fn survey(config: &Config, calls: &dyn SetupCalls) -> Survey {
-    let mut survey = Survey::default();
-    if survey.kept(Part::Settings, refuse_credentials(config)).is_none() {
-        return survey;
-    }
-    let Some(metadata) = survey.kept(Part::Reach, get(calls, Boundary::Metadata, "/metadata").await) else {
-        return survey;
-    };
-    let Some(contract) = survey.kept(Part::Contract, read_contract(&metadata)) else { return survey };
-    survey.contract = Some(contract.clone());
-    let program = survey.kept(Part::Program, get(calls, Boundary::Program, &contract.routes.program).await);
-    let checked = program.as_ref().and_then(|program| {
-        survey.problems.extend(program_problems(program, config).into_iter().map(|error| (Part::Program, error)));
-        // Its problems are among those above.
-        read_program(program, config).ok()
-    });
-    let task_info = survey.kept(Part::Reach, task_info(calls).await);
-    let Some((dataset, plan)) = survey.kept(Part::Rows, row_plan(config, &contract, calls).await) else {
-        return survey;
-    };
-    let patience = Duration::from_secs(config.container.request_timeout_seconds);
-    let rows = Rows { contract: &contract, plan: &plan, calls, patience };
-    let train = survey.kept(Part::TrainRows, rows.of(&plan.train).await);
-    let heldout = survey.kept(Part::HeldoutRows, rows.of(&plan.heldout).await);
-    if let (Some(program), Some(checked), Some(task_info), Some(train), Some(heldout)) =
-        (program, checked, task_info, train, heldout)
-    {
-        let mapping = plan.mapping;
-        let parts = Parts { contract, metadata, program, checked, task_info, dataset, train, heldout, mapping };
-        survey.task = survey.kept(Part::HeldoutRows, parts.join(config));
-    }
-    survey
 }
