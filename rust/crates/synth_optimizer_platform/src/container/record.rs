@@ -25,9 +25,10 @@ pub struct Received {
 impl Received {
     pub fn read(body: Bytes) -> Self {
         // A derived reader alone would take a list for its fields in order.
-        let record = match serde_json::from_slice::<Loose<Box<Record>>>(&body) {
-            Ok(Loose(Some(record))) => Ok(record),
-            Ok(Loose(None)) => {
+        let mut json = serde_json::Deserializer::from_slice(&body);
+        let record = match object::<_, Box<Record>>(&mut json).and_then(|record| json.end().map(|()| record)) {
+            Ok(Some(record)) => Ok(record),
+            Ok(None) => {
                 Err(failure(FailureClass::Contract, format!("the reply is no JSON object: {}", excerpt(&body))))
             }
             Err(error) => Err(unreadable(&body, &error)),
@@ -59,12 +60,16 @@ pub struct Record {
     pub(super) detail: Value,
     pub(super) error: Value,
     pub(super) reward: Value,
-    pub(super) reward_info: Loose<RewardInfo>,
+    #[serde(deserialize_with = "object")]
+    pub(super) reward_info: Option<RewardInfo>,
     pub(super) objective_scores: Value,
-    pub(super) summary: Loose<Part>,
+    #[serde(deserialize_with = "object")]
+    pub(super) summary: Option<Part>,
     pub(super) usage: Value,
-    pub(super) trace: Loose<Trace>,
-    pub(super) metadata: Loose<Part>,
+    #[serde(deserialize_with = "object")]
+    pub(super) trace: Option<Trace>,
+    #[serde(deserialize_with = "object")]
+    pub(super) metadata: Option<Part>,
     pub(super) seed: Value,
     pub(super) example_id: Value,
     pub(super) task_instance_id: Value,
@@ -105,13 +110,15 @@ impl Record {
 pub(super) struct RewardInfo {
     pub(super) outcome_reward: Value,
     pub(super) score: Value,
-    pub(super) details: Loose<Part>,
+    #[serde(deserialize_with = "object")]
+    pub(super) details: Option<Part>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Trace {
-    pub(super) metadata: Loose<Part>,
+    #[serde(deserialize_with = "object")]
+    pub(super) metadata: Option<Part>,
 }
 
 /// Any of the free objects of a record.
@@ -128,67 +135,50 @@ pub(super) struct Part {
 }
 
 /// An object, or nothing where something else stands.
-#[derive(Debug)]
-pub(super) struct Loose<T>(pub(super) Option<T>);
-
-impl<T> Default for Loose<T> {
-    fn default() -> Self {
-        Self(None)
-    }
+fn object<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
+    deserializer.deserialize_any(ObjectVisitor(PhantomData))
 }
 
-impl<T: Default> Loose<T> {
-    pub(super) fn or_empty(self) -> T {
-        self.0.unwrap_or_default()
-    }
-}
+struct ObjectVisitor<T>(PhantomData<T>);
 
-impl<'de, T: Deserialize<'de>> Deserialize<'de> for Loose<T> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(LooseVisitor(PhantomData))
-    }
-}
-
-struct LooseVisitor<T>(PhantomData<T>);
-
-impl<'de, T: Deserialize<'de>> Visitor<'de> for LooseVisitor<T> {
-    type Value = Loose<T>;
+impl<'de, T: Deserialize<'de>> Visitor<'de> for ObjectVisitor<T> {
+    type Value = Option<T>;
 
     fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str("anything")
     }
 
     fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
-        T::deserialize(MapAccessDeserializer::new(map)).map(|value| Loose(Some(value)))
+        T::deserialize(MapAccessDeserializer::new(map)).map(Some)
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Self::Value, A::Error> {
         while items.next_element::<IgnoredAny>()?.is_some() {}
-        Ok(Loose(None))
+        Ok(None)
     }
 
     fn visit_unit<E>(self) -> Result<Self::Value, E> {
-        Ok(Loose(None))
+        Ok(None)
     }
 
     fn visit_bool<E>(self, _: bool) -> Result<Self::Value, E> {
-        Ok(Loose(None))
+        Ok(None)
     }
 
     fn visit_i64<E>(self, _: i64) -> Result<Self::Value, E> {
-        Ok(Loose(None))
+        Ok(None)
     }
 
     fn visit_u64<E>(self, _: u64) -> Result<Self::Value, E> {
-        Ok(Loose(None))
+        Ok(None)
     }
 
     fn visit_f64<E>(self, _: f64) -> Result<Self::Value, E> {
-        Ok(Loose(None))
+        Ok(None)
     }
 
     fn visit_str<E>(self, _: &str) -> Result<Self::Value, E> {
-        Ok(Loose(None))
+        Ok(None)
     }
 }
 

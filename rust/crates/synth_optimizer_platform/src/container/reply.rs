@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use serde_json::{Number, Value};
+use serde_json::Value;
 
 use super::contract::TaskRow;
 use super::record::{Part, Record, RewardInfo, Status, failure};
@@ -52,32 +52,32 @@ pub struct Reply {
 /// The answer is not marked as cached and has no trace digest: both are the caller's to know.
 pub fn read_reply(record: Box<Record>, asked: &Asked<'_>) -> Result<Reply, CallFailure> {
     let usage = usage(&record.usage);
-    read(record, asked, usage).map_err(|failure| CallFailure { usage, ..failure })
+    read(&record, asked, usage).map_err(|failure| CallFailure { usage, ..failure })
 }
 
-fn read(mut record: Box<Record>, asked: &Asked<'_>, usage: Usage) -> Result<Reply, CallFailure> {
-    check_status(&record)?;
-    let info = std::mem::take(&mut record.reward_info).0;
-    let has_info = info.is_some();
-    let RewardInfo { outcome_reward, score, details } = info.unwrap_or_default();
-    let details = details.or_empty();
-    let summary = std::mem::take(&mut record.summary).or_empty();
-    let metadata = std::mem::take(&mut record.metadata).or_empty();
-    let trace = std::mem::take(&mut record.trace).or_empty().metadata.or_empty();
+fn read(record: &Record, asked: &Asked<'_>, usage: Usage) -> Result<Reply, CallFailure> {
+    check_status(record)?;
+    let (no_info, no_part) = (RewardInfo::default(), Part::default());
+    let info = record.reward_info.as_ref();
+    let RewardInfo { outcome_reward, score, details } = info.unwrap_or(&no_info);
+    let details = details.as_ref().unwrap_or(&no_part);
+    let summary = record.summary.as_ref().unwrap_or(&no_part);
+    let metadata = record.metadata.as_ref().unwrap_or(&no_part);
+    let trace = record.trace.as_ref().and_then(|trace| trace.metadata.as_ref()).unwrap_or(&no_part);
     let rewards = [
-        ("reward_info.outcome_reward", &outcome_reward),
-        ("reward_info.score", &score),
+        ("reward_info.outcome_reward", outcome_reward),
+        ("reward_info.score", score),
         ("summary.outcome_reward", &summary.outcome_reward),
         ("reward", &record.reward),
     ];
-    let reward = reward(rewards, has_info)?;
+    let reward = reward(rewards, info.is_some())?;
     let places = [
         ("objective_scores", &record.objective_scores),
         ("metadata.objective_scores", &metadata.objective_scores),
         ("reward_info.details.objective_scores", &details.objective_scores),
     ];
     let objectives = objectives(places, reward, asked.deciding)?;
-    let echo = compare(asked, &record, &metadata.candidate, [&summary, &details, &trace]);
+    let echo = compare(asked, record, &metadata.candidate, [summary, details, trace]);
     Ok(Reply { answer: RolloutAnswer { reward, objectives, usage, cached: false, trace_digest: None }, echo })
 }
 
@@ -129,17 +129,17 @@ fn objectives(places: [(&str, &Value); 3], reward: f64, deciding: &str) -> Resul
     let mut scores = BTreeMap::new();
     if let Some((place, value)) = places.into_iter().find(|(_, value)| !value.is_null()) {
         let Value::Array(entries) = value else {
-            return Err(malformed(format!("{place} is {}, not a list", shown_value(value))));
+            return Err(failure(FailureClass::Contract, format!("{place} is {}, not a list", shown_value(value))));
         };
         for (index, entry) in entries.iter().enumerate() {
             let name = entry.get("objective").and_then(Value::as_str).map(str::trim).filter(|name| !name.is_empty());
             let Some(name) = name else {
-                return Err(malformed(format!("{place}[{index}] names no objective")));
+                return Err(failure(FailureClass::Contract, format!("{place}[{index}] names no objective")));
             };
             let value = entry.get("value").unwrap_or(&Value::Null);
             let value = finite(|| format!("{place}[{index}].value ({name})"), value)?;
             if scores.insert(name.to_owned(), value).is_some() {
-                return Err(malformed(format!("{place}[{index}] names {name:?} a second time")));
+                return Err(failure(FailureClass::Contract, format!("{place}[{index}] names {name:?} a second time")));
             }
         }
     }
@@ -168,10 +168,6 @@ fn finite(place: impl FnOnce() -> String, value: &Value) -> Result<f64, CallFail
     value.as_f64().filter(|number| number.is_finite()).ok_or_else(|| {
         failure(FailureClass::InvalidScore, format!("{} is {}, not a finite number", place(), shown_value(value)))
     })
-}
-
-fn malformed(message: String) -> CallFailure {
-    failure(FailureClass::Contract, message)
 }
 
 /// Compares what a reply says about its row and candidate with what was asked for: some containers answer an unknown row
@@ -220,11 +216,7 @@ fn changed_field<'a>(asked: &Asked<'a>, echoed: &Value) -> Option<&'a str> {
 fn text_of(value: &Value) -> Option<Cow<'_, str>> {
     match value {
         Value::String(text) if !text.trim().is_empty() => Some(text.trim().into()),
-        Value::Number(number) => Some(number_text(number)),
+        Value::Number(_) => Some(canonical_json(value).into()),
         Value::String(_) | Value::Null | Value::Bool(_) | Value::Array(_) | Value::Object(_) => None,
     }
-}
-
-fn number_text(number: &Number) -> Cow<'static, str> {
-    canonical_json(&Value::Number(number.clone())).into()
 }
