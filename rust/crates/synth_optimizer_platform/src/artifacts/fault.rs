@@ -5,7 +5,7 @@ use camino::Utf8Path;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 
 /// A file operation that failed; `doing` reads as `writing`.
-pub(super) fn io(path: &Utf8Path, doing: &str, error: std::io::Error) -> OptimizerError {
+pub(crate) fn io(path: &Utf8Path, doing: &str, error: std::io::Error) -> OptimizerError {
     let kind = error.kind();
     let fault = OptimizerError::from_cause(ErrorCode::Io, format!("{doing} {path} failed"), error);
     match kind {

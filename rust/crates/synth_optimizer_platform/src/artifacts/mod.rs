@@ -10,7 +10,7 @@ pub mod chronicle;
 pub mod compare;
 pub mod disk;
 mod event_lines;
-mod fault;
+pub(crate) mod fault;
 pub mod feed;
 mod file_lock;
 mod line;

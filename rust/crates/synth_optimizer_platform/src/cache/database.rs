@@ -1,8 +1,8 @@
 //! The cache file: how it is made and opened, its rows and their statements, and what can go wrong with it, in words.
 
 use std::borrow::Cow;
-use std::fs::{DirBuilder, OpenOptions};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::fs::DirBuilder;
+use std::os::unix::fs::DirBuilderExt;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -11,8 +11,8 @@ use rusqlite::{Connection, ErrorCode as Sqlite, OpenFlags, OptionalExtension, pa
 use rusqlite_migration::{M, Migrations};
 use sha2::{Digest, Sha256};
 
+use crate::artifacts::fault;
 use crate::clock::unix_millis;
-use crate::random_hex;
 use crate::unpack::unpack;
 use crate::workspace::schema::{BUSY, check_sqlite};
 use synth_optimizer_core::model::cache_key::Boundary;
@@ -222,30 +222,22 @@ fn make_file(path: &Utf8Path) -> Result<(), OptimizerError> {
     if path.exists() {
         return Ok(());
     }
-    if let Some(parent) = path.parent().filter(|parent| !parent.as_str().is_empty()) {
-        let made = DirBuilder::new().recursive(true).mode(0o700).create(parent);
-        made.map_err(|error| io_fault(parent, "making", error))?;
-    }
-    let unfinished = Utf8PathBuf::from(format!("{path}.{}.tmp", random_hex::<8>()?));
-    let linked = fill(&unfinished).and_then(|()| match std::fs::hard_link(&unfinished, path) {
-        // A file system without links.
-        Err(_) if !path.exists() => std::fs::rename(&unfinished, path).map_err(|error| io_fault(path, "making", error)),
-        // Another process may have been faster.
-        Ok(()) | Err(_) => Ok(()),
-    });
-    // Lost: after a rename it is not there, and else it is a small file that no process reads.
-    let _ = std::fs::remove_file(&unfinished);
-    linked
-}
-
-/// Makes a cache without entries.
-fn fill(path: &Utf8Path) -> Result<(), OptimizerError> {
-    let made = OpenOptions::new().create_new(true).write(true).mode(0o600).open(path);
-    made.map_err(|error| io_fault(path, "making", error))?;
-    let failed = |error: rusqlite::Error| sqlite_fault(path, "making", error);
-    let mut connection = connect(path, OpenFlags::SQLITE_OPEN_READ_WRITE, "").map_err(failed)?;
+    let parent = path.parent().filter(|parent| !parent.as_str().is_empty()).unwrap_or(Utf8Path::new("."));
+    let made = DirBuilder::new().recursive(true).mode(0o700).create(parent);
+    made.map_err(|error| fault::io(parent, "making", error))?;
+    let failed = |error: std::io::Error| fault::io(path, "making", error);
+    let unfinished = tempfile::NamedTempFile::new_in(parent).map_err(failed)?;
+    // Never another path: its directory is UTF-8, and so is its name.
+    let place = Utf8Path::from_path(unfinished.path()).unwrap_or(path);
+    let failed_sqlite = |error: rusqlite::Error| sqlite_fault(path, "making", error);
+    let mut connection = connect(place, OpenFlags::SQLITE_OPEN_READ_WRITE, "").map_err(failed_sqlite)?;
     migrate(&mut connection, path)?;
-    connection.close().map_err(|(_, error)| failed(error))
+    connection.close().map_err(|(_, error)| failed_sqlite(error))?;
+    match unfinished.persist_noclobber(path) {
+        Err(error) if !path.exists() => Err(failed(error.error)),
+        // Another process may have been faster.
+        Ok(_) | Err(_) => Ok(()),
+    }
 }
 
 fn is_damage(error: &rusqlite::Error) -> bool {
@@ -255,7 +247,7 @@ fn is_damage(error: &rusqlite::Error) -> bool {
 /// A failure of SQLite, by its cause.
 pub(super) fn sqlite_fault(path: &Utf8Path, doing: &str, error: rusqlite::Error) -> OptimizerError {
     let message = |what: &str| format!("{what} while {doing} the cache {path}: {error}");
-    let fault = match error.sqlite_error_code() {
+    let found = match error.sqlite_error_code() {
         Some(Sqlite::DatabaseCorrupt | Sqlite::NotADatabase) => corrupt(path, &error),
         Some(Sqlite::DiskFull) => OptimizerError::new(ErrorCode::CacheFull, message("the disk is full"))
             .with_hint("Free space, or name a cache.path on another disk."),
@@ -268,7 +260,7 @@ pub(super) fn sqlite_fault(path: &Utf8Path, doing: &str, error: rusqlite::Error)
         }
         _ => OptimizerError::new(ErrorCode::Sqlite, message("failure")),
     };
-    fault.caused_by(error)
+    found.caused_by(error)
 }
 
 /// The file as a whole cannot be read.
@@ -286,8 +278,4 @@ fn foreign(path: &Utf8Path, found: impl std::fmt::Display) -> OptimizerError {
 pub(super) fn full(path: &Utf8Path, size: u64, wanted: u64, limit: u64) -> OptimizerError {
     let message = format!("the cache {path} has {size} bytes and room for {limit}; {wanted} more do not fit");
     OptimizerError::new(ErrorCode::CacheFull, message).with_hint("Raise cache.max_mb or name another cache.path.")
-}
-
-pub(super) fn io_fault(path: &Utf8Path, doing: &str, error: std::io::Error) -> OptimizerError {
-    OptimizerError::from_cause(ErrorCode::Io, format!("{doing} {path} failed"), error)
 }

@@ -20,6 +20,7 @@ use serde::Serialize;
 use self::database::{FAILURE, RowName};
 use self::reader::Reader;
 use self::writer::Writer;
+use crate::artifacts::fault;
 use crate::warn_if_err;
 use synth_optimizer_core::config::sections::{CacheMode, CacheSection};
 use synth_optimizer_core::model::cache_key::Boundary;
@@ -71,7 +72,7 @@ impl Cache {
             return Ok(());
         }
         let opened = std::fs::OpenOptions::new().append(true).open(path);
-        opened.map_err(|error| database::io_fault(path, "opening", error))?;
+        opened.map_err(|error| fault::io(path, "opening", error))?;
         if size >= settings.max_bytes { Err(database::full(path, size, 1, settings.max_bytes)) } else { Ok(()) }
     }
 
@@ -160,25 +161,22 @@ impl Cache {
                 known.entries.get_or_insert(0);
             }
         }
+        // Failures are no answers; every other count is of both.
         let answers = |(boundary, _): &&(String, u64)| !boundary.ends_with(FAILURE);
+        let entries = counted.as_ref().map(|rows| rows.iter().filter(answers).map(|(_, entries)| entries).sum());
+        let mut totals = BoundaryProfile { entries, ..BoundaryProfile::default() };
+        for BoundaryProfile { entries: _, hits, misses, writes, damaged } in by_boundary.values() {
+            totals.hits += hits;
+            totals.misses += misses;
+            totals.writes += writes;
+            totals.damaged += damaged;
+        }
         let size_bytes = match self.settings.mode {
             CacheMode::Off => 0,
             CacheMode::Readwrite | CacheMode::Readonly => database::size_on_disk(&self.settings.path),
         };
-        CacheProfile {
-            mode: self.settings.mode,
-            path: self.settings.path.to_string(),
-            namespace: self.settings.namespace.clone(),
-            size_bytes,
-            max_bytes: self.settings.max_bytes,
-            entries: counted.as_ref().map(|rows| rows.iter().filter(answers).map(|(_, entries)| entries).sum()),
-            hits: by_boundary.values().map(|known| known.hits).sum(),
-            misses: by_boundary.values().map(|known| known.misses).sum(),
-            writes: by_boundary.values().map(|known| known.writes).sum(),
-            damaged: by_boundary.values().map(|known| known.damaged).sum(),
-            transactions: self.counters.transactions.load(Ordering::Relaxed),
-            by_boundary,
-        }
+        let transactions = self.counters.transactions.load(Ordering::Relaxed);
+        CacheProfile { settings: self.settings.clone(), size_bytes, totals, transactions, by_boundary }
     }
 
     fn look(&self, name: RowName) -> Result<Lookup, OptimizerError> {
@@ -222,31 +220,27 @@ impl Cache {
 /// `cache_profile.json`: the cache at one moment, and what this process did with it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct CacheProfile {
-    pub mode: CacheMode,
-    pub path: String,
-    pub namespace: String,
+    #[serde(flatten)]
+    pub settings: CacheSettings,
     /// The file with its write-ahead log.
     pub size_bytes: u64,
-    pub max_bytes: u64,
+    #[serde(flatten)]
+    pub totals: BoundaryProfile,
+    /// Commits; many writes share one.
+    pub transactions: u64,
+    /// Failures that are kept for replay stand under their boundary with the suffix `.failure`.
+    pub by_boundary: BTreeMap<Cow<'static, str>, BoundaryProfile>,
+}
+
+/// Of the whole cache or of one boundary.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub struct BoundaryProfile {
     /// Answers in the namespace; null where the file could not be read.
     pub entries: Option<u64>,
     pub hits: u64,
     pub misses: u64,
     pub writes: u64,
     /// Rows that did not match their checksum.
-    pub damaged: u64,
-    /// Commits; many writes share one.
-    pub transactions: u64,
-    pub by_boundary: BTreeMap<Cow<'static, str>, BoundaryProfile>,
-}
-
-/// The part of one boundary. Failures that are kept for replay stand under the boundary with the suffix `.failure`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
-pub struct BoundaryProfile {
-    pub entries: Option<u64>,
-    pub hits: u64,
-    pub misses: u64,
-    pub writes: u64,
     pub damaged: u64,
 }
 
@@ -264,10 +258,9 @@ impl Counters {
 }
 
 const FILE_NAME: &str = "request_cache.sqlite";
-const BYTES_PER_MB: u64 = 1024 * 1024;
 
 /// The cache of one run.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct CacheSettings {
     pub mode: CacheMode,
     pub path: Utf8PathBuf,
@@ -284,7 +277,7 @@ impl CacheSettings {
             mode: section.mode,
             path: section.path.clone().unwrap_or_else(|| run_dir.join(FILE_NAME)),
             namespace: section.namespace.clone().unwrap_or_else(|| format!("gepa:{run_id}")),
-            max_bytes: section.max_mb.saturating_mul(BYTES_PER_MB),
+            max_bytes: section.max_mb.saturating_mul(1024 * 1024),
         }
     }
 

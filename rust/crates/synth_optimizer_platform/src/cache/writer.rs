@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -10,10 +10,11 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use rusqlite::{Connection, TransactionBehavior};
-use tokio::sync::oneshot;
+use tokio::sync::watch;
 
 use super::database::{self, Record, RowName};
 use super::{CacheSettings, Counters};
+use crate::artifacts::fault;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 
 /// How long a batch waits for more rows, and how many it takes.
@@ -24,7 +25,10 @@ const MOST_BYTES: usize = 32 << 20;
 /// Queues rows for the thread that stores them.
 #[derive(Debug)]
 pub(super) struct Writer {
-    orders: Option<Sender<Order>>,
+    rows: Option<Sender<(RowName, Bytes)>>,
+    queued: AtomicU64,
+    /// How many of the queued rows the thread is done with.
+    done: watch::Receiver<u64>,
     thread: Option<JoinHandle<()>>,
     shared: Arc<Shared>,
 }
@@ -39,24 +43,18 @@ struct Shared {
     fault: Mutex<Option<OptimizerError>>,
 }
 
-#[derive(Debug)]
-enum Order {
-    Row(RowName, Bytes),
-    Flush(oneshot::Sender<()>),
-}
-
 impl Writer {
     pub(super) fn start(settings: &CacheSettings, counters: Arc<Counters>) -> Result<Self, OptimizerError> {
         let connection = database::open_writer(&settings.path)?;
-        let (orders, queue) = channel();
         let (settings, pending, fault) = (settings.clone(), Mutex::default(), Mutex::default());
         let shared = Arc::new(Shared { settings, counters, pending, fault });
+        let ((rows, queue), (of_done, done)) = (channel(), watch::channel(0));
         let of_thread = Arc::clone(&shared);
         let thread = std::thread::Builder::new()
             .name("cache-writer".to_owned())
-            .spawn(move || of_thread.work(connection, &queue))
+            .spawn(move || of_thread.work(connection, &queue, &of_done))
             .map_err(|error| OptimizerError::from_cause(ErrorCode::Io, "no thread for the cache", error))?;
-        Ok(Self { orders: Some(orders), thread: Some(thread), shared })
+        Ok(Self { rows: Some(rows), queued: AtomicU64::new(0), done, thread: Some(thread), shared })
     }
 
     /// Queues a row. The first of its name wins.
@@ -69,7 +67,8 @@ impl Writer {
             }
             pending.insert(name.clone(), response.clone());
         }
-        self.order(Order::Row(name, response))
+        self.queued.fetch_add(1, Ordering::Relaxed);
+        self.rows.as_ref().and_then(|rows| rows.send((name, response)).ok()).ok_or_else(gone)
     }
 
     /// A row that is queued and not committed yet.
@@ -79,21 +78,16 @@ impl Writer {
 
     /// Waits until everything that was queued before is committed.
     pub(super) async fn flush(&self) -> Result<(), OptimizerError> {
-        let (done, wait) = oneshot::channel();
-        self.order(Order::Flush(done))?;
-        wait.await.map_err(|_| gone())?;
+        let queued = self.queued.load(Ordering::Relaxed);
+        self.done.clone().wait_for(|done| *done >= queued).await.map_err(|_| gone())?;
         self.shared.intact()
-    }
-
-    fn order(&self, order: Order) -> Result<(), OptimizerError> {
-        self.orders.as_ref().and_then(|orders| orders.send(order).ok()).ok_or_else(gone)
     }
 }
 
 impl Drop for Writer {
     /// What is queued is stored first.
     fn drop(&mut self) {
-        self.orders = None;
+        self.rows = None;
         if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
             tracing::error!("the thread that writes the cache broke off");
         }
@@ -105,24 +99,25 @@ impl Shared {
         self.fault.lock().clone().map_or(Ok(()), Err)
     }
 
-    fn work(&self, mut connection: Connection, queue: &Receiver<Order>) {
+    fn work(&self, mut connection: Connection, queue: &Receiver<(RowName, Bytes)>, done: &watch::Sender<u64>) {
         while let Ok(first) = queue.recv() {
-            let (rows, flushes) = gather(first, queue);
-            if !rows.is_empty() {
-                let stored = self.intact().and_then(|()| self.store(&mut connection, &rows));
-                if let Err(error) = stored {
-                    tracing::warn!(%error, "the cache stores nothing more");
-                    self.fault.lock().get_or_insert(error);
-                }
-                let mut pending = self.pending.lock();
-                for (name, _) in &rows {
-                    pending.remove(name);
-                }
+            let until = Instant::now() + LINGER;
+            let (mut bytes, mut rows) = (first.1.len(), vec![first]);
+            while rows.len() < MOST_ROWS
+                && bytes < MOST_BYTES
+                && let Ok(next) = queue.recv_timeout(until.saturating_duration_since(Instant::now()))
+            {
+                bytes += next.1.len();
+                rows.push(next);
             }
-            for flushed in flushes {
-                // Lost: the caller has stopped waiting.
-                let _ = flushed.send(());
+            let stored = self.intact().and_then(|()| self.store(&mut connection, &rows));
+            if let Err(error) = stored {
+                tracing::warn!(%error, "the cache stores nothing more");
+                self.fault.lock().get_or_insert(error);
             }
+            let mut pending = self.pending.lock();
+            rows.iter().for_each(|(name, _)| drop(pending.remove(name)));
+            done.send_modify(|done| *done += rows.len() as u64);
         }
     }
 
@@ -132,7 +127,7 @@ impl Shared {
         let mut sealed = Vec::with_capacity(rows.len());
         for (name, response) in rows {
             let record = Record::seal(namespace, name, response);
-            sealed.push((name, record.map_err(|error| database::io_fault(path, "compressing for", error))?));
+            sealed.push((name, record.map_err(|error| fault::io(path, "compressing for", error))?));
         }
         let refused = self.admit(connection, &mut sealed);
         if !sealed.is_empty() {
@@ -148,49 +143,25 @@ impl Shared {
     /// Keeps the rows that the limit has room for, and says what the first of the others ran into.
     fn admit(&self, connection: &Connection, rows: &mut Vec<(&RowName, Record)>) -> Option<OptimizerError> {
         let CacheSettings { path, namespace, max_bytes, .. } = &self.settings;
-        let wanted: u64 = rows.iter().map(|(name, record)| record.footprint(namespace, name)).sum();
+        let footprint = |(name, record): &(&RowName, Record)| record.footprint(namespace, name);
         let mut size = database::size_on_disk(path);
-        if size.saturating_add(wanted) <= *max_bytes {
-            return None;
-        }
-        // The log holds pages twice; without it the size is that of the rows. Others may be reading: then it stays.
-        if let Err(error) = database::checkpoint(connection) {
-            tracing::debug!(%error, "the log of the cache stays");
-        }
-        size = database::size_on_disk(path);
-        let mut refused = None;
-        rows.retain(|(name, record)| {
-            let bytes = record.footprint(namespace, name);
-            let fits = refused.is_none() && size.saturating_add(bytes) <= *max_bytes;
-            if fits {
-                size += bytes;
-            } else if refused.is_none() {
-                refused = Some(database::full(path, size, bytes, *max_bytes));
+        if size.saturating_add(rows.iter().map(footprint).sum()) > *max_bytes {
+            // The log holds pages twice; without it the size is that of the rows. Others may be reading: then it stays.
+            if let Err(error) = database::checkpoint(connection) {
+                tracing::debug!(%error, "the log of the cache stays");
             }
-            fits
-        });
-        refused
-    }
-}
-
-/// What waits, up to what one transaction takes, and who waits for it.
-fn gather(first: Order, queue: &Receiver<Order>) -> (Vec<(RowName, Bytes)>, Vec<oneshot::Sender<()>>) {
-    let until = Instant::now() + LINGER;
-    let (mut rows, mut bytes, mut flushes) = (Vec::new(), 0, Vec::new());
-    let mut next = Some(first);
-    while let Some(order) = next {
-        match order {
-            Order::Row(name, response) => {
-                bytes += response.len();
-                rows.push((name, response));
-            }
-            Order::Flush(done) => flushes.push(done),
+            size = database::size_on_disk(path);
         }
-        // Whoever waits for a flush waits for nothing that comes after it.
-        let room = rows.len() < MOST_ROWS && bytes < MOST_BYTES && flushes.is_empty();
-        next = if room { queue.recv_timeout(until.saturating_duration_since(Instant::now())).ok() } else { None };
+        for place in 0..rows.len() {
+            let bytes = footprint(&rows[place]);
+            if size.saturating_add(bytes) > *max_bytes {
+                rows.truncate(place);
+                return Some(database::full(path, size, bytes, *max_bytes));
+            }
+            size += bytes;
+        }
+        None
     }
-    (rows, flushes)
 }
 
 /// One transaction. Returns the rows that were written: new ones, those of what the container tells about itself, and

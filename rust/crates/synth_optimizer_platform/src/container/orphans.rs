@@ -2,17 +2,18 @@
 //! token in their environment and by their group, and ended.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::time::{Duration, Instant};
 
 use camino::Utf8Path;
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
-use tracing::warn;
 
 use crate::artifacts::write_atomic;
 use crate::clock::boot_id;
-use crate::random_hex;
+use crate::warn_if_err;
+use synth_optimizer_core::model::canonical::hex;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 
 /// How often a dying process is looked at.
@@ -61,11 +62,9 @@ fn reap_within(run_dir: &Utf8Path, holder: Holder, most: Duration) -> Result<u32
 
 /// Whether a crashed run has left processes. Nothing is ended.
 pub(crate) fn has_orphans(run_dir: &Utf8Path, holder: Holder) -> bool {
-    let lease = Lease::read(run_dir, holder).unwrap_or_else(|error| {
-        warn!(%error, "whether processes are left is not known");
-        None
-    });
-    let lease = lease.filter(Lease::is_of_this_boot);
+    let lease = Lease::read(run_dir, holder);
+    warn_if_err!(&lease, "whether processes are left is not known");
+    let lease = lease.ok().flatten().filter(Lease::is_of_this_boot);
     lease.is_some_and(|lease| !Family { holder, token: lease.token, group: None }.members().is_empty())
 }
 
@@ -208,8 +207,10 @@ pub(crate) struct Lease {
 
 impl Lease {
     pub(crate) fn new(stop_timeout_seconds: u64) -> Result<Self, OptimizerError> {
-        let (token, boot_id) = (random_hex::<16>()?, boot_id().to_owned());
-        Ok(Self { token, pid: None, pgid: None, boot_id, stop_timeout_seconds })
+        let mut token = [0; 16];
+        getrandom::fill(&mut token)
+            .map_err(|error| OptimizerError::from_cause(ErrorCode::Io, "the system gives no random numbers", error))?;
+        Ok(Self { token: hex(&token), pid: None, pgid: None, boot_id: boot_id().to_owned(), stop_timeout_seconds })
     }
 
     /// Replaces the file as a whole.
@@ -222,17 +223,13 @@ impl Lease {
     /// The lease that an earlier start has left, if any. A file that cannot be read as one names nobody.
     pub(super) fn read(run_dir: &Utf8Path, holder: Holder) -> Result<Option<Self>, OptimizerError> {
         let path = run_dir.join(holder.file());
-        match fs::read(&path) {
-            Ok(bytes) => Ok(match serde_json::from_slice(&bytes) {
-                Ok(lease) => Some(lease),
-                Err(error) => {
-                    warn!(%path, %error, "a lease cannot be read: what it names is not looked for");
-                    None
-                }
-            }),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(io(&path, "read", &error)),
-        }
+        let bytes = match fs::read(&path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            read => read.map_err(|error| io(&path, "read", &error))?,
+        };
+        let lease = serde_json::from_slice(&bytes);
+        warn_if_err!(&lease, "a lease cannot be read: what it names is not looked for", %path);
+        Ok(lease.ok())
     }
 
     /// Removes the file if it is still the one of this token: another process may have taken the run over.
@@ -246,7 +243,7 @@ impl Lease {
     pub(crate) fn remove(run_dir: &Utf8Path, holder: Holder) -> Result<(), OptimizerError> {
         let path = run_dir.join(holder.file());
         match fs::remove_file(&path) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(io(&path, "removed", &error)),
+            Err(error) if error.kind() != ErrorKind::NotFound => Err(io(&path, "removed", &error)),
             Ok(()) | Err(_) => Ok(()),
         }
     }

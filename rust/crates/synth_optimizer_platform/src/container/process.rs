@@ -3,7 +3,7 @@
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom};
 use std::os::unix::fs::OpenOptionsExt;
-use std::process::{ExitStatus, Stdio};
+use std::process::Stdio;
 use std::time::Duration;
 
 use camino::{Utf8Path, Utf8PathBuf};
@@ -15,6 +15,7 @@ use super::client::Client;
 use super::orphans::{Family, Holder, Lease, reap};
 use crate::warn_if_err;
 use synth_optimizer_core::config::Config;
+use synth_optimizer_core::config::sections::ContainerSection;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_core::secrets::scrub;
 
@@ -32,7 +33,6 @@ const PASSED_PREFIXES: [&str; 2] = ["LC_", "SSL_CERT_"];
 #[derive(Debug)]
 pub struct ManagedProcess {
     child: Child,
-    pid: u32,
     family: Family,
     run_dir: Utf8PathBuf,
     stop_timeout: Duration,
@@ -56,14 +56,10 @@ pub async fn start(
     blocking(move || reap(&dir, Holder::Container)).await?;
     refuse_stale_server(client).await?;
     let mut process = ManagedProcess::spawn(config, program, run_dir)?;
-    let limit = Duration::from_secs(container.startup_timeout_seconds);
-    match process.wait_until_healthy(client, limit, Duration::from_millis(container.health_interval_ms)).await {
+    match process.wait_until_healthy(client, container).await {
         Ok(()) => Ok(Some(process)),
         Err(problem) => {
-            let message = format!("the container {program:?} {problem}");
-            let error = OptimizerError::new(ErrorCode::Container, message)
-                .with_detail(process.log_tail())
-                .with_hint(format!("Its whole output is in {}.", run_dir.join(LOG_FILE)));
+            let error = process.failure(format!("the container {program:?} {problem}"));
             // The reason for the failed start matters more than a failed stop.
             warn_if_err!(process.stop().await, "the container was not stopped");
             Err(error)
@@ -74,15 +70,13 @@ pub async fn start(
 impl ManagedProcess {
     /// The pid of the process that was started, which leads the group.
     pub fn pid(&self) -> u32 {
-        self.pid
+        self.family.group.unwrap_or_default().unsigned_abs()
     }
 
     /// Waits until the container has ended by itself, and tells how.
     pub async fn ended(&mut self) -> OptimizerError {
         let end = self.end().await;
-        OptimizerError::new(ErrorCode::Container, format!("the container ended: {end}"))
-            .with_detail(self.log_tail())
-            .with_hint(format!("Its whole output is in {}.", self.run_dir.join(LOG_FILE)))
+        self.failure(format!("the container ended: {end}"))
     }
 
     /// Asks the container and everything it started to end, kills what does not, and returns when nothing is left.
@@ -129,7 +123,6 @@ impl ManagedProcess {
         let group = i32::try_from(pid).ok().filter(|group| *group > 0);
         info!(pid, program, "container started");
         let process = Self {
-            pid,
             family: Family { holder: Holder::Container, token: lease.token.clone(), group },
             run_dir: run_dir.to_owned(),
             stop_timeout: Duration::from_secs(container.stop_timeout_seconds),
@@ -137,16 +130,17 @@ impl ManagedProcess {
             stopped: false,
             child,
         };
-        (lease.pid, lease.pgid) = (Some(process.pid()), Some(process.pid()));
+        (lease.pid, lease.pgid) = (Some(pid), Some(pid));
         lease.write(run_dir, Holder::Container)?;
         Ok(process)
     }
 
     /// The rest of the sentence that begins with the container, when it is not healthy in time.
-    async fn wait_until_healthy(&mut self, client: &Client, limit: Duration, interval: Duration) -> Result<(), String> {
+    async fn wait_until_healthy(&mut self, client: &Client, container: &ContainerSection) -> Result<(), String> {
+        let limit = Duration::from_secs(container.startup_timeout_seconds);
         let healthy = async {
             while !client.is_healthy().await {
-                sleep(interval).await;
+                sleep(Duration::from_millis(container.health_interval_ms)).await;
             }
         };
         tokio::select! {
@@ -161,24 +155,33 @@ impl ManagedProcess {
     /// Waits for the child's end.
     async fn end(&mut self) -> String {
         match self.child.wait().await {
-            Ok(status) => describe(status),
+            Ok(status) => status.code().map_or_else(|| status.to_string(), |code| format!("exit code {code}")),
             Err(error) => format!("its end cannot be seen: {error}"),
         }
+    }
+
+    /// What went wrong, with what the container has said last.
+    fn failure(&self, message: String) -> OptimizerError {
+        OptimizerError::new(ErrorCode::Container, message)
+            .with_detail(self.log_tail())
+            .with_hint(format!("Its whole output is in {}.", self.run_dir.join(LOG_FILE)))
     }
 
     /// The last lines that this start has written, without secrets.
     fn log_tail(&self) -> String {
         const LINES: usize = 20;
         const BYTES: u64 = 8 * 1024;
-        let read = || -> std::io::Result<String> {
+        let read = || -> std::io::Result<Vec<u8>> {
             let mut log = File::open(self.run_dir.join(LOG_FILE))?;
             let from = log.metadata()?.len().saturating_sub(BYTES).max(self.log_start);
             log.seek(SeekFrom::Start(from))?;
             let mut bytes = Vec::new();
             log.take(BYTES).read_to_end(&mut bytes)?;
-            Ok(String::from_utf8_lossy(&bytes).into_owned())
+            Ok(bytes)
         };
-        let text = read().unwrap_or_default();
+        let bytes = read();
+        warn_if_err!(&bytes, "the log of the container cannot be read");
+        let text = String::from_utf8_lossy(&bytes.unwrap_or_default()).into_owned();
         let lines: Vec<&str> = text.lines().collect();
         let tail = lines[lines.len().saturating_sub(LINES)..].join("\n");
         if tail.trim().is_empty() { "it has written nothing".into() } else { scrub(&tail) }
@@ -190,7 +193,7 @@ impl Drop for ManagedProcess {
         if !self.stopped {
             // The lease stays: the next start looks for what is left, if anything is.
             if !self.family.kill_within(AT_DROP) {
-                warn!(pid = self.pid, "the container was killed and is not gone yet");
+                warn!(pid = self.pid(), "the container was killed and is not gone yet");
             }
             // Buries the child; one that is not gone yet is buried by the runtime.
             let _ = self.child.try_wait();
@@ -223,8 +226,4 @@ fn is_passed(config: &Config, name: &str) -> bool {
         || PASSED_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
         || config.container.pass_env.iter().any(|passed| passed == name)
         || config.policy.api_key_env.as_deref() == Some(name)
-}
-
-fn describe(status: ExitStatus) -> String {
-    status.code().map_or_else(|| status.to_string(), |code| format!("exit code {code}"))
 }
