@@ -4,7 +4,7 @@ use bytes::Bytes;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use super::contract::{Dialect, Task, TaskRow};
+use super::contract::{Task, TaskRow};
 use synth_optimizer_core::config::gepa::SubmissionMode;
 use synth_optimizer_core::config::sections::PolicySection;
 use synth_optimizer_core::model::command::RolloutCommand;
@@ -41,11 +41,7 @@ pub fn rollout_body(
     rollout_id: &str,
     mode: SubmissionMode,
 ) -> Result<Bytes, OptimizerError> {
-    let (as_task, as_dataset_row) = match task.contract.dialect {
-        Dialect::Dataset => (None, Some(&row.value)),
-        Dialect::Taskset => (Some(&row.value), None),
-        Dialect::Both => (Some(&row.value), Some(&row.value)),
-    };
+    let routes = &task.contract.routes;
     let body = Body {
         rollout_id,
         submission_mode: mode.word(),
@@ -59,8 +55,8 @@ pub fn rollout_body(
             stage: command.stage.word(),
             attempt: command.attempt,
         },
-        task: as_task,
-        dataset_row: as_dataset_row,
+        task: routes.taskset.is_some().then_some(&row.value),
+        dataset_row: routes.dataset.is_some().then_some(&row.value),
     };
     // Most bodies fit.
     let mut text = Vec::with_capacity(2048);

@@ -180,22 +180,22 @@ impl Client {
 
     fn no_reply(&self, place: &str, lost: Lost) -> OptimizerError {
         let (host, port) = self.host_and_port();
-        match lost {
-            Lost::NeverSent(reason) if says_not_allowed(&reason) => not_allowed(&host),
-            Lost::NeverSent(reason) => {
-                OptimizerError::new(ErrorCode::Container, format!("{place} was not sent to {host}:{port}: {reason}"))
-                    .with_hint("Start the container, or correct container.url.")
-            }
-            Lost::Unknown(reason) => {
-                OptimizerError::new(ErrorCode::Container, format!("{place} at {host}:{port} gave no answer: {reason}"))
-                    .with_hint("Look into the container's log; container.request_timeout_seconds limits the wait.")
-            }
-            Lost::TooLarge { status } => {
-                let message = format!("{place} answered {status} with more than {} MB", self.container.max_reply_mb);
-                OptimizerError::new(ErrorCode::Container, message)
-                    .with_hint("Raise container.max_reply_mb, or let the container send less.")
-            }
-        }
+        let (message, hint) = match lost {
+            Lost::NeverSent(reason) if says_not_allowed(&reason) => return not_allowed(&host),
+            Lost::NeverSent(reason) => (
+                format!("{place} was not sent to {host}:{port}: {reason}"),
+                "Start the container, or correct container.url.",
+            ),
+            Lost::Unknown(reason) => (
+                format!("{place} at {host}:{port} gave no answer: {reason}"),
+                "Look into the container's log; container.request_timeout_seconds limits the wait.",
+            ),
+            Lost::TooLarge { status } => (
+                format!("{place} answered {status} with more than {} MB", self.container.max_reply_mb),
+                "Raise container.max_reply_mb, or let the container send less.",
+            ),
+        };
+        OptimizerError::new(ErrorCode::Container, message).with_hint(hint)
     }
 }
 

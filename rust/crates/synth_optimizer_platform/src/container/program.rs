@@ -6,7 +6,7 @@ use super::screen::credential_place;
 use crate::http::shown_value;
 use synth_optimizer_core::config::Config;
 use synth_optimizer_core::config::nearest;
-use synth_optimizer_core::model::canonical::digest;
+use synth_optimizer_core::model::canonical::digest_of;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_core::model::ids::Payload;
 use synth_optimizer_core::model::program::{Module, Program};
@@ -39,7 +39,7 @@ pub(super) fn read_program(document: &Value, config: &Config) -> Result<Checked,
         targets: config.candidate.target_modules.clone(),
         seed,
     };
-    Ok(Checked { program, digest: digest(&Value::Array(identity)), family: family.unwrap_or(program_id).to_owned() })
+    Ok(Checked { program, digest: digest_of(&identity), family: family.unwrap_or(program_id).to_owned() })
 }
 
 /// The id of the program, its modules, their mutable fields and the seed candidate.

@@ -1,7 +1,6 @@
 //! Which containers may be called: checked where a connection is made, on the address that is connected to.
 
 use std::error::Error;
-use std::fmt;
 use std::future::Future;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -18,15 +17,14 @@ use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 const NOT_ALLOWED: &str = "container_not_allowed";
 
 type Looking = Pin<Box<dyn Future<Output = io::Result<Vec<IpAddr>>> + Send>>;
-/// How names become addresses.
-type Lookup = Arc<dyn Fn(String) -> Looking + Send + Sync>;
 
 /// What may be called. Anything, unless it is narrowed.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct Reach {
     /// None: anything.
-    rules: Option<Arc<Vec<Rule>>>,
-    lookup: Lookup,
+    rules: Option<Vec<Rule>>,
+    /// How names become addresses.
+    lookup: fn(String) -> Looking,
 }
 
 /// Something that is allowed, at one port or at all.
@@ -79,16 +77,10 @@ impl Rule {
 impl Default for Reach {
     /// Anything.
     fn default() -> Self {
-        Self { rules: None, lookup: Arc::new(|name| Box::pin(system_lookup(name))) }
-    }
-}
-
-impl fmt::Debug for Reach {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.rules {
-            Some(rules) => write!(out, "Reach({rules:?})"),
-            None => write!(out, "Reach(anything)"),
-        }
+        let lookup = |name: String| -> Looking {
+            Box::pin(async move { Ok(tokio::net::lookup_host((name, 0)).await?.map(|found| found.ip()).collect()) })
+        };
+        Self { rules: None, lookup }
     }
 }
 
@@ -96,27 +88,19 @@ impl Reach {
     /// This machine only: its loopback addresses, and names that stand for nothing else.
     pub fn loopback() -> Self {
         let rules = ["127.0.0.0/8", "::1"].into_iter().filter_map(Rule::parse).collect();
-        Self { rules: Some(Arc::new(rules)), ..Self::default() }
+        Self { rules: Some(rules), ..Self::default() }
     }
 
     /// The same and `host`, `host:port`, an address, or a network such as `10.0.0.0/8`.
-    pub fn allow(self, entry: &str) -> Result<Self, OptimizerError> {
+    pub fn allow(mut self, entry: &str) -> Result<Self, OptimizerError> {
         let rule = Rule::parse(entry).ok_or_else(|| {
             OptimizerError::new(ErrorCode::Config, format!("{entry:?} names no host and no network"))
                 .with_hint("Write it like tasks.example.org, tasks.example.org:9100, 10.1.2.3 or 10.0.0.0/8.")
         })?;
-        let rules = self.rules.map(|rules| Arc::new(rules.iter().cloned().chain([rule]).collect()));
-        Ok(Self { rules, lookup: self.lookup })
-    }
-
-    /// The same with another way to look names up.
-    #[cfg(test)]
-    fn looking_up(self, lookup: impl Fn(&str) -> Vec<IpAddr> + Send + Sync + 'static) -> Self {
-        let lookup = move |name: String| -> Looking {
-            let found = lookup(&name);
-            Box::pin(async move { Ok(found) })
-        };
-        Self { lookup: Arc::new(lookup), ..self }
+        if let Some(rules) = &mut self.rules {
+            rules.push(rule);
+        }
+        Ok(self)
     }
 
     /// Whether the container at this address may be called. Nobody is. Every connection looks again, so that a name that
@@ -174,10 +158,6 @@ impl Resolve for Guide {
             Ok(addresses)
         })
     }
-}
-
-async fn system_lookup(name: String) -> io::Result<Vec<IpAddr>> {
-    Ok(tokio::net::lookup_host((name.as_str(), 0)).await?.map(|found| found.ip()).collect())
 }
 
 /// A name without what does not change its meaning.

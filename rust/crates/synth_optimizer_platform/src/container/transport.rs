@@ -1,12 +1,15 @@
-//! Carries rollouts to the container and brings back their records, without ever running one twice unknowingly.
+//! Carries rollouts to the container and brings back their records, without ever running one twice unknowingly. A rollout
+//! that the container has is followed: its state is polled, its record fetched once, and at its deadline it is ended.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
 use reqwest::{Method, Url};
+use serde_json::json;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
+use tracing::warn;
 
 use super::client::Client;
 use super::contract::Contract;
@@ -25,7 +28,7 @@ const LARGE_REPLY: usize = 256 * 1024;
 type BodyOf<'a> = dyn Fn(SubmissionMode) -> Result<Bytes, OptimizerError> + Send + Sync + 'a;
 
 /// The record of a rollout at its end, good or bad: `read_reply` tells which.
-pub(super) type Outcome = Result<Received, CallFailure>;
+type Outcome = Result<Received, CallFailure>;
 
 /// How a rollout ended.
 #[derive(Debug)]
@@ -42,8 +45,8 @@ pub struct RolloutEnd {
 /// Runs rollouts on one container. Shared by all workers.
 #[derive(Debug)]
 pub struct Transport {
-    pub(super) client: Client,
-    pub(super) gepa: GepaSection,
+    client: Client,
+    gepa: GepaSection,
     contract: Contract,
     /// Of the route of rollouts.
     address: Url,
@@ -89,6 +92,19 @@ impl Transport {
         RolloutEnd { outcome, overload, fallback, fatal }
     }
 
+    /// Ends a rollout that nobody waits for any more. Whether it was ended is not known to the caller.
+    pub async fn terminate(&self, rollout_id: &str) {
+        self.ask_to_end(rollout_id, "cancelled").await;
+    }
+
+    /// Whether the container acknowledged.
+    async fn ask_to_end(&self, rollout_id: &str, reason: &str) -> bool {
+        let address = self.client.address(&format!("/rollouts/{rollout_id}/terminate"));
+        let body = Bytes::from(json!({ "reason": reason }).to_string());
+        let sent = self.client.send(Method::POST, &address, Some(body), self.client.request_timeout()).await;
+        sent.is_ok_and(|raw| raw.is_success())
+    }
+
     fn timeout(&self, mode: SubmissionMode) -> Duration {
         Duration::from_secs(match mode {
             SubmissionMode::Sync => self.client.container.rollout_timeout_seconds,
@@ -97,7 +113,7 @@ impl Transport {
     }
 
     /// Reads a body. A large one is read on a thread of its own.
-    pub(super) async fn receive(&self, body: Bytes) -> Received {
+    async fn receive(&self, body: Bytes) -> Received {
         let _turn = self.decoding.acquire().await;
         if body.len() < LARGE_REPLY {
             return Received::read(body);
@@ -119,17 +135,28 @@ impl Transport {
         failure(class, format!("POST {route} answered {}: {}", raw.status, excerpt(&raw.body)))
     }
 
-    pub(super) fn too_large(&self, status: u16) -> CallFailure {
+    fn too_large(&self, status: u16) -> CallFailure {
         let limit = self.client.container.max_reply_mb;
         let message = format!("the answer ({status}) is larger than container.max_reply_mb = {limit}");
         failure(FailureClass::Contract, message)
     }
 }
 
+/// One look at a rollout.
+enum Look {
+    Active,
+    /// At its end, good or bad, with the body that says so; or an answer that no repetition will mend.
+    Ended(Outcome),
+    /// The container does not know it, or has no such route.
+    Unknown,
+    /// No usable answer this time.
+    Missed(String),
+}
+
 /// One rollout on its way.
-pub(super) struct Rollout<'a> {
-    pub(super) transport: &'a Transport,
-    pub(super) id: &'a str,
+struct Rollout<'a> {
+    transport: &'a Transport,
+    id: &'a str,
     overload: Option<u16>,
     fallback: Option<TransportFallback>,
     fatal: Option<OptimizerError>,
@@ -215,18 +242,127 @@ impl Rollout<'_> {
         self.follow(deadline).await
     }
 
+    /// Looks for a rollout that may have been sent, again until `patience` while there is no answer at all, and waits for
+    /// it if it runs. There is no outcome where the container does not know it: it may be sent. `lost` is why its first
+    /// answer did not come.
+    async fn find(&mut self, patience: Instant, deadline: Instant, lost: Option<&str>) -> Option<Outcome> {
+        let mut retries = self.transport.client.container.connect_retries;
+        let look = loop {
+            let look = self.look(patience).await;
+            let next = Instant::now() + self.poll_interval();
+            match look {
+                Look::Missed(cause) if retries > 0 && next < patience => {
+                    warn!(cause, "the state of the rollout is asked for again");
+                }
+                Look::Missed(_) | Look::Active | Look::Ended(_) | Look::Unknown => break look,
+            }
+            retries -= 1;
+            tokio::time::sleep_until(next).await;
+        };
+        match look {
+            Look::Active => Some(self.follow(deadline).await),
+            Look::Ended(outcome) => Some(outcome),
+            Look::Unknown => None,
+            Look::Missed(reason) => Some(Err(unknown(lost.unwrap_or(&reason)))),
+        }
+    }
+
+    /// Polls until the rollout is at its end or the deadline passes. A missed poll is no reason to give up: a container
+    /// that runs its rollouts in one thread does not answer meanwhile.
+    async fn follow(&mut self, deadline: Instant) -> Outcome {
+        let mut last_miss = None;
+        loop {
+            let next = (Instant::now() + self.poll_interval()).min(deadline);
+            tokio::time::sleep_until(next).await;
+            if Instant::now() >= deadline {
+                return Err(self.expire(last_miss).await);
+            }
+            match self.look(deadline).await {
+                Look::Active => last_miss = None,
+                Look::Ended(outcome) => return outcome,
+                Look::Unknown => return Err(unknown("the container no longer knows the rollout")),
+                Look::Missed(reason) => {
+                    warn!(cause = reason, "a look at the rollout was missed");
+                    last_miss = Some(reason);
+                }
+            }
+        }
+    }
+
+    /// The state first, which is short; the record once the state is at its end, or where no state is served.
+    async fn look(&mut self, deadline: Instant) -> Look {
+        let state = self.get(&format!("/rollouts/{}/state", self.id), deadline).await;
+        let ended = match state {
+            Look::Ended(Ok(body)) => Some(body),
+            Look::Unknown => None,
+            Look::Active | Look::Missed(_) | Look::Ended(Err(_)) => return state,
+        };
+        match (self.get(&format!("/rollouts/{}", self.id), deadline).await, ended) {
+            // A failure needs no record to be one.
+            (Look::Unknown | Look::Active, Some(state)) if has_failed(&state) => Look::Ended(Ok(state)),
+            (record, _) => record,
+        }
+    }
+
+    async fn get(&mut self, route: &str, deadline: Instant) -> Look {
+        let client = &self.transport.client;
+        let timeout = client.request_timeout().min(deadline.saturating_duration_since(Instant::now()));
+        let raw = match client.send(Method::GET, &client.address(route), None, timeout).await {
+            Ok(raw) => raw,
+            Err(Lost::NeverSent(reason) | Lost::Unknown(reason)) => return Look::Missed(reason),
+            Err(Lost::TooLarge { status }) => return Look::Ended(Err(self.transport.too_large(status))),
+        };
+        self.note(Some(raw.status));
+        match raw.status {
+            200..300 => {}
+            408 | 425 | 429 | 500.. => return Look::Missed(format!("the container answered {}", raw.status)),
+            _ => return Look::Unknown,
+        }
+        let received = self.transport.receive(raw.body).await;
+        let status = match &received.record {
+            Ok(record) if record.is_of_another(self.id) => {
+                let message = format!("the container answered for another rollout than {}", self.id);
+                Err(failure(FailureClass::Contract, message))
+            }
+            Ok(record) => record.status(),
+            Err(failure) => Err(failure.clone()),
+        };
+        match status {
+            Ok(Status::Active) => Look::Active,
+            Ok(Status::Succeeded | Status::Failed | Status::Absent) => Look::Ended(Ok(received)),
+            Err(failure) => Look::Ended(Err(failure)),
+        }
+    }
+
+    /// The deadline has passed: the rollout is known to have ended only if the container says so.
+    async fn expire(&self, last_miss: Option<String>) -> CallFailure {
+        if self.transport.ask_to_end(self.id, "gepa_async_timeout").await {
+            return failure(FailureClass::Timeout, "the rollout passed its deadline and was terminated".into());
+        }
+        let miss = last_miss.map(|miss| format!("; the last poll failed: {miss}")).unwrap_or_default();
+        unknown(&format!("the rollout passed its deadline and the container did not end it{miss}"))
+    }
+
+    fn poll_interval(&self) -> Duration {
+        Duration::from_millis(self.transport.gepa.rollout_poll_interval_ms)
+    }
+
     /// Remembers a status that means overload.
-    pub(super) fn note(&mut self, status: Option<u16>) {
+    fn note(&mut self, status: Option<u16>) {
         let overloads = &self.transport.gepa.pipeline.adaptive_rollout_concurrency.overload_status_codes;
         self.overload = status.filter(|status| overloads.contains(status)).or(self.overload);
     }
+}
+
+fn has_failed(state: &Received) -> bool {
+    state.record.as_ref().is_ok_and(|record| matches!(record.status(), Ok(Status::Failed)))
 }
 
 fn unsent(reason: &str) -> CallFailure {
     failure(FailureClass::NotSent, format!("the rollout was not sent: {reason}"))
 }
 
-pub(super) fn unknown(reason: &str) -> CallFailure {
+fn unknown(reason: &str) -> CallFailure {
     failure(FailureClass::UnknownOutcome, format!("nobody knows whether the rollout ran: {reason}"))
 }
 

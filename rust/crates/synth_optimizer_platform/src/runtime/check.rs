@@ -171,7 +171,7 @@ where
     report.facts.container = Some(ContainerFacts {
         url: scrub(&config.container.url),
         contract_version: contract.version.clone(),
-        dialects: contract.dialect.words(),
+        dialects: contract.routes.dialects(),
         rollout_modes: contract.rollout_modes.clone(),
         program_id: program.map(|program| program.program_id.clone()),
         fields: program.iter().flat_map(|program| &program.modules).map(|module| module.field.clone()).collect(),

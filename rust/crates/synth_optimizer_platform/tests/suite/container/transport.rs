@@ -6,7 +6,7 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 use synth_optimizer_core::config::Config;
 use synth_optimizer_core::model::answer::FailureClass;
-use synth_optimizer_platform::container::{Client, Contract, Dialect, RolloutEnd, Routes, Transport};
+use synth_optimizer_platform::container::{Client, Contract, RolloutEnd, Routes, Transport};
 
 use super::server::{Act, Received, Server, json as reply, nobody, text};
 use super::toy::config;
@@ -20,7 +20,6 @@ pub(crate) const END: &str = "POST /rollouts/r-1/terminate";
 pub(crate) fn contract(modes: &[&str]) -> Contract {
     Contract {
         version: "synth_optimizers.gepa.v2".into(),
-        dialect: Dialect::Taskset,
         routes: Routes {
             program: "/program".into(),
             rollout: "/rollout".into(),
