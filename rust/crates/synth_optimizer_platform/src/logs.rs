@@ -11,7 +11,6 @@ use serde_json::Value;
 use tracing::field::{Field, Visit};
 pub use tracing::level_filters::LevelFilter;
 use tracing::span::{Attributes, Id};
-use tracing::subscriber::Interest;
 use tracing::{Event, Level, Metadata, Subscriber};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 use tracing_subscriber::registry::LookupSpan;
@@ -94,18 +93,11 @@ struct Recorder<S> {
     sink: S,
 }
 
-/// The fields of a span.
-struct Fields(Vec<(&'static str, Value)>);
-
 impl<R, S> Layer<R> for Recorder<S>
 where
     R: Subscriber + for<'a> LookupSpan<'a>,
     S: Fn(Record) + Send + Sync + 'static,
 {
-    fn register_callsite(&self, metadata: &'static Metadata<'static>) -> Interest {
-        if is_shown(metadata) { Interest::always() } else { Interest::never() }
-    }
-
     fn enabled(&self, metadata: &Metadata<'_>, _context: Context<'_, R>) -> bool {
         is_shown(metadata)
     }
@@ -118,14 +110,14 @@ where
         let mut fields = Collected::default();
         attributes.record(&mut fields);
         if let Some(span) = context.span(id) {
-            span.extensions_mut().insert(Fields(fields.fields));
+            span.extensions_mut().insert(fields);
         }
     }
 
     fn on_event(&self, event: &Event<'_>, context: Context<'_, R>) {
         let mut found = Collected::default();
         for span in context.event_scope(event).into_iter().flat_map(|scope| scope.from_root()) {
-            if let Some(Fields(fields)) = span.extensions().get::<Fields>() {
+            if let Some(Collected { fields, .. }) = span.extensions().get() {
                 fields.iter().for_each(|(name, value)| found.put(name, value.clone()));
             }
         }
@@ -160,6 +152,7 @@ fn logger_of(target: &str) -> Option<usize> {
     Some(LOGGERS.iter().position(named).unwrap_or_default())
 }
 
+/// What an event or a span says.
 #[derive(Default)]
 struct Collected {
     message: String,

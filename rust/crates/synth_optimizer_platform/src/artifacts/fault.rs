@@ -7,7 +7,7 @@ use camino::Utf8Path;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 
 /// A file operation that failed; `doing` reads as `writing`.
-pub(super) fn io<'a>(path: &'a Utf8Path, doing: &'a str) -> impl Fn(Error) -> OptimizerError + Copy + 'a {
+pub(crate) fn io<'a>(path: &'a Utf8Path, doing: &'a str) -> impl Fn(Error) -> OptimizerError + Copy + 'a {
     move |error| {
         let is_full = matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded);
         let fault = OptimizerError::from_cause(ErrorCode::Io, format!("{doing} {path} failed"), error);

@@ -9,7 +9,7 @@ mod chronicle;
 mod compare;
 mod disk;
 mod event_lines;
-mod fault;
+pub(crate) mod fault;
 mod files;
 mod lock;
 mod manifest;

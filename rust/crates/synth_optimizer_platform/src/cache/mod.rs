@@ -1,13 +1,288 @@
 //! The request cache: answers of container and proposer by the exact key of what was asked.
 //!
-//! `Cache` is the door. Behind it: `writer` stores in batches on its own thread, `reader` looks up on a few read
-//! connections, `database` opens the file, `record` is one row as bytes, `profile` counts.
+//! Behind `Cache`, `writer` stores in batches on its own thread, `reader` looks up on a connection of its own, and
+//! `database` is the file with its rows.
 
 mod database;
-mod fault;
 mod reader;
-mod record;
-mod store;
 mod writer;
 
-pub use store::{BoundaryProfile, Cache, CacheProfile, CacheSettings, Lookup};
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::Bytes;
+use camino::{Utf8Path, Utf8PathBuf};
+use parking_lot::Mutex;
+use serde::Serialize;
+
+use self::database::{FAILURE, RowName};
+use self::reader::Reader;
+use self::writer::Writer;
+use crate::artifacts::fault;
+use crate::warn_if_err;
+use synth_optimizer_core::config::sections::{CacheMode, CacheSection};
+use synth_optimizer_core::model::cache_key::Boundary;
+use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
+
+/// The request cache of a run. Shared by reference; `get` and `put` are called from any thread.
+#[derive(Debug)]
+pub struct Cache {
+    settings: CacheSettings,
+    counters: Arc<Counters>,
+    /// None when the mode is `off`.
+    reader: Option<Reader>,
+    /// Only when the mode is `readwrite`. Dropped with the cache, after everything is stored.
+    writer: Option<Writer>,
+}
+
+/// What the cache knows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Lookup {
+    Hit(Bytes),
+    Miss,
+    /// There is a row and it does not match its checksum: ask again and `put`, which replaces it.
+    Damaged,
+}
+
+impl Cache {
+    /// Opens the cache. A file that is missing is made in `readwrite` mode; in `readonly` mode every lookup misses.
+    pub fn open(settings: &CacheSettings) -> Result<Self, OptimizerError> {
+        let counters = Arc::new(Counters::default());
+        let writer = match settings.mode {
+            CacheMode::Readwrite => Some(Writer::start(settings, Arc::clone(&counters))?),
+            CacheMode::Readonly | CacheMode::Off => None,
+        };
+        let reader = match settings.mode {
+            CacheMode::Readwrite | CacheMode::Readonly => Some(settings.reader(writer.is_some())?),
+            CacheMode::Off => None,
+        };
+        Ok(Self { settings: settings.clone(), counters, reader, writer })
+    }
+
+    /// Whether the file, if there is one, can be used as the mode asks for. Nothing is written.
+    pub fn check_file(settings: &CacheSettings) -> Result<(), OptimizerError> {
+        let (path, size) = (&settings.path, database::size_on_disk(&settings.path));
+        if settings.mode == CacheMode::Off || size == 0 {
+            return Ok(());
+        }
+        settings.reader(false)?;
+        if settings.mode == CacheMode::Readonly {
+            return Ok(());
+        }
+        let opened = std::fs::OpenOptions::new().append(true).open(path);
+        opened.map_err(fault::io(path, "opening"))?;
+        if size >= settings.max_bytes { Err(database::full(path, size, 1, settings.max_bytes)) } else { Ok(()) }
+    }
+
+    pub fn mode(&self) -> CacheMode {
+        self.settings.mode
+    }
+
+    /// The namespace, which is part of every key.
+    pub fn namespace(&self) -> &str {
+        &self.settings.namespace
+    }
+
+    /// The answer to a call. It sees what was `put` before it in this process, committed or not.
+    ///
+    /// A damaged row is an error in `readonly` mode, where it cannot be replaced. A miss there is for the caller to
+    /// report, with `miss_error`.
+    pub fn get(&self, boundary: Boundary, key: &str) -> Result<Lookup, OptimizerError> {
+        self.look(RowName::of_answer(boundary, key))
+    }
+
+    /// Queues an answer to be stored. The first answer of a key wins, unless it is damaged; of what the container tells
+    /// about itself, the latest does.
+    ///
+    /// Does nothing unless the mode is `readwrite`. Once storing has failed, every further call says why.
+    pub fn put(&self, boundary: Boundary, key: &str, response: Bytes) -> Result<(), OptimizerError> {
+        self.store(RowName::of_answer(boundary, key), response)
+    }
+
+    /// How an attempt at a call failed, in a run that is replayed.
+    pub fn get_failure(&self, boundary: Boundary, key: &str, attempt: u32) -> Result<Lookup, OptimizerError> {
+        Ok(match self.look(RowName::of_failure(boundary, key, attempt))? {
+            Lookup::Hit(response) if response.is_empty() => Lookup::Miss,
+            found => found,
+        })
+    }
+
+    /// Forgets that an attempt failed: it was answered later. Else a replay would meet the failure before the answer.
+    pub fn forget_failure(&self, boundary: Boundary, key: &str, attempt: u32) -> Result<(), OptimizerError> {
+        match self.get_failure(boundary, key, attempt)? {
+            Lookup::Miss => Ok(()),
+            Lookup::Hit(_) | Lookup::Damaged => self.put_failure(boundary, key, attempt, Bytes::new()),
+        }
+    }
+
+    /// Queues the failure of an attempt to be stored for replay.
+    pub fn put_failure(
+        &self,
+        boundary: Boundary,
+        key: &str,
+        attempt: u32,
+        response: Bytes,
+    ) -> Result<(), OptimizerError> {
+        self.store(RowName::of_failure(boundary, key, attempt), response)
+    }
+
+    /// Waits until everything that was `put` before is committed.
+    pub async fn flush(&self) -> Result<(), OptimizerError> {
+        match &self.writer {
+            Some(writer) => writer.flush().await,
+            None => Ok(()),
+        }
+    }
+
+    /// The error of a miss in `readonly` mode; `what` names the call, such as `rollout of gepa_0a1b on row 7`.
+    pub fn miss_error(&self, boundary: Boundary, key: &str, what: &str) -> OptimizerError {
+        let CacheSettings { path, namespace, .. } = &self.settings;
+        let place = match &self.reader {
+            Some(reader) if reader.file_is_missing() => format!("the cache {path} does not exist"),
+            _ => format!("the cache {path} has no answer to it in namespace {namespace:?}"),
+        };
+        OptimizerError::new(ErrorCode::CacheMiss, format!("{what} is not cached: {place}"))
+            .with_detail(format!("boundary {}, key {key}", boundary.word()))
+    }
+
+    /// The cache at this moment. Counting entries reads the namespace: not for every event.
+    pub fn profile(&self) -> CacheProfile {
+        let mut by_boundary = self.counters.by_boundary.lock().clone();
+        let counted = self.reader.as_ref().map_or(Ok(Vec::new()), Reader::count);
+        warn_if_err!(&counted, "the entries of the cache cannot be counted");
+        let counted = counted.ok();
+        for (boundary, entries) in counted.iter().flatten() {
+            by_boundary.entry(boundary.clone().into()).or_default().entries = Some(*entries);
+        }
+        if counted.is_some() {
+            for known in by_boundary.values_mut() {
+                known.entries.get_or_insert(0);
+            }
+        }
+        // Failures are no answers; every other count is of both.
+        let answers = |(boundary, _): &&(String, u64)| !boundary.ends_with(FAILURE);
+        let entries = counted.as_ref().map(|rows| rows.iter().filter(answers).map(|(_, entries)| entries).sum());
+        let mut totals = BoundaryProfile { entries, ..BoundaryProfile::default() };
+        for BoundaryProfile { entries: _, hits, misses, writes, damaged } in by_boundary.values() {
+            totals.hits += hits;
+            totals.misses += misses;
+            totals.writes += writes;
+            totals.damaged += damaged;
+        }
+        let size_bytes = match self.settings.mode {
+            CacheMode::Off => 0,
+            CacheMode::Readwrite | CacheMode::Readonly => database::size_on_disk(&self.settings.path),
+        };
+        let transactions = self.counters.transactions.load(Ordering::Relaxed);
+        CacheProfile { settings: self.settings.clone(), size_bytes, totals, transactions, by_boundary }
+    }
+
+    fn look(&self, name: RowName) -> Result<Lookup, OptimizerError> {
+        let Some(reader) = &self.reader else { return Ok(Lookup::Miss) };
+        let CacheSettings { path, namespace, mode, .. } = &self.settings;
+        let pending = self.writer.as_ref().and_then(|writer| writer.pending(&name));
+        let found = match pending {
+            Some(response) => Some(Some(response)),
+            None => reader.look(&name)?.map(|record| record.open(namespace, &name)),
+        };
+        match found {
+            Some(Some(response)) => {
+                self.counters.count(&name, |of_boundary| of_boundary.hits += 1);
+                Ok(Lookup::Hit(response))
+            }
+            Some(None) => {
+                self.counters.count(&name, |of_boundary| of_boundary.damaged += 1);
+                if *mode != CacheMode::Readonly {
+                    return Ok(Lookup::Damaged);
+                }
+                let RowName { boundary, key } = name;
+                let message = format!("the cached answer of {boundary} under {key} does not match its checksum");
+                Err(OptimizerError::new(ErrorCode::CacheCorrupt, message)
+                    .with_detail(format!("cache {path}, namespace {namespace:?}")))
+            }
+            None => {
+                // That an attempt did not fail is no miss.
+                if !name.is_failure() {
+                    self.counters.count(&name, |of_boundary| of_boundary.misses += 1);
+                }
+                Ok(Lookup::Miss)
+            }
+        }
+    }
+
+    fn store(&self, name: RowName, response: Bytes) -> Result<(), OptimizerError> {
+        self.writer.as_ref().map_or(Ok(()), |writer| writer.put(name, response))
+    }
+}
+
+/// `cache_profile.json`: the cache at one moment, and what this process did with it.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct CacheProfile {
+    #[serde(flatten)]
+    pub settings: CacheSettings,
+    /// The file with its write-ahead log.
+    pub size_bytes: u64,
+    #[serde(flatten)]
+    pub totals: BoundaryProfile,
+    /// Commits; many writes share one.
+    pub transactions: u64,
+    /// Failures that are kept for replay stand under their boundary with the suffix `.failure`.
+    pub by_boundary: BTreeMap<Cow<'static, str>, BoundaryProfile>,
+}
+
+/// Of the whole cache or of one boundary.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub struct BoundaryProfile {
+    /// Answers in the namespace; null where the file could not be read.
+    pub entries: Option<u64>,
+    pub hits: u64,
+    pub misses: u64,
+    pub writes: u64,
+    /// Rows that did not match their checksum.
+    pub damaged: u64,
+}
+
+/// Counts of this process.
+#[derive(Debug, Default)]
+struct Counters {
+    by_boundary: Mutex<BTreeMap<Cow<'static, str>, BoundaryProfile>>,
+    transactions: AtomicU64,
+}
+
+impl Counters {
+    fn count(&self, name: &RowName, add: impl FnOnce(&mut BoundaryProfile)) {
+        add(self.by_boundary.lock().entry(name.boundary.clone()).or_default());
+    }
+}
+
+const FILE_NAME: &str = "request_cache.sqlite";
+
+/// The cache of one run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct CacheSettings {
+    pub mode: CacheMode,
+    pub path: Utf8PathBuf,
+    /// Runs that share file and namespace share their answers.
+    pub namespace: String,
+    /// Largest size of the file and its write-ahead log.
+    pub max_bytes: u64,
+}
+
+impl CacheSettings {
+    /// The settings of a run: what the section leaves open depends on the run's name and directory.
+    pub fn of(section: &CacheSection, run_dir: &Utf8Path, run_id: &str) -> Self {
+        Self {
+            mode: section.mode,
+            path: section.path.clone().unwrap_or_else(|| run_dir.join(FILE_NAME)),
+            namespace: section.namespace.clone().unwrap_or_else(|| format!("gepa:{run_id}")),
+            max_bytes: section.max_mb.saturating_mul(1024 * 1024),
+        }
+    }
+
+    /// `is_own` tells that this process keeps the file open for writing.
+    fn reader(&self, is_own: bool) -> Result<Reader, OptimizerError> {
+        Reader::open(self.path.clone(), self.namespace.clone(), is_own)
+    }
+}

@@ -10,12 +10,11 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use rusqlite::{Connection, TransactionBehavior};
-use tokio::sync::oneshot;
+use tokio::sync::watch;
 
-use super::record::{Record, RowName};
-use super::store::CacheSettings;
-use super::store::{Counters, Tally};
-use super::{database, fault};
+use super::database::{self, Record, RowName};
+use super::{CacheSettings, Counters};
+use crate::artifacts::fault;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 
 /// How long a batch waits for more rows, and how many it takes.
@@ -26,7 +25,10 @@ const MOST_BYTES: usize = 32 << 20;
 /// Queues rows for the thread that stores them.
 #[derive(Debug)]
 pub(super) struct Writer {
-    orders: Option<Sender<Order>>,
+    rows: Option<Sender<(RowName, Bytes)>>,
+    queued: AtomicU64,
+    /// How many of the queued rows the thread is done with.
+    done: watch::Receiver<u64>,
     thread: Option<JoinHandle<()>>,
     shared: Arc<Shared>,
 }
@@ -39,32 +41,20 @@ struct Shared {
     pending: Mutex<HashMap<RowName, Bytes>>,
     /// The first failure. Nothing is written after it.
     fault: Mutex<Option<OptimizerError>>,
-    transactions: AtomicU64,
-}
-
-#[derive(Debug)]
-enum Order {
-    Row(RowName),
-    Flush(oneshot::Sender<()>),
 }
 
 impl Writer {
     pub(super) fn start(settings: &CacheSettings, counters: Arc<Counters>) -> Result<Self, OptimizerError> {
         let connection = database::open_writer(&settings.path)?;
-        let (orders, queue) = channel();
-        let shared = Arc::new(Shared {
-            settings: settings.clone(),
-            counters,
-            pending: Mutex::default(),
-            fault: Mutex::default(),
-            transactions: AtomicU64::new(0),
-        });
+        let (settings, pending, fault) = (settings.clone(), Mutex::default(), Mutex::default());
+        let shared = Arc::new(Shared { settings, counters, pending, fault });
+        let ((rows, queue), (of_done, done)) = (channel(), watch::channel(0));
         let of_thread = Arc::clone(&shared);
         let thread = std::thread::Builder::new()
             .name("cache-writer".to_owned())
-            .spawn(move || of_thread.work(connection, &queue))
+            .spawn(move || of_thread.work(connection, &queue, &of_done))
             .map_err(|error| OptimizerError::from_cause(ErrorCode::Io, "no thread for the cache", error))?;
-        Ok(Self { orders: Some(orders), thread: Some(thread), shared })
+        Ok(Self { rows: Some(rows), queued: AtomicU64::new(0), done, thread: Some(thread), shared })
     }
 
     /// Queues a row. The first of its name wins.
@@ -75,9 +65,10 @@ impl Writer {
             if pending.contains_key(&name) {
                 return Ok(());
             }
-            pending.insert(name.clone(), response);
+            pending.insert(name.clone(), response.clone());
         }
-        self.order(Order::Row(name))
+        self.queued.fetch_add(1, Ordering::Relaxed);
+        self.rows.as_ref().and_then(|rows| rows.send((name, response)).ok()).ok_or_else(gone)
     }
 
     /// A row that is queued and not committed yet.
@@ -87,25 +78,16 @@ impl Writer {
 
     /// Waits until everything that was queued before is committed.
     pub(super) async fn flush(&self) -> Result<(), OptimizerError> {
-        let (done, wait) = oneshot::channel();
-        self.order(Order::Flush(done))?;
-        wait.await.map_err(|_| gone())?;
+        let queued = self.queued.load(Ordering::Relaxed);
+        self.done.clone().wait_for(|done| *done >= queued).await.map_err(|_| gone())?;
         self.shared.intact()
-    }
-
-    pub(super) fn transactions(&self) -> u64 {
-        self.shared.transactions.load(Ordering::Relaxed)
-    }
-
-    fn order(&self, order: Order) -> Result<(), OptimizerError> {
-        self.orders.as_ref().and_then(|orders| orders.send(order).ok()).ok_or_else(gone)
     }
 }
 
 impl Drop for Writer {
     /// What is queued is stored first.
     fn drop(&mut self) {
-        self.orders = None;
+        self.rows = None;
         if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
             tracing::error!("the thread that writes the cache broke off");
         }
@@ -117,46 +99,26 @@ impl Shared {
         self.fault.lock().clone().map_or(Ok(()), Err)
     }
 
-    fn work(&self, mut connection: Connection, queue: &Receiver<Order>) {
+    fn work(&self, mut connection: Connection, queue: &Receiver<(RowName, Bytes)>, done: &watch::Sender<u64>) {
         while let Ok(first) = queue.recv() {
-            let (rows, flushes) = self.gather(first, queue);
-            if !rows.is_empty() {
-                let stored = self.intact().and_then(|()| self.store(&mut connection, &rows));
-                if let Err(error) = stored {
-                    tracing::warn!(%error, "the cache stores nothing more");
-                    self.fault.lock().get_or_insert(error);
-                }
-                let mut pending = self.pending.lock();
-                for (name, _) in &rows {
-                    pending.remove(name);
-                }
+            let until = Instant::now() + LINGER;
+            let (mut bytes, mut rows) = (first.1.len(), vec![first]);
+            while rows.len() < MOST_ROWS
+                && bytes < MOST_BYTES
+                && let Ok(next) = queue.recv_timeout(until.saturating_duration_since(Instant::now()))
+            {
+                bytes += next.1.len();
+                rows.push(next);
             }
-            for flushed in flushes {
-                // Lost: the caller has stopped waiting.
-                let _ = flushed.send(());
+            let stored = self.intact().and_then(|()| self.store(&mut connection, &rows));
+            if let Err(error) = stored {
+                tracing::warn!(%error, "the cache stores nothing more");
+                self.fault.lock().get_or_insert(error);
             }
+            let mut pending = self.pending.lock();
+            rows.iter().for_each(|(name, _)| drop(pending.remove(name)));
+            done.send_modify(|done| *done += rows.len() as u64);
         }
-    }
-
-    fn gather(&self, first: Order, queue: &Receiver<Order>) -> (Vec<(RowName, Bytes)>, Vec<oneshot::Sender<()>>) {
-        let until = Instant::now() + LINGER;
-        let (mut rows, mut bytes, mut flushes) = (Vec::new(), 0, Vec::new());
-        let mut next = Some(first);
-        while let Some(order) = next {
-            match order {
-                Order::Row(name) => {
-                    if let Some(response) = self.pending.lock().get(&name).cloned() {
-                        bytes += response.len();
-                        rows.push((name, response));
-                    }
-                }
-                Order::Flush(done) => flushes.push(done),
-            }
-            // Whoever waits for a flush waits for nothing that comes after it.
-            let room = rows.len() < MOST_ROWS && bytes < MOST_BYTES && flushes.is_empty();
-            next = if room { queue.recv_timeout(until.saturating_duration_since(Instant::now())).ok() } else { None };
-        }
-        (rows, flushes)
     }
 
     fn store(&self, connection: &mut Connection, rows: &[(RowName, Bytes)]) -> Result<(), OptimizerError> {
@@ -165,15 +127,15 @@ impl Shared {
         let mut sealed = Vec::with_capacity(rows.len());
         for (name, response) in rows {
             let record = Record::seal(namespace, name, response);
-            sealed.push((name, record.map_err(|error| fault::io(path, "compressing for", error))?));
+            sealed.push((name, record.map_err(fault::io(path, "compressing for"))?));
         }
         let refused = self.admit(connection, &mut sealed);
         if !sealed.is_empty() {
             let written = commit(connection, namespace, &sealed);
-            for name in written.map_err(|error| fault::sqlite(path, "writing", error))? {
-                self.counters.count(name, Tally::Write);
+            for name in written.map_err(|error| database::sqlite_fault(path, "writing", error))? {
+                self.counters.count(name, |of_boundary| of_boundary.writes += 1);
             }
-            self.transactions.fetch_add(1, Ordering::Relaxed);
+            self.counters.transactions.fetch_add(1, Ordering::Relaxed);
         }
         refused.map_or(Ok(()), Err)
     }
@@ -181,28 +143,24 @@ impl Shared {
     /// Keeps the rows that the limit has room for, and says what the first of the others ran into.
     fn admit(&self, connection: &Connection, rows: &mut Vec<(&RowName, Record)>) -> Option<OptimizerError> {
         let CacheSettings { path, namespace, max_bytes, .. } = &self.settings;
-        let wanted: u64 = rows.iter().map(|(name, record)| record.footprint(namespace, name)).sum();
+        let footprint = |(name, record): &(&RowName, Record)| record.footprint(namespace, name);
         let mut size = database::size_on_disk(path);
-        if size.saturating_add(wanted) <= *max_bytes {
-            return None;
-        }
-        // The log holds pages twice; without it the size is that of the rows. Others may be reading: then it stays.
-        if let Err(error) = database::checkpoint(connection) {
-            tracing::debug!(%error, "the log of the cache stays");
-        }
-        size = database::size_on_disk(path);
-        let mut refused = None;
-        rows.retain(|(name, record)| {
-            let bytes = record.footprint(namespace, name);
-            let fits = refused.is_none() && size.saturating_add(bytes) <= *max_bytes;
-            if fits {
-                size += bytes;
-            } else if refused.is_none() {
-                refused = Some(fault::full(path, size, bytes, *max_bytes));
+        if size.saturating_add(rows.iter().map(footprint).sum()) > *max_bytes {
+            // The log holds pages twice; without it the size is that of the rows. Others may be reading: then it stays.
+            if let Err(error) = database::checkpoint(connection) {
+                tracing::debug!(%error, "the log of the cache stays");
             }
-            fits
-        });
-        refused
+            size = database::size_on_disk(path);
+        }
+        for place in 0..rows.len() {
+            let bytes = footprint(&rows[place]);
+            if size.saturating_add(bytes) > *max_bytes {
+                rows.truncate(place);
+                return Some(database::full(path, size, bytes, *max_bytes));
+            }
+            size += bytes;
+        }
+        None
     }
 }
 
@@ -216,15 +174,11 @@ fn commit<'a>(
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     let mut written = Vec::with_capacity(rows.len());
     for (name, record) in rows {
-        let new = database::insert(&transaction, namespace, name, record)?;
-        let outdated = !new
-            && (name.latest_wins()
-                || database::select(&transaction, namespace, name)?
-                    .is_some_and(|known| known.open(namespace, name).is_none()));
-        if outdated {
-            database::replace(&transaction, namespace, name, record)?;
-        }
-        if new || outdated {
+        let is_damaged = |known: Record| known.open(namespace, name).is_none();
+        if database::write(&transaction, namespace, name, record, name.latest_wins())?
+            || (database::select(&transaction, namespace, name)?.is_some_and(is_damaged)
+                && database::write(&transaction, namespace, name, record, true)?)
+        {
             written.push(*name);
         }
     }

@@ -2,9 +2,9 @@
 
 use bytes::Bytes;
 use serde::Serialize;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
-use super::contract::{Dialect, Task, TaskRow};
+use super::contract::{Task, TaskRow};
 use synth_optimizer_core::config::gepa::SubmissionMode;
 use synth_optimizer_core::config::sections::PolicySection;
 use synth_optimizer_core::model::command::RolloutCommand;
@@ -13,30 +13,23 @@ use synth_optimizer_core::model::ids::Payload;
 
 /// The policy as it is sent: the closed set of keys that strict containers take, and nothing about credentials.
 pub fn policy_value(policy: &PolicySection) -> Value {
-    let mut value = Map::new();
-    let mut put = |name: &str, entry: Value| {
-        value.insert(name.to_owned(), entry);
-    };
-    put("provider", policy.provider.clone().into());
-    put("model", policy.model.clone().into());
-    put("api_family", policy.api_family.word().into());
-    if let Some(url) = &policy.base_url {
-        put("base_url", url.clone().into());
+    let mut value = json!({
+        "provider": policy.provider,
+        "model": policy.model,
+        "api_family": policy.api_family.word(),
+        "base_url": policy.base_url,
+        "inference_url": policy.inference_url,
+        "max_tokens": policy.max_tokens,
+        "disable_reasoning": policy.disable_reasoning.word(),
+        "tool_call_style": policy.tool_call_style.word(),
+        "proxy_mode": policy.proxy_mode.word(),
+        "credential_mode": policy.credential_mode.word(),
+        "config": Some(&policy.config).filter(|config| !config.is_empty()),
+    });
+    if let Value::Object(entries) = &mut value {
+        entries.retain(|_, entry| !entry.is_null());
     }
-    if let Some(url) = &policy.inference_url {
-        put("inference_url", url.clone().into());
-    }
-    if let Some(tokens) = policy.max_tokens {
-        put("max_tokens", tokens.into());
-    }
-    put("disable_reasoning", policy.disable_reasoning.word().into());
-    put("tool_call_style", policy.tool_call_style.word().into());
-    put("proxy_mode", policy.proxy_mode.word().into());
-    put("credential_mode", policy.credential_mode.word().into());
-    if !policy.config.is_empty() {
-        put("config", policy.config.iter().map(|(name, entry)| (name.clone(), entry.clone())).collect());
-    }
-    Value::Object(value)
+    value
 }
 
 /// The body of one rollout. Equal commands have equal bodies, so that a container recognises a repeated id.
@@ -48,17 +41,13 @@ pub fn rollout_body(
     rollout_id: &str,
     mode: SubmissionMode,
 ) -> Result<Bytes, OptimizerError> {
-    let (as_task, as_dataset_row) = match task.contract.dialect {
-        Dialect::Dataset => (None, Some(&row.value)),
-        Dialect::Taskset => (Some(&row.value), None),
-        Dialect::Both => (Some(&row.value), Some(&row.value)),
-    };
+    let routes = &task.contract.routes;
     let body = Body {
         rollout_id,
         submission_mode: mode.word(),
         task_id: &task.family,
         candidate: &command.payload,
-        candidate_overlay: Overlay { candidate: &command.payload, metadata: Nothing {} },
+        candidate_overlay: Overlay { candidate: &command.payload, metadata: Map::new() },
         policy,
         metadata: Metadata {
             candidate_id: command.candidate_id.as_str(),
@@ -66,8 +55,8 @@ pub fn rollout_body(
             stage: command.stage.word(),
             attempt: command.attempt,
         },
-        task: as_task,
-        dataset_row: as_dataset_row,
+        task: routes.taskset.is_some().then_some(&row.value),
+        dataset_row: routes.dataset.is_some().then_some(&row.value),
     };
     // Most bodies fit.
     let mut text = Vec::with_capacity(2048);
@@ -95,11 +84,8 @@ struct Body<'a> {
 #[derive(Serialize)]
 struct Overlay<'a> {
     candidate: &'a Payload,
-    metadata: Nothing,
+    metadata: Map<String, Value>,
 }
-
-#[derive(Serialize)]
-struct Nothing {}
 
 #[derive(Serialize)]
 struct Metadata<'a> {

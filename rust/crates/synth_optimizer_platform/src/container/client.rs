@@ -22,10 +22,8 @@ use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 /// It follows no redirect, uses no proxy, sends no credential, and connects only to what its reach allows.
 #[derive(Clone)]
 pub struct Client {
-    pub(super) http: reqwest::Client,
-    pub(super) limits: Limits,
-    pub(super) request_timeout: Duration,
-    pub(super) connect_timeout: Duration,
+    http: reqwest::Client,
+    pub(super) container: ContainerSection,
     reach: Reach,
     base: Url,
 }
@@ -34,16 +32,6 @@ impl std::fmt::Debug for Client {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         out.debug_struct("Client").field("host", &self.base.host_str()).field("port", &self.base.port()).finish()
     }
-}
-
-/// One request.
-#[derive(Debug, Clone)]
-pub(super) struct Request {
-    pub(super) method: Method,
-    pub(super) address: Url,
-    pub(super) body: Option<Bytes>,
-    /// From the first byte out to the last byte in.
-    pub(super) timeout: Duration,
 }
 
 /// How a call that is sent again while that is safe has ended.
@@ -56,57 +44,41 @@ pub(super) struct Ended {
     pub(super) sent_at: Instant,
 }
 
-/// What may be sent again, how often and after which pause, and how much is read.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Limits {
-    pub(super) connect_retries: u32,
-    overload_retries: u32,
-    backoff_first: Duration,
-    backoff_max: Duration,
-    pub(super) max_reply: u64,
-}
-
 impl Client {
-    /// A client that may connect to anything.
+    /// A client that may connect to anything. Nothing is looked up yet.
     pub fn new(container: &ContainerSection) -> Result<Self, OptimizerError> {
-        Self::within(container, &Reach::default())
+        Self::guarded(container, &Reach::default())
     }
 
-    /// A client that connects only to what is allowed. Nothing is looked up yet.
-    pub fn within(container: &ContainerSection, reach: &Reach) -> Result<Self, OptimizerError> {
+    /// A client that connects only to what is allowed. Fails when the address leads to something else; nobody is
+    /// connected to.
+    pub async fn within(container: &ContainerSection, reach: &Reach) -> Result<Self, OptimizerError> {
+        reach.check(&container.url).await?;
+        Self::guarded(container, reach)
+    }
+
+    fn guarded(container: &ContainerSection, reach: &Reach) -> Result<Self, OptimizerError> {
         let bad = |problem: &str| {
             OptimizerError::new(ErrorCode::Container, format!("container.url {problem}"))
                 .with_hint("Write it like http://127.0.0.1:9100.")
         };
         // The parser's own message could repeat what may be a credential.
         let base = Url::parse(container.url.trim()).map_err(|_| bad("is not an address"))?;
-        reach.check_url(&base)?;
         if !matches!(base.scheme(), "http" | "https") || base.host_str().is_none() {
             return Err(bad("does not start with http:// or https:// and a host"));
         }
-        let connect_timeout = Duration::from_secs(container.connect_timeout_seconds);
-        let builder = http::client(&base).connect_timeout(connect_timeout);
+        let builder = http::client(&base).connect_timeout(Duration::from_secs(container.connect_timeout_seconds));
         let http = reach.guard(builder, base.port_or_known_default()).build().map_err(|error| {
             let message = format!("the HTTP client cannot be made: {}", shown_error(&error));
             OptimizerError::new(ErrorCode::Container, message)
                 .with_hint("An https:// container needs the certificates of the system.")
         })?;
-        let limits = Limits {
-            connect_retries: container.connect_retries,
-            overload_retries: container.overload_retries,
-            backoff_first: Duration::from_millis(container.retry_backoff_ms),
-            backoff_max: Duration::from_millis(container.retry_backoff_max_ms),
-            max_reply: container.max_reply_mb.saturating_mul(1024 * 1024),
-        };
-        let request_timeout = Duration::from_secs(container.request_timeout_seconds);
-        Ok(Self { http, limits, request_timeout, connect_timeout, reach: reach.clone(), base })
+        Ok(Self { http, container: container.clone(), reach: reach.clone(), base })
     }
 
-    /// Fails when the address leads to something that is not allowed. Nobody is connected to. Every connection looks
-    /// again, so that a name that changes its meaning afterwards helps nobody.
-    pub async fn check_reach(&self) -> Result<(), OptimizerError> {
-        let (host, port) = self.host_and_port();
-        self.reach.check_name(&host, port).await
+    /// How long a call other than a rollout may take.
+    pub(super) fn request_timeout(&self) -> Duration {
+        Duration::from_secs(self.container.request_timeout_seconds)
     }
 
     /// Whether somebody listens at the address.
@@ -117,15 +89,16 @@ impl Client {
             let places: Vec<SocketAddr> = addresses.into_iter().map(|address| (address, port).into()).collect();
             TcpStream::connect(places.as_slice()).await
         };
-        matches!(tokio::time::timeout(self.connect_timeout, connected).await, Ok(Ok(_)))
+        let limit = Duration::from_secs(self.container.connect_timeout_seconds);
+        matches!(tokio::time::timeout(limit, connected).await, Ok(Ok(_)))
     }
 
     /// A call of the setup. It is sent again when nobody listens or the container refuses it with 429 or 503.
     pub async fn json(&self, method: Method, route: &str, body: Option<&Value>) -> Result<Value, OptimizerError> {
         let place = format!("{method} {route}");
         let body = body.map(|body| Bytes::from(body.to_string()));
-        let request = Request { method, address: self.address(route), body, timeout: self.request_timeout };
-        let raw = self.send_patiently(request).await.outcome.map_err(|lost| self.no_reply(&place, lost))?;
+        let ended = self.send_patiently(method, &self.address(route), body, self.request_timeout()).await;
+        let raw = ended.outcome.map_err(|lost| self.no_reply(&place, lost))?;
         if !raw.is_success() {
             return Err(refused(&place, &raw));
         }
@@ -137,42 +110,52 @@ impl Client {
         })
     }
 
-    /// Sends once.
-    pub(super) async fn send(&self, request: Request) -> Result<Raw, Lost> {
-        let timeout = request.timeout;
-        let mut builder = self.http.request(request.method, request.address);
-        if let Some(body) = request.body {
+    /// Sends once. The timeout goes from the first byte out to the last byte in.
+    pub(super) async fn send(
+        &self,
+        method: Method,
+        address: &Url,
+        body: Option<Bytes>,
+        timeout: Duration,
+    ) -> Result<Raw, Lost> {
+        let mut builder = self.http.request(method, address.clone());
+        if let Some(body) = body {
             builder = builder.header(CONTENT_TYPE, "application/json").body(body);
         }
-        let reading = Reading { most: self.limits.max_reply, idle: None };
-        match tokio::time::timeout(timeout, http::exchange(builder, reading)).await {
-            Ok(result) => result,
-            Err(_elapsed) => {
-                Err(Lost::Unknown(format!("there was no whole answer within {} s", timeout.as_secs_f64())))
-            }
-        }
+        let most = self.container.max_reply_mb.saturating_mul(1024 * 1024);
+        let exchange = http::exchange(builder, Reading { most, idle: None });
+        tokio::time::timeout(timeout, exchange).await.unwrap_or_else(|_elapsed| {
+            Err(Lost::Unknown(format!("there was no whole answer within {} s", timeout.as_secs_f64())))
+        })
     }
 
     /// Sends again only what has certainly not been run: calls that never left and calls that the container refused.
-    pub(super) async fn send_patiently(&self, request: Request) -> Ended {
-        let Limits { connect_retries, overload_retries, backoff_first, backoff_max, .. } = self.limits;
-        let mut unsent = pauses(backoff_first, backoff_max, connect_retries);
-        let mut refusals = pauses(backoff_first, backoff_max, overload_retries);
+    pub(super) async fn send_patiently(
+        &self,
+        method: Method,
+        address: &Url,
+        body: Option<Bytes>,
+        timeout: Duration,
+    ) -> Ended {
+        let longest = Duration::from_millis(self.container.retry_backoff_max_ms);
+        let retries = |most| pauses(Duration::from_millis(self.container.retry_backoff_ms), longest, most);
+        let mut unsent = retries(self.container.connect_retries);
+        let mut refusals = retries(self.container.overload_retries);
         let mut refused = None;
         loop {
             let sent_at = Instant::now();
-            let outcome = self.send(request.clone()).await;
+            let outcome = self.send(method.clone(), address, body.clone(), timeout).await;
             let (pause, cause) = match &outcome {
                 Err(Lost::NeverSent(reason)) => (unsent.next(), reason.clone()),
                 Ok(raw) if matches!(raw.status, 429 | 503) => {
                     refused = Some(raw.status);
-                    let asked = raw.retry_after.map(|pause| pause.min(backoff_max));
+                    let asked = raw.retry_after.map(|pause| pause.min(longest));
                     (refusals.next().map(|usual| asked.unwrap_or(usual)), format!("it answered {}", raw.status))
                 }
                 Ok(_) | Err(Lost::Unknown(_) | Lost::TooLarge { .. }) => (None, String::new()),
             };
             let Some(pause) = pause else { return Ended { outcome, refused, sent_at } };
-            let route = request.address.path();
+            let route = address.path();
             warn!(route, cause, pause_ms = pause.as_millis() as u64, "the container is asked again");
             tokio::time::sleep(pause).await;
         }
@@ -180,13 +163,8 @@ impl Client {
 
     /// Whether `/health` answers with success.
     pub async fn is_healthy(&self) -> bool {
-        let request = Request {
-            method: Method::GET,
-            address: self.address("/health"),
-            body: None,
-            timeout: self.request_timeout,
-        };
-        self.send(request).await.is_ok_and(|raw| raw.is_success())
+        let sent = self.send(Method::GET, &self.address("/health"), None, self.request_timeout()).await;
+        sent.is_ok_and(|raw| raw.is_success())
     }
 
     /// The address of a route; the base may have a path of its own.
@@ -202,23 +180,22 @@ impl Client {
 
     fn no_reply(&self, place: &str, lost: Lost) -> OptimizerError {
         let (host, port) = self.host_and_port();
-        match lost {
-            Lost::NeverSent(reason) if says_not_allowed(&reason) => not_allowed(&host),
-            Lost::NeverSent(reason) => {
-                OptimizerError::new(ErrorCode::Container, format!("{place} was not sent to {host}:{port}: {reason}"))
-                    .with_hint("Start the container, or correct container.url.")
-            }
-            Lost::Unknown(reason) => {
-                OptimizerError::new(ErrorCode::Container, format!("{place} at {host}:{port} gave no answer: {reason}"))
-                    .with_hint("Look into the container's log; container.request_timeout_seconds limits the wait.")
-            }
-            Lost::TooLarge { status } => {
-                let limit = self.limits.max_reply / (1024 * 1024);
-                let message = format!("{place} answered {status} with more than {limit} MB");
-                OptimizerError::new(ErrorCode::Container, message)
-                    .with_hint("Raise container.max_reply_mb, or let the container send less.")
-            }
-        }
+        let (message, hint) = match lost {
+            Lost::NeverSent(reason) if says_not_allowed(&reason) => return not_allowed(&host),
+            Lost::NeverSent(reason) => (
+                format!("{place} was not sent to {host}:{port}: {reason}"),
+                "Start the container, or correct container.url.",
+            ),
+            Lost::Unknown(reason) => (
+                format!("{place} at {host}:{port} gave no answer: {reason}"),
+                "Look into the container's log; container.request_timeout_seconds limits the wait.",
+            ),
+            Lost::TooLarge { status } => (
+                format!("{place} answered {status} with more than {} MB", self.container.max_reply_mb),
+                "Raise container.max_reply_mb, or let the container send less.",
+            ),
+        };
+        OptimizerError::new(ErrorCode::Container, message).with_hint(hint)
     }
 }
 

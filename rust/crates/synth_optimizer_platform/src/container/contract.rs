@@ -50,20 +50,15 @@ pub(super) fn read_contract(metadata: &Value) -> Result<Contract, OptimizerError
         dataset: pair(advert, "dataset_route", "dataset_rows_route")?,
         taskset: pair(advert, "taskset_route", "taskset_tasks_route")?,
     };
-    let dialect = match (&routes.dataset, &routes.taskset) {
-        (Some(_), Some(_)) => Dialect::Both,
-        (Some(_), None) => Dialect::Dataset,
-        (None, Some(_)) => Dialect::Taskset,
-        (None, None) => {
-            return Err(broken(
-                "the container's GEPA contract names no routes of rows",
-                "It must name taskset_route and taskset_tasks_route, or dataset_route and dataset_rows_route.",
-            ));
-        }
-    };
+    if routes.dataset.is_none() && routes.taskset.is_none() {
+        return Err(broken(
+            "the container's GEPA contract names no routes of rows",
+            "It must name taskset_route and taskset_tasks_route, or dataset_route and dataset_rows_route.",
+        ));
+    }
     let modes = metadata.pointer("/capabilities/rollout_modes").and_then(Value::as_array);
     let rollout_modes = modes.into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect();
-    Ok(Contract { version, dialect, routes, rollout_modes })
+    Ok(Contract { version, routes, rollout_modes })
 }
 
 /// Both routes of a dialect. One alone does not make it, and says nothing against the other dialect.
@@ -96,41 +91,25 @@ fn broken(message: &str, hint: &str) -> OptimizerError {
     OptimizerError::new(ErrorCode::Container, message).with_hint(hint)
 }
 
-/// How the container names its rows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Dialect {
-    /// Seeds, `dataset_row`.
-    Dataset,
-    /// Task ids, `task`.
-    Taskset,
-    /// Both; rows are fetched by task id and sent under both keys.
-    Both,
-}
-
-impl Dialect {
-    /// The dialects by name.
-    pub fn words(self) -> Vec<String> {
-        let words: &[&str] = match self {
-            Self::Dataset => &["dataset"],
-            Self::Taskset => &["taskset"],
-            Self::Both => &["dataset", "taskset"],
-        };
-        words.iter().map(|word| (*word).to_owned()).collect()
-    }
-}
-
-/// The advertised routes.
+/// The advertised routes. Those of the rows tell the dialect, or both: rows are then fetched by task id where ids are known,
+/// and sent under both keys.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Routes {
     pub program: String,
     pub rollout: String,
-    /// `dataset_route` and `dataset_rows_route`.
+    /// `dataset_route` and `dataset_rows_route`: rows are named by seed and sent as `dataset_row`.
     pub dataset: Option<(String, String)>,
-    /// `taskset_route` and `taskset_tasks_route`.
+    /// `taskset_route` and `taskset_tasks_route`: rows are named by task id and sent as `task`.
     pub taskset: Option<(String, String)>,
 }
 
 impl Routes {
+    /// The dialects by name.
+    pub fn dialects(&self) -> Vec<String> {
+        let dataset = self.dataset.iter().map(|_| "dataset".to_owned());
+        dataset.chain(self.taskset.iter().map(|_| "taskset".to_owned())).collect()
+    }
+
     /// The routes by the keys under which they are advertised.
     pub fn named(&self) -> BTreeMap<String, String> {
         let one = |key: &str, route: &String| (key.to_owned(), route.clone());
@@ -149,10 +128,17 @@ impl Routes {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Contract {
     pub version: String,
-    pub dialect: Dialect,
     pub routes: Routes,
     /// `capabilities.rollout_modes`; empty when the container does not say.
     pub rollout_modes: Vec<String>,
+}
+
+impl Contract {
+    /// Whether async rollouts can be sent. A container that does not say may take them.
+    pub(super) fn advertises_async(&self) -> bool {
+        let modes = &self.rollout_modes;
+        modes.is_empty() || modes.iter().any(|mode| mode.trim().eq_ignore_ascii_case("async"))
+    }
 }
 
 /// One row as the container gave it.

@@ -1,18 +1,18 @@
 //! What a managed container or proposer leaves: the lease by which the next start finds it, and its processes, found by the
 //! token in their environment and by their group, and ended.
 
-use std::fs::{self, OpenOptions};
-use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs;
+use std::io::ErrorKind;
 use std::time::{Duration, Instant};
 
-use camino::{Utf8Path, Utf8PathBuf};
+use camino::Utf8Path;
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
-use tracing::warn;
 
+use crate::artifacts::write_atomic;
 use crate::clock::boot_id;
+use crate::warn_if_err;
 use synth_optimizer_core::model::canonical::hex;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 
@@ -47,19 +47,12 @@ fn reap_within(run_dir: &Utf8Path, holder: Holder, most: Duration) -> Result<u32
     };
     let family = Family { holder, token: lease.token.clone(), group: None };
     let found = if lease.is_of_this_boot() { family.members() } else { Vec::new() };
-    let known: Vec<(i32, Option<u64>)> = found.iter().map(|pid| (*pid, started(*pid))).collect();
+    let known: Vec<(i32, u64)> = found.iter().filter_map(|pid| Some((*pid, started(*pid)?))).collect();
     if !found.is_empty() {
-        family.signal(Signal::TERM);
-        let patience = Duration::from_secs(lease.stop_timeout_seconds).min(most);
-        if !family.is_gone_within(patience) && !family.kill_within(AFTER_KILL) {
-            return Err(family.still_there());
-        }
+        family.end_within(Duration::from_secs(lease.stop_timeout_seconds).min(most))?;
         // A process that ends loses its environment a moment before it closes its sockets.
         let deadline = Instant::now() + AFTER_KILL;
-        let lingers = |(pid, began): &(i32, Option<u64>)| {
-            state_and_group(*pid).is_some_and(|(state, _)| !matches!(state, 'Z' | 'X')) && started(*pid) == *began
-        };
-        while known.iter().any(lingers) && Instant::now() < deadline {
+        while known.iter().any(|(pid, began)| is_running(*pid, *began)) && Instant::now() < deadline {
             std::thread::sleep(GLANCE);
         }
     }
@@ -69,11 +62,9 @@ fn reap_within(run_dir: &Utf8Path, holder: Holder, most: Duration) -> Result<u32
 
 /// Whether a crashed run has left processes. Nothing is ended.
 pub(crate) fn has_orphans(run_dir: &Utf8Path, holder: Holder) -> bool {
-    let lease = Lease::read(run_dir, holder).unwrap_or_else(|error| {
-        warn!(%error, "whether processes are left is not known");
-        None
-    });
-    let lease = lease.filter(Lease::is_of_this_boot);
+    let lease = Lease::read(run_dir, holder);
+    warn_if_err!(&lease, "whether processes are left is not known");
+    let lease = lease.ok().flatten().filter(Lease::is_of_this_boot);
     lease.is_some_and(|lease| !Family { holder, token: lease.token, group: None }.members().is_empty())
 }
 
@@ -108,9 +99,13 @@ impl Family {
         }
     }
 
-    /// Waits, blocking, until no member is left.
-    pub(super) fn is_gone_within(&self, limit: Duration) -> bool {
-        self.is_empty_within(limit, || {})
+    /// Asks every member to end and kills those that have not within `patience`. Blocks until none is left.
+    pub(super) fn end_within(&self, patience: Duration) -> Result<(), OptimizerError> {
+        self.signal(Signal::TERM);
+        if self.is_empty_within(patience, || {}) || self.kill_within(AFTER_KILL) {
+            return Ok(());
+        }
+        Err(self.still_there())
     }
 
     /// Kills every member, again and again for the sake of those that are just being born; tells whether none is left.
@@ -132,42 +127,42 @@ impl Family {
 
     pub(crate) fn still_there(&self) -> OptimizerError {
         let pids = self.members().iter().map(i32::to_string).collect::<Vec<_>>().join(", ");
-        let message = format!("processes of the {} do not end although they were killed: {pids}", self.holder.noun());
-        OptimizerError::new(self.holder.code(), message).with_hint("End them by hand before the next run.")
+        let (code, noun) = match self.holder {
+            Holder::Container => (ErrorCode::Container, "container"),
+            Holder::Proposer => (ErrorCode::Proposer, "proposer"),
+        };
+        let message = format!("processes of the {noun} do not end although they were killed: {pids}");
+        OptimizerError::new(code, message).with_hint("End them by hand before the next run.")
     }
 
     fn is_member(&self, pid: i32) -> bool {
-        let Some((state, group)) = state_and_group(pid) else { return false };
-        if matches!(state, 'Z' | 'X') {
-            return false;
-        }
-        self.group == Some(group) || holds(pid, self.holder.variable(), &self.token)
+        let is_marked = |environ: Vec<u8>| {
+            let mark = format!("{}={}", self.holder.variable(), self.token);
+            environ.split(|byte| *byte == 0).any(|entry| entry == mark.as_bytes())
+        };
+        running(pid).is_some_and(|(group, _)| {
+            self.group == Some(group) || fs::read(format!("/proc/{pid}/environ")).is_ok_and(is_marked)
+        })
     }
 }
 
-fn holds(pid: i32, variable: &str, token: &str) -> bool {
-    let wanted = format!("{variable}={token}");
-    fs::read(format!("/proc/{pid}/environ"))
-        .is_ok_and(|environ| environ.split(|byte| *byte == 0).any(|entry| entry == wanted.as_bytes()))
-}
-
-/// Whether the process that began then is still running. A dead one that nobody has buried is not.
+/// Whether the process that began then is still running.
 pub fn is_running(pid: i32, began: u64) -> bool {
-    state_and_group(pid).is_some_and(|(state, _)| !matches!(state, 'Z' | 'X')) && started(pid) == Some(began)
+    started(pid) == Some(began)
 }
 
-/// When a process began, in clock ticks since the machine did: with its pid, it names one process.
+/// When a running process began, in clock ticks since the machine did: with its pid, it names one process.
 pub fn started(pid: i32) -> Option<u64> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    stat.rsplit_once(") ")?.1.split(' ').nth(19)?.parse().ok()
+    running(pid).map(|(_, began)| began)
 }
 
-/// From `/proc/<pid>/stat`: `pid (name) state ppid pgrp …`, where the name may hold anything.
-fn state_and_group(pid: i32) -> Option<(char, i32)> {
+/// The group of a process, and when it began. A dead one that nobody has buried is not running.
+fn running(pid: i32) -> Option<(i32, u64)> {
+    // `pid (name) state ppid pgrp …`, where the name may hold anything.
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let mut rest = stat.rsplit_once(") ")?.1.split(' ');
-    let state = rest.next()?.chars().next()?;
-    Some((state, rest.nth(1)?.parse().ok()?))
+    rest.next().filter(|state| !matches!(*state, "Z" | "X"))?;
+    Some((rest.nth(1)?.parse().ok()?, rest.nth(16)?.parse().ok()?))
 }
 
 /// Name of the container's file in the run directory.
@@ -196,20 +191,6 @@ impl Holder {
             Self::Proposer => "SYNTH_OPTIMIZERS_PROPOSER_LEASE",
         }
     }
-
-    pub(super) fn noun(self) -> &'static str {
-        match self {
-            Self::Container => "container",
-            Self::Proposer => "proposer",
-        }
-    }
-
-    pub(super) fn code(self) -> ErrorCode {
-        match self {
-            Self::Container => ErrorCode::Container,
-            Self::Proposer => ErrorCode::Proposer,
-        }
-    }
 }
 
 /// Who is meant. A process belongs to the lease if its environment holds the token; its pid alone says nothing.
@@ -227,39 +208,28 @@ pub(crate) struct Lease {
 impl Lease {
     pub(crate) fn new(stop_timeout_seconds: u64) -> Result<Self, OptimizerError> {
         let mut token = [0; 16];
-        getrandom::fill(&mut token).map_err(|error| {
-            OptimizerError::new(ErrorCode::Io, format!("the system gives no random numbers: {error}"))
-        })?;
+        getrandom::fill(&mut token)
+            .map_err(|error| OptimizerError::from_cause(ErrorCode::Io, "the system gives no random numbers", error))?;
         Ok(Self { token: hex(&token), pid: None, pgid: None, boot_id: boot_id().to_owned(), stop_timeout_seconds })
     }
 
     /// Replaces the file as a whole.
     pub(crate) fn write(&self, run_dir: &Utf8Path, holder: Holder) -> Result<(), OptimizerError> {
-        let path = path(run_dir, holder);
-        let draft = run_dir.join(format!("{}.new", holder.file()));
-        let write = || {
-            let mut file = OpenOptions::new().create(true).write(true).truncate(true).mode(0o600).open(&draft)?;
-            file.write_all(&serde_json::to_vec(self)?)?;
-            file.sync_all()?;
-            fs::rename(&draft, &path)
-        };
-        write().map_err(|error: std::io::Error| io(&path, "written", &error))
+        let text =
+            serde_json::to_vec(self).map_err(|error| OptimizerError::from_cause(ErrorCode::Json, "a lease", error))?;
+        write_atomic(&run_dir.join(holder.file()), &text)
     }
 
     /// The lease that an earlier start has left, if any. A file that cannot be read as one names nobody.
     pub(super) fn read(run_dir: &Utf8Path, holder: Holder) -> Result<Option<Self>, OptimizerError> {
-        let path = path(run_dir, holder);
-        match fs::read(&path) {
-            Ok(bytes) => Ok(match serde_json::from_slice(&bytes) {
-                Ok(lease) => Some(lease),
-                Err(error) => {
-                    warn!(%path, %error, "a lease cannot be read: what it names is not looked for");
-                    None
-                }
-            }),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(io(&path, "read", &error)),
-        }
+        let path = run_dir.join(holder.file());
+        let bytes = match fs::read(&path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            read => read.map_err(|error| io(&path, "read", &error))?,
+        };
+        let lease = serde_json::from_slice(&bytes);
+        warn_if_err!(&lease, "a lease cannot be read: what it names is not looked for", %path);
+        Ok(lease.ok())
     }
 
     /// Removes the file if it is still the one of this token: another process may have taken the run over.
@@ -271,9 +241,9 @@ impl Lease {
     }
 
     pub(crate) fn remove(run_dir: &Utf8Path, holder: Holder) -> Result<(), OptimizerError> {
-        let path = path(run_dir, holder);
+        let path = run_dir.join(holder.file());
         match fs::remove_file(&path) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(io(&path, "removed", &error)),
+            Err(error) if error.kind() != ErrorKind::NotFound => Err(io(&path, "removed", &error)),
             Ok(()) | Err(_) => Ok(()),
         }
     }
@@ -282,10 +252,6 @@ impl Lease {
     pub(super) fn is_of_this_boot(&self) -> bool {
         self.boot_id == boot_id()
     }
-}
-
-fn path(run_dir: &Utf8Path, holder: Holder) -> Utf8PathBuf {
-    run_dir.join(holder.file())
 }
 
 fn io(path: &Utf8Path, done: &str, error: &std::io::Error) -> OptimizerError {

@@ -3,19 +3,19 @@
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom};
 use std::os::unix::fs::OpenOptionsExt;
-use std::process::{ExitStatus, Stdio};
+use std::process::Stdio;
 use std::time::Duration;
 
 use camino::{Utf8Path, Utf8PathBuf};
-use rustix::process::Signal;
 use tokio::process::{Child, Command};
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
 use tracing::{info, warn};
 
 use super::client::Client;
-use super::orphans::{AFTER_KILL, Family, GLANCE, Holder, Lease, reap};
+use super::orphans::{Family, Holder, Lease, reap};
 use crate::warn_if_err;
 use synth_optimizer_core::config::Config;
+use synth_optimizer_core::config::sections::ContainerSection;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_core::secrets::scrub;
 
@@ -33,7 +33,6 @@ const PASSED_PREFIXES: [&str; 2] = ["LC_", "SSL_CERT_"];
 #[derive(Debug)]
 pub struct ManagedProcess {
     child: Child,
-    pid: u32,
     family: Family,
     run_dir: Utf8PathBuf,
     stop_timeout: Duration,
@@ -54,19 +53,13 @@ pub async fn start(
     let container = &config.container;
     let Some(program) = container.command.first() else { return Ok(None) };
     let dir = run_dir.to_owned();
-    tokio::task::spawn_blocking(move || reap(&dir, Holder::Container))
-        .await
-        .map_err(|_| OptimizerError::new(ErrorCode::Container, "looking for left processes broke off"))??;
+    blocking(move || reap(&dir, Holder::Container)).await?;
     refuse_stale_server(client).await?;
     let mut process = ManagedProcess::spawn(config, program, run_dir)?;
-    let limit = Duration::from_secs(container.startup_timeout_seconds);
-    match process.wait_until_healthy(client, limit, Duration::from_millis(container.health_interval_ms)).await {
+    match process.wait_until_healthy(client, container).await {
         Ok(()) => Ok(Some(process)),
         Err(problem) => {
-            let message = format!("the container {program:?} {problem}");
-            let error = OptimizerError::new(ErrorCode::Container, message)
-                .with_detail(process.log_tail())
-                .with_hint(format!("Its whole output is in {}.", run_dir.join(LOG_FILE)));
+            let error = process.failure(format!("the container {program:?} {problem}"));
             // The reason for the failed start matters more than a failed stop.
             warn_if_err!(process.stop().await, "the container was not stopped");
             Err(error)
@@ -77,26 +70,21 @@ pub async fn start(
 impl ManagedProcess {
     /// The pid of the process that was started, which leads the group.
     pub fn pid(&self) -> u32 {
-        self.pid
+        self.family.group.unwrap_or_default().unsigned_abs()
     }
 
     /// Waits until the container has ended by itself, and tells how.
     pub async fn ended(&mut self) -> OptimizerError {
         let end = self.end().await;
-        OptimizerError::new(ErrorCode::Container, format!("the container ended: {end}"))
-            .with_detail(self.log_tail())
-            .with_hint(format!("Its whole output is in {}.", self.run_dir.join(LOG_FILE)))
+        self.failure(format!("the container ended: {end}"))
     }
 
     /// Asks the container and everything it started to end, kills what does not, and returns when nothing is left.
     pub async fn stop(mut self) -> Result<(), OptimizerError> {
-        self.family.signal(Signal::TERM);
-        let family = self.family.clone();
-        if !self.is_gone_within(self.stop_timeout, || {}).await
-            && !self.is_gone_within(AFTER_KILL, || family.signal(Signal::KILL)).await
-        {
-            return Err(family.still_there());
-        }
+        let (family, patience) = (self.family.clone(), self.stop_timeout);
+        blocking(move || family.end_within(patience)).await?;
+        // Buries the child; until then its pid cannot be given to another process.
+        warn_if_err!(self.child.wait().await, "the end of the container cannot be seen");
         self.stopped = true;
         Lease::remove_own(&self.run_dir, Holder::Container, &self.family.token)
     }
@@ -135,7 +123,6 @@ impl ManagedProcess {
         let group = i32::try_from(pid).ok().filter(|group| *group > 0);
         info!(pid, program, "container started");
         let process = Self {
-            pid,
             family: Family { holder: Holder::Container, token: lease.token.clone(), group },
             run_dir: run_dir.to_owned(),
             stop_timeout: Duration::from_secs(container.stop_timeout_seconds),
@@ -143,16 +130,17 @@ impl ManagedProcess {
             stopped: false,
             child,
         };
-        (lease.pid, lease.pgid) = (Some(process.pid()), Some(process.pid()));
+        (lease.pid, lease.pgid) = (Some(pid), Some(pid));
         lease.write(run_dir, Holder::Container)?;
         Ok(process)
     }
 
     /// The rest of the sentence that begins with the container, when it is not healthy in time.
-    async fn wait_until_healthy(&mut self, client: &Client, limit: Duration, interval: Duration) -> Result<(), String> {
+    async fn wait_until_healthy(&mut self, client: &Client, container: &ContainerSection) -> Result<(), String> {
+        let limit = Duration::from_secs(container.startup_timeout_seconds);
         let healthy = async {
             while !client.is_healthy().await {
-                sleep(interval).await;
+                sleep(Duration::from_millis(container.health_interval_ms)).await;
             }
         };
         tokio::select! {
@@ -167,41 +155,33 @@ impl ManagedProcess {
     /// Waits for the child's end.
     async fn end(&mut self) -> String {
         match self.child.wait().await {
-            Ok(status) => describe(status),
+            Ok(status) => status.code().map_or_else(|| status.to_string(), |code| format!("exit code {code}")),
             Err(error) => format!("its end cannot be seen: {error}"),
         }
     }
 
-    /// Waits until nothing is left; `nudge` is called before every look but the first.
-    async fn is_gone_within(&mut self, limit: Duration, nudge: impl Fn()) -> bool {
-        let deadline = Instant::now() + limit;
-        loop {
-            // Buries the child; until then its pid cannot be given to another process.
-            let ended = !matches!(self.child.try_wait(), Ok(None));
-            if ended && self.family.members().is_empty() {
-                return true;
-            }
-            if Instant::now() >= deadline {
-                return false;
-            }
-            nudge();
-            sleep(GLANCE).await;
-        }
+    /// What went wrong, with what the container has said last.
+    fn failure(&self, message: String) -> OptimizerError {
+        OptimizerError::new(ErrorCode::Container, message)
+            .with_detail(self.log_tail())
+            .with_hint(format!("Its whole output is in {}.", self.run_dir.join(LOG_FILE)))
     }
 
     /// The last lines that this start has written, without secrets.
     fn log_tail(&self) -> String {
         const LINES: usize = 20;
         const BYTES: u64 = 8 * 1024;
-        let read = || -> std::io::Result<String> {
+        let read = || -> std::io::Result<Vec<u8>> {
             let mut log = File::open(self.run_dir.join(LOG_FILE))?;
             let from = log.metadata()?.len().saturating_sub(BYTES).max(self.log_start);
             log.seek(SeekFrom::Start(from))?;
             let mut bytes = Vec::new();
             log.take(BYTES).read_to_end(&mut bytes)?;
-            Ok(String::from_utf8_lossy(&bytes).into_owned())
+            Ok(bytes)
         };
-        let text = read().unwrap_or_default();
+        let bytes = read();
+        warn_if_err!(&bytes, "the log of the container cannot be read");
+        let text = String::from_utf8_lossy(&bytes.unwrap_or_default()).into_owned();
         let lines: Vec<&str> = text.lines().collect();
         let tail = lines[lines.len().saturating_sub(LINES)..].join("\n");
         if tail.trim().is_empty() { "it has written nothing".into() } else { scrub(&tail) }
@@ -213,7 +193,7 @@ impl Drop for ManagedProcess {
         if !self.stopped {
             // The lease stays: the next start looks for what is left, if anything is.
             if !self.family.kill_within(AT_DROP) {
-                warn!(pid = self.pid, "the container was killed and is not gone yet");
+                warn!(pid = self.pid(), "the container was killed and is not gone yet");
             }
             // Buries the child; one that is not gone yet is buried by the runtime.
             let _ = self.child.try_wait();
@@ -232,13 +212,18 @@ async fn refuse_stale_server(client: &Client) -> Result<(), OptimizerError> {
         .with_hint("Stop it, or remove container.command to use it as it is."))
 }
 
+/// Looks at processes on a thread that may wait.
+async fn blocking<T: Send + 'static>(
+    look: impl FnOnce() -> Result<T, OptimizerError> + Send + 'static,
+) -> Result<T, OptimizerError> {
+    tokio::task::spawn_blocking(look).await.unwrap_or_else(|error| {
+        Err(OptimizerError::from_cause(ErrorCode::Container, "looking for left processes broke off", error))
+    })
+}
+
 fn is_passed(config: &Config, name: &str) -> bool {
     PASSED.contains(&name)
         || PASSED_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
         || config.container.pass_env.iter().any(|passed| passed == name)
         || config.policy.api_key_env.as_deref() == Some(name)
-}
-
-fn describe(status: ExitStatus) -> String {
-    status.code().map_or_else(|| status.to_string(), |code| format!("exit code {code}"))
 }

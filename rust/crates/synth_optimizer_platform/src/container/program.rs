@@ -1,7 +1,5 @@
 //! Checks the container's program and takes from it what the search may change.
 
-use std::collections::BTreeMap;
-
 use serde_json::{Map, Value, json};
 
 use super::screen::credential_place;
@@ -25,66 +23,57 @@ pub(super) struct Checked {
     pub(super) family: String,
 }
 
-/// Checks every rule; an error names the field that breaks it.
-pub(super) fn read_program(document: &Value, config: &Config) -> Result<Checked, OptimizerError> {
-    let read = Read::of(document, config)?;
-    match check_configured(config, &read).into_iter().next() {
-        Some(first) => Err(first),
-        None => Ok(read.checked(config)),
+/// Checks every rule. An error names the field that breaks it: the first one of the document itself, else all those of the
+/// config.
+pub(super) fn read_program(document: &Value, config: &Config) -> Result<Checked, Vec<OptimizerError>> {
+    let (program_id, listed, fields, seed) = read(document, config).map_err(|error| vec![error])?;
+    let problems = check_configured(config, &listed, &fields, &seed);
+    if !problems.is_empty() {
+        return Err(problems);
     }
+    let family = document.pointer("/metadata/task_id").and_then(Value::as_str).filter(|id| !id.trim().is_empty());
+    let identity: Vec<Value> = listed.iter().map(Listed::identity).collect();
+    let program = Program {
+        program_id: program_id.to_owned(),
+        modules: fields.iter().map(|field| module(field, &listed, &seed)).collect(),
+        targets: config.candidate.target_modules.clone(),
+        seed,
+    };
+    Ok(Checked { program, digest: digest_of(&identity), family: family.unwrap_or(program_id).to_owned() })
 }
 
-/// Every problem of a program that can be told: the first one of the document itself, else all those of the config's
-/// fields.
-pub(super) fn program_problems(document: &Value, config: &Config) -> Vec<OptimizerError> {
-    match Read::of(document, config) {
-        Ok(read) => check_configured(config, &read),
-        Err(error) => vec![error],
+/// The id of the program, its modules, their mutable fields and the seed candidate.
+type Read<'a> = (&'a str, Vec<Listed<'a>>, Vec<&'a str>, Payload);
+
+/// Holds the document against the rules, and not yet against the config's fields.
+fn read<'a>(document: &'a Value, config: &Config) -> Result<Read<'a>, OptimizerError> {
+    let Some(object) = document.as_object() else {
+        return Err(broken(format!("the program is {}, not an object", shown_value(document))));
+    };
+    let document = Entry { place: String::new(), object };
+    let version = document.required("version")?;
+    if version.trim() != VERSION {
+        return Err(broken(format!("version is {:?}, not {VERSION:?}", shown_value(&version.into()))));
     }
-}
-
-/// A document that keeps the rules, before it is held against the config's fields.
-struct Read<'a> {
-    program_id: &'a str,
-    family: &'a str,
-    listed: Vec<Listed<'a>>,
-    fields: Vec<&'a str>,
-    seed: Payload,
-}
-
-impl<'a> Read<'a> {
-    fn of(document: &'a Value, config: &Config) -> Result<Self, OptimizerError> {
-        let Some(document) = document.as_object() else {
-            return Err(broken(format!("the program is {}, not an object", shown_value(document))));
-        };
-        let version = required_text(document, "version", "version")?;
-        if version.trim() != VERSION {
-            return Err(broken(format!("version is {:?}, not {VERSION:?}", shown_value(&version.into()))));
+    let program_id = document.required("program_id")?;
+    let listed = document.objects("modules")?.iter().map(Listed::read).collect::<Result<Vec<_>, _>>()?;
+    let fields = mutable_fields(&listed);
+    if fields.is_empty() {
+        return Err(broken("modules holds no module with mutable = true".into()));
+    }
+    for target in document.objects("target_modules")? {
+        target.required("module_id")?;
+        must_be_mutable(&target.place("candidate_field"), target.required("candidate_field")?, &fields)?;
+        target.text("objective")?;
+    }
+    if let Some(Value::Object(object)) = document.get("rollout_overlay_schema") {
+        let schema = Entry { place: "rollout_overlay_schema".to_owned(), object };
+        for (index, field) in schema.texts("candidate_fields")?.into_iter().enumerate() {
+            must_be_mutable(&schema.place(&format!("candidate_fields[{index}]")), field, &fields)?;
         }
-        let program_id = required_text(document, "program_id", "program_id")?;
-        let listed = read_modules(document)?;
-        let fields = mutable_fields(&listed);
-        if fields.is_empty() {
-            return Err(broken("modules holds no module with mutable = true".into()));
-        }
-        check_targets(document, &fields)?;
-        check_overlay(document, &fields)?;
-        let seed = read_seed(document, config, &fields)?;
-        let family = document.get("metadata").and_then(|metadata| metadata.get("task_id")).and_then(Value::as_str);
-        let family = family.filter(|id| !id.trim().is_empty()).unwrap_or(program_id);
-        Ok(Self { program_id, family, listed, fields, seed })
     }
-
-    fn checked(self, config: &Config) -> Checked {
-        let identity: Vec<Value> = self.listed.iter().map(Listed::identity).collect();
-        let program = Program {
-            program_id: self.program_id.to_owned(),
-            modules: self.fields.iter().map(|field| module(field, &self.listed, &self.seed)).collect(),
-            targets: config.candidate.target_modules.clone(),
-            seed: self.seed,
-        };
-        Checked { program, digest: digest_of(&identity), family: self.family.to_owned() }
-    }
+    let seed = read_seed(&document, config, &fields)?;
+    Ok((program_id, listed, fields, seed))
 }
 
 /// One entry of `modules`.
@@ -97,36 +86,30 @@ struct Listed<'a> {
     variables: Vec<&'a str>,
 }
 
-impl Listed<'_> {
+impl<'a> Listed<'a> {
+    fn read(module: &Entry<'a>) -> Result<Self, OptimizerError> {
+        let mutable = match module.get("mutable") {
+            None => false,
+            Some(given) => given.as_bool().ok_or_else(|| module.wrong("mutable", given, "true or false"))?,
+        };
+        let field = module.text("candidate_field")?.filter(|field| !field.trim().is_empty());
+        if mutable && field.is_none() {
+            let place = module.place("candidate_field");
+            return Err(broken(format!("{place} is missing, and the module is mutable")));
+        }
+        Ok(Self {
+            id: module.required("module_id")?,
+            role: module.text("role")?,
+            content: module.text("content")?,
+            mutable,
+            field,
+            variables: module.texts("template_variables")?,
+        })
+    }
+
     fn identity(&self) -> Value {
         json!([self.id, self.role, self.content, self.mutable, self.field])
     }
-}
-
-fn read_modules(document: &Map<String, Value>) -> Result<Vec<Listed<'_>>, OptimizerError> {
-    let mut listed = Vec::new();
-    for (place, module) in objects(document, "modules")? {
-        let mutable = match module.get("mutable") {
-            None | Some(Value::Null) => false,
-            Some(Value::Bool(mutable)) => *mutable,
-            Some(other) => {
-                return Err(broken(format!("{place}.mutable is {}, not true or false", shown_value(other))));
-            }
-        };
-        let field = text(module, "candidate_field", &place)?.filter(|field| !field.trim().is_empty());
-        if mutable && field.is_none() {
-            return Err(broken(format!("{place}.candidate_field is missing, and the module is mutable")));
-        }
-        listed.push(Listed {
-            id: required_text(module, "module_id", &format!("{place}.module_id"))?,
-            role: text(module, "role", &place)?,
-            content: text(module, "content", &place)?,
-            mutable,
-            field,
-            variables: texts(module, "template_variables", &format!("{place}.template_variables"))?,
-        });
-    }
-    Ok(listed)
 }
 
 /// The mutable fields in the order of the modules, each once.
@@ -140,51 +123,24 @@ fn mutable_fields<'a>(listed: &[Listed<'a>]) -> Vec<&'a str> {
     fields
 }
 
-fn check_targets(document: &Map<String, Value>, fields: &[&str]) -> Result<(), OptimizerError> {
-    for (place, target) in objects(document, "target_modules")? {
-        required_text(target, "module_id", &format!("{place}.module_id"))?;
-        let field = required_text(target, "candidate_field", &format!("{place}.candidate_field"))?;
-        must_be_mutable(&format!("{place}.candidate_field"), field, fields)?;
-        text(target, "objective", &place)?;
-    }
-    Ok(())
-}
-
-fn check_overlay(document: &Map<String, Value>, fields: &[&str]) -> Result<(), OptimizerError> {
-    let Some(Value::Object(schema)) = document.get("rollout_overlay_schema") else { return Ok(()) };
-    let place = "rollout_overlay_schema.candidate_fields";
-    for (index, field) in texts(schema, "candidate_fields", place)?.into_iter().enumerate() {
-        must_be_mutable(&format!("{place}[{index}]"), field, fields)?;
-    }
-    Ok(())
-}
-
 /// The texts to start from: those of the config if it has any, else the container's.
-fn read_seed(document: &Map<String, Value>, config: &Config, fields: &[&str]) -> Result<Payload, OptimizerError> {
-    let own = &config.seed_candidate;
-    let seed: Payload = if own.is_empty() {
+fn read_seed(document: &Entry<'_>, config: &Config, fields: &[&str]) -> Result<Payload, OptimizerError> {
+    let mut seed = config.seed_candidate.clone();
+    if seed.is_empty() {
         let given = match document.get("seed_candidate") {
-            Some(Value::Object(given)) => given.clone(),
-            None | Some(Value::Null) => Map::new(),
-            Some(other) => {
-                return Err(broken(format!("seed_candidate is {}, not an object of texts", shown_value(other))));
-            }
+            None => &Map::new(),
+            Some(Value::Object(given)) => given,
+            Some(other) => return Err(document.wrong("seed_candidate", other, "an object of texts")),
         };
         if given.is_empty() {
             return Err(broken("seed_candidate is missing, and the config has no [seed_candidate]".into())
                 .with_hint("Give the texts to start from in the program's seed_candidate or under [seed_candidate]."));
         }
-        let mut seed = BTreeMap::new();
         for (field, text) in given {
-            let Value::String(text) = text else {
-                return Err(broken(format!("seed_candidate.{field} is {}, not a text", shown_value(&text))));
-            };
-            seed.insert(field, text);
+            let wrong = || document.wrong(&format!("seed_candidate.{field}"), text, "a text");
+            seed.insert(field.clone(), text.as_str().ok_or_else(wrong)?.to_owned());
         }
-        seed
-    } else {
-        own.clone()
-    };
+    }
     for (field, text) in &seed {
         must_be_mutable(&format!("seed_candidate.{field}"), field, fields)?;
         if text.trim().is_empty() {
@@ -199,8 +155,7 @@ fn read_seed(document: &Map<String, Value>, config: &Config, fields: &[&str]) ->
 }
 
 /// The fields that the run wants to change must exist, be mutable and have a text to start from.
-fn check_configured(config: &Config, read: &Read<'_>) -> Vec<OptimizerError> {
-    let Read { listed, fields, seed, .. } = read;
+fn check_configured(config: &Config, listed: &[Listed<'_>], fields: &[&str], seed: &Payload) -> Vec<OptimizerError> {
     let mut problems = Vec::new();
     for (index, target) in config.candidate.target_modules.iter().enumerate() {
         let place = format!("candidate.target_modules[{index}]");
@@ -253,51 +208,62 @@ fn known(word: &str, fields: &[&str]) -> String {
     }
 }
 
-/// Objects with their places in the document.
-type Places<'a> = Vec<(String, &'a Map<String, Value>)>;
-
-/// The entries of a list that must have at least one, each an object, with their places.
-fn objects<'a>(document: &'a Map<String, Value>, name: &str) -> Result<Places<'a>, OptimizerError> {
-    let list = match document.get(name) {
-        Some(Value::Array(list)) if !list.is_empty() => list,
-        Some(Value::Array(_)) | None | Some(Value::Null) => {
-            return Err(broken(format!("{name} is missing or empty")));
-        }
-        Some(other) => return Err(broken(format!("{name} is {}, not a list", shown_value(other)))),
-    };
-    let entry = |(index, value): (usize, &'a Value)| match value {
-        Value::Object(entry) => Ok((format!("{name}[{index}]"), entry)),
-        other => Err(broken(format!("{name}[{index}] is {}, not an object", shown_value(other)))),
-    };
-    list.iter().enumerate().map(entry).collect()
+/// An object of the document, and its place there.
+struct Entry<'a> {
+    place: String,
+    object: &'a Map<String, Value>,
 }
 
-fn required_text<'a>(object: &'a Map<String, Value>, name: &str, place: &str) -> Result<&'a str, OptimizerError> {
-    match object.get(name) {
-        Some(Value::String(text)) if !text.trim().is_empty() => Ok(text),
-        Some(Value::String(_)) | None | Some(Value::Null) => Err(broken(format!("{place} is missing or empty"))),
-        Some(other) => Err(broken(format!("{place} is {}, not a text", shown_value(other)))),
+impl<'a> Entry<'a> {
+    /// The place of one of its fields.
+    fn place(&self, name: &str) -> String {
+        if self.place.is_empty() { name.to_owned() } else { format!("{}.{name}", self.place) }
     }
-}
 
-fn text<'a>(object: &'a Map<String, Value>, name: &str, place: &str) -> Result<Option<&'a str>, OptimizerError> {
-    match object.get(name) {
-        None | Some(Value::Null) => Ok(None),
-        Some(Value::String(text)) => Ok(Some(text)),
-        Some(other) => Err(broken(format!("{place}.{name} is {}, not a text", shown_value(other)))),
+    /// A field; one that is null is not there.
+    fn get(&self, name: &str) -> Option<&'a Value> {
+        self.object.get(name).filter(|value| !value.is_null())
     }
-}
 
-fn texts<'a>(object: &'a Map<String, Value>, name: &str, place: &str) -> Result<Vec<&'a str>, OptimizerError> {
-    let list = match object.get(name) {
-        None | Some(Value::Null) => return Ok(Vec::new()),
-        Some(Value::Array(list)) => list,
-        Some(other) => return Err(broken(format!("{place} is {}, not a list", shown_value(other)))),
-    };
-    let entry = |(index, value): (usize, &'a Value)| {
-        value.as_str().ok_or_else(|| broken(format!("{place}[{index}] is {}, not a text", shown_value(value))))
-    };
-    list.iter().enumerate().map(entry).collect()
+    fn text(&self, name: &str) -> Result<Option<&'a str>, OptimizerError> {
+        let text = |value: &'a Value| value.as_str().ok_or_else(|| self.wrong(name, value, "a text"));
+        self.get(name).map(text).transpose()
+    }
+
+    fn required(&self, name: &str) -> Result<&'a str, OptimizerError> {
+        self.text(name)?.filter(|text| !text.trim().is_empty()).ok_or_else(|| self.missing(name))
+    }
+
+    fn texts(&self, name: &str) -> Result<Vec<&'a str>, OptimizerError> {
+        let text = |(index, value): (usize, &'a Value)| {
+            value.as_str().ok_or_else(|| self.wrong(&format!("{name}[{index}]"), value, "a text"))
+        };
+        self.list(name)?.iter().enumerate().map(text).collect()
+    }
+
+    /// The entries of a list that must have at least one, each an object.
+    fn objects(&self, name: &str) -> Result<Vec<Entry<'a>>, OptimizerError> {
+        let entry = |(index, value): (usize, &'a Value)| {
+            let name = format!("{name}[{index}]");
+            let object = value.as_object().ok_or_else(|| self.wrong(&name, value, "an object"))?;
+            Ok(Entry { place: self.place(&name), object })
+        };
+        let list = self.list(name)?;
+        if list.is_empty() { Err(self.missing(name)) } else { list.iter().enumerate().map(entry).collect() }
+    }
+
+    fn list(&self, name: &str) -> Result<&'a [Value], OptimizerError> {
+        let list = |value: &'a Value| value.as_array().ok_or_else(|| self.wrong(name, value, "a list"));
+        Ok(self.get(name).map(list).transpose()?.map_or(&[], Vec::as_slice))
+    }
+
+    fn missing(&self, name: &str) -> OptimizerError {
+        broken(format!("{} is missing or empty", self.place(name)))
+    }
+
+    fn wrong(&self, name: &str, value: &Value, expected: &str) -> OptimizerError {
+        broken(format!("{} is {}, not {expected}", self.place(name), shown_value(value)))
+    }
 }
 
 fn broken(problem: String) -> OptimizerError {

@@ -1,13 +1,13 @@
 //! Which containers may be called: checked where a connection is made, on the address that is connected to.
 
 use std::error::Error;
-use std::fmt;
 use std::future::Future;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::sync::Arc;
 
+use ipnet::IpNet;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use reqwest::{ClientBuilder, Url};
 
@@ -17,15 +17,14 @@ use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 const NOT_ALLOWED: &str = "container_not_allowed";
 
 type Looking = Pin<Box<dyn Future<Output = io::Result<Vec<IpAddr>>> + Send>>;
-/// How names become addresses.
-type Lookup = Arc<dyn Fn(String) -> Looking + Send + Sync>;
 
 /// What may be called. Anything, unless it is narrowed.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct Reach {
     /// None: anything.
-    rules: Option<Arc<Vec<Rule>>>,
-    lookup: Lookup,
+    rules: Option<Vec<Rule>>,
+    /// How names become addresses.
+    lookup: fn(String) -> Looking,
 }
 
 /// Something that is allowed, at one port or at all.
@@ -37,42 +36,27 @@ struct Rule {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum What {
-    /// The addresses whose first bits are these.
-    Network { address: IpAddr, bits: u8 },
+    Network(IpNet),
     /// Whatever the name stands for: whoever allows it trusts it.
     Host(String),
 }
 
 impl Rule {
-    fn network(address: IpAddr, bits: u8) -> Self {
-        Self { what: What::Network { address, bits }, port: None }
-    }
-
-    fn is_for(&self, port: u16) -> bool {
+    fn allows(&self, host: &str, port: u16, address: IpAddr) -> bool {
         self.port.is_none_or(|allowed| allowed == port)
-    }
-
-    fn has(&self, address: IpAddr) -> bool {
-        let What::Network { address: network, bits } = &self.what else { return false };
-        let first = |value: u128, width: u32| value.checked_shr(width - u32::from(*bits)).unwrap_or(0);
-        match (network, address) {
-            (IpAddr::V4(network), IpAddr::V4(address)) => {
-                first(network.to_bits().into(), 32) == first(address.to_bits().into(), 32)
+            && match &self.what {
+                // An IPv4 address in the clothes of an IPv6 one is the IPv4 address.
+                What::Network(network) => network.contains(&address.to_canonical()),
+                What::Host(name) => *name == plain(host),
             }
-            (IpAddr::V6(network), IpAddr::V6(address)) => {
-                first(network.to_bits(), 128) == first(address.to_bits(), 128)
-            }
-            (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => false,
-        }
     }
 
     /// `host`, `host:port`, an address, one with a port, or a network such as `10.0.0.0/8`.
     fn parse(entry: &str) -> Option<Self> {
         let entry = entry.trim();
         if let Some((address, bits)) = entry.split_once('/') {
-            let (address, bits) = (address.parse::<IpAddr>().ok()?.to_canonical(), bits.parse::<u8>().ok()?);
-            let widest = if address.is_ipv4() { 32 } else { 128 };
-            return (bits <= widest).then(|| Self::network(address, bits));
+            let network = IpNet::new(address.parse::<IpAddr>().ok()?.to_canonical(), bits.parse().ok()?).ok()?;
+            return Some(Self { what: What::Network(network), port: None });
         }
         let (host, port) = match entry.rsplit_once(':') {
             Some((host, port)) if !host.contains(':') || (host.starts_with('[') && host.ends_with(']')) => {
@@ -82,8 +66,7 @@ impl Rule {
         };
         let bare = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(host);
         if let Ok(address) = bare.parse::<IpAddr>() {
-            let address = address.to_canonical();
-            return Some(Self { port, ..Self::network(address, if address.is_ipv4() { 32 } else { 128 }) });
+            return Some(Self { what: What::Network(address.to_canonical().into()), port });
         }
         let is_name = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_');
         let is_host = !host.is_empty() && host.bytes().all(is_name);
@@ -94,85 +77,57 @@ impl Rule {
 impl Default for Reach {
     /// Anything.
     fn default() -> Self {
-        Self { rules: None, lookup: Arc::new(|name| Box::pin(system_lookup(name))) }
-    }
-}
-
-impl fmt::Debug for Reach {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.rules {
-            Some(rules) => write!(out, "Reach({rules:?})"),
-            None => write!(out, "Reach(anything)"),
-        }
+        let lookup = |name: String| -> Looking {
+            Box::pin(async move { Ok(tokio::net::lookup_host((name, 0)).await?.map(|found| found.ip()).collect()) })
+        };
+        Self { rules: None, lookup }
     }
 }
 
 impl Reach {
     /// This machine only: its loopback addresses, and names that stand for nothing else.
     pub fn loopback() -> Self {
-        let rules = vec![Rule::network(Ipv4Addr::LOCALHOST.into(), 8), Rule::network(Ipv6Addr::LOCALHOST.into(), 128)];
-        Self { rules: Some(Arc::new(rules)), ..Self::default() }
+        let rules = ["127.0.0.0/8", "::1"].into_iter().filter_map(Rule::parse).collect();
+        Self { rules: Some(rules), ..Self::default() }
     }
 
     /// The same and `host`, `host:port`, an address, or a network such as `10.0.0.0/8`.
-    pub fn allow(self, entry: &str) -> Result<Self, OptimizerError> {
+    pub fn allow(mut self, entry: &str) -> Result<Self, OptimizerError> {
         let rule = Rule::parse(entry).ok_or_else(|| {
             OptimizerError::new(ErrorCode::Config, format!("{entry:?} names no host and no network"))
                 .with_hint("Write it like tasks.example.org, tasks.example.org:9100, 10.1.2.3 or 10.0.0.0/8.")
         })?;
-        let rules = self.rules.map(|rules| Arc::new(rules.iter().cloned().chain([rule]).collect()));
-        Ok(Self { rules, lookup: self.lookup })
+        if let Some(rules) = &mut self.rules {
+            rules.push(rule);
+        }
+        Ok(self)
     }
 
-    /// The same with another way to look names up.
-    #[cfg(test)]
-    fn looking_up(self, lookup: impl Fn(&str) -> Vec<IpAddr> + Send + Sync + 'static) -> Self {
-        let lookup = move |name: String| -> Looking {
-            let found = lookup(&name);
-            Box::pin(async move { Ok(found) })
-        };
-        Self { lookup: Arc::new(lookup), ..self }
-    }
-
-    /// Whether the container at this address may be called. Nobody is.
+    /// Whether the container at this address may be called. Nobody is. Every connection looks again, so that a name that
+    /// changes its meaning afterwards helps nobody.
     pub(crate) async fn check(&self, url: &str) -> Result<(), OptimizerError> {
         // What is no address at all is told by whoever reads the configuration.
-        let Ok(base) = Url::parse(url.trim()) else { return Ok(()) };
-        self.check_url(&base)?;
-        match (base.host_str(), base.port_or_known_default()) {
-            (Some(host), Some(port)) => self.check_name(host, port).await,
-            _ => Ok(()),
-        }
-    }
-
-    /// The scheme, and the address where the URL names one. Names are looked up when they are connected to.
-    pub(super) fn check_url(&self, base: &Url) -> Result<(), OptimizerError> {
-        let Some(rules) = &self.rules else { return Ok(()) };
-        let (Some(host), true) = (base.host_str(), matches!(base.scheme(), "http" | "https")) else {
+        let (Some(_), Ok(base)) = (&self.rules, Url::parse(url.trim())) else { return Ok(()) };
+        let (Some(host), Some(port), "http" | "https") = (base.host_str(), base.port_or_known_default(), base.scheme())
+        else {
             return Err(not_allowed(&format!("{}:", base.scheme())));
         };
-        match (literal(host), base.port_or_known_default()) {
-            (Some(address), Some(port)) if !allows(rules, host, port, address) => Err(not_allowed(host)),
-            _ => Ok(()),
-        }
-    }
-
-    /// Whether a host may be called. One that cannot be looked up is told apart later, by whoever connects to it.
-    pub(super) async fn check_name(&self, host: &str, port: u16) -> Result<(), OptimizerError> {
         match self.addresses(host, port).await {
             Err(error) if says_not_allowed(&error.to_string()) => Err(not_allowed(host)),
+            // One that cannot be looked up is told apart later, by whoever connects to it.
             Ok(_) | Err(_) => Ok(()),
         }
     }
 
     /// Looks a host up once and gives its addresses, if every one of them is allowed.
     pub(super) async fn addresses(&self, host: &str, port: u16) -> io::Result<Vec<IpAddr>> {
-        let found = match literal(host) {
-            Some(address) => vec![address],
-            None => (self.lookup)(host.to_owned()).await?,
+        let found = match host.trim_matches(['[', ']']).parse() {
+            Ok(address) => vec![address],
+            Err(_) => (self.lookup)(host.to_owned()).await?,
         };
         let Some(rules) = &self.rules else { return Ok(found) };
-        if found.iter().all(|address| allows(rules, host, port, *address)) {
+        let is_allowed = |address: &IpAddr| rules.iter().any(|rule| rule.allows(host, port, *address));
+        if found.iter().all(is_allowed) {
             return Ok(found);
         }
         Err(io::Error::new(io::ErrorKind::PermissionDenied, NOT_ALLOWED))
@@ -203,22 +158,6 @@ impl Resolve for Guide {
             Ok(addresses)
         })
     }
-}
-
-async fn system_lookup(name: String) -> io::Result<Vec<IpAddr>> {
-    Ok(tokio::net::lookup_host((name.as_str(), 0)).await?.map(|found| found.ip()).collect())
-}
-
-fn allows(rules: &[Rule], host: &str, port: u16, address: IpAddr) -> bool {
-    // An IPv4 address in the clothes of an IPv6 one is the IPv4 address.
-    let address = address.to_canonical();
-    let is_named = |rule: &Rule| matches!(&rule.what, What::Host(name) if *name == plain(host));
-    rules.iter().any(|rule| rule.is_for(port) && (rule.has(address) || is_named(rule)))
-}
-
-/// The address that a host is written as.
-fn literal(host: &str) -> Option<IpAddr> {
-    host.trim_matches(['[', ']']).parse().ok()
 }
 
 /// A name without what does not change its meaning.

@@ -1,29 +1,29 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::io::{Read, Write};
-use std::net::{IpAddr, TcpListener};
+use std::net::TcpListener;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use reqwest::Method;
 
-use super::{Reach, Rule};
+use super::{Looking, Reach, Rule};
 use crate::container::Client;
 use synth_optimizer_core::config::Config;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 
-fn client(url: &str, reach: &Reach) -> Result<Client, OptimizerError> {
+async fn client(url: &str, reach: &Reach) -> Result<Client, OptimizerError> {
     let mut config = Config::default();
     config.container.url = url.to_owned();
     config.container.connect_retries = 0;
     config.container.connect_timeout_seconds = 5;
-    Client::within(&config.container, reach)
+    Client::within(&config.container, reach).await
 }
 
 /// Names of a small world of its own.
 fn world(reach: Reach) -> Reach {
-    reach.looking_up(|name| {
-        let found: &[&str] = match name {
+    let lookup = |name: String| -> Looking {
+        let found: &[&str] = match name.as_str() {
             "here" | "localhost" => &["127.0.0.1", "::1"],
             "half" => &["127.0.0.1", "169.254.169.254"],
             "metadata" => &["169.254.169.254"],
@@ -31,15 +31,14 @@ fn world(reach: Reach) -> Reach {
             "tasks.internal" => &["10.1.2.3"],
             other => panic!("{other} was looked up"),
         };
-        found.iter().map(|address| address.parse().unwrap()).collect()
-    })
+        let found = found.iter().map(|address| address.parse().unwrap()).collect();
+        Box::pin(async { Ok(found) })
+    };
+    Reach { lookup, ..reach }
 }
 
 async fn is_allowed(url: &str, reach: &Reach) -> bool {
-    let checked = match client(url, reach) {
-        Ok(client) => client.check_reach().await,
-        Err(error) => Err(error),
-    };
+    let checked = client(url, reach).await;
     if let Err(error) = &checked {
         assert_eq!(error.code, ErrorCode::Container, "{url}: {error}");
         assert!(error.message.contains("container_not_allowed"), "{url}: {error}");
@@ -132,23 +131,22 @@ async fn a_name_that_changes_its_meaning_is_refused_where_it_is_connected_to() {
             let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 2\r\n\r\n{}");
         }
     });
-    let lookups = Arc::new(AtomicUsize::new(0));
-    let seen = Arc::clone(&lookups);
-    let outside: IpAddr = "127.0.0.1".parse().unwrap();
-    let inside: IpAddr = "10.1.2.3".parse().unwrap();
+    static LOOKUPS: AtomicUsize = AtomicUsize::new(0);
     // The network of the listener is the one that is not allowed after the second lookup.
-    let reach = Reach { rules: Some(Arc::new(vec![Rule::parse("10.0.0.0/8").unwrap()])), ..Reach::default() }
-        .looking_up(move |_| vec![if seen.fetch_add(1, Ordering::SeqCst) == 0 { inside } else { outside }]);
-    let client = client(&format!("http://rebound:{port}"), &reach).unwrap();
-    client.check_reach().await.unwrap();
+    let rebound = |_: String| -> Looking {
+        let found = if LOOKUPS.fetch_add(1, Ordering::SeqCst) == 0 { "10.1.2.3" } else { "127.0.0.1" };
+        Box::pin(async { Ok(vec![found.parse().unwrap()]) })
+    };
+    let reach = Reach { rules: Some(vec![Rule::parse("10.0.0.0/8").unwrap()]), lookup: rebound };
+    let client = client(&format!("http://rebound:{port}"), &reach).await.unwrap();
     let error = client.json(Method::GET, "/metadata", None).await.unwrap_err();
     assert!(error.message.contains("container_not_allowed") && error.hint.contains("--allow-container"), "{error}");
     assert!(!client.is_taken().await);
     assert_eq!(connects.load(Ordering::SeqCst), 0);
-    assert!(lookups.load(Ordering::SeqCst) >= 3, "the address is looked up where it is connected to");
+    assert!(LOOKUPS.load(Ordering::SeqCst) >= 3, "the address is looked up where it is connected to");
 
-    let reach = Reach::loopback().looking_up(move |_| vec![outside]);
-    let client = self::client(&format!("http://rebound:{port}"), &reach).unwrap();
+    let reach = Reach { lookup: rebound, ..Reach::loopback() };
+    let client = self::client(&format!("http://rebound:{port}"), &reach).await.unwrap();
     client.json(Method::GET, "/metadata", None).await.unwrap();
     assert_eq!(connects.load(Ordering::SeqCst), 1);
 }

@@ -9,44 +9,28 @@ use synth_optimizer_core::secrets::{is_credential_name, looks_like_key};
 /// Data of a task has columns like `answer_key` and `token`, which are refused only if their value looks like a key. The
 /// names that strict containers refuse in a policy are refused everywhere, whatever their value.
 pub(super) fn credential_place(root: &str, value: &Value) -> Option<String> {
-    let mut place = root.to_owned();
-    find(&mut place, value, &|name, text| is_refused_name(name) || (is_credential_name(name) && looks_like_key(text)))
-        .then_some(place)
+    find(root, value, &|name, text| is_refused_name(name) || (is_credential_name(name) && looks_like_key(text)))
 }
 
 /// The same for settings, where every name of a credential is refused.
 pub(super) fn credential_setting(root: &str, value: &Value) -> Option<String> {
-    let mut place = root.to_owned();
-    find(&mut place, value, &|name, _| is_credential_name(name)).then_some(place)
+    find(root, value, &|name, _| is_credential_name(name))
 }
 
-/// Depth first; `place` is left at what was found.
-fn find(place: &mut String, value: &Value, is_bad: &dyn Fn(&str, &str) -> bool) -> bool {
-    let length = place.len();
+/// Depth first.
+fn find(place: &str, value: &Value, is_bad: &dyn Fn(&str, &str) -> bool) -> Option<String> {
     match value {
-        Value::Object(entries) => {
-            for (name, entry) in entries {
-                place.push('.');
-                place.push_str(name);
-                let bad = entry.as_str().is_some_and(|text| !text.trim().is_empty() && is_bad(name, text));
-                if bad || find(place, entry, is_bad) {
-                    return true;
-                }
-                place.truncate(length);
-            }
-        }
+        Value::Object(entries) => entries.iter().find_map(|(name, entry)| {
+            let place = format!("{place}.{name}");
+            let bad = entry.as_str().is_some_and(|text| !text.trim().is_empty() && is_bad(name, text));
+            if bad { Some(place) } else { find(&place, entry, is_bad) }
+        }),
         Value::Array(items) => {
-            for (index, item) in items.iter().enumerate() {
-                place.push_str(&format!("[{index}]"));
-                if find(place, item, is_bad) {
-                    return true;
-                }
-                place.truncate(length);
-            }
+            let mut items = items.iter().enumerate();
+            items.find_map(|(index, item)| find(&format!("{place}[{index}]"), item, is_bad))
         }
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => None,
     }
-    false
 }
 
 /// The names that containers of the contract refuse; case and dashes do not matter.

@@ -11,17 +11,15 @@ use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use super::client::Client;
-use super::contract::{Contract, Routes, Task, TaskRow, read_contract};
-use super::program::{Checked, program_problems, read_program};
-use super::rows::{asked_as, join_splits, read_rows, rows_request, search_row};
+use super::contract::{Contract, Task, TaskRow, read_contract};
+use super::program::read_program;
+use super::rows::{Wanted, join_splits, plan, read_rows, search_row};
 use super::screen::credential_setting;
-use super::seeds::{Names, Plan, Wanted, plan};
 use synth_optimizer_core::config::{Config, pools};
 use synth_optimizer_core::model::cache_key::Boundary;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
-use synth_optimizer_core::model::event_fields::RowsMapped;
 use synth_optimizer_core::model::ids::{HeldoutRow, RowId, TrainRow};
-use synth_optimizer_core::model::program::{Inputs, Row};
+use synth_optimizer_core::model::program::{Inputs, Program, Row};
 use synth_optimizer_core::secrets::scrub;
 
 /// One call of the setup.
@@ -50,128 +48,95 @@ impl SetupCalls for Client {
 /// Loads and checks everything that the search is given, up to the first problem. Nothing is sent when the config holds a
 /// credential.
 pub async fn load(config: &Config, calls: &dyn SetupCalls) -> Result<Task, OptimizerError> {
-    refuse_credentials(config)?;
-    let metadata = get(calls, Boundary::Metadata, "/metadata").await?;
-    let contract = read_contract(&metadata)?;
-    let program = get(calls, Boundary::Program, &contract.routes.program).await?;
-    let checked = read_program(&program, config)?;
-    let task_info = task_info(calls).await?;
-    let (dataset, plan) = row_plan(config, &contract, calls).await?;
-    let train = fetch(&contract, &plan, &plan.train, calls).await?;
-    let heldout = fetch(&contract, &plan, &plan.heldout, calls).await?;
-    let mapping = plan.mapping;
-    Parts { contract, metadata, program, checked, task_info, dataset, train, heldout, mapping }.join(config)
-}
-
-/// What a container tells, each part checked by itself.
-pub(super) struct Parts {
-    pub(super) contract: Contract,
-    pub(super) metadata: Value,
-    pub(super) program: Value,
-    pub(super) checked: Checked,
-    pub(super) task_info: Result<Value, String>,
-    pub(super) dataset: Value,
-    pub(super) train: Vec<(RowId, TaskRow)>,
-    pub(super) heldout: Vec<(RowId, TaskRow)>,
-    pub(super) mapping: Option<RowsMapped>,
-}
-
-impl Parts {
-    /// The whole, if no row is both a train row and a held-out row.
-    pub(super) fn join(self, config: &Config) -> Result<Task, OptimizerError> {
-        let known = |rows: &[(RowId, TaskRow)]| -> Vec<Row> {
-            let path = &config.gepa.batch_sampler.field;
-            rows.iter().map(|(id, row)| search_row(id, row, path)).collect()
-        };
-        let pools = pools(config);
-        let in_train = |places: &[usize]| places.iter().map(|place| TrainRow(*place as u32)).collect();
-        let inputs = Inputs {
-            program: self.checked.program,
-            train: known(&self.train),
-            heldout: known(&self.heldout),
-            pareto_pool: in_train(&pools.pareto),
-            minibatch_pool: in_train(&pools.minibatch),
-            reflection_pool: in_train(&pools.reflection),
-            heldout_pool: pools.heldout.iter().map(|place| HeldoutRow(*place as u32)).collect(),
-        };
-        Ok(Task {
-            contract: self.contract,
-            metadata: self.metadata,
-            program: self.program,
-            program_digest: self.checked.digest,
-            family: self.checked.family,
-            task_info: self.task_info,
-            dataset: self.dataset,
-            inputs,
-            rows: join_splits(self.train, self.heldout)?,
-            mapping: self.mapping,
-        })
+    let mut survey = Survey { stops: true, ..Survey::default() };
+    survey.ask(config, calls).await;
+    match (survey.problems.into_iter().next(), survey.task) {
+        (None, Some(task)) => Ok(task),
+        (Some((_, error)), _) => Err(error),
+        (None, None) => Err(OptimizerError::new(ErrorCode::Invariant, "the task was not loaded, and nothing is wrong")),
     }
 }
 
+/// Asks the same, to the end.
+pub(crate) async fn survey(config: &Config, calls: &dyn SetupCalls) -> Survey {
+    let mut survey = Survey::default();
+    survey.ask(config, calls).await;
+    survey
+}
+
 /// The policy is sent to the container with every rollout.
-pub(super) fn refuse_credentials(config: &Config) -> Result<(), OptimizerError> {
+fn refuse_credentials(config: &Config) -> Result<(), OptimizerError> {
     let Some(place) = credential_setting("policy.config", &json!(config.policy.config)) else { return Ok(()) };
     let message = format!("`{place}` has the name of a credential, and the policy is sent to the container");
     Err(OptimizerError::new(ErrorCode::Container, message)
         .with_hint("Keys stay in the container's environment; policy.api_key_env names their variable."))
 }
 
-pub(super) async fn get(calls: &dyn SetupCalls, boundary: Boundary, route: &str) -> Result<Value, OptimizerError> {
+async fn get(calls: &dyn SetupCalls, boundary: Boundary, route: &str) -> Result<Value, OptimizerError> {
     calls.call(SetupCall { boundary, method: Method::GET, route, body: None }).await
 }
 
-/// What the container says about its task, or why it says nothing.
-pub(super) async fn task_info(calls: &dyn SetupCalls) -> Result<Result<Value, String>, OptimizerError> {
+/// What the container says about its task, or why it says nothing. It may have no answer; a broken disk is an error.
+async fn task_info(calls: &dyn SetupCalls) -> Result<Result<Value, String>, OptimizerError> {
+    use ErrorCode::{CacheMiss, Container, Http, Json};
     match get(calls, Boundary::TaskInfo, "/task_info").await {
         Ok(info) => Ok(Ok(info)),
-        Err(error) if is_missing(error.code) => Ok(Err(scrub(&error.message))),
+        Err(error) if matches!(error.code, Container | Http | Json | CacheMiss) => Ok(Err(scrub(&error.message))),
         Err(error) => Err(error),
     }
 }
 
-/// By which names rows are asked for, and the document of the container that tells it.
-pub(super) async fn row_plan(
-    config: &Config,
-    contract: &Contract,
-    calls: &dyn SetupCalls,
-) -> Result<(Value, Plan), OptimizerError> {
-    let info_route = contract.routes.taskset.as_ref().or(contract.routes.dataset.as_ref()).map(|routes| &routes.0);
-    let dataset = match info_route {
-        Some(route) => get(calls, Boundary::Dataset, route).await?,
-        None => Value::Null,
-    };
-    let plan = plan(config, contract.dialect, &dataset)?;
-    Ok((dataset, plan))
-}
+/// Rows as the container gave them.
+type Rows = Vec<(RowId, TaskRow)>;
 
 /// The rows of one split.
-pub(super) async fn fetch(
-    contract: &Contract,
-    plan: &Plan,
-    wanted: &Wanted,
-    calls: &dyn SetupCalls,
-) -> Result<Vec<(RowId, TaskRow)>, OptimizerError> {
-    let route = rows_route(&contract.routes, wanted)?;
-    let body = rows_request(wanted, &plan.filters);
+async fn fetch(wanted: &Wanted, calls: &dyn SetupCalls) -> Result<Rows, OptimizerError> {
+    let (route, body) = (wanted.route.as_str(), wanted.request());
     let call = SetupCall { boundary: Boundary::DatasetRows, method: Method::POST, route, body: Some(&body) };
-    read_rows(route, wanted, calls.call(call).await?)
+    read_rows(wanted, calls.call(call).await?)
 }
 
-/// The route that serves rows by this kind of name.
-fn rows_route<'a>(routes: &'a Routes, wanted: &Wanted) -> Result<&'a str, OptimizerError> {
-    let pair = match wanted.names {
-        Names::Seeds(_) => &routes.dataset,
-        Names::Ids(_) => &routes.taskset,
+/// The same; an error names the rows that the container does not have, where they can be found in time.
+async fn fetch_or_name(wanted: &Wanted, calls: &dyn SetupCalls, patience: Duration) -> Result<Rows, OptimizerError> {
+    let error = match fetch(wanted, calls).await {
+        Err(error) if error.code == ErrorCode::Container && wanted.names.len() > 1 => error,
+        fetched => return fetched,
     };
-    pair.as_ref().map(|(_, rows)| rows.as_str()).ok_or_else(|| {
-        OptimizerError::new(ErrorCode::Container, "the container advertises no route for rows of this kind")
-    })
+    // A container that hangs is not asked for long.
+    let missing = timeout(patience, missing(wanted, calls)).await.unwrap_or_default();
+    if missing.is_empty() {
+        return Err(error);
+    }
+    let message = format!("{}; the container does not give {}", error.message, missing.join(", "));
+    Err(OptimizerError { message, ..error })
 }
 
-/// Whether a call failed because the container has no answer to it. The task info is optional; a broken disk is not.
-fn is_missing(code: ErrorCode) -> bool {
-    matches!(code, ErrorCode::Container | ErrorCode::Http | ErrorCode::Json | ErrorCode::CacheMiss)
+/// The first rows that are refused alone while others are given, found by halving.
+async fn missing(wanted: &Wanted, calls: &dyn SetupCalls) -> Vec<String> {
+    const CALLS: usize = 48;
+    const NAMED: usize = 5;
+    let mut open: Vec<Range<usize>> = std::iter::once(0..wanted.names.len()).collect();
+    let mut missing = Vec::new();
+    let (mut asked, mut given) = (0, 0);
+    while let Some(places) = open.pop() {
+        let middle = places.start + places.len() / 2;
+        for half in [middle..places.end, places.start..middle] {
+            if asked == CALLS || missing.len() == NAMED {
+                break;
+            }
+            asked += 1;
+            match fetch(&wanted.part(half.clone()), calls).await {
+                Ok(_) => given += 1,
+                // The error of the whole split is the one that is told.
+                Err(_) if half.len() == 1 => missing.push(half.start),
+                Err(_) => open.push(half),
+            }
+        }
+    }
+    // Where nothing is given, it is not the rows that are wrong.
+    missing.sort_unstable();
+    let named = missing.into_iter().filter(|_| given > 0);
+    named.map(|place| wanted.asked_as(place)).collect()
 }
 
 /// What a problem is about.
@@ -194,99 +159,83 @@ pub(crate) struct Survey {
     pub(crate) contract: Option<Contract>,
     pub(crate) task: Option<Task>,
     pub(crate) problems: Vec<(Part, OptimizerError)>,
+    /// Whether nothing more is asked after the first problem.
+    stops: bool,
 }
 
 impl Survey {
-    fn kept<T>(&mut self, part: Part, result: Result<T, OptimizerError>) -> Option<T> {
-        result.map_err(|error| self.problems.push((part, error))).ok()
-    }
-}
-
-/// What is needed to ask for rows.
-struct Rows<'a> {
-    contract: &'a Contract,
-    plan: &'a Plan,
-    calls: &'a dyn SetupCalls,
-    patience: Duration,
-}
-
-impl Rows<'_> {
-    /// The rows of a split; an error names those that the container does not have, where they can be found.
-    async fn of(&self, wanted: &Wanted) -> Result<Vec<(RowId, TaskRow)>, OptimizerError> {
-        let error = match fetch(self.contract, self.plan, wanted, self.calls).await {
-            Ok(rows) => return Ok(rows),
-            Err(error) if error.code == ErrorCode::Container && wanted.len() > 1 => error,
-            Err(error) => return Err(error),
-        };
-        // A container that hangs is not asked for long.
-        let missing = timeout(self.patience, self.missing(wanted)).await.unwrap_or_default();
-        if missing.is_empty() {
-            return Err(error);
-        }
-        let message = format!("{}; the container does not give {}", error.message, missing.join(", "));
-        Err(OptimizerError { message, ..error })
+    /// What a part is, if it is right. Where the survey stops at what is wrong, there is no answer at all.
+    fn kept<T>(&mut self, part: Part, result: Result<T, OptimizerError>) -> Option<Option<T>> {
+        let told = result.map_err(|error| self.problems.push((part, error))).ok();
+        (told.is_some() || !self.stops).then_some(told)
     }
 
-    /// The first rows that are refused alone while others are given, found by halving.
-    async fn missing(&self, wanted: &Wanted) -> Vec<String> {
-        const CALLS: usize = 48;
-        const NAMED: usize = 5;
-        let mut open: Vec<Range<usize>> = std::iter::once(0..wanted.len()).collect();
-        let mut missing = Vec::new();
-        let (mut calls, mut given) = (0, 0);
-        while let Some(places) = open.pop() {
-            let middle = places.start + places.len() / 2;
-            for half in [middle..places.end, places.start..middle] {
-                if calls == CALLS || missing.len() == NAMED {
-                    break;
+    /// Asks for one part after the other, as long as the next one makes sense.
+    async fn ask(&mut self, config: &Config, calls: &dyn SetupCalls) -> Option<()> {
+        self.kept(Part::Settings, refuse_credentials(config))??;
+        let metadata = self.kept(Part::Reach, get(calls, Boundary::Metadata, "/metadata").await)??;
+        let contract = self.kept(Part::Contract, read_contract(&metadata))??;
+        self.contract = Some(contract.clone());
+        let program = self.kept(Part::Program, get(calls, Boundary::Program, &contract.routes.program).await)?;
+        let checked = match program.as_ref().map(|program| read_program(program, config)).transpose() {
+            Ok(checked) => checked,
+            Err(errors) => {
+                self.problems.extend(errors.into_iter().map(|error| (Part::Program, error)));
+                if self.stops {
+                    return None;
                 }
-                calls += 1;
-                match fetch(self.contract, self.plan, &wanted.part(half.clone()), self.calls).await {
-                    Ok(_) => given += 1,
-                    // The error of the whole split is the one that is told.
-                    Err(_) if half.len() == 1 => missing.push(half.start),
-                    Err(_) => open.push(half),
-                }
+                None
             }
-        }
-        // Where nothing is given, it is not the rows that are wrong.
-        missing.sort_unstable();
-        let named = missing.into_iter().filter(|_| given > 0);
-        named.map(|place| asked_as(wanted, place)).collect()
+        };
+        let task_info = self.kept(Part::Reach, task_info(calls).await)?;
+        let dataset = match contract.routes.taskset.as_ref().or(contract.routes.dataset.as_ref()) {
+            Some((route, _)) => self.kept(Part::Rows, get(calls, Boundary::Dataset, route).await)??,
+            None => Value::Null,
+        };
+        let plan = self.kept(Part::Rows, plan(config, &contract.routes, &dataset))??;
+        let patience = Duration::from_secs(config.container.request_timeout_seconds);
+        let stops = self.stops;
+        let rows = async |wanted| match stops {
+            true => fetch(wanted, calls).await,
+            false => fetch_or_name(wanted, calls, patience).await,
+        };
+        let train = self.kept(Part::TrainRows, rows(&plan.train).await)?;
+        let heldout = self.kept(Part::HeldoutRows, rows(&plan.heldout).await)?;
+        let (program, checked, task_info) = (program?, checked?, task_info?);
+        let (train, heldout) = (train?, heldout?);
+        let inputs = inputs(config, checked.program, &train, &heldout);
+        let rows = self.kept(Part::HeldoutRows, join_splits(train, heldout))??;
+        self.task = Some(Task {
+            contract,
+            metadata,
+            program,
+            program_digest: checked.digest,
+            family: checked.family,
+            task_info,
+            dataset,
+            inputs,
+            rows,
+            mapping: plan.mapping,
+        });
+        Some(())
     }
 }
 
-/// Asks the same as `load`, to the end.
-pub(crate) async fn survey(config: &Config, calls: &dyn SetupCalls) -> Survey {
-    let mut survey = Survey::default();
-    if survey.kept(Part::Settings, refuse_credentials(config)).is_none() {
-        return survey;
-    }
-    let Some(metadata) = survey.kept(Part::Reach, get(calls, Boundary::Metadata, "/metadata").await) else {
-        return survey;
+/// What the search is given.
+fn inputs(config: &Config, program: Program, train: &[(RowId, TaskRow)], heldout: &[(RowId, TaskRow)]) -> Inputs {
+    let known = |rows: &[(RowId, TaskRow)]| -> Vec<Row> {
+        let path = &config.gepa.batch_sampler.field;
+        rows.iter().map(|(id, row)| search_row(id, row, path)).collect()
     };
-    let Some(contract) = survey.kept(Part::Contract, read_contract(&metadata)) else { return survey };
-    survey.contract = Some(contract.clone());
-    let program = survey.kept(Part::Program, get(calls, Boundary::Program, &contract.routes.program).await);
-    let checked = program.as_ref().and_then(|program| {
-        survey.problems.extend(program_problems(program, config).into_iter().map(|error| (Part::Program, error)));
-        // Its problems are among those above.
-        read_program(program, config).ok()
-    });
-    let task_info = survey.kept(Part::Reach, task_info(calls).await);
-    let Some((dataset, plan)) = survey.kept(Part::Rows, row_plan(config, &contract, calls).await) else {
-        return survey;
-    };
-    let patience = Duration::from_secs(config.container.request_timeout_seconds);
-    let rows = Rows { contract: &contract, plan: &plan, calls, patience };
-    let train = survey.kept(Part::TrainRows, rows.of(&plan.train).await);
-    let heldout = survey.kept(Part::HeldoutRows, rows.of(&plan.heldout).await);
-    if let (Some(program), Some(checked), Some(task_info), Some(train), Some(heldout)) =
-        (program, checked, task_info, train, heldout)
-    {
-        let mapping = plan.mapping;
-        let parts = Parts { contract, metadata, program, checked, task_info, dataset, train, heldout, mapping };
-        survey.task = survey.kept(Part::HeldoutRows, parts.join(config));
+    let pools = pools(config);
+    let in_train = |places: &[usize]| places.iter().map(|place| TrainRow(*place as u32)).collect();
+    Inputs {
+        program,
+        train: known(train),
+        heldout: known(heldout),
+        pareto_pool: in_train(&pools.pareto),
+        minibatch_pool: in_train(&pools.minibatch),
+        reflection_pool: in_train(&pools.reflection),
+        heldout_pool: pools.heldout.iter().map(|place| HeldoutRow(*place as u32)).collect(),
     }
-    survey
 }

@@ -6,8 +6,8 @@ use std::sync::Once;
 use std::time::{Duration, SystemTime};
 
 use backon::{BackoffBuilder, ExponentialBuilder};
-use bytes::{Bytes, BytesMut};
-use reqwest::header::{CONTENT_TYPE, HeaderMap, RETRY_AFTER};
+use bytes::Bytes;
+use reqwest::header::{CONTENT_TYPE, RETRY_AFTER};
 use reqwest::redirect::Policy;
 use reqwest::{ClientBuilder, RequestBuilder, Response, Url};
 use tracing::trace;
@@ -93,26 +93,22 @@ pub(crate) async fn exchange(request: RequestBuilder, reading: Reading) -> Resul
     if response.content_length().is_some_and(|length| length > reading.most) {
         return Err(Lost::TooLarge { status });
     }
-    let content_type = header(response.headers(), CONTENT_TYPE.as_str());
-    let retry_after = retry_after(&header(response.headers(), RETRY_AFTER.as_str()), SystemTime::now());
-    let (mut whole, mut body) = (Bytes::new(), BytesMut::new());
+    let header = |name| response.headers().get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let content_type = header(CONTENT_TYPE).to_owned();
+    let retry_after = retry_after(header(RETRY_AFTER), SystemTime::now());
+    let (mut chunks, mut length) = (Vec::new(), 0);
     while let Some(chunk) = chunk(&mut response, reading.idle).await? {
-        if (whole.len() + body.len() + chunk.len()) as u64 > reading.most {
+        length += chunk.len();
+        if length as u64 > reading.most {
             return Err(Lost::TooLarge { status });
         }
-        // Most replies come in one piece, which is taken as it is.
-        if whole.is_empty() && body.is_empty() {
-            whole = chunk;
-        } else {
-            body.extend_from_slice(&std::mem::take(&mut whole));
-            body.extend_from_slice(&chunk);
-        }
+        chunks.push(chunk);
     }
-    let body = match (whole.len(), body.is_empty()) {
-        // A small reply is copied: it may be kept for a while, and would keep the whole buffer of its connection.
-        (..=COPIED, true) => Bytes::copy_from_slice(&whole),
-        (_, true) => whole,
-        (_, false) => body.freeze(),
+    let body = match chunks.as_slice() {
+        // Most replies come in one piece, which is taken as it is. A small one is copied: it may be kept for a while, and
+        // would keep the whole buffer of its connection.
+        [whole] if length > COPIED => whole.clone(),
+        parts => Bytes::from(parts.concat()),
     };
     trace!(status, bytes = body.len(), "reply read");
     Ok(Raw { status, content_type, body, retry_after })
@@ -127,10 +123,6 @@ async fn chunk(response: &mut Response, idle: Option<Duration>) -> Result<Option
             .map_err(|_| Lost::Unknown(format!("the answer stopped in its middle for {} s", idle.as_secs_f64())))?,
     };
     read.map_err(|error| lost(&error))
-}
-
-fn header(headers: &HeaderMap, name: &str) -> String {
-    headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default().to_owned()
 }
 
 /// How long `Retry-After` asks us to wait, in seconds or until a date; nothing when it is absent or cannot be read.
@@ -150,31 +142,5 @@ fn lost(error: &reqwest::Error) -> Lost {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::time::{Duration, UNIX_EPOCH};
-
-    use super::retry_after;
-
-    #[test]
-    fn seconds_and_dates_are_read() {
-        let now = UNIX_EPOCH + Duration::from_secs(784_111_770);
-        assert_eq!(retry_after(" 7 ", now), Some(Duration::from_secs(7)));
-        assert_eq!(retry_after("Sun, 06 Nov 1994 08:49:37 GMT", now), Some(Duration::from_secs(7)));
-        assert_eq!(retry_after("Sun, 06 Nov 1994 08:49:20 GMT", now), Some(Duration::ZERO));
-        for unreadable in ["", "soon", "-1", "1.5", "Sun, 06 Nov 1994 08:49:37 CET", "Sun, 99 Nov 1994 08:49:37 GMT"] {
-            assert_eq!(retry_after(unreadable, now), None, "{unreadable:?}");
-        }
-    }
-
-    #[test]
-    fn the_pause_doubles_up_to_the_longest() {
-        let pauses = |first, longest, retries| {
-            let pauses = super::pauses(Duration::from_millis(first), Duration::from_millis(longest), retries);
-            pauses.map(|pause| pause.as_millis()).collect::<Vec<_>>()
-        };
-        assert_eq!(pauses(200, 1000, 6), [200, 400, 800, 1000, 1000, 1000]);
-        assert_eq!(pauses(200, 100, 2), [100, 100]);
-        assert_eq!(pauses(0, 100, 2), [0, 0]);
-        assert_eq!(pauses(200, 1000, 0), []);
-    }
-}
+#[path = "mod_tests.rs"]
+mod tests;

@@ -10,7 +10,7 @@ use tracing::warn;
 use super::fence::Fence;
 use crate::cache::{Cache, Lookup};
 use crate::container::{
-    Asked, Echo, Received, Record, Reply, RolloutCall, Task, TaskRow, Transport, policy_value, read_reply, rollout_body,
+    Asked, Echo, Received, Record, Reply, Task, TaskRow, Transport, policy_value, read_reply, rollout_body,
 };
 use crate::proposer::{ProposalRequest, Proposer, TurnFailure, TurnId};
 use crate::workspace::{CacheAction, CacheUse};
@@ -294,8 +294,7 @@ impl Calls {
         let Some(transport) = &self.transport else { return Ok(()) };
         let row = self.row(command)?;
         let body = |mode| rollout_body(&self.task, &self.policy, command, row, rollout_id, mode);
-        let call = RolloutCall { rollout_id, body: &body, may_have_been_sent: sent_before };
-        let end = transport.rollout(call).await;
+        let end = transport.rollout(rollout_id, &body, sent_before).await;
         finished.overload = end.overload;
         finished.asides.extend(end.fallback.map(Event::TransportFallback));
         if let Some(fatal) = end.fatal {

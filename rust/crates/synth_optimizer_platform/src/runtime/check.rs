@@ -106,13 +106,10 @@ async fn ask_container(request: &Request, place: &Place, scratch: &Utf8Path) -> 
         let survey = Box::new(survey(config, &CachedSetup::new(&cache, None)).await);
         return Asked::Surveyed { survey, client: None, left: Left::Nothing, stopped: Ok(()) };
     }
-    let client = match Client::within(&config.container, &request.reach) {
+    let client = match Client::within(&config.container, &request.reach).await {
         Ok(client) => client,
         Err(error) => return Asked::NoClient(error),
     };
-    if let Err(error) = client.check_reach().await {
-        return Asked::NoClient(error);
-    }
     let is_started = !config.container.command.is_empty();
     let left = if request.container_in_use && is_started { Left::InUse } else { place.left() };
     let process = match left {
@@ -174,7 +171,7 @@ where
     report.facts.container = Some(ContainerFacts {
         url: scrub(&config.container.url),
         contract_version: contract.version.clone(),
-        dialects: contract.dialect.words(),
+        dialects: contract.routes.dialects(),
         rollout_modes: contract.rollout_modes.clone(),
         program_id: program.map(|program| program.program_id.clone()),
         fields: program.iter().flat_map(|program| &program.modules).map(|module| module.field.clone()).collect(),

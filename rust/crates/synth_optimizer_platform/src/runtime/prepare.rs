@@ -45,11 +45,8 @@ pub(super) async fn prepare(
     let cache = Cache::open(&CacheSettings::of(&config.cache, dir.dir(), dir.run_id()))?;
     let client = match config.cache.mode {
         CacheMode::Readonly => None,
-        CacheMode::Off | CacheMode::Readwrite => Some(Client::within(&config.container, &request.reach)?),
+        CacheMode::Off | CacheMode::Readwrite => Some(Client::within(&config.container, &request.reach).await?),
     };
-    if let Some(client) = &client {
-        client.check_reach().await?;
-    }
     fence.check()?;
     let process = match &client {
         Some(client) => start(config, dir.dir(), client).await?,

@@ -68,7 +68,7 @@ fn told(task: &Task) -> Vec<Event> {
     let mut events = vec![
         Event::ContractVerified(ContractVerified {
             version: contract.version.clone(),
-            dialects: contract.dialect.words(),
+            dialects: contract.routes.dialects(),
             rollout_modes: contract.rollout_modes.clone(),
             routes: contract.routes.named(),
         }),

@@ -109,7 +109,8 @@ fn connect(path: &Path, busy: Duration) -> Result<Connection, OptimizerError> {
     Ok(connection)
 }
 
-fn check_sqlite() -> Result<(), OptimizerError> {
+/// Refuses a SQLite that can damage its files.
+pub(crate) fn check_sqlite() -> Result<(), OptimizerError> {
     if rusqlite::version_number() < OLDEST_SQLITE {
         return Err(OptimizerError::new(ErrorCode::Sqlite, format!("SQLite {} is too old", rusqlite::version()))
             .with_hint("Use a build with SQLite 3.51.3 or newer."));

@@ -76,7 +76,7 @@ fn off_touches_nothing() {
     assert_eq!(cache.get(Boundary::Rollout, &key(1)).unwrap(), Lookup::Miss);
     wait(cache.flush()).unwrap();
     let profile = cache.profile();
-    assert_eq!((profile.hits, profile.misses, profile.writes, profile.size_bytes), (0, 0, 0, 0));
+    assert_eq!((profile.totals.hits, profile.totals.misses, profile.totals.writes, profile.size_bytes), (0, 0, 0, 0));
     assert_eq!(std::fs::read_dir(place.root()).unwrap().count(), 0);
 }
 
@@ -91,7 +91,10 @@ fn readwrite_remembers_and_readonly_answers() {
         assert_eq!(cache.get(Boundary::Rollout, &key(2)).unwrap(), Lookup::Hit(text(2)));
         assert_eq!(cache.get(Boundary::Rollout, &key(9)).unwrap(), Lookup::Miss);
         let profile = cache.profile();
-        assert_eq!((profile.entries, profile.hits, profile.misses, profile.writes), (Some(3), 1, 1, 0));
+        assert_eq!(
+            (profile.totals.entries, profile.totals.hits, profile.totals.misses, profile.totals.writes),
+            (Some(3), 1, 1, 0)
+        );
         let rollouts = profile.by_boundary["container.rollout"];
         assert_eq!((rollouts.entries, rollouts.hits, rollouts.misses), (Some(3), 1, 1));
     }
@@ -108,7 +111,7 @@ fn the_first_answer_wins() {
     cache.put(Boundary::Rollout, &key(0), text(3)).unwrap();
     wait(cache.flush()).unwrap();
     assert_eq!(cache.get(Boundary::Rollout, &key(0)).unwrap(), Lookup::Hit(text(1)));
-    assert_eq!(cache.profile().writes, 1);
+    assert_eq!(cache.profile().totals.writes, 1);
 }
 
 #[test]
@@ -140,7 +143,7 @@ fn failures_are_kept_apart_from_answers() {
     assert_eq!(cache.get_failure(Boundary::Rollout, &key(0), 2).unwrap(), Lookup::Miss);
     assert_eq!(cache.get(Boundary::Rollout, &key(0)).unwrap(), Lookup::Hit(text(7)));
     let profile = cache.profile();
-    assert_eq!((profile.entries, profile.hits, profile.misses), (Some(1), 2, 0));
+    assert_eq!((profile.totals.entries, profile.totals.hits, profile.totals.misses), (Some(1), 2, 0));
     assert_eq!(profile.by_boundary["container.rollout.failure"].entries, Some(1));
 }
 
@@ -153,11 +156,11 @@ fn a_lookup_sees_what_was_put_before_it() {
     other.execute_batch("BEGIN IMMEDIATE").unwrap();
     cache.put(Boundary::Rollout, &key(1), text(1)).unwrap();
     assert_eq!(cache.get(Boundary::Rollout, &key(1)).unwrap(), Lookup::Hit(text(1)));
-    assert_eq!(cache.profile().writes, 0);
+    assert_eq!(cache.profile().totals.writes, 0);
     other.execute_batch("COMMIT").unwrap();
     wait(cache.flush()).unwrap();
     assert_eq!(cache.get(Boundary::Rollout, &key(1)).unwrap(), Lookup::Hit(text(1)));
-    assert_eq!(cache.profile().writes, 1);
+    assert_eq!(cache.profile().totals.writes, 1);
     let threads: Vec<_> = (0..4)
         .map(|thread| {
             let cache = Arc::clone(&cache);
@@ -182,7 +185,7 @@ fn many_writes_share_few_transactions() {
     }
     wait(cache.flush()).unwrap();
     let profile = cache.profile();
-    assert_eq!((profile.writes, profile.entries), (2000, Some(2000)));
+    assert_eq!((profile.totals.writes, profile.totals.entries), (2000, Some(2000)));
     assert!(profile.transactions <= 500, "{} transactions", profile.transactions);
 }
 
@@ -196,7 +199,7 @@ fn ten_thousand_lookups() {
             let found = cache.get(Boundary::Rollout, &key(number % 2000)).unwrap();
             assert_eq!(found == Lookup::Miss, number % 2000 >= 1000);
         }
-        assert_eq!(cache.profile().hits, 5000);
+        assert_eq!(cache.profile().totals.hits, 5000);
     }
 }
 
@@ -228,7 +231,7 @@ fn damaged_rows_are_noticed() {
         cache.put(Boundary::Rollout, &key(0), text(5)).unwrap();
         wait(cache.flush()).unwrap();
         assert_eq!(cache.get(Boundary::Rollout, &key(0)).unwrap(), Lookup::Hit(text(5)), "{damage}");
-        assert_eq!((cache.profile().damaged, cache.profile().writes), (1, 1));
+        assert_eq!((cache.profile().totals.damaged, cache.profile().totals.writes), (1, 1));
     }
 }
 
@@ -315,7 +318,7 @@ fn a_full_cache_says_so_and_keeps_what_it_has() {
     assert!(error.message.contains("request_cache.sqlite") && error.message.contains("1048576"), "{error}");
     assert_eq!(cache.put(Boundary::Rollout, &key(999), text(1)).unwrap_err().code, ErrorCode::CacheFull);
     assert!(stored >= 10, "{stored}");
-    assert_eq!(cache.profile().entries, Some(stored as u64));
+    assert_eq!(cache.profile().totals.entries, Some(stored as u64));
     drop(cache);
     assert!(std::fs::metadata(place.path()).unwrap().len() <= 1 << 20);
     let check: String =
@@ -343,12 +346,12 @@ fn handles_share_one_file() {
         }
     });
     for cache in &caches {
-        assert_eq!(cache.profile().entries, Some(600));
+        assert_eq!(cache.profile().totals.entries, Some(600));
         for number in 0..600 {
             assert_eq!(cache.get(Boundary::Rollout, &key(number)).unwrap(), Lookup::Hit(text(number)));
         }
     }
-    assert_eq!(caches.iter().map(|cache| cache.profile().writes).sum::<u64>(), 600);
+    assert_eq!(caches.iter().map(|cache| cache.profile().totals.writes).sum::<u64>(), 600);
 }
 
 #[test]

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use synth_optimizer_core::config::Config;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_core::model::program::Module;
-use synth_optimizer_platform::container::{Client, Dialect, Task, load};
+use synth_optimizer_platform::container::{Client, Task, load};
 
 use super::server::Server;
 use super::toy::{Toy, config};
@@ -142,12 +142,13 @@ async fn the_contract_is_found_in_each_of_its_places() {
     ] {
         let mut toy = Toy::new("taskset");
         toy.metadata = metadata;
-        assert_eq!(load_toy(toy, |_| {}).await.unwrap().contract.dialect, Dialect::Taskset);
+        assert_eq!(load_toy(toy, |_| {}).await.unwrap().contract.routes.dialects(), ["taskset"]);
     }
     let mut toy = Toy::new("dataset");
     toy.metadata["metadata"]["optimizer_contracts"]["gepa"]["version"] = json!("synth_optimizers.gepa.v1");
     let contract = load_toy(toy, |_| {}).await.unwrap().contract;
-    assert_eq!((contract.version.as_str(), contract.dialect), ("synth_optimizers.gepa.v1", Dialect::Dataset));
+    assert_eq!(contract.version, "synth_optimizers.gepa.v1");
+    assert_eq!(contract.routes.dialects(), ["dataset"]);
 }
 
 #[tokio::test]

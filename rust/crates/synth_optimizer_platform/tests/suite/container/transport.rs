@@ -6,7 +6,7 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 use synth_optimizer_core::config::Config;
 use synth_optimizer_core::model::answer::FailureClass;
-use synth_optimizer_platform::container::{Client, Contract, Dialect, RolloutCall, RolloutEnd, Routes, Transport};
+use synth_optimizer_platform::container::{Client, Contract, RolloutEnd, Routes, Transport};
 
 use super::server::{Act, Received, Server, json as reply, nobody, text};
 use super::toy::config;
@@ -20,7 +20,6 @@ pub(crate) const END: &str = "POST /rollouts/r-1/terminate";
 pub(crate) fn contract(modes: &[&str]) -> Contract {
     Contract {
         version: "synth_optimizers.gepa.v2".into(),
-        dialect: Dialect::Taskset,
         routes: Routes {
             program: "/program".into(),
             rollout: "/rollout".into(),
@@ -39,7 +38,7 @@ pub(crate) async fn run(transport: &Transport, may_have_been_sent: bool) -> Roll
     let body = |mode: synth_optimizer_core::config::gepa::SubmissionMode| {
         Ok(Bytes::from(json!({ "rollout_id": "r-1", "submission_mode": mode.word() }).to_string()))
     };
-    transport.rollout(RolloutCall { rollout_id: "r-1", body: &body, may_have_been_sent }).await
+    transport.rollout("r-1", &body, may_have_been_sent).await
 }
 
 async fn run_sync(server: &Server) -> RolloutEnd {

@@ -1,0 +1,28 @@
+//! `Retry-After` and the pauses before retries.
+
+use std::time::{Duration, UNIX_EPOCH};
+
+use super::retry_after;
+
+#[test]
+fn seconds_and_dates_are_read() {
+    let now = UNIX_EPOCH + Duration::from_secs(784_111_770);
+    assert_eq!(retry_after(" 7 ", now), Some(Duration::from_secs(7)));
+    assert_eq!(retry_after("Sun, 06 Nov 1994 08:49:37 GMT", now), Some(Duration::from_secs(7)));
+    assert_eq!(retry_after("Sun, 06 Nov 1994 08:49:20 GMT", now), Some(Duration::ZERO));
+    for unreadable in ["", "soon", "-1", "1.5", "Sun, 06 Nov 1994 08:49:37 CET", "Sun, 99 Nov 1994 08:49:37 GMT"] {
+        assert_eq!(retry_after(unreadable, now), None, "{unreadable:?}");
+    }
+}
+
+#[test]
+fn the_pause_doubles_up_to_the_longest() {
+    let pauses = |first, longest, retries| {
+        let pauses = super::pauses(Duration::from_millis(first), Duration::from_millis(longest), retries);
+        pauses.map(|pause| pause.as_millis()).collect::<Vec<_>>()
+    };
+    assert_eq!(pauses(200, 1000, 6), [200, 400, 800, 1000, 1000, 1000]);
+    assert_eq!(pauses(200, 100, 2), [100, 100]);
+    assert_eq!(pauses(0, 100, 2), [0, 0]);
+    assert_eq!(pauses(200, 1000, 0), []);
+}
