@@ -4,11 +4,11 @@ use serde_json::{Map, Value, json};
 
 use super::ProposalRequest;
 use super::transcript::Redactor;
-use synth_optimizer_core::model::answer::Proposal;
+use synth_optimizer_core::model::answer::{Proposal, ProposalAnswer};
 use synth_optimizer_core::model::event_fields::{Operation, Problem};
 use synth_optimizer_core::model::ids::Payload;
-use synth_optimizer_core::secrets::looks_like_key;
-use synth_optimizer_core::secrets::scrub;
+use synth_optimizer_core::model::usage::Usage;
+use synth_optimizer_core::secrets::{looks_like_key, scrub};
 
 /// Name and version of the manifest's shape.
 pub const SCHEMA_VERSION: &str = "gepa_workspace_proposal_v3";
@@ -28,6 +28,30 @@ const PROBLEMS: usize = 16;
 pub(super) struct Found {
     pub(super) proposals: Vec<Proposal>,
     pub(super) problems: Vec<Problem>,
+}
+
+impl From<Problem> for Found {
+    fn from(problem: Problem) -> Self {
+        Self { proposals: Vec::new(), problems: vec![problem] }
+    }
+}
+
+impl Found {
+    pub(super) fn too_large(answer: &str, most: u64) -> Self {
+        let message = format!("the answer has {} bytes; at most {most} are allowed", answer.len());
+        Problem { code: "answer_too_large".into(), field: None, message }.into()
+    }
+
+    pub(super) fn into_answer(self, usage: Usage, requested: &str, effective: &str) -> ProposalAnswer {
+        ProposalAnswer {
+            proposals: self.proposals,
+            problems: self.problems,
+            usage,
+            cached: false,
+            requested_model: requested.to_owned(),
+            effective_model: effective.to_owned(),
+        }
+    }
 }
 
 /// The word for what an operation proposes.
@@ -110,7 +134,7 @@ pub(super) fn read(answer: &str, request: &ProposalRequest, redactor: &Redactor)
         } else {
             format!("the answer holds no JSON object; it begins with {:?}", beginning(&redactor.known_hidden(answer)))
         };
-        return refused("manifest_unreadable", message);
+        return Problem { code: "manifest_unreadable".into(), field: None, message }.into();
     };
     match redactor.without_known(&Value::Object(document)) {
         Value::Object(document) => read_document(&document, request),
@@ -242,10 +266,6 @@ fn document_in(answer: &str) -> Option<Map<String, Value>> {
         }
     }
     first
-}
-
-fn refused(code: &str, message: String) -> Found {
-    Found { proposals: Vec::new(), problems: vec![Problem { code: code.to_owned(), field: None, message }] }
 }
 
 fn shown(value: &Value) -> String {

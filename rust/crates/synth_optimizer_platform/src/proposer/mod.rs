@@ -3,13 +3,14 @@
 mod brief;
 mod codex;
 mod credentials;
+mod files;
 mod manifest;
 mod openai;
+mod outcome;
 mod prices;
 #[cfg(test)]
 mod tests_support;
 mod transcript;
-mod workdir;
 
 use std::future::Future;
 use std::pin::Pin;
@@ -20,11 +21,10 @@ use serde::Serialize;
 use serde_json::Value;
 
 pub(crate) use brief::shown_reply;
-pub use codex::{CodexProposer, Lookup, PROPOSER_LOG};
+pub use codex::{CodexProposer, Lookup};
 pub use manifest::SCHEMA_VERSION;
 pub use openai::OpenAiProposer;
 pub use transcript::TRANSCRIPTS;
-pub use workdir::{MANIFEST, WORKSPACES};
 
 use synth_optimizer_core::config::Config;
 use synth_optimizer_core::config::gepa::Direction;
@@ -64,6 +64,13 @@ pub struct ProposalRequest {
 pub struct TurnId {
     pub request: RequestId,
     pub attempt: u32,
+}
+
+impl TurnId {
+    /// The name of the turn's workspace and transcript.
+    fn name(self) -> String {
+        format!("turn_{:06}_{}", self.request.0, self.attempt)
+    }
 }
 
 /// A turn that gave no answer.

@@ -19,6 +19,9 @@ const OPENAI: &str = "https://api.openai.com/v1";
 /// Name of codex's own file for its sign-in.
 pub(super) const AUTH_FILE: &str = "auth.json";
 
+/// The name under which codex knows a provider of our own definition.
+pub(super) const OWN_PROVIDER: &str = "proposer";
+
 /// How the model is reached.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Access {
@@ -52,6 +55,14 @@ impl Access {
             // A home that is named is meant, whatever key happens to be set.
             AuthMode::Auto if section.codex_home.is_some() => host(section, env),
             AuthMode::Auto => by_key().or_else(|_: OptimizerError| host(section, env)),
+        }
+    }
+
+    /// The provider's name in the configuration of codex.
+    pub(super) fn provider(&self) -> &'static str {
+        match self {
+            Self::Endpoint { .. } => OWN_PROVIDER,
+            Self::Host { .. } => "openai",
         }
     }
 

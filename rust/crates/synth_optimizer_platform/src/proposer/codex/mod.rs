@@ -1,35 +1,35 @@
 //! The backend `codex_app_server`: one warm codex process in a sandbox, a thread of its own for every turn.
 //!
 //! `locate` and `access` decide what is started and how it signs in, `home` writes its configuration, `process` runs it,
-//! `wire` speaks with it. `session` puts them together, tries the sandbox and checks what came out. `turn` takes a turn,
-//! which `watch` follows; `outcome` says what its errors mean.
+//! `wire` speaks with it. `session` puts them together, tries the sandbox and checks what came out. `turn` takes a turn in a
+//! `workdir` of its own, which `watch` follows.
 
 mod access;
 mod home;
 mod locate;
-mod outcome;
 mod process;
 mod session;
-mod sweep;
 mod turn;
 mod watch;
 mod wire;
+mod workdir;
 
+use std::collections::BTreeMap;
 use std::fmt;
-use std::fs::DirBuilder;
-use std::os::unix::fs::DirBuilderExt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use camino::{Utf8Path, Utf8PathBuf};
+use parking_lot::Mutex;
 use serde_json::{Value, json};
-use tokio::sync::{Mutex, watch as signal};
+use tokio::sync::{Mutex as AsyncMutex, watch as signal};
 
-pub use process::PROPOSER_LOG;
 use session::Session;
-use sweep::Backlog;
+use workdir::Workdir;
 
 use super::brief::BRIEF_VERSION;
+use super::files::make_dir;
+use super::transcript::Redactor;
 use super::{Doing, ProposalRequest, Proposer, Turn, TurnId};
 use synth_optimizer_core::config::Config;
 use synth_optimizer_core::config::proposer::ProposerSection;
@@ -77,7 +77,7 @@ impl Plan {
     /// The run directory, made if it is not there, by the name that codex will call it.
     fn made_run_dir(&self) -> Result<Utf8PathBuf, OptimizerError> {
         let dir = &self.run_dir;
-        let made = DirBuilder::new().recursive(true).mode(0o700).create(dir).and_then(|()| dir.canonicalize_utf8());
+        let made = make_dir(dir).and_then(|()| dir.canonicalize_utf8());
         made.map_err(|error| OptimizerError::from_cause(ErrorCode::Io, format!("{dir} cannot be made"), error))
     }
 }
@@ -85,10 +85,11 @@ impl Plan {
 /// Proposals by codex.
 #[derive(Debug)]
 pub struct CodexProposer {
-    plan: Arc<Plan>,
-    session: Mutex<Option<Arc<Session>>>,
+    plan: Plan,
+    session: AsyncMutex<Option<Arc<Session>>>,
     stop: signal::Sender<u64>,
-    backlog: Backlog,
+    /// Workspaces in which something may still run: they are gone over when nothing does any more.
+    unswept: Mutex<BTreeMap<Workdir, Redactor>>,
 }
 
 impl CodexProposer {
@@ -104,12 +105,11 @@ impl CodexProposer {
         let run_dir = camino::absolute_utf8(run_dir).map_err(|error| {
             OptimizerError::from_cause(ErrorCode::Io, format!("{run_dir} is no place for a run"), error)
         })?;
-        let plan = Plan { section, model, run_dir, env: Environment(env), runtime };
         Ok(Self {
-            plan: Arc::new(plan),
-            session: Mutex::new(None),
+            plan: Plan { section, model, run_dir, env: Environment(env), runtime },
+            session: AsyncMutex::default(),
             stop: signal::Sender::new(0),
-            backlog: Backlog::default(),
+            unswept: Mutex::default(),
         })
     }
 
@@ -117,16 +117,26 @@ impl CodexProposer {
     async fn session(&self) -> Result<Arc<Session>, OptimizerError> {
         let mut held = self.session.lock().await;
         if let Some(session) = held.as_ref() {
-            if session.is_usable() {
+            if session.process.is_usable() {
                 return Ok(Arc::clone(session));
             }
             // The next one uses the same places.
-            session.end(Duration::ZERO).await;
+            session.process.end(Duration::ZERO).await;
             *held = None;
         }
         let session = Arc::new(Session::start(&self.plan).await?);
         *held = Some(Arc::clone(&session));
         Ok(session)
+    }
+
+    /// Goes over a workspace in which nothing runs any more.
+    async fn sweep(&self, workdir: Workdir) {
+        let Some(redactor) = self.unswept.lock().get(&workdir).cloned() else { return };
+        let swept = workdir.clone();
+        // Where this breaks off, it is done when the run is over.
+        if tokio::task::spawn_blocking(move || swept.sweep(&redactor)).await.is_ok() {
+            self.unswept.lock().remove(&workdir);
+        }
     }
 }
 
@@ -145,7 +155,7 @@ impl Proposer for CodexProposer {
     }
 
     fn prepare(&self) -> Doing<'_, Result<Option<ProposerReady>, OptimizerError>> {
-        Box::pin(async move { Ok(Some(self.session().await?.ready(&self.plan))) })
+        Box::pin(async move { Ok(Some(self.session().await?.ready.clone())) })
     }
 
     fn propose(&self, turn: TurnId, request: ProposalRequest) -> Turn<'_> {
@@ -162,10 +172,11 @@ impl Proposer for CodexProposer {
             let mut held = self.session.lock().await;
             // It is let go of only when it has ended, so that a close that is broken off can be taken up again.
             if let Some(session) = held.as_ref() {
-                session.end(Duration::from_secs(self.plan.section.interrupt_timeout_seconds)).await;
+                session.process.end(Duration::from_secs(self.plan.section.interrupt_timeout_seconds)).await;
             }
             *held = None;
-            self.backlog.sweep();
+            let left = std::mem::take(&mut *self.unswept.lock());
+            left.iter().for_each(|(workdir, redactor)| workdir.sweep(redactor));
         })
     }
 }

@@ -2,7 +2,8 @@
 
 use reqwest::Url;
 
-use super::{Endpoint, base_url, is_openai, key};
+use super::Endpoint;
+use crate::proposer::credentials::{Key, base_url, is_openai, key};
 use synth_optimizer_core::config::proposer::ProposerSection;
 use synth_optimizer_core::secrets::Secret;
 
@@ -20,7 +21,7 @@ fn key_for(url: &str, variable: Option<&str>) -> Option<String> {
         "MY_KEY" => Some(" mine ".to_owned()),
         _ => None,
     };
-    key(&section(url, variable), &Url::parse(url).unwrap(), &env).unwrap().map(|key| key.expose().to_owned())
+    key(&section(url, variable), &Url::parse(url).unwrap(), &env).unwrap().map(|key| key.value.expose().to_owned())
 }
 
 #[test]
@@ -70,6 +71,7 @@ fn the_route_follows_the_path_of_the_base() {
 #[test]
 fn a_key_that_no_header_can_carry_is_refused_without_being_repeated() {
     let section = section("http://127.0.0.1:1/v1", Some("MY_KEY"));
-    let error = Endpoint::new(&section, &base_url(&section).unwrap(), Some(&Secret::new("canary\nkey"))).unwrap_err();
+    let key = Key { variable: "MY_KEY".into(), value: Secret::new("canary\nkey") };
+    let error = Endpoint::new(&section, &base_url(&section).unwrap(), Some(&key)).unwrap_err();
     assert!(error.message.contains("MY_KEY") && !format!("{error:?}").contains("canary"), "{error:?}");
 }
