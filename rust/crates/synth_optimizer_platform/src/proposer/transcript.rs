@@ -51,14 +51,19 @@ impl Redactor {
 
     /// A document without the credentials that this process knows, in values and in names.
     pub(super) fn without_known(&self, value: &Value) -> Value {
-        match value {
-            Value::String(text) => Value::String(self.known_hidden(text)),
-            Value::Array(items) => Value::Array(items.iter().map(|item| self.without_known(item)).collect()),
-            Value::Object(entries) => Value::Object(
-                entries.iter().map(|(name, value)| (self.known_hidden(name), self.without_known(value))).collect(),
-            ),
-            Value::Null | Value::Bool(_) | Value::Number(_) => value.clone(),
+        with_texts(value, &|text| self.known_hidden(text))
+    }
+}
+
+/// A document with other texts, in values and in names.
+pub(super) fn with_texts(value: &Value, change: &dyn Fn(&str) -> String) -> Value {
+    match value {
+        Value::String(text) => Value::String(change(text)),
+        Value::Array(items) => items.iter().map(|item| with_texts(item, change)).collect(),
+        Value::Object(entries) => {
+            Value::Object(entries.iter().map(|(name, value)| (change(name), with_texts(value, change))).collect())
         }
+        Value::Null | Value::Bool(_) | Value::Number(_) => value.clone(),
     }
 }
 

@@ -30,7 +30,7 @@ use workdir::Workdir;
 use super::brief::BRIEF_VERSION;
 use super::files::make_dir;
 use super::transcript::Redactor;
-use super::{Doing, ProposalRequest, Proposer, Turn, TurnId};
+use super::{Doing, Outcome, ProposalRequest, Proposer, Turn, TurnId};
 use synth_optimizer_core::config::Config;
 use synth_optimizer_core::config::proposer::ProposerSection;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
@@ -42,54 +42,27 @@ const MODEL: &str = "gpt-5.4-mini";
 /// Looks up variables.
 pub type Lookup = Arc<dyn Fn(&str) -> Option<String> + Send + Sync>;
 
-/// Where variables are looked up.
-#[derive(Clone)]
-struct Environment(Lookup);
-
-impl Environment {
-    fn get(&self, name: &str) -> Option<String> {
-        (self.0)(name)
-    }
-}
-
-impl fmt::Debug for Environment {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Its values are nobody's business.
-        out.write_str("Environment")
-    }
-}
-
 /// Told when the turns under way must end.
 type Stop = signal::Receiver<u64>;
 
-/// What does not change during a run.
-#[derive(Debug)]
-struct Plan {
+/// Proposals by codex.
+pub struct CodexProposer {
     section: ProposerSection,
     model: String,
     run_dir: Utf8PathBuf,
-    env: Environment,
+    env: Lookup,
     /// The binary of the PyPI package.
     runtime: Option<Utf8PathBuf>,
-}
-
-impl Plan {
-    /// The run directory, made if it is not there, by the name that codex will call it.
-    fn made_run_dir(&self) -> Result<Utf8PathBuf, OptimizerError> {
-        let dir = &self.run_dir;
-        let made = make_dir(dir).and_then(|()| dir.canonicalize_utf8());
-        made.map_err(|error| OptimizerError::from_cause(ErrorCode::Io, format!("{dir} cannot be made"), error))
-    }
-}
-
-/// Proposals by codex.
-#[derive(Debug)]
-pub struct CodexProposer {
-    plan: Plan,
     session: AsyncMutex<Option<Arc<Session>>>,
     stop: signal::Sender<u64>,
     /// Workspaces in which something may still run: they are gone over when nothing does any more.
     unswept: Mutex<BTreeMap<Workdir, Redactor>>,
+}
+
+impl fmt::Debug for CodexProposer {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("CodexProposer").field("run_dir", &self.run_dir).finish_non_exhaustive()
+    }
 }
 
 impl CodexProposer {
@@ -106,25 +79,36 @@ impl CodexProposer {
             OptimizerError::from_cause(ErrorCode::Io, format!("{run_dir} is no place for a run"), error)
         })?;
         Ok(Self {
-            plan: Plan { section, model, run_dir, env: Environment(env), runtime },
+            section,
+            model,
+            run_dir,
+            env,
+            runtime,
             session: AsyncMutex::default(),
             stop: signal::Sender::new(0),
             unswept: Mutex::default(),
         })
     }
 
+    /// The run directory, made if it is not there, by the name that codex will call it.
+    fn made_run_dir(&self) -> Result<Utf8PathBuf, OptimizerError> {
+        let dir = &self.run_dir;
+        let made = make_dir(dir).and_then(|()| dir.canonicalize_utf8());
+        made.map_err(|error| OptimizerError::from_cause(ErrorCode::Io, format!("{dir} cannot be made"), error))
+    }
+
     /// The process that serves the run; one that has ended is replaced.
     async fn session(&self) -> Result<Arc<Session>, OptimizerError> {
         let mut held = self.session.lock().await;
         if let Some(session) = held.as_ref() {
-            if session.process.is_usable() {
+            if session.is_usable() {
                 return Ok(Arc::clone(session));
             }
             // The next one uses the same places.
-            session.process.end(Duration::ZERO).await;
+            session.end(Duration::ZERO).await;
             *held = None;
         }
-        let session = Arc::new(Session::start(&self.plan).await?);
+        let session = Arc::new(Session::start(self).await?);
         *held = Some(Arc::clone(&session));
         Ok(session)
     }
@@ -142,10 +126,10 @@ impl CodexProposer {
 
 impl Proposer for CodexProposer {
     fn identity(&self) -> Value {
-        let section = &self.plan.section;
+        let section = &self.section;
         json!({
             "backend": section.backend.word(),
-            "model": self.plan.model,
+            "model": self.model,
             "provider": section.provider,
             "reasoning_effort": section.reasoning_effort.map(|effort| effort.word()),
             "answer": section.answer.word(),
@@ -160,7 +144,11 @@ impl Proposer for CodexProposer {
 
     fn propose(&self, turn: TurnId, request: ProposalRequest) -> Turn<'_> {
         let stop = self.stop.subscribe();
-        Box::pin(async move { turn::take(self, turn, &request, stop).await })
+        Box::pin(async move {
+            let mut outcome = Outcome::default();
+            let taken = turn::take(self, turn, &request, stop, &mut outcome).await;
+            taken.map_err(|reason| outcome.failed(reason))
+        })
     }
 
     fn interrupt(&self) {
@@ -172,7 +160,7 @@ impl Proposer for CodexProposer {
             let mut held = self.session.lock().await;
             // It is let go of only when it has ended, so that a close that is broken off can be taken up again.
             if let Some(session) = held.as_ref() {
-                session.process.end(Duration::from_secs(self.plan.section.interrupt_timeout_seconds)).await;
+                session.end(Duration::from_secs(self.section.interrupt_timeout_seconds)).await;
             }
             *held = None;
             let left = std::mem::take(&mut *self.unswept.lock());

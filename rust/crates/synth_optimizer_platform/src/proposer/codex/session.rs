@@ -1,23 +1,32 @@
 //! One codex process that is ready for turns: started, initialized, its sandbox tried and its settings confirmed.
 
 use std::net::TcpListener;
+use std::process::Child;
 use std::time::Duration;
 
 use camino::Utf8Path;
+use parking_lot::Mutex;
 use serde_json::{Value, json};
+use tokio::sync::Mutex as AsyncMutex;
+use tokio::time::{Instant, sleep};
+use tracing::warn;
 
-use super::Plan;
+use super::CodexProposer;
 use super::access::Access;
 use super::home::{Home, PROFILE, may_write};
 use super::locate::locate;
-use super::process::{CodexProcess, PROPOSER_LOG};
+use super::process::{PROPOSER_LOG, log_tail, spawn};
 use super::wire::{RpcFault, Wire};
-use crate::container::{Holder, Lease, reap};
+use crate::container::{AFTER_KILL, Family, GLANCE, Holder, Lease, reap};
 use crate::proposer::prices::Prices;
 use crate::proposer::transcript::Redactor;
+use crate::warn_if_err;
 use synth_optimizer_core::model::canonical::hex;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_core::model::event_fields::ProposerReady;
+
+/// How long a drop may block.
+const AT_DROP: Duration = Duration::from_millis(200);
 
 /// What to do when codex is not what it should be.
 pub(super) const HINT: &str =
@@ -39,12 +48,17 @@ const UNUSED: [&str; 9] = [
 /// A warm process. Dropped, it is killed.
 #[derive(Debug)]
 pub(super) struct Session {
-    pub(super) process: CodexProcess,
+    pub(super) wire: Wire,
     /// What is written down of it.
     pub(super) ready: ProposerReady,
     provider: &'static str,
     pub(super) prices: Prices,
     pub(super) redactor: Redactor,
+    home: Home,
+    child: Mutex<Child>,
+    family: Family,
+    /// Whether nothing of it runs. Held by the one who ends it, so that every other waits for the end.
+    is_over: AsyncMutex<bool>,
 }
 
 /// Why there is no thread.
@@ -60,34 +74,39 @@ pub(super) enum NoThread {
 
 impl Session {
     /// Starts codex and checks everything that a turn needs.
-    pub(super) async fn start(plan: &Plan) -> Result<Self, OptimizerError> {
-        let limit = Duration::from_secs(plan.section.startup_timeout_seconds);
-        let late = || {
+    pub(super) async fn start(proposer: &CodexProposer) -> Result<Self, OptimizerError> {
+        let limit = Duration::from_secs(proposer.section.startup_timeout_seconds);
+        tokio::time::timeout(limit, Self::begin(proposer)).await.map_err(|_elapsed| {
             let message = format!("codex was not ready within {} s", limit.as_secs());
             OptimizerError::new(ErrorCode::Proposer, message)
                 .with_hint(format!("{PROPOSER_LOG} has what it said; proposer.startup_timeout_seconds is the limit."))
-        };
-        tokio::time::timeout(limit, Self::begin(plan)).await.map_err(|_| late())?
+        })?
     }
 
-    async fn begin(plan: &Plan) -> Result<Self, OptimizerError> {
-        let run_dir = plan.made_run_dir()?;
+    async fn begin(proposer: &CodexProposer) -> Result<Self, OptimizerError> {
+        let run_dir = proposer.made_run_dir()?;
         let dir = run_dir.clone();
         tokio::task::spawn_blocking(move || reap(&dir, Holder::Proposer))
             .await
             .map_err(|_| OptimizerError::new(ErrorCode::Proposer, "looking for left processes broke off"))??;
-        let section = &plan.section;
-        let access = Access::decide(section, &plan.env)?;
-        let program = locate(&section.command, &plan.env, plan.runtime.as_deref())?;
+        let section = &proposer.section;
+        let access = Access::decide(section, &*proposer.env)?;
+        let program = locate(&section.command, &*proposer.env, proposer.runtime.as_deref())?;
         let redactor = Redactor::new(access.secrets());
-        let lease = Lease::new(section.interrupt_timeout_seconds)?;
-        let home = Home::create(&run_dir, section, &plan.model, &access, &program.package, &lease.token)?;
-        let path = plan.env.get("PATH");
+        let mut lease = Lease::new(section.interrupt_timeout_seconds)?;
+        let home = Home::create(&run_dir, section, &proposer.model, &access, &program.package, &lease.token)?;
+        let path = (proposer.env)("PATH");
+        let spawned = spawn(&program, &access, &home, path.as_deref(), &redactor, &lease);
+        let (child, wire) = spawned.inspect_err(|_| {
+            warn_if_err!(Lease::remove(&run_dir, Holder::Proposer), "the lease of a start that failed stays");
+            warn_if_err!(home.remove(), "the home of codex stays");
+        })?;
+        let id = child.id();
         let mut session = Self {
-            process: CodexProcess::start(&program, &access, home, path.as_deref(), &redactor, lease)?,
+            wire,
             ready: ProposerReady {
                 backend: section.backend.word().to_owned(),
-                model: plan.model.clone(),
+                model: proposer.model.clone(),
                 provider: section.provider.clone(),
                 program: program.path.into_string(),
                 source: program.source.to_owned(),
@@ -98,21 +117,27 @@ impl Session {
             provider: access.provider(),
             prices: Prices::new(section, access.is_list_priced()),
             redactor,
+            home,
+            family: Family { holder: Holder::Proposer, token: lease.token.clone(), group: i32::try_from(id).ok() },
+            child: Mutex::new(child),
+            is_over: AsyncMutex::new(false),
         };
-        match session.check(plan).await {
+        (lease.pid, lease.pgid) = (Some(id), Some(id));
+        lease.write(&run_dir, Holder::Proposer)?;
+        match session.check(proposer).await {
             Ok(()) => Ok(session),
             Err(error) => {
                 // Whatever it says about itself stands in its log; it must be there before it is read.
-                session.process.end(Duration::ZERO).await;
-                let detail = error.detail.clone().unwrap_or_else(|| session.process.log_tail());
+                session.end(Duration::ZERO).await;
+                let detail = error.detail.clone().unwrap_or_else(|| log_tail(&run_dir));
                 let message = session.redactor.text(&error.message);
                 Err(OptimizerError { message, ..error.with_detail(session.redactor.text(&detail)) })
             }
         }
     }
 
-    async fn check(&mut self, plan: &Plan) -> Result<(), OptimizerError> {
-        let limit = Duration::from_secs(plan.section.rpc_timeout_seconds);
+    async fn check(&mut self, proposer: &CodexProposer) -> Result<(), OptimizerError> {
+        let limit = Duration::from_secs(proposer.section.rpc_timeout_seconds);
         let params = json!({
             "clientInfo": { "name": "synth_optimizers", "title": "synth-optimizers", "version": env!("CARGO_PKG_VERSION") },
             // Leaving no command behind is an experimental call, and so is the name of the permission profile.
@@ -121,19 +146,19 @@ impl Session {
         let fatal = |message: String| OptimizerError::new(ErrorCode::Proposer, message).with_hint(HINT);
         let program = self.ready.program.clone();
         let unready = |fault: RpcFault| fatal(format!("codex at {program} cannot be used: {fault}"));
-        let CodexProcess { wire, home, .. } = &self.process;
+        let (wire, home) = (&self.wire, &self.home);
         let hello = wire.call("initialize", params, limit).await.map_err(unready)?;
-        wire.notify("initialized");
+        wire.lock().notify("initialized");
         let agent = hello.get("userAgent").and_then(Value::as_str).unwrap_or_default();
         let version = agent.split('/').nth(1).and_then(|rest| rest.split_whitespace().next()).unwrap_or("unknown");
         self.ready.version = version.to_owned();
-        let may_write = may_write(&plan.section);
+        let may_write = may_write(&proposer.section);
         let right = if may_write { "write" } else { "read" };
         let network = probe(wire, home, may_write, limit).await?;
         self.ready.sandbox = format!("profile {PROFILE}: workspace {right}, system read, nothing else, {network}");
-        match self.thread(plan, &home.desk()).await {
+        match self.thread(proposer, &home.desk()).await {
             Ok(thread) => {
-                wire.leave(&thread);
+                wire.lock().leave(&thread);
                 Ok(())
             }
             Err(NoThread::Fault(fault)) => Err(unready(fault)),
@@ -142,20 +167,20 @@ impl Session {
     }
 
     /// A new thread in a workspace that is not trusted, by its id.
-    pub(super) async fn thread(&self, plan: &Plan, workspace: &Utf8Path) -> Result<String, NoThread> {
+    pub(super) async fn thread(&self, proposer: &CodexProposer, workspace: &Utf8Path) -> Result<String, NoThread> {
         let params = json!({
             "cwd": workspace,
-            "model": plan.model,
+            "model": proposer.model,
             "modelProvider": self.provider,
             "approvalPolicy": "never",
             "ephemeral": true,
             // Else codex would trust the workspace by itself and obey what lies in it.
             "config": { "projects": { (workspace.as_str()): { "trust_level": "untrusted" } } },
         });
-        let limit = Duration::from_secs(plan.section.rpc_timeout_seconds);
-        let echo = self.process.wire.call("thread/start", params, limit).await.map_err(NoThread::Fault)?;
+        let limit = Duration::from_secs(proposer.section.rpc_timeout_seconds);
+        let echo = self.wire.call("thread/start", params, limit).await.map_err(NoThread::Fault)?;
         let text = |place: &str| echo.pointer(place).and_then(Value::as_str).map(str::to_owned);
-        let mut found = mismatches(&echo, &plan.model, self.provider, workspace, may_write(&plan.section));
+        let mut found = mismatches(&echo, &proposer.model, self.provider, workspace, may_write(&proposer.section));
         match text("/thread/id") {
             Some(id) if found.is_empty() => return Ok(id),
             Some(_) => {}
@@ -163,6 +188,61 @@ impl Session {
         }
         let message = format!("codex did not set up what was asked for: {}", found.join("; "));
         Err(NoThread::Mismatch { message, model: text("/model") })
+    }
+
+    pub(super) fn is_usable(&self) -> bool {
+        self.wire.lock().is_open() && !self.has_ended()
+    }
+
+    fn has_ended(&self) -> bool {
+        !matches!(self.child.lock().try_wait(), Ok(None))
+    }
+
+    /// Ends the process: its input is closed, and after `patience` it is killed with all it started. When this returns,
+    /// its places are free, whoever has ended it; broken off, it can be called again.
+    pub(super) async fn end(&self, patience: Duration) {
+        self.wire.lock().close();
+        let mut is_over = self.is_over.lock().await;
+        if *is_over {
+            return;
+        }
+        // The lease stays where something could not be ended; the next start tries again.
+        let gone = self.gone_within(patience).await;
+        *is_over = gone.is_ok();
+        let (run_dir, token) = (&self.home.run_dir, &self.family.token);
+        let freed = gone.and_then(|()| Lease::remove_own(run_dir, Holder::Proposer, token));
+        warn_if_err!(freed, "the lease of codex stays");
+        warn_if_err!(self.home.remove(), "the home of codex stays");
+    }
+
+    /// Waits until nothing is left, and kills what is still there after `patience`.
+    async fn gone_within(&self, patience: Duration) -> Result<(), OptimizerError> {
+        let (polite, last) = (Instant::now() + patience, Instant::now() + patience + AFTER_KILL);
+        while !self.has_ended() || !self.family.members().is_empty() {
+            let now = Instant::now();
+            if now >= last {
+                return Err(self.family.still_there());
+            }
+            // What codex itself leaves behind when it has ended has no reason to stay.
+            if now >= polite || self.has_ended() {
+                self.family.signal(rustix::process::Signal::KILL);
+            }
+            sleep(GLANCE).await;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        if !*self.is_over.get_mut() {
+            self.wire.lock().close();
+            // The lease stays: the next start looks for what is left, if anything is.
+            if !self.family.kill_within(AT_DROP) || !self.has_ended() {
+                warn!("codex was killed and is not gone yet");
+            }
+            warn_if_err!(self.home.remove(), "the home of codex stays");
+        }
     }
 }
 

@@ -5,17 +5,9 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use super::session::HINT;
-use crate::proposer::outcome::Verdict;
 use crate::proposer::prices::{Tokens, is_same};
-
-/// How a turn ended.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) enum Ended {
-    Completed,
-    Interrupted,
-    /// With the error that codex gives.
-    Failed(Value),
-}
+use crate::proposer::{Reason, Verdict};
+use synth_optimizer_core::model::answer::FailureClass;
 
 /// The state of one turn of a fresh thread.
 #[derive(Debug, Clone, Default)]
@@ -31,7 +23,8 @@ pub(super) struct Watch {
     /// The model that answers in place of the one that was asked for. Codex tells of one that the header `openai-model` of
     /// a response names; it does not tell the `model` that stands in the response itself.
     pub(super) other_model: Option<String>,
-    pub(super) ended: Option<Ended>,
+    /// How the turn ended: an error is why there is no answer.
+    pub(super) ended: Option<Result<(), Reason>>,
 }
 
 impl Watch {
@@ -52,10 +45,14 @@ impl Watch {
             "model/rerouted" => self.seen_model(text("/params/toModel"), model),
             "thread/settings/updated" => self.seen_model(text("/params/threadSettings/model"), model),
             "turn/completed" => {
+                let failed = |message, verdict| Err((FailureClass::Failed, message, verdict));
                 self.ended = Some(match text("/params/turn/status") {
-                    Some("completed") => Ended::Completed,
-                    Some("interrupted") => Ended::Interrupted,
-                    _ => Ended::Failed(note.pointer("/params/turn/error").cloned().unwrap_or_default()),
+                    Some("completed") => Ok(()),
+                    Some("interrupted") => failed("codex broke the turn off by itself".into(), Verdict::Retry),
+                    _ => {
+                        let error = &note["params"]["turn"]["error"];
+                        failed(format!("the turn failed: {}", message(error)), verdict(error))
+                    }
                 });
             }
             _ => {}
@@ -100,7 +97,7 @@ impl Watch {
 }
 
 /// Reads the error of a turn. Values that are not known yet are taken as passing ones; the number of tries is bounded.
-pub(super) fn verdict(error: &Value) -> Verdict {
+fn verdict(error: &Value) -> Verdict {
     if message(error).starts_with("Missing environment variable") {
         return Verdict::Stop(HINT);
     }
@@ -123,7 +120,7 @@ pub(super) fn verdict(error: &Value) -> Verdict {
 }
 
 /// What codex says.
-pub(super) fn message(error: &Value) -> &str {
+fn message(error: &Value) -> &str {
     error.get("message").and_then(Value::as_str).filter(|text| !text.is_empty()).unwrap_or("codex gives no reason")
 }
 

@@ -55,10 +55,11 @@ fn ends_and_other_models_are_seen() {
         let turn = json!({ "id": "u", "status": status, "error": { "message": "why" } });
         watched(&[json!({ "method": "turn/completed", "params": { "turn": turn } })]).ended
     };
-    assert_eq!(ended("completed"), Some(Ended::Completed));
-    assert_eq!(ended("interrupted"), Some(Ended::Interrupted));
-    assert_eq!(ended("failed"), Some(Ended::Failed(json!({ "message": "why" }))));
-    assert_eq!(ended("something new"), Some(Ended::Failed(json!({ "message": "why" }))));
+    let failed = |message: &str| Some(Err((FailureClass::Failed, message.to_owned(), Verdict::Retry)));
+    assert_eq!(ended("completed"), Some(Ok(())));
+    assert_eq!(ended("interrupted"), failed("codex broke the turn off by itself"));
+    assert_eq!(ended("failed"), failed("the turn failed: why"));
+    assert_eq!(ended("something new"), failed("the turn failed: why"));
     let rerouted = |to: &str| json!({ "method": "model/rerouted", "params": { "fromModel": "m", "toModel": to } });
     assert_eq!(watched(&[rerouted("n")]).other_model.as_deref(), Some("n"));
     assert_eq!(watched(&[rerouted("m")]).other_model, None);

@@ -8,7 +8,7 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use serde_json::{Value, json};
 use tokio::sync::{mpsc as channel, oneshot};
 use tracing::{debug, warn};
@@ -25,6 +25,8 @@ pub(super) enum RpcFault {
     Late { method: &'static str, limit: Duration },
     #[error("codex refused {method}: {message}")]
     Refused { method: &'static str, message: String },
+    #[error("codex refused turn/start: it named no turn")]
+    Unnamed,
 }
 
 /// Notifications of one thread, in order. The channel ends with the process.
@@ -37,8 +39,9 @@ pub(super) struct Wire {
     state: Arc<Mutex<State>>,
 }
 
+/// What both sides of the connection have said and wait for.
 #[derive(Debug, Default)]
-struct State {
+pub(super) struct State {
     /// None once the connection is closed.
     out: Option<mpsc::Sender<Value>>,
     next_id: u64,
@@ -76,72 +79,41 @@ impl Wire {
 
     /// Sends a request and waits for its result.
     pub(super) async fn call(&self, method: &'static str, params: Value, limit: Duration) -> Result<Value, RpcFault> {
-        let (id, answer) = self.state.lock().request(method, params).ok_or(RpcFault::Gone)?;
+        let (id, answer) = self.lock().request(method, params).ok_or(RpcFault::Gone)?;
         let answered = tokio::time::timeout(limit, answer).await;
         match answered {
             Ok(Ok(Ok(result))) => Ok(result),
             Ok(Ok(Err(message))) => Err(RpcFault::Refused { method, message }),
             Ok(Err(_closed)) => Err(RpcFault::Gone),
             Err(_elapsed) => {
-                self.state.lock().pending.remove(&id);
+                self.lock().pending.remove(&id);
                 Err(RpcFault::Late { method, limit })
             }
         }
     }
 
-    /// Asks for a turn of a thread that is listened to, and returns its id if codex names it.
-    pub(super) async fn start_turn(
-        &self,
-        thread: &str,
-        params: Value,
-        limit: Duration,
-    ) -> Result<Option<String>, RpcFault> {
+    /// Asks for a turn of a thread that is listened to.
+    pub(super) async fn start_turn(&self, thread: &str, params: Value, limit: Duration) -> Result<(), RpcFault> {
         let started = self.call("turn/start", params, limit).await;
-        let named = started.map(|started| started.pointer("/turn/id").and_then(Value::as_str).map(str::to_owned));
+        let named = started.and_then(|started| match started.pointer("/turn/id").and_then(Value::as_str) {
+            Some(id) => Ok(Turn::Running(id.to_owned())),
+            None => Err(RpcFault::Unnamed),
+        });
         // What codex has said of the turn meanwhile is newer than this answer.
-        if let Some(Thread { turn: turn @ Turn::Starting, .. }) = self.state.lock().threads.get_mut(thread) {
+        if let Some(Thread { turn: turn @ Turn::Starting, .. }) = self.lock().threads.get_mut(thread) {
             match &named {
-                Ok(Some(id)) => *turn = Turn::Running(id.clone()),
+                Ok(running) => *turn = running.clone(),
                 Err(RpcFault::Refused { .. }) => *turn = Turn::Over,
                 // It may have begun.
-                Ok(None) | Err(RpcFault::Gone | RpcFault::Late { .. }) => {}
+                Err(RpcFault::Unnamed | RpcFault::Gone | RpcFault::Late { .. }) => {}
             }
         }
-        named
+        named.map(|_| ())
     }
 
-    /// Tells the turn of a thread to end.
-    pub(super) fn interrupt(&self, thread: &str) {
-        self.state.lock().interrupt(thread);
-    }
-
-    pub(super) fn notify(&self, method: &'static str) {
-        self.state.lock().send(json!({ "method": method }));
-    }
-
-    /// Notifications of a thread whose turn is about to be asked for.
-    pub(super) fn listen(&self, thread: &str) -> Notes {
-        let (sender, receiver) = channel::unbounded_channel();
-        let mut state = self.state.lock();
-        if state.out.is_some() {
-            state.threads.insert(thread.to_owned(), Thread { listener: Some(sender), turn: Turn::Starting });
-        }
-        receiver
-    }
-
-    /// Lets go of a thread: its turn is ended, and with it the commands that it left running.
-    pub(super) fn leave(&self, thread: &str) {
-        self.state.lock().leave(thread);
-    }
-
-    /// Ends the process in the gentlest way there is: its input ends.
-    pub(super) fn close(&self) {
-        // Everyone who waits learns of the end.
-        *self.state.lock() = State::default();
-    }
-
-    pub(super) fn is_open(&self) -> bool {
-        self.state.lock().out.is_some()
+    /// For everything that is not waited for.
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock()
     }
 
     fn read(&self, stdout: ChildStdout) {
@@ -158,17 +130,40 @@ impl Wire {
                 }
             }
             match serde_json::from_slice::<Value>(&line) {
-                Ok(message) => self.state.lock().take(message),
+                Ok(message) => self.lock().take(message),
                 Err(error) => debug!(bytes = line.len(), %error, "codex said something that is not JSON"),
             }
         }
-        self.close();
+        self.lock().close();
     }
 }
 
 type Answer = oneshot::Receiver<Result<Value, String>>;
 
 impl State {
+    pub(super) fn is_open(&self) -> bool {
+        self.out.is_some()
+    }
+
+    /// Ends the process in the gentlest way there is: its input ends.
+    pub(super) fn close(&mut self) {
+        // Everyone who waits learns of the end.
+        *self = Self::default();
+    }
+
+    pub(super) fn notify(&self, method: &'static str) {
+        self.send(json!({ "method": method }));
+    }
+
+    /// Notifications of a thread whose turn is about to be asked for.
+    pub(super) fn listen(&mut self, thread: &str) -> Notes {
+        let (sender, receiver) = channel::unbounded_channel();
+        if self.is_open() {
+            self.threads.insert(thread.to_owned(), Thread { listener: Some(sender), turn: Turn::Starting });
+        }
+        receiver
+    }
+
     fn send(&self, message: Value) -> bool {
         self.out.as_ref().is_some_and(|out| out.send(message).is_ok())
     }
@@ -184,7 +179,8 @@ impl State {
         Some((id, receiver))
     }
 
-    fn leave(&mut self, id: &str) {
+    /// Lets go of a thread: its turn is ended, and with it the commands that it left running.
+    pub(super) fn leave(&mut self, id: &str) {
         match self.threads.get_mut(id) {
             // The rest is done when the turn shows itself, or its end.
             Some(thread) if thread.turn != Turn::Over => {
@@ -198,7 +194,7 @@ impl State {
     }
 
     /// Tells the turn of a thread to end; false if there is none that has begun.
-    fn interrupt(&mut self, id: &str) -> bool {
+    pub(super) fn interrupt(&mut self, id: &str) -> bool {
         let Some(Turn::Running(turn)) = self.threads.get(id).map(|thread| &thread.turn) else { return false };
         let params = json!({ "threadId": id, "turnId": turn });
         self.request("turn/interrupt", params).is_some()

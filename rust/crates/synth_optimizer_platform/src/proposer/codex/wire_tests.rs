@@ -54,7 +54,7 @@ fn a_turn_that_begins_after_it_was_left_is_interrupted_and_cleaned_up() {
     state.take(told("item/started"));
     state.take(told("turn/completed"));
     assert!(state.threads.is_empty());
-    state.out = None;
+    state.close();
     let methods: Vec<String> =
         sent.iter().filter_map(|message| Some(message.get("method")?.as_str()?.to_owned())).collect();
     assert_eq!(methods, [INTERRUPT, CLEAN, UNSUBSCRIBE]);
@@ -76,7 +76,7 @@ fn a_turn_whose_beginning_was_told_before_it_was_left_is_interrupted() {
         let (mut state, sent, _notes) = state_with(turn.clone());
         heard.iter().for_each(|method| state.take(told(method)));
         state.leave("t");
-        state.out = None;
+        state.close();
         let sent: Vec<Value> = sent.iter().collect();
         let methods: Vec<&str> = sent.iter().filter_map(|message| message.get("method")?.as_str()).collect();
         assert_eq!(methods, wanted, "{turn:?} {heard:?}");

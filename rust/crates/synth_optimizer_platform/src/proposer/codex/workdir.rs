@@ -47,10 +47,9 @@ impl Workdir {
         remove_dir(&path).map_err(|error| failed("clear", &path, error))?;
         let proposal = path.join("proposal");
         make_dir(&proposal).map_err(|error| failed("make", &proposal, error))?;
-        let names = brief.parts.iter().map(|part| format!("- {}", part.name)).collect::<Vec<_>>().join("\n");
+        let names = brief.parts.iter().map(|(name, _)| format!("- {name}")).collect::<Vec<_>>().join("\n");
         let readme = format!("# A proposal to write\n\n{question}\n\nRead in this order:\n{names}\n");
-        let parts = brief.parts.iter().map(|part| (part.name, &part.text));
-        for (name, text) in parts.chain([("README.md", &readme)]) {
+        for (name, text) in brief.parts.iter().chain([&("README.md", readme)]) {
             let path = path.join(name);
             write_new(&path, text.as_bytes()).map_err(|error| failed("write", &path, error))?;
         }

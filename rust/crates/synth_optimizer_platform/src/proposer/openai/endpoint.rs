@@ -27,7 +27,7 @@ pub(super) struct Endpoint {
     http: reqwest::Client,
     url: Url,
     /// Marked as sensitive, so that nothing prints it.
-    bearer: Option<HeaderValue>,
+    pub(super) bearer: Option<HeaderValue>,
     reading: Reading,
 }
 
@@ -48,10 +48,6 @@ impl Endpoint {
             ApiFamily::Responses => "/responses",
         };
         Ok(Self { http, url: http::address(base, route), bearer, reading })
-    }
-
-    pub(super) fn has_key(&self) -> bool {
-        self.bearer.is_some()
     }
 
     /// Sends once. The caller keeps the deadline.
@@ -83,7 +79,7 @@ const WHERE_TO: &str = "Answer with one JSON object in the shape of proposal_sch
 /// The name of the schema at the endpoint.
 const SCHEMA_NAME: &str = "gepa_proposal";
 
-/// How a request is written so that this endpoint takes it.
+/// How a request is written so that this endpoint takes it, as far as it is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Manner {
     /// Whether the endpoint is asked to keep to the schema.
@@ -91,13 +87,6 @@ pub(super) struct Manner {
     /// Whether the limit of a chat completion goes by its newer name. Models of OpenAI that reason know no other, and
     /// most other servers know only the older one.
     pub(super) newer_limit: bool,
-}
-
-impl Manner {
-    /// What both have learned: nothing that was found out is forgotten.
-    pub(super) fn and(self, other: Self) -> Self {
-        Self { structured: self.structured && other.structured, newer_limit: self.newer_limit || other.newer_limit }
-    }
 }
 
 /// What is asked, whichever way it is written.

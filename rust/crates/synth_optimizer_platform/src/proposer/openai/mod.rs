@@ -20,13 +20,11 @@ use self::endpoint::{Endpoint, Manner};
 use self::turn::Course;
 use super::brief::BRIEF_VERSION;
 use super::credentials::{Env, base_url, is_openai, key};
-use super::outcome::Verdict;
 use super::prices::Prices;
 use super::transcript::{Redactor, Transcript};
-use super::{Doing, ProposalRequest, Proposer, Turn, TurnFailure, TurnId};
+use super::{Doing, ProposalRequest, Proposer, Turn, TurnId};
 use synth_optimizer_core::config::Config;
 use synth_optimizer_core::config::proposer::{ProposerBackend, ProposerSection, StructuredOutput};
-use synth_optimizer_core::model::answer::FailureClass;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_core::model::event_fields::ProposerReady;
 use synth_optimizer_core::secrets::scrub;
@@ -55,7 +53,7 @@ impl OpenAiProposer {
             OptimizerError::new(ErrorCode::Proposer, "proposer.model is missing")
                 .with_hint("Name a model that the endpoint serves.")
         })?;
-        let base = base_url(&section)?;
+        let base = base_url(section.base_url.as_deref())?;
         let key = key(&section, &base, env);
         let redactor = Redactor::new(key.iter().flatten().map(|key| key.value.clone()));
         let is_openai = is_openai(&base);
@@ -105,7 +103,7 @@ impl Proposer for OpenAiProposer {
                 program: scrub(self.section.base_url.as_deref().unwrap_or_default()),
                 source: "proposer.base_url".to_owned(),
                 version: String::new(),
-                auth: if endpoint.has_key() { "api_key" } else { "none" }.to_owned(),
+                auth: if endpoint.bearer.is_some() { "api_key" } else { "none" }.to_owned(),
                 sandbox: "none: the model is only asked".to_owned(),
             }))
         })
@@ -117,17 +115,10 @@ impl Proposer for OpenAiProposer {
         Box::pin(async move {
             let deadline = Instant::now() + Duration::from_secs(self.section.timeout_seconds);
             let mut course = Course::new(self, Transcript::new(&self.run_dir, turn, self.redactor.clone()));
-            let endpoint = match &self.endpoint {
-                Ok(endpoint) => endpoint,
-                Err(error) => {
-                    let failed = course.failed((FailureClass::NotSent, error.message.clone(), Verdict::GiveUp));
-                    return Err(TurnFailure { fatal: Some(error.clone()), ..failed });
-                }
-            };
             let ended = tokio::select! {
                 biased;
                 () = interrupted => Err(course.interrupted()),
-                ended = timeout_at(deadline, course.answer(endpoint, &request, deadline)) => {
+                ended = timeout_at(deadline, course.answer(&request, deadline)) => {
                     ended.unwrap_or_else(|_elapsed| Err(course.timed_out()))
                 }
             };

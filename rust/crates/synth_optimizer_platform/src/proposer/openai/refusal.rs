@@ -10,8 +10,10 @@ use synth_optimizer_core::model::answer::FailureClass;
 /// What to do after a refusal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Answer {
-    /// Write it this way from now on, and send it again; nothing was paid for.
-    Rewrite(Manner),
+    /// Do not ask to keep to the schema from now on, and send it again; nothing was paid for.
+    Unstructured,
+    /// The same with the newer name of the limit.
+    NewerLimit,
     /// The same request may be taken later.
     Later,
     /// No repetition helps, and neither does another turn.
@@ -24,7 +26,7 @@ pub(super) fn judge(status: u16, body: &[u8], manner: Manner, structured: Struct
     let fatal = |class, hint| Answer::Fatal { class, hint };
     if manner.structured && is_about_schema(status, body, &said) {
         return match structured {
-            StructuredOutput::Auto => Answer::Rewrite(Manner { structured: false, ..manner }),
+            StructuredOutput::Auto => Answer::Unstructured,
             StructuredOutput::Required | StructuredOutput::Off => fatal(
                 FailureClass::Contract,
                 "The endpoint cannot be held to a schema: write proposer.structured_output = \"auto\".",
@@ -32,7 +34,7 @@ pub(super) fn judge(status: u16, body: &[u8], manner: Manner, structured: Struct
         };
     }
     if !manner.newer_limit && status == 400 && said.contains("max_completion_tokens") {
-        return Answer::Rewrite(Manner { newer_limit: true, ..manner });
+        return Answer::NewerLimit;
     }
     const NO_CREDIT: [&str; 4] =
         ["insufficient_quota", "billing_hard_limit", "insufficient credits", "billing_not_active"];

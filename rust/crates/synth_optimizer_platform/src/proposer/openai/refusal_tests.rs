@@ -34,7 +34,7 @@ fn a_server_that_knows_no_schemas_is_understood() {
         (501, "structured output is not implemented"),
         (400, r#"{"error":{"message":"Invalid schema for text","param":"text.format.schema"}}"#),
     ] {
-        assert_eq!(verdict(status, body), Answer::Rewrite(PLAIN), "{body}");
+        assert_eq!(verdict(status, body), Answer::Unstructured, "{body}");
         // Once it is asked plainly, the schema is no excuse.
         let plain = judge(status, body.as_bytes(), PLAIN, StructuredOutput::Auto);
         assert!(matches!(plain, Answer::Fatal { .. }), "{body}: {plain:?}");

@@ -8,15 +8,14 @@ use tokio::time::Instant;
 use tracing::warn;
 
 use super::OpenAiProposer;
-use super::endpoint::{Ask, Endpoint};
+use super::endpoint::{Ask, Endpoint, Manner};
 use super::refusal::{self, Answer};
 use super::reply::{self, Said};
 use crate::http::{Lost, Raw, excerpt, pauses, shortened};
 use crate::proposer::manifest::{self, Found};
-use crate::proposer::outcome::{Outcome, Reason, Verdict};
 use crate::proposer::prices::is_same;
 use crate::proposer::transcript::Transcript;
-use crate::proposer::{ProposalRequest, TurnFailure};
+use crate::proposer::{Outcome, ProposalRequest, Reason, TurnFailure, Verdict, cannot_begin};
 use synth_optimizer_core::model::answer::{FailureClass, ProposalAnswer};
 use synth_optimizer_core::model::event_fields::{Problem, TurnModels};
 use synth_optimizer_core::model::usage::{Cost, NanoUsd, Usage};
@@ -30,7 +29,6 @@ pub(super) struct Course<'a> {
     proposer: &'a OpenAiProposer,
     transcript: Transcript,
     fate: Fate,
-    in_flight: bool,
     effective: Option<String>,
     /// What the last reply told.
     told: Option<Usage>,
@@ -52,17 +50,17 @@ enum Fate {
 
 impl<'a> Course<'a> {
     pub(super) fn new(proposer: &'a OpenAiProposer, transcript: Transcript) -> Self {
-        Self { proposer, transcript, fate: Fate::Unsent, in_flight: false, effective: None, told: None }
+        Self { proposer, transcript, fate: Fate::Unsent, effective: None, told: None }
     }
 
     /// Sends the question until there is an answer. What was refused unpaid for its form alone is no retry.
     pub(super) async fn answer(
         &mut self,
-        endpoint: &Endpoint,
         request: &ProposalRequest,
         deadline: Instant,
     ) -> Result<ProposalAnswer, Reason> {
-        let OpenAiProposer { section, model, redactor, .. } = self.proposer;
+        let OpenAiProposer { section, model, redactor, endpoint, .. } = self.proposer;
+        let endpoint = endpoint.as_ref().map_err(|error| cannot_begin(error.clone()))?;
         let ask = Ask::new(section, model, request, redactor);
         let (first, longest) =
             (Duration::from_millis(section.backoff_ms), Duration::from_secs(section.backoff_max_seconds));
@@ -91,16 +89,16 @@ impl<'a> Course<'a> {
                     let said = redactor.known_hidden(&String::from_utf8_lossy(&raw.body));
                     let why = format!("the endpoint answered {status}: {}", refusal::words(said.as_bytes()));
                     match refusal::judge(status, said.as_bytes(), manner, section.structured_output) {
-                        Answer::Rewrite(manner) => {
-                            // Remembered for this process.
-                            let mut known = self.proposer.manner.lock();
-                            *known = known.and(manner);
-                            drop(known);
-                            self.note(&format!("{why}; it is asked in another way from now on"));
+                        Answer::Fatal { class, hint } => return Err((class, why, Verdict::Stop(hint))),
+                        Answer::Later => (why, raw.retry_after),
+                        Answer::Unstructured => {
+                            self.learn(&why, |manner| manner.structured = false);
                             continue;
                         }
-                        Answer::Later => (why, raw.retry_after),
-                        Answer::Fatal { class, hint } => return Err((class, why, Verdict::Stop(hint))),
+                        Answer::NewerLimit => {
+                            self.learn(&why, |manner| manner.newer_limit = true);
+                            continue;
+                        }
                     }
                 }
             };
@@ -122,16 +120,21 @@ impl<'a> Course<'a> {
         }
     }
 
+    /// Remembers for this process how the endpoint wants to be asked.
+    fn learn(&mut self, why: &str, change: impl FnOnce(&mut Manner)) {
+        change(&mut self.proposer.manner.lock());
+        self.note(&format!("{why}; it is asked in another way from now on"));
+    }
+
     async fn send(&mut self, endpoint: &Endpoint, body: &Value) -> Result<Raw, Lost> {
         // The semaphore is never closed.
         let _permit = self.proposer.permits.acquire().await;
         self.transcript.add("optimizer", body);
-        self.in_flight = true;
+        // A request that is broken off may have been taken.
+        let known = std::mem::replace(&mut self.fate, Fate::Unknown);
         let outcome = endpoint.send(Bytes::from(body.to_string())).await;
-        self.in_flight = false;
-        match &outcome {
-            Ok(_) | Err(Lost::NeverSent(_)) => {}
-            Err(Lost::Unknown(_) | Lost::TooLarge { .. }) => self.fate = Fate::Unknown,
+        if let Ok(_) | Err(Lost::NeverSent(_)) = outcome {
+            self.fate = known;
         }
         outcome
     }
@@ -213,24 +216,16 @@ impl<'a> Course<'a> {
     }
 
     /// The run ends. What is under way may be paid for.
-    pub(super) fn interrupted(&mut self) -> Reason {
-        let class = if self.settle() <= Fate::Refused { FailureClass::Withdrawn } else { FailureClass::Abandoned };
+    pub(super) fn interrupted(&self) -> Reason {
+        let class = if self.fate <= Fate::Refused { FailureClass::Withdrawn } else { FailureClass::Abandoned };
         (class, "the turn was interrupted".into(), Verdict::GiveUp)
     }
 
-    pub(super) fn timed_out(&mut self) -> Reason {
-        let class = if self.settle() == Fate::Unsent { FailureClass::NotSent } else { FailureClass::Timeout };
+    pub(super) fn timed_out(&self) -> Reason {
+        let class = if self.fate == Fate::Unsent { FailureClass::NotSent } else { FailureClass::Timeout };
         let seconds = self.proposer.section.timeout_seconds;
         let message = format!("there was no answer within proposer.timeout_seconds = {seconds}");
         (class, message, Verdict::Retry)
-    }
-
-    /// A request that is broken off in flight may have been taken.
-    fn settle(&mut self) -> Fate {
-        if std::mem::take(&mut self.in_flight) {
-            self.fate = Fate::Unknown;
-        }
-        self.fate
     }
 
     pub(super) fn failed(&mut self, reason: Reason) -> TurnFailure {
