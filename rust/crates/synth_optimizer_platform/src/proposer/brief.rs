@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use similar::TextDiff;
 
 use super::manifest::{example, proposal_type, schema};
-use super::transcript::Redactor;
+use super::transcript::{Redactor, with_texts};
 use super::{Evidence, ProposalRequest};
 use synth_optimizer_core::config::gepa::Direction;
 use synth_optimizer_core::config::proposer::ProposerSection;
@@ -22,17 +22,11 @@ pub(super) const BRIEF_VERSION: u32 = 1;
 
 const GUIDANCE: &str = include_str!("guidance.md");
 
-/// One part of a brief, under the name that its file has.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Part {
-    pub(super) name: &'static str,
-    pub(super) text: String,
-}
-
 /// Everything that a turn shows. Its size depends on the texts of the parents and on the limit, not on the history.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Brief {
-    pub(super) parts: Vec<Part>,
+    /// Texts, under the names that their files have.
+    pub(super) parts: Vec<(&'static str, String)>,
     pub(super) schema: Value,
 }
 
@@ -40,34 +34,30 @@ impl Brief {
     /// A brief within the limits of a config, without the credentials that the redactor knows.
     pub(super) fn new(request: &ProposalRequest, section: &ProposerSection, redactor: &Redactor) -> Self {
         let limit = usize::try_from(section.max_evidence_kb.saturating_mul(1024)).unwrap_or(usize::MAX);
-        let mut brief = Self::within(request, limit);
-        for part in &mut brief.parts {
-            part.text = redactor.known_hidden(&part.text);
-        }
-        brief
+        Self::within(request, limit, redactor)
     }
 
     /// `limit` is how many bytes all but the parents' own texts may take.
-    fn within(request: &ProposalRequest, limit: usize) -> Self {
-        let mut parts = vec![Part { name: "task.md", text: task(request, limit / 8) }];
-        parts.push(Part { name: "parent.md", text: parent(request) });
-        parts.push(Part { name: "evidence.md", text: evidence(request, limit / 2) });
+    fn within(request: &ProposalRequest, limit: usize, redactor: &Redactor) -> Self {
         let history = limit / 8;
-        let optional = [
+        let parts = [
+            ("task.md", Some(task(request, limit / 8))),
+            ("parent.md", Some(parent(request))),
+            ("evidence.md", Some(evidence(request, limit / 2))),
             ("lineage.md", lineage(request, history)),
             ("frontier.md", frontier(request)),
             ("rejected.md", rejected(request, history)),
             ("repair.md", repair(request, history)),
+            ("guidance.md", Some(GUIDANCE.to_owned())),
+            ("proposal_schema.md", Some(shape(request))),
         ];
-        parts.extend(optional.into_iter().filter_map(|(name, text)| Some(Part { name, text: text? })));
-        parts.push(Part { name: "guidance.md", text: GUIDANCE.to_owned() });
-        parts.push(Part { name: "proposal_schema.md", text: shape(request) });
+        let parts = parts.into_iter().filter_map(|(name, text)| Some((name, redactor.known_hidden(&text?)))).collect();
         Self { parts, schema: schema(request) }
     }
 
     /// All parts as one text.
     pub(super) fn whole(&self) -> String {
-        let part = |part: &Part| format!("<file name=\"{}\">\n{}\n</file>\n", part.name, part.text.trim_end());
+        let part = |(name, text): &(_, String)| format!("<file name=\"{name}\">\n{}\n</file>\n", text.trim_end());
         self.parts.iter().map(part).collect::<Vec<_>>().join("\n")
     }
 }
@@ -176,7 +166,6 @@ fn feedback(reply: &Value) -> Vec<(&'static str, String)> {
     const MEANT: &[&str] = &["", "/metadata", "/reward_info/details"];
     const PLACES: &[&str] = &["/feedback", "/reward_info/details/feedback", "/metadata/feedback", "/summary/feedback"];
     let meant = MEANT.iter().find_map(|place| reply.pointer(&format!("{place}/actionable_side_info")));
-    let text_of = |value: &Value| value.as_str().map_or_else(|| compact(value), str::to_owned);
     let mut found: Vec<(&'static str, String)> = Vec::new();
     let mut add = |label: &'static str, text: String| {
         if !matches!(text.trim(), "" | "null" | "{}" | "[]") && found.iter().all(|(_, known)| *known != text) {
@@ -186,14 +175,14 @@ fn feedback(reply: &Value) -> Vec<(&'static str, String)> {
     match meant {
         Some(Value::Object(said)) if said.contains_key("feedback") => {
             let mut rest = said.clone();
-            add("Feedback", rest.shift_remove("feedback").as_ref().map(text_of).unwrap_or_default());
+            add("Feedback", rest.shift_remove("feedback").as_ref().map(compact).unwrap_or_default());
             add("Details", compact(&Value::Object(rest)));
         }
-        Some(said) => add("Feedback", text_of(said)),
+        Some(said) => add("Feedback", compact(said)),
         None => {}
     }
     for place in PLACES {
-        add("Feedback", reply.pointer(place).map(text_of).unwrap_or_default());
+        add("Feedback", reply.pointer(place).map(compact).unwrap_or_default());
     }
     found
 }
@@ -201,18 +190,7 @@ fn feedback(reply: &Value) -> Vec<(&'static str, String)> {
 /// A document without secrets. Its texts are cut to what can be shown of them at all, since looking for secrets in all of
 /// a long trace takes longer than the turn is worth; the ends that this makes are in a middle that is left out later.
 fn shown(value: &Value, limit: usize) -> Value {
-    redacted(&coarse(value, limit.saturating_mul(4)))
-}
-
-fn coarse(value: &Value, limit: usize) -> Value {
-    match value {
-        Value::String(text) => Value::String(cut(text, limit)),
-        Value::Array(items) => Value::Array(items.iter().map(|item| coarse(item, limit)).collect()),
-        Value::Object(entries) => {
-            Value::Object(entries.iter().map(|(name, value)| (name.clone(), coarse(value, limit))).collect())
-        }
-        Value::Null | Value::Bool(_) | Value::Number(_) => value.clone(),
-    }
+    redacted(&with_texts(value, &|text| cut(text, limit.saturating_mul(4))))
 }
 
 /// A record without what tells nothing: echoes of the candidate, empty entries, and the feedback's duplicates.
@@ -224,7 +202,7 @@ fn told(reply: &Value) -> Value {
             Value::Object(kept.collect())
         }
         Value::Array(items) => Value::Array(items.iter().map(told).collect()),
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => reply.clone(),
+        _ => reply.clone(),
     }
 }
 
@@ -249,11 +227,7 @@ fn lineage(request: &ProposalRequest, limit: usize) -> Option<String> {
             .map_or(String::new(), |delta| format!(", {delta:+.4} against its own parent on {} rows", relative.rows));
         let (id, relation, status) = (&relative.candidate_id, relative.relation.word(), relative.status.word());
         let _ = writeln!(out, "## {relation} {id}: {status}{score}{delta}\n");
-        for (field, text) in &relative.changed {
-            let before = parent.get(field).map_or("", String::as_str);
-            let diff = TextDiff::from_lines(before, text).unified_diff().context_radius(1).to_string();
-            let _ = writeln!(out, "Its `{field}` against the parent's:\n{FENCE}\n{}{FENCE}\n", cut(&diff, share));
-        }
+        changes(&mut out, parent, relative.changed.iter(), share);
     }
     Some(out)
 }
@@ -277,16 +251,25 @@ fn rejected(request: &ProposalRequest, limit: usize) -> Option<String> {
     let mut out = "# Tried before and rejected: do not propose these again\n\n".to_owned();
     for attempt in &request.question.carried_failures {
         let _ = writeln!(out, "## {}: {}\n", attempt.candidate_id, scrub(&attempt.reason));
-        for (field, text) in &attempt.payload {
-            let before = request.question.base.get(field).map_or("", String::as_str);
-            if before == text {
-                continue;
-            }
-            let diff = TextDiff::from_lines(before, text).unified_diff().context_radius(1).to_string();
-            let _ = writeln!(out, "Its `{field}` against the parent's:\n{FENCE}\n{}{FENCE}\n", cut(&diff, share));
-        }
+        let base = &request.question.base;
+        let changed =
+            attempt.payload.iter().filter(|(field, text)| base.get(*field).map_or("", String::as_str) != *text);
+        changes(&mut out, base, changed, share);
     }
     Some(out)
+}
+
+fn changes<'a>(
+    out: &mut String,
+    parent: &Payload,
+    changed: impl Iterator<Item = (&'a String, &'a String)>,
+    share: usize,
+) {
+    for (field, text) in changed {
+        let before = parent.get(field).map_or("", String::as_str);
+        let diff = TextDiff::from_lines(before, text).unified_diff().context_radius(1).to_string();
+        let _ = writeln!(out, "Its `{field}` against the parent's:\n{FENCE}\n{}{FENCE}\n", cut(&diff, share));
+    }
 }
 
 /// Most problems of an answer that are told.

@@ -20,21 +20,13 @@ pub(super) struct Key {
     pub(super) value: Secret,
 }
 
-impl Key {
-    /// None if the variable is not set, or blank.
-    pub(super) fn read(variable: &str, env: Env<'_>) -> Option<Self> {
-        let value = Secret::new(env(variable)?.trim());
-        (!value.expose().is_empty()).then(|| Self { variable: variable.to_owned(), value })
-    }
-}
-
-/// The base address of the section. Its message never repeats what may be a credential.
-pub(super) fn base_url(section: &ProposerSection) -> Result<Url, OptimizerError> {
+/// A base address as it is written. The message never repeats what may be a credential.
+pub(super) fn base_url(written: Option<&str>) -> Result<Url, OptimizerError> {
     let bad = |problem: &str| {
         OptimizerError::new(ErrorCode::Proposer, format!("proposer.base_url {problem}"))
             .with_hint("Write it like https://host/v1; a key goes into the variable that proposer.api_key_env names.")
     };
-    let written = section.base_url.as_deref().ok_or_else(|| bad("is missing"))?;
+    let written = written.ok_or_else(|| bad("is missing"))?;
     let base = Url::parse(written.trim()).map_err(|_| bad("is not an address"))?;
     if !matches!(base.scheme(), "http" | "https") || base.host_str().is_none() {
         return Err(bad("does not start with http:// or https:// and a host"));
@@ -52,10 +44,15 @@ pub(super) fn is_openai(base: &Url) -> bool {
 
 /// The key for this endpoint. One that was not named for it is never sent to it; a server of one's own may want none.
 pub(super) fn key(section: &ProposerSection, base: &Url, env: Env<'_>) -> Result<Option<Key>, OptimizerError> {
+    let read = |variable: &str| {
+        let value = Secret::new(env(variable)?.trim());
+        // A blank variable is one that is not set.
+        (!value.expose().is_empty()).then(|| Key { variable: variable.to_owned(), value })
+    };
     if let Some(name) = section.api_key_env.as_deref() {
-        return Key::read(name, env).map(Some).ok_or_else(|| missing(name));
+        return read(name).map(Some).ok_or_else(|| missing(name));
     }
-    let key = if is_openai(base) { Key::read(OPENAI_API_KEY, env) } else { None };
+    let key = if is_openai(base) { read(OPENAI_API_KEY) } else { None };
     match (section.auth_mode, key) {
         (AuthMode::ApiKey, None) if is_openai(base) => Err(missing(OPENAI_API_KEY)),
         (AuthMode::ApiKey, None) => {
@@ -69,7 +66,7 @@ pub(super) fn key(section: &ProposerSection, base: &Url, env: Env<'_>) -> Result
 }
 
 /// A key that must be there is not.
-pub(super) fn missing(variable: &str) -> OptimizerError {
+fn missing(variable: &str) -> OptimizerError {
     let message = format!("the variable {variable}, which holds the proposer's key, is not set");
     OptimizerError::new(ErrorCode::Proposer, message).with_hint(format!(
         "Set {variable} in the environment of the run, or name another variable in proposer.api_key_env."

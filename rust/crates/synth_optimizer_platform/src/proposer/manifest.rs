@@ -4,11 +4,11 @@ use serde_json::{Map, Value, json};
 
 use super::ProposalRequest;
 use super::transcript::Redactor;
-use synth_optimizer_core::model::answer::Proposal;
+use synth_optimizer_core::model::answer::{Proposal, ProposalAnswer};
 use synth_optimizer_core::model::event_fields::{Operation, Problem};
 use synth_optimizer_core::model::ids::Payload;
-use synth_optimizer_core::secrets::looks_like_key;
-use synth_optimizer_core::secrets::scrub;
+use synth_optimizer_core::model::usage::Usage;
+use synth_optimizer_core::secrets::{looks_like_key, scrub};
 
 /// Name and version of the manifest's shape.
 pub const SCHEMA_VERSION: &str = "gepa_workspace_proposal_v3";
@@ -30,6 +30,30 @@ pub(super) struct Found {
     pub(super) problems: Vec<Problem>,
 }
 
+impl From<Problem> for Found {
+    fn from(problem: Problem) -> Self {
+        Self { proposals: Vec::new(), problems: vec![problem] }
+    }
+}
+
+impl Found {
+    pub(super) fn too_large(answer: &str, most: u64) -> Self {
+        let message = format!("the answer has {} bytes; at most {most} are allowed", answer.len());
+        Problem { code: "answer_too_large".into(), field: None, message }.into()
+    }
+
+    pub(super) fn into_answer(self, usage: Usage, requested: &str, effective: &str) -> ProposalAnswer {
+        ProposalAnswer {
+            proposals: self.proposals,
+            problems: self.problems,
+            usage,
+            cached: false,
+            requested_model: requested.to_owned(),
+            effective_model: effective.to_owned(),
+        }
+    }
+}
+
 /// The word for what an operation proposes.
 pub(super) fn proposal_type(operation: Operation) -> &'static str {
     match operation {
@@ -40,34 +64,30 @@ pub(super) fn proposal_type(operation: Operation) -> &'static str {
 
 /// The JSON Schema of a manifest, in the form that strict servers take: every property required, no other allowed.
 pub(super) fn schema(request: &ProposalRequest) -> Value {
-    let text = json!({ "type": "string" });
-    let texts = json!({ "type": "array", "items": { "type": "string" } });
-    let object = |properties: Value| {
-        let required: Vec<String> =
-            properties.as_object().map(|names| names.keys().cloned().collect()).unwrap_or_default();
-        json!({ "type": "object", "properties": properties, "required": required, "additionalProperties": false })
-    };
-    let fields: Map<String, Value> =
-        request.question.components.iter().map(|field| (field.clone(), json!({ "type": "string" }))).collect();
-    let proposal = object(json!({
-        "proposal_type": { "type": "string", "enum": [proposal_type(request.question.operation)] },
-        "parent_candidate_ids": texts,
-        "rationale": text,
-        "proposed_payload": object(Value::Object(fields)),
-    }));
-    object(json!({
-        "schema_version": { "type": "string", "enum": [SCHEMA_VERSION] },
-        "critique": text,
-        "evidence": object(json!({
-            "reviewed_files": texts,
-            "candidate_comparison": texts,
-            "failure_patterns": texts,
-            "winning_patterns": texts,
-            "example_ids_used": texts,
-        })),
-        "rationale": text,
-        "proposals": { "type": "array", "items": proposal },
-    }))
+    let mut schema = shape_of(&example(request));
+    let fixed = [
+        ("/properties/schema_version", SCHEMA_VERSION),
+        ("/properties/proposals/items/properties/proposal_type", proposal_type(request.question.operation)),
+    ];
+    for (place, word) in fixed {
+        if let Some(property) = schema.pointer_mut(place) {
+            property["enum"] = json!([word]);
+        }
+    }
+    schema
+}
+
+fn shape_of(example: &Value) -> Value {
+    match example {
+        Value::Object(entries) => {
+            let properties: Map<_, _> = entries.iter().map(|(name, it)| (name.clone(), shape_of(it))).collect();
+            let required: Vec<&String> = entries.keys().collect();
+            json!({ "type": "object", "properties": properties, "required": required, "additionalProperties": false })
+        }
+        // A list without an example is one of texts.
+        Value::Array(items) => json!({ "type": "array", "items": shape_of(items.first().unwrap_or(&json!(""))) }),
+        _ => json!({ "type": "string" }),
+    }
 }
 
 /// A manifest as an example of its shape.
@@ -110,15 +130,12 @@ pub(super) fn read(answer: &str, request: &ProposalRequest, redactor: &Redactor)
         } else {
             format!("the answer holds no JSON object; it begins with {:?}", beginning(&redactor.known_hidden(answer)))
         };
-        return refused("manifest_unreadable", message);
+        return Problem { code: "manifest_unreadable".into(), field: None, message }.into();
     };
-    match redactor.without_known(&Value::Object(document)) {
-        Value::Object(document) => read_document(&document, request),
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => Found::default(),
-    }
+    read_document(&redactor.without_known(&document), request)
 }
 
-fn read_document(document: &Map<String, Value>, request: &ProposalRequest) -> Found {
+fn read_document(document: &Value, request: &ProposalRequest) -> Found {
     let mut found = Found::default();
     let mut wrong = |field: &str, message: String| {
         found.problems.push(Problem { code: "manifest_invalid".into(), field: Some(field.to_owned()), message });
@@ -129,13 +146,12 @@ fn read_document(document: &Map<String, Value>, request: &ProposalRequest) -> Fo
         Some(version) if version == SCHEMA_VERSION => {}
         Some(version) => wrong("schema_version", format!("is {}, not {SCHEMA_VERSION:?}", shown(version))),
     }
-    let Some(Value::Array(entries)) = document.get("proposals") else {
-        let message = match document.get("proposals") {
-            None => "is missing".to_owned(),
-            Some(other) => format!("is {}, not a list", shown(other)),
-        };
-        wrong("proposals", message);
-        return found;
+    let entries = match document.get("proposals") {
+        Some(Value::Array(entries)) => entries,
+        other => {
+            wrong("proposals", other.map_or("is missing".into(), |other| format!("is {}, not a list", shown(other))));
+            return found;
+        }
     };
     if entries.is_empty() {
         wrong("proposals", "is empty".into());
@@ -213,17 +229,15 @@ fn holds_new_key(text: &str, request: &ProposalRequest) -> bool {
 }
 
 /// The whole text as an object, else the object in a fenced block, else the first balanced one that has proposals.
-fn document_in(answer: &str) -> Option<Map<String, Value>> {
-    let parse = |text: &str| match serde_json::from_str(text.trim()) {
-        Ok(Value::Object(document)) => Some(document),
-        _ => None,
+fn document_in(answer: &str) -> Option<Value> {
+    let parse = |text: &str| serde_json::from_str::<Value>(text.trim()).ok().filter(Value::is_object);
+    let has_proposals = |document: &Value| document.get("proposals").is_some();
+    let fenced = || {
+        let blocks = answer.split("```").skip(1).step_by(2);
+        let blocks = blocks.map(|block| block.trim_start_matches(|c: char| c.is_ascii_alphanumeric()));
+        blocks.filter_map(parse).find(has_proposals)
     };
-    if let Some(document) = parse(answer) {
-        return Some(document);
-    }
-    let fenced = answer.split("```").skip(1).step_by(2);
-    let fenced = fenced.map(|block| block.trim_start_matches(|c: char| c.is_ascii_alphanumeric()));
-    if let Some(document) = fenced.filter_map(parse).find(|document| document.contains_key("proposals")) {
+    if let Some(document) = parse(answer).or_else(fenced) {
         return Some(document);
     }
     let mut first = None;
@@ -231,9 +245,9 @@ fn document_in(answer: &str) -> Option<Map<String, Value>> {
     for _ in 0..STARTS {
         let Some(start) = rest.find('{') else { break };
         rest = &rest[start..];
-        let mut values = serde_json::Deserializer::from_str(rest).into_iter::<Map<String, Value>>();
+        let mut values = serde_json::Deserializer::from_str(rest).into_iter::<Value>();
         match values.next() {
-            Some(Ok(document)) if document.contains_key("proposals") => return Some(document),
+            Some(Ok(document)) if has_proposals(&document) => return Some(document),
             Some(Ok(document)) => {
                 rest = &rest[values.byte_offset().max(1)..];
                 first.get_or_insert(document);
@@ -242,10 +256,6 @@ fn document_in(answer: &str) -> Option<Map<String, Value>> {
         }
     }
     first
-}
-
-fn refused(code: &str, message: String) -> Found {
-    Found { proposals: Vec::new(), problems: vec![Problem { code: code.to_owned(), field: None, message }] }
 }
 
 fn shown(value: &Value) -> String {

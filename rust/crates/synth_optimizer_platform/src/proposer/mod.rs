@@ -3,13 +3,13 @@
 mod brief;
 mod codex;
 mod credentials;
+mod files;
 mod manifest;
 mod openai;
 mod prices;
 #[cfg(test)]
 mod tests_support;
 mod transcript;
-mod workdir;
 
 use std::future::Future;
 use std::pin::Pin;
@@ -20,20 +20,21 @@ use serde::Serialize;
 use serde_json::Value;
 
 pub(crate) use brief::shown_reply;
-pub use codex::{CodexProposer, Lookup, PROPOSER_LOG};
+pub use codex::{CodexProposer, Lookup};
 pub use manifest::SCHEMA_VERSION;
 pub use openai::OpenAiProposer;
 pub use transcript::TRANSCRIPTS;
-pub use workdir::{MANIFEST, WORKSPACES};
 
 use synth_optimizer_core::config::Config;
 use synth_optimizer_core::config::gepa::Direction;
 use synth_optimizer_core::config::proposer::ProposerBackend;
-use synth_optimizer_core::model::answer::{CallFailure, Proposal, ProposalAnswer};
+use synth_optimizer_core::model::answer::{CallFailure, FailureClass, Proposal, ProposalAnswer};
 use synth_optimizer_core::model::command::Question;
-use synth_optimizer_core::model::error::OptimizerError;
-use synth_optimizer_core::model::event_fields::ProposerReady;
+use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
+use synth_optimizer_core::model::event_fields::{ProposerReady, TurnModels};
 use synth_optimizer_core::model::ids::{RequestId, RowId};
+use synth_optimizer_core::model::usage::Usage;
+use transcript::Redactor;
 
 /// One row of evidence: what was asked, what came of it, and the score.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -66,6 +67,13 @@ pub struct TurnId {
     pub attempt: u32,
 }
 
+impl TurnId {
+    /// The name of the turn's workspace and transcript.
+    fn name(self) -> String {
+        format!("turn_{:06}_{}", self.request.0, self.attempt)
+    }
+}
+
 /// A turn that gave no answer.
 #[derive(Debug)]
 pub struct TurnFailure {
@@ -75,9 +83,50 @@ pub struct TurnFailure {
     pub fatal: Option<OptimizerError>,
 }
 
-impl From<CallFailure> for TurnFailure {
-    fn from(failure: CallFailure) -> Self {
-        Self { failure, fatal: None }
+/// Most characters of a message that is stored.
+const SHOWN_CHARACTERS: usize = 600;
+
+/// Models and usage of a turn so far.
+#[derive(Debug, Clone, Default)]
+struct Outcome {
+    /// What a failure tells of the models.
+    models: Option<TurnModels>,
+    usage: Usage,
+    /// Hides credentials in whatever is told of the turn.
+    redactor: Redactor,
+}
+
+/// Why a turn has failed, in words, and what that leads to.
+type Reason = (FailureClass, String, Verdict);
+
+/// What a failed turn leads to.
+#[derive(Debug, Clone, PartialEq)]
+enum Verdict {
+    /// The same may succeed later.
+    Retry,
+    /// The same would fail again; another turn may not.
+    GiveUp,
+    /// Every turn would fail: the run ends, with this hint.
+    Stop(&'static str),
+    /// No turn can begin: the run ends with this error.
+    CannotBegin(Box<OptimizerError>),
+}
+
+fn cannot_begin(error: OptimizerError) -> Reason {
+    (FailureClass::NotSent, error.message.clone(), Verdict::CannotBegin(Box::new(error)))
+}
+
+impl Outcome {
+    fn failed(&self, (class, message, verdict): Reason) -> TurnFailure {
+        let message: String = self.redactor.text(&message).chars().take(SHOWN_CHARACTERS).collect();
+        let (models, retryable) = (self.models.clone().map(Box::new), verdict == Verdict::Retry);
+        let fatal = match verdict {
+            Verdict::Retry | Verdict::GiveUp => None,
+            Verdict::Stop(hint) => Some(OptimizerError::new(ErrorCode::Proposer, message.clone()).with_hint(hint)),
+            Verdict::CannotBegin(error) => Some(*error),
+        };
+        let failure = CallFailure { class, message, retryable, usage: self.usage, cached: false, models };
+        TurnFailure { failure, fatal }
     }
 }
 

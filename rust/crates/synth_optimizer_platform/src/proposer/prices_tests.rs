@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Prices, TABLE, Table, Tokens};
+use super::{Prices, TABLE, Tokens};
 use synth_optimizer_core::config::proposer::{ModelPrice, ProposerSection};
 use synth_optimizer_core::model::usage::{Cost, NanoUsd, Usage};
 
@@ -14,7 +14,7 @@ fn section(prices: &[(&str, ModelPrice)]) -> ProposerSection {
 }
 
 fn cost(prices: &Prices, model: &str, tokens: Tokens) -> Cost {
-    prices.usage(model, Some(tokens)).cost
+    prices.usage(model, None, Some(tokens)).cost
 }
 
 fn dollars(amount: f64) -> Cost {
@@ -25,7 +25,7 @@ fn dollars(amount: f64) -> Cost {
 fn the_table_is_dated_and_its_prices_are_money() {
     let document: serde_json::Value = serde_json::from_str(TABLE).unwrap();
     assert_eq!(document["as_of"].as_str().unwrap().len(), "2025-08-31".len());
-    let table: Table = serde_json::from_str(TABLE).unwrap();
+    let table: Prices = serde_json::from_str(TABLE).unwrap();
     assert!(!table.models.is_empty());
     for (model, price) in table.models {
         let (prompt, completion) = (price.prompt_usd.unwrap(), price.completion_usd.unwrap());
@@ -47,9 +47,9 @@ fn a_listed_model_costs_its_list_price_and_cached_tokens_cost_less() {
 #[test]
 fn a_model_without_a_price_has_an_unknown_cost_and_known_tokens() {
     let prices = Prices::new(&section(&[]), true);
-    let usage = prices.usage("my-model", Some(TOKENS));
+    let usage = prices.usage("my-model", None, Some(TOKENS));
     assert_eq!((usage.cost, usage.total_tokens), (Cost::Unknown, Some(1_100_000)));
-    assert_eq!(prices.usage("gpt-4.1-mini", None), Usage::default());
+    assert_eq!(prices.usage("gpt-4.1-mini", None, None), Usage::default());
     // Another host may sell the same name at another price.
     assert_eq!(cost(&Prices::new(&section(&[]), false), "gpt-4.1-mini", TOKENS), Cost::Unknown);
 }
@@ -79,4 +79,14 @@ fn counts_beyond_all_measure_do_not_overflow() {
     let most = Tokens { prompt: u64::MAX, cached_prompt: 0, completion: u64::MAX };
     assert_eq!(most.total(), u64::MAX);
     assert_eq!(cost(&Prices::new(&section(&[]), true), "gpt-4.1-mini", most), Cost::Unknown);
+}
+
+#[test]
+fn a_model_is_priced_by_the_name_that_answered_or_by_the_one_that_was_asked_for() {
+    let price = |usd| ModelPrice { prompt_usd: Some(usd), cached_prompt_usd: None, completion_usd: Some(usd) };
+    let prices = Prices::new(&section(&[("m", price(1.0)), ("m-2025-01-01", price(2.0))]), false);
+    let cost = |effective| prices.usage("m", Some(effective), Some(TOKENS)).cost;
+    assert_eq!(cost("m-2025-01-01"), dollars(2.2));
+    assert_eq!(cost("m-2025-02-02"), dollars(1.1));
+    assert_eq!(cost("another"), Cost::Unknown);
 }

@@ -1,15 +1,15 @@
 //! What was said in a turn, kept compressed and without secrets.
 
-use std::fs::{DirBuilder, OpenOptions};
+use std::fs::OpenOptions;
 use std::io::Write;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::sync::Arc;
 
 use camino::{Utf8Path, Utf8PathBuf};
 use serde_json::{Value, json};
 
 use super::TurnId;
-use super::workdir::name_of;
+use super::files::make_dir;
 use crate::clock::unix_millis;
 use crate::warn_if_err;
 use synth_optimizer_core::config::redacted;
@@ -51,14 +51,19 @@ impl Redactor {
 
     /// A document without the credentials that this process knows, in values and in names.
     pub(super) fn without_known(&self, value: &Value) -> Value {
-        match value {
-            Value::String(text) => Value::String(self.known_hidden(text)),
-            Value::Array(items) => Value::Array(items.iter().map(|item| self.without_known(item)).collect()),
-            Value::Object(entries) => Value::Object(
-                entries.iter().map(|(name, value)| (self.known_hidden(name), self.without_known(value))).collect(),
-            ),
-            Value::Null | Value::Bool(_) | Value::Number(_) => value.clone(),
+        with_texts(value, &|text| self.known_hidden(text))
+    }
+}
+
+/// A document with other texts, in values and in names.
+pub(super) fn with_texts(value: &Value, change: &dyn Fn(&str) -> String) -> Value {
+    match value {
+        Value::String(text) => Value::String(change(text)),
+        Value::Array(items) => items.iter().map(|item| with_texts(item, change)).collect(),
+        Value::Object(entries) => {
+            Value::Object(entries.iter().map(|(name, value)| (change(name), with_texts(value, change))).collect())
         }
+        Value::Null | Value::Bool(_) | Value::Number(_) => value.clone(),
     }
 }
 
@@ -72,7 +77,7 @@ pub(super) struct Transcript {
 
 impl Transcript {
     pub(super) fn new(run_dir: &Utf8Path, turn: TurnId, redactor: Redactor) -> Self {
-        let path = run_dir.join(TRANSCRIPTS).join(format!("{}.jsonl.zst", name_of(turn)));
+        let path = run_dir.join(TRANSCRIPTS).join(format!("{}.jsonl.zst", turn.name()));
         Self { path, redactor, lines: Vec::new() }
     }
 
@@ -92,7 +97,7 @@ impl Transcript {
 
     fn write(&self) -> std::io::Result<()> {
         if let Some(dir) = self.path.parent() {
-            DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+            make_dir(dir)?;
         }
         let packed = zstd::bulk::compress(&self.lines, 3)?;
         OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&self.path)?.write_all(&packed)

@@ -7,8 +7,7 @@ use reqwest::Url;
 use serde_json::Value;
 use tracing::warn;
 
-use super::Environment;
-use crate::proposer::credentials::{self, Key, OPENAI_API_KEY, base_url, missing};
+use crate::proposer::credentials::{Env, Key, OPENAI_API_KEY, base_url, is_openai, key};
 use synth_optimizer_core::config::proposer::{AuthMode, ProposerSection};
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_core::secrets::Secret;
@@ -18,6 +17,9 @@ const OPENAI: &str = "https://api.openai.com/v1";
 
 /// Name of codex's own file for its sign-in.
 pub(super) const AUTH_FILE: &str = "auth.json";
+
+/// The name under which codex knows a provider of our own definition.
+pub(super) const OWN_PROVIDER: &str = "proposer";
 
 /// How the model is reached.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,32 +35,36 @@ pub(super) enum Access {
 }
 
 impl Access {
-    pub(super) fn decide(section: &ProposerSection, env: &Environment) -> Result<Self, OptimizerError> {
-        let look = |name: &str| env.get(name);
-        if let Some(written) = &section.base_url {
-            let key = credentials::key(section, &base_url(section)?, &look)?;
-            return Ok(Self::Endpoint { base_url: written.trim().to_owned(), key });
-        }
-        let variable = section.api_key_env.as_deref().unwrap_or(OPENAI_API_KEY);
-        let by_key = || {
-            let key = Key::read(variable, &look).ok_or_else(|| missing(variable))?;
-            Ok(Self::Endpoint { base_url: OPENAI.to_owned(), key: Some(key) })
-        };
-        match section.auth_mode {
-            AuthMode::Host => host(section, env),
-            AuthMode::ApiKey => by_key(),
-            // A variable that is named and not set is a mistake, not a wish for another account.
-            AuthMode::Auto if section.api_key_env.is_some() => by_key(),
+    pub(super) fn decide(section: &ProposerSection, env: Env<'_>) -> Result<Self, OptimizerError> {
+        let has_address = section.base_url.is_some();
+        let signs_in = match section.auth_mode {
+            AuthMode::Host => true,
             // A home that is named is meant, whatever key happens to be set.
-            AuthMode::Auto if section.codex_home.is_some() => host(section, env),
-            AuthMode::Auto => by_key().or_else(|_: OptimizerError| host(section, env)),
+            AuthMode::Auto => section.codex_home.is_some() && section.api_key_env.is_none(),
+            AuthMode::ApiKey => false,
+        };
+        if signs_in && !has_address {
+            return host(section, env);
+        }
+        let written = section.base_url.as_deref().unwrap_or(OPENAI);
+        match key(section, &base_url(Some(written))?, env)? {
+            None if !has_address => host(section, env),
+            key => Ok(Self::Endpoint { base_url: written.trim().to_owned(), key }),
+        }
+    }
+
+    /// The provider's name in the configuration of codex.
+    pub(super) fn provider(&self) -> &'static str {
+        match self {
+            Self::Endpoint { .. } => OWN_PROVIDER,
+            Self::Host { .. } => "openai",
         }
     }
 
     /// Whether the models are those of OpenAI.
     pub(super) fn is_openai(&self) -> bool {
         match self {
-            Self::Endpoint { base_url, .. } => Url::parse(base_url).is_ok_and(|base| credentials::is_openai(&base)),
+            Self::Endpoint { base_url, .. } => Url::parse(base_url).is_ok_and(|base| is_openai(&base)),
             Self::Host { .. } => true,
         }
     }
@@ -98,10 +104,10 @@ impl Access {
     }
 }
 
-fn host(section: &ProposerSection, env: &Environment) -> Result<Access, OptimizerError> {
-    let usual = || env.get("HOME").map(|home| Utf8PathBuf::from(home).join(".codex"));
+fn host(section: &ProposerSection, env: Env<'_>) -> Result<Access, OptimizerError> {
+    let usual = || env("HOME").map(|home| Utf8PathBuf::from(home).join(".codex"));
     let given = section.codex_home.clone();
-    let dir = given.or_else(|| env.get("CODEX_HOME").map(Utf8PathBuf::from)).or_else(usual);
+    let dir = given.or_else(|| env("CODEX_HOME").map(Utf8PathBuf::from)).or_else(usual);
     let auth = dir.as_ref().map(|dir| dir.join(AUTH_FILE)).and_then(|auth| auth.canonicalize_utf8().ok());
     auth.filter(|auth| auth.is_file()).map(|auth| Access::Host { auth }).ok_or_else(|| {
         let place = dir.map_or_else(String::new, |dir| format!(" in {dir}"));

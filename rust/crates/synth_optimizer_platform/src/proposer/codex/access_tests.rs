@@ -1,14 +1,10 @@
 //! Which credentials are used, by what the config and the environment say.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-use std::sync::Arc;
-
 use super::*;
 
-fn env(pairs: &'static [(&'static str, &'static str)]) -> Environment {
-    Environment(Arc::new(move |wanted| {
-        pairs.iter().find(|(name, _)| *name == wanted).map(|(_, value)| (*value).to_owned())
-    }))
+fn env(pairs: &'static [(&'static str, &'static str)]) -> impl Fn(&str) -> Option<String> {
+    move |wanted| pairs.iter().find(|(name, _)| *name == wanted).map(|(_, value)| (*value).to_owned())
 }
 
 fn key(variable: &str, value: &str) -> Option<Key> {

@@ -1,6 +1,8 @@
 //! The configuration that codex is given.
 #![allow(clippy::unwrap_used)]
 
+use std::fs;
+
 use super::*;
 use crate::proposer::credentials::Key;
 use synth_optimizer_core::secrets::Secret;
@@ -23,8 +25,8 @@ fn a_configuration_says_everything_and_holds_no_key() {
     let key = Key { variable: "MINE".into(), value: Secret::new("the-secret") };
     let access = Access::Endpoint { base_url: "http://here/v1".into(), key: Some(key) };
     let package = Utf8Path::new("/opt/a \"b\"/codex");
-    let settings = Settings { section: &section, model: nasty, access: &access, package, token: "tok" };
-    let home = Home::create(&run_dir, &settings).unwrap();
+    let create = || Home::create(&run_dir, &section, nasty, &access, package, "tok").unwrap();
+    let home = create();
     let config = read(&run_dir);
     assert_eq!(config["model"].as_str(), Some(nasty));
     assert_eq!(config["default_permissions"].as_str(), Some("proposer"));
@@ -40,12 +42,12 @@ fn a_configuration_says_everything_and_holds_no_key() {
     assert_eq!(serde_json::from_str::<Value>(&catalog).unwrap()["models"][0]["slug"], nasty);
     let text = fs::read_to_string(run_dir.join(HOME).join("config.toml")).unwrap();
     assert!(!text.contains("the-secret"));
-    let mode = std::os::unix::fs::PermissionsExt::mode(&fs::metadata(home.path()).unwrap().permissions());
+    let mode = std::os::unix::fs::PermissionsExt::mode(&fs::metadata(&home.path).unwrap().permissions());
     assert_eq!(mode & 0o777, 0o700);
     // Made anew, it holds nothing of before.
-    fs::write(home.path().join("left"), "x").unwrap();
-    Home::create(&run_dir, &settings).unwrap();
-    assert!(!home.path().join("left").exists());
+    fs::write(home.path.join("left"), "x").unwrap();
+    create();
+    assert!(!home.path.join("left").exists());
     home.remove().unwrap();
     home.remove().unwrap();
     assert!(!run_dir.join(HOME).exists());
@@ -58,10 +60,8 @@ fn a_sign_in_is_linked_and_a_read_only_workspace_is_read_only() {
     let auth = run_dir.join("host-auth.json");
     fs::write(&auth, "{}").unwrap();
     let access = Access::Host { auth: auth.clone() };
-    let settings =
-        Settings { section: &section, model: "m", access: &access, package: Utf8Path::new("/x"), token: "tok" };
-    let home = Home::create(&run_dir, &settings).unwrap();
-    assert_eq!(fs::read_link(home.path().join(AUTH_FILE)).unwrap(), auth);
+    let home = Home::create(&run_dir, &section, "m", &access, Utf8Path::new("/x"), "tok").unwrap();
+    assert_eq!(fs::read_link(home.path.join(AUTH_FILE)).unwrap(), auth);
     let config = read(&run_dir);
     assert_eq!(config["model_provider"].as_str(), Some("openai"));
     assert!(!config.contains_key("model_providers") && !config.contains_key("model_catalog_json"));

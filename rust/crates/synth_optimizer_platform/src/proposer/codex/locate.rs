@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 
 use camino::{Utf8Path, Utf8PathBuf};
 
-use super::Environment;
+use crate::proposer::credentials::Env;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 
 const HINT: &str = "Run `pip install \"synth-optimizers[codex]\"`, or name the binary in proposer.command.";
@@ -22,33 +22,23 @@ pub(super) struct Program {
 }
 
 /// The first of `proposer.command`, the binary of the PyPI package and `codex` on the path.
-pub(super) fn locate(
-    command: &[String],
-    env: &Environment,
-    runtime: Option<&Utf8Path>,
-) -> Result<Program, OptimizerError> {
+pub(super) fn locate(command: &[String], env: Env<'_>, runtime: Option<&Utf8Path>) -> Result<Program, OptimizerError> {
+    let none = |message: String| OptimizerError::new(ErrorCode::Proposer, message).with_hint(HINT);
     if let Some((program, arguments)) = command.split_first() {
-        let path = named(program, env).ok_or_else(|| {
-            let message = format!("proposer.command names {program:?}, which is no program that can be run");
-            OptimizerError::new(ErrorCode::Proposer, message).with_hint(HINT)
-        })?;
+        let path = named(program, env)
+            .ok_or_else(|| none(format!("proposer.command names {program:?}, which is no program that can be run")))?;
         return Ok(program_at(path, arguments.to_vec(), "proposer.command"));
     }
     if let Some(path) = runtime {
         if !is_program(path) {
-            let message = format!("openai-codex-cli-bin names {path}, which is no program that can be run");
-            return Err(OptimizerError::new(ErrorCode::Proposer, message).with_hint(HINT));
+            return Err(none(format!("openai-codex-cli-bin names {path}, which is no program that can be run")));
         }
         return Ok(program_at(path.to_owned(), Vec::new(), "openai-codex-cli-bin"));
     }
-    match on_path("codex", env) {
-        Some(path) => Ok(program_at(path, Vec::new(), "PATH")),
-        None => {
-            let message = "no codex binary: proposer.command is empty, the codex extra is not installed, and there is no \
-                           `codex` on PATH";
-            Err(OptimizerError::new(ErrorCode::Proposer, message).with_hint(HINT))
-        }
-    }
+    let message = "no codex binary: proposer.command is empty, the codex extra is not installed, and there is no `codex` on \
+                   PATH";
+    let path = on_path("codex", env).ok_or_else(|| none(message.to_owned()))?;
+    Ok(program_at(path, Vec::new(), "PATH"))
 }
 
 fn program_at(path: Utf8PathBuf, mut arguments: Vec<String>, source: &'static str) -> Program {
@@ -63,7 +53,7 @@ fn program_at(path: Utf8PathBuf, mut arguments: Vec<String>, source: &'static st
 }
 
 /// A name is looked for on the path; a path is taken as it is.
-fn named(program: &str, env: &Environment) -> Option<Utf8PathBuf> {
+fn named(program: &str, env: Env<'_>) -> Option<Utf8PathBuf> {
     if !program.contains('/') {
         return on_path(program, env);
     }
@@ -71,8 +61,8 @@ fn named(program: &str, env: &Environment) -> Option<Utf8PathBuf> {
     camino::absolute_utf8(program).ok().filter(|path| is_program(path))
 }
 
-fn on_path(name: &str, env: &Environment) -> Option<Utf8PathBuf> {
-    let path = env.get("PATH")?;
+fn on_path(name: &str, env: Env<'_>) -> Option<Utf8PathBuf> {
+    let path = env("PATH")?;
     path.split(':')
         .filter(|dir| dir.starts_with('/'))
         .map(|dir| Utf8Path::new(dir).join(name))

@@ -2,14 +2,13 @@
 #![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use super::*;
 
-fn env(pairs: &[(&str, &str)]) -> Environment {
+fn env(pairs: &[(&str, &str)]) -> impl Fn(&str) -> Option<String> + use<> {
     let known: BTreeMap<String, String> =
         pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-    Environment(Arc::new(move |name| known.get(name).cloned()))
+    move |name| known.get(name).cloned()
 }
 
 fn place() -> (tempfile::TempDir, Utf8PathBuf) {

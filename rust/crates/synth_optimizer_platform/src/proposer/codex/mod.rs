@@ -1,36 +1,36 @@
 //! The backend `codex_app_server`: one warm codex process in a sandbox, a thread of its own for every turn.
 //!
 //! `locate` and `access` decide what is started and how it signs in, `home` writes its configuration, `process` runs it,
-//! `wire` speaks with it. `session` puts them together, tries the sandbox and checks what came out. `turn` takes a turn,
-//! which `watch` follows; `outcome` says what its errors mean.
+//! `wire` speaks with it. `session` puts them together, tries the sandbox and checks what came out. `turn` takes a turn in a
+//! `workdir` of its own, which `watch` follows.
 
 mod access;
 mod home;
 mod locate;
-mod outcome;
 mod process;
 mod session;
-mod sweep;
 mod turn;
 mod watch;
 mod wire;
+mod workdir;
 
+use std::collections::BTreeMap;
 use std::fmt;
-use std::fs::DirBuilder;
-use std::os::unix::fs::DirBuilderExt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use camino::{Utf8Path, Utf8PathBuf};
+use parking_lot::Mutex;
 use serde_json::{Value, json};
-use tokio::sync::{Mutex, watch as signal};
+use tokio::sync::{Mutex as AsyncMutex, watch as signal};
 
-pub use process::PROPOSER_LOG;
 use session::Session;
-use sweep::Backlog;
+use workdir::Workdir;
 
 use super::brief::BRIEF_VERSION;
-use super::{Doing, ProposalRequest, Proposer, Turn, TurnId};
+use super::files::make_dir;
+use super::transcript::Redactor;
+use super::{Doing, Outcome, ProposalRequest, Proposer, Turn, TurnId};
 use synth_optimizer_core::config::Config;
 use synth_optimizer_core::config::proposer::ProposerSection;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
@@ -42,53 +42,27 @@ const MODEL: &str = "gpt-5.4-mini";
 /// Looks up variables.
 pub type Lookup = Arc<dyn Fn(&str) -> Option<String> + Send + Sync>;
 
-/// Where variables are looked up.
-#[derive(Clone)]
-struct Environment(Lookup);
-
-impl Environment {
-    fn get(&self, name: &str) -> Option<String> {
-        (self.0)(name)
-    }
-}
-
-impl fmt::Debug for Environment {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Its values are nobody's business.
-        out.write_str("Environment")
-    }
-}
-
 /// Told when the turns under way must end.
 type Stop = signal::Receiver<u64>;
 
-/// What does not change during a run.
-#[derive(Debug)]
-struct Plan {
+/// Proposals by codex.
+pub struct CodexProposer {
     section: ProposerSection,
     model: String,
     run_dir: Utf8PathBuf,
-    env: Environment,
+    env: Lookup,
     /// The binary of the PyPI package.
     runtime: Option<Utf8PathBuf>,
-}
-
-impl Plan {
-    /// The run directory, made if it is not there, by the name that codex will call it.
-    fn made_run_dir(&self) -> Result<Utf8PathBuf, OptimizerError> {
-        let dir = &self.run_dir;
-        let made = DirBuilder::new().recursive(true).mode(0o700).create(dir).and_then(|()| dir.canonicalize_utf8());
-        made.map_err(|error| OptimizerError::from_cause(ErrorCode::Io, format!("{dir} cannot be made"), error))
-    }
-}
-
-/// Proposals by codex.
-#[derive(Debug)]
-pub struct CodexProposer {
-    plan: Arc<Plan>,
-    session: Mutex<Option<Arc<Session>>>,
+    session: AsyncMutex<Option<Arc<Session>>>,
     stop: signal::Sender<u64>,
-    backlog: Backlog,
+    /// Workspaces in which something may still run: they are gone over when nothing does any more.
+    unswept: Mutex<BTreeMap<Workdir, Redactor>>,
+}
+
+impl fmt::Debug for CodexProposer {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("CodexProposer").field("run_dir", &self.run_dir).finish_non_exhaustive()
+    }
 }
 
 impl CodexProposer {
@@ -104,13 +78,23 @@ impl CodexProposer {
         let run_dir = camino::absolute_utf8(run_dir).map_err(|error| {
             OptimizerError::from_cause(ErrorCode::Io, format!("{run_dir} is no place for a run"), error)
         })?;
-        let plan = Plan { section, model, run_dir, env: Environment(env), runtime };
         Ok(Self {
-            plan: Arc::new(plan),
-            session: Mutex::new(None),
+            section,
+            model,
+            run_dir,
+            env,
+            runtime,
+            session: AsyncMutex::default(),
             stop: signal::Sender::new(0),
-            backlog: Backlog::default(),
+            unswept: Mutex::default(),
         })
+    }
+
+    /// The run directory, made if it is not there, by the name that codex will call it.
+    fn made_run_dir(&self) -> Result<Utf8PathBuf, OptimizerError> {
+        let dir = &self.run_dir;
+        let made = make_dir(dir).and_then(|()| dir.canonicalize_utf8());
+        made.map_err(|error| OptimizerError::from_cause(ErrorCode::Io, format!("{dir} cannot be made"), error))
     }
 
     /// The process that serves the run; one that has ended is replaced.
@@ -124,18 +108,28 @@ impl CodexProposer {
             session.end(Duration::ZERO).await;
             *held = None;
         }
-        let session = Arc::new(Session::start(&self.plan).await?);
+        let session = Arc::new(Session::start(self).await?);
         *held = Some(Arc::clone(&session));
         Ok(session)
+    }
+
+    /// Goes over a workspace in which nothing runs any more.
+    async fn sweep(&self, workdir: Workdir) {
+        let Some(redactor) = self.unswept.lock().get(&workdir).cloned() else { return };
+        let swept = workdir.clone();
+        // Where this breaks off, it is done when the run is over.
+        if tokio::task::spawn_blocking(move || swept.sweep(&redactor)).await.is_ok() {
+            self.unswept.lock().remove(&workdir);
+        }
     }
 }
 
 impl Proposer for CodexProposer {
     fn identity(&self) -> Value {
-        let section = &self.plan.section;
+        let section = &self.section;
         json!({
             "backend": section.backend.word(),
-            "model": self.plan.model,
+            "model": self.model,
             "provider": section.provider,
             "reasoning_effort": section.reasoning_effort.map(|effort| effort.word()),
             "answer": section.answer.word(),
@@ -145,12 +139,16 @@ impl Proposer for CodexProposer {
     }
 
     fn prepare(&self) -> Doing<'_, Result<Option<ProposerReady>, OptimizerError>> {
-        Box::pin(async move { Ok(Some(self.session().await?.ready(&self.plan))) })
+        Box::pin(async move { Ok(Some(self.session().await?.ready.clone())) })
     }
 
     fn propose(&self, turn: TurnId, request: ProposalRequest) -> Turn<'_> {
         let stop = self.stop.subscribe();
-        Box::pin(async move { turn::take(self, turn, &request, stop).await })
+        Box::pin(async move {
+            let mut outcome = Outcome::default();
+            let taken = turn::take(self, turn, &request, stop, &mut outcome).await;
+            taken.map_err(|reason| outcome.failed(reason))
+        })
     }
 
     fn interrupt(&self) {
@@ -162,10 +160,11 @@ impl Proposer for CodexProposer {
             let mut held = self.session.lock().await;
             // It is let go of only when it has ended, so that a close that is broken off can be taken up again.
             if let Some(session) = held.as_ref() {
-                session.end(Duration::from_secs(self.plan.section.interrupt_timeout_seconds)).await;
+                session.end(Duration::from_secs(self.section.interrupt_timeout_seconds)).await;
             }
             *held = None;
-            self.backlog.sweep();
+            let left = std::mem::take(&mut *self.unswept.lock());
+            left.iter().for_each(|(workdir, redactor)| workdir.sweep(redactor));
         })
     }
 }

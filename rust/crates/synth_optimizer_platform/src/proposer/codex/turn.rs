@@ -6,20 +6,18 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-use super::outcome::{Cause, Outcome, Verdict, fatal, message, verdict};
-use super::session::{NoThread, Session, Thread};
-use super::sweep::Unswept;
-use super::watch::{Ended, Watch};
-use super::wire::{Left, Notes, RpcFault};
-use super::{CodexProposer, Plan, Stop};
+use super::session::{HINT, NoThread, Session};
+use super::watch::Watch;
+use super::wire::{Notes, RpcFault};
+use super::workdir::{MANIFEST, Workdir};
+use super::{CodexProposer, Stop};
 use crate::proposer::brief::{Brief, question};
-use crate::proposer::manifest;
-use crate::proposer::transcript::{Redactor, Transcript};
-use crate::proposer::workdir::Workdir;
-use crate::proposer::{MANIFEST, ProposalRequest, TurnFailure, TurnId};
-use synth_optimizer_core::config::proposer::AnswerMode;
+use crate::proposer::manifest::{self, Found};
+use crate::proposer::transcript::Transcript;
+use crate::proposer::{Outcome, ProposalRequest, Reason, TurnId, Verdict, cannot_begin};
+use synth_optimizer_core::config::proposer::{AnswerMode, ProposerSection};
 use synth_optimizer_core::model::answer::{FailureClass, ProposalAnswer};
-use synth_optimizer_core::model::event_fields::Problem;
+use synth_optimizer_core::model::event_fields::{Problem, TurnModels};
 use synth_optimizer_core::model::usage::Cost;
 
 /// How long a turn that a run gives up may take to say what it has used.
@@ -28,101 +26,74 @@ const FAREWELL: Duration = Duration::from_secs(1);
 /// Most characters that codex takes as the input of a turn, with room for the question.
 const MOST_INPUT: usize = 900_000;
 
-/// A turn under way. Left alone, its thread is told to end.
-struct Seat {
+/// A turn under way. Dropped, its thread is told to end.
+struct Turn<'a> {
+    proposer: &'a CodexProposer,
     session: Arc<Session>,
-    thread: Thread,
-    /// Unset until codex has named the turn.
-    turn: Option<String>,
-    is_over: bool,
+    thread: String,
     notes: Notes,
+    watch: Watch,
+    workdir: Workdir,
+    transcript: Transcript,
 }
 
-impl Drop for Seat {
-    fn drop(&mut self) {
-        let left = match &self.turn {
-            _ if self.is_over => Left::Idle,
-            None => Left::Starting,
-            Some(turn) => Left::Running { turn },
-        };
-        self.session.wire.leave(&self.thread.id, left);
-    }
-}
-
-/// Takes a turn from the question to the answer.
+/// Takes a turn from the question to the answer, and notes in `outcome` what it has used.
 pub(super) async fn take(
     proposer: &CodexProposer,
     id: TurnId,
     request: &ProposalRequest,
     mut stop: Stop,
-) -> Result<ProposalAnswer, TurnFailure> {
-    let plan = &*proposer.plan;
-    let mut outcome = Outcome::new(plan);
-    let deadline = Instant::now() + Duration::from_secs(plan.section.timeout_seconds);
+    outcome: &mut Outcome,
+) -> Result<ProposalAnswer, Reason> {
+    let CodexProposer { section, model, .. } = proposer;
+    let mut is_sent = false;
+    let deadline = Instant::now() + Duration::from_secs(section.timeout_seconds);
     let opened = tokio::select! {
         biased;
         _ = stop.changed() => {
             // A question that was put may be paid for, whether or not anybody has heard of it.
-            let class = if outcome.is_sent { FailureClass::Abandoned } else { FailureClass::Withdrawn };
-            return Err(outcome.failure(class, "the run ends".into(), Verdict::GiveUp));
+            let class = if is_sent { FailureClass::Abandoned } else { FailureClass::Withdrawn };
+            return Err((class, "the run ends".into(), Verdict::GiveUp));
         }
-        opened = timeout_at(deadline, open(proposer, id, request, &mut outcome)) => opened,
+        opened = timeout_at(deadline, open(proposer, id, request, outcome, &mut is_sent)) => opened,
     };
-    let Opened { mut seat, workdir, unswept, mut transcript } = match opened {
-        Ok(opened) => opened?,
-        Err(_elapsed) => {
-            let message = format!("codex was not ready for a turn within {} s", plan.section.timeout_seconds);
-            return Err(outcome.failure(FailureClass::Timeout, message, Verdict::Retry));
-        }
-    };
-    let mut watch = Watch::default();
-    let cause = follow(&mut seat, &mut watch, &mut transcript, plan, deadline, &mut stop).await;
-    match cause {
-        Cause::Ended | Cause::Gone => {}
-        Cause::Stopped => {
-            break_off(&mut seat, &mut watch, &mut transcript, plan, FAREWELL).await;
-        }
-        Cause::Deadline | Cause::OtherModel | Cause::Commands | Cause::Tokens => {
-            let patience = Duration::from_secs(plan.section.interrupt_timeout_seconds);
-            if !break_off(&mut seat, &mut watch, &mut transcript, plan, patience).await {
-                seat.session.end(FAREWELL).await;
-            }
-        }
-    }
-    if let Some(model) = watch.other_model().or(watch.served_model()) {
-        outcome.effective = Some(model.to_owned());
-    }
-    let usage_of = |model: &str| seat.session.prices.usage(model, watch.tokens());
-    outcome.usage = usage_of(outcome.effective.as_deref().unwrap_or(&plan.model));
-    if outcome.usage.cost == Cost::Unknown && watch.other_model().is_none() {
-        // Prices are known by the name that was asked for, where it is the same model.
-        outcome.usage = usage_of(&plan.model);
-    }
-    if watch.ended() != Some(&Ended::Completed) {
+    let mut turn = opened.unwrap_or_else(|_elapsed| {
+        let message = format!("codex was not ready for a turn within {} s", section.timeout_seconds);
+        Err((FailureClass::Timeout, message, Verdict::Retry))
+    })?;
+    let followed = turn.follow(deadline, &mut stop).await;
+    // Another model is what counts, whatever else went wrong.
+    let followed = turn.other_model().map_or(followed, Err);
+    let Turn { session, watch, .. } = &turn;
+    let effective = watch.other_model.as_ref().or(watch.served_model.as_ref()).unwrap_or(model);
+    outcome.models = models(outcome, model, Some(effective));
+    outcome.usage = session.prices.usage(model, Some(effective), watch.tokens);
+    if watch.ended != Some(Ok(())) {
         // What was generated last is paid for and was not told.
         outcome.usage.cost = Cost::Unknown;
     }
     let mut is_quiet = false;
-    if watch.ended().is_some() {
+    if watch.ended.is_some() {
         // A command that still runs could change what is read now.
-        let params = json!({ "threadId": seat.thread.id });
-        is_quiet = seat.session.wire.call("thread/backgroundTerminals/clean", params, FAREWELL).await.is_ok();
+        let params = json!({ "threadId": turn.thread });
+        is_quiet = session.wire.call("thread/backgroundTerminals/clean", params, FAREWELL).await.is_ok();
     }
-    let result = conclude(&outcome, cause, &watch, &workdir, request, plan, &seat);
-    drop(seat);
+    let effective = outcome.redactor.text(effective);
+    let answer = followed.map(|()| turn.answer(request).into_answer(outcome.usage, model, &effective));
+    let workdir = turn.workdir.clone();
+    drop(turn);
     workdir.tidy();
     if is_quiet {
-        unswept.sweep().await;
+        proposer.sweep(workdir).await;
     }
-    result.map_err(|failure| *failure)
+    answer
 }
 
-/// A turn that has begun.
-struct Opened<'a> {
-    seat: Seat,
-    workdir: Workdir,
-    unswept: Unswept<'a>,
-    transcript: Transcript,
+/// What a failure tells of the models. Codex names the model of a thread, or another one later in the turn. A server that
+/// answers with another model and says so in the body of its responses alone is not found out, because codex does not pass
+/// that on.
+fn models(outcome: &Outcome, requested: &str, effective: Option<&String>) -> Option<TurnModels> {
+    Some(TurnModels { requested: requested.to_owned(), effective: Some(outcome.redactor.text(effective?)) })
 }
 
 /// Everything up to the moment at which the model is asked.
@@ -131,67 +102,55 @@ async fn open<'a>(
     id: TurnId,
     request: &ProposalRequest,
     outcome: &mut Outcome,
-) -> Result<Opened<'a>, TurnFailure> {
-    let plan = &*proposer.plan;
-    let session = proposer.session().await.map_err(|error| outcome.stop(FailureClass::NotSent, error))?;
-    outcome.redactor = session.redactor.clone();
-    let brief = Brief::new(request, &plan.section, &session.redactor);
-    let text = question(request, where_to(plan.section.answer));
-    let run_dir = plan.made_run_dir().map_err(|error| outcome.stop(FailureClass::NotSent, error))?;
-    let workdir = Workdir::create(&run_dir, id, &text, &brief);
-    let workdir = workdir.map_err(|error| outcome.stop(FailureClass::NotSent, error))?;
-    let unswept = Unswept::new(proposer, workdir.path(), &session.redactor);
-    let mut transcript = Transcript::new(&run_dir, id, session.redactor.clone());
-    let thread = match session.thread(plan, workdir.path()).await {
+    is_sent: &mut bool,
+) -> Result<Turn<'a>, Reason> {
+    let CodexProposer { section, model, .. } = proposer;
+    let session = proposer.session().await.map_err(cannot_begin)?;
+    let redactor = &session.redactor;
+    outcome.redactor = redactor.clone();
+    let brief = Brief::new(request, section, redactor);
+    let text = question(request, where_to(section.answer));
+    let run_dir = proposer.made_run_dir().map_err(cannot_begin)?;
+    let workdir = Workdir::create(&run_dir, id, &text, &brief).map_err(cannot_begin)?;
+    proposer.unswept.lock().insert(workdir.clone(), redactor.clone());
+    let mut transcript = Transcript::new(&run_dir, id, redactor.clone());
+    let thread = match session.thread(proposer, &workdir.path).await {
         Ok(thread) => thread,
         Err(NoThread::Fault(fault)) => {
-            give_up_on(&session, &fault).await;
-            return Err(outcome.unsent(&fault));
+            if !matches!(fault, RpcFault::Refused { .. }) {
+                // It is replaced before the next turn.
+                session.end(FAREWELL).await;
+            }
+            return Err((FailureClass::NotSent, fault.to_string(), Verdict::Retry));
         }
-        Err(NoThread::Mismatch { message, model }) => {
-            outcome.effective = model;
-            return Err(outcome.stop(FailureClass::Contract, fatal(message)));
+        Err(NoThread::Mismatch { message, model: other }) => {
+            outcome.models = models(outcome, model, other.as_ref());
+            return Err((FailureClass::Contract, message, Verdict::Stop(HINT)));
         }
     };
-    outcome.effective = Some(thread.model.clone());
-    let notes = session.wire.listen(&thread.id);
-    let mut seat = Seat { session, thread, turn: None, is_over: false, notes };
-    let params = turn_params(&seat.thread.id, plan, text, &brief);
+    outcome.models = models(outcome, model, Some(model));
+    let params = turn_params(&thread, section, text, &brief);
     transcript.add("optimizer", &params);
-    let limit = Duration::from_secs(plan.section.rpc_timeout_seconds);
-    outcome.is_sent = true;
-    let started = seat.session.wire.call("turn/start", params, limit).await;
-    let turn = started.map(|started| started.pointer("/turn/id").and_then(Value::as_str).map(str::to_owned));
-    match turn {
-        Ok(Some(turn)) => seat.turn = Some(turn),
-        Ok(None) => {
-            let fault = RpcFault::Refused { method: "turn/start", message: "it named no turn".into() };
-            return Err(outcome.failure(FailureClass::Contract, fault.to_string(), Verdict::Retry));
+    let notes = session.wire.lock().listen(&thread);
+    let turn = Turn { proposer, session, thread, notes, watch: Watch::default(), workdir, transcript };
+    *is_sent = true;
+    let limit = Duration::from_secs(section.rpc_timeout_seconds);
+    let Err(fault) = turn.session.wire.start_turn(&turn.thread, params, limit).await else { return Ok(turn) };
+    let class = match fault {
+        RpcFault::Unnamed => FailureClass::Contract,
+        RpcFault::Refused { .. } => FailureClass::NotSent,
+        RpcFault::Gone | RpcFault::Late { .. } => {
+            turn.session.end(FAREWELL).await;
+            FailureClass::UnknownOutcome
         }
-        Err(fault @ RpcFault::Refused { .. }) => {
-            seat.is_over = true;
-            return Err(outcome.unsent(&fault));
-        }
-        Err(fault @ (RpcFault::Gone | RpcFault::Late { .. })) => {
-            give_up_on(&seat.session, &fault).await;
-            return Err(outcome.failure(FailureClass::UnknownOutcome, fault.to_string(), Verdict::Retry));
-        }
-    }
-    Ok(Opened { seat, workdir, unswept, transcript })
+    };
+    Err((class, fault.to_string(), Verdict::Retry))
 }
 
-/// A process that does not answer is replaced before the next turn.
-async fn give_up_on(session: &Session, fault: &RpcFault) {
-    match fault {
-        RpcFault::Late { .. } => session.end(FAREWELL).await,
-        RpcFault::Gone | RpcFault::Refused { .. } => {}
-    }
-}
-
-fn turn_params(thread: &str, plan: &Plan, text: String, brief: &Brief) -> Value {
+fn turn_params(thread: &str, section: &ProposerSection, text: String, brief: &Brief) -> Value {
     let mut params = json!({ "threadId": thread });
     let mut input = text;
-    match plan.section.answer {
+    match section.answer {
         AnswerMode::Manifest => {}
         AnswerMode::Structured => {
             params["outputSchema"] = brief.schema.clone();
@@ -203,7 +162,7 @@ fn turn_params(thread: &str, plan: &Plan, text: String, brief: &Brief) -> Value 
         }
     }
     params["input"] = json!([{ "type": "text", "text": input, "text_elements": [] }]);
-    if let Some(effort) = plan.section.reasoning_effort {
+    if let Some(effort) = section.reasoning_effort {
         params["effort"] = effort.word().into();
     }
     params
@@ -222,150 +181,99 @@ fn where_to(answer: AnswerMode) -> &'static str {
     }
 }
 
-/// Listens until the turn has ended, or has to.
-async fn follow(
-    seat: &mut Seat,
-    watch: &mut Watch,
-    transcript: &mut Transcript,
-    plan: &Plan,
-    deadline: Instant,
-    stop: &mut Stop,
-) -> Cause {
-    loop {
-        let note = tokio::select! {
-            biased;
-            _ = stop.changed() => return Cause::Stopped,
-            () = sleep_until(deadline) => return Cause::Deadline,
-            note = seat.notes.recv() => note,
+impl Turn<'_> {
+    /// Listens until the turn has ended, or ends it when it has to; an error is why there is no answer.
+    async fn follow(&mut self, deadline: Instant, stop: &mut Stop) -> Result<(), Reason> {
+        let section = &self.proposer.section;
+        let reason = loop {
+            let note = tokio::select! {
+                biased;
+                _ = stop.changed() => {
+                    self.break_off(FAREWELL).await;
+                    return Err((FailureClass::Abandoned, "the run ends".into(), Verdict::GiveUp));
+                }
+                () = sleep_until(deadline) => {
+                    let message = format!("the turn was not over within {} s", section.timeout_seconds);
+                    break (FailureClass::Timeout, message, Verdict::Retry);
+                }
+                note = self.notes.recv() => note,
+            };
+            let Some(note) = note else {
+                let message = "codex ended in the middle of a turn".to_owned();
+                return Err((FailureClass::UnknownOutcome, message, Verdict::Retry));
+            };
+            self.hear(&note);
+            if let Some(reason) = self.other_model() {
+                break reason;
+            }
+            if let Some(ended) = &self.watch.ended {
+                return ended.clone();
+            }
+            if self.watch.commands() > section.max_commands {
+                let message = format!("the model ran more than {} commands in one turn", section.max_commands);
+                break (FailureClass::Failed, message, Verdict::GiveUp);
+            }
+            if self.watch.tokens.is_some_and(|tokens| tokens.total() > section.max_turn_tokens) {
+                let message = format!("the turn used more than {} tokens", section.max_turn_tokens);
+                break (FailureClass::Failed, message, Verdict::GiveUp);
+            }
         };
-        let Some(note) = note else { return Cause::Gone };
-        transcript.add("codex", &note);
-        watch.fold(&note, &plan.model);
-        if watch.other_model().is_some() {
-            return Cause::OtherModel;
+        if !self.break_off(Duration::from_secs(section.interrupt_timeout_seconds)).await {
+            self.session.end(FAREWELL).await;
         }
-        if watch.ended().is_some() {
-            seat.is_over = true;
-            return Cause::Ended;
+        Err(reason)
+    }
+
+    fn hear(&mut self, note: &Value) {
+        self.transcript.add("codex", note);
+        self.watch.fold(note, &self.proposer.model);
+    }
+
+    fn other_model(&self) -> Option<Reason> {
+        let other = self.watch.other_model.as_ref()?;
+        let message = format!("codex was asked for the model {:?} and answers with {other:?}", self.proposer.model);
+        Some((FailureClass::Contract, message, Verdict::Stop(HINT)))
+    }
+
+    /// Tells the turn to end and takes in what it still says; false if it does not end in time.
+    async fn break_off(&mut self, patience: Duration) -> bool {
+        let until = Instant::now() + patience;
+        self.session.wire.lock().interrupt(&self.thread);
+        while self.watch.ended.is_none() {
+            match timeout_at(until, self.notes.recv()).await {
+                Ok(Some(note)) => self.hear(&note),
+                // A process that is gone has ended its turns.
+                Ok(None) => return true,
+                Err(_elapsed) => return false,
+            }
         }
-        if watch.commands() > plan.section.max_commands {
-            return Cause::Commands;
-        }
-        if watch.tokens().is_some_and(|tokens| tokens.total() > plan.section.max_turn_tokens) {
-            return Cause::Tokens;
+        true
+    }
+
+    /// Reads the proposals from where they were to be put, else from where they are.
+    fn answer(&self, request: &ProposalRequest) -> Found {
+        let section = &self.proposer.section;
+        let most = section.max_answer_kb * 1024;
+        let said = || self.watch.answer().filter(|text| !text.trim().is_empty()).map(str::to_owned);
+        let found = match section.answer {
+            AnswerMode::Manifest => self.workdir.manifest(most).map(|written| written.or_else(said)),
+            AnswerMode::Structured => said().map_or_else(|| self.workdir.manifest(most), |text| Ok(Some(text))),
+        };
+        match found {
+            Ok(Some(text)) if text.len() as u64 > most => Found::too_large(&text, most),
+            // An endpoint knows its key, and could put it into an answer.
+            Ok(Some(text)) => manifest::read(&text, request, &self.session.redactor),
+            Ok(None) => {
+                let message = format!("the turn ended without {MANIFEST} and without a last message");
+                Problem { code: "no_proposal".into(), field: Some(MANIFEST.into()), message }.into()
+            }
+            Err(problem) => problem.into(),
         }
     }
 }
 
-/// Tells the turn to end and takes in what it still says; false if it does not end in time.
-async fn break_off(
-    seat: &mut Seat,
-    watch: &mut Watch,
-    transcript: &mut Transcript,
-    plan: &Plan,
-    patience: Duration,
-) -> bool {
-    let until = Instant::now() + patience;
-    if watch.ended().is_none() {
-        seat.session.wire.tell("turn/interrupt", json!({ "threadId": seat.thread.id, "turnId": seat.turn }));
-    }
-    while watch.ended().is_none() {
-        match timeout_at(until, seat.notes.recv()).await {
-            Ok(Some(note)) => {
-                transcript.add("codex", &note);
-                watch.fold(&note, &plan.model);
-            }
-            // A process that is gone has ended its turns.
-            Ok(None) => return true,
-            Err(_) => return false,
-        }
-    }
-    seat.is_over = true;
-    true
-}
-
-/// What came of the turn.
-fn conclude(
-    outcome: &Outcome,
-    cause: Cause,
-    watch: &Watch,
-    workdir: &Workdir,
-    request: &ProposalRequest,
-    plan: &Plan,
-    seat: &Seat,
-) -> Result<ProposalAnswer, Box<TurnFailure>> {
-    let section = &plan.section;
-    if let Some(other) = watch.other_model() {
-        let message = format!("codex was asked for the model {:?} and answers with {other:?}", plan.model);
-        return Err(Box::new(outcome.stop(FailureClass::Contract, fatal(message))));
-    }
-    let failed = |class, message, verdict| Err(Box::new(outcome.failure(class, message, verdict)));
-    match cause {
-        Cause::Stopped => failed(FailureClass::Abandoned, "the run ends".into(), Verdict::GiveUp),
-        Cause::Gone => {
-            failed(FailureClass::UnknownOutcome, "codex ended in the middle of a turn".into(), Verdict::Retry)
-        }
-        Cause::Deadline => {
-            let message = format!("the turn was not over within {} s", section.timeout_seconds);
-            failed(FailureClass::Timeout, message, Verdict::Retry)
-        }
-        Cause::Commands => {
-            let message = format!("the model ran more than {} commands in one turn", section.max_commands);
-            failed(FailureClass::Failed, message, Verdict::GiveUp)
-        }
-        Cause::Tokens => {
-            let message = format!("the turn used more than {} tokens", section.max_turn_tokens);
-            failed(FailureClass::Failed, message, Verdict::GiveUp)
-        }
-        // Handled above: another model is known by its name.
-        Cause::OtherModel => failed(FailureClass::Contract, "codex answers with another model".into(), Verdict::Stop),
-        Cause::Ended => match watch.ended() {
-            Some(Ended::Completed) => Ok(answer(outcome, watch, workdir, request, plan, &seat.session.redactor)),
-            Some(Ended::Interrupted) | None => {
-                failed(FailureClass::Failed, "codex broke the turn off by itself".into(), Verdict::Retry)
-            }
-            Some(Ended::Failed(error)) => {
-                failed(FailureClass::Failed, format!("the turn failed: {}", message(error)), verdict(error))
-            }
-        },
-    }
-}
-
-/// Reads the proposals from where they were to be put, else from where they are.
-fn answer(
-    outcome: &Outcome,
-    watch: &Watch,
-    workdir: &Workdir,
-    request: &ProposalRequest,
-    plan: &Plan,
-    redactor: &Redactor,
-) -> ProposalAnswer {
-    let most = plan.section.max_answer_kb * 1024;
-    let said = || watch.answer().filter(|text| !text.trim().is_empty()).map(str::to_owned);
-    let found = match plan.section.answer {
-        AnswerMode::Manifest => workdir.manifest(most).map(|written| written.or_else(said)),
-        AnswerMode::Structured => said().map_or_else(|| workdir.manifest(most), |text| Ok(Some(text))),
-    };
-    let found = match found {
-        Ok(Some(text)) if text.len() as u64 > most => {
-            let message = format!("the answer has {} bytes; at most {most} are allowed", text.len());
-            Err(Problem { code: "answer_too_large".into(), field: None, message })
-        }
-        // An endpoint knows its key, and could put it into an answer.
-        Ok(Some(text)) => Ok(manifest::read(&text, request, redactor)),
-        Ok(None) => {
-            let message = format!("the turn ended without {MANIFEST} and without a last message");
-            Err(Problem { code: "no_proposal".into(), field: Some(MANIFEST.into()), message })
-        }
-        Err(problem) => Err(problem),
-    };
-    let found = found.unwrap_or_else(|problem| manifest::Found { proposals: Vec::new(), problems: vec![problem] });
-    ProposalAnswer {
-        proposals: found.proposals,
-        problems: found.problems,
-        usage: outcome.usage,
-        cached: false,
-        requested_model: plan.model.clone(),
-        effective_model: redactor.text(outcome.effective.as_deref().unwrap_or(&plan.model)),
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.session.wire.lock().leave(&self.thread);
     }
 }

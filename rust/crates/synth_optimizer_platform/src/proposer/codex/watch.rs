@@ -1,32 +1,30 @@
-//! What is known of a turn under way, folded from its notifications.
+//! What is known of a turn under way, folded from its notifications, and what its errors mean.
 
 use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use crate::proposer::openai::reply::is_same;
-use crate::proposer::prices::Tokens;
-
-/// How a turn ended.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) enum Ended {
-    Completed,
-    Interrupted,
-    /// With the error that codex gives.
-    Failed(Value),
-}
+use super::session::HINT;
+use crate::proposer::prices::{Tokens, is_same};
+use crate::proposer::{Reason, Verdict};
+use synth_optimizer_core::model::answer::FailureClass;
 
 /// The state of one turn of a fresh thread.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Watch {
     commands: BTreeSet<String>,
     responses: u32,
-    tokens: Option<Tokens>,
+    /// None as long as nobody has said.
+    pub(super) tokens: Option<Tokens>,
     answer: Option<String>,
     remark: Option<String>,
-    served_model: Option<String>,
-    other_model: Option<String>,
-    ended: Option<Ended>,
+    /// The model that was asked for by the name under which it is served, such as a dated one, if codex has told it.
+    pub(super) served_model: Option<String>,
+    /// The model that answers in place of the one that was asked for. Codex tells of one that the header `openai-model` of
+    /// a response names; it does not tell the `model` that stands in the response itself.
+    pub(super) other_model: Option<String>,
+    /// How the turn ended: an error is why there is no answer.
+    pub(super) ended: Option<Result<(), Reason>>,
 }
 
 impl Watch {
@@ -47,10 +45,14 @@ impl Watch {
             "model/rerouted" => self.seen_model(text("/params/toModel"), model),
             "thread/settings/updated" => self.seen_model(text("/params/threadSettings/model"), model),
             "turn/completed" => {
+                let failed = |message, verdict| Err((FailureClass::Failed, message, verdict));
                 self.ended = Some(match text("/params/turn/status") {
-                    Some("completed") => Ended::Completed,
-                    Some("interrupted") => Ended::Interrupted,
-                    _ => Ended::Failed(note.pointer("/params/turn/error").cloned().unwrap_or_default()),
+                    Some("completed") => Ok(()),
+                    Some("interrupted") => failed("codex broke the turn off by itself".into(), Verdict::Retry),
+                    _ => {
+                        let error = &note["params"]["turn"]["error"];
+                        failed(format!("the turn failed: {}", message(error)), verdict(error))
+                    }
                 });
             }
             _ => {}
@@ -63,7 +65,7 @@ impl Watch {
             Some("commandExecution" | "fileChange" | "mcpToolCall" | "dynamicToolCall") => {
                 self.commands.extend(item("id").map(str::to_owned));
             }
-            Some("agentMessage") if note.get("method").and_then(Value::as_str) == Some("item/completed") => {
+            Some("agentMessage") if note["method"] == "item/completed" => {
                 let text = item("text").map(str::to_owned);
                 match item("phase") {
                     Some("final_answer") => self.answer = text,
@@ -83,29 +85,9 @@ impl Watch {
         }
     }
 
-    pub(super) fn ended(&self) -> Option<&Ended> {
-        self.ended.as_ref()
-    }
-
     /// How often the model has acted. Some commands are never told of, but every one but the last answer is an act.
     pub(super) fn commands(&self) -> u32 {
         u32::try_from(self.commands.len()).unwrap_or(u32::MAX).max(self.responses.saturating_sub(1))
-    }
-
-    /// None as long as nobody has said.
-    pub(super) fn tokens(&self) -> Option<Tokens> {
-        self.tokens
-    }
-
-    /// The model that was asked for by the name under which it is served, such as a dated one, if codex has told it.
-    pub(super) fn served_model(&self) -> Option<&str> {
-        self.served_model.as_deref()
-    }
-
-    /// The model that answers in place of the one that was asked for. Codex tells of one that the header `openai-model` of
-    /// a response names; it does not tell the `model` that stands in the response itself.
-    pub(super) fn other_model(&self) -> Option<&str> {
-        self.other_model.as_deref()
     }
 
     /// The last message.
@@ -114,6 +96,38 @@ impl Watch {
     }
 }
 
+/// Reads the error of a turn. Values that are not known yet are taken as passing ones; the number of tries is bounded.
+fn verdict(error: &Value) -> Verdict {
+    if message(error).starts_with("Missing environment variable") {
+        return Verdict::Stop(HINT);
+    }
+    match &error["codexErrorInfo"] {
+        Value::String(name) => match name.as_str() {
+            "unauthorized" | "usageLimitExceeded" | "badRequest" | "sandboxError" => Verdict::Stop(HINT),
+            "cyberPolicy" | "misalignmentPolicyViolation" | "tooManyDenials" | "sessionBudgetExceeded" => {
+                Verdict::GiveUp
+            }
+            _ => Verdict::Retry,
+        },
+        // Connections that failed, with the status if there was one.
+        Value::Object(entries) => match entries.values().find_map(|entry| entry.get("httpStatusCode")?.as_u64()) {
+            Some(401..=404) => Verdict::Stop(HINT),
+            Some(400 | 405..=407 | 410..=424 | 426..=428) => Verdict::GiveUp,
+            Some(_) | None => Verdict::Retry,
+        },
+        _ => Verdict::Retry,
+    }
+}
+
+/// What codex says.
+fn message(error: &Value) -> &str {
+    error.get("message").and_then(Value::as_str).filter(|text| !text.is_empty()).unwrap_or("codex gives no reason")
+}
+
 #[cfg(test)]
 #[path = "watch_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "verdict_tests.rs"]
+mod verdict_tests;

@@ -25,8 +25,8 @@ fn message(text: &str, phase: Value) -> Value {
 #[test]
 fn the_last_total_counts_and_its_parts_are_summed() {
     let watch = watched(&[usage(10, 0, 1), usage(30, 8, 3)]);
-    assert_eq!(watch.tokens(), Some(Tokens { prompt: 30, cached_prompt: 8, completion: 3 }));
-    assert_eq!(watched(&[]).tokens(), None);
+    assert_eq!(watch.tokens, Some(Tokens { prompt: 30, cached_prompt: 8, completion: 3 }));
+    assert_eq!(watched(&[]).tokens, None);
 }
 
 #[test]
@@ -53,15 +53,16 @@ fn a_final_answer_is_told_apart_from_remarks() {
 fn ends_and_other_models_are_seen() {
     let ended = |status: &str| {
         let turn = json!({ "id": "u", "status": status, "error": { "message": "why" } });
-        watched(&[json!({ "method": "turn/completed", "params": { "turn": turn } })]).ended().cloned()
+        watched(&[json!({ "method": "turn/completed", "params": { "turn": turn } })]).ended
     };
-    assert_eq!(ended("completed"), Some(Ended::Completed));
-    assert_eq!(ended("interrupted"), Some(Ended::Interrupted));
-    assert_eq!(ended("failed"), Some(Ended::Failed(json!({ "message": "why" }))));
-    assert_eq!(ended("something new"), Some(Ended::Failed(json!({ "message": "why" }))));
+    let failed = |message: &str| Some(Err((FailureClass::Failed, message.to_owned(), Verdict::Retry)));
+    assert_eq!(ended("completed"), Some(Ok(())));
+    assert_eq!(ended("interrupted"), failed("codex broke the turn off by itself"));
+    assert_eq!(ended("failed"), failed("the turn failed: why"));
+    assert_eq!(ended("something new"), failed("the turn failed: why"));
     let rerouted = |to: &str| json!({ "method": "model/rerouted", "params": { "fromModel": "m", "toModel": to } });
-    assert_eq!(watched(&[rerouted("n")]).other_model(), Some("n"));
-    assert_eq!(watched(&[rerouted("m")]).other_model(), None);
+    assert_eq!(watched(&[rerouted("n")]).other_model.as_deref(), Some("n"));
+    assert_eq!(watched(&[rerouted("m")]).other_model, None);
     let settings = json!({ "method": "thread/settings/updated", "params": { "threadSettings": { "model": "n" } } });
-    assert_eq!(watched(&[settings]).other_model(), Some("n"));
+    assert_eq!(watched(&[settings]).other_model.as_deref(), Some("n"));
 }

@@ -1,7 +1,7 @@
 //! The line protocol of the app-server: requests with deadlines, notifications by thread, and an answer to everything
 //! that it asks.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{ChildStdin, ChildStdout};
 use std::sync::{Arc, mpsc};
@@ -25,17 +25,8 @@ pub(super) enum RpcFault {
     Late { method: &'static str, limit: Duration },
     #[error("codex refused {method}: {message}")]
     Refused { method: &'static str, message: String },
-}
-
-/// What a thread is doing when it is left.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Left<'a> {
-    Idle,
-    /// A turn was asked for and has no id yet.
-    Starting,
-    Running {
-        turn: &'a str,
-    },
+    #[error("codex refused turn/start: it named no turn")]
+    Unnamed,
 }
 
 /// Notifications of one thread, in order. The channel ends with the process.
@@ -48,38 +39,38 @@ pub(super) struct Wire {
     state: Arc<Mutex<State>>,
 }
 
-#[derive(Debug)]
-struct State {
+/// What both sides of the connection have said and wait for.
+#[derive(Debug, Default)]
+pub(super) struct State {
     /// None once the connection is closed.
     out: Option<mpsc::Sender<Value>>,
     next_id: u64,
     pending: BTreeMap<u64, oneshot::Sender<Result<Value, String>>>,
-    threads: BTreeMap<String, channel::UnboundedSender<Value>>,
-    /// Threads that nobody waits for any more and whose turn may still run.
-    left: BTreeSet<String>,
-    /// What is known of the turn of a thread that is listened to.
-    turns: BTreeMap<String, Seen>,
+    threads: BTreeMap<String, Thread>,
 }
 
-/// How far a turn has come by what codex has said, whether or not the listener has read it.
+/// A thread that is listened to, or one that was left while its turn may still run.
+#[derive(Debug)]
+struct Thread {
+    /// None once the thread was left.
+    listener: Option<channel::UnboundedSender<Value>>,
+    turn: Turn,
+}
+
+/// How far the turn of a thread has come by what codex has said, whether or not the listener has read it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Seen {
+enum Turn {
+    /// It was asked for and has no id yet.
+    Starting,
     Running(String),
+    /// It is over, or was refused.
     Over,
 }
 
 impl Wire {
     pub(super) fn new(stdin: ChildStdin, stdout: ChildStdout) -> Self {
         let (out, lines) = mpsc::channel();
-        let state = State {
-            out: Some(out),
-            next_id: 0,
-            pending: BTreeMap::new(),
-            threads: BTreeMap::new(),
-            left: BTreeSet::new(),
-            turns: BTreeMap::new(),
-        };
-        let wire = Self { state: Arc::new(Mutex::new(state)) };
+        let wire = Self { state: Arc::new(Mutex::new(State { out: Some(out), ..State::default() })) };
         thread::spawn(move || write(stdin, &lines));
         let reading = wire.clone();
         thread::spawn(move || reading.read(stdout));
@@ -88,7 +79,7 @@ impl Wire {
 
     /// Sends a request and waits for its result.
     pub(super) async fn call(&self, method: &'static str, params: Value, limit: Duration) -> Result<Value, RpcFault> {
-        let (id, answer) = self.request(method, params).ok_or(RpcFault::Gone)?;
+        let (id, answer) = self.lock().request(method, params).ok_or(RpcFault::Gone)?;
         let answered = tokio::time::timeout(limit, answer).await;
         match answered {
             Ok(Ok(Ok(result))) => Ok(result),
@@ -101,45 +92,27 @@ impl Wire {
         }
     }
 
-    /// Sends a request whose answer nobody reads.
-    pub(super) fn tell(&self, method: &'static str, params: Value) {
-        // A process that is gone needs to be told nothing.
-        let _ = self.request(method, params);
-    }
-
-    pub(super) fn notify(&self, method: &'static str) {
-        self.lock().send(json!({ "method": method }));
-    }
-
-    /// Notifications of a thread from now on.
-    pub(super) fn listen(&self, thread: &str) -> Notes {
-        let (sender, receiver) = channel::unbounded_channel();
-        let mut state = self.lock();
-        if state.out.is_some() {
-            state.threads.insert(thread.to_owned(), sender);
+    /// Asks for a turn of a thread that is listened to.
+    pub(super) async fn start_turn(&self, thread: &str, params: Value, limit: Duration) -> Result<(), RpcFault> {
+        let started = self.call("turn/start", params, limit).await;
+        let named = started.and_then(|started| match started.pointer("/turn/id").and_then(Value::as_str) {
+            Some(id) => Ok(Turn::Running(id.to_owned())),
+            None => Err(RpcFault::Unnamed),
+        });
+        // What codex has said of the turn meanwhile is newer than this answer.
+        if let Some(Thread { turn: turn @ Turn::Starting, .. }) = self.lock().threads.get_mut(thread) {
+            match &named {
+                Ok(running) => *turn = running.clone(),
+                Err(RpcFault::Refused { .. }) => *turn = Turn::Over,
+                // It may have begun.
+                Err(RpcFault::Unnamed | RpcFault::Gone | RpcFault::Late { .. }) => {}
+            }
         }
-        receiver
+        named.map(|_| ())
     }
 
-    /// Lets go of a thread: its turn is ended, and with it the commands that it left running.
-    pub(super) fn leave(&self, thread: &str, left: Left<'_>) {
-        self.lock().leave(thread, left);
-    }
-
-    /// Ends the process in the gentlest way there is: its input ends.
-    pub(super) fn close(&self) {
-        self.lock().close();
-    }
-
-    pub(super) fn is_open(&self) -> bool {
-        self.lock().out.is_some()
-    }
-
-    fn request(&self, method: &'static str, params: Value) -> Option<(u64, Answer)> {
-        self.lock().request(method, params)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
+    /// For everything that is not waited for.
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock()
     }
 
@@ -161,13 +134,36 @@ impl Wire {
                 Err(error) => debug!(bytes = line.len(), %error, "codex said something that is not JSON"),
             }
         }
-        self.close();
+        self.lock().close();
     }
 }
 
 type Answer = oneshot::Receiver<Result<Value, String>>;
 
 impl State {
+    pub(super) fn is_open(&self) -> bool {
+        self.out.is_some()
+    }
+
+    /// Ends the process in the gentlest way there is: its input ends.
+    pub(super) fn close(&mut self) {
+        // Everyone who waits learns of the end.
+        *self = Self::default();
+    }
+
+    pub(super) fn notify(&self, method: &'static str) {
+        self.send(json!({ "method": method }));
+    }
+
+    /// Notifications of a thread whose turn is about to be asked for.
+    pub(super) fn listen(&mut self, thread: &str) -> Notes {
+        let (sender, receiver) = channel::unbounded_channel();
+        if self.is_open() {
+            self.threads.insert(thread.to_owned(), Thread { listener: Some(sender), turn: Turn::Starting });
+        }
+        receiver
+    }
+
     fn send(&self, message: Value) -> bool {
         self.out.as_ref().is_some_and(|out| out.send(message).is_ok())
     }
@@ -183,40 +179,36 @@ impl State {
         Some((id, receiver))
     }
 
-    fn leave(&mut self, thread: &str, left: Left<'_>) {
-        self.threads.remove(thread);
-        match (left, self.turns.remove(thread)) {
-            (Left::Idle, _) | (Left::Starting | Left::Running { .. }, Some(Seen::Over)) => {
-                self.clean(thread);
-                self.request("thread/unsubscribe", json!({ "threadId": thread }));
+    /// Lets go of a thread: its turn is ended, and with it the commands that it left running.
+    pub(super) fn leave(&mut self, id: &str) {
+        match self.threads.get_mut(id) {
+            // The rest is done when the turn shows itself, or its end.
+            Some(thread) if thread.turn != Turn::Over => {
+                thread.listener = None;
+                if self.interrupt(id) {
+                    self.clean(id);
+                }
             }
-            // The rest is done when the turn shows itself.
-            (Left::Starting, None) => {
-                self.left.insert(thread.to_owned());
-            }
-            (Left::Starting, Some(Seen::Running(turn))) => self.break_off(thread, &turn),
-            (Left::Running { turn }, Some(Seen::Running(_)) | None) => self.break_off(thread, turn),
+            Some(_) | None => self.release(id),
         }
     }
 
-    fn break_off(&mut self, thread: &str, turn: &str) {
-        self.left.insert(thread.to_owned());
-        self.request("turn/interrupt", json!({ "threadId": thread, "turnId": turn }));
-        self.clean(thread);
+    /// Tells the turn of a thread to end; false if there is none that has begun.
+    pub(super) fn interrupt(&mut self, id: &str) -> bool {
+        let Some(Turn::Running(turn)) = self.threads.get(id).map(|thread| &thread.turn) else { return false };
+        let params = json!({ "threadId": id, "turnId": turn });
+        self.request("turn/interrupt", params).is_some()
     }
 
     /// Ends the commands that a thread has left running.
-    fn clean(&mut self, thread: &str) {
-        self.request("thread/backgroundTerminals/clean", json!({ "threadId": thread }));
+    fn clean(&mut self, id: &str) {
+        self.request("thread/backgroundTerminals/clean", json!({ "threadId": id }));
     }
 
-    fn close(&mut self) {
-        self.out = None;
-        // Everyone who waits learns of the end.
-        self.pending.clear();
-        self.threads.clear();
-        self.left.clear();
-        self.turns.clear();
+    fn release(&mut self, id: &str) {
+        self.threads.remove(id);
+        self.clean(id);
+        self.request("thread/unsubscribe", json!({ "threadId": id }));
     }
 
     fn take(&mut self, message: Value) {
@@ -247,33 +239,25 @@ impl State {
     }
 
     fn note(&mut self, message: Value) {
-        let thread = message.pointer("/params/threadId").and_then(Value::as_str).unwrap_or_default().to_owned();
-        let turn = message.pointer("/params/turn/id").and_then(Value::as_str).unwrap_or_default();
-        let method = message.get("method").and_then(Value::as_str);
-        if self.left.contains(&thread) {
-            match method {
-                Some("turn/started") => {
-                    self.request("turn/interrupt", json!({ "threadId": thread, "turnId": turn }));
-                }
-                Some("turn/completed") => {
-                    self.clean(&thread);
-                    self.request("thread/unsubscribe", json!({ "threadId": thread }));
-                    self.left.remove(&thread);
-                }
-                _ => {}
+        let text = |place: &str| message.pointer(place).and_then(Value::as_str).unwrap_or_default();
+        let id = text("/params/threadId");
+        let Some(thread) = self.threads.get_mut(id) else { return };
+        match text("/method") {
+            "turn/started" => thread.turn = Turn::Running(text("/params/turn/id").to_owned()),
+            "turn/completed" => thread.turn = Turn::Over,
+            _ if thread.listener.is_none() => return,
+            _ => {}
+        }
+        match &thread.listener {
+            Some(listener) => {
+                // Lost: the turn is over.
+                let _ = listener.send(message);
             }
-        } else if let Some(listener) = self.threads.get(&thread) {
-            match method {
-                Some("turn/started") => {
-                    self.turns.insert(thread, Seen::Running(turn.to_owned()));
-                }
-                Some("turn/completed") => {
-                    self.turns.insert(thread, Seen::Over);
-                }
-                _ => {}
+            // A turn that shows itself after it was left is ended, and one that has ended is let go of.
+            None if thread.turn == Turn::Over => self.release(id),
+            None => {
+                self.interrupt(id);
             }
-            // Lost: the turn is over.
-            let _ = listener.send(message);
         }
     }
 }

@@ -5,18 +5,16 @@ use std::time::Duration;
 use bytes::Bytes;
 use reqwest::Url;
 use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use crate::http::{self, Lost, Raw, Reading, shown_error};
 use crate::proposer::ProposalRequest;
 use crate::proposer::brief::{Brief, question};
-use crate::proposer::credentials::{self, OPENAI_API_KEY};
-pub(super) use crate::proposer::credentials::{Env, base_url, is_openai};
+use crate::proposer::credentials::Key;
 use crate::proposer::transcript::Redactor;
-use synth_optimizer_core::config::proposer::{ProposerSection, ReasoningEffort};
+use synth_optimizer_core::config::proposer::ProposerSection;
 use synth_optimizer_core::config::sections::ApiFamily;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
-use synth_optimizer_core::secrets::Secret;
 
 /// How long a connection may take to come about.
 const CONNECT: Duration = Duration::from_secs(10);
@@ -29,13 +27,13 @@ pub(super) struct Endpoint {
     http: reqwest::Client,
     url: Url,
     /// Marked as sensitive, so that nothing prints it.
-    bearer: Option<HeaderValue>,
+    pub(super) bearer: Option<HeaderValue>,
     reading: Reading,
 }
 
 impl Endpoint {
-    pub(super) fn new(section: &ProposerSection, base: &Url, key: Option<&Secret>) -> Result<Self, OptimizerError> {
-        let bearer = key.map(|key| bearer(section, key)).transpose()?;
+    pub(super) fn new(section: &ProposerSection, base: &Url, key: Option<&Key>) -> Result<Self, OptimizerError> {
+        let bearer = key.map(bearer).transpose()?;
         let http = http::client(base).connect_timeout(CONNECT).build().map_err(|error| {
             let message = format!("the HTTP client cannot be made: {}", shown_error(&error));
             OptimizerError::new(ErrorCode::Proposer, message)
@@ -45,11 +43,11 @@ impl Endpoint {
             most: section.max_answer_kb.saturating_mul(1024).saturating_add(ENVELOPE),
             idle: Some(Duration::from_secs(section.idle_timeout_seconds)),
         };
-        Ok(Self { http, url: http::address(base, route(section.api_family)), bearer, reading })
-    }
-
-    pub(super) fn has_key(&self) -> bool {
-        self.bearer.is_some()
+        let route = match section.api_family {
+            ApiFamily::ChatCompletions => "/chat/completions",
+            ApiFamily::Responses => "/responses",
+        };
+        Ok(Self { http, url: http::address(base, route), bearer, reading })
     }
 
     /// Sends once. The caller keeps the deadline.
@@ -62,14 +60,9 @@ impl Endpoint {
     }
 }
 
-/// The key for this endpoint.
-pub(super) fn key(section: &ProposerSection, base: &Url, env: Env<'_>) -> Result<Option<Secret>, OptimizerError> {
-    Ok(credentials::key(section, base, env)?.map(|key| key.value))
-}
-
-fn bearer(section: &ProposerSection, key: &Secret) -> Result<HeaderValue, OptimizerError> {
-    let mut bearer = HeaderValue::from_str(&format!("Bearer {}", key.expose())).map_err(|_| {
-        let name = section.api_key_env.as_deref().unwrap_or(OPENAI_API_KEY);
+fn bearer(key: &Key) -> Result<HeaderValue, OptimizerError> {
+    let mut bearer = HeaderValue::from_str(&format!("Bearer {}", key.value.expose())).map_err(|_| {
+        let name = &key.variable;
         OptimizerError::new(ErrorCode::Proposer, format!("the key in {name} holds characters that a key cannot have"))
             .with_hint(format!("Put the key alone into {name}, without line breaks."))
     })?;
@@ -86,7 +79,7 @@ const WHERE_TO: &str = "Answer with one JSON object in the shape of proposal_sch
 /// The name of the schema at the endpoint.
 const SCHEMA_NAME: &str = "gepa_proposal";
 
-/// How a request is written so that this endpoint takes it.
+/// How a request is written so that this endpoint takes it, as far as it is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Manner {
     /// Whether the endpoint is asked to keep to the schema.
@@ -96,91 +89,66 @@ pub(super) struct Manner {
     pub(super) newer_limit: bool,
 }
 
-impl Manner {
-    /// What both have learned: nothing that was found out is forgotten.
-    pub(super) fn and(self, other: Self) -> Self {
-        Self { structured: self.structured && other.structured, newer_limit: self.newer_limit || other.newer_limit }
-    }
-}
-
 /// What is asked, whichever way it is written.
 #[derive(Debug)]
-pub(super) struct Ask {
-    pub(super) family: ApiFamily,
-    model: String,
-    max_output_tokens: Option<u64>,
-    reasoning_effort: Option<ReasoningEffort>,
+pub(super) struct Ask<'a> {
+    section: &'a ProposerSection,
+    model: &'a str,
     question: String,
     schema: Value,
 }
 
-impl Ask {
-    pub(super) fn new(section: &ProposerSection, model: &str, request: &ProposalRequest, redactor: &Redactor) -> Self {
+impl<'a> Ask<'a> {
+    pub(super) fn new(
+        section: &'a ProposerSection,
+        model: &'a str,
+        request: &ProposalRequest,
+        redactor: &Redactor,
+    ) -> Self {
         let brief = Brief::new(request, section, redactor);
-        Self {
-            family: section.api_family,
-            model: model.to_owned(),
-            max_output_tokens: section.max_output_tokens,
-            reasoning_effort: section.reasoning_effort,
-            question: format!("{}\n\n{}", question(request, WHERE_TO), brief.whole()),
-            schema: brief.schema,
-        }
+        let question = format!("{}\n\n{}", question(request, WHERE_TO), brief.whole());
+        Self { section, model, question, schema: brief.schema }
     }
 
     pub(super) fn body(&self, manner: Manner) -> Value {
-        Value::Object(match self.family {
-            ApiFamily::ChatCompletions => self.chat(manner),
-            ApiFamily::Responses => self.responses(manner),
-        })
-    }
-
-    fn chat(&self, manner: Manner) -> Map<String, Value> {
-        let mut body = Map::new();
-        body.insert("model".into(), json!(self.model));
-        body.insert(
-            "messages".into(),
-            json!([{ "role": "system", "content": ROLE }, { "role": "user", "content": self.question }]),
-        );
-        if manner.structured {
-            let schema = json!({ "name": SCHEMA_NAME, "strict": true, "schema": self.schema });
-            body.insert("response_format".into(), json!({ "type": "json_schema", "json_schema": schema }));
-        }
-        if let Some(most) = self.max_output_tokens {
-            let name = if manner.newer_limit { "max_completion_tokens" } else { "max_tokens" };
-            body.insert(name.into(), json!(most));
-        }
-        if let Some(effort) = self.reasoning_effort {
-            body.insert("reasoning_effort".into(), json!(effort.word()));
-        }
-        body
-    }
-
-    fn responses(&self, manner: Manner) -> Map<String, Value> {
-        let mut body = Map::new();
-        body.insert("model".into(), json!(self.model));
-        body.insert("instructions".into(), json!(ROLE));
-        body.insert("input".into(), json!(self.question));
-        // Nothing of a run is left behind at the provider.
-        body.insert("store".into(), json!(false));
-        if manner.structured {
-            let format = json!({ "type": "json_schema", "name": SCHEMA_NAME, "strict": true, "schema": self.schema });
-            body.insert("text".into(), json!({ "format": format }));
-        }
-        if let Some(most) = self.max_output_tokens {
-            body.insert("max_output_tokens".into(), json!(most));
-        }
-        if let Some(effort) = self.reasoning_effort {
-            body.insert("reasoning".into(), json!({ "effort": effort.word() }));
+        let (limit, effort) =
+            (self.section.max_output_tokens, self.section.reasoning_effort.map(|effort| effort.word()));
+        let mut body = json!({ "model": self.model });
+        match self.section.api_family {
+            ApiFamily::ChatCompletions => {
+                body["messages"] =
+                    json!([{ "role": "system", "content": ROLE }, { "role": "user", "content": self.question }]);
+                if manner.structured {
+                    let schema = json!({ "name": SCHEMA_NAME, "strict": true, "schema": self.schema });
+                    body["response_format"] = json!({ "type": "json_schema", "json_schema": schema });
+                }
+                if let Some(most) = limit {
+                    body[if manner.newer_limit { "max_completion_tokens" } else { "max_tokens" }] = most.into();
+                }
+                if let Some(effort) = effort {
+                    body["reasoning_effort"] = effort.into();
+                }
+            }
+            ApiFamily::Responses => {
+                body["instructions"] = ROLE.into();
+                body["input"] = self.question.as_str().into();
+                // Nothing of a run is left behind at the provider.
+                body["store"] = false.into();
+                if manner.structured {
+                    let schema = &self.schema;
+                    let format =
+                        json!({ "type": "json_schema", "name": SCHEMA_NAME, "strict": true, "schema": schema });
+                    body["text"] = json!({ "format": format });
+                }
+                if let Some(most) = limit {
+                    body["max_output_tokens"] = most.into();
+                }
+                if let Some(effort) = effort {
+                    body["reasoning"] = json!({ "effort": effort });
+                }
+            }
         }
         body
-    }
-}
-
-/// The route of a family, below the base address.
-pub(super) fn route(family: ApiFamily) -> &'static str {
-    match family {
-        ApiFamily::ChatCompletions => "/chat/completions",
-        ApiFamily::Responses => "/responses",
     }
 }
 

@@ -2,7 +2,8 @@
 
 use reqwest::Url;
 
-use super::{Endpoint, base_url, is_openai, key};
+use super::Endpoint;
+use crate::proposer::credentials::{Key, base_url, is_openai, key};
 use synth_optimizer_core::config::proposer::ProposerSection;
 use synth_optimizer_core::secrets::Secret;
 
@@ -20,7 +21,7 @@ fn key_for(url: &str, variable: Option<&str>) -> Option<String> {
         "MY_KEY" => Some(" mine ".to_owned()),
         _ => None,
     };
-    key(&section(url, variable), &Url::parse(url).unwrap(), &env).unwrap().map(|key| key.expose().to_owned())
+    key(&section(url, variable), &Url::parse(url).unwrap(), &env).unwrap().map(|key| key.value.expose().to_owned())
 }
 
 #[test]
@@ -46,10 +47,10 @@ fn an_address_is_refused_without_being_repeated() {
         ("ftp://host/v1", "does not start with"),
         ("https://user:canary@host/v1", "holds a user or password"),
     ] {
-        let error = base_url(&section(url, None)).unwrap_err();
+        let error = base_url(Some(url)).unwrap_err();
         assert!(error.message.contains(problem) && !format!("{error:?}").contains("canary"), "{error:?}");
     }
-    assert!(base_url(&ProposerSection::default()).unwrap_err().message.contains("is missing"));
+    assert!(base_url(None).unwrap_err().message.contains("is missing"));
 }
 
 #[test]
@@ -60,16 +61,17 @@ fn the_route_follows_the_path_of_the_base() {
         ("http://127.0.0.1:8080", "http://127.0.0.1:8080/chat/completions"),
     ] {
         let section = section(base, None);
-        let endpoint = Endpoint::new(&section, &base_url(&section).unwrap(), None);
+        let endpoint = Endpoint::new(&section, &base_url(section.base_url.as_deref()).unwrap(), None);
         // A machine without certificates cannot make a client for https.
         let Ok(endpoint) = endpoint else { continue };
-        assert_eq!((endpoint.url.as_str(), endpoint.has_key()), (url, false));
+        assert_eq!((endpoint.url.as_str(), endpoint.bearer.is_some()), (url, false));
     }
 }
 
 #[test]
 fn a_key_that_no_header_can_carry_is_refused_without_being_repeated() {
     let section = section("http://127.0.0.1:1/v1", Some("MY_KEY"));
-    let error = Endpoint::new(&section, &base_url(&section).unwrap(), Some(&Secret::new("canary\nkey"))).unwrap_err();
+    let key = Key { variable: "MY_KEY".into(), value: Secret::new("canary\nkey") };
+    let error = Endpoint::new(&section, &base_url(section.base_url.as_deref()).unwrap(), Some(&key)).unwrap_err();
     assert!(error.message.contains("MY_KEY") && !format!("{error:?}").contains("canary"), "{error:?}");
 }

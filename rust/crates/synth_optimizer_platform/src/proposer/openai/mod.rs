@@ -5,7 +5,7 @@
 
 mod endpoint;
 mod refusal;
-pub(super) mod reply;
+mod reply;
 mod turn;
 
 use std::time::Duration;
@@ -14,12 +14,12 @@ use camino::{Utf8Path, Utf8PathBuf};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::{Notify, Semaphore};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 
-use self::endpoint::{Ask, Manner};
-use self::endpoint::{Endpoint, Env};
+use self::endpoint::{Endpoint, Manner};
 use self::turn::Course;
 use super::brief::BRIEF_VERSION;
+use super::credentials::{Env, base_url, is_openai, key};
 use super::prices::Prices;
 use super::transcript::{Redactor, Transcript};
 use super::{Doing, ProposalRequest, Proposer, Turn, TurnId};
@@ -53,10 +53,10 @@ impl OpenAiProposer {
             OptimizerError::new(ErrorCode::Proposer, "proposer.model is missing")
                 .with_hint("Name a model that the endpoint serves.")
         })?;
-        let base = endpoint::base_url(&section)?;
-        let key = endpoint::key(&section, &base, env);
-        let redactor = Redactor::new(key.iter().flatten().cloned());
-        let is_openai = endpoint::is_openai(&base);
+        let base = base_url(section.base_url.as_deref())?;
+        let key = key(&section, &base, env);
+        let redactor = Redactor::new(key.iter().flatten().map(|key| key.value.clone()));
+        let is_openai = is_openai(&base);
         Ok(Self {
             endpoint: key.and_then(|key| Endpoint::new(&section, &base, key.as_ref())),
             model,
@@ -74,16 +74,6 @@ impl OpenAiProposer {
             interrupt: Notify::new(),
             section,
         })
-    }
-
-    fn manner(&self) -> Manner {
-        *self.manner.lock()
-    }
-
-    /// Remembers for this process how the endpoint wants to be asked.
-    fn learn(&self, manner: Manner) {
-        let mut known = self.manner.lock();
-        *known = known.and(manner);
     }
 }
 
@@ -113,7 +103,7 @@ impl Proposer for OpenAiProposer {
                 program: scrub(self.section.base_url.as_deref().unwrap_or_default()),
                 source: "proposer.base_url".to_owned(),
                 version: String::new(),
-                auth: if endpoint.has_key() { "api_key" } else { "none" }.to_owned(),
+                auth: if endpoint.bearer.is_some() { "api_key" } else { "none" }.to_owned(),
                 sandbox: "none: the model is only asked".to_owned(),
             }))
         })
@@ -123,25 +113,16 @@ impl Proposer for OpenAiProposer {
         // Made here, so that it is told of an interrupt that comes before the turn is first polled.
         let interrupted = self.interrupt.notified();
         Box::pin(async move {
-            let timeout = Duration::from_secs(self.section.timeout_seconds);
-            let deadline = Instant::now() + timeout;
-            let transcript = Transcript::new(&self.run_dir, turn, self.redactor.clone());
-            let mut course = Course::new(self, transcript);
-            let endpoint = match &self.endpoint {
-                Ok(endpoint) => endpoint,
-                Err(error) => return Err(course.cannot_begin(error)),
-            };
-            let ask = Ask::new(&self.section, &self.model, &request, &self.redactor);
-            tokio::select! {
+            let deadline = Instant::now() + Duration::from_secs(self.section.timeout_seconds);
+            let mut course = Course::new(self, Transcript::new(&self.run_dir, turn, self.redactor.clone()));
+            let ended = tokio::select! {
                 biased;
                 () = interrupted => Err(course.interrupted()),
-                ended = tokio::time::timeout_at(deadline, course.answer(endpoint, &ask, &request, deadline)) => {
-                    match ended {
-                        Ok(outcome) => outcome,
-                        Err(_elapsed) => Err(course.timed_out(timeout)),
-                    }
+                ended = timeout_at(deadline, course.answer(&request, deadline)) => {
+                    ended.unwrap_or_else(|_elapsed| Err(course.timed_out()))
                 }
-            }
+            };
+            ended.map_err(|reason| course.failed(reason))
         })
     }
 

@@ -9,9 +9,11 @@ use synth_optimizer_core::model::answer::FailureClass;
 
 /// What to do after a refusal.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Verdict {
-    /// Write it this way from now on, and send it again; nothing was paid for.
-    Rewrite(Manner),
+pub(super) enum Answer {
+    /// Do not ask to keep to the schema from now on, and send it again; nothing was paid for.
+    Unstructured,
+    /// The same with the newer name of the limit.
+    NewerLimit,
     /// The same request may be taken later.
     Later,
     /// No repetition helps, and neither does another turn.
@@ -19,12 +21,12 @@ pub(super) enum Verdict {
 }
 
 /// Judges a refusal by its status and what it says.
-pub(super) fn judge(status: u16, body: &[u8], manner: Manner, structured: StructuredOutput) -> Verdict {
+pub(super) fn judge(status: u16, body: &[u8], manner: Manner, structured: StructuredOutput) -> Answer {
     let said = summary(body).to_lowercase();
-    let fatal = |class, hint| Verdict::Fatal { class, hint };
+    let fatal = |class, hint| Answer::Fatal { class, hint };
     if manner.structured && is_about_schema(status, body, &said) {
         return match structured {
-            StructuredOutput::Auto => Verdict::Rewrite(Manner { structured: false, ..manner }),
+            StructuredOutput::Auto => Answer::Unstructured,
             StructuredOutput::Required | StructuredOutput::Off => fatal(
                 FailureClass::Contract,
                 "The endpoint cannot be held to a schema: write proposer.structured_output = \"auto\".",
@@ -32,7 +34,7 @@ pub(super) fn judge(status: u16, body: &[u8], manner: Manner, structured: Struct
         };
     }
     if !manner.newer_limit && status == 400 && said.contains("max_completion_tokens") {
-        return Verdict::Rewrite(Manner { newer_limit: true, ..manner });
+        return Answer::NewerLimit;
     }
     const NO_CREDIT: [&str; 4] =
         ["insufficient_quota", "billing_hard_limit", "insufficient credits", "billing_not_active"];
@@ -42,7 +44,7 @@ pub(super) fn judge(status: u16, body: &[u8], manner: Manner, structured: Struct
             fatal(FailureClass::Failed, "The account at the endpoint has no credit.")
         }
         501 => fatal(FailureClass::Contract, "Another proposer.api_family may be served at this address."),
-        408 | 409 | 425 | 429 | 500.. => Verdict::Later,
+        408 | 409 | 425 | 429 | 500.. => Answer::Later,
         401 | 403 => fatal(
             FailureClass::Failed,
             "Name the variable that holds the key of this endpoint in proposer.api_key_env, and check the key.",

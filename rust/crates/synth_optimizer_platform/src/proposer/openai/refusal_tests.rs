@@ -2,14 +2,14 @@
 
 use serde_json::json;
 
-use super::{Verdict, is_free, judge, words};
+use super::{Answer, is_free, judge, words};
 use crate::proposer::openai::endpoint::Manner;
 use synth_optimizer_core::config::proposer::StructuredOutput;
 
 const STRUCTURED: Manner = Manner { structured: true, newer_limit: false };
 const PLAIN: Manner = Manner { structured: false, newer_limit: false };
 
-fn verdict(status: u16, body: &str) -> Verdict {
+fn verdict(status: u16, body: &str) -> Answer {
     judge(status, body.as_bytes(), STRUCTURED, StructuredOutput::Auto)
 }
 
@@ -34,12 +34,12 @@ fn a_server_that_knows_no_schemas_is_understood() {
         (501, "structured output is not implemented"),
         (400, r#"{"error":{"message":"Invalid schema for text","param":"text.format.schema"}}"#),
     ] {
-        assert_eq!(verdict(status, body), Verdict::Rewrite(PLAIN), "{body}");
+        assert_eq!(verdict(status, body), Answer::Unstructured, "{body}");
         // Once it is asked plainly, the schema is no excuse.
         let plain = judge(status, body.as_bytes(), PLAIN, StructuredOutput::Auto);
-        assert!(matches!(plain, Verdict::Fatal { .. }), "{body}: {plain:?}");
+        assert!(matches!(plain, Answer::Fatal { .. }), "{body}: {plain:?}");
         let required = judge(status, body.as_bytes(), STRUCTURED, StructuredOutput::Required);
-        assert!(matches!(required, Verdict::Fatal { .. }), "{body}: {required:?}");
+        assert!(matches!(required, Answer::Fatal { .. }), "{body}: {required:?}");
     }
 }
 
@@ -55,20 +55,20 @@ fn other_refusals_are_not_blamed_on_the_schema() {
         (401, r#"{"error":{"message":"response_format needs a key"}}"#),
         (418, "{}"),
     ] {
-        assert!(matches!(verdict(status, body), Verdict::Fatal { .. }), "{body}");
+        assert!(matches!(verdict(status, body), Answer::Fatal { .. }), "{body}");
     }
 }
 
 #[test]
 fn what_may_pass_is_told_from_what_does_not() {
     for status in [408, 409, 425, 429, 500, 502, 503, 504, 520, 529] {
-        assert_eq!(verdict(status, "busy"), Verdict::Later, "{status}");
+        assert_eq!(verdict(status, "busy"), Answer::Later, "{status}");
     }
     for status in [301, 400, 401, 402, 403, 404, 405, 413, 422] {
-        assert!(matches!(verdict(status, "no"), Verdict::Fatal { .. }), "{status}");
+        assert!(matches!(verdict(status, "no"), Answer::Fatal { .. }), "{status}");
     }
     let poor = json!({ "error": { "message": "You exceeded your current quota", "code": "insufficient_quota" } });
-    assert!(matches!(verdict(429, &poor.to_string()), Verdict::Fatal { .. }));
+    assert!(matches!(verdict(429, &poor.to_string()), Answer::Fatal { .. }));
     assert_eq!([429, 503, 529, 400, 500, 502, 524].map(is_free), [true, true, true, true, false, false, false]);
 }
 

@@ -4,13 +4,14 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 
 use camino::Utf8PathBuf;
 
-use super::super::tests_support::request;
 use super::{MANIFEST, Workdir};
 use crate::proposer::TurnId;
 use crate::proposer::brief::Brief;
+use crate::proposer::tests_support::request;
 use crate::proposer::transcript::Redactor;
 use synth_optimizer_core::config::proposer::ProposerSection;
 use synth_optimizer_core::model::ids::RequestId;
+use synth_optimizer_core::secrets::Secret;
 
 const MOST: u64 = 1024;
 
@@ -31,10 +32,10 @@ fn workdir() -> (tempfile::TempDir, Workdir) {
 #[test]
 fn a_workspace_holds_the_brief_and_nobody_else_may_read_it() {
     let (_dir, workdir) = workdir();
-    assert!(workdir.path().as_str().ends_with("proposer_workspaces/turn_000007_1"));
-    let readme = std::fs::read_to_string(workdir.path().join("README.md")).unwrap();
+    assert!(workdir.path.as_str().ends_with("proposer_workspaces/turn_000007_1"));
+    let readme = std::fs::read_to_string(workdir.path.join("README.md")).unwrap();
     assert!(readme.contains("Do it.") && readme.contains("- evidence.md"), "{readme}");
-    for entry in workdir.path().read_dir_utf8().unwrap() {
+    for entry in workdir.path.read_dir_utf8().unwrap() {
         let mode = entry.unwrap().metadata().unwrap().permissions().mode() & 0o077;
         assert_eq!(mode, 0);
     }
@@ -43,7 +44,7 @@ fn a_workspace_holds_the_brief_and_nobody_else_may_read_it() {
 #[test]
 fn a_workspace_is_made_anew_for_every_attempt() {
     let (dir, workdir) = workdir();
-    std::fs::write(workdir.path().join(MANIFEST), "old").unwrap();
+    std::fs::write(workdir.path.join(MANIFEST), "old").unwrap();
     let root = Utf8PathBuf::try_from(dir.path().to_owned()).unwrap();
     let turn = TurnId { request: RequestId(7), attempt: 1 };
     let again = Workdir::create(
@@ -59,7 +60,7 @@ fn a_workspace_is_made_anew_for_every_attempt() {
 #[test]
 fn the_manifest_is_read_if_it_is_a_small_regular_file_of_the_workspace() {
     let (dir, workdir) = workdir();
-    let path = workdir.path().join(MANIFEST);
+    let path = workdir.path.join(MANIFEST);
     assert_eq!(workdir.manifest(MOST), Ok(None));
     std::fs::write(&path, "{}").unwrap();
     assert_eq!(workdir.manifest(MOST), Ok(Some("{}".to_owned())));
@@ -74,16 +75,16 @@ fn the_manifest_is_read_if_it_is_a_small_regular_file_of_the_workspace() {
     symlink(&outside, &path).unwrap();
     assert!(workdir.manifest(MOST).unwrap_err().message.contains("not a regular file"));
 
-    std::fs::remove_dir_all(workdir.path().join("proposal")).unwrap();
+    std::fs::remove_dir_all(workdir.path.join("proposal")).unwrap();
     assert_eq!(workdir.manifest(MOST), Ok(None));
-    symlink(dir.path(), workdir.path().join("proposal")).unwrap();
+    symlink(dir.path(), workdir.path.join("proposal")).unwrap();
     assert!(workdir.manifest(MOST).unwrap_err().message.contains("not a directory"));
 }
 
 #[test]
 fn a_pipe_in_place_of_the_manifest_does_not_block() {
     let (_dir, workdir) = workdir();
-    let path = workdir.path().join(MANIFEST);
+    let path = workdir.path.join(MANIFEST);
     rustix::fs::mknodat(rustix::fs::CWD, path.as_std_path(), rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
     assert!(workdir.manifest(MOST).unwrap_err().message.contains("not a regular file"));
 }
@@ -91,10 +92,40 @@ fn a_pipe_in_place_of_the_manifest_does_not_block() {
 #[test]
 fn only_empty_litter_is_removed() {
     let (_dir, workdir) = workdir();
-    std::fs::create_dir(workdir.path().join(".git")).unwrap();
-    std::fs::create_dir(workdir.path().join(".codex")).unwrap();
-    std::fs::write(workdir.path().join(".codex/config.toml"), "kept").unwrap();
+    std::fs::create_dir(workdir.path.join(".git")).unwrap();
+    std::fs::create_dir(workdir.path.join(".codex")).unwrap();
+    std::fs::write(workdir.path.join(".codex/config.toml"), "kept").unwrap();
     workdir.tidy();
-    assert!(!workdir.path().join(".git").exists());
-    assert!(workdir.path().join(".codex/config.toml").exists());
+    assert!(!workdir.path.join(".git").exists());
+    assert!(workdir.path.join(".codex/config.toml").exists());
+}
+
+#[test]
+fn what_stays_is_text_without_secrets() {
+    let dir = tempfile::tempdir().unwrap();
+    let place = Utf8PathBuf::try_from(dir.path().to_owned()).unwrap();
+    let outside = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(outside.path(), "the-secret").unwrap();
+    std::fs::create_dir_all(place.join("a/b")).unwrap();
+    std::fs::write(place.join("a/b/note.txt"), "it is the-secret here").unwrap();
+    std::fs::write(place.join("plain.txt"), "words").unwrap();
+    std::fs::write(place.join("binary"), [0xff, 0xfe]).unwrap();
+    std::fs::write(place.join("large"), vec![b'x'; 5 << 20]).unwrap();
+    symlink(outside.path(), place.join("link")).unwrap();
+    // What is the same file as one outside, or stands in the way of a new one, is not written through.
+    std::fs::hard_link(outside.path(), place.join("same.txt")).unwrap();
+    std::fs::write(place.join("blocked.txt"), "the-secret").unwrap();
+    symlink(outside.path(), place.join("blocked.redacted.new")).unwrap();
+    Workdir { path: place.clone() }.sweep(&Redactor::new([Secret::new("the-secret")]));
+    assert_eq!(std::fs::read_to_string(place.join("a/b/note.txt")).unwrap(), "it is [hidden] here");
+    assert_eq!(std::fs::read_to_string(place.join("plain.txt")).unwrap(), "words");
+    for gone in ["binary", "large", "link", "blocked.redacted.new"] {
+        assert!(std::fs::symlink_metadata(place.join(gone)).is_err(), "{gone} is still there");
+    }
+    assert_eq!(std::fs::read_to_string(place.join("same.txt")).unwrap(), "[hidden]");
+    assert!(
+        std::fs::read_to_string(place.join("blocked.txt")).is_ok_and(|text| text == "[hidden]")
+            || !place.join("blocked.txt").exists()
+    );
+    assert_eq!(std::fs::read_to_string(outside.path()).unwrap(), "the-secret");
 }
