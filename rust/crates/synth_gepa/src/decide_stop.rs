@@ -218,17 +218,11 @@ fn proposer_failure(state: &State) -> Failure {
 }
 
 /// An amount as people read it: dollars and seconds.
-fn in_units(dimension: Dimension, amount: u64) -> f64 {
+pub(crate) fn in_units(dimension: Dimension, amount: u64) -> f64 {
     match dimension {
         Dimension::Cost => amount as f64 / 1e9,
         Dimension::WallMillis => amount as f64 / 1e3,
-        Dimension::TrainRollouts
-        | Dimension::HeldoutRollouts
-        | Dimension::TotalRollouts
-        | Dimension::PromptTokens
-        | Dimension::CompletionTokens
-        | Dimension::TotalTokens
-        | Dimension::Generations => amount as f64,
+        _ => amount as f64,
     }
 }
 

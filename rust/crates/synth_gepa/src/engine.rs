@@ -5,16 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use synth_optimizer_core::config::sections::Config;
 use synth_optimizer_core::model::answer::Observation;
 use synth_optimizer_core::model::budget::{Amount, Dimension};
-use synth_optimizer_core::model::command::{
-    Command, EvidenceRow, NamedPayload, ProposeCommand, Question, RolloutCommand,
-};
+use synth_optimizer_core::model::command::{Command, RolloutCommand};
 use synth_optimizer_core::model::engine::Engine;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_core::model::event::Event;
-use synth_optimizer_core::model::event_fields::Stage;
 use synth_optimizer_core::model::ids::{HeldoutRow, RequestId, RowId, TrainRow};
-use synth_optimizer_core::model::program::{Inputs, Row};
+use synth_optimizer_core::model::program::Inputs;
 
+use crate::frontier::Frontier;
 use crate::leakage::LeakIndex;
 use crate::settings::Settings;
 use crate::state::{AnyRow, Phase, State, Work};
@@ -24,48 +22,14 @@ use crate::state::{AnyRow, Phase, State, Work};
 pub struct GepaEngine {
     pub(crate) settings: Settings,
     pub(crate) inputs: Inputs,
-    train_rows: BTreeMap<RowId, TrainRow>,
-    heldout_rows: BTreeMap<RowId, HeldoutRow>,
+    rows: BTreeMap<RowId, AnyRow>,
     pub(crate) train_leaks: LeakIndex,
     pub(crate) heldout_leaks: LeakIndex,
 }
 
 impl GepaEngine {
-    /// Checks what the container gave against what the config asks for.
-    pub fn new(config: &Config, inputs: Inputs) -> Result<Self, OptimizerError> {
-        check(config, &inputs)?;
-        let span = config.gepa.leakage.min_span_chars as usize;
-        let seed = &inputs.program.seed;
-        Ok(Self {
-            train_leaks: LeakIndex::train(&inputs.train, seed, span),
-            heldout_leaks: LeakIndex::heldout(&inputs.heldout, &inputs.train, seed, span),
-            settings: Settings::new(config, inputs.heldout_pool.len()),
-            train_rows: index(&inputs.train).map(|(id, place)| (id, TrainRow(place))).collect(),
-            heldout_rows: index(&inputs.heldout).map(|(id, place)| (id, HeldoutRow(place))).collect(),
-            inputs,
-        })
-    }
-
-    pub fn settings(&self) -> &Settings {
-        &self.settings
-    }
-
-    pub fn inputs(&self) -> &Inputs {
-        &self.inputs
-    }
-
-    pub(crate) fn train_row(&self, id: &RowId) -> Option<TrainRow> {
-        self.train_rows.get(id).copied()
-    }
-
-    pub(crate) fn row(&self, stage: Stage, id: &RowId) -> Option<AnyRow> {
-        match stage {
-            Stage::Heldout => self.heldout_rows.get(id).copied().map(AnyRow::Heldout),
-            Stage::SeedFullTrain
-            | Stage::ParentMinibatchReference
-            | Stage::CandidateMinibatch
-            | Stage::CandidateFullTrain => self.train_row(id).map(AnyRow::Train),
-        }
+    pub(crate) fn row(&self, id: &RowId) -> Option<AnyRow> {
+        self.rows.get(id).copied()
     }
 
     pub(crate) fn row_id(&self, row: AnyRow) -> &RowId {
@@ -79,22 +43,41 @@ impl GepaEngine {
         rows.iter().map(|row| self.inputs.train_id(*row).clone()).collect()
     }
 
-    pub(crate) fn rollout_amount(&self, stage: Stage) -> Amount {
-        match stage {
-            Stage::Heldout => self.settings.heldout_rollout,
-            Stage::SeedFullTrain
-            | Stage::ParentMinibatchReference
-            | Stage::CandidateMinibatch
-            | Stage::CandidateFullTrain => self.settings.train_rollout,
+    pub(crate) fn rollout_amount(&self, row: AnyRow) -> Amount {
+        match row {
+            AnyRow::Heldout(_) => self.settings.heldout_rollout,
+            AnyRow::Train(_) => self.settings.train_rollout,
         }
     }
 }
 
 impl Engine for GepaEngine {
+    const NAME: &'static str = "gepa";
+
     type State = State;
 
+    fn new(config: &Config, inputs: Inputs) -> Result<Self, OptimizerError> {
+        check(config, &inputs)?;
+        let span = config.gepa.leakage.min_span_chars as usize;
+        let seed = &inputs.program.seed;
+        let places = 0u32..;
+        let train = inputs.train.iter().zip(places.clone()).map(|(row, place)| (row, AnyRow::Train(TrainRow(place))));
+        let heldout = inputs.heldout.iter().zip(places).map(|(row, place)| (row, AnyRow::Heldout(HeldoutRow(place))));
+        Ok(Self {
+            train_leaks: LeakIndex::train(&inputs.train, seed, span),
+            heldout_leaks: LeakIndex::heldout(&inputs.heldout, &inputs.train, seed, span),
+            settings: Settings::new(config, inputs.heldout_pool.len()),
+            rows: train.chain(heldout).map(|(row, place)| (row.id.clone(), place)).collect(),
+            inputs,
+        })
+    }
+
     fn initial(&self) -> State {
-        self.initial_state()
+        State {
+            frontier: Frontier::new(self.cell_count()),
+            budget: self.settings.opening_budget(self.inputs.pareto_pool.len(), self.inputs.heldout_pool.len()),
+            ..State::default()
+        }
     }
 
     fn decide(&self, state: &State, observation: &Observation) -> Result<Vec<Event>, OptimizerError> {
@@ -118,56 +101,22 @@ impl Engine for GepaEngine {
     }
 
     fn command(&self, state: &State, request: RequestId) -> Option<Command> {
-        let named = |index: &u32| {
-            let candidate = state.candidate(*index);
-            NamedPayload { candidate_id: candidate.id.clone(), payload: candidate.payload.clone() }
+        let rollout = match state.requests.get(&request)? {
+            Work::Rollout(rollout) => rollout,
+            Work::Proposal(command) => return Some(Command::Propose(command.as_ref().clone())),
         };
-        match state.requests.get(&request)? {
-            Work::Rollout { evaluation, candidate, row, stage, attempt, replicate } => {
-                let NamedPayload { candidate_id, payload } = named(candidate);
-                Some(Command::Rollout(RolloutCommand {
-                    request,
-                    evaluation: *evaluation,
-                    candidate_id,
-                    payload,
-                    row_id: self.row_id(*row).clone(),
-                    heldout: matches!(row, AnyRow::Heldout(_)),
-                    stage: *stage,
-                    replicate: *replicate,
-                    attempt: *attempt,
-                }))
-            }
-            Work::Proposal { generation: number, attempt, count, carried, surroundings, problems, repairs } => {
-                let generation = state.generations.get(number)?;
-                let parent = state.candidate(*generation.parents.first()?);
-                let evidence = generation
-                    .evidence
-                    .iter()
-                    .map(|row| EvidenceRow { row_id: self.inputs.train_id(*row).clone(), score: parent.score(*row) });
-                let question = Question {
-                    operation: generation.operation,
-                    generation: *number,
-                    parents: generation.parents.iter().map(named).collect(),
-                    ancestor: generation.ancestor.as_ref().map(named),
-                    base: generation.base.clone(),
-                    components: generation.components.clone(),
-                    proposal_count: *count,
-                    carried_failures: carried.clone(),
-                    relatives: surroundings.relatives.clone(),
-                    frontier: surroundings.frontier.clone(),
-                    frontier_size: surroundings.frontier_size,
-                    problems: problems.clone(),
-                };
-                let (attempt, repairs) = (*attempt, *repairs);
-                Some(Command::Propose(ProposeCommand {
-                    request,
-                    attempt,
-                    question,
-                    evidence: evidence.collect(),
-                    repairs,
-                }))
-            }
-        }
+        let candidate = state.candidate(rollout.candidate);
+        Some(Command::Rollout(RolloutCommand {
+            request,
+            evaluation: rollout.evaluation,
+            candidate_id: candidate.id.clone(),
+            payload: candidate.payload.clone(),
+            row_id: self.row_id(rollout.row).clone(),
+            heldout: matches!(rollout.row, AnyRow::Heldout(_)),
+            stage: rollout.stage,
+            replicate: rollout.replicate,
+            attempt: rollout.attempt,
+        }))
     }
 
     fn next_wakeup(&self, state: &State) -> Option<u64> {
@@ -187,10 +136,7 @@ impl Engine for GepaEngine {
     }
 }
 
-fn index(rows: &[Row]) -> impl Iterator<Item = (RowId, u32)> + '_ {
-    rows.iter().enumerate().map(|(place, row)| (row.id.clone(), place as u32))
-}
-
+/// Checks what the container gave against what the config asks for.
 fn check(config: &Config, inputs: &Inputs) -> Result<(), OptimizerError> {
     let broken = |message: String| Err(OptimizerError::new(ErrorCode::Container, message));
     let program = &inputs.program;

@@ -1,6 +1,6 @@
 //! Applies events to the state. It decides nothing and cannot fail.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 
 use synth_optimizer_core::model::answer::FailureClass;
 use synth_optimizer_core::model::event::Event;
@@ -9,55 +9,17 @@ use synth_optimizer_core::model::event_fields::{
     RolloutFinished, RolloutsRequested, Stage, StopKind, StoppedBy,
 };
 use synth_optimizer_core::model::ids::{CandidateId, RequestId};
-use synth_optimizer_core::model::lifecycle::{CandidateStatus, CandidateTrigger, Lifecycle, RunState};
+use synth_optimizer_core::model::lifecycle::{CandidateStatus, CandidateTrigger, Lifecycle};
 
 use crate::engine::GepaEngine;
 use crate::evolve_generation::{proposal_rejected, proposer_completed, proposer_failed};
-use crate::frontier::Frontier;
 use crate::objectives::objective_value;
 use crate::scores::Scores;
-use crate::state::{AnyRow, Candidate, Evaluation, Phase, Pooled, State, Step, Stop, Work};
+use crate::state::{AnyRow, Candidate, Evaluation, Phase, Pooled, Rollout, State, Step, Stop, Work};
 
 impl GepaEngine {
-    pub(crate) fn initial_state(&self) -> State {
-        State {
-            run: RunState::INITIAL,
-            phase: Phase::New,
-            candidates: Vec::new(),
-            known: BTreeMap::new(),
-            pool: Vec::new(),
-            best: None,
-            frontier: Frontier::new(self.cell_count()),
-            budget: self.settings.opening_budget(self.inputs.pareto_pool.len(), self.inputs.heldout_pool.len()),
-            counts: Default::default(),
-            next_request: 0,
-            requests: BTreeMap::new(),
-            evaluations: BTreeMap::new(),
-            finished: VecDeque::new(),
-            generations: BTreeMap::new(),
-            next_generation: 0,
-            draws: 0,
-            pool_is_fresh: false,
-            merges_due: 0,
-            merges_built: 0,
-            merges_tried: Default::default(),
-            rejected: VecDeque::new(),
-            invalid_turns: 0,
-            fruitless_turns: 0,
-            generations_without_gain: 0,
-            gained: false,
-            largest_reward: 0.0,
-            recent_failures: VecDeque::new(),
-            stop: None,
-            cancel: None,
-            heldout_queue: Vec::new(),
-            heldout_done: Default::default(),
-            unsettled: true,
-        }
-    }
-
     pub(crate) fn apply(&self, state: &mut State, event: &Event) {
-        state.unsettled = true;
+        state.settled = false;
         state.counts.count(event);
         if let Some(call) = event.settled_call() {
             state.budget.settle(call.request, call.billing, call.usage);
@@ -131,25 +93,8 @@ impl GepaEngine {
                 state.phase = Phase::Over;
                 state.budget.release_hold();
             }
-            Event::RunStarted(_)
-            | Event::ContractVerified(_)
-            | Event::TaskInfoLoaded(_)
-            | Event::TaskInfoMissing(_)
-            | Event::RowsMapped(_)
-            | Event::RunResumed(_)
-            | Event::ProposerReady(_)
-            | Event::RunInterrupted(_)
-            | Event::TransportFallback(_)
-            | Event::ConcurrencyAdjusted(_)
-            | Event::EchoMissing(_)
-            | Event::CacheDamaged(_)
-            | Event::ProgramLoaded(_)
-            | Event::RowsLoaded(_)
-            | Event::LeakageDetected(_)
-            | Event::BudgetRefused(_)
-            | Event::CircuitBreakerTripped(_)
-            | Event::StopRequested(_)
-            | Event::HeldoutPartial(_) => {}
+            // What was loaded, what happened to calls on their way, and why something was decided: nothing follows from it.
+            _ => {}
         }
     }
 
@@ -184,26 +129,23 @@ impl GepaEngine {
     fn rollouts_requested(&self, state: &mut State, fields: &RolloutsRequested) {
         let Some(candidate) = state.index_of(&fields.candidate_id) else { return };
         let count = fields.row_ids.len() as u32;
-        let unit = self.rollout_amount(fields.stage);
+        let RolloutsRequested { evaluation, stage, generation, attempt, replicate, .. } = *fields;
         for (offset, id) in fields.row_ids.iter().enumerate() {
-            let Some(row) = self.row(fields.stage, id) else { continue };
+            let Some(row) = self.row(id) else { continue };
             let request = RequestId(fields.first_request.0 + offset as u64);
-            let (evaluation, stage) = (fields.evaluation, fields.stage);
-            let (attempt, replicate) = (fields.attempt, fields.replicate);
-            let work = Work::Rollout { evaluation, candidate, row, stage, attempt, replicate };
-            let granted = state.budget.reserve(request, unit);
+            let rollout = Rollout { evaluation, candidate, row, stage, attempt, replicate };
+            let granted = state.budget.reserve(request, self.rollout_amount(row));
             debug_assert!(granted.is_ok(), "decide asked for more than the budget has");
-            state.requests.insert(request, work);
+            state.requests.insert(request, Work::Rollout(rollout));
         }
         state.next_request = fields.first_request.0 + u64::from(count);
         // A retried rollout still counts as remaining in its evaluation.
-        if fields.evaluation != fields.first_request {
+        if evaluation != fields.first_request {
             return;
         }
-        let (stage, generation) = (fields.stage, fields.generation);
-        let evaluation = Evaluation { candidate, stage, generation, rows: count, remaining: count, failed: 0 };
-        state.evaluations.insert(fields.evaluation, evaluation);
-        state.candidates[candidate as usize].evaluation = Some(fields.evaluation);
+        let begun = Evaluation { candidate, stage, generation, rows: count, remaining: count, failed: 0 };
+        state.evaluations.insert(evaluation, begun);
+        state.candidates[candidate as usize].evaluation = Some(evaluation);
         if stage == Stage::ParentMinibatchReference
             && let Some(generation) = generation.and_then(|number| state.generations.get_mut(&number))
         {
@@ -212,9 +154,8 @@ impl GepaEngine {
     }
 
     fn rollout_finished(&self, state: &mut State, fields: &RolloutFinished) {
-        let Some(Work::Rollout { evaluation, candidate, row, .. }) = state.requests.remove(&fields.request) else {
-            return;
-        };
+        let Some(Work::Rollout(rollout)) = state.requests.remove(&fields.request) else { return };
+        let Rollout { evaluation, candidate, row, .. } = rollout;
         state.largest_reward = state.largest_reward.max(fields.reward);
         self.remember(state, false);
         let value = |name: &str| objective_value(fields, name).unwrap_or(f64::NAN);
@@ -228,13 +169,12 @@ impl GepaEngine {
             }
         }
         // One more score decides nothing until it is the last of its evaluation.
-        state.unsettled = one_less(state, evaluation, false);
+        state.settled = !one_less(state, evaluation, false);
     }
 
     fn rollout_failed(&self, state: &mut State, fields: &RolloutFailed) {
-        let Some(Work::Rollout { evaluation, candidate, row, .. }) = state.requests.remove(&fields.request) else {
-            return;
-        };
+        let Some(Work::Rollout(rollout)) = state.requests.remove(&fields.request) else { return };
+        let Rollout { evaluation, candidate, row, .. } = rollout;
         // What the run itself gave up says nothing about the container.
         let given_up = matches!(fields.class, FailureClass::Abandoned | FailureClass::Withdrawn);
         if !given_up {

@@ -1,19 +1,21 @@
 //! Applies the events of generations and proposer turns.
 
-use synth_optimizer_core::model::command::CarriedAttempt;
 use synth_optimizer_core::model::event_fields::{
-    CarriedFailure, GenerationCompleted, GenerationStarted, Operation, ProposalRejected, ProposerCompleted,
-    ProposerFailed, ProposerStarted,
+    GenerationCompleted, GenerationStarted, Operation, ProposalRejected, ProposerCompleted, ProposerFailed,
+    ProposerStarted,
 };
 use synth_optimizer_core::model::ids::{RowId, TrainRow};
 
 use crate::engine::GepaEngine;
-use crate::state::{Generation, State, Step, Work};
-use crate::surroundings::surroundings;
+use crate::state::{AnyRow, Generation, State, Step, Work};
 
 impl GepaEngine {
     pub(crate) fn generation_started(&self, state: &mut State, fields: &GenerationStarted) {
-        let rows = |ids: &[RowId]| ids.iter().filter_map(|id| self.train_row(id)).collect::<Vec<TrainRow>>();
+        let train = |id: &RowId| match self.row(id) {
+            Some(AnyRow::Train(row)) => Some(row),
+            Some(AnyRow::Heldout(_)) | None => None,
+        };
+        let rows = |ids: &[RowId]| ids.iter().filter_map(train).collect::<Vec<TrainRow>>();
         let parents: Vec<u32> = fields.parent_ids.iter().filter_map(|id| state.index_of(id)).collect();
         let ancestor = fields.ancestor_id.as_ref().and_then(|id| state.index_of(id));
         state.draws = state.draws.max(fields.draw + 1);
@@ -60,34 +62,14 @@ impl GepaEngine {
     pub(crate) fn proposer_started(&self, state: &mut State, fields: &ProposerStarted) {
         let granted = state.budget.reserve(fields.request, self.settings.proposal);
         debug_assert!(granted.is_ok(), "decide asked for more than the budget has");
-        let work = Work::Proposal {
-            generation: fields.generation,
-            attempt: fields.attempt,
-            count: fields.proposal_count,
-            carried: self.carried(state, &fields.carried_failures),
-            surroundings: Box::new(surroundings(state, fields.generation)),
-            problems: fields.problems.clone(),
-            repairs: state
-                .generations
-                .get(&fields.generation)
-                .and_then(|generation| generation.answered)
-                .filter(|_| !fields.problems.is_empty()),
-        };
-        state.requests.insert(fields.request, work);
+        if let Some(command) = self.question(state, fields) {
+            state.requests.insert(fields.request, Work::Proposal(Box::new(command)));
+        }
         state.next_request = fields.request.0 + 1;
         if let Some(generation) = state.generations.get_mut(&fields.generation) {
             generation.repairs += u32::from(generation.step == Step::Answered);
             generation.step = Step::Proposing;
         }
-    }
-
-    /// The texts go into the request: a candidate's own may be forgotten before the answer comes.
-    fn carried(&self, state: &State, failures: &[CarriedFailure]) -> Vec<CarriedAttempt> {
-        let attempt = |failure: &CarriedFailure| {
-            let payload = state.candidate(state.index_of(&failure.candidate_id)?).payload.clone();
-            Some(CarriedAttempt { candidate_id: failure.candidate_id.clone(), payload, reason: failure.reason.clone() })
-        };
-        failures.iter().filter_map(attempt).collect()
     }
 
     pub(crate) fn generation_completed(&self, state: &mut State, fields: &GenerationCompleted) {

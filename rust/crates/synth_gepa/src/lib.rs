@@ -18,15 +18,14 @@ mod merge;
 mod minibatch;
 mod objectives;
 mod plan;
-mod plan_sizes;
 mod proposal;
+mod question;
 mod random;
 mod scores;
 mod select;
 mod settings;
 mod shortfall;
 mod state;
-mod surroundings;
 
 pub use engine::GepaEngine;
 pub use frontier::{Effect, Frontier};

@@ -3,7 +3,8 @@
 use synth_optimizer_core::config::{Config, Diagnostic, Severity};
 use synth_optimizer_core::model::budget::{Amount, Budget, Dimension};
 
-use crate::plan_sizes::Sizes;
+use crate::decide_stop::in_units;
+use crate::plan::Sizes;
 use crate::settings::Settings;
 
 /// Every limit that does not reach. An error means that the seed candidate cannot be measured on the train rows and once
@@ -12,8 +13,8 @@ pub fn shortfalls(config: &Config) -> Vec<Diagnostic> {
     let sizes = Sizes::new(config);
     let settings = Settings::new(config, sizes.pools.heldout.len());
     let rules = Rules { caps: Budget::new(settings.caps), settings: &settings, config };
-    let seed = settings.train_rollout.times(sizes.pareto);
-    let measured = |times: u64| settings.heldout_rollout.times(sizes.heldout.saturating_mul(times));
+    let seed = settings.train_rollout.times(sizes.pareto.0);
+    let measured = |times: u64| settings.heldout_rollout.times(sizes.heldout.0.saturating_mul(times));
     let mut found = rules.too_small(
         &seed.plus(&measured(1)),
         (Severity::Error, "budget_too_small"),
@@ -21,9 +22,9 @@ pub fn shortfalls(config: &Config) -> Vec<Diagnostic> {
     );
     if found.is_empty() {
         let screened =
-            |rows: u64| settings.train_rollout.times(sizes.pareto.saturating_add(rows)).plus(&settings.proposal);
+            |rows: u64| settings.train_rollout.times(sizes.pareto.0.saturating_add(rows)).plus(&settings.proposal);
         found.extend(rules.too_small(
-            &screened(sizes.gate.saturating_add(sizes.reference)),
+            &screened((sizes.gate + sizes.reference).0),
             (Severity::Warning, "no_proposal"),
             "measuring the seed candidate and screening one proposal",
         ));
@@ -45,36 +46,26 @@ struct Rules<'c> {
 
 impl Rules<'_> {
     fn too_small(&self, wanted: &Amount, (severity, code): (Severity, &'static str), what: &str) -> Vec<Diagnostic> {
-        let short = |dimension: &Dimension| {
-            let cap = self.caps.available(*dimension)?;
-            let wanted = wanted.get(*dimension);
-            (wanted > cap).then_some((*dimension, wanted, cap))
-        };
-        let told = |dimension: &Dimension| match dimension {
-            // Under one limit for both kinds, their sum says it all.
-            Dimension::TrainRollouts | Dimension::HeldoutRollouts => {
-                self.settings.caps.get(Dimension::TotalRollouts).is_none()
+        let short = |dimension: Dimension| {
+            let (wanted, cap) = (wanted.get(dimension), self.caps.available(dimension)?);
+            let is_told = match dimension {
+                // Under one limit for both kinds, their sum says it all.
+                Dimension::TrainRollouts | Dimension::HeldoutRollouts => {
+                    self.settings.caps.get(Dimension::TotalRollouts).is_none()
+                }
+                // Time does not add up; what it is enough for is looked at apart.
+                Dimension::WallMillis => false,
+                _ => true,
+            };
+            if !is_told || wanted <= cap {
+                return None;
             }
-            // Time does not add up; what it is enough for is looked at apart.
-            Dimension::WallMillis => false,
-            Dimension::TotalRollouts
-            | Dimension::Cost
-            | Dimension::PromptTokens
-            | Dimension::CompletionTokens
-            | Dimension::TotalTokens
-            | Dimension::Generations => true,
+            let field = self.field(dimension);
+            let (wanted, cap) = (in_units(dimension, wanted), in_units(dimension, cap));
+            let message = format!("`{field}` is {cap}, but {what} takes up to {wanted}");
+            Some(finding(severity, code, field, message, format!("Give at least {wanted}, or name fewer rows.")))
         };
-        Dimension::ALL
-            .into_iter()
-            .filter(told)
-            .filter_map(|dimension| short(&dimension))
-            .map(|(dimension, wanted, cap)| {
-                let field = self.field(dimension);
-                let (wanted, cap) = (shown(dimension, wanted), shown(dimension, cap));
-                let message = format!("`{field}` is {cap}, but {what} takes up to {wanted}");
-                finding(severity, code, field, message, format!("Give at least {wanted}, or name fewer rows."))
-            })
-            .collect()
+        Dimension::ALL.into_iter().filter_map(short).collect()
     }
 
     /// Whether the seed is measured before the search has to end, if every rollout takes as long as it may.
@@ -82,7 +73,7 @@ impl Rules<'_> {
         let deadline = self.settings.search_deadline_millis?;
         let workers = u64::from(self.config.gepa.pipeline.workers.rollout.max(1));
         let each = self.settings.train_rollout.get(Dimension::WallMillis);
-        let needed = sizes.pareto.div_ceil(workers).saturating_mul(each);
+        let needed = sizes.pareto.0.div_ceil(workers).saturating_mul(each);
         (needed > deadline).then(|| {
             let (needed, deadline) = (needed as f64 / 1e3, deadline as f64 / 1e3);
             finding(
@@ -111,21 +102,6 @@ impl Rules<'_> {
             Dimension::WallMillis => "gepa.max_time_seconds",
             Dimension::Generations => "gepa.max_generations",
         }
-    }
-}
-
-/// An amount as it is written in the config.
-fn shown(dimension: Dimension, amount: u64) -> String {
-    match dimension {
-        Dimension::Cost => (amount as f64 / 1e9).to_string(),
-        Dimension::WallMillis => (amount as f64 / 1e3).to_string(),
-        Dimension::TrainRollouts
-        | Dimension::HeldoutRollouts
-        | Dimension::TotalRollouts
-        | Dimension::PromptTokens
-        | Dimension::CompletionTokens
-        | Dimension::TotalTokens
-        | Dimension::Generations => amount.to_string(),
     }
 }
 

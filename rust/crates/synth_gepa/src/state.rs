@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use synth_optimizer_core::model::budget::Budget;
-use synth_optimizer_core::model::command::{CarriedAttempt, FrontierMember, Relative};
+use synth_optimizer_core::model::command::ProposeCommand;
 use synth_optimizer_core::model::event_fields::{
     CarriedFailure, Failure, Operation, Problem, Stage, StopKind, StoppedBy,
 };
@@ -16,7 +16,7 @@ use crate::frontier::Frontier;
 use crate::scores::Scores;
 
 /// The state of a search.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct State {
     pub run: RunState,
     pub phase: Phase,
@@ -65,13 +65,14 @@ pub struct State {
     pub cancel: Option<String>,
     pub heldout_queue: Vec<u32>,
     pub heldout_done: BTreeSet<u32>,
-    /// Whether the last event could have made a decision possible.
-    pub unsettled: bool,
+    /// Whether the last event cannot have made a decision possible.
+    pub settled: bool,
 }
 
 /// Which part of the run is under way.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Phase {
+    #[default]
     New,
     Seed,
     Search,
@@ -124,32 +125,20 @@ pub struct Pooled {
 /// A request without an answer: what was asked for.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Work {
-    Rollout {
-        evaluation: RequestId,
-        candidate: u32,
-        row: AnyRow,
-        stage: Stage,
-        attempt: u32,
-        replicate: u32,
-    },
-    Proposal {
-        generation: u32,
-        attempt: u32,
-        count: u32,
-        carried: Vec<CarriedAttempt>,
-        surroundings: Box<Surroundings>,
-        problems: Vec<Problem>,
-        repairs: Option<RequestId>,
-    },
+    Rollout(Rollout),
+    /// The whole question, as it was decided on: what comes between that and the sending must not change it.
+    Proposal(Box<ProposeCommand>),
 }
 
-/// What a proposer is shown of the search around the parents. It is taken when the question is decided on: what comes
-/// between that and the sending must not change the question.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Surroundings {
-    pub relatives: Vec<Relative>,
-    pub frontier: Vec<FrontierMember>,
-    pub frontier_size: u32,
+/// A candidate on one row, as a part of an evaluation.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Rollout {
+    pub evaluation: RequestId,
+    pub candidate: u32,
+    pub row: AnyRow,
+    pub stage: Stage,
+    pub attempt: u32,
+    pub replicate: u32,
 }
 
 /// A row of either kind.

@@ -4,7 +4,7 @@ use camino::Utf8PathBuf;
 use pyo3::prelude::*;
 use synth_gepa::plan;
 use synth_optimizer_platform::runtime::Request;
-use synth_optimizer_service::service::{ALGORITHM, Check};
+use synth_optimizer_service::service::Check;
 
 use crate::config::LoadedConfig;
 use crate::{errors, json, logs, signals};
@@ -26,7 +26,7 @@ pub(crate) fn check_run<'py>(
     let _records = logs::listen(py)?;
     let problems = config.findings().to_vec();
     let codex_runtime = codex_runtime.map(Utf8PathBuf::from);
-    let request = Request { codex_runtime, ..Request::new(config.config().clone(), ALGORITHM) };
+    let request = Request { codex_runtime, ..Request::new(config.config().clone()) };
     let check = Check::start(request, problems, ()).map_err(|error| errors::raise(py, &error))?;
     match signals::wait(py, None, |time| check.wait(time)) {
         Ok(Some(report)) => json::serialize(py, &report.map_err(|error| errors::raise(py, &error))?),

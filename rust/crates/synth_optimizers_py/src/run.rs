@@ -13,7 +13,6 @@ use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_platform::artifacts::RunPaths;
 use synth_optimizer_platform::runtime::{Control, Monitor, Outcome, Request, execute_watched, new_run_id, spawn};
 use synth_optimizer_platform::workspace::Stored;
-use synth_optimizer_service::service::ALGORITHM;
 
 use crate::config::LoadedConfig;
 use crate::{errors, logs, signals};
@@ -53,12 +52,12 @@ pub(crate) fn start_run(py: Python<'_>, config: &LoadedConfig, codex_runtime: Op
 fn start(mut config: Config, codex_runtime: Option<Utf8PathBuf>) -> Result<NativeRun, OptimizerError> {
     let run_id = match config.run.run_id.take() {
         Some(run_id) => run_id,
-        None => new_run_id()?,
+        None => new_run_id::<GepaEngine>()?,
     };
     let paths = RunPaths::new(&config.run.output_dir, &run_id)?;
     config.run.run_id = Some(run_id);
     let (control, controlled) = Control::new(config.run.feed_buffer);
-    let request = Request { codex_runtime, ..Request::new(config, ALGORITHM) };
+    let request = Request { codex_runtime, ..Request::new(config) };
     let progress = Arc::new(Monitor::<Progress>::default());
     let (running, running_paths) = (control.clone(), paths.clone());
     let (reporting, ending) = (Arc::clone(&progress), Arc::clone(&progress));
@@ -66,7 +65,7 @@ fn start(mut config: Config, codex_runtime: Option<Utf8PathBuf>) -> Result<Nativ
         let on_event = |stored: &Stored| reporting.update(|progress| progress.last_sequence = Some(stored.sequence));
         let on_control = |asked| _ = running.send(asked);
         let ends = (&running, controlled);
-        execute_watched(request, GepaEngine::new, ends, &running_paths, on_event, on_control).await
+        execute_watched::<GepaEngine>(request, ends, &running_paths, on_event, on_control).await
     };
     spawn("run", work, move |end| ending.update(|progress| progress.end = Some(end)))?;
     Ok(NativeRun { paths, control, progress, pid: std::process::id() })

@@ -108,7 +108,7 @@ fn run_under(config: &Config, lease: LeaseWatch, ends_at: u32) -> synth_optimize
             own.revoke();
         }
     });
-    let mut request = Request::new(config.clone(), "gepa");
+    let mut request = Request::new(config.clone());
     (request.hooks, request.lease) = (hooks, Some(lease));
     request.proposer = Some(Arc::new(ScriptedProposer::default()));
     begin(request).end().unwrap_err()

@@ -61,6 +61,12 @@ pub trait Lifecycle: Copy + Eq + std::fmt::Debug + 'static {
 
 macro_rules! lifecycle {
     ($state:ident, $trigger:ident, $initial:ident, [$($all:ident),+ $(,)?], { $($from:ident + $by:ident => $to:ident;)+ }) => {
+        impl Default for $state {
+            fn default() -> Self {
+                Self::INITIAL
+            }
+        }
+
         impl Lifecycle for $state {
             type Trigger = $trigger;
             const INITIAL: Self = Self::$initial;

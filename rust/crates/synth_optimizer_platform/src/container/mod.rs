@@ -29,7 +29,7 @@ pub use reach::Reach;
 pub use record::{Received, Record};
 pub use reply::{Asked, Echo, Reply, read_reply};
 pub use reqwest::Method;
-pub(crate) use setup::{Part, Survey, survey};
+pub(crate) use setup::{Part, survey};
 pub use setup::{SetupCall, SetupCalls, SetupReply, load};
 
 pub use transport::{BodyOf, RolloutCall, RolloutEnd, Transport};

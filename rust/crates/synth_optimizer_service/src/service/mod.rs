@@ -44,7 +44,7 @@ pub use job::{Job, Manner, RequestEnd};
 pub use refusal::Code;
 pub use request_end::completion;
 pub use settings::Settings;
-pub use worker::{ALGORITHM, Claimant, ProposerFactory, WorkerContext};
+pub use worker::{Claimant, ProposerFactory, WorkerContext};
 
 use tracing::{info, warn};
 
