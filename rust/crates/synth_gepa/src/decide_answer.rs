@@ -125,7 +125,6 @@ impl GepaEngine {
             let message = "the answer holds no proposal".to_owned();
             events.push(refuse(0, vec![Problem { code: "no_proposal".into(), field: None, message }]));
         }
-        let parent_ids = || generation.parents.iter().map(|parent| state.candidate(*parent).id.clone()).collect();
         let mut fresh = BTreeSet::new();
         for (index, proposal) in turn.proposals.iter().take(count as usize).enumerate() {
             let sound = match self.check_proposal(generation, proposal) {
@@ -151,7 +150,7 @@ impl GepaEngine {
             events.push(Event::CandidateRegistered(CandidateRegistered {
                 candidate_id,
                 operation: generation.operation,
-                parent_ids: parent_ids(),
+                parent_ids: state.ids(&generation.parents),
                 generation: Some(number),
                 payload: sound.payload,
                 changed_fields: sound.changed_fields,

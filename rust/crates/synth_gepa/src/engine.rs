@@ -136,51 +136,29 @@ impl Engine for GepaEngine {
     }
 }
 
-/// Checks what the container gave against what the config asks for.
+/// What the search rests on. Whoever loads a task has checked it before, in the words of the container and the config.
 fn check(config: &Config, inputs: &Inputs) -> Result<(), OptimizerError> {
-    let broken = |message: String| Err(OptimizerError::new(ErrorCode::Container, message));
     let program = &inputs.program;
-    let declared: BTreeSet<&str> = program.modules.iter().map(|module| module.field.as_str()).collect();
-    if program.targets.is_empty() {
-        return broken("the program has no field to change".into());
-    }
-    let wanted = &config.candidate.target_modules;
-    if *wanted != program.targets {
-        return broken(format!(
-            "candidate.target_modules is {wanted:?}, the program was read for {:?}",
-            program.targets
-        ));
-    }
-    for field in &program.targets {
-        if !declared.contains(field.as_str()) {
-            let known: Vec<&str> = declared.iter().copied().collect();
-            return broken(format!("{field:?} is not a mutable field of the program; it has {}", known.join(", ")));
-        }
-        if program.seed.get(field).is_none_or(|text| text.trim().is_empty()) {
-            return broken(format!("the seed candidate has no text for {field:?}"));
-        }
-    }
-    if let Some(field) = program.seed.keys().find(|field| !declared.contains(field.as_str())) {
-        return broken(format!("the seed candidate has text for {field:?}, which the program does not declare"));
-    }
-    if inputs.pareto_pool.is_empty() || inputs.minibatch_pool.is_empty() || inputs.reflection_pool.is_empty() {
-        return broken("there are no train rows".into());
-    }
-    let in_train = |row: &TrainRow| (row.0 as usize) < inputs.train.len();
+    let has_text = |field: &String| {
+        let is_declared = program.modules.iter().any(|module| module.field == *field);
+        is_declared && program.seed.get(field).is_some_and(|text| !text.trim().is_empty())
+    };
+    let is_pool = |pool: &Vec<TrainRow>| {
+        let loaded: BTreeSet<&TrainRow> = pool.iter().filter(|row| (row.0 as usize) < inputs.train.len()).collect();
+        !pool.is_empty() && loaded.len() == pool.len()
+    };
+    let is_heldout = |row: &HeldoutRow| (row.0 as usize) < inputs.heldout.len();
     let pools = [&inputs.pareto_pool, &inputs.minibatch_pool, &inputs.reflection_pool];
-    if !pools.iter().all(|pool| pool.iter().all(in_train))
-        || !inputs.heldout_pool.iter().all(|row| (row.0 as usize) < inputs.heldout.len())
-    {
-        return broken("a pool names a row that was not loaded".into());
-    }
-    if pools.iter().any(|pool| pool.iter().collect::<BTreeSet<_>>().len() < pool.len()) {
-        return broken("a pool names a row twice".into());
-    }
-    let mut seen = BTreeSet::new();
-    for row in inputs.train.iter().chain(&inputs.heldout) {
-        if !seen.insert(&row.id) {
-            return broken(format!("row {} was loaded twice; train and held-out rows must be distinct", row.id));
-        }
-    }
-    Ok(())
+    let ids: BTreeSet<&RowId> = inputs.train.iter().chain(&inputs.heldout).map(|row| &row.id).collect();
+    let targets = &program.targets;
+    let wrong = if targets.is_empty() || *targets != config.candidate.target_modules || !targets.iter().all(has_text) {
+        "the program and its seed candidate do not have every field that is to be changed"
+    } else if !pools.into_iter().all(is_pool) || !inputs.heldout_pool.iter().all(is_heldout) {
+        "a pool is empty, names a row twice or names one that was not loaded"
+    } else if ids.len() < inputs.train.len() + inputs.heldout.len() {
+        "a row was loaded twice; train and held-out rows must be distinct"
+    } else {
+        return Ok(());
+    };
+    Err(OptimizerError::new(ErrorCode::Container, wrong))
 }

@@ -15,7 +15,7 @@ use super::execute::{Run, no_end, open_chronicle};
 use super::fence::Fence;
 use super::lanes::Lanes;
 use super::prepare::Prepared;
-use super::request::{Boundary, Hooks};
+use super::request::Boundary;
 use super::start::{Begun, begin, record_start, resume};
 use crate::artifacts::{Chronicle, DiskWatch, RegistryStatus, register, starting_entry};
 use crate::clock::unix_millis;
@@ -42,20 +42,17 @@ const FENCE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A run under way.
 pub(super) struct Driver<'e, E: Engine> {
+    run: &'e Run<'e>,
     engine: &'e E,
     session: Session<'e, E>,
     pub(super) calls: Arc<Calls>,
     pub(super) workspace: Workspace,
     pub(super) chronicle: Chronicle,
-    hooks: Hooks,
     disk: DiskWatch,
-    /// Says that the run is not this process's any more.
-    fence: Fence,
     next_sequence: u64,
     /// Time of earlier processes of this run.
     elapsed_before: u64,
     began: Instant,
-    time_limit: Option<u64>,
     /// Requests whose answers wait in the stored inbox.
     waiting: BTreeSet<RequestId>,
     lanes: Lanes,
@@ -73,8 +70,6 @@ pub(super) struct Driver<'e, E: Engine> {
     state: Option<RunState>,
     batch: Batch,
     launches: Vec<Call>,
-    interrupt_grace: Duration,
-    cancel_grace: Duration,
     failure: Option<OptimizerError>,
     /// How the run ended, once its last event is in the log.
     end: Option<RunEnd>,
@@ -84,8 +79,6 @@ pub(super) struct Driver<'e, E: Engine> {
     container_end: Option<oneshot::Receiver<OptimizerError>>,
     /// Whether the container has died: calls that found nobody are no failures of the task then.
     is_container_gone: bool,
-    /// How long the end of a managed container may take to be noticed.
-    patience: Duration,
     /// What waits for a lane is to be taken back.
     withdraw_due: bool,
     echo_was_missing: bool,
@@ -96,7 +89,7 @@ impl<'e, E: Engine> Driver<'e, E> {
     /// that nobody has stored yet.
     pub(super) fn open(
         engine: &'e E,
-        run: &Run<'_>,
+        run: &'e Run<'e>,
         workspace: Workspace,
         prepared: Prepared,
         controlled: Controlled,
@@ -125,18 +118,16 @@ impl<'e, E: Engine> Driver<'e, E> {
         let (back, finished) = mpsc::unbounded_channel();
         let Controlled { requests, live, steps, early } = controlled;
         let driver = Self {
+            run,
             engine,
             session,
             calls: Arc::new(calls),
             workspace,
             chronicle,
-            hooks: run.request.hooks.clone(),
             disk,
-            fence: run.fence.clone(),
             next_sequence,
             elapsed_before,
             began: Instant::now(),
-            time_limit: config.gepa.max_time_seconds.map(|seconds| seconds.saturating_mul(1000)),
             waiting,
             lanes,
             candidates: BTreeMap::new(),
@@ -150,14 +141,11 @@ impl<'e, E: Engine> Driver<'e, E> {
             state,
             batch: Batch::default(),
             launches: Vec::new(),
-            interrupt_grace: Duration::from_secs(config.run.interrupt_grace_seconds),
-            cancel_grace: Duration::from_secs(config.run.cancel_grace_seconds),
             failure: None,
             end: None,
             turns_end_at: None,
             container_end,
             is_container_gone: false,
-            patience: Duration::from_millis(config.container.health_interval_ms.saturating_mul(4)),
             withdraw_due: false,
             echo_was_missing: false,
         };
@@ -308,16 +296,19 @@ impl<'e, E: Engine> Driver<'e, E> {
         let until = wakeup.map_or(Duration::from_secs(3600), |at| {
             Duration::from_millis(at.saturating_sub(self.elapsed_millis()).max(1))
         });
-        let fence = self.fence.clone();
+        let run = self.run;
         tokio::select! {
             biased;
             Some(request) = self.requests.recv() => return self.obey(request).await,
             Some(error) = gone(&mut self.container_end) => return self.container_gone(error).await.map(Some),
             Some(finished) = self.finished.recv() => {
-                // A container that has just died answers nobody. That is no failure of the rollouts.
+                // A container that has just died answers nobody, and its end takes a while to be noticed. That is no
+                // failure of the rollouts.
+                let patience = run.request.config.container.health_interval_ms.saturating_mul(4);
+                let patience = Duration::from_millis(patience);
                 if self.container_end.is_some()
                     && finished.found_nobody()
-                    && let Ok(Some(error)) = tokio::time::timeout(self.patience, gone(&mut self.container_end)).await
+                    && let Ok(Some(error)) = tokio::time::timeout(patience, gone(&mut self.container_end)).await
                 {
                     self.lanes.lose(finished.request);
                     return self.container_gone(error).await.map(Some);
@@ -326,7 +317,7 @@ impl<'e, E: Engine> Driver<'e, E> {
                 self.gather().await?;
             }
             () = at(self.turns_end_at) => self.break_off_turns()?,
-            error = lost(&fence) => return Err(error),
+            error = lost(run.fence) => return Err(error),
             () = tokio::time::sleep(until) => {}
         }
         self.take_ready()?;
@@ -359,11 +350,11 @@ impl<'e, E: Engine> Driver<'e, E> {
     /// Takes what has come without waiting, and shows the engine the clock.
     fn take_ready(&mut self) -> Result<(), OptimizerError> {
         self.take_finished()?;
-        if let Some(limit) = self.time_limit {
+        if let Some(limit) = self.run.request.config.gepa.max_time_seconds {
             let elapsed_millis = self.elapsed_millis();
             let events = self.session.observe(&Observation::Clock { elapsed_millis })?;
             self.log(events);
-            self.withdraw_due |= elapsed_millis >= limit;
+            self.withdraw_due |= elapsed_millis >= limit.saturating_mul(1000);
         }
         self.withdraw()
     }
@@ -457,13 +448,13 @@ impl<'e, E: Engine> Driver<'e, E> {
             }
         }
         let batch = Arc::new(batch);
-        self.fence.check()?;
-        self.hooks.at(Boundary::BeforeCommit);
+        self.run.fence.check()?;
+        self.run.request.hooks.at(Boundary::BeforeCommit);
         self.workspace.commit(Arc::clone(&batch)).await?;
-        self.hooks.at(Boundary::AfterCommit);
-        self.fence.check()?;
+        self.run.request.hooks.at(Boundary::AfterCommit);
+        self.run.fence.check()?;
         self.chronicle.append(&batch.events)?;
-        self.hooks.at(Boundary::AfterFeed);
+        self.run.request.hooks.at(Boundary::AfterFeed);
         if self.live.receiver_count() > 0 {
             for stored in &batch.events {
                 // Nobody listening any more is no error.
@@ -479,7 +470,7 @@ impl<'e, E: Engine> Driver<'e, E> {
     /// Sends what is stored as sent, if the run is still this process's.
     fn send(&mut self) -> Result<(), OptimizerError> {
         if !self.launches.is_empty() {
-            self.fence.check()?;
+            self.run.fence.check()?;
         }
         for launch in std::mem::take(&mut self.launches) {
             let request = launch.request;

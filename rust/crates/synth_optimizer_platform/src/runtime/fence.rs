@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use crate::artifacts::LockMark;
 use crate::clock::boot_millis;
@@ -20,11 +19,6 @@ pub struct LeaseWatch {
 }
 
 impl LeaseWatch {
-    /// A lease that lasts this long from now.
-    pub fn new(lasts: Duration) -> Self {
-        Self::until(boot_millis().saturating_add(u64::try_from(lasts.as_millis()).unwrap_or(u64::MAX)))
-    }
-
     /// A lease that ends at this moment of the boot clock.
     pub fn until(deadline: u64) -> Self {
         Self { deadline: Arc::new(AtomicU64::new(deadline.max(1))) }

@@ -178,10 +178,7 @@ impl<'a> CachedSetup<'a> {
 
 /// Documents that people and proposers read, and nothing is computed from: they are kept without what looks like a key.
 fn is_only_shown(boundary: Boundary) -> bool {
-    match boundary {
-        Boundary::Metadata | Boundary::TaskInfo | Boundary::Dataset => true,
-        Boundary::Program | Boundary::DatasetRows | Boundary::Rollout | Boundary::Proposer => false,
-    }
+    matches!(boundary, Boundary::Metadata | Boundary::TaskInfo | Boundary::Dataset)
 }
 
 impl SetupCalls for CachedSetup<'_> {

@@ -22,6 +22,10 @@ const PAUSE_GRACE: Duration = Duration::from_millis(500);
 const TURN_GRACE: Duration = Duration::from_secs(1);
 
 impl<E: Engine> Driver<'_, E> {
+    fn cancel_grace(&self) -> Duration {
+        Duration::from_secs(self.run.request.config.run.cancel_grace_seconds)
+    }
+
     /// Does what was asked; the end of the run's loop, if that follows.
     pub(super) async fn obey(&mut self, request: ControlRequest) -> Result<Option<RunEnd>, OptimizerError> {
         let (reason, grace) = (request.reason(), request.grace);
@@ -36,7 +40,8 @@ impl<E: Engine> Driver<'_, E> {
             ControlAction::Cancel => self.cancel(&request).await?,
             ControlAction::Pause => return self.let_go(reason, grace.unwrap_or(PAUSE_GRACE)).await.map(Some),
             ControlAction::Interrupt | ControlAction::Shutdown => {
-                return self.let_go(reason, grace.unwrap_or(self.interrupt_grace)).await.map(Some);
+                let own = Duration::from_secs(self.run.request.config.run.interrupt_grace_seconds);
+                return self.let_go(reason, grace.unwrap_or(own)).await.map(Some);
             }
         }
         Ok(None)
@@ -57,7 +62,7 @@ impl<E: Engine> Driver<'_, E> {
 
     /// Ends the run for good, with what comes within the grace.
     async fn cancel(&mut self, request: &ControlRequest) -> Result<(), OptimizerError> {
-        self.end_calls(request.grace.unwrap_or(self.cancel_grace)).await?;
+        self.end_calls(request.grace.unwrap_or_else(|| self.cancel_grace())).await?;
         let lanes = &self.lanes;
         let events = self.session.cancel(&request.reason(), |request| lanes.is_sent(request))?;
         self.log(events);
@@ -83,7 +88,7 @@ impl<E: Engine> Driver<'_, E> {
         if is_mendable(error.code) {
             return self.stuck(error).await.map(Some);
         }
-        self.end_calls(self.cancel_grace).await?;
+        self.end_calls(self.cancel_grace()).await?;
         let failure = Failure { code: error.code, message: error.message.clone() };
         let lanes = &self.lanes;
         let events = self.session.fail(failure, |request| lanes.is_sent(request))?;
@@ -99,7 +104,7 @@ impl<E: Engine> Driver<'_, E> {
 
     /// Lets go of a run that cannot go on now, and can when the cause is mended.
     pub(super) async fn stuck(&mut self, error: OptimizerError) -> Result<RunEnd, OptimizerError> {
-        Ok(match self.let_go(error.message.clone(), self.cancel_grace).await? {
+        Ok(match self.let_go(error.message.clone(), self.cancel_grace()).await? {
             RunEnd::Interrupted => RunEnd::Failed(error),
             over => over,
         })
