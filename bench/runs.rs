@@ -114,12 +114,12 @@ impl Bench {
 
     fn run(&self, config: Config, proposer_latency: Duration) -> Done<Measured> {
         let proposer = Arc::new(Restless { latency: proposer_latency, turns: AtomicU64::new(0) });
-        let mut request = Request::new(config, "gepa");
+        let mut request = Request::new(config);
         request.proposer = Some(Arc::clone(&proposer) as Arc<dyn Proposer>);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (_control, controlled) = Control::new(request.config.run.feed_buffer);
         let (began, before) = (Instant::now(), cpu_time()?);
-        let outcome = runtime.block_on(execute(request, GepaEngine::new, controlled))?;
+        let outcome = runtime.block_on(execute::<GepaEngine>(request, controlled))?;
         let (wall, cpu) = (began.elapsed(), cpu_time()?.saturating_sub(before));
         if outcome.end.word() != "completed" {
             return Err(format!("the run ended as {}: {:?}", outcome.end.word(), outcome.end.error()).into());

@@ -35,22 +35,14 @@ pub(crate) fn compare(
         settings.oriented(objective, mean(candidate, objective))
             - settings.oriented(objective, mean(incumbent, objective))
     };
-    let objective_deltas = if settings.objectives.len() > 1 {
-        settings
-            .objectives
-            .iter()
-            .enumerate()
-            .map(|(index, objective)| (objective.name.clone(), delta(index)))
-            .collect()
-    } else {
-        BTreeMap::new()
-    };
+    let names = settings.objectives.iter().map(|objective| objective.name.clone());
+    let deltas = names.enumerate().map(|(index, name)| (name, delta(index)));
     Some(Comparison {
         rows: shared.len() as u32,
         primary_delta: delta(0),
         candidate_score: mean(candidate, 0),
         incumbent_score: mean(incumbent, 0),
-        objective_deltas,
+        objective_deltas: if settings.objectives.len() > 1 { deltas.collect() } else { BTreeMap::new() },
     })
 }
 
@@ -60,16 +52,9 @@ pub(crate) fn judge(settings: &Settings, criterion: AcceptanceCriterion, margin:
     let no = |reason| Verdict { accepted: false, reason };
     if found.primary_delta > margin + f64::EPSILON {
         // Even a better candidate must not pay for it with an objective that is to be protected.
-        return match criterion {
-            AcceptanceCriterion::ProtectedObjectiveGuard if !protected(settings, found) => {
-                no("protected_objective_lost")
-            }
-            AcceptanceCriterion::PrimaryImprovement
-            | AcceptanceCriterion::ImprovementOrEqual
-            | AcceptanceCriterion::PrimaryOrObjective
-            | AcceptanceCriterion::AnyObjectiveImproved
-            | AcceptanceCriterion::ProtectedObjectiveGuard => yes("primary_improved"),
-        };
+        let is_guarded = criterion == AcceptanceCriterion::ProtectedObjectiveGuard;
+        let is_lost = is_guarded && !protected(settings, found);
+        return if is_lost { no("protected_objective_lost") } else { yes("primary_improved") };
     }
     match criterion {
         AcceptanceCriterion::PrimaryImprovement => no("primary_not_improved"),

@@ -81,7 +81,7 @@ impl GepaEngine {
 
     /// The next step that is possible without anything new from outside.
     fn advance(&self, state: &State) -> Vec<Event> {
-        if !state.unsettled {
+        if state.settled {
             return Vec::new();
         }
         let steps = [

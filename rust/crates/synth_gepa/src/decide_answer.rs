@@ -4,30 +4,18 @@ use std::collections::BTreeSet;
 
 use synth_optimizer_core::model::answer::{Answer, CallFailure, FailureClass, ProposalAnswer, RolloutAnswer};
 use synth_optimizer_core::model::budget::Amount;
+use synth_optimizer_core::model::command::ProposeCommand;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_core::model::event::Event;
 use synth_optimizer_core::model::event_fields::{
     CandidateRegistered, DuplicateSkipped, LeakageDetected, Problem, ProposalRejected, ProposerCompleted,
-    ProposerFailed, RolloutFailed, RolloutFinished, RolloutsRequested, Stage,
+    ProposerFailed, RolloutFailed, RolloutFinished, RolloutsRequested,
 };
-use synth_optimizer_core::model::ids::{CandidateId, RequestId, RowId};
-use synth_optimizer_core::model::usage::Usage;
+use synth_optimizer_core::model::ids::{CandidateId, RequestId};
 
 use crate::engine::GepaEngine;
 use crate::objectives::objective_value;
-use crate::state::{State, Work};
-
-/// A rollout request, as far as its answer needs it.
-struct Asked<'a> {
-    request: RequestId,
-    evaluation: RequestId,
-    candidate_id: &'a CandidateId,
-    row_id: &'a RowId,
-    stage: Stage,
-    generation: Option<u32>,
-    attempt: u32,
-    replicate: u32,
-}
+use crate::state::{Rollout, State, Work};
 
 impl GepaEngine {
     pub(crate) fn answered(&self, state: &State, id: RequestId, answer: &Answer) -> Result<Vec<Event>, OptimizerError> {
@@ -37,41 +25,29 @@ impl GepaEngine {
             let message = format!("the answer to request {} was offered before its turn", id.0);
             return Err(OptimizerError::new(ErrorCode::Invariant, message));
         }
-        match work {
-            Work::Rollout { evaluation, candidate, row, stage, attempt, replicate } => {
-                let asked = Asked {
-                    request: id,
-                    evaluation: *evaluation,
-                    candidate_id: &state.candidate(*candidate).id,
-                    row_id: self.row_id(*row),
-                    stage: *stage,
-                    generation: state.evaluations.get(evaluation).and_then(|evaluation| evaluation.generation),
-                    attempt: *attempt,
-                    replicate: *replicate,
-                };
-                match answer {
-                    Answer::Rollout(scored) => Ok(self.rollout_answered(state, &asked, scored)),
-                    Answer::Failed(failure) => Ok(self.rollout_not_answered(state, &asked, failure)),
-                    Answer::Abandoned { sent } => Ok(self.rollout_not_answered(state, &asked, &abandoned(*sent))),
-                    Answer::Proposal(_) => Err(mixed_up(id)),
-                }
+        Ok(match (work, answer) {
+            (Work::Rollout(rollout), Answer::Rollout(scored)) => self.rollout_answered(state, id, rollout, scored),
+            (Work::Rollout(rollout), Answer::Failed(failure)) => self.rollout_lost(state, id, rollout, failure),
+            (Work::Rollout(rollout), Answer::Abandoned { sent }) => {
+                self.rollout_lost(state, id, rollout, &abandoned(*sent))
             }
-            Work::Proposal { generation, attempt, count, .. } => match answer {
-                Answer::Proposal(turn) => Ok(self.proposals_answered(state, id, *generation, *count, turn)),
-                Answer::Failed(failure) => Ok(self.proposals_failed(state, id, *generation, *attempt, failure)),
-                Answer::Abandoned { sent } => {
-                    Ok(self.proposals_failed(state, id, *generation, *attempt, &abandoned(*sent)))
-                }
-                Answer::Rollout(_) => Err(mixed_up(id)),
-            },
-        }
+            (Work::Proposal(asked), Answer::Proposal(turn)) => self.proposals_answered(state, asked, turn),
+            (Work::Proposal(asked), Answer::Failed(failure)) => vec![self.turn_lost(state, asked, failure)],
+            (Work::Proposal(asked), Answer::Abandoned { sent }) => {
+                vec![self.turn_lost(state, asked, &abandoned(*sent))]
+            }
+            (Work::Rollout(_), Answer::Proposal(_)) | (Work::Proposal(_), Answer::Rollout(_)) => {
+                let message = format!("request {} got an answer of another kind", id.0);
+                return Err(OptimizerError::new(ErrorCode::Invariant, message));
+            }
+        })
     }
 
-    fn rollout_answered(&self, state: &State, asked: &Asked<'_>, answer: &RolloutAnswer) -> Vec<Event> {
+    fn rollout_answered(&self, state: &State, id: RequestId, asked: &Rollout, answer: &RolloutAnswer) -> Vec<Event> {
         let finished = RolloutFinished {
-            request: asked.request,
-            candidate_id: asked.candidate_id.clone(),
-            row_id: asked.row_id.clone(),
+            request: id,
+            candidate_id: state.candidate(asked.candidate).id.clone(),
+            row_id: self.row_id(asked.row).clone(),
             stage: asked.stage,
             reward: answer.reward,
             objectives: answer.objectives.clone(),
@@ -88,22 +64,21 @@ impl GepaEngine {
         let wrong = wrong.or_else(|| (!answer.reward.is_finite()).then(|| format!("the reward is {}", answer.reward)));
         let Some(message) = wrong else { return vec![Event::RolloutFinished(finished)] };
         let (usage, cached) = (answer.usage, answer.cached);
-        let failure =
-            CallFailure { class: FailureClass::InvalidScore, message, retryable: false, usage, cached, models: None };
-        self.rollout_not_answered(state, asked, &failure)
+        let failure = CallFailure { usage, cached, ..CallFailure::new(FailureClass::InvalidScore, message) };
+        self.rollout_lost(state, id, asked, &failure)
     }
 
-    fn rollout_not_answered(&self, state: &State, asked: &Asked<'_>, failure: &CallFailure) -> Vec<Event> {
-        let unit = self.rollout_amount(asked.stage);
+    fn rollout_lost(&self, state: &State, id: RequestId, asked: &Rollout, failure: &CallFailure) -> Vec<Event> {
         let retried = failure.retryable
             && asked.attempt < self.settings.gepa.rollout_max_attempts
             && state.may_request()
             && !self.time_is_up(state)
-            && fits_after(state, asked.request, failure, &unit);
-        let failed = Event::RolloutFailed(RolloutFailed {
-            request: asked.request,
-            candidate_id: asked.candidate_id.clone(),
-            row_id: asked.row_id.clone(),
+            && fits_after(state, id, failure, &self.rollout_amount(asked.row));
+        let (candidate_id, row_id) = (&state.candidate(asked.candidate).id, self.row_id(asked.row));
+        let mut events = vec![Event::RolloutFailed(RolloutFailed {
+            request: id,
+            candidate_id: candidate_id.clone(),
+            row_id: row_id.clone(),
             stage: asked.stage,
             attempt: asked.attempt,
             class: failure.class,
@@ -111,33 +86,27 @@ impl GepaEngine {
             usage: failure.usage,
             cached: failure.cached,
             retried,
-        });
-        if !retried {
-            return vec![failed];
+        })];
+        if retried {
+            let evaluation = state.evaluations.get(&asked.evaluation);
+            events.push(Event::RolloutsRequested(RolloutsRequested {
+                first_request: RequestId(state.next_request),
+                evaluation: asked.evaluation,
+                candidate_id: candidate_id.clone(),
+                stage: asked.stage,
+                generation: evaluation.and_then(|evaluation| evaluation.generation),
+                row_ids: vec![row_id.clone()],
+                attempt: asked.attempt + 1,
+                replicate: asked.replicate,
+            }));
         }
-        let again = Event::RolloutsRequested(RolloutsRequested {
-            first_request: RequestId(state.next_request),
-            evaluation: asked.evaluation,
-            candidate_id: asked.candidate_id.clone(),
-            stage: asked.stage,
-            generation: asked.generation,
-            row_ids: vec![asked.row_id.clone()],
-            attempt: asked.attempt + 1,
-            replicate: asked.replicate,
-        });
-        vec![failed, again]
+        events
     }
 
-    fn proposals_answered(
-        &self,
-        state: &State,
-        request: RequestId,
-        number: u32,
-        count: u32,
-        turn: &ProposalAnswer,
-    ) -> Vec<Event> {
+    fn proposals_answered(&self, state: &State, asked: &ProposeCommand, turn: &ProposalAnswer) -> Vec<Event> {
+        let (number, count) = (asked.question.generation, asked.question.proposal_count);
         let mut events = vec![Event::ProposerCompleted(ProposerCompleted {
-            request,
+            request: asked.request,
             generation: number,
             proposal_count: turn.proposals.len() as u32,
             ignored: (turn.proposals.len() as u32).saturating_sub(count),
@@ -156,8 +125,6 @@ impl GepaEngine {
             let message = "the answer holds no proposal".to_owned();
             events.push(refuse(0, vec![Problem { code: "no_proposal".into(), field: None, message }]));
         }
-        let parent_ids: Vec<CandidateId> =
-            generation.parents.iter().map(|parent| state.candidate(*parent).id.clone()).collect();
         let mut fresh = BTreeSet::new();
         for (index, proposal) in turn.proposals.iter().take(count as usize).enumerate() {
             let sound = match self.check_proposal(generation, proposal) {
@@ -183,7 +150,7 @@ impl GepaEngine {
             events.push(Event::CandidateRegistered(CandidateRegistered {
                 candidate_id,
                 operation: generation.operation,
-                parent_ids: parent_ids.clone(),
+                parent_ids: state.ids(&generation.parents),
                 generation: Some(number),
                 payload: sound.payload,
                 changed_fields: sound.changed_fields,
@@ -193,29 +160,22 @@ impl GepaEngine {
         events
     }
 
-    fn proposals_failed(
-        &self,
-        state: &State,
-        request: RequestId,
-        number: u32,
-        attempt: u32,
-        failure: &CallFailure,
-    ) -> Vec<Event> {
+    fn turn_lost(&self, state: &State, asked: &ProposeCommand, failure: &CallFailure) -> Event {
         let retried = failure.retryable
-            && attempt < self.settings.max_attempts
+            && asked.attempt < self.settings.max_attempts
             && state.may_request()
-            && fits_after(state, request, failure, &self.settings.proposal);
-        vec![Event::ProposerFailed(ProposerFailed {
-            request,
-            generation: number,
-            attempt,
+            && fits_after(state, asked.request, failure, &self.settings.proposal);
+        Event::ProposerFailed(ProposerFailed {
+            request: asked.request,
+            generation: asked.question.generation,
+            attempt: asked.attempt,
             class: failure.class,
             message: failure.message.clone(),
             usage: failure.usage,
             cached: failure.cached,
             models: failure.models.clone(),
             retried,
-        })]
+        })
     }
 }
 
@@ -226,16 +186,5 @@ fn fits_after(state: &State, request: RequestId, failure: &CallFailure, amount: 
 }
 
 fn abandoned(sent: bool) -> CallFailure {
-    CallFailure {
-        class: if sent { FailureClass::Abandoned } else { FailureClass::Withdrawn },
-        message: "the run ends".into(),
-        retryable: false,
-        usage: Usage::default(),
-        cached: false,
-        models: None,
-    }
-}
-
-fn mixed_up(request: RequestId) -> OptimizerError {
-    OptimizerError::new(ErrorCode::Invariant, format!("request {} got an answer of another kind", request.0))
+    CallFailure::new(if sent { FailureClass::Abandoned } else { FailureClass::Withdrawn }, "the run ends")
 }

@@ -56,12 +56,8 @@ impl GepaEngine {
             CandidateStatus::MinibatchEvaluated if candidate.promoted => self.evaluate(state, candidate),
             CandidateStatus::MinibatchEvaluated => self.judge_screening(state, candidate, generation),
             CandidateStatus::FullTrainEvaluated => self.judge_candidate(state, index),
-            CandidateStatus::RejectedMinibatch
-            | CandidateStatus::Accepted
-            | CandidateStatus::RejectedFullTrain
-            | CandidateStatus::DeferredBudget
-            | CandidateStatus::DeferredFailures
-            | CandidateStatus::DeferredStop => Vec::new(),
+            // It is decided.
+            _ => Vec::new(),
         }
     }
 

@@ -12,9 +12,8 @@ use synth_optimizer_core::model::lifecycle::{CandidateStatus, Lifecycle as _};
 use crate::decide_evaluation::missing_rows;
 use crate::engine::GepaEngine;
 use crate::merge::MergePlan;
-use crate::minibatch::Draw;
 use crate::random::stream;
-use crate::select;
+use crate::select::{self, Draw};
 use crate::state::{Candidate, Generation, Phase, State, Step, share};
 
 impl GepaEngine {
@@ -168,7 +167,7 @@ impl GepaEngine {
         Event::CandidateRegistered(CandidateRegistered {
             candidate_id: CandidateId::of(&self.settings.candidate_id_prefix, &generation.base),
             operation: Operation::Merge,
-            parent_ids: generation.parents.iter().map(|parent| state.candidate(*parent).id.clone()).collect(),
+            parent_ids: state.ids(&generation.parents),
             generation: Some(number),
             payload: generation.base.clone(),
             changed_fields: changed(state, generation),

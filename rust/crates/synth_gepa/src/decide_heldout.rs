@@ -41,16 +41,15 @@ impl GepaEngine {
         let want = wanted.len() as u64 * u64::from(rows);
         let (fits, _) = budget.how_many(&self.settings.heldout_rollout, want);
         let whole = (fits.min(self.rollouts_in_time(state)) / u64::from(rows)) as usize;
-        let ids = |places: &[u32]| places.iter().map(|index| state.candidate(*index).id.clone()).collect::<Vec<_>>();
         let (measured, left_out) = wanted.split_at(whole.min(wanted.len()));
         let mut events = Vec::new();
         if !left_out.is_empty() {
-            events.push(Event::HeldoutPartial(HeldoutChosen { candidate_ids: ids(left_out), rows }));
+            events.push(Event::HeldoutPartial(HeldoutChosen { candidate_ids: state.ids(left_out), rows }));
         }
         events.push(if measured.is_empty() {
             Event::HeldoutSkipped(Reason { reason: "the budget does not reach for one candidate".into() })
         } else {
-            Event::HeldoutStarted(HeldoutChosen { candidate_ids: ids(measured), rows })
+            Event::HeldoutStarted(HeldoutChosen { candidate_ids: state.ids(measured), rows })
         });
         events
     }

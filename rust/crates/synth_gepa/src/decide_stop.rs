@@ -144,7 +144,7 @@ impl GepaEngine {
 
     /// The seed has no score worth the name: the container does not do its work.
     pub(crate) fn judge_seed(&self, state: &State) -> Vec<Event> {
-        let events = self.judge_candidate(state, 0);
+        let mut events = self.judge_candidate(state, 0);
         let deferred = events.iter().any(|event| matches!(event, Event::CandidateDeferred(_)));
         if !deferred || state.stop.as_ref().is_some_and(|stop| stop.failure.is_some()) {
             return events;
@@ -152,19 +152,15 @@ impl GepaEngine {
         // Cut short by a stop from outside, the seed has no score to finish with.
         if let Some(stop) = state.stop.as_ref().filter(|stop| !stop.lets_work_end()) {
             let reason = stop.stopped_by.reason.clone().unwrap_or_else(|| stop.stopped_by.kind.word().to_owned());
-            let mut all = events;
-            all.push(Event::CancelRequested(Reason { reason }));
-            return all;
+            events.push(Event::CancelRequested(Reason { reason }));
+            return events;
         }
         let share = state.candidate(0).failed_share(&self.inputs.pareto_pool);
-        let failure = Failure {
-            code: ErrorCode::Container,
-            message: format!("{:.0} % of the rollouts of the seed failed", share * 100.0),
-        };
+        let message = format!("{:.0} % of the rollouts of the seed failed", share * 100.0);
+        let failure = Failure { code: ErrorCode::Container, message };
         let tolerance = self.settings.gepa.rollout_failure_rate_tolerance;
-        let mut all = events;
-        all.push(stop(StopKind::SeedFailed, Some(tolerance), Some(share), Some(failure)));
-        all
+        events.push(stop(StopKind::SeedFailed, Some(tolerance), Some(share), Some(failure)));
+        events
     }
 
     pub(crate) fn refusal(&self, refused: &Refused, purpose: &str) -> Event {
@@ -218,17 +214,11 @@ fn proposer_failure(state: &State) -> Failure {
 }
 
 /// An amount as people read it: dollars and seconds.
-fn in_units(dimension: Dimension, amount: u64) -> f64 {
+pub(crate) fn in_units(dimension: Dimension, amount: u64) -> f64 {
     match dimension {
         Dimension::Cost => amount as f64 / 1e9,
         Dimension::WallMillis => amount as f64 / 1e3,
-        Dimension::TrainRollouts
-        | Dimension::HeldoutRollouts
-        | Dimension::TotalRollouts
-        | Dimension::PromptTokens
-        | Dimension::CompletionTokens
-        | Dimension::TotalTokens
-        | Dimension::Generations => amount as f64,
+        _ => amount as f64,
     }
 }
 

@@ -5,16 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use synth_optimizer_core::config::sections::Config;
 use synth_optimizer_core::model::answer::Observation;
 use synth_optimizer_core::model::budget::{Amount, Dimension};
-use synth_optimizer_core::model::command::{
-    Command, EvidenceRow, NamedPayload, ProposeCommand, Question, RolloutCommand,
-};
+use synth_optimizer_core::model::command::{Command, RolloutCommand};
 use synth_optimizer_core::model::engine::Engine;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_core::model::event::Event;
-use synth_optimizer_core::model::event_fields::Stage;
 use synth_optimizer_core::model::ids::{HeldoutRow, RequestId, RowId, TrainRow};
-use synth_optimizer_core::model::program::{Inputs, Row};
+use synth_optimizer_core::model::program::Inputs;
 
+use crate::frontier::Frontier;
 use crate::leakage::LeakIndex;
 use crate::settings::Settings;
 use crate::state::{AnyRow, Phase, State, Work};
@@ -24,48 +22,14 @@ use crate::state::{AnyRow, Phase, State, Work};
 pub struct GepaEngine {
     pub(crate) settings: Settings,
     pub(crate) inputs: Inputs,
-    train_rows: BTreeMap<RowId, TrainRow>,
-    heldout_rows: BTreeMap<RowId, HeldoutRow>,
+    rows: BTreeMap<RowId, AnyRow>,
     pub(crate) train_leaks: LeakIndex,
     pub(crate) heldout_leaks: LeakIndex,
 }
 
 impl GepaEngine {
-    /// Checks what the container gave against what the config asks for.
-    pub fn new(config: &Config, inputs: Inputs) -> Result<Self, OptimizerError> {
-        check(config, &inputs)?;
-        let span = config.gepa.leakage.min_span_chars as usize;
-        let seed = &inputs.program.seed;
-        Ok(Self {
-            train_leaks: LeakIndex::train(&inputs.train, seed, span),
-            heldout_leaks: LeakIndex::heldout(&inputs.heldout, &inputs.train, seed, span),
-            settings: Settings::new(config, inputs.heldout_pool.len()),
-            train_rows: index(&inputs.train).map(|(id, place)| (id, TrainRow(place))).collect(),
-            heldout_rows: index(&inputs.heldout).map(|(id, place)| (id, HeldoutRow(place))).collect(),
-            inputs,
-        })
-    }
-
-    pub fn settings(&self) -> &Settings {
-        &self.settings
-    }
-
-    pub fn inputs(&self) -> &Inputs {
-        &self.inputs
-    }
-
-    pub(crate) fn train_row(&self, id: &RowId) -> Option<TrainRow> {
-        self.train_rows.get(id).copied()
-    }
-
-    pub(crate) fn row(&self, stage: Stage, id: &RowId) -> Option<AnyRow> {
-        match stage {
-            Stage::Heldout => self.heldout_rows.get(id).copied().map(AnyRow::Heldout),
-            Stage::SeedFullTrain
-            | Stage::ParentMinibatchReference
-            | Stage::CandidateMinibatch
-            | Stage::CandidateFullTrain => self.train_row(id).map(AnyRow::Train),
-        }
+    pub(crate) fn row(&self, id: &RowId) -> Option<AnyRow> {
+        self.rows.get(id).copied()
     }
 
     pub(crate) fn row_id(&self, row: AnyRow) -> &RowId {
@@ -79,22 +43,41 @@ impl GepaEngine {
         rows.iter().map(|row| self.inputs.train_id(*row).clone()).collect()
     }
 
-    pub(crate) fn rollout_amount(&self, stage: Stage) -> Amount {
-        match stage {
-            Stage::Heldout => self.settings.heldout_rollout,
-            Stage::SeedFullTrain
-            | Stage::ParentMinibatchReference
-            | Stage::CandidateMinibatch
-            | Stage::CandidateFullTrain => self.settings.train_rollout,
+    pub(crate) fn rollout_amount(&self, row: AnyRow) -> Amount {
+        match row {
+            AnyRow::Heldout(_) => self.settings.heldout_rollout,
+            AnyRow::Train(_) => self.settings.train_rollout,
         }
     }
 }
 
 impl Engine for GepaEngine {
+    const NAME: &'static str = "gepa";
+
     type State = State;
 
+    fn new(config: &Config, inputs: Inputs) -> Result<Self, OptimizerError> {
+        check(config, &inputs)?;
+        let span = config.gepa.leakage.min_span_chars as usize;
+        let seed = &inputs.program.seed;
+        let places = 0u32..;
+        let train = inputs.train.iter().zip(places.clone()).map(|(row, place)| (row, AnyRow::Train(TrainRow(place))));
+        let heldout = inputs.heldout.iter().zip(places).map(|(row, place)| (row, AnyRow::Heldout(HeldoutRow(place))));
+        Ok(Self {
+            train_leaks: LeakIndex::train(&inputs.train, seed, span),
+            heldout_leaks: LeakIndex::heldout(&inputs.heldout, &inputs.train, seed, span),
+            settings: Settings::new(config, inputs.heldout_pool.len()),
+            rows: train.chain(heldout).map(|(row, place)| (row.id.clone(), place)).collect(),
+            inputs,
+        })
+    }
+
     fn initial(&self) -> State {
-        self.initial_state()
+        State {
+            frontier: Frontier::new(self.cell_count()),
+            budget: self.settings.opening_budget(self.inputs.pareto_pool.len(), self.inputs.heldout_pool.len()),
+            ..State::default()
+        }
     }
 
     fn decide(&self, state: &State, observation: &Observation) -> Result<Vec<Event>, OptimizerError> {
@@ -118,56 +101,22 @@ impl Engine for GepaEngine {
     }
 
     fn command(&self, state: &State, request: RequestId) -> Option<Command> {
-        let named = |index: &u32| {
-            let candidate = state.candidate(*index);
-            NamedPayload { candidate_id: candidate.id.clone(), payload: candidate.payload.clone() }
+        let rollout = match state.requests.get(&request)? {
+            Work::Rollout(rollout) => rollout,
+            Work::Proposal(command) => return Some(Command::Propose(command.as_ref().clone())),
         };
-        match state.requests.get(&request)? {
-            Work::Rollout { evaluation, candidate, row, stage, attempt, replicate } => {
-                let NamedPayload { candidate_id, payload } = named(candidate);
-                Some(Command::Rollout(RolloutCommand {
-                    request,
-                    evaluation: *evaluation,
-                    candidate_id,
-                    payload,
-                    row_id: self.row_id(*row).clone(),
-                    heldout: matches!(row, AnyRow::Heldout(_)),
-                    stage: *stage,
-                    replicate: *replicate,
-                    attempt: *attempt,
-                }))
-            }
-            Work::Proposal { generation: number, attempt, count, carried, surroundings, problems, repairs } => {
-                let generation = state.generations.get(number)?;
-                let parent = state.candidate(*generation.parents.first()?);
-                let evidence = generation
-                    .evidence
-                    .iter()
-                    .map(|row| EvidenceRow { row_id: self.inputs.train_id(*row).clone(), score: parent.score(*row) });
-                let question = Question {
-                    operation: generation.operation,
-                    generation: *number,
-                    parents: generation.parents.iter().map(named).collect(),
-                    ancestor: generation.ancestor.as_ref().map(named),
-                    base: generation.base.clone(),
-                    components: generation.components.clone(),
-                    proposal_count: *count,
-                    carried_failures: carried.clone(),
-                    relatives: surroundings.relatives.clone(),
-                    frontier: surroundings.frontier.clone(),
-                    frontier_size: surroundings.frontier_size,
-                    problems: problems.clone(),
-                };
-                let (attempt, repairs) = (*attempt, *repairs);
-                Some(Command::Propose(ProposeCommand {
-                    request,
-                    attempt,
-                    question,
-                    evidence: evidence.collect(),
-                    repairs,
-                }))
-            }
-        }
+        let candidate = state.candidate(rollout.candidate);
+        Some(Command::Rollout(RolloutCommand {
+            request,
+            evaluation: rollout.evaluation,
+            candidate_id: candidate.id.clone(),
+            payload: candidate.payload.clone(),
+            row_id: self.row_id(rollout.row).clone(),
+            heldout: matches!(rollout.row, AnyRow::Heldout(_)),
+            stage: rollout.stage,
+            replicate: rollout.replicate,
+            attempt: rollout.attempt,
+        }))
     }
 
     fn next_wakeup(&self, state: &State) -> Option<u64> {
@@ -187,54 +136,29 @@ impl Engine for GepaEngine {
     }
 }
 
-fn index(rows: &[Row]) -> impl Iterator<Item = (RowId, u32)> + '_ {
-    rows.iter().enumerate().map(|(place, row)| (row.id.clone(), place as u32))
-}
-
+/// What the search rests on. Whoever loads a task has checked it before, in the words of the container and the config.
 fn check(config: &Config, inputs: &Inputs) -> Result<(), OptimizerError> {
-    let broken = |message: String| Err(OptimizerError::new(ErrorCode::Container, message));
     let program = &inputs.program;
-    let declared: BTreeSet<&str> = program.modules.iter().map(|module| module.field.as_str()).collect();
-    if program.targets.is_empty() {
-        return broken("the program has no field to change".into());
-    }
-    let wanted = &config.candidate.target_modules;
-    if *wanted != program.targets {
-        return broken(format!(
-            "candidate.target_modules is {wanted:?}, the program was read for {:?}",
-            program.targets
-        ));
-    }
-    for field in &program.targets {
-        if !declared.contains(field.as_str()) {
-            let known: Vec<&str> = declared.iter().copied().collect();
-            return broken(format!("{field:?} is not a mutable field of the program; it has {}", known.join(", ")));
-        }
-        if program.seed.get(field).is_none_or(|text| text.trim().is_empty()) {
-            return broken(format!("the seed candidate has no text for {field:?}"));
-        }
-    }
-    if let Some(field) = program.seed.keys().find(|field| !declared.contains(field.as_str())) {
-        return broken(format!("the seed candidate has text for {field:?}, which the program does not declare"));
-    }
-    if inputs.pareto_pool.is_empty() || inputs.minibatch_pool.is_empty() || inputs.reflection_pool.is_empty() {
-        return broken("there are no train rows".into());
-    }
-    let in_train = |row: &TrainRow| (row.0 as usize) < inputs.train.len();
+    let has_text = |field: &String| {
+        let is_declared = program.modules.iter().any(|module| module.field == *field);
+        is_declared && program.seed.get(field).is_some_and(|text| !text.trim().is_empty())
+    };
+    let is_pool = |pool: &Vec<TrainRow>| {
+        let loaded: BTreeSet<&TrainRow> = pool.iter().filter(|row| (row.0 as usize) < inputs.train.len()).collect();
+        !pool.is_empty() && loaded.len() == pool.len()
+    };
+    let is_heldout = |row: &HeldoutRow| (row.0 as usize) < inputs.heldout.len();
     let pools = [&inputs.pareto_pool, &inputs.minibatch_pool, &inputs.reflection_pool];
-    if !pools.iter().all(|pool| pool.iter().all(in_train))
-        || !inputs.heldout_pool.iter().all(|row| (row.0 as usize) < inputs.heldout.len())
-    {
-        return broken("a pool names a row that was not loaded".into());
-    }
-    if pools.iter().any(|pool| pool.iter().collect::<BTreeSet<_>>().len() < pool.len()) {
-        return broken("a pool names a row twice".into());
-    }
-    let mut seen = BTreeSet::new();
-    for row in inputs.train.iter().chain(&inputs.heldout) {
-        if !seen.insert(&row.id) {
-            return broken(format!("row {} was loaded twice; train and held-out rows must be distinct", row.id));
-        }
-    }
-    Ok(())
+    let ids: BTreeSet<&RowId> = inputs.train.iter().chain(&inputs.heldout).map(|row| &row.id).collect();
+    let targets = &program.targets;
+    let wrong = if targets.is_empty() || *targets != config.candidate.target_modules || !targets.iter().all(has_text) {
+        "the program and its seed candidate do not have every field that is to be changed"
+    } else if !pools.into_iter().all(is_pool) || !inputs.heldout_pool.iter().all(is_heldout) {
+        "a pool is empty, names a row twice or names one that was not loaded"
+    } else if ids.len() < inputs.train.len() + inputs.heldout.len() {
+        "a row was loaded twice; train and held-out rows must be distinct"
+    } else {
+        return Ok(());
+    };
+    Err(OptimizerError::new(ErrorCode::Container, wrong))
 }

@@ -1,63 +1,26 @@
 //! Applies events to the state. It decides nothing and cannot fail.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 
 use synth_optimizer_core::model::answer::FailureClass;
 use synth_optimizer_core::model::event::Event;
 use synth_optimizer_core::model::event_fields::{
-    CandidateDecided, CandidateRegistered, CarriedFailure, EvaluationCompleted, HeldoutChosen, RolloutFailed,
+    CandidateDecided, CandidateRegistered, CarriedFailure, EvaluationCompleted, GenerationCompleted, GenerationStarted,
+    HeldoutChosen, Operation, ProposalRejected, ProposerCompleted, ProposerFailed, ProposerStarted, RolloutFailed,
     RolloutFinished, RolloutsRequested, Stage, StopKind, StoppedBy,
 };
-use synth_optimizer_core::model::ids::{CandidateId, RequestId};
-use synth_optimizer_core::model::lifecycle::{CandidateStatus, CandidateTrigger, Lifecycle, RunState};
+use synth_optimizer_core::model::ids::{CandidateId, RequestId, RowId, TrainRow};
+use synth_optimizer_core::model::lifecycle::{CandidateStatus, CandidateTrigger, Lifecycle};
 
 use crate::engine::GepaEngine;
-use crate::evolve_generation::{proposal_rejected, proposer_completed, proposer_failed};
-use crate::frontier::Frontier;
 use crate::objectives::objective_value;
-use crate::scores::Scores;
-use crate::state::{AnyRow, Candidate, Evaluation, Phase, Pooled, State, Step, Stop, Work};
+use crate::state::{
+    AnyRow, Candidate, Evaluation, Generation, Phase, Pooled, Rollout, Scores, State, Step, Stop, Work,
+};
 
 impl GepaEngine {
-    pub(crate) fn initial_state(&self) -> State {
-        State {
-            run: RunState::INITIAL,
-            phase: Phase::New,
-            candidates: Vec::new(),
-            known: BTreeMap::new(),
-            pool: Vec::new(),
-            best: None,
-            frontier: Frontier::new(self.cell_count()),
-            budget: self.settings.opening_budget(self.inputs.pareto_pool.len(), self.inputs.heldout_pool.len()),
-            counts: Default::default(),
-            next_request: 0,
-            requests: BTreeMap::new(),
-            evaluations: BTreeMap::new(),
-            finished: VecDeque::new(),
-            generations: BTreeMap::new(),
-            next_generation: 0,
-            draws: 0,
-            pool_is_fresh: false,
-            merges_due: 0,
-            merges_built: 0,
-            merges_tried: Default::default(),
-            rejected: VecDeque::new(),
-            invalid_turns: 0,
-            fruitless_turns: 0,
-            generations_without_gain: 0,
-            gained: false,
-            largest_reward: 0.0,
-            recent_failures: VecDeque::new(),
-            stop: None,
-            cancel: None,
-            heldout_queue: Vec::new(),
-            heldout_done: Default::default(),
-            unsettled: true,
-        }
-    }
-
     pub(crate) fn apply(&self, state: &mut State, event: &Event) {
-        state.unsettled = true;
+        state.settled = false;
         state.counts.count(event);
         if let Some(call) = event.settled_call() {
             state.budget.settle(call.request, call.billing, call.usage);
@@ -131,25 +94,8 @@ impl GepaEngine {
                 state.phase = Phase::Over;
                 state.budget.release_hold();
             }
-            Event::RunStarted(_)
-            | Event::ContractVerified(_)
-            | Event::TaskInfoLoaded(_)
-            | Event::TaskInfoMissing(_)
-            | Event::RowsMapped(_)
-            | Event::RunResumed(_)
-            | Event::ProposerReady(_)
-            | Event::RunInterrupted(_)
-            | Event::TransportFallback(_)
-            | Event::ConcurrencyAdjusted(_)
-            | Event::EchoMissing(_)
-            | Event::CacheDamaged(_)
-            | Event::ProgramLoaded(_)
-            | Event::RowsLoaded(_)
-            | Event::LeakageDetected(_)
-            | Event::BudgetRefused(_)
-            | Event::CircuitBreakerTripped(_)
-            | Event::StopRequested(_)
-            | Event::HeldoutPartial(_) => {}
+            // What was loaded, what happened to calls on their way, and why something was decided: nothing follows from it.
+            _ => {}
         }
     }
 
@@ -184,26 +130,23 @@ impl GepaEngine {
     fn rollouts_requested(&self, state: &mut State, fields: &RolloutsRequested) {
         let Some(candidate) = state.index_of(&fields.candidate_id) else { return };
         let count = fields.row_ids.len() as u32;
-        let unit = self.rollout_amount(fields.stage);
+        let RolloutsRequested { evaluation, stage, generation, attempt, replicate, .. } = *fields;
         for (offset, id) in fields.row_ids.iter().enumerate() {
-            let Some(row) = self.row(fields.stage, id) else { continue };
+            let Some(row) = self.row(id) else { continue };
             let request = RequestId(fields.first_request.0 + offset as u64);
-            let (evaluation, stage) = (fields.evaluation, fields.stage);
-            let (attempt, replicate) = (fields.attempt, fields.replicate);
-            let work = Work::Rollout { evaluation, candidate, row, stage, attempt, replicate };
-            let granted = state.budget.reserve(request, unit);
+            let rollout = Rollout { evaluation, candidate, row, stage, attempt, replicate };
+            let granted = state.budget.reserve(request, self.rollout_amount(row));
             debug_assert!(granted.is_ok(), "decide asked for more than the budget has");
-            state.requests.insert(request, work);
+            state.requests.insert(request, Work::Rollout(rollout));
         }
         state.next_request = fields.first_request.0 + u64::from(count);
         // A retried rollout still counts as remaining in its evaluation.
-        if fields.evaluation != fields.first_request {
+        if evaluation != fields.first_request {
             return;
         }
-        let (stage, generation) = (fields.stage, fields.generation);
-        let evaluation = Evaluation { candidate, stage, generation, rows: count, remaining: count, failed: 0 };
-        state.evaluations.insert(fields.evaluation, evaluation);
-        state.candidates[candidate as usize].evaluation = Some(fields.evaluation);
+        let begun = Evaluation { candidate, stage, generation, rows: count, remaining: count, failed: 0 };
+        state.evaluations.insert(evaluation, begun);
+        state.candidates[candidate as usize].evaluation = Some(evaluation);
         if stage == Stage::ParentMinibatchReference
             && let Some(generation) = generation.and_then(|number| state.generations.get_mut(&number))
         {
@@ -212,9 +155,8 @@ impl GepaEngine {
     }
 
     fn rollout_finished(&self, state: &mut State, fields: &RolloutFinished) {
-        let Some(Work::Rollout { evaluation, candidate, row, .. }) = state.requests.remove(&fields.request) else {
-            return;
-        };
+        let Some(Work::Rollout(rollout)) = state.requests.remove(&fields.request) else { return };
+        let Rollout { evaluation, candidate, row, .. } = rollout;
         state.largest_reward = state.largest_reward.max(fields.reward);
         self.remember(state, false);
         let value = |name: &str| objective_value(fields, name).unwrap_or(f64::NAN);
@@ -228,13 +170,12 @@ impl GepaEngine {
             }
         }
         // One more score decides nothing until it is the last of its evaluation.
-        state.unsettled = one_less(state, evaluation, false);
+        state.settled = !one_less(state, evaluation, false);
     }
 
     fn rollout_failed(&self, state: &mut State, fields: &RolloutFailed) {
-        let Some(Work::Rollout { evaluation, candidate, row, .. }) = state.requests.remove(&fields.request) else {
-            return;
-        };
+        let Some(Work::Rollout(rollout)) = state.requests.remove(&fields.request) else { return };
+        let Rollout { evaluation, candidate, row, .. } = rollout;
         // What the run itself gave up says nothing about the container.
         let given_up = matches!(fields.class, FailureClass::Abandoned | FailureClass::Withdrawn);
         if !given_up {
@@ -277,6 +218,86 @@ impl GepaEngine {
         state.pool.push(index);
         state.pool_is_fresh = true;
     }
+
+    fn generation_started(&self, state: &mut State, fields: &GenerationStarted) {
+        let train = |id: &RowId| match self.row(id) {
+            Some(AnyRow::Train(row)) => Some(row),
+            Some(AnyRow::Heldout(_)) | None => None,
+        };
+        let rows = |ids: &[RowId]| ids.iter().filter_map(train).collect::<Vec<TrainRow>>();
+        let parents: Vec<u32> = fields.parent_ids.iter().filter_map(|id| state.index_of(id)).collect();
+        let ancestor = fields.ancestor_id.as_ref().and_then(|id| state.index_of(id));
+        state.draws = state.draws.max(fields.draw + 1);
+        state.next_generation = fields.generation + 1;
+        state.pool_is_fresh = false;
+        match fields.operation {
+            Operation::Seed => {}
+            Operation::Mutate => {
+                state.budget.count_generation();
+                if let Some(parent) = parents.first() {
+                    state.candidates[*parent as usize].component += 1;
+                }
+            }
+            Operation::Merge => {
+                state.merges_built += 1;
+                state.merges_due = state.merges_due.saturating_sub(1);
+                if let ([first, second], Some(ancestor)) = (parents.as_slice(), ancestor) {
+                    state.merges_tried.insert((*first.min(second), *first.max(second), ancestor));
+                }
+            }
+        }
+        let generation = Generation {
+            operation: fields.operation,
+            parents,
+            ancestor,
+            gate: rows(&fields.minibatch),
+            evidence: rows(&fields.evidence),
+            components: fields.components.clone(),
+            base: fields.base.clone(),
+            draw: fields.draw,
+            step: Step::Reference,
+            failures: 0,
+            repairs: 0,
+            problems: Vec::new(),
+            answered: None,
+            invalid: 0,
+            duplicates: 0,
+            candidates: Vec::new(),
+            accepted: 0,
+        };
+        state.generations.insert(fields.generation, generation);
+    }
+
+    fn proposer_started(&self, state: &mut State, fields: &ProposerStarted) {
+        let granted = state.budget.reserve(fields.request, self.settings.proposal);
+        debug_assert!(granted.is_ok(), "decide asked for more than the budget has");
+        if let Some(command) = self.question(state, fields) {
+            state.requests.insert(fields.request, Work::Proposal(Box::new(command)));
+        }
+        state.next_request = fields.request.0 + 1;
+        if let Some(generation) = state.generations.get_mut(&fields.generation) {
+            generation.repairs += u32::from(generation.step == Step::Answered);
+            generation.step = Step::Proposing;
+        }
+    }
+
+    fn generation_completed(&self, state: &mut State, fields: &GenerationCompleted) {
+        let Some(generation) = state.generations.remove(&fields.generation) else { return };
+        let broken = generation.invalid + generation.failures;
+        if !generation.candidates.is_empty() {
+            (state.invalid_turns, state.fruitless_turns) = (0, 0);
+        } else if broken + generation.duplicates > 0 {
+            state.fruitless_turns += 1;
+            state.invalid_turns = if generation.duplicates == 0 { state.invalid_turns + 1 } else { 0 };
+        }
+        let pooled = generation.candidates.iter().any(|index| state.candidate(*index).pooled.is_some());
+        if generation.operation == Operation::Mutate && pooled {
+            let left = self.settings.gepa.merge.max_merges.saturating_sub(state.merges_built);
+            state.merges_due = (state.merges_due + 1).min(left);
+        }
+        state.generations_without_gain = if state.gained { 0 } else { state.generations_without_gain + 1 };
+        state.gained = false;
+    }
 }
 
 fn evaluated(state: &mut State, fields: &EvaluationCompleted) {
@@ -314,20 +335,16 @@ fn candidate_mut<'s>(state: &'s mut State, id: &CandidateId) -> Option<&'s mut C
 fn forget(state: &mut State, id: &CandidateId) {
     let shown = state.rejected.iter().any(|failure| failure.candidate_id == *id);
     let Some(candidate) = candidate_mut(state, id).filter(|_| !shown) else { return };
-    match candidate.status {
+    if matches!(
+        candidate.status,
         CandidateStatus::RejectedMinibatch
-        | CandidateStatus::DeferredBudget
-        | CandidateStatus::DeferredFailures
-        | CandidateStatus::DeferredStop => {
-            candidate.payload = Default::default();
-            candidate.train = Scores::default();
-            candidate.failed_rows = Default::default();
-        }
-        CandidateStatus::Registered
-        | CandidateStatus::MinibatchEvaluated
-        | CandidateStatus::FullTrainEvaluated
-        | CandidateStatus::Accepted
-        | CandidateStatus::RejectedFullTrain => {}
+            | CandidateStatus::DeferredBudget
+            | CandidateStatus::DeferredFailures
+            | CandidateStatus::DeferredStop
+    ) {
+        candidate.payload = Default::default();
+        candidate.train = Scores::default();
+        candidate.failed_rows = Default::default();
     }
 }
 
@@ -355,4 +372,28 @@ fn heldout_started(state: &mut State, fields: &HeldoutChosen) {
     state.phase = Phase::Heldout;
     state.heldout_queue = fields.candidate_ids.iter().filter_map(|id| state.index_of(id)).collect();
     state.budget.release_hold();
+}
+
+fn proposer_completed(state: &mut State, fields: &ProposerCompleted) {
+    state.requests.remove(&fields.request);
+    if let Some(generation) = state.generations.get_mut(&fields.generation) {
+        generation.step = Step::Answered;
+        generation.answered = Some(fields.request);
+        generation.problems.clear();
+    }
+}
+
+fn proposer_failed(state: &mut State, fields: &ProposerFailed) {
+    state.requests.remove(&fields.request);
+    if let Some(generation) = state.generations.get_mut(&fields.generation) {
+        generation.failures += 1;
+        generation.step = if fields.retried { Step::Propose } else { Step::Settled };
+    }
+}
+
+fn proposal_rejected(state: &mut State, fields: &ProposalRejected) {
+    if let Some(generation) = state.generations.get_mut(&fields.generation) {
+        generation.invalid += 1;
+        generation.problems.extend(fields.problems.iter().cloned());
+    }
 }

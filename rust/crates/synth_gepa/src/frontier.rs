@@ -11,9 +11,8 @@ struct Cell {
     /// Larger is better; directions are already applied.
     best: f64,
     winners: Vec<u32>,
-    /// The winner that stands highest, and its score: it is looked at for every selection.
+    /// The winner that stands highest: it is looked at for every selection.
     top: u32,
-    top_score: f64,
 }
 
 /// A candidate on the frontier.
@@ -26,7 +25,7 @@ struct Entry {
 }
 
 /// The frontier over a fixed number of cells.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct Frontier {
     cells: Vec<Option<Cell>>,
     entries: Vec<Entry>,
@@ -46,52 +45,37 @@ pub struct Effect {
 
 impl Frontier {
     pub fn new(cells: usize) -> Self {
-        Self { cells: vec![None; cells], entries: Vec::new(), ranked: Vec::new(), size: 0 }
+        Self { cells: vec![None; cells], ..Self::default() }
     }
 
     /// Adds a candidate at the next place with its value per cell; a missing value wins and loses nothing.
     pub fn insert(&mut self, score: f64, values: &[Option<f64>]) {
-        let place = self.entries.len() as u32;
-        self.entries.push(Entry { score, held: vec![0; self.cells.len().div_ceil(64)], won: 0 });
-        let merit = |place: u32| (Merit(self.entries[place as usize].score), place);
-        let rank = self.ranked.partition_point(|other| merit(*other) < merit(place));
-        self.ranked.insert(rank, place);
-        for (index, value) in values.iter().enumerate() {
-            if let Some(value) = value {
-                self.offer(index, *value, place);
-            }
-        }
-        self.size += u32::from(self.entries[place as usize].won > 0);
-    }
-
-    fn offer(&mut self, index: usize, value: f64, place: u32) {
-        let Some(cell) = self.cells.get(index) else { return };
-        let (ties, beats) = cell.as_ref().map_or((false, true), |cell| (value == cell.best, value > cell.best));
-        if !ties && !beats {
-            return;
-        }
-        let score = self.entries[place as usize].score;
-        let (word, bit) = (index / 64, 1u64 << (index % 64));
-        if ties {
-            let below = cell.as_ref().is_some_and(|cell| (Merit(cell.top_score), cell.top) < (Merit(score), place));
-            if let Some(cell) = &mut self.cells[index] {
+        let (effect, place) = (self.effect(values), self.entries.len() as u32);
+        let mut held = vec![0; self.cells.len().div_ceil(64)];
+        for (index, alone) in &effect.won {
+            held[index / 64] |= 1u64 << (index % 64);
+            let Some(best) = values[*index] else { continue };
+            let cell = &mut self.cells[*index];
+            if let Some(cell) = cell.as_mut().filter(|_| !alone) {
                 cell.winners.push(place);
-                if below {
-                    (cell.top, cell.top_score) = (place, score);
+                // Of equal scores the newer one stands higher.
+                if self.entries[cell.top as usize].score.total_cmp(&score).is_le() {
+                    cell.top = place;
                 }
+                continue;
             }
-        } else {
-            let new = Cell { best: value, winners: vec![place], top: place, top_score: score };
-            for loser in self.cells[index].replace(new).map_or_else(Vec::new, |old| old.winners) {
+            let lost = cell.replace(Cell { best, winners: vec![place], top: place });
+            for loser in lost.map_or_else(Vec::new, |cell| cell.winners) {
                 let entry = &mut self.entries[loser as usize];
-                entry.held[word] &= !bit;
+                entry.held[index / 64] &= !(1u64 << (index % 64));
                 entry.won -= 1;
-                self.size -= u32::from(entry.won == 0);
             }
         }
-        let entry = &mut self.entries[place as usize];
-        entry.held[word] |= bit;
-        entry.won += 1;
+        let below = |other: &u32| self.entries[*other as usize].score.total_cmp(&score).is_le();
+        let rank = self.ranked.partition_point(below);
+        self.ranked.insert(rank, place);
+        self.entries.push(Entry { score, held, won: effect.won.len() as u32 });
+        self.size = effect.size;
     }
 
     /// What `insert` would do.
@@ -136,21 +120,18 @@ impl Frontier {
         &self.ranked
     }
 
-    /// Candidates that hold at least one cell, oldest first.
-    pub fn members(&self) -> impl Iterator<Item = u32> + '_ {
-        (0..self.entries.len() as u32).filter(|place| self.entries[*place as usize].won > 0)
-    }
-
     /// The members that remain when, from the lowest up, each one is dropped all of whose cells are also held by
     /// another that remains.
     ///
     /// Only the highest winner of a cell can remain on account of that cell: any other is still followed by it when it
     /// is looked at. So it is enough to look at the highest winners, and at the cells of which they are that.
     pub fn undominated(&self) -> Vec<u32> {
-        let top =
-            |(index, cell): (usize, &Option<Cell>)| cell.as_ref().map(|cell| (Merit(cell.top_score), cell.top, index));
-        let mut tops: Vec<(Merit, u32, usize)> = self.cells.iter().enumerate().filter_map(top).collect();
-        tops.sort_unstable();
+        let top = |(index, cell): (usize, &Option<Cell>)| {
+            let place = cell.as_ref()?.top;
+            Some((self.entries[place as usize].score, place, index))
+        };
+        let mut tops: Vec<(f64, u32, usize)> = self.cells.iter().enumerate().filter_map(top).collect();
+        tops.sort_unstable_by(|a, b| a.0.total_cmp(&b.0).then((a.1, a.2).cmp(&(b.1, b.2))));
         let mut covered = vec![0u64; self.cells.len().div_ceil(64)];
         let mut kept: Vec<u32> = Vec::new();
         for group in tops.chunk_by(|(_, one, _), (_, other, _)| one == other) {
@@ -168,23 +149,5 @@ impl Frontier {
     pub fn winners(&self) -> impl Iterator<Item = (usize, f64, &[u32])> + '_ {
         let held = |(index, cell)| Option::<&Cell>::map(cell, |cell| (index, cell.best, cell.winners.as_slice()));
         self.cells.iter().map(Option::as_ref).enumerate().filter_map(held)
-    }
-}
-
-/// A score with a total order.
-#[derive(PartialEq)]
-struct Merit(f64);
-
-impl Eq for Merit {}
-
-impl PartialOrd for Merit {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Merit {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        self.0.total_cmp(&other.0)
     }
 }

@@ -91,16 +91,11 @@ impl GepaEngine {
         let mut combined = false;
         for field in &self.inputs.program.targets {
             let [a, b, old] = [ours.get(field)?, theirs.get(field)?, base.get(field)?];
+            combined |= (a == old) != (b == old);
             let text = match (a == old, b == old) {
                 _ if a == b => a,
-                (true, false) => {
-                    combined = true;
-                    b
-                }
-                (false, true) => {
-                    combined = true;
-                    a
-                }
+                (true, false) => b,
+                (false, true) => a,
                 _ => {
                     conflicts.push(field.clone());
                     if prefer_first { a } else { b }
@@ -123,13 +118,7 @@ impl GepaEngine {
                 continue;
             };
             let (a, b) = (self.settings.oriented(0, a), self.settings.oriented(0, b));
-            let group = if a > b {
-                0
-            } else if b > a {
-                1
-            } else {
-                2
-            };
+            let group = if a > b { 0 } else { 1 + usize::from(a == b) };
             groups[group].push(*row);
         }
         if groups.iter().map(Vec::len).sum::<usize>() < rules.min_shared_rows as usize {

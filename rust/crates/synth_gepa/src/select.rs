@@ -1,7 +1,11 @@
-//! Which candidate is the next parent.
+//! Which candidate is the next parent, and which rows its generation works on.
 
-use synth_optimizer_core::config::gepa::Selector;
+use std::collections::BTreeMap;
+
+use synth_optimizer_core::config::gepa::{Sampler, Selector};
 use synth_optimizer_core::model::event_fields::ParentSelection;
+use synth_optimizer_core::model::ids::TrainRow;
+use synth_optimizer_core::model::program::Row;
 
 use crate::random::{Stream, stream};
 use crate::settings::Settings;
@@ -45,4 +49,71 @@ fn by_cells(state: &State, places: &[u32], random: &mut Stream) -> Option<(u32, 
 fn evenly(places: &[u32], random: &mut Stream) -> Option<(u32, u64)> {
     let chosen = places.get(random.index(places.len()))?;
     Some((*chosen, places.len() as u64))
+}
+
+/// How minibatches are drawn from a pool.
+#[derive(Debug, Clone, Copy)]
+pub struct Draw<'a> {
+    pub sampler: Sampler,
+    pub seed: u64,
+    /// Distinguishes pools that are drawn from independently.
+    pub label: &'a str,
+    pub size: usize,
+    /// New rows per minibatch of an epoch.
+    pub width: usize,
+}
+
+impl Draw<'_> {
+    /// The minibatch of a draw: distinct rows, at most the pool.
+    pub fn rows(&self, pool: &[TrainRow], rows: &[Row], draw: u64) -> Vec<TrainRow> {
+        if self.size >= pool.len() {
+            return pool.to_vec();
+        }
+        match self.sampler {
+            Sampler::SeededShuffle => stream(self.seed, self.label, draw).sample(pool, self.size),
+            Sampler::EpochShuffled => {
+                let (epoch, start) = self.place(pool.len(), draw);
+                self.slice(&self.shuffled(pool, epoch), start)
+            }
+            Sampler::OrderedEpoch => {
+                let (_, start) = self.place(pool.len(), draw);
+                self.slice(pool, start)
+            }
+            Sampler::Stratified => self.stratified(pool, rows, draw),
+        }
+    }
+
+    fn shuffled(&self, pool: &[TrainRow], index: u64) -> Vec<TrainRow> {
+        let mut order = pool.to_vec();
+        stream(self.seed, self.label, index).shuffle(&mut order);
+        order
+    }
+
+    /// The epoch of a draw and where its slice starts. Every row is in at least one slice of every epoch.
+    fn place(&self, len: usize, draw: u64) -> (u64, usize) {
+        let width = self.width.clamp(1, self.size.max(1));
+        let slices = len.div_ceil(width) as u64;
+        (draw / slices, (draw % slices) as usize * width)
+    }
+
+    /// `size` rows from `start`, the last slice of an epoch filled up from its beginning.
+    fn slice(&self, order: &[TrainRow], start: usize) -> Vec<TrainRow> {
+        order.iter().cycle().skip(start).take(self.size).copied().collect()
+    }
+
+    /// One row of each stratum in turn; strata and the rows in them are in random order.
+    fn stratified(&self, pool: &[TrainRow], rows: &[Row], draw: u64) -> Vec<TrainRow> {
+        let mut strata: BTreeMap<&str, Vec<TrainRow>> = BTreeMap::new();
+        for row in self.shuffled(pool, draw) {
+            let stratum = rows.get(row.0 as usize).and_then(|row| row.stratum.as_deref()).unwrap_or("default");
+            strata.entry(stratum).or_default().push(row);
+        }
+        let mut strata: Vec<Vec<TrainRow>> = strata.into_values().collect();
+        stream(self.seed, "strata", draw).shuffle(&mut strata);
+        let longest = strata.iter().map(Vec::len).max().unwrap_or(0);
+        (0..longest)
+            .flat_map(|place| strata.iter().filter_map(move |rows| rows.get(place).copied()))
+            .take(self.size)
+            .collect()
+    }
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use synth_optimizer_core::model::budget::Budget;
-use synth_optimizer_core::model::command::{CarriedAttempt, FrontierMember, Relative};
+use synth_optimizer_core::model::command::ProposeCommand;
 use synth_optimizer_core::model::event_fields::{
     CarriedFailure, Failure, Operation, Problem, Stage, StopKind, StoppedBy,
 };
@@ -13,10 +13,9 @@ use synth_optimizer_core::model::run_totals::RunCounts;
 use synth_optimizer_core::model::score::Score;
 
 use crate::frontier::Frontier;
-use crate::scores::Scores;
 
 /// The state of a search.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct State {
     pub run: RunState,
     pub phase: Phase,
@@ -65,13 +64,14 @@ pub struct State {
     pub cancel: Option<String>,
     pub heldout_queue: Vec<u32>,
     pub heldout_done: BTreeSet<u32>,
-    /// Whether the last event could have made a decision possible.
-    pub unsettled: bool,
+    /// Whether the last event cannot have made a decision possible.
+    pub settled: bool,
 }
 
 /// Which part of the run is under way.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Phase {
+    #[default]
     New,
     Seed,
     Search,
@@ -124,32 +124,20 @@ pub struct Pooled {
 /// A request without an answer: what was asked for.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Work {
-    Rollout {
-        evaluation: RequestId,
-        candidate: u32,
-        row: AnyRow,
-        stage: Stage,
-        attempt: u32,
-        replicate: u32,
-    },
-    Proposal {
-        generation: u32,
-        attempt: u32,
-        count: u32,
-        carried: Vec<CarriedAttempt>,
-        surroundings: Box<Surroundings>,
-        problems: Vec<Problem>,
-        repairs: Option<RequestId>,
-    },
+    Rollout(Rollout),
+    /// The whole question, as it was decided on: what comes between that and the sending must not change it.
+    Proposal(Box<ProposeCommand>),
 }
 
-/// What a proposer is shown of the search around the parents. It is taken when the question is decided on: what comes
-/// between that and the sending must not change the question.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Surroundings {
-    pub relatives: Vec<Relative>,
-    pub frontier: Vec<FrontierMember>,
-    pub frontier_size: u32,
+/// A candidate on one row, as a part of an evaluation.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Rollout {
+    pub evaluation: RequestId,
+    pub candidate: u32,
+    pub row: AnyRow,
+    pub stage: Stage,
+    pub attempt: u32,
+    pub replicate: u32,
 }
 
 /// A row of either kind.
@@ -220,6 +208,11 @@ impl State {
         self.known.get(&id.number()).copied()
     }
 
+    /// The ids of candidates.
+    pub fn ids(&self, indexes: &[u32]) -> Vec<CandidateId> {
+        indexes.iter().map(|index| self.candidate(*index).id.clone()).collect()
+    }
+
     pub fn proposals_outstanding(&self) -> usize {
         self.requests.len() - self.counts.rollouts_outstanding() as usize
     }
@@ -239,22 +232,16 @@ impl State {
 impl Stop {
     /// Rules about how much is done let generations under way reach their end; the others end the search now.
     pub fn lets_work_end(&self) -> bool {
-        match self.stopped_by.kind {
-            StopKind::NoImprovement
-            | StopKind::PerfectScore
-            | StopKind::NothingMeasurable
-            | StopKind::ProposerExhausted
-            | StopKind::MaxCost
-            | StopKind::MaxTokens
-            | StopKind::MaxRollouts
-            | StopKind::MaxGenerations => self.failure.is_none(),
+        let ends_now = matches!(
+            self.stopped_by.kind,
             StopKind::ScoreThreshold
-            | StopKind::MaxTime
-            | StopKind::External
-            | StopKind::CircuitBreaker
-            | StopKind::SeedFailed
-            | StopKind::Error => false,
-        }
+                | StopKind::MaxTime
+                | StopKind::External
+                | StopKind::CircuitBreaker
+                | StopKind::SeedFailed
+                | StopKind::Error
+        );
+        !ends_now && self.failure.is_none()
     }
 }
 
@@ -279,6 +266,47 @@ impl Candidate {
     /// The deciding score on a train row.
     pub fn score(&self, row: TrainRow) -> Option<f64> {
         self.train.get(row, 0)
+    }
+}
+
+/// Values of every objective on the rows that a candidate has been measured on. Small and close together: there are as many
+/// of these as candidates.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Scores {
+    /// In ascending order.
+    rows: Vec<TrainRow>,
+    /// The values of the first row, then those of the second, and so on.
+    values: Vec<f64>,
+}
+
+impl Scores {
+    /// Sets the values of a row, one per objective.
+    pub fn insert(&mut self, row: TrainRow, values: &[f64]) {
+        match self.rows.binary_search(&row) {
+            Ok(place) => self.values[place * values.len()..][..values.len()].copy_from_slice(values),
+            Err(place) => {
+                self.rows.insert(place, row);
+                let start = place * values.len();
+                self.values.splice(start..start, values.iter().copied());
+            }
+        }
+    }
+
+    pub fn contains(&self, row: TrainRow) -> bool {
+        self.rows.binary_search(&row).is_ok()
+    }
+
+    /// The measured rows with their values of the deciding objective.
+    pub fn first_objective(&self) -> impl Iterator<Item = (TrainRow, f64)> + '_ {
+        let width = self.values.len() / self.rows.len().max(1);
+        self.rows.iter().copied().zip(self.values.iter().copied().step_by(width.max(1)))
+    }
+
+    /// The value of an objective on a row.
+    pub fn get(&self, row: TrainRow, objective: usize) -> Option<f64> {
+        let place = self.rows.binary_search(&row).ok()?;
+        let width = self.values.len() / self.rows.len();
+        self.values.get(place * width + objective).copied()
     }
 }
 

@@ -1,37 +1,37 @@
-//! Configuration for Python: reads the file, hands text and environment to the core, and returns plain objects.
+//! Configuration for Python: reads the file, hands text and environment to the core, and returns plain objects. Beside it,
+//! what its documentation is made from.
 
 use std::collections::BTreeMap;
 
 use camino::Utf8Path;
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyMapping, PyString, PyTuple};
-use synth_optimizer_core::config::{self, Config, Content, Diagnostic, Loaded, Severity, Source};
+use serde_json::json;
+use synth_optimizer_core::config::{self, Content, FINDINGS, Loaded, OVERRIDES, Source};
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_platform::artifacts::RunPaths;
 use synth_optimizer_platform::workspace::Reader;
 
-use crate::paths::{path_argument, working_directory};
-use crate::{errors, json};
+use crate::convert::{PathArgument, Plain, from_python, to_python, working_directory};
+use crate::errors::{self, Raise};
 
 /// A configuration that has been read. Its warnings may hold errors only where it was read to be checked.
 #[pyclass(frozen, module = "synth_optimizers._synth_optimizers")]
 #[derive(Debug)]
-pub(crate) struct LoadedConfig {
-    loaded: Loaded,
-}
+pub(crate) struct LoadedConfig(pub(crate) Loaded);
 
 #[pymethods]
 impl LoadedConfig {
     /// The whole configuration in effect, secrets hidden.
-    fn to_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        json::to_python(py, &config::shown(&self.loaded.config))
+    fn to_dict(&self) -> Plain {
+        Plain(config::shown(&self.0.config))
     }
 
     /// Every value in effect: dotted path, value, origin.
     fn values<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let values = PyList::empty(py);
-        for value in &self.loaded.values {
-            values.append((value.path.as_str(), json::to_python(py, &value.value)?, value.origin.to_string()))?;
+        for value in &self.0.values {
+            values.append((value.path.as_str(), to_python(py, &value.value)?, value.origin.to_string()))?;
         }
         Ok(values)
     }
@@ -39,34 +39,28 @@ impl LoadedConfig {
     /// What is used in another way than written.
     #[getter]
     fn warnings<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
-        errors::findings(py, &self.loaded.warnings)
-    }
-}
-
-impl LoadedConfig {
-    pub(crate) fn loaded(&self) -> &Loaded {
-        &self.loaded
-    }
-
-    pub(crate) fn config(&self) -> &Config {
-        &self.loaded.config
-    }
-
-    /// What was found about it.
-    pub(crate) fn findings(&self) -> &[Diagnostic] {
-        &self.loaded.warnings
-    }
-
-    /// Whether it can be used.
-    pub(crate) fn is_sound(&self) -> bool {
-        self.findings().iter().all(|found| found.severity == Severity::Warning)
+        errors::findings(py, &self.0.warnings)
     }
 }
 
 /// The JSON Schema of the configuration file.
 #[pyfunction]
-pub(crate) fn config_schema(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
-    json::to_python(py, &config::json_schema())
+pub(crate) fn config_schema() -> Plain {
+    Plain(config::json_schema())
+}
+
+/// Every finding about a configuration: `code`, `severity` (none where it depends on the case) and `about`.
+#[pyfunction]
+pub(crate) fn config_findings() -> Plain {
+    let rows = FINDINGS.iter().map(|row| json!({"code": row.code, "severity": row.severity, "about": row.about}));
+    Plain(rows.collect())
+}
+
+/// Every environment variable that changes a field: `variable`, `field` and `about`.
+#[pyfunction]
+pub(crate) fn config_overrides() -> Plain {
+    let rows = OVERRIDES.iter().map(|row| json!({"variable": row.variable, "field": row.field, "about": row.doc}));
+    Plain(rows.collect())
 }
 
 /// Loads a configuration from a TOML file or a mapping.
@@ -79,13 +73,13 @@ pub(crate) fn load_config(
     environ: Option<&Bound<'_, PyMapping>>,
 ) -> PyResult<LoadedConfig> {
     let Ok(mapping) = path_or_mapping.cast::<PyMapping>() else {
-        return from_file(py, path_or_mapping, &overrides, environ, config::load);
+        return from_file(py, path_or_mapping.extract()?, &overrides, environ, config::load);
     };
-    let value = json::from_python(mapping.as_any())?;
+    let value = from_python(mapping.as_any())?;
     let base_dir = working_directory(py)?;
     let source = Source { name: "mapping", content: Content::Mapping(value), base_dir: &base_dir };
     let loaded = config::load(source, &environment(py, environ)?, &overrides);
-    loaded.map(|loaded| LoadedConfig { loaded }).map_err(|error| errors::raise(py, &error))
+    loaded.map(LoadedConfig).raised()
 }
 
 /// Loads a TOML file as far as it can be understood, to be checked and for nothing else.
@@ -93,7 +87,7 @@ pub(crate) fn load_config(
 #[pyo3(signature = (path, *, overrides = Vec::new(), environ = None))]
 pub(crate) fn try_load_config(
     py: Python<'_>,
-    path: &Bound<'_, PyAny>,
+    path: PathArgument,
     overrides: Vec<String>,
     environ: Option<&Bound<'_, PyMapping>>,
 ) -> PyResult<LoadedConfig> {
@@ -104,26 +98,24 @@ type Load = fn(Source<'_>, &BTreeMap<String, String>, &[String]) -> Result<Loade
 
 fn from_file(
     py: Python<'_>,
-    path: &Bound<'_, PyAny>,
+    PathArgument(path): PathArgument,
     overrides: &[String],
     environ: Option<&Bound<'_, PyMapping>>,
     load: Load,
 ) -> PyResult<LoadedConfig> {
-    let path = path_argument(py, path)?;
     let environ = environment(py, environ)?;
     let base_dir = working_directory(py)?.join(path.parent().unwrap_or(Utf8Path::new("")));
     let loaded = read(&path).and_then(|text| {
         let source = Source { name: path.as_str(), content: Content::Toml(&text), base_dir: &base_dir };
         load(source, &environ, overrides)
     });
-    loaded.map(|loaded| LoadedConfig { loaded }).map_err(|error| errors::raise(py, &error))
+    loaded.map(LoadedConfig).raised()
 }
 
 /// The configuration that a run was begun with, to go on with it where its directory is now.
 #[pyfunction]
-pub(crate) fn load_run_config(py: Python<'_>, run_dir: &Bound<'_, PyAny>) -> PyResult<LoadedConfig> {
-    let dir = path_argument(py, run_dir)?;
-    stored(&dir).map(|loaded| LoadedConfig { loaded }).map_err(|error| errors::raise(py, &error))
+pub(crate) fn load_run_config(run_dir: PathArgument) -> PyResult<LoadedConfig> {
+    stored(&run_dir.0).map(LoadedConfig).raised()
 }
 
 fn stored(dir: &Utf8Path) -> Result<Loaded, OptimizerError> {

@@ -6,10 +6,11 @@ use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyTuple, PyType};
+use serde_json::json;
 use synth_optimizer_core::config::{Diagnostic, render};
 use synth_optimizer_core::model::error::{ERRORS, ErrorCode, ErrorRow, OptimizerError};
 
-use crate::json;
+use crate::convert::Plain;
 
 /// The module that users import the classes from; tracebacks and pickles name it.
 const HOME: &str = "synth_optimizers.errors";
@@ -27,24 +28,33 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
 
 /// The table of errors: one mapping per row with `error_code`, `exception`, `exit_code`, `http_status` and `hint`.
 #[pyfunction]
-pub(crate) fn error_table(py: Python<'_>) -> PyResult<Vec<Bound<'_, PyDict>>> {
-    ERRORS
-        .iter()
-        .map(|row| {
-            let entry = PyDict::new(py);
-            entry.set_item("error_code", row.wire)?;
-            entry.set_item("exception", row.class)?;
-            entry.set_item("exit_code", row.exit)?;
-            entry.set_item("http_status", row.http)?;
-            entry.set_item("hint", row.hint)?;
-            Ok(entry)
+pub(crate) fn error_table() -> Plain {
+    let row = |row: &ErrorRow| {
+        json!({
+            "error_code": row.wire,
+            "exception": row.class,
+            "exit_code": row.exit,
+            "http_status": row.http,
+            "hint": row.hint,
         })
-        .collect()
+    };
+    Plain(ERRORS.iter().map(row).collect())
 }
 
 /// The Python exception of a Rust error: the class of its code, carrying `detail`, `hint` and `findings`.
-pub(crate) fn raise(py: Python<'_>, error: &OptimizerError) -> PyErr {
-    build(py, error).unwrap_or_else(|failure| failure)
+pub(crate) fn raise(error: &OptimizerError) -> PyErr {
+    Python::attach(|py| build(py, error).unwrap_or_else(|failure| failure))
+}
+
+/// Results whose errors Python raises.
+pub(crate) trait Raise<T> {
+    fn raised(self) -> PyResult<T>;
+}
+
+impl<T, E: Into<OptimizerError>> Raise<T> for Result<T, E> {
+    fn raised(self) -> PyResult<T> {
+        self.map_err(|error| raise(&error.into()))
+    }
 }
 
 /// Findings as the frozen records of `synth_optimizers.findings`.
@@ -54,7 +64,7 @@ pub(crate) fn findings<'py>(py: Python<'py>, diagnostics: &[Diagnostic]) -> PyRe
     let records = diagnostics
         .iter()
         .map(|diagnostic| {
-            let fields = json::serialize(py, diagnostic)?;
+            let fields = Plain::of(diagnostic)?.into_pyobject(py)?;
             record.call((), Some(fields.cast::<PyDict>()?))
         })
         .collect::<PyResult<Vec<_>>>()?;

@@ -4,12 +4,18 @@ use parking_lot::Mutex;
 use pyo3::prelude::*;
 use serde_json::json;
 use synth_optimizer_core::model::envelope::unix_millis_of;
-use synth_optimizer_core::model::event::Event;
+use synth_optimizer_core::model::event::{self, Event};
 use synth_optimizer_core::model::ids::CandidateId;
 use synth_optimizer_core::model::run_view::RunView;
 use synth_optimizer_platform::artifacts::{EventFormatter, Weight};
 
-use crate::json;
+use crate::convert::{Plain, from_python};
+
+/// Every type of event under `events`, with a reference to the JSON Schema of its fields, and these under `$defs`.
+#[pyfunction]
+pub(crate) fn event_catalogue() -> Plain {
+    Plain(event::event_catalogue())
+}
 
 /// A run as far as its events have been taken in.
 #[pyclass(frozen, module = "synth_optimizers._synth_optimizers")]
@@ -42,8 +48,7 @@ impl RunFold {
         message: &str,
     ) -> PyResult<Vec<(&'static str, String)>> {
         // A newer release may tell of more than this one knows: such an event is told in its own words.
-        let Ok(event) =
-            serde_json::from_value::<Event>(json!({"type": event_type, "fields": json::from_python(fields)?}))
+        let Ok(event) = serde_json::from_value::<Event>(json!({"type": event_type, "fields": from_python(fields)?}))
         else {
             return Ok(vec![(Weight::Plain.word(), message.to_owned())]);
         };
@@ -55,28 +60,26 @@ impl RunFold {
     }
 
     /// State, counts and times, with what was used as `usage`.
-    fn totals<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+    fn totals(&self) -> PyResult<Plain> {
         let totals = self.folded.lock().view.totals.clone();
-        let shown = json::serialize(py, &totals)?;
-        shown.set_item("usage", json::serialize(py, &totals.counts.usage())?)?;
-        shown.set_item("rollouts_outstanding", totals.counts.rollouts_outstanding())?;
+        let mut shown = Plain::of(&totals)?;
+        shown.0["usage"] = json!(totals.counts.usage());
+        shown.0["rollouts_outstanding"] = totals.counts.rollouts_outstanding().into();
         Ok(shown)
     }
 
     /// What a view shows besides the totals.
-    fn shown<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+    fn shown(&self) -> Plain {
         let folded = self.folded.lock();
         let view = &folded.view;
         let train_score = |id: Option<&CandidateId>| id.and_then(|id| view.candidate(id)?.candidate.train_score);
-        let shown = json!({
+        Plain(json!({
             "container_url": view.started.as_ref().map(|run| &run.container_url),
             "best_score": train_score(view.totals.best_candidate_id()),
             "seed_score": train_score(view.totals.seed_candidate_id.as_ref()),
             "last_decision": view.last_decision,
             "evaluations": view.under_way.evaluations.values().collect::<Vec<_>>(),
             "turns": view.under_way.turns.values().collect::<Vec<_>>(),
-        });
-        drop(folded);
-        json::to_python(py, &shown)
+        }))
     }
 }

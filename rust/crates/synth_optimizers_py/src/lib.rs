@@ -1,13 +1,10 @@
 //! The extension module `synth_optimizers._synth_optimizers`: registration only.
 
-mod catalogues;
 mod config;
+mod convert;
 mod errors;
 mod fold;
-mod json;
 mod logs;
-mod paths;
-mod preflight;
 mod queue;
 mod run;
 mod runs;
@@ -15,49 +12,41 @@ mod service;
 mod signals;
 
 use pyo3::prelude::*;
-use pyo3::types::PyTuple;
-use pyo3::wrap_pyfunction;
-use synth_optimizer_platform::logs::LOGGERS;
 
 #[pymodule]
-fn _synth_optimizers(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
-    module.add("LOGGERS", PyTuple::new(module.py(), LOGGERS)?)?;
-    errors::register(module)?;
-    module.add_function(wrap_pyfunction!(errors::error_table, module)?)?;
-    module.add_function(wrap_pyfunction!(config::config_schema, module)?)?;
-    module.add_function(wrap_pyfunction!(config::load_config, module)?)?;
-    module.add_function(wrap_pyfunction!(config::try_load_config, module)?)?;
-    module.add_function(wrap_pyfunction!(config::load_run_config, module)?)?;
-    module.add_class::<config::LoadedConfig>()?;
-    module.add_class::<fold::RunFold>()?;
-    module.add_class::<run::NativeRun>()?;
-    module.add_function(wrap_pyfunction!(run::start_run, module)?)?;
-    module.add_function(wrap_pyfunction!(preflight::check_run, module)?)?;
-    module.add_function(wrap_pyfunction!(preflight::plan_run, module)?)?;
-    module.add_function(wrap_pyfunction!(runs::run_status, module)?)?;
-    module.add_function(wrap_pyfunction!(runs::run_summary, module)?)?;
-    module.add_function(wrap_pyfunction!(runs::run_best, module)?)?;
-    module.add_function(wrap_pyfunction!(runs::ask_run, module)?)?;
-    module.add_function(wrap_pyfunction!(runs::workspace_status, module)?)?;
-    module.add_function(wrap_pyfunction!(runs::workspace_rebuild, module)?)?;
-    module.add_function(wrap_pyfunction!(runs::workspace_vacuum, module)?)?;
-    module.add_function(wrap_pyfunction!(runs::events_replay, module)?)?;
-    module.add_function(wrap_pyfunction!(runs::events_compare, module)?)?;
-    module.add_function(wrap_pyfunction!(catalogues::event_catalogue, module)?)?;
-    module.add_function(wrap_pyfunction!(catalogues::config_findings, module)?)?;
-    module.add_function(wrap_pyfunction!(catalogues::config_overrides, module)?)?;
-    module.add_function(wrap_pyfunction!(service::serve, module)?)?;
-    module.add_function(wrap_pyfunction!(service::service_defaults, module)?)?;
-    module.add_function(wrap_pyfunction!(service::service_openapi, module)?)?;
-    module.add_function(wrap_pyfunction!(service::gepa_service_run_next, module)?)?;
-    module.add_function(wrap_pyfunction!(queue::workspace_submit_run_request, module)?)?;
-    module.add_function(wrap_pyfunction!(queue::workspace_claim_next_run_request, module)?)?;
-    module.add_function(wrap_pyfunction!(queue::workspace_start_run_request, module)?)?;
-    module.add_function(wrap_pyfunction!(queue::workspace_heartbeat_run_request, module)?)?;
-    module.add_function(wrap_pyfunction!(queue::workspace_complete_run_request, module)?)?;
-    module.add_function(wrap_pyfunction!(queue::workspace_fail_run_request, module)?)?;
-    module.add_function(wrap_pyfunction!(queue::workspace_cancel_run_request, module)?)?;
-    module.add_function(wrap_pyfunction!(queue::workspace_recover_expired_run_requests, module)?)?;
-    Ok(())
+mod _synth_optimizers {
+    use pyo3::prelude::*;
+    use pyo3::types::PyTuple;
+    use synth_optimizer_platform::logs::LOGGERS;
+
+    #[pymodule_export]
+    use crate::config::{
+        LoadedConfig, config_findings, config_overrides, config_schema, load_config, load_run_config, try_load_config,
+    };
+    #[pymodule_export]
+    use crate::errors::error_table;
+    #[pymodule_export]
+    use crate::fold::{RunFold, event_catalogue};
+    #[pymodule_export]
+    use crate::queue::{
+        workspace_cancel_run_request, workspace_claim_next_run_request, workspace_complete_run_request,
+        workspace_fail_run_request, workspace_heartbeat_run_request, workspace_recover_expired_run_requests,
+        workspace_start_run_request, workspace_submit_run_request,
+    };
+    #[pymodule_export]
+    use crate::run::{NativeRun, check_run, plan_run, start_run};
+    #[pymodule_export]
+    use crate::runs::{
+        ask_run, events_compare, events_replay, run_best, run_status, run_summary, workspace_rebuild, workspace_status,
+        workspace_vacuum,
+    };
+    #[pymodule_export]
+    use crate::service::{gepa_service_run_next, serve, service_defaults, service_openapi};
+
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+        module.add("LOGGERS", PyTuple::new(module.py(), LOGGERS)?)?;
+        crate::errors::register(module)
+    }
 }

@@ -18,7 +18,7 @@ use synth_optimizer_platform::logs::{self, LOGGERS, Record};
 use tracing::Level;
 use tracing::level_filters::LevelFilter;
 
-use crate::json;
+use crate::convert::to_python;
 
 /// Records that may wait for Python. More are counted and dropped: a slow handler must not hold a run up.
 const QUEUE: usize = 16 * 1024;
@@ -208,7 +208,7 @@ fn handle(logger: &Bound<'_, PyAny>, record: &Record) -> PyResult<()> {
     }
     let fields = PyDict::new(py);
     for (name, value) in &record.fields {
-        fields.set_item(name, json::to_python(py, value)?)?;
+        fields.set_item(name, to_python(py, value)?)?;
     }
     let Record { logger: name, file, line, message, .. } = record;
     let made = (*name, level, *file, *line, message, PyTuple::empty(py), py.None());

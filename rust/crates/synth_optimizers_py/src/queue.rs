@@ -16,8 +16,7 @@ use synth_optimizer_service::queue::{
 use synth_optimizer_service::service::completion;
 
 use crate::config::load_config;
-use crate::paths::path_argument;
-use crate::{errors, json as objects};
+use crate::convert::{PathArgument, Plain};
 
 /// What this process has claimed last of each request, so that it cannot speak for a lease that is somebody else's by now.
 static CLAIMED: Mutex<BTreeMap<(Utf8PathBuf, String), (i64, String)>> = Mutex::new(BTreeMap::new());
@@ -25,17 +24,17 @@ static CLAIMED: Mutex<BTreeMap<(Utf8PathBuf, String), (i64, String)>> = Mutex::n
 /// Puts a run into the queue, with the configuration as it is now.
 #[pyfunction]
 #[pyo3(signature = (db_path, config_path, priority = 0))]
-pub(crate) fn workspace_submit_run_request<'py>(
-    py: Python<'py>,
-    db_path: &Bound<'py, PyAny>,
-    config_path: &Bound<'py, PyAny>,
+pub(crate) fn workspace_submit_run_request(
+    py: Python<'_>,
+    db_path: PathArgument,
+    config_path: &Bound<'_, PyAny>,
     priority: i64,
-) -> PyResult<Bound<'py, PyAny>> {
+) -> PyResult<Plain> {
     let config = load_config(py, config_path, Vec::new(), None)?;
-    let path = path_argument(py, config_path)?;
+    let PathArgument(path) = config_path.extract()?;
     on_queue(py, db_path, move |queue, _| {
         let submission = Submission {
-            config: config.loaded(),
+            config: &config.0,
             config_path: Some(path.as_str()),
             priority,
             auto_start: true,
@@ -51,13 +50,13 @@ pub(crate) fn workspace_submit_run_request<'py>(
 /// Claims the next request whose container and cache nobody uses.
 #[pyfunction]
 #[pyo3(signature = (db_path, lease_id, worker_id = None, lease_seconds = 3600.0))]
-pub(crate) fn workspace_claim_next_run_request<'py>(
-    py: Python<'py>,
-    db_path: &Bound<'py, PyAny>,
+pub(crate) fn workspace_claim_next_run_request(
+    py: Python<'_>,
+    db_path: PathArgument,
     lease_id: &str,
     worker_id: Option<&str>,
     lease_seconds: f64,
-) -> PyResult<Bound<'py, PyAny>> {
+) -> PyResult<Plain> {
     on_queue(py, db_path, |queue, db| {
         if lease_id.is_empty() {
             return Err(OptimizerError::new(ErrorCode::Config, "lease_id is empty")
@@ -68,7 +67,8 @@ pub(crate) fn workspace_claim_next_run_request<'py>(
         let claim = Claim { lease_id, worker_id, lease, holder: Holder::Caller, which: Which::Any };
         let claimed = queue.claim(&claim)?;
         if let Some(entry) = &claimed {
-            remember(db, &entry.request_id, entry.fencing_token, lease_id);
+            let request = (db.to_owned(), entry.request_id.clone());
+            CLAIMED.lock().insert(request, (entry.fencing_token, lease_id.to_owned()));
         }
         Ok(claimed)
     })
@@ -77,25 +77,25 @@ pub(crate) fn workspace_claim_next_run_request<'py>(
 /// Says that the run of a request begins.
 #[pyfunction]
 #[pyo3(signature = (db_path, request_id, *, lease_id = None))]
-pub(crate) fn workspace_start_run_request<'py>(
-    py: Python<'py>,
-    db_path: &Bound<'py, PyAny>,
+pub(crate) fn workspace_start_run_request(
+    py: Python<'_>,
+    db_path: PathArgument,
     request_id: &str,
     lease_id: Option<&str>,
-) -> PyResult<Bound<'py, PyAny>> {
+) -> PyResult<Plain> {
     on_queue(py, db_path, |queue, db| queue.start(request_id, hold(db, request_id, lease_id)))
 }
 
 /// Keeps a claim; nothing when it is not held any more.
 #[pyfunction]
 #[pyo3(signature = (db_path, request_id, lease_id, lease_seconds = 3600.0))]
-pub(crate) fn workspace_heartbeat_run_request<'py>(
-    py: Python<'py>,
-    db_path: &Bound<'py, PyAny>,
+pub(crate) fn workspace_heartbeat_run_request(
+    py: Python<'_>,
+    db_path: PathArgument,
     request_id: &str,
     lease_id: &str,
     lease_seconds: f64,
-) -> PyResult<Bound<'py, PyAny>> {
+) -> PyResult<Plain> {
     on_queue(py, db_path, |queue, db| {
         let lease = seconds("lease_seconds", lease_seconds)?;
         queue.heartbeat(request_id, hold(db, request_id, Some(lease_id)), lease, None)
@@ -105,12 +105,12 @@ pub(crate) fn workspace_heartbeat_run_request<'py>(
 /// Says that the run of a request has ended well.
 #[pyfunction]
 #[pyo3(signature = (db_path, request_id, *, lease_id = None))]
-pub(crate) fn workspace_complete_run_request<'py>(
-    py: Python<'py>,
-    db_path: &Bound<'py, PyAny>,
+pub(crate) fn workspace_complete_run_request(
+    py: Python<'_>,
+    db_path: PathArgument,
     request_id: &str,
     lease_id: Option<&str>,
-) -> PyResult<Bound<'py, PyAny>> {
+) -> PyResult<Plain> {
     on_queue(py, db_path, |queue, db| {
         let entry = queue.get_request(request_id)?;
         queue.complete(request_id, hold(db, request_id, lease_id), &left_behind(&entry)?)
@@ -120,14 +120,14 @@ pub(crate) fn workspace_complete_run_request<'py>(
 /// Says that the run of a request has failed, and why.
 #[pyfunction]
 #[pyo3(signature = (db_path, request_id, error_message, reason_code = None, *, lease_id = None))]
-pub(crate) fn workspace_fail_run_request<'py>(
-    py: Python<'py>,
-    db_path: &Bound<'py, PyAny>,
+pub(crate) fn workspace_fail_run_request(
+    py: Python<'_>,
+    db_path: PathArgument,
     request_id: &str,
     error_message: &str,
     reason_code: Option<&str>,
     lease_id: Option<&str>,
-) -> PyResult<Bound<'py, PyAny>> {
+) -> PyResult<Plain> {
     let error = OptimizerError::new(ErrorCode::RunFailed, error_message);
     let reason_code = Some(reason_code.unwrap_or("failed"));
     on_queue(py, db_path, |queue, db| queue.fail(request_id, hold(db, request_id, lease_id), &error, reason_code))
@@ -136,13 +136,13 @@ pub(crate) fn workspace_fail_run_request<'py>(
 /// Ends a request for good: at once where it is the caller's, and otherwise by whoever holds it.
 #[pyfunction]
 #[pyo3(signature = (db_path, request_id, reason = "cancelled", *, lease_id = None))]
-pub(crate) fn workspace_cancel_run_request<'py>(
-    py: Python<'py>,
-    db_path: &Bound<'py, PyAny>,
+pub(crate) fn workspace_cancel_run_request(
+    py: Python<'_>,
+    db_path: PathArgument,
     request_id: &str,
     reason: &str,
     lease_id: Option<&str>,
-) -> PyResult<Bound<'py, PyAny>> {
+) -> PyResult<Plain> {
     on_queue(py, db_path, |queue, db| {
         let entry = queue.get_request(request_id)?;
         let is_held = matches!(entry.status, RequestState::Leased | RequestState::Running);
@@ -157,10 +157,7 @@ pub(crate) fn workspace_cancel_run_request<'py>(
 
 /// Gives requests whose lease has run out back to the queue.
 #[pyfunction]
-pub(crate) fn workspace_recover_expired_run_requests<'py>(
-    py: Python<'py>,
-    db_path: &Bound<'py, PyAny>,
-) -> PyResult<Bound<'py, PyAny>> {
+pub(crate) fn workspace_recover_expired_run_requests(py: Python<'_>, db_path: PathArgument) -> PyResult<Plain> {
     on_queue(py, db_path, |queue, _| queue.recover(None))
 }
 
@@ -194,11 +191,6 @@ fn hold<'a>(db: &Utf8Path, request_id: &str, lease_id: Option<&'a str>) -> Hold<
     }
 }
 
-fn remember(db: &Utf8Path, request_id: &str, token: i64, lease_id: &str) {
-    let mut claimed = CLAIMED.lock();
-    claimed.insert((db.to_owned(), request_id.to_owned()), (token, lease_id.to_owned()));
-}
-
 /// Longer than anything here may last, and still small in milliseconds.
 const LONGEST: Duration = Duration::from_secs(1_000_000_000);
 
@@ -211,15 +203,10 @@ pub(crate) fn seconds(name: &str, given: f64) -> Result<Duration, OptimizerError
 }
 
 /// Does something with a queue while other Python threads go on.
-fn on_queue<'py, T: serde::Serialize + Send>(
-    py: Python<'py>,
-    db_path: &Bound<'py, PyAny>,
+fn on_queue<T: serde::Serialize + Send>(
+    py: Python<'_>,
+    PathArgument(path): PathArgument,
     work: impl FnOnce(&Queue, &Utf8Path) -> Result<T, QueueError> + Send,
-) -> PyResult<Bound<'py, PyAny>> {
-    let path = path_argument(py, db_path)?;
-    let done = py.detach(|| {
-        let queue = Queue::open(path.as_std_path())?;
-        work(&queue, &path)
-    });
-    objects::serialize(py, &done.map_err(|error| errors::raise(py, &error.into()))?)
+) -> PyResult<Plain> {
+    Plain::from_work(py, || work(&Queue::open(path.as_std_path())?, &path))
 }

@@ -1,22 +1,24 @@
-//! A run in a thread of its own, and what Python may do with it.
+//! A run in a thread of its own, and what Python may do with it: plan it, check it, start it, wait for it and end it.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use camino::Utf8PathBuf;
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
-use synth_gepa::GepaEngine;
-use synth_optimizer_core::config::Config;
+use serde_json::json;
+use synth_gepa::{GepaEngine, plan};
+use synth_optimizer_core::config::{Config, Loaded, Severity};
 use synth_optimizer_core::model::control::{ControlRequest, RunEnd};
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_platform::artifacts::RunPaths;
 use synth_optimizer_platform::runtime::{Control, Monitor, Outcome, Request, execute_watched, new_run_id, spawn};
 use synth_optimizer_platform::workspace::Stored;
-use synth_optimizer_service::service::ALGORITHM;
+use synth_optimizer_service::service::Check;
 
 use crate::config::LoadedConfig;
-use crate::{errors, logs, signals};
+use crate::convert::Plain;
+use crate::errors::{self, Raise};
+use crate::{logs, signals};
 
 /// A run that this process carries out.
 #[pyclass(frozen, module = "synth_optimizers._synth_optimizers")]
@@ -36,29 +38,58 @@ struct Progress {
     end: Option<Result<Outcome, OptimizerError>>,
 }
 
+/// The arithmetic of a run: rows, worst-case rollouts, proposals that the limits buy, and cost where it can be known.
+#[pyfunction]
+pub(crate) fn plan_run(config: &LoadedConfig) -> PyResult<Plain> {
+    Plain::of(&plan(&config.0.config))
+}
+
+/// Everything that stands in the way of a run, found without paying for anything.
+#[pyfunction]
+#[pyo3(signature = (config, *, codex_runtime = None))]
+pub(crate) fn check_run(
+    py: Python<'_>,
+    config: &LoadedConfig,
+    codex_runtime: Option<String>,
+) -> PyResult<Option<Plain>> {
+    let _records = logs::listen(py)?;
+    let codex_runtime = codex_runtime.map(Utf8PathBuf::from);
+    let request = Request { codex_runtime, ..Request::new(config.0.config.clone()) };
+    let check = Check::start(request, config.0.warnings.clone(), ()).raised()?;
+    match signals::wait(py, None, |time| check.wait(time)) {
+        Ok(report) => report.map(|report| Plain::of(&report.raised()?)).transpose(),
+        Err(signal) => {
+            // What the check has started is ended before Python goes on.
+            py.detach(|| check.cancel());
+            Err(signal)
+        }
+    }
+}
+
 /// Starts a run, or goes on with one, in the background.
 #[pyfunction]
 #[pyo3(signature = (config, *, codex_runtime = None))]
 pub(crate) fn start_run(py: Python<'_>, config: &LoadedConfig, codex_runtime: Option<String>) -> PyResult<NativeRun> {
     let _records = logs::listen(py)?;
-    if !config.is_sound() {
+    let Loaded { config, warnings: findings, .. } = &config.0;
+    if findings.iter().any(|found| found.severity == Severity::Error) {
         let message = "a configuration that was read to be checked cannot be run";
         let mut error = OptimizerError::new(ErrorCode::Config, message);
-        error.findings = config.findings().to_vec();
-        return Err(errors::raise(py, &error));
+        error.findings = findings.clone();
+        return Err(errors::raise(&error));
     }
-    start(config.config().clone(), codex_runtime.map(Utf8PathBuf::from)).map_err(|error| errors::raise(py, &error))
+    start(config.clone(), codex_runtime.map(Utf8PathBuf::from)).raised()
 }
 
 fn start(mut config: Config, codex_runtime: Option<Utf8PathBuf>) -> Result<NativeRun, OptimizerError> {
     let run_id = match config.run.run_id.take() {
         Some(run_id) => run_id,
-        None => new_run_id()?,
+        None => new_run_id::<GepaEngine>()?,
     };
     let paths = RunPaths::new(&config.run.output_dir, &run_id)?;
     config.run.run_id = Some(run_id);
     let (control, controlled) = Control::new(config.run.feed_buffer);
-    let request = Request { codex_runtime, ..Request::new(config, ALGORITHM) };
+    let request = Request { codex_runtime, ..Request::new(config) };
     let progress = Arc::new(Monitor::<Progress>::default());
     let (running, running_paths) = (control.clone(), paths.clone());
     let (reporting, ending) = (Arc::clone(&progress), Arc::clone(&progress));
@@ -66,7 +97,7 @@ fn start(mut config: Config, codex_runtime: Option<Utf8PathBuf>) -> Result<Nativ
         let on_event = |stored: &Stored| reporting.update(|progress| progress.last_sequence = Some(stored.sequence));
         let on_control = |asked| _ = running.send(asked);
         let ends = (&running, controlled);
-        execute_watched(request, GepaEngine::new, ends, &running_paths, on_event, on_control).await
+        execute_watched::<GepaEngine>(request, ends, &running_paths, on_event, on_control).await
     };
     spawn("run", work, move |end| ending.update(|progress| progress.end = Some(end)))?;
     Ok(NativeRun { paths, control, progress, pid: std::process::id() })
@@ -86,30 +117,23 @@ impl NativeRun {
 
     /// Whether the run has ended or was let go.
     #[getter]
-    fn is_over(&self, py: Python<'_>) -> PyResult<bool> {
-        self.check_process(py)?;
+    fn is_over(&self) -> PyResult<bool> {
+        self.check_process()?;
         Ok(self.progress.get().end.is_some())
     }
 
     /// Waits for the end; nothing when the time is over before.
     #[pyo3(signature = (timeout = None))]
-    fn wait<'py>(&self, py: Python<'py>, timeout: Option<f64>) -> PyResult<Option<Bound<'py, PyDict>>> {
+    fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<Plain>> {
         if !self.wait_until(py, timeout, |progress| progress.end.is_some())? {
             return Ok(None);
         }
         logs::flush(py);
         let end = self.progress.get().end.clone();
-        match end.map(ended) {
-            None => Ok(None),
-            Some(Err(error)) => Err(errors::raise(py, &error)),
-            Some(Ok(outcome)) => {
-                let answer = PyDict::new(py);
-                answer.set_item("run_id", outcome.run_id)?;
-                answer.set_item("run_dir", outcome.run_dir.as_str())?;
-                answer.set_item("status", outcome.end.word())?;
-                Ok(Some(answer))
-            }
-        }
+        let outcome = end.map(ended).transpose().raised()?;
+        Ok(outcome.map(|Outcome { run_id, run_dir, end, .. }| {
+            Plain(json!({"run_id": run_id, "run_dir": run_dir, "status": end.word()}))
+        }))
     }
 
     /// Waits until an event after this one is in the feed, or the run is over; whether it is so.
@@ -120,9 +144,9 @@ impl NativeRun {
     }
 
     /// Asks something of the run; whether it was still there to hear it.
-    fn signal(&self, py: Python<'_>, kind: &str, reason: &str) -> PyResult<bool> {
-        self.check_process(py)?;
-        let asked = ControlRequest::of_word(kind, reason).map_err(|error| errors::raise(py, &error))?;
+    fn signal(&self, kind: &str, reason: &str) -> PyResult<bool> {
+        self.check_process()?;
+        let asked = ControlRequest::of_word(kind, reason).raised()?;
         Ok(self.progress.get().end.is_none() && self.control.send(asked))
     }
 }
@@ -135,7 +159,7 @@ impl NativeRun {
         timeout: Option<f64>,
         is_so: impl Fn(&Progress) -> bool + Sync,
     ) -> PyResult<bool> {
-        self.check_process(py)?;
+        self.check_process()?;
         // A time that no clock can show is no limit.
         let deadline = timeout
             .and_then(|seconds| Duration::try_from_secs_f64(seconds.max(0.0)).ok())
@@ -144,7 +168,7 @@ impl NativeRun {
         Ok(signals::wait(py, deadline, is_so)?.is_some())
     }
 
-    fn check_process(&self, py: Python<'_>) -> PyResult<()> {
+    fn check_process(&self) -> PyResult<()> {
         let here = std::process::id();
         if here == self.pid {
             return Ok(());
@@ -156,7 +180,7 @@ impl NativeRun {
         );
         let error = OptimizerError::new(ErrorCode::StateTransition, message)
             .with_hint("Use the run in the process that started it, or start runs after the fork.");
-        Err(errors::raise(py, &error))
+        Err(errors::raise(&error))
     }
 }
 

@@ -2,101 +2,77 @@
 
 use camino::Utf8Path;
 use pyo3::prelude::*;
-use serde::Serialize;
 use synth_optimizer_core::model::control::ControlRequest;
 use synth_optimizer_core::model::error::OptimizerError;
 use synth_optimizer_platform::artifacts::{self, FileLock, RunPaths, lock_run};
 use synth_optimizer_platform::runtime::ask;
 use synth_optimizer_platform::workspace::{self, Reader, RebuildMode};
 
-use crate::paths::path_argument;
-use crate::{errors, json};
+use crate::convert::{PathArgument, Plain};
+use crate::errors::Raise;
 
 /// Where a run is and what it has used.
 #[pyfunction]
-pub(crate) fn run_status<'py>(py: Python<'py>, run_dir: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
-    on_path(py, run_dir, |dir| artifacts::run_status(&RunPaths::of_dir(dir)?))
+pub(crate) fn run_status(py: Python<'_>, run_dir: PathArgument) -> PyResult<Plain> {
+    Plain::from_work(py, || artifacts::run_status(&RunPaths::of_dir(&run_dir.0)?))
 }
 
 /// Everything about a run, with every candidate.
 #[pyfunction]
-pub(crate) fn run_summary<'py>(py: Python<'py>, run_dir: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
-    on_path(py, run_dir, |dir| artifacts::run_summary(&RunPaths::of_dir(dir)?))
+pub(crate) fn run_summary(py: Python<'_>, run_dir: PathArgument) -> PyResult<Plain> {
+    Plain::from_work(py, || artifacts::run_summary(&RunPaths::of_dir(&run_dir.0)?))
 }
 
 /// The best candidate of a run so far, from a few rows.
 #[pyfunction]
-pub(crate) fn run_best<'py>(py: Python<'py>, run_dir: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
-    on_path(py, run_dir, |dir| Reader::open(RunPaths::of_dir(dir)?.workspace_db().as_std_path())?.best())
+pub(crate) fn run_best(py: Python<'_>, run_dir: PathArgument) -> PyResult<Plain> {
+    Plain::from_work(py, || Reader::open(RunPaths::of_dir(&run_dir.0)?.workspace_db().as_std_path())?.best())
 }
 
 /// Asks something of the process that carries out a run.
 #[pyfunction]
-pub(crate) fn ask_run<'py>(
-    py: Python<'py>,
-    run_dir: &Bound<'py, PyAny>,
-    kind: &str,
-    reason: &str,
-) -> PyResult<Bound<'py, PyAny>> {
-    on_path(py, run_dir, |dir| ask(&RunPaths::of_dir(dir)?, ControlRequest::of_word(kind, reason)?))
+pub(crate) fn ask_run(py: Python<'_>, run_dir: PathArgument, kind: &str, reason: &str) -> PyResult<Plain> {
+    Plain::from_work(py, || ask(&RunPaths::of_dir(&run_dir.0)?, ControlRequest::of_word(kind, reason)?))
 }
 
 /// Everything about a workspace in one document.
 #[pyfunction]
-pub(crate) fn workspace_status<'py>(py: Python<'py>, path: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
-    on_path(py, path, |path| synth_optimizer_service::queue::workspace_status(path.as_std_path()))
+pub(crate) fn workspace_status(py: Python<'_>, path: PathArgument) -> PyResult<Plain> {
+    Plain::from_work(py, || synth_optimizer_service::queue::workspace_status(path.0.as_std_path()))
 }
 
 /// Computes the projections of a workspace from its log again.
 #[pyfunction]
 #[pyo3(signature = (path, *, check))]
-pub(crate) fn workspace_rebuild<'py>(
-    py: Python<'py>,
-    path: &Bound<'py, PyAny>,
-    check: bool,
-) -> PyResult<Bound<'py, PyAny>> {
-    on_path(py, path, |path| {
+pub(crate) fn workspace_rebuild(py: Python<'_>, path: PathArgument, check: bool) -> PyResult<Plain> {
+    Plain::from_work(py, || {
         if check {
-            return workspace::rebuild(path.as_std_path(), RebuildMode::Compare);
+            return workspace::rebuild(path.0.as_std_path(), RebuildMode::Compare);
         }
-        let _lock = lock_beside(path)?;
-        workspace::rebuild(path.as_std_path(), RebuildMode::Replace)
+        let _lock = lock_beside(&path.0)?;
+        workspace::rebuild(path.0.as_std_path(), RebuildMode::Replace)
     })
 }
 
 /// Gives back the space of a workspace.
 #[pyfunction]
-pub(crate) fn workspace_vacuum<'py>(py: Python<'py>, path: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
-    on_path(py, path, |path| {
-        let _lock = lock_beside(path)?;
-        workspace::vacuum(path.as_std_path())
+pub(crate) fn workspace_vacuum(py: Python<'_>, path: PathArgument) -> PyResult<Plain> {
+    Plain::from_work(py, || {
+        let _lock = lock_beside(&path.0)?;
+        workspace::vacuum(path.0.as_std_path())
     })
 }
 
 /// A feed as a readable story.
 #[pyfunction]
-pub(crate) fn events_replay(py: Python<'_>, path: &Bound<'_, PyAny>) -> PyResult<String> {
-    let path = path_argument(py, path)?;
-    py.detach(|| artifacts::events_replay(&path)).map_err(|error| errors::raise(py, &error))
+pub(crate) fn events_replay(py: Python<'_>, path: PathArgument) -> PyResult<String> {
+    py.detach(|| artifacts::events_replay(&path.0)).raised()
 }
 
 /// Whether two feeds tell of the same search; raises `EventCompareError` where they do not.
 #[pyfunction]
-pub(crate) fn events_compare(py: Python<'_>, left: &Bound<'_, PyAny>, right: &Bound<'_, PyAny>) -> PyResult<bool> {
-    let (left, right) = (path_argument(py, left)?, path_argument(py, right)?);
-    py.detach(|| artifacts::events_compare(&left, &right)).map_err(|error| errors::raise(py, &error))?;
-    Ok(true)
-}
-
-/// Does something with a path while other Python threads go on, and returns what came of it as plain objects.
-fn on_path<'py, T: Serialize + Send>(
-    py: Python<'py>,
-    path: &Bound<'py, PyAny>,
-    work: impl FnOnce(&Utf8Path) -> Result<T, OptimizerError> + Send,
-) -> PyResult<Bound<'py, PyAny>> {
-    let path = path_argument(py, path)?;
-    let done = py.detach(|| work(&path)).map_err(|error| errors::raise(py, &error))?;
-    json::serialize(py, &done)
+pub(crate) fn events_compare(py: Python<'_>, left: PathArgument, right: PathArgument) -> PyResult<bool> {
+    py.detach(|| artifacts::events_compare(&left.0, &right.0)).raised().map(|()| true)
 }
 
 /// Nobody may work on a run while its workspace is written anew. A copy elsewhere has no lock.

@@ -5,56 +5,40 @@ use std::time::Duration;
 
 use camino::Utf8PathBuf;
 use pyo3::prelude::*;
+use serde_json::json;
 use synth_optimizer_core::model::control::ControlRequest;
 use synth_optimizer_core::model::error::OptimizerError;
 use synth_optimizer_platform::container::Reach;
 use synth_optimizer_service::queue::{Holder, Queue};
 use synth_optimizer_service::service::{Service, Settings, Workers, openapi};
 
-use crate::paths::{path_argument, working_directory};
+use crate::convert::{PathArgument, Plain, working_directory};
+use crate::errors::Raise;
 use crate::queue::seconds;
-use crate::{errors, json, logs, signals};
+use crate::{logs, signals};
 
 /// What was set of the service; everything else has its default.
 #[derive(Debug, FromPyObject)]
 #[pyo3(from_item_all)]
 pub(crate) struct Given {
-    #[pyo3(default)]
     bind_addr: Option<String>,
-    #[pyo3(default)]
     worker_id: Option<String>,
-    #[pyo3(default)]
     workers: Option<usize>,
-    #[pyo3(default)]
     lease_seconds: Option<f64>,
-    #[pyo3(default)]
     config_root: Option<String>,
-    #[pyo3(default)]
     token_file: Option<String>,
     allow_hosts: Vec<String>,
-    #[pyo3(default)]
     allow_containers: Vec<String>,
-    #[pyo3(default)]
     pause_timeout_seconds: Option<f64>,
-    #[pyo3(default)]
     shutdown_grace_seconds: Option<f64>,
-    #[pyo3(default)]
     silence_seconds: Option<f64>,
-    #[pyo3(default)]
     max_queued: Option<u32>,
-    #[pyo3(default)]
     busy_timeout_seconds: Option<f64>,
-    #[pyo3(default)]
     max_connections: Option<usize>,
-    #[pyo3(default)]
     max_body_mb: Option<usize>,
-    #[pyo3(default)]
     header_timeout_seconds: Option<f64>,
-    #[pyo3(default)]
     body_timeout_seconds: Option<f64>,
-    #[pyo3(default)]
     write_timeout_seconds: Option<f64>,
-    #[pyo3(default)]
     codex_runtime: Option<String>,
 }
 
@@ -93,9 +77,9 @@ impl Given {
 
 /// The settings that a service has when nothing else is said, by their names.
 #[pyfunction]
-pub(crate) fn service_defaults(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
+pub(crate) fn service_defaults() -> Plain {
     let known = Settings::new("", "");
-    let defaults = serde_json::json!({
+    Plain(json!({
         "bind_addr": known.bind,
         "worker_id": known.worker_id,
         "workers": known.workers,
@@ -110,14 +94,13 @@ pub(crate) fn service_defaults(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
         "header_timeout_seconds": known.header_timeout.as_secs_f64(),
         "body_timeout_seconds": known.body_timeout.as_secs_f64(),
         "write_timeout_seconds": known.write_timeout.as_secs_f64(),
-    });
-    json::to_python(py, &defaults)
+    }))
 }
 
 /// The OpenAPI document of the service.
 #[pyfunction]
-pub(crate) fn service_openapi(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
-    json::to_python(py, &openapi())
+pub(crate) fn service_openapi() -> Plain {
+    Plain(openapi())
 }
 
 /// Serves a queue until Python is interrupted; then lets runs finish what is under way, saves them and returns.
@@ -125,25 +108,23 @@ pub(crate) fn service_openapi(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
 #[pyo3(signature = (db_path, settings, on_listening))]
 pub(crate) fn serve(
     py: Python<'_>,
-    db_path: &Bound<'_, PyAny>,
+    db_path: PathArgument,
     settings: Given,
     on_listening: &Bound<'_, PyAny>,
 ) -> PyResult<()> {
     let _records = logs::listen(py)?;
-    let db = path_argument(py, db_path)?;
-    let settings = settings.settings(db, working_directory(py)?).map_err(|error| errors::raise(py, &error))?;
-    let service = py.detach(|| Service::start(settings));
-    let service = service.map_err(|error| errors::raise(py, &error))?;
+    let settings = settings.settings(db_path.0, working_directory(py)?).raised()?;
+    let service = py.detach(|| Service::start(settings)).raised()?;
     let told = on_listening.call1((format!("http://{}", service.address()),)).map(drop);
     let ended = told.and_then(|()| signals::wait(py, None, |time| service.wait(time)));
     let Err(interrupt) = ended else {
-        return ended?.unwrap_or(Ok(())).map_err(|error| errors::raise(py, &error));
+        return ended?.unwrap_or(Ok(())).raised();
     };
     service.shut_down();
     loop {
         match signals::wait(py, None, |time| service.wait(time)) {
             Ok(ended) => {
-                ended.unwrap_or(Ok(())).map_err(|error| errors::raise(py, &error))?;
+                ended.unwrap_or(Ok(())).raised()?;
                 return Err(interrupt);
             }
             // Whoever is in a hurry does not wait for the runs.
@@ -155,26 +136,24 @@ pub(crate) fn serve(
 /// Claims the next request and carries its run out.
 #[pyfunction]
 #[pyo3(signature = (db_path, *, worker_id, lease_seconds, codex_runtime))]
-pub(crate) fn gepa_service_run_next<'py>(
-    py: Python<'py>,
-    db_path: &Bound<'py, PyAny>,
+pub(crate) fn gepa_service_run_next(
+    py: Python<'_>,
+    db_path: PathArgument,
     worker_id: String,
     lease_seconds: f64,
     codex_runtime: Option<String>,
-) -> PyResult<Bound<'py, PyAny>> {
+) -> PyResult<Plain> {
     let _records = logs::listen(py)?;
-    let path = path_argument(py, db_path)?;
     let begun = py.detach(|| {
         let lease = seconds("lease_seconds", lease_seconds)?;
-        let queue = Queue::open(path.as_std_path())?;
+        let queue = Queue::open(db_path.0.as_std_path())?;
         let codex_runtime = codex_runtime.map(Utf8PathBuf::from);
         let reach = Reach::default();
         let settings = Settings { worker_id, lease, reach, codex_runtime, ..Settings::new("", "") };
-        Ok(Arc::new(Workers::new(queue, settings, Holder::Worker)).begin_next()?)
+        Ok::<_, OptimizerError>(Arc::new(Workers::new(queue, settings, Holder::Worker)).begin_next()?)
     });
-    let Some(job) = begun.map_err(|error: OptimizerError| errors::raise(py, &error))? else {
-        let nothing = serde_json::json!({"request": null, "result": null, "message": "no queued run requests"});
-        return json::to_python(py, &nothing);
+    let Some(job) = begun.raised()? else {
+        return Ok(Plain(json!({"request": null, "result": null, "message": "no queued run requests"})));
     };
     let mut interrupt = None;
     let ended = loop {
@@ -188,15 +167,12 @@ pub(crate) fn gepa_service_run_next<'py>(
             }
         }
     };
-    match (interrupt, ended) {
-        (Some(interrupt), _) => Err(interrupt),
-        (None, ended) => json::to_python(
-            py,
-            &serde_json::json!({
-                "request": ended.as_ref().map(|ended| &ended.entry),
-                "result": ended.as_ref().and_then(|ended| ended.entry.result.as_ref()),
-                "message": ended.as_ref().map(|ended| &ended.message),
-            }),
-        ),
+    match interrupt {
+        Some(interrupt) => Err(interrupt),
+        None => Ok(Plain(json!({
+            "request": ended.as_ref().map(|ended| &ended.entry),
+            "result": ended.as_ref().and_then(|ended| ended.entry.result.as_ref()),
+            "message": ended.as_ref().map(|ended| &ended.message),
+        }))),
     }
 }

@@ -108,11 +108,11 @@ fn drive(config: Config, arguments: Arguments) -> Result<Value, OptimizerError> 
         .build()
         .map_err(|error| OptimizerError::new(ErrorCode::Io, format!("no runtime: {error}")))?;
     let (_control, controlled) = Control::new(config.run.feed_buffer);
-    let mut request = Request::new(config, "gepa");
+    let mut request = Request::new(config);
     request.proposer = Some(Arc::new(arguments.proposer));
     request.takeover = arguments.takeover;
     request.hooks = kill_hooks();
-    let outcome = runtime.block_on(execute(request, GepaEngine::new, controlled))?;
+    let outcome = runtime.block_on(execute::<GepaEngine>(request, controlled))?;
     match outcome.end.error() {
         Some(error) => Err(error.clone()),
         None => Ok(json!({

@@ -39,7 +39,7 @@ fn config(place: &Place, url: &str) -> Config {
 }
 
 fn request(config: &Config, proposer: Option<Arc<dyn Proposer>>, hooks: Hooks) -> Request {
-    Request { proposer, hooks, ..Request::new(config.clone(), "gepa") }
+    Request { proposer, hooks, ..Request::new(config.clone()) }
 }
 
 fn scripted() -> Option<Arc<dyn Proposer>> {
@@ -58,7 +58,7 @@ fn sendable<T: Send>(future: T) -> T {
 fn checked_with(config: &Config, proposer: Option<Arc<dyn Proposer>>) -> CheckReport {
     let before = files(&config.run.output_dir);
     let (request, limits) = (request(config, proposer, Hooks::default()), shortfalls(config));
-    let report = block_on(sendable(check(&request, &[], &limits, GepaEngine::new)));
+    let report = block_on(sendable(check::<GepaEngine>(&request, &[], &limits)));
     assert_eq!(files(&config.run.output_dir), before, "the output directory is as it was");
     assert_eq!(report.ok, report.blockers.is_empty());
     report
@@ -87,7 +87,7 @@ fn told(findings: &[Finding]) -> Vec<(&str, &str, Option<&str>)> {
 }
 
 fn run(config: &Config, hooks: Hooks, controlled: synth_optimizer_platform::runtime::Controlled) -> &'static str {
-    block_on(execute(request(config, scripted(), hooks), GepaEngine::new, controlled)).unwrap().end.word()
+    block_on(execute::<GepaEngine>(request(config, scripted(), hooks), controlled)).unwrap().end.word()
 }
 
 #[test]

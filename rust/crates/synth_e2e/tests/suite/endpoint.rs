@@ -49,9 +49,9 @@ fn scene(model: impl Fn(&Asked) -> Reply + Send + Sync + 'static) -> Scene {
 /// Without a proposer, the run makes the one that its config names.
 fn run(config: &Config, proposer: Option<Arc<dyn Proposer>>) -> (Outcome, RunFiles) {
     let (_control, controlled) = Control::new(100_000);
-    let request = Request { proposer, ..Request::new(config.clone(), "gepa") };
+    let request = Request { proposer, ..Request::new(config.clone()) };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let outcome = runtime.block_on(execute(request, GepaEngine::new, controlled)).unwrap();
+    let outcome = runtime.block_on(execute::<GepaEngine>(request, controlled)).unwrap();
     let files = RunFiles::new(&config.run.output_dir, config.run.run_id.as_ref().unwrap());
     assert_sound(&files);
     (outcome, files)

@@ -137,7 +137,7 @@ fn a_stop_during_a_batch_is_told_at_once_and_waits_for_what_was_sent() {
 }
 
 fn held(config: Config) -> Running {
-    let mut request = Request::new(config, "gepa");
+    let mut request = Request::new(config);
     request.proposer = Some(Arc::new(ScriptedProposer::default()));
     request.stepping = true;
     begin(request)

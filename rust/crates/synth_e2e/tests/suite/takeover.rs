@@ -4,7 +4,6 @@
 use std::collections::BTreeSet;
 use std::process::Stdio;
 use std::sync::Arc;
-use std::time::Duration;
 
 use crate::harness::sleeper::{Sleeper, digests};
 use crate::harness::steered::begin;
@@ -16,6 +15,7 @@ use synth_e2e::{RowNames, ScriptedProposer, ServerProcess, read_bill, small_conf
 use synth_optimizer_core::config::Config;
 use synth_optimizer_core::config::sections::CacheMode;
 use synth_optimizer_core::model::error::ErrorCode;
+use synth_optimizer_platform::clock::boot_millis;
 use synth_optimizer_platform::runtime::{Boundary, Hooks, LeaseWatch, Request};
 use synth_optimizer_platform::workspace::is_fenced;
 
@@ -108,7 +108,7 @@ fn run_under(config: &Config, lease: LeaseWatch, ends_at: u32) -> synth_optimize
             own.revoke();
         }
     });
-    let mut request = Request::new(config.clone(), "gepa");
+    let mut request = Request::new(config.clone());
     (request.hooks, request.lease) = (hooks, Some(lease));
     request.proposer = Some(Arc::new(ScriptedProposer::default()));
     begin(request).end().unwrap_err()
@@ -122,7 +122,7 @@ fn a_run_whose_lease_ends_sends_nothing_more_and_goes_on_under_another() {
     place.finish("e2e-clean", &[]);
     let settled = bill(&place).len();
     for ends_at in 1..=4 {
-        let error = run_under(&config, LeaseWatch::new(Duration::from_secs(600)), ends_at);
+        let error = run_under(&config, LeaseWatch::until(u64::MAX), ends_at);
         assert!(is_fenced(&error), "{error}");
         let (sent, files) = (bill(&place).len(), digests(&place.files("e2e-leased").directory));
         // Another run goes to its end on the same container: of this one nothing comes any more.
@@ -132,7 +132,7 @@ fn a_run_whose_lease_ends_sends_nothing_more_and_goes_on_under_another() {
         assert_eq!(digests(&place.files("e2e-leased").directory), files);
         assert!(!place.files("e2e-leased").path("result_manifest.json").exists());
     }
-    let over = LeaseWatch::new(Duration::ZERO);
+    let over = LeaseWatch::until(0);
     assert!(is_fenced(&run_under(&config, over, 0)));
     let files = place.finish("e2e-leased", &[]);
     for name in COMPARED {
@@ -150,7 +150,7 @@ fn a_lease_that_ends_during_a_long_batch_ends_the_run_soon() {
     let (_stub, place, mut config) = world(&FOREVER.as_millis().to_string());
     config.run.output_dir = place.path().join("runs");
     config.run.run_id = Some("e2e-leased".into());
-    let error = run_under(&config, LeaseWatch::new(Duration::from_millis(700)), 0);
+    let error = run_under(&config, LeaseWatch::until(boot_millis() + 700), 0);
     assert!(is_fenced(&error) && error.message.contains("run out"), "{error}");
     assert_eq!(count(&place.files("e2e-leased"), "rollout.finished"), 0, "the container had answered");
 }

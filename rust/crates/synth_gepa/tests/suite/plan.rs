@@ -224,8 +224,8 @@ prop_compose! {
 }
 
 fn holds(plan: &Plan, run: &Run) -> bool {
-    plan.limits.train >= run.spent(Dimension::TrainRollouts)
-        && plan.limits.heldout >= run.spent(Dimension::HeldoutRollouts)
+    u64::from(plan.limits.train) >= run.spent(Dimension::TrainRollouts)
+        && u64::from(plan.limits.heldout) >= run.spent(Dimension::HeldoutRollouts)
         && plan.worst_case_rollouts >= spent(run)
 }
 

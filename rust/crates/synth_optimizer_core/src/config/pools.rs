@@ -4,7 +4,7 @@ use super::gepa::GepaSection;
 use super::sections::Config;
 
 /// Most rollouts of each kind.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 pub struct RolloutCaps {
     pub train: u32,
     pub heldout: u32,

@@ -143,3 +143,11 @@ pub struct CallFailure {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub models: Option<Box<TurnModels>>,
 }
+
+impl CallFailure {
+    /// A failure that another try does not mend and that has used nothing.
+    pub fn new(class: FailureClass, message: impl Into<String>) -> Self {
+        let (message, usage) = (message.into(), Usage::default());
+        Self { class, message, retryable: false, usage, cached: false, models: None }
+    }
+}

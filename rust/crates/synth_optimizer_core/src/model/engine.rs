@@ -12,14 +12,22 @@ use super::event::Event;
 use super::event_fields::{Failure, RunStarted, StateTransitioned};
 use super::ids::RequestId;
 use super::lifecycle::{Lifecycle, RunState, RunTrigger};
+use super::program::Inputs;
+use crate::config::Config;
 
 /// A pure optimizer. Its state is its log: `evolve` over the stored events rebuilds it, and nothing else is kept.
 ///
 /// * `decide` looks at the state and one observation and returns events; it changes nothing.
 /// * `evolve` applies one event; it decides nothing.
 /// * After every observation, `decide` is asked to `Advance` until it has nothing more to say.
-pub trait Engine {
-    type State: Clone + PartialEq + std::fmt::Debug;
+pub trait Engine: Sized + Sync {
+    /// The name of the algorithm. A run is resumed by the one that began it.
+    const NAME: &'static str;
+
+    type State: Clone + PartialEq + std::fmt::Debug + Send;
+
+    /// Builds the engine for a loaded task, or says why the task does not fit the configuration.
+    fn new(config: &Config, inputs: Inputs) -> Result<Self, OptimizerError>;
 
     fn initial(&self) -> Self::State;
 

@@ -1,6 +1,7 @@
 //! The session around an engine: answers come in any order, retire in the engine's order and count once.
 use std::collections::BTreeMap;
 
+use synth_optimizer_core::config::Config;
 use synth_optimizer_core::model::answer::{Answer, FailureClass, Observation, RolloutAnswer};
 use synth_optimizer_core::model::command::{Command, RolloutCommand};
 use synth_optimizer_core::model::engine::{Engine, Session};
@@ -11,6 +12,7 @@ use synth_optimizer_core::model::event_fields::{
 };
 use synth_optimizer_core::model::ids::{CandidateId, Payload, RequestId, RowId};
 use synth_optimizer_core::model::lifecycle::{RunState, RunTrigger};
+use synth_optimizer_core::model::program::Inputs;
 use synth_optimizer_core::model::usage::{Cost, Usage};
 
 /// Asks for one rollout per turn and ends when every turn has been taken.
@@ -98,7 +100,13 @@ impl Summing {
 }
 
 impl Engine for Summing {
+    const NAME: &'static str = "summing";
+
     type State = Sum;
+
+    fn new(_: &Config, inputs: Inputs) -> Result<Self, OptimizerError> {
+        Ok(Self { turns: inputs.pareto_pool.iter().map(|row| u64::from(row.0)).collect() })
+    }
 
     fn initial(&self) -> Sum {
         Sum::default()

@@ -12,9 +12,9 @@ use super::fault;
 use super::run_dir::RunPaths;
 use crate::warn_if_err;
 use crate::workspace::Stored;
+use synth_optimizer_core::model::envelope::write_normalized_line;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_core::model::event::message;
-use synth_optimizer_core::model::envelope::write_normalized_line;
 use synth_optimizer_core::model::run_view::RunView;
 
 /// Takes one event after the other; an error ends the reading. A log is given as a function that shows it to one of

@@ -25,6 +25,6 @@ pub use process::{LOG_FILE, ManagedProcess, start};
 pub use reach::Reach;
 pub use record::{Asked, Echo, Received, Record, Reply, read_reply};
 pub use reqwest::Method;
-pub(crate) use setup::{Part, Survey, survey};
+pub(crate) use setup::{Part, survey};
 pub use setup::{SetupCall, SetupCalls, SetupReply, load};
 pub use transport::{RolloutEnd, Transport};

@@ -2,39 +2,41 @@
 //!
 //! Containers and proposers that a run would start are really started, in a directory of their own, and ended again.
 
-use std::sync::Arc;
+use std::fs::{DirBuilder, OpenOptions};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 
-use camino::Utf8Path;
+use camino::{Utf8Path, Utf8PathBuf};
 
+use super::execute::random_name;
 use super::findings::{CheckReport, CheckStage, ContainerFacts, Finding, RowFacts};
-use super::place::{Left, Place};
-use super::probe::Scratch;
+use super::prepare::CachedSetup;
 use super::request::{Request, Verify};
-use super::setup::CachedSetup;
-use crate::cache::Cache;
-use crate::container::{Client, Part, Survey, Transport, start, survey};
-use crate::proposer::configured;
+use super::start::check_same_search;
+use crate::artifacts::{DiskWatch, RunPaths};
+use crate::cache::{Cache, CacheSettings};
+use crate::container::{Client, Holder, Part, Transport, has_orphans, start, survey};
+use crate::warn_if_err;
+use crate::workspace::Reader;
 use synth_optimizer_core::config::sections::CacheMode;
 use synth_optimizer_core::config::{Config, Diagnostic, Severity};
+use synth_optimizer_core::model::engine::Engine;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_core::model::event_fields::ProposerReady;
-use synth_optimizer_core::model::program::Inputs;
 use synth_optimizer_core::secrets::scrub;
+
+/// How often a directory that goes away is made again.
+const ATTEMPTS: usize = 50;
 
 /// Checks a run without beginning it: no rollout, no turn, nothing left in the output directory, no process left behind.
 ///
 /// It takes as long as the timeouts of the config allow. `problems` is what was found about the config itself: what rests
-/// on a section with an error is not looked at. `budget` is what the algorithm has found about the limits, and `engine`
-/// builds it from the loaded task, as in `execute`.
-pub async fn check<E, F>(request: &Request, problems: &[Diagnostic], budget: &[Diagnostic], engine: F) -> CheckReport
-where
-    F: FnOnce(&Config, Inputs) -> Result<E, OptimizerError>,
-{
+/// on a section with an error is not looked at. `budget` is what the algorithm has found about the limits.
+pub async fn check<E: Engine>(request: &Request, problems: &[Diagnostic], budget: &[Diagnostic]) -> CheckReport {
     let mut report = CheckReport::default();
     report.config(problems);
     let place = Place::of(&request.config);
     if is_sound(problems, &["run", "disk_budget"]) {
-        place.look_at_output(request, &mut report);
+        place.look_at_output::<E>(&request.config, &mut report);
     }
     if is_sound(problems, &["run", "cache"]) {
         place.look_at_cache(&request.config, &mut report);
@@ -43,31 +45,32 @@ where
     if !is_asked && request.config.cache.mode != CacheMode::Readonly && is_sound(problems, &["container"]) {
         // Who may be called is known without calling anybody.
         if let Err(error) = request.reach.check(&request.config.container.url).await {
-            report.block(Finding::of(CheckStage::Container, &error).at("container.url"));
+            report.blockers.push(Finding::of(CheckStage::Container, &error).at("container.url"));
         }
     }
     let sections = ["run", "cache", "container", "dataset", "taskset", "candidate", "policy"];
     let asks = is_asked && is_sound(problems, &sections);
     let tries = is_asked && is_sound(problems, &["run", "proposer"]);
-    match Scratch::new(request.scratch.as_deref()) {
-        Ok(scratch) => {
+    match &Scratch::new(request.scratch.as_deref()) {
+        Ok(Scratch(path)) => {
             let asked = async {
-                match asks {
-                    true => Some(ask_container(request, &place, scratch.path()).await),
-                    false => None,
+                if asks {
+                    look_at_container::<E>(request, &place, path, &mut report).await
                 }
             };
-            let ready = async { if tries { try_proposer(request, &scratch).await } else { Ok(None) } };
-            let (asked, ready) = tokio::join!(asked, ready);
-            if let Some(asked) = asked {
-                judge_container(&request.config, asked, engine, &scratch, &mut report);
-            }
-            match ready {
+            let ready = async { if tries { try_proposer(request, path).await } else { Ok(None) } };
+            match tokio::join!(asked, ready).1 {
                 Ok(ready) => report.facts.proposer = ready,
-                Err(error) => report.block(without_scratch(Finding::of(CheckStage::Proposer, &error), &scratch)),
+                Err(error) => {
+                    let finding = Finding::of(CheckStage::Proposer, &error);
+                    report.blockers.push(without_scratch(finding, path));
+                }
             }
         }
-        Err(error) => report.block(Finding::of(CheckStage::Output, &error).nowhere()),
+        Err(error) => {
+            let finding = Finding::of(CheckStage::Output, error);
+            report.blockers.push(Finding { field: None, ..finding });
+        }
     }
     report.budget(budget);
     report.ok = report.blockers.is_empty();
@@ -80,91 +83,180 @@ fn is_sound(problems: &[Diagnostic], sections: &[&str]) -> bool {
     errors.all(|found| found.field.split('.').next().is_none_or(|section| !sections.contains(&section)))
 }
 
-/// What came of asking the container.
-enum Asked {
-    /// Nothing may be called, and nothing is kept either.
-    NoCache,
-    NoClient(OptimizerError),
-    NotStarted(OptimizerError),
-    Surveyed {
-        survey: Box<Survey>,
-        client: Option<Box<Client>>,
-        left: Left,
-        stopped: Result<(), OptimizerError>,
-    },
+/// Where the run is, or would be; one without a name gets a new one.
+struct Place {
+    paths: Result<Option<RunPaths>, OptimizerError>,
+    cache: CacheSettings,
 }
 
-async fn ask_container(request: &Request, place: &Place, scratch: &Utf8Path) -> Asked {
-    let config = &request.config;
-    if config.cache.mode == CacheMode::Readonly {
-        // What keeps the file from being opened was told before.
-        let Some(cache) =
-            Some(&place.cache).filter(|cache| cache.path.exists()).and_then(|cache| Cache::open(cache).ok())
-        else {
-            return Asked::NoCache;
-        };
-        let survey = Box::new(survey(config, &CachedSetup::new(&cache, None)).await);
-        return Asked::Surveyed { survey, client: None, left: Left::Nothing, stopped: Ok(()) };
-    }
-    let client = match Client::within(&config.container, &request.reach).await {
-        Ok(client) => client,
-        Err(error) => return Asked::NoClient(error),
-    };
-    let is_started = !config.container.command.is_empty();
-    let left = if request.container_in_use && is_started { Left::InUse } else { place.left() };
-    let process = match left {
-        Left::Container | Left::InUse => None,
-        Left::Nothing => match start(config, scratch, &client).await {
-            Ok(process) => process,
-            Err(error) => return Asked::NotStarted(error),
-        },
-    };
-    let survey = Box::new(survey(config, &client).await);
-    let stopped = match process {
-        Some(process) => process.stop().await,
-        None => Ok(()),
-    };
-    Asked::Surveyed { survey, client: Some(Box::new(client)), left, stopped }
-}
-
-fn judge_container<E, F>(config: &Config, asked: Asked, engine: F, scratch: &Scratch, report: &mut CheckReport)
-where
-    F: FnOnce(&Config, Inputs) -> Result<E, OptimizerError>,
-{
-    let (survey, client, left, stopped) = match asked {
-        Asked::NoCache => return,
-        Asked::NoClient(error) => return report.block(Finding::of(CheckStage::Container, &error).at("container.url")),
-        Asked::NotStarted(error) => {
-            let finding = Finding::of(CheckStage::Container, &error).at("container.command");
-            return report.block(without_scratch(finding, scratch));
+impl Place {
+    fn of(config: &Config) -> Self {
+        let root = &config.run.output_dir;
+        let run_id = config.run.run_id.as_deref();
+        let dir: Utf8PathBuf = run_id.map_or_else(|| root.join("new"), |run_id| root.join(run_id));
+        Self {
+            paths: run_id.map(|run_id| RunPaths::new(root, run_id)).transpose(),
+            cache: CacheSettings::of(&config.cache, &dir, run_id.unwrap_or("new")),
         }
-        Asked::Surveyed { survey, client, left, stopped } => (survey, client, left, stopped),
+    }
+
+    /// Whether a crashed process of this run has left its container running. One whose run goes on is not left behind.
+    fn has_orphan(&self) -> bool {
+        let Ok(Some(paths)) = &self.paths else { return false };
+        paths.check_free().is_ok() && has_orphans(paths.dir(), Holder::Container)
+    }
+
+    /// The output directory, the run in it, and the room on the disk.
+    fn look_at_output<E: Engine>(&self, config: &Config, report: &mut CheckReport) {
+        let output_dir = &config.run.output_dir;
+        if let Err(error) = try_directory(output_dir) {
+            report.blockers.push(Finding::of(CheckStage::Output, &error).at("run.output_dir"));
+            if !output_dir.is_dir() {
+                // There is no run in it and nothing to measure.
+                return;
+            }
+        }
+        let is_new = match &self.paths {
+            Ok(Some(paths)) => !look_at_run::<E>(config, paths, report),
+            Ok(None) => true,
+            Err(error) => {
+                report.blockers.push(Finding::of(CheckStage::Output, error).at("run.run_id"));
+                true
+            }
+        };
+        if is_new && let Err(error) = DiskWatch::new(&config.disk_budget, output_dir).check_start() {
+            report.blockers.push(Finding::of(CheckStage::Output, &error));
+        }
+    }
+
+    /// The file of the cache, or the place for a new one.
+    fn look_at_cache(&self, config: &Config, report: &mut CheckReport) {
+        let settings = &self.cache;
+        let is_there = settings.path.exists();
+        let checked = match settings.mode {
+            CacheMode::Off => Ok(()),
+            CacheMode::Readonly if !is_there => {
+                let message = format!("cache.mode is \"readonly\", and the cache {} does not exist", settings.path);
+                Err(OptimizerError::new(ErrorCode::CacheMiss, message))
+            }
+            CacheMode::Readonly => Cache::check_file(settings),
+            // A cache in the run directory is as writable as that.
+            CacheMode::Readwrite if !is_there && config.cache.path.is_none() => Ok(()),
+            CacheMode::Readwrite => Cache::check_file(settings).and_then(|()| {
+                settings.path.parent().filter(|dir| !dir.as_str().is_empty()).map_or(Ok(()), try_directory)
+            }),
+        };
+        if let Err(error) = checked {
+            let retryable = error.code == ErrorCode::Sqlite;
+            let finding = Finding::of(CheckStage::Cache, &error).at("cache.path");
+            report.blockers.push(Finding { retryable, ..finding });
+        }
+    }
+}
+
+/// Whether the run has begun.
+fn look_at_run<E: Engine>(config: &Config, paths: &RunPaths, report: &mut CheckReport) -> bool {
+    let run_id = paths.run_id();
+    let finding = |error: &OptimizerError| Finding::of(CheckStage::Output, error).at("run.run_id");
+    if paths.dir().exists()
+        && let Err(error) = try_directory(paths.dir())
+    {
+        report.blockers.push(finding(&error).at("run.output_dir"));
+    }
+    if let Err(error) = paths.check_own() {
+        report.blockers.push(finding(&error));
+    }
+    let held = paths.check_free();
+    if let Err(error) = &held {
+        report.blockers.push(Finding { retryable: true, ..finding(error) });
+    }
+    if !paths.workspace_db().exists() {
+        return false;
+    }
+    let stored = Reader::open(paths.workspace_db().as_std_path()).and_then(|reader| {
+        let (row, is_over) = (reader.run_row()?, reader.totals()?.is_over());
+        check_same_search::<E>(&row, config)?;
+        Ok(is_over)
+    });
+    let (code, message, hint) = match stored {
+        Err(error) => {
+            report.blockers.push(finding(&error));
+            return true;
+        }
+        Ok(true) => {
+            let message = format!("run {run_id} is over, and the same command gives its result again");
+            ("run_is_over", message, "Choose another run.run_id to search again.")
+        }
+        Ok(false) if held.is_ok() => {
+            let message = format!("run {run_id} has begun, and the same command goes on with it");
+            ("run_is_resumed", message, "Choose another run.run_id to begin anew.")
+        }
+        Ok(false) => return true,
+    };
+    report.warnings.push(Finding::new(CheckStage::Output, code, message, hint).at("run.run_id"));
+    true
+}
+
+/// Asks the container for everything that a run asks for before it begins. One that the run would start is started.
+async fn look_at_container<E: Engine>(request: &Request, place: &Place, scratch: &Utf8Path, report: &mut CheckReport) {
+    let config = &request.config;
+    let found = |error: &OptimizerError, field: &str| Finding::of(CheckStage::Container, error).at(field);
+    let (mut other, mut stopped) = (None, Ok(()));
+    let (survey, client) = if config.cache.mode == CacheMode::Readonly {
+        // What keeps the file from being opened was told before.
+        let cache = Some(&place.cache).filter(|cache| cache.path.exists()).and_then(|cache| Cache::open(cache).ok());
+        let Some(cache) = cache else { return };
+        (survey(config, &CachedSetup::new(&cache, None)).await, None)
+    } else {
+        let client = match Client::within(&config.container, &request.reach).await {
+            Ok(client) => client,
+            Err(error) => return report.blockers.push(found(&error, "container.url")),
+        };
+        if request.container_in_use && !config.container.command.is_empty() {
+            other = Some((
+                "container_in_use",
+                "another run uses the container at this address, and that one was asked as it is",
+                "The run waits for the other one, and then starts its own container.",
+            ));
+        } else if place.has_orphan() {
+            other = Some((
+                "container_left_behind",
+                "a crashed process of this run has left its container running, and that one was asked",
+                "The run ends it and starts its own.",
+            ));
+        }
+        let process = match other {
+            Some(_) => None,
+            None => match start(config, scratch, &client).await {
+                Ok(process) => process,
+                Err(error) => {
+                    let finding = found(&error, "container.command");
+                    return report.blockers.push(without_scratch(finding, scratch));
+                }
+            },
+        };
+        let survey = survey(config, &client).await;
+        if let Some(process) = process {
+            stopped = process.stop().await;
+        }
+        (survey, Some(client))
     };
     // The container of another run may be starting, or be another one altogether: it says nothing for sure.
-    let say: fn(&mut CheckReport, Finding) = if left == Left::InUse { CheckReport::warn } else { CheckReport::block };
-    if left != Left::InUse || survey.contract.is_some() {
+    let is_unsure = other.is_some_and(|(code, _, _)| code == "container_in_use");
+    let say = |report: &mut CheckReport, finding| match is_unsure {
+        true => report.warnings.push(finding),
+        false => report.blockers.push(finding),
+    };
+    if !is_unsure || survey.contract.is_some() {
         let problems = survey.problems.iter().map(|(part, error)| problem(config, *part, error));
         problems.for_each(|finding| say(report, finding));
     }
     if let Err(error) = stopped {
-        report.block(Finding::of(CheckStage::Container, &error).at("container.command"));
+        report.blockers.push(found(&error, "container.command"));
     }
-    let other = match left {
-        Left::Nothing => None,
-        Left::Container => Some((
-            "container_left_behind",
-            "a crashed process of this run has left its container running, and that one was asked",
-            "The run ends it and starts its own.",
-        )),
-        Left::InUse => Some((
-            "container_in_use",
-            "another run uses the container at this address, and that one was asked as it is",
-            "The run waits for the other one, and then starts its own container.",
-        )),
-    };
     if let Some((code, message, hint)) = other {
         let finding = Finding::new(CheckStage::Container, code, message.to_owned(), hint);
-        report.warn(finding.at("container.command"));
+        report.warnings.push(finding.at("container.command"));
     }
     let Some(contract) = &survey.contract else { return };
     let program = survey.task.as_ref().map(|task| &task.inputs.program);
@@ -176,12 +268,12 @@ where
         program_id: program.map(|program| program.program_id.clone()),
         fields: program.iter().flat_map(|program| &program.modules).map(|module| module.field.clone()).collect(),
     });
-    let transport = client.map(|client| Transport::new(*client, contract, config));
+    let transport = client.map(|client| Transport::new(client, contract, config));
     if let Some(fallback) = transport.as_ref().and_then(Transport::fallback_at_start) {
         let message =
             format!("rollouts are sent {}, not {}: {}", fallback.effective, fallback.requested, fallback.reason);
         let finding = Finding::new(CheckStage::Container, "transport_fallback", message, "Nothing needs to be done.");
-        report.warn(finding.at("gepa.rollout_submission_mode"));
+        report.warnings.push(finding.at("gepa.rollout_submission_mode"));
     }
     let Some(task) = survey.task else { return };
     let inputs = task.inputs;
@@ -193,7 +285,7 @@ where
         reflection_pool: inputs.reflection_pool.len(),
         heldout_pool: inputs.heldout_pool.len(),
     });
-    if let Err(error) = engine(config, inputs) {
+    if let Err(error) = E::new(config, inputs) {
         say(report, Finding::of(CheckStage::Task, &error));
     }
 }
@@ -203,27 +295,25 @@ fn problem(config: &Config, part: Part, error: &OptimizerError) -> Finding {
     if matches!(error.code, ErrorCode::CacheMiss | ErrorCode::CacheCorrupt) {
         return Finding::of(CheckStage::Cache, error).at("cache.path");
     }
-    let rows = |seeds, ids| if config.dataset.is_some() { seeds } else { ids };
-    match part {
-        Part::Settings => Finding::of(CheckStage::Container, error),
-        Part::Reach => Finding::of(CheckStage::Container, error).at("container.url").passing(),
-        Part::Contract => Finding::of(CheckStage::Container, error).at("container.url"),
-        Part::Program | Part::Rows => Finding::of(CheckStage::Task, error),
-        Part::TrainRows => Finding::of(CheckStage::Task, error).at(rows("dataset.train_seeds", "taskset.train_ids")),
-        Part::HeldoutRows => {
-            Finding::of(CheckStage::Task, error).at(rows("dataset.heldout_seeds", "taskset.heldout_ids"))
-        }
+    let rows = |seeds, ids| Some(if config.dataset.is_some() { seeds } else { ids });
+    let (stage, field) = match part {
+        Part::Settings => (CheckStage::Container, None),
+        Part::Reach | Part::Contract => (CheckStage::Container, Some("container.url")),
+        Part::Program | Part::Rows => (CheckStage::Task, None),
+        Part::TrainRows => (CheckStage::Task, rows("dataset.train_seeds", "taskset.train_ids")),
+        Part::HeldoutRows => (CheckStage::Task, rows("dataset.heldout_seeds", "taskset.heldout_ids")),
+    };
+    let finding = Finding { retryable: part == Part::Reach, ..Finding::of(stage, error) };
+    match field {
+        Some(field) => finding.at(field),
+        None => finding,
     }
 }
 
 /// Prepares the proposer as a run does, unless the run may call nobody.
-async fn try_proposer(request: &Request, scratch: &Scratch) -> Result<Option<ProposerReady>, OptimizerError> {
-    let config = &request.config;
-    let proposer = match &request.proposer {
-        Some(proposer) => Arc::clone(proposer),
-        None => configured(config, scratch.path(), request.codex_runtime.as_deref())?,
-    };
-    let ready = match config.cache.mode {
+async fn try_proposer(request: &Request, scratch: &Utf8Path) -> Result<Option<ProposerReady>, OptimizerError> {
+    let proposer = request.proposer_in(scratch)?;
+    let ready = match request.config.cache.mode {
         CacheMode::Readonly => Ok(None),
         CacheMode::Off | CacheMode::Readwrite => proposer.prepare().await,
     };
@@ -232,11 +322,72 @@ async fn try_proposer(request: &Request, scratch: &Scratch) -> Result<Option<Pro
 }
 
 /// A finding whose hint leads to a file that is removed gets the general hint: the message has its last lines.
-fn without_scratch(finding: Finding, scratch: &Scratch) -> Finding {
-    let leads_away = finding.hint.contains(scratch.path().as_str()) || finding.hint.contains(".log");
+fn without_scratch(finding: Finding, scratch: &Utf8Path) -> Finding {
+    let leads_away = finding.hint.contains(scratch.as_str()) || finding.hint.contains(".log");
     let general = ErrorCode::from_wire(&finding.code).map(|code| code.row().hint.to_owned());
     match general {
         Some(hint) if leads_away => Finding { hint, ..finding },
         Some(_) | None => finding,
     }
 }
+
+/// A directory of its own for processes that are only tried. It is removed with everything in it.
+struct Scratch(Utf8PathBuf);
+
+impl Scratch {
+    /// A new one in this directory, which is made if it is not there, or in the one for temporary files.
+    fn new(place: Option<&Utf8Path>) -> Result<Self, OptimizerError> {
+        let root = match place {
+            Some(place) => {
+                let made = DirBuilder::new().recursive(true).mode(0o700).create(place);
+                made.map_err(|error| failed(place, "made", error))?;
+                place.to_owned()
+            }
+            None => Utf8PathBuf::try_from(std::env::temp_dir()).map_err(|error| {
+                OptimizerError::from_cause(ErrorCode::Io, "the directory for temporary files", error)
+            })?,
+        };
+        let path = root.join(format!("synth-optimizers-check-{}", random_name::<8>("a name")?));
+        DirBuilder::new().mode(0o700).create(&path).map_err(|error| failed(&path, "made", error))?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        warn_if_err!(std::fs::remove_dir_all(&self.0), "the files of a check are left");
+    }
+}
+
+/// Whether a directory is there or can be made, and can be written to. What is made for this is removed again.
+fn try_directory(dir: &Utf8Path) -> Result<(), OptimizerError> {
+    let is_missing = |place: &&Utf8Path| !place.as_str().is_empty() && !place.exists();
+    // The deepest comes first, which is the order in which they can be removed.
+    let missing: Vec<&Utf8Path> = dir.ancestors().take_while(is_missing).collect();
+    let file = dir.join(format!(".check-{}", random_name::<8>("a name")?));
+    let attempt = || {
+        DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+        OpenOptions::new().write(true).create_new(true).mode(0o600).open(&file)?;
+        std::fs::remove_file(&file)
+    };
+    let mut tried = attempt();
+    // Another check may remove what it has made at the moment at which this one needs it.
+    for _ in 0..ATTEMPTS {
+        if tried.as_ref().is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound) {
+            tried = attempt();
+        }
+    }
+    for made in missing {
+        // One that was not made is not there, and one that somebody uses meanwhile is not empty.
+        let _ = std::fs::remove_dir(made);
+    }
+    tried.map_err(|error| failed(dir, "written to", error))
+}
+
+fn failed(path: &Utf8Path, done: &str, error: std::io::Error) -> OptimizerError {
+    OptimizerError::from_cause(ErrorCode::Io, format!("{path} cannot be {done}"), error)
+}
+
+#[cfg(test)]
+#[path = "check_tests.rs"]
+mod tests;

@@ -6,16 +6,30 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{broadcast, mpsc, watch};
 
-use super::stepping::StepReport;
 use crate::artifacts::{FileLock, RunPaths, write_atomic};
 use crate::warn_if_err;
 use crate::workspace::{Reader, Stored};
 use synth_optimizer_core::model::control::{ControlAction, ControlRequest};
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
+use synth_optimizer_core::model::lifecycle::RunState;
 use synth_optimizer_core::words;
 
 /// How often a run looks for the control file of another process.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
+
+/// How far a held run is: one that sends only what a step lets it send.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct StepReport {
+    /// Steps that are settled: everything that they sent has its answer in the log.
+    pub steps_done: u64,
+    /// Whether the run waits for a step.
+    pub is_waiting: bool,
+    /// The last event of the log. None before the first.
+    pub last_sequence: Option<u64>,
+    pub state: Option<RunState>,
+    /// Whether the work of this process on the run has ended. The run itself need not be over.
+    pub has_ended: bool,
+}
 
 /// Controls a run of this process; may be cloned and used from any thread.
 #[derive(Debug, Clone)]

@@ -1,49 +1,50 @@
 //! A whole run: open or resume it, load the task, drive the loop, and leave its results behind.
 
-use std::sync::Arc;
 use std::time::Instant;
 
+use camino::Utf8PathBuf;
 use tokio::sync::oneshot;
 use tracing::{Instrument, info};
 
-use super::calls::Calls;
 use super::control::Controlled;
-use super::driver::{Driver, Ground};
+use super::driver::Driver;
 use super::fence::Fence;
-use super::finalize::{Outcome, chronicle, close, finish, stored_end};
 use super::prepare::{Prepared, prepare, recall};
-use super::request::Request;
-use super::resume::{Begun, begin, check_same_search, resume};
-use super::setting::{hold, record_start, row, run_started};
-use crate::artifacts::{RegistryStatus, RunDir, register, starting_entry, write_failure};
-use crate::container::Transport;
-use crate::proposer::configured;
+use super::request::{Boundary, Request};
+use super::start::{check_same_search, hold, row};
+use crate::artifacts::{Chronicle, RunDir, starting_entry, write_failure, write_results};
+use crate::cache::CacheProfile;
 use crate::workspace::{Workspace, is_fenced};
-use synth_optimizer_core::config::Config;
+use synth_optimizer_core::model::canonical::hex;
 use synth_optimizer_core::model::control::{ControlAction, ControlRequest, RunEnd};
 use synth_optimizer_core::model::engine::Engine;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
-use synth_optimizer_core::model::event::Event;
-use synth_optimizer_core::model::program::Inputs;
+use synth_optimizer_core::model::run_totals::RunTotals;
 
-/// Runs or resumes. `engine` builds the algorithm from the loaded task.
+/// A run on which this process does not work any more.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Outcome {
+    pub run_id: String,
+    pub end: RunEnd,
+    pub run_dir: Utf8PathBuf,
+    pub totals: RunTotals,
+    /// Transactions of the workspace in this process.
+    pub transactions: u64,
+}
+
+/// Runs or resumes with this engine.
 ///
 /// A run that is over already gives the same outcome again. An error means that the run could not be begun or that its
 /// storage failed; whatever was stored can be resumed. One for which `is_fenced` is true means that the run is not this
 /// process's any more: nothing was written and nobody was called since.
-pub async fn execute<E, F>(request: Request, engine: F, controlled: Controlled) -> Result<Outcome, OptimizerError>
-where
-    E: Engine + Sync,
-    E::State: Send,
-    F: FnOnce(&Config, Inputs) -> Result<E, OptimizerError>,
-{
+pub async fn execute<E: Engine>(request: Request, controlled: Controlled) -> Result<Outcome, OptimizerError> {
     let run_id = match &request.config.run.run_id {
         Some(run_id) => run_id.clone(),
-        None => new_run_id()?,
+        None => new_run_id::<E>()?,
     };
     let (span, began) = (tracing::error_span!("run", run_id), Instant::now());
     async {
-        let result = execute_named(&run_id, request, engine, controlled).await;
+        let result = execute_named::<E>(&run_id, &request, controlled).await;
         let duration_ms = began.elapsed().as_millis() as u64;
         match &result {
             Ok(outcome) => info!(duration_ms, status = outcome.end.word(), "run ended"),
@@ -55,128 +56,210 @@ where
     .await
 }
 
-async fn execute_named<E, F>(
+async fn execute_named<E: Engine>(
     run_id: &str,
-    request: Request,
-    engine: F,
+    request: &Request,
     controlled: Controlled,
-) -> Result<Outcome, OptimizerError>
-where
-    E: Engine + Sync,
-    E::State: Send,
-    F: FnOnce(&Config, Inputs) -> Result<E, OptimizerError>,
-{
-    let dir = RunDir::take_over(&request.config.run.output_dir, run_id, request.takeover.as_deref())?;
-    let fence = Fence::new(dir.mark().clone(), request.lease.clone());
-    let existing = open_existing(&request, &dir, &fence)?;
+) -> Result<Outcome, OptimizerError> {
+    let dir = &RunDir::take_over(&request.config.run.output_dir, run_id, request.takeover.as_deref())?;
+    let fence = &Fence::new(dir.mark().clone(), request.lease.clone());
+    let run = Run { request, dir, fence };
+    let existing = run.open_existing::<E>()?;
     if let Some(workspace) = existing {
         if workspace.totals()?.is_over() {
             // A process that ended between the last commit and the feed has left it short.
-            let (chronicle, end) = (chronicle(&dir, &workspace)?, stored_end(&workspace)?);
-            return finish(&request, &dir, &fence, (workspace, chronicle), None, end);
+            let (chronicle, end) = (open_chronicle(dir, &workspace)?, stored_end(&workspace)?);
+            return run.finish(workspace, chronicle, None, end);
         }
-        return prepare_and_drive(&request, &dir, &fence, Some(workspace), engine, controlled).await;
+        return run.prepare_and_drive::<E>(Some(workspace), controlled).await;
     }
-    let result = prepare_and_drive(&request, &dir, &fence, None, engine, controlled).await;
+    let result = run.prepare_and_drive::<E>(None, controlled).await;
     if let Err(error) = &result
         && !dir.workspace_db().exists()
         && fence.check().is_ok()
     {
-        write_failure(&dir, &starting_entry(&row(&request, &dir)), error)?;
+        write_failure(dir, &starting_entry(&row::<E>(&run)), error)?;
     }
     result
 }
 
-/// Everything between the opening of the run directory and the results.
-async fn prepare_and_drive<E, F>(
-    request: &Request,
-    dir: &RunDir,
-    fence: &Fence,
-    existing: Option<Workspace>,
-    engine: F,
-    mut controlled: Controlled,
-) -> Result<Outcome, OptimizerError>
-where
-    E: Engine + Sync,
-    E::State: Send,
-    F: FnOnce(&Config, Inputs) -> Result<E, OptimizerError>,
-{
-    let proposer = match &request.proposer {
-        Some(proposer) => Arc::clone(proposer),
-        None => configured(&request.config, dir.dir(), request.codex_runtime.as_deref())?,
-    };
-    let prepared = {
-        let has_begun = existing.is_some();
-        let preparing = prepare(request, dir, fence, &proposer, !has_begun);
-        tokio::pin!(preparing);
-        loop {
-            tokio::select! {
-                biased;
-                Some(asked) = controlled.requests.recv() => match asked.action {
-                    ControlAction::Step | ControlAction::Resume => controlled.early.push(asked),
-                    // What was measured before is worth its held-out evaluation.
-                    ControlAction::Stop if has_begun => controlled.early.push(asked),
-                    _ => break Err(asked),
-                },
-                prepared = &mut preparing => break Ok(prepared),
-            }
-        }
-    };
-    let prepared = match (prepared, &existing) {
-        (Ok(prepared), _) => prepared,
-        // It can be ended as it is, without anybody else.
-        (Err(asked), Some(stored)) if asked.action == ControlAction::Cancel => {
-            controlled.early.push(asked);
-            recall(request, dir, fence, stored, &proposer).await.map(|recalled| (None, recalled))
-        }
-        (Err(asked), _) => Err(before_it_began(&asked)),
-    };
-    let (mut process, prepared) = match prepared {
-        Ok(prepared) => prepared,
-        Err(error) => {
-            proposer.close().await;
-            return Err(error);
-        }
-    };
-    let (gone, broken) = oneshot::channel();
-    let mut gone = Some(gone);
-    let watched = Watched { fence: fence.clone(), is_managed: process.is_some(), broken };
-    let result = {
-        let run = drive(request, dir, existing, prepared, engine, controlled, watched);
-        tokio::pin!(run);
-        loop {
-            let ended = async {
-                match &mut process {
-                    Some(process) => process.ended().await,
-                    None => std::future::pending().await,
-                }
-            };
-            tokio::select! {
-                result = &mut run => break result,
-                error = ended, if gone.is_some() => {
-                    // The run is told once; it may be over already.
-                    tracing::warn!(%error, "the container ended by itself");
-                    drop(gone.take().map(|gone| gone.send(error)));
-                }
-            }
-        }
-    };
-    // Proposer and container are ours to end, however the run ended.
-    proposer.close().await;
-    let stopped = match process {
-        Some(process) => process.stop().await,
-        None => Ok(()),
-    };
-    let outcome = result?;
-    stopped?;
-    Ok(outcome)
+/// A name for a run that has none, which begins with the name of its engine.
+pub fn new_run_id<E: Engine>() -> Result<String, OptimizerError> {
+    Ok(format!("{}_{}", E::NAME, random_name::<16>("a run id")?))
 }
 
-/// What may end the run from outside: another process that takes it over, and the container.
-struct Watched {
-    fence: Fence,
-    is_managed: bool,
-    broken: oneshot::Receiver<OptimizerError>,
+/// So many random bytes in hexadecimal.
+pub(super) fn random_name<const BYTES: usize>(what: &str) -> Result<String, OptimizerError> {
+    let mut bytes = [0; BYTES];
+    getrandom::fill(&mut bytes)
+        .map_err(|error| OptimizerError::from_cause(ErrorCode::Io, format!("no randomness for {what}"), error))?;
+    Ok(hex(&bytes))
+}
+
+/// A run that this process holds.
+pub(super) struct Run<'r> {
+    pub(super) request: &'r Request,
+    pub(super) dir: &'r RunDir,
+    pub(super) fence: &'r Fence,
+}
+
+impl Run<'_> {
+    /// The workspace of a run that has begun, if it is the same run. It is held from here on, so that nothing is read that
+    /// somebody else may still change.
+    fn open_existing<E: Engine>(&self) -> Result<Option<Workspace>, OptimizerError> {
+        let (path, config) = (self.dir.workspace_db(), &self.request.config);
+        if !path.exists() {
+            return Ok(None);
+        }
+        let mut workspace = Workspace::open(path.as_std_path(), config.run.durability)?;
+        self.fence.check()?;
+        hold(&mut workspace)?;
+        check_same_search::<E>(&workspace.run_row()?, config)?;
+        Ok(Some(workspace))
+    }
+
+    /// Everything between the opening of the run directory and the results.
+    async fn prepare_and_drive<E: Engine>(
+        &self,
+        existing: Option<Workspace>,
+        mut controlled: Controlled,
+    ) -> Result<Outcome, OptimizerError> {
+        let proposer = self.request.proposer_in(self.dir.dir())?;
+        let prepared = {
+            let has_begun = existing.is_some();
+            let preparing = prepare(self, &proposer, !has_begun);
+            tokio::pin!(preparing);
+            loop {
+                tokio::select! {
+                    biased;
+                    Some(asked) = controlled.requests.recv() => match asked.action {
+                        ControlAction::Step | ControlAction::Resume => controlled.early.push(asked),
+                        // What was measured before is worth its held-out evaluation.
+                        ControlAction::Stop if has_begun => controlled.early.push(asked),
+                        _ => break Err(asked),
+                    },
+                    prepared = &mut preparing => break Ok(prepared),
+                }
+            }
+        };
+        let prepared = match (prepared, &existing) {
+            (Ok(prepared), _) => prepared,
+            // It can be ended as it is, without anybody else.
+            (Err(asked), Some(stored)) if asked.action == ControlAction::Cancel => {
+                controlled.early.push(asked);
+                recall(self, stored, &proposer).await.map(|recalled| (None, recalled))
+            }
+            (Err(asked), _) => Err(before_it_began(&asked)),
+        };
+        let (mut process, prepared) = match prepared {
+            Ok(prepared) => prepared,
+            Err(error) => {
+                proposer.close().await;
+                return Err(error);
+            }
+        };
+        let (gone, container_end) = oneshot::channel();
+        let mut gone = Some(gone);
+        let container_end = process.is_some().then_some(container_end);
+        let result = {
+            let run = self.drive::<E>(existing, prepared, controlled, container_end);
+            tokio::pin!(run);
+            loop {
+                let ended = async {
+                    match &mut process {
+                        Some(process) => process.ended().await,
+                        None => std::future::pending().await,
+                    }
+                };
+                tokio::select! {
+                    result = &mut run => break result,
+                    error = ended, if gone.is_some() => {
+                        // The run is told once; it may be over already.
+                        tracing::warn!(%error, "the container ended by itself");
+                        drop(gone.take().map(|gone| gone.send(error)));
+                    }
+                }
+            }
+        };
+        // Proposer and container are ours to end, however the run ended.
+        proposer.close().await;
+        let stopped = match process {
+            Some(process) => process.stop().await,
+            None => Ok(()),
+        };
+        let outcome = result?;
+        stopped?;
+        Ok(outcome)
+    }
+
+    /// Opens the log, builds the engine and drives the loop to its end.
+    async fn drive<E: Engine>(
+        &self,
+        existing: Option<Workspace>,
+        prepared: Prepared,
+        controlled: Controlled,
+        container_end: Option<oneshot::Receiver<OptimizerError>>,
+    ) -> Result<Outcome, OptimizerError> {
+        let config = &self.request.config;
+        let engine = E::new(config, prepared.task.inputs.clone())?;
+        let workspace = match existing {
+            Some(workspace) => workspace,
+            None => {
+                self.fence.check()?;
+                let path = self.dir.workspace_db();
+                let mut new = Workspace::create(path.as_std_path(), &row::<E>(self), config.run.durability)?;
+                hold(&mut new)?;
+                new
+            }
+        };
+        let (driver, events) = Driver::open(&engine, self, workspace, prepared, controlled, container_end)?;
+        let (driver, end) = driver.run(events).await;
+        let Driver { calls, workspace, chronicle, .. } = driver;
+        let flushed = match &end {
+            Err(error) if is_fenced(error) => Ok(()),
+            Ok(_) | Err(_) => calls.cache.flush().await,
+        };
+        let outcome = match end? {
+            RunEnd::Failed(error) if !workspace.totals()?.is_over() => {
+                self.fence.check()?;
+                write_failure(self.dir, &starting_entry(&workspace.run_row()?), &error)?;
+                workspace.close()?;
+                return Err(error);
+            }
+            RunEnd::Interrupted => self.close(workspace, RunEnd::Interrupted)?,
+            end => self.finish(workspace, chronicle, Some(&calls.cache.profile()), end)?,
+        };
+        flushed?;
+        Ok(outcome)
+    }
+
+    /// Writes the results of a run that is over; a second time changes nothing.
+    fn finish(
+        &self,
+        workspace: Workspace,
+        chronicle: Chronicle,
+        cache: Option<&CacheProfile>,
+        end: RunEnd,
+    ) -> Result<Outcome, OptimizerError> {
+        self.fence.check()?;
+        self.request.hooks.at(Boundary::BeforeResults);
+        write_results(self.dir, &workspace, chronicle, cache)?;
+        self.request.hooks.at(Boundary::AfterResults);
+        self.close(workspace, end)
+    }
+
+    /// Closes the workspace of a run that is over or saved.
+    fn close(&self, workspace: Workspace, end: RunEnd) -> Result<Outcome, OptimizerError> {
+        let outcome = Outcome {
+            run_id: self.dir.run_id().to_owned(),
+            end,
+            run_dir: self.dir.dir().to_owned(),
+            totals: workspace.totals()?,
+            transactions: workspace.transactions(),
+        };
+        workspace.close()?;
+        Ok(outcome)
+    }
 }
 
 fn before_it_began(asked: &ControlRequest) -> OptimizerError {
@@ -185,115 +268,20 @@ fn before_it_began(asked: &ControlRequest) -> OptimizerError {
         .with_hint("Nothing was paid for. The same command begins it.")
 }
 
-/// A name for a run that has none.
-pub fn new_run_id() -> Result<String, OptimizerError> {
-    let mut bytes = [0; 16];
-    getrandom::fill(&mut bytes)
-        .map_err(|error| OptimizerError::from_cause(ErrorCode::Io, "no randomness for a run id", error))?;
-    Ok(format!("gepa_{}", synth_optimizer_core::model::canonical::hex(&bytes)))
+pub(super) fn open_chronicle(dir: &RunDir, workspace: &Workspace) -> Result<Chronicle, OptimizerError> {
+    Chronicle::open(dir.paths(), |each| workspace.log(0, each))
 }
 
-/// The workspace of a run that has begun, if it is the same run. It is held from here on, so that nothing is read that
-/// somebody else may still change.
-fn open_existing(request: &Request, dir: &RunDir, fence: &Fence) -> Result<Option<Workspace>, OptimizerError> {
-    if !dir.workspace_db().exists() {
-        return Ok(None);
-    }
-    let mut workspace = Workspace::open(dir.workspace_db().as_std_path(), request.config.run.durability)?;
-    fence.check()?;
-    hold(&mut workspace)?;
-    check_same_search(&workspace.run_row()?, &request.config, &request.algorithm)?;
-    Ok(Some(workspace))
-}
-
-/// Opens the log, builds the engine and drives the loop to its end.
-async fn drive<E, F>(
-    request: &Request,
-    dir: &RunDir,
-    existing: Option<Workspace>,
-    prepared: Prepared,
-    engine: F,
-    controlled: Controlled,
-    watched: Watched,
-) -> Result<Outcome, OptimizerError>
-where
-    E: Engine + Sync,
-    E::State: Send,
-    F: FnOnce(&Config, Inputs) -> Result<E, OptimizerError>,
-{
-    let config = &request.config;
-    let Prepared { task, cache, client, disk, accesses, proposer, ready } = prepared;
-    let engine = engine(config, task.inputs.clone())?;
-    let workspace = match existing {
-        Some(workspace) => workspace,
-        None => {
-            watched.fence.check()?;
-            let place = dir.workspace_db();
-            let mut new = Workspace::create(place.as_std_path(), &row(request, dir), config.run.durability)?;
-            hold(&mut new)?;
-            new
-        }
-    };
-    let state = match workspace.last_sequence()? {
+/// How a run ended, by the last event of its log.
+fn stored_end(workspace: &Workspace) -> Result<RunEnd, OptimizerError> {
+    let last = match workspace.last_sequence()? {
+        Some(last) => workspace.events(last, 1)?.pop(),
         None => None,
-        Some(_) => Some(workspace.totals()?.state),
     };
-    let begun = match workspace.last_sequence()? {
-        None => begin(&engine, run_started(request), &task)?,
-        Some(_) => resume(&engine, &workspace, &task.inputs)?,
-    };
-    let Begun { session, mut events, next_sequence, elapsed_before, unanswered, waiting } = begun;
-    let (resumed, unknown) = (next_sequence > 0, unanswered.len());
-    info!(events = next_sequence, unknown, "{}", if resumed { "run resumed" } else { "run started" });
-    record_start(&workspace, &task, accesses, if next_sequence == 0 { "start" } else { "resume" })?;
-    register(dir, RegistryStatus::Started, &starting_entry(&workspace.run_row()?))?;
-    dir.mark_latest();
-    let chronicle = chronicle(dir, &workspace)?;
-    let transport = client.map(|client| Transport::new(client, &task.contract, config));
-    events.extend(transport.as_ref().and_then(Transport::fallback_at_start).map(Event::TransportFallback));
-    events.extend(ready.map(Event::ProposerReady));
-    let Watched { fence, is_managed, broken } = watched;
-    let calls = Calls::new(config, dir.run_id(), task, cache, transport, proposer, fence.clone());
-    let ground = Ground {
-        engine: &engine,
-        session,
-        calls: Arc::new(calls),
-        workspace,
-        chronicle,
-        hooks: request.hooks.clone(),
-        next_sequence,
-        elapsed_before,
-        unanswered,
-        waiting,
-        disk,
-        is_managed,
-        broken,
-        is_held: request.stepping,
-        state,
-        fence,
-    };
-    let (ground, end) = Driver::new(config, ground, controlled).run(events).await;
-    let Ground { calls, workspace, chronicle, fence, .. } = ground;
-    let flushed = match &end {
-        Err(error) if is_fenced(error) => Ok(()),
-        Ok(_) | Err(_) => calls.cache.flush().await,
-    };
-    match end? {
-        RunEnd::Failed(error) if !workspace.totals()?.is_over() => {
-            fence.check()?;
-            write_failure(dir, &starting_entry(&workspace.run_row()?), &error)?;
-            workspace.close()?;
-            Err(error)
-        }
-        RunEnd::Interrupted => {
-            let outcome = close(dir, workspace, RunEnd::Interrupted)?;
-            flushed?;
-            Ok(outcome)
-        }
-        end => {
-            let outcome = finish(request, dir, &fence, (workspace, chronicle), Some(&calls.cache.profile()), end)?;
-            flushed?;
-            Ok(outcome)
-        }
-    }
+    last.and_then(|stored| RunEnd::of_event(&stored.event)).ok_or_else(no_end)
+}
+
+/// The error for a run that is over and whose log does not say so.
+pub(super) fn no_end() -> OptimizerError {
+    OptimizerError::new(ErrorCode::Invariant, "the run is over, and its log has no last event")
 }

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use crate::artifacts::LockMark;
 use crate::clock::boot_millis;
@@ -20,23 +19,13 @@ pub struct LeaseWatch {
 }
 
 impl LeaseWatch {
-    /// A lease that lasts this long from now.
-    pub fn new(lasts: Duration) -> Self {
-        Self { deadline: Arc::new(AtomicU64::new(after(lasts))) }
-    }
-
     /// A lease that ends at this moment of the boot clock.
     pub fn until(deadline: u64) -> Self {
         Self { deadline: Arc::new(AtomicU64::new(deadline.max(1))) }
     }
 
-    /// Lets it last this long from now. False when it was revoked, which cannot be undone.
-    pub fn extend(&self, lasts: Duration) -> bool {
-        self.extend_to(after(lasts))
-    }
-
     /// Lets it last until this moment of the boot clock: whoever renews it knows when it asked, and may have been stopped
-    /// since.
+    /// since. False when it was revoked, which cannot be undone.
     pub fn extend_to(&self, moment: u64) -> bool {
         let next = |deadline: u64| (deadline != 0).then_some(moment.max(1));
         self.deadline.fetch_update(Ordering::SeqCst, Ordering::SeqCst, next).is_ok()
@@ -59,11 +48,6 @@ impl LeaseWatch {
         let is_revoked = self.deadline.load(Ordering::SeqCst) == 0;
         Err(fenced(if is_revoked { "the lease on the run was revoked" } else { "the lease on the run has run out" }))
     }
-}
-
-fn after(lasts: Duration) -> u64 {
-    // Never 0, which is revoked.
-    boot_millis().saturating_add(u64::try_from(lasts.as_millis()).unwrap_or(u64::MAX)).max(1)
 }
 
 /// What stands between this process and its run. It is looked at before every write and every call.

@@ -97,8 +97,7 @@ impl Finding {
             Some(detail) => format!("{}: {detail}", error.message),
             None => error.message.clone(),
         };
-        let code = error.code.wire().to_owned();
-        Self { stage, code, field, place: None, message, hint: error.hint.clone(), retryable: false }
+        Self { field, ..Self::new(stage, error.code.wire(), message, &error.hint) }
     }
 
     pub fn new(stage: CheckStage, code: &str, message: String, hint: &str) -> Self {
@@ -121,18 +120,6 @@ impl Finding {
         self.field = Some(field.to_owned());
         self
     }
-
-    /// The same finding about no field in particular.
-    pub(super) fn nowhere(mut self) -> Self {
-        self.field = None;
-        self
-    }
-
-    /// The same finding, which may pass.
-    pub(super) fn passing(mut self) -> Self {
-        self.retryable = true;
-        self
-    }
 }
 
 impl CheckReport {
@@ -142,14 +129,6 @@ impl CheckReport {
         report.config(found);
         report.ok = report.blockers.is_empty();
         report
-    }
-
-    pub(super) fn block(&mut self, finding: Finding) {
-        self.blockers.push(finding);
-    }
-
-    pub(super) fn warn(&mut self, finding: Finding) {
-        self.warnings.push(finding);
     }
 
     /// Takes over findings about the config.
@@ -173,8 +152,8 @@ impl CheckReport {
 
     fn take(&mut self, finding: Finding, severity: Severity) {
         match severity {
-            Severity::Error => self.block(finding),
-            Severity::Warning => self.warn(finding),
+            Severity::Error => self.blockers.push(finding),
+            Severity::Warning => self.warnings.push(finding),
         }
     }
 }

@@ -12,7 +12,7 @@ use synth_optimizer_core::model::ids::RequestId;
 
 /// A call under way.
 #[derive(Debug)]
-struct Flight {
+pub(super) struct Flight {
     kind: CallKind,
     /// How many calls had been sent before it.
     number: u64,
@@ -20,158 +20,126 @@ struct Flight {
     task: Option<AbortHandle>,
 }
 
-/// Which requests may begin.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Hold {
-    Free,
-    /// Those that waited at the last step: requests are numbered in the order in which they are made.
-    UpTo(Option<RequestId>),
-}
-
-impl Hold {
-    fn admits(self, request: Option<&RequestId>) -> bool {
-        match (self, request) {
-            (_, None) => false,
-            (Self::Free, Some(_)) => true,
-            (Self::UpTo(last), Some(request)) => last.is_some_and(|last| *request <= last),
-        }
-    }
+/// The calls of one kind.
+#[derive(Debug, Default)]
+struct Lane {
+    waiting: BTreeSet<RequestId>,
+    in_flight: usize,
 }
 
 /// The lanes of a run.
 #[derive(Debug)]
 pub(super) struct Lanes {
-    rollouts: BTreeSet<RequestId>,
-    proposals: BTreeSet<RequestId>,
+    rollouts: Lane,
+    proposals: Lane,
     flights: BTreeMap<RequestId, Flight>,
-    rollouts_in_flight: usize,
-    proposals_in_flight: usize,
     concurrency: Concurrency,
     most_proposals: usize,
     chunk: usize,
     sent: u64,
-    /// Requests that wait for another one with the same cache key.
+    /// The cache keys of calls under way, and the requests that wait for the one with their key.
     parked: BTreeMap<String, Vec<RequestId>>,
-    keys: BTreeMap<String, RequestId>,
     /// Whether a live rollout has come back and was what had been asked for.
     probed: bool,
-    /// Which requests may begin.
-    hold: Hold,
+    /// Whether only what a step has released may begin.
+    pub(super) is_held: bool,
+    /// In a held run, the number below which requests may begin: they are numbered in the order in which they are made.
+    released: u64,
     /// Requests that may have reached somebody and have no answer: sent by an earlier process, or lost in this one.
     unanswered: BTreeSet<RequestId>,
 }
 
 impl Lanes {
-    pub(super) fn new(gepa: &GepaSection, unanswered: BTreeSet<RequestId>) -> Self {
+    /// `is_live` tells that the container is called, and that one rollout has to show first that it does what it is asked.
+    pub(super) fn new(gepa: &GepaSection, unanswered: BTreeSet<RequestId>, is_live: bool, is_held: bool) -> Self {
         Self {
-            rollouts: BTreeSet::new(),
-            proposals: BTreeSet::new(),
+            rollouts: Lane::default(),
+            proposals: Lane::default(),
             flights: BTreeMap::new(),
-            rollouts_in_flight: 0,
-            proposals_in_flight: 0,
             concurrency: Concurrency::new(&gepa.pipeline),
             most_proposals: gepa.pipeline.workers.propose.max(1) as usize,
             chunk: gepa.rollout_chunk_size.map_or(usize::MAX, |size| size.max(1) as usize),
             sent: 0,
             parked: BTreeMap::new(),
-            keys: BTreeMap::new(),
-            probed: false,
-            hold: Hold::Free,
+            probed: !is_live,
+            is_held,
+            released: 0,
             unanswered,
         }
     }
 
-    /// Nothing will be called, so nothing has to be probed.
-    pub(super) fn open(&mut self) {
-        self.probed = true;
-    }
-
-    /// Nothing begins before a step.
-    pub(super) fn hold(&mut self) {
-        self.hold = Hold::UpTo(None);
+    fn lane(&mut self, kind: CallKind) -> &mut Lane {
+        match kind {
+            CallKind::Rollout => &mut self.rollouts,
+            CallKind::Proposer => &mut self.proposals,
+        }
     }
 
     /// Lets what waits now begin, if the run is held.
     pub(super) fn step(&mut self) {
-        if let Hold::UpTo(last) = self.hold {
-            let parked = self.parked.values().flatten().max();
-            let newest = [self.rollouts.last(), self.proposals.last(), parked, last.as_ref()];
-            self.hold = Hold::UpTo(newest.into_iter().flatten().max().copied());
-        }
+        let parked = self.parked.values().flatten().max();
+        let newest = [self.rollouts.waiting.last(), self.proposals.waiting.last(), parked].into_iter().flatten().max();
+        self.released = newest.map_or(0, |newest| newest.0 + 1).max(self.released);
     }
 
     /// Whether nothing is under way and nothing that waits may begin.
     pub(super) fn is_settled(&self) -> bool {
-        self.flights.is_empty() && !self.hold.admits(self.rollouts.first()) && !self.hold.admits(self.proposals.first())
+        self.is_idle() && !self.could_begin()
     }
 
     /// Whether something waits for a step.
     pub(super) fn is_held_back(&self) -> bool {
-        self.hold != Hold::Free && !(self.rollouts.is_empty() && self.proposals.is_empty())
+        self.is_held && !(self.rollouts.waiting.is_empty() && self.proposals.waiting.is_empty())
     }
 
-    /// The proposer turns under way.
-    pub(super) fn turns(&self) -> Vec<RequestId> {
-        let turns = self.flights.iter().filter(|(_, flight)| flight.kind == CallKind::Proposer);
-        turns.map(|(request, _)| *request).collect()
-    }
-
-    /// Drops a call under way. Its answer, if it gives one, is not heard.
-    pub(super) fn drop_call(&self, request: RequestId) {
-        if let Some(task) = self.flights.get(&request).and_then(|flight| flight.task.as_ref()) {
-            task.abort();
-        }
+    /// The calls of a kind under way.
+    pub(super) fn in_flight(&self, kind: CallKind) -> Vec<RequestId> {
+        self.flights.iter().filter(|(_, flight)| flight.kind == kind).map(|(request, _)| *request).collect()
     }
 
     pub(super) fn enqueue(&mut self, kind: CallKind, request: RequestId) {
-        match kind {
-            CallKind::Rollout => self.rollouts.insert(request),
-            CallKind::Proposer => self.proposals.insert(request),
+        self.lane(kind).waiting.insert(request);
+    }
+
+    /// The oldest request of a kind, if it may begin now.
+    fn first(&self, kind: CallKind) -> Option<RequestId> {
+        let (lane, limit) = match kind {
+            CallKind::Proposer => (&self.proposals, self.most_proposals),
+            CallKind::Rollout if self.probed => (&self.rollouts, self.concurrency.limit()),
+            // Nothing is paid for in bulk before one rollout has shown that the container does what it is asked.
+            CallKind::Rollout => (&self.rollouts, 1),
         };
+        let is_released = |request: &RequestId| !self.is_held || request.0 < self.released;
+        lane.waiting.first().copied().filter(is_released).filter(|_| lane.in_flight < limit)
     }
 
     /// The oldest proposal that may begin.
     pub(super) fn next_proposal(&mut self) -> Option<RequestId> {
-        if self.proposals_in_flight >= self.most_proposals || !self.hold.admits(self.proposals.first()) {
-            return None;
-        }
-        self.proposals.pop_first()
+        self.first(CallKind::Proposer).and_then(|_| self.proposals.waiting.pop_first())
     }
 
     /// The oldest rollout that may begin, when `launched` have begun in this round.
     pub(super) fn next_rollout(&mut self, launched: usize) -> Option<RequestId> {
-        // Nothing is paid for in bulk before one rollout has shown that the container does what it is asked.
-        let limit = if self.probed { self.concurrency.limit() } else { 1 };
-        if self.rollouts_in_flight >= limit || launched >= self.chunk || !self.hold.admits(self.rollouts.first()) {
-            return None;
-        }
-        self.rollouts.pop_first()
+        let first = self.first(CallKind::Rollout).filter(|_| launched < self.chunk);
+        first.and_then(|_| self.rollouts.waiting.pop_first())
     }
 
     /// Whether something waits and could begin now.
     pub(super) fn could_begin(&self) -> bool {
-        let limit = if self.probed { self.concurrency.limit() } else { 1 };
-        (self.hold.admits(self.proposals.first()) && self.proposals_in_flight < self.most_proposals)
-            || (self.hold.admits(self.rollouts.first()) && self.rollouts_in_flight < limit)
+        self.first(CallKind::Proposer).or(self.first(CallKind::Rollout)).is_some()
     }
 
     /// Puts a request aside until the call with the same key is back, if there is one.
     pub(super) fn park(&mut self, key: &str, request: RequestId) -> bool {
-        let under_way = self.keys.contains_key(key);
-        if under_way {
-            self.parked.entry(key.to_owned()).or_default().push(request);
-        }
-        under_way
+        let parked = self.parked.get_mut(key);
+        parked.map(|parked| parked.push(request)).is_some()
     }
 
     pub(super) fn begin(&mut self, kind: CallKind, request: RequestId, key: Option<String>) {
         if let Some(key) = &key {
-            self.keys.insert(key.clone(), request);
+            self.parked.insert(key.clone(), Vec::new());
         }
-        match kind {
-            CallKind::Rollout => self.rollouts_in_flight += 1,
-            CallKind::Proposer => self.proposals_in_flight += 1,
-        }
+        self.lane(kind).in_flight += 1;
         self.flights.insert(request, Flight { kind, number: self.sent, key, task: None });
         self.sent += 1;
     }
@@ -182,30 +150,20 @@ impl Lanes {
         }
     }
 
-    /// A call was not sent after all.
-    pub(super) fn take_back(&mut self, request: RequestId) {
-        self.leave(request);
+    /// A call is not under way any more: it is back, or was not sent after all.
+    pub(super) fn leave(&mut self, request: RequestId) -> Option<Flight> {
+        let flight = self.flights.remove(&request)?;
+        let waiting = flight.key.as_ref().and_then(|key| self.parked.remove(key)).unwrap_or_default();
+        let lane = self.lane(flight.kind);
+        lane.waiting.extend(waiting);
+        lane.in_flight -= 1;
+        Some(flight)
     }
 
     /// A call is gone: it was sent, and its answer cannot be used.
     pub(super) fn lose(&mut self, request: RequestId) {
         self.leave(request);
         self.unanswered.insert(request);
-    }
-
-    fn leave(&mut self, request: RequestId) -> Option<Flight> {
-        let flight = self.flights.remove(&request)?;
-        if let Some(key) = &flight.key {
-            self.keys.remove(key);
-            for waiting in self.parked.remove(key).unwrap_or_default() {
-                self.enqueue(flight.kind, waiting);
-            }
-        }
-        match flight.kind {
-            CallKind::Proposer => self.proposals_in_flight -= 1,
-            CallKind::Rollout => self.rollouts_in_flight -= 1,
-        }
-        Some(flight)
     }
 
     /// A call is back. `overload` is the status of an overload it met; `well` that it gave a score.
@@ -237,17 +195,16 @@ impl Lanes {
         self.flights.is_empty()
     }
 
-    /// Drops every call under way and names the rollouts among them.
-    pub(super) fn abort(&mut self) -> Vec<RequestId> {
-        let mut rollouts = Vec::new();
-        for (request, flight) in &self.flights {
-            if let Some(task) = &flight.task {
-                task.abort();
-            }
-            if flight.kind == CallKind::Rollout {
-                rollouts.push(*request);
-            }
+    /// Drops a call under way. Its answer, if it gives one, is not heard.
+    pub(super) fn drop_call(&self, request: RequestId) {
+        if let Some(task) = self.flights.get(&request).and_then(|flight| flight.task.as_ref()) {
+            task.abort();
         }
-        rollouts
+    }
+
+    /// Drops every call under way and names the rollouts among them.
+    pub(super) fn abort(&self) -> Vec<RequestId> {
+        self.flights.keys().for_each(|request| self.drop_call(*request));
+        self.in_flight(CallKind::Rollout)
     }
 }

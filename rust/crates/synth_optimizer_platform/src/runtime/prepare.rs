@@ -1,19 +1,26 @@
 //! What a run needs before it begins: disk, cache, container, task and proposer.
+//!
+//! What the container tells is always asked anew, kept for replays, and taken from the cache where nothing may be called.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 use tracing::warn;
 
-use super::fence::Fence;
-use super::request::Request;
-use super::setup::{CachedSetup, SetupAccess, StoredSetup};
-use crate::artifacts::{DiskWatch, RunDir};
-use crate::cache::{Cache, CacheSettings};
-use crate::container::{Client, ManagedProcess, Task, load, reap_orphans, start};
+use super::execute::Run;
+use crate::artifacts::DiskWatch;
+use crate::cache::{Cache, CacheSettings, Lookup};
+use crate::clock::unix_millis;
+use crate::container::{Client, ManagedProcess, SetupCall, SetupCalls, SetupReply, Task, load, reap_orphans, start};
 use crate::proposer::Proposer;
 use crate::warn_if_err;
-use crate::workspace::Reader;
+use crate::workspace::{CacheAction, CacheUse, Reader, Record, SnapshotKind};
+use synth_optimizer_core::config::redacted;
 use synth_optimizer_core::config::sections::{CacheMode, CacheSection};
+use synth_optimizer_core::model::cache_key::{Boundary, cache_key};
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_core::model::event_fields::ProposerReady;
 
@@ -23,21 +30,20 @@ pub(super) struct Prepared {
     pub(super) cache: Cache,
     pub(super) client: Option<Client>,
     pub(super) disk: DiskWatch,
-    pub(super) accesses: Vec<SetupAccess>,
+    /// The calls that have loaded the task, and what the cache did for them.
+    pub(super) setup_calls: Vec<Record>,
     pub(super) proposer: Arc<dyn Proposer>,
     pub(super) ready: Option<ProposerReady>,
 }
 
 /// Prepares a run; a container that was started is handed over, or ended again when something else is missing.
 pub(super) async fn prepare(
-    request: &Request,
-    dir: &RunDir,
-    fence: &Fence,
+    run: &Run<'_>,
     proposer: &Arc<dyn Proposer>,
     is_new: bool,
 ) -> Result<(Option<ManagedProcess>, Prepared), OptimizerError> {
-    let config = &request.config;
-    reap(dir, fence).await?;
+    let (config, dir) = (&run.request.config, run.dir);
+    reap(run).await?;
     let disk = DiskWatch::new(&config.disk_budget, &config.run.output_dir);
     if is_new {
         disk.check_start()?;
@@ -45,9 +51,9 @@ pub(super) async fn prepare(
     let cache = Cache::open(&CacheSettings::of(&config.cache, dir.dir(), dir.run_id()))?;
     let client = match config.cache.mode {
         CacheMode::Readonly => None,
-        CacheMode::Off | CacheMode::Readwrite => Some(Client::within(&config.container, &request.reach).await?),
+        CacheMode::Off | CacheMode::Readwrite => Some(Client::within(&config.container, &run.request.reach).await?),
     };
-    fence.check()?;
+    run.fence.check()?;
     let process = match &client {
         Some(client) => start(config, dir.dir(), client).await?,
         None => None,
@@ -69,33 +75,31 @@ pub(super) async fn prepare(
             return Err(error);
         }
     };
-    let accesses = setup.accesses();
-    Ok((process, Prepared { task, cache, client, disk, accesses, proposer: Arc::clone(proposer), ready }))
+    let setup_calls = setup.calls.into_inner();
+    Ok((process, Prepared { task, cache, client, disk, setup_calls, proposer: Arc::clone(proposer), ready }))
 }
 
 /// The same from what the run has stored, for one that only has to end: nobody is called and nothing is started.
 pub(super) async fn recall(
-    request: &Request,
-    dir: &RunDir,
-    fence: &Fence,
+    run: &Run<'_>,
     stored: &Reader,
     proposer: &Arc<dyn Proposer>,
 ) -> Result<Prepared, OptimizerError> {
-    let config = &request.config;
-    reap(dir, fence).await?;
+    let (config, dir) = (&run.request.config, run.dir);
+    reap(run).await?;
     let unused = CacheSection { mode: CacheMode::Off, ..config.cache.clone() };
     let cache = Cache::open(&CacheSettings::of(&unused, dir.dir(), dir.run_id()))?;
     let task = load(config, &StoredSetup::new(stored)).await?;
     let disk = DiskWatch::new(&config.disk_budget, &config.run.output_dir);
-    let (client, accesses, ready) = (None, Vec::new(), None);
-    Ok(Prepared { task, cache, client, disk, accesses, proposer: Arc::clone(proposer), ready })
+    let (client, setup_calls, ready) = (None, Vec::new(), None);
+    Ok(Prepared { task, cache, client, disk, setup_calls, proposer: Arc::clone(proposer), ready })
 }
 
 /// Ends what a crash has left.
-async fn reap(dir: &RunDir, fence: &Fence) -> Result<(), OptimizerError> {
+async fn reap(run: &Run<'_>) -> Result<(), OptimizerError> {
     // Whoever has taken the run over has processes of its own there.
-    fence.check()?;
-    let place = dir.dir().to_owned();
+    run.fence.check()?;
+    let place = run.dir.dir().to_owned();
     // What does not want to end takes a while, in which the run can be told to leave.
     let reaped = tokio::task::spawn_blocking(move || reap_orphans(&place)).await.map_err(|error| {
         OptimizerError::from_cause(ErrorCode::Invariant, "looking for what a crash has left was broken off", error)
@@ -105,4 +109,119 @@ async fn reap(dir: &RunDir, fence: &Fence) -> Result<(), OptimizerError> {
         processes => warn!(processes, "processes that a crashed run left were ended"),
     }
     Ok(())
+}
+
+/// What is kept of a setup call. A failure is kept too: a replay must meet it again.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Told {
+    Answered(Value),
+    Failed(String),
+}
+
+/// Setup calls through the cache.
+#[derive(Debug)]
+pub(super) struct CachedSetup<'a> {
+    cache: &'a Cache,
+    /// None where nothing may be called.
+    client: Option<&'a Client>,
+    calls: Mutex<Vec<Record>>,
+}
+
+impl<'a> CachedSetup<'a> {
+    pub(super) fn new(cache: &'a Cache, client: Option<&'a Client>) -> Self {
+        Self { cache, client, calls: Mutex::default() }
+    }
+
+    async fn answer(&self, call: SetupCall<'_>) -> Result<Value, OptimizerError> {
+        let (boundary, route) = (call.boundary, call.route);
+        let request = json!({ "method": call.method.as_str(), "route": route, "body": call.body });
+        let key = cache_key(self.cache.namespace(), boundary, &request);
+        let seen = |action| {
+            let (boundary, cache) = (boundary.word().to_owned(), Some(CacheUse { key: key.clone(), action }));
+            self.calls.lock().push(Record::SetupCall { boundary, unix_millis: unix_millis(), cache });
+        };
+        let Some(client) = self.client else {
+            let Lookup::Hit(bytes) = self.cache.get(boundary, &key)? else {
+                return Err(self.cache.miss_error(boundary, &key, &format!("the answer of {route}")));
+            };
+            seen(CacheAction::Hit);
+            let told: Told = serde_json::from_slice(&bytes).map_err(|error| {
+                OptimizerError::from_cause(ErrorCode::CacheCorrupt, format!("the cached answer of {route}"), error)
+            })?;
+            return match told {
+                Told::Answered(value) => Ok(value),
+                Told::Failed(reason) => Err(OptimizerError::new(ErrorCode::Container, reason)),
+            };
+        };
+        let answer =
+            client.call(call).await.map(|value| if is_only_shown(boundary) { redacted(&value) } else { value });
+        if self.cache.mode() == CacheMode::Readwrite {
+            let told = match &answer {
+                Ok(value) => Told::Answered(value.clone()),
+                // Only what may be missing is remembered as missing: anything else fails here and now.
+                Err(error) if boundary == Boundary::TaskInfo => Told::Failed(error.message.clone()),
+                // Returned with the answer.
+                Err(_) => return answer,
+            };
+            let bytes =
+                serde_json::to_vec(&told).map_err(|error| OptimizerError::from_cause(ErrorCode::Json, route, error))?;
+            self.cache.put(boundary, &key, bytes.into())?;
+            seen(CacheAction::Write);
+        }
+        answer
+    }
+}
+
+/// Documents that people and proposers read, and nothing is computed from: they are kept without what looks like a key.
+fn is_only_shown(boundary: Boundary) -> bool {
+    matches!(boundary, Boundary::Metadata | Boundary::TaskInfo | Boundary::Dataset)
+}
+
+impl SetupCalls for CachedSetup<'_> {
+    fn call<'a>(&'a self, call: SetupCall<'a>) -> SetupReply<'a> {
+        Box::pin(self.answer(call))
+    }
+}
+
+/// Setup calls that are answered with what the container told when the run began.
+#[derive(Debug)]
+pub(super) struct StoredSetup<'a> {
+    stored: &'a Reader,
+    /// Rows of the train split are asked for first.
+    has_train: AtomicBool,
+}
+
+impl<'a> StoredSetup<'a> {
+    pub(super) fn new(stored: &'a Reader) -> Self {
+        Self { stored, has_train: AtomicBool::new(false) }
+    }
+
+    fn answer(&self, boundary: Boundary) -> Result<Value, OptimizerError> {
+        let kind = match boundary {
+            Boundary::Metadata => SnapshotKind::Contract,
+            Boundary::Program => SnapshotKind::Program,
+            Boundary::TaskInfo => SnapshotKind::TaskInfo,
+            Boundary::Dataset => SnapshotKind::Dataset,
+            Boundary::DatasetRows if self.has_train.swap(true, Ordering::Relaxed) => SnapshotKind::HeldoutRows,
+            Boundary::DatasetRows => SnapshotKind::TrainRows,
+            Boundary::Rollout | Boundary::Proposer => {
+                return Err(OptimizerError::new(ErrorCode::Invariant, "a run that only ends calls nobody"));
+            }
+        };
+        let told = self.stored.snapshot(kind)?.ok_or_else(|| {
+            let message = format!("the run has not stored what its container told ({})", kind.word());
+            OptimizerError::new(ErrorCode::Container, message)
+        })?;
+        Ok(match boundary {
+            Boundary::DatasetRows => json!({ "rows": told, "tasks": told }),
+            _ => told,
+        })
+    }
+}
+
+impl SetupCalls for StoredSetup<'_> {
+    fn call<'a>(&'a self, call: SetupCall<'a>) -> SetupReply<'a> {
+        Box::pin(std::future::ready(self.answer(call.boundary)))
+    }
 }

@@ -1,14 +1,15 @@
 //! What is to be run, and under which conditions.
 
+use std::fmt;
 use std::sync::Arc;
 
-use camino::Utf8PathBuf;
+use camino::{Utf8Path, Utf8PathBuf};
 
 use super::fence::LeaseWatch;
-use super::hooks::Hooks;
 use crate::container::Reach;
-use crate::proposer::Proposer;
+use crate::proposer::{Proposer, configured};
 use synth_optimizer_core::config::Config;
+use synth_optimizer_core::model::error::OptimizerError;
 
 /// How much a check looks at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,8 +23,6 @@ pub enum Verify {
 #[derive(Debug)]
 pub struct Request {
     pub config: Config,
-    /// Name of the algorithm; a run is resumed by the one that began it.
-    pub algorithm: String,
     /// None: the one that the config names.
     pub proposer: Option<Arc<dyn Proposer>>,
     /// The codex binary that is installed with the package.
@@ -48,10 +47,9 @@ pub struct Request {
 
 impl Request {
     /// A run of this config, with nothing else asked for.
-    pub fn new(config: Config, algorithm: &str) -> Self {
+    pub fn new(config: Config) -> Self {
         Self {
             config,
-            algorithm: algorithm.to_owned(),
             proposer: None,
             codex_runtime: None,
             hooks: Hooks::default(),
@@ -63,5 +61,45 @@ impl Request {
             scratch: None,
             container_in_use: false,
         }
+    }
+
+    /// The proposer of the run, which keeps its files in this directory.
+    pub(super) fn proposer_in(&self, dir: &Utf8Path) -> Result<Arc<dyn Proposer>, OptimizerError> {
+        match &self.proposer {
+            Some(proposer) => Ok(Arc::clone(proposer)),
+            None => configured(&self.config, dir, self.codex_runtime.as_deref()),
+        }
+    }
+}
+
+/// A moment between two durable steps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Boundary {
+    BeforeCommit,
+    AfterCommit,
+    AfterFeed,
+    BeforeResults,
+    AfterResults,
+}
+
+/// Called at every boundary; tests end the process there.
+#[derive(Clone, Default)]
+pub struct Hooks(Option<Arc<dyn Fn(Boundary) + Send + Sync>>);
+
+impl Hooks {
+    pub fn new(hook: impl Fn(Boundary) + Send + Sync + 'static) -> Self {
+        Self(Some(Arc::new(hook)))
+    }
+
+    pub(super) fn at(&self, boundary: Boundary) {
+        if let Some(hook) = &self.0 {
+            hook(boundary);
+        }
+    }
+}
+
+impl fmt::Debug for Hooks {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "Hooks({})", if self.0.is_some() { "set" } else { "none" })
     }
 }

@@ -3,24 +3,21 @@
 
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use parking_lot::{Condvar, Mutex};
 use tokio::sync::broadcast::error::{RecvError, TryRecvError};
 use tokio::sync::watch;
 
 use super::control::{Control, Controlled, next_from_file};
-use super::execute::execute;
-use super::finalize::Outcome;
+use super::execute::{Outcome, execute};
 use super::request::Request;
 use crate::artifacts::RunPaths;
 use crate::workspace::Stored;
-use synth_optimizer_core::config::Config;
 use synth_optimizer_core::model::control::ControlRequest;
 use synth_optimizer_core::model::engine::Engine;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
-use synth_optimizer_core::model::program::Inputs;
 
 /// A value whose changes both threads and tasks can wait for.
 #[derive(Debug, Default)]
@@ -44,7 +41,7 @@ impl<T> Monitor<T> {
     pub fn update(&self, change: impl FnOnce(&mut T)) {
         self.value.send_modify(change);
         // A thread that waits has seen the value under the lock: it cannot miss this.
-        drop(self.lock.lock().unwrap_or_else(PoisonError::into_inner));
+        drop(self.lock.lock());
         self.changed.notify_all();
     }
 
@@ -57,7 +54,7 @@ impl<T> Monitor<T> {
     /// Waits in a thread until the value is as wanted, but no longer than this; returns whether it is.
     pub fn wait_blocking(&self, timeout: Duration, mut is_wanted: impl FnMut(&T) -> bool) -> bool {
         let until = Instant::now().checked_add(timeout);
-        let mut lock = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut lock = self.lock.lock();
         loop {
             if is_wanted(&self.value.borrow()) {
                 return true;
@@ -66,7 +63,7 @@ impl<T> Monitor<T> {
             if left.is_zero() {
                 return false;
             }
-            lock = self.changed.wait_timeout(lock, left).unwrap_or_else(PoisonError::into_inner).0;
+            self.changed.wait_for(&mut lock, left);
         }
     }
 }
@@ -107,19 +104,13 @@ pub fn catch<T>(what: &str, work: impl FnOnce() -> Result<T, OptimizerError>) ->
 }
 
 /// Executes a run, and reports every event that it stores and every request of another process to control it.
-pub async fn execute_watched<E, F>(
+pub async fn execute_watched<E: Engine>(
     request: Request,
-    engine: F,
     (control, controlled): (&Control, Controlled),
     paths: &RunPaths,
     mut on_event: impl FnMut(&Stored),
     mut on_control: impl FnMut(ControlRequest),
-) -> Result<Outcome, OptimizerError>
-where
-    E: Engine + Sync,
-    E::State: Send,
-    F: FnOnce(&Config, Inputs) -> Result<E, OptimizerError>,
-{
+) -> Result<Outcome, OptimizerError> {
     let mut live = control.subscribe();
     let ended = {
         let events = async {
@@ -138,7 +129,7 @@ where
             }
         };
         tokio::select! {
-            ended = execute(request, engine, controlled) => ended,
+            ended = execute::<E>(request, controlled) => ended,
             never = events => never,
             never = requests => never,
         }

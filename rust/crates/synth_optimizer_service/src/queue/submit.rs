@@ -12,6 +12,7 @@ use super::read::is_in;
 use super::transitions::{RequestRow, execute, first, int, record};
 use super::{Queue, Tx};
 use crate::Code;
+use synth_gepa::GepaEngine;
 use synth_optimizer_core::config::sections::Config;
 use synth_optimizer_core::config::{EffectiveValue, Loaded, hidden_fields, search_digest, shown};
 use synth_optimizer_core::model::lifecycle::{Lifecycle, RequestState};
@@ -124,7 +125,7 @@ fn stored(loaded: &Loaded) -> Result<Stored, QueueError> {
     let mut config: Config = loaded.config.clone();
     let run_id = match config.run.run_id.clone() {
         Some(run_id) => run_id,
-        None => new_run_id()?,
+        None => new_run_id::<GepaEngine>()?,
     };
     config.run.run_id = Some(run_id.clone());
     let paths = RunPaths::new(&config.run.output_dir, &run_id)?;

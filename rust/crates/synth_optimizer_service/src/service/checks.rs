@@ -78,7 +78,7 @@ async fn checked(request: &Request, problems: &[Diagnostic]) -> CheckReport {
         true => (serde_json::to_value(plan(&request.config)).ok(), shortfalls(&request.config)),
         false => (None, Vec::new()),
     };
-    CheckReport { plan, ..check(request, problems, &budget, GepaEngine::new).await }
+    CheckReport { plan, ..check::<GepaEngine>(request, problems, &budget).await }
 }
 
 /// One lock for each container that a run or a check is about to start.

@@ -87,6 +87,6 @@ impl Workers {
         let (control, controlled) = Control::new(1);
         let reason = entry.error.as_ref().and_then(|error| error["message"].as_str()).unwrap_or("cancelled");
         control.send(ControlRequest::cancel(reason).within(Duration::ZERO));
-        block_on("cleanup", || execute(request, GepaEngine::new, controlled)).map(|_| ())
+        block_on("cleanup", || execute::<GepaEngine>(request, controlled)).map(|_| ())
     }
 }

@@ -245,7 +245,7 @@ impl Job {
             (times.progress, times.progress_at) = (boot_millis(), Some(unix_millis()));
         };
         let ends = (&self.control, controlled);
-        execute_watched(request, GepaEngine::new, ends, &paths, on_event, |asked| self.control(asked)).await
+        execute_watched::<GepaEngine>(request, ends, &paths, on_event, |asked| self.control(asked)).await
     }
 
     /// Waits until no check has a container of its own at the address; one that has is broken off. None begins while the

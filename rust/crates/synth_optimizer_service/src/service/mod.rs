@@ -37,7 +37,7 @@ pub use checks::Check;
 pub use job::{Job, RequestEnd};
 pub use request_end::completion;
 pub use settings::Settings;
-pub use worker::{ALGORITHM, Claimant, ProposerFactory};
+pub use worker::{Claimant, ProposerFactory};
 pub use workers::Workers;
 
 use tracing::{info, warn};

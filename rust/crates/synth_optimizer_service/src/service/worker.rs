@@ -19,8 +19,6 @@ use synth_optimizer_platform::proposer::Proposer;
 use synth_optimizer_platform::runtime::Request;
 use synth_optimizer_platform::workspace::Reader;
 
-/// The name under which runs are begun and resumed.
-pub const ALGORITHM: &str = "gepa";
 /// A request that was recovered this many times without progress has failed.
 const MAX_RECOVERIES: i64 = 20;
 /// A lease is renewed this often at least, so that readers of the queue see that its holder lives.
@@ -208,7 +206,7 @@ impl Workers {
     /// What is to be run or checked, where this worker may call and with what it has.
     pub(super) fn request(&self, config: Config) -> Request {
         let (reach, codex_runtime) = (self.settings.reach.clone(), self.settings.codex_runtime.clone());
-        Request { reach, codex_runtime, ..Request::new(config, ALGORITHM) }
+        Request { reach, codex_runtime, ..Request::new(config) }
     }
 
     /// The configuration of a request that is worked on from here on.

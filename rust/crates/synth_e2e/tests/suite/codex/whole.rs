@@ -21,9 +21,9 @@ fn run(config: &Config) -> RunFiles {
     let lookup = Arc::new(|name: &str| std::env::var(name).ok().filter(|_| name == "PATH"));
     let proposer = Arc::new(CodexProposer::new(config, &run_dir, lookup, None).unwrap());
     let (_control, controlled) = Control::new(100_000);
-    let request = Request { proposer: Some(proposer), ..Request::new(config.clone(), "gepa") };
+    let request = Request { proposer: Some(proposer), ..Request::new(config.clone()) };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let outcome = runtime.block_on(execute(request, GepaEngine::new, controlled)).unwrap();
+    let outcome = runtime.block_on(execute::<GepaEngine>(request, controlled)).unwrap();
     assert_eq!(outcome.end.word(), "completed", "{:?}", outcome.end.error());
     let files = RunFiles::new(&config.run.output_dir, &run_id);
     assert_sound(&files);

@@ -27,14 +27,14 @@ pub(crate) struct Running {
 }
 
 pub(crate) fn start(config: Config, proposer: ScriptedProposer, hooks: Hooks) -> Running {
-    begin(Request { proposer: Some(Arc::new(proposer)), hooks, ..Request::new(config, "gepa") })
+    begin(Request { proposer: Some(Arc::new(proposer)), hooks, ..Request::new(config) })
 }
 
 pub(crate) fn begin(request: Request) -> Running {
     let (control, controlled) = Control::new(100_000);
     let thread = std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(execute(request, GepaEngine::new, controlled))
+        runtime.block_on(execute::<GepaEngine>(request, controlled))
     });
     Running { control, thread }
 }

@@ -15,12 +15,12 @@ use super::scores::objectives;
 use synth_optimizer_core::model::candidate_view::Candidate;
 use synth_optimizer_core::model::envelope::rfc3339;
 use synth_optimizer_core::model::error::OptimizerError;
+use synth_optimizer_core::model::event_fields::{Direction, FrontierType};
 use synth_optimizer_core::model::event_fields::{Objective, Operation};
 use synth_optimizer_core::model::ids::CandidateId;
 use synth_optimizer_core::model::lifecycle::CandidateStatus;
 use synth_optimizer_core::model::run_totals::BestMark;
 use synth_optimizer_core::model::score::{Gain, Score};
-use synth_optimizer_core::model::event_fields::{Direction, FrontierType};
 
 /// The most ancestors and children that are listed.
 const MOST_RELATIVES: u32 = 1000;

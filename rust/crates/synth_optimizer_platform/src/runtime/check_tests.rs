@@ -22,7 +22,7 @@ fn what_was_made_is_removed_and_what_was_there_stays() {
 #[test]
 fn a_scratch_directory_is_gone_with_its_content() {
     let scratch = Scratch::new(None).unwrap();
-    let path = scratch.path().to_owned();
+    let path = scratch.0.clone();
     std::fs::write(path.join("log"), "words").unwrap();
     drop(scratch);
     assert!(!path.exists());

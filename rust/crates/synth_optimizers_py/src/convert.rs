@@ -1,5 +1,6 @@
-//! JSON values to Python objects and back.
+//! What Python hands over and gets back: paths, and JSON values as plain objects.
 
+use camino::Utf8PathBuf;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyList, PyMapping, PyString, PyTuple};
@@ -7,23 +8,73 @@ use serde::Serialize;
 use serde_json::{Map, Number, Value};
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 
-use crate::errors;
+use crate::errors::{self, Raise};
 
 /// Values nested deeper than this are refused: the stack must outlive whatever a caller hands over.
 const MAX_DEPTH: usize = 128;
 
-/// A serializable value as plain Python objects.
-pub(crate) fn serialize<'py>(py: Python<'py>, value: &impl Serialize) -> PyResult<Bound<'py, PyAny>> {
-    let value = serde_json::to_value(value).map_err(|error| PyValueError::new_err(error.to_string()))?;
-    to_python(py, &value)
+/// A path that is given as a `str` or an `os.PathLike`.
+#[derive(Debug)]
+pub(crate) struct PathArgument(pub(crate) Utf8PathBuf);
+
+impl<'py> FromPyObject<'_, 'py> for PathArgument {
+    type Error = PyErr;
+
+    fn extract(argument: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
+        let decoded = argument.py().import("os")?.call_method1("fsdecode", (argument,))?;
+        let text = decoded.cast_into::<PyString>()?;
+        let path = text.to_cow().map(|path| Self(Utf8PathBuf::from(path.into_owned())));
+        path.or_else(|_| {
+            let message = format!("the path {} is not UTF-8 text", text.to_string_lossy());
+            let error = OptimizerError::new(ErrorCode::Io, message);
+            Err(error.with_hint("Give the file or directory another name.")).raised()
+        })
+    }
 }
 
-/// A JSON value as plain Python objects: `dict`, `list`, `str`, `int`, `float`, `bool` and `None`.
+/// The directory that relative paths start at.
+pub(crate) fn working_directory(py: Python<'_>) -> PyResult<Utf8PathBuf> {
+    py.import("os")?.call_method0("getcwd")?.extract().map(|PathArgument(path)| path)
+}
+
+/// A JSON value that becomes plain Python objects: `dict`, `list`, `str`, `int`, `float`, `bool` and `None`.
+#[derive(Debug)]
+pub(crate) struct Plain(pub(crate) Value);
+
+impl Plain {
+    pub(crate) fn of(value: &impl Serialize) -> PyResult<Self> {
+        serde_json::to_value(value).map(Self).map_err(|error| PyValueError::new_err(error.to_string()))
+    }
+
+    /// Does something while other Python threads go on, and gives back what came of it.
+    pub(crate) fn from_work<T: Serialize + Send, E: Into<OptimizerError> + Send>(
+        py: Python<'_>,
+        work: impl FnOnce() -> Result<T, E> + Send,
+    ) -> PyResult<Self> {
+        Self::of(&py.detach(work).raised()?)
+    }
+}
+
+impl<'py> IntoPyObject<'py> for Plain {
+    type Target = PyAny;
+    type Output = Bound<'py, PyAny>;
+    type Error = PyErr;
+
+    fn into_pyobject(self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        to_python(py, &self.0)
+    }
+}
+
 pub(crate) fn to_python<'py>(py: Python<'py>, value: &Value) -> PyResult<Bound<'py, PyAny>> {
     Ok(match value {
         Value::Null => py.None().into_bound(py),
         Value::Bool(flag) => PyBool::new(py, *flag).to_owned().into_any(),
-        Value::Number(number) => number_to_python(py, number)?,
+        Value::Number(number) => match (number.as_i64(), number.as_u64(), number.as_f64()) {
+            (Some(number), _, _) => number.into_pyobject(py)?.into_any(),
+            (None, Some(number), _) => number.into_pyobject(py)?.into_any(),
+            (None, None, Some(number)) => PyFloat::new(py, number).into_any(),
+            (None, None, None) => return Err(PyValueError::new_err(format!("{number} is beyond a float"))),
+        },
         Value::String(text) => PyString::new(py, text).into_any(),
         Value::Array(items) => {
             let items = items.iter().map(|item| to_python(py, item)).collect::<PyResult<Vec<_>>>()?;
@@ -46,7 +97,7 @@ pub(crate) fn from_python(object: &Bound<'_, PyAny>) -> PyResult<Value> {
 
 fn convert(object: &Bound<'_, PyAny>, place: &str, depth: usize) -> PyResult<Value> {
     let Some(depth) = depth.checked_sub(1) else {
-        return Err(refusal(object, place, &format!("is nested deeper than {MAX_DEPTH} levels")));
+        return Err(refusal(place, &format!("is nested deeper than {MAX_DEPTH} levels")));
     };
     if object.is_none() {
         return Ok(Value::Null);
@@ -58,7 +109,7 @@ fn convert(object: &Bound<'_, PyAny>, place: &str, depth: usize) -> PyResult<Val
     if let Ok(text) = object.cast::<PyString>() {
         return match text.to_cow() {
             Ok(text) => Ok(Value::String(text.into_owned())),
-            Err(_) => Err(refusal(object, place, "is not Unicode text")),
+            Err(_) => Err(refusal(place, "is not Unicode text")),
         };
     }
     if object.is_instance_of::<PyInt>() {
@@ -67,7 +118,7 @@ fn convert(object: &Bound<'_, PyAny>, place: &str, depth: usize) -> PyResult<Val
     if let Ok(float) = object.cast::<PyFloat>() {
         let float = float.value();
         let number = Number::from_f64(float).map(Value::Number);
-        return number.ok_or_else(|| refusal(object, place, &format!("is {float}; a number must be finite")));
+        return number.ok_or_else(|| refusal(place, &format!("is {float}; a number must be finite")));
     }
     if object.is_instance_of::<PyList>() || object.is_instance_of::<PyTuple>() {
         let items = object.try_iter()?.enumerate();
@@ -82,7 +133,7 @@ fn convert(object: &Bound<'_, PyAny>, place: &str, depth: usize) -> PyResult<Val
         return convert(&path, place, depth);
     }
     let kind = object.get_type().name()?;
-    Err(refusal(object, place, &format!("is of type {kind}; use text, numbers, booleans, lists and mappings")))
+    Err(refusal(place, &format!("is of type {kind}; use text, numbers, booleans, lists and mappings")))
 }
 
 fn fields(mapping: &Bound<'_, PyMapping>, place: &str, depth: usize) -> PyResult<Value> {
@@ -90,7 +141,7 @@ fn fields(mapping: &Bound<'_, PyMapping>, place: &str, depth: usize) -> PyResult
     for pair in mapping.items()? {
         let (key, item): (Bound<'_, PyAny>, Bound<'_, PyAny>) = pair.extract()?;
         let Ok(key) = key.extract::<String>() else {
-            return Err(refusal(&key, place, &format!("has the key {}; a key must be text", key.repr()?)));
+            return Err(refusal(place, &format!("has the key {}; a key must be text", key.repr()?)));
         };
         let inner = if place.is_empty() { key.clone() } else { format!("{place}.{key}") };
         fields.insert(key, convert(&item, &inner, depth)?);
@@ -104,22 +155,11 @@ fn integer(object: &Bound<'_, PyAny>, place: &str) -> PyResult<Value> {
     }
     match object.extract::<u64>() {
         Ok(number) => Ok(Value::from(number)),
-        Err(_) => Err(refusal(object, place, "is an integer beyond 64 bits")),
+        Err(_) => Err(refusal(place, "is an integer beyond 64 bits")),
     }
 }
 
-fn number_to_python<'py>(py: Python<'py>, number: &Number) -> PyResult<Bound<'py, PyAny>> {
-    if let Some(number) = number.as_i64() {
-        return Ok(number.into_pyobject(py)?.into_any());
-    }
-    if let Some(number) = number.as_u64() {
-        return Ok(number.into_pyobject(py)?.into_any());
-    }
-    let float = number.as_f64().ok_or_else(|| PyValueError::new_err(format!("{number} is beyond a float")))?;
-    Ok(PyFloat::new(py, float).into_any())
-}
-
-fn refusal(object: &Bound<'_, PyAny>, place: &str, problem: &str) -> PyErr {
+fn refusal(place: &str, problem: &str) -> PyErr {
     let place = if place.is_empty() { "the configuration" } else { place };
-    errors::raise(object.py(), &OptimizerError::new(ErrorCode::Config, format!("{place} {problem}")))
+    errors::raise(&OptimizerError::new(ErrorCode::Config, format!("{place} {problem}")))
 }

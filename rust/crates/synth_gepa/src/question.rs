@@ -1,0 +1,107 @@
+//! What a proposer is asked: parents and evidence, and what it is shown of the search around them, which is where they came
+//! from, what was made of them, and the frontier.
+
+use synth_optimizer_core::model::command::{
+    CarriedAttempt, EvidenceRow, FrontierMember, NamedPayload, ProposeCommand, Question, Relation, Relative,
+};
+use synth_optimizer_core::model::event_fields::{CarriedFailure, ProposerStarted};
+
+use crate::engine::GepaEngine;
+use crate::state::{Candidate, State};
+
+/// Most ancestors, children and members of the frontier that are shown, so that a question does not grow with the search.
+const ANCESTORS: usize = 4;
+const CHILDREN: usize = 6;
+const MEMBERS: usize = 8;
+/// Most candidates among which children are looked for, from the youngest on, and members, from the best on.
+const LOOKED_AT: usize = 64;
+
+impl GepaEngine {
+    /// The question of a turn that begins now.
+    pub(crate) fn question(&self, state: &State, fields: &ProposerStarted) -> Option<ProposeCommand> {
+        let generation = state.generations.get(&fields.generation)?;
+        let parent = state.candidate(*generation.parents.first()?);
+        let named = |index: &u32| {
+            let candidate = state.candidate(*index);
+            NamedPayload { candidate_id: candidate.id.clone(), payload: candidate.payload.clone() }
+        };
+        let evidence = generation
+            .evidence
+            .iter()
+            .map(|row| EvidenceRow { row_id: self.inputs.train_id(*row).clone(), score: parent.score(*row) });
+        // The texts go into the question: a candidate's own may be forgotten before the answer comes.
+        let carried = |failure: &CarriedFailure| {
+            let payload = state.candidate(state.index_of(&failure.candidate_id)?).payload.clone();
+            Some(CarriedAttempt { candidate_id: failure.candidate_id.clone(), payload, reason: failure.reason.clone() })
+        };
+        Some(ProposeCommand {
+            request: fields.request,
+            attempt: fields.attempt,
+            evidence: evidence.collect(),
+            repairs: generation.answered.filter(|_| !fields.problems.is_empty()),
+            question: Question {
+                operation: generation.operation,
+                generation: fields.generation,
+                parents: generation.parents.iter().map(named).collect(),
+                ancestor: generation.ancestor.as_ref().map(named),
+                base: generation.base.clone(),
+                components: generation.components.clone(),
+                proposal_count: fields.proposal_count,
+                carried_failures: fields.carried_failures.iter().filter_map(carried).collect(),
+                relatives: relatives(state, parent, &generation.parents),
+                frontier: frontier(state),
+                frontier_size: state.frontier.size(),
+                problems: fields.problems.clone(),
+            },
+        })
+    }
+}
+
+/// The ancestors of the first parent, and the youngest children of all parents.
+fn relatives(state: &State, parent: &Candidate, parents: &[u32]) -> Vec<Relative> {
+    let mut relatives = Vec::new();
+    let mut next = parent.parents.first();
+    while let Some(ancestor) = next.filter(|_| relatives.len() < ANCESTORS) {
+        let ancestor = state.candidate(*ancestor);
+        relatives.push(relative(state, ancestor, Relation::Ancestor, parent));
+        next = ancestor.parents.first();
+    }
+    let is_child = |candidate: &&Candidate| candidate.parents.iter().any(|of| parents.contains(of));
+    let young = state.candidates.iter().rev().take(LOOKED_AT).filter(is_child).take(CHILDREN);
+    relatives.extend(young.map(|child| relative(state, child, Relation::Child, parent)));
+    relatives
+}
+
+/// The best members of the frontier.
+fn frontier(state: &State) -> Vec<FrontierMember> {
+    let member = |place: &u32| {
+        let candidate = state.candidate(*state.pool.get(*place as usize)?);
+        let cells_won = Some(state.frontier.cells_won(*place)).filter(|won| *won > 0)?;
+        let train_score = candidate.pooled?.score.mean;
+        Some(FrontierMember { candidate_id: candidate.id.clone(), train_score, cells_won })
+    };
+    state.frontier.ranked().iter().rev().take(LOOKED_AT).filter_map(member).take(MEMBERS).collect()
+}
+
+fn relative(state: &State, candidate: &Candidate, relation: Relation, parent: &Candidate) -> Relative {
+    let differs = |(field, text): &(&String, &String)| parent.payload.get(*field) != Some(*text);
+    let own = candidate.payload.iter().filter(differs);
+    let (mut sum, mut rows) = (0.0, 0);
+    if let Some(before) = candidate.parents.first().map(|index| state.candidate(*index)) {
+        for (row, score) in candidate.train.first_objective() {
+            if let Some(reference) = before.score(row) {
+                sum += score - reference;
+                rows += 1;
+            }
+        }
+    }
+    Relative {
+        candidate_id: candidate.id.clone(),
+        relation,
+        status: candidate.status,
+        train_score: candidate.pooled.map(|pooled| pooled.score.mean),
+        delta: (rows > 0).then(|| sum / f64::from(rows)),
+        rows,
+        changed: own.map(|(field, text)| (field.clone(), text.clone())).collect(),
+    }
+}
