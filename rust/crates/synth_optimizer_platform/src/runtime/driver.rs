@@ -246,7 +246,7 @@ impl<'e, E: Engine> Driver<'e, E> {
             match self.calls.remembered(&call, key)? {
                 Remembered::Answer(finished) => return self.settle(*finished).map(|()| true),
                 Remembered::Nothing => {}
-                Remembered::Damaged(event) => self.log(vec![event]),
+                Remembered::Damaged(damaged) => self.log(vec![Event::CacheDamaged(damaged)]),
             }
         }
         if let Asks::Rollout(command) = &call.asks {

@@ -111,9 +111,9 @@ impl Run<'_> {
         if !path.exists() {
             return Ok(None);
         }
-        let mut workspace = Workspace::open(path.as_std_path(), config.run.durability)?;
+        let workspace = Workspace::open(path.as_std_path(), config.run.durability)?;
         self.fence.check()?;
-        hold(&mut workspace)?;
+        hold(&workspace)?;
         check_same_search::<E>(&workspace.run_row()?, config)?;
         Ok(Some(workspace))
     }
@@ -207,8 +207,8 @@ impl Run<'_> {
             None => {
                 self.fence.check()?;
                 let path = self.dir.workspace_db();
-                let mut new = Workspace::create(path.as_std_path(), &row::<E>(self), config.run.durability)?;
-                hold(&mut new)?;
+                let new = Workspace::create(path.as_std_path(), &row::<E>(self), config.run.durability)?;
+                hold(&new)?;
                 new
             }
         };
