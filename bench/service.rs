@@ -23,7 +23,7 @@ use synth_optimizer_core::config::sections::CacheMode;
 use synth_optimizer_core::config::{Loaded, load_value};
 use synth_optimizer_core::model::envelope::unix_millis_of;
 use synth_optimizer_platform::clock::unix_millis;
-use synth_optimizer_service::queue::{Claim, Completion, Hold, Holder, Queue, Submission, Which};
+use synth_optimizer_service::queue::{Claim, Completion, Hold, Holder, Queue, Submission, Which, workspace_status};
 use tempfile::TempDir;
 
 type Done<T> = Result<T, Box<dyn Error>>;
@@ -279,7 +279,7 @@ fn history() -> Done<Vec<String>> {
     let page = queue.list(&[], 50, None)?;
     let listed = begun.elapsed();
     let begun = Instant::now();
-    queue.status()?;
+    workspace_status(&queue.path)?;
     let status = begun.elapsed();
     let ratio = long.as_secs_f64() / empty.as_secs_f64();
     say(&format!(
