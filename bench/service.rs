@@ -279,7 +279,7 @@ fn history() -> Done<Vec<String>> {
     let page = queue.list(&[], 50, None)?;
     let listed = begun.elapsed();
     let begun = Instant::now();
-    workspace_status(&directory.path().join("service.sqlite"))?;
+    workspace_status(&queue.path)?;
     let status = begun.elapsed();
     let ratio = long.as_secs_f64() / empty.as_secs_f64();
     say(&format!(

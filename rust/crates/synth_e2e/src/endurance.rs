@@ -190,7 +190,7 @@ impl Endurance<'_> {
                     continue;
                 }
             };
-            let history = queue.history(&entry.request_id).map_err(io::Error::other)?;
+            let history = queue.history(&run_id).map_err(io::Error::other)?;
             let ends = history.iter().filter(|row| row.trigger == "complete").count();
             if entry.status != RequestState::Completed || ends != 1 || entry.result.is_none() {
                 endured.problems.push(format!("{run_id} is {} and ended {ends} times", entry.status.word()));

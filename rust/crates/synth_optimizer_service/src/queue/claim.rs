@@ -10,7 +10,7 @@ use url::Url;
 use super::entry::{RequestEntry, entries, entry_of};
 use super::error::{QueueError, not_found, sql};
 use super::lease::end_with;
-use super::lock::{Holder, Process, ServiceIdentity};
+use super::lock::{Holder, Process};
 use super::transitions::{Lease, Pause, RequestRow, execute, first, int, length, next, record, transition};
 use super::{Queue, Tx};
 use synth_optimizer_core::config::sections::CacheMode;
@@ -52,7 +52,7 @@ impl Queue {
     /// requeued first. One whose lane is busy holds up nobody else.
     pub fn claim(&self, claim: &Claim<'_>) -> Result<Option<RequestEntry>, QueueError> {
         self.write(|tx| {
-            recover(tx, claim.holder.identity())?;
+            recover(tx, claim.holder.instance_id())?;
             let found = match claim.which {
                 Which::Background => first(tx, &ordered("q.auto_start = 1 AND q.manual_step = 0"), [])?,
                 Which::Any => first(tx, &ordered("q.manual_step = 0"), [])?,
@@ -84,7 +84,7 @@ fn lease(tx: &Tx<'_>, seq: i64, claim: &Claim<'_>) -> Result<RequestEntry, Queue
     let values = named_params! {
         ":to": to.word(), ":now": int(tx.now.wall), ":boot": int(tx.now.boot), ":boot_id": tx.now.boot_id,
         ":lease": length(claim.lease), ":lease_id": claim.lease_id, ":worker": claim.worker_id, ":token": token,
-        ":kind": claim.holder.kind(), ":instance": claim.holder.identity().map(ServiceIdentity::instance_id),
+        ":kind": claim.holder.kind(), ":instance": claim.holder.instance_id(),
         ":pid": process.as_ref().map(|process| process.holder_pid),
         ":started": process.as_ref().map(|process| int(process.holder_started)),
         ":namespace": process.as_ref().map(|process| &process.holder_pid_namespace),
@@ -134,8 +134,8 @@ pub(super) fn cache_lane(mode: CacheMode, namespace: &str) -> Option<&str> {
 
 impl Queue {
     /// Requeues what the dead held and cancels what was paused for too long; gives every request that was moved. A
-    /// service that holds the lock of the database says so, and then takes over what an earlier one held.
-    pub fn recover(&self, this: Option<&ServiceIdentity>) -> Result<Vec<RequestEntry>, QueueError> {
+    /// service that holds the lock of the database names itself, and then takes over what an earlier one held.
+    pub fn recover(&self, this: Option<&str>) -> Result<Vec<RequestEntry>, QueueError> {
         // Nothing is written, and no other writer waits, as long as there is nothing to recover.
         if self.read(|tx| due(tx, this))?.is_empty() {
             return Ok(Vec::new());
@@ -178,7 +178,7 @@ enum Due {
 }
 
 /// The requests to recover at this moment.
-fn due(tx: &Tx<'_>, this: Option<&ServiceIdentity>) -> Result<Vec<(RequestRow, Due)>, QueueError> {
+fn due(tx: &Tx<'_>, this: Option<&str>) -> Result<Vec<(RequestRow, Due)>, QueueError> {
     let mut due = Vec::new();
     for row in RequestRow::held(tx)? {
         if let Some(evidence) = row.lease.as_ref().and_then(|lease| evidence(lease, &tx.now, this)) {
@@ -196,7 +196,7 @@ fn due(tx: &Tx<'_>, this: Option<&ServiceIdentity>) -> Result<Vec<(RequestRow, D
 }
 
 /// Recovers within a transaction; gives the rows that were moved.
-pub(super) fn recover(tx: &Tx<'_>, this: Option<&ServiceIdentity>) -> Result<Vec<i64>, QueueError> {
+pub(super) fn recover(tx: &Tx<'_>, this: Option<&str>) -> Result<Vec<i64>, QueueError> {
     let mut moved = Vec::new();
     for (row, due) in due(tx, this)? {
         match due {
@@ -286,7 +286,7 @@ fn start_by_itself(tx: &Tx<'_>, row: &RequestRow) -> Result<(), QueueError> {
 }
 
 /// How it is known that a holder is gone; nothing when it may be there.
-fn evidence(lease: &Lease, now: &Moment, this: Option<&ServiceIdentity>) -> Option<&'static str> {
+fn evidence(lease: &Lease, now: &Moment, this: Option<&str>) -> Option<&'static str> {
     if lease.lease_boot_id != now.boot_id {
         // The machine was started again since.
         return Some("other_boot");
@@ -295,7 +295,7 @@ fn evidence(lease: &Lease, now: &Moment, this: Option<&ServiceIdentity>) -> Opti
         return Some("deadline_passed");
     }
     if let Some(this) = this.filter(|_| lease.holder_kind == "service") {
-        let is_earlier = lease.holder_instance.as_deref() != Some(this.instance_id());
+        let is_earlier = lease.holder_instance.as_deref() != Some(this);
         return is_earlier.then_some("earlier_service");
     }
     lease.process.as_ref().is_some_and(Process::is_gone).then_some("holder_gone")

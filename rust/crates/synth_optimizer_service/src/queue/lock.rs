@@ -22,7 +22,8 @@ pub struct ServiceLock {
     lock: FileLock,
     path: Utf8PathBuf,
     since: String,
-    identity: ServiceIdentity,
+    /// Names this start of the service; only whoever has the lock has one.
+    pub instance_id: String,
 }
 
 impl ServiceLock {
@@ -43,12 +44,7 @@ impl ServiceLock {
                 QueueError { code: Some(code), ..error.into() }
             }
         })?;
-        Ok(Self { lock, path, since, identity: ServiceIdentity(format!("svc_{}", random()?)) })
-    }
-
-    /// Names this start of the service; only whoever has the lock has one.
-    pub fn identity(&self) -> &ServiceIdentity {
-        &self.identity
+        Ok(Self { lock, path, since, instance_id: format!("svc_{}", random()?) })
     }
 
     /// Fails when the file was removed or replaced: somebody else may have the database then.
@@ -84,22 +80,11 @@ fn true_path(database: &Path) -> Result<PathBuf, OptimizerError> {
     Ok(parent.canonicalize().map_err(io("open", parent))?.join(name))
 }
 
-/// One start of a service: whoever has it holds the lock of the database.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ServiceIdentity(String);
-
-impl ServiceIdentity {
-    /// Names this start of the service.
-    pub fn instance_id(&self) -> &str {
-        &self.0
-    }
-}
-
 /// Who claims.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Holder {
-    /// A worker of the service that holds the lock: its leases are over when another service has the lock.
-    Service(ServiceIdentity),
+    /// A worker of the service that holds the lock, which this names: its leases are over when another one has the lock.
+    Service(String),
     /// A process that works on one request itself: its lease is over when it ends.
     Worker,
     /// Somebody who may not live as long as the lease, such as a script: only time ends it.
@@ -115,9 +100,9 @@ impl Holder {
         }
     }
 
-    pub(crate) fn identity(&self) -> Option<&ServiceIdentity> {
+    pub(crate) fn instance_id(&self) -> Option<&str> {
         match self {
-            Self::Service(identity) => Some(identity),
+            Self::Service(instance_id) => Some(instance_id),
             Self::Worker | Self::Caller => None,
         }
     }

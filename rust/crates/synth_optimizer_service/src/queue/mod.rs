@@ -27,7 +27,7 @@ pub use claim::{Claim, Which};
 pub use entry::{RequestEntry, Waiting, WaitingReason};
 pub use error::QueueError;
 pub use lease::{Ack, Completion, HeldRequest, Hold};
-pub use lock::{Holder, ServiceIdentity, ServiceLock};
+pub use lock::{Holder, ServiceLock};
 pub use open::{APPLICATION_ID, SCHEMA_VERSION, random as random_id};
 pub use read::{HistoryEntry, LeaseEntry, Liveness, Page, workspace_status};
 pub use submit::{Submission, Submitted};

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use rusqlite::Row;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -100,17 +101,8 @@ impl Queue {
         })
     }
 
-    /// Everything that happened to a request, in order.
-    pub fn history(&self, request_id: &str) -> Result<Vec<HistoryEntry>, QueueError> {
-        self.read(|tx| {
-            let seq = seq(tx, request_id)?;
-            let text = format!("{HISTORY} WHERE h.request_seq = ?1 ORDER BY h.sequence");
-            rows(tx, "read the history of a request", &text, [seq], decode)
-        })
-    }
-
     /// Everything that happened to all requests of a run, in order.
-    pub fn run_history(&self, run_id: &str) -> Result<Vec<HistoryEntry>, QueueError> {
+    pub fn history(&self, run_id: &str) -> Result<Vec<HistoryEntry>, QueueError> {
         let text = format!("{HISTORY} WHERE r.run_id = ?1 ORDER BY h.sequence");
         self.read(|tx| rows(tx, "read the history of a run", &text, [run_id], decode))
     }
@@ -133,7 +125,7 @@ impl Queue {
 
     pub fn liveness(&self) -> Result<Liveness, QueueError> {
         self.read(|tx| {
-            let number = |text: &str| optional(tx, text);
+            let number = |text: &str| first(tx, text, []);
             let oldest = number("SELECT min(submitted_at) FROM run_requests WHERE status = 'queued'")?;
             let progress = number("SELECT max(progress_at) FROM run_requests WHERE status IN ('leased', 'running')")?;
             let running = number("SELECT count(*) FROM run_requests WHERE status = 'running'")?;
@@ -179,13 +171,6 @@ pub(super) fn is_in(column: &str, states: &[RequestState]) -> String {
 /// Counts by word.
 fn counted(tx: &Tx<'_>, text: &str) -> Result<BTreeMap<String, i64>, QueueError> {
     rows(tx, "count", text, [], |row| Ok((row.get(0)?, row.get(1)?)))
-}
-
-fn optional(tx: &Tx<'_>, text: &str) -> Result<Option<i64>, QueueError> {
-    tx.db
-        .prepare_cached(text)
-        .and_then(|mut statement| statement.query_row([], |row| row.get(0)))
-        .map_err(sql("read the queue"))
 }
 
 fn seq(tx: &Tx<'_>, request_id: &str) -> Result<i64, QueueError> {
@@ -254,14 +239,22 @@ fn document(tx: &Tx<'_>, path: &Path) -> Result<Value, QueueError> {
     let severities = if broken == 0 { json!({}) } else { json!({"error": broken}) };
     let health = report["status"].as_str().unwrap_or_default();
     let count = |text: &str| counted(tx, text);
+    let leases = "SELECT status, resource_kind, count(*) FROM resource_leases GROUP BY 1, 2";
+    let each = |row: &Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?));
+    let leases: Vec<(String, String, i64)> = rows(tx, "count the leases", leases, [], each)?;
+    let (mut by_status, mut by_kind) = (BTreeMap::<_, i64>::new(), BTreeMap::<_, i64>::new());
+    for (status, kind, count) in leases {
+        *by_status.entry(status).or_default() += count;
+        *by_kind.entry(kind).or_default() += count;
+    }
     Ok(json!({
         "schema_version": "synth_optimizers.workspace.v1",
         "path": path.display().to_string(),
         "run_requests": entries(tx, "ORDER BY r.seq DESC LIMIT ?1", [SHOWN])?,
         "run_request_status_counts": count("SELECT status, count(*) FROM run_requests GROUP BY status")?,
         "operation_status_counts": count(OPERATIONS)?,
-        "resource_lease_status_counts": count("SELECT status, count(*) FROM resource_leases GROUP BY status")?,
-        "resource_lease_kind_counts": count("SELECT resource_kind, count(*) FROM resource_leases GROUP BY resource_kind")?,
+        "resource_lease_status_counts": by_status,
+        "resource_lease_kind_counts": by_kind,
         "projection_status_counts": {},
         "invariant_status_counts": {health: 1},
         "invariant_violation_severity_counts": severities,

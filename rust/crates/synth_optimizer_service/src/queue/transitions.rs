@@ -211,11 +211,11 @@ pub(super) fn fenced(row: &RequestRow, token: Option<i64>) -> QueueError {
     QueueError::new(Code::Fenced, message, hint).in_state(row.status)
 }
 
-/// The first column of the first row.
+/// The first column of the first row, where it has a value.
 pub(super) fn first(tx: &Tx<'_>, text: &str, values: impl rusqlite::Params) -> Result<Option<i64>, QueueError> {
     tx.db
         .prepare_cached(text)
-        .and_then(|mut statement| statement.query_row(values, |row| row.get(0)).optional())
+        .and_then(|mut statement| statement.query_row(values, |row| row.get(0)).optional().map(Option::flatten))
         .map_err(sql("look for a request"))
 }
 

@@ -159,18 +159,14 @@ pub(super) struct Changed<const STATUS: u16, T> {
     pub(super) document: T,
 }
 
-/// Something that may be known to the client already: `Unchanged` is 304.
+/// Something that may be known to the client already.
 #[derive(Debug)]
-pub(super) enum Tagged<T> {
-    New {
-        answer: T,
-        etag: Option<String>,
-    },
-    /// `is_over`: it will not change any more.
-    Unchanged {
-        etag: Option<String>,
-        is_over: bool,
-    },
+pub(super) struct Tagged<T> {
+    /// Nothing when it is known: 304.
+    pub(super) answer: Option<T>,
+    pub(super) etag: Option<String>,
+    /// Whether nothing new can come.
+    pub(super) is_over: bool,
 }
 
 /// Bytes of any type.
@@ -181,9 +177,8 @@ pub(super) struct Raw(pub(super) Response);
 #[derive(Debug)]
 pub(super) enum PageOrStream<T> {
     Page(T),
+    /// A stream, or 204 where it would have nothing.
     Stream(Response),
-    /// A stream that would have nothing.
-    Over,
 }
 
 impl<const STATUS: u16, T: Serialize> IntoResponse for Changed<STATUS, T> {
@@ -195,22 +190,17 @@ impl<const STATUS: u16, T: Serialize> IntoResponse for Changed<STATUS, T> {
 
 impl<T: IntoResponse> IntoResponse for Tagged<T> {
     fn into_response(self) -> Response {
-        let (mut response, etag) = match self {
-            Self::New { answer, etag } => (answer.into_response(), etag),
-            Self::Unchanged { etag, is_over: false } => (StatusCode::NOT_MODIFIED.into_response(), etag),
-            Self::Unchanged { etag, is_over: true } => {
-                ((StatusCode::NOT_MODIFIED, [(RUN_IS_OVER, "true")]).into_response(), etag)
-            }
-        };
-        if let Some(etag) = etag.and_then(|etag| HeaderValue::from_str(&etag).ok()) {
-            response.headers_mut().insert(header::ETAG, etag);
+        let mut response = self.answer.map_or_else(|| StatusCode::NOT_MODIFIED.into_response(), T::into_response);
+        let headers = response.headers_mut();
+        if self.is_over {
+            headers.insert("run-is-over", HeaderValue::from_static("true"));
+        }
+        if let Some(etag) = self.etag.and_then(|etag| HeaderValue::from_str(&etag).ok()) {
+            headers.insert(header::ETAG, etag);
         }
         response
     }
 }
-
-/// Says that nothing new can come.
-const RUN_IS_OVER: &str = "run-is-over";
 
 impl IntoResponse for Raw {
     fn into_response(self) -> Response {
@@ -223,7 +213,6 @@ impl<T: Serialize> IntoResponse for PageOrStream<T> {
         match self {
             Self::Page(page) => Json(page).into_response(),
             Self::Stream(response) => response,
-            Self::Over => StatusCode::NO_CONTENT.into_response(),
         }
     }
 }

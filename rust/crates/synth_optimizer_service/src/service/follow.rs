@@ -15,9 +15,8 @@ use parking_lot::Mutex;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::broadcast::{self, Receiver, Sender};
 
-use super::context::Context;
+use super::context::{Context, RunFiles};
 use super::job::Job;
-use super::runs::RunFiles;
 use crate::queue::RequestEntry;
 use synth_optimizer_core::model::error::OptimizerError;
 use synth_optimizer_core::model::lifecycle::RequestState;

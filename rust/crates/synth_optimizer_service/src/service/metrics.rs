@@ -1,10 +1,10 @@
 //! Figures for Prometheus: what was counted while the service ran, and how the queue is at the moment of asking.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -16,14 +16,15 @@ use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_core::model::run_totals::RunCounts;
 use synth_optimizer_platform::workspace::Stored;
 
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Labels {
-    kind: &'static str,
+/// The name of a label and its value.
+type Label = [(&'static str, String); 1];
+
+fn kind(kind: &str) -> Label {
+    [("kind", kind.to_owned())]
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Status {
-    status: String,
+fn status(status: impl ToString) -> Label {
+    [("status", status.to_string())]
 }
 
 /// Everything that is counted.
@@ -32,30 +33,22 @@ pub(super) struct Metrics {
     registry: Registry,
     /// What the runs of this process have used.
     counts: Mutex<RunCounts>,
-    answers: Family<Status, Counter>,
-    requests: Family<Status, Gauge>,
+    answers: Family<Label, Counter>,
+    requests: Family<Label, Gauge>,
     lease_age: Gauge<f64, AtomicU64>,
     oldest_queued: Gauge<f64, AtomicU64>,
     jobs: Gauge,
     pub(super) streams: Gauge,
     pub(super) dropped_streams: Counter,
-    rollouts: Family<Labels, Counter>,
-    proposer_turns: Family<Labels, Counter>,
-    cache_hits: Family<Labels, Counter>,
-    tokens: Family<Labels, Counter>,
+    rollouts: Family<Label, Counter>,
+    proposer_turns: Family<Label, Counter>,
+    cache_hits: Family<Label, Counter>,
+    tokens: Family<Label, Counter>,
     cost: Counter<f64, AtomicU64>,
     unpriced: Counter,
     pub(super) recovered: Counter,
     pub(super) fenced: Counter,
-    commits: Family<Labels, Histogram, fn() -> Histogram>,
-}
-
-/// How the queue is at one moment.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Census {
-    pub(super) by_status: Vec<(String, i64)>,
-    pub(super) oldest_lease: Duration,
-    pub(super) oldest_queued: Duration,
+    commits: Family<Label, Histogram, fn() -> Histogram>,
 }
 
 /// Registers a figure.
@@ -107,12 +100,12 @@ impl Metrics {
         }
     }
 
-    pub(super) fn answered(&self, status: u16) {
-        self.answers.get_or_create(&Status { status: status.to_string() }).inc();
+    pub(super) fn answered(&self, code: u16) {
+        self.answers.get_or_create(&status(code)).inc();
     }
 
     pub(super) fn committed(&self, database: &'static str, time: Duration) {
-        self.commits.get_or_create(&Labels { kind: database }).observe(time.as_secs_f64());
+        self.commits.get_or_create(&kind(database)).observe(time.as_secs_f64());
     }
 
     /// Counts what an event of a run tells, as the run itself counts it.
@@ -122,8 +115,8 @@ impl Metrics {
 
     /// Shows what has been counted.
     fn show(&self, counts: &RunCounts) {
-        let set = |family: &Family<Labels, Counter>, kind: &'static str, count: u64| {
-            family.get_or_create(&Labels { kind }).inner().store(count, Ordering::Relaxed);
+        let set = |family: &Family<Label, Counter>, which: &str, count: u64| {
+            family.get_or_create(&kind(which)).inner().store(count, Ordering::Relaxed);
         };
         set(&self.rollouts, "finished", counts.rollouts_finished);
         set(&self.rollouts, "failed", counts.rollouts_failed);
@@ -138,15 +131,21 @@ impl Metrics {
         self.unpriced.inner().store(spend.unpriced_calls, Ordering::Relaxed);
     }
 
-    /// The text that Prometheus reads.
-    pub(super) fn text(&self, census: &Census, jobs: usize) -> Result<String, OptimizerError> {
+    /// The text that Prometheus reads, of the queue at this moment: its requests by state, the age in seconds of the oldest lease
+    /// and of the oldest request that waits, and the runs that this service carries out.
+    pub(super) fn text(
+        &self,
+        requests: &BTreeMap<String, i64>,
+        lease_age: f64,
+        oldest_queued: f64,
+        jobs: usize,
+    ) -> Result<String, OptimizerError> {
         self.requests.clear();
-        for (status, count) in &census.by_status {
-            let gauge = self.requests.get_or_create(&Status { status: status.clone() });
-            gauge.set(*count);
+        for (state, count) in requests {
+            self.requests.get_or_create(&status(state)).set(*count);
         }
-        self.lease_age.set(census.oldest_lease.as_secs_f64());
-        self.oldest_queued.set(census.oldest_queued.as_secs_f64());
+        self.lease_age.set(lease_age);
+        self.oldest_queued.set(oldest_queued);
         self.jobs.set(i64::try_from(jobs).unwrap_or(i64::MAX));
         self.show(&self.counts.lock());
         let mut text = String::new();

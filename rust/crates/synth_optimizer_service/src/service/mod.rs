@@ -17,10 +17,8 @@ mod preflight;
 mod refusal;
 mod request_end;
 mod routes;
-mod runs;
 mod serve;
 mod settings;
-mod worker;
 mod workers;
 
 use std::net::SocketAddr;
@@ -37,8 +35,7 @@ pub use checks::Check;
 pub use job::{Job, RequestEnd};
 pub use request_end::completion;
 pub use settings::Settings;
-pub use worker::{Claimant, ProposerFactory};
-pub use workers::Workers;
+pub use workers::{Claimant, ProposerFactory, Workers};
 
 use tracing::{info, warn};
 
@@ -100,7 +97,7 @@ impl Service {
         let ending = Arc::clone(&end);
         let spawned = std::thread::Builder::new().name("synth-optimizers-service".into()).spawn(move || {
             let done = catch("service", || {
-                let workers = Workers::new(queue, settings, Holder::Service(lock.identity().clone()));
+                let workers = Workers::new(queue, settings, Holder::Service(lock.instance_id.clone()));
                 runtime.block_on(serve_and_work(Arc::new(workers), checked, lock, listener, address, asked))
             });
             runtime.shutdown_timeout(LAST_ANSWERS);
@@ -139,8 +136,7 @@ async fn serve_and_work(
     mut asked: mpsc::UnboundedReceiver<ControlRequest>,
 ) -> Result<(), OptimizerError> {
     let (router, document) = routes::router();
-    let instance_id = lock.identity().instance_id().to_owned();
-    let context = Arc::new(Context::new(checked, address, Arc::clone(&workers), document, instance_id));
+    let context = Arc::new(Context::new(checked, address, Arc::clone(&workers), document, lock.instance_id.clone()));
     let router = router
         .route_layer(from_fn_with_state(Arc::clone(&context), guard::read_body))
         .layer(from_fn_with_state(Arc::clone(&context), guard::pass))

@@ -12,7 +12,7 @@ use schemars::generate::SchemaSettings;
 use serde_json::{Value, json};
 
 use super::context::Context;
-use super::handlers::{control, events, read, submit, system};
+use super::handlers::{control, read, submit, system};
 use super::refusal::Refusal;
 use crate::Code;
 
@@ -45,7 +45,7 @@ routes! {
     post "/runs/{run_id}/resume" control::resume, "Go on with a run that was set aside";
     post "/runs/{run_id}/stop" control::stop, "Finish a run early, with its held-out evaluation";
     post "/runs/{run_id}/step" control::step, "Let a run that is stepped by hand do what it wants next";
-    get "/runs/{run_id}/events" events::events, "Events, as a page or as a stream";
+    get "/runs/{run_id}/events" read::events, "Events, as a page or as a stream";
     get "/runs/{run_id}/candidates" read::candidates, "Candidates, in the order in which they were registered";
     get "/runs/{run_id}/candidates/{candidate_id}" read::candidate, "One candidate with its lineage";
     get "/runs/{run_id}/rollouts" read::rollouts, "Rollouts, in the order in which they were wanted";
@@ -53,7 +53,7 @@ routes! {
     get "/runs/{run_id}/frontier" read::frontier, "Who is best on which row";
     get "/runs/{run_id}/scores" read::scores, "Scores, as they were settled";
     get "/runs/{run_id}/scores/series" read::score_series, "Scores over time, by metric";
-    get "/runs/{run_id}/best" events::best, "The best candidate, or a newer one";
+    get "/runs/{run_id}/best" read::best, "The best candidate, or a newer one";
     get "/runs/{run_id}/artifacts" read::artifacts, "Files of a run";
     get "/runs/{run_id}/artifacts/{*name}" read::artifact, "The bytes of one file";
     post "/worker/run-next" control::run_next, "Carry out the next request, and wait for its end";

@@ -6,7 +6,7 @@ use std::time::Duration;
 use camino::Utf8PathBuf;
 
 use super::guard::Token;
-use super::worker::ProposerFactory;
+use super::workers::ProposerFactory;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_platform::container::Reach;
 

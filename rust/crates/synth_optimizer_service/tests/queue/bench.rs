@@ -11,7 +11,7 @@ use synth_optimizer_core::config::{Content, Loaded, Source, load};
 use synth_optimizer_core::model::control::{ControlAction, ControlRequest};
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_service::queue::{
-    Ack, Claim, Clock, Hold, Holder, Moment, Queue, QueueError, RequestEntry, Submission, Which,
+    Ack, Claim, Clock, HistoryEntry, Hold, Holder, Moment, Queue, QueueError, RequestEntry, Submission, Which,
 };
 use tempfile::TempDir;
 
@@ -151,4 +151,12 @@ pub(crate) fn asked(queue: &Queue, id: &str, token: i64) -> Option<Option<Contro
 
 pub(crate) fn no() -> OptimizerError {
     OptimizerError::new(ErrorCode::RunFailed, "no")
+}
+
+/// Everything that happened to a request.
+pub(crate) fn history(queue: &Queue, request_id: &str) -> Vec<HistoryEntry> {
+    let run_id = queue.get_request(request_id).unwrap().run_id;
+    let mut history = queue.history(&run_id).unwrap();
+    history.retain(|row| row.request_id == request_id);
+    history
 }

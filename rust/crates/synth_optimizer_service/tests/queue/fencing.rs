@@ -5,7 +5,7 @@ use synth_optimizer_core::model::lifecycle::RequestState;
 use synth_optimizer_service::Code;
 use synth_optimizer_service::queue::{Completion, DEFAULT_PAUSE, Hold, QueueError, Submission, Which};
 
-use crate::bench::{Bench, LEASE, ask, asked, claim, config, no, plain};
+use crate::bench::{Bench, LEASE, ask, asked, claim, config, history, no, plain};
 
 #[test]
 fn every_write_of_a_holder_that_was_superseded_is_refused() {
@@ -16,7 +16,7 @@ fn every_write_of_a_holder_that_was_superseded_is_refused() {
     let taken = claim(queue, "new", Which::Any).unwrap();
     let new = taken.fencing_token;
     assert_eq!((taken.request_id.as_str(), taken.attempts, new > old), (id, 2, true));
-    let before = (queue.get_request(id).unwrap(), queue.history(id).unwrap());
+    let before = (queue.get_request(id).unwrap(), history(queue, id));
     type Write<'a> = (&'a str, Box<dyn Fn(Hold<'static>) -> Result<(), QueueError> + 'a>);
     let writes: Vec<Write<'_>> = vec![
         ("start", Box::new(|hold| queue.start(id, hold).map(drop))),
@@ -36,7 +36,7 @@ fn every_write_of_a_holder_that_was_superseded_is_refused() {
     }
     assert!(queue.heartbeat(id, Hold::Token(old), LEASE, Some(1)).unwrap().is_none());
     assert_eq!(asked(queue, id, old), None);
-    assert_eq!((queue.get_request(id).unwrap(), queue.history(id).unwrap()), before);
+    assert_eq!((queue.get_request(id).unwrap(), history(queue, id)), before);
     assert_eq!(asked(queue, id, new), Some(None));
     queue.start(id, Hold::Token(new)).unwrap();
     assert_eq!(queue.complete(id, Hold::Lease("new"), &Completion::default()).unwrap().status, RequestState::Completed);

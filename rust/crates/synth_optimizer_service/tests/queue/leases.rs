@@ -6,10 +6,10 @@ use synth_optimizer_core::model::control::{ControlAction, ControlRequest};
 use synth_optimizer_core::model::lifecycle::RequestState;
 use synth_optimizer_service::queue::{Claim, Hold, Holder, ServiceLock, Which};
 
-use crate::bench::{Bench, LEASE};
+use crate::bench::{Bench, LEASE, history};
 
 fn evidence(bench: &Bench, request_id: &str) -> String {
-    let last = bench.queue.history(request_id).unwrap().pop().unwrap();
+    let last = history(&bench.queue, request_id).pop().unwrap();
     assert_eq!(last.trigger, "lease_expired");
     last.detail["evidence"].as_str().unwrap().to_owned()
 }
@@ -47,7 +47,7 @@ fn a_clock_that_jumps_ends_and_keeps_nothing() {
     bench.clock.advance(LEASE);
     assert_eq!(bench.queue.recover(None).unwrap().len(), 1, "a clock that was set back keeps no lease");
     // The order of what happened is that of its numbers.
-    let history = bench.queue.history(&entry.request_id).unwrap();
+    let history = history(&bench.queue, &entry.request_id);
     assert!(history.windows(2).all(|pair| pair[0].sequence < pair[1].sequence));
     assert!(bench.queue.liveness().unwrap().oldest_queued_age_seconds.unwrap() >= 0.0);
 }
@@ -104,13 +104,13 @@ fn the_next_service_takes_over_what_the_one_before_held() {
     let bench = Bench::new();
     bench.submit("served");
     let first = ServiceLock::take(&bench.path(), "127.0.0.1:1").unwrap();
-    let holder = Holder::Service(first.identity().clone());
+    let holder = Holder::Service(first.instance_id.clone());
     let entry = bench.queue.claim(&Claim { holder, ..other() }).unwrap().unwrap();
-    assert!(bench.queue.recover(Some(first.identity())).unwrap().is_empty());
+    assert!(bench.queue.recover(Some(&first.instance_id)).unwrap().is_empty());
     assert!(bench.queue.recover(None).unwrap().is_empty(), "a stranger cannot know");
     drop(first);
     let second = ServiceLock::take(&bench.path(), "127.0.0.1:1").unwrap();
-    assert_eq!(bench.queue.recover(Some(second.identity())).unwrap().len(), 1);
+    assert_eq!(bench.queue.recover(Some(&second.instance_id)).unwrap().len(), 1);
     assert_eq!(evidence(&bench, &entry.request_id), "earlier_service");
 }
 

@@ -7,7 +7,7 @@ use synth_optimizer_service::queue::{
     Acknowledgement, Completion, DEFAULT_PAUSE as PAUSE, Hold, Queue, QueueError, Which,
 };
 
-use crate::bench::{Bench, LEASE, ask, asked, no, try_claim};
+use crate::bench::{Bench, LEASE, ask, asked, history, no, try_claim};
 
 /// Brings a new request into a state.
 fn bring(bench: &Bench, state: RequestState) -> (String, i64) {
@@ -77,13 +77,13 @@ fn every_trigger_in_every_state_does_what_the_table_says() {
         for trigger in RequestTrigger::WORDS.iter().map(|word| RequestTrigger::from_word(word).unwrap()) {
             let bench = Bench::new();
             let (id, token) = bring(&bench, state);
-            let before = (bench.queue.get_request(&id).unwrap(), bench.queue.history(&id).unwrap());
+            let before = (bench.queue.get_request(&id).unwrap(), history(&bench.queue, &id));
             // A lease that was not extended ends before the longest pause does.
             let expires = trigger == RequestTrigger::PauseExpired
                 && matches!(state, RequestState::Leased | RequestState::Running);
             let wanted = if expires { Ok(RequestState::Queued) } else { state.next(trigger) };
             let done = pull(&bench, &id, token, trigger);
-            let after = (bench.queue.get_request(&id).unwrap(), bench.queue.history(&id).unwrap());
+            let after = (bench.queue.get_request(&id).unwrap(), history(&bench.queue, &id));
             let what = format!("{} in {}", trigger.word(), state.word());
             match wanted {
                 Ok(to) => {
@@ -135,6 +135,6 @@ fn what_is_asked_of_a_held_request_waits_for_its_holder() {
     assert_eq!(ended.error.unwrap()["message"], "too dear");
     assert_eq!(ask(queue, id, ControlAction::Cancel, None).unwrap().acknowledgement, Acknowledgement::Noop);
     assert_eq!(ask(queue, id, ControlAction::Stop, None).unwrap().acknowledgement, Acknowledgement::Noop);
-    let triggers: Vec<String> = queue.history(id).unwrap().into_iter().map(|row| row.trigger).collect();
+    let triggers: Vec<String> = history(queue, id).into_iter().map(|row| row.trigger).collect();
     assert_eq!(triggers, ["submit", "claim", "start", "ask_pause", "withdraw_pause", "ask_cancel", "cancel"]);
 }

@@ -16,15 +16,15 @@ use super::{Answer, Reason, RunPath, Service};
 use crate::Code;
 use crate::queue::{Ack, Acknowledgement, RequestEntry, Which};
 use crate::service::api::{Between, Body, Changed, Path};
-use crate::service::context::Context;
+use crate::service::context::{Context, RunFiles};
 use crate::service::job::Job;
 use crate::service::refusal::Refusal;
-use crate::service::runs::RunFiles;
-use crate::service::worker::Claimant;
+use crate::service::workers::Claimant;
 use synth_optimizer_core::model::control::{ControlAction, ControlRequest};
 use synth_optimizer_core::model::envelope::Envelope;
 use synth_optimizer_core::model::lifecycle::RequestState;
 use synth_optimizer_platform::artifacts::RunPaths;
+use synth_optimizer_platform::workspace::Reader;
 use synth_optimizer_platform::workspace::models::EventEnvelope;
 
 /// Why, for those who read the history later.
@@ -105,7 +105,7 @@ pub(crate) struct Stepped {
 }
 
 /// Events that a step tells of; the rest is at `/events`.
-const TOLD: usize = 1000;
+const TOLD: i64 = 1000;
 
 pub(crate) async fn step(State(context): Service, Path(run): Path<RunPath>, Body(_): Body<Why>) -> Answer<Stepped> {
     let entry = context.entry(&run.run_id.0).await?;
@@ -120,22 +120,15 @@ pub(crate) async fn step(State(context): Service, Path(run): Path<RunPath>, Body
 /// One step of a job that is stepped, and what happened in it.
 async fn step_job(context: &Arc<Context>, entry: &RequestEntry, job: &Arc<Job>) -> Result<Stepped, Refusal> {
     let run = RunFiles::new(entry, context.readers.clone())?;
-    let before = {
-        let run = run.clone();
-        context.read(move || run.last_sequence()).await?
-    };
+    let before = context.look(&run, Reader::last_sequence).await?.flatten();
     let report = job.step().await;
     if report.is_none() {
         // The end of the run is in the queue a moment after its last event.
         job.end().await;
     }
     let from = before.map_or(-1, |before| i64::try_from(before).unwrap_or(i64::MAX));
-    let events = context
-        .read(move || match run.reader()? {
-            Some(reader) => Ok::<_, Refusal>(reader.event_page(Some(from), Some(TOLD as i64))?.items),
-            None => Ok(Vec::new()),
-        })
-        .await?;
+    let page = context.look(&run, move |reader| reader.event_page(Some(from), Some(TOLD))).await?;
+    let events = page.map_or_else(Vec::new, |page| page.items);
     let entry = context.entry(&entry.run_id).await?;
     let state =
         report.and_then(|report| report.state).map_or_else(|| entry.status.word(), |state| state.word()).to_owned();
@@ -269,24 +262,24 @@ pub(crate) async fn tick(State(context): Service, Body(worker): Body<Worker>) ->
     let claimant = worker.checked()?;
     let _turn = context.ticking.lock().await;
     let stepped = context.workers.jobs().into_iter().find(|job| job.is_stepped && !job.is_over());
+    let ticked = |action, entry: Option<RequestEntry>, message| {
+        let (terminal, result) =
+            entry.as_ref().map_or((false, None), |entry| (entry.is_terminal, entry.result.clone()));
+        Ok(Json(Ticked { request: entry, result, action: Action { action }, terminal, message }))
+    };
     let Some(job) = stepped else {
         let Some(job) = begin(&context, None, true, claimant).await? else {
-            let action = Action { action: "noop" };
-            let message = NOTHING.to_owned();
-            return Ok(Json(Ticked { request: None, result: None, action, terminal: false, message }));
+            return ticked("noop", None, NOTHING.to_owned());
         };
         let entry = context.entry(&job.request.run_id).await?;
         let message = format!("claimed the request of run {}", entry.run_id);
-        let action = Action { action: "claim_run_request" };
-        return Ok(Json(Ticked { request: Some(entry), result: None, action, terminal: false, message }));
+        return ticked("claim_run_request", Some(entry), message);
     };
     let entry = context.entry(&job.request.run_id).await?;
     step_job(&context, &entry, &job).await?;
     let entry = context.entry(&job.request.run_id).await?;
-    let terminal = entry.is_terminal;
-    let action = Action { action: if terminal { "terminalize_run" } else { "step_run" } };
     let message = format!("run {} is {}", entry.run_id, entry.status.word());
-    Ok(Json(Ticked { result: entry.result.clone(), request: Some(entry), action, terminal, message }))
+    ticked(if entry.is_terminal { "terminalize_run" } else { "step_run" }, Some(entry), message)
 }
 
 /// What was taken back.

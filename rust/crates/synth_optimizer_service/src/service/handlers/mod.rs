@@ -1,7 +1,6 @@
 //! What each route does.
 
 pub(super) mod control;
-pub(super) mod events;
 pub(super) mod read;
 pub(super) mod submit;
 pub(super) mod system;

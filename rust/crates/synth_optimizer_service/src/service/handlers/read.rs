@@ -1,31 +1,35 @@
-//! Looking at runs, while they go on and after.
+//! Looking at runs, while they go on and after; and what is new of them: events as a page or a stream, and the best candidate
+//! for whoever waits for a better one.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Json;
 use axum::extract::State;
-use axum::http::{HeaderValue, header};
+use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::IntoResponse;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use tokio::time::Instant;
 
 use super::{Answer, IfNoneMatch, RunId, RunPath, Service};
 use crate::Code;
 use crate::queue::{HistoryEntry, Page, RequestEntry, Waiting, WaitingReason};
-use crate::service::api::{Between, Headers, Path, Query, Raw, Tagged};
-use crate::service::context::Context;
+use crate::service::api::{Between, Headers, PageOrStream, Path, Query, Raw, Tagged};
+use crate::service::context::{Context, RunFiles, file_body};
+use crate::service::follow::stream;
 use crate::service::refusal::Refusal;
-use crate::service::runs::file_body;
 use synth_optimizer_core::model::lifecycle::RequestState;
+use synth_optimizer_core::model::run_totals::BestMark;
 use synth_optimizer_core::model::usage::RunUsage;
 use synth_optimizer_platform::artifacts::{
     ArtifactFile, Artifacts, RunOverview, artifacts as list_artifacts, open_artifact, run_status,
 };
 use synth_optimizer_platform::workspace::Reader;
 use synth_optimizer_platform::workspace::models::{
-    CandidateDetail, CandidatePage, CandidateQuery, ReadError, RolloutDetail, RolloutPage, RolloutQuery, RunFrontier,
-    RunModels, ScorePage, ScoreSeriesList, SeriesQuery, score_window,
+    BestCandidate, CandidateDetail, CandidatePage, CandidateQuery, EventPage, ReadError, RolloutDetail, RolloutPage,
+    RolloutQuery, RunFrontier, RunModels, ScorePage, ScoreSeriesList, SeriesQuery, event_window, score_window,
 };
 
 /// Which runs.
@@ -95,7 +99,7 @@ pub(crate) async fn run(State(context): Service, Path(path): Path<RunPath>) -> A
     let (config, origins, history) = context
         .ask(move |queue| {
             let (config, origins) = queue.config(&id)?;
-            Ok((config, origins, queue.run_history(&of)?))
+            Ok((config, origins, queue.history(&of)?))
         })
         .await?;
     let requested = |section: &str| config[section]["model"].as_str().map(str::to_owned);
@@ -241,12 +245,13 @@ pub(crate) async fn artifact(
     let ArtifactFile { entry, file } = found.await?;
     let etag = entry.sha256.map(|digest| format!("\"{digest}\""));
     if etag.as_ref().is_some_and(|etag| known.has(etag)) {
-        return Ok(Tagged::Unchanged { etag, is_over: false });
+        return Ok(Tagged { answer: None, etag, is_over: false });
     }
     let length = HeaderValue::from(entry.bytes);
     let kind = HeaderValue::from_str(&entry.media_type).unwrap_or(HeaderValue::from_static("application/octet-stream"));
     let headers = [(header::CONTENT_LENGTH, length), (header::CONTENT_TYPE, kind)];
-    Ok(Tagged::New { answer: Raw((headers, file_body(file, entry.bytes)).into_response()), etag })
+    let answer = Some(Raw((headers, file_body(file, entry.bytes)).into_response()));
+    Ok(Tagged { answer, etag, is_over: false })
 }
 
 /// Reads something of a run that has begun; one that has not has nothing of it yet.
@@ -256,11 +261,7 @@ async fn look<T: Default + Send + 'static>(
     read: impl FnOnce(&Reader) -> Result<T, ReadError> + Send + 'static,
 ) -> Answer<T> {
     let run = context.run(&run.run_id.0).await?;
-    let found = context.read(move || match run.reader()? {
-        Some(reader) => Ok::<_, Refusal>(read(&reader)?),
-        None => Ok(T::default()),
-    });
-    Ok(Json(found.await?))
+    Ok(Json(context.look(&run, read).await?.unwrap_or_default()))
 }
 
 /// Reads one thing of a run; one that has not begun has none.
@@ -271,9 +272,157 @@ async fn find<T: Send + 'static>(
     read: impl FnOnce(&Reader) -> Result<T, ReadError> + Send + 'static,
 ) -> Answer<T> {
     let run = context.run(run_id).await?;
-    let found = context.read(move || match run.reader()? {
-        Some(reader) => Ok(read(&reader)?),
-        None => Err(Refusal::missing(code, format!("run {} has not begun", run.paths.run_id()))),
-    });
-    Ok(Json(found.await?))
+    let found = context.look(&run, read).await?;
+    found.map(Json).ok_or_else(|| Refusal::missing(code, format!("run {run_id} has not begun")))
+}
+
+/// Which events.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct EventQuery {
+    /// Only events after this sequence number; -1 for all.
+    #[schemars(range(min = -1))]
+    after: Option<i64>,
+    /// Events of a page.
+    #[schemars(range(min = 1, max = 1000))]
+    limit: Option<i64>,
+}
+
+/// Whether a stream is wanted, and after which event.
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(crate) struct EventHeaders {
+    #[serde(default)]
+    #[schemars(skip)]
+    accept: String,
+    /// With `Accept: text/event-stream`: the last event that was seen.
+    #[serde(default, rename = "last-event-id")]
+    #[schemars(rename = "Last-Event-ID", with = "i64", range(min = -1))]
+    last_event_id: Option<EventId>,
+}
+
+/// The sequence number of an event, or -1, as text.
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(try_from = "String")]
+struct EventId(i64);
+
+impl TryFrom<String> for EventId {
+    type Error = &'static str;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        text.parse().ok().filter(|id| *id >= -1).map(Self).ok_or("it is not the id of an event")
+    }
+}
+
+pub(crate) async fn events(
+    State(context): Service,
+    Path(run): Path<RunPath>,
+    Query(query): Query<EventQuery>,
+    Headers(headers): Headers<EventHeaders>,
+) -> Result<PageOrStream<EventPage>, Refusal> {
+    let run = context.run(&run.run_id.0).await?;
+    if !headers.accept.split(',').any(|kind| kind.trim().starts_with("text/event-stream")) {
+        return Ok(PageOrStream::Page(page(&context, &run, query).await?));
+    }
+    let after = headers.last_event_id.map(|id| id.0).or(query.after).unwrap_or(-1);
+    let next = u64::try_from(after.saturating_add(1)).unwrap_or(0);
+    // A reader that has everything of a run that is over must not come back again and again.
+    if run.entry(&context).await?.is_terminal {
+        let last = context.look(&run, Reader::last_sequence).await?.flatten();
+        if last.map_or(after >= 0, |last| next > last) {
+            return Ok(PageOrStream::Stream(StatusCode::NO_CONTENT.into_response()));
+        }
+    }
+    Ok(PageOrStream::Stream(stream(&context, run, next)))
+}
+
+async fn page(context: &Arc<Context>, run: &RunFiles, query: EventQuery) -> Result<EventPage, Refusal> {
+    let EventQuery { after, limit } = query;
+    event_window(after, limit)?;
+    let is_over = run.entry(context).await?.is_terminal;
+    let page = context.look(run, move |reader| reader.event_page(after, limit)).await?;
+    let nothing = || EventPage { items: Vec::new(), next_after: after.unwrap_or(-1), last_sequence: None, is_over };
+    Ok(EventPage { is_over, ..page.unwrap_or_else(nothing) })
+}
+
+/// Whether to wait.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct BestQuery {
+    /// Wait until the best candidate is newer than this sequence number.
+    #[schemars(range(min = -1))]
+    wait_newer_than: Option<i64>,
+    /// How long to wait.
+    timeout_seconds: Option<Between<f64, 0, 60>>,
+}
+
+/// The wait when nothing else is said.
+const USUAL: f64 = 30.0;
+
+pub(crate) async fn best(
+    State(context): Service,
+    Path(run): Path<RunPath>,
+    Query(query): Query<BestQuery>,
+    Headers(known): Headers<IfNoneMatch>,
+) -> Result<Tagged<Json<BestCandidate>>, Refusal> {
+    let run = context.run(&run.run_id.0).await?;
+    let wait = Duration::from_secs_f64(query.timeout_seconds.map_or(USUAL, |Between(seconds)| seconds));
+    if let Some(newer_than) = query.wait_newer_than {
+        if newer_than < -1 {
+            let message = format!("wait_newer_than {newer_than} is not the sequence number of an event, nor -1");
+            return Err(Refusal::new(Code::BadParameter, message));
+        }
+        let (best, is_over) = wait_for_newer(&context, &run, newer_than, wait).await?;
+        if !is_newer(best.as_ref(), newer_than) {
+            let etag = best.map(|mark| tag(mark.sequence, mark.candidate_id.as_str()));
+            return Ok(Tagged { answer: None, etag, is_over });
+        }
+    }
+    let Some(best) = context.look(&run, Reader::best_candidate).await?.flatten() else {
+        return Err(Refusal::new(Code::NothingBest, format!("run {} has no best candidate yet", run.paths.run_id())));
+    };
+    let etag = tag(best.sequence, best.candidate.candidate_id.as_str());
+    Ok(Tagged { answer: (!known.has(&etag)).then_some(Json(best)), etag: Some(etag), is_over: false })
+}
+
+/// Waits until the best candidate is newer than that, the run is over, or the time is. Returns the best one, and whether the
+/// run is over.
+async fn wait_for_newer(
+    context: &Arc<Context>,
+    run: &RunFiles,
+    newer_than: i64,
+    wait: Duration,
+) -> Result<(Option<BestMark>, bool), Refusal> {
+    let lost =
+        || Refusal::new(Code::StoreBusy, format!("the log of run {} cannot be read just now", run.paths.run_id()));
+    let deadline = Instant::now() + wait;
+    let (tail, mut news) = context.hub.watch(context, run);
+    loop {
+        // Before the look: what happens after it is news.
+        let end = tail.end.get().copied();
+        let best = context.look(run, Reader::best_mark).await.map_err(|refusal| {
+            tracing::warn!(run_id = run.paths.run_id(), error = refusal.shown(), "the best candidate cannot be read");
+            lost()
+        })?;
+        let best = best.flatten();
+        match end {
+            Some(None) => return Err(lost()),
+            Some(Some(_)) => return Ok((best, true)),
+            None if is_newer(best.as_ref(), newer_than) || Instant::now() >= deadline => return Ok((best, false)),
+            None => {}
+        }
+        tokio::select! {
+            // One look is enough for everything that has happened.
+            _ = news.recv() => while news.try_recv().is_ok() {},
+            () = tokio::time::sleep_until(deadline) => {}
+            () = context.closing() => return Err(Refusal::new(Code::Draining, "the service is shutting down")),
+        }
+    }
+}
+
+fn is_newer(best: Option<&BestMark>, than: i64) -> bool {
+    best.is_some_and(|mark| i64::try_from(mark.sequence).unwrap_or(i64::MAX) > than)
+}
+
+fn tag(sequence: u64, candidate_id: &str) -> String {
+    format!("\"{sequence}-{candidate_id}\"")
 }

@@ -1,7 +1,6 @@
 //! The service itself: whether it lives, what it holds, and how it is described.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use axum::Json;
 use axum::extract::State;
@@ -16,7 +15,6 @@ use crate::Code;
 use crate::queue::{LeaseEntry, Liveness};
 use crate::service::api::{Body, Raw};
 use crate::service::context::Phase;
-use crate::service::metrics::Census;
 use crate::service::refusal::Refusal;
 use synth_optimizer_core::model::envelope::unix_millis_of;
 use synth_optimizer_core::model::lifecycle::RequestState;
@@ -188,13 +186,11 @@ pub(crate) async fn metrics(State(context): Service) -> Result<Raw, Refusal> {
     let (counts, leases, liveness) =
         context.ask(|queue| Ok((queue.counts()?, queue.leases()?, queue.liveness()?))).await?;
     let now = unix_millis();
-    let age = |at: &str| Duration::from_millis(now.saturating_sub(unix_millis_of(at).unwrap_or(now)));
-    let census = Census {
-        by_status: counts.into_iter().collect(),
-        oldest_lease: leases.iter().filter_map(|lease| lease.leased_at.as_deref()).map(age).max().unwrap_or_default(),
-        oldest_queued: Duration::from_secs_f64(liveness.oldest_queued_age_seconds.unwrap_or(0.0)),
-    };
-    let text = context.workers.metrics.text(&census, context.workers.jobs().len())?;
+    let age = |at: &str| now.saturating_sub(unix_millis_of(at).unwrap_or(now)) as f64 / 1000.0;
+    let oldest_lease = leases.iter().filter_map(|lease| lease.leased_at.as_deref()).map(age).fold(0.0, f64::max);
+    let oldest_queued = liveness.oldest_queued_age_seconds.unwrap_or(0.0);
+    let jobs = context.workers.jobs().len();
+    let text = context.workers.metrics.text(&counts, oldest_lease, oldest_queued, jobs)?;
     let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
     Ok(Raw(([(header::CONTENT_TYPE, kind)], text).into_response()))
 }
