@@ -199,9 +199,9 @@ fn open_existing(request: &Request, dir: &RunDir, fence: &Fence) -> Result<Optio
     if !dir.workspace_db().exists() {
         return Ok(None);
     }
-    let mut workspace = Workspace::open(dir.workspace_db().as_std_path(), request.config.run.durability)?;
+    let workspace = Workspace::open(dir.workspace_db().as_std_path(), request.config.run.durability)?;
     fence.check()?;
-    hold(&mut workspace)?;
+    hold(&workspace)?;
     check_same_search(&workspace.run_row()?, &request.config, &request.algorithm)?;
     Ok(Some(workspace))
 }
@@ -229,8 +229,8 @@ where
         None => {
             watched.fence.check()?;
             let place = dir.workspace_db();
-            let mut new = Workspace::create(place.as_std_path(), &row(request, dir), config.run.durability)?;
-            hold(&mut new)?;
+            let new = Workspace::create(place.as_std_path(), &row(request, dir), config.run.durability)?;
+            hold(&new)?;
             new
         }
     };

@@ -6,7 +6,7 @@ use crate::artifacts::RunDir;
 use crate::cache::CacheSettings;
 use crate::clock::unix_millis;
 use crate::container::Task;
-use crate::workspace::{Lease, Record, RunRow, SnapshotKind, Workspace};
+use crate::workspace::{Record, RunRow, SnapshotKind, Workspace};
 use synth_optimizer_core::config::{search_digest, shown};
 use synth_optimizer_core::model::error::OptimizerError;
 use synth_optimizer_core::model::event_fields::RunStarted;
@@ -72,12 +72,7 @@ pub(super) fn record_start(
 
 /// Takes the run in the name of this process. Who held it before can write nothing from here on.
 pub(super) fn hold(workspace: &Workspace) -> Result<(), OptimizerError> {
-    workspace.hold(Lease {
-        resource_kind: "run_directory".into(),
-        resource_id: "run.lock".into(),
-        subject: subject(),
-        unix_millis: unix_millis(),
-    })
+    workspace.hold(subject())
 }
 
 fn subject() -> String {

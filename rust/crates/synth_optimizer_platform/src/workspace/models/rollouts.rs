@@ -3,8 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use rusqlite::types::Value as Sql;
-use rusqlite::{Connection, params_from_iter};
+use rusqlite::{Connection, params};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -68,14 +67,8 @@ pub struct RolloutQuery {
     pub split: Option<String>,
 }
 
-/// What a query comes to.
-struct Parts {
-    after: i64,
-    limit: usize,
-    stage: Option<Stage>,
-    status: Option<RolloutStatus>,
-    split: Option<RowSplit>,
-}
+/// What a query comes to: after which request, how many, and only of these.
+type Parts = (i64, usize, Option<Stage>, Option<RolloutStatus>, Option<RowSplit>);
 
 impl RolloutQuery {
     /// Whether it can be answered, if there is something to read.
@@ -84,13 +77,13 @@ impl RolloutQuery {
     }
 
     fn parts(&self) -> Result<Parts, ReadError> {
-        Ok(Parts {
-            after: after_cursor(self.cursor.as_deref())?,
-            limit: page_size(self.limit, 50, 200)?,
-            stage: word("stage", self.stage.as_deref(), Stage::from_word, Stage::WORDS)?,
-            status: word("status", self.status.as_deref(), RolloutStatus::from_word, RolloutStatus::WORDS)?,
-            split: word("split", self.split.as_deref(), RowSplit::from_word, RowSplit::WORDS)?,
-        })
+        Ok((
+            after_cursor(self.cursor.as_deref())?,
+            page_size(self.limit, 50, 200)?,
+            word("stage", self.stage.as_deref(), Stage::from_word, Stage::WORDS)?,
+            word("status", self.status.as_deref(), RolloutStatus::from_word, RolloutStatus::WORDS)?,
+            word("split", self.split.as_deref(), RowSplit::from_word, RowSplit::WORDS)?,
+        ))
     }
 }
 
@@ -234,42 +227,37 @@ const ENTRY: &str = "json_object('request', r.request, 'rollout_id', c.rollout_i
 impl Reader {
     /// The rollouts of the run, in the order in which they were requested.
     pub fn rollout_page(&self, query: &RolloutQuery) -> Result<RolloutPage, ReadError> {
-        let Parts { after, limit, stage, status, split } = query.parts()?;
-        let (rows, mut values) = match &query.candidate_id {
-            // The rollouts of one candidate are few, and an index finds them.
-            Some(id) => (
-                "rollouts r INDEXED BY rollouts_by_candidate LEFT JOIN calls c ON c.request = r.request
-                 WHERE r.request > ?1 AND r.candidate_id = ?2",
-                vec![Sql::from(after), Sql::from(id.clone())],
-            ),
-            None => (
-                "rollouts r LEFT JOIN calls c ON c.request = r.request WHERE r.request > ?1 AND r.request <= ?2",
-                vec![Sql::from(after), Sql::from(end_of_window(after))],
-            ),
-        };
-        let text = |word: Option<&'static str>| word.map_or(Sql::Null, |word| Sql::from(word.to_owned()));
-        values.push(text(stage.map(Stage::word)));
-        values.push(text(status.map(RolloutStatus::word)));
-        values.push(text(split.map(RowSplit::word)));
-        values.push(Sql::from(limit as i64 + 1));
+        let (after, limit, stage, status, split) = query.parts()?;
+        // The last request that the page looks at. The rollouts of one candidate are few, and an index finds them.
+        let end = if query.candidate_id.is_some() { i64::MAX } else { after.saturating_add(WINDOW) };
+        let index = if query.candidate_id.is_some() { "INDEXED BY rollouts_by_candidate" } else { "" };
+        let values = params![
+            after,
+            end,
+            query.candidate_id,
+            stage.map(Stage::word),
+            status.map(RolloutStatus::word),
+            split.map(RowSplit::word),
+            limit + 1
+        ];
         let sql = format!(
-            "SELECT {ENTRY} {STATUS}) FROM {rows}
-               AND (?3 IS NULL OR r.evaluation_stage = ?3) AND (?4 IS NULL OR {STATUS} = ?4)
-               AND (?5 IS NULL OR r.split = ?5)
-             ORDER BY r.request LIMIT ?6"
+            "SELECT {ENTRY} {STATUS}) FROM rollouts r {index} LEFT JOIN calls c ON c.request = r.request
+             WHERE r.request > ?1 AND r.request <= ?2 AND {}
+               AND (?4 IS NULL OR r.evaluation_stage = ?4) AND (?5 IS NULL OR {STATUS} = ?5)
+               AND (?6 IS NULL OR r.split = ?6)
+             ORDER BY r.request LIMIT ?7",
+            if query.candidate_id.is_some() { "r.candidate_id = ?3" } else { "?3 IS NULL" }
         );
         self.at_once(|db| {
-            let mut items: Vec<RolloutEntry> = documents(db, "read the rollouts", &sql, params_from_iter(values))?;
+            let mut items: Vec<RolloutEntry> = documents(db, "read the rollouts", &sql, values)?;
             let more = items.len() > limit;
             items.truncate(limit);
-            let next_cursor = if more {
-                items.last().map(|last| last.request.to_string())
-            } else {
-                let end = end_of_window(after);
-                let more = query.candidate_id.is_none() && goes_on_after(db, end)?;
-                more.then(|| end.to_string())
+            let goes_on = "SELECT 1 FROM rollouts WHERE request > ?1 LIMIT 1";
+            let next = match items.last() {
+                Some(last) if more => Some(last.request.to_string()),
+                _ => first(db, "read the rollouts", goes_on, [end], |_| Ok(end.to_string()))?,
             };
-            Ok(RolloutPage { items, next_cursor })
+            Ok(RolloutPage { items, next_cursor: next })
         })
     }
 
@@ -283,16 +271,6 @@ impl Reader {
         let reply = if with_trace { self.reply_up_to(RequestId(rollout.request), MOST_BYTES)? } else { None };
         Ok(RolloutDetail { rollout, trace: reply.map(|(bytes, reply)| trace(bytes, reply.as_deref())) })
     }
-}
-
-/// The last request that a page looks at.
-fn end_of_window(after: i64) -> i64 {
-    after.saturating_add(WINDOW)
-}
-
-fn goes_on_after(db: &Connection, request: i64) -> Result<bool, OptimizerError> {
-    let sql = "SELECT 1 FROM rollouts WHERE request > ?1 LIMIT 1";
-    Ok(first(db, "read the rollouts", sql, [request], |_| Ok(()))?.is_some())
 }
 
 /// One rollout, by its number.
