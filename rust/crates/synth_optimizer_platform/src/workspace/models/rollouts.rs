@@ -1,22 +1,17 @@
-//! The rollouts of a run: page by page, in the order in which they were requested, and one with the reply of the container
-//! and what a proposer is shown of it.
+//! The rollouts of a run, page by page, in the order in which they were requested.
 
 use std::collections::BTreeMap;
 
 use rusqlite::{Connection, params};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
 use super::super::query::{document, documents, first};
 use super::super::reader::Reader;
 use super::refusal::{ReadError, after_cursor, page_size, quoted, word};
-use crate::proposer::shown_reply;
-use synth_optimizer_core::config::redacted;
 use synth_optimizer_core::model::answer::FailureClass;
 use synth_optimizer_core::model::error::OptimizerError;
 use synth_optimizer_core::model::event_fields::Stage;
-use synth_optimizer_core::model::ids::RequestId;
 use synth_optimizer_core::model::usage::Usage;
 use synth_optimizer_core::words;
 
@@ -154,52 +149,6 @@ pub struct RolloutFailure {
     pub message: String,
 }
 
-/// A rollout with its reply, where that was asked for.
-#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
-pub struct RolloutDetail {
-    /// The rollout.
-    #[serde(flatten)]
-    pub rollout: RolloutEntry,
-    /// The stored reply; null where it was not asked for or there is none.
-    pub trace: Option<RolloutTrace>,
-}
-
-/// The reply of the container to a rollout.
-#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
-pub struct RolloutTrace {
-    /// Bytes of the reply.
-    pub bytes: u64,
-    /// Whether it is too large to be shown here; read it from the workspace then.
-    pub is_too_large: bool,
-    /// The reply, with credentials hidden.
-    pub reply: Option<Value>,
-    /// What of it a proposer is shown.
-    pub evidence: Option<RolloutEvidence>,
-}
-
-/// What of a reply a proposer is shown.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
-pub struct RolloutEvidence {
-    /// What the container says about how it went, from each place where containers put it.
-    pub feedback: Vec<RolloutFeedback>,
-    /// The record without echoes and empty entries, cut in its middle where it is long.
-    pub record: String,
-}
-
-/// One piece of feedback.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
-pub struct RolloutFeedback {
-    /// `Feedback` or `Details`.
-    pub name: String,
-    /// The text.
-    pub text: String,
-}
-
-/// The largest reply that is shown.
-const MOST_BYTES: u64 = 8 << 20;
-/// How much of a reply a proposer would be shown, in bytes, where evidence is not scarce.
-const EVIDENCE_BYTES: usize = 16 << 10;
-
 /// Requests that one page looks at when it looks for few among many.
 const WINDOW: i64 = 20_000;
 
@@ -263,52 +212,22 @@ impl Reader {
 
     /// One rollout, by its number or by the id under which the container knows it. By id, the calls of the run are looked
     /// through.
-    pub fn rollout(&self, name: &str, with_trace: bool) -> Result<RolloutDetail, ReadError> {
-        let rollout = self.at_once(|db| {
-            let request = request_of(db, name)?.ok_or_else(|| no_rollout(name))?;
-            rollout(db, request)?.ok_or_else(|| no_rollout(name))
-        })?;
-        let reply = if with_trace { self.reply_up_to(RequestId(rollout.request), MOST_BYTES)? } else { None };
-        Ok(RolloutDetail { rollout, trace: reply.map(|(bytes, reply)| trace(bytes, reply.as_deref())) })
+    pub fn rollout_entry(&self, name: &str) -> Result<RolloutEntry, ReadError> {
+        let sql = format!(
+            "SELECT {ENTRY} {STATUS}) FROM rollouts r LEFT JOIN calls c ON c.request = r.request WHERE r.request = ?1"
+        );
+        self.at_once(|db| {
+            let found = match request_of(db, name)? {
+                Some(request) => document(db, "read a rollout", &sql, [request])?,
+                None => None,
+            };
+            found.ok_or_else(|| {
+                let message = format!("the run has no rollout {}", quoted(name));
+                let hint = "Name a rollout by its request number or by its rollout_id; list the rollouts of the run to see both.";
+                ReadError::not_found("rollout_not_found", "rollout_id", message, hint)
+            })
+        })
     }
-}
-
-/// One rollout, by its number.
-fn rollout(db: &Connection, request: i64) -> Result<Option<RolloutEntry>, OptimizerError> {
-    let sql = format!(
-        "SELECT {ENTRY} {STATUS}) FROM rollouts r LEFT JOIN calls c ON c.request = r.request WHERE r.request = ?1"
-    );
-    document(db, "read a rollout", &sql, [request])
-}
-
-/// What is shown of a reply; without the reply, it is too large.
-fn trace(bytes: u64, reply: Option<&[u8]>) -> RolloutTrace {
-    let Some(plain) = reply else {
-        return RolloutTrace { bytes, is_too_large: true, reply: None, evidence: None };
-    };
-    let reply = serde_json::from_slice::<Value>(plain)
-        .unwrap_or_else(|_| Value::String(String::from_utf8_lossy(plain).into_owned()));
-    let (feedback, record) = shown_reply(&without_names(&reply), EVIDENCE_BYTES);
-    let feedback = feedback.into_iter().map(|(name, text)| RolloutFeedback { name: name.to_owned(), text });
-    let evidence = RolloutEvidence { feedback: feedback.collect(), record };
-    RolloutTrace { bytes, is_too_large: false, reply: Some(redacted(&reply)), evidence: Some(evidence) }
-}
-
-/// A reply without the parts that tell when and under which name it ran: a proposer is not shown them.
-fn without_names(reply: &Value) -> Value {
-    let mut reply = reply.clone();
-    if let Some(fields) = reply.as_object_mut() {
-        for name in ["rollout_id", "trace_correlation_id", "created_at", "updated_at"] {
-            fields.shift_remove(name);
-        }
-    }
-    reply
-}
-
-fn no_rollout(name: &str) -> ReadError {
-    let message = format!("the run has no rollout {}", quoted(name));
-    let hint = "Name a rollout by its request number or by its rollout_id; list the rollouts of the run to see both.";
-    ReadError::not_found("rollout_not_found", "rollout_id", message, hint)
 }
 
 /// The number of a rollout that is named by it or by its id.

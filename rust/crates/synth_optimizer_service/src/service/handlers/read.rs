@@ -22,10 +22,11 @@ use synth_optimizer_core::model::usage::RunUsage;
 use synth_optimizer_platform::artifacts::{
     ArtifactFile, Artifacts, RunOverview, artifacts as list_artifacts, open_artifact, run_status,
 };
+use synth_optimizer_platform::rollout_trace::RolloutDetail;
 use synth_optimizer_platform::workspace::Reader;
 use synth_optimizer_platform::workspace::models::{
-    CandidateDetail, CandidatePage, CandidateQuery, ReadError, RolloutDetail, RolloutPage, RolloutQuery, RunFrontier,
-    RunModels, ScorePage, ScoreSeriesList, SeriesQuery, score_window,
+    CandidateDetail, CandidatePage, CandidateQuery, ReadError, RolloutPage, RolloutQuery, RunFrontier, RunModels,
+    ScorePage, ScoreSeriesList, SeriesQuery, score_window,
 };
 
 /// Which runs.
