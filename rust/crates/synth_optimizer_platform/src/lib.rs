@@ -8,6 +8,7 @@ pub mod container;
 mod http;
 pub mod logs;
 pub mod proposer;
+pub mod rollout_trace;
 pub mod runtime;
 mod unpack;
 pub mod workspace;

@@ -143,7 +143,7 @@ impl Place {
             chronicle.append(part).unwrap();
         }
         let result = write_results(&dir, &workspace, chronicle, None).unwrap();
-        (Self { _temporary: temporary, dir, workspace }, result.manifest)
+        (Self { _temporary: temporary, dir, workspace }, result)
     }
 
     /// One value of the database.

@@ -1,11 +1,10 @@
 //! Files that are there as a whole or not at all: written beside their place, synced, and renamed.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{BufWriter, Write};
-use std::os::unix::fs::OpenOptionsExt;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use camino::{Utf8Path, Utf8PathBuf};
+use tempfile::{Builder, NamedTempFile};
 
 use super::fault;
 use synth_optimizer_core::model::error::OptimizerError;
@@ -13,13 +12,11 @@ use synth_optimizer_core::model::error::OptimizerError;
 /// How names of unfinished files begin and end.
 const UNFINISHED: (&str, &str) = (".", ".tmp");
 
-/// A file that takes its name when it is complete. Dropped before, it leaves nothing.
+/// A file for the owner's eyes that takes its name when it is complete. Dropped before, it leaves nothing.
 #[derive(Debug)]
 pub struct AtomicFile {
     target: Utf8PathBuf,
-    temporary: Utf8PathBuf,
-    /// None once it is complete.
-    file: Option<BufWriter<File>>,
+    file: BufWriter<NamedTempFile>,
 }
 
 /// Puts bytes under a name, for the owner's eyes only.
@@ -43,14 +40,10 @@ pub(super) fn remove_unfinished(dir: &Utf8Path) -> Result<(), OptimizerError> {
 
 impl AtomicFile {
     pub fn create(target: &Utf8Path) -> Result<Self, OptimizerError> {
-        static NUMBER: AtomicU64 = AtomicU64::new(0);
-        let name = target.file_name().unwrap_or_default();
-        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let (begin, end) = UNFINISHED;
-        let temporary = target.with_file_name(format!("{begin}{name}.{}.{number}{end}", std::process::id()));
-        let opened = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary);
-        let file = opened.map_err(fault::io(target, "writing"))?;
-        Ok(Self { target: target.to_owned(), temporary, file: Some(BufWriter::new(file)) })
+        let made = Builder::new().prefix(begin).suffix(end).tempfile_in(directory(target));
+        let file = BufWriter::new(made.map_err(fault::io(target, "writing"))?);
+        Ok(Self { target: target.to_owned(), file })
     }
 
     /// The name that the file will have.
@@ -59,40 +52,28 @@ impl AtomicFile {
     }
 
     /// Gives the file its name; after this it survives a loss of power.
-    pub fn commit(mut self) -> Result<(), OptimizerError> {
-        let target = self.target.clone();
+    pub fn commit(self) -> Result<(), OptimizerError> {
+        let Self { target, file } = self;
         let failed = fault::io(&target, "writing");
-        if let Some(buffered) = self.file.take() {
-            let file = buffered.into_inner().map_err(|error| failed(error.into_error()))?;
-            file.sync_all().map_err(failed)?;
-        }
-        std::fs::rename(&self.temporary, &self.target).map_err(failed)?;
-        sync_dir(&self.target)
+        let file = file.into_inner().map_err(|error| failed(error.into_error()))?;
+        file.as_file().sync_all().map_err(failed)?;
+        file.persist(&target).map_err(|error| failed(error.error))?;
+        // A name is durable when its directory is.
+        let parent = directory(&target);
+        File::open(parent).and_then(|dir| dir.sync_all()).map_err(fault::io(parent, "syncing"))
     }
 }
 
 impl Write for AtomicFile {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        match &mut self.file {
-            Some(file) => file.write(bytes),
-            None => Err(std::io::ErrorKind::NotConnected.into()),
-        }
+        self.file.write(bytes)
     }
 
     fn flush(&mut self) -> std::io::Result<()> {
-        self.file.as_mut().map_or(Ok(()), Write::flush)
+        self.file.flush()
     }
 }
 
-impl Drop for AtomicFile {
-    fn drop(&mut self) {
-        // After a rename there is nothing left under this name.
-        let _ = std::fs::remove_file(&self.temporary);
-    }
-}
-
-/// A name is durable when its directory is.
-fn sync_dir(path: &Utf8Path) -> Result<(), OptimizerError> {
-    let parent = path.parent().filter(|parent| !parent.as_str().is_empty()).unwrap_or(Utf8Path::new("."));
-    File::open(parent).and_then(|dir| dir.sync_all()).map_err(fault::io(parent, "syncing"))
+fn directory(path: &Utf8Path) -> &Utf8Path {
+    path.parent().filter(|parent| !parent.as_str().is_empty()).unwrap_or(Utf8Path::new("."))
 }

@@ -62,7 +62,7 @@ pub struct RunOverview {
 pub fn run_status(paths: &RunPaths) -> Result<RunOverview, OptimizerError> {
     let holder = FileLock::holder(&paths.lock())?;
     // While somebody works on the run, an older failure is history.
-    let manifest = if holder.is_none() { manifest(paths)? } else { None };
+    let manifest = if holder.is_none() { stored_manifest(paths)? } else { None };
     let failure = manifest.as_ref().and_then(|manifest| manifest.get("failure")).cloned();
     if !paths.workspace_db().is_file() {
         // It failed before it had a log.
@@ -157,7 +157,8 @@ pub fn run_summary(paths: &RunPaths) -> Result<Value, OptimizerError> {
     }))
 }
 
-fn manifest(paths: &RunPaths) -> Result<Option<Value>, OptimizerError> {
+/// The manifest, if there is one.
+pub(super) fn stored_manifest(paths: &RunPaths) -> Result<Option<Value>, OptimizerError> {
     let path = paths.manifest();
     let bytes = match std::fs::read(&path) {
         Ok(bytes) => bytes,

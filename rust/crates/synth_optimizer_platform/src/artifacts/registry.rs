@@ -37,22 +37,15 @@ pub struct RegistryEntry {
     pub usage: Option<Value>,
 }
 
-/// Whether a line was added.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Registered {
-    Added,
-    /// The file has it already.
-    Known,
-}
-
-/// Adds the line of a run and status, unless it is there. Runs of other processes wait meanwhile.
-pub fn register(paths: &RunPaths, status: RegistryStatus, entry: &RegistryEntry) -> Result<Registered, OptimizerError> {
+/// Adds the line of a run and status, unless it is there, and returns whether it was added. Runs of other processes wait
+/// meanwhile.
+pub fn register(paths: &RunPaths, status: RegistryStatus, entry: &RegistryEntry) -> Result<bool, OptimizerError> {
     let path = paths.run_registry();
     let failed = fault::io(&path, "writing");
     let opened = OpenOptions::new().create(true).read(true).write(true).truncate(false).mode(0o600).open(&path);
     let mut file = opened.map_err(failed)?;
     wait_for(&file).map_err(failed)?;
-    let registered = add(&mut file, paths, status, entry);
+    let registered = add(&mut file, &path, paths, status, entry);
     // Lost: closing the file releases the lock as well.
     let _ = file.unlock();
     registered
@@ -77,24 +70,22 @@ fn wait_for(file: &File) -> std::io::Result<()> {
 
 fn add(
     file: &mut File,
+    path: &Utf8Path,
     paths: &RunPaths,
     status: RegistryStatus,
     entry: &RegistryEntry,
-) -> Result<Registered, OptimizerError> {
-    let path = paths.run_registry();
-    let failed = fault::io(&path, "writing");
-    let tail = mend(file, &path)?;
+) -> Result<bool, OptimizerError> {
+    let tail = mend(file, path)?;
     let known = tail.lines().rev().any(|line| {
         serde_json::from_str::<Known>(line).is_ok_and(|known| known.run_id == paths.run_id() && known.status == status)
     });
     if known {
-        return Ok(Registered::Known);
+        return Ok(false);
     }
     let line = line(paths, status, entry)? + "\n";
-    file.seek(SeekFrom::End(0)).map_err(failed)?;
-    file.write_all(line.as_bytes()).map_err(failed)?;
-    file.sync_data().map_err(failed)?;
-    Ok(Registered::Added)
+    let written =
+        file.seek(SeekFrom::End(0)).and_then(|_| file.write_all(line.as_bytes())).and_then(|()| file.sync_data());
+    written.map(|()| true).map_err(fault::io(path, "writing"))
 }
 
 /// What makes a line the line of a run and status.

@@ -1,35 +1,38 @@
-//! What is written when a run is over: the registries of its candidates, chart and feeds, and the manifest last.
+//! What is written when a run is over: the registries of its candidates, chart and feeds, and the manifest last, which is
+//! the result of the run or why there is none.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 
 use camino::Utf8Path;
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::atomic::write_atomic;
 use super::chart::{ChartData, ChartPoint, HeldoutBar, score_chart};
 use super::chronicle::Chronicle;
 use super::fault;
 use super::files::hash;
-use super::manifest::{early_failure, manifest};
+use super::overview::stored_manifest;
 use super::registry::{RegistryEntry, RegistryStatus, register};
 use super::run_dir::RunPaths;
 use crate::cache::CacheProfile;
 use crate::workspace::models::FrontierEntry;
 use crate::workspace::{ArtifactRef, Record, RunRow, Workspace};
-use synth_optimizer_core::model::error::OptimizerError;
-use synth_optimizer_core::model::event_fields::Direction;
+use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
+use synth_optimizer_core::model::event_fields::{Direction, NamedScore, RolloutCount};
+use synth_optimizer_core::model::ids::CandidateId;
 use synth_optimizer_core::model::lifecycle::CandidateStatus;
-use synth_optimizer_core::model::run_view::{MeasuredCandidate, RunView};
+use synth_optimizer_core::model::run_totals::RunCounts;
+use synth_optimizer_core::model::run_view::{FinalEvent, MeasuredCandidate, RunView};
+use synth_optimizer_core::model::score::Score;
 
-/// The end of a run, as its manifest tells it.
-#[derive(Debug, Clone, PartialEq)]
-pub struct RunResult {
-    pub status: RegistryStatus,
-    pub manifest: Value,
-}
+const RESULT_SCHEMA: &str = "gepa_result_manifest.v1";
+const FAILURE_SCHEMA: &str = "gepa_failure_manifest.v1";
+const UNAVAILABLE: &str = "unavailable";
 
-/// Writes everything that a run leaves behind, from its chronicle. The run must be over, and its feed complete.
+/// Writes everything that a run leaves behind, from its chronicle, and returns the manifest. The run must be over, and its
+/// feed complete.
 ///
 /// May be called again, also after a crash in the middle: the files are replaced by equal ones, and the manifest comes
 /// last, so that it never names a file that is not there. Without a cache profile, the one that is there stays. Blocks
@@ -39,7 +42,7 @@ pub fn write_results(
     workspace: &Workspace,
     chronicle: Chronicle,
     cache: Option<&CacheProfile>,
-) -> Result<RunResult, OptimizerError> {
+) -> Result<Value, OptimizerError> {
     let view = chronicle.end()?;
     let unix_millis = view.totals.updated_at.unwrap_or_default();
     let refs = write_files(paths, &view, cache)?;
@@ -50,23 +53,20 @@ pub fn write_results(
     let record = Record::Manifest { path: paths.manifest().into(), document: document.clone(), unix_millis };
     workspace.record_all(vec![record])?;
     register(paths, status, &entry(&workspace.run_row()?, &view))?;
-    Ok(RunResult { status, manifest: document })
+    Ok(document)
 }
 
 /// Writes what is left of a run that failed before it had a log: the manifest of the failure and a line in the registry.
 ///
 /// The manifest of a run that has finished is never replaced.
-pub fn write_failure(
-    paths: &RunPaths,
-    entry: &RegistryEntry,
-    error: &OptimizerError,
-) -> Result<RunResult, OptimizerError> {
+pub fn write_failure(paths: &RunPaths, entry: &RegistryEntry, error: &OptimizerError) -> Result<Value, OptimizerError> {
     let (status, document) = early_failure(paths, error);
-    if !has_finished(&paths.manifest()) {
+    let stored = stored_manifest(paths).ok().flatten();
+    if stored.is_none_or(|stored| stored["status"] != RegistryStatus::Finished.word()) {
         write_json(&paths.manifest(), &document)?;
         register(paths, status, entry)?;
     }
-    Ok(RunResult { status, manifest: document })
+    Ok(document)
 }
 
 /// What the registry says about a run that begins: its settings, and nothing used yet.
@@ -125,7 +125,7 @@ pub(super) fn registry(view: &RunView) -> Value {
 
 /// One candidate of the registry, without the places and times of its events: equal runs have equal files, however they
 /// were carried out.
-pub(super) fn registered(candidate: &MeasuredCandidate) -> Value {
+fn registered(candidate: &MeasuredCandidate) -> Value {
     const VOLATILE: [&str; 6] =
         ["registered_sequence", "registered_at", "updated_sequence", "updated_at", "sequence", "at"];
     fn without_places(fields: &mut Value) {
@@ -137,6 +137,125 @@ pub(super) fn registered(candidate: &MeasuredCandidate) -> Value {
     without_places(&mut entry);
     entry["acceptance_metadata"].as_array_mut().into_iter().flatten().for_each(without_places);
     entry
+}
+
+/// The manifest of a run that is over.
+fn manifest(paths: &RunPaths, view: &RunView, refs: &[ArtifactRef]) -> Result<(RegistryStatus, Value), OptimizerError> {
+    let failed = |error: &OptimizerError| {
+        let best = view.totals.best_candidate_id().map_or(UNAVAILABLE, |best| best.as_str());
+        json!({
+            "schema_version": FAILURE_SCHEMA,
+            "failure": failure(error),
+            "best_candidate_id": best,
+            "stopped_by": view.totals.stopped_by,
+        })
+    };
+    let (status, ending) = match &view.end {
+        None => {
+            let message = format!("run {} is not over and has no result", paths.run_id());
+            return Err(OptimizerError::new(ErrorCode::Invariant, message));
+        }
+        Some(FinalEvent::Finished(run)) => {
+            let result = json!({
+                "schema_version": RESULT_SCHEMA,
+                "best_candidate": view.candidate(&run.best_candidate_id).map(registered),
+                "scores": scores(&run.scores),
+                "train_gain": run.train_gain,
+                "heldout_gain": run.heldout_gain,
+                "stopped_by": run.stopped_by,
+                "generations": run.generations,
+            });
+            (RegistryStatus::Finished, result)
+        }
+        Some(FinalEvent::Failed(run)) => {
+            (RegistryStatus::Failed, failed(&OptimizerError::new(run.error_code, run.message.as_str())))
+        }
+        Some(FinalEvent::Cancelled(run)) => {
+            (RegistryStatus::Cancelled, failed(&OptimizerError::new(ErrorCode::Cancelled, run.reason.as_str())))
+        }
+    };
+    let counts = &view.totals.counts;
+    let usage = counts.usage();
+    let used = json!({
+        "candidates": counts.candidates,
+        "rollouts": rollouts(counts),
+        "cost_usd": usage.total.cost_usd,
+        "usage": usage,
+        "seed": view.started.as_ref().map(|run| run.seed),
+        "config_digest": view.started.as_ref().map(|run| &run.config_digest),
+        "state_history": view.state_history,
+        "artifact_refs": refs,
+    });
+    Ok((status, document(paths, status, [ending, used])))
+}
+
+/// The manifest of a run that failed before it had a log.
+fn early_failure(paths: &RunPaths, error: &OptimizerError) -> (RegistryStatus, Value) {
+    let status = match error.code {
+        ErrorCode::Cancelled => RegistryStatus::Cancelled,
+        _ => RegistryStatus::Failed,
+    };
+    let fields = json!({
+        "schema_version": FAILURE_SCHEMA,
+        "failure": failure(error),
+        "best_candidate_id": UNAVAILABLE,
+        "candidates": 0,
+        // Without a log nothing was sent that costs anything; with one, only the log knows.
+        "cost_usd": if paths.workspace_db().exists() { Value::Null } else { 0.0.into() },
+        "usage": null,
+        "state_history": [],
+        "artifact_refs": [],
+    });
+    (status, document(paths, status, [fields]))
+}
+
+fn failure(error: &OptimizerError) -> Value {
+    let OptimizerError { code, message, hint, detail, findings: _, cause: _ } = error;
+    json!({ "error_code": code.wire(), "message": message, "hint": hint, "detail": detail })
+}
+
+/// A score of seed or best.
+#[derive(Serialize)]
+struct Placed<'a> {
+    candidate_id: &'a CandidateId,
+    #[serde(flatten)]
+    score: Score,
+}
+
+/// By role, then by split.
+fn scores(named: &[NamedScore]) -> BTreeMap<&str, BTreeMap<&str, Placed<'_>>> {
+    let mut scores: BTreeMap<&str, BTreeMap<&str, Placed<'_>>> = BTreeMap::new();
+    for NamedScore { role, split, candidate_id, score } in named {
+        scores.entry(role).or_default().insert(split, Placed { candidate_id, score: *score });
+    }
+    scores
+}
+
+fn rollouts(counts: &RunCounts) -> Value {
+    let RolloutCount { train, heldout, unknown_outcomes } = counts.rollout_count();
+    json!({
+        "train": train,
+        "heldout": heldout,
+        "unknown_outcomes": unknown_outcomes,
+        "finished": counts.rollouts_finished,
+        "failed": counts.rollouts_failed,
+        "unsent": counts.rollouts_unsent,
+    })
+}
+
+/// The document with the run's name, status and every path first.
+fn document(paths: &RunPaths, status: RegistryStatus, parts: impl IntoIterator<Item = Value>) -> Value {
+    let mut document = Map::new();
+    document.insert("run_id".to_owned(), paths.run_id().into());
+    document.insert("status".to_owned(), status.word().into());
+    document.insert("run_dir".to_owned(), paths.dir().as_str().into());
+    document.extend(paths.places());
+    for part in parts {
+        if let Value::Object(fields) = part {
+            document.extend(fields);
+        }
+    }
+    Value::Object(document)
 }
 
 /// What the score chart shows.
@@ -183,9 +302,4 @@ fn write_json(path: &Utf8Path, value: &impl Serialize) -> Result<(), OptimizerEr
     let mut text = serde_json::to_vec_pretty(value).map_err(fault::json(path.as_str()))?;
     text.push(b'\n');
     write_atomic(path, &text)
-}
-
-fn has_finished(manifest: &Utf8Path) -> bool {
-    let found = std::fs::read(manifest).ok().and_then(|bytes| serde_json::from_slice::<Value>(&bytes).ok());
-    found.is_some_and(|document| document["status"] == RegistryStatus::Finished.word())
 }

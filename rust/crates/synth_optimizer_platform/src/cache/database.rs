@@ -14,7 +14,7 @@ use sha2::{Digest, Sha256};
 use crate::artifacts::fault;
 use crate::clock::unix_millis;
 use crate::unpack::unpack;
-use crate::workspace::schema::{BUSY, check_sqlite};
+use crate::workspace::schema::BUSY;
 use synth_optimizer_core::model::cache_key::Boundary;
 use synth_optimizer_core::model::envelope::rfc3339;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
@@ -155,7 +155,6 @@ pub(super) fn wal_path(path: &Utf8Path) -> Utf8PathBuf {
 
 /// Opens the file for writing and makes it if there is none.
 pub(super) fn open_writer(path: &Utf8Path) -> Result<Connection, OptimizerError> {
-    check_sqlite()?;
     make_file(path)?;
     let failed = |error: rusqlite::Error| sqlite_fault(path, "opening", error);
     let mut connection = connect(path, OpenFlags::SQLITE_OPEN_READ_WRITE, "").map_err(failed)?;
@@ -179,7 +178,6 @@ pub(super) fn open_writer(path: &Utf8Path) -> Result<Connection, OptimizerError>
 /// Opens an existing file for reading. If it is `frozen`, nobody writes to it: it is read without locks, and no file
 /// appears beside it.
 pub(super) fn open_reader(path: &Utf8Path, frozen: bool) -> Result<Connection, OptimizerError> {
-    check_sqlite()?;
     let connection = connect(path, OpenFlags::SQLITE_OPEN_READ_ONLY, if frozen { "?immutable=1" } else { "" })
         .map_err(|error| sqlite_fault(path, "opening", error))?;
     check_table(&connection, path)?;

@@ -7,7 +7,7 @@ use super::execute::Run;
 use crate::cache::CacheSettings;
 use crate::clock::unix_millis;
 use crate::container::Task;
-use crate::workspace::{Lease, Reader, Record, RunRow, SnapshotKind, Workspace};
+use crate::workspace::{Reader, Record, RunRow, SnapshotKind, Workspace};
 use synth_optimizer_core::config::{Config, search_differences, search_digest, shown};
 use synth_optimizer_core::model::answer::Observation;
 use synth_optimizer_core::model::canonical::digest_of;
@@ -175,12 +175,7 @@ pub(super) fn record_start(
 
 /// Takes the run in the name of this process. Who held it before can write nothing from here on.
 pub(super) fn hold(workspace: &Workspace) -> Result<(), OptimizerError> {
-    workspace.hold(Lease {
-        resource_kind: "run_directory".into(),
-        resource_id: "run.lock".into(),
-        subject: subject(),
-        unix_millis: unix_millis(),
-    })
+    workspace.hold(subject())
 }
 
 fn subject() -> String {

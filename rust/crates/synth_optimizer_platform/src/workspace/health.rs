@@ -2,7 +2,7 @@
 
 use rusqlite::{Connection, TransactionBehavior, params};
 use serde::Serialize;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::census::{Census, number};
 use super::error::sqlite;
@@ -31,27 +31,17 @@ pub(super) struct Freshness {
     pub(super) rule: &'static str,
 }
 
-/// A rule that does not hold.
-#[derive(Debug, Clone, Serialize)]
-pub(super) struct Violation {
-    pub(super) invariant_id: String,
-    pub(super) severity: &'static str,
-    pub(super) subject_type: &'static str,
-    pub(super) subject_id: String,
-    pub(super) message: String,
-    pub(super) repair_hint: &'static str,
-}
-
 #[derive(Debug)]
 pub(super) struct Health {
     pub(super) freshness: Vec<Freshness>,
-    pub(super) violations: Vec<Violation>,
+    /// Rules that do not hold, as the status and the table show them.
+    pub(super) violations: Vec<Value>,
 }
 
 impl Health {
     pub(super) fn check(db: &Connection, census: &Census, now: u64) -> Result<Self, OptimizerError> {
         let freshness = freshness(db, census, now)?;
-        let mut violations: Vec<Violation> = freshness
+        let mut violations: Vec<Value> = freshness
             .iter()
             .filter(|found| found.lag_count > 0)
             .map(|found| {
@@ -60,7 +50,7 @@ impl Health {
                     found.projected_table, found.projected_count, found.source_table, found.source_count
                 );
                 let hint = if found.projected_table == "manifests" { RESUME } else { REBUILD };
-                violation(census, found.projection_name, message, hint)
+                violation(census, found.projection_name, &message, hint)
             })
             .collect();
         violations.extend(broken_rules(db, census, now)?);
@@ -105,15 +95,15 @@ impl Health {
     }
 }
 
-fn violation(census: &Census, id: &str, message: String, repair_hint: &'static str) -> Violation {
-    Violation {
-        invariant_id: id.to_owned(),
-        severity: "error",
-        subject_type: "run",
-        subject_id: census.run.run_id.clone(),
-        message,
-        repair_hint,
-    }
+fn violation(census: &Census, id: &str, message: &str, repair_hint: &str) -> Value {
+    json!({
+        "invariant_id": id,
+        "severity": "error",
+        "subject_type": "run",
+        "subject_id": census.run.run_id,
+        "message": message,
+        "repair_hint": repair_hint,
+    })
 }
 
 fn freshness(db: &Connection, census: &Census, now: u64) -> Result<Vec<Freshness>, OptimizerError> {
@@ -278,12 +268,12 @@ const RULES: &[(&str, &str, &str, &str)] = &[
     ),
 ];
 
-fn broken_rules(db: &Connection, census: &Census, now: u64) -> Result<Vec<Violation>, OptimizerError> {
+fn broken_rules(db: &Connection, census: &Census, now: u64) -> Result<Vec<Value>, OptimizerError> {
     let mut found = Vec::new();
-    let mut check = |id: &str, message: &str, sql: &str, hint: &'static str| -> Result<(), OptimizerError> {
+    let mut check = |id: &str, message: &str, sql: &str, hint: &str| -> Result<(), OptimizerError> {
         let broken = number(db, sql)?;
         if broken > 0 {
-            found.push(violation(census, id, format!("{message} ({broken})"), hint));
+            found.push(violation(census, id, &format!("{message} ({broken})"), hint));
         }
         Ok(())
     };

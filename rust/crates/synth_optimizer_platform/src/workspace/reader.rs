@@ -160,7 +160,7 @@ impl Reader {
     }
 
     /// The size of the reply to a request, and the reply where it is not larger than `most`.
-    pub(super) fn reply_up_to(
+    pub(crate) fn reply_up_to(
         &self,
         RequestId(request): RequestId,
         most: u64,

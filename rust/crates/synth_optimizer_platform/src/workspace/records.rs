@@ -163,14 +163,3 @@ pub enum Record {
     /// Something that was asked of the run and done, such as `start` or `resume`, and who asked.
     Operation { operation_type: String, subject: String, unix_millis: u64 },
 }
-
-/// A resource that the process of the run takes. An earlier holder that never let go counts as expired.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Lease {
-    /// `run_directory`, `container_process`, ...
-    pub resource_kind: String,
-    pub resource_id: String,
-    /// The process, such as `pid 4711 on host`.
-    pub subject: String,
-    pub unix_millis: u64,
-}

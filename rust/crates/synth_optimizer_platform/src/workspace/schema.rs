@@ -11,8 +11,6 @@ use rusqlite_migration::Migrations;
 use super::error::{io, sqlite};
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 
-/// Releases before this one can lose committed pages when two connections reset the WAL at once.
-const OLDEST_SQLITE: i32 = 3_051_003;
 /// How long a process waits for another one that writes.
 pub const BUSY: Duration = Duration::from_secs(30);
 /// Statements that stay prepared: more than any writer has.
@@ -55,7 +53,6 @@ impl Schema {
 
     /// Opens an existing file, of whatever kind.
     pub fn connect(&self, path: &Path, busy: Duration) -> Result<Connection, OptimizerError> {
-        check_sqlite()?;
         if !path.is_file() {
             let message = format!("there is no {} {}", self.noun, path.display());
             return Err(OptimizerError::new(ErrorCode::Io, message).with_hint(self.hint));
@@ -94,7 +91,7 @@ impl Schema {
 
 /// The application id of an existing file, which tells its kind; `None` where it cannot be read.
 pub fn kind_of(path: &Path) -> Option<i64> {
-    if !path.is_file() || check_sqlite().is_err() {
+    if !path.is_file() {
         return None;
     }
     number(&connect(path, BUSY).ok()?, "application_id", path).ok()
@@ -107,15 +104,6 @@ fn connect(path: &Path, busy: Duration) -> Result<Connection, OptimizerError> {
     connection.busy_timeout(busy).map_err(opening())?;
     connection.set_prepared_statement_cache_capacity(PREPARED);
     Ok(connection)
-}
-
-/// Refuses a SQLite that can damage its files.
-pub(crate) fn check_sqlite() -> Result<(), OptimizerError> {
-    if rusqlite::version_number() < OLDEST_SQLITE {
-        return Err(OptimizerError::new(ErrorCode::Sqlite, format!("SQLite {} is too old", rusqlite::version()))
-            .with_hint("Use a build with SQLite 3.51.3 or newer."));
-    }
-    Ok(())
 }
 
 fn number(connection: &Connection, pragma: &str, path: &Path) -> Result<i64, OptimizerError> {

@@ -9,7 +9,7 @@ use rusqlite::{Connection, Transaction, TransactionBehavior, params};
 
 use super::error::{fenced, sqlite};
 use super::query::{first, run};
-use super::records::{Batch, Lease, Record};
+use super::records::{Batch, Record};
 use super::store::Store;
 use crate::clock::unix_millis;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
@@ -23,55 +23,29 @@ pub(super) type Outcome = Result<(), OptimizerError>;
 pub(super) enum Write {
     Batch(Arc<Batch>),
     Records(Vec<Record>),
-    /// The lease that everything after it is written under.
-    Hold(Lease),
+    /// Takes the run for the named process, in whose name everything after it is written.
+    Hold(String),
 }
 
-struct Job {
-    write: Write,
-    answer: Box<dyn FnOnce(Outcome) + Send>,
+/// A write, and what is called on the writer's thread once it is durable, or has failed.
+pub(super) struct Job {
+    pub(super) write: Write,
+    pub(super) answer: Box<dyn FnOnce(Outcome) + Send>,
 }
 
-#[derive(Debug)]
-pub(super) struct Writer {
-    queue: Option<Sender<Job>>,
-    thread: Option<JoinHandle<Result<(), OptimizerError>>>,
+/// Starts the writer. It ends when the queue is dropped: then it writes what waits, lets go of the run and empties the WAL
+/// into the database. `transactions` counts what it commits.
+pub(super) fn start(
+    connection: Connection,
     transactions: Arc<AtomicU64>,
-}
-
-impl Writer {
-    pub(super) fn start(connection: Connection) -> Result<Self, OptimizerError> {
-        let store = Store::new(&connection)?;
-        let (queue, jobs) = channel();
-        let transactions = Arc::new(AtomicU64::new(0));
-        let counted = Arc::clone(&transactions);
-        let thread = std::thread::Builder::new()
-            .name("workspace-writer".into())
-            .spawn(move || Loop { connection, store, counted, lease: None, poison: None }.run(&jobs))
-            .map_err(|error| OptimizerError::from_cause(ErrorCode::Io, "cannot start the writer's thread", error))?;
-        Ok(Self { queue: Some(queue), thread: Some(thread), transactions })
-    }
-
-    pub(super) fn transactions(&self) -> u64 {
-        self.transactions.load(Ordering::Relaxed)
-    }
-
-    /// Hands over a write; `answer` is called on the writer's thread once it is durable, or has failed.
-    pub(super) fn submit(
-        &self,
-        write: Write,
-        answer: impl FnOnce(Outcome) + Send + 'static,
-    ) -> Result<(), OptimizerError> {
-        let job = Job { write, answer: Box::new(answer) };
-        self.queue.as_ref().and_then(|queue| queue.send(job).ok()).ok_or_else(gone)
-    }
-
-    /// Writes what waits, lets go of the run, empties the WAL into the database and ends the thread.
-    pub(super) fn close(&mut self) -> Result<(), OptimizerError> {
-        drop(self.queue.take());
-        let Some(thread) = self.thread.take() else { return Ok(()) };
-        thread.join().unwrap_or_else(|_| Err(gone()))
-    }
+) -> Result<(Sender<Job>, JoinHandle<Outcome>), OptimizerError> {
+    let store = Store::new(&connection)?;
+    let (queue, jobs) = channel();
+    let thread = std::thread::Builder::new()
+        .name("workspace-writer".into())
+        .spawn(move || Loop { connection, store, transactions, lease: None, poison: None }.run(&jobs))
+        .map_err(|error| OptimizerError::from_cause(ErrorCode::Io, "cannot start the writer's thread", error))?;
+    Ok((queue, thread))
 }
 
 /// The error of a write whose writer is not there any more.
@@ -83,7 +57,7 @@ pub(super) fn gone() -> OptimizerError {
 struct Loop {
     connection: Connection,
     store: Store,
-    counted: Arc<AtomicU64>,
+    transactions: Arc<AtomicU64>,
     /// The lease of this process; without it nothing is written.
     lease: Option<i64>,
     /// After a failed transaction nobody knows what the file system kept: nothing more is written.
@@ -91,7 +65,7 @@ struct Loop {
 }
 
 impl Loop {
-    fn run(mut self, jobs: &Receiver<Job>) -> Result<(), OptimizerError> {
+    fn run(mut self, jobs: &Receiver<Job>) -> Outcome {
         let mut group = Vec::new();
         while let Ok(first) = jobs.recv() {
             group.push(first);
@@ -103,7 +77,7 @@ impl Loop {
             self.write(&mut group);
         }
         let released = self.release();
-        if self.poison.is_none() {
+        if self.poison.is_none() && released.is_ok() {
             self.connection
                 .execute_batch("PRAGMA wal_checkpoint(TRUNCATE)")
                 .map_err(sqlite("move the WAL into the workspace"))?;
@@ -143,10 +117,10 @@ impl Loop {
                     records.iter().try_for_each(|record| self.store.record(&transaction, record))?;
                     Ok(())
                 }
-                Write::Hold(taken) => {
+                Write::Hold(subject) => {
                     // The holder before may have written since the workspace was opened; from here on it cannot.
                     self.store = Store::new(&transaction)?;
-                    lease = Some(acquire(&transaction, taken)?);
+                    lease = Some(acquire(&transaction, subject)?);
                     Ok(())
                 }
                 Write::Batch(batch) => match self.store.check(batch) {
@@ -161,7 +135,7 @@ impl Loop {
         self.store.finish(&transaction)?;
         transaction.commit().map_err(sqlite("commit to the workspace"))?;
         self.lease = lease;
-        self.counted.fetch_add(1, Ordering::Relaxed);
+        self.transactions.fetch_add(1, Ordering::Relaxed);
         Ok(outcomes)
     }
 
@@ -199,14 +173,14 @@ fn begin(connection: &mut Connection, lease: Option<i64>) -> Result<Transaction<
     Err(fenced("another process has taken the run over; nothing was written").with_detail(detail))
 }
 
-/// Takes a resource and gives the number of the lease; an earlier holder that never let go counts as expired.
-fn acquire(db: &Connection, lease: &Lease) -> Result<i64, OptimizerError> {
-    let (kind, resource, at) = (&lease.resource_kind, &lease.resource_id, lease.unix_millis);
-    let sql = "UPDATE resource_leases SET status = 'expired', released_at = ?3
-               WHERE resource_kind = ?1 AND resource_id = ?2 AND status = 'active'";
-    run(db, "expire a lease", sql, params![kind, resource, at])?;
+/// Takes the run and gives the number of the lease; an earlier holder that never let go counts as expired.
+fn acquire(db: &Connection, subject: &str) -> Result<i64, OptimizerError> {
+    let at = unix_millis();
+    let sql = "UPDATE resource_leases SET status = 'expired', released_at = ?1
+               WHERE resource_kind = 'run_directory' AND resource_id = 'run.lock' AND status = 'active'";
+    run(db, "expire a lease", sql, [at])?;
     let sql = "INSERT INTO resource_leases (resource_kind, resource_id, subject_id, status, acquired_at)
-               VALUES (?1, ?2, ?3, 'active', ?4)";
-    run(db, "store a lease", sql, params![kind, resource, lease.subject, at])?;
+               VALUES ('run_directory', 'run.lock', ?1, 'active', ?2)";
+    run(db, "store a lease", sql, params![subject, at])?;
     Ok(db.last_insert_rowid())
 }

@@ -14,10 +14,7 @@ pub use candidates::{
     FrontierEntry, FrontierMember, RunFrontier,
 };
 pub use refusal::{ReadError, Refusal};
-pub use rollouts::{
-    RolloutDetail, RolloutEntry, RolloutEvidence, RolloutFailure, RolloutFeedback, RolloutPage, RolloutQuery,
-    RolloutStatus, RolloutTrace, RowSplit,
-};
+pub use rollouts::{RolloutEntry, RolloutFailure, RolloutPage, RolloutQuery, RolloutStatus, RowSplit};
 pub use run::{EventEnvelope, EventPage, ModelUse, RunModels, event_window};
 pub use scores::{
     ScoreArtifact, ScoreEntry, ScorePage, ScorePoint, ScoreSeries, ScoreSeriesList, SeriesQuery, score_window,

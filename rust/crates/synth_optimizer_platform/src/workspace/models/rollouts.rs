@@ -1,23 +1,17 @@
-//! The rollouts of a run: page by page, in the order in which they were requested, and one with the reply of the container
-//! and what a proposer is shown of it.
+//! The rollouts of a run, page by page, in the order in which they were requested.
 
 use std::collections::BTreeMap;
 
-use rusqlite::types::Value as Sql;
-use rusqlite::{Connection, params_from_iter};
+use rusqlite::{Connection, params};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
 use super::super::query::{document, documents, first};
 use super::super::reader::Reader;
 use super::refusal::{ReadError, after_cursor, page_size, quoted, word};
-use crate::proposer::shown_reply;
-use synth_optimizer_core::config::redacted;
 use synth_optimizer_core::model::answer::FailureClass;
 use synth_optimizer_core::model::error::OptimizerError;
 use synth_optimizer_core::model::event_fields::Stage;
-use synth_optimizer_core::model::ids::RequestId;
 use synth_optimizer_core::model::usage::Usage;
 use synth_optimizer_core::words;
 
@@ -68,14 +62,8 @@ pub struct RolloutQuery {
     pub split: Option<String>,
 }
 
-/// What a query comes to.
-struct Parts {
-    after: i64,
-    limit: usize,
-    stage: Option<Stage>,
-    status: Option<RolloutStatus>,
-    split: Option<RowSplit>,
-}
+/// What a query comes to: after which request, how many, and only of these.
+type Parts = (i64, usize, Option<Stage>, Option<RolloutStatus>, Option<RowSplit>);
 
 impl RolloutQuery {
     /// Whether it can be answered, if there is something to read.
@@ -84,13 +72,13 @@ impl RolloutQuery {
     }
 
     fn parts(&self) -> Result<Parts, ReadError> {
-        Ok(Parts {
-            after: after_cursor(self.cursor.as_deref())?,
-            limit: page_size(self.limit, 50, 200)?,
-            stage: word("stage", self.stage.as_deref(), Stage::from_word, Stage::WORDS)?,
-            status: word("status", self.status.as_deref(), RolloutStatus::from_word, RolloutStatus::WORDS)?,
-            split: word("split", self.split.as_deref(), RowSplit::from_word, RowSplit::WORDS)?,
-        })
+        Ok((
+            after_cursor(self.cursor.as_deref())?,
+            page_size(self.limit, 50, 200)?,
+            word("stage", self.stage.as_deref(), Stage::from_word, Stage::WORDS)?,
+            word("status", self.status.as_deref(), RolloutStatus::from_word, RolloutStatus::WORDS)?,
+            word("split", self.split.as_deref(), RowSplit::from_word, RowSplit::WORDS)?,
+        ))
     }
 }
 
@@ -161,52 +149,6 @@ pub struct RolloutFailure {
     pub message: String,
 }
 
-/// A rollout with its reply, where that was asked for.
-#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
-pub struct RolloutDetail {
-    /// The rollout.
-    #[serde(flatten)]
-    pub rollout: RolloutEntry,
-    /// The stored reply; null where it was not asked for or there is none.
-    pub trace: Option<RolloutTrace>,
-}
-
-/// The reply of the container to a rollout.
-#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
-pub struct RolloutTrace {
-    /// Bytes of the reply.
-    pub bytes: u64,
-    /// Whether it is too large to be shown here; read it from the workspace then.
-    pub is_too_large: bool,
-    /// The reply, with credentials hidden.
-    pub reply: Option<Value>,
-    /// What of it a proposer is shown.
-    pub evidence: Option<RolloutEvidence>,
-}
-
-/// What of a reply a proposer is shown.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
-pub struct RolloutEvidence {
-    /// What the container says about how it went, from each place where containers put it.
-    pub feedback: Vec<RolloutFeedback>,
-    /// The record without echoes and empty entries, cut in its middle where it is long.
-    pub record: String,
-}
-
-/// One piece of feedback.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
-pub struct RolloutFeedback {
-    /// `Feedback` or `Details`.
-    pub name: String,
-    /// The text.
-    pub text: String,
-}
-
-/// The largest reply that is shown.
-const MOST_BYTES: u64 = 8 << 20;
-/// How much of a reply a proposer would be shown, in bytes, where evidence is not scarce.
-const EVIDENCE_BYTES: usize = 16 << 10;
-
 /// Requests that one page looks at when it looks for few among many.
 const WINDOW: i64 = 20_000;
 
@@ -234,103 +176,58 @@ const ENTRY: &str = "json_object('request', r.request, 'rollout_id', c.rollout_i
 impl Reader {
     /// The rollouts of the run, in the order in which they were requested.
     pub fn rollout_page(&self, query: &RolloutQuery) -> Result<RolloutPage, ReadError> {
-        let Parts { after, limit, stage, status, split } = query.parts()?;
-        let (rows, mut values) = match &query.candidate_id {
-            // The rollouts of one candidate are few, and an index finds them.
-            Some(id) => (
-                "rollouts r INDEXED BY rollouts_by_candidate LEFT JOIN calls c ON c.request = r.request
-                 WHERE r.request > ?1 AND r.candidate_id = ?2",
-                vec![Sql::from(after), Sql::from(id.clone())],
-            ),
-            None => (
-                "rollouts r LEFT JOIN calls c ON c.request = r.request WHERE r.request > ?1 AND r.request <= ?2",
-                vec![Sql::from(after), Sql::from(end_of_window(after))],
-            ),
-        };
-        let text = |word: Option<&'static str>| word.map_or(Sql::Null, |word| Sql::from(word.to_owned()));
-        values.push(text(stage.map(Stage::word)));
-        values.push(text(status.map(RolloutStatus::word)));
-        values.push(text(split.map(RowSplit::word)));
-        values.push(Sql::from(limit as i64 + 1));
+        let (after, limit, stage, status, split) = query.parts()?;
+        // The last request that the page looks at. The rollouts of one candidate are few, and an index finds them.
+        let end = if query.candidate_id.is_some() { i64::MAX } else { after.saturating_add(WINDOW) };
+        let index = if query.candidate_id.is_some() { "INDEXED BY rollouts_by_candidate" } else { "" };
+        let values = params![
+            after,
+            end,
+            query.candidate_id,
+            stage.map(Stage::word),
+            status.map(RolloutStatus::word),
+            split.map(RowSplit::word),
+            limit + 1
+        ];
         let sql = format!(
-            "SELECT {ENTRY} {STATUS}) FROM {rows}
-               AND (?3 IS NULL OR r.evaluation_stage = ?3) AND (?4 IS NULL OR {STATUS} = ?4)
-               AND (?5 IS NULL OR r.split = ?5)
-             ORDER BY r.request LIMIT ?6"
+            "SELECT {ENTRY} {STATUS}) FROM rollouts r {index} LEFT JOIN calls c ON c.request = r.request
+             WHERE r.request > ?1 AND r.request <= ?2 AND {}
+               AND (?4 IS NULL OR r.evaluation_stage = ?4) AND (?5 IS NULL OR {STATUS} = ?5)
+               AND (?6 IS NULL OR r.split = ?6)
+             ORDER BY r.request LIMIT ?7",
+            if query.candidate_id.is_some() { "r.candidate_id = ?3" } else { "?3 IS NULL" }
         );
         self.at_once(|db| {
-            let mut items: Vec<RolloutEntry> = documents(db, "read the rollouts", &sql, params_from_iter(values))?;
+            let mut items: Vec<RolloutEntry> = documents(db, "read the rollouts", &sql, values)?;
             let more = items.len() > limit;
             items.truncate(limit);
-            let next_cursor = if more {
-                items.last().map(|last| last.request.to_string())
-            } else {
-                let end = end_of_window(after);
-                let more = query.candidate_id.is_none() && goes_on_after(db, end)?;
-                more.then(|| end.to_string())
+            let goes_on = "SELECT 1 FROM rollouts WHERE request > ?1 LIMIT 1";
+            let next = match items.last() {
+                Some(last) if more => Some(last.request.to_string()),
+                _ => first(db, "read the rollouts", goes_on, [end], |_| Ok(end.to_string()))?,
             };
-            Ok(RolloutPage { items, next_cursor })
+            Ok(RolloutPage { items, next_cursor: next })
         })
     }
 
     /// One rollout, by its number or by the id under which the container knows it. By id, the calls of the run are looked
     /// through.
-    pub fn rollout(&self, name: &str, with_trace: bool) -> Result<RolloutDetail, ReadError> {
-        let rollout = self.at_once(|db| {
-            let request = request_of(db, name)?.ok_or_else(|| no_rollout(name))?;
-            rollout(db, request)?.ok_or_else(|| no_rollout(name))
-        })?;
-        let reply = if with_trace { self.reply_up_to(RequestId(rollout.request), MOST_BYTES)? } else { None };
-        Ok(RolloutDetail { rollout, trace: reply.map(|(bytes, reply)| trace(bytes, reply.as_deref())) })
+    pub fn rollout_entry(&self, name: &str) -> Result<RolloutEntry, ReadError> {
+        let sql = format!(
+            "SELECT {ENTRY} {STATUS}) FROM rollouts r LEFT JOIN calls c ON c.request = r.request WHERE r.request = ?1"
+        );
+        self.at_once(|db| {
+            let found = match request_of(db, name)? {
+                Some(request) => document(db, "read a rollout", &sql, [request])?,
+                None => None,
+            };
+            found.ok_or_else(|| {
+                let message = format!("the run has no rollout {}", quoted(name));
+                let hint = "Name a rollout by its request number or by its rollout_id; list the rollouts of the run to see both.";
+                ReadError::not_found("rollout_not_found", "rollout_id", message, hint)
+            })
+        })
     }
-}
-
-/// The last request that a page looks at.
-fn end_of_window(after: i64) -> i64 {
-    after.saturating_add(WINDOW)
-}
-
-fn goes_on_after(db: &Connection, request: i64) -> Result<bool, OptimizerError> {
-    let sql = "SELECT 1 FROM rollouts WHERE request > ?1 LIMIT 1";
-    Ok(first(db, "read the rollouts", sql, [request], |_| Ok(()))?.is_some())
-}
-
-/// One rollout, by its number.
-fn rollout(db: &Connection, request: i64) -> Result<Option<RolloutEntry>, OptimizerError> {
-    let sql = format!(
-        "SELECT {ENTRY} {STATUS}) FROM rollouts r LEFT JOIN calls c ON c.request = r.request WHERE r.request = ?1"
-    );
-    document(db, "read a rollout", &sql, [request])
-}
-
-/// What is shown of a reply; without the reply, it is too large.
-fn trace(bytes: u64, reply: Option<&[u8]>) -> RolloutTrace {
-    let Some(plain) = reply else {
-        return RolloutTrace { bytes, is_too_large: true, reply: None, evidence: None };
-    };
-    let reply = serde_json::from_slice::<Value>(plain)
-        .unwrap_or_else(|_| Value::String(String::from_utf8_lossy(plain).into_owned()));
-    let (feedback, record) = shown_reply(&without_names(&reply), EVIDENCE_BYTES);
-    let feedback = feedback.into_iter().map(|(name, text)| RolloutFeedback { name: name.to_owned(), text });
-    let evidence = RolloutEvidence { feedback: feedback.collect(), record };
-    RolloutTrace { bytes, is_too_large: false, reply: Some(redacted(&reply)), evidence: Some(evidence) }
-}
-
-/// A reply without the parts that tell when and under which name it ran: a proposer is not shown them.
-fn without_names(reply: &Value) -> Value {
-    let mut reply = reply.clone();
-    if let Some(fields) = reply.as_object_mut() {
-        for name in ["rollout_id", "trace_correlation_id", "created_at", "updated_at"] {
-            fields.shift_remove(name);
-        }
-    }
-    reply
-}
-
-fn no_rollout(name: &str) -> ReadError {
-    let message = format!("the run has no rollout {}", quoted(name));
-    let hint = "Name a rollout by its request number or by its rollout_id; list the rollouts of the run to see both.";
-    ReadError::not_found("rollout_not_found", "rollout_id", message, hint)
 }
 
 /// The number of a rollout that is named by it or by its id.

@@ -24,19 +24,8 @@ pub(super) enum Rows {
     Heldout,
 }
 
-/// Values of each objective on one row; none where the container did not give one.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) struct RowValues {
-    row: String,
-    values: Vec<Option<f64>>,
-}
-
-impl RowValues {
-    /// The value of an objective, by its place.
-    pub(super) fn get(&self, objective: usize) -> Option<f64> {
-        self.values.get(objective).copied().flatten()
-    }
-}
+/// Values of each objective on a row, by its place; none where the container did not give one.
+type RowValues = (String, Vec<Option<f64>>);
 
 /// What a candidate scored until an event, in the order of the objectives. Rows are in the order in which the search has
 /// them, so that sums are the same to the last digit.
@@ -78,7 +67,7 @@ pub(super) fn values(
     }
     let mut ordered: Vec<_> = latest.into_iter().collect();
     ordered.sort_by_key(|(_, (place, _))| *place);
-    Ok(ordered.into_iter().map(|(row, (_, values))| RowValues { row, values }).collect())
+    Ok(ordered.into_iter().map(|(row, (_, values))| (row, values)).collect())
 }
 
 /// How much better a candidate is than another one on the rows that both have scores for.
@@ -89,15 +78,15 @@ pub(super) fn gain(
     objective: &Objective,
     rows: Rows,
 ) -> Result<Option<Gain>, OptimizerError> {
-    let objectives = std::slice::from_ref(objective);
-    let own = values(db, candidate, objectives, rows, LATEST)?;
-    let others = values(db, other, objectives, rows, LATEST)?;
-    let others: BTreeMap<&str, f64> =
-        others.iter().filter_map(|other| Some((other.row.as_str(), other.get(0)?))).collect();
-    let pairs = own.iter().filter_map(|own| {
-        let (own, other) = (own.get(0)?, *others.get(own.row.as_str())?);
+    let scored = |candidate: &str| -> Result<Vec<(String, f64)>, OptimizerError> {
+        let rows = values(db, candidate, std::slice::from_ref(objective), rows, LATEST)?;
+        Ok(rows.into_iter().filter_map(|(row, values)| Some((row, (*values.first()?)?))).collect())
+    };
+    let (own, others) = (scored(candidate)?, BTreeMap::from_iter(scored(other)?));
+    let pairs = own.iter().filter_map(|(row, own)| {
+        let other = others.get(row)?;
         Some(match objective.direction {
-            Direction::Maximize => (own, other),
+            Direction::Maximize => (*own, *other),
             Direction::Minimize => (-own, -other),
         })
     });

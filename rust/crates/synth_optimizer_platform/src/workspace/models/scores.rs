@@ -5,7 +5,7 @@ use rusqlite::{Connection, params};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::super::error::json;
+use super::super::error::{invariant, json};
 use super::super::query::{MILESTONES, document, first, list};
 use super::super::reader::Reader;
 use super::refusal::{ReadError, after_sequence, page_size, quoted, word};
@@ -152,7 +152,7 @@ impl Reader {
         self.at_once(|db| {
             let mut page = ScorePage { items: Vec::new(), next_since: since, has_more: false };
             let Some(about) = About::read(db)? else { return Ok(page) };
-            for settled in settled(db, since, limit + 1, STAGES)? {
+            for settled in settled(db, since, limit + 1, |_| true)? {
                 let measured = settled.metrics(db, &about.objectives)?;
                 if !page.items.is_empty() && page.items.len() + measured.len() > limit {
                     page.has_more = true;
@@ -181,7 +181,7 @@ impl Reader {
             };
             let mut all: Vec<ScoreSeries> =
                 splits.flat_map(|split| metrics.iter().map(move |objective| series(objective, split))).collect();
-            let mut found = settled(db, -1, MOST_POINTS + 1, COMPARABLE)?;
+            let mut found = settled(db, -1, MOST_POINTS + 1, |stage| stage != Stage::CandidateMinibatch)?;
             let is_complete = found.len() <= MOST_POINTS;
             found.truncate(MOST_POINTS);
             // The deciding objective alone needs no rollouts.
@@ -349,7 +349,7 @@ impl Settled {
         };
         let by_row = values(db, &self.candidate_id, others, rows, self.sequence)?;
         for (place, objective) in others.iter().enumerate() {
-            let column = by_row.iter().filter_map(|row| row.get(place));
+            let column = by_row.iter().filter_map(|(_, values)| values.get(place).copied().flatten());
             metrics.extend(Score::of(column).map(|score| (objective, score)));
         }
         Ok(metrics)
@@ -364,44 +364,31 @@ const STAGES: &[(&str, Stage)] = &[
     ("heldout.completed", Stage::Heldout),
 ];
 
-/// Those that can be compared with each other.
-const COMPARABLE: &[(&str, Stage)] = &[
-    ("candidate.evaluated", Stage::SeedFullTrain),
-    ("candidate.full_train_evaluated", Stage::CandidateFullTrain),
-    ("heldout.completed", Stage::Heldout),
-];
-
-#[derive(Deserialize)]
-struct Ended {
-    candidate_id: String,
-    score: Option<Score>,
-}
-
-/// Evaluations of these stages that ended after an event, in order.
+/// Evaluations of the wanted stages that ended after an event, in order.
 fn settled(
     db: &Connection,
     since: i64,
     limit: usize,
-    stages: &[(&str, Stage)],
+    wanted: impl Fn(Stage) -> bool,
 ) -> Result<Vec<Settled>, OptimizerError> {
     let doing = "read the scores";
     // One ordered list by type, merged: no more is read than the page needs.
-    let of_type = |(wire, _): &(&str, Stage)| {
+    let of_type = |(wire, stage): &(&str, Stage)| {
         format!(
-            "SELECT sequence, unix_millis, type, fields FROM {MILESTONES} AND type = '{wire}' AND sequence > ?1
-               AND fields -> 'score' <> 'null'"
+            "SELECT sequence, unix_millis, '{}', fields ->> 'candidate_id', fields -> 'score' FROM {MILESTONES}
+               AND type = '{wire}' AND sequence > ?1 AND fields -> 'score' <> 'null'",
+            stage.word()
         )
     };
-    let types: Vec<String> = stages.iter().map(of_type).collect();
+    let types: Vec<String> = STAGES.iter().filter(|(_, stage)| wanted(*stage)).map(of_type).collect();
     let sql = format!("{} ORDER BY sequence LIMIT ?2", types.join(" UNION ALL "));
-    let found: Vec<(u64, u64, String, String)> = list(db, doing, &sql, params![since, limit], |row| row.try_into())?;
+    type Row = (u64, u64, String, String, String);
+    let found: Vec<Row> = list(db, doing, &sql, params![since, limit], |row| row.try_into())?;
     let mut settled = Vec::with_capacity(found.len());
-    for (sequence, millis, wire, fields) in found {
-        let Ended { candidate_id, score } = serde_json::from_str(&fields).map_err(json(doing))?;
-        let stage = stages.iter().find(|(known, _)| *known == wire).map(|(_, stage)| *stage);
-        if let (Some(stage), Some(score)) = (stage, score) {
-            settled.push(Settled { sequence, at: rfc3339(millis), stage, candidate_id, score });
-        }
+    for (sequence, millis, stage, candidate_id, score) in found {
+        let score = serde_json::from_str(&score).map_err(json(doing))?;
+        let stage = Stage::from_word(&stage).ok_or_else(|| invariant(format!("{stage} is no stage")))?;
+        settled.push(Settled { sequence, at: rfc3339(millis), stage, candidate_id, score });
     }
     Ok(settled)
 }

@@ -4,10 +4,10 @@ use std::path::Path;
 
 use rusqlite::Connection;
 use serde_json::{Value, json};
-use synth_optimizer_platform::workspace::{Lease, RebuildMode, rebuild, workspace_status};
+use synth_optimizer_platform::workspace::{RebuildMode, rebuild, workspace_status};
 use tempfile::TempDir;
 
-use super::script::{START, create, whole_run};
+use super::script::{create, whole_run};
 use super::views::surroundings;
 
 fn report(path: &Path) -> Value {
@@ -140,14 +140,8 @@ fn a_run_that_is_over_holds_nothing() {
     let dir = TempDir::new().unwrap();
     let path = dir.path().join("workspace.sqlite");
     let workspace = create(&path);
-    let lease = |process: &str| Lease {
-        resource_kind: "run_directory".into(),
-        resource_id: "/runs/run-1".into(),
-        subject: process.into(),
-        unix_millis: START,
-    };
-    workspace.hold(lease("pid 1")).unwrap();
-    workspace.hold(lease("pid 2")).unwrap();
+    workspace.hold("pid 1".into()).unwrap();
+    workspace.hold("pid 2".into()).unwrap();
     for batch in whole_run() {
         workspace.commit_blocking(batch).unwrap();
     }

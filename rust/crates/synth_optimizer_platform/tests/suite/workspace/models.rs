@@ -5,9 +5,10 @@ use synth_optimizer_core::model::event_fields::Stage;
 use synth_optimizer_core::model::run_totals::BestMark;
 use synth_optimizer_core::model::usage::{Cost, RunUsage};
 use synth_optimizer_platform::artifacts::Artifacts;
+use synth_optimizer_platform::rollout_trace::RolloutDetail;
 use synth_optimizer_platform::workspace::models::{
-    BestCandidate, CandidateDetail, CandidatePage, CandidateQuery, EventPage, ReadError, RolloutDetail, RolloutPage,
-    RolloutQuery, RolloutStatus, RunFrontier, RunModels, ScoreEntry, ScorePage, ScoreSeriesList, SeriesQuery,
+    BestCandidate, CandidateDetail, CandidatePage, CandidateQuery, EventPage, ReadError, RolloutPage, RolloutQuery,
+    RolloutStatus, RunFrontier, RunModels, ScoreEntry, ScorePage, ScoreSeriesList, SeriesQuery,
 };
 use synth_optimizer_platform::workspace::{Reader, Record, SnapshotKind, Workspace};
 use tempfile::TempDir;

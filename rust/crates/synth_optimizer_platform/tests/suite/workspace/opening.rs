@@ -28,6 +28,12 @@ fn a_new_workspace_is_private_and_created_once() {
     assert!(error.message.contains("exists already"), "{error}");
 }
 
+/// Releases before this one can lose committed pages when two connections reset the WAL at once.
+#[test]
+fn the_sqlite_that_is_built_in_is_new_enough() {
+    assert!(rusqlite::version_number() >= 3_051_003, "{}", rusqlite::version());
+}
+
 #[test]
 fn a_newer_schema_is_refused_and_left_as_it_is() {
     let dir = TempDir::new().unwrap();

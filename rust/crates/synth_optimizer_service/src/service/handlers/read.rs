@@ -26,10 +26,11 @@ use synth_optimizer_core::model::usage::RunUsage;
 use synth_optimizer_platform::artifacts::{
     ArtifactFile, Artifacts, RunOverview, artifacts as list_artifacts, open_artifact, run_status,
 };
+use synth_optimizer_platform::rollout_trace::RolloutDetail;
 use synth_optimizer_platform::workspace::Reader;
 use synth_optimizer_platform::workspace::models::{
-    BestCandidate, CandidateDetail, CandidatePage, CandidateQuery, EventPage, ReadError, RolloutDetail, RolloutPage,
-    RolloutQuery, RunFrontier, RunModels, ScorePage, ScoreSeriesList, SeriesQuery, event_window, score_window,
+    BestCandidate, CandidateDetail, CandidatePage, CandidateQuery, EventPage, ReadError, RolloutPage, RolloutQuery,
+    RunFrontier, RunModels, ScorePage, ScoreSeriesList, SeriesQuery, event_window, score_window,
 };
 
 /// Which runs.
