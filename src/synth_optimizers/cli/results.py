@@ -184,7 +184,7 @@ def export(run: RunSource, place: str, shape: str | None, force: bool, as_json: 
 
 
 def _packer(place: str) -> Callable[[Files, str, BinaryIO], None] | None:
-    """Return what packs the archive of this name; `None` for a directory. One that only looks like a file's is refused."""
+    """Return what packs the archive of this name; `None` for a directory. What looks like another file is refused."""
     out = Path(place)
     name, ending = out.name.lower(), out.suffix.lower()
     if place.endswith(("/", os.sep)) or out.is_dir():

@@ -144,15 +144,8 @@ def ending_of(run_id: str, status: str, known: Mapping[str, Any] | None) -> Synt
 
 def blocker_of(known: Mapping[str, Any]) -> Blocker:
     """Read a field error or a warning."""
-    unsaid = {
-        "stage": "config",
-        "code": "",
-        "field": None,
-        "place": None,
-        "message": "",
-        "hint": "",
-        "retryable": False,
-    }
+    unsaid: dict[str, Any] = {"stage": "config", "field": None, "place": None, "retryable": False}
+    unsaid |= {"code": "", "message": "", "hint": ""}
     return Blocker(**{name: known.get(name) or otherwise for name, otherwise in unsaid.items()})
 
 
