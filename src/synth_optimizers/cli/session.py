@@ -12,8 +12,7 @@ from types import FrameType
 from typing import Any
 
 from synth_optimizers.cli.output import say
-from synth_optimizers.cli.progress import Progress
-from synth_optimizers.cli.view import View
+from synth_optimizers.cli.view import Progress, View
 from synth_optimizers.events import RunEvent
 
 TICK = 0.1
