@@ -151,9 +151,8 @@ def show(run: RunSource, as_json: bool) -> None:
 def _head(status: RunStatus, summary: dict[str, Any], run: RunSource) -> list[tuple[str, str]]:
     candidates = summary["candidates"]
     seed = candidates[0] if candidates else {}
-    best_known: dict[str, Any] = next(
-        (known for known in candidates if known["candidate_id"] == status.best_candidate_id), {}
-    )
+    by_id = {known["candidate_id"]: known for known in candidates}
+    best_known = by_id.get(status.best_candidate_id, {})
     lines = [("run", status.run_id), ("state", run.state()), *run.notes()]
     if status.is_held:
         lines.append(("held by", str(status.holder)))
