@@ -385,7 +385,7 @@ class AsyncClient:
         return shaped(lambda known: read(known.json()), reply, self.base_url, reply)
 
     async def _answer(self, request: Request, *, patience: float | None = None, accepted: int = 200) -> Reply:
-        """Send a request until it is answered well, or as `accepted`; a busy service is asked for `patience` seconds."""
+        """Send a request until it is answered well, or as `accepted`; a busy service is asked `patience` seconds."""
         tries = self._policy.tries(patience=patience)
         while True:
             outcome = await self._send(request)

@@ -133,10 +133,8 @@ class Metrics:
         fields = event.fields
         match event.type:
             case "gepa.run.started":
-                return {
-                    "run_id": event.run_id,
-                    **{name: fields[name] for name in ("algorithm", "seed", "config_digest")},
-                }
+                started = {name: fields[name] for name in ("algorithm", "seed", "config_digest")}
+                return {"run_id": event.run_id, **started}
             case "container.program.loaded":
                 components = ",".join(fields["target_fields"])
                 return {"program_id": fields["program_id"], "seed_candidate_components": components}
@@ -253,16 +251,11 @@ class Metrics:
         for split in ("train", "heldout"):
             if gain := fields.get(f"{split}_gain"):
                 scores[f"{split}/gain"] = gain["difference"]
-                bounds = {f"{split}/gain_{end}": gain[end] for end in ("low", "high") if gain[end] is not None}
-                scores.update(bounds)
+                scores |= {f"{split}/gain_{end}": gain[end] for end in ("low", "high") if gain[end] is not None}
         if "train/best" in scores:
             scores["best_valset_score"] = scores["train/best"]
-        return {
-            **found,
-            **scores,
-            "total_iterations": fields["generations"],
-            "candidates/registered": fields["candidates"],
-        }
+        ends = {"total_iterations": fields["generations"], "candidates/registered": fields["candidates"]}
+        return {**found, **scores, **ends}
 
 
 def _billed(rollouts: dict[str, Any], bill: dict[str, Any]) -> dict[str, float | None]:
