@@ -19,10 +19,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "cookbooks" / "opti
 
 from fastapi import FastAPI, HTTPException
 from policy import Answer, route
-from shared.container import FREE, Json, application, prompt_program
+from shared.container import FREE, application, prompt_program, rollout_record
+from shared.rows import Json, TaskRow
 from shared.serving import listening_options, serve, write_down
-from synth_containers import Container
-from synth_containers.sdk import ObjectiveScore, RolloutResult
 from wording import QUEUES
 
 FAMILY = "ticket_router"
@@ -38,22 +37,15 @@ You route support tickets of an online shop. Read the ticket and name the one qu
 
 
 @dataclass(frozen=True)
-class Ticket:
+class Ticket(TaskRow):
     """A ticket and its true queue."""
 
-    split: str
-    seed: int
     text: str
     queue: str
 
-    @property
-    def task_id(self) -> str:
-        """The name of the ticket, such as `train:3`."""
-        return f"{self.split}:{self.seed}"
-
     def task(self) -> Json:
         """Return what the optimizer may see of the ticket before it is routed."""
-        return {"task_id": self.task_id, "split": self.split, "seed": self.seed, "text": self.text}
+        return {**super().task(), "text": self.text}
 
 
 def load_tickets(path: Path) -> dict[str, Ticket]:
@@ -125,20 +117,21 @@ def result(rollout_id: str, ticket: Ticket, candidate: Json) -> Json:
     answer = route(str(candidate[FIELD]), ticket.text)
     is_right = answer.queue == ticket.queue
     reward = 1.0 if is_right else 0.0
-    record: Json = RolloutResult(
-        rollout_id=rollout_id,
-        reward=reward,
-        task_id=FAMILY,
-        success_status="succeeded" if is_right else "failed",
-        objective_scores=[ObjectiveScore("outcome_reward", reward)],
-        actionable_side_info={"feedback": feedback(ticket, answer)},
-        reward_details={"expected": ticket.queue, "prediction": answer.queue},
-        summary={"outcome_reward": reward, "seed": ticket.seed, "prediction": answer.queue, "expected": ticket.queue},
+    told = {"prediction": answer.queue, "expected": ticket.queue}
+    return rollout_record(
+        rollout_id,
+        ticket,
+        reward,
+        family=FAMILY,
+        succeeded=is_right,
+        objectives={"outcome_reward": reward},
+        told={"feedback": feedback(ticket, answer)},
         usage=FREE,
-        trace={"event_history": [{"type": "words_compared", "met": answer.met, "answer": answer.queue}]},
+        events=[{"type": "words_compared", "met": answer.met, "answer": answer.queue}],
+        summary=told,
+        reward_details=told,
         metadata={"candidate": candidate},
-    ).to_dict()
-    return record
+    )
 
 
 @dataclass(frozen=True)
@@ -164,7 +157,6 @@ class Behaviour:
 
 def build(tickets: dict[str, Ticket], behaviour: Behaviour) -> FastAPI:
     """Return the application."""
-    container = Container("ticket-router", description="routes support tickets", default_submission_mode="sync")
 
     async def rollout(request: Json, ticket: Ticket, _prompt: str) -> Json:
         candidate, rollout_id = request["candidate"], str(request["rollout_id"])
@@ -172,7 +164,8 @@ def build(tickets: dict[str, Ticket], behaviour: Behaviour) -> FastAPI:
         return result(rollout_id, ticket, candidate)
 
     taskset = {"taskset_id": "shop_tickets", "labels": list(QUEUES), "source": "tickets.jsonl"}
-    return application(container, tickets, rollout, program=PROGRAM, task_info=task_info(), taskset=taskset)
+    texts = {"program": PROGRAM, "task_info": task_info(), "taskset": taskset}
+    return application("ticket-router", "routes support tickets", tickets, rollout, **texts, log=None)
 
 
 def main() -> None:

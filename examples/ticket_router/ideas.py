@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from shared.brief import Brief, Proposal, Row
+from shared.brief import Brief, Proposal, Row, proposals
 from wording import QUEUES, guidance, stem, stems, words
 
 Lines = dict[str, list[str]]
@@ -49,13 +49,10 @@ def propose(brief: Brief) -> list[Proposal]:
     ]
     if len(parents) > 1:
         ideas.insert(0, ("the lines of both parents together", join))
-    found: dict[str, str] = {}
-    for idea, make in ideas:
-        prompt = written(parents[0], make(lesson))
-        new = set(prompt.splitlines()) - set(parents[0].splitlines())
-        if new - brief.tried:
-            found.setdefault(prompt, idea)
-    return [Proposal({name: prompt}, idea) for prompt, idea in found.items()]
+    known = brief.tried | set(parents[0].splitlines())
+    prompts = ((idea, written(parents[0], make(lesson))) for idea, make in ideas)
+    fresh = ((idea, prompt) for idea, prompt in prompts if set(prompt.splitlines()) - known)
+    return proposals(name, parents[0], fresh)
 
 
 def routed(rows: list[Row]) -> list[Routed]:

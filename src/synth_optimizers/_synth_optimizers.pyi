@@ -5,7 +5,7 @@ What users see of it is documented here for editors; everything is documented in
 
 from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
-from typing import Any, ClassVar, Literal, TypedDict, final, type_check_only
+from typing import Any, ClassVar, Literal, final
 
 from synth_optimizers.findings import Finding
 
@@ -14,14 +14,6 @@ _Path = str | PathLike[str]
 __version__: str
 LOGGERS: tuple[str, ...]
 """The names of the loggers that get records of the library."""
-
-@type_check_only
-class _ErrorRow(TypedDict):
-    error_code: str
-    exception: str
-    exit_code: int
-    http_status: int
-    hint: str
 
 @final
 class LoadedConfig:
@@ -52,10 +44,7 @@ class NativeRun:
     def signal(self, kind: str, reason: str) -> bool: ...
 
 def config_schema() -> dict[str, Any]:
-    """Return the JSON Schema of the configuration file.
-
-    Editors that know JSON Schema complete and check `gepa.toml` with it.
-    """
+    """Return the JSON Schema of the configuration file, with which editors complete and check `gepa.toml`."""
 
 def load_config(
     path_or_mapping: _Path | Mapping[str, Any],
@@ -132,15 +121,12 @@ def events_replay(path: _Path) -> str:
     """Return the feed of a run (`events.jsonl`) as a readable story."""
 
 def events_compare(left: _Path, right: _Path) -> bool:
-    """Return `True` when two feeds tell of the same search.
-
-    Raises `EventCompareError` otherwise, which names the first difference and shows both lines.
-    """
+    """Return `True` if two feeds tell of the same search; else raise `EventCompareError` with the first difference."""
 
 def event_catalogue() -> dict[str, Any]: ...
 def config_findings() -> list[dict[str, Any]]: ...
 def config_overrides() -> list[dict[str, str]]: ...
-def error_table() -> list[_ErrorRow]:
+def error_table() -> list[dict[str, Any]]:
     """Return every error of the product: code, exception class, exit code, HTTP status and general hint."""
 
 class SynthOptimizerError(RuntimeError):

@@ -81,11 +81,11 @@ class RunHandle:
         try:
             return _result(self._native, timeout)
         finally:
-            if self.is_over and not self._is_heard(None if deadline is None else _until(deadline)):
+            if self.is_over and not self._join_audience(None if deadline is None else _until(deadline)):
                 warnings.warn(f"subscribers of run {self.run_id} are still busy with it", stacklevel=2)
             _forget_ended()
 
-    def _is_heard(self, timeout: float | None) -> bool:
+    def _join_audience(self, timeout: float | None) -> bool:
         """Wait until every subscriber has heard everything; whether they have."""
         if self._audience.is_alive():
             self._audience.join(timeout)
@@ -192,4 +192,4 @@ def _say_goodbye() -> None:
     for handle in under_way:
         # No event has this number: it is the end that is waited for.
         handle._native.wait_for_event(2**62, _until(deadline))
-        handle._is_heard(_until(deadline))
+        handle._join_audience(_until(deadline))

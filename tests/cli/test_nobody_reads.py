@@ -16,7 +16,7 @@ from cli.places import small_config
 from cli.slow import RUN, events, slow_config
 from cli.terminal import Terminal
 from synth_optimizers.cli.live import LiveView, Panel
-from synth_optimizers.cli.progress import Progress
+from synth_optimizers.cli.view import Progress
 
 
 @pytest.mark.parametrize("closed", ["2>&-", ">&- 2>&-", "<&- >&- 2>&-", "2>/dev/full"])

@@ -9,9 +9,8 @@ import pytest
 from rich.console import Console
 
 from synth_optimizers.cli.live import Panel, limits_in_force
-from synth_optimizers.cli.progress import Progress
 from synth_optimizers.cli.summary import closing
-from synth_optimizers.cli.view import PlainView
+from synth_optimizers.cli.view import PlainView, Progress
 from synth_optimizers.events import RunEvent
 
 RECORDED = Path(__file__).parent / "recorded" / "events.jsonl"

@@ -7,21 +7,21 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from synth_optimizers.client.sse import Message, SseDecoder
+from synth_optimizers.client.sse import SseDecoder
 
 STREAM = (
     '\ufeff: a comment\n\nid: 3\nevent: candidate.accepted\ndata: {"a":\ndata: "ü"}\n\n'
     "data:no space\r\rid: 4\r\ndata: crlf\r\n\r\nevent: empty\n\nretry: 1500\nunknown: x\nid\ndata\n\ndata: cut off"
 ).encode()
 MESSAGES = [
-    Message("candidate.accepted", '{"a":\n"ü"}'),
-    Message("message", "no space"),
-    Message("message", "crlf"),
-    Message("message", ""),
+    ("candidate.accepted", '{"a":\n"ü"}'),
+    ("message", "no space"),
+    ("message", "crlf"),
+    ("message", ""),
 ]
 
 
-def read(pieces: list[bytes]) -> list[Message]:
+def read(pieces: list[bytes]) -> list[tuple[str, str]]:
     decoder = SseDecoder()
     return [message for piece in pieces for message in decoder.feed(piece)]
 

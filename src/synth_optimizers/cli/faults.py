@@ -54,7 +54,7 @@ class Fault:
 
 def exit_code_of(error_code: str, otherwise: int = 1) -> int:
     """Look an error up in the one table."""
-    return next((row["exit_code"] for row in error_table() if row["error_code"] == error_code), otherwise)
+    return next((int(row["exit_code"]) for row in error_table() if row["error_code"] == error_code), otherwise)
 
 
 def fault_of(error: BaseException) -> Fault:

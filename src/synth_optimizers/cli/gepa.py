@@ -21,12 +21,11 @@ from synth_optimizers.cli.options import (
     track_option,
 )
 from synth_optimizers.cli.output import write_json, write_text
-from synth_optimizers.cli.progress import Progress
 from synth_optimizers.cli.service import service
 from synth_optimizers.cli.session import CLOCK, Signals, announce, follow, now_and_then, signals_to
 from synth_optimizers.cli.source import find_run
 from synth_optimizers.cli.summary import closing
-from synth_optimizers.cli.view import view_for
+from synth_optimizers.cli.view import Progress, view_for
 from synth_optimizers.errors import CancelledError, SynthOptimizerError
 from synth_optimizers.handle import RunHandle, Subscriber
 from synth_optimizers.run import GepaRun

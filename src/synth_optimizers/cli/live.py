@@ -10,8 +10,7 @@ from rich.live import Live
 from rich.text import Text
 
 from synth_optimizers.cli.output import mute, say_above
-from synth_optimizers.cli.progress import Progress, Weight
-from synth_optimizers.cli.view import View
+from synth_optimizers.cli.view import Progress, View, Weight
 from synth_optimizers.cli.words import counted, money, score, span, tokens
 
 LABEL = 13

@@ -58,13 +58,9 @@ class LocalRun:
 
     def __init__(self, run_dir: Path) -> None:
         self.place = run_dir
+        self.name = run_dir.resolve().name
         self.waiting = now_and_then(lambda: self.status().rollouts_waiting, LOOK)
         """The answers that wait for their turn; looked for again and again while it is followed."""
-
-    @property
-    def name(self) -> str:
-        """The name of its directory."""
-        return self.place.resolve().name
 
     def status(self) -> RunStatus:
         """Read its status."""

@@ -68,10 +68,11 @@ class ToStderr(logging.Handler):
 
 
 def _text(record: logging.LogRecord) -> str:
-    """Return one line: time, level, logger, message, and the fields."""
+    """Return one line that steers no terminal: time, level, logger, message, and the fields."""
+    message = "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in record.getMessage())
     name = record.name.removeprefix(f"{ROOT}.")
     fields = "".join(f" {name}={_word(value)}" for name, value in getattr(record, "fields", {}).items())
-    return f"{_time(record)} {_level(record):<5} {name}: {_line(record.getMessage())}{fields}"
+    return f"{_time(record)} {_level(record):<5} {name}: {message}{fields}"
 
 
 def _json(record: logging.LogRecord) -> str:
@@ -87,11 +88,6 @@ def _time(record: logging.LogRecord) -> str:
 
 def _level(record: logging.LogRecord) -> str:
     return NAMES.get(record.levelno, record.levelname)
-
-
-def _line(text: str) -> str:
-    """Return a text on one line that steers no terminal."""
-    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
 
 
 def _word(value: object) -> str:

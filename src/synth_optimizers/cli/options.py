@@ -22,7 +22,6 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Write one JS
 quiet_option = click.option("--quiet", "-q", is_flag=True, help="Say nothing on stderr but errors.")
 config_option = click.option(
     "--config",
-    "config",
     required=True,
     type=click.Path(path_type=Path),
     metavar="FILE",

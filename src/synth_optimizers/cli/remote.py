@@ -61,14 +61,10 @@ class ServiceRun:
     def __init__(self, client: Client, run_id: str) -> None:
         self.client = client
         self.name = run_id
+        self.place = f"{client.base_url}/runs/{quote(run_id, safe='')}"
         self._known: RunDetail | None = None
         self.waiting = now_and_then(self._rollouts_waiting, LOOK)
         """The answers that wait for their turn; asked again and again while it is followed."""
-
-    @property
-    def place(self) -> str:
-        """Its URL."""
-        return f"{self.client.base_url}/runs/{quote(self.name, safe='')}"
 
     def detail(self) -> RunDetail:
         """Ask for everything about it, once for one command."""
@@ -97,7 +93,9 @@ class ServiceRun:
         detail = self.detail()
         begun = detail.run is not None
         candidates = [known.to_dict() for known in self.client.candidates(self.name)] if begun else []
-        result = self._manifest() if detail.status == "completed" else {}
+        # The manifest of the result has the gains.
+        has_result = detail.status == "completed" and MANIFEST in self.artifacts()
+        result = json.loads(self.client.artifact(self.name, MANIFEST)) if has_result else {}
         return {
             "overview": self.status().to_dict(),
             "candidates": candidates,
@@ -155,8 +153,3 @@ class ServiceRun:
         """Ask the service."""
         answer: Acknowledgement = getattr(self.client, kind)(self.name, reason=reason)
         return {**answer.to_dict(), "state": answer.status, "reason": answer.message or None}
-
-    def _manifest(self) -> dict[str, Any]:
-        """Return the manifest of its result, which has the gains."""
-        found: Any = json.loads(self.client.artifact(self.name, MANIFEST)) if MANIFEST in self.artifacts() else {}
-        return found if isinstance(found, dict) else {}

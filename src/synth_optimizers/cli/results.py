@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import Any, BinaryIO
 
 import click
 
@@ -170,37 +170,35 @@ def export(run: RunSource, place: str, shape: str | None, force: bool, as_json: 
         return
     if str(out) == "-":
         raise Refusal("an archive is not written to stdout", "Name a file, or write candidates with --format.")
-    kind = _kind(place)
+    pack = _packer(place)
     with tempfile.TemporaryDirectory(prefix="synth-optimizers-") as scratch:
         files = dict(run.files(Path(scratch)))
-        if kind == "tar":
-            _write_file(out, lambda file: _tar(files, run.name, file), force=force)
-        elif kind == "zip":
-            _write_file(out, lambda file: _zip(files, run.name, file), force=force)
-        else:
+        if pack is None:
             _directory(files, out)
+        else:
+            _write_file(out, lambda file: pack(files, run.name, file), force=force)
     if as_json:
         write_json({run.kind: str(run.place), "out": str(out), "files": sorted(files)})
     else:
         say(f"{out}: {counted(len(files), 'file')} of {run.place}")
 
 
-def _kind(place: str) -> Literal["tar", "zip", "directory"]:
-    """Return what is written at a place; a name that only looks like a file's is refused."""
+def _packer(place: str) -> Callable[[Files, str, BinaryIO], None] | None:
+    """Return what packs the archive of this name; `None` for a directory. What looks like another file is refused."""
     out = Path(place)
     name, ending = out.name.lower(), out.suffix.lower()
     if place.endswith(("/", os.sep)) or out.is_dir():
-        return "directory"
+        return None
     if name.endswith((".tar.gz", ".tgz")):
-        return "tar"
+        return _tar
     if ending == ".zip":
-        return "zip"
+        return _zip
     if ending in TABLES:
         raise Refusal(f"{out} is the name of a table", f"Add --format {ending[1:]} for the candidates alone.")
     if difflib.get_close_matches(ending, ARCHIVES, n=1, cutoff=0.75):
         hint = "Name a file that ends in .tar.gz or .zip, or a directory; with a slash at its end, any name is one."
         raise Refusal(f"{out} has no known ending", hint)
-    return "directory"
+    return None
 
 
 def _tar(files: Files, top: str, out: BinaryIO) -> None:

@@ -18,12 +18,11 @@ from synth_optimizers.cli.options import (
     token_option,
 )
 from synth_optimizers.cli.output import say, table, write_json, write_lines, write_text
-from synth_optimizers.cli.progress import Progress
 from synth_optimizers.cli.results import best, diff, export
 from synth_optimizers.cli.session import follow
 from synth_optimizers.cli.source import RunSource, client_of, refuse_token, run_dirs, state_of
 from synth_optimizers.cli.summary import SPLITS, closing, command_for, compared
-from synth_optimizers.cli.view import view_for
+from synth_optimizers.cli.view import Progress, view_for
 from synth_optimizers.cli.words import counted, money, number, one_line, stop_reason, tokens, when
 from synth_optimizers.errors import SynthOptimizerError
 from synth_optimizers.status import RunStatus
@@ -152,9 +151,8 @@ def show(run: RunSource, as_json: bool) -> None:
 def _head(status: RunStatus, summary: dict[str, Any], run: RunSource) -> list[tuple[str, str]]:
     candidates = summary["candidates"]
     seed = candidates[0] if candidates else {}
-    best_known: dict[str, Any] = next(
-        (known for known in candidates if known["candidate_id"] == status.best_candidate_id), {}
-    )
+    by_id = {known["candidate_id"]: known for known in candidates}
+    best_known = by_id.get(status.best_candidate_id, {})
     lines = [("run", status.run_id), ("state", run.state()), *run.notes()]
     if status.is_held:
         lines.append(("held by", str(status.holder)))

@@ -12,8 +12,7 @@ from types import FrameType
 from typing import Any
 
 from synth_optimizers.cli.output import say
-from synth_optimizers.cli.progress import Progress
-from synth_optimizers.cli.view import View
+from synth_optimizers.cli.view import Progress, View
 from synth_optimizers.events import RunEvent
 
 TICK = 0.1
@@ -29,7 +28,16 @@ def follow(
     The source is read by a thread of its own, so that time passes and signals are heard while nothing happens.
     """
     inbox: queue.SimpleQueue[RunEvent | BaseException | None] = queue.SimpleQueue()
-    threading.Thread(target=_pump, args=(source, inbox), daemon=True, name="events").start()
+
+    def pump() -> None:
+        try:
+            for event in source:
+                inbox.put(event)
+            inbox.put(None)
+        except BaseException as error:
+            inbox.put(error)
+
+    threading.Thread(target=pump, daemon=True, name="events").start()
     while True:
         pulse()
         try:
@@ -44,15 +52,6 @@ def follow(
         for weight, text in run.apply(item):
             if run.latest >= since - CLOCK:
                 view.tell(weight, text)
-
-
-def _pump(source: Iterator[RunEvent], inbox: queue.SimpleQueue[RunEvent | BaseException | None]) -> None:
-    try:
-        for event in source:
-            inbox.put(event)
-        inbox.put(None)
-    except BaseException as error:
-        inbox.put(error)
 
 
 @contextlib.contextmanager

@@ -4,7 +4,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from synth_optimizers.cli.progress import Progress
+from synth_optimizers.cli.view import Progress
 from synth_optimizers.cli.words import counted, gain, money, score, span, stop_reason, tokens
 
 SPLITS = (("train", "train"), ("heldout", "held-out"))

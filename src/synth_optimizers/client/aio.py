@@ -296,8 +296,8 @@ class AsyncClient:
 
     async def rollout(self, run_id: str, rollout_id: str | int, *, trace: bool = False) -> Rollout:
         """Return one rollout by its id or its number, with its trace if wanted."""
-        include = "trace" if trace else None
-        return await self._get(run_path(run_id, "rollouts", str(rollout_id)), Rollout.of, include=include)
+        path = run_path(run_id, "rollouts", str(rollout_id))
+        return await self._get(path, Rollout.of, include="trace" if trace else None)
 
     async def frontier(self, run_id: str) -> Frontier:
         """Return the candidates that are best on some row."""
@@ -385,10 +385,7 @@ class AsyncClient:
         return shaped(lambda known: read(known.json()), reply, self.base_url, reply)
 
     async def _answer(self, request: Request, *, patience: float | None = None, accepted: int = 200) -> Reply:
-        """Send a request until it is answered well or with the status that is accepted, as often as may be.
-
-        A refusal because the service is busy is met again and again for `patience` seconds.
-        """
+        """Send a request until it is answered well, or as `accepted`; a busy service is asked `patience` seconds."""
         tries = self._policy.tries(patience=patience)
         while True:
             outcome = await self._send(request)

@@ -144,15 +144,9 @@ def ending_of(run_id: str, status: str, known: Mapping[str, Any] | None) -> Synt
 
 def blocker_of(known: Mapping[str, Any]) -> Blocker:
     """Read a field error or a warning."""
-    return Blocker(
-        stage=str(known.get("stage") or "config"),
-        code=str(known.get("code", "")),
-        field=known.get("field"),
-        place=known.get("place"),
-        message=str(known.get("message", "")),
-        hint=str(known.get("hint") or ""),
-        retryable=bool(known.get("retryable")),
-    )
+    unsaid: dict[str, Any] = {"stage": "config", "field": None, "place": None, "retryable": False}
+    unsaid |= {"code": "", "message": "", "hint": ""}
+    return Blocker(**{name: known.get(name) or otherwise for name, otherwise in unsaid.items()})
 
 
 def _raised(error_code: str, message: str, known: Mapping[str, Any]) -> SynthOptimizerError:

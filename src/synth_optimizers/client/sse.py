@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from synth_optimizers.client.refusals import not_ours, shaped
 from synth_optimizers.client.requests import Reply, TransportFailure
@@ -10,16 +9,6 @@ from synth_optimizers.events import RunEvent
 
 LINE_END = re.compile(rb"\r\n|\n|\r(?!\Z)")
 """A CR at the very end may still be half of a CRLF."""
-
-
-@dataclass(frozen=True, slots=True)
-class Message:
-    """One dispatched event."""
-
-    event: str
-    """Its type; `message` when none was named."""
-    data: str
-    """Its data lines, joined."""
 
 
 class SseDecoder:
@@ -33,8 +22,8 @@ class SseDecoder:
         self.retry: float | None = None
         """Seconds that the server asks to wait before coming back."""
 
-    def feed(self, chunk: bytes) -> Iterator[Message]:
-        """Take in bytes and yield the messages that they complete."""
+    def feed(self, chunk: bytes) -> Iterator[tuple[str, str]]:
+        """Take in bytes and yield the messages that they complete: type and data. The type is `message` by default."""
         *lines, self._held = LINE_END.split(self._held + chunk)
         for line in lines:
             text = line.decode("utf-8", errors="replace")
@@ -43,11 +32,11 @@ class SseDecoder:
             if message is not None:
                 yield message
 
-    def _take(self, line: str) -> Message | None:
+    def _take(self, line: str) -> tuple[str, str] | None:
         if not line:
             event, data = self._event or "message", self._data
             self._event, self._data = "", []
-            return Message(event, "\n".join(data)) if data else None
+            return (event, "\n".join(data)) if data else None
         name, _, value = line.partition(":")
         value = value.removeprefix(" ")
         if name == "data":
@@ -74,14 +63,14 @@ class EventStream(SseDecoder):
 
     def events(self, chunk: bytes) -> Iterator[RunEvent]:
         """Take in bytes and yield the events that they complete."""
-        for message in self.feed(chunk):
-            if message.event == "end":
+        for kind, data in self.feed(chunk):
+            if kind == "end":
                 self.is_over = True
                 return
-            if message.event == "dropped":
+            if kind == "dropped":
                 # The service lets go of a reader that is too slow for it; the log has the rest.
-                raise TransportFailure(f"the stream was ended: {message.data}", is_sent=True)
-            event = shaped(RunEvent.from_line, message.data, self._address)
+                raise TransportFailure(f"the stream was ended: {data}", is_sent=True)
+            event = shaped(RunEvent.from_line, data, self._address)
             if event.sequence_number > self._after + 1:
                 raise TransportFailure(f"event {event.sequence_number} came after {self._after}", is_sent=True)
             if event.sequence_number > self._after:

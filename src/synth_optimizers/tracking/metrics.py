@@ -6,17 +6,13 @@ import hashlib
 import math
 from collections import Counter
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from synth_optimizers._synth_optimizers import RunFold
 from synth_optimizers.events import RunEvent
 
 Text = str | int | float
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_START = 0
-"""The number of the first event of a run."""
 
 SEQUENCE_NUMBER = "sequence_number"
 """The metric that tells up to which event a tracker has everything."""
@@ -51,7 +47,7 @@ class Feed:
     @classmethod
     def of(cls, event: RunEvent) -> Feed:
         """Return the feed of a run of which nothing but this event is known, and not even this one is taken in."""
-        is_start = event.sequence_number == _START
+        is_start = event.sequence_number == 0
         return cls(event.run_id, event.ts if is_start else "", event.sequence_number - 1)
 
     @property
@@ -66,7 +62,7 @@ class Feed:
 
     def holds(self, event: RunEvent) -> bool:
         """Whether an event is of this run."""
-        is_start = event.sequence_number == _START
+        is_start = event.sequence_number == 0
         return event.run_id == self.run_id and not (is_start and self.is_whole and event.ts != self.started_at)
 
     def take(self, event: RunEvent) -> bool:
@@ -78,7 +74,7 @@ class Feed:
 
 def epoch_micros(ts: str) -> int:
     """Return the time of an event in microseconds since 1970."""
-    return (datetime.fromisoformat(ts) - _EPOCH) // timedelta(microseconds=1)
+    return round(datetime.fromisoformat(ts).timestamp() * 1_000_000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,10 +133,8 @@ class Metrics:
         fields = event.fields
         match event.type:
             case "gepa.run.started":
-                return {
-                    "run_id": event.run_id,
-                    **{name: fields[name] for name in ("algorithm", "seed", "config_digest")},
-                }
+                started = {name: fields[name] for name in ("algorithm", "seed", "config_digest")}
+                return {"run_id": event.run_id, **started}
             case "container.program.loaded":
                 components = ",".join(fields["target_fields"])
                 return {"program_id": fields["program_id"], "seed_candidate_components": components}
@@ -170,7 +164,9 @@ class Metrics:
             case "candidate.rejected":
                 return {**_minibatch(fields), **self._total("candidates/rejected", "rejected")}
             case "candidate.accepted":
-                return self._accepted(fields)
+                # The seed is accepted too, and is not counted: it was not proposed.
+                counted = self._total("candidates/accepted", "accepted") if fields["reason"] != "seed" else {}
+                return {**counted, **self._best()}
             case "frontier.updated":
                 return self._frontier(fields)
             case "generation.started":
@@ -183,8 +179,8 @@ class Metrics:
                 return {**turns, **failed}
             case "gepa.run.finished" | "gepa.run.failed" | "gepa.run.cancelled":
                 return self._ended(event)
-            case counted if counted in _COUNTED:
-                return self._count(_COUNTED[counted])
+            case kind if kind in _COUNTED:
+                return self._count(_COUNTED[kind])
         return {}
 
     def _counted(self) -> dict[str, float | None]:
@@ -221,11 +217,6 @@ class Metrics:
         total = {"val_total_count": self._pareto_rows} if self._pareto_rows else {}
         return {"val_program_average": score["mean"], "val_evaluated_count_new_program": score["n"], **total}
 
-    def _accepted(self, fields: dict[str, Any]) -> dict[str, float]:
-        # The seed is accepted too, and is not counted: it was not proposed.
-        counted = self._total("candidates/accepted", "accepted") if fields["reason"] != "seed" else {}
-        return {**counted, **self._best()}
-
     def _best(self, told: dict[str, Any] | None = None) -> dict[str, float]:
         """Return the train score of the best candidate, where it is another one than before."""
         score = self._fold.shown()["best_score"] or told
@@ -260,16 +251,11 @@ class Metrics:
         for split in ("train", "heldout"):
             if gain := fields.get(f"{split}_gain"):
                 scores[f"{split}/gain"] = gain["difference"]
-                bounds = {f"{split}/gain_{end}": gain[end] for end in ("low", "high") if gain[end] is not None}
-                scores.update(bounds)
+                scores |= {f"{split}/gain_{end}": gain[end] for end in ("low", "high") if gain[end] is not None}
         if "train/best" in scores:
             scores["best_valset_score"] = scores["train/best"]
-        return {
-            **found,
-            **scores,
-            "total_iterations": fields["generations"],
-            "candidates/registered": fields["candidates"],
-        }
+        ends = {"total_iterations": fields["generations"], "candidates/registered": fields["candidates"]}
+        return {**found, **scores, **ends}
 
 
 def _billed(rollouts: dict[str, Any], bill: dict[str, Any]) -> dict[str, float | None]:

@@ -70,7 +70,8 @@ class OpenTelemetrySubscriber:
             return
         self._now = epoch_micros(event.ts) * 1000
         if self._run is None:
-            self._run = self._begin_run(event)
+            links = [self._trace.Link(self._ended.get_span_context())] if self._ended else []
+            self._run = self._begin("gepa.run", self._parent, {f"{_OURS}run_id": event.run_id}, links)
         self._take(event, self._run)
 
     def close(self, result: GepaRunResult | None, error: BaseException | None) -> None:
@@ -94,10 +95,6 @@ class OpenTelemetrySubscriber:
         flush = getattr(self._provider, "force_flush", None)
         if flush is not None:
             flush()
-
-    def _begin_run(self, event: RunEvent) -> Span:
-        links = [self._trace.Link(self._ended.get_span_context())] if self._ended else []
-        return self._begin("gepa.run", self._parent, {f"{_OURS}run_id": event.run_id}, links)
 
     def _take(self, event: RunEvent, run: Span) -> None:
         fields = event.fields

@@ -14,11 +14,10 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from fastapi import FastAPI
-from shared.container import FREE, Json, application, prompt_program
+from shared.container import FREE, application, prompt_program, rollout_record
 from shared.llm import Completion, complete
+from shared.rows import Json
 from shared.serving import arguments, serve
-from synth_containers import Container
-from synth_containers.sdk import ObjectiveScore, RolloutResult
 
 from banking77_container.policy import UNKNOWN, Answer, classify
 from banking77_container.tasks import Data, Query, load_real, load_sample
@@ -101,18 +100,17 @@ def record(request: Json, query: Query, side_info: Json, usage: Json, events: li
     """Return the record of a rollout. Its score is decided by the true intent alone."""
     is_right = side_info["predicted"] == query.intent
     reward = 1.0 if is_right else 0.0
-    result: Json = RolloutResult(
-        rollout_id=str(request["rollout_id"]),
-        reward=reward,
-        task_id=FAMILY,
-        success_status="succeeded" if is_right else "failed",
-        objective_scores=[ObjectiveScore("accuracy", reward)],
-        actionable_side_info=side_info,
-        summary={"outcome_reward": reward, "seed": query.seed},
+    return rollout_record(
+        str(request["rollout_id"]),
+        query,
+        reward,
+        family=FAMILY,
+        succeeded=is_right,
+        objectives={"accuracy": reward},
+        told=side_info,
         usage=usage,
-        trace={"event_history": events},
-    ).to_dict()
-    return result
+        events=events,
+    )
 
 
 async def ask_model(request: Json, data: Data, query: Query, prompt: str) -> Json:
@@ -133,7 +131,6 @@ async def ask_model(request: Json, data: Data, query: Query, prompt: str) -> Jso
 
 def build(data: Data, policy: str, log: Path | None) -> FastAPI:
     """Return the application."""
-    container = Container("banking77", description="intents of bank customers", default_submission_mode="sync")
 
     async def rollout(request: Json, query: Query, prompt: str) -> Json:
         if policy == "llm":
@@ -143,7 +140,7 @@ def build(data: Data, policy: str, log: Path | None) -> FastAPI:
         return record(request, query, told(query, answer), FREE, [{"type": "compared", "most_similar": ranks}])
 
     texts = {"program": program(data), "task_info": task_info(data), "taskset": {"taskset_id": data.name}}
-    return application(container, data.queries, rollout, **texts, log=log)
+    return application("banking77", "intents of bank customers", data.queries, rollout, **texts, log=log)
 
 
 def main() -> None:

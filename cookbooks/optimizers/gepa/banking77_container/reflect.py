@@ -9,7 +9,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from shared.brief import Brief, Proposal
+from shared.brief import Brief, Proposal, proposals
 
 from banking77_container.guidance import Guidance, as_phrase, read, written
 
@@ -57,12 +57,7 @@ def propose(brief: Brief) -> list[Proposal]:
         ("every lost query becomes a phrase of its intent", learned(read(parent), [it for it in cases if it.is_lost])),
         ("queries of the intents that fail most become phrases", learned(read(parent), most_failing(cases))),
     ]
-    prompts: dict[str, str] = {}
-    for idea, guidance in ideas:
-        prompt = written(parent, guidance)
-        if prompt != parent:
-            prompts.setdefault(prompt, idea)
-    return [Proposal({field: prompt}, idea) for prompt, idea in prompts.items()]
+    return proposals(field, parent, ((idea, written(parent, guidance)) for idea, guidance in ideas))
 
 
 def cases_of(brief: Brief) -> list[Case]:

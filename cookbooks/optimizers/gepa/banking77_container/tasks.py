@@ -5,31 +5,23 @@ from __future__ import annotations
 import csv
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-Json = dict[str, Any]
+from shared.rows import Json, TaskRow
 
 SAMPLE = Path(__file__).with_name("sample.csv")
 SPLITS = ("train", "test")
 
 
 @dataclass(frozen=True)
-class Query:
+class Query(TaskRow):
     """A customer's query and its true intent."""
 
-    split: str
-    seed: int
     text: str
     intent: str
 
-    @property
-    def task_id(self) -> str:
-        """The name of the query, such as `train:3`."""
-        return f"{self.split}:{self.seed}"
-
     def task(self) -> Json:
         """Return what the optimizer may see of the query before it is classified."""
-        return {"task_id": self.task_id, "split": self.split, "seed": self.seed, "text": self.text}
+        return {**super().task(), "text": self.text}
 
 
 @dataclass(frozen=True)

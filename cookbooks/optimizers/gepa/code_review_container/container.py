@@ -9,12 +9,11 @@ import sys
 from pathlib import Path
 
 from fastapi import FastAPI
-from synth_containers import Container
-from synth_containers.sdk import ObjectiveScore, RolloutResult
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from shared.container import Json, application, prompt_program
+from shared.container import application, prompt_program, rollout_record
+from shared.rows import Json
 from shared.serving import arguments, serve
 
 from code_review_container.defects import CLASSES
@@ -101,25 +100,23 @@ def record_of(rollout_id: str, row: Row, candidate: Json, review: Review) -> Jso
         "missed": [{"line": defect.line, "class": defect.kind.defect_class} for defect in verdict.missed],
         "false_alarms": [spot[0].line for spot in verdict.false_alarms],
     }
-    record: Json = RolloutResult(
-        rollout_id=rollout_id,
-        reward=verdict.f1,
-        task_id=FAMILY,
-        success_status="succeeded" if verdict.f1 == 1.0 else "failed",
-        objective_scores=[ObjectiveScore(name, value) for name, value in scores.items()],
-        actionable_side_info={"feedback": feedback(row, verdict), **details},
-        reward_details=scores,
-        summary={"outcome_reward": verdict.f1, "seed": row.seed},
+    return rollout_record(
+        rollout_id,
+        row,
+        verdict.f1,
+        family=FAMILY,
+        succeeded=verdict.f1 == 1.0,
+        objectives=scores,
+        told={"feedback": feedback(row, verdict), **details},
         usage=review.usage,
-        trace={"event_history": review.history},
+        events=review.history,
+        reward_details=scores,
         metadata={"candidate": candidate},
-    ).to_dict()
-    return record
+    )
 
 
 def build(rows: dict[str, Row], policy_name: str = "offline", log: Path | None = None) -> FastAPI:
     """Return the application."""
-    container = Container("code-review", description="reviews small changes", default_submission_mode="sync")
     policy = OfflinePolicy(rows.values()) if policy_name == "offline" else ModelPolicy()
 
     async def rollout(request: Json, row: Row, prompt: str) -> Json:
@@ -127,7 +124,7 @@ def build(rows: dict[str, Row], policy_name: str = "offline", log: Path | None =
         return record_of(str(request["rollout_id"]), row, request["candidate"], review)
 
     texts = {"program": PROGRAM, "task_info": task_info(policy_name), "taskset": {"taskset_id": FAMILY}}
-    return application(container, rows, rollout, **texts, log=log)
+    return application("code-review", "reviews small changes", rows, rollout, **texts, log=log)
 
 
 def main() -> None:

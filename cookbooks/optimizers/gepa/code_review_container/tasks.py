@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, repeat
 from pathlib import Path
-from typing import Any
+
+from shared.rows import Json, TaskRow
 
 from code_review_container.defects import KINDS, Kind
 
-Json = dict[str, Any]
 Snippets = dict[str, list[str]]
 
 SPLITS = {"train": 40, "test": 80}
@@ -36,20 +36,13 @@ class Defect:
 
 
 @dataclass(frozen=True)
-class Row:
+class Row(TaskRow):
     """A change to one file, and the defects that were planted in it."""
 
-    split: str
-    seed: int
     path: str
     old: str
     new: str
     defects: tuple[Defect, ...]
-
-    @property
-    def task_id(self) -> str:
-        """The name of the row, such as `train:3`."""
-        return f"{self.split}:{self.seed}"
 
     @cached_property
     def diff(self) -> str:
@@ -61,13 +54,7 @@ class Row:
 
     def task(self) -> Json:
         """Return what the optimizer may see of the row: the change, and not its defects."""
-        return {
-            "task_id": self.task_id,
-            "split": self.split,
-            "seed": self.seed,
-            "path": self.path,
-            "diff": self.diff,
-        }
+        return {**super().task(), "path": self.path, "diff": self.diff}
 
 
 def new_lines(diff: str) -> list[tuple[str, bool]]:

@@ -19,11 +19,10 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from fastapi import FastAPI, HTTPException
-from shared.container import FREE, Json, application, prompt_program
+from shared.container import FREE, application, prompt_program, rollout_record
 from shared.llm import complete
+from shared.rows import Json, TaskRow
 from shared.serving import arguments, serve
-from synth_containers import Container
-from synth_containers.sdk import ObjectiveScore, RolloutResult
 
 from crafter_container import llm_policy
 from crafter_container.episodes import Stage
@@ -41,16 +40,8 @@ WORLDS = 100
 
 
 @dataclass(frozen=True)
-class Task:
+class Task(TaskRow):
     """An episode in one world."""
-
-    split: str
-    seed: int
-
-    @property
-    def task_id(self) -> str:
-        """The name of the episode, such as `train:3`."""
-        return f"{self.split}:{self.seed}"
 
     @property
     def world(self) -> int:
@@ -59,7 +50,7 @@ class Task:
 
     def task(self) -> Json:
         """Return what the optimizer may see of it."""
-        return {"task_id": self.task_id, "split": self.split, "seed": self.seed, "steps": STEPS}
+        return {**super().task(), "steps": STEPS}
 
 
 TASKS = {task.task_id: task for split in FIRST_WORLD for task in (Task(split, seed) for seed in range(WORLDS))}
@@ -103,22 +94,21 @@ def task_info() -> Json:
 def result(rollout_id: str, task: Task, candidate: Json, told: Json) -> Json:
     """Return the record of an episode. Its score is the number of achievements."""
     objectives: dict[str, float] = told["objectives"]
-    reward = objectives["achievements"]
     exchange = told.get("exchange")
-    record: Json = RolloutResult(
-        rollout_id=rollout_id,
-        reward=reward,
-        task_id=FAMILY,
-        success_status="failed" if told["details"]["death"] else "succeeded",
-        objective_scores=[ObjectiveScore(name, value) for name, value in objectives.items()],
-        actionable_side_info={"feedback": told["feedback"], **told["details"]},
-        reward_details={"final": told["final"]},
-        summary={"outcome_reward": reward, "seed": task.seed, "steps": told["details"]["steps"]},
+    return rollout_record(
+        rollout_id,
+        task,
+        objectives["achievements"],
+        family=FAMILY,
+        succeeded=not told["details"]["death"],
+        objectives=objectives,
+        told={"feedback": told["feedback"], **told["details"]},
         usage=FREE if exchange is None else told["usage"],
-        trace={"event_history": exchange or _history(told["details"])},
+        events=exchange or _history(told["details"]),
+        summary={"steps": told["details"]["steps"]},
+        reward_details={"final": told["final"]},
         metadata={"candidate": candidate},
-    ).to_dict()
-    return record
+    )
 
 
 def _history(details: Json) -> list[Json]:
@@ -127,9 +117,6 @@ def _history(details: Json) -> list[Json]:
 
 def build(stage: Stage, args: argparse.Namespace) -> FastAPI:
     """Return the application."""
-    container = Container(
-        "crafter", description="plays Crafter by the rules of a prompt", default_submission_mode="sync"
-    )
 
     async def rollout(request: Json, task: Task, prompt: str) -> Json:
         try:
@@ -143,7 +130,7 @@ def build(stage: Stage, args: argparse.Namespace) -> FastAPI:
         return result(str(request["rollout_id"]), task, request["candidate"], told)
 
     texts = {"program": PROGRAM, "task_info": task_info(), "taskset": {"taskset_id": "crafter_worlds"}}
-    return application(container, TASKS, rollout, **texts, log=args.log)
+    return application("crafter", "plays Crafter by the rules of a prompt", TASKS, rollout, **texts, log=args.log)
 
 
 async def with_model(world: bytes, prompt: str, policy: Json) -> Json:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -82,6 +82,15 @@ class Proposal:
 
     fields: dict[str, str]
     rationale: str
+
+
+def proposals(field: str, parent: str, ideas: Iterable[tuple[str, str]]) -> list[Proposal]:
+    """Return a proposal for each idea and prompt that is neither the parent nor the prompt of an idea before."""
+    found: dict[str, str] = {}
+    for idea, prompt in ideas:
+        if prompt != parent:
+            found.setdefault(prompt, idea)
+    return [Proposal({field: prompt}, idea) for prompt, idea in found.items()]
 
 
 class NoBriefError(ValueError):

@@ -4,35 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from fastapi import FastAPI, HTTPException
 from synth_containers import Container
+from synth_containers.sdk import ObjectiveScore, RolloutResult
 
+from shared.rows import Json, TaskRow
 from shared.serving import bill
-
-Json = dict[str, Any]
 
 FREE: Json = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0, "cost_usd": 0.0}
 """The usage of a policy that calls no model: no token is used, and that this costs nothing is known."""
 
 
-class Row(Protocol):
-    """A row of a task."""
-
-    @property
-    def task_id(self) -> str:
-        """Its name, such as `train:3`."""
-
-    @property
-    def split(self) -> str:
-        """The split that it belongs to."""
-
-    def task(self) -> Json:
-        """Return what the optimizer may see of it."""
-
-
-AnyRow = TypeVar("AnyRow", bound=Row)
+AnyRow = TypeVar("AnyRow", bound=TaskRow)
 
 
 def prompt_program(
@@ -67,8 +52,39 @@ def prompt_program(
     }
 
 
+def rollout_record(
+    rollout_id: str,
+    row: TaskRow,
+    reward: float,
+    *,
+    family: str,
+    succeeded: bool,
+    objectives: Mapping[str, float],
+    told: Json,
+    usage: Json,
+    events: list[Json],
+    summary: Json | None = None,
+    **more: Any,  # noqa: ANN401 (arguments of the record)
+) -> Json:
+    """Return the record of a rollout; `told` is its feedback in words and as details."""
+    record: Json = RolloutResult(
+        rollout_id=rollout_id,
+        reward=reward,
+        task_id=family,
+        success_status="succeeded" if succeeded else "failed",
+        objective_scores=[ObjectiveScore(name, value) for name, value in objectives.items()],
+        actionable_side_info=told,
+        summary={"outcome_reward": reward, "seed": row.seed, **(summary or {})},
+        usage=usage,
+        trace={"event_history": events},
+        **more,
+    ).to_dict()
+    return record
+
+
 def application(
-    container: Container,
+    name: str,
+    description: str,
     rows: Mapping[str, AnyRow],
     rollout: Callable[[Json, AnyRow, str], Awaitable[Json]],
     *,
@@ -81,10 +97,11 @@ def application(
 
     A rollout of an unknown row or without the prompt is refused. Every other one is a line of the log.
     """
+    container = Container(name, description=description, default_submission_mode="sync")
     (field,) = program["seed_candidate"]
     splits: dict[str, list[str]] = {}
-    for name, row in rows.items():
-        splits.setdefault(row.split, []).append(name)
+    for task_id, row in rows.items():
+        splits.setdefault(row.split, []).append(task_id)
 
     def row_of(task_id: object) -> AnyRow:
         if not isinstance(task_id, str) or task_id not in rows:
@@ -102,7 +119,7 @@ def application(
     container.program(lambda: program)
     container.task_info(lambda: task_info)
     container.taskset(lambda: {"splits": splits, **taskset})
-    container.taskset_tasks(lambda request: {"tasks": [row_of(name).task() for name in request["task_ids"]]})
+    container.taskset_tasks(lambda request: {"tasks": [row_of(task_id).task() for task_id in request["task_ids"]]})
     container.rollout(checked)
     app: FastAPI = container.fastapi()
     return app

@@ -14,13 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fastapi import FastAPI, HTTPException
-from synth_containers import Container
-from synth_containers.sdk import ObjectiveScore, RolloutResult
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from shared import llm
-from shared.container import FREE, Json, application, prompt_program
+from shared.container import FREE, application, prompt_program, rollout_record
+from shared.rows import Json
 from shared.serving import arguments, serve
 
 from tblite_container.jail import KINDS, LANDLOCK, LIMITS
@@ -142,25 +141,24 @@ def result(rollout_id: str, task: Task, candidate: Json, answer: Answer, trial: 
         "failed_checks": sorted({verdict.check for verdict in verdicts if not verdict.passed}),
         "sandbox": kind,
     }
-    record: Json = RolloutResult(
-        rollout_id=rollout_id,
-        reward=reward,
-        task_id=FAMILY,
-        success_status="succeeded" if reward else "failed",
-        objective_scores=[ObjectiveScore("outcome_reward", reward), ObjectiveScore("checks_passed", round(share, 4))],
-        actionable_side_info={"feedback": text, **told},
-        reward_details={"checks_passed": round(share, 4), "sandbox": kind},
-        summary={"outcome_reward": reward, "seed": task.seed, "example_id": task.task_id, "pipeline": answer.pipeline},
+    return rollout_record(
+        rollout_id,
+        task,
+        reward,
+        family=FAMILY,
+        succeeded=bool(reward),
+        objectives={"outcome_reward": reward, "checks_passed": round(share, 4)},
+        told={"feedback": text, **told},
         usage=answer.usage,
-        trace={"event_history": [answer.trace, {"type": "pipeline_run", "sandbox": kind, "pipeline": answer.pipeline}]},
+        events=[answer.trace, {"type": "pipeline_run", "sandbox": kind, "pipeline": answer.pipeline}],
+        summary={"example_id": task.task_id, "pipeline": answer.pipeline},
+        reward_details={"checks_passed": round(share, 4), "sandbox": kind},
         metadata={"candidate": candidate},
-    ).to_dict()
-    return record
+    )
 
 
 def build(tasks: dict[str, Task], sandbox: Sandbox, policy: str, log: Path | None = None) -> FastAPI:
     """Return the application."""
-    container = Container("tblite", description="small terminal tasks", default_submission_mode="sync")
     # More jails at once than processors would only make all of them slower, and their deadlines run on.
     turns = asyncio.Semaphore(max(2, len(os.sched_getaffinity(0))))
 
@@ -177,7 +175,7 @@ def build(tasks: dict[str, Task], sandbox: Sandbox, policy: str, log: Path | Non
 
     taskset = {"taskset_id": "tblite", "source": "tasks.jsonl", "sandbox": sandbox.kind}
     texts = {"program": PROGRAM, "task_info": task_info(), "taskset": taskset}
-    return application(container, tasks, rollout, **texts, log=log)
+    return application("tblite", "small terminal tasks", tasks, rollout, **texts, log=log)
 
 
 def refusal(wanted: str, found: str, policy: str) -> str:

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
 
-Json = dict[str, Any]
+from shared.rows import Json, TaskRow
+
 Words = tuple[str, ...]
 
 HERE = Path(__file__).resolve().parent
@@ -28,20 +28,13 @@ EXAMPLE_TRIES = 1000
 
 
 @dataclass(frozen=True)
-class Task:
+class Task(TaskRow):
     """One task. Its hidden cases do not leave the container."""
 
-    split: str
-    seed: int
     family: str
     instruction: str
     files: tuple[str, ...]
     words: Words
-
-    @property
-    def task_id(self) -> str:
-        """The name of the task, such as `train:3`."""
-        return f"{self.split}:{self.seed}"
 
     @cache  # noqa: B019 (tasks live as long as the process)
     def inputs(self, case: str) -> dict[str, str]:
@@ -67,14 +60,8 @@ class Task:
 
     def task(self) -> Json:
         """Return what the optimizer may see of the task before it is solved."""
-        return {
-            "task_id": self.task_id,
-            "split": self.split,
-            "seed": self.seed,
-            "instruction": self.instruction,
-            "files": list(self.files),
-            "example": self.example(),
-        }
+        shown = {"instruction": self.instruction, "files": list(self.files), "example": self.example()}
+        return {**super().task(), **shown}
 
 
 def load_tasks(path: Path = HERE / "tasks.jsonl") -> dict[str, Task]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from shared.brief import Brief, NoBriefError, Proposal
+from shared.brief import Brief, NoBriefError, Proposal, proposals
 
 MARK = "Spam words:"
 
@@ -28,9 +28,6 @@ def propose(brief: Brief) -> list[Proposal]:
         (word for word in spam if len(word) > 3 and word not in fine and word not in known),
         key=lambda word: (-spam[word], word),
     )
-    found: dict[str, str] = {}
-    for most, idea in ((8, "many words of spam that was missed"), (3, "the commonest words of spam that was missed")):
-        prompt = f"{before}{MARK} {', '.join([*kept, *new[:most]])}"
-        if prompt != parent:
-            found.setdefault(prompt, idea)
-    return [Proposal({"prompt": prompt}, idea) for prompt, idea in found.items()]
+    ideas = ((8, "many words of spam that was missed"), (3, "the commonest words of spam that was missed"))
+    prompts = ((idea, f"{before}{MARK} {', '.join([*kept, *new[:most]])}") for most, idea in ideas)
+    return proposals("prompt", parent, prompts)
