@@ -99,9 +99,8 @@ fn task(request: &ProposalRequest, limit: usize) -> String {
 fn parent(request: &ProposalRequest) -> String {
     let mut out = String::new();
     for (number, parent) in request.question.parents.iter().enumerate() {
-        let title =
-            if request.question.parents.len() > 1 { format!("# Parent {}", number + 1) } else { "# Parent".to_owned() };
-        let _ = writeln!(out, "{title}: {}\n", parent.candidate_id);
+        let number = if request.question.parents.len() > 1 { format!(" {}", number + 1) } else { String::new() };
+        let _ = writeln!(out, "# Parent{number}: {}\n", parent.candidate_id);
         texts(&mut out, &parent.payload);
     }
     if let Some(ancestor) = &request.question.ancestor {
@@ -134,12 +133,10 @@ fn evidence(request: &ProposalRequest, limit: usize) -> String {
     rows.sort_by(|a, b| merit(a).total_cmp(&merit(b)));
     let best = rows.last().map_or(0.0, |best| merit(best));
     let wins = rows.iter().filter(|row| merit(row) >= best && best > merit(rows[0])).count();
-    let mut out = format!(
-        "# Evidence: how the parent did on {} rows, worst first ({} of them are its best)\n\n",
-        rows.len(),
-        wins
-    );
-    let share = limit / rows.len().max(1);
+    let count = rows.len();
+    let mut out =
+        format!("# Evidence: how the parent did on {count} rows, worst first ({wins} of them are its best)\n\n");
+    let share = limit / count.max(1);
     for row in rows {
         let score = row.score.map_or("no score".to_owned(), |score| format!("score {score}"));
         let _ = writeln!(out, "## Row {} ({score})\n", scrub(row.row_id.as_str()));
@@ -227,7 +224,7 @@ fn lineage(request: &ProposalRequest, limit: usize) -> Option<String> {
             .map_or(String::new(), |delta| format!(", {delta:+.4} against its own parent on {} rows", relative.rows));
         let (id, relation, status) = (&relative.candidate_id, relative.relation.word(), relative.status.word());
         let _ = writeln!(out, "## {relation} {id}: {status}{score}{delta}\n");
-        changes(&mut out, parent, relative.changed.iter(), share);
+        changes(&mut out, parent, &relative.changed, share);
     }
     Some(out)
 }
@@ -251,22 +248,17 @@ fn rejected(request: &ProposalRequest, limit: usize) -> Option<String> {
     let mut out = "# Tried before and rejected: do not propose these again\n\n".to_owned();
     for attempt in &request.question.carried_failures {
         let _ = writeln!(out, "## {}: {}\n", attempt.candidate_id, scrub(&attempt.reason));
-        let base = &request.question.base;
-        let changed =
-            attempt.payload.iter().filter(|(field, text)| base.get(*field).map_or("", String::as_str) != *text);
-        changes(&mut out, base, changed, share);
+        changes(&mut out, &request.question.base, &attempt.payload, share);
     }
     Some(out)
 }
 
-fn changes<'a>(
-    out: &mut String,
-    parent: &Payload,
-    changed: impl Iterator<Item = (&'a String, &'a String)>,
-    share: usize,
-) {
-    for (field, text) in changed {
+fn changes(out: &mut String, parent: &Payload, payload: &Payload, share: usize) {
+    for (field, text) in payload {
         let before = parent.get(field).map_or("", String::as_str);
+        if before == text {
+            continue;
+        }
         let diff = TextDiff::from_lines(before, text).unified_diff().context_radius(1).to_string();
         let _ = writeln!(out, "Its `{field}` against the parent's:\n{FENCE}\n{}{FENCE}\n", cut(&diff, share));
     }

@@ -5,6 +5,7 @@ use serde_json::{Map, Value, json};
 use super::ProposalRequest;
 use super::transcript::Redactor;
 use synth_optimizer_core::model::answer::{Proposal, ProposalAnswer};
+use synth_optimizer_core::model::command::Question;
 use synth_optimizer_core::model::event_fields::{Operation, Problem};
 use synth_optimizer_core::model::ids::Payload;
 use synth_optimizer_core::model::usage::Usage;
@@ -92,13 +93,10 @@ fn shape_of(example: &Value) -> Value {
 
 /// A manifest as an example of its shape.
 pub(super) fn example(request: &ProposalRequest) -> Value {
-    let fields: Map<String, Value> = request
-        .question
-        .components
-        .iter()
-        .map(|field| (field.clone(), "the whole new text of this field".into()))
-        .collect();
-    let parents: Vec<&str> = request.question.parents.iter().map(|parent| parent.candidate_id.as_str()).collect();
+    let question = &request.question;
+    let new = |field: &String| (field.clone(), "the whole new text of this field".into());
+    let fields: Map<String, Value> = question.components.iter().map(new).collect();
+    let parents: Vec<&str> = question.parents.iter().map(|parent| parent.candidate_id.as_str()).collect();
     let rows: Vec<&str> = request.evidence.iter().take(2).map(|shown| shown.row_id.as_str()).collect();
     json!({
         "schema_version": SCHEMA_VERSION,
@@ -112,7 +110,7 @@ pub(super) fn example(request: &ProposalRequest) -> Value {
         },
         "rationale": "the idea behind the proposals",
         "proposals": [{
-            "proposal_type": proposal_type(request.question.operation),
+            "proposal_type": proposal_type(question.operation),
             "parent_candidate_ids": parents,
             "rationale": "why this text is better",
             "proposed_payload": fields,
@@ -216,14 +214,10 @@ fn read_proposal(entry: &Value, request: &ProposalRequest) -> Result<Proposal, (
 /// Whether a text holds what looks like a key and stands in no text that is there already. Such a text is not stored.
 fn holds_new_key(text: &str, request: &ProposalRequest) -> bool {
     let is_mark = |c: char| c.is_whitespace() || "\"'`,;()<>[]{}/:=@?&|!#$%^*".contains(c);
+    let Question { parents, ancestor, base, .. } = &request.question;
     let is_known = |word: &str| {
-        let parents = request
-            .question
-            .parents
-            .iter()
-            .chain(&request.question.ancestor)
-            .flat_map(|parent| parent.payload.values());
-        parents.chain(request.question.base.values()).any(|known| known.contains(word))
+        let known = parents.iter().chain(ancestor).map(|parent| &parent.payload).chain([base]);
+        known.flat_map(Payload::values).any(|known| known.contains(word))
     };
     text.split(is_mark).any(|word| looks_like_key(word) && !is_known(word))
 }

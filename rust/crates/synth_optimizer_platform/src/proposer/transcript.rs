@@ -45,10 +45,6 @@ impl Redactor {
         self.known.iter().fold(text.to_owned(), |text, secret| text.replace(secret.expose(), HIDDEN))
     }
 
-    pub(super) fn value(&self, value: &Value) -> Value {
-        redacted(&self.without_known(value))
-    }
-
     /// A document without the credentials that this process knows, in values and in names.
     pub(super) fn without_known(&self, value: &Value) -> Value {
         with_texts(value, &|text| self.known_hidden(text))
@@ -83,7 +79,7 @@ impl Transcript {
 
     /// Adds one message; `from` is who said it.
     pub(super) fn add(&mut self, from: &str, message: &Value) {
-        let mut message = self.redactor.value(message);
+        let mut message = redacted(&self.redactor.without_known(message));
         let size = message.to_string().len();
         if size > MOST_OF_ONE {
             message = json!({ "left_out": format!("{size} bytes") });

@@ -6,7 +6,7 @@ use camino::{Utf8Path, Utf8PathBuf};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use super::{MOST_OF_ONE, Redactor, TRANSCRIPTS, Transcript};
+use super::{MOST_OF_ONE, Redactor, TRANSCRIPTS, Transcript, redacted};
 use crate::proposer::TurnId;
 use synth_optimizer_core::model::ids::RequestId;
 use synth_optimizer_core::secrets::Secret;
@@ -37,7 +37,7 @@ fn known_and_shaped_secrets_are_hidden_wherever_they_stand() {
     assert_eq!(redactor.text(&format!("x{KNOWN}y {SHAPED}")), "x[hidden]y [hidden]");
     assert_eq!(redactor.known_hidden(&format!("{KNOWN} {SHAPED}")), format!("[hidden] {SHAPED}"));
     let value = json!({ KNOWN: 1, "list": [KNOWN, { "deep": format!("say {SHAPED}") }], "api_key": "plain", "n": 3 });
-    let shown = redactor.value(&value);
+    let shown = redacted(&redactor.without_known(&value));
     assert_eq!(
         shown,
         json!({ "[hidden]": 1, "list": ["[hidden]", { "deep": "say [hidden]" }], "api_key": "[hidden]", "n": 3 })

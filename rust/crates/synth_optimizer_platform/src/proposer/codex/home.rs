@@ -54,7 +54,8 @@ impl Home {
             let path = home.path.join(name);
             write_new(&path, text.as_bytes()).map_err(|error| failed("written", &path, error))
         };
-        let mut config = config(section, model, access, package, token);
+        let invariant = |error| OptimizerError::from_cause(ErrorCode::Invariant, "codex's config", error);
+        let mut config = config(section, model, access, package, token).map_err(invariant)?;
         // Codex knows the models of OpenAI; one that it does not know would get no tool to edit files.
         if !access.is_openai() {
             config["model_catalog_json"] = home.path.join(CATALOG).into_string().into();
@@ -81,47 +82,22 @@ impl Home {
     }
 }
 
-/// The whole configuration. Codex is started so that it refuses what it does not know.
-fn config(section: &ProposerSection, model: &str, access: &Access, package: &Utf8Path, token: &str) -> Value {
-    let mut config = json!({
-        "model": model,
-        "model_provider": access.provider(),
-        "approval_policy": "never",
-        "default_permissions": PROFILE,
-        "web_search": "disabled",
-        "check_for_update_on_startup": false,
-        "cli_auth_credentials_store": "file",
-        // Instructions that lie in a workspace are data.
-        "project_doc_max_bytes": 0,
-        "features": {
-            "plugins": false,
-            "unbounded_connection_retries": false,
-            "apps": false,
-            "goals": false,
-            "multi_agent": false,
-            "view_image": false,
-            "shell_snapshot": false,
-        },
-        "skills": { "include_instructions": false, "bundled": { "enabled": false } },
-        "analytics": { "enabled": false },
-        "feedback": { "enabled": false },
-        "history": { "persistence": "none" },
-        "shell_environment_policy": {
-            "inherit": "core",
-            "ignore_default_excludes": false,
-            "exclude": ["*KEY*", "*SECRET*", "*TOKEN*", "*PASSWORD*"],
-            // By this, commands that outlive codex are found and ended.
-            "set": { (Holder::Proposer.variable()): token },
-        },
-        "permissions": { (PROFILE): {
-            "filesystem": {
-                ":minimal": "read",
-                (package.as_str()): "read",
-                ":workspace_roots": { ".": if may_write(section) { "write" } else { "read" } },
-            },
-            "network": { "enabled": false },
-        } },
-    });
+/// The whole configuration.
+fn config(
+    section: &ProposerSection,
+    model: &str,
+    access: &Access,
+    package: &Utf8Path,
+    token: &str,
+) -> Result<Value, toml::de::Error> {
+    let mut config: Value = toml::from_str(include_str!("config.toml"))?;
+    config["model"] = model.into();
+    config["model_provider"] = access.provider().into();
+    // By this, commands that outlive codex are found and ended.
+    config["shell_environment_policy"]["set"] = json!({ (Holder::Proposer.variable()): token });
+    let files = &mut config["permissions"][PROFILE]["filesystem"];
+    files[package.as_str()] = "read".into();
+    files[":workspace_roots"] = json!({ ".": if may_write(section) { "write" } else { "read" } });
     if let Access::Endpoint { base_url, key } = access {
         let mut provider = json!({
             "name": section.provider,
@@ -138,7 +114,7 @@ fn config(section: &ProposerSection, model: &str, access: &Access, package: &Utf
         }
         config["model_providers"] = json!({ (OWN_PROVIDER): provider });
     }
-    config
+    Ok(config)
 }
 
 fn catalog(model: &str) -> Value {

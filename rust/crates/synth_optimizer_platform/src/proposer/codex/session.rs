@@ -148,7 +148,7 @@ impl Session {
         let unready = |fault: RpcFault| fatal(format!("codex at {program} cannot be used: {fault}"));
         let (wire, home) = (&self.wire, &self.home);
         let hello = wire.call("initialize", params, limit).await.map_err(unready)?;
-        wire.lock().notify("initialized");
+        wire.lock().send(json!({ "method": "initialized" }));
         let agent = hello.get("userAgent").and_then(Value::as_str).unwrap_or_default();
         let version = agent.split('/').nth(1).and_then(|rest| rest.split_whitespace().next()).unwrap_or("unknown");
         self.ready.version = version.to_owned();
@@ -280,23 +280,8 @@ const SANDBOX_HINT: &str = "Commands of codex need unprivileged user namespaces:
                             (kernel.unprivileged_userns_clone, user.max_user_namespaces, or the AppArmor rule for bwrap), or run \
                             the optimizer where they are allowed.";
 
-/// Writes inside, writes to `$1`, reads `$2` and connects to the port `$3`. A shell that is built without `/dev/tcp` could
-/// connect to nothing, so that every way that there is is tried.
-const SCRIPT: &str = r#"
-(echo x > inside) 2>/dev/null
-(echo x > "$1") 2>/dev/null
-cat "$2" 2>/dev/null
-has() { command -v "$1" >/dev/null 2>&1; }
-if has bash; then
-  echo tried
-  bash -c 'exec 3<>"/dev/tcp/127.0.0.1/$1"' bash "$3" 2>/dev/null && echo connected
-fi
-if has python3; then
-  echo tried
-  python3 -c 'import socket, sys; socket.create_connection(("127.0.0.1", int(sys.argv[1])), 5)' "$3" 2>/dev/null && echo connected
-fi
-echo probed
-"#;
+/// What is tried in the sandbox.
+const PROBE: &str = include_str!("probe.sh");
 
 /// Runs one command under the profile of the turns, looks at what it could do, and tells what is known of its network.
 async fn probe(wire: &Wire, home: &Home, may_write: bool, limit: Duration) -> Result<&'static str, OptimizerError> {
@@ -310,7 +295,7 @@ async fn probe(wire: &Wire, home: &Home, may_write: bool, limit: Duration) -> Re
     let listener = TcpListener::bind(("127.0.0.1", 0)).map_err(io)?;
     let port = listener.local_addr().map_err(io)?.port();
     let outside = home.path.join("outside");
-    let command = ["/bin/sh", "-c", SCRIPT, "sh", outside.as_str(), canary.as_str(), &port.to_string()];
+    let command = ["/bin/sh", "-c", PROBE, "sh", outside.as_str(), canary.as_str(), &port.to_string()];
     let millis = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
     // Without a policy of its own, the command runs under the profile that the turns run under; its workspace is the desk.
     let params = json!({ "command": command, "timeoutMs": millis });

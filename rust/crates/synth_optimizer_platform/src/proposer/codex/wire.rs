@@ -151,10 +151,6 @@ impl State {
         *self = Self::default();
     }
 
-    pub(super) fn notify(&self, method: &'static str) {
-        self.send(json!({ "method": method }));
-    }
-
     /// Notifications of a thread whose turn is about to be asked for.
     pub(super) fn listen(&mut self, thread: &str) -> Notes {
         let (sender, receiver) = channel::unbounded_channel();
@@ -164,7 +160,7 @@ impl State {
         receiver
     }
 
-    fn send(&self, message: Value) -> bool {
+    pub(super) fn send(&self, message: Value) -> bool {
         self.out.as_ref().is_some_and(|out| out.send(message).is_ok())
     }
 

@@ -7,11 +7,11 @@ use reqwest::Url;
 use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue};
 use serde_json::{Value, json};
 
+use super::OpenAiProposer;
 use crate::http::{self, Lost, Raw, Reading, shown_error};
 use crate::proposer::ProposalRequest;
 use crate::proposer::brief::{Brief, question};
 use crate::proposer::credentials::Key;
-use crate::proposer::transcript::Redactor;
 use synth_optimizer_core::config::proposer::ProposerSection;
 use synth_optimizer_core::config::sections::ApiFamily;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
@@ -92,29 +92,23 @@ pub(super) struct Manner {
 /// What is asked, whichever way it is written.
 #[derive(Debug)]
 pub(super) struct Ask<'a> {
-    section: &'a ProposerSection,
-    model: &'a str,
+    proposer: &'a OpenAiProposer,
     question: String,
     schema: Value,
 }
 
 impl<'a> Ask<'a> {
-    pub(super) fn new(
-        section: &'a ProposerSection,
-        model: &'a str,
-        request: &ProposalRequest,
-        redactor: &Redactor,
-    ) -> Self {
-        let brief = Brief::new(request, section, redactor);
+    pub(super) fn new(proposer: &'a OpenAiProposer, request: &ProposalRequest) -> Self {
+        let brief = Brief::new(request, &proposer.section, &proposer.redactor);
         let question = format!("{}\n\n{}", question(request, WHERE_TO), brief.whole());
-        Self { section, model, question, schema: brief.schema }
+        Self { proposer, question, schema: brief.schema }
     }
 
     pub(super) fn body(&self, manner: Manner) -> Value {
-        let (limit, effort) =
-            (self.section.max_output_tokens, self.section.reasoning_effort.map(|effort| effort.word()));
-        let mut body = json!({ "model": self.model });
-        match self.section.api_family {
+        let OpenAiProposer { section, model, .. } = self.proposer;
+        let (limit, effort) = (section.max_output_tokens, section.reasoning_effort.map(|effort| effort.word()));
+        let mut body = json!({ "model": model });
+        match section.api_family {
             ApiFamily::ChatCompletions => {
                 body["messages"] =
                     json!([{ "role": "system", "content": ROLE }, { "role": "user", "content": self.question }]);
@@ -136,9 +130,8 @@ impl<'a> Ask<'a> {
                 body["store"] = false.into();
                 if manner.structured {
                     let schema = &self.schema;
-                    let format =
+                    body["text"]["format"] =
                         json!({ "type": "json_schema", "name": SCHEMA_NAME, "strict": true, "schema": schema });
-                    body["text"] = json!({ "format": format });
                 }
                 if let Some(most) = limit {
                     body["max_output_tokens"] = most.into();

@@ -65,10 +65,7 @@ impl OpenAiProposer {
             redactor,
             permits: Semaphore::new(section.max_concurrent_requests as usize),
             manner: Mutex::new(Manner {
-                structured: match section.structured_output {
-                    StructuredOutput::Auto | StructuredOutput::Required => true,
-                    StructuredOutput::Off => false,
-                },
+                structured: section.structured_output != StructuredOutput::Off,
                 newer_limit: is_openai,
             }),
             interrupt: Notify::new(),

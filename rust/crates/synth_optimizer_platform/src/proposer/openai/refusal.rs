@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::endpoint::Manner;
 use crate::http::{excerpt, shortened, summary};
 use synth_optimizer_core::config::proposer::StructuredOutput;
-use synth_optimizer_core::model::answer::FailureClass;
+use synth_optimizer_core::model::answer::FailureClass::{self, Contract, Failed};
 
 /// What to do after a refusal.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,14 +23,11 @@ pub(super) enum Answer {
 /// Judges a refusal by its status and what it says.
 pub(super) fn judge(status: u16, body: &[u8], manner: Manner, structured: StructuredOutput) -> Answer {
     let said = summary(body).to_lowercase();
-    let fatal = |class, hint| Answer::Fatal { class, hint };
     if manner.structured && is_about_schema(status, body, &said) {
+        let hint = "The endpoint cannot be held to a schema: write proposer.structured_output = \"auto\".";
         return match structured {
             StructuredOutput::Auto => Answer::Unstructured,
-            StructuredOutput::Required | StructuredOutput::Off => fatal(
-                FailureClass::Contract,
-                "The endpoint cannot be held to a schema: write proposer.structured_output = \"auto\".",
-            ),
+            StructuredOutput::Required | StructuredOutput::Off => Answer::Fatal { class: Contract, hint },
         };
     }
     if !manner.newer_limit && status == 400 && said.contains("max_completion_tokens") {
@@ -38,33 +35,30 @@ pub(super) fn judge(status: u16, body: &[u8], manner: Manner, structured: Struct
     }
     const NO_CREDIT: [&str; 4] =
         ["insufficient_quota", "billing_hard_limit", "insufficient credits", "billing_not_active"];
-    match status {
-        402 => fatal(FailureClass::Failed, "The account at the endpoint has no credit."),
-        429 if NO_CREDIT.iter().any(|words| said.contains(words)) => {
-            fatal(FailureClass::Failed, "The account at the endpoint has no credit.")
-        }
-        501 => fatal(FailureClass::Contract, "Another proposer.api_family may be served at this address."),
-        408 | 409 | 425 | 429 | 500.. => Answer::Later,
-        401 | 403 => fatal(
-            FailureClass::Failed,
+    let is_poor = status == 402 || (status == 429 && NO_CREDIT.iter().any(|words| said.contains(words)));
+    let (class, hint) = match status {
+        _ if is_poor => (Failed, "The account at the endpoint has no credit."),
+        501 => (Contract, "Another proposer.api_family may be served at this address."),
+        408 | 409 | 425 | 429 | 500.. => return Answer::Later,
+        401 | 403 => (
+            Failed,
             "Name the variable that holds the key of this endpoint in proposer.api_key_env, and check the key.",
         ),
-        404 | 405 => fatal(
-            FailureClass::Failed,
+        404 | 405 => (
+            Failed,
             "Check proposer.model and proposer.base_url, which goes up to and with /v1, and proposer.api_family.",
         ),
-        413 => fatal(FailureClass::Contract, "Lower proposer.max_evidence_kb."),
-        300..=399 => {
-            fatal(FailureClass::Contract, "Redirects are not followed: name the final address in proposer.base_url.")
-        }
+        413 => (Contract, "Lower proposer.max_evidence_kb."),
+        300..=399 => (Contract, "Redirects are not followed: name the final address in proposer.base_url."),
         _ if said.contains("context") && said.contains("length") => {
-            fatal(FailureClass::Contract, "Lower proposer.max_evidence_kb, or name a model with a longer context.")
+            (Contract, "Lower proposer.max_evidence_kb, or name a model with a longer context.")
         }
-        _ => fatal(
-            FailureClass::Contract,
+        _ => (
+            Contract,
             "The endpoint's own words are in the message; check model, reasoning_effort and max_output_tokens.",
         ),
-    }
+    };
+    Answer::Fatal { class, hint }
 }
 
 /// Whether a refused request did nothing that is paid for. A server that broke may have.

@@ -59,9 +59,9 @@ impl<'a> Course<'a> {
         request: &ProposalRequest,
         deadline: Instant,
     ) -> Result<ProposalAnswer, Reason> {
-        let OpenAiProposer { section, model, redactor, endpoint, .. } = self.proposer;
+        let OpenAiProposer { section, redactor, endpoint, .. } = self.proposer;
         let endpoint = endpoint.as_ref().map_err(|error| cannot_begin(error.clone()))?;
-        let ask = Ask::new(section, model, request, redactor);
+        let ask = Ask::new(self.proposer, request);
         let (first, longest) =
             (Duration::from_millis(section.backoff_ms), Duration::from_secs(section.backoff_max_seconds));
         let mut pauses = pauses(first, longest, section.request_retries);
