@@ -71,20 +71,21 @@ pub fn is_credential_name(name: &str) -> bool {
         || compact == "auth"
 }
 
-/// Whether this name takes the name of a variable that holds a credential. People paste the credential there as well.
-pub fn names_key_variable(name: &str) -> bool {
+/// Whether a field that takes the name of a variable (`api_key_env`) holds something else: people paste the credential
+/// there as well.
+pub fn is_pasted_credential(name: &str, text: &str) -> bool {
+    const LONGEST_UNUSUAL: usize = 20;
     let folded = name.trim().to_lowercase().replace('-', "_");
     let stem = folded.strip_suffix("_env").or_else(|| folded.strip_suffix("_env_var"));
-    stem.is_some_and(is_credential_name)
+    let is_usual = !text.chars().any(|c| c.is_ascii_lowercase()) || text.len() < LONGEST_UNUSUAL;
+    stem.is_some_and(is_credential_name) && !(can_name_variable(text) && !looks_like_key(text) && is_usual)
 }
 
-/// Whether this is what people call a variable, rather than the value of one.
-pub fn is_variable_name(word: &str) -> bool {
-    const LONGEST_UNUSUAL: usize = 20;
-    let is_name = word.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
-        && word.chars().next().is_some_and(|c| !c.is_ascii_digit());
-    let is_usual = !word.chars().any(|c| c.is_ascii_lowercase());
-    is_name && !looks_like_key(word) && (is_usual || word.len() < LONGEST_UNUSUAL)
+/// Whether a variable may have this name.
+pub fn can_name_variable(word: &str) -> bool {
+    word.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+        && !word.starts_with(|c: char| c.is_ascii_digit())
+        && !word.is_empty()
 }
 
 /// Whether this word looks like a key, whatever it is called.
@@ -206,7 +207,7 @@ pub fn redact(name: &str, value: &Value) -> Value {
         Value::Null | Value::Bool(_) => value.clone(),
         _ if is_credential_name(name) => Value::String(HIDDEN.into()),
         Value::Number(_) => value.clone(),
-        Value::String(text) if names_key_variable(name) && !is_variable_name(text) => Value::String(HIDDEN.into()),
+        Value::String(text) if is_pasted_credential(name, text) => Value::String(HIDDEN.into()),
         Value::String(text) => Value::String(scrub(text)),
         Value::Array(items) => {
             let mut shown = Vec::with_capacity(items.len());

@@ -14,8 +14,7 @@ use super::sections::Config;
 use super::tree::{Node, Place};
 use super::validate;
 use super::values::{EffectiveValue, effective_values};
-use crate::model::error::{Diagnostic, Severity};
-use crate::model::error::{ErrorCode, OptimizerError};
+use crate::model::error::{Diagnostic, ErrorCode, OptimizerError, Severity};
 
 /// A configuration that the caller has read.
 #[derive(Debug)]

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::shape::root;
 use super::tree::{Node, Place, Tree};
-use crate::secrets::{hidden_ranges, is_credential_flag, is_credential_name, is_variable_name, names_key_variable};
+use crate::secrets::{hidden_ranges, is_credential_flag, is_credential_name, is_pasted_credential};
 
 /// The text of a valid file with `*` for every character of a secret and blanks for comments; nothing moves.
 pub(super) fn mask(text: &str, tree: &Node) -> String {
@@ -70,8 +70,7 @@ fn collect(node: &Node, is_secret: bool, parts: &mut Vec<(Range<usize>, bool)>) 
                 if let Place::File { key, .. } = &child.place {
                     parts.push((key.clone(), !hidden_ranges(name).is_empty()));
                 }
-                let is_pasted =
-                    matches!(&child.tree, Tree::Text(text) if names_key_variable(name) && !is_variable_name(text));
+                let is_pasted = matches!(&child.tree, Tree::Text(text) if is_pasted_credential(name, text));
                 collect(child, is_secret || is_pasted || is_credential_name(name), parts);
             }
         }

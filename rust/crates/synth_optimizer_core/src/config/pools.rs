@@ -38,38 +38,30 @@ pub fn effective_caps(config: &Config) -> RolloutCaps {
 
 /// The pools in force. An empty pool is the whole of what it is drawn from.
 pub fn pools(config: &Config) -> Pools {
+    let (seeds, tasks) = (&config.gepa.seed_pools, config.gepa.task_pools.clone().unwrap_or_default());
     match (&config.dataset, &config.taskset) {
-        (Some(dataset), _) => {
-            let seeds = &config.gepa.seed_pools;
-            let (train, heldout) = (&dataset.train_seeds, &dataset.heldout_seeds);
-            let pareto = chosen(&seeds.pareto_eval, train).unwrap_or_else(|| all(train));
-            let minibatch = chosen(&seeds.minibatch, train).unwrap_or_else(|| pareto.clone());
-            let reflection = chosen(&seeds.reflection, train).unwrap_or_else(|| minibatch.clone());
-            let heldout = chosen(&seeds.validation, heldout).unwrap_or_else(|| all(heldout));
-            Pools { pareto, minibatch, reflection, heldout }
-        }
-        (None, Some(taskset)) => {
-            let tasks = config.gepa.task_pools.clone().unwrap_or_default();
-            let pool = |pool: &[String], rows: &[String]| chosen(pool, rows).unwrap_or_else(|| all(rows));
-            Pools {
-                pareto: pool(&tasks.pareto, &taskset.train_ids),
-                minibatch: pool(&tasks.minibatch, &taskset.train_ids),
-                reflection: pool(&tasks.reflection, &taskset.train_ids),
-                heldout: pool(&tasks.heldout, &taskset.heldout_ids),
-            }
-        }
+        (Some(rows), _) => drawn(
+            (&rows.train_seeds, &rows.heldout_seeds),
+            [&seeds.pareto_eval, &seeds.minibatch, &seeds.reflection, &seeds.validation],
+        ),
+        (None, Some(rows)) => drawn(
+            (&rows.train_ids, &rows.heldout_ids),
+            [&tasks.pareto, &tasks.minibatch, &tasks.reflection, &tasks.heldout],
+        ),
         (None, None) => Pools::default(),
     }
 }
 
-fn all<T>(rows: &[T]) -> Vec<usize> {
-    (0..rows.len()).collect()
-}
-
-/// The positions of a pool's rows; nothing when the pool is not given.
-fn chosen<T: PartialEq>(pool: &[T], rows: &[T]) -> Option<Vec<usize>> {
-    let positions = || pool.iter().filter_map(|row| rows.iter().position(|known| known == row)).collect();
-    (!pool.is_empty()).then(positions)
+fn drawn<T: PartialEq>((train, heldout): (&[T], &[T]), pools: [&Vec<T>; 4]) -> Pools {
+    let chosen = |pool: &[T], rows: &[T]| -> Option<Vec<usize>> {
+        let positions = || pool.iter().filter_map(|row| rows.iter().position(|known| known == row)).collect();
+        (!pool.is_empty()).then(positions)
+    };
+    let pareto = chosen(pools[0], train).unwrap_or_else(|| (0..train.len()).collect());
+    let minibatch = chosen(pools[1], train).unwrap_or_else(|| pareto.clone());
+    let reflection = chosen(pools[2], train).unwrap_or_else(|| minibatch.clone());
+    let heldout = chosen(pools[3], heldout).unwrap_or_else(|| (0..heldout.len()).collect());
+    Pools { pareto, minibatch, reflection, heldout }
 }
 
 /// The objective of a run that declares none: the reward of the rollout.

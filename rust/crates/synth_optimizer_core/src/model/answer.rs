@@ -105,15 +105,7 @@ words! {
 impl FailureClass {
     /// Whether the call left this process. One that did not costs nothing and says nothing about the task.
     pub const fn was_sent(self) -> bool {
-        match self {
-            Self::NotSent | Self::Withdrawn => false,
-            Self::UnknownOutcome
-            | Self::Failed
-            | Self::Timeout
-            | Self::Contract
-            | Self::InvalidScore
-            | Self::Abandoned => true,
-        }
+        !matches!(self, Self::NotSent | Self::Withdrawn)
     }
 
     /// How a call that failed this way is billed.

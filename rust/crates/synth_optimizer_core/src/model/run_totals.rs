@@ -76,13 +76,8 @@ impl RunCounts {
     }
 
     fn count_rollout(&mut self, stage: Stage) {
-        match stage {
-            Stage::Heldout => self.heldout_rollouts += 1,
-            Stage::SeedFullTrain
-            | Stage::ParentMinibatchReference
-            | Stage::CandidateMinibatch
-            | Stage::CandidateFullTrain => self.train_rollouts += 1,
-        }
+        let count = if stage == Stage::Heldout { &mut self.heldout_rollouts } else { &mut self.train_rollouts };
+        *count += 1;
     }
 
     /// Rollouts that were asked for and have no answer in the log.

@@ -143,16 +143,13 @@ impl MeasuredCandidate {
     }
 
     fn finished(&mut self, rollout: &RolloutFinished) {
-        match rollout.stage {
-            Stage::Heldout => self.heldout_scores.add(rollout),
-            Stage::CandidateMinibatch => {
-                self.minibatch_scores.add(rollout);
-                self.train_scores.add(rollout);
-            }
-            Stage::SeedFullTrain | Stage::ParentMinibatchReference | Stage::CandidateFullTrain => {
-                self.train_scores.add(rollout);
-            }
+        if rollout.stage == Stage::Heldout {
+            return self.heldout_scores.add(rollout);
         }
+        if rollout.stage == Stage::CandidateMinibatch {
+            self.minibatch_scores.add(rollout);
+        }
+        self.train_scores.add(rollout);
     }
 
     fn failed(&mut self, rollout: &RolloutFailed) {

@@ -8,7 +8,7 @@ use super::super::sections::{CredentialMode, ProxyMode};
 use super::super::tree::join;
 use super::Rules;
 use super::places::{problem_of_base_url, problem_of_url};
-use crate::secrets::{is_credential_name, looks_like_key};
+use crate::secrets::{can_name_variable, is_credential_name, looks_like_key};
 
 /// Settings that only a codex has.
 const CODEX_ONLY: &[&str] = &[
@@ -109,8 +109,6 @@ fn credentials_in(rules: &mut Rules<'_, '_>, path: &str, name: &str, value: &Val
 /// The name of a variable; the value is never repeated, because it may be the key itself.
 fn key_variable(rules: &mut Rules<'_, '_>, field: &str, name: Option<&str>) {
     let Some(name) = name else { return };
-    let is_name = name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
-        && name.chars().next().is_some_and(|c| !c.is_ascii_digit());
     let is_key = looks_like_key(name) || name.to_lowercase().starts_with("sk-");
     let what = if is_key {
         "holds what looks like a key; it takes the name of a variable"
@@ -118,7 +116,7 @@ fn key_variable(rules: &mut Rules<'_, '_>, field: &str, name: Option<&str>) {
         "is not the name of a variable"
     };
     let hint = "Write a name such as \"OPENAI_API_KEY\" and put the key into that variable.";
-    rules.add_if(is_key || !is_name, Code::BadKeyVariable, field, format!("`{field}` {what}"), hint);
+    rules.add_if(is_key || !can_name_variable(name), Code::BadKeyVariable, field, format!("`{field}` {what}"), hint);
 }
 
 fn never_allowed(rules: &mut Rules<'_, '_>) {
