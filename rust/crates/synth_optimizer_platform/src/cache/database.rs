@@ -232,7 +232,8 @@ fn make_file(path: &Utf8Path) -> Result<(), OptimizerError> {
     migrate(&mut connection, path)?;
     connection.close().map_err(|(_, error)| failed_sqlite(error))?;
     match unfinished.persist_noclobber(path) {
-        Err(error) if !path.exists() => Err(failed(error.error)),
+        // A file system without links.
+        Err(error) if !path.exists() => error.file.persist(path).map(|_| ()).map_err(|error| failed(error.error)),
         // Another process may have been faster.
         Ok(_) | Err(_) => Ok(()),
     }

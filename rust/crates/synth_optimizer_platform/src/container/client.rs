@@ -12,10 +12,11 @@ use tokio::net::TcpStream;
 use tokio::time::Instant;
 use tracing::warn;
 
+use super::broken;
 use super::reach::{Reach, not_allowed, says_not_allowed};
 use crate::http::{self, Lost, Raw, Reading, excerpt, pauses, shown_error};
 use synth_optimizer_core::config::sections::ContainerSection;
-use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
+use synth_optimizer_core::model::error::OptimizerError;
 
 /// Speaks with one container. Clones share their connections.
 ///
@@ -58,10 +59,8 @@ impl Client {
     }
 
     fn guarded(container: &ContainerSection, reach: &Reach) -> Result<Self, OptimizerError> {
-        let bad = |problem: &str| {
-            OptimizerError::new(ErrorCode::Container, format!("container.url {problem}"))
-                .with_hint("Write it like http://127.0.0.1:9100.")
-        };
+        let hint = "Write it like http://127.0.0.1:9100.";
+        let bad = |problem: &str| broken(format!("container.url {problem}"), hint);
         // The parser's own message could repeat what may be a credential.
         let base = Url::parse(container.url.trim()).map_err(|_| bad("is not an address"))?;
         if !matches!(base.scheme(), "http" | "https") || base.host_str().is_none() {
@@ -70,8 +69,7 @@ impl Client {
         let builder = http::client(&base).connect_timeout(Duration::from_secs(container.connect_timeout_seconds));
         let http = reach.guard(builder, base.port_or_known_default()).build().map_err(|error| {
             let message = format!("the HTTP client cannot be made: {}", shown_error(&error));
-            OptimizerError::new(ErrorCode::Container, message)
-                .with_hint("An https:// container needs the certificates of the system.")
+            broken(message, "An https:// container needs the certificates of the system.")
         })?;
         Ok(Self { http, container: container.clone(), reach: reach.clone(), base })
     }
@@ -104,9 +102,9 @@ impl Client {
         }
         serde_json::from_slice(&raw.body).map_err(|_| {
             let kind = if raw.content_type.is_empty() { "no content type" } else { &raw.content_type };
-            OptimizerError::new(ErrorCode::Container, format!("{place} answered {} with no JSON ({kind})", raw.status))
+            let hint = "container.url must name the task container itself, not a page or a proxy before it.";
+            broken(format!("{place} answered {} with no JSON ({kind})", raw.status), hint)
                 .with_detail(excerpt(&raw.body))
-                .with_hint("container.url must name the task container itself, not a page or a proxy before it.")
         })
     }
 
@@ -195,7 +193,7 @@ impl Client {
                 "Raise container.max_reply_mb, or let the container send less.",
             ),
         };
-        OptimizerError::new(ErrorCode::Container, message).with_hint(hint)
+        broken(message, hint)
     }
 }
 
@@ -208,6 +206,5 @@ fn refused(place: &str, raw: &Raw) -> OptimizerError {
         500.. => "Look into the container's log.",
         _ => "The container's own words are in the detail.",
     };
-    OptimizerError::new(ErrorCode::Container, format!("{place} answered {}: {}", raw.status, excerpt(&raw.body)))
-        .with_hint(hint)
+    broken(format!("{place} answered {}: {}", raw.status, excerpt(&raw.body)), hint)
 }

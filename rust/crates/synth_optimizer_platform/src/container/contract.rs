@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
+use super::broken;
 use crate::http::shown_value;
-use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
+use synth_optimizer_core::model::error::OptimizerError;
 use synth_optimizer_core::model::event_fields::RowsMapped;
 use synth_optimizer_core::model::ids::RowId;
 use synth_optimizer_core::model::program::Inputs;
@@ -30,7 +31,7 @@ pub(super) fn read_contract(metadata: &Value) -> Result<Contract, OptimizerError
     };
     let Some(advert) = advert.as_object() else {
         return Err(broken(
-            &format!("metadata.optimizer_contracts.gepa is {}, not an object", shown_value(advert)),
+            format!("metadata.optimizer_contracts.gepa is {}, not an object", shown_value(advert)),
             "It holds version, program_route, rollout_route and the routes of the rows.",
         ));
     };
@@ -39,8 +40,8 @@ pub(super) fn read_contract(metadata: &Value) -> Result<Contract, OptimizerError
         _ => {
             let met = advert.get("version").map_or_else(|| "missing".to_owned(), shown_value);
             return Err(broken(
-                &format!("the version of the container's GEPA contract is {met}"),
-                &format!("Known versions are {}.", VERSIONS.join(" and ")),
+                format!("the version of the container's GEPA contract is {met}"),
+                format!("Known versions are {}.", VERSIONS.join(" and ")),
             ));
         }
     };
@@ -68,7 +69,7 @@ fn pair(advert: &Map<String, Value>, info: &str, rows: &str) -> Result<Option<(S
 
 fn required(advert: &Map<String, Value>, name: &str) -> Result<String, OptimizerError> {
     optional(advert, name)?.ok_or_else(|| {
-        broken(&format!("the container's GEPA contract has no {name}"), "Advertise a route that begins with `/`.")
+        broken(format!("the container's GEPA contract has no {name}"), "Advertise a route that begins with `/`.")
     })
 }
 
@@ -77,7 +78,7 @@ fn optional(advert: &Map<String, Value>, name: &str) -> Result<Option<String>, O
         None | Some(Value::Null) => Ok(None),
         Some(Value::String(route)) if is_route(route) => Ok(Some(route.clone())),
         Some(other) => Err(broken(
-            &format!("{name} of the container's GEPA contract is {}", shown_value(other)),
+            format!("{name} of the container's GEPA contract is {}", shown_value(other)),
             "A route is a path that begins with `/`.",
         )),
     }
@@ -85,10 +86,6 @@ fn optional(advert: &Map<String, Value>, name: &str) -> Result<Option<String>, O
 
 fn is_route(route: &str) -> bool {
     route.starts_with('/') && !route.chars().any(|c| c.is_whitespace() || c.is_control())
-}
-
-fn broken(message: &str, hint: &str) -> OptimizerError {
-    OptimizerError::new(ErrorCode::Container, message).with_hint(hint)
 }
 
 /// The advertised routes. Those of the rows tell the dialect, or both: rows are then fetched by task id where ids are known,

@@ -28,3 +28,10 @@ pub use reqwest::Method;
 pub(crate) use setup::{Part, survey};
 pub use setup::{SetupCall, SetupCalls, SetupReply, load};
 pub use transport::{RolloutEnd, Transport};
+
+use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
+
+/// Something that is wrong with the container, and what can be done.
+fn broken(message: impl Into<String>, hint: impl Into<String>) -> OptimizerError {
+    OptimizerError::new(ErrorCode::Container, message).with_hint(hint)
+}

@@ -11,6 +11,7 @@ use tokio::process::{Child, Command};
 use tokio::time::sleep;
 use tracing::{info, warn};
 
+use super::broken;
 use super::client::Client;
 use super::orphans::{Family, Holder, Lease, reap};
 use crate::warn_if_err;
@@ -115,8 +116,7 @@ impl ManagedProcess {
             let place = container.cwd.as_ref().map(|cwd| format!(" in {cwd}")).unwrap_or_default();
             let message = format!("the container {program:?} cannot be started{place}: {error}");
             warn_if_err!(Lease::remove(run_dir, Holder::Container), "the lease of a start that failed stays");
-            OptimizerError::new(ErrorCode::Container, message)
-                .with_hint("container.command names the program and its arguments; container.cwd is where it runs.")
+            broken(message, "container.command names the program and its arguments; container.cwd is where it runs.")
         })?;
         // Without an id it has ended already, which the wait for its health finds.
         let pid = child.id().unwrap_or_default();
@@ -162,9 +162,8 @@ impl ManagedProcess {
 
     /// What went wrong, with what the container has said last.
     fn failure(&self, message: String) -> OptimizerError {
-        OptimizerError::new(ErrorCode::Container, message)
-            .with_detail(self.log_tail())
-            .with_hint(format!("Its whole output is in {}.", self.run_dir.join(LOG_FILE)))
+        let hint = format!("Its whole output is in {}.", self.run_dir.join(LOG_FILE));
+        broken(message, hint).with_detail(self.log_tail())
     }
 
     /// The last lines that this start has written, without secrets.
@@ -208,8 +207,7 @@ async fn refuse_stale_server(client: &Client) -> Result<(), OptimizerError> {
     }
     let (host, port) = client.host_and_port();
     let message = format!("something already listens at {host}:{port}, where the container is to be started");
-    Err(OptimizerError::new(ErrorCode::Container, message)
-        .with_hint("Stop it, or remove container.command to use it as it is."))
+    Err(broken(message, "Stop it, or remove container.command to use it as it is."))
 }
 
 /// Looks at processes on a thread that may wait.

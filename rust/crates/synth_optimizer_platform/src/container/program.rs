@@ -7,7 +7,7 @@ use crate::http::shown_value;
 use synth_optimizer_core::config::Config;
 use synth_optimizer_core::config::nearest;
 use synth_optimizer_core::model::canonical::digest_of;
-use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
+use synth_optimizer_core::model::error::OptimizerError;
 use synth_optimizer_core::model::ids::Payload;
 use synth_optimizer_core::model::program::{Module, Program};
 
@@ -47,32 +47,30 @@ type Read<'a> = (&'a str, Vec<Listed<'a>>, Vec<&'a str>, Payload);
 
 /// Holds the document against the rules, and not yet against the config's fields.
 fn read<'a>(document: &'a Value, config: &Config) -> Result<Read<'a>, OptimizerError> {
-    let Some(object) = document.as_object() else {
+    if !document.is_object() {
         return Err(broken(format!("the program is {}, not an object", shown_value(document))));
-    };
-    let document = Entry { place: String::new(), object };
-    let version = document.required("version")?;
+    }
+    let document = At { place: String::new(), value: document };
+    let version = document.field("version").required()?;
     if version.trim() != VERSION {
         return Err(broken(format!("version is {:?}, not {VERSION:?}", shown_value(&version.into()))));
     }
-    let program_id = document.required("program_id")?;
-    let listed = document.objects("modules")?.iter().map(Listed::read).collect::<Result<Vec<_>, _>>()?;
+    let program_id = document.field("program_id").required()?;
+    let listed = document.field("modules").objects()?.iter().map(Listed::read).collect::<Result<Vec<_>, _>>()?;
     let fields = mutable_fields(&listed);
     if fields.is_empty() {
         return Err(broken("modules holds no module with mutable = true".into()));
     }
-    for target in document.objects("target_modules")? {
-        target.required("module_id")?;
-        must_be_mutable(&target.place("candidate_field"), target.required("candidate_field")?, &fields)?;
-        target.text("objective")?;
+    for target in document.field("target_modules").objects()? {
+        target.field("module_id").required()?;
+        let field = target.field("candidate_field");
+        must_be_mutable(&field.place, field.required()?, &fields)?;
+        target.field("objective").text()?;
     }
-    if let Some(Value::Object(object)) = document.get("rollout_overlay_schema") {
-        let schema = Entry { place: "rollout_overlay_schema".to_owned(), object };
-        for (index, field) in schema.texts("candidate_fields")?.into_iter().enumerate() {
-            must_be_mutable(&schema.place(&format!("candidate_fields[{index}]")), field, &fields)?;
-        }
+    for entry in document.field("rollout_overlay_schema").field("candidate_fields").list()? {
+        must_be_mutable(&entry.place, entry.whole_text()?, &fields)?;
     }
-    let seed = read_seed(&document, config, &fields)?;
+    let seed = read_seed(&document.field("seed_candidate"), config, &fields)?;
     Ok((program_id, listed, fields, seed))
 }
 
@@ -87,23 +85,29 @@ struct Listed<'a> {
 }
 
 impl<'a> Listed<'a> {
-    fn read(module: &Entry<'a>) -> Result<Self, OptimizerError> {
-        let mutable = match module.get("mutable") {
-            None => false,
-            Some(given) => given.as_bool().ok_or_else(|| module.wrong("mutable", given, "true or false"))?,
+    fn read(module: &At<'a>) -> Result<Self, OptimizerError> {
+        let mutable = module.field("mutable");
+        let mutable = match mutable.value {
+            Value::Null => false,
+            given => given.as_bool().ok_or_else(|| mutable.wrong("true or false"))?,
         };
-        let field = module.text("candidate_field")?.filter(|field| !field.trim().is_empty());
-        if mutable && field.is_none() {
-            let place = module.place("candidate_field");
-            return Err(broken(format!("{place} is missing, and the module is mutable")));
+        let field = module.field("candidate_field");
+        let named = field.text()?.filter(|name| !name.trim().is_empty());
+        if mutable && named.is_none() {
+            return Err(broken(format!("{} is missing, and the module is mutable", field.place)));
         }
         Ok(Self {
-            id: module.required("module_id")?,
-            role: module.text("role")?,
-            content: module.text("content")?,
+            id: module.field("module_id").required()?,
+            role: module.field("role").text()?,
+            content: module.field("content").text()?,
             mutable,
-            field,
-            variables: module.texts("template_variables")?,
+            field: named,
+            variables: module
+                .field("template_variables")
+                .list()?
+                .iter()
+                .map(At::whole_text)
+                .collect::<Result<_, _>>()?,
         })
     }
 
@@ -124,21 +128,20 @@ fn mutable_fields<'a>(listed: &[Listed<'a>]) -> Vec<&'a str> {
 }
 
 /// The texts to start from: those of the config if it has any, else the container's.
-fn read_seed(document: &Entry<'_>, config: &Config, fields: &[&str]) -> Result<Payload, OptimizerError> {
+fn read_seed(given: &At<'_>, config: &Config, fields: &[&str]) -> Result<Payload, OptimizerError> {
     let mut seed = config.seed_candidate.clone();
     if seed.is_empty() {
-        let given = match document.get("seed_candidate") {
-            None => &Map::new(),
-            Some(Value::Object(given)) => given,
-            Some(other) => return Err(document.wrong("seed_candidate", other, "an object of texts")),
+        let texts = match given.value {
+            Value::Null => &Map::new(),
+            Value::Object(texts) => texts,
+            _ => return Err(given.wrong("an object of texts")),
         };
-        if given.is_empty() {
+        if texts.is_empty() {
             return Err(broken("seed_candidate is missing, and the config has no [seed_candidate]".into())
                 .with_hint("Give the texts to start from in the program's seed_candidate or under [seed_candidate]."));
         }
-        for (field, text) in given {
-            let wrong = || document.wrong(&format!("seed_candidate.{field}"), text, "a text");
-            seed.insert(field.clone(), text.as_str().ok_or_else(wrong)?.to_owned());
+        for name in texts.keys() {
+            seed.insert(name.clone(), given.field(name).whole_text()?.to_owned());
         }
     }
     for (field, text) in &seed {
@@ -169,7 +172,7 @@ fn check_configured(config: &Config, listed: &[Listed<'_>], fields: &[&str], see
                 (None, false) => known(target, fields),
             };
             let message = format!("`{place}` names {target:?}, which is no mutable field of the container's program");
-            problems.push(OptimizerError::new(ErrorCode::Container, message).with_hint(hint));
+            problems.push(super::broken(message, hint));
         } else if !seed.contains_key(target) {
             let message = format!("seed_candidate has no text for {target:?}, which `{place}` names");
             problems
@@ -208,65 +211,60 @@ fn known(word: &str, fields: &[&str]) -> String {
     }
 }
 
-/// An object of the document, and its place there.
-struct Entry<'a> {
+/// A value of the document, and its place there. What is not there is null.
+struct At<'a> {
     place: String,
-    object: &'a Map<String, Value>,
+    value: &'a Value,
 }
 
-impl<'a> Entry<'a> {
-    /// The place of one of its fields.
-    fn place(&self, name: &str) -> String {
-        if self.place.is_empty() { name.to_owned() } else { format!("{}.{name}", self.place) }
+impl<'a> At<'a> {
+    fn field(&self, name: &str) -> At<'a> {
+        let place = if self.place.is_empty() { name.to_owned() } else { format!("{}.{name}", self.place) };
+        At { place, value: self.value.get(name).unwrap_or(&Value::Null) }
     }
 
-    /// A field; one that is null is not there.
-    fn get(&self, name: &str) -> Option<&'a Value> {
-        self.object.get(name).filter(|value| !value.is_null())
+    fn whole_text(&self) -> Result<&'a str, OptimizerError> {
+        self.value.as_str().ok_or_else(|| self.wrong("a text"))
     }
 
-    fn text(&self, name: &str) -> Result<Option<&'a str>, OptimizerError> {
-        let text = |value: &'a Value| value.as_str().ok_or_else(|| self.wrong(name, value, "a text"));
-        self.get(name).map(text).transpose()
+    fn text(&self) -> Result<Option<&'a str>, OptimizerError> {
+        if self.value.is_null() { Ok(None) } else { self.whole_text().map(Some) }
     }
 
-    fn required(&self, name: &str) -> Result<&'a str, OptimizerError> {
-        self.text(name)?.filter(|text| !text.trim().is_empty()).ok_or_else(|| self.missing(name))
+    fn required(&self) -> Result<&'a str, OptimizerError> {
+        self.text()?.filter(|text| !text.trim().is_empty()).ok_or_else(|| self.missing())
     }
 
-    fn texts(&self, name: &str) -> Result<Vec<&'a str>, OptimizerError> {
-        let text = |(index, value): (usize, &'a Value)| {
-            value.as_str().ok_or_else(|| self.wrong(&format!("{name}[{index}]"), value, "a text"))
+    fn list(&self) -> Result<Vec<At<'a>>, OptimizerError> {
+        let items = match self.value {
+            Value::Null => &[],
+            Value::Array(items) => items.as_slice(),
+            _ => return Err(self.wrong("a list")),
         };
-        self.list(name)?.iter().enumerate().map(text).collect()
+        let entry = |(index, value)| At { place: format!("{}[{index}]", self.place), value };
+        Ok(items.iter().enumerate().map(entry).collect())
     }
 
     /// The entries of a list that must have at least one, each an object.
-    fn objects(&self, name: &str) -> Result<Vec<Entry<'a>>, OptimizerError> {
-        let entry = |(index, value): (usize, &'a Value)| {
-            let name = format!("{name}[{index}]");
-            let object = value.as_object().ok_or_else(|| self.wrong(&name, value, "an object"))?;
-            Ok(Entry { place: self.place(&name), object })
-        };
-        let list = self.list(name)?;
-        if list.is_empty() { Err(self.missing(name)) } else { list.iter().enumerate().map(entry).collect() }
+    fn objects(&self) -> Result<Vec<At<'a>>, OptimizerError> {
+        let entries = self.list()?;
+        match entries.iter().find(|entry| !entry.value.is_object()) {
+            Some(entry) => Err(entry.wrong("an object")),
+            None if entries.is_empty() => Err(self.missing()),
+            None => Ok(entries),
+        }
     }
 
-    fn list(&self, name: &str) -> Result<&'a [Value], OptimizerError> {
-        let list = |value: &'a Value| value.as_array().ok_or_else(|| self.wrong(name, value, "a list"));
-        Ok(self.get(name).map(list).transpose()?.map_or(&[], Vec::as_slice))
+    fn missing(&self) -> OptimizerError {
+        broken(format!("{} is missing or empty", self.place))
     }
 
-    fn missing(&self, name: &str) -> OptimizerError {
-        broken(format!("{} is missing or empty", self.place(name)))
-    }
-
-    fn wrong(&self, name: &str, value: &Value, expected: &str) -> OptimizerError {
-        broken(format!("{} is {}, not {expected}", self.place(name), shown_value(value)))
+    fn wrong(&self, expected: &str) -> OptimizerError {
+        broken(format!("{} is {}, not {expected}", self.place, shown_value(self.value)))
     }
 }
 
 fn broken(problem: String) -> OptimizerError {
-    OptimizerError::new(ErrorCode::Container, format!("the container's program is not valid: {problem}"))
-        .with_hint("The container's GET program route must answer with a whole prompt_program.v1 document.")
+    let hint = "The container's GET program route must answer with a whole prompt_program.v1 document.";
+    super::broken(format!("the container's program is not valid: {problem}"), hint)
 }

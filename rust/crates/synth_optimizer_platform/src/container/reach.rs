@@ -11,6 +11,7 @@ use ipnet::IpNet;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use reqwest::{ClientBuilder, Url};
 
+use super::broken;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 
 /// The word by which such an error is known.
@@ -173,8 +174,7 @@ pub(super) fn says_not_allowed(reason: &str) -> bool {
 /// The error of a container that may not be called. It does not tell what a name stands for in this network.
 pub(super) fn not_allowed(host: &str) -> OptimizerError {
     let message = format!("{NOT_ALLOWED}: container.url leads to {host}, which may not be called from here");
-    OptimizerError::new(ErrorCode::Container, message)
-        .with_hint("Whoever runs the service can allow it with --allow-container HOST, HOST:PORT or NETWORK.")
+    broken(message, "Whoever runs the service can allow it with --allow-container HOST, HOST:PORT or NETWORK.")
 }
 
 #[cfg(test)]

@@ -186,8 +186,7 @@ impl Split<'_> {
             self.name,
             self.made_id(seed)
         );
-        OptimizerError::new(ErrorCode::Container, message)
-            .with_hint(format!("Use seeds below {length}, or name the tasks under [taskset]."))
+        super::broken(message, format!("Use seeds below {length}, or name the tasks under [taskset]."))
     }
 }
 
@@ -197,8 +196,7 @@ fn seeds_of(split: &str, ids: &[String], field: &str) -> Result<Vec<Name>, Optim
         let number = id.strip_prefix(split).and_then(|rest| rest.strip_prefix(':')).unwrap_or(id);
         number.trim().parse().map(Name::Seed).map_err(|_| {
             let message = format!("`{field}[{index}]` is {id:?}, but this container knows rows by seed alone");
-            OptimizerError::new(ErrorCode::Container, message)
-                .with_hint(format!("Write ids like \"{split}:3\", or seeds under [dataset]."))
+            super::broken(message, format!("Write ids like \"{split}:3\", or seeds under [dataset]."))
         })
     };
     ids.iter().enumerate().map(seed).collect()
@@ -354,6 +352,5 @@ fn collect_texts(value: &Value, texts: &mut Vec<String>) {
 }
 
 fn broken(message: String) -> OptimizerError {
-    OptimizerError::new(ErrorCode::Container, message)
-        .with_hint("Compare the container's rows with the seeds or ids of the config.")
+    super::broken(message, "Compare the container's rows with the seeds or ids of the config.")
 }

@@ -10,6 +10,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
+use super::broken;
 use super::client::Client;
 use super::contract::{Contract, Task, TaskRow, read_contract};
 use super::program::read_program;
@@ -68,8 +69,7 @@ pub(crate) async fn survey(config: &Config, calls: &dyn SetupCalls) -> Survey {
 fn refuse_credentials(config: &Config) -> Result<(), OptimizerError> {
     let Some(place) = credential_setting("policy.config", &json!(config.policy.config)) else { return Ok(()) };
     let message = format!("`{place}` has the name of a credential, and the policy is sent to the container");
-    Err(OptimizerError::new(ErrorCode::Container, message)
-        .with_hint("Keys stay in the container's environment; policy.api_key_env names their variable."))
+    Err(broken(message, "Keys stay in the container's environment; policy.api_key_env names their variable."))
 }
 
 async fn get(calls: &dyn SetupCalls, boundary: Boundary, route: &str) -> Result<Value, OptimizerError> {

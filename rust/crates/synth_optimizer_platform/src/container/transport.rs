@@ -11,6 +11,7 @@ use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tracing::warn;
 
+use super::broken;
 use super::client::Client;
 use super::contract::Contract;
 use super::record::{Received, Status, failure};
@@ -18,7 +19,7 @@ use crate::http::{Lost, Raw, excerpt, summary};
 use synth_optimizer_core::config::Config;
 use synth_optimizer_core::config::gepa::{GepaSection, SubmissionMode};
 use synth_optimizer_core::model::answer::{CallFailure, FailureClass};
-use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
+use synth_optimizer_core::model::error::OptimizerError;
 use synth_optimizer_core::model::event_fields::TransportFallback;
 
 /// Replies above this size are read on a thread of their own.
@@ -388,7 +389,6 @@ fn identity_conflict(rollout_id: &str, raw: &Raw) -> Option<OptimizerError> {
     const CONFLICT: &str = "rollout_identity_conflict";
     (raw.status == 409 && summary(&raw.body).contains(CONFLICT)).then(|| {
         let message = format!("{CONFLICT}: the container has run rollout {rollout_id} with another request");
-        OptimizerError::new(ErrorCode::Container, message)
-            .with_hint("Restart the container, so that it forgets older runs, or give the run another run_id.")
+        broken(message, "Restart the container, so that it forgets older runs, or give the run another run_id.")
     })
 }
