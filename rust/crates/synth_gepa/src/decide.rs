@@ -1,16 +1,17 @@
 //! What happens next: one small step per call, so that every event is derived from a state that is in the log.
 
 use synth_optimizer_core::model::answer::Observation;
-use synth_optimizer_core::model::budget::Dimension;
+use synth_optimizer_core::model::budget::{Dimension, Refused};
 use synth_optimizer_core::model::error::OptimizerError;
 use synth_optimizer_core::model::event::Event;
 use synth_optimizer_core::model::event_fields::{
     CandidateDecided, CandidateRegistered, ClockObserved, ObjectiveSetDeclared, Operation, ProgramLoaded, Reason,
     RolloutsRequested, RowsLoaded, Stage, StateTransitioned,
 };
-use synth_optimizer_core::model::ids::{CandidateId, RequestId, RowId};
+use synth_optimizer_core::model::ids::{CandidateId, RequestId, RowId, TrainRow};
 use synth_optimizer_core::model::lifecycle::{CandidateStatus, Lifecycle, RunState, RunTrigger};
 
+use crate::decide_generation::first_of;
 use crate::engine::GepaEngine;
 use crate::state::{Candidate, Phase, State};
 
@@ -97,7 +98,7 @@ impl GepaEngine {
             Self::measure_heldout,
             Self::finish,
         ];
-        steps.iter().map(|step| step(self, state)).find(|events| !events.is_empty()).unwrap_or_default()
+        first_of(steps.iter().map(|step| step(self, state)))
     }
 
     /// The run state follows the rollouts: into `rollout_running` with the first, into `evaluating` after the last.
@@ -130,11 +131,9 @@ impl GepaEngine {
         let waiting = state.phase == Phase::Seed && state.stop.is_none() && state.cancel.is_none();
         let unasked = |seed: &&Candidate| seed.status == CandidateStatus::Registered && seed.evaluation.is_none();
         let Some(seed) = state.candidates.first().filter(unasked).filter(|_| waiting) else { return Vec::new() };
-        let rows = self.train_ids(&self.inputs.pareto_pool);
-        let (fits, refused) = state.budget.how_many(&self.settings.train_rollout, rows.len() as u64);
-        match refused {
-            Some(refused) if fits < rows.len() as u64 => self.out_of_budget(&refused, "the evaluation of the seed"),
-            _ => vec![self.request_rollouts(state, &seed.id, Stage::SeedFullTrain, None, rows)],
+        match self.request_all(state, seed, Stage::SeedFullTrain, None, &self.inputs.pareto_pool) {
+            Ok(request) => vec![request],
+            Err(refused) => self.out_of_budget(&refused, "the evaluation of the seed"),
         }
     }
 
@@ -145,6 +144,21 @@ impl GepaEngine {
         let cap = self.settings.caps.get(Dimension::WallMillis).unwrap_or(deadline);
         let due = elapsed_millis >= before + CLOCK_RESOLUTION_MILLIS || crosses(deadline) || crosses(cap);
         if due { vec![Event::ClockObserved(ClockObserved { elapsed_millis })] } else { Vec::new() }
+    }
+
+    /// Asks for a candidate on these train rows, if the budget reaches for all of them.
+    pub(crate) fn request_all(
+        &self,
+        state: &State,
+        candidate: &Candidate,
+        stage: Stage,
+        generation: Option<u32>,
+        rows: &[TrainRow],
+    ) -> Result<Event, Refused> {
+        match state.budget.how_many(&self.settings.train_rollout, rows.len() as u64) {
+            (fits, Some(refused)) if fits < rows.len() as u64 => Err(refused),
+            _ => Ok(self.request_rollouts(state, &candidate.id, stage, generation, self.train_ids(rows))),
+        }
     }
 
     pub(crate) fn request_rollouts(

@@ -162,7 +162,7 @@ impl GepaEngine {
 
     fn turn_lost(&self, state: &State, asked: &ProposeCommand, failure: &CallFailure) -> Event {
         let retried = failure.retryable
-            && asked.attempt < self.settings.max_attempts
+            && asked.attempt < self.settings.proposer.max_attempts
             && state.may_request()
             && fits_after(state, asked.request, failure, &self.settings.proposal);
         Event::ProposerFailed(ProposerFailed {

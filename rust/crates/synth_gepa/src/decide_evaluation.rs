@@ -103,7 +103,11 @@ impl GepaEngine {
             merit: self.mean(state, candidate, 0).unwrap_or(self.settings.oriented(0, score.mean)),
             cells_won: effect.won.len() as u32,
             joined: !effect.won.is_empty(),
-            cells: effect.won.iter().filter_map(|(cell, alone)| self.cell_won(*cell, values[*cell]?, *alone)).collect(),
+            cells: effect
+                .won
+                .iter()
+                .filter_map(|(cell, alone)| Some(self.cell_won(*cell, values[*cell]?, *alone)))
+                .collect(),
             left: effect.left.iter().map(|place| state.candidate(state.pool[*place as usize]).id.clone()).collect(),
             size: effect.size,
         };
@@ -120,12 +124,11 @@ impl GepaEngine {
         if !state.may_request() {
             return defer(candidate, stage, CandidateTrigger::RunStopped);
         }
-        let rows = self.train_ids(&generation.gate);
-        let (fits, _) = state.budget.how_many(&self.settings.train_rollout, rows.len() as u64);
-        if fits < rows.len() as u64 {
-            return defer(candidate, stage, CandidateTrigger::BudgetRefused);
+        match self.request_all(state, candidate, stage, candidate.generation, &generation.gate) {
+            Ok(request) => vec![request],
+            // The trigger says it.
+            Err(_) => defer(candidate, stage, CandidateTrigger::BudgetRefused),
         }
-        vec![self.request_rollouts(state, &candidate.id, stage, candidate.generation, rows)]
     }
 
     fn judge_screening(&self, state: &State, candidate: &Candidate, generation: &Generation) -> Vec<Event> {

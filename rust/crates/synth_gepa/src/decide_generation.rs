@@ -26,113 +26,90 @@ impl GepaEngine {
             let judged = |seed: &&Candidate| seed.status == CandidateStatus::FullTrainEvaluated;
             return state.candidates.first().filter(judged).map_or_else(Vec::new, |_| self.judge_seed(state));
         }
-        for (number, generation) in &state.generations {
-            let events = self.move_generation(state, *number, generation);
-            if !events.is_empty() {
-                return events;
-            }
-        }
-        Vec::new()
+        let steps = state.generations.values().map(|generation| self.move_generation(state, generation));
+        first_of(steps)
     }
 
-    fn move_generation(&self, state: &State, number: u32, generation: &Generation) -> Vec<Event> {
+    fn move_generation(&self, state: &State, generation: &Generation) -> Vec<Event> {
         let step = match generation.step {
-            Step::Reference => self.reference(state, number, generation),
-            Step::Propose => self.propose(state, number, generation),
-            Step::Answered if self.wants_repair(state, generation) => vec![self.ask(state, number, generation)],
+            Step::Reference => self.reference(state, generation),
+            Step::Propose => self.propose(state, generation),
+            Step::Answered if self.wants_repair(state, generation) => vec![self.ask(state, generation)],
             Step::Referencing | Step::Proposing | Step::Answered | Step::Settled => Vec::new(),
         };
         if !step.is_empty() {
             return step;
         }
-        for index in &generation.candidates {
-            let events = self.move_candidate(state, *index, generation);
-            if !events.is_empty() {
-                return events;
-            }
-        }
+        let moved = first_of(generation.candidates.iter().map(|index| self.move_candidate(state, *index, generation)));
         let settled = matches!(generation.step, Step::Answered | Step::Settled);
-        if settled && self.all_decided(state, generation) {
-            vec![self.completed(state, number, generation)]
-        } else {
-            Vec::new()
-        }
+        if moved.is_empty() && settled { self.give_up(state, generation, Vec::new()) } else { moved }
     }
 
     /// Measures the parent where the generation needs scores and has none.
-    fn reference(&self, state: &State, number: u32, generation: &Generation) -> Vec<Event> {
+    fn reference(&self, state: &State, generation: &Generation) -> Vec<Event> {
         if !state.may_request() {
-            return self.give_up(state, number, generation, Vec::new());
+            return self.give_up(state, generation, Vec::new());
         }
         if generation.operation == Operation::Merge {
-            return self.propose(state, number, generation);
+            return self.propose(state, generation);
         }
         let Some(parent) = generation.parents.first().map(|parent| state.candidate(*parent)) else {
-            return self.give_up(state, number, generation, Vec::new());
+            return self.give_up(state, generation, Vec::new());
         };
         let missing = missing_rows(parent, generation.gate.iter().chain(&generation.evidence));
         if missing.is_empty() {
-            return self.propose(state, number, generation);
+            return self.propose(state, generation);
         }
         // Another generation is measuring the same parent: its rows need not be paid for twice.
         let measured = |other: &Generation| other.step == Step::Referencing && other.parents == generation.parents;
         if state.generations.values().any(measured) {
             return Vec::new();
         }
-        let (fits, refused) = state.budget.how_many(&self.settings.train_rollout, missing.len() as u64);
-        match refused {
-            Some(refused) if fits < missing.len() as u64 => {
-                self.give_up(state, number, generation, vec![self.refusal(&refused, "measuring the parent")])
-            }
-            _ => {
-                let rows = self.train_ids(&missing);
-                vec![self.request_rollouts(state, &parent.id, Stage::ParentMinibatchReference, Some(number), rows)]
-            }
+        let stage = Stage::ParentMinibatchReference;
+        match self.request_all(state, parent, stage, Some(generation.number), &missing) {
+            Ok(request) => vec![request],
+            Err(refused) => self.give_up(state, generation, vec![self.refusal(&refused, "measuring the parent")]),
         }
     }
 
     /// Asks the proposer, or registers a merge that needs none.
-    fn propose(&self, state: &State, number: u32, generation: &Generation) -> Vec<Event> {
+    fn propose(&self, state: &State, generation: &Generation) -> Vec<Event> {
         if !state.may_request() {
-            return self.give_up(state, number, generation, Vec::new());
+            return self.give_up(state, generation, Vec::new());
         }
         if !generation.needs_proposer() {
-            return vec![self.register_merge(state, number, generation)];
+            return vec![self.register_merge(state, generation)];
         }
         if generation.operation == Operation::Mutate
             && let Some(parent) = generation.parents.first().map(|parent| state.candidate(*parent))
         {
             let lost = generation.gate.iter().filter(|row| parent.score(**row).is_none()).count();
             if share(lost, generation.gate.len()) > self.settings.gepa.rollout_failure_rate_tolerance {
-                return self.give_up(state, number, generation, Vec::new());
+                return self.give_up(state, generation, Vec::new());
             }
             if self.is_perfect(state, parent, &generation.gate) {
                 let skipped = self.skipped(parent, generation.draw, generation.gate.len());
-                return self.give_up(state, number, generation, vec![skipped]);
+                return self.give_up(state, generation, vec![skipped]);
             }
         }
         match self.fits_search(state, &self.settings.proposal) {
-            Ok(()) => vec![self.ask(state, number, generation)],
-            Err(refused) => self.give_up(state, number, generation, vec![self.refusal(&refused, "a proposal")]),
+            Ok(()) => vec![self.ask(state, generation)],
+            Err(refused) => self.give_up(state, generation, vec![self.refusal(&refused, "a proposal")]),
         }
     }
 
     /// Nothing more comes of this generation: it is over as soon as the candidates that it has are decided.
-    fn give_up(&self, state: &State, number: u32, generation: &Generation, mut why: Vec<Event>) -> Vec<Event> {
-        if !self.all_decided(state, generation) {
+    fn give_up(&self, state: &State, generation: &Generation, mut why: Vec<Event>) -> Vec<Event> {
+        if !generation.candidates.iter().all(|index| state.candidate(*index).status.is_final()) {
             return Vec::new();
         }
-        why.push(self.completed(state, number, generation));
+        why.push(self.completed(state, generation));
         why
-    }
-
-    fn all_decided(&self, state: &State, generation: &Generation) -> bool {
-        generation.candidates.iter().all(|index| state.candidate(*index).status.is_final())
     }
 
     fn wants_repair(&self, state: &State, generation: &Generation) -> bool {
         !generation.problems.is_empty()
-            && generation.repairs < self.settings.max_repairs
+            && generation.repairs < self.settings.proposer.max_repairs
             && state.may_request()
             && self.fits_search(state, &self.settings.proposal).is_ok()
     }
@@ -147,7 +124,7 @@ impl GepaEngine {
         if wanted <= available { Ok(()) } else { Err(Refused { dimension, wanted, available }) }
     }
 
-    fn ask(&self, state: &State, number: u32, generation: &Generation) -> Event {
+    fn ask(&self, state: &State, generation: &Generation) -> Event {
         let wanted = match generation.operation {
             Operation::Merge => 1,
             Operation::Seed | Operation::Mutate => self.settings.gepa.proposals_per_generation,
@@ -155,7 +132,7 @@ impl GepaEngine {
         let found = generation.candidates.len() as u32 + generation.duplicates;
         Event::ProposerStarted(ProposerStarted {
             request: RequestId(state.next_request),
-            generation: number,
+            generation: generation.number,
             attempt: generation.failures + 1,
             proposal_count: wanted.saturating_sub(found).max(1),
             carried_failures: state.rejected.iter().cloned().collect(),
@@ -163,22 +140,22 @@ impl GepaEngine {
         })
     }
 
-    fn register_merge(&self, state: &State, number: u32, generation: &Generation) -> Event {
+    fn register_merge(&self, state: &State, generation: &Generation) -> Event {
         Event::CandidateRegistered(CandidateRegistered {
             candidate_id: CandidateId::of(&self.settings.candidate_id_prefix, &generation.base),
             operation: Operation::Merge,
             parent_ids: state.ids(&generation.parents),
-            generation: Some(number),
+            generation: Some(generation.number),
             payload: generation.base.clone(),
             changed_fields: changed(state, generation),
             rationale: "fields that either parent changed since their common ancestor".to_owned(),
         })
     }
 
-    fn completed(&self, state: &State, number: u32, generation: &Generation) -> Event {
+    fn completed(&self, state: &State, generation: &Generation) -> Event {
         let best = state.best.map_or_else(|| state.candidate(0), |best| state.candidate(best));
         Event::GenerationCompleted(GenerationCompleted {
-            generation: number,
+            generation: generation.number,
             operation: generation.operation,
             registered: generation.candidates.len() as u32,
             accepted: generation.accepted,
@@ -326,6 +303,11 @@ impl GepaEngine {
         let assumed = (reward && state.largest_reward <= 1.0).then_some(1.0);
         gepa.perfect_score.or(assumed).map(|score| self.settings.oriented(0, score))
     }
+}
+
+/// The first of these decisions that is one.
+pub(crate) fn first_of(decisions: impl IntoIterator<Item = Vec<Event>>) -> Vec<Event> {
+    decisions.into_iter().find(|events| !events.is_empty()).unwrap_or_default()
 }
 
 /// Fields in which a merge differs from its first parent.

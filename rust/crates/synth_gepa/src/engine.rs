@@ -14,6 +14,7 @@ use synth_optimizer_core::model::program::Inputs;
 
 use crate::frontier::Frontier;
 use crate::leakage::LeakIndex;
+use crate::objectives::{Cell, cells};
 use crate::settings::Settings;
 use crate::state::{AnyRow, Phase, State, Work};
 
@@ -23,6 +24,7 @@ pub struct GepaEngine {
     pub(crate) settings: Settings,
     pub(crate) inputs: Inputs,
     rows: BTreeMap<RowId, AnyRow>,
+    pub(crate) cells: Vec<Cell>,
     pub(crate) train_leaks: LeakIndex,
     pub(crate) heldout_leaks: LeakIndex,
 }
@@ -63,10 +65,12 @@ impl Engine for GepaEngine {
         let places = 0u32..;
         let train = inputs.train.iter().zip(places.clone()).map(|(row, place)| (row, AnyRow::Train(TrainRow(place))));
         let heldout = inputs.heldout.iter().zip(places).map(|(row, place)| (row, AnyRow::Heldout(HeldoutRow(place))));
+        let settings = Settings::new(config, inputs.heldout_pool.len());
         Ok(Self {
+            cells: cells(config.gepa.frontier_type, settings.objectives.len(), &inputs.pareto_pool),
             train_leaks: LeakIndex::train(&inputs.train, seed, span),
             heldout_leaks: LeakIndex::heldout(&inputs.heldout, &inputs.train, seed, span),
-            settings: Settings::new(config, inputs.heldout_pool.len()),
+            settings,
             rows: train.chain(heldout).map(|(row, place)| (row.id.clone(), place)).collect(),
             inputs,
         })
@@ -74,7 +78,7 @@ impl Engine for GepaEngine {
 
     fn initial(&self) -> State {
         State {
-            frontier: Frontier::new(self.cell_count()),
+            frontier: Frontier::new(self.cells.len()),
             budget: self.settings.opening_budget(self.inputs.pareto_pool.len(), self.inputs.heldout_pool.len()),
             ..State::default()
         }

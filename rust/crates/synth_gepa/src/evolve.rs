@@ -247,6 +247,7 @@ impl GepaEngine {
             }
         }
         let generation = Generation {
+            number: fields.generation,
             operation: fields.operation,
             parents,
             ancestor,

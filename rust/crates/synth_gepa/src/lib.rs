@@ -5,10 +5,9 @@
 mod acceptance;
 mod decide;
 mod decide_answer;
+mod decide_end;
 mod decide_evaluation;
 mod decide_generation;
-mod decide_heldout;
-mod decide_stop;
 mod engine;
 mod evolve;
 mod frontier;

@@ -7,49 +7,40 @@ use synth_optimizer_core::model::ids::TrainRow;
 use crate::engine::GepaEngine;
 use crate::state::{Candidate, State};
 
-impl GepaEngine {
-    /// How many cells the frontier has.
-    pub(crate) fn cell_count(&self) -> usize {
-        let (rows, objectives) = (self.inputs.pareto_pool.len(), self.settings.objectives.len());
-        match self.settings.gepa.frontier_type {
-            FrontierType::PerExample => rows,
-            FrontierType::PerObjective => objectives,
-            FrontierType::PerExampleObjective => rows * objectives,
-        }
-    }
+/// A cell of the frontier: an objective on one row, or over all of them.
+pub(crate) type Cell = (usize, Option<TrainRow>);
 
+/// The cells of a frontier of this type.
+pub(crate) fn cells(frontier_type: FrontierType, objectives: usize, pool: &[TrainRow]) -> Vec<Cell> {
+    let on_rows = |objective: usize| pool.iter().map(move |row| (objective, Some(*row)));
+    match frontier_type {
+        FrontierType::PerExample => on_rows(0).collect(),
+        FrontierType::PerObjective => (0..objectives).map(|objective| (objective, None)).collect(),
+        FrontierType::PerExampleObjective => (0..objectives).flat_map(on_rows).collect(),
+    }
+}
+
+impl GepaEngine {
     /// The value of every frontier cell for a candidate, such that larger is better.
     pub(crate) fn cell_values(&self, state: &State, index: u32) -> Vec<Option<f64>> {
         let candidate = state.candidate(index);
-        let pool = &self.inputs.pareto_pool;
-        let at = |objective: usize, row: &TrainRow| {
-            candidate.train.get(*row, objective).map(|value| self.settings.oriented(objective, value))
+        let value = |(objective, row): &Cell| match row {
+            Some(row) => candidate.train.get(*row, *objective).map(|value| self.settings.oriented(*objective, value)),
+            None => self.mean(state, candidate, *objective),
         };
-        let objectives = 0..self.settings.objectives.len();
-        match self.settings.gepa.frontier_type {
-            FrontierType::PerExample => pool.iter().map(|row| at(0, row)).collect(),
-            FrontierType::PerObjective => objectives.map(|objective| self.mean(state, candidate, objective)).collect(),
-            FrontierType::PerExampleObjective => {
-                objectives.flat_map(|objective| pool.iter().map(move |row| at(objective, row))).collect()
-            }
-        }
+        self.cells.iter().map(value).collect()
     }
 
     /// A cell of the frontier as it is written down. `value` is such that larger is better.
-    pub(crate) fn cell_won(&self, cell: usize, value: f64, alone: bool) -> Option<CellWon> {
-        let rows = self.inputs.pareto_pool.len();
-        let (objective, row) = match self.settings.gepa.frontier_type {
-            FrontierType::PerExample => (0, Some(cell)),
-            FrontierType::PerObjective => (cell, None),
-            FrontierType::PerExampleObjective => (cell / rows, Some(cell % rows)),
-        };
-        Some(CellWon {
-            row_id: row.map(|row| self.inputs.train_id(self.inputs.pareto_pool[row]).clone()),
-            objective: self.settings.objectives.get(objective)?.name.clone(),
+    pub(crate) fn cell_won(&self, cell: usize, value: f64, alone: bool) -> CellWon {
+        let (objective, row) = self.cells[cell];
+        CellWon {
+            row_id: row.map(|row| self.inputs.train_id(row).clone()),
+            objective: self.settings.objectives[objective].name.clone(),
             // Turning a value round twice gives it back.
             value: self.settings.oriented(objective, value),
             alone,
-        })
+        }
     }
 
     /// The mean of an objective over the train rows, such that larger is better. A row without a score counts as the

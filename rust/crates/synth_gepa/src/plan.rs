@@ -10,7 +10,7 @@ use synth_optimizer_core::config::{Config, Diagnostic, Pools, RolloutCaps, Sever
 use synth_optimizer_core::model::budget::{Amount, Budget, Dimension};
 use synth_optimizer_core::model::usage::{Cost, NanoUsd};
 
-use crate::decide_stop::in_units;
+use crate::decide_end::in_units;
 use crate::settings::Settings;
 
 /// The arithmetic of a run.

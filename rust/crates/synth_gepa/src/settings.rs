@@ -1,6 +1,7 @@
 //! The configuration as the engine reads it: objectives, caps, amounts and the logical window.
 
 use synth_optimizer_core::config::gepa::{Direction, GepaSection, PipelineMode, objective_names};
+use synth_optimizer_core::config::proposer::ProposerSection;
 use synth_optimizer_core::config::{Config, effective_caps};
 use synth_optimizer_core::model::budget::{Amount, Budget, Caps, Dimension};
 use synth_optimizer_core::model::event_fields::Objective;
@@ -12,9 +13,7 @@ pub struct Settings {
     pub seed: u64,
     pub candidate_id_prefix: String,
     pub gepa: GepaSection,
-    pub max_attempts: u32,
-    pub max_repairs: u32,
-    pub max_consecutive_invalid: u32,
+    pub proposer: ProposerSection,
     /// The deciding objective comes first.
     pub objectives: Vec<Objective>,
     pub caps: Caps,
@@ -34,24 +33,20 @@ impl Settings {
         let gepa = &config.gepa;
         let rollout = estimate(
             gepa.rollout_estimated_cost_usd,
-            gepa.rollout_estimated_prompt_tokens,
-            gepa.rollout_estimated_completion_tokens,
+            [gepa.rollout_estimated_prompt_tokens, gepa.rollout_estimated_completion_tokens],
             gepa.rollout_estimated_total_tokens,
-            gepa.rollout_estimated_wall_seconds.map(|seconds| (seconds * 1000.0).ceil() as u64),
+            gepa.rollout_estimated_wall_seconds.map_or(0, |seconds| (seconds * 1000.0).ceil() as u64),
         );
         let proposal = estimate(
             gepa.proposer_estimated_cost_usd,
-            gepa.proposer_estimated_prompt_tokens,
-            gepa.proposer_estimated_completion_tokens,
+            [gepa.proposer_estimated_prompt_tokens, gepa.proposer_estimated_completion_tokens],
             gepa.proposer_estimated_total_tokens,
-            Some(config.proposer.timeout_seconds.saturating_mul(1000)),
+            config.proposer.timeout_seconds.saturating_mul(1000),
         );
         Self {
             seed: config.run.seed,
             candidate_id_prefix: config.candidate.candidate_id_prefix.clone(),
-            max_attempts: config.proposer.max_attempts,
-            max_repairs: config.proposer.max_repairs,
-            max_consecutive_invalid: config.proposer.max_consecutive_invalid,
+            proposer: config.proposer.clone(),
             objectives: objectives(gepa),
             caps: caps(config),
             window: match gepa.pipeline.mode {
@@ -106,20 +101,14 @@ fn objectives(gepa: &GepaSection) -> Vec<Objective> {
     objective_names(gepa).into_iter().map(|name| Objective { direction: direction(&name), name }).collect()
 }
 
-fn estimate(
-    cost: Option<f64>,
-    prompt: Option<u64>,
-    completion: Option<u64>,
-    total: Option<u64>,
-    wall: Option<u64>,
-) -> Amount {
+fn estimate(cost: Option<f64>, [prompt, completion]: [Option<u64>; 2], total: Option<u64>, wall: u64) -> Amount {
     let both = prompt.zip(completion).map(|(prompt, completion)| prompt + completion);
     Amount::ZERO
         .with(Dimension::Cost, cost.map_or(0, |usd| NanoUsd::from_usd(usd).map_or(u64::MAX, |amount| amount.0)))
         .with(Dimension::PromptTokens, prompt.unwrap_or(0))
         .with(Dimension::CompletionTokens, completion.unwrap_or(0))
         .with(Dimension::TotalTokens, total.or(both).unwrap_or(0))
-        .with(Dimension::WallMillis, wall.unwrap_or(0))
+        .with(Dimension::WallMillis, wall)
 }
 
 /// The caps of the run.

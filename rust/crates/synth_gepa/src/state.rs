@@ -161,6 +161,7 @@ pub struct Evaluation {
 /// One round: parents, rows, a proposer turn, and the candidates that come of it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Generation {
+    pub number: u32,
     pub operation: Operation,
     pub parents: Vec<u32>,
     pub ancestor: Option<u32>,

@@ -149,13 +149,9 @@ fn read(path: &Utf8Path) -> Result<String, OptimizerError> {
 
 /// `os.environ` is asked, not the process environment: it is what a Python program changes.
 fn environment(py: Python<'_>, given: Option<&Bound<'_, PyMapping>>) -> PyResult<BTreeMap<String, String>> {
-    let own;
     let environ = match given {
-        Some(environ) => environ,
-        None => {
-            own = py.import("os")?.getattr("environ")?.cast_into::<PyMapping>()?;
-            &own
-        }
+        Some(environ) => environ.clone(),
+        None => py.import("os")?.getattr("environ")?.cast_into::<PyMapping>()?,
     };
     let mut variables = BTreeMap::new();
     for pair in environ.items()? {

@@ -113,7 +113,8 @@ fn convert(object: &Bound<'_, PyAny>, place: &str, depth: usize) -> PyResult<Val
         };
     }
     if object.is_instance_of::<PyInt>() {
-        return integer(object, place);
+        let number = object.extract::<i64>().map(Value::from).or_else(|_| object.extract::<u64>().map(Value::from));
+        return number.map_err(|_| refusal(place, "is an integer beyond 64 bits"));
     }
     if let Ok(float) = object.cast::<PyFloat>() {
         let float = float.value();
@@ -147,16 +148,6 @@ fn fields(mapping: &Bound<'_, PyMapping>, place: &str, depth: usize) -> PyResult
         fields.insert(key, convert(&item, &inner, depth)?);
     }
     Ok(Value::Object(fields))
-}
-
-fn integer(object: &Bound<'_, PyAny>, place: &str) -> PyResult<Value> {
-    if let Ok(number) = object.extract::<i64>() {
-        return Ok(Value::from(number));
-    }
-    match object.extract::<u64>() {
-        Ok(number) => Ok(Value::from(number)),
-        Err(_) => Err(refusal(place, "is an integer beyond 64 bits")),
-    }
 }
 
 fn refusal(place: &str, problem: &str) -> PyErr {

@@ -9,7 +9,6 @@ mod queue;
 mod run;
 mod runs;
 mod service;
-mod signals;
 
 use pyo3::prelude::*;
 

@@ -18,7 +18,7 @@ use synth_optimizer_service::service::Check;
 use crate::config::LoadedConfig;
 use crate::convert::Plain;
 use crate::errors::{self, Raise};
-use crate::{logs, signals};
+use crate::logs;
 
 /// A run that this process carries out.
 #[pyclass(frozen, module = "synth_optimizers._synth_optimizers")]
@@ -56,7 +56,7 @@ pub(crate) fn check_run(
     let codex_runtime = codex_runtime.map(Utf8PathBuf::from);
     let request = Request { codex_runtime, ..Request::new(config.0.config.clone()) };
     let check = Check::start(request, config.0.warnings.clone(), ()).raised()?;
-    match signals::wait(py, None, |time| check.wait(time)) {
+    match wait_for(py, None, |time| check.wait(time)) {
         Ok(report) => report.map(|report| Plain::of(&report.raised()?)).transpose(),
         Err(signal) => {
             // What the check has started is ended before Python goes on.
@@ -165,7 +165,7 @@ impl NativeRun {
             .and_then(|seconds| Duration::try_from_secs_f64(seconds.max(0.0)).ok())
             .and_then(|time| Instant::now().checked_add(time));
         let is_so = |time: Duration| self.progress.wait_blocking(time, &is_so).then_some(());
-        Ok(signals::wait(py, deadline, is_so)?.is_some())
+        Ok(wait_for(py, deadline, is_so)?.is_some())
     }
 
     fn check_process(&self) -> PyResult<()> {
@@ -194,6 +194,28 @@ fn ended(end: Result<Outcome, OptimizerError>) -> Result<Outcome, OptimizerError
             let message = format!("run {} was interrupted; what was paid for is saved", outcome.run_id);
             Err(OptimizerError::new(ErrorCode::Cancelled, message)
                 .with_hint(format!("Go on with `synth-optimizers gepa resume {}`.", outcome.run_dir)))
+        }
+    }
+}
+
+/// How long a wait sleeps before it lets Python look for signals.
+const SLICE: Duration = Duration::from_millis(100);
+
+/// Waits for something while other Python threads go on and Python looks at its signals, until the time is over. `look` waits as long as it is told, without holding Python up.
+pub(crate) fn wait_for<T: Send>(
+    py: Python<'_>,
+    deadline: Option<Instant>,
+    look: impl Fn(Duration) -> Option<T> + Sync,
+) -> PyResult<Option<T>> {
+    loop {
+        let left = deadline.map_or(SLICE, |deadline| deadline.saturating_duration_since(Instant::now()));
+        if let Some(found) = py.detach(|| look(left.min(SLICE))) {
+            return Ok(Some(found));
+        }
+        py.check_signals()?;
+        logs::refresh(py)?;
+        if left.is_zero() {
+            return Ok(None);
         }
     }
 }

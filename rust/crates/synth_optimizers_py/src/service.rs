@@ -14,8 +14,9 @@ use synth_optimizer_service::service::{Service, Settings, Workers, openapi};
 
 use crate::convert::{PathArgument, Plain, working_directory};
 use crate::errors::Raise;
+use crate::logs;
 use crate::queue::seconds;
-use crate::{logs, signals};
+use crate::run::wait_for;
 
 /// What was set of the service; everything else has its default.
 #[derive(Debug, FromPyObject)]
@@ -116,13 +117,13 @@ pub(crate) fn serve(
     let settings = settings.settings(db_path.0, working_directory(py)?).raised()?;
     let service = py.detach(|| Service::start(settings)).raised()?;
     let told = on_listening.call1((format!("http://{}", service.address()),)).map(drop);
-    let ended = told.and_then(|()| signals::wait(py, None, |time| service.wait(time)));
+    let ended = told.and_then(|()| wait_for(py, None, |time| service.wait(time)));
     let Err(interrupt) = ended else {
         return ended?.unwrap_or(Ok(())).raised();
     };
     service.shut_down();
     loop {
-        match signals::wait(py, None, |time| service.wait(time)) {
+        match wait_for(py, None, |time| service.wait(time)) {
             Ok(ended) => {
                 ended.unwrap_or(Ok(())).raised()?;
                 return Err(interrupt);
@@ -157,7 +158,7 @@ pub(crate) fn gepa_service_run_next(
     };
     let mut interrupt = None;
     let ended = loop {
-        match signals::wait(py, None, |time| job.wait(time)) {
+        match wait_for(py, None, |time| job.wait(time)) {
             Ok(ended) => break ended,
             // The run is saved and the request given back before Python goes on; a second signal hurries.
             Err(signal) => {

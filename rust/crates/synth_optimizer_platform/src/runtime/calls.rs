@@ -469,18 +469,16 @@ impl Calls {
                 finished.cache = Some(CacheUse { key: key.to_owned(), action: CacheAction::Write });
                 Ok(())
             }
-            // What only tells that this run ended, or had to, is nothing that another run would meet.
             Answer::Failed(failure)
-                if finished.fatal.is_some()
-                    || matches!(failure.class, FailureClass::Abandoned | FailureClass::Withdrawn) =>
+                if finished.fatal.is_none()
+                    && !matches!(failure.class, FailureClass::Abandoned | FailureClass::Withdrawn) =>
             {
-                Ok(())
+                let bytes = serde_json::to_vec(failure)
+                    .map_err(|error| OptimizerError::from_cause(ErrorCode::Json, "failure", error))?;
+                self.cache.put_failure(boundary, key, attempt, bytes.into())
             }
-            Answer::Failed(failure) => match serde_json::to_vec(failure) {
-                Ok(bytes) => self.cache.put_failure(boundary, key, attempt, bytes.into()),
-                Err(error) => Err(OptimizerError::from_cause(ErrorCode::Json, "failure", error)),
-            },
-            Answer::Abandoned { .. } => Ok(()),
+            // What only tells that this run ended, or had to, is nothing that another run would meet.
+            Answer::Failed(_) | Answer::Abandoned { .. } => Ok(()),
         }
     }
 }

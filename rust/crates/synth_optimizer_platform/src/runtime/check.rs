@@ -14,7 +14,7 @@ use super::request::{Request, Verify};
 use super::start::check_same_search;
 use crate::artifacts::{DiskWatch, RunPaths};
 use crate::cache::{Cache, CacheSettings};
-use crate::container::{Client, Holder, Part, Transport, has_orphans, start, survey};
+use crate::container::{Holder, Part, Transport, has_orphans, start, survey};
 use crate::warn_if_err;
 use crate::workspace::Reader;
 use synth_optimizer_core::config::sections::CacheMode;
@@ -44,9 +44,8 @@ pub async fn check<E: Engine>(request: &Request, problems: &[Diagnostic], budget
     let is_asked = request.verify == Verify::Everything;
     if !is_asked && request.config.cache.mode != CacheMode::Readonly && is_sound(problems, &["container"]) {
         // Who may be called is known without calling anybody.
-        if let Err(error) = request.reach.check(&request.config.container.url).await {
-            report.blockers.push(Finding::of(CheckStage::Container, &error).at("container.url"));
-        }
+        let reached = request.reach.check(&request.config.container.url).await;
+        report.require(CheckStage::Container, "container.url", reached);
     }
     let sections = ["run", "cache", "container", "dataset", "taskset", "candidate", "policy"];
     let asks = is_asked && is_sound(problems, &sections);
@@ -109,12 +108,10 @@ impl Place {
     /// The output directory, the run in it, and the room on the disk.
     fn look_at_output<E: Engine>(&self, config: &Config, report: &mut CheckReport) {
         let output_dir = &config.run.output_dir;
-        if let Err(error) = try_directory(output_dir) {
-            report.blockers.push(Finding::of(CheckStage::Output, &error).at("run.output_dir"));
-            if !output_dir.is_dir() {
-                // There is no run in it and nothing to measure.
-                return;
-            }
+        let tried = report.require(CheckStage::Output, "run.output_dir", try_directory(output_dir));
+        if tried.is_none() && !output_dir.is_dir() {
+            // There is no run in it and nothing to measure.
+            return;
         }
         let is_new = match &self.paths {
             Ok(Some(paths)) => !look_at_run::<E>(config, paths, report),
@@ -157,18 +154,14 @@ impl Place {
 /// Whether the run has begun.
 fn look_at_run<E: Engine>(config: &Config, paths: &RunPaths, report: &mut CheckReport) -> bool {
     let run_id = paths.run_id();
-    let finding = |error: &OptimizerError| Finding::of(CheckStage::Output, error).at("run.run_id");
-    if paths.dir().exists()
-        && let Err(error) = try_directory(paths.dir())
-    {
-        report.blockers.push(finding(&error).at("run.output_dir"));
+    if paths.dir().exists() {
+        report.require(CheckStage::Output, "run.output_dir", try_directory(paths.dir()));
     }
-    if let Err(error) = paths.check_own() {
-        report.blockers.push(finding(&error));
-    }
+    report.require(CheckStage::Output, "run.run_id", paths.check_own());
     let held = paths.check_free();
     if let Err(error) = &held {
-        report.blockers.push(Finding { retryable: true, ..finding(error) });
+        let finding = Finding::of(CheckStage::Output, error).at("run.run_id");
+        report.blockers.push(Finding { retryable: true, ..finding });
     }
     if !paths.workspace_db().exists() {
         return false;
@@ -178,20 +171,16 @@ fn look_at_run<E: Engine>(config: &Config, paths: &RunPaths, report: &mut CheckR
         check_same_search::<E>(&row, config)?;
         Ok(is_over)
     });
-    let (code, message, hint) = match stored {
-        Err(error) => {
-            report.blockers.push(finding(&error));
-            return true;
-        }
-        Ok(true) => {
+    let (code, message, hint) = match report.require(CheckStage::Output, "run.run_id", stored) {
+        Some(true) => {
             let message = format!("run {run_id} is over, and the same command gives its result again");
             ("run_is_over", message, "Choose another run.run_id to search again.")
         }
-        Ok(false) if held.is_ok() => {
+        Some(false) if held.is_ok() => {
             let message = format!("run {run_id} has begun, and the same command goes on with it");
             ("run_is_resumed", message, "Choose another run.run_id to begin anew.")
         }
-        Ok(false) => return true,
+        Some(false) | None => return true,
     };
     report.warnings.push(Finding::new(CheckStage::Output, code, message, hint).at("run.run_id"));
     true
@@ -200,18 +189,9 @@ fn look_at_run<E: Engine>(config: &Config, paths: &RunPaths, report: &mut CheckR
 /// Asks the container for everything that a run asks for before it begins. One that the run would start is started.
 async fn look_at_container<E: Engine>(request: &Request, place: &Place, scratch: &Utf8Path, report: &mut CheckReport) {
     let config = &request.config;
-    let found = |error: &OptimizerError, field: &str| Finding::of(CheckStage::Container, error).at(field);
     let (mut other, mut stopped) = (None, Ok(()));
-    let (survey, client) = if config.cache.mode == CacheMode::Readonly {
-        // What keeps the file from being opened was told before.
-        let cache = Some(&place.cache).filter(|cache| cache.path.exists()).and_then(|cache| Cache::open(cache).ok());
-        let Some(cache) = cache else { return };
-        (survey(config, &CachedSetup::new(&cache, None)).await, None)
-    } else {
-        let client = match Client::within(&config.container, &request.reach).await {
-            Ok(client) => client,
-            Err(error) => return report.blockers.push(found(&error, "container.url")),
-        };
+    let Some(client) = report.require(CheckStage::Container, "container.url", request.client().await) else { return };
+    let survey = if let Some(client) = &client {
         if request.container_in_use && !config.container.command.is_empty() {
             other = Some((
                 "container_in_use",
@@ -227,19 +207,24 @@ async fn look_at_container<E: Engine>(request: &Request, place: &Place, scratch:
         }
         let process = match other {
             Some(_) => None,
-            None => match start(config, scratch, &client).await {
+            None => match start(config, scratch, client).await {
                 Ok(process) => process,
                 Err(error) => {
-                    let finding = found(&error, "container.command");
+                    let finding = Finding::of(CheckStage::Container, &error).at("container.command");
                     return report.blockers.push(without_scratch(finding, scratch));
                 }
             },
         };
-        let survey = survey(config, &client).await;
+        let survey = survey(config, client).await;
         if let Some(process) = process {
             stopped = process.stop().await;
         }
-        (survey, Some(client))
+        survey
+    } else {
+        // What keeps the file from being opened was told before.
+        let cache = Some(&place.cache).filter(|cache| cache.path.exists()).and_then(|cache| Cache::open(cache).ok());
+        let Some(cache) = cache else { return };
+        survey(config, &CachedSetup::new(&cache, None)).await
     };
     // The container of another run may be starting, or be another one altogether: it says nothing for sure.
     let is_unsure = other.is_some_and(|(code, _, _)| code == "container_in_use");
@@ -251,9 +236,7 @@ async fn look_at_container<E: Engine>(request: &Request, place: &Place, scratch:
         let problems = survey.problems.iter().map(|(part, error)| problem(config, *part, error));
         problems.for_each(|finding| say(report, finding));
     }
-    if let Err(error) = stopped {
-        report.blockers.push(found(&error, "container.command"));
-    }
+    report.require(CheckStage::Container, "container.command", stopped);
     if let Some((code, message, hint)) = other {
         let finding = Finding::new(CheckStage::Container, code, message.to_owned(), hint);
         report.warnings.push(finding.at("container.command"));

@@ -188,11 +188,10 @@ impl<'e, E: Engine> Driver<'e, E> {
             if self.lanes.is_held && self.lanes.is_settled() {
                 self.report(StepReport { is_waiting: true, ..StepReport::default() });
             }
-            let end = if self.failure.is_none() && self.lanes.could_begin() {
-                self.look_up().await?
-            } else {
-                self.wait().await?
-            };
+            if self.failure.is_some() {
+                continue;
+            }
+            let end = if self.lanes.could_begin() { self.look_up().await? } else { self.wait().await? };
             if let Some(end) = end {
                 return Ok(end);
             }
@@ -285,9 +284,6 @@ impl<'e, E: Engine> Driver<'e, E> {
 
     /// Waits until something comes, and takes all that has come.
     async fn wait(&mut self) -> Result<Option<RunEnd>, OptimizerError> {
-        if self.failure.is_some() {
-            return Ok(None);
-        }
         if self.lanes.is_idle() && !self.lanes.is_held_back() {
             let message = "nothing is under way and the run is not over".to_owned();
             return Err(OptimizerError::new(ErrorCode::Invariant, message));

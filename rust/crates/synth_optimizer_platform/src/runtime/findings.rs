@@ -131,6 +131,16 @@ impl CheckReport {
         report
     }
 
+    /// Takes over an error as a blocker about this field.
+    pub(super) fn require<T>(
+        &mut self,
+        stage: CheckStage,
+        field: &str,
+        result: Result<T, OptimizerError>,
+    ) -> Option<T> {
+        result.map_err(|error| self.blockers.push(Finding::of(stage, &error).at(field))).ok()
+    }
+
     /// Takes over findings about the config.
     pub(super) fn config(&mut self, found: &[Diagnostic]) {
         for diagnostic in found {

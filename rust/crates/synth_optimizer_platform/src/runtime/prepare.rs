@@ -49,10 +49,7 @@ pub(super) async fn prepare(
         disk.check_start()?;
     }
     let cache = Cache::open(&CacheSettings::of(&config.cache, dir.dir(), dir.run_id()))?;
-    let client = match config.cache.mode {
-        CacheMode::Readonly => None,
-        CacheMode::Off | CacheMode::Readwrite => Some(Client::within(&config.container, &run.request.reach).await?),
-    };
+    let client = run.request.client().await?;
     run.fence.check()?;
     let process = match &client {
         Some(client) => start(config, dir.dir(), client).await?,

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use camino::{Utf8Path, Utf8PathBuf};
 
 use super::fence::LeaseWatch;
-use crate::container::Reach;
+use crate::container::{Client, Reach};
 use crate::proposer::{Proposer, configured};
 use synth_optimizer_core::config::Config;
+use synth_optimizer_core::config::sections::CacheMode;
 use synth_optimizer_core::model::error::OptimizerError;
 
 /// How much a check looks at.
@@ -61,6 +62,14 @@ impl Request {
             scratch: None,
             container_in_use: false,
         }
+    }
+
+    /// A client of the container, if it may be reached. None where nothing may be called.
+    pub(super) async fn client(&self) -> Result<Option<Client>, OptimizerError> {
+        if self.config.cache.mode == CacheMode::Readonly {
+            return Ok(None);
+        }
+        Client::within(&self.config.container, &self.reach).await.map(Some)
     }
 
     /// The proposer of the run, which keeps its files in this directory.

@@ -4,11 +4,11 @@
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use tokio::sync::Notify;
 use tokio::sync::broadcast::error::{RecvError, TryRecvError};
-use tokio::sync::watch;
 
 use super::control::{Control, Controlled, next_from_file};
 use super::execute::{Outcome, execute};
@@ -22,61 +22,56 @@ use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 /// A value whose changes both threads and tasks can wait for.
 #[derive(Debug, Default)]
 pub struct Monitor<T> {
-    value: watch::Sender<T>,
-    lock: Mutex<()>,
+    value: Mutex<T>,
+    /// Wakes threads.
     changed: Condvar,
+    /// Wakes tasks.
+    notify: Notify,
 }
 
 impl<T> Monitor<T> {
     pub fn new(value: T) -> Self {
-        Self { value: watch::Sender::new(value), lock: Mutex::new(()), changed: Condvar::new() }
+        Self { value: Mutex::new(value), changed: Condvar::new(), notify: Notify::new() }
     }
 
     /// The value at this moment. It must not be held for long.
-    pub fn get(&self) -> watch::Ref<'_, T> {
-        self.value.borrow()
+    pub fn get(&self) -> MutexGuard<'_, T> {
+        self.value.lock()
     }
 
     /// Changes the value and wakes every thread and task that waits for it.
     pub fn update(&self, change: impl FnOnce(&mut T)) {
-        self.value.send_modify(change);
-        // A thread that waits has seen the value under the lock: it cannot miss this.
-        drop(self.lock.lock());
+        change(&mut self.value.lock());
         self.changed.notify_all();
+        self.notify.notify_waiters();
     }
 
     /// Waits in a task until the value is as wanted.
     pub async fn wait_for(&self, mut is_wanted: impl FnMut(&T) -> bool) {
-        // The sender is here, so that the channel is open.
-        let _ = self.value.subscribe().wait_for(|value| is_wanted(value)).await;
+        loop {
+            // It listens before it looks, so that it misses no change.
+            let changed = self.notify.notified();
+            if is_wanted(&self.value.lock()) {
+                return;
+            }
+            changed.await;
+        }
     }
 
     /// Waits in a thread until the value is as wanted, but no longer than this; returns whether it is.
     pub fn wait_blocking(&self, timeout: Duration, mut is_wanted: impl FnMut(&T) -> bool) -> bool {
-        let until = Instant::now().checked_add(timeout);
-        let mut lock = self.lock.lock();
-        loop {
-            if is_wanted(&self.value.borrow()) {
-                return true;
-            }
-            let left = until.map_or(timeout, |until| until.saturating_duration_since(Instant::now()));
-            if left.is_zero() {
-                return false;
-            }
-            self.changed.wait_for(&mut lock, left);
-        }
+        let mut value = self.value.lock();
+        self.changed.wait_while_for(&mut value, |value| !is_wanted(value), timeout);
+        is_wanted(&value)
     }
 }
 
 /// Runs a future on a new thread, and gives its result to `on_end` there. A panic is an error like any other.
-pub fn spawn<T, F>(
+pub fn spawn<T, F: Future<Output = Result<T, OptimizerError>>>(
     what: &'static str,
     work: impl FnOnce() -> F + Send + 'static,
     on_end: impl FnOnce(Result<T, OptimizerError>) + Send + 'static,
-) -> Result<JoinHandle<()>, OptimizerError>
-where
-    F: Future<Output = Result<T, OptimizerError>>,
-{
+) -> Result<JoinHandle<()>, OptimizerError> {
     let thread = std::thread::Builder::new().name(format!("synth-optimizers-{what}"));
     thread
         .spawn(move || on_end(block_on(what, work)))
@@ -84,10 +79,10 @@ where
 }
 
 /// Runs a future on this thread, with a runtime that ends with it.
-pub fn block_on<T, F>(what: &str, work: impl FnOnce() -> F) -> Result<T, OptimizerError>
-where
-    F: Future<Output = Result<T, OptimizerError>>,
-{
+pub fn block_on<T, F: Future<Output = Result<T, OptimizerError>>>(
+    what: &str,
+    work: impl FnOnce() -> F,
+) -> Result<T, OptimizerError> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
