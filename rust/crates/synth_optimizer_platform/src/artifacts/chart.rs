@@ -1,7 +1,6 @@
 //! `score_chart.svg`: scores of all candidates in order, the best so far, and held-out scores with their intervals.
 
-// Writing to a string cannot fail, so its results are dropped.
-use std::fmt::Write;
+use std::fmt::Arguments;
 
 use synth_optimizer_core::config::gepa::Direction;
 use synth_optimizer_core::model::score::Score;
@@ -114,7 +113,7 @@ fn thin(data: &ChartData) -> Vec<(usize, &ChartPoint)> {
 fn legend(svg: &mut Svg, right: f64) {
     for (from_right, color, text) in [(206.0, BLUE, "accepted, best so far"), (68.0, GREY, "not accepted")] {
         let x = right - from_right;
-        let _ = writeln!(svg.0, r#"<circle cx="{x:.1}" cy="40.0" r="3.5" fill="{color}"/>"#);
+        svg.add(format_args!(r#"<circle cx="{x:.1}" cy="40.0" r="3.5" fill="{color}"/>"#));
         svg.text(x + 8.0, 44.0, "start", 11, INK, text);
     }
 }
@@ -141,18 +140,15 @@ fn best_line(svg: &mut Svg, data: &ChartData, scale: &Scale, x_of: &impl Fn(usiz
         });
         if improves {
             let (x, y) = (x_of(index), scale.y(mean));
-            // Writing to a String cannot fail.
-            let _ = match best {
-                None => write!(path, "M{x:.1} {y:.1}"),
-                Some(_) => write!(path, "H{x:.1}V{y:.1}"),
-            };
+            path.push_str(&match best {
+                None => format!("M{x:.1} {y:.1}"),
+                Some(_) => format!("H{x:.1}V{y:.1}"),
+            });
             best = Some(mean);
         }
     }
     if let Some(best) = best {
-        let _ = write!(path, "H{end:.1}");
-        let _ = write!(svg.0, r#"<path d="{path}" fill="none" stroke="{BLUE}" stroke-width="2"/>"#);
-        svg.0.push('\n');
+        svg.add(format_args!(r#"<path d="{path}H{end:.1}" fill="none" stroke="{BLUE}" stroke-width="2"/>"#));
         svg.text(end, scale.y(best) - 7.0, "end", 12, BLUE, &format!("best {best:.3}"));
     }
 }
@@ -177,12 +173,11 @@ fn heldout(svg: &mut Svg, data: &ChartData, scale: &Scale) {
         let x = HELDOUT_LEFT + step * (place as f64 + 0.5);
         let (y, width) = (scale.y(bar.score.mean), (step * 0.5).min(40.0));
         let color = if bar.role == "seed" { GREY } else { GREEN };
-        let _ = writeln!(
-            svg.0,
+        svg.add(format_args!(
             r#"<rect x="{:.1}" y="{y:.1}" width="{width:.1}" height="{:.1}" fill="{color}" fill-opacity="0.25"/>"#,
             x - width / 2.0,
             (BOTTOM - y).max(0.0)
-        );
+        ));
         svg.point(x, scale, &bar.score, color, &bar.label);
         let top = bar.score.high.map_or(y, |high| scale.y(high)) - 8.0;
         svg.text(x, top, "middle", 11, INK, &format!("{:.3}", bar.score.mean));
@@ -195,37 +190,37 @@ fn heldout(svg: &mut Svg, data: &ChartData, scale: &Scale) {
 struct Svg(String);
 
 impl Svg {
+    fn add(&mut self, element: Arguments<'_>) {
+        self.0.push_str(&format!("{element}\n"));
+    }
+
     fn open(&mut self, title: &str) {
-        let _ = writeln!(
-            self.0,
+        self.add(format_args!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" width=\"{WIDTH}\" height=\"{HEIGHT}\" \
              role=\"img\" font-family=\"system-ui, sans-serif\">\n<title>{}</title>\n\
              <rect width=\"{WIDTH}\" height=\"{HEIGHT}\" fill=\"#ffffff\"/>",
             escape(title)
-        );
+        ));
     }
 
     fn line(&mut self, x1: f64, y1: f64, x2: f64, y2: f64, color: &str, width: f64) {
-        let _ = writeln!(
-            self.0,
+        self.add(format_args!(
             r#"<line x1="{x1:.1}" y1="{y1:.1}" x2="{x2:.1}" y2="{y2:.1}" stroke="{color}" stroke-width="{width}"/>"#
-        );
+        ));
     }
 
     fn text(&mut self, x: f64, y: f64, anchor: &str, size: u32, color: &str, text: &str) {
-        let _ = writeln!(
-            self.0,
+        self.add(format_args!(
             r#"<text x="{x:.1}" y="{y:.1}" text-anchor="{anchor}" font-size="{size}" fill="{color}">{}</text>"#,
             escape(text)
-        );
+        ));
     }
 
     fn upright(&mut self, x: f64, y: f64, text: &str) {
-        let _ = writeln!(
-            self.0,
+        self.add(format_args!(
             r#"<text transform="translate({x:.1} {y:.1}) rotate(-90)" text-anchor="middle" font-size="12" fill="{INK}">{}</text>"#,
             escape(text)
-        );
+        ));
     }
 
     /// A dot with its interval; its name and numbers show when it is pointed at.
@@ -233,14 +228,13 @@ impl Svg {
         if let (Some(low), Some(high)) = (score.low, score.high) {
             self.line(x, scale.y(low), x, scale.y(high), color, 1.0);
         }
-        let _ = writeln!(
-            self.0,
+        self.add(format_args!(
             r#"<circle cx="{x:.1}" cy="{:.1}" r="3.5" fill="{color}"><title>{}: {:.4} on {} rows</title></circle>"#,
             scale.y(score.mean),
             escape(label),
             score.mean,
             score.n
-        );
+        ));
     }
 
     fn close(mut self) -> String {

@@ -10,7 +10,7 @@ use super::census::{Census, Counts};
 use super::error::sqlite;
 use super::health::Health;
 use super::open;
-use super::query::document as first_document;
+use super::query;
 use crate::clock::unix_millis;
 use synth_optimizer_core::model::envelope::rfc3339;
 use synth_optimizer_core::model::error::OptimizerError;
@@ -141,5 +141,5 @@ fn latest_transition(db: &Connection) -> Result<Value, OptimizerError> {
     let sql = "SELECT json_object('sequence_number', sequence_number, 'from_state', from_state, 'to_state', to_state,
                  'trigger', \"trigger\", 'transition_at', transition_at)
                FROM optimizer_state_history ORDER BY sequence_number DESC LIMIT 1";
-    first_document(db, "read the state history", sql, []).map(Option::unwrap_or_default)
+    query::document(db, "read the state history", sql, []).map(Option::unwrap_or_default)
 }

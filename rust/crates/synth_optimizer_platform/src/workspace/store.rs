@@ -4,7 +4,7 @@ use rusqlite::{Connection, params};
 use sha2::{Digest as _, Sha256};
 use zstd::bulk::Compressor;
 
-use super::error::{invariant, json};
+use super::error::{invariant, json, sqlite};
 use super::projector::{Projector, write_totals};
 use super::query::run;
 use super::records::{Batch, CacheUse, Record, RunRow, Stored};
@@ -56,19 +56,23 @@ impl Store {
 
     pub(super) fn batch(&mut self, db: &Connection, batch: &Batch) -> Result<(), OptimizerError> {
         self.events(db, &batch.events)?;
+        // What each row of a batch needs is looked up once.
+        let mut insert = db.prepare_cached(INSERT_SENT).map_err(sqlite("store that a call is sent"))?;
         for sent in &batch.sent {
             let values = params![sent.request.0, sent.kind.word(), sent.rollout_id, sent.unix_millis];
-            run(db, "store that a call is sent", INSERT_SENT, values)?;
+            insert.execute(values).map_err(sqlite("store that a call is sent"))?;
         }
+        let doing = "store an answer";
+        let mut reply = db.prepare_cached(INSERT_REPLY).map_err(sqlite("store a reply"))?;
+        let mut answer = db.prepare_cached(UPDATE_ANSWERED).map_err(sqlite(doing))?;
         for answered in &batch.answered {
             let (action, key) = cache_columns(answered.cache.as_ref())?;
             let (request, at) = (answered.request.0, answered.unix_millis);
             if let Some(bytes) = &answered.reply {
                 self.compress(bytes)?;
-                run(db, "store a reply", INSERT_REPLY, params![request, bytes.len(), self.compressed])?;
+                reply.execute(params![request, bytes.len(), self.compressed]).map_err(sqlite("store a reply"))?;
             }
-            let doing = "store an answer";
-            if run(db, doing, UPDATE_ANSWERED, params![request, at, action, key])? == 0 {
+            if answer.execute(params![request, at, action, key]).map_err(sqlite(doing))? == 0 {
                 run(db, doing, INSERT_ANSWERED, params![request, at, action, key, answered.kind.word()])?;
             }
             if !answered.retired {
@@ -83,10 +87,11 @@ impl Store {
     }
 
     fn events(&mut self, db: &Connection, events: &[Stored]) -> Result<(), OptimizerError> {
+        let mut insert = db.prepare_cached(INSERT_EVENT).map_err(sqlite("store an event"))?;
         for stored in events {
             let fields = stored.fields_json().map_err(json(format_args!("store event {}", stored.sequence)))?;
             let values = params![stored.sequence, stored.event.wire(), stored.unix_millis, fields];
-            run(db, "store an event", INSERT_EVENT, values)?;
+            insert.execute(values).map_err(sqlite("store an event"))?;
         }
         self.projector.apply(db, events)
     }

@@ -140,7 +140,7 @@ pub struct RunFrontier {
     pub at: Option<String>,
 }
 
-/// A candidate on the frontier, with the cells that it holds.
+/// A candidate on the frontier. The names are those of `frontier.json`.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct FrontierMember {
     #[serde(flatten)]
