@@ -64,9 +64,18 @@ impl Workers {
         if !matches!(entry.status, RequestState::Failed | RequestState::Cancelled) {
             return entry;
         }
-        let paths = RunPaths::new(Utf8Path::new(&entry.output_dir), &entry.run_id);
-        let left = paths.ok().filter(|paths| paths.workspace_db().is_file()).and_then(|paths| completion(&paths).ok());
-        left.and_then(|left| self.queue.summarize(&entry.request_id, &left).ok()).unwrap_or(entry)
+        let add = || -> Result<Option<RequestEntry>, OptimizerError> {
+            let paths = RunPaths::new(Utf8Path::new(&entry.output_dir), &entry.run_id)?;
+            let left = paths.workspace_db().is_file().then(|| completion(&paths)).transpose()?;
+            Ok(left.map(|left| self.queue.summarize(&entry.request_id, &left)).transpose()?)
+        };
+        match add() {
+            Ok(added) => added.unwrap_or(entry),
+            Err(error) => {
+                tracing::debug!(run_id = entry.run_id, %error, "what the run has left was not added to its request");
+                entry
+            }
+        }
     }
 }
 
