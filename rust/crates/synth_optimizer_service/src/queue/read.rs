@@ -154,7 +154,7 @@ impl Queue {
 
     /// Whether the rules of the queue hold.
     pub fn invariants(&self) -> Result<Value, QueueError> {
-        self.read(|tx| report(tx))
+        self.read(report)
     }
 
     fn one(&self, rest: &str, what: &str, id: &str) -> Result<RequestEntry, QueueError> {
