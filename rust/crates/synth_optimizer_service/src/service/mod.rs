@@ -29,7 +29,7 @@ use std::time::Duration;
 use axum::middleware::from_fn_with_state;
 use serde_json::Value;
 use tokio::net::TcpListener;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Semaphore, mpsc, watch};
 
 pub use checks::Check;
 pub use job::{Job, RequestEnd};
@@ -40,17 +40,21 @@ pub use workers::{ALGORITHM, Claimant, ProposerFactory, Workers};
 use tracing::{info, warn};
 
 use crate::queue::{Holder, Queue, ServiceLock, SystemClock};
-use context::{CHECKS, Context, Phase};
+use context::{CHECKS, Context, Phase, READS, Readers};
+use follow::Hub;
+use guard::Guard;
 use preflight::sweep;
 use settings::Checked;
+use synth_optimizer_core::model::envelope::rfc3339;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
+use synth_optimizer_platform::clock::unix_millis;
 use synth_optimizer_platform::runtime::{Monitor, catch};
 use synth_optimizer_platform::warn_if_err;
 
 /// Threads that answer requests.
 const THREADS: usize = 2;
 /// Threads for what may wait for a file: what clients ask for, and beside it what the service itself needs.
-const FILES: usize = context::READS + 8;
+const FILES: usize = READS + 8;
 /// How long checks under way may take to end what they have started.
 const LAST_CHECKS: Duration = Duration::from_secs(10);
 /// How long to wait before a queue that cannot be read at the start is tried again.
@@ -132,7 +136,20 @@ async fn serve_and_work(
     mut asked: mpsc::UnboundedReceiver<()>,
 ) -> Result<(), OptimizerError> {
     let (router, document) = routes::router();
-    let context = Arc::new(Context::new(checked, address, Arc::clone(&workers), document, lock.instance_id.clone()));
+    let context = Arc::new(Context {
+        guard: Guard::new(address, &workers.settings.allow_hosts, checked.token),
+        config_root: checked.config_root,
+        workers: Arc::clone(&workers),
+        hub: Hub::default(),
+        readers: Readers::default(),
+        checks: Arc::new(Semaphore::new(CHECKS)),
+        reads: Arc::new(Semaphore::new(READS)),
+        phase: watch::Sender::new(Phase::Starting),
+        document,
+        started_at: rfc3339(unix_millis()),
+        instance_id: lock.instance_id.clone(),
+        ticking: tokio::sync::Mutex::default(),
+    });
     let router = router
         .route_layer(from_fn_with_state(Arc::clone(&context), guard::read_body))
         .layer(from_fn_with_state(Arc::clone(&context), guard::pass))

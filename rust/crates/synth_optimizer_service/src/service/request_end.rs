@@ -141,20 +141,15 @@ fn left_behind(job: &Job) -> Result<Completion, OptimizerError> {
 pub fn completion(paths: &RunPaths) -> Result<Completion, OptimizerError> {
     let reader = Reader::open(paths.workspace_db().as_std_path())?;
     let overview = run_status(paths)?;
-    let mut result = serde_json::to_value(&overview)
-        .map_err(|error| OptimizerError::new(ErrorCode::Json, format!("the result cannot be written: {error}")))?;
-    if let Some(result) = result.as_object_mut() {
-        result.insert("best_candidate".into(), json!(reader.best()?));
-    }
+    let mut result = json!(overview);
+    result["best_candidate"] = json!(reader.best()?);
     let usage = reader.run_usage().map_err(|error| OptimizerError::new(ErrorCode::Sqlite, error.to_string()))?;
-    let usage = serde_json::to_value(usage)
-        .map_err(|error| OptimizerError::new(ErrorCode::Json, format!("the usage cannot be written: {error}")))?;
     Ok(Completion {
         run_workspace_db_path: Some(paths.workspace_db().to_string()),
         result_manifest_path: Some(paths.manifest().to_string()),
         cost_usd: overview.cost_usd.known().map(|amount| amount.usd()),
         best_candidate_id: overview.best_candidate_id,
-        usage: Some(usage),
+        usage: Some(json!(usage)),
         result: Some(result),
     })
 }
