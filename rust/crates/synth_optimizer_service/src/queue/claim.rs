@@ -13,7 +13,6 @@ use super::lease::end_with;
 use super::lock::{Holder, Process};
 use super::transitions::{Lease, Pause, RequestRow, execute, first, int, length, next, record, transition};
 use super::{Queue, Tx};
-use synth_optimizer_core::config::sections::CacheMode;
 use synth_optimizer_core::model::control::ControlAction;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_core::model::lifecycle::RequestTrigger;
@@ -122,14 +121,6 @@ pub(crate) fn container_lane(url: &str) -> String {
     };
     let port = parsed.port_or_known_default().unwrap_or_default();
     format!("{}://{host}:{port}{}", parsed.scheme(), parsed.path().trim_end_matches('/'))
-}
-
-/// The cache, unless it is off.
-pub(super) fn cache_lane(mode: CacheMode, namespace: &str) -> Option<&str> {
-    match mode {
-        CacheMode::Off => None,
-        CacheMode::Readwrite | CacheMode::Readonly => Some(namespace),
-    }
 }
 
 impl Queue {

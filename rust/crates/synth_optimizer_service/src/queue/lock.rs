@@ -7,7 +7,7 @@ use camino::Utf8PathBuf;
 use serde::Deserialize;
 
 use super::error::QueueError;
-use super::open::{beside, make_directory, random};
+use super::open::{make_directory, random};
 use crate::Code;
 use synth_optimizer_core::model::envelope::rfc3339;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
@@ -30,7 +30,7 @@ impl ServiceLock {
     /// Takes the lock and notes who has it. `bind` is the address that is or will be served.
     pub fn take(database: &Path, bind: &str) -> Result<Self, QueueError> {
         make_directory(database)?;
-        let path = beside(&true_path(database)?, ".lock");
+        let path = true_path(database)?.with_added_extension("lock");
         let path = Utf8PathBuf::from_path_buf(path)
             .map_err(|path| OptimizerError::new(ErrorCode::Io, format!("{} is not a path in UTF-8", path.display())))?;
         let since = rfc3339(unix_millis());

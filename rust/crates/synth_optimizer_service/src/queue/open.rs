@@ -3,7 +3,7 @@
 use std::fs::{DirBuilder, File};
 use std::os::unix::fs::DirBuilderExt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
@@ -67,13 +67,6 @@ pub(super) fn make_directory(path: &Path) -> Result<(), OptimizerError> {
     DirBuilder::new().recursive(true).mode(0o700).create(parent).map_err(io("make", parent))
 }
 
-/// `FILE` with something after its name.
-pub(super) fn beside(path: &Path, suffix: &str) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(suffix);
-    PathBuf::from(name)
-}
-
 /// Random digits.
 pub fn random() -> Result<String, OptimizerError> {
     let mut bytes = [0; 16];
@@ -91,7 +84,7 @@ fn connect(path: &Path, busy: Duration) -> Result<Connection, QueueError> {
 /// The file appears under its name whole, or not at all. Of several processes that make it, one wins.
 fn create(path: &Path) -> Result<(), OptimizerError> {
     make_directory(path)?;
-    let unfinished = beside(path, &format!(".{}.tmp", random()?));
+    let unfinished = path.with_added_extension(format!("{}.tmp", random()?));
     let made = SCHEMA.build(&unfinished, |connection| {
         // Part of the file from here on, so that nobody has to switch while others have it open.
         connection.execute_batch("PRAGMA journal_mode = WAL").map_err(sqlite("create the queue"))

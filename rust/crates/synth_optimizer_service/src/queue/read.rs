@@ -7,7 +7,7 @@ use std::path::Path;
 use rusqlite::Row;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::claim::container_lane;
 use super::entry::{RequestEntry, decode, entries, rows, shown};
@@ -59,13 +59,6 @@ pub struct LeaseEntry {
     pub progress_at: Option<String>,
 }
 
-/// The configuration of a request.
-#[derive(Deserialize)]
-struct Documents {
-    config: Value,
-    values: Value,
-}
-
 /// Whether the queue gets on.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Liveness {
@@ -111,10 +104,10 @@ impl Queue {
     pub fn config(&self, request_id: &str) -> Result<(Value, Value), QueueError> {
         self.read(|tx| {
             let text = "SELECT config_json, values_json FROM run_requests WHERE request_id = ?1";
-            let found: Vec<Documents> = rows(tx, "read a configuration", text, [request_id], decode)?;
-            let Documents { config, values } =
-                found.into_iter().next().ok_or_else(|| not_found("request", request_id))?;
-            Ok((config, values))
+            let found: Vec<Map<String, Value>> = rows(tx, "read a configuration", text, [request_id], decode)?;
+            let mut found = found.into_iter().next().ok_or_else(|| not_found("request", request_id))?;
+            let mut document = |name| found.remove(name).unwrap_or_default();
+            Ok((document("config"), document("values")))
         })
     }
 

@@ -4,7 +4,7 @@
 use rusqlite::named_params;
 use serde_json::{Value, json};
 
-use super::claim::{cache_lane, container_lane};
+use super::claim::container_lane;
 use super::entry::{RequestEntry, entries, entry_of};
 use super::error::QueueError;
 use super::open::random;
@@ -13,7 +13,7 @@ use super::transitions::{RequestRow, execute, first, int, record};
 use super::{Queue, Tx};
 use crate::Code;
 use synth_gepa::GepaEngine;
-use synth_optimizer_core::config::sections::Config;
+use synth_optimizer_core::config::sections::{CacheMode, Config};
 use synth_optimizer_core::config::{EffectiveValue, Loaded, hidden_fields, search_digest, shown};
 use synth_optimizer_core::model::lifecycle::{Lifecycle, RequestState};
 use synth_optimizer_core::secrets::scrub;
@@ -208,7 +208,7 @@ fn insert(tx: &Tx<'_>, submission: &Submission<'_>, stored: &Stored) -> Result<i
         ":namespace": stored.cache_namespace, ":output_dir": config.run.output_dir.as_str(),
         ":run_dir": stored.run_dir, ":key": submission.idempotency_key, ":body": submission.body_digest,
         ":container_lane": container_lane(&config.container.url),
-        ":cache_lane": cache_lane(config.cache.mode, &stored.cache_namespace), ":now": int(tx.now.wall),
+        ":cache_lane": (config.cache.mode != CacheMode::Off).then_some(&stored.cache_namespace), ":now": int(tx.now.wall),
     };
     let text = "INSERT INTO run_requests (request_id, run_id, status, priority, auto_start, manual_step, config_path,
            config_json, values_json, config_digest, container_url, cache_mode, cache_namespace, output_dir, run_dir,

@@ -117,6 +117,11 @@ pub(super) fn next(row: &RequestRow, trigger: RequestTrigger) -> Result<RequestS
     })
 }
 
+const NO_LEASE: &str = "lease_id = NULL, worker_id = NULL, lease_expires_at = NULL, lease_deadline_boot = NULL,
+  lease_boot_id = NULL, holder_kind = NULL, holder_instance = NULL, holder_pid = NULL, holder_started = NULL,
+  holder_pid_namespace = NULL,";
+const NO_CONTROL: &str = "control = NULL, control_reason = NULL, control_pause_ms = NULL, control_at = NULL,";
+
 /// Moves a request to any state but `leased`. What must not outlive its state is cleared: the lease, the pause, and, unless
 /// the next holder is to obey it, the control request.
 pub(super) fn transition(
@@ -127,45 +132,31 @@ pub(super) fn transition(
     detail: &Value,
 ) -> Result<(), QueueError> {
     let to = next(row, trigger)?;
-    let keeps_lease = to == RequestState::Running;
     let keeps_control = match to {
         RequestState::Running => true,
         // A run that is to stop with what it has must get a worker for that.
         RequestState::Queued => row.control == Some(ControlAction::Stop),
         _ => false,
     };
+    let lease = if to == RequestState::Running { "" } else { NO_LEASE };
+    let control = if keeps_control { "" } else { NO_CONTROL };
     let pause = (to == RequestState::Paused).then(|| length(pause.unwrap_or(super::DEFAULT_PAUSE)));
-    let sql_text = "UPDATE run_requests SET status = :to, updated_at = :now,
-      started_at = CASE WHEN :to = 'running' THEN coalesce(started_at, :now) ELSE started_at END,
-      finished_at = CASE WHEN :final THEN :now END,
-      lease_id = CASE WHEN :lease THEN lease_id END,
-      worker_id = CASE WHEN :lease THEN worker_id END,
-      lease_expires_at = CASE WHEN :lease THEN lease_expires_at END,
-      lease_deadline_boot = CASE WHEN :lease THEN lease_deadline_boot END,
-      lease_boot_id = CASE WHEN :lease THEN lease_boot_id END,
-      holder_kind = CASE WHEN :lease THEN holder_kind END,
-      holder_instance = CASE WHEN :lease THEN holder_instance END,
-      last_holder_pid = coalesce(holder_pid, last_holder_pid),
-      holder_pid = CASE WHEN :lease THEN holder_pid END,
-      holder_started = CASE WHEN :lease THEN holder_started END,
-      holder_pid_namespace = CASE WHEN :lease THEN holder_pid_namespace END,
-      control = CASE WHEN :control THEN control END,
-      control_reason = CASE WHEN :control THEN control_reason END,
-      control_pause_ms = CASE WHEN :control THEN control_pause_ms END,
-      control_at = CASE WHEN :control THEN control_at END,
-      pause_ms = :pause,
-      pause_expires_at = :now + :pause,
-      pause_deadline_boot = :boot + :pause,
-      pause_boot_id = CASE WHEN :pause IS NOT NULL THEN :boot_id END,
-      needs_cleanup = CASE WHEN :to = 'running' THEN 0 ELSE needs_cleanup END,
-      error_json = CASE WHEN :final THEN error_json END
-      WHERE seq = :seq AND fencing_token = :token AND status = :from";
+    let text = format!(
+        "UPDATE run_requests SET status = :to, updated_at = :now, {lease} {control}
+           started_at = CASE WHEN :to = 'running' THEN coalesce(started_at, :now) ELSE started_at END,
+           finished_at = CASE WHEN :final THEN :now END,
+           last_holder_pid = coalesce(holder_pid, last_holder_pid),
+           pause_ms = :pause, pause_expires_at = :now + :pause, pause_deadline_boot = :boot + :pause,
+           pause_boot_id = CASE WHEN :pause IS NOT NULL THEN :boot_id END,
+           needs_cleanup = CASE WHEN :to = 'running' THEN 0 ELSE needs_cleanup END,
+           error_json = CASE WHEN :final THEN error_json END
+         WHERE seq = :seq AND fencing_token = :token AND status = :from"
+    );
     let values = named_params! {
-        ":to": to.word(), ":now": int(tx.now.wall), ":final": to.is_final(), ":lease": keeps_lease, ":control": keeps_control,
-        ":pause": pause, ":boot": int(tx.now.boot), ":boot_id": tx.now.boot_id, ":seq": row.seq,
-        ":token": row.fencing_token, ":from": row.status.word(),
+        ":to": to.word(), ":now": int(tx.now.wall), ":final": to.is_final(), ":pause": pause, ":boot": int(tx.now.boot),
+        ":boot_id": tx.now.boot_id, ":seq": row.seq, ":token": row.fencing_token, ":from": row.status.word(),
     };
-    if change(tx, "move a request", sql_text, values)? == 0 {
+    if change(tx, "move a request", &text, values)? == 0 {
         return Err(fenced(row, None));
     }
     record(tx, row, to, trigger.word(), detail)

@@ -50,12 +50,14 @@ impl Check {
     /// Waits for the report.
     pub async fn report(&self) -> Report {
         self.report.wait_for(Option::is_some).await;
-        self.take()
+        let lost = || Err(OptimizerError::new(ErrorCode::Invariant, "the check has no report"));
+        self.report.get().clone().unwrap_or_else(lost)
     }
 
     /// Waits for the report in a thread; nothing when the time is over before.
     pub fn wait(&self, time: Duration) -> Option<Report> {
-        self.report.wait_blocking(time, Option::is_some).then(|| self.take())
+        self.report.wait_blocking(time, Option::is_some);
+        self.report.get().clone()
     }
 
     /// Breaks it off and waits until nothing of it is left.
@@ -63,11 +65,6 @@ impl Check {
         self.cancel = None;
         // A panic of the check is its report.
         let _ = self.thread.join();
-    }
-
-    fn take(&self) -> Report {
-        let lost = || Err(OptimizerError::new(ErrorCode::Invariant, "the check has no report"));
-        self.report.get().clone().unwrap_or_else(lost)
     }
 }
 

@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
-use std::net::SocketAddr;
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -21,15 +20,12 @@ use tokio::sync::{Semaphore, watch};
 use super::follow::Hub;
 use super::guard::Guard;
 use super::refusal::Refusal;
-use super::settings::Checked;
 use super::workers::Workers;
 use crate::Code;
 use crate::queue::{Queue, QueueError, RequestEntry};
-use synth_optimizer_core::model::envelope::rfc3339;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_core::model::event::message;
 use synth_optimizer_platform::artifacts::RunPaths;
-use synth_optimizer_platform::clock::unix_millis;
 use synth_optimizer_platform::workspace::{Reader, Stored};
 
 /// Checks of submitted configurations that go on at once; each may start a container and a proposer.
@@ -54,7 +50,7 @@ pub(super) struct Context {
     pub(super) hub: Hub,
     pub(super) readers: Readers,
     pub(super) checks: Arc<Semaphore>,
-    reads: Arc<Semaphore>,
+    pub(super) reads: Arc<Semaphore>,
     pub(super) phase: watch::Sender<Phase>,
     pub(super) document: Value,
     pub(super) started_at: String,
@@ -64,30 +60,6 @@ pub(super) struct Context {
 }
 
 impl Context {
-    /// A service that is starting.
-    pub(super) fn new(
-        checked: Checked,
-        address: SocketAddr,
-        workers: Arc<Workers>,
-        document: Value,
-        instance_id: String,
-    ) -> Self {
-        Self {
-            guard: Guard::new(address, &workers.settings.allow_hosts, checked.token),
-            config_root: checked.config_root,
-            workers,
-            hub: Hub::default(),
-            readers: Readers::default(),
-            checks: Arc::new(Semaphore::new(CHECKS)),
-            reads: Arc::new(Semaphore::new(READS)),
-            phase: watch::Sender::new(Phase::Starting),
-            document,
-            started_at: rfc3339(unix_millis()),
-            instance_id,
-            ticking: tokio::sync::Mutex::new(()),
-        }
-    }
-
     /// Waits until the service shuts down.
     pub(super) async fn closing(&self) {
         let mut phase = self.phase.subscribe();

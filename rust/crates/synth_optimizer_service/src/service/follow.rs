@@ -113,7 +113,7 @@ impl Follower {
             Ok(None) => return,
             Ok(end) => end,
             Err(error) => {
-                tracing::warn!(run_id = self.run.paths.run_id(), %error, "the events of the run cannot be read");
+                unreadable(&self.run, &error);
                 None
             }
         };
@@ -211,6 +211,10 @@ async fn read(context: &Arc<Context>, run: &RunFiles, first: u64) -> Result<Opti
         .await
 }
 
+fn unreadable(run: &RunFiles, error: &OptimizerError) {
+    tracing::warn!(run_id = run.paths.run_id(), %error, "the events of the run cannot be read");
+}
+
 /// Events in a row as they go over the wire.
 fn chunk<'a>(run: &RunFiles, first: u64, events: impl Iterator<Item = &'a Stored>) -> Result<Chunk, OptimizerError> {
     let (mut next, mut text) = (first, String::new());
@@ -248,7 +252,8 @@ impl Watcher {
                 // What is told while the log is read is in the log: only what comes after it counts.
                 self.news = self.tail.news.subscribe();
                 let end = self.tail.end.get().copied();
-                match (read(&self.context, &self.run, self.next).await, end) {
+                let read = read(&self.context, &self.run, self.next).await;
+                match (read.inspect_err(|error| unreadable(&self.run, error)), end) {
                     (Ok(Some(chunk)), _) => return Some(self.sent(chunk)),
                     (Ok(None), None) => self.caught_up = true,
                     (Ok(None), Some(Some(status))) => {

@@ -14,7 +14,7 @@ use axum::response::{IntoResponse, Response};
 use camino::Utf8Path;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use sha2::{Digest, Sha256};
-use tracing::{Instrument, Span, debug, error_span, warn};
+use tracing::{Instrument, debug, error_span, warn};
 
 use super::api::header_text;
 use super::context::Context;
@@ -138,7 +138,10 @@ fn has_body(headers: &HeaderMap) -> bool {
 pub(super) async fn pass(State(context): State<Arc<Context>>, request: Request, next: Next) -> Response {
     let name = request_name(request.headers());
     let has_body = has_body(request.headers());
-    let (span, began) = (span(&name, &request), Instant::now());
+    // A path that is no route is not logged.
+    let route = request.extensions().get::<MatchedPath>().map_or("", MatchedPath::as_str);
+    let span = error_span!("http_request", request_id = name, method = request.method().as_str(), route);
+    let began = Instant::now();
     let mut response = match context.guard.check(&request).and_then(|()| context.check_open(&request)) {
         Ok(()) => next.run(request).instrument(span.clone()).await,
         Err(refusal) => refusal.unread().into_response(),
@@ -191,12 +194,6 @@ pub(super) async fn read_body(State(context): State<Arc<Context>>, request: Requ
         Ok(body) => next.run(Request::from_parts(parts, Body::from(body))).await,
         Err(refusal) => refusal.unread().into_response(),
     }
-}
-
-/// The span of everything that is logged of a request. A path that is no route is not shown.
-fn span(name: &str, request: &Request) -> Span {
-    let route = request.extensions().get::<MatchedPath>().map_or("", MatchedPath::as_str);
-    error_span!("http_request", request_id = name, method = request.method().as_str(), route)
 }
 
 /// The id that the client gave, if it is a plain word, or a new one.

@@ -45,7 +45,7 @@ pub struct Job {
 }
 
 /// When something last happened to a run.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub(super) struct Times {
     /// When it last stored an event, by the boot clock.
     progress: u64,
@@ -96,7 +96,8 @@ impl Job {
     pub(super) fn start(
         worker: &Arc<Workers>,
         request: RequestEntry,
-        (is_stepped, is_background): (bool, bool),
+        is_stepped: bool,
+        is_background: bool,
         asked_at: u64,
         lease: Duration,
     ) -> Result<Arc<Self>, OptimizerError> {

@@ -29,7 +29,7 @@ use std::time::Duration;
 use axum::middleware::from_fn_with_state;
 use serde_json::Value;
 use tokio::net::TcpListener;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Semaphore, mpsc, watch};
 
 pub use checks::Check;
 pub use job::{Job, RequestEnd};
@@ -40,18 +40,21 @@ pub use workers::{Claimant, ProposerFactory, Workers};
 use tracing::{info, warn};
 
 use crate::queue::{Holder, Queue, ServiceLock, SystemClock};
-use context::{CHECKS, Context, Phase};
+use context::{CHECKS, Context, Phase, READS, Readers};
+use follow::Hub;
+use guard::Guard;
 use preflight::sweep;
 use settings::Checked;
-use synth_optimizer_core::model::control::ControlRequest;
+use synth_optimizer_core::model::envelope::rfc3339;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
+use synth_optimizer_platform::clock::unix_millis;
 use synth_optimizer_platform::runtime::{Monitor, catch};
 use synth_optimizer_platform::warn_if_err;
 
 /// Threads that answer requests.
 const THREADS: usize = 2;
 /// Threads for what may wait for a file: what clients ask for, and beside it what the service itself needs.
-const FILES: usize = context::READS + 8;
+const FILES: usize = READS + 8;
 /// How long checks under way may take to end what they have started.
 const LAST_CHECKS: Duration = Duration::from_secs(10);
 /// How long to wait before a queue that cannot be read at the start is tried again.
@@ -68,9 +71,8 @@ pub fn openapi() -> Value {
 #[derive(Debug)]
 pub struct Service {
     address: SocketAddr,
-    requests: mpsc::UnboundedSender<ControlRequest>,
+    requests: mpsc::UnboundedSender<()>,
     end: Arc<Monitor<Option<Result<(), OptimizerError>>>>,
-    shutdown_grace: Duration,
 }
 
 impl Service {
@@ -91,7 +93,6 @@ impl Service {
             OptimizerError::new(ErrorCode::Io, format!("the address that was bound cannot be read: {error}"))
         })?;
         lock.note_bind(&address.to_string())?;
-        let shutdown_grace = settings.shutdown_grace;
         let (requests, asked) = mpsc::unbounded_channel();
         let end = Arc::new(Monitor::default());
         let ending = Arc::clone(&end);
@@ -104,7 +105,7 @@ impl Service {
             ending.update(|end| *end = Some(done));
         });
         spawned.map_err(|error| OptimizerError::new(ErrorCode::Io, format!("no thread for the service: {error}")))?;
-        Ok(Self { address, requests, end, shutdown_grace })
+        Ok(Self { address, requests, end })
     }
 
     /// The address that is served.
@@ -114,9 +115,8 @@ impl Service {
 
     /// Lets runs finish what is under way, saves them and ends. A second call does not wait for them.
     pub fn shut_down(&self) {
-        let asked = ControlRequest::shutdown("the service is shutting down").within(self.shutdown_grace);
         // A service that has ended needs none.
-        let _ = self.requests.send(asked);
+        let _ = self.requests.send(());
     }
 
     /// Waits for the end; nothing when the time is over before.
@@ -133,10 +133,23 @@ async fn serve_and_work(
     lock: ServiceLock,
     listener: TcpListener,
     address: SocketAddr,
-    mut asked: mpsc::UnboundedReceiver<ControlRequest>,
+    mut asked: mpsc::UnboundedReceiver<()>,
 ) -> Result<(), OptimizerError> {
     let (router, document) = routes::router();
-    let context = Arc::new(Context::new(checked, address, Arc::clone(&workers), document, lock.instance_id.clone()));
+    let context = Arc::new(Context {
+        guard: Guard::new(address, &workers.settings.allow_hosts, checked.token),
+        config_root: checked.config_root,
+        workers: Arc::clone(&workers),
+        hub: Hub::default(),
+        readers: Readers::default(),
+        checks: Arc::new(Semaphore::new(CHECKS)),
+        reads: Arc::new(Semaphore::new(READS)),
+        phase: watch::Sender::new(Phase::Starting),
+        document,
+        started_at: rfc3339(unix_millis()),
+        instance_id: lock.instance_id.clone(),
+        ticking: tokio::sync::Mutex::default(),
+    });
     let router = router
         .route_layer(from_fn_with_state(Arc::clone(&context), guard::read_body))
         .layer(from_fn_with_state(Arc::clone(&context), guard::pass))
@@ -144,7 +157,7 @@ async fn serve_and_work(
     let (close, closing) = watch::channel(false);
     let serving = serve::serve(listener, router, &workers, closing);
     let working = async {
-        let ended = work(&context, &workers, &lock, &mut asked).await;
+        let ended = work(&context, &lock, &mut asked).await;
         close.send_replace(true);
         ended
     };
@@ -166,10 +179,10 @@ async fn serve_and_work(
 /// Recovers, works, and drains when it is asked to shut down.
 async fn work(
     context: &Arc<Context>,
-    workers: &Arc<Workers>,
     lock: &ServiceLock,
-    asked: &mut mpsc::UnboundedReceiver<ControlRequest>,
+    asked: &mut mpsc::UnboundedReceiver<()>,
 ) -> Result<(), OptimizerError> {
+    let (workers, grace) = (&context.workers, context.workers.settings.shutdown_grace);
     let tidying = async {
         loop {
             tokio::time::sleep(Duration::from_secs(1)).await;
@@ -182,13 +195,13 @@ async fn work(
     };
     let mut threads = Vec::new();
     let working = async {
-        threads = begin(context, workers).await?;
+        threads = begin(context).await?;
         Err::<(), _>(tidying.await)
     };
     let (lost, grace) = tokio::select! {
-        lost = working => (lost, context.workers.settings.shutdown_grace),
-        // A channel that is closed has no owner any more, which ends the service as well.
-        asked = asked.recv() => (Ok(()), asked.and_then(|asked| asked.grace).unwrap_or_default()),
+        lost = working => (lost, grace),
+        // A channel that is closed has no owner any more, which ends the service in a hurry.
+        asked = asked.recv() => (Ok(()), asked.map_or(Duration::ZERO, |()| grace)),
     };
     context.phase.send_replace(Phase::Draining);
     let hurrying = async {
@@ -212,23 +225,22 @@ async fn work(
 }
 
 /// Ends what checks of an earlier service have left, takes back what it held, and starts to work.
-async fn begin(context: &Arc<Context>, workers: &Arc<Workers>) -> Result<Vec<JoinHandle<()>>, OptimizerError> {
-    let place = context.workers.settings.checks_dir();
-    let sweeping = context.read(move || {
-        sweep(&place);
+async fn begin(context: &Arc<Context>) -> Result<Vec<JoinHandle<()>>, OptimizerError> {
+    let (workers, sweeping) = (&context.workers, Arc::clone(&context.workers));
+    let swept = context.read(move || {
+        sweep(&sweeping.settings.checks_dir());
         Ok::<_, OptimizerError>(())
     });
-    sweeping.await?;
+    swept.await?;
     let mut told = String::new();
     loop {
         let recovering = Arc::clone(workers);
         match context.read(move || recovering.recover()).await {
             Ok(_) => break,
             Err(error) if error.may_pass => {
-                let problem = format!("not ready yet: {error}");
-                if problem != told {
+                if error.error.message != told {
                     warn!(%error, "the service is not ready yet");
-                    told = problem;
+                    told = error.error.message;
                 }
                 tokio::time::sleep(PAUSE).await;
             }

@@ -190,6 +190,7 @@ type Kept = (Option<OwnedSemaphorePermit>, Option<OwnedMutexGuard<()>>);
 
 /// Ends what checks of an earlier service have left running, and removes what they left behind.
 pub(super) fn sweep(place: &Utf8Path) {
+    // Without the directory there was no check.
     let Ok(entries) = place.read_dir_utf8() else { return };
     for entry in entries.flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())) {
         match kill_orphans(entry.path()) {

@@ -64,9 +64,18 @@ impl Workers {
         if !matches!(entry.status, RequestState::Failed | RequestState::Cancelled) {
             return entry;
         }
-        let paths = RunPaths::new(Utf8Path::new(&entry.output_dir), &entry.run_id);
-        let left = paths.ok().filter(|paths| paths.workspace_db().is_file()).and_then(|paths| completion(&paths).ok());
-        left.and_then(|left| self.queue.summarize(&entry.request_id, &left).ok()).unwrap_or(entry)
+        let add = || -> Result<Option<RequestEntry>, OptimizerError> {
+            let paths = RunPaths::new(Utf8Path::new(&entry.output_dir), &entry.run_id)?;
+            let left = paths.workspace_db().is_file().then(|| completion(&paths)).transpose()?;
+            Ok(left.map(|left| self.queue.summarize(&entry.request_id, &left)).transpose()?)
+        };
+        match add() {
+            Ok(added) => added.unwrap_or(entry),
+            Err(error) => {
+                tracing::debug!(run_id = entry.run_id, %error, "what the run has left was not added to its request");
+                entry
+            }
+        }
     }
 }
 
@@ -132,20 +141,15 @@ fn left_behind(job: &Job) -> Result<Completion, OptimizerError> {
 pub fn completion(paths: &RunPaths) -> Result<Completion, OptimizerError> {
     let reader = Reader::open(paths.workspace_db().as_std_path())?;
     let overview = run_status(paths)?;
-    let mut result = serde_json::to_value(&overview)
-        .map_err(|error| OptimizerError::new(ErrorCode::Json, format!("the result cannot be written: {error}")))?;
-    if let Some(result) = result.as_object_mut() {
-        result.insert("best_candidate".into(), json!(reader.best()?));
-    }
+    let mut result = json!(overview);
+    result["best_candidate"] = json!(reader.best()?);
     let usage = reader.run_usage().map_err(|error| OptimizerError::new(ErrorCode::Sqlite, error.to_string()))?;
-    let usage = serde_json::to_value(usage)
-        .map_err(|error| OptimizerError::new(ErrorCode::Json, format!("the usage cannot be written: {error}")))?;
     Ok(Completion {
         run_workspace_db_path: Some(paths.workspace_db().to_string()),
         result_manifest_path: Some(paths.manifest().to_string()),
         cost_usd: overview.cost_usd.known().map(|amount| amount.usd()),
         best_candidate_id: overview.best_candidate_id,
-        usage: Some(usage),
+        usage: Some(json!(usage)),
         result: Some(result),
     })
 }

@@ -286,7 +286,7 @@ impl Workers {
         let (is_stepped, is_background) = (is_stepped || entry.manual_step, which == Which::Background);
         info!(run_id = entry.run_id, request = entry.request_id, attempt = entry.attempts, "run request claimed");
         let (request_id, token) = (entry.request_id.clone(), entry.fencing_token);
-        match Job::start(self, entry, (is_stepped, is_background), asked_at, lease) {
+        match Job::start(self, entry, is_stepped, is_background, asked_at, lease) {
             Ok(job) => Ok(Some(job)),
             Err(error) => {
                 self.queue.release(&request_id, Hold::Token(token), &error.message)?;
@@ -317,13 +317,10 @@ impl Workers {
 
     /// Renews the lease of a job when it is due, and ends one that stores nothing for too long.
     pub(super) fn attend(&self, job: &Arc<Job>) {
-        let (progress_at, longest_wait) = {
-            let times = job.times.lock();
-            (times.progress_at, times.longest_wait)
-        };
+        let times = *job.times.lock();
         if job.is_renewal_due(RENEWAL_INTERVAL) {
             let asked_at = boot_millis();
-            match self.queue.heartbeat(&job.request.request_id, job.hold(), job.lease_length, progress_at) {
+            match self.queue.heartbeat(&job.request.request_id, job.hold(), job.lease_length, times.progress_at) {
                 Ok(Some(_)) => job.renew(asked_at),
                 Ok(None) => job.fence(),
                 // The queue may answer the next time; without an answer the lease runs out by itself.
@@ -331,7 +328,7 @@ impl Workers {
             }
         }
         let patience = if job.is_stepped { self.settings.pause_timeout } else { self.settings.silence };
-        let (silence, limit) = (job.silence(), longest_wait + patience);
+        let (silence, limit) = (job.silence(), times.longest_wait + patience);
         if silence > limit + GIVE_UP || job.since_cancel().is_some_and(|since| since > CANCEL_TIMEOUT + GIVE_UP) {
             self.give_up(job);
         } else if silence > limit && job.is_stepped {

@@ -57,26 +57,27 @@ pub(crate) struct Acknowledged {
 type Acking = Result<Changed<202, Acknowledged>, Refusal>;
 
 pub(crate) async fn cancel(State(context): Service, Path(run): Path<RunPath>, Body(why): Body<Why>) -> Acking {
-    ask(context, run, ControlRequest::new(ControlAction::Cancel).because(why.reason.as_deref())).await
+    ask(context, run, ControlRequest::new(ControlAction::Cancel), why.reason).await
 }
 
 pub(crate) async fn stop(State(context): Service, Path(run): Path<RunPath>, Body(why): Body<Why>) -> Acking {
-    ask(context, run, ControlRequest::new(ControlAction::Stop).because(why.reason.as_deref())).await
+    ask(context, run, ControlRequest::new(ControlAction::Stop), why.reason).await
 }
 
 pub(crate) async fn pause(State(context): Service, Path(run): Path<RunPath>, Body(body): Body<PauseBody>) -> Acking {
     let timeout = body
         .timeout_seconds
         .map_or(context.workers.settings.pause_timeout, |Between(it)| Duration::from_secs(it.unsigned_abs()));
-    let asked = ControlRequest::new(ControlAction::Pause).because(body.reason.as_deref());
-    ask(context, run, ControlRequest { pause: Some(timeout), ..asked }).await
+    let asked = ControlRequest { pause: Some(timeout), ..ControlRequest::new(ControlAction::Pause) };
+    ask(context, run, asked, body.reason).await
 }
 
 pub(crate) async fn resume(State(context): Service, Path(run): Path<RunPath>, Body(why): Body<Why>) -> Acking {
-    ask(context, run, ControlRequest::new(ControlAction::Resume).because(why.reason.as_deref())).await
+    ask(context, run, ControlRequest::new(ControlAction::Resume), why.reason).await
 }
 
-async fn ask(context: Arc<Context>, run: RunPath, asked: ControlRequest) -> Acking {
+async fn ask(context: Arc<Context>, run: RunPath, asked: ControlRequest, reason: Option<Reason>) -> Acking {
+    let asked = ControlRequest { reason: reason.map(|Reason(reason)| reason), ..asked };
     let entry = context.entry(&run.run_id.0).await?;
     let (id, action) = (entry.request_id.clone(), asked.action.word());
     let Ack { acknowledgement, entry } = context.change(move |queue| queue.control(&id, &asked)).await?;

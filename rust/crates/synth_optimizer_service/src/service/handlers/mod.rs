@@ -69,14 +69,6 @@ impl TryFrom<String> for Reason {
     }
 }
 
-impl std::ops::Deref for Reason {
-    type Target = str;
-
-    fn deref(&self) -> &str {
-        &self.0
-    }
-}
-
 /// The header `If-None-Match`.
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(super) struct IfNoneMatch {

@@ -113,19 +113,17 @@ pub(crate) async fn submit(
         return Ok(known(entry));
     }
     let Evaluated { report, loaded, config_path, conflict } = evaluate(&context, &body).await?;
-    let refusal = match (conflict, loaded.filter(|_| report.ok)) {
-        (None, Some(loaded)) => Ok(loaded),
-        (Some(taken), _) => Err(Refusal::from(taken).with_fields(report.blockers.clone())),
-        (None, None) => Err(blocked(report.clone(), body.allow_unverified)),
-    };
-    let loaded = match refusal {
-        Ok(loaded) => loaded,
-        // The same submission may have been taken in while this one was looked at.
-        Err(refusal) => {
-            return match earlier(&context, key.as_deref(), &digest).await? {
-                Some(entry) => Ok(known(entry)),
-                None => Err(refusal),
-            };
+    let loaded = match (conflict, loaded.filter(|_| report.ok)) {
+        (None, Some(loaded)) => loaded,
+        (conflict, _) => {
+            // The same submission may have been taken in while this one was looked at.
+            if let Some(entry) = earlier(&context, key.as_deref(), &digest).await? {
+                return Ok(known(entry));
+            }
+            return Err(match conflict {
+                Some(taken) => Refusal::from(taken).with_fields(report.blockers),
+                None => blocked(report, body.allow_unverified),
+            });
         }
     };
     let most_queued = context.workers.settings.max_queued;
