@@ -18,7 +18,7 @@ use synth_optimizer_core::model::engine::{Engine, Session};
 use synth_optimizer_core::model::error::OptimizerError;
 use synth_optimizer_core::model::event::Event;
 use synth_optimizer_core::model::event_fields::RunStarted;
-use synth_optimizer_core::model::ids::{CandidateId, RequestId, RowId};
+use synth_optimizer_core::model::ids::{CandidateId, HeldoutRow, RequestId, RowId, TrainRow};
 use synth_optimizer_core::model::program::{Inputs, Module, Program, Row};
 use synth_optimizer_core::model::usage::{Cost, NanoUsd, Usage};
 
@@ -235,7 +235,16 @@ fn inputs(rows: u32) -> Inputs {
         targets: vec!["prompt".into()],
         seed: [("prompt".to_owned(), "Answer the question.".to_owned())].into(),
     };
-    Inputs::whole(program, (0..rows).map(|index| row("train", index)).collect(), vec![row("heldout", 0)])
+    let pool: Vec<TrainRow> = (0..rows).map(TrainRow).collect();
+    Inputs {
+        program,
+        train: (0..rows).map(|index| row("train", index)).collect(),
+        heldout: vec![row("heldout", 0)],
+        pareto_pool: pool.clone(),
+        minibatch_pool: pool.clone(),
+        reflection_pool: pool,
+        heldout_pool: vec![HeldoutRow(0)],
+    }
 }
 
 /// A cheap score of a good candidate: right in nine of ten rows, or any number above a half.
