@@ -46,7 +46,7 @@ fn reap_within(run_dir: &Utf8Path, holder: Holder, most: Duration) -> Result<u32
         return Ok(0);
     };
     let family = Family { holder, token: lease.token.clone(), group: None };
-    let found = if lease.is_of_this_boot() { family.members() } else { Vec::new() };
+    let found = if lease.boot_id == boot_id() { family.members() } else { Vec::new() };
     let known: Vec<(i32, u64)> = found.iter().filter_map(|pid| Some((*pid, started(*pid)?))).collect();
     if !found.is_empty() {
         family.end_within(Duration::from_secs(lease.stop_timeout_seconds).min(most))?;
@@ -64,7 +64,7 @@ fn reap_within(run_dir: &Utf8Path, holder: Holder, most: Duration) -> Result<u32
 pub(crate) fn has_orphans(run_dir: &Utf8Path, holder: Holder) -> bool {
     let lease = Lease::read(run_dir, holder);
     warn_if_err!(&lease, "whether processes are left is not known");
-    let lease = lease.ok().flatten().filter(Lease::is_of_this_boot);
+    let lease = lease.ok().flatten().filter(|lease| lease.boot_id == boot_id());
     lease.is_some_and(|lease| !Family { holder, token: lease.token, group: None }.members().is_empty())
 }
 
@@ -201,8 +201,8 @@ pub(crate) struct Lease {
     pub(crate) pid: Option<u32>,
     pub(crate) pgid: Option<u32>,
     /// Nothing survives a restart of the machine.
-    pub(super) boot_id: String,
-    pub(super) stop_timeout_seconds: u64,
+    boot_id: String,
+    stop_timeout_seconds: u64,
 }
 
 impl Lease {
@@ -221,7 +221,7 @@ impl Lease {
     }
 
     /// The lease that an earlier start has left, if any. A file that cannot be read as one names nobody.
-    pub(super) fn read(run_dir: &Utf8Path, holder: Holder) -> Result<Option<Self>, OptimizerError> {
+    fn read(run_dir: &Utf8Path, holder: Holder) -> Result<Option<Self>, OptimizerError> {
         let path = run_dir.join(holder.file());
         let bytes = match fs::read(&path) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
@@ -246,11 +246,6 @@ impl Lease {
             Err(error) if error.kind() != ErrorKind::NotFound => Err(io(&path, "removed", &error)),
             Ok(()) | Err(_) => Ok(()),
         }
-    }
-
-    /// Whether the machine has not been restarted since.
-    pub(super) fn is_of_this_boot(&self) -> bool {
-        self.boot_id == boot_id()
     }
 }
 

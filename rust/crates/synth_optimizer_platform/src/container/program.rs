@@ -32,7 +32,8 @@ pub(super) fn read_program(document: &Value, config: &Config) -> Result<Checked,
         return Err(problems);
     }
     let family = document.pointer("/metadata/task_id").and_then(Value::as_str).filter(|id| !id.trim().is_empty());
-    let identity: Vec<Value> = listed.iter().map(Listed::identity).collect();
+    let identity = listed.iter().map(|module| (module.id, module.role, module.content, module.mutable, module.field));
+    let identity: Vec<_> = identity.collect();
     let program = Program {
         program_id: program_id.to_owned(),
         modules: fields.iter().map(|field| module(field, &listed, &seed)).collect(),
@@ -109,10 +110,6 @@ impl<'a> Listed<'a> {
                 .map(At::whole_text)
                 .collect::<Result<_, _>>()?,
         })
-    }
-
-    fn identity(&self) -> Value {
-        json!([self.id, self.role, self.content, self.mutable, self.field])
     }
 }
 

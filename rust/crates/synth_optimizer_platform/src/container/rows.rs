@@ -171,22 +171,19 @@ impl Split<'_> {
         }
         let by_place = |seed: &i64| {
             let id = usize::try_from(*seed).ok().and_then(|place| list.get(place));
-            id.map(|id| (*id).to_owned()).ok_or_else(|| self.unknown(*seed, list.len()))
+            id.map(|id| (*id).to_owned()).ok_or_else(|| {
+                let (name, made, length) = (self.name, self.made_id(*seed), list.len());
+                let message = format!(
+                    "seed {seed} names no task of split {name:?}: the container lists {length} ids, and none is {made:?}"
+                );
+                super::broken(message, format!("Use seeds below {length}, or name the tasks under [taskset]."))
+            })
         };
         Some(self.seeds.iter().map(by_place).collect())
     }
 
     fn made_id(&self, seed: i64) -> String {
         format!("{}:{seed}", self.name)
-    }
-
-    fn unknown(&self, seed: i64, length: usize) -> OptimizerError {
-        let message = format!(
-            "seed {seed} names no task of split {:?}: the container lists {length} ids, and none is {:?}",
-            self.name,
-            self.made_id(seed)
-        );
-        super::broken(message, format!("Use seeds below {length}, or name the tasks under [taskset]."))
     }
 }
 

@@ -87,10 +87,10 @@ impl Transport {
     /// `body` is asked for when it is needed: once, and again when the container takes no async rollouts. After a crash,
     /// a rollout that may have been sent is asked for before it is sent again.
     pub async fn rollout(&self, rollout_id: &str, body: &BodyOf<'_>, may_have_been_sent: bool) -> RolloutEnd {
-        let mut rollout = Rollout { transport: self, id: rollout_id, overload: None, fallback: None, fatal: None };
+        let end = RolloutEnd { outcome: Err(unsent("it was not sent")), overload: None, fallback: None, fatal: None };
+        let mut rollout = Rollout { transport: self, id: rollout_id, end };
         let outcome = rollout.run(body, may_have_been_sent).await;
-        let Rollout { overload, fallback, fatal, .. } = rollout;
-        RolloutEnd { outcome, overload, fallback, fatal }
+        RolloutEnd { outcome, ..rollout.end }
     }
 
     /// Ends a rollout that nobody waits for any more. Whether it was ended is not known to the caller.
@@ -158,9 +158,8 @@ enum Look {
 struct Rollout<'a> {
     transport: &'a Transport,
     id: &'a str,
-    overload: Option<u16>,
-    fallback: Option<TransportFallback>,
-    fatal: Option<OptimizerError>,
+    /// What is known of its end; the outcome is none before it has come.
+    end: RolloutEnd,
 }
 
 impl Rollout<'_> {
@@ -176,7 +175,8 @@ impl Rollout<'_> {
             return outcome;
         }
         if !transport.sync_only.swap(true, Ordering::Relaxed) {
-            self.fallback = Some(fallback("the container refused an async rollout: it takes only sync ones".into()));
+            self.end.fallback =
+                Some(fallback("the container refused an async rollout: it takes only sync ones".into()));
         }
         self.submit(body, SubmissionMode::Sync).await.unwrap_or_else(|| Err(unsent("it was not sent")))
     }
@@ -189,7 +189,7 @@ impl Rollout<'_> {
             Ok(body) => body,
             Err(error) => {
                 let message = error.message.clone();
-                self.fatal = Some(error);
+                self.end.fatal = Some(error);
                 return Some(Err(failure(FailureClass::Contract, message)));
             }
         };
@@ -204,7 +204,7 @@ impl Rollout<'_> {
                 if mode == SubmissionMode::Async && takes_only_sync(&raw) {
                     return None;
                 }
-                self.fatal = identity_conflict(self.id, &raw);
+                self.end.fatal = identity_conflict(self.id, &raw);
                 Err(transport.refused(&raw))
             }
             Err(Lost::NeverSent(reason)) => Err(unsent(&reason)),
@@ -351,7 +351,7 @@ impl Rollout<'_> {
     /// Remembers a status that means overload.
     fn note(&mut self, status: Option<u16>) {
         let overloads = &self.transport.gepa.pipeline.adaptive_rollout_concurrency.overload_status_codes;
-        self.overload = status.filter(|status| overloads.contains(status)).or(self.overload);
+        self.end.overload = status.filter(|status| overloads.contains(status)).or(self.end.overload);
     }
 }
 
