@@ -29,6 +29,9 @@ pub struct Reader {
     connection: ReentrantMutex<OnceCell<Connection>>,
 }
 
+/// The size of a reply, and the reply unless it is too large.
+type SizedReply = (u64, Option<Vec<u8>>);
+
 impl Reader {
     /// Opens the workspace of a run, live or over.
     pub fn open(path: &Path) -> Result<Self, OptimizerError> {
@@ -161,11 +164,10 @@ impl Reader {
         &self,
         RequestId(request): RequestId,
         most: u64,
-    ) -> Result<Option<(u64, Option<Vec<u8>>)>, OptimizerError> {
+    ) -> Result<Option<SizedReply>, OptimizerError> {
         let sql = "SELECT size, CASE WHEN size <= ?2 THEN data END FROM replies WHERE request = ?1";
         let doing = format_args!("read the reply to request {request}");
-        let found: Option<(u64, Option<Vec<u8>>)> =
-            self.with(|db| first(db, doing, sql, [request, most], |row| row.try_into()))?;
+        let found: Option<SizedReply> = self.with(|db| first(db, doing, sql, [request, most], |row| row.try_into()))?;
         let Some((size, Some(data))) = found else { return Ok(found) };
         let reply = unpack(&data, size)
             .ok_or_else(|| damaged(format_args!("the reply to request {request} in {}", self.path.display())))?;
