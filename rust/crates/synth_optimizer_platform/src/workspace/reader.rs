@@ -29,7 +29,7 @@ pub struct Reader {
     connection: ReentrantMutex<OnceCell<Connection>>,
 }
 
-/// The size of a reply, and the reply itself unless it is larger than was asked for.
+/// The size of a reply, and the reply unless it is too large.
 type SizedReply = (u64, Option<Vec<u8>>);
 
 impl Reader {

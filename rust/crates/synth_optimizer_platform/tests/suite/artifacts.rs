@@ -149,8 +149,8 @@ fn the_registry_has_each_run_and_status_once() {
         usage: Some(serde_json::json!({ "total_tokens": 9 })),
         ..entry.clone()
     };
-    assert_eq!(register(&a, RegistryStatus::Finished, &paid).unwrap(), true);
-    assert_eq!(register(&a, RegistryStatus::Finished, &paid).unwrap(), false);
+    assert!(register(&a, RegistryStatus::Finished, &paid).unwrap());
+    assert!(!register(&a, RegistryStatus::Finished, &paid).unwrap());
     let lines = registry(&root);
     let told: Vec<(&str, &str)> =
         lines.iter().map(|line| (line["run_id"].as_str().unwrap(), line["status"].as_str().unwrap())).collect();
@@ -168,7 +168,7 @@ fn a_torn_registry_is_mended() {
     let paths = RunPaths::new(&root, "a").unwrap();
     for (before, kept) in [("{\"run_id\":\"x\",\"sta", 0), ("{\"run_id\":\"x\"}", 1), ("{}\n{\"run", 1), ("", 0)] {
         std::fs::write(&path, before).unwrap();
-        assert_eq!(register(&paths, RegistryStatus::Failed, &RegistryEntry::default()).unwrap(), true);
+        assert!(register(&paths, RegistryStatus::Failed, &RegistryEntry::default()).unwrap());
         assert_eq!(registry(&root).len(), kept + 1, "{before}");
     }
 }
