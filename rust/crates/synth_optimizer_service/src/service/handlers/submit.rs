@@ -110,7 +110,7 @@ pub(crate) async fn submit(
     let digest = digest_of(&body);
     // A submission that was taken in is answered as before, whatever has become of its container since.
     if let Some(entry) = earlier(&context, key.as_deref(), &digest).await? {
-        return Ok(known(entry));
+        return Ok(taken_in(entry, true, Vec::new()));
     }
     let Evaluated { report, loaded, config_path, conflict } = evaluate(&context, &body).await?;
     let loaded = match (conflict, loaded.filter(|_| report.ok)) {
@@ -118,7 +118,7 @@ pub(crate) async fn submit(
         (conflict, _) => {
             // The same submission may have been taken in while this one was looked at.
             if let Some(entry) = earlier(&context, key.as_deref(), &digest).await? {
-                return Ok(known(entry));
+                return Ok(taken_in(entry, true, Vec::new()));
             }
             return Err(match conflict {
                 Some(taken) => Refusal::from(taken).with_fields(report.blockers),
@@ -141,10 +141,8 @@ pub(crate) async fn submit(
             })
         })
         .await?;
-    Ok(match stored.replayed {
-        true => known(stored.entry),
-        false => Changed { is_change: true, document: new(stored.entry, report.warnings) },
-    })
+    let warnings = if stored.replayed { Vec::new() } else { report.warnings };
+    Ok(taken_in(stored.entry, stored.replayed, warnings))
 }
 
 /// The request of an earlier submission with this key.
@@ -154,13 +152,11 @@ async fn earlier(context: &Arc<Context>, key: Option<&str>, digest: &str) -> Res
     context.ask(move |queue| queue.find_by_idempotency_key(&key, &digest)).await
 }
 
-fn new(entry: RequestEntry, warnings: Vec<Finding>) -> Submitted {
+/// What a submission is answered with.
+fn taken_in(entry: RequestEntry, replayed: bool, warnings: Vec<Finding>) -> Changed<201, Submitted> {
     let auto_started = entry.auto_start && !entry.manual_step;
-    Submitted { run_id: entry.run_id.clone(), request: entry, auto_started, replayed: false, warnings }
-}
-
-fn known(entry: RequestEntry) -> Changed<201, Submitted> {
-    Changed { is_change: false, document: Submitted { replayed: true, ..new(entry, Vec::new()) } }
+    let document = Submitted { run_id: entry.run_id.clone(), request: entry, auto_started, replayed, warnings };
+    Changed { is_change: !replayed, document }
 }
 
 /// All blockers at once, as the fields of one refusal.
