@@ -149,7 +149,7 @@ pub(super) enum Remembered {
     Answer(Box<Finished>),
     Nothing,
     /// A damaged row; the call is made again.
-    Damaged(Event),
+    Damaged(CacheDamaged),
 }
 
 /// Everything that calls need. Shared by all of them.
@@ -293,7 +293,7 @@ impl Calls {
             Lookup::Miss => return Ok(Remembered::Nothing),
             Lookup::Damaged => {
                 let (boundary, key) = (boundary.word().to_owned(), key.to_owned());
-                return Ok(Remembered::Damaged(Event::CacheDamaged(CacheDamaged { boundary, key })));
+                return Ok(Remembered::Damaged(CacheDamaged { boundary, key }));
             }
         };
         // What reached the cache and not the log was paid for by an earlier process of this run.
