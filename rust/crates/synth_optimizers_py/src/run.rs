@@ -201,7 +201,8 @@ fn ended(end: Result<Outcome, OptimizerError>) -> Result<Outcome, OptimizerError
 /// How long a wait sleeps before it lets Python look for signals.
 const SLICE: Duration = Duration::from_millis(100);
 
-/// Waits for something while other Python threads go on and Python looks at its signals, until the time is over. `look` waits as long as it is told, without holding Python up.
+/// Waits for something while other Python threads go on and Python looks at its signals, until the time is over. `look`
+/// waits as long as it is told, without holding Python up.
 pub(crate) fn wait_for<T: Send>(
     py: Python<'_>,
     deadline: Option<Instant>,

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::harness::steered::{
     Running, begin, bill, count, is_abandoned, is_scored, is_withdrawn, start, whole, world,
@@ -70,6 +71,25 @@ fn a_pause_and_a_cancel_do_not_wait_for_a_turn() {
         let running = start(config, slow_proposer(), Hooks::default());
         wait_until("a turn is under way", || has(&files, is_turn));
         assert_eq!(obeys(running, signal), expected);
+        assert_sound(&files);
+    }
+}
+
+#[test]
+fn a_stop_or_a_cancel_during_the_grace_of_an_interrupt_is_obeyed() {
+    let stopped: fn(&Event) -> bool = |event| matches!(event, Event::StopDecided(_));
+    let cancelled: fn(&Event) -> bool = |event| matches!(event, Event::RunCancelled(_));
+    for (signal, expected, wanted) in [
+        (ControlRequest::stop("enough"), "interrupted", stopped),
+        (ControlRequest::cancel("enough").within(Duration::ZERO), "cancelled", cancelled),
+    ] {
+        let (_stub, place, config) = world(&["--hang"]);
+        let running = start(config, ScriptedProposer::default(), Hooks::default());
+        wait_until("a rollout is under way", || !bill(&place).is_empty());
+        assert!(running.control.send(ControlRequest::interrupt("away").within(FOREVER)));
+        assert_eq!(obeys(running, signal), expected);
+        let files = place.files("steered");
+        assert_eq!(count(&files, wanted), 1);
         assert_sound(&files);
     }
 }

@@ -59,8 +59,8 @@ impl Control {
         (Self { requests: sender, live, steps }, controlled)
     }
 
-    /// Sends a request; returns whether the run was still there to receive it. A second request to save or to cancel the run
-    /// ends the grace of the first.
+    /// Sends a request; returns whether the run was still there to receive it. A second request ends the grace of the first;
+    /// a stop or a cancel among them takes effect as well.
     pub fn send(&self, request: ControlRequest) -> bool {
         self.requests.send(request).is_ok()
     }

@@ -191,7 +191,14 @@ impl<'e, E: Engine> Driver<'e, E> {
             if self.failure.is_some() {
                 continue;
             }
-            let end = if self.lanes.could_begin() { self.look_up().await? } else { self.wait().await? };
+            let end = if !self.lanes.could_begin() {
+                self.wait().await?
+            } else if let Ok(request) = self.requests.try_recv() {
+                self.obey(request).await?
+            } else {
+                self.take_ready()?;
+                None
+            };
             if let Some(end) = end {
                 return Ok(end);
             }
@@ -245,7 +252,7 @@ impl<'e, E: Engine> Driver<'e, E> {
             match self.calls.remembered(&call, key)? {
                 Remembered::Answer(finished) => return self.settle(*finished).map(|()| true),
                 Remembered::Nothing => {}
-                Remembered::Damaged(damaged) => self.log(vec![Event::CacheDamaged(damaged)]),
+                Remembered::Damaged(row) => self.log(vec![Event::CacheDamaged(row)]),
             }
         }
         if let Asks::Rollout(command) = &call.asks {
@@ -271,15 +278,6 @@ impl<'e, E: Engine> Driver<'e, E> {
             (Some(RunEnd::Failed(_)), Some(error)) => Ok(RunEnd::Failed(error)),
             (end, _) => end.ok_or_else(no_end),
         }
-    }
-
-    /// Takes what has come without waiting, control requests too.
-    async fn look_up(&mut self) -> Result<Option<RunEnd>, OptimizerError> {
-        if let Ok(request) = self.requests.try_recv() {
-            return self.obey(request).await;
-        }
-        self.take_ready()?;
-        Ok(None)
     }
 
     /// Waits until something comes, and takes all that has come.

@@ -2,7 +2,6 @@
 
 mod calls;
 mod check;
-mod concurrency;
 mod control;
 mod driver;
 mod execute;
