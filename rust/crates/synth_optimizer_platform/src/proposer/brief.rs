@@ -33,12 +33,8 @@ pub(super) struct Brief {
 impl Brief {
     /// A brief within the limits of a config, without the credentials that the redactor knows.
     pub(super) fn new(request: &ProposalRequest, section: &ProposerSection, redactor: &Redactor) -> Self {
+        // How many bytes all but the parents' own texts may take.
         let limit = usize::try_from(section.max_evidence_kb.saturating_mul(1024)).unwrap_or(usize::MAX);
-        Self::within(request, limit, redactor)
-    }
-
-    /// `limit` is how many bytes all but the parents' own texts may take.
-    fn within(request: &ProposalRequest, limit: usize, redactor: &Redactor) -> Self {
         let history = limit / 8;
         let parts = [
             ("task.md", Some(task(request, limit / 8))),

@@ -7,6 +7,7 @@ use super::{Brief, cut, question};
 use crate::proposer::transcript::Redactor;
 use crate::proposer::{Evidence, ProposalRequest};
 use synth_optimizer_core::config::gepa::Direction;
+use synth_optimizer_core::config::proposer::ProposerSection;
 use synth_optimizer_core::model::answer::Proposal;
 use synth_optimizer_core::model::command::{CarriedAttempt, FrontierMember, NamedPayload, Relation, Relative};
 use synth_optimizer_core::model::event_fields::{Operation, Problem};
@@ -18,7 +19,8 @@ fn part<'a>(brief: &'a Brief, name: &str) -> &'a str {
 }
 
 fn within(request: &ProposalRequest, limit: usize) -> Brief {
-    Brief::within(request, limit, &Redactor::default())
+    let section = ProposerSection { max_evidence_kb: limit as u64 / 1024, ..ProposerSection::default() };
+    Brief::new(request, &section, &Redactor::default())
 }
 
 fn row(id: &str, score: f64, reply: Value) -> Evidence {

@@ -109,7 +109,3 @@ fn undated(name: &str) -> impl Iterator<Item = &str> {
 #[cfg(test)]
 #[path = "prices_tests.rs"]
 mod tests;
-
-#[cfg(test)]
-#[path = "models_tests.rs"]
-mod models_tests;

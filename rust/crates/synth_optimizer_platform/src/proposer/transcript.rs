@@ -92,9 +92,7 @@ impl Transcript {
     }
 
     fn write(&self) -> std::io::Result<()> {
-        if let Some(dir) = self.path.parent() {
-            make_dir(dir)?;
-        }
+        make_dir(self.path.parent().unwrap_or(&self.path))?;
         let packed = zstd::bulk::compress(&self.lines, 3)?;
         OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&self.path)?.write_all(&packed)
     }

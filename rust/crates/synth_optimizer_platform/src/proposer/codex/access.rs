@@ -71,10 +71,7 @@ impl Access {
 
     /// Whether every token is paid for at list prices. A sign-in may be a subscription.
     pub(super) fn is_list_priced(&self) -> bool {
-        match self {
-            Self::Endpoint { key, .. } => key.is_some() && self.is_openai(),
-            Self::Host { .. } => false,
-        }
+        matches!(self, Self::Endpoint { key: Some(_), .. }) && self.is_openai()
     }
 
     /// For the record; without any value.

@@ -1,12 +1,10 @@
 //! The backend `codex_app_server`: one warm codex process in a sandbox, a thread of its own for every turn.
 //!
-//! `locate` and `access` decide what is started and how it signs in, `home` writes its configuration, `process` runs it,
-//! `wire` speaks with it. `session` puts them together, tries the sandbox and checks what came out. `turn` takes a turn in a
+//! `access` decides how it signs in, `home` writes its configuration, `process` finds and starts it, `wire` speaks with it. `session` puts them together, tries the sandbox and checks what came out. `turn` takes a turn in a
 //! `workdir` of its own, which `watch` follows.
 
 mod access;
 mod home;
-mod locate;
 mod process;
 mod session;
 mod turn;

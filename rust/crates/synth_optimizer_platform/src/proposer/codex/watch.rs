@@ -127,7 +127,3 @@ fn message(error: &Value) -> &str {
 #[cfg(test)]
 #[path = "watch_tests.rs"]
 mod tests;
-
-#[cfg(test)]
-#[path = "verdict_tests.rs"]
-mod verdict_tests;

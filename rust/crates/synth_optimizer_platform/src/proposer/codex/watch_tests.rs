@@ -1,4 +1,4 @@
-//! Notifications and what is known after them.
+//! Notifications and what is known after them; errors of codex and what they lead to.
 
 use serde_json::json;
 
@@ -17,7 +17,7 @@ fn usage(input: u64, cached: u64, output: u64) -> Value {
     json!({ "method": "thread/tokenUsage/updated", "params": { "tokenUsage": { "total": total } } })
 }
 
-fn message(text: &str, phase: Value) -> Value {
+fn said(text: &str, phase: Value) -> Value {
     let item = json!({ "type": "agentMessage", "id": "i", "text": text, "phase": phase });
     json!({ "method": "item/completed", "params": { "item": item } })
 }
@@ -40,13 +40,13 @@ fn commands_are_counted_once_and_also_where_they_are_not_told_of() {
 #[test]
 fn a_final_answer_is_told_apart_from_remarks() {
     let watch = watched(&[
-        message("thinking", json!("commentary")),
-        message("final", json!("final_answer")),
-        message("plain", Value::Null),
+        said("thinking", json!("commentary")),
+        said("final", json!("final_answer")),
+        said("plain", Value::Null),
     ]);
     assert_eq!(watch.answer(), Some("final"));
-    assert_eq!(watched(&[message("one", Value::Null), message("two", Value::Null)]).answer(), Some("two"));
-    assert_eq!(watched(&[message("thinking", json!("commentary"))]).answer(), None);
+    assert_eq!(watched(&[said("one", Value::Null), said("two", Value::Null)]).answer(), Some("two"));
+    assert_eq!(watched(&[said("thinking", json!("commentary"))]).answer(), None);
 }
 
 #[test]
@@ -65,4 +65,34 @@ fn ends_and_other_models_are_seen() {
     assert_eq!(watched(&[rerouted("m")]).other_model, None);
     let settings = json!({ "method": "thread/settings/updated", "params": { "threadSettings": { "model": "n" } } });
     assert_eq!(watched(&[settings]).other_model.as_deref(), Some("n"));
+}
+
+#[test]
+fn errors_lead_to_what_they_mean() {
+    let http = |name: &str, status: Value| json!({ name: { "httpStatusCode": status } });
+    for (info, expected) in [
+        (http("httpConnectionFailed", Value::Null), Verdict::Retry),
+        (http("httpConnectionFailed", json!(503)), Verdict::Retry),
+        (http("httpConnectionFailed", json!(401)), Verdict::Stop(HINT)),
+        (http("httpConnectionFailed", json!(404)), Verdict::Stop(HINT)),
+        (http("httpConnectionFailed", json!(422)), Verdict::GiveUp),
+        (http("responseStreamDisconnected", Value::Null), Verdict::Retry),
+        (http("responseTooManyFailedAttempts", json!(429)), Verdict::Retry),
+        (json!("internalServerError"), Verdict::Retry),
+        (json!("rateLimitExceeded"), Verdict::Retry),
+        (json!("contextWindowExceeded"), Verdict::Retry),
+        (json!("usageLimitExceeded"), Verdict::Stop(HINT)),
+        (json!("unauthorized"), Verdict::Stop(HINT)),
+        (json!("sandboxError"), Verdict::Stop(HINT)),
+        (json!("cyberPolicy"), Verdict::GiveUp),
+        (json!("other"), Verdict::Retry),
+        (json!("not known yet"), Verdict::Retry),
+        (json!({ "notKnownYet": 3 }), Verdict::Retry),
+        (Value::Null, Verdict::Retry),
+    ] {
+        assert_eq!(verdict(&json!({ "message": "m", "codexErrorInfo": info })), expected, "{info}");
+    }
+    let missing = json!({ "message": "Missing environment variable: `X`.", "codexErrorInfo": "other" });
+    assert_eq!((verdict(&missing), message(&missing)), (Verdict::Stop(HINT), "Missing environment variable: `X`."));
+    assert_eq!(message(&Value::Null), "codex gives no reason");
 }

@@ -80,8 +80,7 @@ impl Wire {
     /// Sends a request and waits for its result.
     pub(super) async fn call(&self, method: &'static str, params: Value, limit: Duration) -> Result<Value, RpcFault> {
         let (id, answer) = self.lock().request(method, params).ok_or(RpcFault::Gone)?;
-        let answered = tokio::time::timeout(limit, answer).await;
-        match answered {
+        match tokio::time::timeout(limit, answer).await {
             Ok(Ok(Ok(result))) => Ok(result),
             Ok(Ok(Err(message))) => Err(RpcFault::Refused { method, message }),
             Ok(Err(_closed)) => Err(RpcFault::Gone),
@@ -138,8 +137,6 @@ impl Wire {
     }
 }
 
-type Answer = oneshot::Receiver<Result<Value, String>>;
-
 impl State {
     pub(super) fn is_open(&self) -> bool {
         self.out.is_some()
@@ -164,7 +161,11 @@ impl State {
         self.out.as_ref().is_some_and(|out| out.send(message).is_ok())
     }
 
-    fn request(&mut self, method: &'static str, params: Value) -> Option<(u64, Answer)> {
+    fn request(
+        &mut self,
+        method: &'static str,
+        params: Value,
+    ) -> Option<(u64, oneshot::Receiver<Result<Value, String>>)> {
         self.next_id += 1;
         let id = self.next_id;
         if !self.send(json!({ "id": id, "method": method, "params": params })) {

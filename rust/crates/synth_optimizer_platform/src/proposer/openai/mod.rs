@@ -1,10 +1,9 @@
 //! The proposer `openai_compatible`: one question to an endpoint that speaks Chat Completions or Responses.
 //!
-//! `endpoint` writes the request and sends it once, `reply` and `refusal` read what came, and `turn` does this until there
-//! is an answer or none can be had.
+//! `endpoint` writes the request and sends it once, `reply` reads what came, and `turn` does this until there is an answer or
+//! none can be had.
 
 mod endpoint;
-mod refusal;
 mod reply;
 mod turn;
 

@@ -9,8 +9,7 @@ use tracing::warn;
 
 use super::OpenAiProposer;
 use super::endpoint::{Ask, Endpoint, Manner};
-use super::refusal::{self, Answer};
-use super::reply::{self, Said};
+use super::reply::{self, Answer, Said};
 use crate::http::{Lost, Raw, excerpt, pauses, shortened};
 use crate::proposer::manifest::{self, Found};
 use crate::proposer::prices::is_same;
@@ -84,11 +83,11 @@ impl<'a> Course<'a> {
                         self.fate = self.fate.max(Fate::Worked);
                         return self.read(&raw, document.as_ref(), request);
                     }
-                    let free = if refusal::is_free(status) { Fate::Refused } else { Fate::Broke };
+                    let free = if reply::is_free(status) { Fate::Refused } else { Fate::Broke };
                     self.fate = self.fate.max(free);
                     let said = redactor.known_hidden(&String::from_utf8_lossy(&raw.body));
-                    let why = format!("the endpoint answered {status}: {}", refusal::words(said.as_bytes()));
-                    match refusal::judge(status, said.as_bytes(), manner, section.structured_output) {
+                    let why = format!("the endpoint answered {status}: {}", reply::words(said.as_bytes()));
+                    match reply::judge(status, said.as_bytes(), manner, section.structured_output) {
                         Answer::Fatal { class, hint } => return Err((class, why, Verdict::Stop(hint))),
                         Answer::Later => (why, raw.retry_after),
                         Answer::Unstructured => {
