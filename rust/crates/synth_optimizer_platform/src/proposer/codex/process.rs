@@ -40,50 +40,43 @@ pub(super) struct Program {
 
 /// The first of `proposer.command`, the binary of the PyPI package and `codex` on the path.
 pub(super) fn locate(command: &[String], env: Env<'_>, runtime: Option<&Utf8Path>) -> Result<Program, OptimizerError> {
-    let none = |message: String| OptimizerError::new(ErrorCode::Proposer, message).with_hint(HINT);
-    if let Some((program, arguments)) = command.split_first() {
-        let path = named(program, env)
-            .ok_or_else(|| none(format!("proposer.command names {program:?}, which is no program that can be run")))?;
-        return Ok(program_at(path, arguments.to_vec(), "proposer.command"));
-    }
-    if let Some(path) = runtime {
-        if !is_program(path) {
-            return Err(none(format!("openai-codex-cli-bin names {path}, which is no program that can be run")));
-        }
-        return Ok(program_at(path.to_owned(), Vec::new(), "openai-codex-cli-bin"));
-    }
-    let message = "no codex binary: proposer.command is empty, the codex extra is not installed, and there is no `codex` on \
-                   PATH";
-    let path = on_path("codex", env).ok_or_else(|| none(message.to_owned()))?;
-    Ok(program_at(path, Vec::new(), "PATH"))
-}
-
-fn program_at(path: Utf8PathBuf, mut arguments: Vec<String>, source: &'static str) -> Program {
+    let (path, arguments, source) = match (command.split_first(), runtime) {
+        (Some((program, arguments)), _) => (find(program, env), arguments, "proposer.command"),
+        (None, Some(path)) => (Some(path.to_owned()).filter(|path| is_program(path)), &[][..], "openai-codex-cli-bin"),
+        (None, None) => (find("codex", env), &[][..], "PATH"),
+    };
+    let path = path.ok_or_else(|| {
+        let message = match (command.first(), runtime) {
+            (Some(program), _) => format!("proposer.command names {program:?}, which is no program that can be run"),
+            (None, Some(path)) => format!("openai-codex-cli-bin names {path}, which is no program that can be run"),
+            (None, None) => {
+                "no codex binary: proposer.command is empty, the codex extra is not installed, and there is no \
+                             `codex` on PATH"
+                    .to_owned()
+            }
+        };
+        OptimizerError::new(ErrorCode::Proposer, message).with_hint(HINT)
+    })?;
     let path = native(&path).unwrap_or(path);
+    let mut arguments = arguments.to_vec();
     for word in ["app-server", "--strict-config"] {
         if !arguments.iter().any(|argument| argument == word) {
             arguments.push(word.to_owned());
         }
     }
     let package = package_of(&path);
-    Program { path, arguments, source, package }
+    Ok(Program { path, arguments, source, package })
 }
 
 /// A name is looked for on the path; a path is taken as it is.
-fn named(program: &str, env: Env<'_>) -> Option<Utf8PathBuf> {
-    if !program.contains('/') {
-        return on_path(program, env);
+fn find(program: &str, env: Env<'_>) -> Option<Utf8PathBuf> {
+    if program.contains('/') {
+        // It is started from another directory.
+        return camino::absolute_utf8(program).ok().filter(|path| is_program(path));
     }
-    // It is started from another directory.
-    camino::absolute_utf8(program).ok().filter(|path| is_program(path))
-}
-
-fn on_path(name: &str, env: Env<'_>) -> Option<Utf8PathBuf> {
     let path = env("PATH")?;
-    path.split(':')
-        .filter(|dir| dir.starts_with('/'))
-        .map(|dir| Utf8Path::new(dir).join(name))
-        .find(|it| is_program(it))
+    let dirs = path.split(':').filter(|dir| dir.starts_with('/'));
+    dirs.map(|dir| Utf8Path::new(dir).join(program)).find(|path| is_program(path))
 }
 
 fn is_program(path: &Utf8Path) -> bool {

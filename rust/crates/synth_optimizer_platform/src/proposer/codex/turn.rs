@@ -150,15 +150,12 @@ async fn open<'a>(
 fn turn_params(thread: &str, section: &ProposerSection, text: String, brief: &Brief) -> Value {
     let mut params = json!({ "threadId": thread });
     let mut input = text;
-    match section.answer {
-        AnswerMode::Manifest => {}
-        AnswerMode::Structured => {
-            params["outputSchema"] = brief.schema.clone();
-            // With everything at hand, no command is needed.
-            let whole = brief.whole();
-            if whole.len() <= MOST_INPUT {
-                input = format!("{input}\n\n{whole}");
-            }
+    if section.answer == AnswerMode::Structured {
+        params["outputSchema"] = brief.schema.clone();
+        // With everything at hand, no command is needed.
+        let whole = brief.whole();
+        if whole.len() <= MOST_INPUT {
+            input = format!("{input}\n\n{whole}");
         }
     }
     params["input"] = json!([{ "type": "text", "text": input, "text_elements": [] }]);
