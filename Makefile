@@ -37,6 +37,8 @@ export PYO3_CONFIG_FILE := $(ROOT)/rust/crates/synth_optimizers_py/pyo3-config.t
 export PYO3_BUILD_EXTENSION_MODULE := 1
 export VIRTUAL_ENV := $(VENV)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Every environment installs the versions that `make lock` wrote down.
+export PIP_CONSTRAINT := $(ROOT)/tools/constraints.txt
 
 # The test containers are served by the published package, in the two versions that speak different dialects.
 CONTAINERS := $(VENV)/containers-0.4.6 $(VENV)/containers-0.2.0
@@ -107,6 +109,10 @@ $(VENV)/.installed-%: pyproject.toml $(VENV)/.made
 	@$(PYTHON) tools/requirements $* > $(VENV)/$*.txt
 	@$(BIN)/python -m pip install --quiet --requirement $(VENV)/$*.txt
 	@touch $@
+
+.PHONY: lock
+lock: $(call installed,lock) ## write down the newest versions of the Python packages that `make` installs
+	@$(BIN)/python tools/lock
 
 .PHONY: nextest
 nextest: tools ## install cargo-nextest from source, which takes some minutes once
@@ -237,6 +243,16 @@ wheel: $(call installed,build) ## build the wheel into dist/ and import it in an
 	@$(PYTHON) -m venv $(VENV)/empty
 	@$(VENV)/empty/bin/python -m pip install --quiet dist/*.whl
 	@cd $(VENV)/empty && bin/python -I $(ROOT)/tools/check-wheel $(ROOT)/dist/*.whl
+
+.PHONY: release-check
+release-check: $(call installed,build release) $(VENV)/cookbooks/.installed-banking77 ## everything that must hold before a release; see docs/releasing.md
+	$(call say,release)
+	@rm -rf dist $(VENV)/release
+	@RUSTFLAGS='$(REMAP)' $(BIN)/maturin build --quiet --release --locked --zig --compatibility manylinux_2_28 --out dist > $(LOGS)/release 2>&1 || { cat $(LOGS)/release >&2; exit 1; }
+	@$(PYTHON) -m venv $(VENV)/release
+	@$(VENV)/release/bin/python -m pip install --quiet dist/*.whl
+	@cd $(VENV)/release && bin/python -I $(ROOT)/tools/check-wheel $(ROOT)/dist/*.whl
+	@$(PYTHON) tools/release-check $(VENV)/release
 
 .PHONY: bench
 bench: tools ## benchmarks of the search and of whole runs
