@@ -68,10 +68,11 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' Makefile
 
 .PHONY: test
-test: ## run every check: format, lint, purity, Rust tests, Python tests, types, tests of the trackers
+test: ## run every check: format, lint, purity, licences, Rust tests, Python tests, types, tests of the trackers
 	@$(MAKE) --no-print-directory fmt-check
 	@$(MAKE) --no-print-directory lint
 	@$(MAKE) --no-print-directory purity
+	@$(MAKE) --no-print-directory deny
 	@$(MAKE) --no-print-directory rust-test
 	@$(MAKE) --no-print-directory py-test
 	@$(MAKE) --no-print-directory types
@@ -185,6 +186,19 @@ lint: $(call installed,lint) ## clippy and ruff, warnings denied
 purity: tools ## the pure crates have no impure dependency, and dependencies point one way
 	$(call say,purity)
 	@$(PYTHON) tools/purity
+
+# The cargo-deny of the machine, or one that is built once into .venv, which takes two minutes.
+DENY := $(or $(shell command -v cargo-deny),$(VENV)/cargo/bin/cargo-deny)
+
+$(VENV)/cargo/bin/cargo-deny: | $(VENV)/.made
+	$(call say,cargo-deny)
+	@CARGO_TARGET_DIR=$(VENV)/cargo/target cargo install --quiet --locked cargo-deny --root $(VENV)/cargo
+	@rm -rf $(VENV)/cargo/target
+
+.PHONY: deny
+deny: $(DENY) ## licences, bans and sources of the crates, as deny.toml allows them
+	$(call say,licences and bans)
+	@$(DENY) --locked check licenses bans sources
 
 .PHONY: rust-test
 rust-test: containers codex ## tests of the Rust crates
