@@ -37,6 +37,8 @@ export PYO3_CONFIG_FILE := $(ROOT)/rust/crates/synth_optimizers_py/pyo3-config.t
 export PYO3_BUILD_EXTENSION_MODULE := 1
 export VIRTUAL_ENV := $(VENV)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Every environment installs the versions that `make lock` wrote down.
+export PIP_CONSTRAINT := $(ROOT)/tools/constraints.txt
 
 # The test containers are served by the published package, in the two versions that speak different dialects.
 CONTAINERS := $(VENV)/containers-0.4.6 $(VENV)/containers-0.2.0
@@ -66,10 +68,11 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' Makefile
 
 .PHONY: test
-test: ## run every check: format, lint, purity, Rust tests, Python tests, types, tests of the trackers
+test: ## run every check: format, lint, purity, licences, Rust tests, Python tests, types, tests of the trackers
 	@$(MAKE) --no-print-directory fmt-check
 	@$(MAKE) --no-print-directory lint
 	@$(MAKE) --no-print-directory purity
+	@$(MAKE) --no-print-directory deny
 	@$(MAKE) --no-print-directory rust-test
 	@$(MAKE) --no-print-directory py-test
 	@$(MAKE) --no-print-directory types
@@ -107,6 +110,10 @@ $(VENV)/.installed-%: pyproject.toml $(VENV)/.made
 	@$(PYTHON) tools/requirements $* > $(VENV)/$*.txt
 	@$(BIN)/python -m pip install --quiet --requirement $(VENV)/$*.txt
 	@touch $@
+
+.PHONY: lock
+lock: $(call installed,lock) ## write down the newest versions of the Python packages that `make` installs
+	@$(BIN)/python tools/lock
 
 .PHONY: nextest
 nextest: tools ## install cargo-nextest from source, which takes some minutes once
@@ -180,6 +187,19 @@ purity: tools ## the pure crates have no impure dependency, and dependencies poi
 	$(call say,purity)
 	@$(PYTHON) tools/purity
 
+# The cargo-deny of the machine, or one that is built once into .venv, which takes two minutes.
+DENY := $(or $(shell command -v cargo-deny),$(VENV)/cargo/bin/cargo-deny)
+
+$(VENV)/cargo/bin/cargo-deny: | $(VENV)/.made
+	$(call say,cargo-deny)
+	@CARGO_TARGET_DIR=$(VENV)/cargo/target cargo install --quiet --locked cargo-deny --root $(VENV)/cargo
+	@rm -rf $(VENV)/cargo/target
+
+.PHONY: deny
+deny: $(DENY) ## licences, bans and sources of the crates, as deny.toml allows them
+	$(call say,licences and bans)
+	@$(DENY) --locked check licenses bans sources
+
 .PHONY: rust-test
 rust-test: containers codex ## tests of the Rust crates
 	$(call say,Rust tests)
@@ -238,6 +258,16 @@ wheel: $(call installed,build) ## build the wheel into dist/ and import it in an
 	@$(PYTHON) -m venv $(VENV)/empty
 	@$(VENV)/empty/bin/python -m pip install --quiet dist/*.whl
 	@cd $(VENV)/empty && bin/python -I $(ROOT)/tools/check-wheel $(ROOT)/dist/*.whl
+
+.PHONY: release-check
+release-check: $(call installed,build release) $(VENV)/cookbooks/.installed-banking77 ## everything that must hold before a release; see docs/releasing.md
+	$(call say,release)
+	@rm -rf dist $(VENV)/release
+	@RUSTFLAGS='$(REMAP)' $(BIN)/maturin build --quiet --release --locked --zig --compatibility manylinux_2_28 --out dist > $(LOGS)/release 2>&1 || { cat $(LOGS)/release >&2; exit 1; }
+	@$(PYTHON) -m venv $(VENV)/release
+	@$(VENV)/release/bin/python -m pip install --quiet dist/*.whl
+	@cd $(VENV)/release && bin/python -I $(ROOT)/tools/check-wheel $(ROOT)/dist/*.whl
+	@$(PYTHON) tools/release-check $(VENV)/release
 
 .PHONY: bench
 bench: tools ## benchmarks of the search and of whole runs

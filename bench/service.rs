@@ -1,5 +1,5 @@
-//! What the standing service promises under load: kills, readers that never read, a long history, and
-//! little work while nothing happens.
+//! What the standing service promises: under kills, with readers that never read, with a long history, while nothing happens,
+//! and when a run is controlled from outside.
 //!
 //! Containers, service and clients are processes of their own. Limits are checked; the program ends with an error when one
 //! is broken.
@@ -18,6 +18,7 @@ use synth_e2e::endurance::Endurance;
 use synth_e2e::files::COMPARED;
 use synth_e2e::standing::{StandingService, ask};
 use synth_e2e::stub::FIELDS;
+use synth_e2e::waiting::wait_until;
 use synth_e2e::{RowNames, RunFiles, ServerProcess, small_config, write_config};
 use synth_optimizer_core::config::sections::CacheMode;
 use synth_optimizer_core::config::{Content, Loaded, Source, load};
@@ -50,8 +51,12 @@ const IDLE_CPU: f64 = 0.0038;
 /// From the moment at which an event is made, shortly before its commit, until a client has it.
 const EVENT_LATENCY: Duration = Duration::from_millis(20);
 
-/// Without an argument, everything. `idle`, `kills`, `readers` and `history` are measured alone; `idle PROGRAM` measures
-/// another build of the scripted service.
+/// From the acknowledgement of a control request until the run is where it was asked to be.
+const CONTROL_LATENCY: Duration = Duration::from_secs(1);
+const CONTROLLED_RUNS: usize = 20;
+
+/// Without an argument, everything. `idle`, `kills`, `readers`, `history` and `control` are measured alone; `idle PROGRAM`
+/// measures another build of the scripted service.
 fn main() -> Done<()> {
     let mut arguments = std::env::args().skip(1);
     let broken = match (arguments.next().as_deref(), arguments.next()) {
@@ -59,7 +64,8 @@ fn main() -> Done<()> {
         (Some("kills"), None) => kills()?,
         (Some("readers"), None) => readers()?,
         (Some("history"), None) => history()?,
-        (None, _) => [kills()?, readers()?, history()?, idle(None)?].concat(),
+        (Some("control"), None) => control()?,
+        (None, _) => [kills()?, readers()?, history()?, idle(None)?, control()?].concat(),
         (Some(other), _) => return Err(format!("there is no measurement {other:?}").into()),
     };
     if broken.is_empty() { Ok(()) } else { Err(broken.join("; ").into()) }
@@ -255,6 +261,54 @@ fn idle(service: Option<String>) -> Done<Vec<String>> {
     }
     if most > EVENT_LATENCY {
         broken.push(format!("an event takes {most:?}"));
+    }
+    Ok(broken)
+}
+
+/// Runs whose container answers nothing are paused, resumed and cancelled in the middle of a batch.
+fn control() -> Done<Vec<String>> {
+    let directory = TempDir::new()?;
+    let place = Utf8Path::from_path(directory.path()).ok_or("not UTF-8")?;
+    let (service, stub) = (program("scripted_service")?, program("stub_container")?);
+    let service = StandingService::start(&service, place, &["--workers", "1"])?;
+    let container = ServerProcess::stub(&stub, ["--hang", "--train", "60", "--heldout", "10"])?;
+    let mut config = small_config(&container.url(), RowNames::TaskIds, 60, 10, &FIELDS[..1]);
+    config.cache.mode = CacheMode::Off;
+    config.container.rollout_timeout_seconds = 3600;
+    write_config(&place.join("gepa.toml"), &config)?;
+    let post = |path: &str, body: Value, expected: u16| match ask(service.port(), "POST", path, Some(&body), &[])? {
+        (status, _) if status == expected => Ok(()),
+        (status, reply) => Err(Box::<dyn Error>::from(format!("{path}: {status} {reply}"))),
+    };
+    let request = |run_id: &str| service.get(&format!("/runs/{run_id}")).map(|(_, body)| body).unwrap_or_default();
+    let is_under_way = |run_id: &str| request(run_id)["run"]["rollouts_waiting"].as_u64().is_some_and(|n| n > 0);
+    let mut times: BTreeMap<&str, Vec<Duration>> = BTreeMap::new();
+    for n in 0..CONTROLLED_RUNS {
+        let run_id = format!("controlled-{n}");
+        let overrides = [format!("run.run_id={run_id}")];
+        let body = json!({"config_path": "gepa.toml", "overrides": overrides, "allow_unverified": true});
+        post("/runs", body, 201)?;
+        for (action, status) in [("pause", "paused"), ("resume", "running"), ("cancel", "cancelled")] {
+            if action != "resume" {
+                wait_until("a batch is under way", || is_under_way(&run_id));
+            }
+            post(&format!("/runs/{run_id}/{action}"), json!({}), if action == "resume" { 200 } else { 202 })?;
+            let begun = Instant::now();
+            wait_until(status, || request(&run_id)["status"] == status);
+            times.entry(action).or_default().push(begun.elapsed());
+        }
+    }
+    let mut broken = Vec::new();
+    for (action, mut times) in times {
+        let (middle, most) = (quantile(&mut times, 0.5), quantile(&mut times, 0.95));
+        say(&format!(
+            "control: {action} in the middle of a batch takes {} ms (median of {CONTROLLED_RUNS}), 95 % within {} ms",
+            middle.as_millis(),
+            most.as_millis(),
+        ))?;
+        if most > CONTROL_LATENCY {
+            broken.push(format!("{action} takes {most:?}"));
+        }
     }
     Ok(broken)
 }
