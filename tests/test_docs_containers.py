@@ -1,4 +1,4 @@
-"""`docs/containers.md`: the container on it answers as it shows, and the client is as it says."""
+"""`docs/reference/containers.md`: the container on it answers as it shows, and the client is as it says."""
 
 import contextlib
 import json
@@ -105,7 +105,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
     """Return a run against a container of its own, with a proposer that knows every word."""
     calls: list[tuple[str, str, Any]] = []
     directory = tmp_path_factory.mktemp("run")
-    config = re.search(r"^```toml\n(.*?)^```$", (ROOT / "docs/config.md").read_text(), flags=re.MULTILINE | re.DOTALL)
+    config = re.search(r"^```toml\n(.*?)^```$", (ROOT / "docs/reference/config.md").read_text(), flags=re.MULTILINE | re.DOTALL)
     assert config is not None
     (directory / "gepa.toml").write_text(config.group(1), encoding="utf-8")
     with docs_container.running(directory) as behind:

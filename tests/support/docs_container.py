@@ -1,4 +1,4 @@
-"""The container of `docs/containers.md`: its code, started on a free port, and the exchanges that the page shows."""
+"""The container of `docs/reference/containers.md`: its code, started on a free port, and the exchanges that the page shows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from support.answering import free_port
 from support.example import ROOT, container_python
 from support.waiting import PATIENCE, wait_until
 
-PAGE = ROOT / "docs/containers.md"
+PAGE = ROOT / "docs/reference/containers.md"
 STOP_SECONDS = 10
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 

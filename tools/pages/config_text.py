@@ -1,4 +1,4 @@
-"""What `docs/config.md` says in words of its own: how a configuration is put together, and what each section is for."""
+"""What `docs/reference/config.md` says in words of its own: layers, paths, and what each section is for."""
 
 TITLE = """\
 # Configuration

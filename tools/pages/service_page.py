@@ -1,4 +1,4 @@
-"""`docs/service.md`: the standing service, its routes and its refusals; and `docs/openapi.json`."""
+"""`docs/reference/http.md`: the standing service, its routes and its refusals; and `docs/reference/openapi.json`."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class that the Python client raises."""
 def render(document: Mapping[str, Any]) -> str:
     """Return the page."""
     return page(
-        generated_from("`service_openapi()`", source="synth_optimizer_service/src"),
+        generated_from("`service_openapi()`", source="rust/crates/synth_optimizer_service/src"),
         INTRO,
         SUBMIT,
         STEERING,
