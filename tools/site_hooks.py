@@ -10,8 +10,8 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 CHANGELOG = "changelog.md"
-MERMAID = re.compile(r"https://unpkg\.com/mermaid[^\"']*")
-"""The theme would load this for diagrams, of which there are none."""
+ELSEWHERE = re.compile(r"https://unpkg\.com/[^\"'`]*")
+"""What the theme's script would load for diagrams, of which there are none, and for old browsers."""
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -29,6 +29,9 @@ def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
 
 
 def on_post_build(config: MkDocsConfig) -> None:
-    """Take out the one address that the theme's scripts could load something from."""
-    for script in Path(config.site_dir).glob("assets/javascripts/bundle.*.min.js"):
-        script.write_text(MERMAID.sub("", script.read_text(encoding="utf-8")), encoding="utf-8")
+    """Take out every address that the theme's scripts could load something from, and the maps of these scripts."""
+    scripts = Path(config.site_dir) / "assets"
+    for script in scripts.rglob("*.js"):
+        script.write_text(ELSEWHERE.sub("", script.read_text(encoding="utf-8")), encoding="utf-8")
+    for source_map in scripts.rglob("*.map"):
+        source_map.unlink()
