@@ -14,6 +14,7 @@ from support import docs_container
 from support.answering import answering
 from support.docs_container import Exchange
 from support.example import ROOT
+from support.markdown import blocks
 from support.waiting import wait_until
 
 from synth_optimizers import GepaRun, GepaRunResult
@@ -31,9 +32,9 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def test_every_json_block_is_json() -> None:
-    blocks = docs_container.blocks("json")
-    assert len(blocks) > len(docs_container.exchanges())
-    for block in blocks:
+    shown = docs_container.blocks("json")
+    assert len(shown) > len(docs_container.exchanges())
+    for block in shown:
         json.loads(block)
 
 
@@ -105,9 +106,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
     """Return a run against a container of its own, with a proposer that knows every word."""
     calls: list[tuple[str, str, Any]] = []
     directory = tmp_path_factory.mktemp("run")
-    config = re.search(r"^```toml\n(.*?)^```$", (ROOT / "docs/reference/config.md").read_text(), flags=re.MULTILINE | re.DOTALL)
-    assert config is not None
-    (directory / "gepa.toml").write_text(config.group(1), encoding="utf-8")
+    config = blocks((ROOT / "docs/reference/config.md").read_text(encoding="utf-8"), "toml")[0]
+    (directory / "gepa.toml").write_text(config, encoding="utf-8")
     with docs_container.running(directory) as behind:
 
         def hand_on(method: str, path: str, body: object) -> tuple[int, Any]:

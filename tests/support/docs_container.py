@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from support import markdown
 from support.answering import free_port
 from support.example import ROOT, container_python
 from support.waiting import PATIENCE, wait_until
@@ -36,7 +37,7 @@ class Exchange:
 
 def blocks(language: str) -> list[str]:
     """Return the code blocks of one language."""
-    return re.findall(rf"^```{language}\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    return markdown.blocks(PAGE.read_text(encoding="utf-8"), language)
 
 
 def exchanges() -> list[Exchange]:

@@ -22,7 +22,7 @@ PARTS = {
     "run": ("Runs", "A run from a file, a mapping or a run directory."),
     "handle": ("Runs in the background", "What `GepaRun.start` returns."),
     "result": ("Results", "What `GepaRun.execute` and `RunHandle.wait` return."),
-    "scores": ("Scores", ""),
+    "scores": ("Scores and gains", ""),
     "status": ("Status", "Where a run stands, while it goes on and after."),
     "config": ("Configuration", "Every field is described under [configuration](config.md)."),
     "findings": ("Findings", ""),
@@ -31,7 +31,7 @@ PARTS = {
     "subscribers": ("Subscribers", "Objects that follow a run: `execute(subscribers=[...])`."),
     "workspace": ("Workspaces", "The tables are described under [workspace tables](tables.md)."),
     "queue": ("The queue of a service", "The same queue as the [HTTP service](http.md), without HTTP."),
-    "_synth_optimizers": ("Package", ""),
+    "_synth_optimizers": ("Package", "`__version__` is the version of the package."),
     "errors": ("Exceptions", "Codes, exit codes and hints are listed under [errors](errors.md)."),
     "client": (
         "Client of the service",
@@ -43,6 +43,7 @@ PARTS = {
         "`synth_optimizers.tracking` holds subscribers that forward a run. Each needs the extra of its name.",
     ),
 }
+NESTED = ("client", "tracking")
 STUBS = "_synth_optimizers"
 TWINS = {"AsyncClient"}
 """Classes that another one describes as well."""
@@ -57,7 +58,7 @@ def render(package: Path) -> str:
     names: dict[str, list[str]] = {}
     for name, module in modules.exported("__init__").items():
         names.setdefault(module, []).append(name)
-    for part in ("client", "tracking"):
+    for part in NESTED:
         names[part] = list(modules.exported(f"{part}/__init__"))
     for module in sorted(names.keys() ^ PARTS.keys()):
         raise NotUnderstood(f"python_page.py and the package disagree about the module {module}")
@@ -130,6 +131,8 @@ def _part(modules: _Modules, module: str, names: list[str]) -> list[str]:
         rows = [[code(name), _documentation(_class(modules, name, module), name)] for name in names]
         return [table(["exception", "meaning"], rows)]
     parts: list[str] = []
+    # What is not exported at the top is named with its module.
+    place = f"{module}." if module in NESTED else ""
     for name in names:
         if name in TWINS:
             continue
@@ -137,10 +140,10 @@ def _part(modules: _Modules, module: str, names: list[str]) -> list[str]:
         if isinstance(node, ast.ClassDef):
             parts += [f"### {name}", *_class_text(node)]
         elif isinstance(node, Function):
-            parts += [f"### {name}", code(_signature(name, node)), _documentation(node, name)]
+            parts += [f"### {place}{name}", code(_signature(name, node)), _documentation(node, name)]
         elif name != "__version__":
-            parts += [f"### {name}", text]
-    return parts or ["`__version__` is the version of the package."]
+            parts += [f"### {place}{name}", text]
+    return parts
 
 
 def _class(modules: _Modules, name: str, module: str) -> ast.ClassDef:

@@ -6,6 +6,7 @@ import re
 import sqlite3
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from pages import NotUnderstood
 from pages.markdown import code, generated_from, page, table
@@ -21,6 +22,8 @@ moment, also while the run goes on. Open it read-only: only the run writes to it
 
 In tables, moments are milliseconds since 1970, and money is in billionths of a dollar. In views, moments are RFC 3339
 in UTC. `NULL` is unknown, never zero. The [guide to results](../guides/results.md) has queries to begin with."""
+
+SOURCE = "rust/crates/synth_optimizer_platform/migrations"
 
 TABLES = """\
 ## Tables"""
@@ -41,6 +44,11 @@ class _Relation:
     columns: dict[str, str] = field(default_factory=dict)
 
 
+def schema_files(root: Path) -> list[Path]:
+    """Return the files of the schema in a tree, in the order in which they apply."""
+    return sorted((root / SOURCE).glob("*.sql"))
+
+
 def render(migrations: Sequence[str]) -> str:
     """Return the page of a schema, which is given as the SQL that makes it."""
     relations = [relation for sql in migrations for relation in _relations(sql)]
@@ -48,7 +56,7 @@ def render(migrations: Sequence[str]) -> str:
     try:
         for sql in migrations:
             database.executescript(sql)
-        parts = [generated_from("the schema", source="rust/crates/synth_optimizer_platform/migrations"), INTRO]
+        parts = [generated_from("the schema", source=SOURCE), INTRO]
         heading = ""
         for relation in relations:
             wanted = _heading(relation)
