@@ -31,9 +31,8 @@ ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 REFERENCE = DOCS / "reference"
 GENERATED = sorted(page for page in REFERENCE.glob("*.md") if page.read_text(encoding="utf-8").startswith("<!-- Gen"))
-PAGES = sorted(
-    [*DOCS.rglob("*.md"), *ROOT.glob("*.md"), *ROOT.glob("cookbooks/**/*.md"), *ROOT.glob("examples/**/*.md")]
-)
+WRITTEN = ("*.md", "docs/**/*.md", "examples/**/*.md", "cookbooks/**/*.md")
+PAGES = sorted(page for pattern in WRITTEN for page in ROOT.glob(pattern))
 
 
 def name_of(page: Path) -> str:

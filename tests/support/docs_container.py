@@ -1,4 +1,4 @@
-"""The container of `docs/reference/containers.md`: its code, started on a free port, and the exchanges that the page shows."""
+"""The container of `docs/reference/containers.md`, started on a free port, and the exchanges that the page shows."""
 
 from __future__ import annotations
 

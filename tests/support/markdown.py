@@ -56,8 +56,8 @@ def anchors(text: str) -> list[str]:
 
 
 def links(text: str) -> list[str]:
-    """Return the targets of the links and pictures of a page."""
-    return re.findall(r"\]\(([^)\s]+)\)", without_code(text))
+    """Return the targets of the links and pictures of a page that stay in this repository."""
+    return [found for found in re.findall(r"\]\(([^)\s]+)\)", without_code(text)) if "://" not in found]
 
 
 def broken_links(page: Path) -> list[str]:
