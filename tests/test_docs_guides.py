@@ -1,0 +1,246 @@
+"""The pages that are written by hand: what they show runs as it stands there, and ends as they say.
+
+A block is run in a directory that holds the `gepa.toml` of `examples/ticket_router`, with the two servers of the example
+up, and the service where a page has one; only ports differ. A block of `text` shows lines of the output of the block
+before it, with `…` for what changes from run to run. A block below a comment `not run: ...` needs something that is
+not there, such as a key: it is parsed instead.
+"""
+
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from support.example import EXAMPLE, ROOT, Example, example_config
+from support.markdown import Block, all_blocks, run_words
+from support.service import serving
+
+from synth_optimizers import GepaConfig, GepaRun
+from synth_optimizers.cli.app import cli
+
+DOCS = ROOT / "docs"
+PAGES = [
+    DOCS / "README.md",
+    *sorted(page for part in ("start", "guides", "how") for page in (DOCS / part).glob("*.md")),
+]
+CONTAINER, REFLECTOR, SERVICE = "http://127.0.0.1:9100", "http://127.0.0.1:9101/v1", "http://127.0.0.1:8879"
+NOT_RUN = "not run: "
+# Programs of a reader's machine that are only named.
+ELSEWHERE = {"cd", "cp", "curl", "docker", "eval", "export", "git", "pip", "source", "ssh", "systemctl"}
+
+
+def name_of(page: Path) -> str:
+    """Return how a page is called in the names of tests."""
+    return page.relative_to(DOCS).as_posix()
+
+
+@pytest.fixture(scope="session")
+def warm(example: Example, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the cache of the example's run, so that only new questions reach its servers."""
+    place = tmp_path_factory.mktemp("warm")
+    GepaRun.from_toml(example_config(place, example), environ={}).execute()
+    return place / "runs/request_cache.sqlite"
+
+
+class Reader:
+    """Follows a page from its beginning to its end."""
+
+    def __init__(self, page: Path, place: Path, addresses: dict[str, str]) -> None:
+        self.page = page
+        self.place = place
+        self.addresses = addresses
+        self.told = ""
+
+    def follow(self) -> None:
+        """Do what every block asks for."""
+        steps: dict[str, Callable[[str], None]] = {
+            "sh": self.shell,
+            "python": self.python,
+            "toml": self.configuration,
+            "json": lambda code: str(json.loads(code)),
+            "text": self.output,
+        }
+        for block in all_blocks(self.page.read_text(encoding="utf-8")):
+            assert block.language in steps, f"line {block.line}: a block of {block.language or 'no language'}"
+            try:
+                if block.note.startswith(NOT_RUN):
+                    self.parsed(block)
+                else:
+                    steps[block.language](self.here(block.code))
+            except Exception as error:
+                raise AssertionError(f"{name_of(self.page)}, line {block.line}: {error}") from error
+
+    def here(self, text: str) -> str:
+        """Return a text with the addresses of the servers that are running."""
+        for shown, real in self.addresses.items():
+            text = text.replace(shown, real)
+        return text
+
+    def shell(self, code: str) -> None:
+        """Run lines of a shell; a failure of one is a failure of all."""
+        self.tell(run_words(["bash", "-euo", "pipefail", "-c", code], self.place))
+
+    def python(self, code: str) -> None:
+        """Run a script."""
+        script = self.place / "block.py"
+        script.write_text(code, encoding="utf-8")
+        self.tell(run_words([sys.executable, script.name], self.place))
+
+    def tell(self, ended: subprocess.CompletedProcess[str]) -> None:
+        """Keep what was written, with the addresses of the page."""
+        self.told = ended.stdout + ended.stderr
+        for shown, real in self.addresses.items():
+            self.told = self.told.replace(real, shown)
+
+    def output(self, code: str) -> None:
+        """Compare what a page shows with what was told."""
+        for line in filter(str.strip, code.splitlines()):
+            pattern = r".*".join(re.escape(part.strip()) for part in line.split("…"))
+            assert re.search(pattern, self.told), f"{line!r} is not in what was told:\n{self.told}"
+
+    def configuration(self, code: str) -> None:
+        """Load a configuration, or a part of one in the place of that part of the example's."""
+        if named := re.match(r"# (\w[\w.-]*\.toml)\n", code):
+            (self.place / named[1]).write_text(code, encoding="utf-8")
+        part = tomllib.loads(code)
+        whole = tomllib.loads((self.place / "gepa.toml").read_text(encoding="utf-8"))
+        for section, values in part.items():
+            # Another backend takes other fields, and rows are named in one way.
+            if "backend" in values or section == "seed_candidate":
+                whole.pop(section, None)
+            if section == "taskset":
+                whole.pop("dataset", None)
+            merge(whole.setdefault(section, {}), values)
+        GepaConfig.from_mapping(whole, environ={})
+
+    def parsed(self, block: Block) -> None:
+        """Check what can be checked of a block without running it."""
+        match block.language:
+            case "sh":
+                for line in block.code.replace("\\\n", " ").splitlines():
+                    check_command(shlex.split(line, comments=True))
+            case "python":
+                compile(block.code, self.page.name, "exec")
+            case "toml":
+                self.configuration(block.code)
+            case language:
+                assert language in ("json", "text")
+
+
+def merge(whole: dict[str, Any], part: dict[str, Any]) -> None:
+    """Lay a table over another one."""
+    for name, value in part.items():
+        if isinstance(value, dict) and isinstance(whole.get(name), dict):
+            merge(whole[name], value)
+        else:
+            whole[name] = value
+
+
+def check_command(words: list[str]) -> None:
+    """Check that a command exists and takes these options."""
+    while words and re.match(r"\w+=", words[0]):
+        words = words[1:]
+    match words:
+        case []:
+            pass
+        case ["synth-optimizers", *rest]:
+            check_own_command(rest)
+        case ["python", script, *_] if not script.startswith("-"):
+            assert (ROOT / script).is_file() or script == "container.py", script
+        case ["make", target]:
+            subprocess.run(["make", "--dry-run", "--directory", ROOT, target], check=True, capture_output=True)  # noqa: S603, S607
+        case [program, *_]:
+            assert program in {*ELSEWHERE, "python"}, f"{program} is not known"
+
+
+def check_own_command(words: list[str]) -> None:
+    """Check a command of ours against its options, without carrying it out."""
+    command: click.Command = cli
+    while isinstance(command, click.Group):
+        assert words, "the command is not whole"
+        command, words = command.commands[words[0]], words[1:]
+    given, _, _ = command.make_parser(click.Context(command)).parse_args(words)
+    missing = [option.name for option in command.params if option.required and option.name not in given]
+    assert missing == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_the_blocks_of_a_page_run(page: Path, example: Example, warm: Path, tmp_path: Path) -> None:
+    addresses = {CONTAINER: example.container_url, REFLECTOR: example.reflector_url}
+    config = (EXAMPLE / "gepa.toml").read_text(encoding="utf-8")
+    (tmp_path / "runs").mkdir()
+    shutil.copy(warm, tmp_path / "runs/request_cache.sqlite")
+    reader = Reader(page, tmp_path, addresses)
+    (tmp_path / "gepa.toml").write_text(reader.here(config), encoding="utf-8")
+    with ExitStack() as open_services:
+        if SERVICE in page.read_text(encoding="utf-8"):
+            addresses[SERVICE] = open_services.enter_context(serving(tmp_path)).url
+        reader.follow()
+
+
+def test_every_written_page_is_long_enough_to_help_and_short_enough_to_read() -> None:
+    lengths = {name_of(page): len(page.read_text(encoding="utf-8").splitlines()) for page in PAGES}
+    assert {name: length for name, length in lengths.items() if not 20 <= length <= 170} == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("```sh\nfalse\n```", "line 1"),
+        ("```text\nnever told\n```", "never told"),
+        ("```toml\n[gepa]\nminibatch_sise = 3\n```", "minibatch_sise"),
+        ("```rust\nfn main() {}\n```", "a block of rust"),
+        ("<!-- not run: it has no such option -->\n\n```sh\nsynth-optimizers runs list --rot x\n```", "--rot"),
+        ("<!-- not run: no such command -->\n\n```sh\nsynth-optimizers runs lst\n```", "lst"),
+        ("<!-- not run: it lacks RUN -->\n\n```sh\nsynth-optimizers runs show\n```", "run"),
+        ("<!-- not run: no such target -->\n\n```sh\nmake site-docs\n```", "site-docs"),
+    ],
+)
+def test_what_is_wrong_on_a_page_is_found(text: str, problem: str, tmp_path: Path) -> None:
+    page = DOCS / "wrong.md"
+    reader = Reader(page, tmp_path, {})
+    shutil.copy(EXAMPLE / "gepa.toml", tmp_path)
+    reader.page = tmp_path / "wrong.md"
+    reader.page.write_text(text, encoding="utf-8")
+    with pytest.raises(AssertionError, match=re.escape(problem)):
+        reader.follow()
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Yield the site, which was built without a warning."""
+    place = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(place)]
+    built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)  # noqa: S603
+    assert built.returncode == 0, built.stderr
+    yield place
+
+
+def test_every_page_is_in_the_site(site: Path) -> None:
+    pages = {page.relative_to(DOCS).with_suffix("").as_posix() for page in DOCS.rglob("*.md")}
+    expected = {name.removesuffix("README") + "index" if name.endswith("README") else name for name in pages}
+    found = {page.relative_to(site).with_suffix("").as_posix() for page in site.rglob("*.html")}
+    assert found == expected | {"404", "changelog"}
+
+
+def test_the_site_loads_nothing_from_another_host(site: Path) -> None:
+    loads = re.compile(r"""<(?:script|link|img|iframe|source|video|audio)\b[^>]*?\b(?:src|href)=["']?(?:https?:)?//""")
+    for page in site.rglob("*.html"):
+        assert not loads.search(page.read_text(encoding="utf-8")), page
+    for style in site.rglob("*.css"):
+        assert not re.search(r"(?:@import|url\()\s*[\"']?(?:https?:)?//", style.read_text(encoding="utf-8")), style
+    for script in site.rglob("*.js"):
+        assert "unpkg.com" not in script.read_text(encoding="utf-8"), script
+
+
+def test_no_page_of_the_site_has_a_diagram_that_would_need_a_script(site: Path) -> None:
+    assert [page for page in site.rglob("*.html") if 'class="mermaid"' in page.read_text(encoding="utf-8")] == []
