@@ -1,6 +1,6 @@
 """The pages that are written by hand: what they show runs as it stands there, and ends as they say.
 
-A block is run in a directory that holds the `gepa.toml` of `examples/ticket_router`, with the two servers of the example
+A block is run in a directory that holds the `gepa.toml` of `examples/ticket_router`, with the example's two servers
 up, and the service where a page has one; only ports differ. A block of `text` shows lines of the output of the block
 before it, with `…` for what changes from run to run. A block below a comment `not run: ...` needs something that is
 not there, such as a key: it is parsed instead.
@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -28,10 +28,8 @@ from synth_optimizers import GepaConfig, GepaRun
 from synth_optimizers.cli.app import cli
 
 DOCS = ROOT / "docs"
-PAGES = [
-    DOCS / "README.md",
-    *sorted(page for part in ("start", "guides", "how") for page in (DOCS / part).glob("*.md")),
-]
+WRITTEN = ("README.md", "start/*.md", "guides/*.md", "how/*.md")
+PAGES = [page for pattern in WRITTEN for page in sorted(DOCS.glob(pattern))]
 CONTAINER, REFLECTOR, SERVICE = "http://127.0.0.1:9100", "http://127.0.0.1:9101/v1", "http://127.0.0.1:8879"
 NOT_RUN = "not run: "
 # Programs of a reader's machine that are only named.
@@ -77,7 +75,7 @@ class Reader:
                 else:
                     steps[block.language](self.here(block.code))
             except Exception as error:
-                raise AssertionError(f"{name_of(self.page)}, line {block.line}: {error}") from error
+                raise AssertionError(f"{self.page.name}, line {block.line}: {error}") from error
 
     def here(self, text: str) -> str:
         """Return a text with the addresses of the servers that are running."""
@@ -206,23 +204,21 @@ def test_every_written_page_is_long_enough_to_help_and_short_enough_to_read() ->
     ],
 )
 def test_what_is_wrong_on_a_page_is_found(text: str, problem: str, tmp_path: Path) -> None:
-    page = DOCS / "wrong.md"
-    reader = Reader(page, tmp_path, {})
     shutil.copy(EXAMPLE / "gepa.toml", tmp_path)
-    reader.page = tmp_path / "wrong.md"
-    reader.page.write_text(text, encoding="utf-8")
+    page = tmp_path / "wrong.md"
+    page.write_text(text, encoding="utf-8")
     with pytest.raises(AssertionError, match=re.escape(problem)):
-        reader.follow()
+        Reader(page, tmp_path, {}).follow()
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Yield the site, which was built without a warning."""
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the site, which was built without a warning."""
     place = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(place)]
     built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)  # noqa: S603
     assert built.returncode == 0, built.stderr
-    yield place
+    return place
 
 
 def test_every_page_is_in_the_site(site: Path) -> None:
