@@ -197,7 +197,7 @@ def _fenced(session: str) -> str:
 
 
 def _bullet(signature: str, about: str) -> str:
-    return f"* {code(signature)}\n\n" + "\n".join(f"  {line}".rstrip() for line in about.splitlines()) + "\n"
+    return f"* {code(signature)}\n\n" + "\n".join(f"    {line}".rstrip() for line in about.splitlines()) + "\n"
 
 
 def _signature(name: str, node: Function) -> str:

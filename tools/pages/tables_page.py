@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pages import NotUnderstood
-from pages.markdown import code, generated_from, page, table
+from pages.markdown import code, generated_from, page, paragraph, table
 
 INTRO = """\
 # Workspace tables
@@ -105,14 +105,18 @@ def _relation(relation: _Relation, columns: list[tuple[str, str]]) -> list[str]:
     about = _sentence(relation.about)
     if relation.kind == "VIEW":
         names = ", ".join(code(name) for name, _ in columns)
-        return [f"### {relation.name}", about, f"Columns: {names}."]
+        return [f"### {relation.name}", about, paragraph(f"Columns: {names}.")]
     unknown = relation.columns.keys() - {name for name, _ in columns}
     if unknown:
         raise NotUnderstood(f"{relation.name} has no columns {', '.join(sorted(unknown))}")
     told = {name: _sentence(text) for name, text in relation.columns.items()}
     # A column `one` only keeps the table to a single row.
-    rows = [[code(name), kind.lower(), told.get(name, "")] for name, kind in columns if name != "one"]
-    return [f"### {relation.name}", about, table(["column", "type", "meaning"], rows)]
+    shown = [(name, kind.lower()) for name, kind in columns if name != "one"]
+    rows = [[code(name), kind, told[name]] for name, kind in shown if name in told]
+    rest = ", ".join(f"{code(name)} ({kind})" for name, kind in shown if name not in told)
+    described = table(["column", "type", "meaning"], rows) if rows else ""
+    listed = paragraph(f"{'Further columns' if rows else 'Columns'}: {rest}.") if rest else ""
+    return [f"### {relation.name}", about, described, listed]
 
 
 def _sentence(text: str) -> str:
