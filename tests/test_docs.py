@@ -15,7 +15,7 @@ from typing import Any
 import click
 import pytest
 from pages import NotUnderstood, cli_page, config_page, errors_page, events_page, python_page, tables_page
-from support.markdown import all_blocks, anchors, blocks, broken_links
+from support.markdown import all_blocks, anchors, blocks, broken_links, links
 
 from synth_optimizers import GepaConfig, client, config_schema, errors
 from synth_optimizers import __all__ as public_names
@@ -138,6 +138,11 @@ def test_the_example_of_an_event_is_what_the_catalogue_says() -> None:
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_every_link_leads_somewhere(page: Path) -> None:
     assert broken_links(page) == []
+
+
+def test_every_decision_is_in_the_list() -> None:
+    pages = {page.name for page in (DOCS / "decisions").glob("[0-9]*.md")}
+    assert set(links((DOCS / "decisions/README.md").read_text(encoding="utf-8"))) == pages
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)

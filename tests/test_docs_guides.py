@@ -20,8 +20,9 @@ from typing import Any
 
 import click
 import pytest
+from support.answering import answering
 from support.example import EXAMPLE, ROOT, Example, example_config
-from support.markdown import Block, all_blocks, run_words
+from support.markdown import Block, all_blocks, blocks, run_words
 from support.service import serving
 
 from synth_optimizers import GepaConfig, GepaRun
@@ -64,7 +65,7 @@ class Reader:
             "sh": self.shell,
             "python": self.python,
             "toml": self.configuration,
-            "json": lambda code: str(json.loads(code)),
+            "json": self.document,
             "text": self.output,
         }
         for block in all_blocks(self.page.read_text(encoding="utf-8")):
@@ -99,6 +100,10 @@ class Reader:
         self.told = ended.stdout + ended.stderr
         for shown, real in self.addresses.items():
             self.told = self.told.replace(real, shown)
+
+    def document(self, code: str) -> None:
+        """Read a document."""
+        json.loads(code)
 
     def output(self, code: str) -> None:
         """Compare what a page shows with what was told."""
@@ -242,3 +247,48 @@ def test_the_site_loads_nothing_from_another_host(site: Path) -> None:
 
 def test_no_page_of_the_site_has_a_diagram_that_would_need_a_script(site: Path) -> None:
     assert [page for page in site.rglob("*.html") if 'class="mermaid"' in page.read_text(encoding="utf-8")] == []
+
+
+def test_the_program_of_several_texts_is_searched_one_text_at_a_time(tmp_path: Path) -> None:
+    text = (DOCS / "guides/several-texts.md").read_text(encoding="utf-8")
+    program = json.loads(blocks(text, "json")[0])
+    words = {"query_prompt": "refund", "answer_prompt": "cite"}
+    routes = {"program_route": "/program", "taskset_route": "/taskset", "taskset_tasks_route": "/taskset/tasks"}
+    contract = {"version": "synth_optimizers.gepa.v2", "rollout_route": "/rollouts", **routes}
+    documents = {
+        "/metadata": {"optimizer_contracts": {"gepa": contract}},
+        "/program": program,
+        "/taskset": {"taskset_id": "questions", "splits": {"train": 8, "test": 2}},
+    }
+
+    def container(_method: str, path: str, body: Any) -> tuple[int, Any]:  # noqa: ANN401 (whatever is sent)
+        if path == "/taskset/tasks":
+            return 200, {"tasks": [{"task_id": name} for name in body["task_ids"]]}
+        if path == "/rollouts":
+            found = sum(word in body["candidate"][field] for field, word in words.items())
+            name = body["task"]["task_id"]
+            return 200, {"rollout_id": body["rollout_id"], "example_id": name, "reward": found / 2}
+        return (200, documents[path]) if path in documents else (404, {"detail": "unknown"})
+
+    def proposer(_method: str, _path: str, body: Any) -> tuple[int, Any]:  # noqa: ANN401 (whatever is sent)
+        asked = body["messages"][-1]["content"]
+        (field,) = re.findall(r"in these fields only: (.*)\.", asked)
+        texts = {field.strip("`"): f"Answer {{question}}: {words[field.strip('`')]}"}
+        manifest = {"schema_version": "gepa_workspace_proposal_v3", "proposals": [{"proposed_payload": texts}]}
+        return 200, {"model": "m", "choices": [{"message": {"role": "assistant", "content": json.dumps(manifest)}}]}
+
+    with answering(container) as container_url, answering(proposer) as proposer_url:
+        config = {
+            "run": {"run_id": "several", "output_dir": str(tmp_path)},
+            "container": {"url": container_url},
+            "dataset": {"train_seeds": list(range(8)), "heldout_seeds": [0, 1]},
+            "proposer": {"backend": "openai_compatible", "base_url": f"{proposer_url}/v1", "model": "m"},
+        }
+        merge(config, tomllib.loads(blocks(text, "toml")[0]))
+        merge(config, {"gepa": {"minibatch_size": 2, "proposals_per_generation": 1, "max_generations": 4}})
+        result = GepaRun.from_config(config, environ={}).execute()
+    lines = Path(result.event_feed_path).read_text(encoding="utf-8").splitlines()
+    registered = [found["fields"] for line in lines if (found := json.loads(line))["type"] == "candidate.registered"]
+    assert [found["changed_fields"] for found in registered[1:]] == [["query_prompt"], ["answer_prompt"]]
+    assert result.scores.heldout_gain is not None
+    assert result.scores.heldout_gain.difference == 1.0

@@ -1,4 +1,4 @@
-"""What the documentation site needs beyond its pages: the changelog, links to it, and no address of another host."""
+"""What the documentation site needs beyond its pages: whole folders, the changelog, and no address of another host."""
 
 from __future__ import annotations
 
@@ -12,6 +12,16 @@ from mkdocs.structure.pages import Page
 CHANGELOG = "changelog.md"
 ELSEWHERE = re.compile(r"https://unpkg\.com/[^\"'`]*")
 """What the theme's script would load for diagrams, of which there are none, and for old browsers."""
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Put every page of a folder into the navigation where the folder is named."""
+    for entry in config.nav or []:
+        for title, place in entry.items():
+            if isinstance(place, str) and place.endswith("/"):
+                pages = sorted(page.name for page in (Path(config.docs_dir) / place).glob("[0-9]*.md"))
+                entry[title] = [f"{place}README.md", *(place + name for name in pages)]
+    return config
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
