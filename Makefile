@@ -213,6 +213,7 @@ docs: build $(call installed,client) ## write the generated pages below docs/
 docs-site: $(call installed,docs) ## build the documentation as a static site into site/, without network
 	$(call say,documentation in site/)
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	@echo 'Open site/index.html. Search works from a server: python3 -m http.server --directory site'
 
 .PHONY: types
 types: build $(call installed,client docs test types mlflow otel wandb) ## mypy in strict mode, and the stubs against the extension

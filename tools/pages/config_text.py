@@ -95,8 +95,8 @@ SECTIONS = {
     "seed_candidate": "The initial candidate. Each key is a mutable field of the container's program. With any entry, "
     "all texts of the initial candidate come from here, and the container's own are not used.",
     "policy": "The model that works on the task. The optimizer sends this section to the container with every rollout "
-    "and does nothing else with it. It sends no key: the container has its own. A container that does not read the section "
-    "ignores it, also its default model.",
+    "and does nothing else with it. It sends no key: the container has its own. A container that does not read the "
+    "section ignores it, also its default model.",
     "proposer": "Who writes new texts. There are two backends, and fields of one are refused with the other. Only "
     '`codex_app_server` takes `command`, `sandbox_mode`, `approval_policy`, `auth_mode = "host"`, `codex_home`, '
     "`answer`, `max_turn_tokens`, `max_commands`, `startup_timeout_seconds`, `rpc_timeout_seconds` and "
