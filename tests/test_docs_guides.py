@@ -194,7 +194,7 @@ def test_the_blocks_of_a_page_run(page: Path, example: Example, warm: Path, tmp_
 
 def test_every_written_page_is_long_enough_to_help_and_short_enough_to_read() -> None:
     lengths = {name_of(page): len(page.read_text(encoding="utf-8").splitlines()) for page in PAGES}
-    assert {name: length for name, length in lengths.items() if not 20 <= length <= 170} == {}
+    assert {name: length for name, length in lengths.items() if not 20 <= length <= 150} == {}
 
 
 @pytest.mark.parametrize(
