@@ -3,6 +3,7 @@
 import contextlib
 import json
 import re
+import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ from support.example import ROOT
 from support.markdown import blocks
 from support.waiting import wait_until
 
-from synth_optimizers import GepaRun, GepaRunResult
+from synth_optimizers import GepaConfig, GepaRun, GepaRunResult
 from synth_optimizers._synth_optimizers import event_catalogue
 
 SOURCE = ROOT / "rust/crates/synth_optimizer_platform/src/container"
@@ -36,6 +37,12 @@ def test_every_json_block_is_json() -> None:
     assert len(shown) > len(docs_container.exchanges())
     for block in shown:
         json.loads(block)
+
+
+def test_the_address_of_the_container_is_a_part_of_a_configuration() -> None:
+    first = tomllib.loads(blocks((ROOT / "docs/reference/config.md").read_text(encoding="utf-8"), "toml")[0])
+    (part,) = docs_container.blocks("toml")
+    assert GepaConfig.from_mapping({**first, **tomllib.loads(part)}, environ={}).warnings == ()
 
 
 def test_every_exchange_is_as_the_page_shows_it(url: str) -> None:

@@ -18,23 +18,20 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
 from support.answering import answering
+from support.commands import check_command
 from support.example import EXAMPLE, ROOT, Example, example_config
 from support.markdown import Block, all_blocks, blocks, run_words
 from support.service import serving
 
 from synth_optimizers import GepaConfig, GepaRun
-from synth_optimizers.cli.app import cli
 
 DOCS = ROOT / "docs"
 WRITTEN = ("README.md", "start/*.md", "guides/*.md", "how/*.md")
 PAGES = [page for pattern in WRITTEN for page in sorted(DOCS.glob(pattern))]
 CONTAINER, REFLECTOR, SERVICE = "http://127.0.0.1:9100", "http://127.0.0.1:9101/v1", "http://127.0.0.1:8879"
 NOT_RUN = "not run: "
-# Programs of a reader's machine that are only named.
-ELSEWHERE = {"cd", "cp", "curl", "docker", "eval", "export", "git", "pip", "source", "ssh", "systemctl"}
 
 
 def name_of(page: Path) -> str:
@@ -147,35 +144,6 @@ def merge(whole: dict[str, Any], part: dict[str, Any]) -> None:
             merge(whole[name], value)
         else:
             whole[name] = value
-
-
-def check_command(words: list[str]) -> None:
-    """Check that a command exists and takes these options."""
-    while words and re.match(r"\w+=", words[0]):
-        words = words[1:]
-    match words:
-        case []:
-            pass
-        case ["synth-optimizers", *rest]:
-            check_own_command(rest)
-        case ["python", script, *_] if not script.startswith("-"):
-            assert (ROOT / script).is_file() or script == "container.py", script
-        case ["make", target]:
-            subprocess.run(["make", "--dry-run", "--directory", ROOT, target], check=True, capture_output=True)  # noqa: S603, S607
-        case [program, *_]:
-            assert program in {*ELSEWHERE, "python"}, f"{program} is not known"
-
-
-def check_own_command(words: list[str]) -> None:
-    """Check a command of ours against its options, without carrying it out."""
-    command: click.Command = cli
-    while isinstance(command, click.Group):
-        assert words, "the command is not whole"
-        command, words = command.commands[words[0]], words[1:]
-    given, _, _ = command.make_parser(click.Context(command)).parse_args(words)
-    required = [str(option.name) for option in command.params if option.required]
-    missing = [name for name in required if not isinstance(given.get(name), str | list | tuple)]
-    assert missing == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
