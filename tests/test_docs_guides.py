@@ -213,6 +213,13 @@ def test_the_site_loads_nothing_from_another_host(site: Path) -> None:
         assert "unpkg.com" not in script.read_text(encoding="utf-8"), script
 
 
+def test_alternatives_in_tables_are_shown_as_they_are_written(site: Path) -> None:
+    text = (site / "reference/python.html").read_text(encoding="utf-8")
+    assert "<code>str | None</code>" in text
+    assert "&#124;" not in text
+    assert "\\|" not in text
+
+
 def test_no_page_of_the_site_has_a_diagram_that_would_need_a_script(site: Path) -> None:
     assert [page for page in site.rglob("*.html") if 'class="mermaid"' in page.read_text(encoding="utf-8")] == []
 

@@ -10,6 +10,8 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 CHANGELOG = "changelog.md"
+TABLE_ROW = re.compile(r"^\|.*\|$", flags=re.MULTILINE)
+CODE = re.compile(r"`[^`]*`")
 ELSEWHERE = re.compile(r"https://unpkg\.com/[^\"'`]*")
 """What the theme's script would load for diagrams, of which there are none, and for old browsers."""
 
@@ -35,7 +37,7 @@ def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
     """Lead links to the changelog to its page, and show `|` in code within tables as it is."""
     up = "../" * page.file.src_uri.count("/")
     markdown = markdown.replace(f"]({up}../CHANGELOG.md)", f"]({up}{CHANGELOG})")
-    return re.sub(r"^\|.*\|$", lambda row: row[0].replace("\\|", "&#124;"), markdown, flags=re.MULTILINE)
+    return TABLE_ROW.sub(lambda row: CODE.sub(lambda code: code[0].replace("\\|", "|"), row[0]), markdown)
 
 
 def on_post_build(config: MkDocsConfig) -> None:
