@@ -12,7 +12,7 @@ from mkdocs.structure.pages import Page
 CHANGELOG = "changelog.md"
 TABLE_ROW = re.compile(r"^\|.*\|$", flags=re.MULTILINE)
 CODE = re.compile(r"`[^`]*`")
-ELSEWHERE = re.compile(r"https://unpkg\.com/[^\"'`]*")
+ELSEWHERE = re.compile(r"https://[\w.]+/(?:mermaid|resize-observer-polyfill)[^\"'`]*")
 """What the theme's script would load for diagrams, of which there are none, and for old browsers."""
 
 
