@@ -212,7 +212,7 @@ else
 endif
 
 .PHONY: py-test
-py-test: build containers codex cookbook-env $(call installed,client lint test) ## tests of the Python package, but for the trackers
+py-test: build containers codex cookbook-env $(call installed,client docs lint test) ## tests of the Python package, but for the trackers
 	$(call say,Python tests)
 	@$(BIN)/pytest --color=no --ignore=tests/tracking | tee $(LOGS)/py-test
 
@@ -229,8 +229,14 @@ client: $(call installed,lint) ## write the Python client that waits from the on
 docs: build $(call installed,client) ## write the generated pages below docs/
 	@$(BIN)/python tools/docs
 
+.PHONY: docs-site
+docs-site: $(call installed,docs) ## build the documentation as a static site into site/, without network
+	$(call say,documentation in site/)
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	@echo 'Open site/index.html. Search works from a server: python3 -m http.server --directory site'
+
 .PHONY: types
-types: build $(call installed,client test types mlflow otel wandb) ## mypy in strict mode, and the stubs against the extension
+types: build $(call installed,client docs test types mlflow otel wandb) ## mypy in strict mode, and the stubs against the extension
 	$(call say,types and stubs)
 	@$(BIN)/mypy
 	@# PyO3 lists the names of the extension; each of them must be in the stub, the list itself need not.
@@ -279,7 +285,7 @@ bench: tools ## benchmarks of the search and of whole runs
 
 .PHONY: clean
 clean: ## remove .venv, target, dist and caches
-	@rm -rf $(VENV) target dist src/synth_optimizers/*.so .mypy_cache .pytest_cache .ruff_cache
+	@rm -rf $(VENV) target dist site src/synth_optimizers/*.so .mypy_cache .pytest_cache .ruff_cache
 	@find src tests tools examples cookbooks -name __pycache__ -type d -prune -exec rm -rf {} +
 
 endif

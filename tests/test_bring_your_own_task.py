@@ -12,6 +12,7 @@ from shared.acceptance import COOKBOOKS
 from shared.launch import served
 from shared.with_servers import reflector_of
 from support.answering import free_port
+from support.markdown import lines
 from test_cookbooks import cookbook_python, run
 
 PAGE = (COOKBOOKS / "BRING_YOUR_OWN_TASK.md").read_text(encoding="utf-8")
@@ -42,7 +43,7 @@ asyncio.run(main())
 
 def commands() -> list[str]:
     """Return the commands of the page."""
-    return "".join(re.findall(r"^```sh\n(.*?)^```$", PAGE, flags=re.MULTILINE | re.DOTALL)).splitlines()
+    return lines(PAGE, "sh")
 
 
 def test_the_template_is_short() -> None:

@@ -1,34 +1,49 @@
 """The pages below `docs/`: the generated ones are fresh, and what all of them say is so."""
 
 import copy
+import json
 import re
 import shlex
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
-from pages import NotUnderstood, config_page, errors_page, events_page
+from pages import NotUnderstood, cli_page, config_page, errors_page, events_page, python_page, tables_page
+from support.commands import check_command
+from support.markdown import all_blocks, anchors, blocks, broken_links, links
 
-from synth_optimizers import GepaConfig, config_schema, errors
+from synth_optimizers import GepaConfig, client, config_schema, errors
+from synth_optimizers import __all__ as public_names
 from synth_optimizers._synth_optimizers import (
     config_findings,
     config_overrides,
     event_catalogue,
     service_defaults,
 )
+from synth_optimizers.cli.app import cli
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
-PAGES = sorted(DOCS.glob("*.md"))
+REFERENCE = DOCS / "reference"
+GENERATED = sorted(page for page in REFERENCE.glob("*.md") if page.read_text(encoding="utf-8").startswith("<!-- Gen"))
+WRITTEN = ("*.md", "docs/**/*.md", "examples/**/*.md", "cookbooks/**/*.md")
+PAGES = sorted(page for pattern in WRITTEN for page in ROOT.glob(pattern))
+
+
+def name_of(page: Path) -> str:
+    """Return how a page is called in the names of tests."""
+    return page.relative_to(ROOT).as_posix()
 
 
 def read(name: str) -> str:
     """Return a page."""
-    return (DOCS / name).read_text(encoding="utf-8")
+    return (REFERENCE / name).read_text(encoding="utf-8")
 
 
 def generate(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -42,6 +57,8 @@ def tree(tmp_path: Path) -> Path:
     """Return a copy of what the generator reads and writes."""
     for part in ("docs", "tools"):
         shutil.copytree(ROOT / part, tmp_path / part)
+    for part in ("rust", "src"):
+        (tmp_path / part).symlink_to(ROOT / part)
     return tmp_path
 
 
@@ -51,7 +68,8 @@ def test_the_generated_pages_are_fresh() -> None:
 
 
 def test_stale_pages_are_named_and_written_again(tree: Path) -> None:
-    pages = {name: (tree / "docs" / name) for name in ("config.md", "errors.md", "events.md")}
+    names = ("cli.md", "config.md", "errors.md", "events.md", "http.md", "python.md", "tables.md")
+    pages = {name: (tree / "docs/reference" / name) for name in names}
     assert generate(tree).returncode == 0
     fresh = {name: page.read_text(encoding="utf-8") for name, page in pages.items()}
     for name, page in pages.items():
@@ -60,7 +78,7 @@ def test_stale_pages_are_named_and_written_again(tree: Path) -> None:
     checked = generate(tree, "--check")
     assert checked.returncode == 1
     for name, page in pages.items():
-        assert f"docs/{name} is stale; run `make docs`" in checked.stderr
+        assert f"docs/reference/{name} is stale; run `make docs`" in checked.stderr
         assert page.read_text(encoding="utf-8") != fresh[name]
     assert generate(tree).returncode == 0
     assert {name: page.read_text(encoding="utf-8") for name, page in pages.items()} == fresh
@@ -118,34 +136,27 @@ def test_the_example_of_an_event_is_what_the_catalogue_says() -> None:
     ]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_every_link_leads_somewhere(page: Path) -> None:
-    for target in re.findall(r"\]\(([^)\s]+)\)", re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.M | re.S)):
-        file, _, anchor = target.partition("#")
-        found = page.parent / file if file else page
-        assert found.exists(), target
-        assert not anchor or anchor in anchors(found), target
+    assert broken_links(page) == []
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_decision_is_in_the_list() -> None:
+    pages = {page.name for page in (DOCS / "decisions").glob("[0-9]*.md")}
+    assert set(links((DOCS / "decisions/README.md").read_text(encoding="utf-8"))) == pages
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_no_two_headings_share_an_anchor(page: Path) -> None:
-    found = anchors(page)
+    found = anchors(page.read_text(encoding="utf-8"))
     assert len(found) == len(set(found))
-
-
-def anchors(page: Path) -> list[str]:
-    """Return the anchors of the headings of a page."""
-    text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
-    headings = re.findall(r"^#+ (.*)$", text, flags=re.MULTILINE)
-    return [re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings]
 
 
 @pytest.fixture
 def first(tmp_path: Path) -> Path:
     """Return the configuration with which the page of the configuration begins."""
     path = tmp_path / "gepa.toml"
-    blocks = re.findall(r"^```toml\n(.*?)^```$", read("config.md"), flags=re.MULTILINE | re.DOTALL)
-    path.write_text(blocks[0], encoding="utf-8")
+    path.write_text(blocks(read("config.md"), "toml")[0], encoding="utf-8")
     return path
 
 
@@ -248,13 +259,78 @@ def is_refused(first: Path, backend: str, name: str) -> bool:
     return False
 
 
+def test_every_command_and_option_has_its_row() -> None:
+    text = read("cli.md")
+    for path in re.findall(r"^## synth-optimizers (.*)$", text, flags=re.MULTILINE):
+        command: click.Command = cli
+        for word in path.split():
+            assert isinstance(command, click.Group)
+            command = command.commands[word]
+        part = re.split(r"^## ", text, flags=re.MULTILINE)[1:]
+        (own,) = (one for one in part if one.startswith(f"synth-optimizers {path}\n"))
+        flags = {flag for option in command.params if isinstance(option, click.Option) for flag in option.opts}
+        assert set(re.findall(r"(?<=[` ])--?[a-z][a-z-]*", "".join(re.findall(r"^\| `.*?` \|", own, re.M)))) == flags
+    assert len(re.findall(r"^## ", text, flags=re.MULTILINE)) == 20
+
+
+def test_commands_without_help_fail() -> None:
+    with pytest.raises(NotUnderstood, match="the command x bare has no help"):
+        cli_page.render(click.Group(commands=[click.Command("bare")]), "x")
+    option = click.Option(["--size"])
+    with pytest.raises(NotUnderstood, match="the option --size of x bare has no help"):
+        cli_page.render(click.Group(commands=[click.Command("bare", params=[option], help="Do it.")]), "x")
+
+
+def test_every_public_name_is_on_the_page_of_python() -> None:
+    text = read("python.md")
+    exported = {*public_names, *client.__all__} - {"AsyncClient"}
+    missing = {name for name in exported if f"### {name}\n" not in text and f"`{name}`" not in text}
+    assert missing == set()
+
+
+def test_public_names_without_words_fail(tmp_path: Path) -> None:
+    package = tmp_path / "synth_optimizers"
+    shutil.copytree(ROOT / "src/synth_optimizers", package, ignore=shutil.ignore_patterns("*.so", "__pycache__"))
+    run = package / "run.py"
+    run.write_text(re.sub(r'        """Return what the run would take.*\n', "", run.read_text(encoding="utf-8")))
+    with pytest.raises(NotUnderstood, match=r"GepaRun\.plan has no docstring"):
+        python_page.render(package)
+
+
+def test_every_table_of_a_workspace_has_its_part() -> None:
+    names = set(re.findall(r"^### (\w+)$", read("tables.md"), flags=re.MULTILINE))
+    schema = "\n".join(path.read_text(encoding="utf-8") for path in tables_page.schema_files(ROOT))
+    assert names == set(re.findall(r"^CREATE (?:TABLE|VIEW) (\w+)", schema, flags=re.MULTILINE))
+    assert len(names) > 30
+
+
+@pytest.mark.parametrize("page", GENERATED, ids=name_of)
+def test_every_block_of_a_generated_page_can_be_read(page: Path) -> None:
+    for block in all_blocks(page.read_text(encoding="utf-8")):
+        match block.language:
+            case "pycon":
+                lines = [line[4:] for line in block.code.splitlines() if line.startswith((">>> ", "... "))]
+                compile("\n".join(lines), page.name, "exec")
+            case "json":
+                json.loads(block.code)
+            case "toml":
+                tomllib.loads(block.code)
+            case "sh":
+                # A part of a command is checked where it is taken, see `test_every_set_on_the_page_is_taken`.
+                commands = [line for line in block.code.splitlines() if not line.startswith("--set ")]
+                for command in commands:
+                    check_command(shlex.split(command, comments=True))
+            case language:
+                assert language == "text", f"line {block.line}"
+
+
 def test_every_finding_has_its_row() -> None:
     rows = re.findall(r"^\| `(\w+)` \| (error or warning|error|warning) \|", read("errors.md"), flags=re.MULTILINE)
     assert dict(rows) == {row["code"]: row["severity"] or "error or warning" for row in config_findings()}
 
 
 def test_every_option_on_the_page_of_the_service_is_one_of_the_command() -> None:
-    options = set(re.findall(r"`(--[a-z-]+)", read("service.md")))
+    options = set(re.findall(r"`(--[a-z-]+)", read("http.md")))
     known = {f"--{name.replace('_', '-')}" for name in service_defaults()}
     named = {"--allow-container", "--allow-host", "--config-root", "--help", "--max-body-mb", "--token-file"}
     assert options

@@ -1,8 +1,9 @@
-"""`docs/containers.md`: the container on it answers as it shows, and the client is as it says."""
+"""`docs/reference/containers.md`: the container on it answers as it shows, and the client is as it says."""
 
 import contextlib
 import json
 import re
+import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,9 +15,10 @@ from support import docs_container
 from support.answering import answering
 from support.docs_container import Exchange
 from support.example import ROOT
+from support.markdown import blocks
 from support.waiting import wait_until
 
-from synth_optimizers import GepaRun, GepaRunResult
+from synth_optimizers import GepaConfig, GepaRun, GepaRunResult
 from synth_optimizers._synth_optimizers import event_catalogue
 
 SOURCE = ROOT / "rust/crates/synth_optimizer_platform/src/container"
@@ -31,10 +33,16 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def test_every_json_block_is_json() -> None:
-    blocks = docs_container.blocks("json")
-    assert len(blocks) > len(docs_container.exchanges())
-    for block in blocks:
+    shown = docs_container.blocks("json")
+    assert len(shown) > len(docs_container.exchanges())
+    for block in shown:
         json.loads(block)
+
+
+def test_the_address_of_the_container_is_a_part_of_a_configuration() -> None:
+    first = tomllib.loads(blocks((ROOT / "docs/reference/config.md").read_text(encoding="utf-8"), "toml")[0])
+    (part,) = docs_container.blocks("toml")
+    assert GepaConfig.from_mapping({**first, **tomllib.loads(part)}, environ={}).warnings == ()
 
 
 def test_every_exchange_is_as_the_page_shows_it(url: str) -> None:
@@ -105,9 +113,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
     """Return a run against a container of its own, with a proposer that knows every word."""
     calls: list[tuple[str, str, Any]] = []
     directory = tmp_path_factory.mktemp("run")
-    config = re.search(r"^```toml\n(.*?)^```$", (ROOT / "docs/config.md").read_text(), flags=re.MULTILINE | re.DOTALL)
-    assert config is not None
-    (directory / "gepa.toml").write_text(config.group(1), encoding="utf-8")
+    config = blocks((ROOT / "docs/reference/config.md").read_text(encoding="utf-8"), "toml")[0]
+    (directory / "gepa.toml").write_text(config, encoding="utf-8")
     with docs_container.running(directory) as behind:
 
         def hand_on(method: str, path: str, body: object) -> tuple[int, Any]:

@@ -1,16 +1,15 @@
 """The examples of the README run as they stand there."""
 
 import json
-import os
 import re
 import shlex
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from support.example import EXAMPLE, ROOT, Example
+from support.markdown import blocks, lines, run_words
 from support.service import Service, serving
 
 from synth_optimizers import GepaConfig, GepaRun
@@ -18,26 +17,15 @@ from synth_optimizers._synth_optimizers import config_overrides
 from synth_optimizers.cli.options import LOG_VARIABLE
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-PATIENCE = 120
 ADDRESS = "http://127.0.0.1:8879"
 """Where the README has its service."""
-
-
-def blocks(language: str) -> list[str]:
-    """Return the code blocks of one language."""
-    return re.findall(rf"^```{language}\n(.*?)^```$", README, flags=re.MULTILINE | re.DOTALL)
-
-
-def lines(language: str) -> list[str]:
-    """Return the lines of all code blocks of one language."""
-    return [line for block in blocks(language) for line in block.splitlines()]
 
 
 @pytest.fixture(scope="module")
 def place(example: Example, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a directory with the README's configuration for the servers that are running."""
     place = tmp_path_factory.mktemp("readme")
-    text = blocks("toml")[0].replace("http://127.0.0.1:9100", example.container_url)
+    text = blocks(README, "toml")[0].replace("http://127.0.0.1:9100", example.container_url)
     text = text.replace("http://127.0.0.1:9101/v1", example.reflector_url)
     (place / "gepa.toml").write_text(text, encoding="utf-8")
     return place
@@ -46,7 +34,7 @@ def place(example: Example, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def service(place: Path) -> Iterator[Service]:
     """Yield the service that the README starts; only its port is another one."""
-    (line,) = [line for line in lines("sh") if " gepa service " in line]
+    (line,) = [line for line in lines(README, "sh") if " gepa service " in line]
     options = shlex.split(line)[3:]
     assert options[:4] == ["--db", "service.sqlite", "--bind", ADDRESS.removeprefix("http://")]
     with serving(place, *options[4:]) as service:
@@ -55,31 +43,26 @@ def service(place: Path) -> Iterator[Service]:
 
 def run(line: str, place: Path) -> str:
     """Run a line of the README, which must succeed, and return what it wrote."""
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    words = shlex.split(line, comments=True)
-    ended = subprocess.run(  # noqa: S603 (the README is ours)
-        words, cwd=place, env=os.environ | {"PATH": path}, capture_output=True, text=True, timeout=PATIENCE
-    )
-    assert ended.returncode == 0, f"{line}: {ended.stdout}{ended.stderr}"
+    ended = run_words(shlex.split(line, comments=True), place)
     assert ended.stdout + ended.stderr
     return ended.stdout
 
 
-@pytest.mark.parametrize("code", blocks("python"))
+@pytest.mark.parametrize("code", blocks(README, "python"))
 def test_python_blocks_run(code: str, place: Path, service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(place)
     exec(compile(code.replace(ADDRESS, service.url), "README.md", "exec"), {})  # noqa: S102 (the README is ours)
 
 
 def test_the_commands_run(place: Path) -> None:
-    commands = [line for line in lines("sh") if line.startswith("synth-optimizers ") and "8879" not in line]
+    commands = [line for line in lines(README, "sh") if line.startswith("synth-optimizers ") and "8879" not in line]
     assert len(commands) > 5
     for command in commands:
         run(command, place)
 
 
 def test_the_lines_for_the_service_work_as_they_are_printed(place: Path, service: Service) -> None:
-    commands = [line for line in lines("sh") if ADDRESS in line]
+    commands = [line for line in lines(README, "sh") if ADDRESS in line]
     assert len(commands) > 5
     told = {}
     for command in commands:
@@ -96,7 +79,7 @@ def test_the_lines_for_the_service_work_as_they_are_printed(place: Path, service
 
 
 def test_every_other_command_is_a_target_of_make() -> None:
-    others = [line for line in lines("sh") if not line.startswith(("synth-optimizers ", "curl "))]
+    others = [line for line in lines(README, "sh") if not line.startswith(("synth-optimizers ", "curl "))]
     commands = [shlex.split(line, comments=True) for line in others]
     assert commands == [["make", "quickstart"], ["make", "test"]]
     for target in [*(target for _, target in commands), "wheel"]:
@@ -106,11 +89,11 @@ def test_every_other_command_is_a_target_of_make() -> None:
 def test_every_block_is_known_to_a_test() -> None:
     languages = re.findall(r"^```(.*)$", README, flags=re.MULTILINE)
     assert set(languages) == {"", "toml", "sh", "python"}
-    assert len(blocks("toml")) == 1
+    assert len(blocks(README, "toml")) == 1
 
 
 def test_the_configuration_is_that_of_the_example(tmp_path: Path) -> None:
-    (tmp_path / "gepa.toml").write_text(blocks("toml")[0], encoding="utf-8")
+    (tmp_path / "gepa.toml").write_text(blocks(README, "toml")[0], encoding="utf-8")
 
     def values(path: Path) -> dict[str, object]:
         known = {value.path: value.value for value in GepaConfig.from_toml(path).explain()}

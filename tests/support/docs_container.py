@@ -1,4 +1,4 @@
-"""The container of `docs/containers.md`: its code, started on a free port, and the exchanges that the page shows."""
+"""The container of `docs/reference/containers.md`, started on a free port, and the exchanges that the page shows."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from typing import Any
 
 import pytest
 
+from support import markdown
 from support.answering import free_port
 from support.example import ROOT, container_python
 from support.waiting import PATIENCE, wait_until
 
-PAGE = ROOT / "docs/containers.md"
+PAGE = ROOT / "docs/reference/containers.md"
 STOP_SECONDS = 10
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 
@@ -36,7 +37,7 @@ class Exchange:
 
 def blocks(language: str) -> list[str]:
     """Return the code blocks of one language."""
-    return re.findall(rf"^```{language}\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    return markdown.blocks(PAGE.read_text(encoding="utf-8"), language)
 
 
 def exchanges() -> list[Exchange]:

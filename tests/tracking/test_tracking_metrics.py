@@ -168,7 +168,7 @@ def test_a_feed_joined_in_the_middle_gives_no_counts_before_the_end(resumed: lis
 def test_the_list_of_metrics_is_complete(
     finished: list[RunEvent], failed: list[RunEvent], resumed: list[RunEvent]
 ) -> None:
-    page = Path(__file__).parents[2] / "docs" / "metrics.md"
+    page = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
     known = re.findall(r"^\| `([^`]+)` \|", page.read_text(encoding="utf-8"), re.MULTILINE)
     assert len(known) == len(set(known))
     given = {name for events in (finished, failed, resumed) for name in series(folded(events)[1])}

@@ -1,4 +1,4 @@
-"""`docs/config.md`: every field of the configuration, from its JSON Schema and the table of overrides."""
+"""`docs/reference/config.md`: every field of the configuration, from its JSON Schema and the overrides."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from pages.markdown import code, generated_from, page, paragraph, table
 
 Json = dict[str, Any]
 
+SOURCE = "rust/crates/synth_optimizer_core/src/config"
+
 KINDS = {"string": "text", "integer": "whole number", "number": "number", "boolean": "`true` or `false`"}
 # Ends of ranges that only keep numbers small enough to reckon with are not worth a word in every row.
 BEYOND = 10**9
@@ -23,7 +25,7 @@ def render(schema: Json, overrides: Iterable[Mapping[str, Any]]) -> str:
     """Return the page."""
     fields = _Fields(schema)
     parts = [
-        generated_from("`config_schema()`", "`config_overrides()`", source="synth_optimizer_core/src/config"),
+        generated_from("`config_schema()`", "`config_overrides()`", source=SOURCE),
         text.TITLE,
         f"```toml\n{text.EXAMPLE}\n```",
         text.RULES,

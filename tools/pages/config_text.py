@@ -1,4 +1,4 @@
-"""What `docs/config.md` says in words of its own: how a configuration is put together, and what each section is for."""
+"""What `docs/reference/config.md` says in words of its own: layers, paths, and what each section is for."""
 
 TITLE = """\
 # Configuration
@@ -33,21 +33,22 @@ RULES = """\
 * Every problem of a file is reported at once, with line, column and a hint.
 * An unknown key is an error that names the nearest known one.
 * Words such as `"readwrite"` are taken in upper and lower case, with `-` or `_`.
-* A key or secret has no place in the file. Fields that end in `_env` take the *name* of a variable.
+* A key or secret does not belong into the file. Fields that end in `_env` take the *name* of a variable.
 * The JSON Schema for an editor is `synth_optimizers.config_schema()`."""
 
 LAYERS = """\
 ## Where a value comes from
 
-A value is looked for in four layers. A later one wins over an earlier one.
+A value comes from one of four layers. A later layer replaces an earlier one.
 
 1. The default of the field.
-2. The file, or the mapping that is given in its place.
+2. The file, or a mapping of the same shape.
 3. The environment: the variables below, and no others. A blank variable is ignored.
-4. `--set key=value`, as often as wanted; in Python `overrides=["key=value"]`. Of two for one key the later one wins.
+4. `--set key=value`, which may be repeated; in Python `overrides=["key=value"]`. The last one for a key counts.
 
-Each layer is checked on its own: a wrong value is reported even where a later layer replaces it. The origin of every
-value is in `GepaConfig.explain()`: `default`, `file:LINE:COLUMN`, `mapping`, `environment:VARIABLE` or `set`."""
+Each layer is checked on its own: a wrong value is reported even where a later layer replaces it. `gepa check
+--explain` and `GepaConfig.explain()` show every value with its origin: `default`, `file:LINE:COLUMN`, `mapping`,
+`environment:VARIABLE` or `set`."""
 
 SET = """\
 ### `--set`
@@ -73,25 +74,29 @@ they are: they start in `container.cwd`."""
 FIELDS = """\
 ## Every field
 
-The sections follow in the order of the file. *Unset* means that the field may be left out and then has no value; the
-last column says what happens. Seconds end at 10^9 and tokens at 10^15, which the tables do not repeat."""
+*Unset* means that the field is optional and has no default; the last column says what happens then. Seconds are at
+most 10^9 and tokens at most 10^15; the tables do not repeat that.
+
+Two fields are named after seeds and hold something else: `train_seeds` and `heldout_seeds` are row numbers, and
+`[seed_candidate]` is the initial candidate. Only `run.seed` is a random seed."""
 
 # The first sentences of each section, before its table.
 SECTIONS = {
-    "run": "What the run is called, and where its files go: `output_dir`, and in it a directory named `run_id`. A file "
-    "that is run again under the same `run_id` goes on where it stopped.",
+    "run": "The name of the run, and where its files go: into a directory named `run_id` below `output_dir`. Running "
+    "the file again under the same `run_id` continues the run.",
     "container": "The task is a service that answers HTTP, described in [containers.md](containers.md). Either it runs "
     "already at `url`, or `command` starts it for the run and ends it with it.",
-    "dataset": "Rows by number. What a number means is the container's affair: an index, a seed, an episode. A "
-    "container that names its tasks by id gets `SPLIT:SEED`, or the id at that place of its own list; the event "
-    "`dataset.seeds.mapped` tells which. One of `[dataset]` and `[taskset]` is required.",
+    "dataset": "Rows by number. The container decides what a number means: an index, a seed of an environment, an "
+    "episode. A container that names its tasks by id gets `SPLIT:NUMBER`, or the id at that place of its own list; the "
+    "event `dataset.seeds.mapped` says which. One of `[dataset]` and `[taskset]` is required.",
     "taskset": "Rows by name, for a container that knows its tasks by id. One of `[dataset]` and `[taskset]` is "
     "required.",
     "candidate": "What the search may change.",
-    "seed_candidate": "The texts to start from. Each key is a mutable field of the container's program. With any "
-    "entry, the container's own seed candidate is not used at all.",
-    "policy": "The model that works on the task. The section is handed to the container with every rollout. Nothing in "
-    "it is called from here, and no key is sent: the container has its own.",
+    "seed_candidate": "The initial candidate. Each key is a mutable field of the container's program. With any entry, "
+    "all texts of the initial candidate come from here, and the container's own are not used.",
+    "policy": "The model that works on the task. The optimizer sends this section to the container with every rollout "
+    "and does nothing else with it. It sends no key: the container has its own. A container that does not read the "
+    "section ignores it, also its default model.",
     "proposer": "Who writes new texts. There are two backends, and fields of one are refused with the other. Only "
     '`codex_app_server` takes `command`, `sandbox_mode`, `approval_policy`, `auth_mode = "host"`, `codex_home`, '
     "`answer`, `max_turn_tokens`, `max_commands`, `startup_timeout_seconds`, `rpc_timeout_seconds` and "
@@ -111,8 +116,8 @@ SECTIONS = {
     "gepa.circuit_breaker": "Stops a run whose container has broken.",
     "gepa.pipeline": "How work is ordered, and how much of it runs at once.",
     "gepa.pipeline.workers": "How much runs at once. It never changes what is decided, unless time is limited.",
-    "gepa.pipeline.adaptive_rollout_concurrency": "Fewer rollouts at once when the container is overloaded, more when "
-    "it is not. `gepa.pipeline.workers.rollout` stays the upper end.",
+    "gepa.pipeline.adaptive_rollout_concurrency": "Fewer rollouts at once while the container is overloaded, "
+    "and more after enough successes. `gepa.pipeline.workers.rollout` is the upper limit.",
     "cache": "Answers of the container and of the proposer, kept by what was asked. Runs that share a file and a "
     "namespace share answers.",
     "disk_budget": "How much disk all runs together may take.",
@@ -126,8 +131,9 @@ PARTS = {
         "max_total_rollouts": (
             "Limits",
             "Work is reserved before it is sent, so that a limit on rollouts is never passed. With a limit on money, "
-            "tokens or time, the estimates that it needs must be given too. The two limits on train and held-out "
-            "rollouts, if one of them is given, take the place of the one on all.",
+            "tokens or time, the estimates that it needs must be given too. If `max_train_rollouts` or "
+            "`max_heldout_rollouts` is given, the two limits replace `max_total_rollouts`, which then only stands in "
+            "for the one that is missing.",
         ),
         "no_improvement_generations": ("Stop rules", "When the search ends before a limit does."),
     },

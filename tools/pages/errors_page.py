@@ -1,4 +1,4 @@
-"""`docs/errors.md`: every error, every exit code and every finding about a configuration."""
+"""`docs/reference/errors.md`: every error, every exit code and every finding about a configuration."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ INTRO = """\
 
 Every error has a stable code to match on. In Python it is the attribute `error_code` of the exception, on the command
 line it stands before the message, and in the HTTP service it is `error.error_code` of the reply, beside a more precise
-`error.code` ([refusals](service.md#refusals)). The class is that of the *cause*: a readonly run that misses an answer
+`error.code` ([refusals](http.md#refusals)). The class is that of the *cause*: a readonly run that misses an answer
 raises `CacheMissError`, not `RunFailedError`.
 
 An exception has `error_code`, `detail` (more about it, or `None`), `hint` (what to do) and `findings` (every finding,
@@ -55,7 +55,7 @@ def render(errors: Iterable[Mapping[str, Any]], findings: Iterable[Mapping[str, 
     ]
     found = sorted(findings, key=lambda row: row["code"])
     return page(
-        generated_from("`error_table()`", "`config_findings()`", source="synth_optimizer_core/src"),
+        generated_from("`error_table()`", "`config_findings()`", source="rust/crates/synth_optimizer_core/src"),
         INTRO,
         table(["code", "exception", "exit code", "HTTP status", "hint"], codes),
         EXITS,

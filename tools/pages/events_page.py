@@ -1,4 +1,4 @@
-"""`docs/events.md`: every event of a run, from the catalogue of events and the JSON Schema of their fields."""
+"""`docs/reference/events.md`: every event of a run, from the catalogue of events and the schema of their fields."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ def render(exported: Json) -> str:
     """Return the page."""
     catalogue = Catalogue(exported)
     example = EXAMPLE.read_text(encoding="utf-8").strip()
-    made_from = generated_from("`event_catalogue()`", source="synth_optimizer_core/src/model")
+    made_from = generated_from("`event_catalogue()`", source="rust/crates/synth_optimizer_core/src/model")
     parts = [made_from, INTRO, ENVELOPE, f"```json\n{example}\n```"]
     parts += [NORMALIZED, READING, "## Every event", _contents(catalogue)]
     for event in catalogue.events:

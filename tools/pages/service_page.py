@@ -1,4 +1,4 @@
-"""`docs/service.md`: the standing service, its routes and its refusals; and `docs/openapi.json`."""
+"""`docs/reference/http.md`: the standing service, its routes and its refusals; and `docs/reference/openapi.json`."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from typing import Any
 from pages.markdown import code, generated_from, page, table
 
 INTRO = """\
-# The service
+# HTTP
 
-A standing service keeps a queue of runs in one SQLite file, carries them out, and answers over HTTP while they go on
-and after:
+The service keeps a queue of runs in one SQLite file, executes them, and answers over HTTP while they execute and
+after. [Operating the service](../guides/service.md) is the guide; this page is the reference.
 
 ```sh
 synth-optimizers gepa service --db service.sqlite --bind 127.0.0.1:8879 --worker-id local-gepa
 ```
 
-`--help` lists every setting with its default. SIGTERM, Ctrl-C or the end of the terminal drain it: it takes no more
-requests, lets runs finish what is under way within `--shutdown-grace-seconds`, saves them and ends with exit code 0.
-The same command goes on. A service that is killed loses nothing either: the next start takes back what it held,
-before it is ready. One service at a time has a database; a second one is told who has it. Any number of other
-processes may work on the same queue with the functions of Python (`workspace_submit_run_request`,
-`gepa_service_run_next` and so on)."""
+`--help` lists every setting with its default. SIGTERM, Ctrl-C or the end of the terminal drain the service: it accepts
+no more requests, lets calls in flight finish within `--shutdown-grace-seconds`, saves the runs, and exits with 0. The
+same command continues them. After a crash, the next start takes back the interrupted run requests before it is ready.
+One service at a time uses a database; a second one is refused with the name of the first. Any number of other processes
+may work on the same queue with the [Python functions](python.md#the-queue-of-a-service), such as
+`workspace_submit_run_request` and `gepa_service_run_next`."""
 
 SUBMIT = """\
 ## Submitting
@@ -31,66 +31,80 @@ SUBMIT = """\
 `POST /runs` takes `config_path`, a file beneath `--config-root` (by default the directory in which the service was
 started), or `config`, the same configuration as TOML text or as an object. Relative paths in an inline configuration
 start at the config root. The environment of the service changes no configuration. `overrides` are texts like
-`gepa.max_generations=3`. Before anything is stored, everything is checked that `gepa check` checks, and `POST
-/runs/preflight` does only that: every blocker has a stage, code, field, message, hint and whether trying again may
-help. `allow_unverified` leaves out what would contact the container and the proposer.
+`gepa.max_generations=3`.
 
-When `201` comes back, the request is on the disk. With an `Idempotency-Key`, the same body gives the same run again
-(`200`, `replayed`), and another body is refused with `409`. The highest `priority` runs first, then the oldest. Two
-requests that name the same container or the same cache namespace never run at once; one that has to wait does not
-hold up others. `auto_start: false` leaves it to `POST /worker/run-next`; `manual_step: true` lets it go on only with
-`POST /runs/{run_id}/step`. A run that failed or was cancelled may be submitted again under its id: where it had not
-come to its own end it goes on, and otherwise it ends the same way again (`run_is_over` among the `warnings`).
-`DELETE /runs/{run_id}` removes a run that is over, with its directory if a request of it has worked there; what is
-not there is no error.
+The service checks a run before it stores the request: everything that `gepa check` checks. `POST /runs/preflight` does
+only the check. Every blocker has a stage, a code, a field, a message, a hint and whether trying again may help.
+`allow_unverified` leaves out the checks that contact the container and the proposer.
 
-A secret in a configuration is refused: name the variable that holds it, and set it where the service runs."""
+* When `201` comes back, the run request is on the disk.
+* With an `Idempotency-Key`, the same body returns the same run (`200`, `replayed`). Another body with the same key is
+  refused with `409`.
+* The highest `priority` executes first, then the oldest.
+* Two requests that name the same container or the same cache namespace never execute at once. The one that waits does
+  not delay others.
+* `auto_start: false` leaves the request in the queue until `POST /worker/run-next` executes it.
+* `manual_step: true` makes the run wait for `POST /runs/{run_id}/step` before each step.
+* A failed or cancelled run may be submitted again under its id. A run that had not ended continues. A run that had
+  ended returns its stored end again, with the warning `run_is_over`.
+* `DELETE /runs/{run_id}` deletes a finished run, and its directory if the service worked in it. Deleting a missing run
+  succeeds.
+
+The service refuses a secret in a configuration. Name the variable that holds it, and set that variable in the
+environment of the service."""
 
 STEERING = """\
-## Steering
+## Control
 
-`cancel`, `pause`, `resume` and `stop` answer with `accepted` (202) or `noop` (200) once the request is stored; where it
-is impossible, `409` carries the current `state`. They do not wait for the rest of a batch of rollouts or of a proposer
-turn. `cancel` ends a run for good. `pause` sets it aside, and unless it is resumed
-within `timeout_seconds` (by default `--pause-timeout-seconds`), it is cancelled. `stop` takes back what was not sent,
-waits for rollouts that were, and ends the run with its held-out evaluation.
+`cancel`, `pause`, `resume` and `stop` answer with `accepted` (202) or `noop` (200) once the control request is stored.
+Where the state of the run does not allow it, `409` carries the current `state`. The run obeys without waiting for the
+rest of a batch of rollouts or for the end of a proposer turn.
 
-A request that does not move says why in `waiting`: the reason, since when, and by when it goes on by itself at the
-latest, where that is known (the end of a lease or of a pause). Workers look at what waits for one of them at least
-twice a second. A run that tells nothing for `--silence-seconds`, on top of the longest timeout of its own
-configuration, has failed."""
+* `cancel` ends a run for good.
+* `pause` saves the run and releases its worker. A run that is not resumed within `timeout_seconds` (by default
+  `--pause-timeout-seconds`) is cancelled.
+* `stop` withdraws the rollouts that were not sent, waits for those that were, and ends the run with its held-out
+  evaluation.
+
+Each waiting request reports in `waiting` its reason, since when it waits, and its deadline if it has one (the end of a
+lease or of a pause). Workers look for waiting requests at least twice a second. A run without any event for
+`--silence-seconds`, on top of the longest timeout of its own configuration, has failed."""
 
 WATCHING = """\
 ## Watching
 
-`GET /runs/{run_id}/events` is a page of events, or with `Accept: text/event-stream` a stream that ends with the run.
-The number of an event is its id: whoever comes back with `Last-Event-ID` misses nothing and sees nothing twice. A
-reader that does not read is dropped; the run does not notice. `GET /runs/{run_id}/best` has an `ETag`, and with
-`?wait_newer_than=SEQUENCE` it answers as soon as there is a newer best candidate, or with an empty `304`. `GET
-/metrics` is for Prometheus; counts of rollouts, tokens, cost and cache hits are those since the service started."""
+`GET /runs/{run_id}/events` returns a page of events. With `Accept: text/event-stream` it is a stream that ends with the
+run. The number of an event is its id: a client that reconnects with `Last-Event-ID` gets every event exactly once. The
+service disconnects a client that does not read; the run is not affected.
+
+`GET /runs/{run_id}/best` has an `ETag`. With `?wait_newer_than=SEQUENCE` it answers as soon as there is a newer best
+candidate, or with an empty `304`. `GET /metrics` is for Prometheus; its counts of rollouts, tokens, cost and cache hits
+begin when the service starts."""
 
 LEASES = """\
 ## Leases
 
-Whoever works on a request holds a lease with a fencing token. A lease is renewed while its holder lives, and it ends
-when the holder is proved to be gone (its process has ended, another service has the database, the machine was started
-again) or when it has run out by the clock of the machine's uptime; the clock on the wall decides nothing. From then
-on every write of the old holder is refused, in the queue and in the run itself, and it sends nothing more. A request
-keeps its whole history."""
+A worker that executes a request holds a lease with a fencing token, and renews it. The lease ends when the worker is
+known to be gone (its process has ended, another service has the database, the machine was restarted), or when it
+expires. Leases are measured with the clock of the machine's uptime, so changes of the wall clock do not affect them.
+After the end of a lease, every write of the old worker is rejected, in the queue and in the run, and it sends nothing
+more. The queue keeps the whole history of a request."""
 
 SAFETY = """\
-## Safety
+## Security
 
-Whoever can call the service can run what a configuration names: commands of a container or a proposer, with the
-rights of the service's user. On loopback without a token these are all users of the machine. With `--token-file`
-(readable by its owner only, at least 32 characters) every request needs `Authorization: Bearer TOKEN`; another
-address than loopback is served only with one.
+A caller of the service can start the commands that a configuration names, for a container or a proposer, with the
+rights of the service's user. Without a token on loopback, every user of the machine is such a caller. With
+`--token-file` (readable by its owner only, at least 32 characters) every request needs `Authorization: Bearer TOKEN`.
+The service binds to an address other than loopback only with a token.
 
-Requests under another name than the service's (`Host`) or from a page of another site (`Origin`) are refused before
-they are routed; `--allow-host` adds names. Bodies must be JSON, and are limited in size, depth and time, like headers
-and connections. Containers are reached on loopback only, unless `--allow-container` names more; the address is
-checked where the connection is made, and redirects are not followed. Databases, locks and run files are readable by
-their owner only. Refusals name no directory of the machine; what is told of a run that was taken in may."""
+* Requests under another host name (`Host`) or from a page of another site (`Origin`) are refused before they are
+  routed. `--allow-host` adds names.
+* Bodies must be JSON. Their size, depth and time are limited, as are headers and connections.
+* The service connects to containers on loopback only, unless `--allow-container` names more. The address is checked
+  where the connection is made, and redirects are not followed.
+* Databases, locks and run files are readable by their owner only.
+* Refusals name no directory of the machine. The details of an accepted run may."""
 
 ROUTE_TABLE = """\
 ## Routes
@@ -100,17 +114,17 @@ ROUTE_TABLE = """\
 ERRORS = """\
 ## Refusals
 
-Everything that is not done is told in one shape, and never with a status of success: `{"error": {"code",
-"error_code", "message", "detail", "hint", "retryable", "field_errors", "state", "request_id"}}`. `code` is one of
-these, one of a read (`candidate_not_found`, `rollout_not_found`, `artifact_not_found`, `cursor_invalid`,
-`limit_invalid`, `filter_invalid`, `sequence_invalid`), or one of the [errors](errors.md); `error_code` names the
-class that the Python client raises."""
+Every refusal has the same shape, and never a successful status: `{"error": {"code", "error_code", "message",
+"detail", "hint", "retryable", "field_errors", "state", "request_id"}}`. `code` is one of these, one of a read
+(`candidate_not_found`, `rollout_not_found`, `artifact_not_found`, `cursor_invalid`, `limit_invalid`,
+`filter_invalid`, `sequence_invalid`), or one of the [errors](errors.md); `error_code` names the class that the Python
+client raises."""
 
 
 def render(document: Mapping[str, Any]) -> str:
     """Return the page."""
     return page(
-        generated_from("`service_openapi()`", source="synth_optimizer_service/src"),
+        generated_from("`service_openapi()`", source="rust/crates/synth_optimizer_service/src"),
         INTRO,
         SUBMIT,
         STEERING,

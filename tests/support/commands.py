@@ -1,0 +1,42 @@
+"""Checks command lines of pages without carrying them out."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+
+import click
+
+from support.example import ROOT
+from synth_optimizers.cli.app import cli
+
+# Programs of a reader's machine that are only named.
+ELSEWHERE = {"cd", "cp", "curl", "eval", "export", "pip", "ssh"}
+
+
+def check_command(words: list[str]) -> None:
+    """Check that a command exists and takes these options."""
+    while words and re.match(r"\w+=", words[0]):
+        words = words[1:]
+    match words:
+        case []:
+            pass
+        case ["synth-optimizers", *rest]:
+            _check_own_command(rest)
+        case ["python", script, *_]:
+            assert (ROOT / script).is_file(), script
+        case ["make", target]:
+            subprocess.run(["make", "--dry-run", "--directory", ROOT, target], check=True, capture_output=True)  # noqa: S603, S607
+        case [program, *_]:
+            assert program in ELSEWHERE, f"{program} is not known"
+
+
+def _check_own_command(words: list[str]) -> None:
+    command: click.Command = cli
+    while isinstance(command, click.Group):
+        assert words, "the command is not whole"
+        command, words = command.commands[words[0]], words[1:]
+    given, _, _ = command.make_parser(click.Context(command)).parse_args(words)
+    required = [str(option.name) for option in command.params if option.required]
+    missing = [name for name in required if not isinstance(given.get(name), str | list | tuple)]
+    assert not missing, f"{', '.join(missing)} is missing"
