@@ -183,7 +183,8 @@ def test_the_request_has_the_keys_that_are_sent() -> None:
     assert shown.request.keys() == fields["Body"] - {"dataset_row"}
     assert shown.request["metadata"].keys() == fields["Metadata"]
     assert shown.request["candidate_overlay"].keys() == fields["Overlay"]
-    sent = set(re.findall(r'put\("(\w+)"', source))
+    (listed,) = re.findall(r"fn policy_value.*?json!\(\{\n(.*?)\}\)", source, flags=re.DOTALL)
+    sent = set(re.findall(r'"(\w+)":', listed))
     assert shown.request["policy"].keys() == sent - {"base_url", "inference_url", "max_tokens", "config"}
 
 
@@ -194,7 +195,9 @@ def structs(source: str) -> list[tuple[str, str]]:
 
 def test_rows_are_asked_for_with_the_keys_that_are_sent() -> None:
     source = (SOURCE / "rows.rs").read_text(encoding="utf-8")
-    sent = [re.findall(r'"(\w+)":', body) for body in re.findall(r"=> json!\(\{(.*?)\}\)", source)]
+    (body,) = re.findall(r'json!\(\{ ("split": .*?) \}\)', source)
+    names = re.findall(r'"(\w+)"', *re.findall(r"let key = (.*);", source))
+    sent = [re.findall(r'"?(\w+)"?:', body.replace("key:", f"{name}:")) for name in names]
     shown = [list(block) for block in map(json.loads, docs_container.blocks("json")) if "filters" in block]
     assert sorted(sent) == sorted(map(list, {tuple(keys) for keys in shown}))
 
@@ -208,9 +211,9 @@ def test_the_status_words_are_those_of_the_client() -> None:
 
 
 def test_the_order_of_the_reward_is_that_of_the_client() -> None:
-    source = (SOURCE / "reply.rs").read_text(encoding="utf-8")
+    source = (SOURCE / "record.rs").read_text(encoding="utf-8")
     (listed,) = re.findall(r"let rewards = \[\n(.*?)\];", source, flags=re.DOTALL)
-    places = re.findall(r'\("([\w.]+)", &', listed)
+    places = re.findall(r'\("([\w.]+)", ', listed)
     assert re.findall(r"^\d\. `([\w.]+)`$", TEXT, flags=re.MULTILINE) == places
 
 
@@ -218,7 +221,7 @@ def test_the_order_of_the_reward_is_that_of_the_client() -> None:
     ("file", "list_name"),
     [
         ("contract.rs", "VERSIONS"),
-        ("reply.rs", "ROW_KEYS"),
+        ("record.rs", "ROW_KEYS"),
         ("rows.rs", "DATASET_KEYS"),
         ("rows.rs", "TASK_KEYS"),
         ("process.rs", "PASSED"),

@@ -88,8 +88,8 @@ class Signals:
         self._view = view
         # From here on the run hears each signal itself; those of before are passed on, each of them once.
         self._interrupt = interrupt
-        for _ in self._early:
-            interrupt("interrupted before it began")
+        for reason in self._early:
+            interrupt(reason)
 
     @property
     def exit_code(self) -> int | None:
