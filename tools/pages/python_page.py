@@ -17,10 +17,14 @@ INTRO = """\
 Everything below is exported by `synth_optimizers`, `synth_optimizers.client` or `synth_optimizers.tracking`. The
 package is fully typed. Functions and methods raise the exceptions of [errors](errors.md)."""
 
-# The modules whose public names have a part of the page, in its order: the title and its first sentences.
+# The parts of the page in their order: the title and the first sentences. A name belongs to the part of the module that
+# it is imported from; the functions of the extension belong to a part by what they are about.
 PARTS = {
     "run": ("Runs", "A run from a file, a mapping or a run directory."),
-    "handle": ("Runs in the background", "What `GepaRun.start` returns."),
+    "handle": (
+        "Runs in the background",
+        "`GepaRun.start` returns a handle. Subscribers follow a run: `execute(subscribers=[...])`.",
+    ),
     "result": ("Results", "What `GepaRun.execute` and `RunHandle.wait` return."),
     "scores": ("Scores and gains", ""),
     "status": ("Status", "Where a run stands, while it goes on and after."),
@@ -28,7 +32,6 @@ PARTS = {
     "findings": ("Findings", ""),
     "preflight": ("Before a run", "What `GepaRun.plan`, `GepaRun.check` and `check_toml` return."),
     "events": ("Events", "Every type of event is described under [events](events.md)."),
-    "subscribers": ("Subscribers", "Objects that follow a run: `execute(subscribers=[...])`."),
     "workspace": ("Workspaces", "The tables are described under [workspace tables](tables.md)."),
     "queue": ("The queue of a service", "The same queue as the [HTTP service](http.md), without HTTP."),
     "_synth_optimizers": ("Package", "`__version__` is the version of the package."),
@@ -44,6 +47,8 @@ PARTS = {
     ),
 }
 NESTED = ("client", "tracking")
+ABOUT = (("_run_request", "queue"), ("workspace_", "workspace"), ("events_", "events"), ("config_", "config"))
+"""What the name of a function of the extension contains, and its part."""
 STUBS = "_synth_optimizers"
 TWINS = {"AsyncClient"}
 """Classes that another one describes as well."""
@@ -56,15 +61,17 @@ def render(package: Path) -> str:
     """Return the page of the package in a directory."""
     modules = _Modules(package)
     names: dict[str, list[str]] = {}
-    for name, module in modules.exported("__init__").items():
-        names.setdefault(module, []).append(name)
+    exported = modules.exported("__init__")
+    for name, module in exported.items():
+        parts_of = (part for word, part in ABOUT if module == STUBS and word in name)
+        names.setdefault(next(parts_of, module), []).append(name)
     for part in NESTED:
         names[part] = list(modules.exported(f"{part}/__init__"))
-    for module in sorted(names.keys() ^ PARTS.keys()):
-        raise NotUnderstood(f"python_page.py and the package disagree about the module {module}")
+    for part in sorted(names.keys() ^ PARTS.keys()):
+        raise NotUnderstood(f"python_page.py and the package disagree about the module {part}")
     parts = [INTRO]
-    for module, (title, about) in PARTS.items():
-        parts += [f"## {title}", about, *_part(modules, module, names[module])]
+    for part, (title, about) in PARTS.items():
+        parts += [f"## {title}", about, *_part(modules, part, names[part], exported)]
     source = f"src/{package.name}"
     return page(generated_from("the stubs and docstrings", source=source), *parts)
 
@@ -126,17 +133,17 @@ def _text(node: ast.stmt) -> str:
     return inspect.cleandoc(node.value.value) if is_text else ""  # type: ignore[attr-defined]
 
 
-def _part(modules: _Modules, module: str, names: list[str]) -> list[str]:
-    if module == "errors":
-        rows = [[code(name), _documentation(_class(modules, name, module), name)] for name in names]
+def _part(modules: _Modules, part: str, names: list[str], exported: dict[str, str]) -> list[str]:
+    if part == "errors":
+        rows = [[code(name), _documentation(_class(modules, name, part), name)] for name in names]
         return [table(["exception", "meaning"], rows)]
     parts: list[str] = []
     # What is not exported at the top is named with its module.
-    place = f"{module}." if module in NESTED else ""
+    place = f"{part}." if part in NESTED else ""
     for name in names:
         if name in TWINS:
             continue
-        node, text = modules.find(name, module)
+        node, text = modules.find(name, part if part in NESTED else exported[name])
         if isinstance(node, ast.ClassDef):
             parts += [f"### {name}", *_class_text(node)]
         elif isinstance(node, Function):

@@ -1,4 +1,4 @@
-"""THE place that folds events into metrics; the trackers only forward what it gives. docs/reference/metrics.md lists them."""
+"""Folds events into metrics, which the trackers forward. `docs/reference/metrics.md` lists them."""
 
 from __future__ import annotations
 
