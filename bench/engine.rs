@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 use synth_gepa::{Frontier, GepaEngine, stream};
 use synth_optimizer_core::config::Config;
 use synth_optimizer_core::config::gepa::AcceptanceCriterion;
+use synth_optimizer_core::engine::{Engine, Session};
 use synth_optimizer_core::model::answer::{
     Answer, CallFailure, FailureClass, Observation, Proposal, ProposalAnswer, RolloutAnswer,
 };
-use synth_optimizer_core::model::engine::{Engine, Session};
 use synth_optimizer_core::model::error::OptimizerError;
 use synth_optimizer_core::model::event::Event;
 use synth_optimizer_core::model::event_fields::RunStarted;

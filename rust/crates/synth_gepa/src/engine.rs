@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use synth_optimizer_core::config::sections::Config;
+use synth_optimizer_core::engine::Engine;
 use synth_optimizer_core::model::answer::Observation;
 use synth_optimizer_core::model::budget::{Amount, Dimension};
 use synth_optimizer_core::model::command::{Command, RolloutCommand};
-use synth_optimizer_core::model::engine::Engine;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_core::model::event::Event;
 use synth_optimizer_core::model::ids::{HeldoutRow, RequestId, RowId, TrainRow};

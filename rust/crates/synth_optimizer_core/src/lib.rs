@@ -4,6 +4,7 @@
 //! run; [`config::Config`] is everything that a user may set.
 
 pub mod config;
+pub mod engine;
 pub mod model;
 pub mod secrets;
 pub mod words;

@@ -8,10 +8,10 @@ use synth_optimizer_core::config::gepa::{
     AcceptanceCriterion, ComponentSelector, DeploymentRule, FrontierType, MergeConflict, PipelineMode, Sampler,
     Selector,
 };
+use synth_optimizer_core::engine::Engine;
 use synth_optimizer_core::model::budget::Dimension;
 use synth_optimizer_core::model::canonical::canonical_json;
 use synth_optimizer_core::model::command::{Command, ProposeCommand};
-use synth_optimizer_core::model::engine::Engine;
 use synth_optimizer_core::model::envelope::{Envelope, normalize};
 use synth_optimizer_core::model::event::Event;
 

@@ -497,7 +497,7 @@ fn check(
 }
 
 fn first_turn(engine: &GepaEngine, world: &World) -> synth_gepa::State {
-    use synth_optimizer_core::model::engine::Engine;
+    use synth_optimizer_core::engine::Engine;
     let run = world.run(Pace::default());
     let mut state = engine.initial();
     for event in &run.events {

@@ -7,7 +7,6 @@ pub mod candidate_view;
 pub mod canonical;
 pub mod command;
 pub mod control;
-pub mod engine;
 pub mod envelope;
 pub mod error;
 pub mod event;

@@ -2,9 +2,9 @@
 use std::collections::BTreeMap;
 
 use synth_optimizer_core::config::Config;
+use synth_optimizer_core::engine::{Engine, Session};
 use synth_optimizer_core::model::answer::{Answer, FailureClass, Observation, RolloutAnswer};
 use synth_optimizer_core::model::command::{Command, RolloutCommand};
-use synth_optimizer_core::model::engine::{Engine, Session};
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_core::model::event::Event;
 use synth_optimizer_core::model::event_fields::{

@@ -19,7 +19,7 @@ use crate::warn_if_err;
 use crate::workspace::Reader;
 use synth_optimizer_core::config::sections::CacheMode;
 use synth_optimizer_core::config::{Config, Diagnostic, Severity};
-use synth_optimizer_core::model::engine::Engine;
+use synth_optimizer_core::engine::Engine;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_core::model::event_fields::ProposerReady;
 use synth_optimizer_core::secrets::scrub;

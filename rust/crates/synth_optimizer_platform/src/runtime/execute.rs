@@ -15,9 +15,9 @@ use super::start::{check_same_search, hold, row};
 use crate::artifacts::{Chronicle, RunDir, starting_entry, write_failure, write_results};
 use crate::cache::CacheProfile;
 use crate::workspace::{Workspace, is_fenced};
+use synth_optimizer_core::engine::Engine;
 use synth_optimizer_core::model::canonical::hex;
 use synth_optimizer_core::model::control::{ControlAction, ControlRequest, RunEnd};
-use synth_optimizer_core::model::engine::Engine;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_core::model::run_totals::RunTotals;
 

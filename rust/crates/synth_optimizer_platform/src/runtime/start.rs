@@ -9,9 +9,9 @@ use crate::clock::unix_millis;
 use crate::container::Task;
 use crate::workspace::{Reader, Record, RunRow, SnapshotKind, Workspace};
 use synth_optimizer_core::config::{Config, search_differences, search_digest, shown};
+use synth_optimizer_core::engine::{Engine, Session};
 use synth_optimizer_core::model::answer::Observation;
 use synth_optimizer_core::model::canonical::digest_of;
-use synth_optimizer_core::model::engine::{Engine, Session};
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_core::model::event::Event;
 use synth_optimizer_core::model::event_fields::{

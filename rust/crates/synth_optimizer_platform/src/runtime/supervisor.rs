@@ -15,8 +15,8 @@ use super::execute::{Outcome, execute};
 use super::request::Request;
 use crate::artifacts::RunPaths;
 use crate::workspace::Stored;
+use synth_optimizer_core::engine::Engine;
 use synth_optimizer_core::model::control::ControlRequest;
-use synth_optimizer_core::model::engine::Engine;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 
 /// A value whose changes both threads and tasks can wait for.

@@ -8,13 +8,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use synth_gepa::{GepaEngine, State, stream};
 use synth_optimizer_core::config::{Config, search_digest};
+use synth_optimizer_core::engine::{Engine, Session};
 use synth_optimizer_core::model::answer::{
     Answer, CallFailure, FailureClass, Observation, Proposal, ProposalAnswer, RolloutAnswer,
 };
 use synth_optimizer_core::model::budget::Dimension;
 use synth_optimizer_core::model::canonical::digest_of;
 use synth_optimizer_core::model::command::{Command, NamedPayload, ProposeCommand, RolloutCommand};
-use synth_optimizer_core::model::engine::{Engine, Session};
 use synth_optimizer_core::model::event::Event;
 use synth_optimizer_core::model::event_fields::RunStarted;
 use synth_optimizer_core::model::ids::{HeldoutRow, Payload, RequestId, RowId, TrainRow};

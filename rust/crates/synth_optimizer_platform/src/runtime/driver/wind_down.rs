@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use super::Driver;
 use crate::runtime::calls::Finished;
+use synth_optimizer_core::engine::Engine;
 use synth_optimizer_core::model::answer::{Answer, CallFailure, FailureClass, Observation};
 use synth_optimizer_core::model::command::Command;
 use synth_optimizer_core::model::control::{ControlAction, ControlRequest, RunEnd};
-use synth_optimizer_core::model::engine::Engine;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_core::model::event::Event;
 use synth_optimizer_core::model::event_fields::{Failure, Reason};

@@ -5,15 +5,15 @@
 
 use std::collections::BTreeMap;
 
-use super::answer::{Answer, Observation};
-use super::command::Command;
-use super::error::OptimizerError;
-use super::event::Event;
-use super::event_fields::{Failure, RunStarted, StateTransitioned};
-use super::ids::RequestId;
-use super::lifecycle::{Lifecycle, RunState, RunTrigger};
-use super::program::Inputs;
 use crate::config::Config;
+use crate::model::answer::{Answer, Observation};
+use crate::model::command::Command;
+use crate::model::error::OptimizerError;
+use crate::model::event::Event;
+use crate::model::event_fields::{Failure, RunStarted, StateTransitioned};
+use crate::model::ids::RequestId;
+use crate::model::lifecycle::{Lifecycle, RunState, RunTrigger};
+use crate::model::program::Inputs;
 
 /// A pure optimizer. Its state is its log: `evolve` over the stored events rebuilds it, and nothing else is kept.
 ///
