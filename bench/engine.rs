@@ -18,7 +18,7 @@ use synth_optimizer_core::model::answer::{
 use synth_optimizer_core::model::error::OptimizerError;
 use synth_optimizer_core::model::event::Event;
 use synth_optimizer_core::model::event_fields::RunStarted;
-use synth_optimizer_core::model::ids::{CandidateId, HeldoutRow, RequestId, RowId, TrainRow};
+use synth_optimizer_core::model::ids::{CandidateId, HeldoutRow, CallId, RowId, TrainRow};
 use synth_optimizer_core::model::program::{Inputs, Module, Program, Row};
 use synth_optimizer_core::model::usage::{Cost, NanoUsd, Usage};
 
@@ -198,26 +198,26 @@ fn drive(
                 Event::RolloutsRequested(batch) => {
                     let good = good.contains(&batch.candidate_id);
                     for (offset, row) in batch.row_ids.iter().enumerate() {
-                        let request = RequestId(batch.first_request.0 + offset as u64);
+                        let call_id = CallId(batch.first_call_id.0 + offset as u64);
                         // One rollout in fifty fails and is tried again.
-                        let answer = if batch.attempt == 1 && request.0.is_multiple_of(50) {
+                        let answer = if batch.attempt == 1 && call_id.0.is_multiple_of(50) {
                             failure()
                         } else {
                             rollout(if good { reward(batch.candidate_id.as_str(), row, shape.binary) } else { 0.0 })
                         };
-                        queue.push_back((request, answer));
+                        queue.push_back((call_id, answer));
                     }
                 }
                 Event::ProposerStarted(turn) => {
-                    queue.push_back((turn.request, proposals(turn.generation, turn.proposal_count)));
+                    queue.push_back((turn.call_id, proposals(turn.generation, turn.proposal_count)));
                 }
                 Event::RolloutFinished(_) => finished += 1,
                 _ => {}
             }
         }
-        let Some((request, answer)) = queue.pop_front().filter(|_| !engine.is_over(session.state())) else { break };
+        let Some((call_id, answer)) = queue.pop_front().filter(|_| !engine.is_over(session.state())) else { break };
         let start = Instant::now();
-        events = session.offer(request, answer)?;
+        events = session.offer(call_id, answer)?;
         spent += start.elapsed();
     }
     Ok((spent, finished))

@@ -17,7 +17,7 @@ use synth_optimizer_core::config::Config;
 use synth_optimizer_core::config::gepa::{AcceptanceCriterion, PipelineMode};
 use synth_optimizer_core::config::sections::CacheMode;
 use synth_optimizer_core::model::answer::{Proposal, ProposalAnswer};
-use synth_optimizer_core::model::canonical::digest_of;
+use synth_optimizer_core::model::canonical::canonical_digest;
 use synth_optimizer_core::model::usage::Usage;
 use synth_optimizer_platform::proposer::{ProposalRequest, Proposer, Turn, TurnId};
 use synth_optimizer_platform::runtime::{Control, Outcome, Request, execute};
@@ -55,7 +55,7 @@ impl Proposer for Restless {
         self.turns.fetch_add(1, Ordering::Relaxed);
         Box::pin(async move {
             tokio::time::sleep(self.latency).await;
-            let content = digest_of(&(&request.question.base, &request.question.generation));
+            let content = canonical_digest(&(&request.question.base, &request.question.generation));
             let proposals = (0..request.question.proposal_count).map(|number| {
                 let fields = request.question.base.iter().map(|(field, text)| {
                     let first = text.lines().next().unwrap_or_default();
@@ -121,8 +121,8 @@ impl Bench {
         let (began, before) = (Instant::now(), cpu_time()?);
         let outcome = runtime.block_on(execute::<GepaEngine>(request, controlled))?;
         let (wall, cpu) = (began.elapsed(), cpu_time()?.saturating_sub(before));
-        if outcome.end.word() != "completed" {
-            return Err(format!("the run ended as {}: {:?}", outcome.end.word(), outcome.end.error()).into());
+        if outcome.end.as_str() != "completed" {
+            return Err(format!("the run ended as {}: {:?}", outcome.end.as_str(), outcome.end.error()).into());
         }
         let rollouts = outcome.totals.counts.rollouts_finished;
         Ok(Measured { outcome, rollouts, wall, cpu, turns: proposer.turns.load(Ordering::Relaxed) })

@@ -24,7 +24,7 @@ use synth_optimizer_core::config::sections::CacheMode;
 use synth_optimizer_core::config::{Content, Loaded, Source, load};
 use synth_optimizer_core::model::envelope::unix_millis_of;
 use synth_optimizer_platform::clock::unix_millis;
-use synth_optimizer_service::queue::{Claim, Completion, Hold, Holder, Queue, Submission, Which, workspace_status};
+use synth_optimizer_service::queue::{Claim, Completion, LeaseProof, LeaseHolder, Queue, Submission, ClaimFilter, workspace_status};
 use tempfile::TempDir;
 
 type Done<T> = Result<T, Box<dyn Error>>;
@@ -371,7 +371,7 @@ fn submit(queue: &Queue, run_id: &str) -> Done<()> {
         manual_step: false,
         idempotency_key: None,
         body_digest: "",
-        most_queued: None,
+        max_queued: None,
     })?;
     Ok(())
 }
@@ -385,14 +385,14 @@ fn claims(queue: &Queue) -> Done<Vec<Duration>> {
             lease_id: "lease",
             worker_id: Some("bench"),
             lease: Duration::from_secs(60),
-            holder: Holder::Caller,
-            which: Which::Background,
+            holder: LeaseHolder::Caller,
+            filter: ClaimFilter::Background,
         };
         let Some(entry) = queue.claim(&claim)? else { return Ok(times) };
         times.push(begun.elapsed());
-        let hold = Hold::Token(entry.fencing_token);
-        queue.start(&entry.request_id, hold)?;
-        queue.complete(&entry.request_id, hold, &Completion::default())?;
+        let lease_proof = LeaseProof::Token(entry.fencing_token);
+        queue.start(&entry.request_id, lease_proof)?;
+        queue.complete(&entry.request_id, lease_proof, &Completion::default())?;
     }
 }
 

@@ -18,7 +18,7 @@ Json = Mapping[str, Any]
 LEAVES = {
     "CandidateId": "candidate id",
     "RowId": "row id",
-    "RequestId": "request number",
+    "CallId": "call number",
     "ErrorCode": "[error code](errors.md)",
 }
 KINDS = {"string": "text", "boolean": "true or false", "number": "number", "integer": "whole number"}

@@ -8,7 +8,7 @@ use synth_optimizer_core::model::event_fields::{
     CandidateDecided, CandidateRegistered, ClockObserved, ObjectiveSetDeclared, Operation, ProgramLoaded, Reason,
     RolloutsRequested, RowsLoaded, Stage, StateTransitioned,
 };
-use synth_optimizer_core::model::ids::{CandidateId, RequestId, RowId, TrainRow};
+use synth_optimizer_core::model::ids::{CandidateId, CallId, RowId, TrainRow};
 use synth_optimizer_core::model::lifecycle::{CandidateStatus, Lifecycle, RunState, RunTrigger};
 
 use crate::decide_generation::first_of;
@@ -26,7 +26,7 @@ impl GepaEngine {
         match observation {
             Observation::Begin => Ok(self.begin(state)),
             Observation::Advance => Ok(self.advance(state)),
-            Observation::Answer { request, answer } => self.answered(state, *request, answer),
+            Observation::Answer { call_id, answer } => self.answered(state, *call_id, answer),
             Observation::Clock { elapsed_millis } => Ok(self.clock(state, *elapsed_millis)),
             Observation::StopRequested { reason } => Ok(self.stop_requested(state, reason)),
             Observation::CancelRequested { reason } if state.cancel.is_none() => {
@@ -132,7 +132,7 @@ impl GepaEngine {
         let unasked = |seed: &&Candidate| seed.status == CandidateStatus::Registered && seed.evaluation.is_none();
         let Some(seed) = state.candidates.first().filter(unasked).filter(|_| waiting) else { return Vec::new() };
         match self.request_all(state, seed, Stage::SeedFullTrain, None, &self.inputs.pareto_pool) {
-            Ok(request) => vec![request],
+            Ok(call_id) => vec![call_id],
             Err(refused) => self.out_of_budget(&refused, "the evaluation of the seed"),
         }
     }
@@ -169,10 +169,10 @@ impl GepaEngine {
         generation: Option<u32>,
         row_ids: Vec<RowId>,
     ) -> Event {
-        let first_request = RequestId(state.next_request);
+        let first_call_id = CallId(state.next_call_id);
         Event::RolloutsRequested(RolloutsRequested {
-            first_request,
-            evaluation: first_request,
+            first_call_id,
+            evaluation: first_call_id,
             candidate_id: candidate_id.clone(),
             stage,
             generation,

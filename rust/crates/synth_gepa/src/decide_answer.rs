@@ -11,17 +11,17 @@ use synth_optimizer_core::model::event_fields::{
     CandidateRegistered, DuplicateSkipped, LeakageDetected, Problem, ProposalRejected, ProposerCompleted,
     ProposerFailed, RolloutFailed, RolloutFinished, RolloutsRequested,
 };
-use synth_optimizer_core::model::ids::{CandidateId, RequestId};
+use synth_optimizer_core::model::ids::{CandidateId, CallId};
 
 use crate::engine::GepaEngine;
 use crate::objectives::objective_value;
 use crate::state::{Rollout, State, Work};
 
 impl GepaEngine {
-    pub(crate) fn answered(&self, state: &State, id: RequestId, answer: &Answer) -> Result<Vec<Event>, OptimizerError> {
+    pub(crate) fn answered(&self, state: &State, id: CallId, answer: &Answer) -> Result<Vec<Event>, OptimizerError> {
         // An answer that comes twice was settled the first time.
-        let Some(work) = state.requests.get(&id) else { return Ok(Vec::new()) };
-        if state.requests.first_key_value().is_some_and(|(turn, _)| *turn != id) {
+        let Some(work) = state.outstanding_calls.get(&id) else { return Ok(Vec::new()) };
+        if state.outstanding_calls.first_key_value().is_some_and(|(turn, _)| *turn != id) {
             let message = format!("the answer to request {} was offered before its turn", id.0);
             return Err(OptimizerError::new(ErrorCode::Invariant, message));
         }
@@ -43,9 +43,9 @@ impl GepaEngine {
         })
     }
 
-    fn rollout_answered(&self, state: &State, id: RequestId, asked: &Rollout, answer: &RolloutAnswer) -> Vec<Event> {
+    fn rollout_answered(&self, state: &State, id: CallId, asked: &Rollout, answer: &RolloutAnswer) -> Vec<Event> {
         let finished = RolloutFinished {
-            request: id,
+            call_id: id,
             candidate_id: state.candidate(asked.candidate).id.clone(),
             row_id: self.row_id(asked.row).clone(),
             stage: asked.stage,
@@ -68,7 +68,7 @@ impl GepaEngine {
         self.rollout_lost(state, id, asked, &failure)
     }
 
-    fn rollout_lost(&self, state: &State, id: RequestId, asked: &Rollout, failure: &CallFailure) -> Vec<Event> {
+    fn rollout_lost(&self, state: &State, id: CallId, asked: &Rollout, failure: &CallFailure) -> Vec<Event> {
         let retried = failure.retryable
             && asked.attempt < self.settings.gepa.rollout_max_attempts
             && state.may_request()
@@ -76,7 +76,7 @@ impl GepaEngine {
             && fits_after(state, id, failure, &self.rollout_amount(asked.row));
         let (candidate_id, row_id) = (&state.candidate(asked.candidate).id, self.row_id(asked.row));
         let mut events = vec![Event::RolloutFailed(RolloutFailed {
-            request: id,
+            call_id: id,
             candidate_id: candidate_id.clone(),
             row_id: row_id.clone(),
             stage: asked.stage,
@@ -90,7 +90,7 @@ impl GepaEngine {
         if retried {
             let evaluation = state.evaluations.get(&asked.evaluation);
             events.push(Event::RolloutsRequested(RolloutsRequested {
-                first_request: RequestId(state.next_request),
+                first_call_id: CallId(state.next_call_id),
                 evaluation: asked.evaluation,
                 candidate_id: candidate_id.clone(),
                 stage: asked.stage,
@@ -106,7 +106,7 @@ impl GepaEngine {
     fn proposals_answered(&self, state: &State, asked: &ProposeCommand, turn: &ProposalAnswer) -> Vec<Event> {
         let (number, count) = (asked.question.generation, asked.question.proposal_count);
         let mut events = vec![Event::ProposerCompleted(ProposerCompleted {
-            request: asked.request,
+            call_id: asked.call_id,
             generation: number,
             proposal_count: turn.proposals.len() as u32,
             ignored: (turn.proposals.len() as u32).saturating_sub(count),
@@ -164,9 +164,9 @@ impl GepaEngine {
         let retried = failure.retryable
             && asked.attempt < self.settings.proposer.max_attempts
             && state.may_request()
-            && fits_after(state, asked.request, failure, &self.settings.proposal);
+            && fits_after(state, asked.call_id, failure, &self.settings.proposal);
         Event::ProposerFailed(ProposerFailed {
-            request: asked.request,
+            call_id: asked.call_id,
             generation: asked.question.generation,
             attempt: asked.attempt,
             class: failure.class,
@@ -180,9 +180,9 @@ impl GepaEngine {
 }
 
 /// Whether an amount fits once a failed call is settled.
-fn fits_after(state: &State, request: RequestId, failure: &CallFailure, amount: &Amount) -> bool {
+fn fits_after(state: &State, call_id: CallId, failure: &CallFailure, amount: &Amount) -> bool {
     let billing = failure.class.billing(&failure.usage, failure.cached);
-    state.budget.fits_after(request, billing, &failure.usage, amount)
+    state.budget.fits_after(call_id, billing, &failure.usage, amount)
 }
 
 fn abandoned(sent: bool) -> CallFailure {

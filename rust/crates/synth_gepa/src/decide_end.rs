@@ -136,7 +136,7 @@ impl GepaEngine {
         let message = format!(
             "{purpose} needs {} of {}, and {} are left",
             shown(refused.wanted),
-            kind_of(refused.dimension).word(),
+            kind_of(refused.dimension).as_str(),
             shown(refused.available)
         );
         let failure = Failure { code: ErrorCode::BudgetExceeded, message };
@@ -156,7 +156,7 @@ impl GepaEngine {
         }
         // Cut short by a stop from outside, the seed has no score to finish with.
         if let Some(stop) = state.stop.as_ref().filter(|stop| !stop.lets_work_end()) {
-            let reason = stop.stopped_by.reason.clone().unwrap_or_else(|| stop.stopped_by.kind.word().to_owned());
+            let reason = stop.stopped_by.reason.clone().unwrap_or_else(|| stop.stopped_by.kind.as_str().to_owned());
             events.push(Event::CancelRequested(Reason { reason }));
             return events;
         }
@@ -178,7 +178,7 @@ impl GepaEngine {
     }
 
     pub(crate) fn finish_cancel(&self, state: &State) -> Vec<Event> {
-        let Some(reason) = state.cancel.as_ref().filter(|_| state.requests.is_empty()) else { return Vec::new() };
+        let Some(reason) = state.cancel.as_ref().filter(|_| state.outstanding_calls.is_empty()) else { return Vec::new() };
         // A failure that came from outside ends the run in the same way, under another name.
         let raised = state.stop.as_ref().filter(|stop| stop.stopped_by.kind == StopKind::Error);
         if let Some(failure) = raised.and_then(|stop| stop.failure.as_ref()) {
@@ -213,7 +213,7 @@ impl GepaEngine {
             && state.generations.is_empty()
             && state.cancel.is_none();
         match state.phase {
-            Phase::Search if over && state.requests.is_empty() => {
+            Phase::Search if over && state.outstanding_calls.is_empty() => {
                 self.proposer_never_answered(state).map_or_else(|| self.choose_measured(state), |stop| vec![stop])
             }
             Phase::Heldout => self.measure_next(state),
@@ -282,7 +282,7 @@ impl GepaEngine {
 
     /// Ends the run when nothing is outstanding.
     pub(crate) fn finish(&self, state: &State) -> Vec<Event> {
-        let Some(stop) = state.stop.as_ref().filter(|_| state.requests.is_empty() && state.cancel.is_none()) else {
+        let Some(stop) = state.stop.as_ref().filter(|_| state.outstanding_calls.is_empty() && state.cancel.is_none()) else {
             return Vec::new();
         };
         if let Some(failure) = &stop.failure {

@@ -5,7 +5,7 @@ use synth_optimizer_core::model::event::Event;
 use synth_optimizer_core::model::event_fields::{
     CandidateDecided, CandidateDeferred, EvaluationCompleted, FrontierUpdated, Operation, Stage,
 };
-use synth_optimizer_core::model::ids::{RequestId, TrainRow};
+use synth_optimizer_core::model::ids::{CallId, TrainRow};
 use synth_optimizer_core::model::lifecycle::{CandidateStatus, CandidateTrigger};
 use synth_optimizer_core::model::score::{Comparison, Score};
 
@@ -125,7 +125,7 @@ impl GepaEngine {
             return defer(candidate, stage, CandidateTrigger::RunStopped);
         }
         match self.request_all(state, candidate, stage, candidate.generation, &generation.gate) {
-            Ok(request) => vec![request],
+            Ok(call_id) => vec![call_id],
             // The trigger says it.
             Err(_) => defer(candidate, stage, CandidateTrigger::BudgetRefused),
         }
@@ -194,7 +194,7 @@ impl GepaEngine {
         if missing.is_empty() {
             // The screening has already covered every row.
             return vec![Event::FullTrainEvaluated(EvaluationCompleted {
-                evaluation: RequestId(state.next_request),
+                evaluation: CallId(state.next_call_id),
                 candidate_id: candidate.id.clone(),
                 generation: candidate.generation,
                 rows: 0,

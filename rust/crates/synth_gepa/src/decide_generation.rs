@@ -6,7 +6,7 @@ use synth_optimizer_core::model::event::Event;
 use synth_optimizer_core::model::event_fields::{
     CandidateRegistered, GenerationCompleted, GenerationStarted, MinibatchSkipped, Operation, ProposerStarted, Stage,
 };
-use synth_optimizer_core::model::ids::{CandidateId, RequestId, TrainRow};
+use synth_optimizer_core::model::ids::{CandidateId, CallId, TrainRow};
 use synth_optimizer_core::model::lifecycle::{CandidateStatus, Lifecycle as _};
 
 use crate::decide_evaluation::missing_rows;
@@ -67,7 +67,7 @@ impl GepaEngine {
         }
         let stage = Stage::ParentMinibatchReference;
         match self.request_all(state, parent, stage, Some(generation.number), &missing) {
-            Ok(request) => vec![request],
+            Ok(call_id) => vec![call_id],
             Err(refused) => self.give_up(state, generation, vec![self.refusal(&refused, "measuring the parent")]),
         }
     }
@@ -131,7 +131,7 @@ impl GepaEngine {
         };
         let found = generation.candidates.len() as u32 + generation.duplicates;
         Event::ProposerStarted(ProposerStarted {
-            request: RequestId(state.next_request),
+            call_id: CallId(state.next_call_id),
             generation: generation.number,
             attempt: generation.failures + 1,
             proposal_count: wanted.saturating_sub(found).max(1),

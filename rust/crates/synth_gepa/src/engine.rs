@@ -9,7 +9,7 @@ use synth_optimizer_core::model::budget::{Amount, Dimension};
 use synth_optimizer_core::model::command::{Command, RolloutCommand};
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_core::model::event::Event;
-use synth_optimizer_core::model::ids::{HeldoutRow, RequestId, RowId, TrainRow};
+use synth_optimizer_core::model::ids::{HeldoutRow, CallId, RowId, TrainRow};
 use synth_optimizer_core::model::program::Inputs;
 
 use crate::frontier::Frontier;
@@ -92,26 +92,26 @@ impl Engine for GepaEngine {
         self.apply(state, event);
     }
 
-    fn turn(&self, state: &State) -> Option<RequestId> {
-        state.requests.first_key_value().map(|(request, _)| *request)
+    fn turn(&self, state: &State) -> Option<CallId> {
+        state.outstanding_calls.first_key_value().map(|(call_id, _)| *call_id)
     }
 
-    fn is_outstanding(&self, state: &State, request: RequestId) -> bool {
-        state.requests.contains_key(&request)
+    fn is_outstanding(&self, state: &State, call_id: CallId) -> bool {
+        state.outstanding_calls.contains_key(&call_id)
     }
 
     fn outstanding(&self, state: &State) -> Vec<Command> {
-        state.requests.keys().filter_map(|request| self.command(state, *request)).collect()
+        state.outstanding_calls.keys().filter_map(|call_id| self.command(state, *call_id)).collect()
     }
 
-    fn command(&self, state: &State, request: RequestId) -> Option<Command> {
-        let rollout = match state.requests.get(&request)? {
+    fn command(&self, state: &State, call_id: CallId) -> Option<Command> {
+        let rollout = match state.outstanding_calls.get(&call_id)? {
             Work::Rollout(rollout) => rollout,
             Work::Proposal(command) => return Some(Command::Propose(command.as_ref().clone())),
         };
         let candidate = state.candidate(rollout.candidate);
         Some(Command::Rollout(RolloutCommand {
-            request,
+            call_id,
             evaluation: rollout.evaluation,
             candidate_id: candidate.id.clone(),
             payload: candidate.payload.clone(),

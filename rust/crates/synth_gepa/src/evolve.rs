@@ -9,7 +9,7 @@ use synth_optimizer_core::model::event_fields::{
     HeldoutChosen, Operation, ProposalRejected, ProposerCompleted, ProposerFailed, ProposerStarted, RolloutFailed,
     RolloutFinished, RolloutsRequested, Stage, StopKind, StoppedBy,
 };
-use synth_optimizer_core::model::ids::{CandidateId, RequestId, RowId, TrainRow};
+use synth_optimizer_core::model::ids::{CandidateId, CallId, RowId, TrainRow};
 use synth_optimizer_core::model::lifecycle::{CandidateStatus, CandidateTrigger, Lifecycle};
 
 use crate::engine::GepaEngine;
@@ -23,7 +23,7 @@ impl GepaEngine {
         state.settled = false;
         state.counts.count(event);
         if let Some(call) = event.settled_call() {
-            state.budget.settle(call.request, call.billing, call.usage);
+            state.budget.settle(call.call_id, call.billing, call.usage);
         }
         if let Some((id, trigger)) = event.candidate_trigger()
             && let Some(candidate) = candidate_mut(state, id)
@@ -133,15 +133,15 @@ impl GepaEngine {
         let RolloutsRequested { evaluation, stage, generation, attempt, replicate, .. } = *fields;
         for (offset, id) in fields.row_ids.iter().enumerate() {
             let Some(row) = self.row(id) else { continue };
-            let request = RequestId(fields.first_request.0 + offset as u64);
+            let call_id = CallId(fields.first_call_id.0 + offset as u64);
             let rollout = Rollout { evaluation, candidate, row, stage, attempt, replicate };
-            let granted = state.budget.reserve(request, self.rollout_amount(row));
+            let granted = state.budget.reserve(call_id, self.rollout_amount(row));
             debug_assert!(granted.is_ok(), "decide asked for more than the budget has");
-            state.requests.insert(request, Work::Rollout(rollout));
+            state.outstanding_calls.insert(call_id, Work::Rollout(rollout));
         }
-        state.next_request = fields.first_request.0 + u64::from(count);
+        state.next_call_id = fields.first_call_id.0 + u64::from(count);
         // A retried rollout still counts as remaining in its evaluation.
-        if evaluation != fields.first_request {
+        if evaluation != fields.first_call_id {
             return;
         }
         let begun = Evaluation { candidate, stage, generation, rows: count, remaining: count, failed: 0 };
@@ -155,7 +155,7 @@ impl GepaEngine {
     }
 
     fn rollout_finished(&self, state: &mut State, fields: &RolloutFinished) {
-        let Some(Work::Rollout(rollout)) = state.requests.remove(&fields.request) else { return };
+        let Some(Work::Rollout(rollout)) = state.outstanding_calls.remove(&fields.call_id) else { return };
         let Rollout { evaluation, candidate, row, .. } = rollout;
         state.largest_reward = state.largest_reward.max(fields.reward);
         self.remember(state, false);
@@ -174,7 +174,7 @@ impl GepaEngine {
     }
 
     fn rollout_failed(&self, state: &mut State, fields: &RolloutFailed) {
-        let Some(Work::Rollout(rollout)) = state.requests.remove(&fields.request) else { return };
+        let Some(Work::Rollout(rollout)) = state.outstanding_calls.remove(&fields.call_id) else { return };
         let Rollout { evaluation, candidate, row, .. } = rollout;
         // What the run itself gave up says nothing about the container.
         let given_up = matches!(fields.class, FailureClass::Abandoned | FailureClass::Withdrawn);
@@ -270,12 +270,12 @@ impl GepaEngine {
     }
 
     fn proposer_started(&self, state: &mut State, fields: &ProposerStarted) {
-        let granted = state.budget.reserve(fields.request, self.settings.proposal);
+        let granted = state.budget.reserve(fields.call_id, self.settings.proposal);
         debug_assert!(granted.is_ok(), "decide asked for more than the budget has");
         if let Some(command) = self.question(state, fields) {
-            state.requests.insert(fields.request, Work::Proposal(Box::new(command)));
+            state.outstanding_calls.insert(fields.call_id, Work::Proposal(Box::new(command)));
         }
-        state.next_request = fields.request.0 + 1;
+        state.next_call_id = fields.call_id.0 + 1;
         if let Some(generation) = state.generations.get_mut(&fields.generation) {
             generation.repairs += u32::from(generation.step == Step::Answered);
             generation.step = Step::Proposing;
@@ -358,7 +358,7 @@ fn move_on(candidate: &mut Candidate, trigger: CandidateTrigger) {
 }
 
 /// One answer less to wait for; true when it was the last.
-fn one_less(state: &mut State, id: RequestId, failed: bool) -> bool {
+fn one_less(state: &mut State, id: CallId, failed: bool) -> bool {
     let Some(evaluation) = state.evaluations.get_mut(&id) else { return true };
     evaluation.remaining -= 1;
     evaluation.failed += u32::from(failed);
@@ -376,16 +376,16 @@ fn heldout_started(state: &mut State, fields: &HeldoutChosen) {
 }
 
 fn proposer_completed(state: &mut State, fields: &ProposerCompleted) {
-    state.requests.remove(&fields.request);
+    state.outstanding_calls.remove(&fields.call_id);
     if let Some(generation) = state.generations.get_mut(&fields.generation) {
         generation.step = Step::Answered;
-        generation.answered = Some(fields.request);
+        generation.answered = Some(fields.call_id);
         generation.problems.clear();
     }
 }
 
 fn proposer_failed(state: &mut State, fields: &ProposerFailed) {
-    state.requests.remove(&fields.request);
+    state.outstanding_calls.remove(&fields.call_id);
     if let Some(generation) = state.generations.get_mut(&fields.generation) {
         generation.failures += 1;
         generation.step = if fields.retried { Step::Propose } else { Step::Settled };

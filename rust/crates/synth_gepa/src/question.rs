@@ -35,7 +35,7 @@ impl GepaEngine {
             Some(CarriedAttempt { candidate_id: failure.candidate_id.clone(), payload, reason: failure.reason.clone() })
         };
         Some(ProposeCommand {
-            request: fields.request,
+            call_id: fields.call_id,
             attempt: fields.attempt,
             evidence: evidence.collect(),
             repairs: generation.answered.filter(|_| !fields.problems.is_empty()),

@@ -7,7 +7,7 @@ use synth_optimizer_core::model::command::ProposeCommand;
 use synth_optimizer_core::model::event_fields::{
     CarriedFailure, Failure, Operation, Problem, Stage, StopKind, StoppedBy,
 };
-use synth_optimizer_core::model::ids::{CandidateId, HeldoutRow, Payload, RequestId, TrainRow};
+use synth_optimizer_core::model::ids::{CandidateId, HeldoutRow, Payload, CallId, TrainRow};
 use synth_optimizer_core::model::lifecycle::{CandidateStatus, RunState};
 use synth_optimizer_core::model::run_totals::RunCounts;
 use synth_optimizer_core::model::score::Score;
@@ -30,13 +30,13 @@ pub struct State {
     pub budget: Budget,
     pub counts: RunCounts,
 
-    pub next_request: u64,
+    pub next_call_id: u64,
     /// Requests without an answer. Their answers retire in this order.
-    pub requests: BTreeMap<RequestId, Work>,
+    pub outstanding_calls: BTreeMap<CallId, Work>,
 
-    pub evaluations: BTreeMap<RequestId, Evaluation>,
+    pub evaluations: BTreeMap<CallId, Evaluation>,
     /// Evaluations whose last answer has retired and that are not judged yet.
-    pub finished: VecDeque<RequestId>,
+    pub finished: VecDeque<CallId>,
 
     pub generations: BTreeMap<u32, Generation>,
     pub next_generation: u32,
@@ -100,7 +100,7 @@ pub struct Candidate {
     /// Scores on the deciding objective by held-out row.
     pub heldout: BTreeMap<HeldoutRow, f64>,
     /// The evaluation that is under way.
-    pub evaluation: Option<RequestId>,
+    pub evaluation: Option<CallId>,
     /// Won its screening; the full evaluation is next.
     pub promoted: bool,
     /// Set when it has joined the pool and may be a parent.
@@ -132,7 +132,7 @@ pub enum Work {
 /// A candidate on one row, as a part of an evaluation.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Rollout {
-    pub evaluation: RequestId,
+    pub evaluation: CallId,
     pub candidate: u32,
     pub row: AnyRow,
     pub stage: Stage,
@@ -176,7 +176,7 @@ pub struct Generation {
     pub repairs: u32,
     /// Problems of the last answer, and the request that it answered.
     pub problems: Vec<Problem>,
-    pub answered: Option<RequestId>,
+    pub answered: Option<CallId>,
     pub invalid: u32,
     pub duplicates: u32,
     pub candidates: Vec<u32>,
@@ -215,7 +215,7 @@ impl State {
     }
 
     pub fn proposals_outstanding(&self) -> usize {
-        self.requests.len() - self.counts.rollouts_outstanding() as usize
+        self.outstanding_calls.len() - self.counts.rollouts_outstanding() as usize
     }
 
     /// Whether the search goes on: no stop, or one that lets work under way reach its end.

@@ -11,7 +11,7 @@ use crate::model::command::Command;
 use crate::model::error::OptimizerError;
 use crate::model::event::Event;
 use crate::model::event_fields::{Failure, RunStarted, StateTransitioned};
-use crate::model::ids::RequestId;
+use crate::model::ids::CallId;
 use crate::model::lifecycle::{Lifecycle, RunState, RunTrigger};
 use crate::model::program::Inputs;
 
@@ -36,16 +36,16 @@ pub trait Engine: Sized + Sync {
     fn evolve(&self, state: &mut Self::State, event: &Event);
 
     /// The request whose answer retires next. Answers to other requests wait.
-    fn turn(&self, state: &Self::State) -> Option<RequestId>;
+    fn turn(&self, state: &Self::State) -> Option<CallId>;
 
     /// Whether a request waits for its answer.
-    fn is_outstanding(&self, state: &Self::State, request: RequestId) -> bool;
+    fn is_outstanding(&self, state: &Self::State, call_id: CallId) -> bool;
 
     /// Every request without an answer, in the order in which they were made.
     fn outstanding(&self, state: &Self::State) -> Vec<Command>;
 
     /// The command of one outstanding request.
-    fn command(&self, state: &Self::State, request: RequestId) -> Option<Command>;
+    fn command(&self, state: &Self::State, call_id: CallId) -> Option<Command>;
 
     /// The elapsed time at which the engine wants to be shown the clock.
     fn next_wakeup(&self, state: &Self::State) -> Option<u64>;
@@ -64,7 +64,7 @@ pub trait Engine: Sized + Sync {
 pub struct Session<'e, E: Engine> {
     engine: &'e E,
     state: E::State,
-    inbox: BTreeMap<RequestId, Answer>,
+    inbox: BTreeMap<CallId, Answer>,
 }
 
 impl<'e, E: Engine> Session<'e, E> {
@@ -89,8 +89,8 @@ impl<'e, E: Engine> Session<'e, E> {
     }
 
     /// Whether the request still waits for an answer: none has come, and it was not withdrawn.
-    pub fn is_wanted(&self, request: RequestId) -> bool {
-        self.engine.is_outstanding(&self.state, request) && !self.inbox.contains_key(&request)
+    pub fn is_wanted(&self, call_id: CallId) -> bool {
+        self.engine.is_outstanding(&self.state, call_id) && !self.inbox.contains_key(&call_id)
     }
 
     /// The first events of a run, before anything outside has been asked.
@@ -115,46 +115,46 @@ impl<'e, E: Engine> Session<'e, E> {
     }
 
     /// Takes an answer into the inbox and retires whatever is due.
-    pub fn offer(&mut self, request: RequestId, answer: Answer) -> Result<Vec<Event>, OptimizerError> {
+    pub fn offer(&mut self, call_id: CallId, answer: Answer) -> Result<Vec<Event>, OptimizerError> {
         let mut log = Vec::new();
         // An answer to a settled request is not kept.
-        if self.engine.is_outstanding(&self.state, request) {
-            self.inbox.entry(request).or_insert(answer);
+        if self.engine.is_outstanding(&self.state, call_id) {
+            self.inbox.entry(call_id).or_insert(answer);
         }
         self.retire(&mut log)?;
         Ok(log)
     }
 
     /// Cancels: answers that have arrived are kept, the rest is given up.
-    pub fn cancel(&mut self, reason: &str, sent: impl Fn(RequestId) -> bool) -> Result<Vec<Event>, OptimizerError> {
+    pub fn cancel(&mut self, reason: &str, sent: impl Fn(CallId) -> bool) -> Result<Vec<Event>, OptimizerError> {
         self.give_up(&Observation::CancelRequested { reason: reason.to_owned() }, sent)
     }
 
     /// Fails: answers that have arrived are kept, the rest is given up.
-    pub fn fail(&mut self, failure: Failure, sent: impl Fn(RequestId) -> bool) -> Result<Vec<Event>, OptimizerError> {
+    pub fn fail(&mut self, failure: Failure, sent: impl Fn(CallId) -> bool) -> Result<Vec<Event>, OptimizerError> {
         self.give_up(&Observation::FailureRaised { failure }, sent)
     }
 
     fn give_up(
         &mut self,
         observation: &Observation,
-        sent: impl Fn(RequestId) -> bool,
+        sent: impl Fn(CallId) -> bool,
     ) -> Result<Vec<Event>, OptimizerError> {
         let mut log = self.observe(observation)?;
         while self.engine.is_cancelling(&self.state) {
-            let Some(request) = self.engine.turn(&self.state) else { break };
-            let answer = self.inbox.remove(&request).unwrap_or_else(|| Answer::Abandoned { sent: sent(request) });
-            self.step(&Observation::Answer { request, answer }, &mut log)?;
+            let Some(call_id) = self.engine.turn(&self.state) else { break };
+            let answer = self.inbox.remove(&call_id).unwrap_or_else(|| Answer::Abandoned { sent: sent(call_id) });
+            self.step(&Observation::Answer { call_id, answer }, &mut log)?;
         }
         Ok(log)
     }
 
     /// Takes back what was never sent, because time is up or a stop came from outside. What has been sent is waited for.
-    pub fn withdraw(&mut self, sent: impl Fn(RequestId) -> bool) -> Result<Vec<Event>, OptimizerError> {
+    pub fn withdraw(&mut self, sent: impl Fn(CallId) -> bool) -> Result<Vec<Event>, OptimizerError> {
         for command in self.engine.outstanding(&self.state) {
-            let request = command.request();
-            if !sent(request) {
-                self.inbox.entry(request).or_insert(Answer::Abandoned { sent: false });
+            let call_id = command.call_id();
+            if !sent(call_id) {
+                self.inbox.entry(call_id).or_insert(Answer::Abandoned { sent: false });
             }
         }
         let mut log = Vec::new();
@@ -163,9 +163,9 @@ impl<'e, E: Engine> Session<'e, E> {
     }
 
     fn retire(&mut self, log: &mut Vec<Event>) -> Result<(), OptimizerError> {
-        while let Some(request) = self.engine.turn(&self.state) {
-            let Some(answer) = self.inbox.remove(&request) else { break };
-            self.step(&Observation::Answer { request, answer }, log)?;
+        while let Some(call_id) = self.engine.turn(&self.state) {
+            let Some(answer) = self.inbox.remove(&call_id) else { break };
+            self.step(&Observation::Answer { call_id, answer }, log)?;
         }
         Ok(())
     }

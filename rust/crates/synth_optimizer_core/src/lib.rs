@@ -7,4 +7,4 @@ pub mod config;
 pub mod engine;
 pub mod model;
 pub mod secrets;
-pub mod words;
+pub mod string_enum;

@@ -2,12 +2,12 @@
 
 use crate::sim::{Pace, Scoring, World};
 use synth_optimizer_core::config::gepa::{AcceptanceCriterion, Direction, FrontierType, PipelineMode, Selector};
-use synth_optimizer_core::model::canonical::digest_of;
+use synth_optimizer_core::model::canonical::canonical_digest;
 
 /// The story of a run, and a digest of everything in it.
 fn golden(name: &str, world: &World, pace: Pace) {
     let run = world.run(pace);
-    let text = format!("{}digest {}\n", run.lines(), digest_of(&run.events));
+    let text = format!("{}digest {}\n", run.lines(), canonical_digest(&run.events));
     insta::assert_snapshot!(name, text);
 }
 

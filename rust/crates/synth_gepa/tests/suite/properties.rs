@@ -172,7 +172,7 @@ fn questions(run: &Run) -> Vec<ProposeCommand> {
             Command::Rollout(_) => None,
         })
         .collect();
-    asked.sort_by_key(|turn| turn.request);
+    asked.sort_by_key(|turn| turn.call_id);
     asked
 }
 
@@ -261,7 +261,7 @@ proptest! {
             }
             done = *boundary;
             for command in run.engine.outstanding(&state) {
-                let first = asked.entry(command.request()).or_insert_with(|| command.clone());
+                let first = asked.entry(command.call_id()).or_insert_with(|| command.clone());
                 prop_assert_eq!(&*first, &command);
             }
         }

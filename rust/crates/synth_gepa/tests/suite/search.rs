@@ -260,7 +260,7 @@ fn a_stop_from_outside_is_no_failure_of_the_container() {
     let later = Pace { rollout_workers: 1, stop_after: Some(30), ..Pace::default() };
     let run = World::default().run(later);
     assert_eq!(stopped_by(&run), StopKind::External);
-    assert_eq!(run.state.candidates[1].status.word(), "deferred_stop");
+    assert_eq!(run.state.candidates[1].status.as_str(), "deferred_stop");
 }
 
 #[test]

@@ -5,7 +5,7 @@ use super::report::{Code, Part, Report};
 use super::shape::{Field, Shape, root};
 use super::tree::{Node, Place, Tree, join};
 use crate::secrets::{is_credential_name, redact};
-use crate::words::fold;
+use crate::string_enum::fold;
 
 /// The readable part of a layer; everything else is reported and left out.
 pub(super) fn check(layer: Node, report: &mut Report<'_>) -> Node {

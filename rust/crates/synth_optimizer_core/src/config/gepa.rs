@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use super::sections::section;
-use crate::words;
+use crate::string_enum;
 
 pub use super::pools::{OUTCOME_REWARD, objective_names};
 pub use crate::model::event_fields::{Direction, FrontierType, Selector};
 
-words! {
+string_enum! {
     /// When a candidate counts as better.
     AcceptanceCriterion {
         /// The deciding objective gains more than the margin.

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::sections::Config;
 use super::tree::join;
 use super::values::shown;
-use crate::model::canonical::digest_of;
+use crate::model::canonical::canonical_digest;
 
 /// Fields and sections that change no decision: names, places, the cache, the transport, and where the proposer is found,
 /// how it signs in and how patiently it is waited for.
@@ -46,7 +46,7 @@ const NO_PART: &[&str] = &[
 /// number of workers are no part of it: runs that differ in them only must give the same log. Where time is limited, the
 /// workers are a part: how long the held-out evaluation takes, and so when the search must end, depends on them.
 pub fn search_digest(config: &Config) -> String {
-    digest_of(&search_part(config))
+    canonical_digest(&search_part(config))
 }
 
 /// The fields that make another search of this configuration than of the one that was stored by `shown`, with both

@@ -6,9 +6,9 @@ use camino::Utf8PathBuf;
 
 use super::gepa::{MOST_SECONDS, MOST_TOKENS};
 use super::sections::{ApiFamily, section};
-use crate::words;
+use crate::string_enum;
 
-words! {
+string_enum! {
     /// Who writes the proposals.
     ProposerBackend {
         /// A codex app-server that the run starts, in a sandbox.

@@ -6,7 +6,7 @@ use camino::Utf8PathBuf;
 
 use super::gepa::{GepaSection, MOST_SECONDS, MOST_TOKENS};
 use super::proposer::ProposerSection;
-use crate::words;
+use crate::string_enum;
 
 /// Defines sections of the configuration, with their defaults and their part of the JSON Schema.
 ///
@@ -72,7 +72,7 @@ section! {
         disk_budget: DiskBudgetSection,
     }
 }
-words! {
+string_enum! {
     /// What a committed event survives.
     Durability {
         /// The end of the process, however it comes.
@@ -169,7 +169,7 @@ section! {
         candidate_id_prefix: String = "gepa_".into(),
     }
 }
-words! {
+string_enum! {
     /// Which OpenAI-shaped API is spoken.
     ApiFamily {
         /// Chat Completions.
@@ -216,7 +216,7 @@ section! {
         config: BTreeMap<String, serde_json::Value>,
     }
 }
-words! {
+string_enum! {
     /// How the request cache is used.
     CacheMode {
         /// Not at all.

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::event_fields::{Failure, Problem, TurnModels};
-use super::ids::{Payload, RequestId};
+use super::ids::{Payload, CallId};
 use super::usage::{Billing, Usage};
-use crate::words;
+use crate::string_enum;
 
 /// Something that happened outside.
 #[derive(Debug, Clone, PartialEq)]
@@ -17,7 +17,7 @@ pub enum Observation {
     /// Nothing new: go on with what is known.
     Advance,
     /// The answer to a request whose turn it is.
-    Answer { request: RequestId, answer: Answer },
+    Answer { call_id: CallId, answer: Answer },
     /// Measured time since the run began, without the time in which it did not run.
     Clock { elapsed_millis: u64 },
     /// Finish early: no new work, then the held-out evaluation.
@@ -80,7 +80,7 @@ pub struct Proposal {
     pub rationale: String,
 }
 
-words! {
+string_enum! {
     /// What kind of failure it was.
     FailureClass {
         /// The call was never sent: refused connection, no address.

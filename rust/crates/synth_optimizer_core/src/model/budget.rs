@@ -7,11 +7,11 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::ids::RequestId;
+use super::ids::CallId;
 use super::usage::{Billing, Usage};
-use crate::words;
+use crate::string_enum;
 
-words! {
+string_enum! {
     /// What is limited.
     Dimension {
         TrainRollouts = "train_rollouts",
@@ -111,7 +111,7 @@ pub struct Budget {
     overrun: Amount,
     /// Set aside for work that comes last.
     held: Amount,
-    open: BTreeMap<RequestId, Amount>,
+    open: BTreeMap<CallId, Amount>,
     elapsed_millis: u64,
 }
 
@@ -213,7 +213,7 @@ impl Budget {
     }
 
     /// Sets an amount aside for a request. A second reservation of one request takes the place of the first.
-    pub fn reserve(&mut self, request: RequestId, amount: Amount) -> Result<(), Refused> {
+    pub fn reserve(&mut self, call_id: CallId, amount: Amount) -> Result<(), Refused> {
         self.fits(&amount)?;
         self.reserved.add(&amount.with(Dimension::WallMillis, 0));
         // Wall time is kept as the moment at which the call is expected to be over.
@@ -221,15 +221,15 @@ impl Budget {
             0 => 0,
             estimate => self.elapsed_millis.saturating_add(estimate),
         };
-        if let Some(replaced) = self.open.insert(request, amount.with(Dimension::WallMillis, horizon)) {
+        if let Some(replaced) = self.open.insert(call_id, amount.with(Dimension::WallMillis, horizon)) {
             self.reserved.subtract(&replaced.with(Dimension::WallMillis, 0));
         }
         Ok(())
     }
 
     /// Ends a reservation. A request without one changes nothing.
-    pub fn settle(&mut self, request: RequestId, billing: Billing, usage: &Usage) {
-        let Some(reservation) = self.open.remove(&request) else { return };
+    pub fn settle(&mut self, call_id: CallId, billing: Billing, usage: &Usage) {
+        let Some(reservation) = self.open.remove(&call_id) else { return };
         let reservation = reservation.with(Dimension::WallMillis, 0);
         self.reserved.subtract(&reservation);
         self.spend(&charge(&reservation, billing, usage));
@@ -237,8 +237,8 @@ impl Budget {
 
     /// Whether an amount could be reserved once a request is settled: it may have used more than was reserved, or
     /// nothing.
-    pub fn fits_after(&self, request: RequestId, billing: Billing, usage: &Usage, amount: &Amount) -> bool {
-        let reservation = self.open.get(&request).copied().unwrap_or_default().with(Dimension::WallMillis, 0);
+    pub fn fits_after(&self, call_id: CallId, billing: Billing, usage: &Usage, amount: &Amount) -> bool {
+        let reservation = self.open.get(&call_id).copied().unwrap_or_default().with(Dimension::WallMillis, 0);
         let charged = charge(&reservation, billing, usage);
         Dimension::ALL.into_iter().all(|dimension| {
             let used = self.used(dimension).saturating_sub(reservation.get(dimension));

@@ -2,10 +2,10 @@
 
 use serde::Serialize;
 
-use super::canonical::digest_of;
-use crate::words;
+use super::canonical::canonical_digest;
+use crate::string_enum;
 
-words! {
+string_enum! {
     /// The calls whose answers are cached.
     Boundary {
         Metadata = "container.metadata",
@@ -30,7 +30,7 @@ pub fn cache_key<R: Serialize>(namespace: &str, boundary: Boundary, request: &R)
         boundary: Boundary,
         request: &'a R,
     }
-    digest_of(&Key { schema: SCHEMA, namespace, boundary, request })
+    canonical_digest(&Key { schema: SCHEMA, namespace, boundary, request })
 }
 
 /// What identifies a rollout's answer. Large parts are named by their digests, which are the same for many rollouts.

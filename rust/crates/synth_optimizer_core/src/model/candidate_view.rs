@@ -150,7 +150,7 @@ impl Candidate {
             Event::CandidatePromoted(made) => ("promoted", made.stage, made.reason.as_str(), &made.comparison),
             Event::CandidateAccepted(made) => ("accepted", made.stage, made.reason.as_str(), &made.comparison),
             Event::CandidateRejected(made) => ("rejected", made.stage, made.reason.as_str(), &made.comparison),
-            Event::CandidateDeferred(made) => ("deferred", made.stage, made.reason.word(), &None),
+            Event::CandidateDeferred(made) => ("deferred", made.stage, made.reason.as_str(), &None),
             _ => return,
         };
         self.acceptance_metadata.push(CandidateDecision {

@@ -13,7 +13,7 @@ pub fn canonical_json(value: &serde_json::Value) -> String {
 }
 
 /// SHA-256 of the canonical text, as 64 hex digits.
-pub fn digest_of<T: Serialize + ?Sized>(value: &T) -> String {
+pub fn canonical_digest<T: Serialize + ?Sized>(value: &T) -> String {
     digest_bytes(&canonical_bytes(value))
 }
 
@@ -57,7 +57,7 @@ pub const CONTENT_DIGITS: usize = 12;
 
 /// A short id that depends on the content alone: the prefix and 12 hex digits.
 pub fn content_id<T: Serialize + ?Sized>(prefix: &str, value: &T) -> String {
-    format!("{prefix}{}", digest_of(value).get(..CONTENT_DIGITS).unwrap_or_default())
+    format!("{prefix}{}", canonical_digest(value).get(..CONTENT_DIGITS).unwrap_or_default())
 }
 
 /// Lower-case hex.

@@ -3,9 +3,9 @@
 use serde::{Deserialize, Serialize};
 
 use super::event_fields::{Operation, Problem, Stage};
-use super::ids::{CandidateId, Payload, RequestId, RowId};
+use super::ids::{CandidateId, Payload, CallId, RowId};
 use super::lifecycle::CandidateStatus;
-use crate::words;
+use crate::string_enum;
 
 /// One call to make.
 #[derive(Debug, Clone, PartialEq)]
@@ -15,10 +15,10 @@ pub enum Command {
 }
 
 impl Command {
-    pub fn request(&self) -> RequestId {
+    pub fn call_id(&self) -> CallId {
         match self {
-            Self::Rollout(command) => command.request,
-            Self::Propose(command) => command.request,
+            Self::Rollout(command) => command.call_id,
+            Self::Propose(command) => command.call_id,
         }
     }
 }
@@ -26,9 +26,9 @@ impl Command {
 /// Run a candidate on a row.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RolloutCommand {
-    pub request: RequestId,
+    pub call_id: CallId,
     /// The evaluation that the rollout belongs to: the first request of it.
-    pub evaluation: RequestId,
+    pub evaluation: CallId,
     pub candidate_id: CandidateId,
     pub payload: Payload,
     pub row_id: RowId,
@@ -41,13 +41,13 @@ pub struct RolloutCommand {
 /// Ask for changed texts.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ProposeCommand {
-    pub request: RequestId,
+    pub call_id: CallId,
     pub attempt: u32,
     pub question: Question,
     /// The parents' results that may be shown, with their train scores.
     pub evidence: Vec<EvidenceRow>,
     /// The request whose answer had the problems of the question.
-    pub repairs: Option<RequestId>,
+    pub repairs: Option<CallId>,
 }
 
 /// What is asked of a proposer, as it was decided on. It does not name the call, so that it can be part of a cache key.
@@ -82,7 +82,7 @@ pub struct NamedPayload {
     pub payload: Payload,
 }
 
-words! {
+string_enum! {
     /// How a candidate is related to the first parent of a proposal.
     Relation {
         /// The first parent descends from it.

@@ -7,9 +7,9 @@ use serde::{Deserialize, Serialize};
 
 use super::error::{ErrorCode, OptimizerError};
 use super::event::Event;
-use crate::words;
+use crate::string_enum;
 
-words! {
+string_enum! {
     /// What may be asked of a run. Of those that end the work on it, a later one replaces an earlier one.
     ControlAction {
         /// The process of the run ends: save the run. A worker of the queue continues it.
@@ -76,18 +76,18 @@ impl ControlRequest {
     }
 
     /// What a person may ask of a run that a process works on, by its word.
-    pub fn of_word(word: &str, reason: &str) -> Result<Self, OptimizerError> {
+    pub fn parse(word: &str, reason: &str) -> Result<Self, OptimizerError> {
         let known = [ControlAction::Interrupt, ControlAction::Stop, ControlAction::Cancel];
-        match ControlAction::from_word(word).filter(|action| known.contains(action)) {
+        match ControlAction::parse(word).filter(|action| known.contains(action)) {
             Some(action) => Ok(Self::new(action).because(Some(reason))),
             None => Err(OptimizerError::new(ErrorCode::Config, format!("{word:?} cannot be asked of a run"))
-                .with_hint(format!("Use one of {}.", known.map(ControlAction::word).join(", ")))),
+                .with_hint(format!("Use one of {}.", known.map(ControlAction::as_str).join(", ")))),
         }
     }
 
     /// The reason in words, also where none was given.
     pub fn reason(&self) -> String {
-        self.reason.clone().unwrap_or_else(|| format!("{} was asked for", self.action.word()))
+        self.reason.clone().unwrap_or_else(|| format!("{} was asked for", self.action.as_str()))
     }
 }
 
@@ -104,7 +104,7 @@ pub enum RunEnd {
 }
 
 impl RunEnd {
-    pub const fn word(&self) -> &'static str {
+    pub const fn as_str(&self) -> &'static str {
         match self {
             Self::Completed => "completed",
             Self::Failed(_) => "failed",

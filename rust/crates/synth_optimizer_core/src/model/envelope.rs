@@ -90,15 +90,15 @@ pub fn rfc3339(unix_millis: u64) -> String {
 /// touched. Normalizing twice changes nothing.
 pub fn normalize(mut event: Value) -> Result<Option<Value>, OptimizerError> {
     let wire = event.get("type").and_then(Value::as_str).unwrap_or_default();
-    let Some(known) = EVENT_TYPES.iter().find(|known| known.wire == wire) else {
+    let Some(known) = EVENT_TYPES.iter().find(|known| known.name == wire) else {
         return Err(OptimizerError::new(ErrorCode::Json, format!("unknown event type {wire:?}"))
             .with_hint("Read this feed with the release that wrote it, or a newer one."));
     };
-    if known.aside {
+    if known.is_operational {
         return Ok(None);
     }
     let mut out = Map::new();
-    out.insert("type".into(), known.wire.into());
+    out.insert("type".into(), known.name.into());
     if let Some(message) = event.get_mut("message") {
         out.insert("message".into(), message.take());
     }
@@ -120,7 +120,7 @@ pub fn write_normalized_line(event: &Event, message: &str, out: &mut Vec<u8>) ->
     out.extend(br#","message":"#);
     write_canonical(message, &[], out)?;
     out.extend(br#","type":""#);
-    out.extend(event.wire().as_bytes());
+    out.extend(event.type_name().as_bytes());
     out.extend(b"\"}\n");
     Ok(())
 }

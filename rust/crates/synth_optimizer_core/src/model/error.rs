@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 pub struct ErrorRow {
     pub code: ErrorCode,
     /// The stable code that users match on.
-    pub wire: &'static str,
+    pub name: &'static str,
     /// The Python exception class.
     pub class: &'static str,
     /// The exit code of the command line.
@@ -31,7 +31,7 @@ macro_rules! errors {
 
         /// Every error of the product, one row each.
         pub const ERRORS: &[ErrorRow] = &[
-            $(ErrorRow { code: ErrorCode::$code, wire: $wire, class: $class, exit: $exit, http: $http, hint: $hint },)*
+            $(ErrorRow { code: ErrorCode::$code, name: $wire, class: $class, exit: $exit, http: $http, hint: $hint },)*
         ];
     };
 }
@@ -65,13 +65,13 @@ impl ErrorCode {
     }
 
     /// The stable wire code.
-    pub const fn wire(self) -> &'static str {
-        self.row().wire
+    pub const fn as_str(self) -> &'static str {
+        self.row().name
     }
 
     /// Finds a code by its wire form.
-    pub fn from_wire(wire: &str) -> Option<Self> {
-        ERRORS.iter().find(|row| row.wire == wire).map(|row| row.code)
+    pub fn parse(name: &str) -> Option<Self> {
+        ERRORS.iter().find(|row| row.name == name).map(|row| row.code)
     }
 }
 
@@ -80,7 +80,7 @@ pub type Cause = Arc<Box<dyn Error + Send + Sync>>;
 
 /// An error as a person meets it: what happened, the value, and what to do.
 #[derive(Debug, Clone, thiserror::Error)]
-#[error("{}: {message}", code.wire())]
+#[error("{}: {message}", code.as_str())]
 pub struct OptimizerError {
     pub code: ErrorCode,
     /// What happened, with the value that was met.

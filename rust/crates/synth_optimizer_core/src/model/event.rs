@@ -10,18 +10,19 @@ use super::event_fields::{self, CandidateDecided, EvaluationCompleted};
 /// What a reader of feeds needs to know about one event type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EventType {
-    pub wire: &'static str,
+    /// The stable name: the `type` of the event in feeds and tables.
+    pub name: &'static str,
     /// Fields that may differ between two runs of one config without any decision being different.
     pub volatile: &'static [&'static str],
     /// Whether the event tells only how the run was carried out: no decision rests on it, normalized feeds leave it out.
-    pub aside: bool,
+    pub is_operational: bool,
     pub about: &'static str,
 }
 
 macro_rules! events {
     ($(
         $(#[doc = $about:literal])+
-        $variant:ident($bound:tt: $fields:ident) = $wire:literal, volatile [$($volatile:literal),*] $(, $aside:ident)?
+        $variant:ident($bound:tt: $fields:ident) = $wire:literal, volatile [$($volatile:literal),*] $(, $operational:ident)?
             => $message:expr;
     )+) => {
         /// One thing that happened. The list of these is the truth about a run.
@@ -34,9 +35,9 @@ macro_rules! events {
         /// Every event type.
         pub const EVENT_TYPES: &[EventType] = &[
             $(EventType {
-                wire: $wire,
+                name: $wire,
                 volatile: &[$($volatile),*],
-                aside: events!(@aside $($aside)?),
+                is_operational: events!(@operational $($operational)?),
                 about: concat!($($about,)+).trim_ascii(),
             },)+
         ];
@@ -48,7 +49,7 @@ macro_rules! events {
                 "type": $wire,
                 "about": concat!($($about,)+).trim_ascii(),
                 "volatile": [$($volatile),*],
-                "aside": events!(@aside $($aside)?),
+                "aside": events!(@operational $($operational)?),
                 "fields": schemas.subschema_for::<event_fields::$fields>(),
             }),)+];
             json!({"events": events, "$defs": schemas.take_definitions(true)})
@@ -60,8 +61,8 @@ macro_rules! events {
         }
 
         impl Event {
-            /// The stable wire name.
-            pub const fn wire(&self) -> &'static str {
+            /// Returns the stable name of its type, such as `candidate.accepted`.
+            pub const fn type_name(&self) -> &'static str {
                 match self { $(Self::$variant(_) => $wire,)+ }
             }
 
@@ -75,14 +76,14 @@ macro_rules! events {
                 match self {
                     $(Self::$variant(fields) => {
                         write_canonical(fields, &[$($volatile),*], out)?;
-                        Ok(!events!(@aside $($aside)?))
+                        Ok(!events!(@operational $($operational)?))
                     })+
                 }
             }
         }
     };
-    (@aside aside) => { true };
-    (@aside) => { false };
+    (@operational operational) => { true };
+    (@operational) => { false };
 }
 
 events! {
@@ -91,7 +92,7 @@ events! {
         => format!("run started with seed {}", run.seed);
     /// The run moved along its lifecycle.
     StateTransitioned(change: StateTransitioned) = "optimizer.state.transitioned", volatile []
-        => format!("{} -> {}", change.from.word(), change.to.word());
+        => format!("{} -> {}", change.from.as_str(), change.to.as_str());
     /// The container's contract is known: version, dialect and routes.
     ContractVerified(contract: ContractVerified) = "container.contract.verified", volatile []
         => format!("container speaks {} ({})", contract.version, contract.dialects.join(" and "));
@@ -115,10 +116,10 @@ events! {
         => format!("{} decides", set.selection_objective);
     /// A candidate exists and has passed every check that costs nothing.
     CandidateRegistered(candidate: CandidateRegistered) = "candidate.registered", volatile []
-        => format!("candidate {} registered ({})", candidate.candidate_id, candidate.operation.word());
+        => format!("candidate {} registered ({})", candidate.candidate_id, candidate.operation.as_str());
     /// Rollouts are wanted: one request per row, numbered from `first_request`.
     RolloutsRequested(batch: RolloutsRequested) = "rollout.requested", volatile []
-        => format!("{} rollouts of {} for {}", batch.row_ids.len(), batch.candidate_id, batch.stage.word());
+        => format!("{} rollouts of {} for {}", batch.row_ids.len(), batch.candidate_id, batch.stage.as_str());
     /// A rollout gave a score.
     RolloutFinished(rollout: RolloutFinished) = "rollout.finished", volatile ["cached", "trace_digest"]
         => format!("{} on {}: {}", rollout.candidate_id, rollout.row_id, number(rollout.reward));
@@ -126,7 +127,7 @@ events! {
     RolloutFailed(rollout: RolloutFailed) = "rollout.failed", volatile ["cached", "message"]
         => {
             let next = if rollout.retried { "; trying again" } else { "; no score" };
-            format!("{} on {}: {}{next}", rollout.candidate_id, rollout.row_id, rollout.class.word())
+            format!("{} on {}: {}{next}", rollout.candidate_id, rollout.row_id, rollout.class.as_str())
         };
     /// The seed has its train score.
     SeedEvaluated(done: EvaluationCompleted) = "candidate.evaluated", volatile [] => evaluated("seed evaluated", done);
@@ -147,12 +148,12 @@ events! {
     CandidateRejected(decision: CandidateDecided) = "candidate.rejected", volatile [] => decided("rejected", decision);
     /// A candidate could not be judged.
     CandidateDeferred(deferred: CandidateDeferred) = "candidate.deferred", volatile []
-        => format!("{} deferred: {}", deferred.candidate_id, deferred.reason.word());
+        => format!("{} deferred: {}", deferred.candidate_id, deferred.reason.as_str());
     /// A generation begins: parents, rows and components are chosen.
     GenerationStarted(generation: GenerationStarted) = "generation.started", volatile []
         => {
             let parents: Vec<&str> = generation.parent_ids.iter().map(|id| id.as_str()).collect();
-            let operation = generation.operation.word();
+            let operation = generation.operation.as_str();
             format!("generation {} ({operation}) from {}", generation.generation, parents.join(" and "))
         };
     /// A minibatch was passed over because its parent has nothing to gain on it.
@@ -172,7 +173,7 @@ events! {
     ProposerFailed(turn: ProposerFailed) = "proposer.failed", volatile ["cached", "message"]
         => {
             let next = if turn.retried { "; trying again" } else { "" };
-            format!("proposer {} for generation {}{next}", turn.class.word(), turn.generation)
+            format!("proposer {} for generation {}{next}", turn.class.as_str(), turn.generation)
         };
     /// A proposal broke a rule; no rollout was spent on it.
     ProposalRejected(rejected: ProposalRejected) = "proposal.rejected", volatile []
@@ -199,7 +200,7 @@ events! {
     /// A limit forbade work that was wanted.
     BudgetRefused(refused: BudgetRefused) = "budget.refused", volatile []
         => {
-            let (available, limited) = (refused.available, refused.dimension.word());
+            let (available, limited) = (refused.available, refused.dimension.as_str());
             format!("{available} left of {limited}, {} wanted for {}", refused.wanted, refused.purpose)
         };
     /// So many rollouts failed that the run ends.
@@ -207,40 +208,40 @@ events! {
         => format!("{} of the last {} rollouts failed", breaker.failures, breaker.window);
     /// A stop rule fired.
     StopDecided(stop: StopDecided) = "gepa.stop", volatile []
-        => format!("search ends: {}", stop.stopped_by.kind.word());
+        => format!("search ends: {}", stop.stopped_by.kind.as_str());
     /// Somebody asked for an early finish.
     StopRequested(_: Reason) = "gepa.stop.requested", volatile [] => "early finish requested".to_owned();
     /// Somebody cancelled the run.
     CancelRequested(_: Reason) = "gepa.cancel.requested", volatile [] => "cancel requested".to_owned();
     /// Something broke that the run cannot go on without.
     FailureRaised(failure: Failure) = "gepa.failure.raised", volatile ["message"]
-        => format!("the run cannot go on: {}", failure.code.wire());
+        => format!("the run cannot go on: {}", failure.code.as_str());
     /// The proposer is there and can work: which program, version, model and sandbox.
-    ProposerReady(ready: ProposerReady) = "proposer.ready", volatile [], aside
+    ProposerReady(ready: ProposerReady) = "proposer.ready", volatile [], operational
         => format!("proposer {} with {}", format!("{} {}", ready.backend, ready.version).trim_end(), ready.model);
     /// The run goes on in a new process.
-    RunResumed(resumed: RunResumed) = "run.resumed", volatile [], aside
+    RunResumed(resumed: RunResumed) = "run.resumed", volatile [], operational
         => {
             let (waiting, unknown) = (resumed.waiting, resumed.unknown_outcomes);
             format!("resumed after {} events; {waiting} answers wait, {unknown} outcomes unknown", resumed.events)
         };
     /// The process lets go of the run; it can be resumed.
-    RunInterrupted(_: Reason) = "run.interrupted", volatile [], aside
+    RunInterrupted(_: Reason) = "run.interrupted", volatile [], operational
         => "interrupted; the run can be resumed".to_owned();
     /// The container cannot do what was asked of the transport.
-    TransportFallback(fallback: TransportFallback) = "rollout.transport.fallback", volatile [], aside
+    TransportFallback(fallback: TransportFallback) = "rollout.transport.fallback", volatile [], operational
         => format!("rollouts are sent {} instead of {}", fallback.effective, fallback.requested);
     /// The number of rollouts at once follows the container's load.
-    ConcurrencyAdjusted(change: ConcurrencyAdjusted) = "rollout.concurrency.adjusted", volatile [], aside
+    ConcurrencyAdjusted(change: ConcurrencyAdjusted) = "rollout.concurrency.adjusted", volatile [], operational
         => format!("{} -> {} rollouts at once", change.old_limit, change.new_limit);
     /// The container does not say which row it ran, so that the row cannot be checked.
-    EchoMissing(_: Reason) = "container.echo.missing", volatile [], aside
+    EchoMissing(_: Reason) = "container.echo.missing", volatile [], operational
         => "the container does not say which row it ran".to_owned();
     /// A row of the cache is damaged; the call was made again.
-    CacheDamaged(damage: CacheDamaged) = "cache.damaged", volatile [], aside
+    CacheDamaged(damage: CacheDamaged) = "cache.damaged", volatile [], operational
         => format!("a cached answer of {} was damaged and asked for again", damage.boundary);
     /// The clock was looked at, for a time limit.
-    ClockObserved(_: ClockObserved) = "clock.observed", volatile [], aside => "clock".to_owned();
+    ClockObserved(_: ClockObserved) = "clock.observed", volatile [], operational => "clock".to_owned();
     /// The candidates that are measured on held-out rows are chosen.
     HeldoutStarted(chosen: HeldoutChosen) = "heldout.started", volatile []
         => format!("{} candidates on {} held-out rows", chosen.candidate_ids.len(), chosen.rows);
@@ -257,7 +258,7 @@ events! {
         => format!("run finished with {}", run.best_candidate_id);
     /// The run ended with an error; what was paid for is kept.
     RunFailed(run: RunFailed) = "gepa.run.failed", volatile ["bill", "message"]
-        => format!("run failed: {}", run.error_code.wire());
+        => format!("run failed: {}", run.error_code.as_str());
     /// The run was cancelled; what was paid for is kept.
     RunCancelled(_: RunEnded) = "gepa.run.cancelled", volatile ["bill"] => "run cancelled".to_owned();
 }

@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use super::answer::FailureClass;
 use super::budget::Dimension;
 use super::error::ErrorCode;
-use super::ids::{CandidateId, Payload, RequestId, RowId};
+use super::ids::{CandidateId, Payload, CallId, RowId};
 use super::lifecycle::{CandidateTrigger, RunState, RunTrigger};
 use super::score::{Comparison, Gain, Score};
 use super::usage::{Cost, Usage};
-use crate::words;
+use crate::string_enum;
 
 /// Defines plain data that is stored, shown and documented as it stands here.
 macro_rules! fields {
@@ -20,7 +20,7 @@ macro_rules! fields {
     )+ };
 }
 
-words! {
+string_enum! {
     /// Which rule ended the search.
     StopKind {
         /// The best score reached `gepa.score_threshold_value`.
@@ -419,9 +419,10 @@ fields! {
     /// `rollout.requested`
     RolloutsRequested {
         /// Number of the first request; the rows follow it in order.
-        first_request: RequestId,
+        #[serde(rename = "first_request")]
+        first_call_id: CallId,
         /// The evaluation that the rollouts belong to: the first request of it.
-        evaluation: RequestId,
+        evaluation: CallId,
         /// Whose texts are run.
         candidate_id: CandidateId,
         /// What the rollouts are for.
@@ -438,7 +439,8 @@ fields! {
     /// `rollout.finished`
     RolloutFinished {
         /// The request that is answered.
-        request: RequestId,
+        #[serde(rename = "request")]
+        call_id: CallId,
         /// Whose texts were run.
         candidate_id: CandidateId,
         /// The row.
@@ -461,7 +463,8 @@ fields! {
     /// `rollout.failed`
     RolloutFailed {
         /// The request that is answered.
-        request: RequestId,
+        #[serde(rename = "request")]
+        call_id: CallId,
         /// Whose texts were to be run.
         candidate_id: CandidateId,
         /// The row.
@@ -484,7 +487,7 @@ fields! {
     /// The end of an evaluation.
     EvaluationCompleted {
         /// The evaluation: the first request of it.
-        evaluation: RequestId,
+        evaluation: CallId,
         /// Who was evaluated.
         candidate_id: CandidateId,
         /// The generation that it belongs to, if any.
@@ -585,7 +588,8 @@ fields! {
     /// `proposer.started`
     ProposerStarted {
         /// The request.
-        request: RequestId,
+        #[serde(rename = "request")]
+        call_id: CallId,
         /// The generation that wants proposals.
         generation: u32,
         /// 1 for the first try.
@@ -600,7 +604,8 @@ fields! {
     /// `proposer.completed`
     ProposerCompleted {
         /// The request that is answered.
-        request: RequestId,
+        #[serde(rename = "request")]
+        call_id: CallId,
         /// The generation that asked.
         generation: u32,
         /// Proposals that came.
@@ -627,7 +632,8 @@ fields! {
     /// `proposer.failed`
     ProposerFailed {
         /// The request that is answered.
-        request: RequestId,
+        #[serde(rename = "request")]
+        call_id: CallId,
         /// The generation that asked.
         generation: u32,
         /// 1 for the first try.

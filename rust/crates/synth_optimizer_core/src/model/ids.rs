@@ -7,7 +7,7 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::canonical::{CONTENT_DIGITS, content_id, digest_of};
+use super::canonical::{CONTENT_DIGITS, content_id, canonical_digest};
 
 /// The texts of a candidate, by mutable field.
 pub type Payload = BTreeMap<String, String>;
@@ -68,7 +68,7 @@ impl CandidateId {
 /// A request of the engine: numbered in the order in which requests are made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
-pub struct RequestId(pub u64);
+pub struct CallId(pub u64);
 
 /// A train row, by its place in the run's list of train rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -96,6 +96,6 @@ impl RolloutIdentity<'_> {
     /// recognise it after a crash and not run it again.
     pub fn rollout_id(&self) -> String {
         let identity = (self.run_id, self.candidate, self.row, self.stage, self.replicate, self.attempt);
-        format!("r-{}", digest_of(&identity).get(..32).unwrap_or_default())
+        format!("r-{}", canonical_digest(&identity).get(..32).unwrap_or_default())
     }
 }

@@ -3,7 +3,7 @@
 use std::fmt::{Debug, Display};
 
 use super::error::{ErrorCode, OptimizerError};
-use crate::words;
+use crate::string_enum;
 
 /// One row of a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,7 +62,7 @@ macro_rules! lifecycle {
     };
 }
 
-words! {
+string_enum! {
     /// Where a run is.
     RunState {
         Created = "created",
@@ -116,7 +116,7 @@ lifecycle! {
     }
 }
 
-words! {
+string_enum! {
     /// Where a queued request is.
     RequestState {
         Queued = "queued",
@@ -158,7 +158,7 @@ lifecycle! {
     }
 }
 
-words! {
+string_enum! {
     /// Where a candidate is.
     CandidateStatus {
         Registered = "registered",

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::canonical::digest_of;
+use super::canonical::canonical_digest;
 use super::ids::{HeldoutRow, Payload, RowId, TrainRow};
 
 /// One mutable text of the program.
@@ -63,11 +63,11 @@ impl Inputs {
 
     /// Changes when the program or its seed texts change.
     pub fn program_digest(&self) -> String {
-        digest_of(&self.program)
+        canonical_digest(&self.program)
     }
 
     /// Changes when any row or its order changes.
     pub fn rows_digest(&self) -> String {
-        digest_of(&(&self.train, &self.heldout))
+        canonical_digest(&(&self.train, &self.heldout))
     }
 }

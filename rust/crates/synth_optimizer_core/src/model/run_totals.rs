@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::candidate_view::candidates_of;
 use super::event::Event;
 use super::event_fields::{RolloutCount, Stage, StoppedBy};
-use super::event_meaning::CallKind;
+use super::event_effects::CallKind;
 use super::ids::CandidateId;
 use super::lifecycle::{Lifecycle, RunState};
 use super::usage::{Billing, RunUsage, Spend};

@@ -15,7 +15,7 @@ use super::event_fields::{
 use super::ids::{CandidateId, RowId};
 use super::lifecycle::{RunState, RunTrigger};
 use super::run_totals::RunTotals;
-use super::under_way::UnderWay;
+use super::in_flight::InFlight;
 
 /// A run as its log tells of it.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -26,7 +26,7 @@ pub struct RunView {
     /// In order of registration.
     pub candidates: Vec<MeasuredCandidate>,
     pub state_history: Vec<StateChange>,
-    pub under_way: UnderWay,
+    pub in_flight: InFlight,
     /// What was decided last about a candidate, in words.
     pub last_decision: Option<String>,
     /// None while the run goes on.
@@ -77,7 +77,7 @@ impl RunView {
     /// Takes in the next event.
     pub fn apply(&mut self, sequence: u64, unix_millis: u64, event: &Event) {
         self.totals.apply(sequence, unix_millis, event);
-        self.under_way.apply(unix_millis, event);
+        self.in_flight.apply(unix_millis, event);
         for id in candidates_of(event) {
             self.with(id, |known| known.candidate.apply(sequence, unix_millis, event));
         }
@@ -157,7 +157,7 @@ impl MeasuredCandidate {
             self.failed_rows.push(FailedRow {
                 example_id: rollout.row_id.clone(),
                 evaluation_stage: rollout.stage,
-                failure_class: rollout.class.word(),
+                failure_class: rollout.class.as_str(),
             });
         }
     }

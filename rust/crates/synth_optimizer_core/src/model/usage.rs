@@ -6,7 +6,7 @@ use std::ops::Add;
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::words;
+use crate::string_enum;
 
 /// Money in billionths of a dollar, so that sums are exact.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
@@ -114,7 +114,7 @@ impl Usage {
     }
 }
 
-words! {
+string_enum! {
     /// How a settled call counts on the bill. [`FailureClass::billing`](super::answer::FailureClass::billing) decides
     /// it for failures.
     Billing {

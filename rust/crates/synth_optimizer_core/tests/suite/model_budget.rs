@@ -8,7 +8,7 @@ use proptest::prelude::{
 };
 use serde_json::{Value, json};
 use synth_optimizer_core::model::budget::{Amount, Budget, Caps, Dimension, Refused};
-use synth_optimizer_core::model::ids::RequestId;
+use synth_optimizer_core::model::ids::CallId;
 use synth_optimizer_core::model::usage::{Billing, Cost, NanoUsd, Spend, Usage};
 
 fn known(nano: u64) -> Cost {
@@ -32,12 +32,12 @@ fn billed(calls: &[Settlement]) -> Spend {
 }
 
 trait Settle {
-    fn settle_as(&mut self, request: RequestId, settlement: Settlement);
+    fn settle_as(&mut self, call_id: CallId, settlement: Settlement);
 }
 
 impl Settle for Budget {
-    fn settle_as(&mut self, request: RequestId, (billing, usage): Settlement) {
-        self.settle(request, billing, &usage);
+    fn settle_as(&mut self, call_id: CallId, (billing, usage): Settlement) {
+        self.settle(call_id, billing, &usage);
     }
 }
 
@@ -175,8 +175,8 @@ fn amounts_add_up_except_for_wall_time() {
 
 #[test]
 fn every_dimension_is_listed_once() {
-    let words: Vec<&str> = Dimension::ALL.into_iter().map(Dimension::word).collect();
-    assert_eq!(words, Dimension::WORDS);
+    let words: Vec<&str> = Dimension::ALL.into_iter().map(Dimension::as_str).collect();
+    assert_eq!(words, Dimension::NAMES);
     for (place, dimension) in Dimension::ALL.into_iter().enumerate() {
         let amount = Amount::ZERO.with(dimension, 1);
         let at: Vec<usize> = (0..9).filter(|other| amount.get(Dimension::ALL[*other]) == 1).collect();
@@ -190,22 +190,22 @@ fn every_dimension_is_listed_once() {
 fn a_reservation_becomes_what_was_used() {
     let mut budget = one_cap(Dimension::Cost, 100);
     let unit = Amount::ZERO.with(Dimension::Cost, 40);
-    budget.reserve(RequestId(0), unit).unwrap();
-    budget.reserve(RequestId(1), unit).unwrap();
+    budget.reserve(CallId(0), unit).unwrap();
+    budget.reserve(CallId(1), unit).unwrap();
     assert_eq!(
-        budget.reserve(RequestId(2), unit),
+        budget.reserve(CallId(2), unit),
         Err(Refused { dimension: Dimension::Cost, wanted: 40, available: 20 })
     );
-    budget.settle_as(RequestId(0), used(Usage { cost: known(10), ..Usage::default() }));
+    budget.settle_as(CallId(0), used(Usage { cost: known(10), ..Usage::default() }));
     assert_eq!((budget.spent(Dimension::Cost), budget.reserved(Dimension::Cost)), (10, 40));
     assert_eq!(budget.available(Dimension::Cost), Some(50));
-    budget.reserve(RequestId(2), unit).unwrap();
+    budget.reserve(CallId(2), unit).unwrap();
     // Dearer than thought: 10 of the 60 are beyond the cap, and the other reservation stays whole.
-    budget.settle_as(RequestId(1), used(Usage { cost: known(60), ..Usage::default() }));
+    budget.settle_as(CallId(1), used(Usage { cost: known(60), ..Usage::default() }));
     assert_eq!((budget.spent(Dimension::Cost), budget.reserved(Dimension::Cost)), (60, 40));
     assert_eq!(budget.overrun(Dimension::Cost), 10);
     // What is released later does not pay for the overrun, and the overrun makes no room.
-    budget.settle_as(RequestId(2), (Billing::Unsent, Usage::default()));
+    budget.settle_as(CallId(2), (Billing::Unsent, Usage::default()));
     assert_eq!((budget.spent(Dimension::Cost), budget.overrun(Dimension::Cost)), (60, 10));
     assert_eq!(budget.available(Dimension::Cost), Some(30));
 }
@@ -215,15 +215,15 @@ fn cached_answers_count_against_the_limits_and_are_not_paid() {
     let mut budget = one_cap(Dimension::TrainRollouts, 2);
     let unit = Amount::ZERO.with(Dimension::Cost, 5).rollout(Dimension::TrainRollouts);
     let usage = Usage { prompt_tokens: Some(11), cost: known(7), ..Usage::default() };
-    budget.reserve(RequestId(0), unit).unwrap();
-    budget.settle_as(RequestId(0), (Billing::Cached, usage));
+    budget.reserve(CallId(0), unit).unwrap();
+    budget.settle_as(CallId(0), (Billing::Cached, usage));
     assert_eq!((budget.spent(Dimension::TrainRollouts), budget.spent(Dimension::Cost)), (1, 7));
     let bill = billed(&[(Billing::Cached, usage)]);
     assert_eq!(bill, Spend { cached_calls: 1, ..Spend::default() });
     assert_eq!(bill.cost(), known(0));
     // A cached answer without a cost hides nothing that was paid.
-    budget.reserve(RequestId(1), unit).unwrap();
-    budget.settle_as(RequestId(1), (Billing::Cached, Usage::default()));
+    budget.reserve(CallId(1), unit).unwrap();
+    budget.settle_as(CallId(1), (Billing::Cached, Usage::default()));
     assert_eq!(billed(&[(Billing::Cached, Usage::default())]).cost(), known(0));
     assert_eq!(budget.spent(Dimension::Cost), 12);
 }
@@ -234,9 +234,9 @@ fn one_paid_call_without_a_cost_makes_the_bill_unknown_for_good() {
     let unit = Amount::ZERO.with(Dimension::Cost, 5);
     let priced = used(Usage { cost: known(3), ..Usage::default() });
     let calls = [priced, used(Usage::default()), priced];
-    for (request, settlement) in (0..).zip(calls) {
-        budget.reserve(RequestId(request), unit).unwrap();
-        budget.settle_as(RequestId(request), settlement);
+    for (call_id, settlement) in (0..).zip(calls) {
+        budget.reserve(CallId(call_id), unit).unwrap();
+        budget.settle_as(CallId(call_id), settlement);
     }
     let bill = billed(&calls);
     assert_eq!((bill.cost(), bill.known_cost), (Cost::Unknown, NanoUsd(6)));
@@ -250,8 +250,8 @@ fn an_unknown_outcome_costs_its_whole_reservation() {
     let mut budget = one_cap(Dimension::Cost, 50);
     let unit =
         Amount::ZERO.with(Dimension::Cost, 20).with(Dimension::TotalTokens, 9).rollout(Dimension::HeldoutRollouts);
-    budget.reserve(RequestId(0), unit).unwrap();
-    budget.settle_as(RequestId(0), (Billing::Unknown, Usage::default()));
+    budget.reserve(CallId(0), unit).unwrap();
+    budget.settle_as(CallId(0), (Billing::Unknown, Usage::default()));
     assert_eq!((budget.spent(Dimension::Cost), budget.spent(Dimension::HeldoutRollouts)), (20, 1));
     // The limit counts what was reserved; the bill counts the call and invents neither tokens nor money.
     assert_eq!(budget.spent(Dimension::TotalTokens), 9);
@@ -264,8 +264,8 @@ fn an_unknown_outcome_costs_its_whole_reservation() {
 fn wall_time_is_measured_and_calls_run_side_by_side() {
     let mut budget = one_cap(Dimension::WallMillis, 1000);
     let unit = Amount::ZERO.with(Dimension::WallMillis, 600);
-    for request in 0..5 {
-        budget.reserve(RequestId(request), unit).unwrap();
+    for call_id in 0..5 {
+        budget.reserve(CallId(call_id), unit).unwrap();
     }
     assert_eq!((budget.spent(Dimension::WallMillis), budget.reserved(Dimension::WallMillis)), (0, 600));
     budget.observe_elapsed(250);
@@ -275,12 +275,12 @@ fn wall_time_is_measured_and_calls_run_side_by_side() {
     assert_eq!(budget.available(Dimension::WallMillis), Some(750));
     budget.observe_elapsed(500);
     assert_eq!(
-        budget.reserve(RequestId(5), unit),
+        budget.reserve(CallId(5), unit),
         Err(Refused { dimension: Dimension::WallMillis, wanted: 600, available: 500 })
     );
     // Settling a call neither adds time nor gives any back.
-    budget.settle_as(RequestId(0), used(Usage::default()));
-    budget.settle_as(RequestId(1), (Billing::Unknown, Usage::default()));
+    budget.settle_as(CallId(0), used(Usage::default()));
+    budget.settle_as(CallId(1), (Billing::Unknown, Usage::default()));
     assert_eq!((budget.spent(Dimension::WallMillis), budget.reserved(Dimension::WallMillis)), (500, 100));
     budget.observe_elapsed(1300);
     assert_eq!((budget.spent(Dimension::WallMillis), budget.overrun(Dimension::WallMillis)), (1000, 300));
@@ -309,10 +309,10 @@ fn what_is_held_back_is_there_when_it_is_released() {
 fn a_request_reserves_at_most_once() {
     let mut budget = one_cap(Dimension::TrainRollouts, 3);
     let unit = Amount::ZERO.rollout(Dimension::TrainRollouts);
-    budget.reserve(RequestId(0), unit).unwrap();
-    budget.reserve(RequestId(0), unit).unwrap();
+    budget.reserve(CallId(0), unit).unwrap();
+    budget.reserve(CallId(0), unit).unwrap();
     assert_eq!(budget.reserved(Dimension::TrainRollouts), 1);
-    budget.settle_as(RequestId(0), used(Usage::default()));
+    budget.settle_as(CallId(0), used(Usage::default()));
     assert_eq!(budget.reserved(Dimension::TrainRollouts), 0);
     assert_eq!(budget.spent(Dimension::TrainRollouts), 1);
 }
@@ -328,9 +328,9 @@ fn absurd_amounts_do_not_overflow() {
     for caps in [Caps::default(), Caps::default().with(Dimension::PromptTokens, Some(5))] {
         let mut budget = Budget::new(caps);
         budget.observe_elapsed(7);
-        for request in 0..3 {
-            budget.reserve(RequestId(request), Amount::ZERO.with(Dimension::WallMillis, u64::MAX)).unwrap();
-            budget.settle_as(RequestId(request), used(huge));
+        for call_id in 0..3 {
+            budget.reserve(CallId(call_id), Amount::ZERO.with(Dimension::WallMillis, u64::MAX)).unwrap();
+            budget.settle_as(CallId(call_id), used(huge));
             assert!(holds(&budget));
         }
         assert_eq!(budget.spent(Dimension::Cost), u64::MAX);
@@ -418,7 +418,7 @@ fn caps() -> impl Strategy<Value = Caps> {
 #[derive(Debug, Default)]
 struct Books {
     /// Request, what was set aside, and when it should be over.
-    open: Vec<(RequestId, Amount, u64)>,
+    open: Vec<(CallId, Amount, u64)>,
     /// Set aside for later, one after another.
     held: Vec<Amount>,
     used: BTreeMap<&'static str, u64>,
@@ -459,9 +459,9 @@ impl Books {
         };
         for dimension in Dimension::ALL.into_iter().filter(|dimension| *dimension != Dimension::WallMillis) {
             let value = stated(dimension).unwrap_or(reserved.get(dimension));
-            *self.used.entry(dimension.word()).or_default() += value;
+            *self.used.entry(dimension.as_str()).or_default() += value;
             if pays {
-                *self.paid.entry(dimension.word()).or_default() += stated(dimension).unwrap_or(0);
+                *self.paid.entry(dimension.as_str()).or_default() += stated(dimension).unwrap_or(0);
             }
         }
     }
@@ -480,7 +480,7 @@ impl Books {
     fn used(&self, dimension: Dimension) -> u64 {
         match dimension {
             Dimension::WallMillis => self.elapsed,
-            other => self.used.get(other.word()).copied().unwrap_or(0),
+            other => self.used.get(other.as_str()).copied().unwrap_or(0),
         }
     }
 
@@ -496,7 +496,7 @@ impl Books {
     fn agrees(&self, budget: &Budget) -> Result<(), TestCaseError> {
         prop_assert!(holds(budget));
         for dimension in Dimension::ALL {
-            let word = dimension.word();
+            let word = dimension.as_str();
             let used = self.used(dimension);
             let (spent, reserved) = (budget.spent(dimension), budget.reserved(dimension));
             prop_assert_eq!(spent + budget.overrun(dimension), used, "used of {}", word);
@@ -513,7 +513,7 @@ impl Books {
                 }
             }
         }
-        let paid = |dimension: Dimension| self.paid.get(dimension.word()).copied().unwrap_or(0);
+        let paid = |dimension: Dimension| self.paid.get(dimension.as_str()).copied().unwrap_or(0);
         let cost = if self.cost_is_unknown { Cost::Unknown } else { known(paid(Dimension::Cost)) };
         prop_assert_eq!((self.bill.cost(), self.bill.known_cost.0), (cost, paid(Dimension::Cost)));
         prop_assert_eq!(self.bill.prompt_tokens, paid(Dimension::PromptTokens));
@@ -531,10 +531,10 @@ impl Books {
         let before = budget.clone();
         match op {
             Op::Reserve(amount) => {
-                let request = RequestId(self.requests);
+                let call_id = CallId(self.requests);
                 self.requests += 1;
                 let too_much = self.too_much(budget.caps(), amount);
-                let answer = budget.reserve(request, *amount);
+                let answer = budget.reserve(call_id, *amount);
                 prop_assert_eq!(answer.err().map(|refused| refused.dimension), too_much);
                 if let Err(refused) = answer {
                     prop_assert_eq!(refused.wanted, amount.get(refused.dimension));
@@ -542,21 +542,21 @@ impl Books {
                     prop_assert_eq!(&before, &*budget, "a refusal changed something");
                 } else {
                     let wall = amount.get(Dimension::WallMillis);
-                    self.open.push((request, *amount, if wall == 0 { 0 } else { self.elapsed + wall }));
+                    self.open.push((call_id, *amount, if wall == 0 { 0 } else { self.elapsed + wall }));
                 }
             }
             Op::Settle(place, settlement) if !self.open.is_empty() => {
-                let (request, amount, _) = self.open.remove(place % self.open.len());
-                let foreseen = budget.fits_after(request, settlement.0, &settlement.1, &amount);
-                budget.settle_as(request, *settlement);
+                let (call_id, amount, _) = self.open.remove(place % self.open.len());
+                let foreseen = budget.fits_after(call_id, settlement.0, &settlement.1, &amount);
+                budget.settle_as(call_id, *settlement);
                 prop_assert_eq!(foreseen, budget.fits(&amount).is_ok(), "the same again, after {:?}", settlement);
                 self.charge(&amount, *settlement);
                 let settled = budget.clone();
-                budget.settle_as(request, *settlement);
+                budget.settle_as(call_id, *settlement);
                 prop_assert_eq!(&settled, &*budget, "settling twice changed something");
             }
             Op::Settle(_, settlement) | Op::SettleUnheardOf(settlement) => {
-                budget.settle_as(RequestId(u64::MAX), *settlement);
+                budget.settle_as(CallId(u64::MAX), *settlement);
                 prop_assert_eq!(&before, &*budget);
             }
             Op::Elapsed(elapsed) => {
@@ -580,14 +580,14 @@ impl Books {
             }
             Op::Generation => {
                 budget.count_generation();
-                *self.used.entry(Dimension::Generations.word()).or_default() += 1;
+                *self.used.entry(Dimension::Generations.as_str()).or_default() += 1;
             }
         }
         for dimension in Dimension::ALL.into_iter().filter(|dimension| *dimension != Dimension::WallMillis) {
             prop_assert!(budget.spent(dimension) >= before.spent(dimension));
             // Only what no longer fits is put apart.
             if budget.overrun(dimension) > before.overrun(dimension) {
-                prop_assert_eq!(budget.available(dimension), Some(0), "overrun of {}", dimension.word());
+                prop_assert_eq!(budget.available(dimension), Some(0), "overrun of {}", dimension.as_str());
             }
         }
         self.agrees(budget)
@@ -621,10 +621,10 @@ proptest! {
         prop_assert_eq!(&before, &budget);
         // One after another: that many fit, and not one more.
         for count in 0..most {
-            prop_assert_eq!(budget.reserve(RequestId(1_000_000 + count), unit), Ok(()));
+            prop_assert_eq!(budget.reserve(CallId(1_000_000 + count), unit), Ok(()));
         }
         if let Some(limit) = limit {
-            prop_assert!(budget.reserve(RequestId(2_000_000), unit).is_err());
+            prop_assert!(budget.reserve(CallId(2_000_000), unit).is_err());
             prop_assert_eq!(Some(limit.available), before.available(limit.dimension));
             prop_assert_eq!(limit.wanted, unit.times(want).get(limit.dimension));
             prop_assert!(limit.wanted > limit.available);

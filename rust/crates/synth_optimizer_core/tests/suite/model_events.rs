@@ -20,7 +20,7 @@ use synth_optimizer_core::model::event_fields::{
     RunFailed, RunFinished, RunResumed, RunStarted, Stage, StateTransitioned, StopDecided, StopKind, StoppedBy,
     TaskInfoLoaded, TransportFallback, TurnModels,
 };
-use synth_optimizer_core::model::ids::{CandidateId, Payload, RequestId, RowId};
+use synth_optimizer_core::model::ids::{CandidateId, Payload, CallId, RowId};
 use synth_optimizer_core::model::lifecycle::{CandidateTrigger, RunState, RunTrigger};
 use synth_optimizer_core::model::score::{Comparison, Gain, Score};
 use synth_optimizer_core::model::usage::{Cost, NanoUsd, Usage};
@@ -67,7 +67,7 @@ fn counts() -> RolloutCount {
 
 fn evaluation() -> EvaluationCompleted {
     EvaluationCompleted {
-        evaluation: RequestId(8),
+        evaluation: CallId(8),
         candidate_id: candidate("c2"),
         generation: Some(1),
         rows: 4,
@@ -164,8 +164,8 @@ fn samples() -> Vec<Event> {
             rationale: "Reasons help.".into(),
         }),
         Event::RolloutsRequested(RolloutsRequested {
-            first_request: RequestId(8),
-            evaluation: RequestId(8),
+            first_call_id: CallId(8),
+            evaluation: CallId(8),
             candidate_id: candidate("c2"),
             stage: Stage::CandidateMinibatch,
             generation: Some(1),
@@ -174,7 +174,7 @@ fn samples() -> Vec<Event> {
             replicate: 2,
         }),
         Event::RolloutFinished(RolloutFinished {
-            request: RequestId(8),
+            call_id: CallId(8),
             candidate_id: candidate("c2"),
             row_id: row("train:1"),
             stage: Stage::CandidateMinibatch,
@@ -185,7 +185,7 @@ fn samples() -> Vec<Event> {
             trace_digest: Some("9abc".into()),
         }),
         Event::RolloutFailed(RolloutFailed {
-            request: RequestId(9),
+            call_id: CallId(9),
             candidate_id: candidate("c2"),
             row_id: row("train:4"),
             stage: Stage::CandidateMinibatch,
@@ -227,7 +227,7 @@ fn samples() -> Vec<Event> {
         }),
         Event::MinibatchSkipped(MinibatchSkipped { parent_id: candidate("c1"), draw: 6, rows: 3 }),
         Event::ProposerStarted(ProposerStarted {
-            request: RequestId(12),
+            call_id: CallId(12),
             generation: 1,
             attempt: 2,
             proposal_count: 2,
@@ -235,7 +235,7 @@ fn samples() -> Vec<Event> {
             problems: vec![problem()],
         }),
         Event::ProposerCompleted(ProposerCompleted {
-            request: RequestId(12),
+            call_id: CallId(12),
             generation: 1,
             proposal_count: 2,
             ignored: 1,
@@ -245,7 +245,7 @@ fn samples() -> Vec<Event> {
             cached: true,
         }),
         Event::ProposerFailed(ProposerFailed {
-            request: RequestId(13),
+            call_id: CallId(13),
             generation: 1,
             attempt: 2,
             class: FailureClass::Contract,
@@ -359,7 +359,7 @@ fn samples() -> Vec<Event> {
 }
 
 fn type_of(event: &Event) -> &'static EventType {
-    EVENT_TYPES.iter().find(|known| known.wire == event.wire()).unwrap()
+    EVENT_TYPES.iter().find(|known| known.name == event.type_name()).unwrap()
 }
 
 fn line(event: &Event) -> String {
@@ -382,8 +382,8 @@ fn changed(value: &Value) -> Value {
 
 #[test]
 fn there_is_exactly_one_sample_of_every_type() {
-    let sampled: BTreeSet<&str> = samples().iter().map(Event::wire).collect();
-    let listed: BTreeSet<&str> = EVENT_TYPES.iter().map(|known| known.wire).collect();
+    let sampled: BTreeSet<&str> = samples().iter().map(Event::type_name).collect();
+    let listed: BTreeSet<&str> = EVENT_TYPES.iter().map(|known| known.name).collect();
     assert_eq!(sampled, listed, "samples() needs one value of every event type");
     assert_eq!(listed.len(), EVENT_TYPES.len(), "two event types have one name");
     assert_eq!(samples().len(), EVENT_TYPES.len());
@@ -392,9 +392,9 @@ fn there_is_exactly_one_sample_of_every_type() {
 #[test]
 fn wire_names_are_dotted_lower_case_words() {
     for known in EVENT_TYPES {
-        assert!(known.wire.contains('.'), "{}", known.wire);
-        assert!(known.wire.bytes().all(|byte| byte.is_ascii_lowercase() || b"._".contains(&byte)), "{}", known.wire);
-        assert!(known.about.trim().ends_with('.') && known.about.trim().len() > 10, "{}", known.wire);
+        assert!(known.name.contains('.'), "{}", known.name);
+        assert!(known.name.bytes().all(|byte| byte.is_ascii_lowercase() || b"._".contains(&byte)), "{}", known.name);
+        assert!(known.about.trim().ends_with('.') && known.about.trim().len() > 10, "{}", known.name);
     }
 }
 
@@ -429,7 +429,7 @@ fn published_names_are_used_where_the_meaning_agrees() {
         "gepa.run.cancelled",
     ];
     for name in published {
-        assert!(EVENT_TYPES.iter().any(|known| known.wire == name), "{name} is gone");
+        assert!(EVENT_TYPES.iter().any(|known| known.name == name), "{name} is gone");
     }
     // The variant that a reader of the published names expects behind the less obvious ones.
     for event in samples() {
@@ -443,7 +443,7 @@ fn published_names_are_used_where_the_meaning_agrees() {
             Event::StopDecided(_) => "gepa.stop",
             _ => continue,
         };
-        assert_eq!(event.wire(), expected);
+        assert_eq!(event.type_name(), expected);
     }
 }
 
@@ -452,8 +452,8 @@ fn every_event_is_type_and_fields_and_comes_back() {
     for event in samples() {
         let value = serde_json::to_value(&event).unwrap();
         let keys: Vec<&str> = value.as_object().unwrap().keys().map(String::as_str).collect();
-        assert_eq!(keys, ["type", "fields"], "{}", event.wire());
-        assert_eq!(value["type"], event.wire());
+        assert_eq!(keys, ["type", "fields"], "{}", event.type_name());
+        assert_eq!(value["type"], event.type_name());
         assert!(!value["fields"].as_object().unwrap().is_empty());
         assert_eq!(serde_json::from_value::<Event>(value).unwrap(), event);
     }
@@ -472,7 +472,7 @@ fn fields_that_are_not_there_are_read_as_unknown() {
 
 #[test]
 fn asides_are_those_that_tell_how_a_run_was_carried_out() {
-    let asides: Vec<&str> = EVENT_TYPES.iter().filter(|known| known.aside).map(|known| known.wire).collect();
+    let asides: Vec<&str> = EVENT_TYPES.iter().filter(|known| known.is_operational).map(|known| known.name).collect();
     let expected = [
         "proposer.ready",
         "run.resumed",
@@ -491,7 +491,7 @@ fn every_volatile_field_exists() {
     for event in samples() {
         let value = serde_json::to_value(&event).unwrap();
         for field in type_of(&event).volatile {
-            assert!(value["fields"].get(field).is_some(), "{} has no field {field}", event.wire());
+            assert!(value["fields"].get(field).is_some(), "{} has no field {field}", event.type_name());
         }
     }
 }
@@ -502,7 +502,7 @@ fn what_depends_on_the_cache_or_the_bill_is_volatile_in_every_type() {
         let value = serde_json::to_value(&event).unwrap();
         for field in ["cached", "bill", "container_url"] {
             let there = value["fields"].get(field).is_some();
-            assert_eq!(there, type_of(&event).volatile.contains(&field), "{} and {field}", event.wire());
+            assert_eq!(there, type_of(&event).volatile.contains(&field), "{} and {field}", event.type_name());
         }
     }
 }
@@ -517,11 +517,11 @@ fn volatile_fields_change_neither_the_message_nor_the_normalized_line() {
             value["fields"][*field] = changed(&value["fields"][*field]);
         }
         let other: Event = serde_json::from_value(value).unwrap();
-        assert_eq!(other == event, type_of(&event).volatile.is_empty(), "{}", event.wire());
-        assert_eq!(message(&other), message(&event), "{}", event.wire());
+        assert_eq!(other == event, type_of(&event).volatile.is_empty(), "{}", event.type_name());
+        assert_eq!(message(&other), message(&event), "{}", event.type_name());
         let elsewhere = Envelope::new(77, "run-2", 1_800_000_000_456, other).to_line().unwrap();
         assert_ne!(elsewhere, line(&event));
-        assert_eq!(normalize_feed(&elsewhere), normalize_feed(&line(&event)), "{}", event.wire());
+        assert_eq!(normalize_feed(&elsewhere), normalize_feed(&line(&event)), "{}", event.type_name());
     }
 }
 
@@ -530,19 +530,19 @@ fn the_line_of_an_event_is_that_of_its_feed() {
     for event in samples() {
         let mut written = Vec::new();
         write_normalized_line(&event, &message(&event), &mut written).unwrap();
-        assert_eq!(String::from_utf8(written).unwrap(), normalize_feed(&line(&event)), "{}", event.wire());
+        assert_eq!(String::from_utf8(written).unwrap(), normalize_feed(&line(&event)), "{}", event.type_name());
     }
 }
 
 #[test]
 fn every_other_field_shows_in_the_normalized_line() {
-    for event in samples().iter().filter(|event| !type_of(event).aside) {
+    for event in samples().iter().filter(|event| !type_of(event).is_operational) {
         let value = serde_json::to_value(event).unwrap();
         for (field, item) in value["fields"].as_object().unwrap() {
             let mut other = value.clone();
             other["fields"][field] = changed(item);
             let differs = normalize(other).unwrap() != normalize(value.clone()).unwrap();
-            assert_eq!(differs, !type_of(event).volatile.contains(&field.as_str()), "{} {field}", event.wire());
+            assert_eq!(differs, !type_of(event).volatile.contains(&field.as_str()), "{} {field}", event.type_name());
         }
     }
 }
@@ -551,14 +551,14 @@ fn every_other_field_shows_in_the_normalized_line() {
 fn messages_are_one_short_line() {
     for event in samples() {
         let text = message(&event);
-        assert!(!text.trim().is_empty() && !text.contains('\n') && text.len() < 160, "{}: {text:?}", event.wire());
+        assert!(!text.trim().is_empty() && !text.contains('\n') && text.len() < 160, "{}: {text:?}", event.type_name());
         assert!(!text.contains("Some(") && !text.contains("None"), "{text}");
     }
 }
 
 #[test]
 fn messages_say_what_happened() {
-    let said: BTreeMap<&str, String> = samples().iter().map(|event| (event.wire(), message(event))).collect();
+    let said: BTreeMap<&str, String> = samples().iter().map(|event| (event.type_name(), message(event))).collect();
     let expected = [
         ("gepa.run.started", "run started with seed 18446744073709551615"),
         ("optimizer.state.transitioned", "ready -> proposing"),
@@ -695,7 +695,7 @@ proptest! {
                     Event::CandidateRegistered(fields)
                 }
                 Event::RolloutFinished(mut fields) => {
-                    (fields.reward, fields.request, fields.row_id) = (reward, RequestId(number), RowId::new(&text));
+                    (fields.reward, fields.call_id, fields.row_id) = (reward, CallId(number), RowId::new(&text));
                     Event::RolloutFinished(fields)
                 }
                 _ => continue,
@@ -732,13 +732,13 @@ fn normalizing_twice_changes_nothing() {
 fn a_normalized_feed_has_a_canonical_line_for_every_event_but_asides() {
     let once = normalize_feed(&feed());
     assert!(once.ends_with('\n'));
-    let kept: Vec<Event> = samples().into_iter().filter(|event| !type_of(event).aside).collect();
+    let kept: Vec<Event> = samples().into_iter().filter(|event| !type_of(event).is_operational).collect();
     assert_eq!(once.lines().count(), kept.len());
     for (line, event) in once.lines().zip(kept) {
         let value: Value = serde_json::from_str(line).unwrap();
         let keys: Vec<&str> = value.as_object().unwrap().keys().map(String::as_str).collect();
         assert_eq!(keys, ["fields", "message", "type"]);
-        assert_eq!(value["type"], event.wire());
+        assert_eq!(value["type"], event.type_name());
     }
     assert!(!once.contains("run-1") && !once.contains("2023-11-14") && !once.contains("9000"));
     assert_eq!(normalize_feed(""), "");

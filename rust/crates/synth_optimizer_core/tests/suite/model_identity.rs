@@ -5,7 +5,7 @@ use proptest::collection::vec;
 use proptest::prelude::{Just, ProptestConfig, Strategy, any, prop_assert, prop_assert_eq, prop_oneof, proptest};
 use serde_json::{Map, Value, json};
 use synth_optimizer_core::model::cache_key::{Boundary, RolloutRequest, cache_key};
-use synth_optimizer_core::model::canonical::{canonical_json, content_id, digest_of, hex, write_canonical};
+use synth_optimizer_core::model::canonical::{canonical_json, content_id, canonical_digest, hex, write_canonical};
 use synth_optimizer_core::model::ids::{CandidateId, HeldoutRow, Payload, RolloutIdentity, RowId, TrainRow};
 use synth_optimizer_core::model::program::{Inputs, Module, Program, Row};
 
@@ -81,7 +81,7 @@ fn strings_escape_what_json_demands_and_nothing_else() {
     // The escapes of the writer do not matter.
     assert_eq!(canonical(r#""\u0041\u00e9\ud83d\ude00\/""#), "\"Aé😀/\"");
     // Composed and decomposed letters are different texts.
-    assert_ne!(digest_of(&json!("é")), digest_of(&json!("e\u{301}")));
+    assert_ne!(canonical_digest(&json!("é")), canonical_digest(&json!("e\u{301}")));
 }
 
 /// Every shape that serde knows has the text of its tree of values.
@@ -112,7 +112,7 @@ fn whatever_serializes_has_the_canonical_text_of_its_value() {
     let mut written = Vec::new();
     write_canonical(&whole, &[], &mut written).unwrap();
     assert_eq!(String::from_utf8(written).unwrap(), canonical_json(&serde_json::to_value(&whole).unwrap()));
-    assert_eq!(digest_of(&whole), digest_of(&serde_json::to_value(&whole).unwrap()));
+    assert_eq!(canonical_digest(&whole), canonical_digest(&serde_json::to_value(&whole).unwrap()));
 }
 
 /// Each expected value is what `sha256sum` prints for the canonical text beside it.
@@ -134,10 +134,10 @@ fn digests_are_those_of_sha256sum() {
     ];
     for (value, text, sha) in cases {
         assert_eq!(canonical_json(&value), text);
-        assert_eq!(digest_of(&value), sha, "of {text}");
+        assert_eq!(canonical_digest(&value), sha, "of {text}");
     }
     assert_eq!(hex(&[0x00, 0x0f, 0xa0, 0xff]), "000fa0ff");
-    assert_eq!(digest_of(&f64::NAN), digest_of(&json!(null)));
+    assert_eq!(canonical_digest(&f64::NAN), canonical_digest(&json!(null)));
 }
 
 #[test]
@@ -242,7 +242,7 @@ proptest! {
     #[test]
     fn the_order_of_writing_does_not_matter(value in any_json()) {
         prop_assert_eq!(canonical_json(&reversed(&value)), canonical_json(&value));
-        prop_assert_eq!(digest_of(&reversed(&value)), digest_of(&value));
+        prop_assert_eq!(canonical_digest(&reversed(&value)), canonical_digest(&value));
     }
 
     #[test]
@@ -328,7 +328,7 @@ fn rollout_key(
     );
     change(&mut parts);
     let (task_id, payload, row, policy, replicate) = &parts;
-    let (candidate, row, policy) = (digest_of(&json!(payload)), digest_of(row), digest_of(policy));
+    let (candidate, row, policy) = (canonical_digest(&json!(payload)), canonical_digest(row), canonical_digest(policy));
     let request = RolloutRequest {
         task_id,
         program: "p",
@@ -376,9 +376,9 @@ fn cache_key_does_not_change_with_the_way_of_writing() {
 
 #[test]
 fn every_boundary_has_its_own_keys() {
-    let keys: BTreeSet<String> = Boundary::WORDS
+    let keys: BTreeSet<String> = Boundary::NAMES
         .iter()
-        .map(|word| cache_key("demo", Boundary::from_word(word).unwrap(), &json!(Map::new())))
+        .map(|word| cache_key("demo", Boundary::parse(word).unwrap(), &json!(Map::new())))
         .collect();
     assert_eq!(keys.len(), 7);
 }

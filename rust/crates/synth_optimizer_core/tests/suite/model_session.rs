@@ -10,7 +10,7 @@ use synth_optimizer_core::model::event::Event;
 use synth_optimizer_core::model::event_fields::{
     Bill, Reason, RolloutCount, RolloutFailed, RolloutFinished, RolloutsRequested, RunEnded, RunStarted, Stage,
 };
-use synth_optimizer_core::model::ids::{CandidateId, Payload, RequestId, RowId};
+use synth_optimizer_core::model::ids::{CandidateId, Payload, CallId, RowId};
 use synth_optimizer_core::model::lifecycle::{RunState, RunTrigger};
 use synth_optimizer_core::model::program::Inputs;
 use synth_optimizer_core::model::usage::{Cost, Usage};
@@ -33,10 +33,10 @@ struct Sum {
 }
 
 impl Summing {
-    fn rollout(&self, request: RequestId) -> Command {
+    fn rollout(&self, call_id: CallId) -> Command {
         Command::Rollout(RolloutCommand {
-            request,
-            evaluation: request,
+            call_id,
+            evaluation: call_id,
             candidate_id: CandidateId::new("seed"),
             payload: Payload::new(),
             row_id: RowId::new("row"),
@@ -47,10 +47,10 @@ impl Summing {
         })
     }
 
-    fn answered(request: RequestId, answer: &Answer) -> Event {
+    fn answered(call_id: CallId, answer: &Answer) -> Event {
         let failed = |class| {
             Event::RolloutFailed(RolloutFailed {
-                request,
+                call_id,
                 candidate_id: CandidateId::new("seed"),
                 row_id: RowId::new("row"),
                 stage: Stage::SeedFullTrain,
@@ -64,7 +64,7 @@ impl Summing {
         };
         match answer {
             Answer::Rollout(rollout) => Event::RolloutFinished(RolloutFinished {
-                request,
+                call_id,
                 candidate_id: CandidateId::new("seed"),
                 row_id: RowId::new("row"),
                 stage: Stage::SeedFullTrain,
@@ -116,8 +116,8 @@ impl Engine for Summing {
         let one = |event| Ok(vec![event]);
         match observation {
             Observation::Begin => one(Event::RolloutsRequested(RolloutsRequested {
-                first_request: RequestId(0),
-                evaluation: RequestId(0),
+                first_call_id: CallId(0),
+                evaluation: CallId(0),
                 candidate_id: CandidateId::new("seed"),
                 stage: Stage::SeedFullTrain,
                 generation: None,
@@ -125,13 +125,13 @@ impl Engine for Summing {
                 attempt: 1,
                 replicate: 0,
             })),
-            Observation::Answer { request, answer } => {
-                assert_eq!(Some(*request), self.turn(state), "an answer came out of turn");
+            Observation::Answer { call_id, answer } => {
+                assert_eq!(Some(*call_id), self.turn(state), "an answer came out of turn");
                 match answer {
                     Answer::Rollout(rollout) if !rollout.reward.is_finite() => {
                         Err(OptimizerError::new(ErrorCode::Invariant, "a reward is no number"))
                     }
-                    answer => one(Self::answered(*request, answer)),
+                    answer => one(Self::answered(*call_id, answer)),
                 }
             }
             Observation::Advance if !state.over && state.asked && self.turn(state).is_none() => {
@@ -162,22 +162,22 @@ impl Engine for Summing {
         }
     }
 
-    fn turn(&self, state: &Sum) -> Option<RequestId> {
-        self.turns.get(state.retired).filter(|_| state.asked).map(|turn| RequestId(*turn))
+    fn turn(&self, state: &Sum) -> Option<CallId> {
+        self.turns.get(state.retired).filter(|_| state.asked).map(|turn| CallId(*turn))
     }
 
-    fn is_outstanding(&self, state: &Sum, request: RequestId) -> bool {
-        state.asked && self.turns.iter().skip(state.retired).any(|turn| *turn == request.0)
+    fn is_outstanding(&self, state: &Sum, call_id: CallId) -> bool {
+        state.asked && self.turns.iter().skip(state.retired).any(|turn| *turn == call_id.0)
     }
 
     fn outstanding(&self, state: &Sum) -> Vec<Command> {
         let mut open: Vec<u64> = self.turns.iter().skip(state.retired).filter(|_| state.asked).copied().collect();
         open.sort_unstable();
-        open.into_iter().map(|request| self.rollout(RequestId(request))).collect()
+        open.into_iter().map(|call_id| self.rollout(CallId(call_id))).collect()
     }
 
-    fn command(&self, state: &Sum, request: RequestId) -> Option<Command> {
-        self.outstanding(state).into_iter().find(|command| command.request() == request)
+    fn command(&self, state: &Sum, call_id: CallId) -> Option<Command> {
+        self.outstanding(state).into_iter().find(|command| command.call_id() == call_id)
     }
 
     fn next_wakeup(&self, _: &Sum) -> Option<u64> {
@@ -211,7 +211,7 @@ fn begun(engine: &Summing) -> Session<'_, Summing> {
 }
 
 fn wires(events: &[Event]) -> Vec<&'static str> {
-    events.iter().map(Event::wire).collect()
+    events.iter().map(Event::type_name).collect()
 }
 
 /// Request and reward, or request and class, of the events that answer requests.
@@ -219,8 +219,8 @@ fn answers(events: &[Event]) -> Vec<(u64, String)> {
     events
         .iter()
         .filter_map(|event| match event {
-            Event::RolloutFinished(done) => Some((done.request.0, done.reward.to_string())),
-            Event::RolloutFailed(failed) => Some((failed.request.0, failed.class.word().to_owned())),
+            Event::RolloutFinished(done) => Some((done.call_id.0, done.reward.to_string())),
+            Event::RolloutFailed(failed) => Some((failed.call_id.0, failed.class.as_str().to_owned())),
             _ => None,
         })
         .collect()
@@ -248,9 +248,9 @@ fn a_run_opens_with_its_start_and_its_first_transition() {
 fn answers_in_order_retire_at_once() {
     let engine = in_order();
     let mut session = begun(&engine);
-    assert_eq!(answers(&session.offer(RequestId(0), score(4.0)).unwrap()), [(0, "4".into())]);
-    assert_eq!(answers(&session.offer(RequestId(1), score(5.0)).unwrap()), [(1, "5".into())]);
-    let last = session.offer(RequestId(2), score(6.0)).unwrap();
+    assert_eq!(answers(&session.offer(CallId(0), score(4.0)).unwrap()), [(0, "4".into())]);
+    assert_eq!(answers(&session.offer(CallId(1), score(5.0)).unwrap()), [(1, "5".into())]);
+    let last = session.offer(CallId(2), score(6.0)).unwrap();
     assert_eq!(wires(&last), ["rollout.finished", "gepa.run.cancelled"]);
     assert_eq!(session.state().digits, 456);
     assert!(engine.is_over(session.state()));
@@ -261,13 +261,13 @@ fn answers_out_of_order_wait_for_their_turn() {
     let engine = in_order();
     let mut session = begun(&engine);
     let before = session.state().clone();
-    assert_eq!(session.offer(RequestId(2), score(6.0)).unwrap(), []);
-    assert_eq!(session.offer(RequestId(1), score(5.0)).unwrap(), []);
+    assert_eq!(session.offer(CallId(2), score(6.0)).unwrap(), []);
+    assert_eq!(session.offer(CallId(1), score(5.0)).unwrap(), []);
     assert_eq!(session.state(), &before);
     assert_eq!(engine.outstanding(session.state()).len(), 3);
-    let all = session.offer(RequestId(0), score(4.0)).unwrap();
+    let all = session.offer(CallId(0), score(4.0)).unwrap();
     assert_eq!(answers(&all), [(0, "4".into()), (1, "5".into()), (2, "6".into())]);
-    assert_eq!(all.last().unwrap().wire(), "gepa.run.cancelled");
+    assert_eq!(all.last().unwrap().type_name(), "gepa.run.cancelled");
 }
 
 #[test]
@@ -279,11 +279,11 @@ fn every_order_of_arrival_gives_the_same_log() {
             let mut session = begun(&engine);
             let log: Vec<Event> = arrival
                 .into_iter()
-                .flat_map(|request| session.offer(RequestId(request), score(4.0 + request as f64)).unwrap())
+                .flat_map(|call_id| session.offer(CallId(call_id), score(4.0 + call_id as f64)).unwrap())
                 .collect();
             logs.push(log);
         }
-        let retired: Vec<u64> = answers(&logs[0]).into_iter().map(|(request, _)| request).collect();
+        let retired: Vec<u64> = answers(&logs[0]).into_iter().map(|(call_id, _)| call_id).collect();
         assert_eq!(retired, turns, "the engine says whose turn it is");
         assert!(logs.iter().all(|log| log == &logs[0]));
     }
@@ -294,47 +294,47 @@ fn a_second_answer_to_a_request_is_ignored() {
     let engine = in_order();
     let mut session = begun(&engine);
     // While the first one waits.
-    assert_eq!(session.offer(RequestId(1), score(5.0)).unwrap(), []);
-    assert_eq!(session.offer(RequestId(1), score(9.0)).unwrap(), []);
-    let both = session.offer(RequestId(0), score(4.0)).unwrap();
+    assert_eq!(session.offer(CallId(1), score(5.0)).unwrap(), []);
+    assert_eq!(session.offer(CallId(1), score(9.0)).unwrap(), []);
+    let both = session.offer(CallId(0), score(4.0)).unwrap();
     assert_eq!(answers(&both), [(0, "4".into()), (1, "5".into())]);
     // After it has retired.
     let state = session.state().clone();
-    assert_eq!(session.offer(RequestId(0), score(9.0)).unwrap(), []);
-    assert_eq!(session.offer(RequestId(1), score(9.0)).unwrap(), []);
+    assert_eq!(session.offer(CallId(0), score(9.0)).unwrap(), []);
+    assert_eq!(session.offer(CallId(1), score(9.0)).unwrap(), []);
     assert_eq!(session.state(), &state);
-    session.offer(RequestId(2), score(6.0)).unwrap();
+    session.offer(CallId(2), score(6.0)).unwrap();
     assert_eq!(session.state().digits, 456);
     // After the run, and for a request that nobody made.
-    assert_eq!(session.offer(RequestId(2), score(9.0)).unwrap(), []);
-    assert_eq!(session.offer(RequestId(70), score(9.0)).unwrap(), []);
+    assert_eq!(session.offer(CallId(2), score(9.0)).unwrap(), []);
+    assert_eq!(session.offer(CallId(70), score(9.0)).unwrap(), []);
 }
 
 #[test]
 fn an_answer_to_a_request_that_nobody_made_is_not_kept() {
     let engine = in_order();
     let mut session = Session::new(&engine);
-    assert_eq!(session.offer(RequestId(0), score(9.0)).unwrap(), []);
+    assert_eq!(session.offer(CallId(0), score(9.0)).unwrap(), []);
     assert_eq!(wires(&session.observe(&Observation::Begin).unwrap()), ["rollout.requested"]);
-    assert_eq!(answers(&session.offer(RequestId(0), score(4.0)).unwrap()), [(0, "4".into())]);
+    assert_eq!(answers(&session.offer(CallId(0), score(4.0)).unwrap()), [(0, "4".into())]);
 }
 
 #[test]
 fn a_cancel_keeps_what_arrived_and_gives_up_the_rest() {
     let engine = Summing { turns: vec![3, 1, 0, 2] };
     let mut session = begun(&engine);
-    session.offer(RequestId(3), score(7.0)).unwrap();
-    assert_eq!(session.offer(RequestId(0), score(4.0)).unwrap(), []);
+    session.offer(CallId(3), score(7.0)).unwrap();
+    assert_eq!(session.offer(CallId(0), score(4.0)).unwrap(), []);
     // Request 1 has been sent, request 2 has not.
-    let events = session.cancel("enough", |request| request == RequestId(1)).unwrap();
+    let events = session.cancel("enough", |call_id| call_id == CallId(1)).unwrap();
     assert_eq!(events[0], Event::CancelRequested(Reason { reason: "enough".into() }));
     let settled = [(1, "unknown_outcome".into()), (0, "4".into()), (2, "not_sent".into())];
     assert_eq!(answers(&events), settled);
-    assert_eq!(events.last().unwrap().wire(), "gepa.run.cancelled");
+    assert_eq!(events.last().unwrap().type_name(), "gepa.run.cancelled");
     assert!(engine.is_over(session.state()) && !engine.is_cancelling(session.state()));
     assert!(engine.outstanding(session.state()).is_empty());
     // What comes in late changes nothing any more, and there is nothing left to cancel.
-    assert_eq!(session.offer(RequestId(1), score(5.0)).unwrap(), []);
+    assert_eq!(session.offer(CallId(1), score(5.0)).unwrap(), []);
     assert_eq!(session.cancel("again", |_| true).unwrap(), []);
 }
 
@@ -342,12 +342,12 @@ fn a_cancel_keeps_what_arrived_and_gives_up_the_rest() {
 fn a_cancel_asks_about_requests_without_an_answer_only() {
     let engine = in_order();
     let mut session = begun(&engine);
-    session.offer(RequestId(2), score(6.0)).unwrap();
-    session.offer(RequestId(1), score(5.0)).unwrap();
+    session.offer(CallId(2), score(6.0)).unwrap();
+    session.offer(CallId(1), score(5.0)).unwrap();
     let asked = std::cell::RefCell::new(Vec::new());
     let events = session
-        .cancel("enough", |request| {
-            asked.borrow_mut().push(request.0);
+        .cancel("enough", |call_id| {
+            asked.borrow_mut().push(call_id.0);
             true
         })
         .unwrap();
@@ -360,16 +360,16 @@ fn a_rebuilt_state_goes_on_where_it_stopped() {
     let engine = in_order();
     let mut session = Session::new(&engine);
     let mut log = session.observe(&Observation::Begin).unwrap();
-    log.extend(session.offer(RequestId(0), score(4.0)).unwrap());
+    log.extend(session.offer(CallId(0), score(4.0)).unwrap());
     let mut rebuilt = engine.initial();
     log.iter().for_each(|event| engine.evolve(&mut rebuilt, event));
     let (mut resumed, events) = Session::resume(&engine, rebuilt).unwrap();
     assert_eq!(events, []);
     assert_eq!(resumed.state(), session.state());
-    for (request, reward) in [(2, 6.0), (1, 5.0)] {
+    for (call_id, reward) in [(2, 6.0), (1, 5.0)] {
         assert_eq!(
-            resumed.offer(RequestId(request), score(reward)).unwrap(),
-            session.offer(RequestId(request), score(reward)).unwrap()
+            resumed.offer(CallId(call_id), score(reward)).unwrap(),
+            session.offer(CallId(call_id), score(reward)).unwrap()
         );
     }
     assert_eq!(resumed.state(), session.state());
@@ -391,7 +391,7 @@ fn an_error_of_the_engine_reaches_the_caller_and_changes_nothing() {
     let engine = in_order();
     let mut session = begun(&engine);
     let before = session.state().clone();
-    let error = session.offer(RequestId(0), score(f64::NAN)).unwrap_err();
+    let error = session.offer(CallId(0), score(f64::NAN)).unwrap_err();
     assert_eq!(error.code, ErrorCode::Invariant);
     assert_eq!(session.state(), &before);
 }

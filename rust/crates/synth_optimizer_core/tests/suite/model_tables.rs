@@ -100,7 +100,7 @@ fn check<S: Lifecycle>(states: &[&str], triggers: &[S::Trigger], rows: &[&str], 
                     seen += 1;
                 }
                 (Err(error), None) => {
-                    assert_eq!(error.code.wire(), "synth_optimizer_state_transition_error");
+                    assert_eq!(error.code.as_str(), "synth_optimizer_state_transition_error");
                     assert!(error.message.contains(from) && error.message.contains(by), "{}", error.message);
                     assert!(error.to_string().starts_with("synth_optimizer_state_transition_error: "));
                 }
@@ -145,21 +145,21 @@ fn all<T>(words: &[&str], read: fn(&str) -> Option<T>) -> Vec<T> {
 
 #[test]
 fn a_run_moves_along_its_table_only() {
-    let triggers = all(RunTrigger::WORDS, RunTrigger::from_word);
-    check::<RunState>(RunState::WORDS, &triggers, RUN, &["completed", "failed", "cancelled"]);
+    let triggers = all(RunTrigger::NAMES, RunTrigger::parse);
+    check::<RunState>(RunState::NAMES, &triggers, RUN, &["completed", "failed", "cancelled"]);
     assert_eq!(RunState::INITIAL, RunState::Created);
 }
 
 #[test]
 fn a_request_moves_along_its_table_only() {
-    let triggers = all(RequestTrigger::WORDS, RequestTrigger::from_word);
-    check::<RequestState>(RequestState::WORDS, &triggers, REQUEST, &["completed", "failed", "cancelled"]);
+    let triggers = all(RequestTrigger::NAMES, RequestTrigger::parse);
+    check::<RequestState>(RequestState::NAMES, &triggers, REQUEST, &["completed", "failed", "cancelled"]);
     assert_eq!(RequestState::INITIAL, RequestState::Queued);
 }
 
 #[test]
 fn a_candidate_moves_along_its_table_only() {
-    let triggers = all(CandidateTrigger::WORDS, CandidateTrigger::from_word);
+    let triggers = all(CandidateTrigger::NAMES, CandidateTrigger::parse);
     let terminal = [
         "rejected_minibatch",
         "accepted",
@@ -168,7 +168,7 @@ fn a_candidate_moves_along_its_table_only() {
         "deferred_failures",
         "deferred_stop",
     ];
-    check::<CandidateStatus>(CandidateStatus::WORDS, &triggers, CANDIDATE, &terminal);
+    check::<CandidateStatus>(CandidateStatus::NAMES, &triggers, CANDIDATE, &terminal);
     assert_eq!(CandidateStatus::INITIAL, CandidateStatus::Registered);
 }
 
@@ -234,11 +234,11 @@ fn published_names_are_spelled_as_published() {
         "failure_raised",
         "run_completed",
     ];
-    for word in RunState::WORDS {
+    for word in RunState::NAMES {
         assert!(states.contains(word), "{word} is not a published state");
     }
-    assert_eq!(RunTrigger::WORDS, triggers);
-    assert_eq!(RequestState::WORDS, ["queued", "leased", "running", "paused", "completed", "failed", "cancelled"]);
+    assert_eq!(RunTrigger::NAMES, triggers);
+    assert_eq!(RequestState::NAMES, ["queued", "leased", "running", "paused", "completed", "failed", "cancelled"]);
 }
 
 /// Code, class, exit code and HTTP status of every error.
@@ -266,10 +266,10 @@ const PUBLISHED: &[(&str, &str, u8, u16)] = &[
 
 #[test]
 fn the_error_table_is_the_published_one() {
-    let table: Vec<_> = ERRORS.iter().map(|row| (row.wire, row.class, row.exit, row.http)).collect();
+    let table: Vec<_> = ERRORS.iter().map(|row| (row.name, row.class, row.exit, row.http)).collect();
     assert_eq!(table, PUBLISHED);
     let unique = |values: Vec<&str>| values.iter().collect::<BTreeSet<_>>().len();
-    assert_eq!(unique(ERRORS.iter().map(|row| row.wire).collect()), ERRORS.len());
+    assert_eq!(unique(ERRORS.iter().map(|row| row.name).collect()), ERRORS.len());
     assert_eq!(unique(ERRORS.iter().map(|row| row.class).collect()), ERRORS.len());
     assert_eq!(ERRORS.iter().map(|row| row.code).collect::<BTreeSet<_>>().len(), ERRORS.len());
 }
@@ -289,17 +289,17 @@ fn exit_codes_are_those_of_the_help_text() {
 #[test]
 fn every_error_has_a_sentence_of_advice_and_a_way_back() {
     for row in ERRORS {
-        assert!(row.hint.ends_with('.') && row.hint.len() > 20, "{}: {:?}", row.wire, row.hint);
-        assert!(row.hint.starts_with(char::is_uppercase), "{}: {:?}", row.wire, row.hint);
+        assert!(row.hint.ends_with('.') && row.hint.len() > 20, "{}: {:?}", row.name, row.hint);
+        assert!(row.hint.starts_with(char::is_uppercase), "{}: {:?}", row.name, row.hint);
         assert_eq!(row.code.row(), row);
-        assert_eq!(row.code.wire(), row.wire);
-        assert_eq!(ErrorCode::from_wire(row.wire), Some(row.code));
+        assert_eq!(row.code.as_str(), row.name);
+        assert_eq!(ErrorCode::parse(row.name), Some(row.code));
         let line = serde_json::to_string(&row.code).unwrap();
-        assert_eq!(line, format!("{:?}", row.wire));
+        assert_eq!(line, format!("{:?}", row.name));
         assert_eq!(serde_json::from_str::<ErrorCode>(&line).unwrap(), row.code);
     }
-    assert_eq!(ErrorCode::from_wire("synth_optimizer_unheard_of"), None);
-    assert_eq!(ErrorCode::from_wire(""), None);
+    assert_eq!(ErrorCode::parse("synth_optimizer_unheard_of"), None);
+    assert_eq!(ErrorCode::parse(""), None);
     let refused = serde_json::from_str::<ErrorCode>("\"nonsense\"").unwrap_err().to_string();
     assert!(refused.contains("nonsense"), "{refused}");
 }

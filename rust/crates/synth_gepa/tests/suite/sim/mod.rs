@@ -13,11 +13,11 @@ use synth_optimizer_core::model::answer::{
     Answer, CallFailure, FailureClass, Observation, Proposal, ProposalAnswer, RolloutAnswer,
 };
 use synth_optimizer_core::model::budget::Dimension;
-use synth_optimizer_core::model::canonical::digest_of;
+use synth_optimizer_core::model::canonical::canonical_digest;
 use synth_optimizer_core::model::command::{Command, NamedPayload, ProposeCommand, RolloutCommand};
 use synth_optimizer_core::model::event::Event;
 use synth_optimizer_core::model::event_fields::RunStarted;
-use synth_optimizer_core::model::ids::{HeldoutRow, Payload, RequestId, RowId, TrainRow};
+use synth_optimizer_core::model::ids::{HeldoutRow, Payload, CallId, RowId, TrainRow};
 use synth_optimizer_core::model::program::{Inputs, Module, Program, Row};
 use synth_optimizer_core::model::usage::{Cost, NanoUsd, Usage};
 
@@ -191,7 +191,7 @@ impl World {
         let mut log = Log::default();
         log.extend(events);
         log.extend(session.observe(&Observation::Begin).unwrap());
-        log.fresh = engine.outstanding(session.state()).iter().map(Command::request).collect();
+        log.fresh = engine.outstanding(session.state()).iter().map(Command::call_id).collect();
         self.drive(&engine, &mut session, &mut log, &mut Lanes { pace, ..Lanes::default() });
         log.events
     }
@@ -226,18 +226,18 @@ impl World {
         let mut answers = 0;
         while !engine.is_over(session.state()) {
             lanes.dispatch(log, |id| self.latency(engine, session.state(), id, pace));
-            let Some((at, request)) = lanes.next() else { panic!("wedged after {:?}", log.events.last()) };
+            let Some((at, call_id)) = lanes.next() else { panic!("wedged after {:?}", log.events.last()) };
             let wakeup = engine.next_wakeup(session.state()).unwrap_or(u64::MAX).min(at);
             log.extend(session.observe(&Observation::Clock { elapsed_millis: wakeup }).unwrap());
             log.extend(session.observe(&Observation::Clock { elapsed_millis: at }).unwrap());
-            let command = lanes.commands.remove(&request).unwrap();
+            let command = lanes.commands.remove(&call_id).unwrap();
             let answer = self.answer(&command);
             let rollout = matches!(command, Command::Rollout(_));
             let failed = |class| matches!(&answer, Answer::Failed(failure) if failure.class == class);
             lanes.billed +=
                 u64::from(rollout && (matches!(answer, Answer::Rollout(_)) || failed(FailureClass::Failed)));
             lanes.done.push(command);
-            log.extend(session.offer(request, answer).unwrap());
+            log.extend(session.offer(call_id, answer).unwrap());
             answers += 1;
             if pace.stop_after == Some(answers) {
                 log.extend(session.observe(&Observation::StopRequested { reason: "enough".into() }).unwrap());
@@ -255,14 +255,14 @@ impl World {
     /// What waits for a worker is not sent any more.
     fn withdraw(&self, session: &mut Session<'_, GepaEngine>, log: &mut Log, lanes: &mut Lanes) {
         log.extend(session.withdraw(|id| lanes.sent.contains(&id)).unwrap());
-        let open: BTreeSet<RequestId> = session.outstanding().iter().map(Command::request).collect();
+        let open: BTreeSet<CallId> = session.outstanding().iter().map(Command::call_id).collect();
         log.fresh.retain(|id| open.contains(id));
         for waiting in &mut lanes.waiting {
             waiting.retain(|(id, _)| open.contains(id));
         }
     }
 
-    fn latency(&self, engine: &GepaEngine, state: &State, id: RequestId, pace: Pace) -> (Command, u64) {
+    fn latency(&self, engine: &GepaEngine, state: &State, id: CallId, pace: Pace) -> (Command, u64) {
         let command = engine.command(state, id).unwrap();
         let mut random = stream(pace.arrival_seed, "latency", id.0);
         let tail = 1.0 / (1.0 - 0.97 * random.unit());
@@ -297,7 +297,7 @@ impl World {
             let (class, message) = (FailureClass::Failed, "no".to_owned());
             return Answer::Failed(CallFailure { class, message, retryable, usage, cached: false, models: None });
         }
-        let broken = self.breaks_at.is_some_and(|at| command.request.0 >= at);
+        let broken = self.breaks_at.is_some_and(|at| command.call_id.0 >= at);
         if broken || failing < self.failure {
             // Every third failure is of a kind that may pass, one is never sent, the rest stay.
             let kinds = [FailureClass::Failed, FailureClass::NotSent, FailureClass::UnknownOutcome];
@@ -409,13 +409,13 @@ impl Run {
     pub(crate) fn lines(&self) -> String {
         use synth_optimizer_core::model::event::message;
         self.events.iter().fold(String::new(), |mut out, event| {
-            out.push_str(&format!("{:<36} {}\n", event.wire(), message(event)));
+            out.push_str(&format!("{:<36} {}\n", event.type_name(), message(event)));
             out
         })
     }
 
     pub(crate) fn count(&self, wire: &str) -> usize {
-        self.events.iter().filter(|event| event.wire() == wire).count()
+        self.events.iter().filter(|event| event.type_name() == wire).count()
     }
 
     pub(crate) fn last(&self) -> &Event {
@@ -431,7 +431,7 @@ impl Run {
 #[derive(Default)]
 struct Log {
     events: Vec<Event>,
-    fresh: Vec<RequestId>,
+    fresh: Vec<CallId>,
     boundaries: Vec<usize>,
 }
 
@@ -440,10 +440,10 @@ impl Log {
         for event in &events {
             match event {
                 Event::RolloutsRequested(batch) => {
-                    let first = batch.first_request.0;
-                    self.fresh.extend((first..first + batch.row_ids.len() as u64).map(RequestId));
+                    let first = batch.first_call_id.0;
+                    self.fresh.extend((first..first + batch.row_ids.len() as u64).map(CallId));
                 }
-                Event::ProposerStarted(turn) => self.fresh.push(turn.request),
+                Event::ProposerStarted(turn) => self.fresh.push(turn.call_id),
                 _ => {}
             }
         }
@@ -458,16 +458,16 @@ struct Lanes {
     pace: Pace,
     now: u64,
     billed: u64,
-    waiting: [std::collections::VecDeque<(RequestId, u64)>; 2],
+    waiting: [std::collections::VecDeque<(CallId, u64)>; 2],
     running: [usize; 2],
-    done_at: BTreeSet<(u64, RequestId)>,
-    commands: BTreeMap<RequestId, Command>,
-    sent: BTreeSet<RequestId>,
+    done_at: BTreeSet<(u64, CallId)>,
+    commands: BTreeMap<CallId, Command>,
+    sent: BTreeSet<CallId>,
     done: Vec<Command>,
 }
 
 impl Lanes {
-    fn dispatch(&mut self, log: &mut Log, mut latency: impl FnMut(RequestId) -> (Command, u64)) {
+    fn dispatch(&mut self, log: &mut Log, mut latency: impl FnMut(CallId) -> (Command, u64)) {
         for id in log.fresh.drain(..) {
             let (command, millis) = latency(id);
             self.waiting[lane(&command)].push_back((id, millis));
@@ -484,7 +484,7 @@ impl Lanes {
         }
     }
 
-    fn next(&mut self) -> Option<(u64, RequestId)> {
+    fn next(&mut self) -> Option<(u64, CallId)> {
         let (at, id) = self.done_at.pop_first()?;
         self.now = at;
         self.running[lane(&self.commands[&id])] -= 1;
@@ -505,7 +505,7 @@ fn lane(command: &Command) -> usize {
 }
 
 fn hashed(text: &str) -> synth_gepa::Stream {
-    stream(7, &digest_of(text), 0)
+    stream(7, &canonical_digest(text), 0)
 }
 
 fn known_rules(payload: &Payload) -> BTreeSet<u32> {

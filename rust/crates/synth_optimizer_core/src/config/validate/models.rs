@@ -136,7 +136,7 @@ fn never_allowed(rules: &mut Rules<'_, '_>) {
         "Write sandbox_mode = \"workspace_write\".",
     );
     if let Some(policy) = proposer.approval_policy.filter(|policy| *policy != ApprovalPolicy::Never) {
-        let message = format!("`proposer.approval_policy` cannot be {:?}: a run has nobody to ask", policy.word());
+        let message = format!("`proposer.approval_policy` cannot be {:?}: a run has nobody to ask", policy.as_str());
         let hint = "Write approval_policy = \"never\", or leave it out.";
         rules.add(Code::RefusedValue, "proposer.approval_policy", message, hint);
     }
@@ -197,7 +197,7 @@ fn codex(rules: &mut Rules<'_, '_>) {
 /// Settings that belong to the backend that is not used. A file that writes every default out contradicts nothing.
 fn of_the_other(rules: &mut Rules<'_, '_>, settings: &[&str], other: ProposerBackend) {
     let (given, usual) = (json!(rules.config.proposer), json!(ProposerSection::default()));
-    let (used, other) = (rules.config.proposer.backend.word(), other.word());
+    let (used, other) = (rules.config.proposer.backend.as_str(), other.as_str());
     for name in settings.iter().filter(|name| given[**name] != usual[**name]) {
         let field = format!("proposer.{name}");
         // A key is for both; the sign-in of the host is for a codex only.

@@ -191,7 +191,7 @@ fn set_takes_values_as_toml_or_as_plain_text() {
     assert_eq!(config.seed_candidate["odd name"], "It's = \"so\"");
     assert_eq!(config.policy.config["stop"], json!(["a", "b"]));
     assert_eq!(config.policy.config["mode"], json!("plain words"));
-    assert_eq!(config.policy.disable_reasoning.word(), "on");
+    assert_eq!(config.policy.disable_reasoning.as_str(), "on");
     assert_eq!(config.dataset.unwrap().filters["deep"], json!({"er": 1}));
     // A later one wins.
     let config = read_with(SMALLEST, &[], &["run.seed=1", "run.seed=2"]).unwrap().config;

@@ -6,12 +6,12 @@ use serde::Serialize;
 
 use super::event::Event;
 use super::event_fields::{RolloutsRequested, Stage};
-use super::ids::{CandidateId, RequestId};
+use super::ids::{CandidateId, CallId};
 use super::usage::Spend;
 
 /// An evaluation under way, and what came of its rollouts so far.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct EvaluationUnderWay {
+pub struct InFlightEvaluation {
     pub candidate_id: CandidateId,
     pub stage: Stage,
     /// Milliseconds since 1970.
@@ -28,7 +28,7 @@ pub struct EvaluationUnderWay {
 
 /// A turn of the proposer that has no answer yet.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct TurnUnderWay {
+pub struct InFlightTurn {
     pub generation: u32,
     /// Milliseconds since 1970.
     pub since: u64,
@@ -38,28 +38,28 @@ pub struct TurnUnderWay {
 
 /// Everything that has begun and not ended.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct UnderWay {
+pub struct InFlight {
     /// By the first request of each.
-    pub evaluations: BTreeMap<RequestId, EvaluationUnderWay>,
-    pub turns: BTreeMap<RequestId, TurnUnderWay>,
+    pub evaluations: BTreeMap<CallId, InFlightEvaluation>,
+    pub turns: BTreeMap<CallId, InFlightTurn>,
     /// Requests by the first of each batch: the one after its last, and their evaluation.
-    batches: BTreeMap<RequestId, (u64, RequestId)>,
+    batches: BTreeMap<CallId, (u64, CallId)>,
 }
 
-impl UnderWay {
+impl InFlight {
     /// Takes in the next event.
     pub fn apply(&mut self, unix_millis: u64, event: &Event) {
         match event {
             Event::RolloutsRequested(batch) => self.requested(unix_millis, batch),
             Event::RolloutFinished(rollout) => {
-                if let Some(evaluation) = self.evaluation_of(rollout.request) {
+                if let Some(evaluation) = self.evaluation_of(rollout.call_id) {
                     evaluation.done += 1;
                     evaluation.finished += 1;
                 }
             }
             Event::RolloutFailed(rollout) => {
-                if let Some(evaluation) = self.evaluation_of(rollout.request) {
-                    *evaluation.failures.entry(rollout.class.word()).or_default() += 1;
+                if let Some(evaluation) = self.evaluation_of(rollout.call_id) {
+                    *evaluation.failures.entry(rollout.class.as_str()).or_default() += 1;
                     if rollout.class.was_sent() {
                         evaluation.done += 1;
                     } else {
@@ -69,7 +69,7 @@ impl UnderWay {
             }
             Event::ProposerStarted(turn) => {
                 let (generation, is_repair) = (turn.generation, !turn.problems.is_empty());
-                self.turns.insert(turn.request, TurnUnderWay { generation, since: unix_millis, is_repair });
+                self.turns.insert(turn.call_id, InFlightTurn { generation, since: unix_millis, is_repair });
             }
             Event::RunFinished(_) | Event::RunFailed(_) | Event::RunCancelled(_) => *self = Self::default(),
             _ => {
@@ -80,8 +80,8 @@ impl UnderWay {
             }
         }
         let Some(call) = event.settled_call() else { return };
-        self.turns.remove(&call.request);
-        if let Some(evaluation) = self.evaluation_of(call.request) {
+        self.turns.remove(&call.call_id);
+        if let Some(evaluation) = self.evaluation_of(call.call_id) {
             evaluation.spend.count(call.billing, call.usage);
         }
     }
@@ -89,15 +89,15 @@ impl UnderWay {
     /// Since when the evaluation or turn has been under way that this event ends; ask before the event is applied.
     pub fn began(&self, event: &Event) -> Option<u64> {
         match event.settled_call() {
-            Some(call) => self.turns.get(&call.request).map(|turn| turn.since),
+            Some(call) => self.turns.get(&call.call_id).map(|turn| turn.since),
             None => self.evaluations.get(&ended_evaluation(event)?).map(|evaluation| evaluation.since),
         }
     }
 
     fn requested(&mut self, unix_millis: u64, batch: &RolloutsRequested) {
         let rows = batch.row_ids.len();
-        self.batches.insert(batch.first_request, (batch.first_request.0 + rows as u64, batch.evaluation));
-        let evaluation = self.evaluations.entry(batch.evaluation).or_insert_with(|| EvaluationUnderWay {
+        self.batches.insert(batch.first_call_id, (batch.first_call_id.0 + rows as u64, batch.evaluation));
+        let evaluation = self.evaluations.entry(batch.evaluation).or_insert_with(|| InFlightEvaluation {
             candidate_id: batch.candidate_id.clone(),
             stage: batch.stage,
             since: unix_millis,
@@ -110,14 +110,14 @@ impl UnderWay {
         evaluation.total += rows as u32;
     }
 
-    fn evaluation_of(&mut self, request: RequestId) -> Option<&mut EvaluationUnderWay> {
-        let (end, evaluation) = self.batches.range(..=request).next_back().map(|(_, batch)| *batch)?;
-        if request.0 < end { self.evaluations.get_mut(&evaluation) } else { None }
+    fn evaluation_of(&mut self, call_id: CallId) -> Option<&mut InFlightEvaluation> {
+        let (end, evaluation) = self.batches.range(..=call_id).next_back().map(|(_, batch)| *batch)?;
+        if call_id.0 < end { self.evaluations.get_mut(&evaluation) } else { None }
     }
 }
 
 /// The evaluation that this event ends.
-fn ended_evaluation(event: &Event) -> Option<RequestId> {
+fn ended_evaluation(event: &Event) -> Option<CallId> {
     match event {
         Event::SeedEvaluated(done)
         | Event::ReferenceCompleted(done)

@@ -25,7 +25,7 @@ pub fn schema(about: &str, words: &[(&str, &[&str], &str)]) -> schemars::Schema 
 
 /// Defines enums with their accepted spellings; the first spelling of a word is the canonical one.
 #[macro_export]
-macro_rules! words {
+macro_rules! string_enum {
     ($(#[doc = $doc:literal])+ $name:ident { $($(#[doc = $about:literal])* $variant:ident = $first:literal $(| $alias:literal)*,)+ }) => {
         $(#[doc = $doc])+
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -36,16 +36,16 @@ macro_rules! words {
             pub const ALL: [Self; [$($first,)+].len()] = [$(Self::$variant,)+];
 
             /// Canonical spellings, in order of declaration.
-            pub const WORDS: &'static [&'static str] = &[$($first,)+];
+            pub const NAMES: &'static [&'static str] = &[$($first,)+];
 
             /// The canonical spelling.
-            pub const fn word(self) -> &'static str {
+            pub const fn as_str(self) -> &'static str {
                 match self { $(Self::$variant => $first,)+ }
             }
 
             /// Reads any accepted spelling.
-            pub fn from_word(word: &str) -> Option<Self> {
-                match $crate::words::fold(word).as_str() {
+            pub fn parse(word: &str) -> Option<Self> {
+                match $crate::string_enum::fold(word).as_str() {
                     $($first $(| $alias)* => Some(Self::$variant),)+
                     _ => None,
                 }
@@ -54,21 +54,21 @@ macro_rules! words {
 
         impl std::fmt::Display for $name {
             fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                out.write_str(self.word())
+                out.write_str(self.as_str())
             }
         }
 
         impl serde::Serialize for $name {
             fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-                serializer.serialize_str(self.word())
+                serializer.serialize_str(self.as_str())
             }
         }
 
         impl<'de> serde::Deserialize<'de> for $name {
             fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
                 let word = <String as serde::Deserialize>::deserialize(deserializer)?;
-                Self::from_word(&word).ok_or_else(|| {
-                    serde::de::Error::custom(format!("{word:?} is not one of {}", Self::WORDS.join(", ")))
+                Self::parse(&word).ok_or_else(|| {
+                    serde::de::Error::custom(format!("{word:?} is not one of {}", Self::NAMES.join(", ")))
                 })
             }
         }
@@ -83,7 +83,7 @@ macro_rules! words {
             }
 
             fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
-                $crate::words::schema(
+                $crate::string_enum::schema(
                     concat!($($doc,)+).trim_ascii(),
                     &[$(($first, &[$($alias,)*], concat!($($about,)*).trim_ascii()),)+],
                 )
@@ -91,6 +91,6 @@ macro_rules! words {
         }
     };
     ($($(#[doc = $doc:literal])+ $name:ident { $($words:tt)+ })+) => {
-        $($crate::words! { $(#[doc = $doc])+ $name { $($words)+ } })+
+        $($crate::string_enum! { $(#[doc = $doc])+ $name { $($words)+ } })+
     };
 }

@@ -2,12 +2,12 @@
 
 use super::event::Event;
 use super::event_fields::{CandidateDecided, Stage};
-use super::ids::{CandidateId, RequestId};
+use super::ids::{CandidateId, CallId};
 use super::lifecycle::CandidateTrigger;
 use super::usage::{Billing, Usage};
-use crate::words;
+use crate::string_enum;
 
-words! {
+string_enum! {
     /// What is called.
     CallKind {
         /// The container.
@@ -21,7 +21,7 @@ words! {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SettledCall<'e> {
     pub kind: CallKind,
-    pub request: RequestId,
+    pub call_id: CallId,
     pub billing: Billing,
     pub usage: &'e Usage,
 }
@@ -29,24 +29,24 @@ pub struct SettledCall<'e> {
 impl Event {
     /// The call that this event settles, if it settles one.
     pub fn settled_call(&self) -> Option<SettledCall<'_>> {
-        let (kind, request, billing, usage) = match self {
+        let (kind, call_id, billing, usage) = match self {
             Self::RolloutFinished(done) => {
-                (CallKind::Rollout, done.request, Billing::answered(done.cached), &done.usage)
+                (CallKind::Rollout, done.call_id, Billing::answered(done.cached), &done.usage)
             }
             Self::RolloutFailed(failed) => {
                 let billing = failed.class.billing(&failed.usage, failed.cached);
-                (CallKind::Rollout, failed.request, billing, &failed.usage)
+                (CallKind::Rollout, failed.call_id, billing, &failed.usage)
             }
             Self::ProposerCompleted(done) => {
-                (CallKind::Proposer, done.request, Billing::answered(done.cached), &done.usage)
+                (CallKind::Proposer, done.call_id, Billing::answered(done.cached), &done.usage)
             }
             Self::ProposerFailed(failed) => {
                 let billing = failed.class.billing(&failed.usage, failed.cached);
-                (CallKind::Proposer, failed.request, billing, &failed.usage)
+                (CallKind::Proposer, failed.call_id, billing, &failed.usage)
             }
             _ => return None,
         };
-        Some(SettledCall { kind, request, billing, usage })
+        Some(SettledCall { kind, call_id, billing, usage })
     }
 
     /// The candidate that this event moves along its lifecycle, and how.
