@@ -8,7 +8,7 @@ use std::io::{self, Write};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use synth_gepa::{Frontier, GepaEngine, stream};
+use synth_gepa::{Frontier, GepaEngine, random_stream};
 use synth_optimizer_core::config::Config;
 use synth_optimizer_core::config::gepa::AcceptanceCriterion;
 use synth_optimizer_core::engine::{Engine, Session};
@@ -178,7 +178,7 @@ fn drive(
     // Rollouts are asked for soon after their candidate is registered, so the last few are enough.
     let mut good = VecDeque::from(vec![CandidateId::new(""); 8]);
     let (mut spent, mut finished) = (Duration::ZERO, 0u64);
-    let mut events = session.open(RunStarted {
+    let mut events = session.start(RunStarted {
         algorithm: "gepa".into(),
         config_digest: String::new(),
         seed: 0,
@@ -217,7 +217,7 @@ fn drive(
         }
         let Some((call_id, answer)) = queue.pop_front().filter(|_| !engine.is_over(session.state())) else { break };
         let start = Instant::now();
-        events = session.offer(call_id, answer)?;
+        events = session.accept_answer(call_id, answer)?;
         spent += start.elapsed();
     }
     Ok((spent, finished))
@@ -300,7 +300,7 @@ fn proposals(generation: u32, count: u32) -> Answer {
 }
 
 fn selection(candidates: u32, cells: usize, binary: bool) -> Duration {
-    let mut random = stream(3, "scores", u64::from(candidates));
+    let mut random = random_stream(3, "scores", u64::from(candidates));
     let mut frontier = Frontier::new(cells);
     for _ in 0..candidates {
         let quality = random.unit() * 0.5 + 0.25;

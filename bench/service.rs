@@ -21,7 +21,7 @@ use synth_e2e::stub::FIELDS;
 use synth_e2e::waiting::wait_until;
 use synth_e2e::{RowNames, RunFiles, ServerProcess, small_config, write_config};
 use synth_optimizer_core::config::sections::CacheMode;
-use synth_optimizer_core::config::{Content, Loaded, Source, load};
+use synth_optimizer_core::config::{ConfigContent, ResolvedConfig, ConfigSource, load};
 use synth_optimizer_core::model::envelope::unix_millis_of;
 use synth_optimizer_platform::clock::unix_millis;
 use synth_optimizer_service::queue::{Claim, Completion, LeaseProof, LeaseHolder, Queue, Submission, ClaimFilter, workspace_status};
@@ -348,7 +348,7 @@ fn history() -> Done<Vec<String>> {
     Ok((ratio > LONG_HISTORY).then(|| format!("a claim became {ratio:.2}x as slow")).into_iter().collect())
 }
 
-fn config(run_id: &str) -> Done<Loaded> {
+fn config(run_id: &str) -> Done<ResolvedConfig> {
     let value = json!({
         "run": {"output_dir": "/nowhere/runs", "run_id": run_id},
         "container": {"url": format!("http://{run_id}.test")},
@@ -357,7 +357,7 @@ fn config(run_id: &str) -> Done<Loaded> {
         "policy": {"provider": "openai", "model": "m"},
         "proposer": {"model": "m"},
     });
-    let source = Source { name: "bench", content: Content::Mapping(value), base_dir: Utf8Path::new("/nowhere") };
+    let source = ConfigSource { name: "bench", content: ConfigContent::Mapping(value), base_dir: Utf8Path::new("/nowhere") };
     Ok(load(source, &BTreeMap::new(), &[])?)
 }
 

@@ -11,7 +11,7 @@ use crate::state::Candidate;
 
 /// A judgement with its stable reason.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Verdict {
+pub(crate) struct AcceptanceDecision {
     pub accepted: bool,
     pub reason: &'static str,
 }
@@ -47,9 +47,14 @@ pub(crate) fn compare(
 }
 
 /// Judges a comparison.
-pub(crate) fn judge(settings: &Settings, criterion: AcceptanceCriterion, margin: f64, found: &Comparison) -> Verdict {
-    let yes = |reason| Verdict { accepted: true, reason };
-    let no = |reason| Verdict { accepted: false, reason };
+pub(crate) fn judge(
+    settings: &Settings,
+    criterion: AcceptanceCriterion,
+    margin: f64,
+    found: &Comparison,
+) -> AcceptanceDecision {
+    let yes = |reason| AcceptanceDecision { accepted: true, reason };
+    let no = |reason| AcceptanceDecision { accepted: false, reason };
     if found.primary_delta > margin + f64::EPSILON {
         // Even a better candidate must not pay for it with an objective that is to be protected.
         let is_guarded = criterion == AcceptanceCriterion::ProtectedObjectiveGuard;

@@ -1,17 +1,17 @@
 //! What happens next: one small step per call, so that every event is derived from a state that is in the log.
 
 use synth_optimizer_core::model::answer::Observation;
-use synth_optimizer_core::model::budget::{Dimension, Refused};
+use synth_optimizer_core::model::budget::{BudgetRefusal, Dimension};
 use synth_optimizer_core::model::error::OptimizerError;
 use synth_optimizer_core::model::event::Event;
 use synth_optimizer_core::model::event_fields::{
     CandidateDecided, CandidateRegistered, ClockObserved, ObjectiveSetDeclared, Operation, ProgramLoaded, Reason,
     RolloutsRequested, RowsLoaded, Stage, StateTransitioned,
 };
-use synth_optimizer_core::model::ids::{CandidateId, CallId, RowId, TrainRow};
+use synth_optimizer_core::model::ids::{CallId, CandidateId, RowId, TrainRow};
 use synth_optimizer_core::model::lifecycle::{CandidateStatus, Lifecycle, RunState, RunTrigger};
 
-use crate::decide_generation::first_of;
+use crate::decide_generation::first_non_empty;
 use crate::engine::GepaEngine;
 use crate::state::{Candidate, Phase, State};
 
@@ -24,11 +24,11 @@ impl GepaEngine {
             return Ok(Vec::new());
         }
         match observation {
-            Observation::Begin => Ok(self.begin(state)),
+            Observation::Begin => Ok(self.opening_events(state)),
             Observation::Advance => Ok(self.advance(state)),
-            Observation::Answer { call_id, answer } => self.answered(state, *call_id, answer),
-            Observation::Clock { elapsed_millis } => Ok(self.clock(state, *elapsed_millis)),
-            Observation::StopRequested { reason } => Ok(self.stop_requested(state, reason)),
+            Observation::Answer { call_id, answer } => self.events_for_answer(state, *call_id, answer),
+            Observation::Clock { elapsed_millis } => Ok(self.observe_clock(state, *elapsed_millis)),
+            Observation::StopRequested { reason } => Ok(self.stop_on_request(state, reason)),
             Observation::CancelRequested { reason } if state.cancel.is_none() => {
                 Ok(vec![Event::CancelRequested(Reason { reason: reason.clone() })])
             }
@@ -40,7 +40,7 @@ impl GepaEngine {
     }
 
     /// What was loaded, what is measured, and the seed.
-    fn begin(&self, state: &State) -> Vec<Event> {
+    fn opening_events(&self, state: &State) -> Vec<Event> {
         if state.phase != Phase::New {
             return Vec::new();
         }
@@ -67,7 +67,7 @@ impl GepaEngine {
                 objectives: self.settings.objectives.clone(),
             }),
         ];
-        events.extend(path(state.run, &[RunTrigger::ContainerReady]));
+        events.extend(state_transitions(state.run, &[RunTrigger::ContainerReady]));
         events.push(Event::CandidateRegistered(CandidateRegistered {
             candidate_id: CandidateId::of(&self.settings.candidate_id_prefix, &program.seed),
             operation: Operation::Seed,
@@ -82,27 +82,27 @@ impl GepaEngine {
 
     /// The next step that is possible without anything new from outside.
     fn advance(&self, state: &State) -> Vec<Event> {
-        if state.settled {
+        if state.has_nothing_to_decide {
             return Vec::new();
         }
         let steps = [
-            Self::follow_rollouts,
+            Self::sync_state_with_rollouts,
             Self::finish_cancel,
-            Self::judge_finished,
-            Self::watch_failures,
+            Self::complete_evaluation,
+            Self::trip_circuit_breaker,
             Self::evaluate_seed,
-            Self::watch_limits,
-            Self::move_generations,
+            Self::stop_at_score_or_time,
+            Self::advance_generations,
             Self::start_generation,
-            Self::settle_run_state,
+            Self::sync_state_when_idle,
             Self::measure_heldout,
             Self::finish,
         ];
-        first_of(steps.iter().map(|step| step(self, state)))
+        first_non_empty(steps.iter().map(|step| step(self, state)))
     }
 
     /// The run state follows the rollouts: into `rollout_running` with the first, into `evaluating` after the last.
-    fn follow_rollouts(&self, state: &State) -> Vec<Event> {
+    fn sync_state_with_rollouts(&self, state: &State) -> Vec<Event> {
         let hops: &[RunTrigger] = match (state.run, state.counts.rollouts_outstanding() > 0) {
             (RunState::Evaluating, true) => {
                 &[RunTrigger::EvaluationFinished, RunTrigger::RolloutsQueued, RunTrigger::RolloutsStarted]
@@ -111,11 +111,11 @@ impl GepaEngine {
             (RunState::RolloutRunning, false) => &[RunTrigger::RolloutsFinished],
             _ => &[],
         };
-        path(state.run, hops)
+        state_transitions(state.run, hops)
     }
 
     /// When nothing else is to be decided, the run is proposing or ready.
-    fn settle_run_state(&self, state: &State) -> Vec<Event> {
+    fn sync_state_when_idle(&self, state: &State) -> Vec<Event> {
         let proposing = state.proposals_outstanding() > 0;
         let hops: &[RunTrigger] = match (state.run, proposing) {
             (RunState::Evaluating, false) => &[RunTrigger::EvaluationFinished],
@@ -124,7 +124,7 @@ impl GepaEngine {
             (RunState::Proposing, false) => &[RunTrigger::ProposerFinished],
             _ => &[],
         };
-        path(state.run, hops)
+        state_transitions(state.run, hops)
     }
 
     fn evaluate_seed(&self, state: &State) -> Vec<Event> {
@@ -133,11 +133,11 @@ impl GepaEngine {
         let Some(seed) = state.candidates.first().filter(unasked).filter(|_| waiting) else { return Vec::new() };
         match self.request_all(state, seed, Stage::SeedFullTrain, None, &self.inputs.pareto_pool) {
             Ok(call_id) => vec![call_id],
-            Err(refused) => self.out_of_budget(&refused, "the evaluation of the seed"),
+            Err(refused) => self.stop_before_seed(&refused, "the evaluation of the seed"),
         }
     }
 
-    fn clock(&self, state: &State, elapsed_millis: u64) -> Vec<Event> {
+    fn observe_clock(&self, state: &State, elapsed_millis: u64) -> Vec<Event> {
         let Some(deadline) = self.settings.search_deadline_millis else { return Vec::new() };
         let before = state.budget.elapsed_millis();
         let crosses = |moment: u64| before < moment && elapsed_millis >= moment;
@@ -154,8 +154,8 @@ impl GepaEngine {
         stage: Stage,
         generation: Option<u32>,
         rows: &[TrainRow],
-    ) -> Result<Event, Refused> {
-        match state.budget.how_many(&self.settings.train_rollout, rows.len() as u64) {
+    ) -> Result<Event, BudgetRefusal> {
+        match state.budget.max_affordable(&self.settings.train_rollout, rows.len() as u64) {
             (fits, Some(refused)) if fits < rows.len() as u64 => Err(refused),
             _ => Ok(self.request_rollouts(state, &candidate.id, stage, generation, self.train_ids(rows))),
         }
@@ -184,7 +184,7 @@ impl GepaEngine {
 }
 
 /// The events of a walk through the lifecycle of the run.
-pub(crate) fn path(from: RunState, triggers: &[RunTrigger]) -> Vec<Event> {
+pub(crate) fn state_transitions(from: RunState, triggers: &[RunTrigger]) -> Vec<Event> {
     let mut at = from;
     let mut events = Vec::new();
     for trigger in triggers {
@@ -198,6 +198,6 @@ pub(crate) fn path(from: RunState, triggers: &[RunTrigger]) -> Vec<Event> {
 }
 
 /// A decision about a candidate, without a comparison.
-pub(crate) fn decided(candidate_id: &CandidateId, stage: Stage, reason: &str) -> CandidateDecided {
+pub(crate) fn decision_without_comparison(candidate_id: &CandidateId, stage: Stage, reason: &str) -> CandidateDecided {
     CandidateDecided { candidate_id: candidate_id.clone(), stage, reason: reason.to_owned(), comparison: None }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use synth_optimizer_core::model::answer::{Answer, CallFailure, FailureClass, ProposalAnswer, RolloutAnswer};
-use synth_optimizer_core::model::budget::Amount;
+use synth_optimizer_core::model::budget::Resources;
 use synth_optimizer_core::model::command::ProposeCommand;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_core::model::event::Event;
@@ -11,14 +11,19 @@ use synth_optimizer_core::model::event_fields::{
     CandidateRegistered, DuplicateSkipped, LeakageDetected, Problem, ProposalRejected, ProposerCompleted,
     ProposerFailed, RolloutFailed, RolloutFinished, RolloutsRequested,
 };
-use synth_optimizer_core::model::ids::{CandidateId, CallId};
+use synth_optimizer_core::model::ids::{CallId, CandidateId};
 
 use crate::engine::GepaEngine;
 use crate::objectives::objective_value;
-use crate::state::{Rollout, State, Work};
+use crate::state::{OutstandingCall, Rollout, State};
 
 impl GepaEngine {
-    pub(crate) fn answered(&self, state: &State, id: CallId, answer: &Answer) -> Result<Vec<Event>, OptimizerError> {
+    pub(crate) fn events_for_answer(
+        &self,
+        state: &State,
+        id: CallId,
+        answer: &Answer,
+    ) -> Result<Vec<Event>, OptimizerError> {
         // An answer that comes twice was settled the first time.
         let Some(work) = state.outstanding_calls.get(&id) else { return Ok(Vec::new()) };
         if state.outstanding_calls.first_key_value().is_some_and(|(turn, _)| *turn != id) {
@@ -26,24 +31,30 @@ impl GepaEngine {
             return Err(OptimizerError::new(ErrorCode::Invariant, message));
         }
         Ok(match (work, answer) {
-            (Work::Rollout(rollout), Answer::Rollout(scored)) => self.rollout_answered(state, id, rollout, scored),
-            (Work::Rollout(rollout), Answer::Failed(failure)) => self.rollout_lost(state, id, rollout, failure),
-            (Work::Rollout(rollout), Answer::Abandoned { sent }) => {
-                self.rollout_lost(state, id, rollout, &abandoned(*sent))
+            (OutstandingCall::Rollout(rollout), Answer::Rollout(scored)) => {
+                self.events_for_rollout(state, id, rollout, scored)
             }
-            (Work::Proposal(asked), Answer::Proposal(turn)) => self.proposals_answered(state, asked, turn),
-            (Work::Proposal(asked), Answer::Failed(failure)) => vec![self.turn_lost(state, asked, failure)],
-            (Work::Proposal(asked), Answer::Abandoned { sent }) => {
-                vec![self.turn_lost(state, asked, &abandoned(*sent))]
+            (OutstandingCall::Rollout(rollout), Answer::Failed(failure)) => {
+                self.events_for_failed_rollout(state, id, rollout, failure)
             }
-            (Work::Rollout(_), Answer::Proposal(_)) | (Work::Proposal(_), Answer::Rollout(_)) => {
+            (OutstandingCall::Rollout(rollout), Answer::Abandoned { sent }) => {
+                self.events_for_failed_rollout(state, id, rollout, &abandoned(*sent))
+            }
+            (OutstandingCall::Proposal(asked), Answer::Proposal(turn)) => self.events_for_proposals(state, asked, turn),
+            (OutstandingCall::Proposal(asked), Answer::Failed(failure)) => {
+                vec![self.event_for_failed_turn(state, asked, failure)]
+            }
+            (OutstandingCall::Proposal(asked), Answer::Abandoned { sent }) => {
+                vec![self.event_for_failed_turn(state, asked, &abandoned(*sent))]
+            }
+            (OutstandingCall::Rollout(_), Answer::Proposal(_)) | (OutstandingCall::Proposal(_), Answer::Rollout(_)) => {
                 let message = format!("request {} got an answer of another kind", id.0);
                 return Err(OptimizerError::new(ErrorCode::Invariant, message));
             }
         })
     }
 
-    fn rollout_answered(&self, state: &State, id: CallId, asked: &Rollout, answer: &RolloutAnswer) -> Vec<Event> {
+    fn events_for_rollout(&self, state: &State, id: CallId, asked: &Rollout, answer: &RolloutAnswer) -> Vec<Event> {
         let finished = RolloutFinished {
             call_id: id,
             candidate_id: state.candidate(asked.candidate).id.clone(),
@@ -65,13 +76,19 @@ impl GepaEngine {
         let Some(message) = wrong else { return vec![Event::RolloutFinished(finished)] };
         let (usage, cached) = (answer.usage, answer.cached);
         let failure = CallFailure { usage, cached, ..CallFailure::new(FailureClass::InvalidScore, message) };
-        self.rollout_lost(state, id, asked, &failure)
+        self.events_for_failed_rollout(state, id, asked, &failure)
     }
 
-    fn rollout_lost(&self, state: &State, id: CallId, asked: &Rollout, failure: &CallFailure) -> Vec<Event> {
+    fn events_for_failed_rollout(
+        &self,
+        state: &State,
+        id: CallId,
+        asked: &Rollout,
+        failure: &CallFailure,
+    ) -> Vec<Event> {
         let retried = failure.retryable
             && asked.attempt < self.settings.gepa.rollout_max_attempts
-            && state.may_request()
+            && state.may_send_calls()
             && !self.time_is_up(state)
             && fits_after(state, id, failure, &self.rollout_amount(asked.row));
         let (candidate_id, row_id) = (&state.candidate(asked.candidate).id, self.row_id(asked.row));
@@ -103,7 +120,7 @@ impl GepaEngine {
         events
     }
 
-    fn proposals_answered(&self, state: &State, asked: &ProposeCommand, turn: &ProposalAnswer) -> Vec<Event> {
+    fn events_for_proposals(&self, state: &State, asked: &ProposeCommand, turn: &ProposalAnswer) -> Vec<Event> {
         let (number, count) = (asked.question.generation, asked.question.proposal_count);
         let mut events = vec![Event::ProposerCompleted(ProposerCompleted {
             call_id: asked.call_id,
@@ -127,14 +144,14 @@ impl GepaEngine {
         }
         let mut fresh = BTreeSet::new();
         for (index, proposal) in turn.proposals.iter().take(count as usize).enumerate() {
-            let sound = match self.check_proposal(generation, proposal) {
-                Ok(sound) => sound,
+            let checked = match self.check_proposal(generation, proposal) {
+                Ok(checked) => checked,
                 Err(problems) => {
                     events.push(refuse(index, problems));
                     continue;
                 }
             };
-            let candidate_id = CandidateId::of(&self.settings.candidate_id_prefix, &sound.payload);
+            let candidate_id = CandidateId::of(&self.settings.candidate_id_prefix, &checked.payload);
             if state.index_of(&candidate_id).is_some() || !fresh.insert(candidate_id.clone()) {
                 events.push(Event::DuplicateSkipped(DuplicateSkipped {
                     candidate_id,
@@ -143,7 +160,7 @@ impl GepaEngine {
                 }));
                 continue;
             }
-            let leaks = sound.repeated.into_iter().map(|(field, row_id, chars)| {
+            let leaks = checked.repeated.into_iter().map(|(field, row_id, chars)| {
                 Event::LeakageDetected(LeakageDetected { candidate_id: candidate_id.clone(), field, row_id, chars })
             });
             events.extend(leaks);
@@ -152,18 +169,18 @@ impl GepaEngine {
                 operation: generation.operation,
                 parent_ids: state.ids(&generation.parents),
                 generation: Some(number),
-                payload: sound.payload,
-                changed_fields: sound.changed_fields,
+                payload: checked.payload,
+                changed_fields: checked.changed_fields,
                 rationale: proposal.rationale.clone(),
             }));
         }
         events
     }
 
-    fn turn_lost(&self, state: &State, asked: &ProposeCommand, failure: &CallFailure) -> Event {
+    fn event_for_failed_turn(&self, state: &State, asked: &ProposeCommand, failure: &CallFailure) -> Event {
         let retried = failure.retryable
             && asked.attempt < self.settings.proposer.max_attempts
-            && state.may_request()
+            && state.may_send_calls()
             && fits_after(state, asked.call_id, failure, &self.settings.proposal);
         Event::ProposerFailed(ProposerFailed {
             call_id: asked.call_id,
@@ -180,7 +197,7 @@ impl GepaEngine {
 }
 
 /// Whether an amount fits once a failed call is settled.
-fn fits_after(state: &State, call_id: CallId, failure: &CallFailure, amount: &Amount) -> bool {
+fn fits_after(state: &State, call_id: CallId, failure: &CallFailure, amount: &Resources) -> bool {
     let billing = failure.class.billing(&failure.usage, failure.cached);
     state.budget.fits_after(call_id, billing, &failure.usage, amount)
 }

@@ -2,7 +2,7 @@
 //! result is written down.
 
 use synth_optimizer_core::config::gepa::DeploymentRule;
-use synth_optimizer_core::model::budget::{Dimension, Refused};
+use synth_optimizer_core::model::budget::{BudgetRefusal, Dimension};
 use synth_optimizer_core::model::error::ErrorCode;
 use synth_optimizer_core::model::event::Event;
 use synth_optimizer_core::model::event_fields::{
@@ -13,7 +13,7 @@ use synth_optimizer_core::model::ids::{HeldoutRow, RowId};
 use synth_optimizer_core::model::lifecycle::RunTrigger;
 use synth_optimizer_core::model::score::{Gain, Score};
 
-use crate::decide::path;
+use crate::decide::state_transitions;
 use crate::engine::GepaEngine;
 use crate::state::{Candidate, Phase, State, Stop, share};
 
@@ -22,22 +22,22 @@ impl GepaEngine {
     pub(crate) fn stop_by_rule(&self, state: &State) -> Option<Event> {
         let gepa = &self.settings.gepa;
         let most = self.settings.proposer.max_consecutive_invalid;
-        if state.fruitless_turns >= most {
+        if state.turns_without_candidate >= most {
             // A proposer that only repeats itself has nothing more to say; one that breaks the rules is broken.
             let failure = (state.invalid_turns >= most).then(|| proposer_failure(state));
-            let value = Some(state.fruitless_turns.into());
+            let value = Some(state.turns_without_candidate.into());
             return Some(stop(StopKind::ProposerExhausted, Some(most.into()), value, failure));
         }
-        let without = state.generations_without_gain;
+        let without = state.generations_without_improvement;
         let most = gepa.no_improvement_generations.filter(|most| without >= *most)?;
         Some(stop(StopKind::NoImprovement, Some(most.into()), Some(without.into()), None))
     }
 
     /// A search in which every turn of the proposer was invalid has not searched.
-    fn proposer_never_answered(&self, state: &State) -> Option<Event> {
-        let at_rest = state.stop.as_ref().is_some_and(Stop::lets_work_end);
+    fn stop_without_any_proposal(&self, state: &State) -> Option<Event> {
+        let at_rest = state.stop.as_ref().is_some_and(Stop::lets_generations_finish);
         // Turns that only repeated the seed were valid.
-        let all_invalid = state.invalid_turns > 0 && state.invalid_turns == state.fruitless_turns;
+        let all_invalid = state.invalid_turns > 0 && state.invalid_turns == state.turns_without_candidate;
         let never = at_rest && state.candidates.len() == 1 && all_invalid;
         let turns = Some(state.invalid_turns.into());
         never.then(|| stop(StopKind::ProposerExhausted, None, turns, Some(proposer_failure(state))))
@@ -49,15 +49,15 @@ impl GepaEngine {
     }
 
     /// Rules that end the search at once: the score is reached, or time is up.
-    pub(crate) fn watch_limits(&self, state: &State) -> Vec<Event> {
+    pub(crate) fn stop_at_score_or_time(&self, state: &State) -> Vec<Event> {
         if !state.is_searching() {
             return Vec::new();
         }
         let elapsed = state.budget.elapsed_millis();
         if self.settings.search_deadline_millis.is_some_and(|deadline| elapsed >= deadline) {
             let time = Dimension::WallMillis;
-            let limit = self.settings.caps.get(time).map(|cap| in_units(time, cap));
-            let value = in_units(time, elapsed);
+            let limit = self.settings.caps.get(time).map(|cap| in_display_units(time, cap));
+            let value = in_display_units(time, elapsed);
             // Without a seed score there is nothing to return.
             let failure = (state.phase == Phase::Seed).then(|| Failure {
                 code: ErrorCode::BudgetExceeded,
@@ -66,9 +66,9 @@ impl GepaEngine {
             return vec![stop(StopKind::MaxTime, limit, Some(value), failure)];
         }
         let Some(threshold) = self.settings.gepa.score_threshold_value else { return Vec::new() };
-        let Some(best) = state.best.and_then(|best| state.candidate(best).pooled) else { return Vec::new() };
+        let Some(best) = state.best.and_then(|best| state.candidate(best).pool_entry) else { return Vec::new() };
         // Both the measured mean and the one in which missing rows are made up for must reach it.
-        let reached = best.merit.min(self.settings.oriented(0, best.score.mean));
+        let reached = best.ranking_score.min(self.settings.oriented(0, best.score.mean));
         if reached < self.settings.oriented(0, threshold) {
             return Vec::new();
         }
@@ -76,7 +76,7 @@ impl GepaEngine {
     }
 
     /// Ends the run when so many rollouts fail that further ones are money thrown away.
-    pub(crate) fn watch_failures(&self, state: &State) -> Vec<Event> {
+    pub(crate) fn trip_circuit_breaker(&self, state: &State) -> Vec<Event> {
         let rules = &self.settings.gepa.circuit_breaker;
         if !rules.enabled || !state.is_searching() {
             return Vec::new();
@@ -95,7 +95,7 @@ impl GepaEngine {
         ]
     }
 
-    pub(crate) fn stop_requested(&self, state: &State, reason: &str) -> Vec<Event> {
+    pub(crate) fn stop_on_request(&self, state: &State, reason: &str) -> Vec<Event> {
         // Before anything has been asked for there is nothing to finish.
         if state.phase == Phase::New && state.cancel.is_none() {
             return vec![Event::CancelRequested(Reason { reason: reason.to_owned() })];
@@ -123,27 +123,27 @@ impl GepaEngine {
         if !state.generations.is_empty() && dimension != Dimension::Generations {
             return Vec::new();
         }
-        let limit = state.budget.caps().get(dimension).map(|cap| in_units(dimension, cap));
-        let value = in_units(dimension, state.budget.spent(dimension));
+        let limit = state.budget.caps().get(dimension).map(|cap| in_display_units(dimension, cap));
+        let value = in_display_units(dimension, state.budget.spent(dimension));
         let mut events = before.to_vec();
-        events.push(stop(kind_of(dimension), limit, Some(value), None));
+        events.push(stop(stop_kind(dimension), limit, Some(value), None));
         events
     }
 
     /// The seed cannot be paid for: the run cannot begin.
-    pub(crate) fn out_of_budget(&self, refused: &Refused, purpose: &str) -> Vec<Event> {
-        let shown = |amount| in_units(refused.dimension, amount);
+    pub(crate) fn stop_before_seed(&self, refused: &BudgetRefusal, purpose: &str) -> Vec<Event> {
+        let shown = |amount| in_display_units(refused.dimension, amount);
         let message = format!(
             "{purpose} needs {} of {}, and {} are left",
             shown(refused.wanted),
-            kind_of(refused.dimension).as_str(),
+            stop_kind(refused.dimension).as_str(),
             shown(refused.available)
         );
         let failure = Failure { code: ErrorCode::BudgetExceeded, message };
         let limit = self.settings.caps.get(refused.dimension).map(shown);
         vec![
-            self.refusal(refused, purpose),
-            stop(kind_of(refused.dimension), limit, Some(shown(refused.wanted)), Some(failure)),
+            self.budget_refused(refused, purpose),
+            stop(stop_kind(refused.dimension), limit, Some(shown(refused.wanted)), Some(failure)),
         ]
     }
 
@@ -155,7 +155,7 @@ impl GepaEngine {
             return events;
         }
         // Cut short by a stop from outside, the seed has no score to finish with.
-        if let Some(stop) = state.stop.as_ref().filter(|stop| !stop.lets_work_end()) {
+        if let Some(stop) = state.stop.as_ref().filter(|stop| !stop.lets_generations_finish()) {
             let reason = stop.stopped_by.reason.clone().unwrap_or_else(|| stop.stopped_by.kind.as_str().to_owned());
             events.push(Event::CancelRequested(Reason { reason }));
             return events;
@@ -168,7 +168,7 @@ impl GepaEngine {
         events
     }
 
-    pub(crate) fn refusal(&self, refused: &Refused, purpose: &str) -> Event {
+    pub(crate) fn budget_refused(&self, refused: &BudgetRefusal, purpose: &str) -> Event {
         Event::BudgetRefused(BudgetRefused {
             dimension: refused.dimension,
             wanted: refused.wanted,
@@ -178,13 +178,15 @@ impl GepaEngine {
     }
 
     pub(crate) fn finish_cancel(&self, state: &State) -> Vec<Event> {
-        let Some(reason) = state.cancel.as_ref().filter(|_| state.outstanding_calls.is_empty()) else { return Vec::new() };
+        let Some(reason) = state.cancel.as_ref().filter(|_| state.outstanding_calls.is_empty()) else {
+            return Vec::new();
+        };
         // A failure that came from outside ends the run in the same way, under another name.
         let raised = state.stop.as_ref().filter(|stop| stop.stopped_by.kind == StopKind::Error);
         if let Some(failure) = raised.and_then(|stop| stop.failure.as_ref()) {
             return self.fail(state, failure);
         }
-        let mut events = path(state.run, &[RunTrigger::CancelRequested]);
+        let mut events = state_transitions(state.run, &[RunTrigger::CancelRequested]);
         events.push(Event::RunCancelled(RunEnded {
             reason: reason.clone(),
             best_candidate_id: state.best.map(|best| state.candidate(best).id.clone()),
@@ -196,7 +198,7 @@ impl GepaEngine {
 
     /// A run that cannot end well ends when the last answer is in.
     fn fail(&self, state: &State, failure: &Failure) -> Vec<Event> {
-        let mut events = path(state.run, &[RunTrigger::FailureRaised]);
+        let mut events = state_transitions(state.run, &[RunTrigger::FailureRaised]);
         events.push(Event::RunFailed(RunFailed {
             error_code: failure.code,
             message: failure.message.clone(),
@@ -213,25 +215,25 @@ impl GepaEngine {
             && state.generations.is_empty()
             && state.cancel.is_none();
         match state.phase {
-            Phase::Search if over && state.outstanding_calls.is_empty() => {
-                self.proposer_never_answered(state).map_or_else(|| self.choose_measured(state), |stop| vec![stop])
-            }
-            Phase::Heldout => self.measure_next(state),
+            Phase::Search if over && state.outstanding_calls.is_empty() => self
+                .stop_without_any_proposal(state)
+                .map_or_else(|| self.choose_heldout_candidates(state), |stop| vec![stop]),
+            Phase::Heldout => self.request_next_heldout(state),
             Phase::New | Phase::Seed | Phase::Search | Phase::Over => Vec::new(),
         }
     }
 
-    fn choose_measured(&self, state: &State) -> Vec<Event> {
-        let wanted = self.wanted_measurements(state);
+    fn choose_heldout_candidates(&self, state: &State) -> Vec<Event> {
+        let wanted = self.heldout_candidates(state);
         let rows = self.inputs.heldout_pool.len() as u32;
         if rows == 0 {
             return vec![Event::HeldoutSkipped(Reason { reason: "there are no held-out rows".into() })];
         }
         // The hold is released when the evaluation begins, so it counts as available here.
         let mut budget = state.budget.clone();
-        budget.release_hold();
+        budget.release_set_aside();
         let want = wanted.len() as u64 * u64::from(rows);
-        let (fits, _) = budget.how_many(&self.settings.heldout_rollout, want);
+        let (fits, _) = budget.max_affordable(&self.settings.heldout_rollout, want);
         let whole = (fits.min(self.rollouts_in_time(state)) / u64::from(rows)) as usize;
         let (measured, left_out) = wanted.split_at(whole.min(wanted.len()));
         let mut events = Vec::new();
@@ -255,7 +257,7 @@ impl GepaEngine {
     }
 
     /// Best first, then the seed, then, where held-out scores decide, everyone else by train score.
-    fn wanted_measurements(&self, state: &State) -> Vec<u32> {
+    fn heldout_candidates(&self, state: &State) -> Vec<u32> {
         let mut wanted: Vec<u32> = state.best.into_iter().collect();
         if !wanted.contains(&0) {
             wanted.push(0);
@@ -268,12 +270,12 @@ impl GepaEngine {
         wanted
     }
 
-    fn measure_next(&self, state: &State) -> Vec<Event> {
+    fn request_next_heldout(&self, state: &State) -> Vec<Event> {
         if state.cancel.is_some() {
             return Vec::new();
         }
         let waiting =
-            |index: &&u32| state.candidate(**index).evaluation.is_none() && !state.heldout_done.contains(index);
+            |index: &&u32| state.candidate(**index).evaluation.is_none() && !state.heldout_measured.contains(index);
         let Some(index) = state.heldout_queue.iter().find(waiting) else { return Vec::new() };
         let rows: Vec<RowId> =
             self.inputs.heldout_pool.iter().map(|row| self.inputs.heldout_id(*row).clone()).collect();
@@ -282,7 +284,8 @@ impl GepaEngine {
 
     /// Ends the run when nothing is outstanding.
     pub(crate) fn finish(&self, state: &State) -> Vec<Event> {
-        let Some(stop) = state.stop.as_ref().filter(|_| state.outstanding_calls.is_empty() && state.cancel.is_none()) else {
+        let Some(stop) = state.stop.as_ref().filter(|_| state.outstanding_calls.is_empty() && state.cancel.is_none())
+        else {
             return Vec::new();
         };
         if let Some(failure) = &stop.failure {
@@ -291,13 +294,13 @@ impl GepaEngine {
         if state.phase != Phase::Heldout {
             return Vec::new();
         }
-        let mut events = path(state.run, &[RunTrigger::RunCompleted]);
+        let mut events = state_transitions(state.run, &[RunTrigger::RunCompleted]);
         events.push(Event::RunFinished(self.result(state, &stop.stopped_by)));
         events
     }
 
     fn result(&self, state: &State, stopped_by: &StoppedBy) -> RunFinished {
-        let returned = self.returned(state);
+        let returned = self.returned_candidate(state);
         let scores = [("seed", 0), ("best", returned)]
             .into_iter()
             .flat_map(|(role, index)| {
@@ -332,7 +335,7 @@ impl GepaEngine {
     }
 
     /// The candidate that the run returns.
-    fn returned(&self, state: &State) -> u32 {
+    fn returned_candidate(&self, state: &State) -> u32 {
         let best = state.best.unwrap_or(0);
         match self.settings.gepa.deployment_rule {
             DeploymentRule::OptimizationSelected => best,
@@ -356,9 +359,10 @@ impl GepaEngine {
             let heldout = &state.candidate(index).heldout;
             rows.iter().filter_map(|row| heldout.get(row)).map(|score| self.settings.oriented(0, *score)).sum::<f64>()
         };
-        let merit = |index: u32| state.candidate(index).merit();
-        let higher =
-            |a: &u32, b: &u32| total(*a).total_cmp(&total(*b)).then(merit(*a).total_cmp(&merit(*b))).then(a.cmp(b));
+        let ranking_score = |index: u32| state.candidate(index).ranking_score();
+        let higher = |a: &u32, b: &u32| {
+            total(*a).total_cmp(&total(*b)).then(ranking_score(*a).total_cmp(&ranking_score(*b))).then(a.cmp(b))
+        };
         eligible.iter().copied().filter(|_| !rows.is_empty()).max_by(higher)
     }
 
@@ -387,7 +391,7 @@ fn proposer_failure(state: &State) -> Failure {
 }
 
 /// An amount as people read it: dollars and seconds.
-pub(crate) fn in_units(dimension: Dimension, amount: u64) -> f64 {
+pub(crate) fn in_display_units(dimension: Dimension, amount: u64) -> f64 {
     match dimension {
         Dimension::Cost => amount as f64 / 1e9,
         Dimension::WallMillis => amount as f64 / 1e3,
@@ -395,7 +399,7 @@ pub(crate) fn in_units(dimension: Dimension, amount: u64) -> f64 {
     }
 }
 
-fn kind_of(dimension: Dimension) -> StopKind {
+fn stop_kind(dimension: Dimension) -> StopKind {
     match dimension {
         Dimension::TrainRollouts | Dimension::HeldoutRollouts | Dimension::TotalRollouts => StopKind::MaxRollouts,
         Dimension::Cost => StopKind::MaxCost,

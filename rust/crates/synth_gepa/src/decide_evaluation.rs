@@ -9,24 +9,24 @@ use synth_optimizer_core::model::ids::{CallId, TrainRow};
 use synth_optimizer_core::model::lifecycle::{CandidateStatus, CandidateTrigger};
 use synth_optimizer_core::model::score::{Comparison, Score};
 
-use crate::acceptance::{Verdict, compare, judge};
-use crate::decide::decided;
+use crate::acceptance::{AcceptanceDecision, compare, judge};
+use crate::decide::decision_without_comparison;
 use crate::engine::GepaEngine;
-use crate::random::stream;
+use crate::random::random_stream;
 use crate::state::{Candidate, Generation, State};
 
 impl GepaEngine {
     /// The oldest evaluation whose answers are all in.
-    pub(crate) fn judge_finished(&self, state: &State) -> Vec<Event> {
-        let Some(id) = state.finished.front() else { return Vec::new() };
+    pub(crate) fn complete_evaluation(&self, state: &State) -> Vec<Event> {
+        let Some(id) = state.finished_evaluations.front() else { return Vec::new() };
         let Some(evaluation) = state.evaluations.get(id) else { return Vec::new() };
         let candidate = state.candidate(evaluation.candidate);
         let generation = evaluation.generation.and_then(|number| state.generations.get(&number));
-        let gate = generation.map_or(&[][..], |generation| &generation.gate);
+        let minibatch = generation.map_or(&[][..], |generation| &generation.minibatch);
         let score = match evaluation.stage {
             Stage::Heldout => Score::of(candidate.heldout.values().copied()),
             Stage::SeedFullTrain | Stage::CandidateFullTrain => self.train_score(candidate),
-            Stage::ParentMinibatchReference | Stage::CandidateMinibatch => score_on(candidate, gate),
+            Stage::ParentMinibatchReference | Stage::CandidateMinibatch => score_on(candidate, minibatch),
         };
         let done = EvaluationCompleted {
             evaluation: *id,
@@ -46,14 +46,14 @@ impl GepaEngine {
     }
 
     /// The next step of a candidate that is not decided.
-    pub(crate) fn move_candidate(&self, state: &State, index: u32, generation: &Generation) -> Vec<Event> {
+    pub(crate) fn advance_candidate(&self, state: &State, index: u32, generation: &Generation) -> Vec<Event> {
         let candidate = state.candidate(index);
         if candidate.evaluation.is_some() {
             return Vec::new();
         }
         match candidate.status {
-            CandidateStatus::Registered => self.screen(state, candidate, generation),
-            CandidateStatus::MinibatchEvaluated if candidate.promoted => self.evaluate(state, candidate),
+            CandidateStatus::Registered => self.request_screening(state, candidate, generation),
+            CandidateStatus::MinibatchEvaluated if candidate.promoted => self.request_full_evaluation(state, candidate),
             CandidateStatus::MinibatchEvaluated => self.judge_screening(state, candidate, generation),
             CandidateStatus::FullTrainEvaluated => self.judge_candidate(state, index),
             // It is decided.
@@ -86,7 +86,7 @@ impl GepaEngine {
             );
         };
         let (verdict, comparison) = match state.best.map(|best| state.candidate(best)) {
-            None => (Verdict { accepted: true, reason: "seed" }, None),
+            None => (AcceptanceDecision { accepted: true, reason: "seed" }, None),
             Some(best) => match compare(&self.settings, candidate, best, &self.inputs.pareto_pool) {
                 None => return defer(candidate, stage, CandidateTrigger::TooManyFailures),
                 Some(found) => {
@@ -95,21 +95,22 @@ impl GepaEngine {
                 }
             },
         };
-        let decision = CandidateDecided { comparison, ..decided(&candidate.id, stage, verdict.reason) };
+        let decision =
+            CandidateDecided { comparison, ..decision_without_comparison(&candidate.id, stage, verdict.reason) };
         let values = self.cell_values(state, index);
-        let effect = state.frontier.effect(&values);
+        let change = state.frontier.preview_insert(&values);
         let update = FrontierUpdated {
             candidate_id: candidate.id.clone(),
-            merit: self.mean(state, candidate, 0).unwrap_or(self.settings.oriented(0, score.mean)),
-            cells_won: effect.won.len() as u32,
-            joined: !effect.won.is_empty(),
-            cells: effect
+            ranking_score: self.mean(state, candidate, 0).unwrap_or(self.settings.oriented(0, score.mean)),
+            cells_won: change.won.len() as u32,
+            joined: !change.won.is_empty(),
+            cells: change
                 .won
                 .iter()
                 .filter_map(|(cell, alone)| Some(self.cell_won(*cell, values[*cell]?, *alone)))
                 .collect(),
-            left: effect.left.iter().map(|place| state.candidate(state.pool[*place as usize]).id.clone()).collect(),
-            size: effect.size,
+            left: change.left.iter().map(|place| state.candidate(state.pool[*place as usize]).id.clone()).collect(),
+            size: change.size,
         };
         // The candidate joins the pool while the best one is still the one that it was compared with.
         vec![
@@ -119,12 +120,12 @@ impl GepaEngine {
     }
 
     /// Asks for the rollouts of the screening that are not there yet.
-    fn screen(&self, state: &State, candidate: &Candidate, generation: &Generation) -> Vec<Event> {
+    fn request_screening(&self, state: &State, candidate: &Candidate, generation: &Generation) -> Vec<Event> {
         let stage = Stage::CandidateMinibatch;
-        if !state.may_request() {
+        if !state.may_send_calls() {
             return defer(candidate, stage, CandidateTrigger::RunStopped);
         }
-        match self.request_all(state, candidate, stage, candidate.generation, &generation.gate) {
+        match self.request_all(state, candidate, stage, candidate.generation, &generation.minibatch) {
             Ok(call_id) => vec![call_id],
             // The trigger says it.
             Err(_) => defer(candidate, stage, CandidateTrigger::BudgetRefused),
@@ -133,18 +134,19 @@ impl GepaEngine {
 
     fn judge_screening(&self, state: &State, candidate: &Candidate, generation: &Generation) -> Vec<Event> {
         let stage = Stage::CandidateMinibatch;
-        let unanswered = !missing_rows(candidate, generation.gate.iter()).is_empty();
+        let unanswered = !missing_rows(candidate, generation.minibatch.iter()).is_empty();
         if unanswered && !state.is_searching() {
             return defer(candidate, stage, CandidateTrigger::RunStopped);
         }
-        if candidate.failed_share(&generation.gate) > self.settings.gepa.rollout_failure_rate_tolerance {
+        if candidate.failed_share(&generation.minibatch) > self.settings.gepa.rollout_failure_rate_tolerance {
             return defer(candidate, stage, CandidateTrigger::TooManyFailures);
         }
         let Some((verdict, found)) = self.screening_verdict(state, candidate, generation) else {
             return defer(candidate, stage, CandidateTrigger::TooManyFailures);
         };
         let comparison = Some(found);
-        let decision = CandidateDecided { comparison, ..decided(&candidate.id, stage, verdict.reason) };
+        let decision =
+            CandidateDecided { comparison, ..decision_without_comparison(&candidate.id, stage, verdict.reason) };
         vec![if verdict.accepted { Event::CandidatePromoted(decision) } else { Event::CandidateRejected(decision) }]
     }
 
@@ -154,9 +156,10 @@ impl GepaEngine {
         state: &State,
         candidate: &Candidate,
         generation: &Generation,
-    ) -> Option<(Verdict, Comparison)> {
+    ) -> Option<(AcceptanceDecision, Comparison)> {
         let gepa = &self.settings.gepa;
-        let against = |parent: &u32| compare(&self.settings, candidate, state.candidate(*parent), &generation.gate);
+        let against =
+            |parent: &u32| compare(&self.settings, candidate, state.candidate(*parent), &generation.minibatch);
         match generation.operation {
             Operation::Seed | Operation::Mutate => {
                 let found = against(generation.parents.first()?)?;
@@ -172,13 +175,13 @@ impl GepaEngine {
     }
 
     /// Asks for the rows of the full evaluation that have no score, or for as many of them as the budget allows.
-    fn evaluate(&self, state: &State, candidate: &Candidate) -> Vec<Event> {
+    fn request_full_evaluation(&self, state: &State, candidate: &Candidate) -> Vec<Event> {
         let stage = Stage::CandidateFullTrain;
-        if !state.may_request() {
+        if !state.may_send_calls() {
             return defer(candidate, stage, CandidateTrigger::RunStopped);
         }
         let mut missing = missing_rows(candidate, self.inputs.pareto_pool.iter());
-        let (fits, refused) = state.budget.how_many(&self.settings.train_rollout, missing.len() as u64);
+        let (fits, refused) = state.budget.max_affordable(&self.settings.train_rollout, missing.len() as u64);
         if fits == 0 && !missing.is_empty() {
             return defer(candidate, stage, CandidateTrigger::BudgetRefused);
         }
@@ -186,10 +189,10 @@ impl GepaEngine {
         if let Some(refused) = refused {
             // A part of the rows must not be the easy part: take them in random order.
             let label = state.index_of(&candidate.id).unwrap_or_default();
-            stream(self.settings.seed, "partial", u64::from(label)).shuffle(&mut missing);
+            random_stream(self.settings.seed, "partial", u64::from(label)).shuffle(&mut missing);
             missing.truncate(fits as usize);
             missing.sort_unstable();
-            events.push(self.refusal(&refused, "a full evaluation"));
+            events.push(self.budget_refused(&refused, "a full evaluation"));
         }
         if missing.is_empty() {
             // The screening has already covered every row.

@@ -1,24 +1,24 @@
 //! Generations: choose parents and rows, measure the parent, ask the proposer, and close when all is decided.
 
 use synth_optimizer_core::config::gepa::{ComponentSelector, Direction, OUTCOME_REWARD};
-use synth_optimizer_core::model::budget::{Amount, Dimension, Refused};
+use synth_optimizer_core::model::budget::{BudgetRefusal, Dimension, Resources};
 use synth_optimizer_core::model::event::Event;
 use synth_optimizer_core::model::event_fields::{
     CandidateRegistered, GenerationCompleted, GenerationStarted, MinibatchSkipped, Operation, ProposerStarted, Stage,
 };
-use synth_optimizer_core::model::ids::{CandidateId, CallId, TrainRow};
+use synth_optimizer_core::model::ids::{CallId, CandidateId, TrainRow};
 use synth_optimizer_core::model::lifecycle::{CandidateStatus, Lifecycle as _};
 
 use crate::decide_evaluation::missing_rows;
 use crate::engine::GepaEngine;
 use crate::merge::MergePlan;
-use crate::random::stream;
-use crate::select::{self, Draw};
-use crate::state::{Candidate, Generation, Phase, State, Step, share};
+use crate::random::random_stream;
+use crate::select::{self, MinibatchSampler};
+use crate::state::{Candidate, Generation, GenerationStep, Phase, State, share};
 
 impl GepaEngine {
     /// The next step of the oldest generation that has one.
-    pub(crate) fn move_generations(&self, state: &State) -> Vec<Event> {
+    pub(crate) fn advance_generations(&self, state: &State) -> Vec<Event> {
         if state.cancel.is_some() {
             return Vec::new();
         }
@@ -26,56 +26,66 @@ impl GepaEngine {
             let judged = |seed: &&Candidate| seed.status == CandidateStatus::FullTrainEvaluated;
             return state.candidates.first().filter(judged).map_or_else(Vec::new, |_| self.judge_seed(state));
         }
-        let steps = state.generations.values().map(|generation| self.move_generation(state, generation));
-        first_of(steps)
+        let steps = state.generations.values().map(|generation| self.advance_generation(state, generation));
+        first_non_empty(steps)
     }
 
-    fn move_generation(&self, state: &State, generation: &Generation) -> Vec<Event> {
+    fn advance_generation(&self, state: &State, generation: &Generation) -> Vec<Event> {
         let step = match generation.step {
-            Step::Reference => self.reference(state, generation),
-            Step::Propose => self.propose(state, generation),
-            Step::Answered if self.wants_repair(state, generation) => vec![self.ask(state, generation)],
-            Step::Referencing | Step::Proposing | Step::Answered | Step::Settled => Vec::new(),
+            GenerationStep::Reference => self.measure_parent(state, generation),
+            GenerationStep::Propose => self.propose(state, generation),
+            GenerationStep::Answered if self.needs_repair(state, generation) => {
+                vec![self.request_proposals(state, generation)]
+            }
+            GenerationStep::Referencing
+            | GenerationStep::Proposing
+            | GenerationStep::Answered
+            | GenerationStep::Settled => Vec::new(),
         };
         if !step.is_empty() {
             return step;
         }
-        let moved = first_of(generation.candidates.iter().map(|index| self.move_candidate(state, *index, generation)));
-        let settled = matches!(generation.step, Step::Answered | Step::Settled);
-        if moved.is_empty() && settled { self.give_up(state, generation, Vec::new()) } else { moved }
+        let moved = first_non_empty(
+            generation.candidates.iter().map(|index| self.advance_candidate(state, *index, generation)),
+        );
+        let settled = matches!(generation.step, GenerationStep::Answered | GenerationStep::Settled);
+        if moved.is_empty() && settled { self.close_generation(state, generation, Vec::new()) } else { moved }
     }
 
     /// Measures the parent where the generation needs scores and has none.
-    fn reference(&self, state: &State, generation: &Generation) -> Vec<Event> {
-        if !state.may_request() {
-            return self.give_up(state, generation, Vec::new());
+    fn measure_parent(&self, state: &State, generation: &Generation) -> Vec<Event> {
+        if !state.may_send_calls() {
+            return self.close_generation(state, generation, Vec::new());
         }
         if generation.operation == Operation::Merge {
             return self.propose(state, generation);
         }
         let Some(parent) = generation.parents.first().map(|parent| state.candidate(*parent)) else {
-            return self.give_up(state, generation, Vec::new());
+            return self.close_generation(state, generation, Vec::new());
         };
-        let missing = missing_rows(parent, generation.gate.iter().chain(&generation.evidence));
+        let missing = missing_rows(parent, generation.minibatch.iter().chain(&generation.evidence));
         if missing.is_empty() {
             return self.propose(state, generation);
         }
         // Another generation is measuring the same parent: its rows need not be paid for twice.
-        let measured = |other: &Generation| other.step == Step::Referencing && other.parents == generation.parents;
+        let measured =
+            |other: &Generation| other.step == GenerationStep::Referencing && other.parents == generation.parents;
         if state.generations.values().any(measured) {
             return Vec::new();
         }
         let stage = Stage::ParentMinibatchReference;
         match self.request_all(state, parent, stage, Some(generation.number), &missing) {
             Ok(call_id) => vec![call_id],
-            Err(refused) => self.give_up(state, generation, vec![self.refusal(&refused, "measuring the parent")]),
+            Err(refused) => {
+                self.close_generation(state, generation, vec![self.budget_refused(&refused, "measuring the parent")])
+            }
         }
     }
 
     /// Asks the proposer, or registers a merge that needs none.
     fn propose(&self, state: &State, generation: &Generation) -> Vec<Event> {
-        if !state.may_request() {
-            return self.give_up(state, generation, Vec::new());
+        if !state.may_send_calls() {
+            return self.close_generation(state, generation, Vec::new());
         }
         if !generation.needs_proposer() {
             return vec![self.register_merge(state, generation)];
@@ -83,48 +93,48 @@ impl GepaEngine {
         if generation.operation == Operation::Mutate
             && let Some(parent) = generation.parents.first().map(|parent| state.candidate(*parent))
         {
-            let lost = generation.gate.iter().filter(|row| parent.score(**row).is_none()).count();
-            if share(lost, generation.gate.len()) > self.settings.gepa.rollout_failure_rate_tolerance {
-                return self.give_up(state, generation, Vec::new());
+            let lost = generation.minibatch.iter().filter(|row| parent.score(**row).is_none()).count();
+            if share(lost, generation.minibatch.len()) > self.settings.gepa.rollout_failure_rate_tolerance {
+                return self.close_generation(state, generation, Vec::new());
             }
-            if self.is_perfect(state, parent, &generation.gate) {
-                let skipped = self.skipped(parent, generation.draw, generation.gate.len());
-                return self.give_up(state, generation, vec![skipped]);
+            if self.is_perfect(state, parent, &generation.minibatch) {
+                let skipped = self.minibatch_skipped(parent, generation.draw, generation.minibatch.len());
+                return self.close_generation(state, generation, vec![skipped]);
             }
         }
         match self.fits_search(state, &self.settings.proposal) {
-            Ok(()) => vec![self.ask(state, generation)],
-            Err(refused) => self.give_up(state, generation, vec![self.refusal(&refused, "a proposal")]),
+            Ok(()) => vec![self.request_proposals(state, generation)],
+            Err(refused) => self.close_generation(state, generation, vec![self.budget_refused(&refused, "a proposal")]),
         }
     }
 
     /// Nothing more comes of this generation: it is over as soon as the candidates that it has are decided.
-    fn give_up(&self, state: &State, generation: &Generation, mut why: Vec<Event>) -> Vec<Event> {
+    fn close_generation(&self, state: &State, generation: &Generation, mut why: Vec<Event>) -> Vec<Event> {
         if !generation.candidates.iter().all(|index| state.candidate(*index).status.is_final()) {
             return Vec::new();
         }
-        why.push(self.completed(state, generation));
+        why.push(self.generation_completed_event(state, generation));
         why
     }
 
-    fn wants_repair(&self, state: &State, generation: &Generation) -> bool {
+    fn needs_repair(&self, state: &State, generation: &Generation) -> bool {
         !generation.problems.is_empty()
             && generation.repairs < self.settings.proposer.max_repairs
-            && state.may_request()
+            && state.may_send_calls()
             && self.fits_search(state, &self.settings.proposal).is_ok()
     }
 
     /// Whether an amount fits the budget, and its time what the search has left of it. A turn that takes longer than
     /// the whole search may have the time of the held-out evaluation.
-    fn fits_search(&self, state: &State, amount: &Amount) -> Result<(), Refused> {
+    fn fits_search(&self, state: &State, amount: &Resources) -> Result<(), BudgetRefusal> {
         state.budget.fits(amount)?;
         let (dimension, wanted) = (Dimension::WallMillis, amount.get(Dimension::WallMillis));
         let deadline = self.settings.search_deadline_millis.filter(|deadline| wanted <= *deadline);
         let available = deadline.map_or(u64::MAX, |deadline| deadline.saturating_sub(state.budget.elapsed_millis()));
-        if wanted <= available { Ok(()) } else { Err(Refused { dimension, wanted, available }) }
+        if wanted <= available { Ok(()) } else { Err(BudgetRefusal { dimension, wanted, available }) }
     }
 
-    fn ask(&self, state: &State, generation: &Generation) -> Event {
+    fn request_proposals(&self, state: &State, generation: &Generation) -> Event {
         let wanted = match generation.operation {
             Operation::Merge => 1,
             Operation::Seed | Operation::Mutate => self.settings.gepa.proposals_per_generation,
@@ -147,12 +157,12 @@ impl GepaEngine {
             parent_ids: state.ids(&generation.parents),
             generation: Some(generation.number),
             payload: generation.base.clone(),
-            changed_fields: changed(state, generation),
+            changed_fields: merge_changed_fields(state, generation),
             rationale: "fields that either parent changed since their common ancestor".to_owned(),
         })
     }
 
-    fn completed(&self, state: &State, generation: &Generation) -> Event {
+    fn generation_completed_event(&self, state: &State, generation: &Generation) -> Event {
         let best = state.best.map_or_else(|| state.candidate(0), |best| state.candidate(best));
         Event::GenerationCompleted(GenerationCompleted {
             generation: generation.number,
@@ -160,7 +170,7 @@ impl GepaEngine {
             registered: generation.candidates.len() as u32,
             accepted: generation.accepted,
             best_candidate_id: best.id.clone(),
-            best_train_score: best.pooled.map(|pooled| pooled.score),
+            best_train_score: best.pool_entry.map(|pooled| pooled.score),
             frontier_size: state.frontier.size(),
             candidates: state.candidates.len() as u32,
         })
@@ -169,20 +179,20 @@ impl GepaEngine {
     /// Begins a generation if the window, the stop rules and the budget allow it.
     pub(crate) fn start_generation(&self, state: &State) -> Vec<Event> {
         let open = state.phase == Phase::Search && state.stop.is_none() && state.cancel.is_none();
-        if !open || state.generations.len() >= self.settings.window {
+        if !open || state.generations.len() >= self.settings.max_open_generations {
             return Vec::new();
         }
         if let Some(stop) = self.stop_by_rule(state) {
             return vec![stop];
         }
         if let Some(plan) = self.plan_merge(state) {
-            let proposal = if plan.conflicts.is_empty() { Amount::ZERO } else { self.settings.proposal };
-            let cost = self.settings.train_rollout.times(plan.gate.len() as u64).plus(&proposal);
+            let proposal = if plan.conflicts.is_empty() { Resources::ZERO } else { self.settings.proposal };
+            let cost = self.settings.train_rollout.times(plan.minibatch.len() as u64).plus(&proposal);
             if self.fits_search(state, &cost).is_ok() {
                 return vec![self.start_merge(state, plan)];
             }
         }
-        let generations = Amount::ZERO.with(Dimension::Generations, 1);
+        let generations = Resources::ZERO.with(Dimension::Generations, 1);
         if state.budget.fits(&generations).is_err() {
             return self.stop_at_limit(state, Dimension::Generations, &[]);
         }
@@ -198,8 +208,8 @@ impl GepaEngine {
             ancestor_id: Some(id(plan.ancestor)),
             selection: None,
             draw: state.draws,
-            minibatch: self.train_ids(&plan.gate),
-            evidence: self.train_ids(&plan.gate),
+            minibatch: self.train_ids(&plan.minibatch),
+            evidence: self.train_ids(&plan.minibatch),
             components: plan.conflicts,
             base: plan.payload,
         })
@@ -209,37 +219,39 @@ impl GepaEngine {
         let mut events = Vec::new();
         let mut draw = state.draws;
         let last = draw + u64::from(self.settings.gepa.max_perfect_skips);
-        let (parent, selection, gate) = loop {
-            let Some((parent, selection)) = select::parent(&self.settings, state, draw) else { return Vec::new() };
+        let (parent, selection, minibatch) = loop {
+            let Some((parent, selection)) = select::select_parent(&self.settings, state, draw) else {
+                return Vec::new();
+            };
             let candidate = state.candidate(parent);
-            let mut gate = self.draw("minibatch", &self.inputs.minibatch_pool, draw);
-            let drawn = gate.len();
-            gate.retain(|row| !candidate.failed_rows.contains(row));
-            if !gate.is_empty() && !self.is_perfect(state, candidate, &gate) {
-                break (parent, Some(selection), gate);
+            let mut minibatch = self.draw_rows("minibatch", &self.inputs.minibatch_pool, draw);
+            let drawn = minibatch.len();
+            minibatch.retain(|row| !candidate.failed_rows.contains(row));
+            if !minibatch.is_empty() && !self.is_perfect(state, candidate, &minibatch) {
+                break (parent, Some(selection), minibatch);
             }
             if draw >= last {
                 // Chance does not find them: take rows on which the best candidate still has something to gain.
                 let Some(best) = state.best else { return Vec::new() };
-                let rows = self.improvable(state, state.candidate(best), draw);
+                let rows = self.improvable_rows(state, state.candidate(best), draw);
                 if rows.is_empty() {
                     return vec![self.stop_without_gain(state.candidate(best))];
                 }
                 break (best, None, rows);
             }
-            events.push(self.skipped(candidate, draw, drawn));
+            events.push(self.minibatch_skipped(candidate, draw, drawn));
             draw += 1;
         };
         let evidence = if self.inputs.reflection_pool == self.inputs.minibatch_pool {
-            gate.clone()
+            minibatch.clone()
         } else {
-            self.draw("reflection", &self.inputs.reflection_pool, draw)
+            self.draw_rows("reflection", &self.inputs.reflection_pool, draw)
         };
         let candidate = state.candidate(parent);
-        let rollouts = gate.len() + missing_rows(candidate, gate.iter().chain(&evidence)).len();
+        let rollouts = minibatch.len() + missing_rows(candidate, minibatch.iter().chain(&evidence)).len();
         let cost = self.settings.train_rollout.times(rollouts as u64).plus(&self.settings.proposal);
         if let Err(refused) = self.fits_search(state, &cost) {
-            return self.stop_at_limit(state, refused.dimension, &[self.refusal(&refused, "a generation")]);
+            return self.stop_at_limit(state, refused.dimension, &[self.budget_refused(&refused, "a generation")]);
         }
         events.push(Event::GenerationStarted(GenerationStarted {
             generation: state.next_generation,
@@ -248,7 +260,7 @@ impl GepaEngine {
             ancestor_id: None,
             selection,
             draw,
-            minibatch: self.train_ids(&gate),
+            minibatch: self.train_ids(&minibatch),
             evidence: self.train_ids(&evidence),
             components: self.components(candidate),
             base: candidate.payload.clone(),
@@ -264,33 +276,33 @@ impl GepaEngine {
         }
     }
 
-    fn draw(&self, label: &str, pool: &[TrainRow], draw: u64) -> Vec<TrainRow> {
+    fn draw_rows(&self, label: &str, pool: &[TrainRow], draw: u64) -> Vec<TrainRow> {
         let size = self.settings.gepa.minibatch_size as usize;
         let sampler = &self.settings.gepa.batch_sampler;
         let width = sampler.epoch_width.map_or(size, |width| width as usize);
-        let how = Draw { sampler: sampler.name, seed: self.settings.seed, label, size, width };
+        let how = MinibatchSampler { sampler: sampler.name, seed: self.settings.seed, label, size, width };
         how.rows(pool, &self.inputs.train, draw)
     }
 
-    fn skipped(&self, parent: &Candidate, draw: u64, rows: usize) -> Event {
+    fn minibatch_skipped(&self, parent: &Candidate, draw: u64, rows: usize) -> Event {
         Event::MinibatchSkipped(MinibatchSkipped { parent_id: parent.id.clone(), draw, rows: rows as u32 })
     }
 
     /// Whether a candidate has nothing to gain on these rows. A row without a score may still gain.
     fn is_perfect(&self, state: &State, candidate: &Candidate, rows: &[TrainRow]) -> bool {
-        let Some(perfect) = self.perfect(state) else { return false };
+        let Some(perfect) = self.perfect_score(state) else { return false };
         rows.iter().all(|row| candidate.score(*row).is_some_and(|score| self.settings.oriented(0, score) >= perfect))
     }
 
-    fn improvable(&self, state: &State, candidate: &Candidate, draw: u64) -> Vec<TrainRow> {
+    fn improvable_rows(&self, state: &State, candidate: &Candidate, draw: u64) -> Vec<TrainRow> {
         let pool = self.inputs.minibatch_pool.iter().copied();
         let open = |row: &TrainRow| !candidate.failed_rows.contains(row) && !self.is_perfect(state, candidate, &[*row]);
         let rows: Vec<TrainRow> = pool.filter(open).collect();
-        stream(self.settings.seed, "improvable", draw).sample(&rows, self.settings.gepa.minibatch_size as usize)
+        random_stream(self.settings.seed, "improvable", draw).sample(&rows, self.settings.gepa.minibatch_size as usize)
     }
 
     /// The score that cannot be improved, such that larger is better; `None` if there is no such score.
-    fn perfect(&self, state: &State) -> Option<f64> {
+    fn perfect_score(&self, state: &State) -> Option<f64> {
         let gepa = &self.settings.gepa;
         if !gepa.skip_perfect_score {
             return None;
@@ -306,12 +318,12 @@ impl GepaEngine {
 }
 
 /// The first of these decisions that is one.
-pub(crate) fn first_of(decisions: impl IntoIterator<Item = Vec<Event>>) -> Vec<Event> {
+pub(crate) fn first_non_empty(decisions: impl IntoIterator<Item = Vec<Event>>) -> Vec<Event> {
     decisions.into_iter().find(|events| !events.is_empty()).unwrap_or_default()
 }
 
 /// Fields in which a merge differs from its first parent.
-fn changed(state: &State, generation: &Generation) -> Vec<String> {
+fn merge_changed_fields(state: &State, generation: &Generation) -> Vec<String> {
     let first = generation.parents.first().map(|parent| &state.candidate(*parent).payload);
     let differs = |field: &&String| first.is_none_or(|first| first.get(*field) != generation.base.get(*field));
     generation.base.keys().filter(differs).cloned().collect()

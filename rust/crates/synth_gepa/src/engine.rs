@@ -5,39 +5,39 @@ use std::collections::{BTreeMap, BTreeSet};
 use synth_optimizer_core::config::sections::Config;
 use synth_optimizer_core::engine::Engine;
 use synth_optimizer_core::model::answer::Observation;
-use synth_optimizer_core::model::budget::{Amount, Dimension};
+use synth_optimizer_core::model::budget::{Dimension, Resources};
 use synth_optimizer_core::model::command::{Command, RolloutCommand};
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_core::model::event::Event;
-use synth_optimizer_core::model::ids::{HeldoutRow, CallId, RowId, TrainRow};
+use synth_optimizer_core::model::ids::{CallId, HeldoutRow, RowId, TrainRow};
 use synth_optimizer_core::model::program::Inputs;
 
 use crate::frontier::Frontier;
 use crate::leakage::LeakIndex;
 use crate::objectives::{Cell, cells};
 use crate::settings::Settings;
-use crate::state::{AnyRow, Phase, State, Work};
+use crate::state::{OutstandingCall, Phase, RowRef, State};
 
 /// GEPA over one program and its rows.
 #[derive(Debug)]
 pub struct GepaEngine {
     pub(crate) settings: Settings,
     pub(crate) inputs: Inputs,
-    rows: BTreeMap<RowId, AnyRow>,
+    rows: BTreeMap<RowId, RowRef>,
     pub(crate) cells: Vec<Cell>,
     pub(crate) train_leaks: LeakIndex,
     pub(crate) heldout_leaks: LeakIndex,
 }
 
 impl GepaEngine {
-    pub(crate) fn row(&self, id: &RowId) -> Option<AnyRow> {
+    pub(crate) fn row(&self, id: &RowId) -> Option<RowRef> {
         self.rows.get(id).copied()
     }
 
-    pub(crate) fn row_id(&self, row: AnyRow) -> &RowId {
+    pub(crate) fn row_id(&self, row: RowRef) -> &RowId {
         match row {
-            AnyRow::Train(row) => self.inputs.train_id(row),
-            AnyRow::Heldout(row) => self.inputs.heldout_id(row),
+            RowRef::Train(row) => self.inputs.train_id(row),
+            RowRef::Heldout(row) => self.inputs.heldout_id(row),
         }
     }
 
@@ -45,10 +45,10 @@ impl GepaEngine {
         rows.iter().map(|row| self.inputs.train_id(*row).clone()).collect()
     }
 
-    pub(crate) fn rollout_amount(&self, row: AnyRow) -> Amount {
+    pub(crate) fn rollout_amount(&self, row: RowRef) -> Resources {
         match row {
-            AnyRow::Heldout(_) => self.settings.heldout_rollout,
-            AnyRow::Train(_) => self.settings.train_rollout,
+            RowRef::Heldout(_) => self.settings.heldout_rollout,
+            RowRef::Train(_) => self.settings.train_rollout,
         }
     }
 }
@@ -63,8 +63,8 @@ impl Engine for GepaEngine {
         let span = config.gepa.leakage.min_span_chars as usize;
         let seed = &inputs.program.seed;
         let places = 0u32..;
-        let train = inputs.train.iter().zip(places.clone()).map(|(row, place)| (row, AnyRow::Train(TrainRow(place))));
-        let heldout = inputs.heldout.iter().zip(places).map(|(row, place)| (row, AnyRow::Heldout(HeldoutRow(place))));
+        let train = inputs.train.iter().zip(places.clone()).map(|(row, place)| (row, RowRef::Train(TrainRow(place))));
+        let heldout = inputs.heldout.iter().zip(places).map(|(row, place)| (row, RowRef::Heldout(HeldoutRow(place))));
         let settings = Settings::new(config, inputs.heldout_pool.len());
         Ok(Self {
             cells: cells(config.gepa.frontier_type, settings.objectives.len(), &inputs.pareto_pool),
@@ -76,10 +76,10 @@ impl Engine for GepaEngine {
         })
     }
 
-    fn initial(&self) -> State {
+    fn initial_state(&self) -> State {
         State {
             frontier: Frontier::new(self.cells.len()),
-            budget: self.settings.opening_budget(self.inputs.pareto_pool.len(), self.inputs.heldout_pool.len()),
+            budget: self.settings.initial_budget(self.inputs.pareto_pool.len(), self.inputs.heldout_pool.len()),
             ..State::default()
         }
     }
@@ -92,7 +92,7 @@ impl Engine for GepaEngine {
         self.apply(state, event);
     }
 
-    fn turn(&self, state: &State) -> Option<CallId> {
+    fn next_to_retire(&self, state: &State) -> Option<CallId> {
         state.outstanding_calls.first_key_value().map(|(call_id, _)| *call_id)
     }
 
@@ -106,8 +106,8 @@ impl Engine for GepaEngine {
 
     fn command(&self, state: &State, call_id: CallId) -> Option<Command> {
         let rollout = match state.outstanding_calls.get(&call_id)? {
-            Work::Rollout(rollout) => rollout,
-            Work::Proposal(command) => return Some(Command::Propose(command.as_ref().clone())),
+            OutstandingCall::Rollout(rollout) => rollout,
+            OutstandingCall::Proposal(command) => return Some(Command::Propose(command.as_ref().clone())),
         };
         let candidate = state.candidate(rollout.candidate);
         Some(Command::Rollout(RolloutCommand {
@@ -116,7 +116,7 @@ impl Engine for GepaEngine {
             candidate_id: candidate.id.clone(),
             payload: candidate.payload.clone(),
             row_id: self.row_id(rollout.row).clone(),
-            heldout: matches!(rollout.row, AnyRow::Heldout(_)),
+            heldout: matches!(rollout.row, RowRef::Heldout(_)),
             stage: rollout.stage,
             replicate: rollout.replicate,
             attempt: rollout.attempt,

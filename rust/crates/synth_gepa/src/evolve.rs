@@ -9,18 +9,19 @@ use synth_optimizer_core::model::event_fields::{
     HeldoutChosen, Operation, ProposalRejected, ProposerCompleted, ProposerFailed, ProposerStarted, RolloutFailed,
     RolloutFinished, RolloutsRequested, Stage, StopKind, StoppedBy,
 };
-use synth_optimizer_core::model::ids::{CandidateId, CallId, RowId, TrainRow};
+use synth_optimizer_core::model::ids::{CallId, CandidateId, RowId, TrainRow};
 use synth_optimizer_core::model::lifecycle::{CandidateStatus, CandidateTrigger, Lifecycle};
 
 use crate::engine::GepaEngine;
 use crate::objectives::objective_value;
 use crate::state::{
-    AnyRow, Candidate, Evaluation, Generation, Phase, Pooled, Rollout, Scores, State, Step, Stop, Work,
+    Candidate, Evaluation, Generation, GenerationStep, OutstandingCall, Phase, PoolEntry, Rollout, RowRef, Scores,
+    State, Stop,
 };
 
 impl GepaEngine {
     pub(crate) fn apply(&self, state: &mut State, event: &Event) {
-        state.settled = false;
+        state.has_nothing_to_decide = false;
         state.counts.count(event);
         if let Some(call) = event.settled_call() {
             state.budget.settle(call.call_id, call.billing, call.usage);
@@ -28,42 +29,42 @@ impl GepaEngine {
         if let Some((id, trigger)) = event.candidate_trigger()
             && let Some(candidate) = candidate_mut(state, id)
         {
-            move_on(candidate, trigger);
+            apply_trigger(candidate, trigger);
         }
         match event {
             Event::StateTransitioned(change) => state.run = change.to,
             Event::ObjectiveSetDeclared(_) => state.phase = Phase::Seed,
-            Event::CandidateRegistered(fields) => self.registered(state, fields),
-            Event::RolloutsRequested(fields) => self.rollouts_requested(state, fields),
-            Event::RolloutFinished(fields) => self.rollout_finished(state, fields),
-            Event::RolloutFailed(fields) => self.rollout_failed(state, fields),
+            Event::CandidateRegistered(fields) => self.register_candidate(state, fields),
+            Event::RolloutsRequested(fields) => self.add_rollouts(state, fields),
+            Event::RolloutFinished(fields) => self.record_score(state, fields),
+            Event::RolloutFailed(fields) => self.record_failed_rollout(state, fields),
             Event::SeedEvaluated(fields) | Event::FullTrainEvaluated(fields) | Event::MinibatchEvaluated(fields) => {
-                evaluated(state, fields);
+                remove_evaluation(state, fields);
             }
             Event::ReferenceCompleted(fields) => {
                 if let Some(generation) = fields.generation.and_then(|index| state.generations.get_mut(&index)) {
-                    generation.step = Step::Propose;
+                    generation.step = GenerationStep::Propose;
                 }
-                evaluated(state, fields);
+                remove_evaluation(state, fields);
             }
             Event::HeldoutCompleted(fields) => {
-                state.heldout_done.extend(state.index_of(&fields.candidate_id));
-                evaluated(state, fields);
+                state.heldout_measured.extend(state.index_of(&fields.candidate_id));
+                remove_evaluation(state, fields);
             }
             Event::CandidatePromoted(fields) => {
                 if let Some(candidate) = candidate_mut(state, &fields.candidate_id) {
                     candidate.promoted = true;
                 }
             }
-            Event::CandidateAccepted(fields) => accepted(state, event, fields),
-            Event::CandidateRejected(fields) => self.rejected(state, fields),
-            Event::CandidateDeferred(fields) => forget(state, &fields.candidate_id),
-            Event::GenerationStarted(fields) => self.generation_started(state, fields),
+            Event::CandidateAccepted(fields) => accept_candidate(state, event, fields),
+            Event::CandidateRejected(fields) => self.carry_rejected(state, fields),
+            Event::CandidateDeferred(fields) => drop_evidence(state, &fields.candidate_id),
+            Event::GenerationStarted(fields) => self.add_generation(state, fields),
             Event::MinibatchSkipped(fields) => state.draws = state.draws.max(fields.draw + 1),
-            Event::ProposerStarted(fields) => self.proposer_started(state, fields),
-            Event::ProposerCompleted(fields) => proposer_completed(state, fields),
-            Event::ProposerFailed(fields) => proposer_failed(state, fields),
-            Event::ProposalRejected(fields) => proposal_rejected(state, fields),
+            Event::ProposerStarted(fields) => self.add_proposer_turn(state, fields),
+            Event::ProposerCompleted(fields) => record_answered_turn(state, fields),
+            Event::ProposerFailed(fields) => record_failed_turn(state, fields),
+            Event::ProposalRejected(fields) => record_problems(state, fields),
             Event::DuplicateSkipped(fields) => {
                 if let Some(generation) = state.generations.get_mut(&fields.generation) {
                     generation.duplicates += 1;
@@ -71,10 +72,10 @@ impl GepaEngine {
             }
             Event::FrontierUpdated(fields) => {
                 if let Some(index) = state.index_of(&fields.candidate_id) {
-                    self.pooled(state, index, fields.merit);
+                    self.join_pool(state, index, fields.ranking_score);
                 }
             }
-            Event::GenerationCompleted(fields) => self.generation_completed(state, fields),
+            Event::GenerationCompleted(fields) => self.remove_generation(state, fields),
             Event::StopDecided(fields) => {
                 state.stop = Some(Stop { stopped_by: fields.stopped_by.clone(), failure: fields.failure.clone() });
             }
@@ -85,25 +86,25 @@ impl GepaEngine {
                 state.stop = Some(Stop { stopped_by, failure: Some(failure.clone()) });
             }
             Event::ClockObserved(fields) => state.budget.observe_elapsed(fields.elapsed_millis),
-            Event::HeldoutStarted(fields) => heldout_started(state, fields),
+            Event::HeldoutStarted(fields) => start_heldout(state, fields),
             Event::HeldoutSkipped(_) => {
                 state.phase = Phase::Heldout;
-                state.budget.release_hold();
+                state.budget.release_set_aside();
             }
             Event::RunFinished(_) | Event::RunFailed(_) | Event::RunCancelled(_) => {
                 state.phase = Phase::Over;
-                state.budget.release_hold();
+                state.budget.release_set_aside();
             }
             // What was loaded, what happened to calls on their way, and why something was decided: nothing follows from it.
             _ => {}
         }
     }
 
-    fn registered(&self, state: &mut State, fields: &CandidateRegistered) {
+    fn register_candidate(&self, state: &mut State, fields: &CandidateRegistered) {
         let index = state.candidates.len() as u32;
         let parents: Vec<u32> = fields.parent_ids.iter().filter_map(|id| state.index_of(id)).collect();
         let component = parents.iter().map(|parent| state.candidate(*parent).component).max().unwrap_or(0);
-        state.known.insert(fields.candidate_id.number(), index);
+        state.candidate_indexes.insert(fields.candidate_id.number(), index);
         state.candidates.push(Candidate {
             id: fields.candidate_id.clone(),
             payload: fields.payload.clone(),
@@ -115,19 +116,19 @@ impl GepaEngine {
             heldout: BTreeMap::new(),
             evaluation: None,
             promoted: false,
-            pooled: None,
+            pool_entry: None,
             component,
             failed_rows: Default::default(),
         });
         if let Some(generation) = fields.generation.and_then(|number| state.generations.get_mut(&number)) {
             generation.candidates.push(index);
             if !generation.needs_proposer() {
-                generation.step = Step::Settled;
+                generation.step = GenerationStep::Settled;
             }
         }
     }
 
-    fn rollouts_requested(&self, state: &mut State, fields: &RolloutsRequested) {
+    fn add_rollouts(&self, state: &mut State, fields: &RolloutsRequested) {
         let Some(candidate) = state.index_of(&fields.candidate_id) else { return };
         let count = fields.row_ids.len() as u32;
         let RolloutsRequested { evaluation, stage, generation, attempt, replicate, .. } = *fields;
@@ -137,99 +138,100 @@ impl GepaEngine {
             let rollout = Rollout { evaluation, candidate, row, stage, attempt, replicate };
             let granted = state.budget.reserve(call_id, self.rollout_amount(row));
             debug_assert!(granted.is_ok(), "decide asked for more than the budget has");
-            state.outstanding_calls.insert(call_id, Work::Rollout(rollout));
+            state.outstanding_calls.insert(call_id, OutstandingCall::Rollout(rollout));
         }
         state.next_call_id = fields.first_call_id.0 + u64::from(count);
         // A retried rollout still counts as remaining in its evaluation.
         if evaluation != fields.first_call_id {
             return;
         }
-        let begun = Evaluation { candidate, stage, generation, rows: count, remaining: count, failed: 0 };
-        state.evaluations.insert(evaluation, begun);
+        let evaluation_state = Evaluation { candidate, stage, generation, rows: count, remaining: count, failed: 0 };
+        state.evaluations.insert(evaluation, evaluation_state);
         state.candidates[candidate as usize].evaluation = Some(evaluation);
         if stage == Stage::ParentMinibatchReference
             && let Some(generation) = generation.and_then(|number| state.generations.get_mut(&number))
         {
-            generation.step = Step::Referencing;
+            generation.step = GenerationStep::Referencing;
         }
     }
 
-    fn rollout_finished(&self, state: &mut State, fields: &RolloutFinished) {
-        let Some(Work::Rollout(rollout)) = state.outstanding_calls.remove(&fields.call_id) else { return };
+    fn record_score(&self, state: &mut State, fields: &RolloutFinished) {
+        let Some(OutstandingCall::Rollout(rollout)) = state.outstanding_calls.remove(&fields.call_id) else { return };
         let Rollout { evaluation, candidate, row, .. } = rollout;
         state.largest_reward = state.largest_reward.max(fields.reward);
-        self.remember(state, false);
+        self.record_outcome(state, false);
         let value = |name: &str| objective_value(fields, name).unwrap_or(f64::NAN);
         let values: Vec<f64> = self.settings.objectives.iter().map(|objective| value(&objective.name)).collect();
         debug_assert!(values.iter().all(|value| value.is_finite()), "decide lets no other score pass");
         let scored = &mut state.candidates[candidate as usize];
         match row {
-            AnyRow::Train(row) => scored.train.insert(row, &values),
-            AnyRow::Heldout(row) => {
+            RowRef::Train(row) => scored.train.insert(row, &values),
+            RowRef::Heldout(row) => {
                 scored.heldout.insert(row, values[0]);
             }
         }
         // One more score decides nothing until it is the last of its evaluation.
-        state.settled = !one_less(state, evaluation, false);
+        state.has_nothing_to_decide = !count_down(state, evaluation, false);
     }
 
-    fn rollout_failed(&self, state: &mut State, fields: &RolloutFailed) {
-        let Some(Work::Rollout(rollout)) = state.outstanding_calls.remove(&fields.call_id) else { return };
+    fn record_failed_rollout(&self, state: &mut State, fields: &RolloutFailed) {
+        let Some(OutstandingCall::Rollout(rollout)) = state.outstanding_calls.remove(&fields.call_id) else { return };
         let Rollout { evaluation, candidate, row, .. } = rollout;
         // What the run itself gave up says nothing about the container.
         let given_up = matches!(fields.class, FailureClass::Abandoned | FailureClass::Withdrawn);
         if !given_up {
-            self.remember(state, true);
+            self.record_outcome(state, true);
         }
         if fields.retried {
             return;
         }
-        if let AnyRow::Train(row) = row
+        if let RowRef::Train(row) = row
             && !given_up
         {
             state.candidates[candidate as usize].failed_rows.insert(row);
         }
-        one_less(state, evaluation, true);
+        count_down(state, evaluation, true);
     }
 
-    fn remember(&self, state: &mut State, failed: bool) {
+    fn record_outcome(&self, state: &mut State, failed: bool) {
         state.recent_failures.push_back(failed);
         if state.recent_failures.len() > self.settings.gepa.circuit_breaker.window as usize {
             state.recent_failures.pop_front();
         }
     }
 
-    fn rejected(&self, state: &mut State, fields: &CandidateDecided) {
+    fn carry_rejected(&self, state: &mut State, fields: &CandidateDecided) {
         state
             .rejected
             .push_back(CarriedFailure { candidate_id: fields.candidate_id.clone(), reason: fields.reason.clone() });
         while state.rejected.len() > self.settings.gepa.carry_failures as usize {
             if let Some(gone) = state.rejected.pop_front() {
-                forget(state, &gone.candidate_id);
+                drop_evidence(state, &gone.candidate_id);
             }
         }
     }
 
-    fn pooled(&self, state: &mut State, index: u32, merit: f64) {
+    fn join_pool(&self, state: &mut State, index: u32, ranking_score: f64) {
         let Some(score) = self.train_score(state.candidate(index)) else { return };
         let values = self.cell_values(state, index);
-        state.frontier.insert(merit, &values);
-        state.candidates[index as usize].pooled = Some(Pooled { place: state.pool.len() as u32, score, merit });
+        state.frontier.insert(ranking_score, &values);
+        state.candidates[index as usize].pool_entry =
+            Some(PoolEntry { place: state.pool.len() as u32, score, ranking_score });
         state.pool.push(index);
-        state.pool_is_fresh = true;
+        state.pool_has_grown = true;
     }
 
-    fn generation_started(&self, state: &mut State, fields: &GenerationStarted) {
+    fn add_generation(&self, state: &mut State, fields: &GenerationStarted) {
         let train = |id: &RowId| match self.row(id) {
-            Some(AnyRow::Train(row)) => Some(row),
-            Some(AnyRow::Heldout(_)) | None => None,
+            Some(RowRef::Train(row)) => Some(row),
+            Some(RowRef::Heldout(_)) | None => None,
         };
         let rows = |ids: &[RowId]| ids.iter().filter_map(train).collect::<Vec<TrainRow>>();
         let parents: Vec<u32> = fields.parent_ids.iter().filter_map(|id| state.index_of(id)).collect();
         let ancestor = fields.ancestor_id.as_ref().and_then(|id| state.index_of(id));
         state.draws = state.draws.max(fields.draw + 1);
         state.next_generation = fields.generation + 1;
-        state.pool_is_fresh = false;
+        state.pool_has_grown = false;
         match fields.operation {
             Operation::Seed => {}
             Operation::Mutate => {
@@ -251,12 +253,12 @@ impl GepaEngine {
             operation: fields.operation,
             parents,
             ancestor,
-            gate: rows(&fields.minibatch),
+            minibatch: rows(&fields.minibatch),
             evidence: rows(&fields.evidence),
             components: fields.components.clone(),
             base: fields.base.clone(),
             draw: fields.draw,
-            step: Step::Reference,
+            step: GenerationStep::Reference,
             failures: 0,
             repairs: 0,
             problems: Vec::new(),
@@ -269,53 +271,54 @@ impl GepaEngine {
         state.generations.insert(fields.generation, generation);
     }
 
-    fn proposer_started(&self, state: &mut State, fields: &ProposerStarted) {
+    fn add_proposer_turn(&self, state: &mut State, fields: &ProposerStarted) {
         let granted = state.budget.reserve(fields.call_id, self.settings.proposal);
         debug_assert!(granted.is_ok(), "decide asked for more than the budget has");
         if let Some(command) = self.question(state, fields) {
-            state.outstanding_calls.insert(fields.call_id, Work::Proposal(Box::new(command)));
+            state.outstanding_calls.insert(fields.call_id, OutstandingCall::Proposal(Box::new(command)));
         }
         state.next_call_id = fields.call_id.0 + 1;
         if let Some(generation) = state.generations.get_mut(&fields.generation) {
-            generation.repairs += u32::from(generation.step == Step::Answered);
-            generation.step = Step::Proposing;
+            generation.repairs += u32::from(generation.step == GenerationStep::Answered);
+            generation.step = GenerationStep::Proposing;
         }
     }
 
-    fn generation_completed(&self, state: &mut State, fields: &GenerationCompleted) {
+    fn remove_generation(&self, state: &mut State, fields: &GenerationCompleted) {
         let Some(generation) = state.generations.remove(&fields.generation) else { return };
         let broken = generation.invalid + generation.failures;
         if !generation.candidates.is_empty() {
-            (state.invalid_turns, state.fruitless_turns) = (0, 0);
+            (state.invalid_turns, state.turns_without_candidate) = (0, 0);
         } else if broken + generation.duplicates > 0 {
-            state.fruitless_turns += 1;
+            state.turns_without_candidate += 1;
             state.invalid_turns = if generation.duplicates == 0 { state.invalid_turns + 1 } else { 0 };
         }
-        let pooled = generation.candidates.iter().any(|index| state.candidate(*index).pooled.is_some());
+        let pooled = generation.candidates.iter().any(|index| state.candidate(*index).pool_entry.is_some());
         if generation.operation == Operation::Mutate && pooled {
             let left = self.settings.gepa.merge.max_merges.saturating_sub(state.merges_built);
             state.merges_due = (state.merges_due + 1).min(left);
         }
-        state.generations_without_gain = if state.gained { 0 } else { state.generations_without_gain + 1 };
-        state.gained = false;
+        state.generations_without_improvement =
+            if state.has_improved { 0 } else { state.generations_without_improvement + 1 };
+        state.has_improved = false;
     }
 }
 
-fn evaluated(state: &mut State, fields: &EvaluationCompleted) {
-    state.finished.retain(|id| *id != fields.evaluation);
+fn remove_evaluation(state: &mut State, fields: &EvaluationCompleted) {
+    state.finished_evaluations.retain(|id| *id != fields.evaluation);
     state.evaluations.remove(&fields.evaluation);
     if let Some(candidate) = candidate_mut(state, &fields.candidate_id) {
         candidate.evaluation = None;
     }
 }
 
-fn accepted(state: &mut State, event: &Event, fields: &CandidateDecided) {
+fn accept_candidate(state: &mut State, event: &Event, fields: &CandidateDecided) {
     let Some(index) = state.index_of(&fields.candidate_id) else { return };
     if event.best_candidate().is_some() {
         state.best = Some(index);
     }
     if fields.comparison.as_ref().is_some_and(|comparison| comparison.primary_delta > 0.0) {
-        state.gained = true;
+        state.has_improved = true;
     }
     if fields.stage == Stage::SeedFullTrain {
         state.phase = Phase::Search;
@@ -333,7 +336,7 @@ fn candidate_mut<'s>(state: &'s mut State, id: &CandidateId) -> Option<&'s mut C
 
 /// Drops the texts and scores of a candidate that nothing will be built on or compared with any more: most candidates
 /// are rejected, and the log keeps what they were.
-fn forget(state: &mut State, id: &CandidateId) {
+fn drop_evidence(state: &mut State, id: &CandidateId) {
     let shown = state.rejected.iter().any(|failure| failure.candidate_id == *id);
     let Some(candidate) = candidate_mut(state, id).filter(|_| !shown) else { return };
     if matches!(
@@ -349,7 +352,7 @@ fn forget(state: &mut State, id: &CandidateId) {
     }
 }
 
-fn move_on(candidate: &mut Candidate, trigger: CandidateTrigger) {
+fn apply_trigger(candidate: &mut Candidate, trigger: CandidateTrigger) {
     let next = candidate.status.next(trigger);
     debug_assert!(next.is_ok(), "{next:?}");
     if let Ok(status) = next {
@@ -358,41 +361,41 @@ fn move_on(candidate: &mut Candidate, trigger: CandidateTrigger) {
 }
 
 /// One answer less to wait for; true when it was the last.
-fn one_less(state: &mut State, id: CallId, failed: bool) -> bool {
+fn count_down(state: &mut State, id: CallId, failed: bool) -> bool {
     let Some(evaluation) = state.evaluations.get_mut(&id) else { return true };
     evaluation.remaining -= 1;
     evaluation.failed += u32::from(failed);
     let last = evaluation.remaining == 0;
     if last {
-        state.finished.push_back(id);
+        state.finished_evaluations.push_back(id);
     }
     last
 }
 
-fn heldout_started(state: &mut State, fields: &HeldoutChosen) {
+fn start_heldout(state: &mut State, fields: &HeldoutChosen) {
     state.phase = Phase::Heldout;
     state.heldout_queue = fields.candidate_ids.iter().filter_map(|id| state.index_of(id)).collect();
-    state.budget.release_hold();
+    state.budget.release_set_aside();
 }
 
-fn proposer_completed(state: &mut State, fields: &ProposerCompleted) {
+fn record_answered_turn(state: &mut State, fields: &ProposerCompleted) {
     state.outstanding_calls.remove(&fields.call_id);
     if let Some(generation) = state.generations.get_mut(&fields.generation) {
-        generation.step = Step::Answered;
+        generation.step = GenerationStep::Answered;
         generation.answered = Some(fields.call_id);
         generation.problems.clear();
     }
 }
 
-fn proposer_failed(state: &mut State, fields: &ProposerFailed) {
+fn record_failed_turn(state: &mut State, fields: &ProposerFailed) {
     state.outstanding_calls.remove(&fields.call_id);
     if let Some(generation) = state.generations.get_mut(&fields.generation) {
         generation.failures += 1;
-        generation.step = if fields.retried { Step::Propose } else { Step::Settled };
+        generation.step = if fields.retried { GenerationStep::Propose } else { GenerationStep::Settled };
     }
 }
 
-fn proposal_rejected(state: &mut State, fields: &ProposalRejected) {
+fn record_problems(state: &mut State, fields: &ProposalRejected) {
     if let Some(generation) = state.generations.get_mut(&fields.generation) {
         generation.invalid += 1;
         generation.problems.extend(fields.problems.iter().cloned());

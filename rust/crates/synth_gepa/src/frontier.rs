@@ -36,7 +36,7 @@ pub struct Frontier {
 
 /// What a new candidate would do to the frontier.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Effect {
+pub struct FrontierChange {
     /// Cells that it would hold, and whether alone.
     pub won: Vec<(usize, bool)>,
     pub left: Vec<u32>,
@@ -50,9 +50,9 @@ impl Frontier {
 
     /// Adds a candidate at the next place with its value per cell; a missing value wins and loses nothing.
     pub fn insert(&mut self, score: f64, values: &[Option<f64>]) {
-        let (effect, place) = (self.effect(values), self.entries.len() as u32);
+        let (change, place) = (self.preview_insert(values), self.entries.len() as u32);
         let mut held = vec![0; self.cells.len().div_ceil(64)];
-        for (index, alone) in &effect.won {
+        for (index, alone) in &change.won {
             held[index / 64] |= 1u64 << (index % 64);
             let Some(best) = values[*index] else { continue };
             let cell = &mut self.cells[*index];
@@ -74,12 +74,12 @@ impl Frontier {
         let below = |other: &u32| self.entries[*other as usize].score.total_cmp(&score).is_le();
         let rank = self.ranked.partition_point(below);
         self.ranked.insert(rank, place);
-        self.entries.push(Entry { score, held, won: effect.won.len() as u32 });
-        self.size = effect.size;
+        self.entries.push(Entry { score, held, won: change.won.len() as u32 });
+        self.size = change.size;
     }
 
     /// What `insert` would do.
-    pub fn effect(&self, values: &[Option<f64>]) -> Effect {
+    pub fn preview_insert(&self, values: &[Option<f64>]) -> FrontierChange {
         let mut lost: BTreeMap<u32, u32> = BTreeMap::new();
         let mut won = Vec::new();
         for (index, (cell, value)) in self.cells.iter().zip(values).enumerate() {
@@ -102,7 +102,7 @@ impl Frontier {
             .map(|(place, _)| place)
             .collect();
         let size = self.size + u32::from(!won.is_empty()) - left.len() as u32;
-        Effect { won, left, size }
+        FrontierChange { won, left, size }
     }
 
     /// How many candidates hold at least one cell.

@@ -6,7 +6,7 @@ use std::ops::Range;
 use synth_optimizer_core::model::ids::Payload;
 use synth_optimizer_core::model::program::Row;
 
-const BASE: u64 = 0x0000_0100_0000_01b3;
+const HASH_BASE: u64 = 0x0000_0100_0000_01b3;
 
 /// Text that a proposal shares with a row.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -137,20 +137,20 @@ fn rolling(bytes: &[u8], size: usize) -> Vec<u64> {
     if size == 0 || bytes.len() < size {
         return Vec::new();
     }
-    let top = (1..size).fold(1u64, |power, _| power.wrapping_mul(BASE));
+    let top = (1..size).fold(1u64, |power, _| power.wrapping_mul(HASH_BASE));
     let mut current = hash(&bytes[..size]);
     let mut out = Vec::with_capacity(bytes.len() - size + 1);
     out.push(current);
     for (gone, come) in bytes.iter().zip(&bytes[size..]) {
         current = current.wrapping_sub(u64::from(*gone).wrapping_mul(top));
-        current = current.wrapping_mul(BASE).wrapping_add(u64::from(*come));
+        current = current.wrapping_mul(HASH_BASE).wrapping_add(u64::from(*come));
         out.push(current);
     }
     out
 }
 
 fn hash(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0u64, |hash, byte| hash.wrapping_mul(BASE).wrapping_add(u64::from(*byte)))
+    bytes.iter().fold(0u64, |hash, byte| hash.wrapping_mul(HASH_BASE).wrapping_add(u64::from(*byte)))
 }
 
 fn fold(text: &str) -> String {

@@ -6,11 +6,11 @@ use synth_optimizer_core::config::gepa::MergeConflict;
 use synth_optimizer_core::model::ids::{CandidateId, Payload, TrainRow};
 
 use crate::engine::GepaEngine;
-use crate::random::{Stream, stream};
+use crate::random::{RandomStream, random_stream};
 use crate::state::State;
 
 /// How often a pair is drawn before there is taken to be nothing to merge.
-const TRIES: u32 = 100;
+const MAX_PAIR_DRAWS: u32 = 100;
 
 /// A merge that can be built.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,7 +22,7 @@ pub struct MergePlan {
     /// Fields that the proposer has to merge.
     pub conflicts: Vec<String>,
     /// Rows on which the merge is screened.
-    pub gate: Vec<TrainRow>,
+    pub minibatch: Vec<TrainRow>,
 }
 
 impl GepaEngine {
@@ -32,15 +32,15 @@ impl GepaEngine {
         let due = rules.enabled && state.merges_due > 0 && state.merges_built < rules.max_merges;
         // It is looked for once after each change of the pool. One field can only be merged by the proposer.
         let alone = self.inputs.program.targets.len() < 2 && rules.conflict == MergeConflict::HigherScore;
-        if !due || !state.pool_is_fresh || alone {
+        if !due || !state.pool_has_grown || alone {
             return None;
         }
         let places = state.frontier.undominated();
         if places.len() < 2 {
             return None;
         }
-        let mut random = stream(self.settings.seed, "merge", u64::from(state.next_generation));
-        for _ in 0..TRIES {
+        let mut random = random_stream(self.settings.seed, "merge", u64::from(state.next_generation));
+        for _ in 0..MAX_PAIR_DRAWS {
             let first = places[random.index(places.len())];
             let second = places[random.index(places.len())];
             let (first, second) = (first.min(second), first.max(second));
@@ -48,44 +48,47 @@ impl GepaEngine {
                 continue;
             }
             let pair = [state.pool[first as usize], state.pool[second as usize]];
-            if let Some(plan) = self.merge_of(state, pair, &mut random) {
+            if let Some(plan) = self.plan_merge_of(state, pair, &mut random) {
                 return Some(plan);
             }
         }
         None
     }
 
-    fn merge_of(&self, state: &State, [first, second]: [u32; 2], random: &mut Stream) -> Option<MergePlan> {
+    fn plan_merge_of(&self, state: &State, [first, second]: [u32; 2], random: &mut RandomStream) -> Option<MergePlan> {
         let (ours, theirs) = (ancestors(state, first), ancestors(state, second));
         if ours.contains(&second) || theirs.contains(&first) {
             return None;
         }
-        let merit = |index: u32| state.candidate(index).merit();
+        let ranking_score = |index: u32| state.candidate(index).ranking_score();
         let pair = (first.min(second), first.max(second));
         let common: Vec<u32> = ours
             .intersection(&theirs)
             .copied()
             .filter(|ancestor| {
                 let fresh = !state.merges_tried.contains(&(pair.0, pair.1, *ancestor));
-                let pooled = state.candidate(*ancestor).pooled.is_some();
-                fresh && pooled && merit(*ancestor) <= merit(first) && merit(*ancestor) <= merit(second)
+                let pooled = state.candidate(*ancestor).pool_entry.is_some();
+                fresh
+                    && pooled
+                    && ranking_score(*ancestor) <= ranking_score(first)
+                    && ranking_score(*ancestor) <= ranking_score(second)
             })
             .collect();
         let ancestor = *common.get(random.index(common.len()))?;
-        let (payload, conflicts) = self.compose(state, first, second, ancestor)?;
+        let (payload, conflicts) = self.merge_payloads(state, first, second, ancestor)?;
         let id = CandidateId::of(&self.settings.candidate_id_prefix, &payload);
         if conflicts.is_empty() && state.index_of(&id).is_some() {
             return None;
         }
-        let gate = self.merge_gate(state, first, second, random)?;
-        Some(MergePlan { parents: [first, second], ancestor, payload, conflicts, gate })
+        let minibatch = self.merge_minibatch(state, first, second, random)?;
+        Some(MergePlan { parents: [first, second], ancestor, payload, conflicts, minibatch })
     }
 
     /// The merged texts and the fields on which both parents disagree; `None` if nothing would be combined.
-    fn compose(&self, state: &State, first: u32, second: u32, ancestor: u32) -> Option<(Payload, Vec<String>)> {
+    fn merge_payloads(&self, state: &State, first: u32, second: u32, ancestor: u32) -> Option<(Payload, Vec<String>)> {
         let [ours, theirs, base] = [first, second, ancestor].map(|index| &state.candidate(index).payload);
         // Of equal scores the newer candidate wins.
-        let prefer_first = state.candidate(first).merit() > state.candidate(second).merit();
+        let prefer_first = state.candidate(first).ranking_score() > state.candidate(second).ranking_score();
         let mut payload = base.clone();
         let mut conflicts = Vec::new();
         let mut combined = false;
@@ -110,7 +113,13 @@ impl GepaEngine {
     }
 
     /// Rows spread over those that the first, the second and neither parent does better on.
-    fn merge_gate(&self, state: &State, first: u32, second: u32, random: &mut Stream) -> Option<Vec<TrainRow>> {
+    fn merge_minibatch(
+        &self,
+        state: &State,
+        first: u32,
+        second: u32,
+        random: &mut RandomStream,
+    ) -> Option<Vec<TrainRow>> {
         let rules = &self.settings.gepa.merge;
         let mut groups: [Vec<TrainRow>; 3] = Default::default();
         for row in &self.inputs.pareto_pool {

@@ -6,11 +6,11 @@ use std::num::Saturating;
 
 use serde::Serialize;
 use synth_optimizer_core::config::gepa::{DeploymentRule, MergeConflict};
-use synth_optimizer_core::config::{Config, Diagnostic, Pools, RolloutCaps, Severity, effective_caps, pools};
-use synth_optimizer_core::model::budget::{Amount, Budget, Dimension};
+use synth_optimizer_core::config::{Config, ConfigFinding, Pools, RolloutCaps, Severity, effective_caps, pools};
+use synth_optimizer_core::model::budget::{Budget, Dimension, Resources};
 use synth_optimizer_core::model::usage::{Cost, NanoUsd};
 
-use crate::decide_end::in_units;
+use crate::decide_end::in_display_units;
 use crate::settings::Settings;
 
 /// The arithmetic of a run.
@@ -80,7 +80,7 @@ pub fn plan(config: &Config) -> Plan {
     let sizes = Sizes::new(config);
     let settings = Settings::new(config, sizes.pools.heldout.len());
     let caps = effective_caps(config);
-    let opening = settings.opening_budget(sizes.pools.pareto.len(), sizes.pools.heldout.len());
+    let opening = settings.initial_budget(sizes.pools.pareto.len(), sizes.pools.heldout.len());
     let proposals = proposals(&settings, &sizes, &opening);
     let worst_case_rollouts = worst_rollouts(&sizes, caps);
     let whole = |count: u64| count.div_ceil(sizes.proposals.0.max(1)).min(sizes.generations.0);
@@ -102,9 +102,9 @@ pub fn plan(config: &Config) -> Plan {
         seed_evaluation: sizes.pareto.0,
         per_generation: PerGeneration {
             reference: sizes.reference.0,
-            minibatch: (sizes.proposals * sizes.gate).0,
+            minibatch: (sizes.proposals * sizes.minibatch).0,
             // What the screening has covered is not asked for again.
-            full_train: (sizes.proposals * (sizes.promoted() - sizes.gate)).0,
+            full_train: (sizes.proposals * (sizes.promoted() - sizes.minibatch)).0,
             worst_case: sizes.worst_generation().0,
         },
         heldout_evaluation: heldout(&sizes, caps),
@@ -131,35 +131,35 @@ fn worst_rollouts(sizes: &Sizes, caps: RolloutCaps) -> u64 {
 }
 
 fn proposals(settings: &Settings, sizes: &Sizes, opening: &Budget) -> Bounds {
-    let each = |dimension: Dimension| fewest(settings, sizes, opening, dimension);
+    let each = |dimension: Dimension| min_proposals(settings, sizes, opening, dimension);
     let asked = (sizes.generations * sizes.proposals).0;
-    let fewest = Dimension::ALL.into_iter().filter_map(each).min().unwrap_or(u64::MAX).min(asked);
+    let min_proposals = Dimension::ALL.into_iter().filter_map(each).min().unwrap_or(u64::MAX).min(asked);
     let left = |dimension: Dimension| opening.available(dimension).map(|left| left.saturating_sub(sizes.pareto.0));
     let search = [Dimension::TrainRollouts, Dimension::TotalRollouts].into_iter().filter_map(left).min().unwrap_or(0);
     // A merge may be screened on fewer rows than a proposal.
-    let merges = search.checked_div(sizes.merge_gate.0).unwrap_or(0).min(sizes.merges.0);
-    let merges = if sizes.merge_gate.0 < sizes.gate.0 { merges } else { 0 };
-    let rest = search.saturating_sub(merges.saturating_mul(sizes.merge_gate.0));
-    let bought = rest.checked_div(sizes.gate.0).unwrap_or(0).saturating_add(merges);
+    let merges = search.checked_div(sizes.merge_minibatch.0).unwrap_or(0).min(sizes.merges.0);
+    let merges = if sizes.merge_minibatch.0 < sizes.minibatch.0 { merges } else { 0 };
+    let rest = search.saturating_sub(merges.saturating_mul(sizes.merge_minibatch.0));
+    let bought = rest.checked_div(sizes.minibatch.0).unwrap_or(0).saturating_add(merges);
     let all = asked.saturating_add(sizes.merges.0);
     let most = bought.min(all);
-    Bounds { at_least: fewest.min(most), at_most: most }
+    Bounds { at_least: min_proposals.min(most), at_most: most }
 }
 
 /// How many proposals are begun before a limit refuses the next generation, if each uses as much as it can. A generation
 /// begins when its screening fits, and the last full evaluation may be cut short.
-fn fewest(settings: &Settings, sizes: &Sizes, opening: &Budget, dimension: Dimension) -> Option<u64> {
+fn min_proposals(settings: &Settings, sizes: &Sizes, opening: &Budget, dimension: Dimension) -> Option<u64> {
     // Time passes side by side, and generations are counted apart.
     if matches!(dimension, Dimension::WallMillis | Dimension::Generations) {
         return None;
     }
-    let of = |rollouts: Count, turns: &Amount| settings.train_rollout.times(rollouts.0).plus(turns).get(dimension);
+    let of = |rollouts: Count, turns: &Resources| settings.train_rollout.times(rollouts.0).plus(turns).get(dimension);
     let whole = of(sizes.promoted() + sizes.reference, &settings.proposal);
-    let first = of(sizes.gate + sizes.reference, &settings.proposal);
+    let first = of(sizes.minibatch + sizes.reference, &settings.proposal);
     if whole == 0 {
         return None;
     }
-    let left = opening.available(dimension)?.saturating_sub(of(sizes.pareto, &Amount::ZERO));
+    let left = opening.available(dimension)?.saturating_sub(of(sizes.pareto, &Resources::ZERO));
     Some(left.checked_sub(first).map_or(0, |rest| rest / whole + 1))
 }
 
@@ -234,10 +234,10 @@ fn notes(config: &Config, sizes: &Sizes, opening: &Budget, worst_case_rollouts: 
 
 /// Every limit that does not reach. An error means that the seed candidate cannot be measured on the train rows and once
 /// on the held-out rows; a warning, that the run would do less than it is asked for.
-pub fn shortfalls(config: &Config) -> Vec<Diagnostic> {
+pub fn shortfalls(config: &Config) -> Vec<ConfigFinding> {
     let sizes = Sizes::new(config);
     let settings = Settings::new(config, sizes.pools.heldout.len());
-    let rules = Rules { caps: Budget::new(settings.caps), settings: &settings, config };
+    let rules = LimitCheck { caps: Budget::new(settings.caps), settings: &settings, config };
     let seed = settings.train_rollout.times(sizes.pareto.0);
     let measured = |times: u64| settings.heldout_rollout.times(sizes.heldout.0.saturating_mul(times));
     let mut found = rules.too_small(
@@ -249,7 +249,7 @@ pub fn shortfalls(config: &Config) -> Vec<Diagnostic> {
         let screened =
             |rows: u64| settings.train_rollout.times(sizes.pareto.0.saturating_add(rows)).plus(&settings.proposal);
         found.extend(rules.too_small(
-            &screened((sizes.gate + sizes.reference).0),
+            &screened((sizes.minibatch + sizes.reference).0),
             (Severity::Warning, "no_proposal"),
             "measuring the seed candidate and screening one proposal",
         ));
@@ -263,14 +263,19 @@ pub fn shortfalls(config: &Config) -> Vec<Diagnostic> {
     found
 }
 
-struct Rules<'c> {
+struct LimitCheck<'c> {
     caps: Budget,
     settings: &'c Settings,
     config: &'c Config,
 }
 
-impl Rules<'_> {
-    fn too_small(&self, wanted: &Amount, (severity, code): (Severity, &'static str), what: &str) -> Vec<Diagnostic> {
+impl LimitCheck<'_> {
+    fn too_small(
+        &self,
+        wanted: &Resources,
+        (severity, code): (Severity, &'static str),
+        what: &str,
+    ) -> Vec<ConfigFinding> {
         let short = |dimension: Dimension| {
             let (wanted, cap) = (wanted.get(dimension), self.caps.available(dimension)?);
             let is_told = match dimension {
@@ -286,7 +291,7 @@ impl Rules<'_> {
                 return None;
             }
             let field = self.field(dimension);
-            let (wanted, cap) = (in_units(dimension, wanted), in_units(dimension, cap));
+            let (wanted, cap) = (in_display_units(dimension, wanted), in_display_units(dimension, cap));
             let message = format!("`{field}` is {cap}, but {what} takes up to {wanted}");
             Some(finding(severity, code, field, message, format!("Give at least {wanted}, or name fewer rows.")))
         };
@@ -294,7 +299,7 @@ impl Rules<'_> {
     }
 
     /// Whether the seed is measured before the search has to end, if every rollout takes as long as it may.
-    fn too_slow(&self, sizes: &Sizes) -> Option<Diagnostic> {
+    fn too_slow(&self, sizes: &Sizes) -> Option<ConfigFinding> {
         let deadline = self.settings.search_deadline_millis?;
         let workers = u64::from(self.config.gepa.pipeline.workers.rollout.max(1));
         let each = self.settings.train_rollout.get(Dimension::WallMillis);
@@ -330,8 +335,8 @@ impl Rules<'_> {
     }
 }
 
-fn finding(severity: Severity, code: &'static str, field: &str, message: String, hint: String) -> Diagnostic {
-    Diagnostic {
+fn finding(severity: Severity, code: &'static str, field: &str, message: String, hint: String) -> ConfigFinding {
+    ConfigFinding {
         severity,
         code,
         field: field.to_owned(),
@@ -358,9 +363,9 @@ struct Sizes {
     pareto: Count,
     heldout: Count,
     /// Rows on which one proposal is screened.
-    gate: Count,
+    minibatch: Count,
     /// Most rows of a screening that the full evaluation does not have.
-    gate_outside: Count,
+    minibatch_outside: Count,
     /// Most rows on which the parent of a generation has to be measured first.
     reference: Count,
     /// Proposals asked for in one generation, and most candidates that can come of it: an answer that has all of them and a
@@ -369,7 +374,7 @@ struct Sizes {
     candidates: Count,
     generations: Count,
     merges: Count,
-    merge_gate: Count,
+    merge_minibatch: Count,
     merge_candidates: Count,
     /// Tries of one rollout, and most turns of the proposer in one generation.
     attempts: Count,
@@ -389,14 +394,14 @@ impl Sizes {
         let rows = |number: usize| Saturating(number as u64);
         let size = count(gepa.minibatch_size);
         let outside = |pool: &mut dyn Iterator<Item = &usize>| rows(pool.filter(|row| !pareto.contains(row)).count());
-        let gate = size.min(rows(pools.minibatch.len()));
-        let gate_outside = gate.min(outside(&mut pools.minibatch.iter()));
+        let minibatch = size.min(rows(pools.minibatch.len()));
+        let minibatch_outside = minibatch.min(outside(&mut pools.minibatch.iter()));
         let reference = if pools.reflection == pools.minibatch {
-            gate_outside
+            minibatch_outside
         } else {
             let either: BTreeSet<usize> = pools.minibatch.iter().chain(&pools.reflection).copied().collect();
             let reflection = size.min(outside(&mut pools.reflection.iter()));
-            (gate_outside + reflection).min(outside(&mut either.iter()))
+            (minibatch_outside + reflection).min(outside(&mut either.iter()))
         };
         let repairs = count(proposer.max_repairs);
         let merge = &gepa.merge;
@@ -412,14 +417,14 @@ impl Sizes {
         Self {
             pareto: rows(pareto.len()),
             heldout: rows(pools.heldout.len()),
-            gate,
-            gate_outside,
+            minibatch,
+            minibatch_outside,
             reference,
             proposals,
             candidates,
             generations,
             merges,
-            merge_gate: count(merge.gate_rows).min(rows(pareto.len())),
+            merge_minibatch: count(merge.gate_rows).min(rows(pareto.len())),
             merge_candidates,
             attempts: count(gepa.rollout_max_attempts),
             turns: count(proposer.max_attempts) + repairs,
@@ -434,7 +439,7 @@ impl Sizes {
 
     /// One proposal that is promoted and fully evaluated.
     fn promoted(&self) -> Count {
-        self.pareto + self.gate_outside
+        self.pareto + self.minibatch_outside
     }
 
     /// A generation in which everything is promoted, everything fails until its last try, and repairs bring more.

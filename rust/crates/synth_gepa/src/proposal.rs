@@ -10,7 +10,7 @@ use crate::state::Generation;
 
 /// A proposal that breaks no rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Sound {
+pub struct CheckedProposal {
     pub payload: Payload,
     pub changed_fields: Vec<String>,
     /// Train text that is repeated, where the policy is to warn: field, row and length.
@@ -19,7 +19,11 @@ pub struct Sound {
 
 impl GepaEngine {
     /// Lays a proposal over its base, or says everything that is wrong with it.
-    pub fn check_proposal(&self, generation: &Generation, proposal: &Proposal) -> Result<Sound, Vec<Problem>> {
+    pub fn check_proposal(
+        &self,
+        generation: &Generation,
+        proposal: &Proposal,
+    ) -> Result<CheckedProposal, Vec<Problem>> {
         let mut problems = Vec::new();
         let mut repeated = Vec::new();
         let mut payload = generation.base.clone();
@@ -39,7 +43,7 @@ impl GepaEngine {
         }
         let changed = |field: &&String| payload.get(*field) != generation.base.get(*field);
         let changed_fields = proposal.fields.keys().filter(changed).cloned().collect();
-        Ok(Sound { payload, changed_fields, repeated })
+        Ok(CheckedProposal { payload, changed_fields, repeated })
     }
 
     fn check_field(&self, generation: &Generation, field: &str, text: &str, problems: &mut Vec<Problem>) {

@@ -6,21 +6,21 @@ use sha2::{Digest, Sha256};
 
 /// A stream of random choices.
 #[derive(Debug)]
-pub struct Stream(ChaCha8Rng);
+pub struct RandomStream(ChaCha8Rng);
 
 /// The stream of a label and index. Streams do not influence each other, so that one more choice in one place
 /// changes nothing elsewhere.
-pub fn stream(seed: u64, label: &str, index: u64) -> Stream {
+pub fn random_stream(seed: u64, label: &str, index: u64) -> RandomStream {
     let mut hash = Sha256::new();
     hash.update(b"synth_gepa.stream.v1");
     hash.update(seed.to_le_bytes());
     hash.update((label.len() as u64).to_le_bytes());
     hash.update(label.as_bytes());
     hash.update(index.to_le_bytes());
-    Stream(ChaCha8Rng::from_seed(hash.finalize().into()))
+    RandomStream(ChaCha8Rng::from_seed(hash.finalize().into()))
 }
 
-impl Stream {
+impl RandomStream {
     /// A whole number below `bound`, without bias; 0 when `bound` is 0.
     pub fn below(&mut self, bound: u64) -> u64 {
         if bound < 2 {

@@ -7,27 +7,27 @@ use synth_optimizer_core::model::event_fields::ParentSelection;
 use synth_optimizer_core::model::ids::TrainRow;
 use synth_optimizer_core::model::program::Row;
 
-use crate::random::{Stream, stream};
+use crate::random::{RandomStream, random_stream};
 use crate::settings::Settings;
 use crate::state::State;
 
 /// Chooses a parent for a draw; `None` while nothing has been evaluated.
-pub(crate) fn parent(settings: &Settings, state: &State, draw: u64) -> Option<(u32, ParentSelection)> {
+pub(crate) fn select_parent(settings: &Settings, state: &State, draw: u64) -> Option<(u32, ParentSelection)> {
     let frontier = &state.frontier;
     // The highest score, and of equal ones the newest.
     let best = *frontier.ranked().last()?;
-    let mut random = stream(settings.seed, "parent", draw);
+    let mut random = random_stream(settings.seed, "parent", draw);
     let rules = &settings.gepa.candidate_selector;
     let (place, total_weight) = match rules.name {
-        Selector::ParetoWeighted => by_cells(state, &frontier.undominated(), &mut random),
-        Selector::UniformPareto => evenly(&frontier.undominated(), &mut random),
-        Selector::Random => evenly(frontier.ranked(), &mut random),
+        Selector::ParetoWeighted => draw_by_cells_won(state, &frontier.undominated(), &mut random),
+        Selector::UniformPareto => draw_uniformly(&frontier.undominated(), &mut random),
+        Selector::Random => draw_uniformly(frontier.ranked(), &mut random),
         Selector::CurrentBest => None,
         Selector::TopKPareto => {
             let ranked = frontier.ranked();
-            by_cells(state, &ranked[ranked.len().saturating_sub(rules.k as usize)..], &mut random)
+            draw_by_cells_won(state, &ranked[ranked.len().saturating_sub(rules.k as usize)..], &mut random)
         }
-        Selector::EpsilonGreedy if random.unit() < rules.epsilon => evenly(frontier.ranked(), &mut random),
+        Selector::EpsilonGreedy if random.unit() < rules.epsilon => draw_uniformly(frontier.ranked(), &mut random),
         Selector::EpsilonGreedy => None,
     }
     .unwrap_or((best, 1));
@@ -40,20 +40,20 @@ pub(crate) fn parent(settings: &Settings, state: &State, draw: u64) -> Option<(u
     Some((state.pool[place as usize], selection))
 }
 
-fn by_cells(state: &State, places: &[u32], random: &mut Stream) -> Option<(u32, u64)> {
+fn draw_by_cells_won(state: &State, places: &[u32], random: &mut RandomStream) -> Option<(u32, u64)> {
     let weights: Vec<u64> = places.iter().map(|place| state.frontier.cells_won(*place)).collect();
     let chosen = random.weighted(&weights)?;
     Some((places[chosen], weights.iter().sum()))
 }
 
-fn evenly(places: &[u32], random: &mut Stream) -> Option<(u32, u64)> {
+fn draw_uniformly(places: &[u32], random: &mut RandomStream) -> Option<(u32, u64)> {
     let chosen = places.get(random.index(places.len()))?;
     Some((*chosen, places.len() as u64))
 }
 
 /// How minibatches are drawn from a pool.
 #[derive(Debug, Clone, Copy)]
-pub struct Draw<'a> {
+pub struct MinibatchSampler<'a> {
     pub sampler: Sampler,
     pub seed: u64,
     /// Distinguishes pools that are drawn from independently.
@@ -63,14 +63,14 @@ pub struct Draw<'a> {
     pub width: usize,
 }
 
-impl Draw<'_> {
+impl MinibatchSampler<'_> {
     /// The minibatch of a draw: distinct rows, at most the pool.
     pub fn rows(&self, pool: &[TrainRow], rows: &[Row], draw: u64) -> Vec<TrainRow> {
         if self.size >= pool.len() {
             return pool.to_vec();
         }
         match self.sampler {
-            Sampler::SeededShuffle => stream(self.seed, self.label, draw).sample(pool, self.size),
+            Sampler::SeededShuffle => random_stream(self.seed, self.label, draw).sample(pool, self.size),
             Sampler::EpochShuffled => {
                 let (epoch, start) = self.place(pool.len(), draw);
                 self.slice(&self.shuffled(pool, epoch), start)
@@ -85,7 +85,7 @@ impl Draw<'_> {
 
     fn shuffled(&self, pool: &[TrainRow], index: u64) -> Vec<TrainRow> {
         let mut order = pool.to_vec();
-        stream(self.seed, self.label, index).shuffle(&mut order);
+        random_stream(self.seed, self.label, index).shuffle(&mut order);
         order
     }
 
@@ -109,7 +109,7 @@ impl Draw<'_> {
             strata.entry(stratum).or_default().push(row);
         }
         let mut strata: Vec<Vec<TrainRow>> = strata.into_values().collect();
-        stream(self.seed, "strata", draw).shuffle(&mut strata);
+        random_stream(self.seed, "strata", draw).shuffle(&mut strata);
         let longest = strata.iter().map(Vec::len).max().unwrap_or(0);
         (0..longest)
             .flat_map(|place| strata.iter().filter_map(move |rows| rows.get(place).copied()))

@@ -3,7 +3,7 @@
 use synth_optimizer_core::config::gepa::{Direction, GepaSection, PipelineMode, objective_names};
 use synth_optimizer_core::config::proposer::ProposerSection;
 use synth_optimizer_core::config::{Config, effective_caps};
-use synth_optimizer_core::model::budget::{Amount, Budget, Caps, Dimension};
+use synth_optimizer_core::model::budget::{Budget, Caps, Dimension, Resources};
 use synth_optimizer_core::model::event_fields::Objective;
 use synth_optimizer_core::model::usage::NanoUsd;
 
@@ -18,11 +18,11 @@ pub struct Settings {
     pub objectives: Vec<Objective>,
     pub caps: Caps,
     /// Generations that may be under way at once.
-    pub window: usize,
+    pub max_open_generations: usize,
     /// What is reserved for a rollout and for a proposer turn.
-    pub train_rollout: Amount,
-    pub heldout_rollout: Amount,
-    pub proposal: Amount,
+    pub train_rollout: Resources,
+    pub heldout_rollout: Resources,
+    pub proposal: Resources,
     /// Elapsed time at which the search ends, so that the held-out evaluation still fits.
     pub search_deadline_millis: Option<u64>,
 }
@@ -49,7 +49,7 @@ impl Settings {
             proposer: config.proposer.clone(),
             objectives: objectives(gepa),
             caps: caps(config),
-            window: match gepa.pipeline.mode {
+            max_open_generations: match gepa.pipeline.mode {
                 PipelineMode::SyncSerial => 1,
                 PipelineMode::AsyncPipelined => {
                     (gepa.pipeline.max_in_flight_candidates / gepa.proposals_per_generation.max(1)).max(1) as usize
@@ -70,7 +70,7 @@ impl Settings {
 
     /// The budget at the beginning, with what the held-out evaluation needs set aside: for seed and best, or for one
     /// of them, or for none, whatever still leaves room to evaluate the seed and screen one proposal.
-    pub fn opening_budget(&self, pareto_rows: usize, heldout_rows: usize) -> Budget {
+    pub fn initial_budget(&self, pareto_rows: usize, heldout_rows: usize) -> Budget {
         let budget = Budget::new(self.caps);
         let search = self
             .train_rollout
@@ -80,7 +80,7 @@ impl Settings {
         for candidates in [2, 1] {
             let rollouts = candidates * heldout_rows as u64;
             let mut held = budget.clone();
-            if held.hold(self.heldout_rollout.times(rollouts)).is_ok() && held.fits(&search).is_ok() {
+            if held.set_aside(self.heldout_rollout.times(rollouts)).is_ok() && held.fits(&search).is_ok() {
                 return held;
             }
         }
@@ -101,9 +101,9 @@ fn objectives(gepa: &GepaSection) -> Vec<Objective> {
     objective_names(gepa).into_iter().map(|name| Objective { direction: direction(&name), name }).collect()
 }
 
-fn estimate(cost: Option<f64>, [prompt, completion]: [Option<u64>; 2], total: Option<u64>, wall: u64) -> Amount {
+fn estimate(cost: Option<f64>, [prompt, completion]: [Option<u64>; 2], total: Option<u64>, wall: u64) -> Resources {
     let both = prompt.zip(completion).map(|(prompt, completion)| prompt + completion);
-    Amount::ZERO
+    Resources::ZERO
         .with(Dimension::Cost, cost.map_or(0, |usd| NanoUsd::from_usd(usd).map_or(u64::MAX, |amount| amount.0)))
         .with(Dimension::PromptTokens, prompt.unwrap_or(0))
         .with(Dimension::CompletionTokens, completion.unwrap_or(0))

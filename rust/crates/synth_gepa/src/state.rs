@@ -7,7 +7,7 @@ use synth_optimizer_core::model::command::ProposeCommand;
 use synth_optimizer_core::model::event_fields::{
     CarriedFailure, Failure, Operation, Problem, Stage, StopKind, StoppedBy,
 };
-use synth_optimizer_core::model::ids::{CandidateId, HeldoutRow, Payload, CallId, TrainRow};
+use synth_optimizer_core::model::ids::{CallId, CandidateId, HeldoutRow, Payload, TrainRow};
 use synth_optimizer_core::model::lifecycle::{CandidateStatus, RunState};
 use synth_optimizer_core::model::run_totals::RunCounts;
 use synth_optimizer_core::model::score::Score;
@@ -22,7 +22,7 @@ pub struct State {
     pub candidates: Vec<Candidate>,
     /// Every candidate that was ever registered, by the number in its id: looked up for every event, so it must stay
     /// cheap when there are many.
-    pub known: BTreeMap<u64, u32>,
+    pub candidate_indexes: BTreeMap<u64, u32>,
     /// Fully evaluated candidates, in the order in which they joined. Frontier places are places in this list.
     pub pool: Vec<u32>,
     pub best: Option<u32>,
@@ -32,18 +32,18 @@ pub struct State {
 
     pub next_call_id: u64,
     /// Requests without an answer. Their answers retire in this order.
-    pub outstanding_calls: BTreeMap<CallId, Work>,
+    pub outstanding_calls: BTreeMap<CallId, OutstandingCall>,
 
     pub evaluations: BTreeMap<CallId, Evaluation>,
     /// Evaluations whose last answer has retired and that are not judged yet.
-    pub finished: VecDeque<CallId>,
+    pub finished_evaluations: VecDeque<CallId>,
 
     pub generations: BTreeMap<u32, Generation>,
     pub next_generation: u32,
     pub draws: u64,
 
     /// Whether a candidate has joined the pool since the last generation began.
-    pub pool_is_fresh: bool,
+    pub pool_has_grown: bool,
     pub merges_due: u32,
     pub merges_built: u32,
     pub merges_tried: BTreeSet<(u32, u32, u32)>,
@@ -51,9 +51,9 @@ pub struct State {
     pub rejected: VecDeque<CarriedFailure>,
     /// Turns in a row without a valid proposal, and without a valid and new one.
     pub invalid_turns: u32,
-    pub fruitless_turns: u32,
-    pub generations_without_gain: u32,
-    pub gained: bool,
+    pub turns_without_candidate: u32,
+    pub generations_without_improvement: u32,
+    pub has_improved: bool,
     /// The largest reward met: rewards above 1 mean that 1 is not perfect.
     pub largest_reward: f64,
 
@@ -63,9 +63,9 @@ pub struct State {
     pub stop: Option<Stop>,
     pub cancel: Option<String>,
     pub heldout_queue: Vec<u32>,
-    pub heldout_done: BTreeSet<u32>,
+    pub heldout_measured: BTreeSet<u32>,
     /// Whether the last event cannot have made a decision possible.
-    pub settled: bool,
+    pub has_nothing_to_decide: bool,
 }
 
 /// Which part of the run is under way.
@@ -104,7 +104,7 @@ pub struct Candidate {
     /// Won its screening; the full evaluation is next.
     pub promoted: bool,
     /// Set when it has joined the pool and may be a parent.
-    pub pooled: Option<Pooled>,
+    pub pool_entry: Option<PoolEntry>,
     /// Which component comes next when it is a parent.
     pub component: u32,
     /// Train rows on which it failed for good. They are not asked for again.
@@ -113,17 +113,17 @@ pub struct Candidate {
 
 /// A candidate's standing when it joined the pool.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Pooled {
+pub struct PoolEntry {
     pub place: u32,
     /// Mean on the deciding objective over the train rows.
     pub score: Score,
     /// What it is ranked by, such that larger is better: its mean, with the best one's score where it has none.
-    pub merit: f64,
+    pub ranking_score: f64,
 }
 
 /// A request without an answer: what was asked for.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Work {
+pub enum OutstandingCall {
     Rollout(Rollout),
     /// The whole question, as it was decided on: what comes between that and the sending must not change it.
     Proposal(Box<ProposeCommand>),
@@ -134,7 +134,7 @@ pub enum Work {
 pub struct Rollout {
     pub evaluation: CallId,
     pub candidate: u32,
-    pub row: AnyRow,
+    pub row: RowRef,
     pub stage: Stage,
     pub attempt: u32,
     pub replicate: u32,
@@ -142,7 +142,7 @@ pub struct Rollout {
 
 /// A row of either kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AnyRow {
+pub enum RowRef {
     Train(TrainRow),
     Heldout(HeldoutRow),
 }
@@ -165,12 +165,12 @@ pub struct Generation {
     pub operation: Operation,
     pub parents: Vec<u32>,
     pub ancestor: Option<u32>,
-    pub gate: Vec<TrainRow>,
+    pub minibatch: Vec<TrainRow>,
     pub evidence: Vec<TrainRow>,
     pub components: Vec<String>,
     pub base: Payload,
     pub draw: u64,
-    pub step: Step,
+    pub step: GenerationStep,
     /// Proposer calls that failed in this turn, and repairs that were asked for.
     pub failures: u32,
     pub repairs: u32,
@@ -185,7 +185,7 @@ pub struct Generation {
 
 /// How far a generation has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Step {
+pub enum GenerationStep {
     /// The parent is to be measured where it has no scores.
     Reference,
     /// The parent is being measured.
@@ -206,7 +206,7 @@ impl State {
     }
 
     pub fn index_of(&self, id: &CandidateId) -> Option<u32> {
-        self.known.get(&id.number()).copied()
+        self.candidate_indexes.get(&id.number()).copied()
     }
 
     /// The ids of candidates.
@@ -221,18 +221,18 @@ impl State {
     /// Whether the search goes on: no stop, or one that lets work under way reach its end.
     pub fn is_searching(&self) -> bool {
         let under_way = matches!(self.phase, Phase::Seed | Phase::Search);
-        under_way && self.cancel.is_none() && self.stop.as_ref().is_none_or(Stop::lets_work_end)
+        under_way && self.cancel.is_none() && self.stop.as_ref().is_none_or(Stop::lets_generations_finish)
     }
 
     /// Whether work under way may ask for more: the search goes on, or the held-out evaluation does.
-    pub fn may_request(&self) -> bool {
+    pub fn may_send_calls(&self) -> bool {
         self.is_searching() || (self.phase == Phase::Heldout && self.cancel.is_none())
     }
 }
 
 impl Stop {
     /// Rules about how much is done let generations under way reach their end; the others end the search now.
-    pub fn lets_work_end(&self) -> bool {
+    pub fn lets_generations_finish(&self) -> bool {
         let ends_now = matches!(
             self.stopped_by.kind,
             StopKind::ScoreThreshold
@@ -260,8 +260,8 @@ impl Candidate {
     }
 
     /// Its merit in the pool, or less than anything.
-    pub fn merit(&self) -> f64 {
-        self.pooled.map_or(f64::NEG_INFINITY, |pooled| pooled.merit)
+    pub fn ranking_score(&self) -> f64 {
+        self.pool_entry.map_or(f64::NEG_INFINITY, |pooled| pooled.ranking_score)
     }
 
     /// The deciding score on a train row.

@@ -29,14 +29,14 @@ pub trait Engine: Sized + Sync {
     /// Builds the engine for a loaded task, or says why the task does not fit the configuration.
     fn new(config: &Config, inputs: Inputs) -> Result<Self, OptimizerError>;
 
-    fn initial(&self) -> Self::State;
+    fn initial_state(&self) -> Self::State;
 
     fn decide(&self, state: &Self::State, observation: &Observation) -> Result<Vec<Event>, OptimizerError>;
 
     fn evolve(&self, state: &mut Self::State, event: &Event);
 
     /// The request whose answer retires next. Answers to other requests wait.
-    fn turn(&self, state: &Self::State) -> Option<CallId>;
+    fn next_to_retire(&self, state: &Self::State) -> Option<CallId>;
 
     /// Whether a request waits for its answer.
     fn is_outstanding(&self, state: &Self::State, call_id: CallId) -> bool;
@@ -69,7 +69,7 @@ pub struct Session<'e, E: Engine> {
 
 impl<'e, E: Engine> Session<'e, E> {
     pub fn new(engine: &'e E) -> Self {
-        Self { engine, state: engine.initial(), inbox: BTreeMap::new() }
+        Self { engine, state: engine.initial_state(), inbox: BTreeMap::new() }
     }
 
     /// Continues from a state that was rebuilt from the log, with whatever follows from it.
@@ -89,12 +89,12 @@ impl<'e, E: Engine> Session<'e, E> {
     }
 
     /// Whether the request still waits for an answer: none has come, and it was not withdrawn.
-    pub fn is_wanted(&self, call_id: CallId) -> bool {
+    pub fn awaits_answer(&self, call_id: CallId) -> bool {
         self.engine.is_outstanding(&self.state, call_id) && !self.inbox.contains_key(&call_id)
     }
 
     /// The first events of a run, before anything outside has been asked.
-    pub fn open(&mut self, run: RunStarted) -> Vec<Event> {
+    pub fn start(&mut self, run: RunStarted) -> Vec<Event> {
         let (from, trigger) = (RunState::INITIAL, RunTrigger::RunStarted);
         let mut events = vec![Event::RunStarted(run)];
         if let Ok(to) = from.next(trigger) {
@@ -115,7 +115,7 @@ impl<'e, E: Engine> Session<'e, E> {
     }
 
     /// Takes an answer into the inbox and retires whatever is due.
-    pub fn offer(&mut self, call_id: CallId, answer: Answer) -> Result<Vec<Event>, OptimizerError> {
+    pub fn accept_answer(&mut self, call_id: CallId, answer: Answer) -> Result<Vec<Event>, OptimizerError> {
         let mut log = Vec::new();
         // An answer to a settled request is not kept.
         if self.engine.is_outstanding(&self.state, call_id) {
@@ -127,22 +127,22 @@ impl<'e, E: Engine> Session<'e, E> {
 
     /// Cancels: answers that have arrived are kept, the rest is given up.
     pub fn cancel(&mut self, reason: &str, sent: impl Fn(CallId) -> bool) -> Result<Vec<Event>, OptimizerError> {
-        self.give_up(&Observation::CancelRequested { reason: reason.to_owned() }, sent)
+        self.abandon_outstanding(&Observation::CancelRequested { reason: reason.to_owned() }, sent)
     }
 
     /// Fails: answers that have arrived are kept, the rest is given up.
     pub fn fail(&mut self, failure: Failure, sent: impl Fn(CallId) -> bool) -> Result<Vec<Event>, OptimizerError> {
-        self.give_up(&Observation::FailureRaised { failure }, sent)
+        self.abandon_outstanding(&Observation::FailureRaised { failure }, sent)
     }
 
-    fn give_up(
+    fn abandon_outstanding(
         &mut self,
         observation: &Observation,
         sent: impl Fn(CallId) -> bool,
     ) -> Result<Vec<Event>, OptimizerError> {
         let mut log = self.observe(observation)?;
         while self.engine.is_cancelling(&self.state) {
-            let Some(call_id) = self.engine.turn(&self.state) else { break };
+            let Some(call_id) = self.engine.next_to_retire(&self.state) else { break };
             let answer = self.inbox.remove(&call_id).unwrap_or_else(|| Answer::Abandoned { sent: sent(call_id) });
             self.step(&Observation::Answer { call_id, answer }, &mut log)?;
         }
@@ -150,7 +150,7 @@ impl<'e, E: Engine> Session<'e, E> {
     }
 
     /// Takes back what was never sent, because time is up or a stop came from outside. What has been sent is waited for.
-    pub fn withdraw(&mut self, sent: impl Fn(CallId) -> bool) -> Result<Vec<Event>, OptimizerError> {
+    pub fn withdraw_unsent(&mut self, sent: impl Fn(CallId) -> bool) -> Result<Vec<Event>, OptimizerError> {
         for command in self.engine.outstanding(&self.state) {
             let call_id = command.call_id();
             if !sent(call_id) {
@@ -163,7 +163,7 @@ impl<'e, E: Engine> Session<'e, E> {
     }
 
     fn retire(&mut self, log: &mut Vec<Event>) -> Result<(), OptimizerError> {
-        while let Some(call_id) = self.engine.turn(&self.state) {
+        while let Some(call_id) = self.engine.next_to_retire(&self.state) {
             let Some(answer) = self.inbox.remove(&call_id) else { break };
             self.step(&Observation::Answer { call_id, answer }, log)?;
         }

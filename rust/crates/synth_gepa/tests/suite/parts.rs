@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use proptest::prelude::*;
-use synth_gepa::{Draw, Frontier, LeakIndex, stream};
+use synth_gepa::{Frontier, LeakIndex, MinibatchSampler, random_stream};
 use synth_optimizer_core::config::gepa::Sampler;
 use synth_optimizer_core::model::ids::{Payload, RowId, TrainRow};
 use synth_optimizer_core::model::program::Row;
@@ -52,14 +52,14 @@ proptest! {
             (0..frontier.ranked().len() as u32).filter(|place| frontier.cells_won(*place) > 0).collect()
         };
         for values in &all {
-            let effect = frontier.effect(values);
+            let change = frontier.preview_insert(values);
             let before = members(&frontier);
             frontier.insert(mean(values), values);
             let after = members(&frontier);
             let place = frontier.ranked().len() as u32 - 1;
-            prop_assert_eq!(effect.won.len() as u64, frontier.cells_won(place));
-            prop_assert_eq!(effect.left, before.difference(&after).copied().collect::<Vec<_>>());
-            prop_assert_eq!(effect.size as usize, after.len());
+            prop_assert_eq!(change.won.len() as u64, frontier.cells_won(place));
+            prop_assert_eq!(change.left, before.difference(&after).copied().collect::<Vec<_>>());
+            prop_assert_eq!(change.size as usize, after.len());
             prop_assert_eq!(frontier.size() as usize, after.len());
         }
         let mut held = 0;
@@ -97,15 +97,15 @@ fn a_complementary_candidate_remains_with_a_lower_mean() {
 /// Recorded once: a change here changes every run of every user.
 #[test]
 fn streams_are_pinned() {
-    let mut first = stream(0, "parent", 0);
+    let mut first = random_stream(0, "parent", 0);
     assert_eq!([first.below(1000), first.below(1000), first.below(1000)], PINNED_BELOW);
     let mut order: Vec<u32> = (0..10).collect();
-    stream(42, "minibatch", 7).shuffle(&mut order);
+    random_stream(42, "minibatch", 7).shuffle(&mut order);
     assert_eq!(order, PINNED_SHUFFLE);
-    assert_eq!(stream(42, "minibatch", 7).sample(&[0, 1, 2, 3, 4, 5, 6, 7, 8, 9], 4), PINNED_SAMPLE);
-    assert_eq!(stream(1, "epsilon", 0).unit(), PINNED_UNIT);
-    assert_eq!(stream(9, "weights", 3).weighted(&[0, 5, 0, 1]), Some(1));
-    assert_eq!(stream(9, "weights", 3).weighted(&[0, 0]), None);
+    assert_eq!(random_stream(42, "minibatch", 7).sample(&[0, 1, 2, 3, 4, 5, 6, 7, 8, 9], 4), PINNED_SAMPLE);
+    assert_eq!(random_stream(1, "epsilon", 0).unit(), PINNED_UNIT);
+    assert_eq!(random_stream(9, "weights", 3).weighted(&[0, 5, 0, 1]), Some(1));
+    assert_eq!(random_stream(9, "weights", 3).weighted(&[0, 0]), None);
 }
 
 const PINNED_BELOW: [u64; 3] = [959, 274, 937];
@@ -116,7 +116,7 @@ const PINNED_UNIT: f64 = 0.9690207021982487;
 #[test]
 fn streams_are_independent_of_each_other() {
     let draws = |seed, label: &str, index| {
-        let mut random = stream(seed, label, index);
+        let mut random = random_stream(seed, label, index);
         (0..8).map(|_| random.below(u64::MAX)).collect::<Vec<_>>()
     };
     let all = [draws(0, "a", 0), draws(1, "a", 0), draws(0, "b", 0), draws(0, "a", 1)];
@@ -127,7 +127,7 @@ fn streams_are_independent_of_each_other() {
 #[test]
 fn choices_are_even() {
     let mut counts = [0u32; 7];
-    let mut random = stream(5, "even", 0);
+    let mut random = random_stream(5, "even", 0);
     for _ in 0..70_000 {
         counts[random.index(7)] += 1;
     }
@@ -144,8 +144,8 @@ fn rows(count: u32, strata: u32) -> (Vec<TrainRow>, Vec<Row>) {
     ((0..count).map(TrainRow).collect(), (0..count).map(row).collect())
 }
 
-fn draw(sampler: Sampler, size: usize, width: usize) -> Draw<'static> {
-    Draw { sampler, seed: 11, label: "minibatch", size, width }
+fn draw(sampler: Sampler, size: usize, width: usize) -> MinibatchSampler<'static> {
+    MinibatchSampler { sampler, seed: 11, label: "minibatch", size, width }
 }
 
 const SAMPLERS: [Sampler; 4] =

@@ -202,7 +202,7 @@ proptest! {
     #[test]
     fn budgets_hold_at_every_moment(world in world(), pace in pace()) {
         let run = world.run(pace);
-        let mut state = run.engine.initial();
+        let mut state = run.engine.initial_state();
         for event in &run.events {
             run.engine.evolve(&mut state, event);
             for dimension in Dimension::ALL {
@@ -252,7 +252,7 @@ proptest! {
     #[test]
     fn commands_do_not_change_while_they_wait(world in world(), pace in pace()) {
         let run = world.run(pace);
-        let mut state = run.engine.initial();
+        let mut state = run.engine.initial_state();
         let mut asked = BTreeMap::new();
         let mut done = 0;
         for boundary in &run.boundaries {
@@ -272,10 +272,10 @@ proptest! {
     #[test]
     fn replaying_the_log_rebuilds_the_state(world in world(), pace in pace(), every in 1usize..40) {
         let run = world.run(pace);
-        let mut state = run.engine.initial();
+        let mut state = run.engine.initial_state();
         for (index, event) in run.events.iter().enumerate() {
             if index % every == 0 {
-                let mut rebuilt = run.engine.initial();
+                let mut rebuilt = run.engine.initial_state();
                 run.events[..index].iter().for_each(|event| run.engine.evolve(&mut rebuilt, event));
                 prop_assert_eq!(&rebuilt, &state);
             }

@@ -231,8 +231,13 @@ fn a_candidate_gains_nothing_by_failing_on_hard_rows() {
     let run = world.run(Pace::default());
     assert_ne!(stopped_by(&run), StopKind::ScoreThreshold);
     assert_eq!(finished(&run).best_candidate_id, run.state.candidates[0].id);
-    let merits: BTreeSet<u64> =
-        run.state.candidates.iter().filter_map(|one| one.pooled).map(|one| (one.merit * 1e6).round() as u64).collect();
+    let merits: BTreeSet<u64> = run
+        .state
+        .candidates
+        .iter()
+        .filter_map(|one| one.pool_entry)
+        .map(|one| (one.ranking_score * 1e6).round() as u64)
+        .collect();
     assert_eq!(merits.len(), 1, "{merits:?}");
 }
 
@@ -487,7 +492,7 @@ fn train_text_may_be_forbidden_warned_about_or_allowed() {
 fn check(
     world: &World,
     fields: Payload,
-) -> Result<synth_gepa::Sound, Vec<synth_optimizer_core::model::event_fields::Problem>> {
+) -> Result<synth_gepa::CheckedProposal, Vec<synth_optimizer_core::model::event_fields::Problem>> {
     use synth_optimizer_core::model::answer::Proposal;
     // A run that is cancelled while its first proposal is under way has an open generation to check against.
     let engine = world.engine();
@@ -499,7 +504,7 @@ fn check(
 fn first_turn(engine: &GepaEngine, world: &World) -> synth_gepa::State {
     use synth_optimizer_core::engine::Engine;
     let run = world.run(Pace::default());
-    let mut state = engine.initial();
+    let mut state = engine.initial_state();
     for event in &run.events {
         engine.evolve(&mut state, event);
         if matches!(event, Event::ProposerStarted(_)) {

@@ -1,17 +1,17 @@
 //! Checks one layer against the shape: unknown keys, wrong types, wrong words and numbers out of range, all of them; and says
 //! what a misspelt or retired name or word should have been.
 
-use super::report::{Code, Part, Report};
+use super::report::{Code, EntryPart, Report};
 use super::shape::{Field, Shape, root};
-use super::tree::{Node, Place, Tree, join};
+use super::tree::{Node, SourceLocation, Tree, join};
 use crate::secrets::{is_credential_name, redact};
 use crate::string_enum::fold;
 
 /// The readable part of a layer; everything else is reported and left out.
 pub(super) fn check(layer: Node, report: &mut Report<'_>) -> Node {
-    let place = layer.place.clone();
+    let location = layer.location.clone();
     let root_path = Path { shown: String::new(), leaf: String::new() };
-    check_value(layer, root(), &root_path, report).unwrap_or_else(|| Node::empty(place))
+    check_value(layer, root(), &root_path, report).unwrap_or_else(|| Node::empty(location))
 }
 
 /// Where we are, and the field that is spoilt when something below it is wrong.
@@ -38,9 +38,15 @@ impl Path {
 /// What is wrong with a value, and what to do.
 type Problem = (Code, String, String);
 
-fn refuse(path: &Path, place: &Place, part: Part, (code, message, hint): Problem, report: &mut Report<'_>) {
-    report.spoil(&path.leaf);
-    report.push(code, &path.shown, message, hint, Some((place, part)));
+fn report_problem(
+    path: &Path,
+    location: &SourceLocation,
+    part: EntryPart,
+    (code, message, hint): Problem,
+    report: &mut Report<'_>,
+) {
+    report.mark_unreadable(&path.leaf);
+    report.push(code, &path.shown, message, hint, Some((location, part)));
 }
 
 /// The value where it fits the shape.
@@ -49,7 +55,7 @@ fn check_value(mut node: Node, shape: &Shape, path: &Path, report: &mut Report<'
         // Integers of any size a person writes are exact enough as a float.
         node.tree = Tree::Float(*integer as f64);
     }
-    let Node { place, tree } = node;
+    let Node { location, tree } = node;
     let tree = match (shape, tree) {
         (Shape::Table(_), Tree::Table(entries)) => Tree::Table(check_table(entries, shape, path, report)),
         (Shape::Map(_) | Shape::Anything, Tree::Table(entries)) => {
@@ -67,15 +73,15 @@ fn check_value(mut node: Node, shape: &Shape, path: &Path, report: &mut Report<'
                 items.into_iter().enumerate().map(|(at, node)| check_value(node, inner, &path.item(at), report));
             Tree::Array(checked.collect::<Vec<_>>().into_iter().collect::<Option<_>>()?)
         }
-        (shape, tree) => match problem_of(&tree, shape, &path.shown) {
+        (shape, tree) => match plain_value_problem(&tree, shape, &path.shown) {
             Some(problem) => {
-                refuse(path, &place, Part::Value, problem, report);
+                report_problem(path, &location, EntryPart::Value, problem, report);
                 return None;
             }
             None => tree,
         },
     };
-    Some(Node { place, tree })
+    Some(Node { location, tree })
 }
 
 fn check_table(
@@ -92,7 +98,7 @@ fn check_table(
             } else {
                 unknown_key(&name, &node, shape.fields(), &path.shown, report)
             };
-            refuse(&path.field(&name), &node.place, Part::Key, problem, report);
+            report_problem(&path.field(&name), &node.location, EntryPart::Key, problem, report);
             continue;
         };
         let here = path.field(&field.name);
@@ -103,7 +109,7 @@ fn check_table(
             let alias = field.alias.as_deref().unwrap_or(&field.name);
             let message = format!("`{alias}` and `{}` are two names of one field and both are given", field.name);
             let problem = (Code::GivenTwice, message, format!("Keep `{}`.", field.name));
-            refuse(&here, &node.place, Part::Key, problem, report);
+            report_problem(&here, &node.location, EntryPart::Key, problem, report);
         } else if let Some(node) = check_value(node, &field.shape, &here, report) {
             readable.push((field.name.clone(), node));
         }
@@ -114,7 +120,7 @@ fn check_table(
 fn unknown_key(name: &str, node: &Node, fields: &[Field], path: &str, report: &mut Report<'_>) -> Problem {
     let hint = match retired_field(&join(path, name)) {
         Some(sentence) => sentence.to_owned(),
-        None => intended(name, fields, path, report),
+        None => suggest_key(name, fields, path, report),
     };
     let home = if path.is_empty() { "a configuration".to_owned() } else { format!("[{path}]") };
     let is_section = path.is_empty() && matches!(node.tree, Tree::Table(_));
@@ -123,20 +129,20 @@ fn unknown_key(name: &str, node: &Node, fields: &[Field], path: &str, report: &m
 }
 
 /// Says what an unknown key may have been meant to be, and spares those fields from rules about missing values.
-fn intended(name: &str, fields: &[Field], path: &str, report: &mut Report<'_>) -> String {
-    const MOST_HOMES: usize = 3;
+fn suggest_key(name: &str, fields: &[Field], path: &str, report: &mut Report<'_>) -> String {
+    const MAX_SUGGESTED_SECTIONS: usize = 3;
     let names = || fields.iter().map(|field| field.name.as_str());
-    let homes = homes_of(name);
+    let sections = sections_with_field(name);
     let mut sentences = Vec::new();
     if let Some(near) = nearest(name, names()) {
-        report.spoil(&join(path, near));
+        report.mark_unreadable(&join(path, near));
         sentences.push(format!("Did you mean `{near}`?"));
     }
-    homes.iter().for_each(|home| report.spoil(&join(home, name)));
-    if homes.iter().any(String::is_empty) {
+    sections.iter().for_each(|home| report.mark_unreadable(&join(home, name)));
+    if sections.iter().any(String::is_empty) {
         sentences.push(format!("`{name}` is a section of its own: [{name}]."));
-    } else if (1..=MOST_HOMES).contains(&homes.len()) {
-        sentences.push(format!("`{name}` belongs to [{}].", homes.join("] or [")));
+    } else if (1..=MAX_SUGGESTED_SECTIONS).contains(&sections.len()) {
+        sentences.push(format!("`{name}` belongs to [{}].", sections.join("] or [")));
     }
     if sentences.is_empty() {
         sentences.push(format!("Known here: {}.", names().collect::<Vec<_>>().join(", ")));
@@ -145,7 +151,7 @@ fn intended(name: &str, fields: &[Field], path: &str, report: &mut Report<'_>) -
 }
 
 /// What is wrong with a value that holds no others, or that should hold none.
-fn problem_of(tree: &Tree, shape: &Shape, path: &str) -> Option<Problem> {
+fn plain_value_problem(tree: &Tree, shape: &Shape, path: &str) -> Option<Problem> {
     match (shape, tree) {
         (Shape::Word { words, aliases }, Tree::Text(text)) => {
             let folded = fold(text);
@@ -158,7 +164,7 @@ fn problem_of(tree: &Tree, shape: &Shape, path: &str) -> Option<Problem> {
         }),
         (Shape::Integer { .. }, Tree::Integer(_)) | (Shape::Number { .. }, Tree::Float(_)) => broken_bound(shape, tree)
             .map(|bound| {
-                let message = format!("`{path}` is {}; it must be {bound}", show(path, tree));
+                let message = format!("`{path}` is {}; it must be {bound}", display_value(path, tree));
                 (Code::OutOfRange, message, format!("Give {bound}."))
             }),
         _ => Some(wrong_type(tree, shape, path)),
@@ -166,8 +172,8 @@ fn problem_of(tree: &Tree, shape: &Shape, path: &str) -> Option<Problem> {
 }
 
 /// A plain value as a message may show it: short, and hidden when it is or may be a secret.
-fn show(path: &str, tree: &Tree) -> String {
-    const LONGEST: usize = 60;
+fn display_value(path: &str, tree: &Tree) -> String {
+    const MAX_SHOWN_CHARS: usize = 60;
     if path.split('.').any(|name| is_credential_name(name.trim_matches('"'))) {
         return "the given value".to_owned();
     }
@@ -175,14 +181,14 @@ fn show(path: &str, tree: &Tree) -> String {
         return format!("{float:?}");
     }
     let shown = super::values::inline(&redact("", &tree.to_json()));
-    match shown.char_indices().nth(LONGEST) {
+    match shown.char_indices().nth(MAX_SHOWN_CHARS) {
         Some((end, _)) => format!("{}...", &shown[..end]),
         None => shown,
     }
 }
 
 fn unknown_word(text: &str, words: &[String], aliases: &[String], path: &str) -> Problem {
-    let shown = show(path, &Tree::Text(text.to_owned()));
+    let shown = display_value(path, &Tree::Text(text.to_owned()));
     if let Some((reason, hint)) = refused_word(path, text) {
         let message = format!("{shown} is not available for `{path}`: {reason}");
         return (Code::RefusedValue, message, hint.to_owned());
@@ -196,10 +202,10 @@ fn unknown_word(text: &str, words: &[String], aliases: &[String], path: &str) ->
 }
 
 fn wrong_type(tree: &Tree, shape: &Shape, path: &str) -> Problem {
-    let (wanted, given) = (kind_of_shape(shape), kind_of(tree));
+    let (wanted, given) = (shape_kind(shape), value_kind(tree));
     let value = match tree {
         Tree::Null | Tree::Array(_) | Tree::Table(_) => String::new(),
-        _ => format!(" {}", show(path, tree)),
+        _ => format!(" {}", display_value(path, tree)),
     };
     let message = format!("`{path}` must be {wanted}, not {given}{value}");
     let hint = match (tree, shape) {
@@ -248,7 +254,7 @@ fn not_storable(tree: &Tree) -> Option<&'static str> {
     }
 }
 
-fn kind_of(tree: &Tree) -> &'static str {
+fn value_kind(tree: &Tree) -> &'static str {
     match tree {
         Tree::Null => "null",
         Tree::Flag(_) => "the boolean",
@@ -260,7 +266,7 @@ fn kind_of(tree: &Tree) -> &'static str {
     }
 }
 
-fn kind_of_shape(shape: &Shape) -> &'static str {
+fn shape_kind(shape: &Shape) -> &'static str {
     match shape {
         Shape::Table(_) => "a section",
         Shape::Map(_) => "a table",
@@ -276,7 +282,7 @@ fn kind_of_shape(shape: &Shape) -> &'static str {
 
 /// The likeliest intended name, when one is near enough to be worth naming.
 pub fn nearest<'n>(word: &str, known: impl IntoIterator<Item = &'n str>) -> Option<&'n str> {
-    const NEAR: f64 = 0.84;
+    const MIN_SIMILARITY: f64 = 0.84;
     let word = fold(word);
     let score = |name: &str| {
         let edits = strsim::damerau_levenshtein(&word, &fold(name));
@@ -286,20 +292,20 @@ pub fn nearest<'n>(word: &str, known: impl IntoIterator<Item = &'n str>) -> Opti
     known
         .into_iter()
         .map(|name| (score(name), name))
-        .filter(|(score, _)| *score >= NEAR)
+        .filter(|(score, _)| *score >= MIN_SIMILARITY)
         .max_by(|(left, _), (right, _)| left.total_cmp(right))
         .map(|(_, name)| name)
 }
 
 /// The tables that do have a field of this name.
-fn homes_of(name: &str) -> Vec<String> {
+fn sections_with_field(name: &str) -> Vec<String> {
     let has_name = |field: &Field| field.name == name || field.alias.as_deref() == Some(name);
     root().fields_below().into_iter().filter(|(_, field)| has_name(field)).map(|(home, _)| home).collect()
 }
 
 /// Why a field that other versions of the optimizer read is not one here.
 fn retired_field(path: &str) -> Option<&'static str> {
-    const RETIRED: &[(&str, &str)] = &[
+    const RETIRED_FIELDS: &[(&str, &str)] = &[
         ("run.correlation", "Keep the experiment's own record next to the run; leave this table out."),
         ("container.headers", "Requests to the container carry no extra headers; leave it out."),
         ("container.auth_bearer_env", "The container is called without credentials; leave it out."),
@@ -320,7 +326,7 @@ fn retired_field(path: &str) -> Option<&'static str> {
         ("gepa.pipeline.adaptive_stage_workers", "Set gepa.pipeline.workers instead."),
         ("jesterky_workflow", "Workflows are not part of this optimizer; leave the section out."),
     ];
-    RETIRED.iter().find(|(field, _)| *field == path).map(|(_, sentence)| *sentence)
+    RETIRED_FIELDS.iter().find(|(field, _)| *field == path).map(|(_, sentence)| *sentence)
 }
 
 /// Why a word that other versions of the optimizer took is refused here, and what to write.

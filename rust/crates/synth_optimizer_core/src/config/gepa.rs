@@ -92,9 +92,9 @@ string_enum! {
 }
 
 /// Most seconds of a timeout or a limit: beyond any run, and still small in milliseconds or nanoseconds.
-pub(super) const MOST_SECONDS: u64 = 1_000_000_000;
+pub(super) const MAX_SECONDS: u64 = 1_000_000_000;
 /// Most tokens of a limit or an estimate: beyond any run, and exact as a float.
-pub(super) const MOST_TOKENS: u64 = 1_000_000_000_000_000;
+pub(super) const MAX_TOKENS: u64 = 1_000_000_000_000_000;
 
 section! {
     /// Search, transport, limits and stop rules.
@@ -146,7 +146,7 @@ section! {
         /// How often an async rollout is asked for its result, in milliseconds.
         rollout_poll_interval_ms: u64 [min = 1] = 250,
         /// How long an async rollout may take, in seconds.
-        rollout_async_timeout_seconds: u64 [min = 1, max = MOST_SECONDS] = 600,
+        rollout_async_timeout_seconds: u64 [min = 1, max = MAX_SECONDS] = 600,
         /// Rollouts handed to the transport at once. Unset: as many as are allowed to run.
         rollout_chunk_size: Option<u32> [min = 1],
         /// How often one rollout is tried when it fails in a way that may pass. Every try counts as a rollout.
@@ -164,31 +164,31 @@ section! {
         /// Most dollars of proposer and rollouts together. 0.0 is no limit. Needs both estimates.
         max_cost_usd: f64 [min = 0.0, max = 1e9] = 0.0,
         /// Longest time of the run, in seconds. Needs `rollout_estimated_wall_seconds`.
-        max_time_seconds: Option<u64> [min = 1, max = MOST_SECONDS],
+        max_time_seconds: Option<u64> [min = 1, max = MAX_SECONDS],
         /// Most prompt tokens of proposer and rollouts together. Needs both estimates.
-        max_prompt_tokens: Option<u64> [min = 1, max = MOST_TOKENS],
+        max_prompt_tokens: Option<u64> [min = 1, max = MAX_TOKENS],
         /// Most completion tokens of proposer and rollouts together. Needs both estimates.
-        max_completion_tokens: Option<u64> [min = 1, max = MOST_TOKENS],
+        max_completion_tokens: Option<u64> [min = 1, max = MAX_TOKENS],
         /// Most tokens of proposer and rollouts together. May be written `max_tokens`. Needs estimates of both.
         #[serde(alias = "max_tokens")]
         #[schemars(extend("x-also-written" = "max_tokens"))]
-        max_total_tokens: Option<u64> [min = 1, max = MOST_TOKENS],
+        max_total_tokens: Option<u64> [min = 1, max = MAX_TOKENS],
         /// What one proposer turn costs at most.
         proposer_estimated_cost_usd: Option<f64> [min = 1e-9, max = 1e6],
         /// Prompt tokens that one proposer turn uses at most.
-        proposer_estimated_prompt_tokens: Option<u64> [min = 1, max = MOST_TOKENS],
+        proposer_estimated_prompt_tokens: Option<u64> [min = 1, max = MAX_TOKENS],
         /// Completion tokens that one proposer turn uses at most.
-        proposer_estimated_completion_tokens: Option<u64> [min = 1, max = MOST_TOKENS],
+        proposer_estimated_completion_tokens: Option<u64> [min = 1, max = MAX_TOKENS],
         /// Tokens that one proposer turn uses at most.
-        proposer_estimated_total_tokens: Option<u64> [min = 1, max = MOST_TOKENS],
+        proposer_estimated_total_tokens: Option<u64> [min = 1, max = MAX_TOKENS],
         /// What one rollout costs at most.
         rollout_estimated_cost_usd: Option<f64> [min = 1e-9, max = 1e6],
         /// Prompt tokens that one rollout uses at most.
-        rollout_estimated_prompt_tokens: Option<u64> [min = 1, max = MOST_TOKENS],
+        rollout_estimated_prompt_tokens: Option<u64> [min = 1, max = MAX_TOKENS],
         /// Completion tokens that one rollout uses at most.
-        rollout_estimated_completion_tokens: Option<u64> [min = 1, max = MOST_TOKENS],
+        rollout_estimated_completion_tokens: Option<u64> [min = 1, max = MAX_TOKENS],
         /// Tokens that one rollout uses at most.
-        rollout_estimated_total_tokens: Option<u64> [min = 1, max = MOST_TOKENS],
+        rollout_estimated_total_tokens: Option<u64> [min = 1, max = MAX_TOKENS],
         /// How long one rollout takes at most, in seconds.
         rollout_estimated_wall_seconds: Option<f64> [min = 1e-3, max = 1e7],
 

@@ -7,12 +7,12 @@ use serde_json::{Value, json};
 
 use super::sections::Config;
 use super::tree::join;
-use super::values::shown;
+use super::values::redacted_config;
 use crate::model::canonical::canonical_digest;
 
 /// Fields and sections that change no decision: names, places, the cache, the transport, and where the proposer is found,
 /// how it signs in and how patiently it is waited for.
-const NO_PART: &[&str] = &[
+const NOT_SEARCH_FIELDS: &[&str] = &[
     "/run/run_id",
     "/run/output_dir",
     "/run/durability",
@@ -46,15 +46,15 @@ const NO_PART: &[&str] = &[
 /// number of workers are no part of it: runs that differ in them only must give the same log. Where time is limited, the
 /// workers are a part: how long the held-out evaluation takes, and so when the search must end, depends on them.
 pub fn search_digest(config: &Config) -> String {
-    canonical_digest(&search_part(config))
+    canonical_digest(&search_fields(config))
 }
 
 /// The fields that make another search of this configuration than of the one that was stored by `shown`, with both
 /// values.
 pub fn search_differences(stored: &Value, config: &Config) -> Vec<String> {
-    let part = |value: &Value| Config::deserialize(value).map(|config| search_part(&config));
+    let part = |value: &Value| Config::deserialize(value).map(|config| search_fields(&config));
     let mut found = Vec::new();
-    match (part(stored), part(&shown(config))) {
+    match (part(stored), part(&redacted_config(config))) {
         (Ok(old), Ok(new)) => differences("", &old, &new, &mut found),
         (Err(error), _) | (_, Err(error)) => found.push(format!("the stored configuration cannot be read: {error}")),
     }
@@ -74,10 +74,10 @@ fn differences(path: &str, old: &Value, new: &Value, found: &mut Vec<String>) {
 }
 
 /// The configuration with the defaults of everything that changes no decision.
-fn search_part(config: &Config) -> Value {
+fn search_fields(config: &Config) -> Value {
     let (mut part, usual) = (json!(config), json!(Config::default()));
     let workers = config.gepa.max_time_seconds.is_none().then_some("/gepa/pipeline/workers");
-    for path in NO_PART.iter().copied().chain(workers) {
+    for path in NOT_SEARCH_FIELDS.iter().copied().chain(workers) {
         let Some((section, name)) = path.rsplit_once('/') else { continue };
         if let Some(section) = part.pointer_mut(section).and_then(Value::as_object_mut) {
             match usual.pointer(path) {

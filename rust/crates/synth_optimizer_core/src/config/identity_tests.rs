@@ -3,11 +3,11 @@
 
 use serde_json::{Value, json};
 
-use super::{Config, search_differences, search_digest, shown};
+use super::{Config, redacted_config, search_differences, search_digest};
 use crate::config::shape::{Shape, root};
 
 /// Fields, and sections of fields, that change no decision.
-const NO_PART: &[&str] = &[
+const NOT_SEARCH_FIELDS: &[&str] = &[
     "run.run_id",
     "run.output_dir",
     "run.durability",
@@ -61,8 +61,8 @@ fn changes(config: &Config) -> Vec<(String, Config)> {
     let whole = serde_json::to_value(config).unwrap();
     let changed = root().leaves().into_iter().filter_map(|(path, field)| {
         let mut whole = whole.clone();
-        let place = path.split('.').fold(&mut whole, |value, name| &mut value[name]);
-        *place = other(&field.shape, place)?;
+        let location = path.split('.').fold(&mut whole, |value, name| &mut value[name]);
+        *location = other(&field.shape, location)?;
         Some((path, read(&whole)))
     });
     changed.collect()
@@ -79,10 +79,10 @@ fn the_digest_follows_what_can_change_a_decision() {
     let changes = changes(&config);
     for (path, changed) in &changes {
         assert_ne!(*changed, config, "{path}");
-        let is_part = !NO_PART.iter().any(|section| is_below(path, section));
+        let is_part = !NOT_SEARCH_FIELDS.iter().any(|section| is_below(path, section));
         assert_eq!(search_digest(changed) != digest, is_part, "{path}");
     }
-    let names = NO_PART.iter().chain(&["run.seed", "gepa.minibatch_size", "policy.model", "proposer.model"]);
+    let names = NOT_SEARCH_FIELDS.iter().chain(&["run.seed", "gepa.minibatch_size", "policy.model", "proposer.model"]);
     for name in names {
         assert!(changes.iter().any(|(path, _)| is_below(path, name)), "{name} was not changed");
     }
@@ -92,8 +92,8 @@ fn the_digest_follows_what_can_change_a_decision() {
 fn differences_name_every_field_of_the_search_that_changed() {
     let config = Config::default();
     for (path, changed) in changes(&config) {
-        let found = search_differences(&shown(&config), &changed);
-        let is_part = !NO_PART.iter().any(|section| is_below(&path, section));
+        let found = search_differences(&redacted_config(&config), &changed);
+        let is_part = !NOT_SEARCH_FIELDS.iter().any(|section| is_below(&path, section));
         assert_eq!(!found.is_empty(), is_part, "{path}");
         // A section that was not there before is named as a whole.
         let names =

@@ -9,49 +9,49 @@ use serde_json::Value;
 use super::check::check;
 use super::mask::{mask, outline};
 use super::overrides::{from_environment, from_set};
-use super::report::{Code, Part, Report};
+use super::report::{Code, EntryPart, Report};
 use super::sections::Config;
-use super::tree::{Node, Place};
+use super::tree::{Node, SourceLocation};
 use super::validate;
 use super::values::{EffectiveValue, effective_values};
-use crate::model::error::{Diagnostic, ErrorCode, OptimizerError, Severity};
+use crate::model::error::{ConfigFinding, ErrorCode, OptimizerError, Severity};
 
 /// A configuration that the caller has read.
 #[derive(Debug)]
-pub struct Source<'a> {
+pub struct ConfigSource<'a> {
     /// Its name as shown to people.
     pub name: &'a str,
-    pub content: Content<'a>,
+    pub content: ConfigContent<'a>,
     /// The absolute directory that relative paths start from.
     pub base_dir: &'a Utf8Path,
 }
 
 /// The same configuration as a file or as a mapping, which has no lines.
 #[derive(Debug)]
-pub enum Content<'a> {
+pub enum ConfigContent<'a> {
     Toml(&'a str),
     Mapping(Value),
 }
 
 /// A configuration that can be used.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Loaded {
+pub struct ResolvedConfig {
     pub config: Config,
     /// Every field with its value and its origin, secrets hidden.
     pub values: Vec<EffectiveValue>,
-    pub warnings: Vec<Diagnostic>,
+    pub warnings: Vec<ConfigFinding>,
 }
 
 /// Reads a configuration; every problem is reported at once.
 pub fn load(
-    source: Source<'_>,
+    source: ConfigSource<'_>,
     environment: &BTreeMap<String, String>,
     sets: &[String],
-) -> Result<Loaded, OptimizerError> {
+) -> Result<ResolvedConfig, OptimizerError> {
     let name = source.name;
     let loaded = try_load(source, environment, sets)?;
     match loaded.warnings.iter().any(|found| found.severity == Severity::Error) {
-        true => Err(refusal(name, ErrorCode::Config, loaded.warnings)),
+        true => Err(config_error(name, ErrorCode::Config, loaded.warnings)),
         false => Ok(loaded),
     }
 }
@@ -59,40 +59,40 @@ pub fn load(
 /// Reads a configuration as far as it can be understood, for callers that look for more problems: `warnings` may hold
 /// errors, and a field that is wrong has its default. An error means that it is not TOML, or no mapping.
 pub fn try_load(
-    Source { name, content, base_dir }: Source<'_>,
+    ConfigSource { name, content, base_dir }: ConfigSource<'_>,
     environment: &BTreeMap<String, String>,
     sets: &[String],
-) -> Result<Loaded, OptimizerError> {
+) -> Result<ResolvedConfig, OptimizerError> {
     match content {
-        Content::Toml(text) => match Node::from_toml(text) {
+        ConfigContent::Toml(text) => match Node::from_toml(text) {
             (tree, errors) if errors.is_empty() => {
                 let report = Report::new(name, text, mask(text, &tree));
                 finish(tree, report, base_dir, environment, sets)
             }
-            (tree, errors) => Err(not_toml(name, text, tree, errors)),
+            (tree, errors) => Err(syntax_error(name, text, tree, errors)),
         },
-        Content::Mapping(value) => {
+        ConfigContent::Mapping(value) => {
             let mut report = Report::new(name, "", String::new());
             if value.is_object() {
-                return finish(Node::from_json(value, &Place::Inline), report, base_dir, environment, sets);
+                return finish(Node::from_json(value, &SourceLocation::Inline), report, base_dir, environment, sets);
             }
             let hint = "For example: {\"container\": {\"url\": \"http://127.0.0.1:9100\"}, ...}";
             report.push(Code::WrongType, "", "a configuration must be a mapping of sections", hint, None);
-            Err(refusal(name, ErrorCode::Config, report.finish()))
+            Err(config_error(name, ErrorCode::Config, report.finish()))
         }
     }
 }
 
 /// What is wrong with a file that is not TOML: its syntax, and every problem above the first broken line.
-fn not_toml(name: &str, text: &str, tree: Node, syntax_errors: Vec<(Range<usize>, String)>) -> OptimizerError {
+fn syntax_error(name: &str, text: &str, tree: Node, syntax_errors: Vec<(Range<usize>, String)>) -> OptimizerError {
     let mut report = Report::new(name, text, outline(text));
     let mut lines = BTreeSet::new();
     for (span, problem) in syntax_errors {
         // One broken line often breaks several rules of the grammar; the first names the cause.
         if lines.insert(report.position(span.start).0) {
             let message = format!("this is not valid TOML: {problem}");
-            let place = Place::File { key: span.clone(), value: span };
-            report.push(Code::Syntax, "", message, syntax_hint(&problem), Some((&place, Part::Key)));
+            let location = SourceLocation::File { key: span.clone(), value: span };
+            report.push(Code::Syntax, "", message, syntax_hint(&problem), Some((&location, EntryPart::Key)));
         }
     }
     let first = lines.first().copied().unwrap_or(1);
@@ -100,7 +100,7 @@ fn not_toml(name: &str, text: &str, tree: Node, syntax_errors: Vec<(Range<usize>
     let mut above = Report::new(name, text, outline(text));
     check(tree, &mut above);
     let above = above.finish().into_iter().filter(|found| found.line.is_some_and(|line| line < first));
-    refusal(name, ErrorCode::TomlDecode, above.chain(report.finish()).collect())
+    config_error(name, ErrorCode::TomlDecode, above.chain(report.finish()).collect())
 }
 
 fn finish(
@@ -109,7 +109,7 @@ fn finish(
     base_dir: &Utf8Path,
     environment: &BTreeMap<String, String>,
     sets: &[String],
-) -> Result<Loaded, OptimizerError> {
+) -> Result<ResolvedConfig, OptimizerError> {
     // Each layer is checked on its own, so that a bad value is reported even where a later layer replaces it.
     let mut tree = check(file, &mut report);
     let layer = from_environment(environment, &mut report);
@@ -119,14 +119,14 @@ fn finish(
             tree.overlay(check(layer, &mut report));
         }
     }
-    let places = tree.places();
+    let locations = tree.locations();
     // The checked tree fits the types; should it ever not, the error says so without echoing anything.
     let misfit = |_| OptimizerError::new(ErrorCode::Invariant, "the checked configuration does not fit its own types");
     let mut config: Config = serde_json::from_value(tree.tree.to_json()).map_err(misfit)?;
-    validate::validate(&config, &places, &mut report);
+    validate::validate(&config, &locations, &mut report);
     resolve_paths(&mut config, base_dir);
-    let values = effective_values(&config, &places, &report);
-    Ok(Loaded { config, values, warnings: report.finish() })
+    let values = effective_values(&config, &locations, &report);
+    Ok(ResolvedConfig { config, values, warnings: report.finish() })
 }
 
 /// Resolves every path field against the directory of the file, whichever layer it came from.
@@ -161,17 +161,17 @@ fn absolute(base_dir: &Utf8Path, path: &Utf8Path) -> Utf8PathBuf {
     resolved
 }
 
-fn refusal(name: &str, code: ErrorCode, findings: Vec<Diagnostic>) -> OptimizerError {
+fn config_error(name: &str, code: ErrorCode, findings: Vec<ConfigFinding>) -> OptimizerError {
     let errors: Vec<_> = findings.iter().filter(|found| found.severity == Severity::Error).collect();
     let first = errors.first();
-    let place = match first.and_then(|found| Some((found.line?, found.column?))) {
+    let location = match first.and_then(|found| Some((found.line?, found.column?))) {
         Some((line, column)) => format!(" (line {line}, column {column})"),
         None => String::new(),
     };
     let text = first.map(|found| found.message.as_str()).unwrap_or_default();
     let message = match errors.len() {
-        1 => format!("{name} has 1 problem: {text}{place}"),
-        count => format!("{name} has {count} problems, the first: {text}{place}"),
+        1 => format!("{name} has 1 problem: {text}{location}"),
+        count => format!("{name} has {count} problems, the first: {text}{location}"),
     };
     let hint = match first {
         Some(found) if errors.len() == 1 && !found.hint.is_empty() => found.hint.clone(),

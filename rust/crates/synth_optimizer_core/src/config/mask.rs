@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 
 use super::shape::root;
-use super::tree::{Node, Place, Tree};
+use super::tree::{Node, SourceLocation, Tree};
 use crate::secrets::{hidden_ranges, is_credential_flag, is_credential_name, is_pasted_credential};
 
 /// The text of a valid file with `*` for every character of a secret and blanks for comments; nothing moves.
@@ -39,10 +39,10 @@ pub(super) fn mask(text: &str, tree: &Node) -> String {
 /// everything else: where its values begin and end is not known.
 pub(super) fn outline(text: &str) -> String {
     let names: BTreeSet<&str> = root().fields_below().into_iter().map(|(_, field)| field.name.as_str()).collect();
-    text.split('\n').map(|line| outline_of(line, &names)).collect::<Vec<_>>().join("\n")
+    text.split('\n').map(|line| outline_line(line, &names)).collect::<Vec<_>>().join("\n")
 }
 
-fn outline_of(line: &str, names: &BTreeSet<&str>) -> String {
+fn outline_line(line: &str, names: &BTreeSet<&str>) -> String {
     let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
     let mut at = 0;
     while let Some(c) = line[at..].chars().next() {
@@ -67,7 +67,7 @@ fn collect(node: &Node, is_secret: bool, parts: &mut Vec<(Range<usize>, bool)>) 
     match &node.tree {
         Tree::Table(entries) => {
             for (name, child) in entries {
-                if let Place::File { key, .. } = &child.place {
+                if let SourceLocation::File { key, .. } = &child.location {
                     parts.push((key.clone(), !hidden_ranges(name).is_empty()));
                 }
                 let is_pasted = matches!(&child.tree, Tree::Text(text) if is_pasted_credential(name, text));
@@ -85,7 +85,7 @@ fn collect(node: &Node, is_secret: bool, parts: &mut Vec<(Range<usize>, bool)>) 
             let holds_secret =
                 |text: &str| !hidden_ranges(text).is_empty() || (text.contains("://") && text.contains('@'));
             let is_secret = is_secret || matches!(value, Tree::Text(text) if holds_secret(text));
-            if let Place::File { value, .. } = &node.place {
+            if let SourceLocation::File { value, .. } = &node.location {
                 parts.push((value.clone(), is_secret));
             }
         }

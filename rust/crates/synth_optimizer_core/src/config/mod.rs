@@ -19,13 +19,13 @@ mod tree;
 mod validate;
 mod values;
 
-pub use crate::model::error::{Diagnostic, Severity};
+pub use crate::model::error::{ConfigFinding, Severity};
 pub use check::nearest;
 pub use identity::{search_differences, search_digest};
-pub use load::{Content, Loaded, Source, load, try_load};
-pub use overrides::{OVERRIDES, Override};
+pub use load::{ConfigContent, ConfigSource, ResolvedConfig, load, try_load};
+pub use overrides::{EnvironmentOverride, OVERRIDES};
 pub use pools::{Pools, RolloutCaps, effective_caps, pools};
 pub use report::{FINDINGS, FindingCode, render};
 pub use sections::Config;
 pub use shape::json_schema;
-pub use values::{EffectiveValue, Origin, from_stored, hidden_fields, redacted, shown};
+pub use values::{EffectiveValue, Origin, from_stored, hidden_fields, redacted, redacted_config};

@@ -4,24 +4,24 @@ use std::collections::BTreeMap;
 
 use toml::de::DeValue;
 
-use super::report::{Code, Part, Report};
+use super::report::{Code, EntryPart, Report};
 use super::shape::{Shape, root};
-use super::tree::{Node, Place, Tree};
+use super::tree::{Node, SourceLocation, Tree};
 
 /// An environment variable that changes a field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Override {
+pub struct EnvironmentOverride {
     pub variable: &'static str,
     pub field: &'static str,
     pub doc: &'static str,
 }
 
-const fn row(variable: &'static str, field: &'static str, doc: &'static str) -> Override {
-    Override { variable, field, doc }
+const fn row(variable: &'static str, field: &'static str, doc: &'static str) -> EnvironmentOverride {
+    EnvironmentOverride { variable, field, doc }
 }
 
 /// Every environment variable that changes a field. A blank variable is ignored.
-pub const OVERRIDES: &[Override] = &[
+pub const OVERRIDES: &[EnvironmentOverride] = &[
     row("SYNTH_OPTIMIZERS_RUN_ID", "run.run_id", "Name of the run and of its directory."),
     row("SYNTH_OPTIMIZERS_OUTPUT_DIR", "run.output_dir", "Root directory of all runs. Relative to the config file."),
     row("SYNTH_OPTIMIZERS_CACHE_MODE", "cache.mode", "How the request cache is used."),
@@ -31,7 +31,7 @@ pub const OVERRIDES: &[Override] = &[
 ];
 
 /// Variables that older versions read, with the field that says the same; an empty field has no counterpart.
-const NOT_READ: &[(&str, &str)] = &[
+const RETIRED_VARIABLES: &[(&str, &str)] = &[
     ("GEPA_PLATFORM_RUN_ID", "run.run_id"),
     ("GEPA_PLATFORM_OUTPUT_DIR", "run.output_dir"),
     ("GEPA_PLATFORM_CACHE_MODE", "cache.mode"),
@@ -62,22 +62,22 @@ const NOT_READ: &[(&str, &str)] = &[
 /// The layer that the environment makes, and a warning for each variable that is no longer read.
 pub(super) fn from_environment(environment: &BTreeMap<String, String>, report: &mut Report<'_>) -> Node {
     let given = |name: &str| environment.get(name).filter(|value| !value.trim().is_empty());
-    let mut layer = Node::empty(Place::Inline);
+    let mut layer = Node::empty(SourceLocation::Inline);
     for row in OVERRIDES {
         if let Some(value) = given(row.variable) {
             let names: Vec<String> = row.field.split('.').map(str::to_owned).collect();
-            layer.overlay(nest(&names, &Place::Environment(row.variable), Tree::Text(value.clone())));
+            layer.overlay(nested_node(&names, &SourceLocation::Environment(row.variable), Tree::Text(value.clone())));
         }
     }
-    for (variable, field) in NOT_READ {
+    for (variable, field) in RETIRED_VARIABLES {
         if given(variable).is_some() {
             let hint = match *field {
                 "" => "No field takes its place; unset it.".to_owned(),
                 field => format!("Write {field} in the file or use --set {field}=..., and unset it."),
             };
-            let place = Place::Environment(variable);
+            let location = SourceLocation::Environment(variable);
             let message = format!("{variable} is not read");
-            report.push(Code::VariableNotRead, field, message, hint, Some((&place, Part::Value)));
+            report.push(Code::VariableNotRead, field, message, hint, Some((&location, EntryPart::Value)));
         }
     }
     layer
@@ -89,17 +89,17 @@ pub(super) fn from_set(set: &str, number: usize, report: &mut Report<'_>) -> Opt
         // The text is not shown: without a name nothing tells whether it holds a secret.
         let message = format!("--set number {number} is not of the form key.path=value");
         let hint = "For example: --set gepa.minibatch_size=4";
-        report.push(Code::BadSet, "", message, hint, Some((&Place::Set, Part::Key)));
+        report.push(Code::BadSet, "", message, hint, Some((&SourceLocation::Set, EntryPart::Key)));
         return None;
     };
-    Some(nest(&names, &Place::Set, set_value(value, root().below(&names))))
+    Some(nested_node(&names, &SourceLocation::Set, set_value(value, root().below(&names))))
 }
 
 /// A text field takes the value as it stands, so that nobody has to quote quotes in a shell.
 fn set_value(value: &str, shape: Option<&Shape>) -> Tree {
     let parsed = DeValue::parse(value.trim()).ok().and_then(|_| {
         let (mut document, _) = Node::from_toml(&format!("value = {}", value.trim()));
-        document.move_to(&Place::Set);
+        document.relocate(&SourceLocation::Set);
         match document.tree {
             Tree::Table(entries) => entries.into_iter().next().map(|(_, node)| node.tree),
             _ => None,
@@ -125,7 +125,7 @@ fn key_path(path: &str) -> Option<Vec<String>> {
     (errors.is_empty() && !path.contains('\n')).then_some(names)
 }
 
-fn nest(names: &[String], place: &Place, tree: Tree) -> Node {
-    let node = |tree: Tree| Node { place: place.clone(), tree };
+fn nested_node(names: &[String], location: &SourceLocation, tree: Tree) -> Node {
+    let node = |tree: Tree| Node { location: location.clone(), tree };
     names.iter().rev().fold(node(tree), |inner, name| node(Tree::Table(vec![(name.clone(), inner)])))
 }

@@ -40,11 +40,11 @@ pub fn effective_caps(config: &Config) -> RolloutCaps {
 pub fn pools(config: &Config) -> Pools {
     let (seeds, tasks) = (&config.gepa.seed_pools, config.gepa.task_pools.clone().unwrap_or_default());
     match (&config.dataset, &config.taskset) {
-        (Some(rows), _) => drawn(
+        (Some(rows), _) => resolve_pools(
             (&rows.train_seeds, &rows.heldout_seeds),
             [&seeds.pareto_eval, &seeds.minibatch, &seeds.reflection, &seeds.validation],
         ),
-        (None, Some(rows)) => drawn(
+        (None, Some(rows)) => resolve_pools(
             (&rows.train_ids, &rows.heldout_ids),
             [&tasks.pareto, &tasks.minibatch, &tasks.reflection, &tasks.heldout],
         ),
@@ -52,7 +52,7 @@ pub fn pools(config: &Config) -> Pools {
     }
 }
 
-fn drawn<T: PartialEq>((train, heldout): (&[T], &[T]), pools: [&Vec<T>; 4]) -> Pools {
+fn resolve_pools<T: PartialEq>((train, heldout): (&[T], &[T]), pools: [&Vec<T>; 4]) -> Pools {
     let chosen = |pool: &[T], rows: &[T]| -> Option<Vec<usize>> {
         let positions = || pool.iter().filter_map(|row| rows.iter().position(|known| known == row)).collect();
         (!pool.is_empty()).then(positions)

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use camino::Utf8PathBuf;
 
-use super::gepa::{MOST_SECONDS, MOST_TOKENS};
+use super::gepa::{MAX_SECONDS, MAX_TOKENS};
 use super::sections::{ApiFamily, section};
 use crate::string_enum;
 
@@ -106,7 +106,7 @@ section! {
         /// Name of the variable that holds the proposer's key. A name, never a key. Unset: `OPENAI_API_KEY`.
         api_key_env: Option<String>,
         /// How long one turn may take, in seconds.
-        timeout_seconds: u64 [min = 1, max = MOST_SECONDS] = 300,
+        timeout_seconds: u64 [min = 1, max = MAX_SECONDS] = 300,
         /// Name of the model. Required for `openai_compatible`. Unset: `gpt-5.4-mini`.
         model: Option<String>,
         /// How the codex proposer hands over its proposals.
@@ -116,27 +116,27 @@ section! {
         /// Most commands that the model may run in one turn.
         max_commands: u32 [min = 1, max = 10_000] = 60,
         /// Most tokens of one turn, prompt and completion together. Codex sends the whole conversation again with every step.
-        max_turn_tokens: u64 [min = 1, max = MOST_TOKENS] = 2_000_000,
+        max_turn_tokens: u64 [min = 1, max = MAX_TOKENS] = 2_000_000,
         /// Most tokens of one answer of the endpoint. Unset: the endpoint's own limit.
-        max_output_tokens: Option<u64> [min = 1, max = MOST_TOKENS],
+        max_output_tokens: Option<u64> [min = 1, max = MAX_TOKENS],
         /// How much evidence one turn is shown, in kilobytes.
         max_evidence_kb: u64 [min = 4, max = 4096] = 128,
         /// How large a manifest or an answer may be, in kilobytes.
         max_answer_kb: u64 [min = 1, max = 65_536] = 1024,
         /// How long the proposer may take to start and to be checked, in seconds.
-        startup_timeout_seconds: u64 [min = 1, max = MOST_SECONDS] = 60,
+        startup_timeout_seconds: u64 [min = 1, max = MAX_SECONDS] = 60,
         /// How long the app-server may take to answer one message, in seconds.
-        rpc_timeout_seconds: u64 [min = 1, max = MOST_SECONDS] = 30,
+        rpc_timeout_seconds: u64 [min = 1, max = MAX_SECONDS] = 30,
         /// How long a turn that was told to end may take, in seconds, before its process is ended.
-        interrupt_timeout_seconds: u64 [min = 1, max = MOST_SECONDS] = 5,
+        interrupt_timeout_seconds: u64 [min = 1, max = MAX_SECONDS] = 5,
         /// How often a request to the model is sent again when the endpoint is overloaded or broken.
         request_retries: u32 [max = 20] = 3,
         /// How long the model may be silent in the middle of an answer, in seconds.
-        idle_timeout_seconds: u64 [min = 1, max = MOST_SECONDS] = 120,
+        idle_timeout_seconds: u64 [min = 1, max = MAX_SECONDS] = 120,
         /// First pause before a request is sent again, in milliseconds; it doubles every time.
         backoff_ms: u64 [min = 1, max = 600_000] = 500,
         /// Longest pause before a request is sent again, in seconds, also where the endpoint asks for a longer one.
-        backoff_max_seconds: u64 [min = 1, max = MOST_SECONDS] = 60,
+        backoff_max_seconds: u64 [min = 1, max = MAX_SECONDS] = 60,
         /// Most requests to the endpoint at once.
         max_concurrent_requests: u32 [min = 1, max = 1024] = 4,
         /// Prices of models, by name, in place of those in the table that is shipped.

@@ -3,19 +3,19 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use super::tree::Place;
-use crate::model::error::{Diagnostic, Severity};
+use super::tree::SourceLocation;
+use crate::model::error::{ConfigFinding, Severity};
 use crate::secrets::scrub;
 
 /// Which part of an entry a finding points at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Part {
+pub(super) enum EntryPart {
     Key,
     Value,
 }
 
 /// Findings that are listed; those beyond them are counted.
-const MOST: usize = 200;
+const MAX_LISTED: usize = 200;
 
 /// Every finding so far, and the fields that are known to be unreadable.
 #[derive(Debug)]
@@ -23,24 +23,24 @@ pub(super) struct Report<'a> {
     name: &'a str,
     text: &'a str,
     masked: String,
-    found: Vec<(Order, Diagnostic)>,
+    found: Vec<(SortKey, ConfigFinding)>,
     /// Errors and warnings beyond those that are listed.
-    more: (usize, usize),
-    bad: BTreeSet<String>,
+    unlisted: (usize, usize),
+    unreadable: BTreeSet<String>,
 }
 
 /// File order first, then what has no position, then the other sources.
-type Order = (u8, usize);
+type SortKey = (u8, usize);
 
 impl<'a> Report<'a> {
     /// `masked` is the text as excerpts show it, position by position.
     pub(super) fn new(name: &'a str, text: &'a str, masked: String) -> Self {
-        Self { name, text, masked, found: Vec::new(), more: (0, 0), bad: BTreeSet::new() }
+        Self { name, text, masked, found: Vec::new(), unlisted: (0, 0), unreadable: BTreeSet::new() }
     }
 
     /// Whether no more findings are listed: callers can skip formatting.
     pub(super) fn is_full(&self) -> bool {
-        self.found.len() >= MOST
+        self.found.len() >= MAX_LISTED
     }
 
     pub(super) fn push(
@@ -49,29 +49,29 @@ impl<'a> Report<'a> {
         field: &str,
         message: impl Into<String>,
         hint: impl Into<String>,
-        place: Option<(&Place, Part)>,
+        location: Option<(&SourceLocation, EntryPart)>,
     ) {
         let severity = code.row().severity.unwrap_or(Severity::Error);
         if self.is_full() {
-            let count = if severity == Severity::Error { &mut self.more.0 } else { &mut self.more.1 };
+            let count = if severity == Severity::Error { &mut self.unlisted.0 } else { &mut self.unlisted.1 };
             *count += 1;
             return;
         }
         let mut message = message.into();
-        let (rank, source, span) = match place {
-            Some((Place::File { key, .. }, Part::Key)) => (0, self.name, Some(key.clone())),
-            Some((Place::File { value, .. }, Part::Value)) => (0, self.name, Some(value.clone())),
-            Some((Place::Inline, _)) | None => (1, self.name, None),
-            Some((Place::Environment(variable), _)) => {
+        let (rank, source, span) = match location {
+            Some((SourceLocation::File { key, .. }, EntryPart::Key)) => (0, self.name, Some(key.clone())),
+            Some((SourceLocation::File { value, .. }, EntryPart::Value)) => (0, self.name, Some(value.clone())),
+            Some((SourceLocation::Inline, _)) | None => (1, self.name, None),
+            Some((SourceLocation::Environment(variable), _)) => {
                 if !message.contains(variable) {
                     message.push_str(&format!(" (from {variable})"));
                 }
                 (2, "environment", None)
             }
-            Some((Place::Set, _)) => (3, "--set", None),
+            Some((SourceLocation::Set, _)) => (3, "--set", None),
         };
         let position = span.as_ref().map(|span| self.position(span.start));
-        let diagnostic = Diagnostic {
+        let diagnostic = ConfigFinding {
             severity,
             code: code.row().code,
             field: scrub(field),
@@ -86,15 +86,15 @@ impl<'a> Report<'a> {
     }
 
     /// Marks a field as unreadable: rules that look at it are skipped.
-    pub(super) fn spoil(&mut self, field: &str) {
-        self.bad.insert(field.to_owned());
+    pub(super) fn mark_unreadable(&mut self, field: &str) {
+        self.unreadable.insert(field.to_owned());
     }
 
     /// Whether the field and the sections around it could be read.
     pub(super) fn is_readable(&self, field: &str) -> bool {
         let field = field.split('[').next().unwrap_or(field);
         let sections = field.match_indices('.').map(|(at, _)| &field[..at]);
-        !sections.chain([field]).any(|known| self.bad.contains(known))
+        !sections.chain([field]).any(|known| self.unreadable.contains(known))
     }
 
     /// One-based line and column, in characters, of a byte offset.
@@ -105,12 +105,12 @@ impl<'a> Report<'a> {
     }
 
     /// All findings in the order in which a reader meets them.
-    pub(super) fn finish(mut self) -> Vec<Diagnostic> {
-        let (errors, warnings) = std::mem::take(&mut self.more);
+    pub(super) fn finish(mut self) -> Vec<ConfigFinding> {
+        let (errors, warnings) = std::mem::take(&mut self.unlisted);
         self.found.sort_by_key(|(order, _)| *order);
         let mut found: Vec<_> = self.found.into_iter().map(|(_, diagnostic)| diagnostic).collect();
         if errors + warnings > 0 {
-            found.push(Diagnostic {
+            found.push(ConfigFinding {
                 severity: if errors > 0 { Severity::Error } else { Severity::Warning },
                 code: Code::TooMany.row().code,
                 field: String::new(),
@@ -148,11 +148,11 @@ impl<'a> Report<'a> {
 }
 
 /// The findings as a person reads them in a terminal.
-pub fn render(diagnostics: &[Diagnostic]) -> String {
+pub fn render(diagnostics: &[ConfigFinding]) -> String {
     diagnostics.iter().map(render_one).collect::<Vec<_>>().join("\n")
 }
 
-fn render_one(diagnostic: &Diagnostic) -> String {
+fn render_one(diagnostic: &ConfigFinding) -> String {
     let severity = match diagnostic.severity {
         Severity::Error => "error",
         Severity::Warning => "warning",

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use camino::Utf8PathBuf;
 
-use super::gepa::{GepaSection, MOST_SECONDS, MOST_TOKENS};
+use super::gepa::{GepaSection, MAX_SECONDS, MAX_TOKENS};
 use super::proposer::ProposerSection;
 use crate::string_enum;
 
@@ -95,9 +95,9 @@ section! {
         /// What a committed event survives.
         durability: Durability = Durability::Process,
         /// How long an interrupt waits for the calls under way, in seconds.
-        interrupt_grace_seconds: u64 [max = MOST_SECONDS] = 60,
+        interrupt_grace_seconds: u64 [max = MAX_SECONDS] = 60,
         /// How long a cancel or a failure waits for the calls under way, in seconds.
-        cancel_grace_seconds: u64 [max = MOST_SECONDS] = 1,
+        cancel_grace_seconds: u64 [max = MAX_SECONDS] = 1,
         /// Events that a slow subscriber of the live feed may fall behind before it has to read them from the workspace.
         feed_buffer: u32 [min = 1, max = 1_000_000] = 1024,
     }
@@ -111,19 +111,19 @@ section! {
         #[schemars(with = "Option<String>")]
         cwd: Option<Utf8PathBuf>,
         /// How long the container may take until `/health` answers, in seconds.
-        startup_timeout_seconds: u64 [min = 1, max = MOST_SECONDS] = 30,
+        startup_timeout_seconds: u64 [min = 1, max = MAX_SECONDS] = 30,
         /// How often `/health` is asked while the container starts, in milliseconds.
         health_interval_ms: u64 [min = 1, max = 60_000] = 250,
         /// How long the container may take to end after it is told to, in seconds. Then it is killed.
-        stop_timeout_seconds: u64 [max = MOST_SECONDS] = 2,
+        stop_timeout_seconds: u64 [max = MAX_SECONDS] = 2,
         /// Names of variables that `command` gets from this environment, besides `PATH`, `HOME` and the like.
         pass_env: Vec<String>,
         /// How long a connection may take, in seconds.
-        connect_timeout_seconds: u64 [min = 1, max = MOST_SECONDS] = 5,
+        connect_timeout_seconds: u64 [min = 1, max = MAX_SECONDS] = 5,
         /// How long any call but a rollout may take, in seconds.
-        request_timeout_seconds: u64 [min = 1, max = MOST_SECONDS] = 30,
+        request_timeout_seconds: u64 [min = 1, max = MAX_SECONDS] = 30,
         /// How long a rollout may take that is sent and waited for (`sync`), in seconds.
-        rollout_timeout_seconds: u64 [min = 1, max = MOST_SECONDS] = 600,
+        rollout_timeout_seconds: u64 [min = 1, max = MAX_SECONDS] = 600,
         /// How often a call that was never sent, because nobody listens, is sent again.
         connect_retries: u32 [max = 1000] = 3,
         /// How often a call that the container refused with 429 or 503 is sent again.
@@ -205,7 +205,7 @@ section! {
         /// URL that the policy's calls go to. Required when `credential_mode = "proxy"`.
         inference_url: Option<String>,
         /// Most tokens of one answer of the policy.
-        max_tokens: Option<u64> [min = 1, max = MOST_TOKENS],
+        max_tokens: Option<u64> [min = 1, max = MAX_TOKENS],
         disable_reasoning: DisableReasoning = DisableReasoning::Auto,
         tool_call_style: ToolCallStyle = ToolCallStyle::None,
         proxy_mode: ProxyMode = ProxyMode::AllowDirect,

@@ -8,7 +8,7 @@ use toml::de::{DeTable, DeValue};
 
 /// Where a value was written.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum SourceLocation {
     File { key: Range<usize>, value: Range<usize> },
     Inline,
     Environment(&'static str),
@@ -18,7 +18,7 @@ pub(super) enum Place {
 /// A value and its place.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Node {
-    pub(super) place: Place,
+    pub(super) location: SourceLocation,
     pub(super) tree: Tree,
 }
 
@@ -35,20 +35,21 @@ pub(super) enum Tree {
 }
 
 impl Node {
-    pub(super) fn empty(place: Place) -> Self {
-        Self { place, tree: Tree::Table(Vec::new()) }
+    pub(super) fn empty(location: SourceLocation) -> Self {
+        Self { location, tree: Tree::Table(Vec::new()) }
     }
 
     /// The document and the places and texts of its syntax errors.
     pub(super) fn from_toml(text: &str) -> (Self, Vec<(Range<usize>, String)>) {
         let (table, errors) = DeTable::parse_recoverable(text);
         let errors = errors.into_iter().map(|error| (error.span().unwrap_or(0..0), error.message().to_owned()));
-        let root = Self { place: Place::File { key: 0..0, value: 0..0 }, tree: from_table(table.into_inner()) };
+        let root =
+            Self { location: SourceLocation::File { key: 0..0, value: 0..0 }, tree: from_table(table.into_inner()) };
         (root, errors.collect())
     }
 
     /// A value of the same shape in another place, without positions.
-    pub(super) fn from_json(value: Value, place: &Place) -> Self {
+    pub(super) fn from_json(value: Value, location: &SourceLocation) -> Self {
         let tree = match value {
             Value::Null => Tree::Null,
             Value::Bool(flag) => Tree::Flag(flag),
@@ -57,20 +58,20 @@ impl Node {
                 None => Tree::Float(number.as_f64().unwrap_or(f64::NAN)),
             },
             Value::String(text) => Tree::Text(text),
-            Value::Array(items) => Tree::Array(items.into_iter().map(|item| Self::from_json(item, place)).collect()),
+            Value::Array(items) => Tree::Array(items.into_iter().map(|item| Self::from_json(item, location)).collect()),
             Value::Object(entries) => {
-                Tree::Table(entries.into_iter().map(|(name, value)| (name, Self::from_json(value, place))).collect())
+                Tree::Table(entries.into_iter().map(|(name, value)| (name, Self::from_json(value, location))).collect())
             }
         };
-        Self { place: place.clone(), tree }
+        Self { location: location.clone(), tree }
     }
 
     /// Moves the value to another place as a whole.
-    pub(super) fn move_to(&mut self, place: &Place) {
-        self.place = place.clone();
+    pub(super) fn relocate(&mut self, location: &SourceLocation) {
+        self.location = location.clone();
         match &mut self.tree {
-            Tree::Array(items) => items.iter_mut().for_each(|item| item.move_to(place)),
-            Tree::Table(entries) => entries.iter_mut().for_each(|(_, node)| node.move_to(place)),
+            Tree::Array(items) => items.iter_mut().for_each(|item| item.relocate(location)),
+            Tree::Table(entries) => entries.iter_mut().for_each(|(_, node)| node.relocate(location)),
             _ => {}
         }
     }
@@ -86,13 +87,13 @@ impl Node {
                     }
                 }
             }
-            (_, tree) => *self = Self { place: upper.place, tree },
+            (_, tree) => *self = Self { location: upper.location, tree },
         }
     }
 
     /// The place of every value, by path.
-    pub(super) fn places(&self) -> BTreeMap<String, Place> {
-        fn collect(node: &Node, path: String, found: &mut BTreeMap<String, Place>) {
+    pub(super) fn locations(&self) -> BTreeMap<String, SourceLocation> {
+        fn collect(node: &Node, path: String, found: &mut BTreeMap<String, SourceLocation>) {
             match &node.tree {
                 Tree::Table(entries) => entries.iter().for_each(|(name, node)| collect(node, join(&path, name), found)),
                 Tree::Array(items) => {
@@ -100,7 +101,7 @@ impl Node {
                 }
                 _ => {}
             }
-            found.insert(path, node.place.clone());
+            found.insert(path, node.location.clone());
         }
         let mut found = BTreeMap::new();
         collect(self, String::new(), &mut found);
@@ -138,8 +139,8 @@ pub(super) fn join(path: &str, name: &str) -> String {
 
 fn from_table(table: DeTable<'_>) -> Tree {
     let entries = table.into_iter().map(|(name, value)| {
-        let place = Place::File { key: name.span(), value: value.span() };
-        (name.into_inner().into_owned(), Node { place, tree: from_value(value.into_inner()) })
+        let location = SourceLocation::File { key: name.span(), value: value.span() };
+        (name.into_inner().into_owned(), Node { location, tree: from_value(value.into_inner()) })
     });
     Tree::Table(entries.collect())
 }
@@ -156,8 +157,8 @@ fn from_value(value: DeValue<'_>) -> Tree {
         DeValue::Datetime(date) => Tree::Text(date.to_string()),
         DeValue::Array(items) => {
             let items = items.into_iter().map(|item| {
-                let place = Place::File { key: item.span(), value: item.span() };
-                Node { place, tree: from_value(item.into_inner()) }
+                let location = SourceLocation::File { key: item.span(), value: item.span() };
+                Node { location, tree: from_value(item.into_inner()) }
             });
             Tree::Array(items.collect())
         }

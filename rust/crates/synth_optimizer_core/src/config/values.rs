@@ -6,11 +6,11 @@ use std::fmt;
 use serde::{Deserialize as _, Serialize};
 use serde_json::Value;
 
-use super::load::Loaded;
+use super::load::ResolvedConfig;
 use super::report::Report;
 use super::sections::Config;
 use super::shape::{Shape, root};
-use super::tree::{Place, join};
+use super::tree::{SourceLocation, join};
 use crate::model::error::{ErrorCode, OptimizerError};
 use crate::secrets::{HIDDEN, redact};
 
@@ -58,22 +58,22 @@ pub struct EffectiveValue {
 /// All fields in the order of the sections. The entries of a free table are fields of their own.
 pub(super) fn effective_values(
     config: &Config,
-    places: &BTreeMap<String, Place>,
+    locations: &BTreeMap<String, SourceLocation>,
     report: &Report<'_>,
 ) -> Vec<EffectiveValue> {
-    listed(config, |path| match places.get(path) {
+    list_values(config, |path| match locations.get(path) {
         None => Origin::Default,
-        Some(Place::File { value, .. }) => {
+        Some(SourceLocation::File { value, .. }) => {
             let (line, column) = report.position(value.start);
             Origin::File { line: Some(line), column: Some(column) }
         }
-        Some(Place::Inline) => Origin::File { line: None, column: None },
-        Some(Place::Environment(variable)) => Origin::Environment { variable },
-        Some(Place::Set) => Origin::Set,
+        Some(SourceLocation::Inline) => Origin::File { line: None, column: None },
+        Some(SourceLocation::Environment(variable)) => Origin::Environment { variable },
+        Some(SourceLocation::Set) => Origin::Set,
     })
 }
 
-fn listed(config: &Config, origin: impl Fn(&str) -> Origin) -> Vec<EffectiveValue> {
+fn list_values(config: &Config, origin: impl Fn(&str) -> Origin) -> Vec<EffectiveValue> {
     let whole = serde_json::to_value(config).unwrap_or_default();
     let mut values = Vec::new();
     let mut add = |path: String, name: &str, value: &Value| {
@@ -92,7 +92,7 @@ fn listed(config: &Config, origin: impl Fn(&str) -> Origin) -> Vec<EffectiveValu
 }
 
 /// The configuration as it may be shown and stored: everything but secrets.
-pub fn shown(config: &Config) -> Value {
+pub fn redacted_config(config: &Config) -> Value {
     serde_json::to_value(config).map_or(Value::Null, |value| redacted(&value))
 }
 
@@ -102,20 +102,20 @@ pub fn redacted(document: &Value) -> Value {
 }
 
 /// Reads what `shown` has written. Secrets were left out, so that a configuration that had some cannot be used again.
-pub fn from_stored(stored: &Value, place: &str) -> Result<Loaded, OptimizerError> {
+pub fn from_stored(stored: &Value, location: &str) -> Result<ResolvedConfig, OptimizerError> {
     let hidden = hidden_fields(stored);
     if !hidden.is_empty() {
-        let message = format!("the configuration in {place} was stored without its secrets: {}", hidden.join(", "));
+        let message = format!("the configuration in {location} was stored without its secrets: {}", hidden.join(", "));
         return Err(OptimizerError::new(ErrorCode::Config, message).with_hint(
             "Use the configuration file that the run was begun with: `gepa run --config` goes on with it.",
         ));
     }
     let config = Config::deserialize(stored).map_err(|error| {
-        OptimizerError::from_cause(ErrorCode::Config, format!("the configuration in {place} cannot be read"), error)
+        OptimizerError::from_cause(ErrorCode::Config, format!("the configuration in {location} cannot be read"), error)
             .with_hint("Use the release that the run was begun with, or its configuration file.")
     })?;
-    let values = listed(&config, |_| Origin::Run);
-    Ok(Loaded { config, values, warnings: Vec::new() })
+    let values = list_values(&config, |_| Origin::Run);
+    Ok(ResolvedConfig { config, values, warnings: Vec::new() })
 }
 
 /// The fields of a stored configuration whose values were left out because they are, or may be, secrets.

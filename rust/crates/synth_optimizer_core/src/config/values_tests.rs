@@ -4,7 +4,7 @@
 use serde_json::json;
 
 use super::from_stored;
-use crate::config::{Config, Content, Origin, Source, load, search_differences, shown};
+use crate::config::{Config, ConfigContent, ConfigSource, Origin, load, redacted_config, search_differences};
 use crate::model::error::ErrorCode;
 
 fn config(container: serde_json::Value) -> Config {
@@ -14,16 +14,16 @@ fn config(container: serde_json::Value) -> Config {
         "candidate": {"target_modules": ["prompt"]},
         "gepa": {"minibatch_size": 2, "max_total_rollouts": 40},
     });
-    let source = Source { name: "test", content: Content::Mapping(value), base_dir: "/base".into() };
+    let source = ConfigSource { name: "test", content: ConfigContent::Mapping(value), base_dir: "/base".into() };
     load(source, &Default::default(), &[]).unwrap().config
 }
 
 #[test]
 fn a_stored_configuration_is_the_one_that_was_stored() {
     let config = config(json!({"url": "http://127.0.0.1:9100"}));
-    let loaded = from_stored(&shown(&config), "workspace.sqlite").unwrap();
+    let loaded = from_stored(&redacted_config(&config), "workspace.sqlite").unwrap();
     assert_eq!(loaded.config, config);
-    assert_eq!(search_differences(&shown(&config), &loaded.config), Vec::<String>::new());
+    assert_eq!(search_differences(&redacted_config(&config), &loaded.config), Vec::<String>::new());
     assert!(loaded.values.iter().all(|value| value.origin == Origin::Run) && loaded.values.len() > 50);
 }
 
@@ -31,7 +31,7 @@ fn a_stored_configuration_is_the_one_that_was_stored() {
 fn a_configuration_that_had_secrets_is_refused_with_their_places() {
     let mut config = config(json!({"url": "http://127.0.0.1:9100"}));
     config.container.url = "http://me:hush-hush@127.0.0.1:9100".into();
-    let error = from_stored(&shown(&config), "workspace.sqlite").unwrap_err();
+    let error = from_stored(&redacted_config(&config), "workspace.sqlite").unwrap_err();
     assert_eq!(error.code, ErrorCode::Config);
     assert!(error.message.contains("container.url") && error.hint.contains("gepa run --config"), "{error:?}");
     assert!(!error.message.contains("hush"), "{error}");

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::event_fields::{Failure, Problem, TurnModels};
-use super::ids::{Payload, CallId};
+use super::ids::{CallId, Payload};
 use super::usage::{Billing, Usage};
 use crate::string_enum;
 

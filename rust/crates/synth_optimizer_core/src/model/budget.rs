@@ -36,7 +36,7 @@ const DIMENSIONS: usize = Dimension::ALL.len();
 pub struct PerDimension<T>([T; DIMENSIONS]);
 
 /// How much of everything is wanted, reserved or spent.
-pub type Amount = PerDimension<u64>;
+pub type Resources = PerDimension<u64>;
 
 /// Upper bounds; `None` is no limit.
 pub type Caps = PerDimension<Option<u64>>;
@@ -53,7 +53,7 @@ impl<T: Copy> PerDimension<T> {
     }
 }
 
-impl Amount {
+impl Resources {
     pub const ZERO: Self = Self([0; DIMENSIONS]);
 
     /// One rollout that counts in its own dimension and in the total, on top of its estimates.
@@ -96,7 +96,7 @@ impl Amount {
 
 /// Why a reservation was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Refused {
+pub struct BudgetRefusal {
     pub dimension: Dimension,
     pub wanted: u64,
     pub available: u64,
@@ -106,12 +106,12 @@ pub struct Refused {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Budget {
     caps: Caps,
-    spent: Amount,
-    reserved: Amount,
-    overrun: Amount,
+    spent: Resources,
+    reserved: Resources,
+    overrun: Resources,
     /// Set aside for work that comes last.
-    held: Amount,
-    open: BTreeMap<CallId, Amount>,
+    held: Resources,
+    open: BTreeMap<CallId, Resources>,
     elapsed_millis: u64,
 }
 
@@ -163,20 +163,20 @@ impl Budget {
     }
 
     /// Whether an amount could be reserved now.
-    pub fn fits(&self, amount: &Amount) -> Result<(), Refused> {
+    pub fn fits(&self, amount: &Resources) -> Result<(), BudgetRefusal> {
         for dimension in Dimension::ALL {
             let wanted = amount.get(dimension);
             if let Some(available) = self.available(dimension)
                 && wanted > available
             {
-                return Err(Refused { dimension, wanted, available });
+                return Err(BudgetRefusal { dimension, wanted, available });
             }
         }
         Ok(())
     }
 
     /// How many units could be reserved now, at most `want`, and what forbids one more.
-    pub fn how_many(&self, unit: &Amount, want: u64) -> (u64, Option<Refused>) {
+    pub fn max_affordable(&self, unit: &Resources, want: u64) -> (u64, Option<BudgetRefusal>) {
         let mut most = want;
         let mut limit = None;
         for dimension in Dimension::ALL {
@@ -193,14 +193,14 @@ impl Budget {
             };
             if count < most {
                 most = count;
-                limit = Some(Refused { dimension, wanted: unit.times(want).get(dimension), available });
+                limit = Some(BudgetRefusal { dimension, wanted: unit.times(want).get(dimension), available });
             }
         }
         (most, limit)
     }
 
     /// Sets an amount aside for work that comes last; wall time cannot be kept.
-    pub fn hold(&mut self, amount: Amount) -> Result<(), Refused> {
+    pub fn set_aside(&mut self, amount: Resources) -> Result<(), BudgetRefusal> {
         let amount = amount.with(Dimension::WallMillis, 0);
         self.fits(&amount)?;
         self.held.add(&amount);
@@ -208,12 +208,12 @@ impl Budget {
     }
 
     /// Gives back what was set aside.
-    pub fn release_hold(&mut self) {
-        self.held = Amount::ZERO;
+    pub fn release_set_aside(&mut self) {
+        self.held = Resources::ZERO;
     }
 
     /// Sets an amount aside for a request. A second reservation of one request takes the place of the first.
-    pub fn reserve(&mut self, call_id: CallId, amount: Amount) -> Result<(), Refused> {
+    pub fn reserve(&mut self, call_id: CallId, amount: Resources) -> Result<(), BudgetRefusal> {
         self.fits(&amount)?;
         self.reserved.add(&amount.with(Dimension::WallMillis, 0));
         // Wall time is kept as the moment at which the call is expected to be over.
@@ -237,7 +237,7 @@ impl Budget {
 
     /// Whether an amount could be reserved once a request is settled: it may have used more than was reserved, or
     /// nothing.
-    pub fn fits_after(&self, call_id: CallId, billing: Billing, usage: &Usage, amount: &Amount) -> bool {
+    pub fn fits_after(&self, call_id: CallId, billing: Billing, usage: &Usage, amount: &Resources) -> bool {
         let reservation = self.open.get(&call_id).copied().unwrap_or_default().with(Dimension::WallMillis, 0);
         let charged = charge(&reservation, billing, usage);
         Dimension::ALL.into_iter().all(|dimension| {
@@ -249,7 +249,7 @@ impl Budget {
 
     /// Counts a generation; there is nothing to reserve or release.
     pub fn count_generation(&mut self) {
-        self.spend(&Amount::ZERO.with(Dimension::Generations, 1));
+        self.spend(&Resources::ZERO.with(Dimension::Generations, 1));
     }
 
     /// Takes note of the measured time. Time does not run backwards.
@@ -261,7 +261,7 @@ impl Budget {
         self.elapsed_millis
     }
 
-    fn spend(&mut self, actual: &Amount) {
+    fn spend(&mut self, actual: &Resources) {
         for dimension in Dimension::ALL {
             let used = actual.get(dimension);
             let counted = self.available(dimension).map_or(used, |available| used.min(available));
@@ -273,10 +273,10 @@ impl Budget {
 }
 
 /// The amount to charge: what was measured, and the reservation where nothing was.
-fn charge(reservation: &Amount, billing: Billing, usage: &Usage) -> Amount {
+fn charge(reservation: &Resources, billing: Billing, usage: &Usage) -> Resources {
     let mut out = *reservation;
     match billing {
-        Billing::Unsent => return Amount::ZERO,
+        Billing::Unsent => return Resources::ZERO,
         Billing::Unknown => return out,
         Billing::Cached | Billing::Sent => {}
     }

@@ -80,7 +80,7 @@ pub struct CandidateDecision {
 }
 
 /// The candidates that an event is about: those whose record changes.
-pub fn candidates_of(event: &Event) -> Vec<&CandidateId> {
+pub fn affected_candidates(event: &Event) -> Vec<&CandidateId> {
     match event {
         Event::CandidatePromoted(decision) => vec![&decision.candidate_id],
         Event::HeldoutCompleted(done) => vec![&done.candidate_id],

@@ -14,7 +14,7 @@ pub fn canonical_json(value: &serde_json::Value) -> String {
 
 /// SHA-256 of the canonical text, as 64 hex digits.
 pub fn canonical_digest<T: Serialize + ?Sized>(value: &T) -> String {
-    digest_bytes(&canonical_bytes(value))
+    sha256_hex(&canonical_bytes(value))
 }
 
 /// The canonical text of anything that serializes to JSON; what cannot (non-text keys) counts as null.
@@ -48,16 +48,16 @@ pub fn write_canonical<T: Serialize + ?Sized>(
 }
 
 /// SHA-256 of bytes, as 64 hex digits.
-pub fn digest_bytes(bytes: &[u8]) -> String {
+pub fn sha256_hex(bytes: &[u8]) -> String {
     hex(&Sha256::digest(bytes))
 }
 
 /// Hex digits of a content id.
-pub const CONTENT_DIGITS: usize = 12;
+pub const CONTENT_ID_DIGITS: usize = 12;
 
 /// A short id that depends on the content alone: the prefix and 12 hex digits.
 pub fn content_id<T: Serialize + ?Sized>(prefix: &str, value: &T) -> String {
-    format!("{prefix}{}", canonical_digest(value).get(..CONTENT_DIGITS).unwrap_or_default())
+    format!("{prefix}{}", canonical_digest(value).get(..CONTENT_ID_DIGITS).unwrap_or_default())
 }
 
 /// Lower-case hex.

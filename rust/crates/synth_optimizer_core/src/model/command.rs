@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::event_fields::{Operation, Problem, Stage};
-use super::ids::{CandidateId, Payload, CallId, RowId};
+use super::ids::{CallId, CandidateId, Payload, RowId};
 use super::lifecycle::CandidateStatus;
 use crate::string_enum;
 
@@ -43,7 +43,7 @@ pub struct RolloutCommand {
 pub struct ProposeCommand {
     pub call_id: CallId,
     pub attempt: u32,
-    pub question: Question,
+    pub question: ProposerQuestion,
     /// The parents' results that may be shown, with their train scores.
     pub evidence: Vec<EvidenceRow>,
     /// The request whose answer had the problems of the question.
@@ -52,7 +52,7 @@ pub struct ProposeCommand {
 
 /// What is asked of a proposer, as it was decided on. It does not name the call, so that it can be part of a cache key.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Question {
+pub struct ProposerQuestion {
     pub operation: Operation,
     pub generation: u32,
     pub parents: Vec<NamedPayload>,
@@ -66,7 +66,7 @@ pub struct Question {
     /// Rejected candidates that should not be repeated.
     pub carried_failures: Vec<CarriedAttempt>,
     /// Ancestors and children of the parents, as they stood when the question was decided on.
-    pub relatives: Vec<Relative>,
+    pub relatives: Vec<RelatedCandidate>,
     /// The best of the frontier at that moment.
     pub frontier: Vec<FrontierMember>,
     /// How many candidates the frontier had.
@@ -94,7 +94,7 @@ string_enum! {
 
 /// A candidate that a parent came from or that came from a parent, and what the change was worth.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Relative {
+pub struct RelatedCandidate {
     pub candidate_id: CandidateId,
     pub relation: Relation,
     pub status: CandidateStatus,

@@ -46,40 +46,40 @@ impl ControlRequest {
         Self { action, reason: None, grace: None, pause: None }
     }
 
-    pub fn because(self, reason: Option<&str>) -> Self {
+    pub fn with_reason(self, reason: Option<&str>) -> Self {
         Self { reason: reason.map(str::to_owned), ..self }
     }
 
     /// Waits this long for calls under way.
-    pub fn within(self, grace: Duration) -> Self {
+    pub fn with_grace(self, grace: Duration) -> Self {
         Self { grace: Some(grace), ..self }
     }
 
     pub fn interrupt(reason: &str) -> Self {
-        Self::new(ControlAction::Interrupt).because(Some(reason))
+        Self::new(ControlAction::Interrupt).with_reason(Some(reason))
     }
 
     pub fn pause(reason: &str) -> Self {
-        Self::new(ControlAction::Pause).because(Some(reason))
+        Self::new(ControlAction::Pause).with_reason(Some(reason))
     }
 
     pub fn stop(reason: &str) -> Self {
-        Self::new(ControlAction::Stop).because(Some(reason))
+        Self::new(ControlAction::Stop).with_reason(Some(reason))
     }
 
     pub fn cancel(reason: &str) -> Self {
-        Self::new(ControlAction::Cancel).because(Some(reason))
+        Self::new(ControlAction::Cancel).with_reason(Some(reason))
     }
 
     pub fn shutdown(reason: &str) -> Self {
-        Self::new(ControlAction::Shutdown).because(Some(reason))
+        Self::new(ControlAction::Shutdown).with_reason(Some(reason))
     }
 
     /// What a person may ask of a run that a process works on, by its word.
     pub fn parse(word: &str, reason: &str) -> Result<Self, OptimizerError> {
         let known = [ControlAction::Interrupt, ControlAction::Stop, ControlAction::Cancel];
         match ControlAction::parse(word).filter(|action| known.contains(action)) {
-            Some(action) => Ok(Self::new(action).because(Some(reason))),
+            Some(action) => Ok(Self::new(action).with_reason(Some(reason))),
             None => Err(OptimizerError::new(ErrorCode::Config, format!("{word:?} cannot be asked of a run"))
                 .with_hint(format!("Use one of {}.", known.map(ControlAction::as_str).join(", ")))),
         }
@@ -115,7 +115,7 @@ impl RunEnd {
     }
 
     /// How a run ended whose log ends with this event.
-    pub fn of_event(event: &Event) -> Option<Self> {
+    pub fn from_event(event: &Event) -> Option<Self> {
         match event {
             Event::RunFinished(_) => Some(Self::Completed),
             Event::RunFailed(failed) => {

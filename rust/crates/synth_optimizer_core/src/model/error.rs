@@ -90,7 +90,7 @@ pub struct OptimizerError {
     /// What to do.
     pub hint: String,
     /// For config problems: every finding.
-    pub findings: Vec<Diagnostic>,
+    pub findings: Vec<ConfigFinding>,
     /// The error of a lower layer that led to this one, for logs and debuggers; users read `message` and `detail`.
     #[source]
     pub cause: Option<Cause>,
@@ -153,7 +153,7 @@ pub enum Severity {
 
 /// A finding about a configuration: where it is, what is wrong and what to do.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Diagnostic {
+pub struct ConfigFinding {
     pub severity: Severity,
     /// A stable short code, such as `unknown_key`.
     pub code: &'static str,

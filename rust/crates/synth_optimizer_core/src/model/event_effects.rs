@@ -2,7 +2,7 @@
 
 use super::event::Event;
 use super::event_fields::{CandidateDecided, Stage};
-use super::ids::{CandidateId, CallId};
+use super::ids::{CallId, CandidateId};
 use super::lifecycle::CandidateTrigger;
 use super::usage::{Billing, Usage};
 use crate::string_enum;

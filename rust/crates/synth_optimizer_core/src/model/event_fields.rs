@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::answer::FailureClass;
 use super::budget::Dimension;
 use super::error::ErrorCode;
-use super::ids::{CandidateId, Payload, CallId, RowId};
+use super::ids::{CallId, CandidateId, Payload, RowId};
 use super::lifecycle::{CandidateTrigger, RunState, RunTrigger};
 use super::score::{Comparison, Gain, Score};
 use super::usage::{Cost, Usage};
@@ -698,7 +698,8 @@ fields! {
         /// Who was evaluated.
         candidate_id: CandidateId,
         /// Its mean on the deciding objective, such that larger is better; where it has no score, that of the best counts.
-        merit: f64,
+        #[serde(rename = "merit")]
+        ranking_score: f64,
         /// Cells that the candidate holds, alone or tied.
         cells_won: u32,
         /// Whether it holds any cell.

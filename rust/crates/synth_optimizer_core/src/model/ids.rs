@@ -7,7 +7,7 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::canonical::{CONTENT_DIGITS, content_id, canonical_digest};
+use super::canonical::{CONTENT_ID_DIGITS, canonical_digest, content_id};
 
 /// The texts of a candidate, by mutable field.
 pub type Payload = BTreeMap<String, String>;
@@ -60,7 +60,7 @@ impl CandidateId {
 
     /// The content as a number: the hex digits at the end of the id.
     pub fn number(&self) -> u64 {
-        let digits = self.0.len().saturating_sub(CONTENT_DIGITS);
+        let digits = self.0.len().saturating_sub(CONTENT_ID_DIGITS);
         self.0.get(digits..).and_then(|digits| u64::from_str_radix(digits, 16).ok()).unwrap_or(u64::MAX)
     }
 }

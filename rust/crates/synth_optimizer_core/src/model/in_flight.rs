@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::event::Event;
 use super::event_fields::{RolloutsRequested, Stage};
-use super::ids::{CandidateId, CallId};
+use super::ids::{CallId, CandidateId};
 use super::usage::Spend;
 
 /// An evaluation under way, and what came of its rollouts so far.
@@ -87,7 +87,7 @@ impl InFlight {
     }
 
     /// Since when the evaluation or turn has been under way that this event ends; ask before the event is applied.
-    pub fn began(&self, event: &Event) -> Option<u64> {
+    pub fn started_at(&self, event: &Event) -> Option<u64> {
         match event.settled_call() {
             Some(call) => self.turns.get(&call.call_id).map(|turn| turn.since),
             None => self.evaluations.get(&ended_evaluation(event)?).map(|evaluation| evaluation.since),

@@ -5,10 +5,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::candidate_view::candidates_of;
+use super::candidate_view::affected_candidates;
 use super::event::Event;
-use super::event_fields::{RolloutCount, Stage, StoppedBy};
 use super::event_effects::CallKind;
+use super::event_fields::{RolloutCount, Stage, StoppedBy};
 use super::ids::CandidateId;
 use super::lifecycle::{Lifecycle, RunState};
 use super::usage::{Billing, RunUsage, Spend};
@@ -188,7 +188,7 @@ impl RunTotals {
         // The held-out score of the initial candidate is part of the gain of the best one.
         let is_seed_measured = matches!(event, Event::HeldoutCompleted(done)
             if self.seed_candidate_id.as_ref() == Some(&done.candidate_id));
-        if is_seed_measured || candidates_of(event).contains(&&best.candidate_id) {
+        if is_seed_measured || affected_candidates(event).contains(&&best.candidate_id) {
             best.sequence = sequence;
         }
     }

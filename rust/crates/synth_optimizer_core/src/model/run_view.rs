@@ -6,16 +6,16 @@ use std::sync::Arc;
 
 use serde::{Serialize, Serializer};
 
-use super::candidate_view::{Candidate, candidates_of};
+use super::candidate_view::{Candidate, affected_candidates};
 use super::envelope::rfc3339;
 use super::event::{Event, message};
 use super::event_fields::{
     ObjectiveSetDeclared, RolloutFailed, RolloutFinished, RunEnded, RunFailed, RunFinished, RunStarted, Stage,
 };
 use super::ids::{CandidateId, RowId};
+use super::in_flight::InFlight;
 use super::lifecycle::{RunState, RunTrigger};
 use super::run_totals::RunTotals;
-use super::in_flight::InFlight;
 
 /// A run as its log tells of it.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -78,7 +78,7 @@ impl RunView {
     pub fn apply(&mut self, sequence: u64, unix_millis: u64, event: &Event) {
         self.totals.apply(sequence, unix_millis, event);
         self.in_flight.apply(unix_millis, event);
-        for id in candidates_of(event) {
+        for id in affected_candidates(event) {
             self.with(id, |known| known.candidate.apply(sequence, unix_millis, event));
         }
         match event {

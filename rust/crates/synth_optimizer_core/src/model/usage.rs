@@ -16,14 +16,14 @@ pub struct NanoUsd(pub u64);
 impl NanoUsd {
     /// Rounds up: a limit must never be passed by rounding. Negative and non-finite amounts are not money.
     pub fn from_usd(usd: f64) -> Option<Self> {
-        const DUST: f64 = 1e-6;
+        const ROUNDING_TOLERANCE: f64 = 1e-6;
         if !usd.is_finite() || !(0.0..=9e9).contains(&usd) {
             return None;
         }
         let nano = usd * 1e9;
         // A value that was nano-dollars before must come back as the same number.
         let rounded = nano.round();
-        let exact = (nano - rounded).abs() <= DUST.max(nano * f64::EPSILON * 2.0);
+        let exact = (nano - rounded).abs() <= ROUNDING_TOLERANCE.max(nano * f64::EPSILON * 2.0);
         let whole = if exact { rounded } else { nano.ceil() } as u64;
         // Whatever is not free costs something.
         Some(Self(if usd > 0.0 { whole.max(1) } else { 0 }))

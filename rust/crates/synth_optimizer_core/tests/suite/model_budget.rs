@@ -7,7 +7,7 @@ use proptest::prelude::{
     Just, ProptestConfig, Strategy, TestCaseError, any, prop_assert, prop_assert_eq, prop_oneof, proptest,
 };
 use serde_json::{Value, json};
-use synth_optimizer_core::model::budget::{Amount, Budget, Caps, Dimension, Refused};
+use synth_optimizer_core::model::budget::{Budget, BudgetRefusal, Caps, Dimension, Resources};
 use synth_optimizer_core::model::ids::CallId;
 use synth_optimizer_core::model::usage::{Billing, Cost, NanoUsd, Spend, Usage};
 
@@ -160,15 +160,16 @@ proptest! {
 
 #[test]
 fn amounts_add_up_except_for_wall_time() {
-    let unit = Amount::ZERO.with(Dimension::Cost, 5).with(Dimension::WallMillis, 70).rollout(Dimension::TrainRollouts);
+    let unit =
+        Resources::ZERO.with(Dimension::Cost, 5).with(Dimension::WallMillis, 70).rollout(Dimension::TrainRollouts);
     assert_eq!(unit.get(Dimension::TrainRollouts), 1);
     assert_eq!(unit.get(Dimension::TotalRollouts), 1);
     assert_eq!(unit.get(Dimension::HeldoutRollouts), 0);
     let three = unit.times(3);
     assert_eq!((three.get(Dimension::Cost), three.get(Dimension::WallMillis)), (15, 70));
     assert_eq!(three.get(Dimension::TotalRollouts), 3);
-    assert_eq!(unit.times(0), Amount::ZERO);
-    let both = three.plus(&Amount::ZERO.with(Dimension::WallMillis, 90).rollout(Dimension::HeldoutRollouts));
+    assert_eq!(unit.times(0), Resources::ZERO);
+    let both = three.plus(&Resources::ZERO.with(Dimension::WallMillis, 90).rollout(Dimension::HeldoutRollouts));
     assert_eq!((both.get(Dimension::WallMillis), both.get(Dimension::TotalRollouts)), (90, 4));
     assert_eq!((both.get(Dimension::TrainRollouts), both.get(Dimension::HeldoutRollouts)), (3, 1));
 }
@@ -178,7 +179,7 @@ fn every_dimension_is_listed_once() {
     let words: Vec<&str> = Dimension::ALL.into_iter().map(Dimension::as_str).collect();
     assert_eq!(words, Dimension::NAMES);
     for (place, dimension) in Dimension::ALL.into_iter().enumerate() {
-        let amount = Amount::ZERO.with(dimension, 1);
+        let amount = Resources::ZERO.with(dimension, 1);
         let at: Vec<usize> = (0..9).filter(|other| amount.get(Dimension::ALL[*other]) == 1).collect();
         assert_eq!(at, [place]);
     }
@@ -189,12 +190,12 @@ fn every_dimension_is_listed_once() {
 #[test]
 fn a_reservation_becomes_what_was_used() {
     let mut budget = one_cap(Dimension::Cost, 100);
-    let unit = Amount::ZERO.with(Dimension::Cost, 40);
+    let unit = Resources::ZERO.with(Dimension::Cost, 40);
     budget.reserve(CallId(0), unit).unwrap();
     budget.reserve(CallId(1), unit).unwrap();
     assert_eq!(
         budget.reserve(CallId(2), unit),
-        Err(Refused { dimension: Dimension::Cost, wanted: 40, available: 20 })
+        Err(BudgetRefusal { dimension: Dimension::Cost, wanted: 40, available: 20 })
     );
     budget.settle_as(CallId(0), used(Usage { cost: known(10), ..Usage::default() }));
     assert_eq!((budget.spent(Dimension::Cost), budget.reserved(Dimension::Cost)), (10, 40));
@@ -213,7 +214,7 @@ fn a_reservation_becomes_what_was_used() {
 #[test]
 fn cached_answers_count_against_the_limits_and_are_not_paid() {
     let mut budget = one_cap(Dimension::TrainRollouts, 2);
-    let unit = Amount::ZERO.with(Dimension::Cost, 5).rollout(Dimension::TrainRollouts);
+    let unit = Resources::ZERO.with(Dimension::Cost, 5).rollout(Dimension::TrainRollouts);
     let usage = Usage { prompt_tokens: Some(11), cost: known(7), ..Usage::default() };
     budget.reserve(CallId(0), unit).unwrap();
     budget.settle_as(CallId(0), (Billing::Cached, usage));
@@ -231,7 +232,7 @@ fn cached_answers_count_against_the_limits_and_are_not_paid() {
 #[test]
 fn one_paid_call_without_a_cost_makes_the_bill_unknown_for_good() {
     let mut budget = Budget::new(Caps::default());
-    let unit = Amount::ZERO.with(Dimension::Cost, 5);
+    let unit = Resources::ZERO.with(Dimension::Cost, 5);
     let priced = used(Usage { cost: known(3), ..Usage::default() });
     let calls = [priced, used(Usage::default()), priced];
     for (call_id, settlement) in (0..).zip(calls) {
@@ -249,7 +250,7 @@ fn one_paid_call_without_a_cost_makes_the_bill_unknown_for_good() {
 fn an_unknown_outcome_costs_its_whole_reservation() {
     let mut budget = one_cap(Dimension::Cost, 50);
     let unit =
-        Amount::ZERO.with(Dimension::Cost, 20).with(Dimension::TotalTokens, 9).rollout(Dimension::HeldoutRollouts);
+        Resources::ZERO.with(Dimension::Cost, 20).with(Dimension::TotalTokens, 9).rollout(Dimension::HeldoutRollouts);
     budget.reserve(CallId(0), unit).unwrap();
     budget.settle_as(CallId(0), (Billing::Unknown, Usage::default()));
     assert_eq!((budget.spent(Dimension::Cost), budget.spent(Dimension::HeldoutRollouts)), (20, 1));
@@ -263,7 +264,7 @@ fn an_unknown_outcome_costs_its_whole_reservation() {
 #[test]
 fn wall_time_is_measured_and_calls_run_side_by_side() {
     let mut budget = one_cap(Dimension::WallMillis, 1000);
-    let unit = Amount::ZERO.with(Dimension::WallMillis, 600);
+    let unit = Resources::ZERO.with(Dimension::WallMillis, 600);
     for call_id in 0..5 {
         budget.reserve(CallId(call_id), unit).unwrap();
     }
@@ -276,7 +277,7 @@ fn wall_time_is_measured_and_calls_run_side_by_side() {
     budget.observe_elapsed(500);
     assert_eq!(
         budget.reserve(CallId(5), unit),
-        Err(Refused { dimension: Dimension::WallMillis, wanted: 600, available: 500 })
+        Err(BudgetRefusal { dimension: Dimension::WallMillis, wanted: 600, available: 500 })
     );
     // Settling a call neither adds time nor gives any back.
     budget.settle_as(CallId(0), used(Usage::default()));
@@ -294,21 +295,21 @@ fn wall_time_is_measured_and_calls_run_side_by_side() {
 #[test]
 fn what_is_held_back_is_there_when_it_is_released() {
     let mut budget = one_cap(Dimension::TotalRollouts, 10);
-    let unit = Amount::ZERO.rollout(Dimension::HeldoutRollouts);
-    budget.hold(unit.times(6)).unwrap();
+    let unit = Resources::ZERO.rollout(Dimension::HeldoutRollouts);
+    budget.set_aside(unit.times(6)).unwrap();
     assert_eq!((budget.reserved(Dimension::TotalRollouts), budget.available(Dimension::TotalRollouts)), (6, Some(4)));
-    assert_eq!(budget.how_many(&Amount::ZERO.rollout(Dimension::TrainRollouts), 9).0, 4);
-    assert!(budget.hold(unit.times(5)).is_err());
-    budget.release_hold();
+    assert_eq!(budget.max_affordable(&Resources::ZERO.rollout(Dimension::TrainRollouts), 9).0, 4);
+    assert!(budget.set_aside(unit.times(5)).is_err());
+    budget.release_set_aside();
     assert_eq!((budget.reserved(Dimension::TotalRollouts), budget.available(Dimension::TotalRollouts)), (0, Some(10)));
-    budget.release_hold();
+    budget.release_set_aside();
     assert!(holds(&budget));
 }
 
 #[test]
 fn a_request_reserves_at_most_once() {
     let mut budget = one_cap(Dimension::TrainRollouts, 3);
-    let unit = Amount::ZERO.rollout(Dimension::TrainRollouts);
+    let unit = Resources::ZERO.rollout(Dimension::TrainRollouts);
     budget.reserve(CallId(0), unit).unwrap();
     budget.reserve(CallId(0), unit).unwrap();
     assert_eq!(budget.reserved(Dimension::TrainRollouts), 1);
@@ -329,7 +330,7 @@ fn absurd_amounts_do_not_overflow() {
         let mut budget = Budget::new(caps);
         budget.observe_elapsed(7);
         for call_id in 0..3 {
-            budget.reserve(CallId(call_id), Amount::ZERO.with(Dimension::WallMillis, u64::MAX)).unwrap();
+            budget.reserve(CallId(call_id), Resources::ZERO.with(Dimension::WallMillis, u64::MAX)).unwrap();
             budget.settle_as(CallId(call_id), used(huge));
             assert!(holds(&budget));
         }
@@ -343,20 +344,20 @@ fn absurd_amounts_do_not_overflow() {
 
 #[derive(Debug, Clone)]
 enum Op {
-    Reserve(Amount),
+    Reserve(Resources),
     /// Settles the open request at this place, counted round; nothing is open: a request nobody made.
     Settle(usize, Settlement),
     SettleUnheardOf(Settlement),
     Elapsed(u64),
     Generation,
-    Hold(Amount),
+    Hold(Resources),
     ReleaseHold,
 }
 
-fn amounts() -> impl Strategy<Value = Amount> {
+fn amounts() -> impl Strategy<Value = Resources> {
     let ledger = prop_oneof![Just(None), Just(Some(Dimension::TrainRollouts)), Just(Some(Dimension::HeldoutRollouts))];
     (ledger, [0..20u64, 0..20, 0..20, 0..20, 0..40]).prop_map(|(ledger, [cost, prompt, completion, total, wall])| {
-        let amount = Amount::ZERO
+        let amount = Resources::ZERO
             .with(Dimension::Cost, cost)
             .with(Dimension::PromptTokens, prompt)
             .with(Dimension::CompletionTokens, completion)
@@ -418,9 +419,9 @@ fn caps() -> impl Strategy<Value = Caps> {
 #[derive(Debug, Default)]
 struct Books {
     /// Request, what was set aside, and when it should be over.
-    open: Vec<(CallId, Amount, u64)>,
+    open: Vec<(CallId, Resources, u64)>,
     /// Set aside for later, one after another.
-    held: Vec<Amount>,
+    held: Vec<Resources>,
     used: BTreeMap<&'static str, u64>,
     paid: BTreeMap<&'static str, u64>,
     elapsed: u64,
@@ -434,7 +435,7 @@ struct Books {
 }
 
 impl Books {
-    fn charge(&mut self, reserved: &Amount, settlement: Settlement) {
+    fn charge(&mut self, reserved: &Resources, settlement: Settlement) {
         let (billing, usage) = settlement;
         self.bill.count(billing, &usage);
         let pays = match billing {
@@ -485,7 +486,7 @@ impl Books {
     }
 
     /// The first limit that an amount would break. Time runs for all calls at once.
-    fn too_much(&self, caps: &Caps, amount: &Amount) -> Option<Dimension> {
+    fn too_much(&self, caps: &Caps, amount: &Resources) -> Option<Dimension> {
         Dimension::ALL.into_iter().find(|dimension| {
             let reserved = if *dimension == Dimension::WallMillis { 0 } else { self.reserved(*dimension) };
             let wanted = amount.get(*dimension);
@@ -566,7 +567,7 @@ impl Books {
             Op::Hold(amount) => {
                 let amount = amount.with(Dimension::WallMillis, 0);
                 let too_much = self.too_much(budget.caps(), &amount);
-                let answer = budget.hold(amount.with(Dimension::WallMillis, 10_000));
+                let answer = budget.set_aside(amount.with(Dimension::WallMillis, 10_000));
                 prop_assert_eq!(answer.err().map(|refused| refused.dimension), too_much);
                 if too_much.is_some() {
                     prop_assert_eq!(&before, &*budget, "a refusal changed something");
@@ -575,7 +576,7 @@ impl Books {
                 }
             }
             Op::ReleaseHold => {
-                budget.release_hold();
+                budget.release_set_aside();
                 self.held.clear();
             }
             Op::Generation => {
@@ -615,7 +616,7 @@ proptest! {
             books.apply(&mut budget, op)?;
         }
         let before = budget.clone();
-        let (most, limit) = budget.how_many(&unit, want);
+        let (most, limit) = budget.max_affordable(&unit, want);
         prop_assert!(most <= want);
         prop_assert_eq!(limit.is_some(), most < want);
         prop_assert_eq!(&before, &budget);

@@ -20,7 +20,7 @@ use synth_optimizer_core::model::event_fields::{
     RunFailed, RunFinished, RunResumed, RunStarted, Stage, StateTransitioned, StopDecided, StopKind, StoppedBy,
     TaskInfoLoaded, TransportFallback, TurnModels,
 };
-use synth_optimizer_core::model::ids::{CandidateId, Payload, CallId, RowId};
+use synth_optimizer_core::model::ids::{CallId, CandidateId, Payload, RowId};
 use synth_optimizer_core::model::lifecycle::{CandidateTrigger, RunState, RunTrigger};
 use synth_optimizer_core::model::score::{Comparison, Gain, Score};
 use synth_optimizer_core::model::usage::{Cost, NanoUsd, Usage};
@@ -265,7 +265,7 @@ fn samples() -> Vec<Event> {
         }),
         Event::FrontierUpdated(FrontierUpdated {
             candidate_id: candidate("c2"),
-            merit: 0.625,
+            ranking_score: 0.625,
             cells_won: 4,
             joined: true,
             cells: vec![CellWon {

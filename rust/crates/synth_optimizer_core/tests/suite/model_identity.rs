@@ -5,7 +5,7 @@ use proptest::collection::vec;
 use proptest::prelude::{Just, ProptestConfig, Strategy, any, prop_assert, prop_assert_eq, prop_oneof, proptest};
 use serde_json::{Map, Value, json};
 use synth_optimizer_core::model::cache_key::{Boundary, RolloutRequest, cache_key};
-use synth_optimizer_core::model::canonical::{canonical_json, content_id, canonical_digest, hex, write_canonical};
+use synth_optimizer_core::model::canonical::{canonical_digest, canonical_json, content_id, hex, write_canonical};
 use synth_optimizer_core::model::ids::{CandidateId, HeldoutRow, Payload, RolloutIdentity, RowId, TrainRow};
 use synth_optimizer_core::model::program::{Inputs, Module, Program, Row};
 

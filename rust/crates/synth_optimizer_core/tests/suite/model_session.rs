@@ -10,7 +10,7 @@ use synth_optimizer_core::model::event::Event;
 use synth_optimizer_core::model::event_fields::{
     Bill, Reason, RolloutCount, RolloutFailed, RolloutFinished, RolloutsRequested, RunEnded, RunStarted, Stage,
 };
-use synth_optimizer_core::model::ids::{CandidateId, Payload, CallId, RowId};
+use synth_optimizer_core::model::ids::{CallId, CandidateId, Payload, RowId};
 use synth_optimizer_core::model::lifecycle::{RunState, RunTrigger};
 use synth_optimizer_core::model::program::Inputs;
 use synth_optimizer_core::model::usage::{Cost, Usage};
@@ -108,7 +108,7 @@ impl Engine for Summing {
         Ok(Self { turns: inputs.pareto_pool.iter().map(|row| u64::from(row.0)).collect() })
     }
 
-    fn initial(&self) -> Sum {
+    fn initial_state(&self) -> Sum {
         Sum::default()
     }
 
@@ -126,7 +126,7 @@ impl Engine for Summing {
                 replicate: 0,
             })),
             Observation::Answer { call_id, answer } => {
-                assert_eq!(Some(*call_id), self.turn(state), "an answer came out of turn");
+                assert_eq!(Some(*call_id), self.next_to_retire(state), "an answer came out of turn");
                 match answer {
                     Answer::Rollout(rollout) if !rollout.reward.is_finite() => {
                         Err(OptimizerError::new(ErrorCode::Invariant, "a reward is no number"))
@@ -134,7 +134,7 @@ impl Engine for Summing {
                     answer => one(Self::answered(*call_id, answer)),
                 }
             }
-            Observation::Advance if !state.over && state.asked && self.turn(state).is_none() => {
+            Observation::Advance if !state.over && state.asked && self.next_to_retire(state).is_none() => {
                 one(Event::RunCancelled(Self::ended(state)))
             }
             Observation::CancelRequested { reason } if !state.over => {
@@ -162,7 +162,7 @@ impl Engine for Summing {
         }
     }
 
-    fn turn(&self, state: &Sum) -> Option<CallId> {
+    fn next_to_retire(&self, state: &Sum) -> Option<CallId> {
         self.turns.get(state.retired).filter(|_| state.asked).map(|turn| CallId(*turn))
     }
 
@@ -236,7 +236,7 @@ fn a_run_opens_with_its_start_and_its_first_transition() {
     let mut session = Session::new(&engine);
     let run =
         RunStarted { algorithm: "sum".into(), config_digest: String::new(), seed: 4, container_url: String::new() };
-    let events = session.open(run.clone());
+    let events = session.start(run.clone());
     assert_eq!(events[0], Event::RunStarted(run));
     let [_, Event::StateTransitioned(change)] = &events[..] else { panic!("{events:?}") };
     assert_eq!((change.from, change.to), (RunState::Created, RunState::Initializing));
@@ -248,9 +248,9 @@ fn a_run_opens_with_its_start_and_its_first_transition() {
 fn answers_in_order_retire_at_once() {
     let engine = in_order();
     let mut session = begun(&engine);
-    assert_eq!(answers(&session.offer(CallId(0), score(4.0)).unwrap()), [(0, "4".into())]);
-    assert_eq!(answers(&session.offer(CallId(1), score(5.0)).unwrap()), [(1, "5".into())]);
-    let last = session.offer(CallId(2), score(6.0)).unwrap();
+    assert_eq!(answers(&session.accept_answer(CallId(0), score(4.0)).unwrap()), [(0, "4".into())]);
+    assert_eq!(answers(&session.accept_answer(CallId(1), score(5.0)).unwrap()), [(1, "5".into())]);
+    let last = session.accept_answer(CallId(2), score(6.0)).unwrap();
     assert_eq!(wires(&last), ["rollout.finished", "gepa.run.cancelled"]);
     assert_eq!(session.state().digits, 456);
     assert!(engine.is_over(session.state()));
@@ -261,11 +261,11 @@ fn answers_out_of_order_wait_for_their_turn() {
     let engine = in_order();
     let mut session = begun(&engine);
     let before = session.state().clone();
-    assert_eq!(session.offer(CallId(2), score(6.0)).unwrap(), []);
-    assert_eq!(session.offer(CallId(1), score(5.0)).unwrap(), []);
+    assert_eq!(session.accept_answer(CallId(2), score(6.0)).unwrap(), []);
+    assert_eq!(session.accept_answer(CallId(1), score(5.0)).unwrap(), []);
     assert_eq!(session.state(), &before);
     assert_eq!(engine.outstanding(session.state()).len(), 3);
-    let all = session.offer(CallId(0), score(4.0)).unwrap();
+    let all = session.accept_answer(CallId(0), score(4.0)).unwrap();
     assert_eq!(answers(&all), [(0, "4".into()), (1, "5".into()), (2, "6".into())]);
     assert_eq!(all.last().unwrap().type_name(), "gepa.run.cancelled");
 }
@@ -279,7 +279,7 @@ fn every_order_of_arrival_gives_the_same_log() {
             let mut session = begun(&engine);
             let log: Vec<Event> = arrival
                 .into_iter()
-                .flat_map(|call_id| session.offer(CallId(call_id), score(4.0 + call_id as f64)).unwrap())
+                .flat_map(|call_id| session.accept_answer(CallId(call_id), score(4.0 + call_id as f64)).unwrap())
                 .collect();
             logs.push(log);
         }
@@ -294,37 +294,37 @@ fn a_second_answer_to_a_request_is_ignored() {
     let engine = in_order();
     let mut session = begun(&engine);
     // While the first one waits.
-    assert_eq!(session.offer(CallId(1), score(5.0)).unwrap(), []);
-    assert_eq!(session.offer(CallId(1), score(9.0)).unwrap(), []);
-    let both = session.offer(CallId(0), score(4.0)).unwrap();
+    assert_eq!(session.accept_answer(CallId(1), score(5.0)).unwrap(), []);
+    assert_eq!(session.accept_answer(CallId(1), score(9.0)).unwrap(), []);
+    let both = session.accept_answer(CallId(0), score(4.0)).unwrap();
     assert_eq!(answers(&both), [(0, "4".into()), (1, "5".into())]);
     // After it has retired.
     let state = session.state().clone();
-    assert_eq!(session.offer(CallId(0), score(9.0)).unwrap(), []);
-    assert_eq!(session.offer(CallId(1), score(9.0)).unwrap(), []);
+    assert_eq!(session.accept_answer(CallId(0), score(9.0)).unwrap(), []);
+    assert_eq!(session.accept_answer(CallId(1), score(9.0)).unwrap(), []);
     assert_eq!(session.state(), &state);
-    session.offer(CallId(2), score(6.0)).unwrap();
+    session.accept_answer(CallId(2), score(6.0)).unwrap();
     assert_eq!(session.state().digits, 456);
     // After the run, and for a request that nobody made.
-    assert_eq!(session.offer(CallId(2), score(9.0)).unwrap(), []);
-    assert_eq!(session.offer(CallId(70), score(9.0)).unwrap(), []);
+    assert_eq!(session.accept_answer(CallId(2), score(9.0)).unwrap(), []);
+    assert_eq!(session.accept_answer(CallId(70), score(9.0)).unwrap(), []);
 }
 
 #[test]
 fn an_answer_to_a_request_that_nobody_made_is_not_kept() {
     let engine = in_order();
     let mut session = Session::new(&engine);
-    assert_eq!(session.offer(CallId(0), score(9.0)).unwrap(), []);
+    assert_eq!(session.accept_answer(CallId(0), score(9.0)).unwrap(), []);
     assert_eq!(wires(&session.observe(&Observation::Begin).unwrap()), ["rollout.requested"]);
-    assert_eq!(answers(&session.offer(CallId(0), score(4.0)).unwrap()), [(0, "4".into())]);
+    assert_eq!(answers(&session.accept_answer(CallId(0), score(4.0)).unwrap()), [(0, "4".into())]);
 }
 
 #[test]
 fn a_cancel_keeps_what_arrived_and_gives_up_the_rest() {
     let engine = Summing { turns: vec![3, 1, 0, 2] };
     let mut session = begun(&engine);
-    session.offer(CallId(3), score(7.0)).unwrap();
-    assert_eq!(session.offer(CallId(0), score(4.0)).unwrap(), []);
+    session.accept_answer(CallId(3), score(7.0)).unwrap();
+    assert_eq!(session.accept_answer(CallId(0), score(4.0)).unwrap(), []);
     // Request 1 has been sent, request 2 has not.
     let events = session.cancel("enough", |call_id| call_id == CallId(1)).unwrap();
     assert_eq!(events[0], Event::CancelRequested(Reason { reason: "enough".into() }));
@@ -334,7 +334,7 @@ fn a_cancel_keeps_what_arrived_and_gives_up_the_rest() {
     assert!(engine.is_over(session.state()) && !engine.is_cancelling(session.state()));
     assert!(engine.outstanding(session.state()).is_empty());
     // What comes in late changes nothing any more, and there is nothing left to cancel.
-    assert_eq!(session.offer(CallId(1), score(5.0)).unwrap(), []);
+    assert_eq!(session.accept_answer(CallId(1), score(5.0)).unwrap(), []);
     assert_eq!(session.cancel("again", |_| true).unwrap(), []);
 }
 
@@ -342,8 +342,8 @@ fn a_cancel_keeps_what_arrived_and_gives_up_the_rest() {
 fn a_cancel_asks_about_requests_without_an_answer_only() {
     let engine = in_order();
     let mut session = begun(&engine);
-    session.offer(CallId(2), score(6.0)).unwrap();
-    session.offer(CallId(1), score(5.0)).unwrap();
+    session.accept_answer(CallId(2), score(6.0)).unwrap();
+    session.accept_answer(CallId(1), score(5.0)).unwrap();
     let asked = std::cell::RefCell::new(Vec::new());
     let events = session
         .cancel("enough", |call_id| {
@@ -360,16 +360,16 @@ fn a_rebuilt_state_goes_on_where_it_stopped() {
     let engine = in_order();
     let mut session = Session::new(&engine);
     let mut log = session.observe(&Observation::Begin).unwrap();
-    log.extend(session.offer(CallId(0), score(4.0)).unwrap());
-    let mut rebuilt = engine.initial();
+    log.extend(session.accept_answer(CallId(0), score(4.0)).unwrap());
+    let mut rebuilt = engine.initial_state();
     log.iter().for_each(|event| engine.evolve(&mut rebuilt, event));
     let (mut resumed, events) = Session::resume(&engine, rebuilt).unwrap();
     assert_eq!(events, []);
     assert_eq!(resumed.state(), session.state());
     for (call_id, reward) in [(2, 6.0), (1, 5.0)] {
         assert_eq!(
-            resumed.offer(CallId(call_id), score(reward)).unwrap(),
-            session.offer(CallId(call_id), score(reward)).unwrap()
+            resumed.accept_answer(CallId(call_id), score(reward)).unwrap(),
+            session.accept_answer(CallId(call_id), score(reward)).unwrap()
         );
     }
     assert_eq!(resumed.state(), session.state());
@@ -391,7 +391,7 @@ fn an_error_of_the_engine_reaches_the_caller_and_changes_nothing() {
     let engine = in_order();
     let mut session = begun(&engine);
     let before = session.state().clone();
-    let error = session.offer(CallId(0), score(f64::NAN)).unwrap_err();
+    let error = session.accept_answer(CallId(0), score(f64::NAN)).unwrap_err();
     assert_eq!(error.code, ErrorCode::Invariant);
     assert_eq!(session.state(), &before);
 }

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use synth_gepa::{GepaEngine, State, stream};
+use synth_gepa::{GepaEngine, State, random_stream};
 use synth_optimizer_core::config::{Config, search_digest};
 use synth_optimizer_core::engine::{Engine, Session};
 use synth_optimizer_core::model::answer::{
@@ -17,7 +17,7 @@ use synth_optimizer_core::model::canonical::canonical_digest;
 use synth_optimizer_core::model::command::{Command, NamedPayload, ProposeCommand, RolloutCommand};
 use synth_optimizer_core::model::event::Event;
 use synth_optimizer_core::model::event_fields::RunStarted;
-use synth_optimizer_core::model::ids::{HeldoutRow, Payload, CallId, RowId, TrainRow};
+use synth_optimizer_core::model::ids::{CallId, HeldoutRow, Payload, RowId, TrainRow};
 use synth_optimizer_core::model::program::{Inputs, Module, Program, Row};
 use synth_optimizer_core::model::usage::{Cost, NanoUsd, Usage};
 
@@ -183,7 +183,7 @@ impl World {
     /// Goes on from a stored log, as after a crash: answers that had come but not retired are asked for again.
     pub(crate) fn resume(&self, stored: &[Event], pace: Pace) -> Vec<Event> {
         let engine = self.engine();
-        let mut state = engine.initial();
+        let mut state = engine.initial_state();
         for event in stored {
             engine.evolve(&mut state, event);
         }
@@ -200,7 +200,7 @@ impl World {
         let engine = self.engine_with(inputs);
         let mut session = Session::new(&engine);
         let mut log = Log::default();
-        log.extend(session.open(self.run_started()));
+        log.extend(session.start(self.run_started()));
         if pace.stop_after == Some(0) {
             log.extend(session.observe(&Observation::StopRequested { reason: "enough".into() }).unwrap());
         }
@@ -237,7 +237,7 @@ impl World {
             lanes.billed +=
                 u64::from(rollout && (matches!(answer, Answer::Rollout(_)) || failed(FailureClass::Failed)));
             lanes.done.push(command);
-            log.extend(session.offer(call_id, answer).unwrap());
+            log.extend(session.accept_answer(call_id, answer).unwrap());
             answers += 1;
             if pace.stop_after == Some(answers) {
                 log.extend(session.observe(&Observation::StopRequested { reason: "enough".into() }).unwrap());
@@ -254,7 +254,7 @@ impl World {
 
     /// What waits for a worker is not sent any more.
     fn withdraw(&self, session: &mut Session<'_, GepaEngine>, log: &mut Log, lanes: &mut Lanes) {
-        log.extend(session.withdraw(|id| lanes.sent.contains(&id)).unwrap());
+        log.extend(session.withdraw_unsent(|id| lanes.sent.contains(&id)).unwrap());
         let open: BTreeSet<CallId> = session.outstanding().iter().map(Command::call_id).collect();
         log.fresh.retain(|id| open.contains(id));
         for waiting in &mut lanes.waiting {
@@ -264,7 +264,7 @@ impl World {
 
     fn latency(&self, engine: &GepaEngine, state: &State, id: CallId, pace: Pace) -> (Command, u64) {
         let command = engine.command(state, id).unwrap();
-        let mut random = stream(pace.arrival_seed, "latency", id.0);
+        let mut random = random_stream(pace.arrival_seed, "latency", id.0);
         let tail = 1.0 / (1.0 - 0.97 * random.unit());
         let millis = match command {
             Command::Rollout(_) => 100.0 * tail,
@@ -314,8 +314,9 @@ impl World {
         let known = known_rules(&command.payload);
         let number: u32 = command.row_id.as_str().split(':').next_back().unwrap().parse().unwrap();
         let needs = |offset: u32| known.contains(&((number + offset * 5) % self.rules));
-        let flip =
-            |value: f64, random: &mut synth_gepa::Stream| if random.unit() < self.noise { 1.0 - value } else { value };
+        let flip = |value: f64, random: &mut synth_gepa::RandomStream| {
+            if random.unit() < self.noise { 1.0 - value } else { value }
+        };
         let binary = flip(f64::from(u8::from(needs(0))), &mut random);
         let (reward, objectives) = match self.scoring {
             Scoring::Binary => (binary, BTreeMap::new()),
@@ -504,8 +505,8 @@ fn lane(command: &Command) -> usize {
     }
 }
 
-fn hashed(text: &str) -> synth_gepa::Stream {
-    stream(7, &canonical_digest(text), 0)
+fn hashed(text: &str) -> synth_gepa::RandomStream {
+    random_stream(7, &canonical_digest(text), 0)
 }
 
 fn known_rules(payload: &Payload) -> BTreeSet<u32> {

@@ -1,7 +1,7 @@
 //! What the values of a configuration must mean together; every rule runs and every problem is kept.
 
 mod models;
-mod places;
+mod names_and_paths;
 mod rows;
 mod search;
 
@@ -9,28 +9,28 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
-use super::report::{Code, Part, Report};
+use super::report::{Code, EntryPart, Report};
 use super::sections::Config;
-use super::tree::{Place, join};
+use super::tree::{SourceLocation, join};
 
 /// Runs every rule.
-pub(super) fn validate(config: &Config, places: &BTreeMap<String, Place>, report: &mut Report<'_>) {
-    let mut rules = Rules { config, places, report };
-    texts(&mut rules);
-    places::check(&mut rules);
+pub(super) fn validate(config: &Config, locations: &BTreeMap<String, SourceLocation>, report: &mut Report<'_>) {
+    let mut rules = Validator { config, locations, report };
+    blank_and_repeated(&mut rules);
+    names_and_paths::check(&mut rules);
     rows::check(&mut rules);
     models::check(&mut rules);
     search::check(&mut rules);
 }
 
 /// What a rule sees and where it puts its findings.
-struct Rules<'r, 'a> {
+struct Validator<'r, 'a> {
     config: &'r Config,
-    places: &'r BTreeMap<String, Place>,
+    locations: &'r BTreeMap<String, SourceLocation>,
     report: &'r mut Report<'a>,
 }
 
-impl Rules<'_, '_> {
+impl Validator<'_, '_> {
     /// Whether all these fields could be read; a rule about an unreadable field would only add noise.
     fn can_read(&self, fields: &[&str]) -> bool {
         fields.iter().all(|field| self.report.is_readable(field))
@@ -38,7 +38,7 @@ impl Rules<'_, '_> {
 
     /// Whether a layer sets this field.
     fn is_given(&self, field: &str) -> bool {
-        self.places.contains_key(field)
+        self.locations.contains_key(field)
     }
 
     /// Reports a field, unless it could not be read anyway.
@@ -46,13 +46,15 @@ impl Rules<'_, '_> {
         if !self.report.is_readable(field) {
             return;
         }
-        let place = match self.places.get(field) {
+        let location = match self.locations.get(field) {
             // The span of a section covers its header only, and the header's name reads better marked.
-            Some(place @ Place::File { key, value }) if value.start <= key.start => Some((place, Part::Key)),
-            Some(place) => Some((place, Part::Value)),
-            None => section_of(self.places, field).map(|place| (place, Part::Key)),
+            Some(location @ SourceLocation::File { key, value }) if value.start <= key.start => {
+                Some((location, EntryPart::Key))
+            }
+            Some(location) => Some((location, EntryPart::Value)),
+            None => section_of(self.locations, field).map(|location| (location, EntryPart::Key)),
         };
-        self.report.push(code, field, message, hint, place);
+        self.report.push(code, field, message, hint, location);
     }
 
     /// The same where something is wrong.
@@ -64,9 +66,9 @@ impl Rules<'_, '_> {
 }
 
 /// The nearest section in the file that an absent field would be written in.
-fn section_of<'p>(places: &'p BTreeMap<String, Place>, field: &str) -> Option<&'p Place> {
+fn section_of<'p>(locations: &'p BTreeMap<String, SourceLocation>, field: &str) -> Option<&'p SourceLocation> {
     let parents = field.rmatch_indices('.').map(|(at, _)| &field[..at]);
-    parents.filter_map(|parent| places.get(parent)).find(|place| matches!(place, Place::File { .. }))
+    parents.filter_map(|parent| locations.get(parent)).find(|location| matches!(location, SourceLocation::File { .. }))
 }
 
 fn is_blank(text: &str) -> bool {
@@ -74,7 +76,7 @@ fn is_blank(text: &str) -> bool {
 }
 
 /// Texts that may not be blank, with what to do. Of a list or a table every entry is meant.
-const NOT_BLANK: &[(&[&str], &str)] = &[
+const NON_BLANK_FIELDS: &[(&[&str], &str)] = &[
     (&["run.output_dir"], "Name a directory, or leave it out for `runs`."),
     (&["container.cwd", "disk_budget.path"], "Name a directory, or leave it out."),
     (&["container.command", "proposer.command"], "Remove the entry, or give the argument."),
@@ -92,7 +94,7 @@ const NOT_BLANK: &[(&[&str], &str)] = &[
 ];
 
 /// Lists that may name nothing twice, with what to do.
-const NO_REPEATS: &[(&[&str], &str)] = &[
+const UNIQUE_LISTS: &[(&[&str], &str)] = &[
     (
         &["candidate.target_modules", "gepa.objective_keys", "gepa.objective_acceptance.protected_objectives"],
         "Keep one.",
@@ -117,10 +119,10 @@ const NO_REPEATS: &[(&[&str], &str)] = &[
 ];
 
 /// Rules that many fields share: texts that may not be blank, and lists that may name nothing twice.
-fn texts(rules: &mut Rules<'_, '_>) {
+fn blank_and_repeated(rules: &mut Validator<'_, '_>) {
     let config = json!(rules.config);
     let value = |field: &str| config.pointer(&format!("/{}", field.replace('.', "/")));
-    for (field, hint) in each(NOT_BLANK) {
+    for (field, hint) in flatten_groups(NON_BLANK_FIELDS) {
         let blank: Vec<String> = match value(field) {
             Some(Value::String(text)) if is_blank(text) => vec![field.to_owned()],
             Some(Value::Array(items)) => {
@@ -137,7 +139,7 @@ fn texts(rules: &mut Rules<'_, '_>) {
             rules.add(Code::Blank, &field, format!("`{field}` is blank"), hint);
         }
     }
-    for (field, hint) in each(NO_REPEATS) {
+    for (field, hint) in flatten_groups(UNIQUE_LISTS) {
         let Some(Value::Array(items)) = value(field) else { continue };
         let mut seen = BTreeSet::new();
         for (index, item) in items.iter().enumerate().filter(|(_, item)| !seen.insert(item.to_string())) {
@@ -147,6 +149,8 @@ fn texts(rules: &mut Rules<'_, '_>) {
     }
 }
 
-fn each(groups: &[(&'static [&'static str], &'static str)]) -> impl Iterator<Item = (&'static str, &'static str)> {
+fn flatten_groups(
+    groups: &[(&'static [&'static str], &'static str)],
+) -> impl Iterator<Item = (&'static str, &'static str)> {
     groups.iter().flat_map(|(fields, hint)| fields.iter().map(|field| (*field, *hint)))
 }

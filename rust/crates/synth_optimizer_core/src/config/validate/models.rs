@@ -6,8 +6,8 @@ use super::super::proposer::{AnswerMode, ApprovalPolicy, AuthMode, ProposerBacke
 use super::super::report::Code;
 use super::super::sections::{CredentialMode, ProxyMode};
 use super::super::tree::join;
-use super::Rules;
-use super::places::{problem_of_base_url, problem_of_url};
+use super::Validator;
+use super::names_and_paths::{base_url_problem, url_problem};
 use crate::secrets::{can_name_variable, is_credential_name, looks_like_key};
 
 /// Settings that only a codex has.
@@ -28,22 +28,22 @@ const CODEX_ONLY: &[&str] = &[
 const ENDPOINT_ONLY: &[&str] =
     &["structured_output", "max_output_tokens", "backoff_ms", "backoff_max_seconds", "max_concurrent_requests"];
 
-pub(super) fn check(rules: &mut Rules<'_, '_>) {
+pub(super) fn check(rules: &mut Validator<'_, '_>) {
     let config = rules.config;
     let urls = [
-        ("policy.base_url", config.policy.base_url.as_deref().and_then(problem_of_url)),
-        ("policy.inference_url", config.policy.inference_url.as_deref().and_then(problem_of_url)),
-        ("proposer.base_url", config.proposer.base_url.as_deref().and_then(problem_of_base_url)),
+        ("policy.base_url", config.policy.base_url.as_deref().and_then(url_problem)),
+        ("policy.inference_url", config.policy.inference_url.as_deref().and_then(url_problem)),
+        ("proposer.base_url", config.proposer.base_url.as_deref().and_then(base_url_problem)),
     ];
     for (field, problem) in urls {
         if let Some(problem) = problem {
             rules.add(Code::BadUrl, field, format!("`{field}` {problem}"), "Write it like https://host/v1.");
         }
     }
-    key_variable(rules, "policy.api_key_env", config.policy.api_key_env.as_deref());
-    key_variable(rules, "proposer.api_key_env", config.proposer.api_key_env.as_deref());
+    check_key_variable(rules, "policy.api_key_env", config.policy.api_key_env.as_deref());
+    check_key_variable(rules, "proposer.api_key_env", config.proposer.api_key_env.as_deref());
     policy(rules);
-    never_allowed(rules);
+    refuse_unsafe_settings(rules);
     if rules.can_read(&["proposer.backend"]) {
         match config.proposer.backend {
             ProposerBackend::OpenaiCompatible => endpoint(rules),
@@ -61,7 +61,7 @@ pub(super) fn check(rules: &mut Rules<'_, '_>) {
     );
 }
 
-fn policy(rules: &mut Rules<'_, '_>) {
+fn policy(rules: &mut Validator<'_, '_>) {
     let policy = &rules.config.policy;
     let proxied = policy.credential_mode == CredentialMode::Proxy && rules.can_read(&["policy.credential_mode"]);
     rules.add_if(
@@ -79,12 +79,12 @@ fn policy(rules: &mut Rules<'_, '_>) {
         "Write proxy_mode = \"proxy_only\" to forbid direct calls.",
     );
     for (name, value) in &policy.config {
-        credentials_in(rules, &join("policy.config", name), name, value);
+        refuse_credentials(rules, &join("policy.config", name), name, value);
     }
 }
 
 /// Refuses credentials at any depth, since the policy is sent to the container and kept with the run.
-fn credentials_in(rules: &mut Rules<'_, '_>, path: &str, name: &str, value: &Value) {
+fn refuse_credentials(rules: &mut Validator<'_, '_>, path: &str, name: &str, value: &Value) {
     const HINT: &str = "Keep keys in the container's environment and name the variable in policy.api_key_env.";
     let is_key = |text: &str| looks_like_key(text) || text.to_lowercase().starts_with("bearer ");
     match value {
@@ -92,11 +92,11 @@ fn credentials_in(rules: &mut Rules<'_, '_>, path: &str, name: &str, value: &Val
             rules.add(Code::CredentialInConfig, path, format!("`{path}` looks like a credential"), HINT);
         }
         Value::Object(entries) => {
-            entries.iter().for_each(|(name, value)| credentials_in(rules, &join(path, name), name, value));
+            entries.iter().for_each(|(name, value)| refuse_credentials(rules, &join(path, name), name, value));
         }
         Value::Array(items) => {
             for (index, item) in items.iter().enumerate() {
-                credentials_in(rules, &format!("{path}[{index}]"), "", item);
+                refuse_credentials(rules, &format!("{path}[{index}]"), "", item);
             }
         }
         Value::String(text) if is_key(text.trim()) => {
@@ -107,7 +107,7 @@ fn credentials_in(rules: &mut Rules<'_, '_>, path: &str, name: &str, value: &Val
 }
 
 /// The name of a variable; the value is never repeated, because it may be the key itself.
-fn key_variable(rules: &mut Rules<'_, '_>, field: &str, name: Option<&str>) {
+fn check_key_variable(rules: &mut Validator<'_, '_>, field: &str, name: Option<&str>) {
     let Some(name) = name else { return };
     let is_key = looks_like_key(name) || name.to_lowercase().starts_with("sk-");
     let what = if is_key {
@@ -119,7 +119,7 @@ fn key_variable(rules: &mut Rules<'_, '_>, field: &str, name: Option<&str>) {
     rules.add_if(is_key || !can_name_variable(name), Code::BadKeyVariable, field, format!("`{field}` {what}"), hint);
 }
 
-fn never_allowed(rules: &mut Rules<'_, '_>) {
+fn refuse_unsafe_settings(rules: &mut Validator<'_, '_>) {
     let proposer = &rules.config.proposer;
     rules.add_if(
         proposer.copy_host_auth,
@@ -143,7 +143,7 @@ fn never_allowed(rules: &mut Rules<'_, '_>) {
 }
 
 /// What an endpoint needs, and what only a codex has.
-fn endpoint(rules: &mut Rules<'_, '_>) {
+fn endpoint(rules: &mut Validator<'_, '_>) {
     let proposer = &rules.config.proposer;
     for (name, is_missing) in [("base_url", proposer.base_url.is_none()), ("model", proposer.model.is_none())] {
         let field = format!("proposer.{name}");
@@ -155,13 +155,13 @@ fn endpoint(rules: &mut Rules<'_, '_>) {
             "Name the endpoint in base_url, up to and with /v1, and its model in model.",
         );
     }
-    of_the_other(rules, CODEX_ONLY, ProposerBackend::CodexAppServer);
+    refuse_settings_of_other_backend(rules, CODEX_ONLY, ProposerBackend::CodexAppServer);
 }
 
 /// What only an endpoint that is called directly has, and what a codex needs.
-fn codex(rules: &mut Rules<'_, '_>) {
+fn codex(rules: &mut Validator<'_, '_>) {
     let proposer = &rules.config.proposer;
-    of_the_other(rules, ENDPOINT_ONLY, ProposerBackend::OpenaiCompatible);
+    refuse_settings_of_other_backend(rules, ENDPOINT_ONLY, ProposerBackend::OpenaiCompatible);
     let (has_home, has_url) = (proposer.codex_home.is_some(), proposer.base_url.is_some());
     let contradictions = [
         (
@@ -195,7 +195,7 @@ fn codex(rules: &mut Rules<'_, '_>) {
 }
 
 /// Settings that belong to the backend that is not used. A file that writes every default out contradicts nothing.
-fn of_the_other(rules: &mut Rules<'_, '_>, settings: &[&str], other: ProposerBackend) {
+fn refuse_settings_of_other_backend(rules: &mut Validator<'_, '_>, settings: &[&str], other: ProposerBackend) {
     let (given, usual) = (json!(rules.config.proposer), json!(ProposerSection::default()));
     let (used, other) = (rules.config.proposer.backend.as_str(), other.as_str());
     for name in settings.iter().filter(|name| given[**name] != usual[**name]) {
@@ -209,7 +209,7 @@ fn of_the_other(rules: &mut Rules<'_, '_>, settings: &[&str], other: ProposerBac
 }
 
 /// A price of half the tokens is none.
-fn prices(rules: &mut Rules<'_, '_>) {
+fn prices(rules: &mut Validator<'_, '_>) {
     for (model, price) in &rules.config.proposer.prices {
         for (name, amount) in [("prompt_usd", price.prompt_usd), ("completion_usd", price.completion_usd)] {
             let field = format!("proposer.prices.{model}.{name}");

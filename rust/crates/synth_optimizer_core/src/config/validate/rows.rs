@@ -3,19 +3,19 @@
 use std::fmt::Debug;
 
 use super::super::report::Code;
-use super::Rules;
+use super::Validator;
 
 /// Rows and the field that names them.
 type Rows<'r, T> = (&'r str, &'r [T]);
 
-pub(super) fn check(rules: &mut Rules<'_, '_>) {
-    which_section(rules);
+pub(super) fn check(rules: &mut Validator<'_, '_>) {
+    require_one_section(rules);
     dataset(rules);
     taskset(rules);
     misplaced_pools(rules);
 }
 
-fn which_section(rules: &mut Rules<'_, '_>) {
+fn require_one_section(rules: &mut Validator<'_, '_>) {
     let given = (rules.config.dataset.is_some(), rules.config.taskset.is_some());
     let can_read = rules.can_read(&["dataset", "taskset"]);
     rules.add_if(
@@ -34,24 +34,24 @@ fn which_section(rules: &mut Rules<'_, '_>) {
     );
 }
 
-fn dataset(rules: &mut Rules<'_, '_>) {
+fn dataset(rules: &mut Validator<'_, '_>) {
     let Some(dataset) = &rules.config.dataset else { return };
     let pools = &rules.config.gepa.seed_pools;
     let train: Rows<'_, i64> = ("dataset.train_seeds", &dataset.train_seeds);
     let heldout: Rows<'_, i64> = ("dataset.heldout_seeds", &dataset.heldout_seeds);
-    some_rows(rules, train);
-    some_rows(rules, heldout);
+    require_rows(rules, train);
+    require_rows(rules, heldout);
     // A seed numbers the rows of its split, so the same seed of another split is another row.
     if dataset.train_split == dataset.heldout_split && rules.can_read(&["dataset.train_split", "dataset.heldout_split"])
     {
-        disjoint(rules, train, heldout, &format!("both splits are {:?}", dataset.train_split));
+        require_disjoint(rules, train, heldout, &format!("both splits are {:?}", dataset.train_split));
     }
     let minibatch: Rows<'_, i64> = ("gepa.seed_pools.minibatch", &pools.minibatch);
     let reflection: Rows<'_, i64> = ("gepa.seed_pools.reflection", &pools.reflection);
     for pool in [("gepa.seed_pools.pareto_eval", pools.pareto_eval.as_slice()), minibatch, reflection] {
-        subset(rules, pool, train);
+        require_subset(rules, pool, train);
     }
-    subset(rules, ("gepa.seed_pools.validation", &pools.validation), heldout);
+    require_subset(rules, ("gepa.seed_pools.validation", &pools.validation), heldout);
     let is_unseen = minibatch.1.iter().any(|seed| !reflection.1.contains(seed)) && !reflection.1.is_empty();
     rules.add_if(
         is_unseen && rules.can_read(&[minibatch.0, reflection.0]),
@@ -62,13 +62,13 @@ fn dataset(rules: &mut Rules<'_, '_>) {
     );
 }
 
-fn taskset(rules: &mut Rules<'_, '_>) {
+fn taskset(rules: &mut Validator<'_, '_>) {
     let Some(taskset) = &rules.config.taskset else { return };
     let train: Rows<'_, String> = ("taskset.train_ids", &taskset.train_ids);
     let all_heldout: Rows<'_, String> = ("taskset.heldout_ids", &taskset.heldout_ids);
-    some_rows(rules, train);
-    some_rows(rules, all_heldout);
-    disjoint(rules, train, all_heldout, "an id names one task whatever its split");
+    require_rows(rules, train);
+    require_rows(rules, all_heldout);
+    require_disjoint(rules, train, all_heldout, "an id names one task whatever its split");
     let Some(pools) = &rules.config.gepa.task_pools else { return };
     let heldout: Rows<'_, String> = ("gepa.task_pools.heldout", &pools.heldout);
     let minibatch: Rows<'_, String> = ("gepa.task_pools.minibatch", &pools.minibatch);
@@ -84,16 +84,16 @@ fn taskset(rules: &mut Rules<'_, '_>) {
         );
     }
     for pool in search {
-        subset(rules, pool, train);
-        disjoint(rules, pool, heldout, "an id names one task whatever its pool");
+        require_subset(rules, pool, train);
+        require_disjoint(rules, pool, heldout, "an id names one task whatever its pool");
     }
-    subset(rules, heldout, all_heldout);
+    require_subset(rules, heldout, all_heldout);
     if !reflection.1.is_empty() {
-        subset(rules, minibatch, reflection);
+        require_subset(rules, minibatch, reflection);
     }
 }
 
-fn misplaced_pools(rules: &mut Rules<'_, '_>) {
+fn misplaced_pools(rules: &mut Validator<'_, '_>) {
     let config = rules.config;
     let (has_seeds, has_tasks) = (config.dataset.is_some(), config.taskset.is_some());
     let pools = &config.gepa.seed_pools;
@@ -114,39 +114,44 @@ fn misplaced_pools(rules: &mut Rules<'_, '_>) {
     );
 }
 
-fn some_rows<T>(rules: &mut Rules<'_, '_>, (field, rows): Rows<'_, T>) {
+fn require_rows<T>(rules: &mut Validator<'_, '_>, (field, rows): Rows<'_, T>) {
     let message = format!("`{field}` names no row");
     rules.add_if(rows.is_empty(), Code::Required, field, message, "Name at least one row.");
 }
 
-fn disjoint<T: PartialEq + Debug>(rules: &mut Rules<'_, '_>, train: Rows<'_, T>, heldout: Rows<'_, T>, reason: &str) {
-    let Some((first, names)) = listed(rules, heldout, train, |row| train.1.contains(row)) else { return };
+fn require_disjoint<T: PartialEq + Debug>(
+    rules: &mut Validator<'_, '_>,
+    train: Rows<'_, T>,
+    heldout: Rows<'_, T>,
+    reason: &str,
+) {
+    let Some((first, names)) = describe_wrong_rows(rules, heldout, train, |row| train.1.contains(row)) else { return };
     let message = format!("{names} in both `{}` and `{}`, and {reason}", train.0, heldout.0);
     let hint = "Held-out rows measure what the search has not seen: remove them from one list.";
     rules.add(Code::TrainHeldoutOverlap, &first, message, hint);
 }
 
-fn subset<T: PartialEq + Debug>(rules: &mut Rules<'_, '_>, pool: Rows<'_, T>, whole: Rows<'_, T>) {
-    let Some((first, names)) = listed(rules, pool, whole, |row| !whole.1.contains(row)) else { return };
+fn require_subset<T: PartialEq + Debug>(rules: &mut Validator<'_, '_>, pool: Rows<'_, T>, whole: Rows<'_, T>) {
+    let Some((first, names)) = describe_wrong_rows(rules, pool, whole, |row| !whole.1.contains(row)) else { return };
     let message = format!("{names} in `{}` but not in `{}`", pool.0, whole.0);
     rules.add(Code::PoolOutside, &first, message, format!("A pool is a part of `{}`.", whole.0));
 }
 
 /// The place of the first wrong row, and up to five of them in words with how many more there are. Nothing where both
 /// lists are right or one of them could not be read.
-fn listed<T: Debug>(
-    rules: &Rules<'_, '_>,
+fn describe_wrong_rows<T: Debug>(
+    rules: &Validator<'_, '_>,
     (field, rows): Rows<'_, T>,
     other: Rows<'_, T>,
     is_wrong: impl Fn(&T) -> bool,
 ) -> Option<(String, String)> {
-    const SHOWN: usize = 5;
+    const MAX_SHOWN_ROWS: usize = 5;
     let wrong: Vec<(usize, &T)> = rows.iter().enumerate().filter(|(_, row)| is_wrong(row)).collect();
     let (first, _) = wrong.first().filter(|_| rules.can_read(&[field, other.0]))?;
-    let names = wrong.iter().take(SHOWN).map(|(_, row)| format!("{row:?}")).collect::<Vec<_>>().join(", ");
+    let names = wrong.iter().take(MAX_SHOWN_ROWS).map(|(_, row)| format!("{row:?}")).collect::<Vec<_>>().join(", ");
     let names = match wrong.len() {
         1 => format!("{names} is"),
-        count if count > SHOWN => format!("{names} and {} more are", count - SHOWN),
+        count if count > MAX_SHOWN_ROWS => format!("{names} and {} more are", count - MAX_SHOWN_ROWS),
         _ => format!("{names} are"),
     };
     Some((format!("{field}[{first}]"), names))

@@ -9,21 +9,21 @@ use super::super::gepa::{
 use super::super::pools::{effective_caps, pools};
 use super::super::report::Code;
 use super::super::tree::join;
-use super::{Rules, is_blank};
+use super::{Validator, is_blank};
 
-pub(super) fn check(rules: &mut Rules<'_, '_>) {
+pub(super) fn check(rules: &mut Validator<'_, '_>) {
     objectives(rules);
     sampling(rules);
-    unused(rules);
+    warn_unused_options(rules);
     stop_rules(rules);
     pipeline(rules);
-    needed_estimates(rules);
+    require_estimates(rules);
     time(rules);
     rollouts(rules);
 }
 
 /// Objectives that are spoken of and not declared.
-fn objectives(rules: &mut Rules<'_, '_>) {
+fn objectives(rules: &mut Validator<'_, '_>) {
     const PROTECTED: &str = "gepa.objective_acceptance.protected_objectives";
     let gepa = &rules.config.gepa;
     if !rules.can_read(&["gepa.objective_keys", "gepa.selection_objective"]) {
@@ -44,7 +44,7 @@ fn objectives(rules: &mut Rules<'_, '_>) {
     }
 }
 
-fn sampling(rules: &mut Rules<'_, '_>) {
+fn sampling(rules: &mut Validator<'_, '_>) {
     let (size, sampler) = (rules.config.gepa.minibatch_size, &rules.config.gepa.batch_sampler);
     let width = sampler.epoch_width.unwrap_or_default();
     rules.add_if(
@@ -66,7 +66,7 @@ fn sampling(rules: &mut Rules<'_, '_>) {
 }
 
 /// Options of a method that is not chosen. A default written out, as in a stored configuration, is not worth a word.
-fn unused(rules: &mut Rules<'_, '_>) {
+fn warn_unused_options(rules: &mut Validator<'_, '_>) {
     let (selector, sampler) = (&rules.config.gepa.candidate_selector, &rules.config.gepa.batch_sampler);
     let (usual, usual_sampler) = (CandidateSelector::default(), BatchSampler::default());
     let is_epsilon = selector.name == Selector::EpsilonGreedy;
@@ -89,7 +89,7 @@ fn unused(rules: &mut Rules<'_, '_>) {
     }
 }
 
-fn stop_rules(rules: &mut Rules<'_, '_>) {
+fn stop_rules(rules: &mut Validator<'_, '_>) {
     let gepa = &rules.config.gepa;
     let metrics = [
         ("gepa.no_improvement_metric", gepa.no_improvement_metric),
@@ -106,7 +106,7 @@ fn stop_rules(rules: &mut Rules<'_, '_>) {
     }
 }
 
-fn pipeline(rules: &mut Rules<'_, '_>) {
+fn pipeline(rules: &mut Validator<'_, '_>) {
     const ADAPTIVE: &str = "gepa.pipeline.adaptive_rollout_concurrency";
     let pipeline = &rules.config.gepa.pipeline;
     let adaptive = &pipeline.adaptive_rollout_concurrency;
@@ -146,7 +146,7 @@ fn pipeline(rules: &mut Rules<'_, '_>) {
 }
 
 /// A turn is only begun if it can end in time.
-fn time(rules: &mut Rules<'_, '_>) {
+fn time(rules: &mut Validator<'_, '_>) {
     let (timeout, limit) = (rules.config.proposer.timeout_seconds, rules.config.gepa.max_time_seconds);
     if let Some(limit) = limit.filter(|limit| *limit <= timeout)
         && rules.can_read(&["proposer.timeout_seconds"])
@@ -158,7 +158,7 @@ fn time(rules: &mut Rules<'_, '_>) {
 }
 
 /// Work is refused before it is sent, which takes an estimate of what it will use.
-fn needed_estimates(rules: &mut Rules<'_, '_>) {
+fn require_estimates(rules: &mut Validator<'_, '_>) {
     const LIMITS: [(&str, &str); 5] = [
         ("max_cost_usd", "cost_usd"),
         ("max_time_seconds", "wall_seconds"),
@@ -195,7 +195,7 @@ fn needed_estimates(rules: &mut Rules<'_, '_>) {
 }
 
 /// The seed candidate must be measurable: on the train rows, and once on the held-out rows.
-fn rollouts(rules: &mut Rules<'_, '_>) {
+fn rollouts(rules: &mut Validator<'_, '_>) {
     let readable = rules.can_read(&[
         "dataset",
         "dataset.train_seeds",

@@ -1,11 +1,11 @@
 //! The order of the layers and the origin of every value.
 
 use serde_json::{Value, json};
-use synth_optimizer_core::config::{EffectiveValue, Loaded, OVERRIDES, Origin};
+use synth_optimizer_core::config::{EffectiveValue, OVERRIDES, Origin, ResolvedConfig};
 
 use super::{SMALLEST, read, read_with};
 
-fn value<'l>(loaded: &'l Loaded, path: &str) -> &'l EffectiveValue {
+fn value<'l>(loaded: &'l ResolvedConfig, path: &str) -> &'l EffectiveValue {
     loaded.values.iter().find(|value| value.path == path).unwrap_or_else(|| panic!("{path} is not listed"))
 }
 

@@ -2,7 +2,8 @@
 //! from, what was made of them, and the frontier.
 
 use synth_optimizer_core::model::command::{
-    CarriedAttempt, EvidenceRow, FrontierMember, NamedPayload, ProposeCommand, Question, Relation, Relative,
+    CarriedAttempt, EvidenceRow, FrontierMember, NamedPayload, ProposeCommand, ProposerQuestion, RelatedCandidate,
+    Relation,
 };
 use synth_optimizer_core::model::event_fields::{CarriedFailure, ProposerStarted};
 
@@ -10,11 +11,11 @@ use crate::engine::GepaEngine;
 use crate::state::{Candidate, State};
 
 /// Most ancestors, children and members of the frontier that are shown, so that a question does not grow with the search.
-const ANCESTORS: usize = 4;
-const CHILDREN: usize = 6;
-const MEMBERS: usize = 8;
+const MAX_ANCESTORS: usize = 4;
+const MAX_CHILDREN: usize = 6;
+const MAX_FRONTIER_MEMBERS: usize = 8;
 /// Most candidates among which children are looked for, from the youngest on, and members, from the best on.
-const LOOKED_AT: usize = 64;
+const MAX_SCANNED: usize = 64;
 
 impl GepaEngine {
     /// The question of a turn that begins now.
@@ -39,7 +40,7 @@ impl GepaEngine {
             attempt: fields.attempt,
             evidence: evidence.collect(),
             repairs: generation.answered.filter(|_| !fields.problems.is_empty()),
-            question: Question {
+            question: ProposerQuestion {
                 operation: generation.operation,
                 generation: fields.generation,
                 parents: generation.parents.iter().map(named).collect(),
@@ -58,17 +59,17 @@ impl GepaEngine {
 }
 
 /// The ancestors of the first parent, and the youngest children of all parents.
-fn relatives(state: &State, parent: &Candidate, parents: &[u32]) -> Vec<Relative> {
+fn relatives(state: &State, parent: &Candidate, parents: &[u32]) -> Vec<RelatedCandidate> {
     let mut relatives = Vec::new();
     let mut next = parent.parents.first();
-    while let Some(ancestor) = next.filter(|_| relatives.len() < ANCESTORS) {
+    while let Some(ancestor) = next.filter(|_| relatives.len() < MAX_ANCESTORS) {
         let ancestor = state.candidate(*ancestor);
-        relatives.push(relative(state, ancestor, Relation::Ancestor, parent));
+        relatives.push(related_candidate(state, ancestor, Relation::Ancestor, parent));
         next = ancestor.parents.first();
     }
     let is_child = |candidate: &&Candidate| candidate.parents.iter().any(|of| parents.contains(of));
-    let young = state.candidates.iter().rev().take(LOOKED_AT).filter(is_child).take(CHILDREN);
-    relatives.extend(young.map(|child| relative(state, child, Relation::Child, parent)));
+    let young = state.candidates.iter().rev().take(MAX_SCANNED).filter(is_child).take(MAX_CHILDREN);
+    relatives.extend(young.map(|child| related_candidate(state, child, Relation::Child, parent)));
     relatives
 }
 
@@ -77,13 +78,13 @@ fn frontier(state: &State) -> Vec<FrontierMember> {
     let member = |place: &u32| {
         let candidate = state.candidate(*state.pool.get(*place as usize)?);
         let cells_won = Some(state.frontier.cells_won(*place)).filter(|won| *won > 0)?;
-        let train_score = candidate.pooled?.score.mean;
+        let train_score = candidate.pool_entry?.score.mean;
         Some(FrontierMember { candidate_id: candidate.id.clone(), train_score, cells_won })
     };
-    state.frontier.ranked().iter().rev().take(LOOKED_AT).filter_map(member).take(MEMBERS).collect()
+    state.frontier.ranked().iter().rev().take(MAX_SCANNED).filter_map(member).take(MAX_FRONTIER_MEMBERS).collect()
 }
 
-fn relative(state: &State, candidate: &Candidate, relation: Relation, parent: &Candidate) -> Relative {
+fn related_candidate(state: &State, candidate: &Candidate, relation: Relation, parent: &Candidate) -> RelatedCandidate {
     let differs = |(field, text): &(&String, &String)| parent.payload.get(*field) != Some(*text);
     let own = candidate.payload.iter().filter(differs);
     let (mut sum, mut rows) = (0.0, 0);
@@ -95,11 +96,11 @@ fn relative(state: &State, candidate: &Candidate, relation: Relation, parent: &C
             }
         }
     }
-    Relative {
+    RelatedCandidate {
         candidate_id: candidate.id.clone(),
         relation,
         status: candidate.status,
-        train_score: candidate.pooled.map(|pooled| pooled.score.mean),
+        train_score: candidate.pool_entry.map(|pooled| pooled.score.mean),
         delta: (rows > 0).then(|| sum / f64::from(rows)),
         rows,
         changed: own.map(|(field, text)| (field.clone(), text.clone())).collect(),

@@ -2,9 +2,9 @@
 
 use super::super::report::Code;
 use super::super::sections::CacheMode;
-use super::{Rules, is_blank};
+use super::{Validator, is_blank};
 
-pub(super) fn check(rules: &mut Rules<'_, '_>) {
+pub(super) fn check(rules: &mut Validator<'_, '_>) {
     container(rules);
     names(rules);
     cache(rules);
@@ -12,22 +12,22 @@ pub(super) fn check(rules: &mut Rules<'_, '_>) {
     home_paths(rules);
 }
 
-fn names(rules: &mut Rules<'_, '_>) {
-    const LONGEST_ID: usize = 128;
-    const LONGEST_PREFIX: usize = 32;
+fn names(rules: &mut Validator<'_, '_>) {
+    const MAX_RUN_ID_LENGTH: usize = 128;
+    const MAX_PREFIX_LENGTH: usize = 32;
     let (run, candidate) = (&rules.config.run, &rules.config.candidate);
     let fits = |name: &str, longest: usize, also: &str, not_first: &[char]| {
         (1..=longest).contains(&name.len())
             && name.chars().all(|c| c.is_ascii_alphanumeric() || also.contains(c))
             && !name.starts_with(not_first)
     };
-    if let Some(id) = run.run_id.as_ref().filter(|id| !fits(id, LONGEST_ID, "._-", &['-', '.'])) {
+    if let Some(id) = run.run_id.as_ref().filter(|id| !fits(id, MAX_RUN_ID_LENGTH, "._-", &['-', '.'])) {
         let hint = "Use 1 to 128 letters, digits, `.`, `_` or `-`, starting with a letter, a digit or `_`.";
         rules.add(Code::BadRunId, "run.run_id", format!("{id:?} cannot name a run"), hint);
     }
     let prefix = &candidate.candidate_id_prefix;
     rules.add_if(
-        !fits(prefix, LONGEST_PREFIX, "_-", &['-']),
+        !fits(prefix, MAX_PREFIX_LENGTH, "_-", &['-']),
         Code::BadPrefix,
         "candidate.candidate_id_prefix",
         format!("{prefix:?} cannot begin a candidate id"),
@@ -42,18 +42,18 @@ fn names(rules: &mut Rules<'_, '_>) {
     );
 }
 
-fn container(rules: &mut Rules<'_, '_>) {
+fn container(rules: &mut Validator<'_, '_>) {
     let url = &rules.config.container.url;
     if is_blank(url) {
         let hint = "Write url = \"http://127.0.0.1:9100\" under [container].";
         rules.add(Code::Required, "container.url", "`container.url` is required", hint);
-    } else if let Some(problem) = problem_of_base_url(url) {
+    } else if let Some(problem) = base_url_problem(url) {
         let hint = "Write it like http://127.0.0.1:9100.";
         rules.add(Code::BadUrl, "container.url", format!("`container.url` {problem}"), hint);
     }
 }
 
-fn cache(rules: &mut Rules<'_, '_>) {
+fn cache(rules: &mut Validator<'_, '_>) {
     let cache = &rules.config.cache;
     let is_readonly = cache.mode == CacheMode::Readonly;
     rules.add_if(
@@ -72,7 +72,7 @@ fn cache(rules: &mut Rules<'_, '_>) {
     );
 }
 
-fn disk_budget(rules: &mut Rules<'_, '_>) {
+fn disk_budget(rules: &mut Validator<'_, '_>) {
     const FIELDS: [&str; 2] = ["disk_budget.hard_limit_gb", "disk_budget.soft_limit_gb"];
     let budget = &rules.config.disk_budget;
     if !budget.enabled || !rules.can_read(&["disk_budget.enabled"]) {
@@ -98,7 +98,7 @@ fn disk_budget(rules: &mut Rules<'_, '_>) {
 }
 
 /// A shell would have replaced `~`; here it would quietly name a directory.
-fn home_paths(rules: &mut Rules<'_, '_>) {
+fn home_paths(rules: &mut Validator<'_, '_>) {
     let config = rules.config;
     let paths = [
         ("run.output_dir", Some(&config.run.output_dir)),
@@ -113,13 +113,13 @@ fn home_paths(rules: &mut Rules<'_, '_>) {
 }
 
 /// The first thing that is wrong with a base URL, if anything is.
-pub(super) fn problem_of_base_url(url: &str) -> Option<&'static str> {
-    problem_of_url(url)
+pub(super) fn base_url_problem(url: &str) -> Option<&'static str> {
+    url_problem(url)
         .or_else(|| url.contains(['?', '#']).then_some("has a query or fragment, which a base URL cannot have"))
 }
 
 /// The first thing that is wrong with a URL, if anything is.
-pub(super) fn problem_of_url(url: &str) -> Option<&'static str> {
+pub(super) fn url_problem(url: &str) -> Option<&'static str> {
     let rest = ["http://", "https://"].into_iter().find_map(|scheme| {
         url.get(..scheme.len()).filter(|start| start.eq_ignore_ascii_case(scheme)).and(url.get(scheme.len()..))
     });
