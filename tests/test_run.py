@@ -315,9 +315,9 @@ def test_two_runs_and_other_threads_go_on_side_by_side(slow: Example, tmp_path: 
     assert so.events_compare(results[0].event_feed_path, results[1].event_feed_path)
 
 
-def under_way() -> set[RunHandle]:
+def active() -> set[RunHandle]:
     """Return the runs that the end of the interpreter would have to save."""
-    return handles._under_way
+    return handles._active_runs
 
 
 def test_a_run_that_has_ended_is_not_kept(finished: GepaRunResult) -> None:
@@ -325,13 +325,13 @@ def test_a_run_that_has_ended_is_not_kept(finished: GepaRunResult) -> None:
     resumed = GepaRun.from_run_dir(finished.run_dir)
     waited = resumed.start(subscribers=[Listener()])
     waited.wait()
-    assert waited not in under_way()
+    assert waited not in active()
     forgotten = resumed.start()
     list(forgotten.iter_events())
     later = resumed.start()
-    assert forgotten not in under_way()
+    assert forgotten not in active()
     later.wait()
-    assert not under_way() & {waited, forgotten, later}
+    assert not active() & {waited, forgotten, later}
 
 
 def test_runs_are_awaited(slow: Example, tmp_path: Path) -> None:
@@ -426,8 +426,8 @@ def test_failures_are_raised_by_their_cause(example: Example, tmp_path: Path) ->
             GepaRun.from_toml(example_config(tmp_path, example, **SMALL | changes)).execute(subscribers=[listener])
         assert type(caught.value) is expected
         assert caught.value.hint
-        [(result, heard)] = listener.end
-        assert (result, type(heard), str(heard)) == (None, expected, str(caught.value))
+        [(result, receivers)] = listener.end
+        assert (result, type(receivers), str(receivers)) == (None, expected, str(caught.value))
         return caught.value
 
     error = fails(so.ContainerContractError, container__url="http://127.0.0.1:9", run__run_id="dead")

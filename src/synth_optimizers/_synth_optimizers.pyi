@@ -1,6 +1,6 @@
 """The extension module of synth-optimizers: the Rust core as Python sees it.
 
-What users see of it is documented here for editors; everything is documented in Rust, which `help` shows.
+The public functions have docstrings here for editors. All docstrings are in Rust, where `help` finds them.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +13,7 @@ _Path = str | PathLike[str]
 
 __version__: str
 LOGGERS: tuple[str, ...]
-"""The names of the loggers that get records of the library."""
+"""The names of the library's loggers."""
 
 @final
 class LoadedConfig:
@@ -44,7 +44,7 @@ class NativeRun:
     def signal(self, kind: str, reason: str) -> bool: ...
 
 def config_schema() -> dict[str, Any]:
-    """Return the JSON Schema of the configuration file, with which editors complete and check `gepa.toml`."""
+    """Return the JSON Schema of the configuration file, for completion and checks in editors."""
 
 def load_config(
     path_or_mapping: _Path | Mapping[str, Any],
@@ -61,23 +61,23 @@ def check_run(config: LoadedConfig, *, codex_runtime: str | None = None) -> dict
 def start_run(config: LoadedConfig, *, codex_runtime: str | None = None) -> NativeRun: ...
 def run_status(run_dir: _Path) -> dict[str, Any]: ...
 def run_summary(run_dir: _Path) -> dict[str, Any]:
-    """Return everything about a run from its log: `overview`, `candidates`, `frontier`, gains and configuration."""
+    """Return the summary of a run from its log: `overview`, `candidates`, `frontier`, gains and configuration."""
 
 def run_best(run_dir: _Path) -> dict[str, Any] | None: ...
 def ask_run(run_dir: _Path, kind: str, reason: str) -> dict[str, Any]:
-    """Ask for `interrupt`, `stop` or `cancel` of the process that carries out a run.
+    """Send a control request (`interrupt`, `stop` or `cancel`) to the process that executes a run.
 
-    The answer has `acknowledgement` (`accepted` or `noop`), the run's `state` and the `reason`.
+    Return `acknowledgement` (`accepted` or `noop`), the run's `state` and the `reason`.
     """
 
 def workspace_status(path: _Path) -> dict[str, Any]:
-    """Return everything about a `workspace.sqlite`: counts, freshness of projections, invariants with repair hints."""
+    """Return the status of a `workspace.sqlite`: counts, freshness of projections, invariants with repair hints."""
 
 def workspace_rebuild(path: _Path, *, check: bool) -> dict[str, Any]:
-    """Compute the projections of a workspace from its log again and replace them; with `check`, only compare."""
+    """Rebuild the projections of a workspace from its log; with `check`, only compare them."""
 
 def workspace_vacuum(path: _Path) -> dict[str, int]:
-    """Give back the space of a workspace that nobody works on: `bytes_before` and `bytes_after`."""
+    """Reclaim unused space of a workspace that no process uses; return `bytes_before` and `bytes_after`."""
 
 def serve(db_path: str, settings: Mapping[str, object], on_listening: Callable[[str], None]) -> None: ...
 def service_defaults() -> dict[str, Any]: ...
@@ -86,72 +86,72 @@ def gepa_service_run_next(
     db_path: str, *, worker_id: str, lease_seconds: float, codex_runtime: str | None
 ) -> dict[str, Any]: ...
 def workspace_submit_run_request(db_path: _Path, config_path: _Path, priority: int = 0) -> dict[str, Any]:
-    """Put a run into the queue with the configuration as it is now; higher priorities are claimed first."""
+    """Submit a run with the current content of its configuration; higher priorities are claimed first."""
 
 def workspace_claim_next_run_request(
     db_path: _Path, lease_id: str, worker_id: str | None = None, lease_seconds: float = 3600.0
 ) -> dict[str, Any] | None:
-    """Claim the next request whose container and cache nobody uses; `None` when there is none."""
+    """Claim the next run request whose container and cache are free; return `None` if there is none."""
 
 def workspace_start_run_request(db_path: _Path, request_id: str, *, lease_id: str | None = None) -> dict[str, Any]:
-    """Say that the run of a request begins; with `lease_id` only while it is held under it."""
+    """Mark a run request as running; with `lease_id`, only if that lease still holds it."""
 
 def workspace_heartbeat_run_request(
     db_path: _Path, request_id: str, lease_id: str, lease_seconds: float = 3600.0
 ) -> dict[str, Any] | None:
-    """Keep a claim; `None`: the request is no longer held under this lease, and its worker must stop."""
+    """Renew a lease; return `None` if the lease no longer holds the run request and the worker must stop."""
 
 def workspace_complete_run_request(db_path: _Path, request_id: str, *, lease_id: str | None = None) -> dict[str, Any]:
-    """Say that the run of a request has ended well; its result is read from the run directory."""
+    """Mark a run request as completed; its result is read from the run directory."""
 
 def workspace_fail_run_request(
     db_path: _Path, request_id: str, error_message: str, reason_code: str | None = None, *, lease_id: str | None = None
 ) -> dict[str, Any]:
-    """Say that the run of a request has failed, and why."""
+    """Mark a run request as failed, with the reason."""
 
 def workspace_cancel_run_request(
     db_path: _Path, request_id: str, reason: str = "cancelled", *, lease_id: str | None = None
 ) -> dict[str, Any]:
-    """End a request for good; a run under way stops at its next check. With `lease_id` only while it is held."""
+    """Cancel a run request; an active run stops at its next check. With `lease_id`, only if that lease holds it."""
 
 def workspace_recover_expired_run_requests(db_path: _Path) -> list[dict[str, Any]]:
-    """Give requests whose lease has run out back to the queue and return them."""
+    """Return run requests with an expired lease to the queue, and list them."""
 
 def events_replay(path: _Path) -> str:
-    """Return the feed of a run (`events.jsonl`) as a readable story."""
+    """Return the feed of a run (`events.jsonl`) as readable text."""
 
 def events_compare(left: _Path, right: _Path) -> bool:
-    """Return `True` if two feeds tell of the same search; else raise `EventCompareError` with the first difference."""
+    """Return `True` if two feeds describe the same search; else raise `EventCompareError` with the first difference."""
 
 def event_catalogue() -> dict[str, Any]: ...
 def config_findings() -> list[dict[str, Any]]: ...
 def config_overrides() -> list[dict[str, str]]: ...
 def error_table() -> list[dict[str, Any]]:
-    """Return every error of the product: code, exception class, exit code, HTTP status and general hint."""
+    """Return the error table: code, exception class, exit code, HTTP status and general hint of every error."""
 
 class SynthOptimizerError(RuntimeError):
-    """The base of every error that this package raises on purpose.
+    """The base class of all errors of this package.
 
-    The message is the code, a colon and what happened.
+    The message consists of the code, a colon and the description.
     """
 
     error_code: ClassVar[str]
     """The stable code to match on."""
     detail: str | None
-    """More about it: an excerpt, the inner message, a place."""
+    """Additional information: an excerpt, an inner message, or a location."""
     hint: str
     """What to do."""
     findings: tuple[Finding, ...]
-    """Every finding, for problems of a configuration."""
+    """Every finding, if the configuration is invalid."""
 
 class ConfigError(SynthOptimizerError):
-    """The configuration cannot be used; `findings` holds every problem."""
+    """The configuration is invalid; `findings` lists every problem."""
 
 class ContainerContractError(SynthOptimizerError):
-    """The container is unreachable or does not answer as the contract says."""
+    """The container is unreachable or violates the contract."""
 
 class ProposerError(SynthOptimizerError):
-    """The proposer failed or answered with something that is not a proposal."""
+    """The proposer failed or returned no valid proposal."""
 
 class CacheMissError(SynthOptimizerError):
     """A readonly run needs an answer that the cache does not hold."""
@@ -163,7 +163,7 @@ class CacheCorruptError(SynthOptimizerError):
     """An entry of the cache is damaged."""
 
 class BudgetExceededError(SynthOptimizerError):
-    """The work asked for does not fit a limit."""
+    """The requested work exceeds a limit."""
 
 class CancelledError(SynthOptimizerError):
     """The run was cancelled."""
@@ -172,22 +172,22 @@ class EventCompareError(SynthOptimizerError):
     """Two event feeds differ."""
 
 class RunFailedError(SynthOptimizerError):
-    """The run failed and no more precise cause is known."""
+    """The run failed for an unspecified cause."""
 
 class InvariantError(SynthOptimizerError):
-    """A rule that always holds was broken: a defect."""
+    """An internal invariant was violated: a bug."""
 
 class StateTransitionError(SynthOptimizerError):
-    """The operation is not legal in the current state."""
+    """The operation is not allowed in the current state."""
 
 class OptimizerIoError(SynthOptimizerError):
     """A file could not be read or written."""
 
 class OptimizerDiskBudgetError(SynthOptimizerError):
-    """The disk budget is used up."""
+    """The disk budget is exhausted."""
 
 class OptimizerJsonError(SynthOptimizerError):
-    """A document is not valid JSON of the stated shape."""
+    """A document is not valid JSON or has the wrong shape."""
 
 class OptimizerTomlDecodeError(SynthOptimizerError):
     """A file is not valid TOML."""

@@ -13,20 +13,20 @@ from synth_optimizers.findings import Finding
 
 @dataclass(frozen=True, slots=True)
 class EffectiveValue:
-    """One value in effect and where it came from."""
+    """One effective value and its origin."""
 
     path: str
     """The dotted path, such as `gepa.minibatch_size`."""
     value: Any
-    """The value in effect; a secret is hidden."""
+    """The effective value; secrets are hidden."""
     origin: str
-    """Where it came from: `default`, `file:LINE:COLUMN`, `mapping`, `environment:VARIABLE`, `set`, or `run` for a run
-    that goes on."""
+    """The source of the value: `default`, `file:LINE:COLUMN`, `mapping`, `environment:VARIABLE`, `set`, or `run` for a
+    resumed run."""
 
 
 @dataclass(frozen=True, slots=True)
 class GepaConfig:
-    """A configuration that has passed every check.
+    """A validated configuration.
 
     >>> config = GepaConfig.from_toml("gepa.toml", overrides=["gepa.minibatch_size=4"])
     >>> config.to_dict()["gepa"]["minibatch_size"]
@@ -34,10 +34,10 @@ class GepaConfig:
     """
 
     _native: LoadedConfig = field(repr=False, compare=False)
-    """The same for the core."""
+    """The configuration as an object of the Rust core."""
     _values: tuple[EffectiveValue, ...] = field(repr=False)
     warnings: tuple[Finding, ...]
-    """What is used in another way than written."""
+    """Settings that take effect differently from how they are written."""
 
     @classmethod
     def from_toml(
@@ -45,9 +45,9 @@ class GepaConfig:
     ) -> GepaConfig:
         """Load a TOML file.
 
-        `overrides` are `key=value` texts as for `--set`; they win over the environment, which wins over the file.
-        `environ` stands in for `os.environ`. A configuration with problems raises `ConfigError` whose `findings`
-        name every one of them.
+        `overrides` are `key=value` texts as for `--set`. They take precedence over the environment, which takes
+        precedence over the file. `environ` replaces `os.environ`. An invalid configuration raises `ConfigError`, whose
+        `findings` list every problem.
         """
         return cls._of(load_config(path, overrides=overrides, environ=environ))
 
@@ -55,12 +55,12 @@ class GepaConfig:
     def from_mapping(
         cls, mapping: Mapping[str, Any], overrides: Sequence[str] = (), environ: Mapping[str, str] | None = None
     ) -> GepaConfig:
-        """Load a mapping of the same shape as the file; relative paths start at the working directory."""
+        """Load a mapping of the same shape as the file; relative paths are resolved against the working directory."""
         return cls._of(load_config(mapping, overrides=overrides, environ=environ))
 
     @classmethod
     def from_run_dir(cls, run_dir: str | PathLike[str]) -> GepaConfig:
-        """Load the configuration that a run was begun with, to go on with it."""
+        """Load the configuration of an existing run, to resume it."""
         return cls._of(load_run_config(run_dir))
 
     @classmethod
@@ -69,9 +69,9 @@ class GepaConfig:
         return cls(_native=native, _values=values, warnings=native.warnings)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the whole configuration in effect, defaults included and secrets hidden, as plain objects."""
+        """Return the whole effective configuration as plain objects, with defaults and with secrets hidden."""
         return self._native.to_dict()
 
     def explain(self) -> list[EffectiveValue]:
-        """Return every value in effect with its origin."""
+        """Return every effective value with its origin."""
         return list(self._values)

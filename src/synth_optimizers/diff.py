@@ -1,4 +1,4 @@
-"""What changed between two texts, word by word."""
+"""Word-by-word difference of two texts."""
 
 import re
 from difflib import SequenceMatcher
@@ -10,7 +10,10 @@ _PIECES = re.compile(r"\s+|\w+|[^\w\s]")
 
 
 def word_diff(before: str, after: str) -> list[tuple[Change, str]]:
-    """Return the pieces of both texts in order: `before` is all but those `added`, `after` all but those `removed`."""
+    """Return the pieces of both texts in order.
+
+    The pieces that are not `added` make up `before`; those that are not `removed` make up `after`.
+    """
     old, new = _PIECES.findall(before), _PIECES.findall(after)
     pieces: list[tuple[Change, str]] = []
     for tag, old_from, old_to, new_from, new_to in SequenceMatcher(a=old, b=new, autojunk=False).get_opcodes():

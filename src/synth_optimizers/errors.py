@@ -1,4 +1,4 @@
-"""The exceptions of synth-optimizers; their classes and codes come from one table in the core."""
+"""The exceptions of synth-optimizers; the core defines their classes and codes in one table."""
 
 from typing import TypeVar
 
@@ -52,7 +52,7 @@ E = TypeVar("E", bound=SynthOptimizerError)
 
 
 def error_of(kind: type[E], message: str, hint: str | None = None, detail: str | None = None) -> E:
-    """Return an error written like those of the core; without a hint it has that of its kind."""
+    """Return an error formatted like those of the core; without a hint it uses the general hint of its class."""
     error = kind(f"{kind.error_code}: {message}")
     error.hint, error.detail = hint or error.hint, detail
     return error

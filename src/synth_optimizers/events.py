@@ -1,4 +1,4 @@
-"""Events of a run as Python sees them, and the feeds that hold them."""
+"""Events of a run, and readers of event feeds."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class RunEvent:
-    """One thing that happened in a run: a line of `events.jsonl`."""
+    """One event of a run: a line of `events.jsonl`."""
 
     sequence_number: int
-    """Its place in the log, from 0 and without gaps."""
+    """Its position in the log, from 0 and without gaps."""
     run_id: str
     """The run that it belongs to."""
     ts: str
@@ -22,18 +22,18 @@ class RunEvent:
     type: str
     """Its stable name, such as `candidate.accepted`."""
     fields: dict[str, Any]
-    """What it says; the event catalogue lists the fields of each type."""
+    """The fields of its type; the event catalogue lists them."""
     message: str
-    """The event in words."""
+    """The event as text."""
 
     @classmethod
     def from_line(cls, line: str) -> RunEvent:
-        """Read a line of a feed."""
+        """Parse a line of a feed."""
         return cls.from_dict(json.loads(line))
 
     @classmethod
     def from_dict(cls, known: Mapping[str, Any]) -> RunEvent:
-        """Read an event as plain objects."""
+        """Parse an event from plain objects."""
         return cls(**{name: known[name] for name in cls.__slots__})
 
     def to_dict(self) -> dict[str, Any]:
@@ -42,10 +42,10 @@ class RunEvent:
 
 
 def follow(path: Path, wait: Callable[[int], bool], from_sequence: int = 0) -> Iterator[RunEvent]:
-    """Yield the events of a feed that may still grow, from one number on.
+    """Yield the events of a feed that may still grow, from a sequence number on.
 
-    `wait` is called with the number of the last event that was read and blocks until there may be another one. What is
-    in the feed when it returns `False` is read to the end.
+    `wait` gets the sequence number of the last event read and blocks until there may be another one. When it returns
+    `False`, the rest of the feed is read to its end.
     """
     last = from_sequence - 1
     offset, held = 0, b""
@@ -54,7 +54,7 @@ def follow(path: Path, wait: Callable[[int], bool], from_sequence: int = 0) -> I
         if path.exists():
             with path.open("rb") as feed:
                 if feed.seek(0, 2) < offset:
-                    # A feed that is repaired after a crash is cut first.
+                    # The repair of a feed after a crash truncates it first.
                     offset, held = 0, b""
                 feed.seek(offset)
                 held += feed.read()

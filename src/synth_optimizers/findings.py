@@ -1,4 +1,4 @@
-"""A finding about a configuration, as errors and warnings carry it."""
+"""A finding about a configuration, as part of an error or a warning."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -6,16 +6,16 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One finding: where it is, what is wrong and what to do."""
+    """One finding: its location, the problem and a hint."""
 
     severity: Literal["error", "warning"]
-    """`error`: the configuration cannot be used. `warning`: it is used in the way that the message says."""
+    """`error`: the configuration cannot be used. `warning`: it is used as the message says."""
     code: str
     """A stable short code, such as `unknown_key`."""
     field: str
     """The dotted path of the field, such as `gepa.minibatch_size`."""
     source: str
-    """The file that the value came from, or `environment` or `--set`."""
+    """The source of the value: a file, `environment` or `--set`."""
     line: int | None
     """The line in the file, from 1; `None` for a value that is not from a file."""
     column: int | None
@@ -25,4 +25,4 @@ class Finding:
     hint: str
     """What to do."""
     excerpt: str | None
-    """The line of the file with a marker below the place."""
+    """The line of the file, with a marker below the location."""

@@ -1,4 +1,4 @@
-"""A run under way: wait for it, steer it, watch it, hear of its events."""
+"""`RunHandle`: a run in the background. Wait for it, control it, read its status and its events."""
 
 from __future__ import annotations
 
@@ -19,103 +19,105 @@ from synth_optimizers.events import RunEvent, follow
 from synth_optimizers.result import GepaRunResult
 from synth_optimizers.status import RunStatus
 
-_GOODBYE_SECONDS = 10.0
-"""How long the end of the interpreter waits for runs to save themselves."""
+_EXIT_TIMEOUT_SECONDS = 10.0
+"""How many seconds the interpreter waits at exit for active runs to save."""
 
 
 class Subscriber(Protocol):
-    """Hears of every event of a run, in order, from one thread.
+    """Receives every event of a run, in order, on one thread.
 
-    A subscriber that raises is warned about and hears nothing more; the run goes on.
+    A subscriber that raises gets a warning and no more events; the run continues.
     """
 
     def on_event(self, event: RunEvent) -> None:
-        """Take in one event."""
+        """Process one event."""
 
     def close(self, result: GepaRunResult | None, error: BaseException | None) -> None:
-        """Take in how the run ended. Called once, also when nobody waits for the run."""
+        """Process the outcome of the run. Called exactly once, even if `RunHandle.wait` is never called."""
 
 
 class RunHandle:
-    """A run that goes on in the background of this process.
+    """A run in the background of this process.
 
-    As a context manager it waits for the run at the end of the block; when the block ends with an exception, the run is
-    interrupted, saved, and can be resumed.
+    As a context manager, it waits for the run at the end of the block. If the block raises, the run is interrupted and
+    saved, and can be resumed.
     """
 
     def __init__(self, native: NativeRun, subscribers: Iterable[Subscriber] = ()) -> None:
         self._native = native
-        heard = list(subscribers)
-        self._audience = Thread(target=_serve, args=(native, heard), name="synth-optimizers-subscribers", daemon=True)
-        if heard:
-            self._audience.start()
+        receivers = list(subscribers)
+        self._subscriber_thread = Thread(
+            target=_deliver_events, args=(native, receivers), name="synth-optimizers-subscribers", daemon=True
+        )
+        if receivers:
+            self._subscriber_thread.start()
         self._pid = os.getpid()
-        _forget_ended()
-        _under_way.add(self)
+        _drop_finished()
+        _active_runs.add(self)
 
     def __repr__(self) -> str:
         return f"RunHandle(run_id={self.run_id!r}, run_dir={str(self.run_dir)!r})"
 
     @property
     def run_id(self) -> str:
-        """The name of the run."""
+        """The id of the run."""
         return self._native.run_id
 
     @property
     def run_dir(self) -> Path:
-        """Its directory."""
+        """The directory of the run."""
         return Path(self._native.run_dir)
 
     @property
     def is_over(self) -> bool:
-        """Whether the run has ended or was let go."""
+        """Whether the run has finished or was interrupted."""
         return self._native.is_over
 
     def wait(self, timeout: float | None = None) -> GepaRunResult:
-        """Wait for the end and return the result.
+        """Wait for the end of the run and return the result.
 
-        A run that failed raises the exception of its cause; one that was cancelled or interrupted raises
-        `CancelledError`. `TimeoutError`: it is still going on.
+        Raises the exception of the cause if the run failed, `CancelledError` if it was cancelled or interrupted, and
+        `TimeoutError` if it is still active after `timeout` seconds.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         try:
             return _result(self._native, timeout)
         finally:
-            if self.is_over and not self._join_audience(None if deadline is None else _until(deadline)):
+            if self.is_over and not self._join_subscribers(None if deadline is None else _seconds_until(deadline)):
                 warnings.warn(f"subscribers of run {self.run_id} are still busy with it", stacklevel=2)
-            _forget_ended()
+            _drop_finished()
 
-    def _join_audience(self, timeout: float | None) -> bool:
-        """Wait until every subscriber has heard everything; whether they have."""
-        if self._audience.is_alive():
-            self._audience.join(timeout)
-        return not self._audience.is_alive()
+    def _join_subscribers(self, timeout: float | None) -> bool:
+        """Wait until every subscriber has received everything, and return whether that happened in time."""
+        if self._subscriber_thread.is_alive():
+            self._subscriber_thread.join(timeout)
+        return not self._subscriber_thread.is_alive()
 
     def interrupt(self, reason: str = "interrupted") -> bool:
-        """Let the run finish what is under way, save and end; it can be resumed. A second call does not wait.
+        """Interrupt the run: it finishes calls in flight, saves and ends. It can be resumed.
 
-        Whether the run was still there to hear it.
+        A second call does not wait for calls in flight. Return whether the run was still active.
         """
         return self._native.signal("interrupt", reason)
 
     def stop(self, reason: str = "stopped") -> bool:
-        """Finish early: no new search, then the held-out evaluation. Whether the run was still there to hear it."""
+        """End the search early, then do the held-out evaluation. Return whether the run was still active."""
         return self._native.signal("stop", reason)
 
     def cancel(self, reason: str = "cancelled") -> bool:
-        """End the run for good, now; what was paid for is kept. Whether the run was still there to hear it."""
+        """Cancel the run for good; results already computed are kept. Return whether the run was still active."""
         return self._native.signal("cancel", reason)
 
     def status(self) -> RunStatus:
-        """Return where the run is and what it has used."""
+        """Return the status of the run."""
         return RunStatus.read(self.run_dir)
 
     def best(self) -> dict[str, Any] | None:
-        """Return the best candidate so far with its texts and scores; `None` before the seed is measured."""
+        """Return the best candidate so far with its texts and scores; `None` before the first evaluation."""
         return run_best(self.run_dir) if (self.run_dir / "workspace.sqlite").exists() else None
 
     def iter_events(self, from_sequence: int = 0) -> Iterator[RunEvent]:
-        """Yield the events of the run from one number on, as they are stored, until it ends."""
+        """Yield the events of the run from a sequence number on, as they are stored, until the run ends."""
         return _events(self._native, from_sequence)
 
     def __enter__(self) -> Self:
@@ -126,15 +128,15 @@ class RunHandle:
             self.wait()
             return
         self.interrupt(f"the block ended with {type(error).__name__}")
-        # The exception of the block is the one that matters.
+        # The exception of the block takes precedence.
         with suppress(SynthOptimizerError):
             self.wait()
 
 
-def _serve(native: NativeRun, subscribers: list[Subscriber]) -> None:
-    """Tell subscribers of every event and of the end; one that raises is dropped from the list."""
+def _deliver_events(native: NativeRun, subscribers: list[Subscriber]) -> None:
+    """Deliver every event and the outcome to the subscribers; drop a subscriber that raises."""
 
-    def tell(call: Callable[[Subscriber], None]) -> None:
+    def notify(call: Callable[[Subscriber], None]) -> None:
         for subscriber in list(subscribers):
             try:
                 call(subscriber)
@@ -145,11 +147,11 @@ def _serve(native: NativeRun, subscribers: list[Subscriber]) -> None:
     result, error = None, None
     try:
         for event in _events(native):
-            tell(methodcaller("on_event", event))
+            notify(methodcaller("on_event", event))
         result = _result(native, None)
     except Exception as problem:
         error = problem
-    tell(methodcaller("close", result, error))
+    notify(methodcaller("close", result, error))
 
 
 def _events(native: NativeRun, from_sequence: int = 0) -> Iterator[RunEvent]:
@@ -166,30 +168,30 @@ def _result(native: NativeRun, timeout: float | None) -> GepaRunResult:
     return GepaRunResult.from_run_dir(native.run_dir)
 
 
-def _until(deadline: float) -> float:
+def _seconds_until(deadline: float) -> float:
     return max(0.0, deadline - time.monotonic())
 
 
-_under_way: set[RunHandle] = set()
-"""The runs of this process that have not ended, or whose subscribers are busy."""
+_active_runs: set[RunHandle] = set()
+"""The active runs of this process, and those whose subscribers have not finished."""
 
 
-def _forget_ended() -> None:
-    """Drop the runs that need no attention when the interpreter ends, and those of the process that forked."""
-    for handle in tuple(_under_way):
-        if handle._pid != os.getpid() or (handle.is_over and not handle._audience.is_alive()):
-            _under_way.discard(handle)
+def _drop_finished() -> None:
+    """Remove the finished runs, and after a fork the runs of the parent process."""
+    for handle in tuple(_active_runs):
+        if handle._pid != os.getpid() or (handle.is_over and not handle._subscriber_thread.is_alive()):
+            _active_runs.discard(handle)
 
 
 @atexit.register
-def _say_goodbye() -> None:
-    """Save the runs that are still under way before the interpreter ends."""
-    _forget_ended()
-    under_way = tuple(_under_way)
-    for handle in under_way:
+def _save_active_runs() -> None:
+    """Save the active runs before the interpreter exits."""
+    _drop_finished()
+    active = tuple(_active_runs)
+    for handle in active:
         handle.interrupt("the interpreter ends")
-    deadline = time.monotonic() + _GOODBYE_SECONDS
-    for handle in under_way:
-        # No event has this number: it is the end that is waited for.
-        handle._native.wait_for_event(2**62, _until(deadline))
-        handle._join_audience(_until(deadline))
+    deadline = time.monotonic() + _EXIT_TIMEOUT_SECONDS
+    for handle in active:
+        # No event has this sequence number, so this waits for the end of the run.
+        handle._native.wait_for_event(2**62, _seconds_until(deadline))
+        handle._join_subscribers(_seconds_until(deadline))

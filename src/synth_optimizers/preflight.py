@@ -1,4 +1,4 @@
-"""What a run would take and what stands in its way, told before anything is paid."""
+"""The plan of a run and its preflight findings, computed before any cost."""
 
 from __future__ import annotations
 
@@ -13,58 +13,58 @@ from synth_optimizers.extras import codex_runtime
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """At least and at most."""
+    """A lower and an upper bound."""
 
     at_least: int
-    """Should every proposal be promoted to a full evaluation."""
+    """If every proposal is promoted to a full evaluation."""
     at_most: int
-    """Should every proposal be rejected on its minibatch."""
+    """If every proposal is rejected on its minibatch."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedCost:
-    """What the worst case costs, or why nobody knows."""
+    """The cost of the worst case, or why it is unknown."""
 
     known: bool
-    """Whether it can be known."""
+    """Whether the cost is known."""
     worst_case_usd: float | None
-    """The worst case; `None` is unknown."""
+    """The cost of the worst case; `None` is unknown."""
     why_unknown: str | None
-    """What is missing to know it."""
+    """The information that is missing."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunPlan:
-    """The arithmetic of a run."""
+    """The plan of a run: its rows, rollouts, proposals and cost."""
 
     train_rows: int
     """Train rows of the configuration."""
     heldout_rows: int
     """Held-out rows of the configuration."""
     pools: dict[str, int]
-    """Rows of each pool: `pareto`, `minibatch`, `reflection` and `heldout`."""
+    """The number of rows in each pool: `pareto`, `minibatch`, `reflection` and `heldout`."""
     limits: dict[str, int | None]
-    """Most rollouts: `train`, `heldout`, and `total` where both share one limit."""
+    """The maximum number of rollouts: `train`, `heldout`, and `total` if both share one limit."""
     seed_evaluation: int
-    """Rollouts that measure the seed on the train rows."""
+    """Rollouts that evaluate the initial candidate on the train rows."""
     per_generation: dict[str, int]
     """Rollouts of one generation: `reference`, `minibatch`, `full_train` and `worst_case`."""
     heldout_evaluation: int
     """Rollouts of the held-out evaluation."""
     worst_case_rollouts: int
-    """No run makes more."""
+    """The maximum number of rollouts of the whole run."""
     proposals: Bounds
-    """Proposals that the limits buy."""
+    """The number of proposals that the limits allow."""
     generations: Bounds
-    """Generations that bring them."""
+    """The number of generations that the limits allow."""
     cost: PlannedCost
-    """What it costs at worst."""
+    """The cost of the worst case."""
     notes: tuple[str, ...]
-    """What the numbers do not say."""
+    """Remarks on the numbers."""
 
     @classmethod
     def from_native(cls, known: Mapping[str, Any]) -> RunPlan:
-        """Read a plan as the core writes it."""
+        """Parse a plan of the core."""
         parts = {
             "proposals": Bounds(**known["proposals"]),
             "generations": Bounds(**known["generations"]),
@@ -80,42 +80,42 @@ class RunPlan:
 
 @dataclass(frozen=True, slots=True)
 class Blocker:
-    """One thing that stands in the way of a run, or that is worth knowing."""
+    """A preflight finding: a problem that prevents the run, or a warning."""
 
     stage: str
-    """Where it was found: `config`, `output`, `cache`, `container`, `task`, `proposer` or `budget`."""
+    """The stage that found it: `config`, `output`, `cache`, `container`, `task`, `proposer` or `budget`."""
     code: str
-    """A stable code: of the error table, or of a finding."""
+    """A stable code: of the error table, or of a configuration finding."""
     field: str | None
-    """The dotted path of the setting, where there is one."""
+    """The dotted path of the setting, if any."""
     place: str | None
-    """Where it stands, such as `gepa.toml:17:18`, for what is written in the configuration."""
+    """The location in the configuration, such as `gepa.toml:17:18`, if any."""
     message: str
     """What is wrong, with the value."""
     hint: str
     """What to do."""
     retryable: bool
-    """Whether it may go away by itself."""
+    """Whether the problem may go away by itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckReport:
-    """Everything that stands in the way of a run, found without paying for anything."""
+    """The preflight findings of a run, collected at no cost."""
 
     ok: bool
-    """Whether the run can begin."""
+    """Whether the run can start."""
     blockers: tuple[Blocker, ...]
-    """What must be mended first."""
+    """Problems that prevent the run."""
     warnings: tuple[Blocker, ...]
-    """What is worth knowing."""
+    """Problems that do not prevent the run."""
     facts: dict[str, Any] = field(repr=False)
-    """What `container`, `proposer` and `rows` turned out to be; `None` where nobody could be asked."""
+    """What preflight learned about `container`, `proposer` and `rows`; `None` where it could not ask."""
     plan: RunPlan | None = field(repr=False)
-    """The arithmetic of the run."""
+    """The plan of the run."""
 
     @classmethod
     def from_native(cls, known: Mapping[str, Any]) -> CheckReport:
-        """Read a report as the core writes it."""
+        """Parse a report of the core."""
         plan = known["plan"]
         return cls(
             ok=known["ok"],
@@ -133,14 +133,13 @@ class CheckReport:
 def check_toml(
     path: str | PathLike[str], overrides: Sequence[str] = (), environ: Mapping[str, str] | None = None
 ) -> CheckReport:
-    """Return everything that stands in the way of the run of a TOML file, problems of the file included.
+    """Check the run of a TOML file and return every preflight finding, including problems of the file.
 
-    What rests on a section with a problem is not looked at; all the rest is. A file that is not TOML raises
-    `OptimizerTomlDecodeError`.
+    Checks that depend on an invalid section are skipped. A file that is not TOML raises `OptimizerTomlDecodeError`.
     """
     return check_native(try_load_config(path, overrides=overrides, environ=environ))
 
 
 def check_native(config: LoadedConfig) -> CheckReport:
-    """Check a configuration of the core."""
+    """Run the preflight checks of a loaded configuration."""
     return CheckReport.from_native(check_run(config, codex_runtime=codex_runtime()))

@@ -1,4 +1,4 @@
-"""The queue of the service without HTTP: the service itself, and one turn of its worker."""
+"""The queue of the service without HTTP clients: the service itself, and one claim of a worker."""
 
 from __future__ import annotations
 
@@ -33,15 +33,16 @@ def gepa_serve(
     write_timeout_seconds: float | None = None,
     on_listening: Callable[[str], None] | None = None,
 ) -> None:
-    """Serve the queue over HTTP and carry out its runs, until Python is interrupted.
+    """Serve the queue over HTTP and execute its runs, until Python is interrupted.
 
-    The first interrupt (Ctrl-C, or whatever a signal handler raises) takes no more requests, saves what is under way
-    and is raised again when that is done; the second one hurries. `config_root` is the directory beneath which
-    `config_path` of a submission must lie; the working directory without it. Another address than loopback needs a
-    `token_file`. What is not set has the default that `synth-optimizers gepa service --help` shows. `on_listening` is
-    called with the URL once the service answers. What happens goes to the loggers below `synth_optimizers`.
+    On the first interrupt (Ctrl-C, or any exception of a signal handler) the service accepts no more run requests,
+    saves the active runs and then raises the interrupt again. On the second it does not wait. `config_root` is the
+    directory that must contain the `config_path` of a submission; by default the working directory. An address other
+    than loopback needs a `token_file`. Other settings have the defaults that `synth-optimizers gepa service --help`
+    shows. `on_listening` is called with the URL once the service answers. Log records go to the loggers below
+    `synth_optimizers`.
     """
-    # Every argument but the first and the last is a setting of the core, under the same name.
+    # Every argument except the first and the last is a setting of the core with the same name.
     given = {name: fspath(value) if isinstance(value, PathLike) else value for name, value in locals().items()}
     settings = {**given, "codex_runtime": codex_runtime()}
     native.serve(fspath(db_path), settings, on_listening or (lambda _url: None))
@@ -50,7 +51,10 @@ def gepa_serve(
 def gepa_service_run_next(
     db_path: str | PathLike[str], worker_id: str = "synth-gepa-worker", lease_seconds: float = 3600
 ) -> dict[str, Any]:
-    """Claim the next request and carry its run out: `request`, `result` and `message`; `None`s when nothing waits."""
+    """Claim the next run request and execute its run.
+
+    Return `request`, `result` and `message`; the first two are `None` if no run request waits.
+    """
     return native.gepa_service_run_next(
         fspath(db_path), worker_id=worker_id, lease_seconds=lease_seconds, codex_runtime=codex_runtime()
     )

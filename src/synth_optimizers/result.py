@@ -1,4 +1,4 @@
-"""The result of a run that has ended well."""
+"""The result of a completed run."""
 
 from __future__ import annotations
 
@@ -30,36 +30,36 @@ _TEXT = "white-space:pre-wrap;overflow-wrap:anywhere;border:1px solid #8888;bord
 
 @dataclass(frozen=True, slots=True)
 class GepaRunResult:
-    """What a run has found, what it has cost, and where its files are."""
+    """The result of a run: scores, best candidate, cost and artifacts."""
 
     run_id: str
-    """The name of the run."""
+    """The id of the run."""
     status: str
     """`finished`."""
     run_dir: str
-    """The directory that holds everything."""
+    """The directory of the run."""
     best_candidate: dict[str, Any] = field(repr=False)
     """The best candidate: `candidate_id`, `payload` with its texts, lineage and scores."""
     scores: Scores
-    """Seed and best, on train and held-out rows, with intervals."""
+    """The scores of the initial and the best candidate on train and held-out rows, with intervals."""
     stopped_by: dict[str, Any] | None
     """The rule that ended the search."""
     generations: int
-    """Generations that were begun."""
+    """Generations that were started."""
     candidates: int
-    """Candidates that were registered, the seed included."""
+    """Candidates that were registered, including the initial one."""
     rollouts: dict[str, int]
-    """Rollouts by split, and those that failed or whose outcome is unknown."""
+    """Rollouts by split, and those that failed or have an unknown outcome."""
     cost_usd: float | None
-    """What was paid; `None` is unknown."""
+    """The cost; `None` is unknown."""
     usage: dict[str, Any]
     """Tokens and calls."""
     state_history: list[dict[str, Any]] = field(repr=False)
-    """Every step along the lifecycle of the run."""
+    """Every state change of the run."""
     artifact_refs: list[dict[str, Any]] = field(repr=False)
-    """The files of the run with their digests."""
+    """The artifacts with their digests."""
     manifest_path: str = field(repr=False)
-    """`result_manifest.json`, which this object is read from."""
+    """The path of `result_manifest.json`, from which this object is read."""
     event_feed_path: str = field(repr=False)
     """`events.jsonl`."""
     normalized_event_feed_path: str = field(repr=False)
@@ -75,23 +75,23 @@ class GepaRunResult:
     score_chart_path: str = field(repr=False)
     """`score_chart.svg`."""
     run_registry_path: str = field(repr=False)
-    """`run_registry.jsonl`, over all runs of the output directory."""
+    """`run_registry.jsonl`, which lists all runs of the output directory."""
     workspace_db_path: str = field(repr=False)
     """`workspace.sqlite`."""
 
     @classmethod
     def from_run_dir(cls, run_dir: str | PathLike[str]) -> GepaRunResult:
-        """Read the result of a run that has ended well."""
+        """Read the result of a completed run."""
         path = Path(run_dir) / "result_manifest.json"
         manifest = read_json(path, "Name the directory of a run that has ended.")
         if manifest.get("status") != "finished":
             message = f"run {manifest.get('run_id')} in {run_dir} has no result: it is {manifest.get('status')}"
             raise error_of(StateTransitionError, message, f"`synth-optimizers runs show {run_dir}` tells why.")
-        return cls.from_manifest(_moved(manifest, Path(run_dir).resolve()))
+        return cls.from_manifest(_relocate(manifest, Path(run_dir).resolve()))
 
     @classmethod
     def from_manifest(cls, manifest: Mapping[str, Any]) -> GepaRunResult:
-        """Read a result manifest."""
+        """Parse a result manifest."""
         known = {**manifest, "scores": Scores.from_manifest(manifest)}
         try:
             return cls(**{each.name: known[each.name] for each in fields(cls)})
@@ -104,7 +104,7 @@ class GepaRunResult:
         return dict(self.best_candidate["payload"])
 
     def seed_prompt(self) -> dict[str, str]:
-        """Return the texts that the run began with, by field."""
+        """Return the texts of the initial candidate, by field."""
         registry = read_json(Path(self.candidate_registry_path), "The registry is written when a run ends.")
         return dict(registry[0]["payload"])
 
@@ -116,34 +116,34 @@ class GepaRunResult:
         return _html(self)
 
 
-def _moved(manifest: Mapping[str, Any], run_dir: Path) -> dict[str, Any]:
-    """Name the files where they are: a run directory may be moved, or come out of an archive."""
-    here = dict(manifest)
+def _relocate(manifest: Mapping[str, Any], run_dir: Path) -> dict[str, Any]:
+    """Return the manifest with paths in `run_dir`, which may have been moved or extracted from an archive."""
+    relocated = dict(manifest)
     for name, place in manifest.items():
         if name.endswith("_path") and isinstance(place, str):
             root = run_dir.parent if name == "run_registry_path" else run_dir
-            here[name] = str(root / Path(place).name)
-    return {**here, "run_dir": str(run_dir)}
+            relocated[name] = str(root / Path(place).name)
+    return {**relocated, "run_dir": str(run_dir)}
 
 
-def read_json(path: Path, hint: str) -> Any:  # noqa: ANN401 (whatever the file holds)
-    """Read a JSON file of a run."""
+def read_json(path: Path, hint: str) -> Any:  # noqa: ANN401 (any JSON value)
+    """Read a JSON artifact of a run."""
     try:
         return json.loads(path.read_bytes())
     except OSError as problem:
         raise error_of(OptimizerIoError, f"cannot read {path}: {problem.strerror}", hint) from None
     except ValueError as problem:
-        again = "Run the same command again: it writes the results of a run that is over anew."
-        raise error_of(OptimizerJsonError, f"{path} is not JSON: {problem}", again) from None
+        retry_hint = "Run the same command again: it writes the results of a run that is over anew."
+        raise error_of(OptimizerJsonError, f"{path} is not JSON: {problem}", retry_hint) from None
 
 
 def _html(result: GepaRunResult) -> str:
-    """Return the result as a notebook shows it: scores with intervals, the chart, the best texts and what changed."""
+    """Return the result as HTML for a notebook: scores with intervals, the chart, and the best texts with changes."""
     scores = result.scores
     cost = "unknown" if result.cost_usd is None else f"${result.cost_usd:.4f}"
     rows = [
-        _row("train", scores.seed_train, scores.best_train, scores.train_gain),
-        _row("held-out", scores.seed_heldout, scores.best_heldout, scores.heldout_gain),
+        _score_row("train", scores.seed_train, scores.best_train, scores.train_gain),
+        _score_row("held-out", scores.seed_heldout, scores.best_heldout, scores.heldout_gain),
     ]
     parts = [
         f"<h3>Run {escape(result.run_id)}</h3>",
@@ -151,13 +151,13 @@ def _html(result: GepaRunResult) -> str:
         f"<tbody>{''.join(rows)}</tbody></table>",
         f"<p>{result.candidates} candidates, {result.rollouts.get('finished', 0)} rollouts, cost {cost}</p>",
         _chart(Path(result.score_chart_path)),
-        *_texts(result),
+        *_text_sections(result),
         f"<p>Everything is in <code>{escape(result.run_dir)}</code>.</p>",
     ]
     return f'<div class="synth-optimizers-result">{"".join(parts)}</div>'
 
 
-def _row(split: str, seed: Score | None, best: Score | None, gain: Gain | None) -> str:
+def _score_row(split: str, seed: Score | None, best: Score | None, gain: Gain | None) -> str:
     cells = "".join(
         f"<td>{'not measured' if value is None else escape(str(value))}</td>" for value in (seed, best, gain)
     )
@@ -165,14 +165,14 @@ def _row(split: str, seed: Score | None, best: Score | None, gain: Gain | None) 
 
 
 def _chart(path: Path) -> str:
-    """Return the chart, which is our own SVG; without the file there is none to show."""
+    """Return the chart as SVG, which this package wrote itself; empty if the file is missing."""
     try:
         return path.read_text(encoding="utf-8")
     except OSError:
         return ""
 
 
-def _texts(result: GepaRunResult) -> list[str]:
+def _text_sections(result: GepaRunResult) -> list[str]:
     try:
         seed = result.seed_prompt()
     except SynthOptimizerError:

@@ -1,4 +1,4 @@
-"""`GepaRun`: a configuration that can be carried out."""
+"""`GepaRun`: executes, plans or checks a configuration."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from synth_optimizers.result import GepaRunResult
 
 
 class GepaRun:
-    """A run that can be carried out, or gone on with: the same run id in the same output directory is the same run.
+    """A run to execute or resume. The same run id in the same output directory is the same run.
 
     >>> result = GepaRun.from_toml("gepa.toml").execute()
     >>> print(result.best_candidate)
@@ -36,89 +36,89 @@ class GepaRun:
     def from_toml(
         cls, path: str | PathLike[str], overrides: Sequence[str] = (), environ: Mapping[str, str] | None = None
     ) -> GepaRun:
-        """Read a TOML file; every problem is raised at once. See `GepaConfig.from_toml`."""
+        """Load a TOML file; one exception reports every problem. See `GepaConfig.from_toml`."""
         return cls(GepaConfig.from_toml(path, overrides, environ), Path(path))
 
     @classmethod
     def from_config(
         cls, mapping: Mapping[str, Any], overrides: Sequence[str] = (), environ: Mapping[str, str] | None = None
     ) -> GepaRun:
-        """Read a mapping of the same shape as the file."""
+        """Load a mapping of the same shape as the file."""
         return cls(GepaConfig.from_mapping(mapping, overrides, environ))
 
     @classmethod
     def from_run_dir(cls, run_dir: str | PathLike[str]) -> GepaRun:
-        """Go on with the run in a directory, with the configuration that it was begun with."""
+        """Load the run in a directory with its original configuration, to resume it."""
         return cls(GepaConfig.from_run_dir(run_dir))
 
     def plan(self) -> RunPlan:
-        """Return what the run would take: rows, rollouts, proposals and cost. Nobody is contacted."""
+        """Return the plan of the run: rows, rollouts, proposals and cost. No container or proposer is contacted."""
         return RunPlan.from_native(plan_run(self.config._native))
 
     def check(self) -> CheckReport:
-        """Return everything that stands in the way of the run: output, cache, container, task, proposer and budget.
+        """Return every preflight finding: output, cache, container, task, proposer and budget.
 
-        Container and proposer are really asked, and started where the configuration says so; nothing is paid for.
+        This contacts the container and the proposer, and starts them if the configuration says so. It causes no cost.
         """
         return check_native(self.config._native)
 
     def start(self, *, subscribers: Iterable[Subscriber] = ()) -> RunHandle:
-        """Carry the run out in the background."""
+        """Execute the run in the background."""
         return RunHandle(start_run(self.config._native, codex_runtime=codex_runtime()), subscribers)
 
     def execute(self, *, subscribers: Iterable[Subscriber] = ()) -> GepaRunResult:
-        """Carry the run out and return its result.
+        """Execute the run and return its result.
 
-        The first Ctrl-C finishes what is under way, saves, and raises `KeyboardInterrupt`; the second does not wait.
-        Whatever else a signal handler raises saves the run as well. An interrupted run goes on with the same call.
+        The first Ctrl-C finishes calls in flight, saves, and raises `KeyboardInterrupt`; the second does not wait. Any
+        other exception of a signal handler saves the run as well. The same call resumes an interrupted run.
         """
         handle = None
         try:
             handle = self.start(subscribers=subscribers)
             return handle.wait()
         except BaseException:
-            # Whatever a signal handler raises: nobody else can reach the run.
+            # Any exception of a signal handler: the caller has no handle to save the run with.
             if handle is not None:
-                _save(handle)
+                _interrupt_and_wait(handle)
             raise
 
     async def aexecute(self, *, subscribers: Iterable[Subscriber] = ()) -> GepaRunResult:
-        """Carry the run out without holding up the event loop. A cancelled task interrupts and saves the run."""
-        # Those who have no event loop need not wait for its import.
+        """Execute the run without blocking the event loop. Cancelling the task interrupts and saves the run."""
+        # Imported here, because most callers do not need it.
         import asyncio
 
         handle = self.start(subscribers=subscribers)
         try:
-            return await _waited(handle)
+            return await _wait_in_thread(handle)
         except asyncio.CancelledError:
             handle.interrupt("the task was cancelled")
             with suppress(SynthOptimizerError):
-                await asyncio.shield(_waited(handle))
+                await asyncio.shield(_wait_in_thread(handle))
             raise
 
 
-def _save(handle: RunHandle) -> None:
-    """Interrupt a run and wait until it is saved; with each further Ctrl-C it is told again."""
+def _interrupt_and_wait(handle: RunHandle) -> None:
+    """Interrupt a run and wait until it is saved. Each further Ctrl-C sends the interrupt again."""
     while not handle.is_over:
         handle.interrupt("interrupted by its caller")
         with suppress(KeyboardInterrupt, SynthOptimizerError):
             handle.wait()
 
 
-async def _waited(handle: RunHandle) -> GepaRunResult:
-    """Wait in a thread of its own: those of the event loop's pool are few."""
+async def _wait_in_thread(handle: RunHandle) -> GepaRunResult:
+    """Wait in a dedicated thread, because the event loop's pool has few."""
     import asyncio
     from concurrent.futures import Future
 
-    end: Future[GepaRunResult] = Future()
-    # A task that is cancelled leaves the thread to its wait.
-    end.set_running_or_notify_cancel()
+    outcome: Future[GepaRunResult] = Future()
+    # A cancelled task must not cancel the future: the thread still sets it.
+    outcome.set_running_or_notify_cancel()
 
     def wait() -> None:
         try:
-            end.set_result(handle.wait())
+            outcome.set_result(handle.wait())
         except Exception as error:
-            end.set_exception(error)
+            outcome.set_exception(error)
 
     Thread(target=wait, name="synth-optimizers-wait", daemon=True).start()
-    return await asyncio.wrap_future(end)
+    return await asyncio.wrap_future(outcome)

@@ -14,13 +14,13 @@ class Score:
     mean: float
     """The mean."""
     n: int
-    """How many rows it rests on."""
+    """The number of rows."""
     standard_error: float | None
-    """Unknown for fewer than two rows."""
+    """`None` for fewer than two rows."""
     low: float | None
-    """Where the interval begins."""
+    """The lower bound of the interval."""
     high: float | None
-    """Where it ends."""
+    """The upper bound of the interval."""
 
     def __str__(self) -> str:
         return f"{self.mean:.3f}{_interval(self.low, self.high)} (n={self.n})"
@@ -31,13 +31,13 @@ class Gain:
     """A paired difference on the same rows, with its 95 % interval."""
 
     difference: float
-    """How much better the candidate is, on average."""
+    """The mean difference; positive if the candidate is better."""
     n: int
-    """How many rows both were measured on."""
+    """The number of rows on which both have a score."""
     low: float | None
-    """Where the interval begins."""
+    """The lower bound of the interval."""
     high: float | None
-    """Where it ends."""
+    """The upper bound of the interval."""
     wins: int
     """Rows on which the candidate is better."""
     losses: int
@@ -51,20 +51,21 @@ class Gain:
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """Seed and best, on train and held-out rows; what was not measured is `None`."""
+    """Scores of the initial and the best candidate on train and held-out rows; `None` if not measured."""
 
     seed_train: Score | None
-    """The seed on train rows."""
+    """The initial candidate on train rows."""
     best_train: Score | None
     """The best candidate on train rows."""
     seed_heldout: Score | None
-    """The seed on held-out rows."""
+    """The initial candidate on held-out rows."""
     best_heldout: Score | None
     """The best candidate on held-out rows."""
     train_gain: Gain | None
-    """Best against seed on train rows; the search has chosen by these, so it flatters."""
+    """The gain over the initial candidate on train rows. The search selects on these rows, so the gain is biased
+    upwards."""
     heldout_gain: Gain | None
-    """Best against seed on rows that chose nothing."""
+    """The gain over the initial candidate on held-out rows, on which nothing was selected."""
 
     @classmethod
     def from_manifest(cls, manifest: Mapping[str, Any]) -> Scores:
@@ -81,12 +82,12 @@ class Scores:
 
 
 def score_of(known: Mapping[str, Any] | None) -> Score | None:
-    """Read a score as the core writes it."""
+    """Parse a score of the core."""
     return None if known is None else Score(**{name: known[name] for name in Score.__slots__})
 
 
 def gain_of(known: Mapping[str, Any] | None) -> Gain | None:
-    """Read a gain as the core writes it."""
+    """Parse a gain of the core."""
     return None if known is None else Gain(**{name: known[name] for name in Gain.__slots__})
 
 

@@ -1,4 +1,4 @@
-"""Where a run is and what it has used, while it goes on and after."""
+"""The status of a run: its state, progress and usage."""
 
 from __future__ import annotations
 
@@ -13,53 +13,53 @@ from synth_optimizers.scores import Score, score_of
 
 @dataclass(frozen=True, slots=True)
 class RunStatus:
-    """Where a run is and what it has used, from a few rows."""
+    """The status of a run: its state, progress and usage."""
 
     run_id: str
-    """The name of the run."""
+    """The id of the run."""
     run_dir: str
-    """Its directory."""
+    """The directory of the run."""
     state: str
     """Its state: `created`, `initializing`, `ready`, `proposing`, `rollout_queueing`, `rollout_running`, `evaluating`,
     `paused`, `completed`, `failed` or `cancelled`."""
     is_over: bool
     """Whether the state is final."""
     holder: str | None
-    """The process that works on it."""
+    """The process that executes the run; `None` if there is none."""
     best_candidate_id: str | None
     """The best candidate so far."""
     best_score: Score | None
     """Its score on train rows."""
     seed_score: Score | None
-    """The seed's score on train rows."""
+    """The score of the initial candidate on train rows."""
     best_heldout_score: Score | None
-    """The best candidate's score on held-out rows, once it is measured."""
+    """The best candidate's score on held-out rows, once it is evaluated on them."""
     frontier_size: int
-    """Candidates that are best on some row."""
+    """Candidates that are best on at least one row."""
     candidates: int
-    """Candidates that were registered, the seed included."""
+    """Candidates that were registered, including the initial one."""
     generations: int
-    """Generations that were begun."""
+    """Generations that were started."""
     rollouts_requested: int
-    """Rollouts that were asked for."""
+    """Rollouts that were requested."""
     rollouts_finished: int
-    """Those that gave a score."""
+    """Rollouts that returned a score."""
     rollouts_failed: int
-    """Those that gave none, with those that were tried again."""
+    """Rollouts that returned no score, including those that were retried."""
     rollouts_waiting: int
-    """Answers that have come and wait for their turn to become events."""
+    """Answers that have arrived and wait to become events."""
     proposer_turns: int
-    """Turns of the proposer."""
+    """Completed exchanges with the proposer."""
     paid_calls: int
-    """Calls that may cost something."""
+    """Sent calls: calls that left the process and may have a cost."""
     cached_calls: int
-    """Calls that the cache answered."""
+    """Cached calls: calls that the cache answered."""
     unknown_outcomes: int
-    """Calls of which nobody knows whether they ran."""
+    """Calls whose outcome is unknown."""
     total_tokens: int
-    """Tokens of paid calls, as far as known."""
+    """Tokens of sent calls, as far as known."""
     cost_usd: float | None
-    """What was paid so far; `None` is unknown."""
+    """The cost so far; `None` is unknown."""
     limits: dict[str, Any] = field(repr=False)
     """The limits of the configuration that are set."""
     started_at: str | None = field(repr=False)
@@ -71,22 +71,22 @@ class RunStatus:
     stopped_by: dict[str, Any] | None = field(repr=False)
     """The rule that ended the search."""
     failure: dict[str, Any] | None = field(repr=False)
-    """Why it failed or was let go: `error_code`, `message`, `hint` and `detail`."""
+    """Why the run failed, or was cancelled or interrupted: `error_code`, `message`, `hint` and `detail`."""
 
     @classmethod
     def read(cls, run_dir: str | PathLike[str]) -> RunStatus:
-        """Read the status of the run in a directory, whoever carries it out."""
+        """Read the status of the run in a directory, whichever process executes it."""
         return cls.from_native(run_status(run_dir))
 
     @classmethod
     def from_native(cls, known: Mapping[str, Any]) -> RunStatus:
-        """Read a status as the core writes it."""
+        """Parse a status of the core."""
         scores = {name: score_of(known[name]) for name in ("best_score", "seed_score", "best_heldout_score")}
         return cls(**{name.name: known[name.name] for name in fields(cls)} | scores)
 
     @property
     def is_held(self) -> bool:
-        """Whether a process works on the run."""
+        """Whether a process executes the run."""
         return self.holder is not None
 
     def to_dict(self) -> dict[str, Any]:

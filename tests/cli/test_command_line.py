@@ -13,7 +13,7 @@ import pytest
 from cli.commands import assert_snapshot, command, environment, run_cli
 from synth_optimizers import __version__
 from synth_optimizers.cli import app, options
-from synth_optimizers.cli.faults import fault_of
+from synth_optimizers.cli.errors import error_report
 from synth_optimizers.errors import error_table
 from synth_optimizers.tracking import TRACKERS
 
@@ -98,7 +98,7 @@ def test_the_trackers_of_the_help_are_those_there_are() -> None:
 
 
 def test_an_unexpected_error_is_one_sentence_with_how_to_report_it() -> None:
-    fault = fault_of(ZeroDivisionError("division by zero"))
+    fault = error_report(ZeroDivisionError("division by zero"))
     assert fault.exit_code == 1
     assert fault.message == "something went wrong that should not have: ZeroDivisionError: division by zero"
     report = Path(fault.hint.rsplit(" ", 1)[1].removesuffix("."))

@@ -73,11 +73,11 @@ def test_a_view_that_cannot_draw_falls_silent(capfd: pytest.CaptureFixture[str])
     broken = Broken()
     view = LiveView(Panel(Progress(), {}, lambda: None))
     view.console.file = broken
-    view.tell("plain", "something happened")
+    view.show_line("plain", "something happened")
     tried = broken.writes
     assert tried > 0
-    view.tell("plain", "something else happened")
-    view.notice("a sentence")
+    view.show_line("plain", "something else happened")
+    view.show_notice("a sentence")
     view.close([("run", "over")])
     assert broken.writes == tried
     assert capfd.readouterr().err == ""

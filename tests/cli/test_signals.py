@@ -14,7 +14,7 @@ from support.waiting import wait_until
 from cli.commands import end, run_cli, start_cli
 from cli.slow import LONG, RUN, events, has_event, slow_config
 from cli.terminal import Terminal
-from synth_optimizers.cli.session import Signals, signals_to
+from synth_optimizers.cli.session import SignalForwarder, signal_handlers
 from synth_optimizers.cli.view import View
 
 
@@ -154,13 +154,13 @@ def test_the_third_signal_leaves_at_once(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(os, "_exit", left.append)
     view = View()
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    signals = Signals()
-    with signals_to(signals.receive):
+    signals = SignalForwarder()
+    with signal_handlers(signals.receive):
         os.kill(os.getpid(), signal.SIGTERM)
         signals.attach(interrupt, view)
         for _ in range(2):
             os.kill(os.getpid(), signal.SIGTERM)
-            signals.pulse()
+            signals.poll_signals()
     assert heard == ["interrupted before it began", "SIGTERM", "SIGTERM"]
     assert (left, signals.exit_code) == ([143], 143)
     assert {number: signal.getsignal(number) for number in before} == before
@@ -177,8 +177,8 @@ def test_a_signal_that_comes_while_the_run_is_named_is_passed_on_once() -> None:
             heard.append(reason)
         return True
 
-    signals = Signals()
-    with signals_to(signals.receive):
+    signals = SignalForwarder()
+    with signal_handlers(signals.receive):
         os.kill(os.getpid(), signal.SIGINT)
         signals.attach(interrupt, View())
     assert heard == ["interrupted before it began", "SIGINT"]

@@ -12,7 +12,7 @@ from support.waiting import wait_until
 from cli.commands import run_cli
 from cli.slow import RUN, events, has_event, slow_config
 from cli.terminal import Terminal
-from synth_optimizers.cli.output import CONTROL, STEERING
+from synth_optimizers.cli.output import CONTROL_CHARACTERS, UNSAFE_CONTROL_CHARACTERS
 
 
 @pytest.mark.parametrize("columns", [80, 200])
@@ -102,6 +102,6 @@ def test_colours_are_left_out_when_asked(slow_example: Example, tmp_path: Path) 
 
 def test_texts_of_others_do_not_steer_the_terminal() -> None:
     nasty = "\x1b[31mred\x1b[2J\x1b]0;title\x07\r\ttab \x9b2J\nnext"
-    assert CONTROL.sub("?", nasty) == "?[31mred?[2J?]0;title??\ttab ?2J\nnext"
+    assert CONTROL_CHARACTERS.sub("?", nasty) == "?[31mred?[2J?]0;title??\ttab ?2J\nnext"
     # Colours are ours, on stdout only.
-    assert STEERING.sub("?", nasty) == "\x1b[31mred?[2J?]0;title??\ttab ?2J\nnext"
+    assert UNSAFE_CONTROL_CHARACTERS.sub("?", nasty) == "\x1b[31mred?[2J?]0;title??\ttab ?2J\nnext"

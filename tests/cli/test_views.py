@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from synth_optimizers.cli.live import Panel, limits_in_force
-from synth_optimizers.cli.summary import closing
+from synth_optimizers.cli.live import Panel, active_limits
+from synth_optimizers.cli.summary import summary_lines
 from synth_optimizers.cli.view import PlainView, Progress
 from synth_optimizers.events import RunEvent
 
@@ -45,7 +45,7 @@ def until(kind: str) -> int:
 def draw(run: Progress, width: int, later: float = 12.0, **panel: Any) -> list[str]:  # noqa: ANN401
     console = Console(width=width, color_system=None, force_terminal=True, legacy_windows=False)
     drawn = Panel(run, LIMITS, lambda: 3, clock=lambda: run.latest + later)
-    drawn.begun = run.latest
+    drawn.started = run.latest
     for name, value in panel.items():
         setattr(drawn, name, value)
     with console.capture() as capture:
@@ -55,7 +55,7 @@ def draw(run: Progress, width: int, later: float = 12.0, **panel: Any) -> list[s
 
 def test_the_fold_agrees_with_what_the_run_says_at_its_end() -> None:
     run, end = folded(), recorded()[-1].fields
-    assert run.ending is not None
+    assert run.final_event is not None
     totals, shown = run.fold.totals(), run.fold.shown()
     usage = totals["usage"]
     assert (run.state, totals["best"]["candidate_id"]) == ("completed", end["best_candidate_id"])
@@ -99,12 +99,12 @@ def test_the_view_says_what_is_waited_for_and_for_how_long() -> None:
 
 def test_an_unknown_cost_is_shown_as_unknown() -> None:
     assert any("cost unknown" in line for line in draw(folded(), 80))
-    assert ("cost", "unknown") in closing(folded(), Path("runs/recorded"), 0.0)
+    assert ("cost", "unknown") in summary_lines(folded(), Path("runs/recorded"), 0.0)
 
 
 def test_limits_that_are_not_set_are_not_shown() -> None:
     run = folded()
-    assert limits_in_force({"max_cost_usd": 0.0, "max_total_tokens": None}, run, run.latest) == []
+    assert active_limits({"max_cost_usd": 0.0, "max_total_tokens": None}, run, run.latest) == []
 
 
 def test_plain_lines_are_one_per_event_that_matters() -> None:
@@ -150,7 +150,7 @@ def test_time_in_which_nobody_worked_is_not_time_of_the_run() -> None:
 
 
 def test_the_summary_names_gain_cost_stop_and_the_next_command() -> None:
-    lines = closing(folded(), Path("runs/a run"), 0.0)
+    lines = summary_lines(folded(), Path("runs/a run"), 0.0)
     text = "\n".join(f"{label} {words}" for label, words in lines)
     assert "seed 0.1667 [0.0301, 0.5635] on 6 rows" in text
     assert "gain +0.3333 [" in text
@@ -159,5 +159,5 @@ def test_the_summary_names_gain_cost_stop_and_the_next_command() -> None:
 
 
 def test_the_summary_of_an_interrupted_run_says_how_to_go_on() -> None:
-    lines = closing(folded(until("generation.completed")), Path("runs/recorded"), 0.0)
+    lines = summary_lines(folded(until("generation.completed")), Path("runs/recorded"), 0.0)
     assert lines[-1] == ("next", "synth-optimizers gepa resume runs/recorded")

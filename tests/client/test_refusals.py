@@ -155,8 +155,8 @@ def test_a_run_whose_configuration_was_found_wrong_tells_every_finding(client: C
 
 
 def test_a_run_that_was_cancelled_raises_that(client: Client, service: StandIn) -> None:
-    told = {"reason_code": "pause_timeout", "message": "it was paused for too long"}
-    service.route("GET", "/runs/recorded", detail(entry(status="cancelled", error=told)))
+    expected = {"reason_code": "pause_timeout", "message": "it was paused for too long"}
+    service.route("GET", "/runs/recorded", detail(entry(status="cancelled", error=expected)))
     with pytest.raises(CancelledError, match="run recorded: it was paused for too long") as raised:
         client.wait("recorded")
     known = raised.value

@@ -79,9 +79,9 @@ def test_a_wish_to_wait_for_minutes_is_told_instead() -> None:
 
 def test_a_wish_may_be_a_date() -> None:
     in_an_hour = format_datetime(datetime.now(UTC) + timedelta(hours=1), usegmt=True)
-    wished = retry_after(busy(503, in_an_hour))
-    assert wished is not None
-    assert 3590 < wished <= 3600
+    requested_delay = retry_after(busy(503, in_an_hour))
+    assert requested_delay is not None
+    assert 3590 < requested_delay <= 3600
     assert retry_after(busy(503, "soon")) is None
     assert retry_after(busy(503, "Mon, 01 Jan 2024 00:00:00 GMT")) == 0.0
 
@@ -121,8 +121,8 @@ def test_what_may_have_been_done_is_not_sent_again() -> None:
 def test_what_the_service_itself_has_not_done_is_sent_again(
     status: int, is_retryable: bool, is_sent_again: bool
 ) -> None:
-    told = refusal(status, "workers_busy", HTTP, retryable=is_retryable).body
-    assert may_repeat(POST, Reply(status, {}, json.dumps(told).encode())) is is_sent_again
+    expected = refusal(status, "workers_busy", HTTP, retryable=is_retryable).body
+    assert may_repeat(POST, Reply(status, {}, json.dumps(expected).encode())) is is_sent_again
 
 
 def test_a_busy_service_does_not_use_up_the_tries_of_a_broken_one() -> None:

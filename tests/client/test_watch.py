@@ -138,7 +138,7 @@ class Unsteady(Client):
 
     def __init__(self, plan: list[tuple[int, int, int]]) -> None:
         super().__init__(retries=100)
-        self.told = [{**event, "fields": {}} for event in RECORDED[:20]]
+        self.expected = [{**event, "fields": {}} for event in RECORDED[:20]]
         self.plan = iter(plan)
         self.found: list[int] = []
 
@@ -146,12 +146,12 @@ class Unsteady(Client):
         """Lose no time."""
 
     @contextlib.contextmanager
-    def _opened(self, request: Request) -> Generator[tuple[Reply, Iterator[bytes]]]:
+    def _open_stream(self, request: Request) -> Generator[tuple[Reply, Iterator[bytes]]]:
         last = int(request.headers.get("last-event-id", "-1"))
         assert last == (self.found[-1] if self.found else -1)
         shift, count, cut = next(self.plan, (0, 20, 0))
         start = max(0, last + 1 + shift)
-        whole = b"".join(sse(self.told[start : start + count]))
+        whole = b"".join(sse(self.expected[start : start + count]))
         body = whole + END if count == 20 else whole[: len(whole) - cut]
         yield Reply(200, {"content-type": "text/event-stream"}), iter([body])
 

@@ -17,7 +17,7 @@ import httpx
 
 from support.waiting import PATIENCE, wait_until
 
-LEFT_OUT = ("SYNTH_OPTIMIZERS_", "OPENAI_", "PYTEST_")
+REMOVED_VARIABLE_PREFIXES = ("SYNTH_OPTIMIZERS_", "OPENAI_", "PYTEST_")
 
 
 @dataclass
@@ -88,7 +88,7 @@ def serving(
     """Start the service in a directory, with its database there, on a free port of loopback."""
     log = place / "service.log"
     command = [sys.executable, "-m", "synth_optimizers.cli", "gepa", "service", "--db", "service.sqlite"]
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(LEFT_OUT)}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(REMOVED_VARIABLE_PREFIXES)}
     with log.open("a", encoding="utf-8") as out:
         process = subprocess.Popen(  # noqa: S603 (the program under test)
             [*command, "--bind", "127.0.0.1:0", "--json", *options],

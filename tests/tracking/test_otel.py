@@ -15,7 +15,7 @@ from opentelemetry.trace import StatusCode
 from synth_optimizers.errors import CancelledError, ConfigError, ProposerError
 from synth_optimizers.events import RunEvent
 from synth_optimizers.tracking import OpenTelemetrySubscriber
-from synth_optimizers.tracking.otel import own_provider
+from synth_optimizers.tracking.otel import provider_from_environment
 
 OURS = "synth_optimizers."
 
@@ -99,8 +99,8 @@ def test_a_retry_stays_within_its_evaluation(traced: Traced, finished: list[RunE
     assert [[event.name for event in span.events] for span in retried] == [["rollout.failed", "rollout.requested"]] * 2
     failure = retried[0].events[0].attributes or {}
     assert (failure["row_id"], failure["class"], failure["retried"]) == ("train:2", "failed", True)
-    told = next(event for event in finished if event.type == "rollout.failed")
-    assert retried[0].events[0].timestamp == nanos(told)
+    reported = next(event for event in finished if event.type == "rollout.failed")
+    assert retried[0].events[0].timestamp == nanos(reported)
 
 
 def test_a_turn_tells_models_and_usage(traced: Traced, finished: list[RunEvent]) -> None:
@@ -207,7 +207,7 @@ def test_with_nowhere_to_send_spans_to_it_says_so_before_the_run() -> None:
 
 
 def test_the_environment_names_the_exporter() -> None:
-    provider = own_provider({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9"})
+    provider = provider_from_environment({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9"})
     assert isinstance(provider, TracerProvider)
     assert provider.resource.attributes["service.name"] == "synth-optimizers"
     [processor] = provider._active_span_processor._span_processors
@@ -217,5 +217,5 @@ def test_the_environment_names_the_exporter() -> None:
 
 def test_an_unknown_exporter_is_refused() -> None:
     with pytest.raises(ConfigError, match="'smoke'") as refusal:
-        own_provider({"OTEL_TRACES_EXPORTER": "smoke"})
+        provider_from_environment({"OTEL_TRACES_EXPORTER": "smoke"})
     assert "console" in refusal.value.hint

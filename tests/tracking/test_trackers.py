@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from opentelemetry.sdk.trace import TracerProvider
 
-from synth_optimizers.cli.gepa import trackers_for
+from synth_optimizers.cli.gepa import tracker_subscribers
 from synth_optimizers.errors import ConfigError
 from synth_optimizers.run import GepaRun
 from synth_optimizers.tracking import (
@@ -18,7 +18,7 @@ from synth_optimizers.tracking import (
     WandbSubscriber,
     subscriber,
 )
-from synth_optimizers.tracking.forward import ForwardingSubscriber, flattened
+from synth_optimizers.tracking.forward import ForwardingSubscriber, flatten
 
 CONFIG = {
     "run": {"run_id": "router", "output_dir": "runs"},
@@ -51,12 +51,12 @@ def test_the_command_line_gives_trackers_the_configuration(monkeypatch: pytest.M
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "otlp")
     run = GepaRun.from_config(CONFIG)
-    found = trackers_for(sorted(TRACKERS), run)
+    found = tracker_subscribers(sorted(TRACKERS), run)
     assert [type(each) for each in found] == [MlflowSubscriber, OpenTelemetrySubscriber, WandbSubscriber]
     for each in found:
         if isinstance(each, ForwardingSubscriber):
             assert each._config["gepa.minibatch_size"] == 3
-            assert each._config == dict(flattened(run.config.to_dict()))
+            assert each._config == dict(flatten(run.config.to_dict()))
 
 
 def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
@@ -82,5 +82,5 @@ def test_a_directory_called_like_the_package_is_not_the_package(monkeypatch: pyt
 
 def test_no_tracker_is_imported_before_it_is_used() -> None:
     asked = "import sys, synth_optimizers.tracking; print(*{'mlflow', 'wandb', 'opentelemetry'} & set(sys.modules))"
-    told = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)  # noqa: S603
-    assert told.stdout.strip() == ""
+    reported = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)  # noqa: S603
+    assert reported.stdout.strip() == ""

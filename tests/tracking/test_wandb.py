@@ -60,7 +60,7 @@ def rows(directory: Path) -> list[dict[str, Any]]:
     return [{"/".join(item.nested_key) or item.key: json.loads(item.value_json) for item in row.item} for row in logged]
 
 
-def told(directory: Path, kind: str) -> dict[str, Any]:
+def reported(directory: Path, kind: str) -> dict[str, Any]:
     """Return the last values of the summary or the config."""
     found: dict[str, Any] = {}
     for record in records(directory):
@@ -103,9 +103,9 @@ def test_a_finished_run_has_its_name_scores_config_and_files(
     assert history[44]["heldout/gain"] == pytest.approx(1 / 3)
     assert history[22]["subsample/after"] == 3
 
-    config = told(tmp_path, "config")
+    config = reported(tmp_path, "config")
     assert (config["gepa.minibatch_size"], config["seed"], config["run_id"]) == (3, 7, "finished-run")
-    summary = told(tmp_path, "summary")
+    summary = reported(tmp_path, "summary")
     assert summary["outcome"] == "finished"
     assert summary["best/instructions"] == result.best_candidate["payload"]["instructions"]
 
@@ -136,7 +136,7 @@ def test_a_failed_run_ends_with_an_error(tmp_path: Path, failed: list[RunEvent])
     problem = "synth_optimizer_proposer_error: 3 turns in a row brought no valid proposal"
     end(subscriber, error=ProposerError(problem))
     assert exit_code(tmp_path) == 1
-    summary = told(tmp_path, "summary")
+    summary = reported(tmp_path, "summary")
     assert summary["outcome"] == "failed"
     assert "3 turns in a row" in summary["error"]
     assert rows(tmp_path)[-1]["cost_usd"] == 0.0060396

@@ -1,4 +1,4 @@
-"""`python -m synth_optimizers.cli`, for places where the script is not installed."""
+"""`python -m synth_optimizers.cli`, for environments without the installed script."""
 
 from synth_optimizers.cli import main
 

@@ -1,4 +1,4 @@
-"""The root of the command line: commands, help, and the one place where errors become exit codes."""
+"""The root of the command line: registers the commands and turns every error into an exit code."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -6,8 +6,8 @@ from contextlib import suppress
 import click
 
 from synth_optimizers import __version__
+from synth_optimizers.cli.errors import error_report, print_error
 from synth_optimizers.cli.events import events
-from synth_optimizers.cli.faults import fault_of, show
 from synth_optimizers.cli.gepa import gepa
 from synth_optimizers.cli.output import write_text
 from synth_optimizers.cli.runs import runs
@@ -29,12 +29,12 @@ Exit codes:
 Data is written to stdout, everything for people to stderr. NO_COLOR is honoured."""
 
 
-WHERE = {
+COMPLETION_SETUP = {
     "bash": 'eval "$(synth-optimizers completion bash)"   in ~/.bashrc',
     "zsh": 'eval "$(synth-optimizers completion zsh)"   in ~/.zshrc',
     "fish": "synth-optimizers completion fish > ~/.config/fish/completions/synth-optimizers.fish",
 }
-"""Where the completion script of a shell goes."""
+"""For each shell, how to install its completion script."""
 
 
 @click.group(epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -43,8 +43,8 @@ def cli() -> None:
     """Improve the text inside an AI program by evolution with reflection (GEPA)."""
 
 
-@click.command(epilog="\b\n" + "\n".join(WHERE.values()))
-@click.argument("shell", type=click.Choice(sorted(WHERE)))
+@click.command(epilog="\b\n" + "\n".join(COMPLETION_SETUP.values()))
+@click.argument("shell", type=click.Choice(sorted(COMPLETION_SETUP)))
 @click.pass_context
 def completion(context: click.Context, shell: str) -> None:
     """Write the completion script of a shell."""
@@ -62,7 +62,7 @@ for command in (gepa, runs, events, workspace, completion):
 
 
 def run_command(arguments: Sequence[str]) -> int:
-    """Carry out one command and return its exit code."""
+    """Run one command and return its exit code."""
     try:
         code = cli.main(list(arguments), prog_name=PROGRAM, standalone_mode=False)
         return code if isinstance(code, int) else 0
@@ -70,7 +70,7 @@ def run_command(arguments: Sequence[str]) -> int:
         help_wanted.show()
         return help_wanted.exit_code
     except (Exception, KeyboardInterrupt) as error:
-        fault = fault_of(error)
+        report = error_report(error)
         with suppress(click.exceptions.Exit):
-            show(fault, as_json="--json" in arguments)
-        return fault.exit_code
+            print_error(report, as_json="--json" in arguments)
+        return report.exit_code

@@ -1,4 +1,4 @@
-"""`gepa check` and `gepa run --dry-run`: what stands in the way of a run, and what it would do at most."""
+"""`gepa check` and `gepa run --dry-run`: preflight findings and the plan of a run."""
 
 import json
 import sys
@@ -9,26 +9,26 @@ from typing import Any
 
 import click
 
-from synth_optimizers.cli.faults import Refusal, exit_code_of, fault_of
+from synth_optimizers.cli.errors import CommandError, error_report, exit_code_for
+from synth_optimizers.cli.formatting import format_cost, one_line, pluralize
 from synth_optimizers.cli.options import config_option, json_option, log_options, set_option
-from synth_optimizers.cli.output import is_terminal, say, table, write_json, write_lines, write_text
-from synth_optimizers.cli.words import counted, money, one_line
+from synth_optimizers.cli.output import is_terminal, print_message, write_json, write_lines, write_table, write_text
 from synth_optimizers.errors import OptimizerIoError, OptimizerTomlDecodeError
 from synth_optimizers.findings import Finding
 from synth_optimizers.preflight import Blocker, Bounds, CheckReport, RunPlan, check_toml
 from synth_optimizers.run import GepaRun
 
 STAGE_CODES = {"config": 2, "output": 1, "cache": 1, "container": 3, "task": 3, "proposer": 3, "budget": 5}
-"""Exit codes of findings that are no errors of the one table."""
+"""Exit codes of findings whose code is not in the error table, by preflight stage."""
 
 
 def load(config: Path, overrides: Sequence[str]) -> GepaRun:
-    """Read a configuration file; one that cannot be read is a matter of usage."""
+    """Load a configuration file; raise a usage error if the file cannot be read."""
     try:
         return GepaRun.from_toml(config, overrides)
     except OptimizerIoError as error:
-        fault = fault_of(error)
-        raise Refusal(fault.message, fault.hint, fault.detail) from error
+        report = error_report(error)
+        raise CommandError(report.message, report.hint, report.detail) from error
 
 
 @click.command(short_help="Find every problem at once, before anything is spent.")
@@ -40,43 +40,46 @@ def load(config: Path, overrides: Sequence[str]) -> GepaRun:
 def check(config: Path, overrides: tuple[str, ...], as_json: bool, explain: bool) -> int:
     """Find every problem at once: configuration, output, cache, container, task, proposer and budget."""
     if is_terminal(sys.stderr):
-        say(f"checking {config}: its container and proposer are asked, nothing is paid for")
-    report = _report(config, overrides)
+        print_message(f"checking {config}: its container and proposer are asked, nothing is paid for")
+    report = _run_check(config, overrides)
     values = load(config, overrides).config.explain() if explain and report.ok else []
     if as_json:
         explained = {"values": [asdict(value) for value in values]} if explain else {}
         write_json({**report.to_dict(), **explained})
     else:
         if values:
-            table(("field", "origin", "value"), [(value.path, value.origin, _short(value.value)) for value in values])
+            write_table(
+                ("field", "origin", "value"),
+                [(value.path, value.origin, _short_value(value.value)) for value in values],
+            )
             write_text("")
-        _write(report, config)
+        _write_report(report, config)
     if report.ok:
         return 0
     first = report.blockers[0]
-    return exit_code_of(first.code, STAGE_CODES.get(first.stage, 1))
+    return exit_code_for(first.code, STAGE_CODES.get(first.stage, 1))
 
 
-def _report(config: Path, overrides: Sequence[str]) -> CheckReport:
+def _run_check(config: Path, overrides: Sequence[str]) -> CheckReport:
     try:
         return check_toml(config, overrides)
     except OptimizerTomlDecodeError as error:
-        # Nothing can be looked at before the file is TOML.
-        blockers = tuple(_blocker(found) for found in error.findings)
+        # Preflight cannot start until the file parses as TOML.
+        blockers = tuple(_to_blocker(found) for found in error.findings)
         if not blockers:
             raise
     except OptimizerIoError as error:
-        fault = fault_of(error)
-        blockers = (Blocker("config", "usage_error", None, None, fault.message, fault.hint, retryable=False),)
+        report = error_report(error)
+        blockers = (Blocker("config", "usage_error", None, None, report.message, report.hint, retryable=False),)
     return CheckReport(ok=False, blockers=blockers, warnings=(), facts={}, plan=None)
 
 
-def _blocker(found: Finding) -> Blocker:
+def _to_blocker(found: Finding) -> Blocker:
     place = found.source if found.line is None else f"{found.source}:{found.line}:{found.column}"
     return Blocker("config", found.code, found.field or None, place, found.message, found.hint, retryable=False)
 
 
-def _write(report: CheckReport, config: Path) -> None:
+def _write_report(report: CheckReport, config: Path) -> None:
     for word, problems in (("error", report.blockers), ("warning", report.warnings)):
         for problem in problems:
             field, place = problem.field, problem.place
@@ -87,13 +90,13 @@ def _write(report: CheckReport, config: Path) -> None:
             if problem.hint:
                 write_text(f"  hint: {problem.hint}")
     if report.ok:
-        write_lines([*_facts(report.facts), *(_plan_lines(report.plan) if report.plan else [])], 20)
+        write_lines([*_fact_lines(report.facts), *(_plan_lines(report.plan) if report.plan else [])], 20)
         write_text(f"{config} can be run")
     else:
-        write_text(f"{config} cannot be run: {counted(len(report.blockers), 'problem')}")
+        write_text(f"{config} cannot be run: {pluralize(len(report.blockers), 'problem')}")
 
 
-def _facts(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _fact_lines(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
     lines = []
     container, proposer = facts.get("container"), facts.get("proposer")
     if container:
@@ -107,12 +110,12 @@ def _facts(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
     return lines
 
 
-def _short(value: Any) -> str:  # noqa: ANN401
+def _short_value(value: Any) -> str:  # noqa: ANN401
     return one_line(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str), 60)
 
 
 def show_plan(run: GepaRun, *, as_json: bool) -> int:
-    """Write the plan of a run."""
+    """Print the plan of a run."""
     plan = run.plan()
     if as_json:
         write_json(plan.to_dict())
@@ -122,7 +125,7 @@ def show_plan(run: GepaRun, *, as_json: bool) -> int:
 
 
 def _plan_lines(plan: RunPlan) -> list[tuple[str, str]]:
-    """Return a plan as label and text."""
+    """Return the plan as pairs of label and text."""
     once, cost = plan.per_generation, plan.cost
     unknown = f"unknown. {cost.why_unknown}." if cost.why_unknown else "unknown"
     limits = {name: "none" if most is None else f"{most:,}" for name, most in plan.limits.items()}
@@ -138,13 +141,13 @@ def _plan_lines(plan: RunPlan) -> list[tuple[str, str]]:
         ),
         ("held-out", f"{plan.heldout_evaluation:,} rollouts"),
         ("in all", f"at most {plan.worst_case_rollouts:,} rollouts"),
-        ("generations", _range(plan.generations)),
-        ("proposals", _range(plan.proposals)),
-        ("cost", f"at most {money(cost.worst_case_usd)}" if cost.known else unknown),
+        ("generations", _format_bounds(plan.generations)),
+        ("proposals", _format_bounds(plan.proposals)),
+        ("cost", f"at most {format_cost(cost.worst_case_usd)}" if cost.known else unknown),
         *(("note", note) for note in plan.notes),
     ]
 
 
-def _range(found: Bounds) -> str:
+def _format_bounds(found: Bounds) -> str:
     most = f"{found.at_most:,}"
     return most if found.at_least == found.at_most else f"{found.at_least:,} to {most}"

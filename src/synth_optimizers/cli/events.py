@@ -1,4 +1,4 @@
-"""`synth-optimizers events`: feeds told and compared."""
+"""`synth-optimizers events`: replays and compares event feeds."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""`synth-optimizers gepa`: carries runs out in front of a person, and writes the schema of their configuration."""
+"""`synth-optimizers gepa`: runs an optimization in the foreground, and prints the schema of the configuration."""
 
 import time
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ import click
 
 from synth_optimizers import config_schema
 from synth_optimizers.cli.check import check, load, show_plan
-from synth_optimizers.cli.faults import fault_of, show
+from synth_optimizers.cli.errors import error_report, print_error
 from synth_optimizers.cli.options import (
     complete_run,
     config_option,
@@ -22,9 +22,16 @@ from synth_optimizers.cli.options import (
 )
 from synth_optimizers.cli.output import write_json, write_text
 from synth_optimizers.cli.service import service
-from synth_optimizers.cli.session import CLOCK, Signals, announce, follow, now_and_then, signals_to
+from synth_optimizers.cli.session import (
+    CLOCK_RESOLUTION_SECONDS,
+    SignalForwarder,
+    cached_poll,
+    follow,
+    print_warnings,
+    signal_handlers,
+)
 from synth_optimizers.cli.source import find_run
-from synth_optimizers.cli.summary import closing
+from synth_optimizers.cli.summary import summary_lines
 from synth_optimizers.cli.view import Progress, view_for
 from synth_optimizers.errors import CancelledError, SynthOptimizerError
 from synth_optimizers.handle import RunHandle, Subscriber
@@ -52,7 +59,7 @@ def run_(
     The first Ctrl-C finishes what is in flight and saves; the second stops now. The same command goes on.
     """
     run = load(config, overrides)
-    return show_plan(run, as_json=as_json) if dry_run else _carry_out(run, trackers, as_json=as_json, quiet=quiet)
+    return show_plan(run, as_json=as_json) if dry_run else _execute(run, trackers, as_json=as_json, quiet=quiet)
 
 
 @gepa.command(short_help="Go on with an interrupted run.")
@@ -64,45 +71,45 @@ def run_(
 @log_options("warn")
 def resume(run_dir: str, root: Path, as_json: bool, quiet: bool, trackers: tuple[str, ...]) -> int:
     """Go on with an interrupted run, with the configuration that it was begun with."""
-    return _carry_out(GepaRun.from_run_dir(find_run(run_dir, root)), trackers, as_json=as_json, quiet=quiet)
+    return _execute(GepaRun.from_run_dir(find_run(run_dir, root)), trackers, as_json=as_json, quiet=quiet)
 
 
 @gepa.command()
 @json_option
-def schema(as_json: bool) -> None:  # noqa: ARG001 (it is JSON anyway)
+def schema(as_json: bool) -> None:  # noqa: ARG001 (the output is always JSON)
     """Write the JSON Schema of the configuration file, for editors."""
     write_json(config_schema())
 
 
-def _carry_out(run: GepaRun, trackers: Sequence[str], *, as_json: bool, quiet: bool) -> int:
-    """Carry a run out, show it, and return the exit code."""
-    subscribers = trackers_for(trackers, run)
+def _execute(run: GepaRun, trackers: Sequence[str], *, as_json: bool, quiet: bool) -> int:
+    """Execute a run, show its progress, and return the exit code."""
+    subscribers = tracker_subscribers(trackers, run)
     if not quiet:
-        announce(run.config.warnings)
+        print_warnings(run.config.warnings)
     begun = time.time()
     settings = run.config.to_dict()
     progress = Progress(container_url=settings["container"]["url"])
     error: SynthOptimizerError | None = None
     handle: RunHandle | None = None
-    signals = Signals()
-    with signals_to(signals.receive):
-        waiting = now_and_then(lambda: handle.status().rollouts_waiting if handle else None, 1.0)
+    signals = SignalForwarder()
+    with signal_handlers(signals.receive):
+        waiting = cached_poll(lambda: handle.status().rollouts_waiting if handle else None, 1.0)
         view = view_for(progress, settings["gepa"], quiet=quiet, waiting=waiting)
         handle = run.start(subscribers=subscribers)
         progress.run_id = handle.run_id
         signals.attach(handle.interrupt, view)
         try:
             view.start()
-            follow(handle.iter_events(), progress, view, since=begun, pulse=signals.pulse)
+            follow(handle.iter_events(), progress, view, since=begun, poll_signals=signals.poll_signals)
             result = handle.wait()
         except SynthOptimizerError as problem:
             error = problem
         finally:
-            # A run that was refused has only the story of the process before.
-            has_story = progress.latest >= begun - CLOCK or (error is None and progress.events > 0)
-            view.close(closing(progress, handle.run_dir, time.time()) if has_story else [])
+            # A run that was refused has only events of an earlier process.
+            has_events = progress.latest >= begun - CLOCK_RESOLUTION_SECONDS or (error is None and progress.events > 0)
+            view.close(summary_lines(progress, handle.run_dir, time.time()) if has_events else [])
     if error is not None:
-        return _end_badly(error, signals, as_json=as_json, is_told=has_story and not quiet)
+        return _report_failure(error, signals, as_json=as_json, summary_shown=has_events and not quiet)
     if as_json:
         write_json(result.to_dict())
     else:
@@ -110,26 +117,26 @@ def _carry_out(run: GepaRun, trackers: Sequence[str], *, as_json: bool, quiet: b
     return 0
 
 
-def trackers_for(names: Sequence[str], run: GepaRun) -> list[Subscriber]:
-    """Return the subscribers behind the names of `--track`; those that keep a configuration get that of the run."""
+def tracker_subscribers(names: Sequence[str], run: GepaRun) -> list[Subscriber]:
+    """Return the subscribers named by `--track`. Trackers that store a configuration get the one of the run."""
     if not names:
         return []
-    # They take a while to load.
+    # The tracking packages are slow to import.
     from synth_optimizers.tracking import subscriber
 
     config = {"config": run.config.to_dict()}
     return [subscriber(name, **({} if name == "otel" else config)) for name in names]
 
 
-def _end_badly(error: SynthOptimizerError, signals: Signals, *, as_json: bool, is_told: bool) -> int:
-    fault = fault_of(error)
+def _report_failure(error: SynthOptimizerError, signals: SignalForwarder, *, as_json: bool, summary_shown: bool) -> int:
+    report = error_report(error)
     by_signal = signals.exit_code if isinstance(error, CancelledError) else None
-    # Whoever pressed Ctrl-C has read in the summary how to go on.
-    if by_signal is None or as_json or not is_told:
-        # A reader of stdout that has left does not make the end a good one.
+    # After Ctrl-C, the summary has already said how to resume.
+    if by_signal is None or as_json or not summary_shown:
+        # The exit code reports the failure even when stdout is closed.
         with suppress(click.exceptions.Exit, OSError):
-            show(fault, as_json=as_json)
-    return fault.exit_code if by_signal is None else by_signal
+            print_error(report, as_json=as_json)
+    return report.exit_code if by_signal is None else by_signal
 
 
 gepa.add_command(check)

@@ -1,4 +1,4 @@
-"""A run in a directory, whoever carries it out."""
+"""A run in a local directory, executed by this process, by another one, or by none."""
 
 import sqlite3
 import time
@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from synth_optimizers._synth_optimizers import ask_run, run_best, run_summary
-from synth_optimizers.cli.faults import Refusal
-from synth_optimizers.cli.session import now_and_then
-from synth_optimizers.cli.source import state_of
-from synth_optimizers.cli.summary import command_for, shown
+from synth_optimizers.cli.errors import CommandError
+from synth_optimizers.cli.session import cached_poll
+from synth_optimizers.cli.source import local_state
+from synth_optimizers.cli.summary import command_for, display_path
 from synth_optimizers.errors import OptimizerSqliteError, SynthOptimizerError, error_of
 from synth_optimizers.events import RunEvent
 from synth_optimizers.events import follow as read_feed
@@ -30,19 +30,19 @@ ARTIFACTS = (
     "cache_profile.json",
     WORKSPACE,
 )
-LEFT_OUT = ("request_cache.sqlite", "run.lock", "control.json")
-"""Answers that are shared with other runs, and what processes say to each other."""
-SUFFIXES = ("-wal", "-shm", "-journal")
-PAUSE = 0.2
-LOOK = 1.0
-HEALTH = ("projection_freshness", "invariant_violations", "invariant_reports")
-"""Tables that each `workspace status` writes anew."""
+EXCLUDED_FILES = ("request_cache.sqlite", "run.lock", "control.json")
+"""Files that an export leaves out: the cache is shared with other runs; the others are used between processes."""
+SQLITE_SIDECAR_SUFFIXES = ("-wal", "-shm", "-journal")
+FEED_POLL_SECONDS = 0.2
+STATUS_POLL_SECONDS = 1.0
+HEALTH_TABLES = ("projection_freshness", "invariant_violations", "invariant_reports")
+"""Tables that every `workspace status` rewrites."""
 
-DAMAGED = (
+DAMAGED_HINT = (
     "The file is damaged or not a workspace: restore it from a copy, or save what is left with "
     "`sqlite3 workspace.sqlite .recover`; events.jsonl holds the log as well."
 )
-HINTS = {
+SQLITE_HINTS = {
     sqlite3.SQLITE_FULL: "Free space on the disk of temporary files; TMPDIR names another one.",
     sqlite3.SQLITE_BUSY: "Another process holds the database: end it, or wait until it is done.",
     sqlite3.SQLITE_LOCKED: "Another process holds the database: end it, or wait until it is done.",
@@ -52,86 +52,87 @@ HINTS = {
 
 
 class LocalRun:
-    """The run of a directory."""
+    """A run in a directory."""
 
     kind = "run_dir"
 
     def __init__(self, run_dir: Path) -> None:
         self.place = run_dir
         self.name = run_dir.resolve().name
-        self.waiting = now_and_then(lambda: self.status().rollouts_waiting, LOOK)
-        """The answers that wait for their turn; looked for again and again while it is followed."""
+        self.waiting = cached_poll(lambda: self.status().rollouts_waiting, STATUS_POLL_SECONDS)
+        """The number of answers that wait to become events, read again at each poll interval."""
 
     def status(self) -> RunStatus:
-        """Read its status."""
+        """Read the status of the run."""
         return RunStatus.read(self.place)
 
     def state(self) -> str:
-        """Return its state in one word."""
-        return state_of(self.status())
+        """Return the state of the run in one word."""
+        return local_state(self.status())
 
     def notes(self) -> list[tuple[str, str]]:
-        """Return nothing: the status tells it all."""
+        """Return no notes: the status of a local run is complete."""
         return []
 
     def summary(self) -> dict[str, Any]:
-        """Read its log."""
+        """Read the summary from the log of the run."""
         return run_summary(self.place)
 
     def best(self) -> dict[str, Any] | None:
-        """Read its best candidate."""
+        """Read the best candidate."""
         return run_best(self.place) if (self.place / WORKSPACE).exists() else None
 
     def artifacts(self) -> list[str]:
-        """Return the files that are there."""
+        """Return the artifacts that exist."""
         return [name for name in ARTIFACTS if (self.place / name).exists()]
 
-    def located(self, name: str) -> str:
-        """Return the path of a file."""
+    def artifact_location(self, name: str) -> str:
+        """Return the path of an artifact."""
         return str(self.place / name)
 
     def files(self, scratch: Path) -> Iterator[tuple[str, tuple[Path, float]]]:
-        """Yield every artifact in order; hidden files and links stay where they are."""
+        """Yield every artifact in order, without hidden files and links."""
         for path in sorted(self.place.rglob("*")):
             name = path.relative_to(self.place)
             hidden = any(part.startswith(".") for part in name.parts)
-            left_out = path.name in LEFT_OUT or path.name.endswith(SUFFIXES)
+            left_out = path.name in EXCLUDED_FILES or path.name.endswith(SQLITE_SIDECAR_SUFFIXES)
             if hidden or left_out or path.is_symlink() or not path.is_file():
                 continue
             at = path.stat().st_mtime
             if name == Path(WORKSPACE):
-                # Looking at a workspace changes its time; that of the feed is the time of the last event.
+                # Reading a workspace changes its modification time, so the export uses that of the feed: the last
+                # event.
                 feed = self.place / FEED
                 at = feed.stat().st_mtime if feed.exists() else at
                 path = _copy_workspace(path, scratch)
             yield name.as_posix(), (path, at)
 
     def follow(self) -> Iterator[RunEvent]:
-        """Yield its events as they are stored, as long as somebody works on it."""
-        status, looked = self.status(), time.monotonic()
+        """Yield the events as they are stored, as long as a process works on the run."""
+        status, polled_at = self.status(), time.monotonic()
 
         def wait(_last: int) -> bool:
-            nonlocal status, looked
+            nonlocal status, polled_at
             if status.is_over or not status.is_held:
                 return False
-            time.sleep(PAUSE)
-            if time.monotonic() - looked >= LOOK:
-                looked = time.monotonic()
+            time.sleep(FEED_POLL_SECONDS)
+            if time.monotonic() - polled_at >= STATUS_POLL_SECONDS:
+                polled_at = time.monotonic()
                 try:
                     status = self.status()
                 except SynthOptimizerError:
-                    # A busy database is asked again; one that is gone ends the watch.
+                    # A busy database is polled again; a missing one ends the watch.
                     if not (self.place / WORKSPACE).exists():
                         raise
             return True
 
         return read_feed(self.place / FEED, wait)
 
-    def ask(self, kind: str, reason: str) -> dict[str, Any]:
-        """Ask the process that carries it out."""
+    def send_control(self, kind: str, reason: str) -> dict[str, Any]:
+        """Send a control request to the process that executes the run."""
         if kind in ("pause", "resume"):
-            raise Refusal(
-                f"{shown(self.place)} is a directory, and only runs of a service can be asked to {kind}",
+            raise CommandError(
+                f"{display_path(self.place)} is a directory, and only runs of a service can be asked to {kind}",
                 "Ctrl-C or SIGTERM interrupts a run of a directory, and "
                 f"`{command_for('gepa', 'resume', self.place)}` goes on with it.",
             )
@@ -139,9 +140,9 @@ class LocalRun:
 
 
 def _copy_workspace(source: Path, scratch: Path) -> Path:
-    """Copy a database at one moment of it, while another process may write; its health is left out.
+    """Copy a consistent snapshot of a database that another process may be writing, without its health tables.
 
-    The same rows make the same bytes: the copy is packed anew.
+    The copy is vacuumed, so that the same rows always produce the same bytes.
     """
     moment, packed = scratch / "moment.sqlite", scratch / source.name
     address = f"{source.absolute().as_uri()}?mode=ro"
@@ -149,13 +150,13 @@ def _copy_workspace(source: Path, scratch: Path) -> Path:
         with closing(sqlite3.connect(address, uri=True)) as live, closing(sqlite3.connect(moment)) as copy:
             live.backup(copy)
             known = {name for (name,) in copy.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")}
-            for table in HEALTH:
+            for table in HEALTH_TABLES:
                 if table in known:
-                    copy.execute(f"DELETE FROM {table}")  # noqa: S608 (names of our own)
+                    copy.execute(f"DELETE FROM {table}")  # noqa: S608 (constant table names)
             copy.commit()
             copy.execute("VACUUM INTO ?", (str(packed),))
     except sqlite3.Error as problem:
-        # The low byte is the kind of the error, the rest a detail of it.
-        hint = HINTS.get(getattr(problem, "sqlite_errorcode", sqlite3.SQLITE_NOTADB) & 0xFF, DAMAGED)
+        # The low byte is the primary error code of SQLite; the rest extends it.
+        hint = SQLITE_HINTS.get(getattr(problem, "sqlite_errorcode", sqlite3.SQLITE_NOTADB) & 0xFF, DAMAGED_HINT)
         raise error_of(OptimizerSqliteError, f"cannot read {source}: {problem}", hint) from problem
     return packed

@@ -10,11 +10,11 @@ from typing import Any, TypeVar, cast
 
 import click
 
-from synth_optimizers.cli.faults import Refusal
+from synth_optimizers.cli.errors import CommandError
 
 LOG_VARIABLE = "SYNTH_OPTIMIZERS_LOG"
 TRACKERS = ("mlflow", "otel", "wandb")
-"""Those of `synth_optimizers.tracking`, which is not loaded for a name."""
+"""The names of `synth_optimizers.tracking`, repeated here because importing that package is slow."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -59,7 +59,7 @@ token_option = click.option(
 
 
 def log_options(default: str) -> Callable[[F], F]:
-    """Add --log-level and --log-format to a command that shows records from `default` on; with --quiet, errors only."""
+    """Add --log-level and --log-format to a command. The default level is `default`, or `error` with --quiet."""
 
     def add(command: F) -> F:
         @functools.wraps(command)
@@ -89,19 +89,19 @@ def log_options(default: str) -> Callable[[F], F]:
 
 
 def existing_file(what: str) -> Callable[[click.Context, click.Parameter, Path], Path]:
-    """Return a check that a file is there; `what` says which one to name."""
+    """Return a callback that checks that a file exists; `what` describes the file in the hint."""
 
     def check(_context: click.Context, parameter: click.Parameter, path: Path) -> Path:
         if path.is_file():
             return path
         problem = "is a directory" if path.is_dir() else "does not exist"
-        raise Refusal(f"{parameter.opts[0]} {path}: the file {problem}", f"Name {what}.")
+        raise CommandError(f"{parameter.opts[0]} {path}: the file {problem}", f"Name {what}.")
 
     return check
 
 
 def run_argument(command: F) -> F:
-    """Add RUN to a command, which gets what it names: a directory, an id beneath --root, or a run of a service."""
+    """Add the argument RUN to a command: a run directory, a run id beneath --root, or a run of a service."""
 
     @functools.wraps(command)
     def with_run(run: str, root: Path, service: str | None, token_file: Path | None, **rest: Any) -> Any:  # noqa: ANN401
@@ -117,7 +117,7 @@ def run_argument(command: F) -> F:
 def complete_run(
     context: click.Context, _parameter: click.Parameter, incomplete: str
 ) -> list[click.shell_completion.CompletionItem]:
-    """Return the run ids beneath --root that begin with what was typed; without any, directories."""
+    """Complete a run id beneath --root; if none matches, complete directories."""
     from click.shell_completion import CompletionItem
 
     from synth_optimizers.cli.source import run_dirs

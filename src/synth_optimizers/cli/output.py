@@ -1,4 +1,4 @@
-"""Where output goes: data to stdout, people to stderr."""
+"""Output streams: data goes to stdout, messages for people to stderr."""
 
 import errno
 import json
@@ -13,73 +13,73 @@ from typing import Any, TextIO
 
 import click
 
-CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-"""What steers a terminal: texts of others must not."""
-STEERING = re.compile(r"(?!\x1b\[[0-9;]*m)" + CONTROL.pattern)
-"""The same but for colours, which are ours."""
+CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+"""Control characters. Texts from outside must not control the terminal."""
+UNSAFE_CONTROL_CHARACTERS = re.compile(r"(?!\x1b\[[0-9;]*m)" + CONTROL_CHARACTERS.pattern)
+"""Control characters except colour sequences, which this program writes itself."""
 
 
-def hold_streams() -> None:
-    """Put nothing where a stream is closed, so that no database is opened under its number and written over."""
+def reopen_closed_streams() -> None:
+    """Open the null device for each closed standard stream, so that no database gets its file descriptor."""
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         if getattr(sys, name) is not None:
             continue
-        # The lowest free number is the one of the stream, unless somebody has taken it already.
+        # `open` returns the lowest free descriptor, which is that of the stream unless it is in use already.
         opened = os.open(os.devnull, os.O_RDWR)
         if opened == number:
             os.set_inheritable(opened, True)
         setattr(sys, name, os.fdopen(opened, mode, encoding="utf-8", errors="replace", closefd=False))
 
 
-def say(text: str = "") -> None:
-    """Tell the person something. A run does not end because nobody listens."""
-    text = CONTROL.sub("\N{REPLACEMENT CHARACTER}", text)
+def print_message(text: str = "") -> None:
+    """Print a message to stderr. A closed stderr does not end the run."""
+    text = CONTROL_CHARACTERS.sub("\N{REPLACEMENT CHARACTER}", text)
     try:
         if _live_view is None:
             click.echo(text, err=True)
         else:
             _live_view(text)
     except OSError:
-        mute()
+        discard_messages()
 
 
 _live_view: Callable[[str], None] | None = None
 
 
-def say_above(view: Callable[[str], None] | None) -> None:
-    """Let a live view write what is said, so that it scrolls by above the panel; `None` when the view has ended."""
+def print_through(view: Callable[[str], None] | None) -> None:
+    """Route messages through a live view, which prints them above its panel; `None` restores stderr."""
     global _live_view
     _live_view = view
 
 
-def mute() -> None:
-    """Let what is said from now on go nowhere, and what is still in the buffer as well."""
+def discard_messages() -> None:
+    """Discard all further messages, and those still in the buffer."""
     with suppress(OSError, ValueError):
-        _turn_away(sys.stderr)
+        _redirect_to_null(sys.stderr)
 
 
 def write_text(text: str, *, newline: bool = True) -> None:
-    """Write data. A reader that has left is no error: there is nobody to write for."""
+    """Write data to stdout. If the reader has closed the pipe, exit quietly."""
     if is_terminal(sys.stdout):
-        text = STEERING.sub("\N{REPLACEMENT CHARACTER}", text)
+        text = UNSAFE_CONTROL_CHARACTERS.sub("\N{REPLACEMENT CHARACTER}", text)
     try:
         click.echo(text, nl=newline)
     except OSError as error:
-        if not _has_left(error):
+        if not _is_reader_gone(error):
             raise
-        _turn_away(sys.stdout)
+        _redirect_to_null(sys.stdout)
         raise click.exceptions.Exit(0) from None
 
 
-def _has_left(error: OSError) -> bool:
-    """Return whether the reader of stdout is gone: that of a pipe, or a terminal that was closed."""
+def _is_reader_gone(error: OSError) -> bool:
+    """Return whether the reader of stdout is gone: a closed pipe or a closed terminal."""
     if error.errno == errno.EIO:
         return stat.S_ISCHR(os.fstat(sys.stdout.fileno()).st_mode)
     return isinstance(error, BrokenPipeError)
 
 
-def _turn_away(stream: TextIO) -> None:
-    """Point a stream at nothing: the interpreter must not meet its reader again at its end."""
+def _redirect_to_null(stream: TextIO) -> None:
+    """Redirect a stream to the null device, so that the flush at interpreter exit cannot fail."""
     nothing = os.open(os.devnull, os.O_WRONLY)
     try:
         os.dup2(nothing, stream.fileno())
@@ -87,7 +87,7 @@ def _turn_away(stream: TextIO) -> None:
         os.close(nothing)
 
 
-def write_json(document: Any) -> None:  # noqa: ANN401 (whatever JSON can hold)
+def write_json(document: Any) -> None:  # noqa: ANN401 (any JSON value)
     """Write one JSON document with sorted keys."""
     write_text(json.dumps(document, indent=2, sort_keys=True, ensure_ascii=False, default=str))
 
@@ -99,12 +99,12 @@ def write_lines(lines: Sequence[tuple[str, str]], width: int) -> None:
 
 
 def is_terminal(stream: TextIO | None) -> bool:
-    """Return whether a stream is a terminal that can be drawn on."""
+    """Return whether a stream is a terminal that supports drawing."""
     return stream is not None and stream.isatty() and os.environ.get("TERM", "dumb") != "dumb"
 
 
-def table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Write rows as aligned columns; on a terminal a line is cut at its width."""
+def write_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Write rows as aligned columns. On a terminal, lines are cut to its width."""
     widths = [max(len(row[place]) for row in [titles, *rows]) for place in range(len(titles))]
     most = shutil.get_terminal_size().columns if is_terminal(sys.stdout) else None
     for row in [titles, *rows]:

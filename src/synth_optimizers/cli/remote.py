@@ -1,4 +1,4 @@
-"""A run with a service, read over HTTP."""
+"""A run of a service, read over HTTP."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote, urlsplit
 
-from synth_optimizers.cli.faults import Refusal
-from synth_optimizers.cli.local import ARTIFACTS, LEFT_OUT
-from synth_optimizers.cli.session import now_and_then
-from synth_optimizers.cli.words import moment
+from synth_optimizers.cli.errors import CommandError
+from synth_optimizers.cli.formatting import epoch_seconds
+from synth_optimizers.cli.local import ARTIFACTS, EXCLUDED_FILES
+from synth_optimizers.cli.session import cached_poll
 from synth_optimizers.errors import OptimizerHttpError, error_of
 from synth_optimizers.events import RunEvent
 from synth_optimizers.status import RunStatus
@@ -20,28 +20,34 @@ from synth_optimizers.status import RunStatus
 if TYPE_CHECKING:
     from synth_optimizers.client import Acknowledgement, Client, RequestEntry, RunDetail
 
-LOOK = 2.0
-RESTART = 10
-"""How often a watch tries to go on: a service that is started again needs half a minute at most."""
+STATUS_POLL_SECONDS = 2.0
+WATCH_RETRIES = 10
+"""Reconnection attempts of a watch, enough for a service that restarts within half a minute."""
 MANIFEST = "result_manifest.json"
 
 
 def split_address(run: str) -> tuple[str, str]:
-    """Return the address of the service and the id of the run that a URL names."""
+    """Split the URL of a run into the address of the service and the run id."""
     parts = urlsplit(run)
     before, found, run_id = parts.path.rstrip("/").rpartition("/runs/")
     if not found or unquote(run_id) in ("", ".", "..") or "/" in run_id:
-        raise Refusal(f"{run} is not the URL of a run", "Write it as http://HOST:PORT/runs/RUN_ID.")
+        raise CommandError(f"{run} is not the URL of a run", "Write it as http://HOST:PORT/runs/RUN_ID.")
     return f"{parts.scheme}://{parts.netloc}{before}", unquote(run_id)
 
 
-def state_of_request(request: RequestEntry, run: RunStatus | None) -> str:
-    """Return the state of a run in one word: that of its request, and while it is worked on its own."""
+def request_state(request: RequestEntry, run: RunStatus | None) -> str:
+    """Return the state of a run in one word.
+
+    While a worker executes the run this is the state of the run, otherwise the status of its run request.
+    """
     return run.state if run is not None and request.status in ("leased", "running") else request.status
 
 
-def status_of_request(request: RequestEntry, run: RunStatus | None) -> RunStatus:
-    """Return the status of a run; one that has not begun has used nothing, and a request that is over has the say."""
+def request_status(request: RequestEntry, run: RunStatus | None) -> RunStatus:
+    """Return the status of a run.
+
+    Before the run starts, its usage is zero. Once the run request is final, its status decides the state.
+    """
     if run is not None and request.is_terminal:
         ended = request.finished_at or run.finished_at
         return replace(run, state=request.status, is_over=True, failure=request.error, finished_at=ended)
@@ -54,7 +60,7 @@ def status_of_request(request: RequestEntry, run: RunStatus | None) -> RunStatus
 
 
 class ServiceRun:
-    """The run of a service."""
+    """A run of a service."""
 
     kind = "run_url"
 
@@ -62,28 +68,28 @@ class ServiceRun:
         self.client = client
         self.name = run_id
         self.place = f"{client.base_url}/runs/{quote(run_id, safe='')}"
-        self._known: RunDetail | None = None
-        self.waiting = now_and_then(self._rollouts_waiting, LOOK)
-        """The answers that wait for their turn; asked again and again while it is followed."""
+        self._detail: RunDetail | None = None
+        self.waiting = cached_poll(self._rollouts_waiting, STATUS_POLL_SECONDS)
+        """The number of answers that wait to become events, read again at each poll interval."""
 
     def detail(self) -> RunDetail:
-        """Ask for everything about it, once for one command."""
-        if self._known is None:
-            self._known = self.client.run(self.name)
-        return self._known
+        """Fetch everything about the run, once per command."""
+        if self._detail is None:
+            self._detail = self.client.run(self.name)
+        return self._detail
 
     def status(self) -> RunStatus:
-        """Return where it is."""
+        """Return the status of the run."""
         detail = self.detail()
-        return status_of_request(detail.request, detail.run)
+        return request_status(detail.request, detail.run)
 
     def state(self) -> str:
-        """Return its state in one word."""
+        """Return the state of the run in one word."""
         detail = self.detail()
-        return state_of_request(detail.request, detail.run)
+        return request_state(detail.request, detail.run)
 
     def notes(self) -> list[tuple[str, str]]:
-        """Return who works on it, or why nobody does."""
+        """Return which worker executes the run, or why it waits."""
         request = self.detail().request
         lines = [] if request.waiting is None else [("waits", request.waiting.message)]
         return lines if request.worker_id is None else [("worker", request.worker_id), *lines]
@@ -93,7 +99,7 @@ class ServiceRun:
         detail = self.detail()
         begun = detail.run is not None
         candidates = [known.to_dict() for known in self.client.candidates(self.name)] if begun else []
-        # The manifest of the result has the gains.
+        # The result manifest has the gains.
         has_result = detail.status == "completed" and MANIFEST in self.artifacts()
         result = json.loads(self.client.artifact(self.name, MANIFEST)) if has_result else {}
         return {
@@ -109,27 +115,27 @@ class ServiceRun:
         }
 
     def best(self) -> dict[str, Any] | None:
-        """Return its best candidate."""
+        """Return the best candidate."""
         found = self.client.best(self.name) if self.detail().run is not None else None
         return None if found is None else found.to_dict()
 
     def artifacts(self) -> list[str]:
-        """Return the names of its files, those that people know first."""
+        """Return the names of the artifacts, the best-known ones first."""
         names = [known.name for known in self.client.artifacts(self.name)] if self.detail().run is not None else []
         known = [name for name in ARTIFACTS if name in names]
         return known + sorted(set(names) - set(known))
 
-    def located(self, name: str) -> str:
-        """Return the URL of a file."""
+    def artifact_location(self, name: str) -> str:
+        """Return the URL of an artifact."""
         return f"{self.place}/artifacts/{quote(name, safe='')}"
 
     def files(self, scratch: Path) -> Iterator[tuple[str, tuple[Path, float]]]:
-        """Fetch every file, each with its digest checked; their time is that of the last event."""
+        """Download every artifact and check its digest. Their modification time is that of the last event."""
         status = self.status()
         last = status.finished_at or status.updated_at or status.started_at
         for name in sorted(self.artifacts()):
             parts = PurePosixPath(name).parts
-            if parts[-1:] and parts[-1] in LEFT_OUT:
+            if parts[-1:] and parts[-1] in EXCLUDED_FILES:
                 continue
             if not parts or name.startswith("/") or ".." in parts or "\\" in name:
                 message = f"{self.client.base_url} names a file {name!r} that lies outside the run"
@@ -137,19 +143,19 @@ class ServiceRun:
             path = scratch.joinpath(*parts)
             path.parent.mkdir(parents=True, exist_ok=True)
             self.client.download(self.name, name, path)
-            yield name, (path, moment(last) if last else 0.0)
+            yield name, (path, epoch_seconds(last) if last else 0.0)
 
     def follow(self) -> Iterator[RunEvent]:
-        """Yield its events as they happen."""
-        yield from self.client.watch(self.name, retries=RESTART)
-        # What was known before it ended is old.
-        self._known = None
+        """Yield the events as they happen."""
+        yield from self.client.watch(self.name, retries=WATCH_RETRIES)
+        # Details fetched before the end are out of date.
+        self._detail = None
 
     def _rollouts_waiting(self) -> int:
         run = self.client.run(self.name).run
         return 0 if run is None else run.rollouts_waiting
 
-    def ask(self, kind: str, reason: str) -> dict[str, Any]:
-        """Ask the service."""
+    def send_control(self, kind: str, reason: str) -> dict[str, Any]:
+        """Send a control request to the service."""
         answer: Acknowledgement = getattr(self.client, kind)(self.name, reason=reason)
         return {**answer.to_dict(), "state": answer.status, "reason": answer.message or None}

@@ -1,4 +1,4 @@
-"""`runs best`, `runs diff` and `runs export`: the results of a run where they are needed."""
+"""`runs best`, `runs diff` and `runs export`: write the results of a run."""
 
 import csv
 import difflib
@@ -15,21 +15,21 @@ from typing import Any, BinaryIO
 
 import click
 
-from synth_optimizers.arriving import arriving
-from synth_optimizers.cli.faults import NothingThere, Refusal
+from synth_optimizers.atomic_file import write_atomically
+from synth_optimizers.cli.errors import CommandError, NotFoundError
+from synth_optimizers.cli.formatting import did_you_mean, format_score, pluralize
 from synth_optimizers.cli.options import json_option, run_argument
-from synth_optimizers.cli.output import is_terminal, say, write_json, write_text
+from synth_optimizers.cli.output import is_terminal, print_message, write_json, write_text
 from synth_optimizers.cli.source import Files, RunSource
-from synth_optimizers.cli.words import counted, did_you_mean, score
 from synth_optimizers.diff import Change, word_diff
 
-MARKS = {"same": "{}", "removed": "[-{}-]", "added": "{{+{}+}}"}
-TABLES = (".csv", ".jsonl")
-ARCHIVES = (
+CHANGE_FORMATS = {"same": "{}", "removed": "[-{}-]", "added": "{{+{}+}}"}
+TABLE_SUFFIXES = (".csv", ".jsonl")
+ARCHIVE_SUFFIXES = (
     *(".zip", ".tgz", ".tar", ".gz", ".rar", ".7z", ".bz2", ".xz", ".zst", ".lz4", ".lzma", ".br"),
     *(".tar.gz", ".tbz", ".tbz2", ".txz", ".tzst", ".cab", ".iso", ".jar", ".zipx", ".txt", ".json", ".sqlite"),
 )
-"""Endings of files; whoever writes one, or nearly one, does not mean a directory."""
+"""File suffixes that name an archive. A path with such a suffix is never taken for a directory."""
 COLUMNS = (
     "candidate_id",
     "generation",
@@ -60,17 +60,17 @@ def best(run: RunSource, as_json: bool, out: Path | None, field: str | None, sha
     """Write the texts of the best candidate."""
     found = run.best()
     if found is None:
-        raise _nothing_best(run)
+        raise _no_best_candidate(run)
     texts = {str(name): str(text) for name, text in found["payload"].items()}
     if field is not None:
         if field not in texts:
             hint = f"{did_you_mean(field, texts)}Its fields are {', '.join(sorted(texts))}."
-            raise Refusal(f"the best candidate has no field {field!r}", hint)
+            raise CommandError(f"the best candidate has no field {field!r}", hint)
         texts = {field: texts[field]}
     if as_json or shape == "json":
         text = json.dumps(texts, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
     elif len(texts) == 1:
-        # A single text is written as it is: it is what the program reads.
+        # A single text is written verbatim, ready to be read by a program.
         text = next(iter(texts.values()))
     else:
         text = "\n".join(f"# {name}\n{each.rstrip()}\n" for name, each in texts.items())
@@ -78,11 +78,13 @@ def best(run: RunSource, as_json: bool, out: Path | None, field: str | None, sha
         write_text(text, newline=not text.endswith("\n"))
         return
     _write_file(out, lambda file: file.write(text.encode()), force=force)
-    say(f"{out}: {', '.join(texts)} of {found['candidate_id']}, train {score(found.get('train_score'))}")
+    print_message(
+        f"{out}: {', '.join(texts)} of {found['candidate_id']}, train {format_score(found.get('train_score'))}"
+    )
 
 
-def _nothing_best(run: RunSource) -> NothingThere:
-    return NothingThere(
+def _no_best_candidate(run: RunSource) -> NotFoundError:
+    return NotFoundError(
         f"the run in {run.place} has no best candidate: no candidate was measured",
         f"`synth-optimizers runs show {run.place}` tells how far it came.",
     )
@@ -94,52 +96,54 @@ def _nothing_best(run: RunSource) -> NothingThere:
 @json_option
 def diff(run: RunSource, candidates: tuple[str, ...], as_json: bool) -> None:
     """Show word by word what changed from the seed to the best candidate, or between two candidates."""
-    before, after = _chosen(run.summary(), candidates, run)
+    before, after = _candidates_to_compare(run.summary(), candidates, run)
     fields = sorted({*before["payload"], *after["payload"]})
     changes = {name: word_diff(before["payload"].get(name, ""), after["payload"].get(name, "")) for name in fields}
     if as_json:
         pieces = {name: [{"change": change, "text": text} for change, text in diff] for name, diff in changes.items()}
         write_json({"before": before["candidate_id"], "after": after["candidate_id"], "fields": pieces})
         return
-    say(f"{before['candidate_id']} -> {after['candidate_id']}")
+    print_message(f"{before['candidate_id']} -> {after['candidate_id']}")
     coloured = is_terminal(sys.stdout) and not os.environ.get("NO_COLOR")
     for name, found in changes.items():
         same = all(change == "same" for change, _ in found)
         write_text(f"# {name}" + (" (unchanged)" if same else ""))
         if not same:
-            write_text("".join(_piece(change, text, coloured) for change, text in found))
+            write_text("".join(_format_change(change, text, coloured) for change, text in found))
 
 
-def _chosen(summary: dict[str, Any], names: tuple[str, ...], run: RunSource) -> tuple[dict[str, Any], dict[str, Any]]:
+def _candidates_to_compare(
+    summary: dict[str, Any], names: tuple[str, ...], run: RunSource
+) -> tuple[dict[str, Any], dict[str, Any]]:
     known = {candidate["candidate_id"]: candidate for candidate in summary["candidates"]}
     if len(names) == 2:
-        return _candidate(known, names[0]), _candidate(known, names[1])
+        return _find_candidate(known, names[0]), _find_candidate(known, names[1])
     if names:
-        raise Refusal(
+        raise CommandError(
             f"one candidate is named ({names[0]}), and a difference needs two",
             "Name two candidates, or none for the seed and the best one.",
         )
     best_known = known.get(summary["overview"]["best_candidate_id"])
     if best_known is None:
-        raise _nothing_best(run)
+        raise _no_best_candidate(run)
     return summary["candidates"][0], best_known
 
 
-def _candidate(known: dict[str, dict[str, Any]], name: str) -> dict[str, Any]:
-    """Find a candidate by its id or by the beginning of it."""
+def _find_candidate(known: dict[str, dict[str, Any]], name: str) -> dict[str, Any]:
+    """Find a candidate by its id or by a prefix of it."""
     found = [candidate_id for candidate_id in known if candidate_id == name]
     found = found or [candidate_id for candidate_id in known if candidate_id.removeprefix("gepa_").startswith(name)]
     if len(found) == 1:
         return known[found[0]]
     if found:
-        raise Refusal(f"{name!r} may be {' or '.join(found)}", "Write more of the id.")
+        raise CommandError(f"{name!r} may be {' or '.join(found)}", "Write more of the id.")
     hint = f"{did_you_mean(name, known)}`synth-optimizers runs show` lists its candidates."
-    raise Refusal(f"the run has no candidate {name!r}", hint)
+    raise CommandError(f"the run has no candidate {name!r}", hint)
 
 
-def _piece(change: Change, text: str, coloured: bool) -> str:
+def _format_change(change: Change, text: str, coloured: bool) -> str:
     if not coloured:
-        return MARKS[change].format(text)
+        return CHANGE_FORMATS[change].format(text)
     if change == "same":
         return text
     return click.style(text, fg="red" if change == "removed" else "green", strikethrough=change == "removed")
@@ -149,7 +153,7 @@ def _piece(change: Change, text: str, coloured: bool) -> str:
 @run_argument
 @click.option(
     "--out",
-    "place",  # As it was typed: a slash at the end means a directory.
+    "place",  # Kept as typed: a slash at the end means a directory.
     required=True,
     type=click.Path(),
     metavar="FILE",
@@ -169,40 +173,40 @@ def export(run: RunSource, place: str, shape: str | None, force: bool, as_json: 
         _write_candidates(run, out, shape, force=force)
         return
     if str(out) == "-":
-        raise Refusal("an archive is not written to stdout", "Name a file, or write candidates with --format.")
-    pack = _packer(place)
+        raise CommandError("an archive is not written to stdout", "Name a file, or write candidates with --format.")
+    pack = _archive_writer(place)
     with tempfile.TemporaryDirectory(prefix="synth-optimizers-") as scratch:
         files = dict(run.files(Path(scratch)))
         if pack is None:
-            _directory(files, out)
+            _write_directory(files, out)
         else:
             _write_file(out, lambda file: pack(files, run.name, file), force=force)
     if as_json:
         write_json({run.kind: str(run.place), "out": str(out), "files": sorted(files)})
     else:
-        say(f"{out}: {counted(len(files), 'file')} of {run.place}")
+        print_message(f"{out}: {pluralize(len(files), 'file')} of {run.place}")
 
 
-def _packer(place: str) -> Callable[[Files, str, BinaryIO], None] | None:
-    """Return what packs the archive of this name; `None` for a directory. What looks like another file is refused."""
+def _archive_writer(place: str) -> Callable[[Files, str, BinaryIO], None] | None:
+    """Return the function that packs the archive of this name, or `None` for a directory. Refuse other suffixes."""
     out = Path(place)
     name, ending = out.name.lower(), out.suffix.lower()
     if place.endswith(("/", os.sep)) or out.is_dir():
         return None
     if name.endswith((".tar.gz", ".tgz")):
-        return _tar
+        return _write_tar
     if ending == ".zip":
-        return _zip
-    if ending in TABLES:
-        raise Refusal(f"{out} is the name of a table", f"Add --format {ending[1:]} for the candidates alone.")
-    if difflib.get_close_matches(ending, ARCHIVES, n=1, cutoff=0.75):
+        return _write_zip
+    if ending in TABLE_SUFFIXES:
+        raise CommandError(f"{out} is the name of a table", f"Add --format {ending[1:]} for the candidates alone.")
+    if difflib.get_close_matches(ending, ARCHIVE_SUFFIXES, n=1, cutoff=0.75):
         hint = "Name a file that ends in .tar.gz or .zip, or a directory; with a slash at its end, any name is one."
-        raise Refusal(f"{out} has no known ending", hint)
+        raise CommandError(f"{out} has no known ending", hint)
     return None
 
 
-def _tar(files: Files, top: str, out: BinaryIO) -> None:
-    """Pack the files; the same ones make the same bytes each time."""
+def _write_tar(files: Files, top: str, out: BinaryIO) -> None:
+    """Pack the files reproducibly: the same files always produce the same bytes."""
     import gzip
     import tarfile
 
@@ -215,7 +219,7 @@ def _tar(files: Files, top: str, out: BinaryIO) -> None:
                 archive.addfile(entry, content)
 
 
-def _zip(files: Files, top: str, out: BinaryIO) -> None:
+def _write_zip(files: Files, top: str, out: BinaryIO) -> None:
     import zipfile
 
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -227,9 +231,9 @@ def _zip(files: Files, top: str, out: BinaryIO) -> None:
                 shutil.copyfileobj(content, packed)
 
 
-def _directory(files: Files, out: Path) -> None:
+def _write_directory(files: Files, out: Path) -> None:
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise Refusal(f"{out} exists and is not an empty directory", "Name a new directory.")
+        raise CommandError(f"{out} exists and is not an empty directory", "Name a new directory.")
     for name, (path, _at) in files.items():
         target = out / name
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -240,16 +244,16 @@ def _write_candidates(run: RunSource, out: Path, shape: str, *, force: bool) -> 
     to_stdout = str(out) == "-"
     if not to_stdout:
         _refuse_overwrite(out, force=force)
-    rows = [_row(known) for known in run.summary()["candidates"]]
+    rows = [_candidate_row(known) for known in run.summary()["candidates"]]
     text = _csv(rows) if shape == "csv" else "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
     if to_stdout:
         write_text(text, newline=False)
         return
     _write_file(out, lambda file: file.write(text.encode()), force=force)
-    say(f"{out}: {counted(len(rows), 'candidate')} of {run.place}")
+    print_message(f"{out}: {pluralize(len(rows), 'candidate')} of {run.place}")
 
 
-def _row(known: dict[str, Any]) -> dict[str, Any]:
+def _candidate_row(known: dict[str, Any]) -> dict[str, Any]:
     counts = {f"{split}_n": (known[f"{split}_score"] or {}).get("n") for split in ("train", "heldout")}
     return {name: counts[name] if name in counts else known[name] for name in COLUMNS}
 
@@ -265,18 +269,18 @@ def _csv(rows: list[dict[str, Any]]) -> str:
 
 
 def _refuse_overwrite(path: Path, *, force: bool) -> None:
-    """Refuse a name that is taken, unless overwriting is asked for."""
+    """Refuse to overwrite an existing file or directory without --force."""
     if path.is_dir():
-        raise Refusal(f"{path} is a directory", "Name a file in it.")
+        raise CommandError(f"{path} is a directory", "Name a file in it.")
     if path.exists() and not force:
-        raise Refusal(f"{path} exists", "Name another file, or overwrite it with --force.")
+        raise CommandError(f"{path} exists", "Name another file, or overwrite it with --force.")
     if not path.parent.is_dir():
-        raise Refusal(
+        raise CommandError(
             f"there is no directory {path.parent} for {path.name}", "Make the directory, or name another one."
         )
 
 
 def _write_file(path: Path, write: Callable[[BinaryIO], object], *, force: bool) -> None:
     _refuse_overwrite(path, force=force)
-    with arriving(path) as out:
+    with write_atomically(path) as out:
         write(out)

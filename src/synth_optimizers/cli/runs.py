@@ -1,4 +1,4 @@
-"""`synth-optimizers runs`: the commands on runs, in directories and with a service."""
+"""`synth-optimizers runs`: commands on runs, in directories and of a service."""
 
 from __future__ import annotations
 
@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from synth_optimizers.cli.faults import Refusal, exit_code_of, fault_of
+from synth_optimizers.cli.errors import CommandError, error_report, exit_code_for
+from synth_optimizers.cli.formatting import (
+    format_cost,
+    format_count,
+    format_number,
+    format_stop_rule,
+    format_time,
+    one_line,
+    pluralize,
+)
 from synth_optimizers.cli.options import (
     json_option,
     quiet_option,
@@ -17,13 +26,12 @@ from synth_optimizers.cli.options import (
     service_option,
     token_option,
 )
-from synth_optimizers.cli.output import say, table, write_json, write_lines, write_text
+from synth_optimizers.cli.output import print_message, write_json, write_lines, write_table, write_text
 from synth_optimizers.cli.results import best, diff, export
 from synth_optimizers.cli.session import follow
-from synth_optimizers.cli.source import RunSource, client_of, refuse_token, run_dirs, state_of
-from synth_optimizers.cli.summary import SPLITS, closing, command_for, compared
+from synth_optimizers.cli.source import RunSource, local_state, open_client, reject_token, run_dirs
+from synth_optimizers.cli.summary import SPLITS, command_for, comparison_lines, summary_lines
 from synth_optimizers.cli.view import Progress, view_for
-from synth_optimizers.cli.words import counted, money, number, one_line, stop_reason, tokens, when
 from synth_optimizers.errors import SynthOptimizerError
 from synth_optimizers.status import RunStatus
 
@@ -34,10 +42,10 @@ TITLES = ("run", "state", "train", "held-out", "rollouts", "cost", "started (UTC
 CANDIDATE_TITLES = ("candidate", "gen", "train", "held-out", "status", "parent", "screen", "why")
 CANCELLED = "synth_optimizer_cancelled"
 
-Listed = tuple[RunStatus, dict[str, Any]]
-"""The status of a run, and what its JSON has besides: the state, and the request of a service."""
-Problems = list[tuple[str, str]]
-"""Runs that cannot be read, and why; they do not hide the others."""
+ListedRun = tuple[RunStatus, dict[str, Any]]
+"""The status of a run, and the additional keys of its JSON: the state, and the run request of a service."""
+UnreadableRuns = list[tuple[str, str]]
+"""Runs that cannot be read, each with the reason. The other runs are listed anyway."""
 
 reason_option = click.option(
     "--reason", default="asked for on the command line", show_default=True, help="Why; kept in the log."
@@ -61,10 +69,10 @@ def runs() -> None:
 def list_(root: Path, service: str | None, token_file: Path | None, as_json: bool) -> None:
     """List runs, the newest first."""
     if service is None:
-        refuse_token(token_file, str(root))
-        kind, name, place, (found, problems) = "root", "run_dir", str(root), _runs_beneath(root)
+        reject_token(token_file, str(root))
+        kind, name, place, (found, problems) = "root", "run_dir", str(root), _runs_in_directory(root)
     else:
-        client = client_of(service, token_file)
+        client = open_client(service, token_file)
         kind, name, place, (found, problems) = "service", "run_id", client.base_url, _runs_of_service(client)
     if as_json:
         listed = [{**status.to_dict(), **more} for status, more in found]
@@ -72,56 +80,56 @@ def list_(root: Path, service: str | None, token_file: Path | None, as_json: boo
         write_json({kind: place, "runs": listed, "unreadable": unreadable})
         return
     if found:
-        table(TITLES, [_row(status, more["state"]) for status, more in found])
+        write_table(TITLES, [_status_row(status, more["state"]) for status, more in found])
     elif not problems:
-        say(f"no runs {'in' if service is None else 'at'} {place}")
+        print_message(f"no runs {'in' if service is None else 'at'} {place}")
     for run, problem in problems:
-        say(f"warning: {run} cannot be read: {problem}")
+        print_message(f"warning: {run} cannot be read: {problem}")
 
 
-def _runs_beneath(root: Path) -> tuple[list[Listed], Problems]:
+def _runs_in_directory(root: Path) -> tuple[list[ListedRun], UnreadableRuns]:
     if not root.is_dir():
-        raise Refusal(
+        raise CommandError(
             f"{root} is not a directory, so there are no runs in it",
             "Name the directory that holds the runs with --root; it is run.output_dir of the configuration.",
         )
     found: list[RunStatus] = []
-    problems: Problems = []
+    problems: UnreadableRuns = []
     for path in run_dirs(root):
         try:
             found.append(RunStatus.read(path))
         except SynthOptimizerError as error:
-            problems.append((str(path), fault_of(error).message))
+            problems.append((str(path), error_report(error).message))
     found.sort(key=lambda status: (status.started_at or "", status.run_id), reverse=True)
-    return [(status, {"state": state_of(status)}) for status in found], problems
+    return [(status, {"state": local_state(status)}) for status in found], problems
 
 
-def _runs_of_service(client: Client) -> tuple[list[Listed], Problems]:
-    from synth_optimizers.cli.remote import state_of_request, status_of_request
+def _runs_of_service(client: Client) -> tuple[list[ListedRun], UnreadableRuns]:
+    from synth_optimizers.cli.remote import request_state, request_status
 
-    found: list[Listed] = []
-    problems: Problems = []
+    found: list[ListedRun] = []
+    problems: UnreadableRuns = []
     for request in client.runs(page_size=200):
         run = None
         if request.started_at is not None:
-            # The list tells of requests; the scores are with each run that has begun.
+            # The list holds run requests; scores are read from each run that has begun.
             try:
                 detail = client.run(request.run_id)
-                # A run that was submitted again has several requests, and the details are those of the newest.
+                # A run that was submitted again has several run requests; details are those of the newest.
                 run = detail.run if detail.request.request_id == request.request_id else None
             except SynthOptimizerError as error:
-                problems.append((request.run_id, fault_of(error).message))
-        more = {"state": state_of_request(request, run), "request": request.to_dict()}
-        found.append((status_of_request(request, run), more))
+                problems.append((request.run_id, error_report(error).message))
+        more = {"state": request_state(request, run), "request": request.to_dict()}
+        found.append((request_status(request, run), more))
     return found, problems
 
 
-def _row(status: RunStatus, state: str) -> tuple[str, ...]:
-    train = "-" if status.best_score is None else number(status.best_score.mean)
-    heldout = "-" if status.best_heldout_score is None else number(status.best_heldout_score.mean)
+def _status_row(status: RunStatus, state: str) -> tuple[str, ...]:
+    train = "-" if status.best_score is None else format_number(status.best_score.mean)
+    heldout = "-" if status.best_heldout_score is None else format_number(status.best_heldout_score.mean)
     rollouts = f"{status.rollouts_finished + status.rollouts_failed:,}"
-    started = when(status.started_at).removesuffix("Z")[:16]
-    return status.run_id, state, train, heldout, rollouts, money(status.cost_usd), started
+    started = format_time(status.started_at).removesuffix("Z")[:16]
+    return status.run_id, state, train, heldout, rollouts, format_cost(status.cost_usd), started
 
 
 @runs.command(short_help="Show scores, candidates, usage and artifacts.")
@@ -132,13 +140,13 @@ def show(run: RunSource, as_json: bool) -> None:
     summary, status = run.summary(), run.status()
     artifacts, place = run.artifacts(), run.place
     if as_json:
-        write_json({**summary, "state": run.state(), "artifacts": [run.located(name) for name in artifacts]})
+        write_json({**summary, "state": run.state(), "artifacts": [run.artifact_location(name) for name in artifacts]})
         return
-    write_lines(_head(status, summary, run), 12)
+    write_lines(_run_lines(status, summary, run), 12)
     if summary["candidates"]:
         write_text("")
         best_id, frontier = status.best_candidate_id, set(summary["frontier"])
-        table(CANDIDATE_TITLES, [_candidate(known, best_id, frontier) for known in summary["candidates"]])
+        write_table(CANDIDATE_TITLES, [_candidate_row(known, best_id, frontier) for known in summary["candidates"]])
         write_text("* best, + on the frontier")
     write_text("")
     write_lines([("artifacts", str(place)), *(("", name) for name in artifacts)], 12)
@@ -148,7 +156,7 @@ def show(run: RunSource, as_json: bool) -> None:
         write_lines([("next", command_for("runs", "diff", place))], 12)
 
 
-def _head(status: RunStatus, summary: dict[str, Any], run: RunSource) -> list[tuple[str, str]]:
+def _run_lines(status: RunStatus, summary: dict[str, Any], run: RunSource) -> list[tuple[str, str]]:
     candidates = summary["candidates"]
     seed = candidates[0] if candidates else {}
     by_id = {known["candidate_id"]: known for known in candidates}
@@ -156,20 +164,20 @@ def _head(status: RunStatus, summary: dict[str, Any], run: RunSource) -> list[tu
     lines = [("run", status.run_id), ("state", run.state()), *run.notes()]
     if status.is_held:
         lines.append(("held by", str(status.holder)))
-    lines += [("started", when(status.started_at)), ("finished", when(status.finished_at))]
+    lines += [("started", format_time(status.started_at)), ("finished", format_time(status.finished_at))]
     for split, name in SPLITS:
         measured = f"{split}_score"
-        lines += compared(name, seed.get(measured), best_known.get(measured), summary.get(f"{split}_gain"))
+        lines += comparison_lines(name, seed.get(measured), best_known.get(measured), summary.get(f"{split}_gain"))
     failed = f", {status.rollouts_failed:,} failed" if status.rollouts_failed else ""
     lines += [
         ("rollouts", f"{status.rollouts_finished:,} scored{failed} of {status.rollouts_requested:,} asked for"),
-        ("proposer", f"{counted(status.proposer_turns, 'turn')} in {counted(status.generations, 'generation')}"),
+        ("proposer", f"{pluralize(status.proposer_turns, 'turn')} in {pluralize(status.generations, 'generation')}"),
         ("calls", f"{status.paid_calls:,} paid, {status.cached_calls:,} from the cache"),
-        ("tokens", tokens(status.total_tokens)),
-        ("cost", money(status.cost_usd)),
+        ("tokens", format_count(status.total_tokens)),
+        ("cost", format_cost(status.cost_usd)),
     ]
     if status.stopped_by:
-        lines.append(("stopped by", stop_reason(status.stopped_by)))
+        lines.append(("stopped by", format_stop_rule(status.stopped_by)))
     if status.failure:
         lines.append(("error", one_line(str(status.failure.get("message", status.failure)), 300)))
         if status.failure.get("hint"):
@@ -177,13 +185,13 @@ def _head(status: RunStatus, summary: dict[str, Any], run: RunSource) -> list[tu
     return lines
 
 
-def _candidate(known: dict[str, Any], best_id: str | None, frontier: set[str]) -> tuple[str, ...]:
+def _candidate_row(known: dict[str, Any], best_id: str | None, frontier: set[str]) -> tuple[str, ...]:
     candidate_id = known["candidate_id"]
     mark = "*" if candidate_id == best_id else "+" if candidate_id in frontier else " "
     generation = "-" if known["generation"] is None else str(known["generation"])
     judged = known["acceptance_metadata"][-1]["reason"] if known["acceptance_metadata"] else ""
     rewards = [known[f"{name}_reward"] for name in ("train", "heldout", "minibatch")]
-    train, heldout, screen = ["-" if reward is None else number(reward) for reward in rewards]
+    train, heldout, screen = ["-" if reward is None else format_number(reward) for reward in rewards]
     parent = " and ".join(known["parent_ids"]) or known["source"]
     return f"{mark} {candidate_id}", generation, train, heldout, known["status"], parent, screen, judged
 
@@ -202,41 +210,41 @@ def watch(run: RunSource, as_json: bool, quiet: bool) -> int:
         follow(run.follow(), progress, view, since=time.time())
     except KeyboardInterrupt:
         view.close([])
-        say(f"no longer watching; the run goes on. Watch again: synth-optimizers runs watch {run.place}")
+        print_message(f"no longer watching; the run goes on. Watch again: synth-optimizers runs watch {run.place}")
         return 130
     except BaseException:
         view.close([])
         raise
     status = run.status()
-    has_story = progress.ending is not None or not status.is_over
-    view.close(closing(progress, run.place, time.time()) if has_story else _untold(status))
+    has_events = progress.final_event is not None or not status.is_over
+    view.close(summary_lines(progress, run.place, time.time()) if has_events else _failure_lines(status))
     if as_json:
         write_json({**status.to_dict(), "state": run.state()})
     return _exit_code(progress, status)
 
 
-def _untold(status: RunStatus) -> list[tuple[str, str]]:
-    """Return the end of a run that has no event of it: it was over before it began."""
+def _failure_lines(status: RunStatus) -> list[tuple[str, str]]:
+    """Return the failure of a run that ended before its first event."""
     known = status.failure or {}
     told = [(label, str(known[name])) for label, name in (("error", "message"), ("hint", "hint")) if known.get(name)]
     return [("run", f"{status.run_id} {status.state}"), *told]
 
 
 def _exit_code(progress: Progress, status: RunStatus) -> int:
-    """Return the exit code that says how a run ended."""
+    """Return the exit code for the outcome of a run."""
     error_code = str((status.failure or {}).get("error_code", ""))
-    if progress.ending is None and status.is_over:
-        fallback = {"completed": 0, "cancelled": exit_code_of(CANCELLED)}.get(status.state, 1)
-        return exit_code_of(error_code, fallback)
-    if progress.ending is None:
-        # It can be resumed: let go of by a signal, or left by a process that was killed.
-        return exit_code_of(CANCELLED) if progress.fold.totals()["is_interrupted"] else 1
-    match progress.ending.type:
+    if progress.final_event is None and status.is_over:
+        fallback = {"completed": 0, "cancelled": exit_code_for(CANCELLED)}.get(status.state, 1)
+        return exit_code_for(error_code, fallback)
+    if progress.final_event is None:
+        # The run is interrupted and can be resumed: a signal stopped it, or its process was killed.
+        return exit_code_for(CANCELLED) if progress.fold.totals()["is_interrupted"] else 1
+    match progress.final_event.type:
         case "gepa.run.finished":
             return 0
         case "gepa.run.cancelled":
-            return exit_code_of(CANCELLED)
-    return exit_code_of(str(progress.ending.fields.get("error_code") or error_code))
+            return exit_code_for(CANCELLED)
+    return exit_code_for(str(progress.final_event.fields.get("error_code") or error_code))
 
 
 @runs.command(short_help="End a run of another process.")
@@ -246,7 +254,7 @@ def _exit_code(progress: Progress, status: RunStatus) -> int:
 @reason_option
 def cancel(run: RunSource, as_json: bool, stop: bool, reason: str) -> None:
     """End a run that another process or a service carries out; what was paid for is kept."""
-    _ask(run, "stop" if stop else "cancel", reason, as_json=as_json)
+    _send_control(run, "stop" if stop else "cancel", reason, as_json=as_json)
 
 
 @runs.command(short_help="Let a run of a service rest.")
@@ -255,7 +263,7 @@ def cancel(run: RunSource, as_json: bool, stop: bool, reason: str) -> None:
 @reason_option
 def pause(run: RunSource, as_json: bool, reason: str) -> None:
     """Let a run of a service rest; one that rests for too long is cancelled."""
-    _ask(run, "pause", reason, as_json=as_json)
+    _send_control(run, "pause", reason, as_json=as_json)
 
 
 @runs.command(short_help="Let a run of a service that rests go on.")
@@ -264,11 +272,11 @@ def pause(run: RunSource, as_json: bool, reason: str) -> None:
 @reason_option
 def resume(run: RunSource, as_json: bool, reason: str) -> None:
     """Let a run of a service that rests go on."""
-    _ask(run, "resume", reason, as_json=as_json)
+    _send_control(run, "resume", reason, as_json=as_json)
 
 
-def _ask(run: RunSource, kind: str, reason: str, *, as_json: bool) -> None:
-    answer = run.ask(kind, reason)
+def _send_control(run: RunSource, kind: str, reason: str, *, as_json: bool) -> None:
+    answer = run.send_control(kind, reason)
     if as_json:
         write_json(answer)
     else:

@@ -1,4 +1,4 @@
-"""`synth-optimizers gepa service`: the standing service in front of a person."""
+"""`synth-optimizers gepa service`: runs the service in the foreground."""
 
 import os
 import signal
@@ -12,11 +12,11 @@ from typing import Any, TypeVar
 import click
 
 from synth_optimizers._synth_optimizers import service_defaults
-from synth_optimizers.cli.faults import Refusal
+from synth_optimizers.cli.errors import CommandError
+from synth_optimizers.cli.formatting import pluralize
 from synth_optimizers.cli.options import json_option, log_options, quiet_option
-from synth_optimizers.cli.output import say, write_json
-from synth_optimizers.cli.session import signals_to
-from synth_optimizers.cli.words import counted
+from synth_optimizers.cli.output import print_message, write_json
+from synth_optimizers.cli.session import signal_handlers
 from synth_optimizers.queue import gepa_serve
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -24,11 +24,11 @@ PATH = click.Path(path_type=Path)
 COUNT = click.IntRange(min=1)
 SECONDS = click.FloatRange(min=0, min_open=True)
 DEFAULTS = service_defaults()
-"""The settings of a service that nothing else is said about."""
+"""The default settings of a service."""
 
 
 def setting(name: str, kind: click.ParamType[Any], text: str) -> Callable[[F], F]:
-    """Return the option of a setting that has a default."""
+    """Return the option for a setting that has a default."""
     flag = f"--{name.replace('_', '-')}"
     shown = {COUNT: "N", SECONDS: "SECONDS"}.get(kind, "NAME")
     default = DEFAULTS[name]
@@ -84,7 +84,7 @@ def service(
     config_root: Path | None,
     as_json: bool,
     quiet: bool,
-    **settings: Any,  # noqa: ANN401 (those of the options)
+    **settings: Any,  # noqa: ANN401 (the values of the options)
 ) -> int:
     """Serve runs over HTTP and carry them out, until Ctrl-C, SIGTERM or the end of the terminal.
 
@@ -93,14 +93,16 @@ def service(
     """
     root = config_root or Path.cwd()
     if not db.absolute().parent.is_dir():
-        raise Refusal(
+        raise CommandError(
             f"there is no directory {db.parent} for {db.name}", "Make the directory, or name another file with --db."
         )
     workers = settings["workers"]
 
-    def tell(url: str) -> None:
+    def announce(url: str) -> None:
         if not quiet:
-            say(f"service at {url}, database {db}, {counted(workers, 'worker')}, configurations beneath {root}")
+            print_message(
+                f"service at {url}, database {db}, {pluralize(workers, 'worker')}, configurations beneath {root}"
+            )
         if as_json:
             known = {"url": url, "db": str(db), "workers": workers, "config_root": str(root), "pid": os.getpid()}
             write_json(known)
@@ -109,20 +111,20 @@ def service(
     signals: list[str] = []
 
     def drain(number: int, _frame: FrameType | None) -> None:
-        """Say what the signal does, and interrupt the service, which drains at that."""
+        """Announce what the signal does, and interrupt the service, which then drains."""
         name = signal.Signals(number).name
         signals.append(name)
         text = f"{name}: draining, runs under way are saved; again hurries\n" if len(signals) == 1 else f"{name}: now\n"
         if not quiet:
-            # Past the buffers: a handler may run in the middle of other output.
+            # Unbuffered, because a signal handler may run in the middle of other output.
             with suppress(OSError):
                 os.write(2, text.encode())
         raise KeyboardInterrupt
 
-    with signals_to(drain):
+    with signal_handlers(drain):
         with suppress(KeyboardInterrupt):
-            gepa_serve(db, config_root=config_root, on_listening=tell, **settings)
+            gepa_serve(db, config_root=config_root, on_listening=announce, **settings)
         with suppress(KeyboardInterrupt):
             if signals and not quiet:
-                say("service stopped; the same command goes on with its runs")
+                print_message("service stopped; the same command goes on with its runs")
     return 0

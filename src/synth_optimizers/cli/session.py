@@ -1,4 +1,4 @@
-"""A person and a run: follows the events, passes signals on, and keeps the view up to date."""
+"""Follows a run in the foreground: reads its events, forwards signals, and updates the view."""
 
 import contextlib
 import os
@@ -11,21 +11,26 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
-from synth_optimizers.cli.output import say
+from synth_optimizers.cli.output import print_message
 from synth_optimizers.cli.view import Progress, View
 from synth_optimizers.events import RunEvent
 
-TICK = 0.1
-CLOCK = 0.001
-"""Events are dated to the millisecond."""
+TICK_SECONDS = 0.1
+CLOCK_RESOLUTION_SECONDS = 0.001
+"""Event timestamps have millisecond resolution."""
 
 
 def follow(
-    source: Iterator[RunEvent], run: Progress, view: View, *, since: float, pulse: Callable[[], None] = lambda: None
+    source: Iterator[RunEvent],
+    run: Progress,
+    view: View,
+    *,
+    since: float,
+    poll_signals: Callable[[], None] = lambda: None,
 ) -> None:
-    """Fold events until there are no more; those before `since` are history and are not told.
+    """Apply events until the source ends. Events before `since` are history and are not shown.
 
-    The source is read by a thread of its own, so that time passes and signals are heard while nothing happens.
+    A separate thread reads the source, so that the clock and signals are handled while no event arrives.
     """
     inbox: queue.SimpleQueue[RunEvent | BaseException | None] = queue.SimpleQueue()
 
@@ -39,9 +44,9 @@ def follow(
 
     threading.Thread(target=pump, daemon=True, name="events").start()
     while True:
-        pulse()
+        poll_signals()
         try:
-            item = inbox.get(timeout=TICK)
+            item = inbox.get(timeout=TICK_SECONDS)
         except queue.Empty:
             view.tick(time.time())
             continue
@@ -49,17 +54,17 @@ def follow(
             return
         if isinstance(item, BaseException):
             raise item
-        for weight, text in run.apply(item):
-            if run.latest >= since - CLOCK:
-                view.tell(weight, text)
+        for level, text in run.apply(item):
+            if run.latest >= since - CLOCK_RESOLUTION_SECONDS:
+                view.show_line(level, text)
 
 
 @contextlib.contextmanager
-def signals_to(receive: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Hand SIGINT, SIGTERM and SIGHUP over as long as the block lasts."""
+def signal_handlers(receive: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Handle SIGINT, SIGTERM and SIGHUP with `receive` for the duration of the block."""
     before: dict[int, Any] = {}
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        # Whoever began the process with nohup wants it to go on.
+        # A process started with nohup ignores SIGHUP.
         if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
             before[number] = signal.signal(number, receive)
     try:
@@ -69,10 +74,11 @@ def signals_to(receive: Callable[[int, FrameType | None], None]) -> Iterator[Non
             signal.signal(known, handler)
 
 
-class Signals:
-    """The first Ctrl-C, SIGTERM or SIGHUP lets the run finish what is under way and save; the second one does not wait.
+class SignalForwarder:
+    """Forwards signals to a run.
 
-    A third one leaves at once, whatever the run does.
+    The first Ctrl-C, SIGTERM or SIGHUP lets the run finish calls in flight and save. The second stops without waiting.
+    The third ends the process at once.
     """
 
     def __init__(self) -> None:
@@ -84,20 +90,20 @@ class Signals:
         self._shown = 0
 
     def attach(self, interrupt: Callable[[str], bool], view: View) -> None:
-        """Name the run that is interrupted; what came before is passed on to it."""
+        """Set the run and the view that receive signals, and deliver the signals that arrived before."""
         self._view = view
-        # From here on the run hears each signal itself; those of before are passed on, each of them once.
+        # From here on the run receives each signal itself. Each earlier signal is delivered once.
         self._interrupt = interrupt
         for reason in self._early:
             interrupt(reason)
 
     @property
     def exit_code(self) -> int | None:
-        """The exit code of a process that ends by the signal that came."""
+        """The exit code for the last signal, or `None` without one."""
         return None if self.number is None else 128 + self.number
 
     def receive(self, number: int, _frame: FrameType | None) -> None:
-        """Pass the signal on to the run. No buffered output: a handler may run in the middle of one."""
+        """Forward the signal to the run. Uses unbuffered output, because a handler may interrupt other output."""
         self.number = number
         self.count += 1
         if self.count > 2:
@@ -106,36 +112,36 @@ class Signals:
             os._exit(128 + number)
         self._interrupt(signal.Signals(number).name)
 
-    def pulse(self) -> None:
-        """Tell the person what a signal has done; call it now and then."""
+    def poll_signals(self) -> None:
+        """Show the person what a signal has done. Call this periodically."""
         if self._view is None or self._shown == self.count:
             return
         self._shown = self.count
         if self.number == signal.SIGHUP:
-            self._view.hang_up()
+            self._view.detach()
         if self.count == 1:
-            self._view.notice("interrupted: finishing what is in flight, then saving; Ctrl-C again stops now")
+            self._view.show_notice("interrupted: finishing what is in flight, then saving; Ctrl-C again stops now")
         else:
-            self._view.notice("stopping now; what was answered is saved")
+            self._view.show_notice("stopping now; what was answered is saved")
 
 
-def now_and_then(look: Callable[[], int | None], seconds: float) -> Callable[[], int | None]:
-    """Return a look that is taken again after some seconds; a view goes on without what cannot be seen."""
-    looked, found = 0.0, None
+def cached_poll(poll: Callable[[], int | None], seconds: float) -> Callable[[], int | None]:
+    """Return a function that calls `poll` at most once per interval. A failed call returns `None`."""
+    polled_at, found = 0.0, None
 
     def latest() -> int | None:
-        nonlocal looked, found
-        if time.monotonic() - looked >= seconds:
-            looked, found = time.monotonic(), None
+        nonlocal polled_at, found
+        if time.monotonic() - polled_at >= seconds:
+            polled_at, found = time.monotonic(), None
             with contextlib.suppress(Exception):
-                found = look()
+                found = poll()
         return found
 
     return latest
 
 
-def announce(warnings: tuple[Any, ...]) -> None:
-    """Tell the person what a configuration means in another way than it is written."""
+def print_warnings(warnings: tuple[Any, ...]) -> None:
+    """Print the warnings of a configuration."""
     for warning in warnings:
         place = f"{warning.source}:{warning.line}: " if warning.line is not None else ""
-        say(f"warning: {place}{warning.message}" + (f" ({warning.hint})" if warning.hint else ""))
+        print_message(f"warning: {place}{warning.message}" + (f" ({warning.hint})" if warning.hint else ""))

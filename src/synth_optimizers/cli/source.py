@@ -1,4 +1,4 @@
-"""A run wherever it is: in a directory, or with a service. Commands read it from here and do not ask which."""
+"""Finds a run in a directory or in a service. Commands use both through the same functions."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import click
 
-from synth_optimizers.cli.faults import Refusal
-from synth_optimizers.cli.words import did_you_mean
+from synth_optimizers.cli.errors import CommandError
+from synth_optimizers.cli.formatting import did_you_mean
 from synth_optimizers.status import RunStatus
 
 if TYPE_CHECKING:
@@ -16,64 +16,64 @@ if TYPE_CHECKING:
     from synth_optimizers.cli.remote import ServiceRun
     from synth_optimizers.client import Client
 
-MARKS = ("workspace.sqlite", "events.jsonl", "result_manifest.json")
+RUN_FILES = ("workspace.sqlite", "events.jsonl", "result_manifest.json")
 Files = dict[str, tuple[Path, float]]
-"""Files by name, each with its time."""
+"""Files by name, each with its modification time."""
 RunSource: TypeAlias = "LocalRun | ServiceRun"
-"""What the commands read a run from, and ask it of; both have the same functions."""
+"""Where commands read a run and send control requests; both classes have the same functions."""
 
 
 def find_source(run: str, root: Path, service: str | None, token_file: Path | None) -> RunSource:
-    """Return the run that is named by its directory, by its id, or by its URL."""
+    """Return the run named by its directory, its id, or its URL."""
     is_address = run.startswith(("http://", "https://"))
     if is_address and service is not None:
-        raise Refusal(f"{run} names its service, and --service {service} another one", "Leave --service out.")
+        raise CommandError(f"{run} names its service, and --service {service} another one", "Leave --service out.")
     if is_address or service is not None:
         from synth_optimizers.cli.remote import ServiceRun, split_address
 
         address, run_id = split_address(run) if service is None else (service, run)
-        return ServiceRun(client_of(address, token_file), run_id)
-    refuse_token(token_file, run)
+        return ServiceRun(open_client(address, token_file), run_id)
+    reject_token(token_file, run)
     from synth_optimizers.cli.local import LocalRun
 
     return LocalRun(find_run(run, root))
 
 
-def refuse_token(token_file: Path | None, place: str) -> None:
-    """Refuse a token where there is no service to show it to."""
+def reject_token(token_file: Path | None, place: str) -> None:
+    """Refuse a token when no service is addressed."""
     if token_file is not None:
-        raise Refusal(
+        raise CommandError(
             f"--token-file {token_file} is for a service, and {place} is none",
             "Name the run as http://HOST:PORT/runs/RUN_ID, or add --service URL.",
         )
 
 
-def client_of(address: str, token_file: Path | None) -> Client:
-    """Return a client of a service, which the command closes; nobody waits long for one that is not there."""
+def open_client(address: str, token_file: Path | None) -> Client:
+    """Open a client of a service; the caller closes it. Few retries: an unreachable service is reported soon."""
     from synth_optimizers.client import Client
 
-    client = Client(address, token=None if token_file is None else _token(token_file), retries=3)
+    client = Client(address, token=None if token_file is None else _read_token(token_file), retries=3)
     context = click.get_current_context(silent=True)
     if context is not None:
         context.call_on_close(client.close)
     return client
 
 
-def _token(path: Path) -> str:
-    """Read a token; it is never shown."""
+def _read_token(path: Path) -> str:
+    """Read a token, which is never shown."""
     hint = "Name the file that holds the token of the service, and nothing else."
     try:
         token = path.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as problem:
         why = (problem.strerror or str(problem)) if isinstance(problem, OSError) else "it is not text"
-        raise Refusal(f"--token-file {path}: {why}", hint) from problem
+        raise CommandError(f"--token-file {path}: {why}", hint) from problem
     if not token:
-        raise Refusal(f"--token-file {path}: the file is empty", hint)
+        raise CommandError(f"--token-file {path}: the file is empty", hint)
     return token
 
 
-def state_of(status: RunStatus) -> str:
-    """Return the state of a run in a directory; one that is not over and that nobody works on is interrupted."""
+def local_state(status: RunStatus) -> str:
+    """Return the state of a run in a directory. An unfinished run that no process executes is interrupted."""
     if status.is_over or status.is_held:
         return status.state
     return "failed" if status.state == "failed" else "interrupted"
@@ -81,11 +81,11 @@ def state_of(status: RunStatus) -> str:
 
 def is_run_dir(path: Path) -> bool:
     """Return whether a directory holds a run."""
-    return any((path / mark).exists() for mark in MARKS)
+    return any((path / name).exists() for name in RUN_FILES)
 
 
 def run_dirs(root: Path) -> list[Path]:
-    """Return the runs beneath a directory, by name; `latest` is only another name of one of them."""
+    """Return the run directories beneath a root, by name, without the link `latest`."""
     try:
         return sorted(path for path in root.iterdir() if not path.is_symlink() and is_run_dir(path))
     except OSError:
@@ -93,20 +93,20 @@ def run_dirs(root: Path) -> list[Path]:
 
 
 def find_run(run: str, root: Path) -> Path:
-    """Return the directory of a run that is named by its directory or by its id beneath the root."""
+    """Return the directory of a run named by its directory or by its id beneath the root."""
     for path in (Path(run), root / run):
         if is_run_dir(path):
             return path
     if Path(run).is_dir():
-        raise Refusal(
-            f"{run} is not the directory of a run: it holds none of {', '.join(MARKS)}",
+        raise CommandError(
+            f"{run} is not the directory of a run: it holds none of {', '.join(RUN_FILES)}",
             "Name a directory that `synth-optimizers gepa run` has written; `synth-optimizers runs list` shows them.",
         )
     known = [path.name for path in run_dirs(root)]
     if not known:
-        raise Refusal(
+        raise CommandError(
             f"there is no run {run!r}: {run} is not a directory, and {root} holds no runs",
             "Name the directory of a run, or name the directory that holds the runs with --root.",
         )
     shown = ", ".join(known[:8]) + (f" and {len(known) - 8} more" if len(known) > 8 else "")
-    raise Refusal(f"there is no run {run!r} in {root}", f"{did_you_mean(run, known)}Runs in {root}: {shown}.")
+    raise CommandError(f"there is no run {run!r} in {root}", f"{did_you_mean(run, known)}Runs in {root}: {shown}.")

@@ -1,4 +1,4 @@
-"""What is known of a run from its events, and what shows it to a person: nothing, lines, or a live view."""
+"""The progress of a run, computed from its events, and the views that show it: none, plain lines, or a live panel."""
 
 import sys
 import time
@@ -6,15 +6,15 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from synth_optimizers._synth_optimizers import RunFold
-from synth_optimizers.cli.output import is_terminal, say
-from synth_optimizers.cli.words import counted, moment, span
+from synth_optimizers.cli.formatting import epoch_seconds, format_duration, pluralize
+from synth_optimizers.cli.output import is_terminal, print_message
 from synth_optimizers.events import RunEvent
 
-FIRST_WAIT = 10.0
-LONGEST_WAIT = 60.0
+FIRST_REMINDER_SECONDS = 10.0
+MAX_REMINDER_SECONDS = 60.0
 
-Weight = Literal["minor", "detail", "plain", "good", "warning", "bad"]
-"""How much a line weighs: minor ones are for replays, and a live view leaves out details."""
+LineLevel = Literal["minor", "detail", "plain", "good", "warning", "bad"]
+"""The level of a line. Only replays show `minor` lines; a live view leaves out `detail` lines."""
 
 STAGES = {
     "seed_full_train": "seed on train rows",
@@ -23,30 +23,30 @@ STAGES = {
     "candidate_full_train": "full evaluation",
     "heldout": "held-out rows",
 }
-ENDINGS = frozenset({"gepa.run.finished", "gepa.run.failed", "gepa.run.cancelled"})
+FINAL_EVENTS = frozenset({"gepa.run.finished", "gepa.run.failed", "gepa.run.cancelled"})
 
 
 class Progress:
-    """The state of a run as far as its events tell it; the core does the counting."""
+    """The state of a run, computed from its events by the core."""
 
     def __init__(self, run_id: str = "", container_url: str = "") -> None:
         self.run_id = run_id
         self.container_url = container_url
         self.events = 0
         self.latest = 0.0
-        self.ending: RunEvent | None = None
+        self.final_event: RunEvent | None = None
         self.fold = RunFold()
 
-    def apply(self, event: RunEvent) -> list[tuple[Weight, str]]:
-        """Take note of an event and return the lines that are worth showing, each with how much it weighs."""
+    def apply(self, event: RunEvent) -> list[tuple[LineLevel, str]]:
+        """Apply an event and return the lines to show, each with its level."""
         self.run_id = self.run_id or event.run_id
-        self.latest = moment(event.ts)
+        self.latest = epoch_seconds(event.ts)
         self.events += 1
-        if event.type in ENDINGS:
-            self.ending = event
-        told = self.fold.apply(event.sequence_number, event.ts, event.type, event.fields, event.message)
+        if event.type in FINAL_EVENTS:
+            self.final_event = event
+        lines = self.fold.apply(event.sequence_number, event.ts, event.type, event.fields, event.message)
         named = f"run {event.run_id}: " if event.type == "gepa.run.started" else ""
-        return [(weight, named + text) for weight, text in told if weight != "minor"]
+        return [(level, named + text) for level, text in lines if level != "minor"]
 
     @property
     def state(self) -> str:
@@ -54,17 +54,17 @@ class Progress:
         return str(self.fold.totals()["state"])
 
     def elapsed(self, now: float) -> float:
-        """Return how long the run has been worked on, in seconds."""
+        """Return how long the run has been executed, in seconds, without interruptions."""
         totals = self.fold.totals()
         if totals["started_at"] is None:
             return 0.0
-        over = self.ending is not None or totals["is_interrupted"]
+        over = self.final_event is not None or totals["is_interrupted"]
         end = self.latest if over else max(now, self.latest)
         return float(end - (totals["started_at"] + totals["idle_millis"]) / 1000)
 
-    def doing(self, now: float) -> list[str]:
-        """Say what the run waits for, and for how long."""
-        if self.ending is not None:
+    def activities(self, now: float) -> list[str]:
+        """Return what the run waits for, and for how long."""
+        if self.final_event is not None:
             return []
         shown = self.fold.shown()
         if self.fold.totals()["candidates"] == 0:
@@ -72,75 +72,75 @@ class Progress:
         found = []
         for turn in shown["turns"]:
             what = "repair" if turn["is_repair"] else "proposals"
-            took = span(now - turn["since"] / 1000)
+            took = format_duration(now - turn["since"] / 1000)
             found.append(f"{took} proposer writes {what} for generation {turn['generation']}")
         for evaluation in shown["evaluations"]:
-            stage, took = STAGES[evaluation["stage"]], span(now - evaluation["since"] / 1000)
-            done = f"{evaluation['done']} of {counted(evaluation['total'], 'rollout')}"
+            stage, took = STAGES[evaluation["stage"]], format_duration(now - evaluation["since"] / 1000)
+            done = f"{evaluation['done']} of {pluralize(evaluation['total'], 'rollout')}"
             found.append(f"{took} {stage} of {evaluation['candidate_id']}: {done}")
         return found or [self.state]
 
 
 class View:
-    """Shows nothing but what the person asked for by a signal; other views show more."""
+    """A view that shows nothing except notices; the base of the other views."""
 
     def start(self) -> None:
-        """Begin to draw."""
+        """Start drawing."""
 
-    def tell(self, weight: Weight, text: str) -> None:
+    def show_line(self, level: LineLevel, text: str) -> None:
         """Show one line."""
 
-    def notice(self, text: str) -> None:
-        """Show a sentence for the person who waits."""
-        say(text)
+    def show_notice(self, text: str) -> None:
+        """Show a notice to the person who waits."""
+        print_message(text)
 
     def tick(self, now: float) -> None:
-        """Let time pass."""
+        """Update the parts that depend on the time."""
 
-    def hang_up(self) -> None:
-        """Draw no more: the terminal is gone. What goes to a file or a pipe goes on."""
+    def detach(self) -> None:
+        """Stop drawing because the terminal is gone. Output to a file or a pipe continues."""
 
     def close(self, lines: list[tuple[str, str]]) -> None:
-        """Show the summary; nothing comes after it."""
+        """Show the summary and end the view."""
 
 
 class PlainView(View):
-    """Writes lines to stderr, each with the time of the run before it, and one now and then in a wait."""
+    """Writes lines to stderr, each with the elapsed time of the run, and a reminder during long waits."""
 
     def __init__(self, run: Progress, clock: Callable[[], float] = time.time) -> None:
         self.run = run
         self.clock = clock
-        self.begun = self.quiet_since = clock()
-        self.patience = FIRST_WAIT
+        self.started = self.quiet_since = clock()
+        self.reminder_interval = FIRST_REMINDER_SECONDS
 
-    def tell(self, weight: Weight, text: str) -> None:  # noqa: ARG002 (every line is written)
+    def show_line(self, level: LineLevel, text: str) -> None:  # noqa: ARG002 (every line is written)
         """Write a line."""
         now = self.clock()
-        say(f"{span(self.run.elapsed(now)):>8}  {text}")
-        self.quiet_since, self.patience = now, FIRST_WAIT
+        print_message(f"{format_duration(self.run.elapsed(now)):>8}  {text}")
+        self.quiet_since, self.reminder_interval = now, FIRST_REMINDER_SECONDS
 
     def tick(self, now: float) -> None:
-        """Say what is being waited for when nothing was said for a while; less often the longer it takes."""
-        if now - self.quiet_since < self.patience:
+        """After a silence, write what the run waits for; the interval between reminders grows."""
+        if now - self.quiet_since < self.reminder_interval:
             return
-        self.quiet_since, self.patience = now, min(self.patience * 3, LONGEST_WAIT)
-        elapsed = self.run.elapsed(now) or now - self.begun
-        for doing in self.run.doing(now):
-            say(f"{span(elapsed):>8}  … {doing}")
+        self.quiet_since, self.reminder_interval = now, min(self.reminder_interval * 3, MAX_REMINDER_SECONDS)
+        elapsed = self.run.elapsed(now) or now - self.started
+        for activity in self.run.activities(now):
+            print_message(f"{format_duration(elapsed):>8}  … {activity}")
 
     def close(self, lines: list[tuple[str, str]]) -> None:
         """Write the summary."""
         for label, text in lines:
-            say(f"{label:<12}{text}".rstrip())
+            print_message(f"{label:<12}{text}".rstrip())
 
 
 def view_for(run: Progress, settings: Mapping[str, Any], *, quiet: bool, waiting: Callable[[], int | None]) -> View:
-    """Choose the view: nothing, a live one on a terminal, lines otherwise."""
+    """Choose the view: none if quiet, live on a terminal, plain lines otherwise."""
     if quiet:
         return View()
     if not is_terminal(sys.stderr):
         return PlainView(run)
-    # Rich takes a while to load.
+    # Rich is slow to import.
     from synth_optimizers.cli.live import LiveView, Panel
 
     return LiveView(Panel(run, settings, waiting))

@@ -1,4 +1,4 @@
-"""`synth-optimizers workspace`: the database of a run, its health and its upkeep."""
+"""`synth-optimizers workspace`: status, rebuild and vacuum of a run's database."""
 
 import json
 from pathlib import Path
@@ -7,9 +7,9 @@ from typing import Any
 import click
 
 from synth_optimizers import workspace_rebuild, workspace_status, workspace_vacuum
+from synth_optimizers.cli.formatting import format_cost, format_count, format_time
 from synth_optimizers.cli.options import existing_file, json_option
-from synth_optimizers.cli.output import say, write_json, write_lines, write_text
-from synth_optimizers.cli.words import money, tokens, when
+from synth_optimizers.cli.output import print_message, write_json, write_lines, write_text
 
 db_option = click.option(
     "--db",
@@ -53,7 +53,7 @@ def rebuild(db: Path, as_json: bool, check: bool) -> int:
         for difference in found["differences"]:
             write_text(f"  {difference['table']} {json.dumps(difference['key'])}")
     if check and found["differing"]:
-        say(f"hint: `synth-optimizers workspace rebuild --db {db}` writes them anew from the log.")
+        print_message(f"hint: `synth-optimizers workspace rebuild --db {db}` writes them anew from the log.")
         return 1
     return 0
 
@@ -74,8 +74,8 @@ def _lines(found: dict[str, Any]) -> list[tuple[str, str]]:
     lines = [("workspace", found["path"]), ("schema", found["schema_version"])]
     for run in found["runs"]:
         lines += [("run", run["run_id"]), ("state", run["state"]), ("best", run["best_candidate_id"] or "-")]
-        lines += [("started", when(run["started_at"])), ("finished", when(run["completed_at"]))]
-        lines += [("tokens", tokens(run["usage"]["total_tokens"])), ("cost", money(run["cost_usd"]))]
+        lines += [("started", format_time(run["started_at"])), ("finished", format_time(run["completed_at"]))]
+        lines += [("tokens", format_count(run["usage"]["total_tokens"])), ("cost", format_cost(run["cost_usd"]))]
         counts = {name: count for name, count in sorted(run["counts"].items()) if count}
         lines += [
             ("rows" if place == 0 else "", f"{count:>8,}  {name}") for place, (name, count) in enumerate(counts.items())

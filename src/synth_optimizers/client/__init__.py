@@ -1,8 +1,8 @@
-"""The client of the service: `Client`, and `AsyncClient` for event loops. It needs the extra `client`."""
+"""The HTTP client of the service: `Client`, and `AsyncClient` for event loops. It needs the extra `client`."""
 
 from synth_optimizers.client.aio import AsyncClient
-from synth_optimizers.client.entries import Origin, RequestEntry, RunDetail, Submission, Transition, Waiting
-from synth_optimizers.client.models import (
+from synth_optimizers.client.errors import Refused
+from synth_optimizers.client.result_records import (
     Artifact,
     Best,
     Candidate,
@@ -12,8 +12,16 @@ from synth_optimizers.client.models import (
     ScoreRecord,
     ScoreSeries,
 )
-from synth_optimizers.client.records import Acknowledgement, Health, Pruned, Readiness, Step, WorkerRun, WorkerTick
-from synth_optimizers.client.refusals import Refused
+from synth_optimizers.client.run_records import Origin, RequestEntry, RunDetail, Submission, Transition, Waiting
+from synth_optimizers.client.service_records import (
+    Acknowledgement,
+    Health,
+    Pruned,
+    Readiness,
+    Step,
+    WorkerRun,
+    WorkerTick,
+)
 from synth_optimizers.client.sync import Client
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""`AsyncClient`: a service as Python calls it, and how requests to it are sent, repeated and followed.
+"""`AsyncClient`: the HTTP client of the service, with retries, pagination and event streams.
 
 `sync.py` is generated from this file by `tools/unasync`.
 """
@@ -17,24 +17,40 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Self, TypeVar
 
-from synth_optimizers.arriving import arriving
+from synth_optimizers.atomic_file import write_atomically
 from synth_optimizers.client import requests
-from synth_optimizers.client.entries import RequestEntry, RunDetail, Submission
-from synth_optimizers.client.models import Artifact, Best, Candidate, Frontier, Rollout, ScoreRecord, ScoreSeries
+from synth_optimizers.client.errors import check_digest, parse_answer, parse_best, run_failure
 from synth_optimizers.client.record import items
-from synth_optimizers.client.records import Acknowledgement, Health, Pruned, Readiness, Step, WorkerRun, WorkerTick
-from synth_optimizers.client.refusals import best_of, check_digest, ending_of, shaped
 from synth_optimizers.client.requests import (
     ADDRESS,
     Reply,
     Request,
     TransportFailure,
-    by_cursor,
-    by_event,
-    by_since,
+    next_page_after,
+    next_page_cursor,
+    next_page_since,
     run_path,
 )
-from synth_optimizers.client.retry import RetryPolicy, is_refused
+from synth_optimizers.client.result_records import (
+    Artifact,
+    Best,
+    Candidate,
+    Frontier,
+    Rollout,
+    ScoreRecord,
+    ScoreSeries,
+)
+from synth_optimizers.client.retry import RetryPolicy, is_rejected
+from synth_optimizers.client.run_records import RequestEntry, RunDetail, Submission
+from synth_optimizers.client.service_records import (
+    Acknowledgement,
+    Health,
+    Pruned,
+    Readiness,
+    Step,
+    WorkerRun,
+    WorkerTick,
+)
 from synth_optimizers.client.sse import EventStream
 from synth_optimizers.errors import SynthOptimizerError
 from synth_optimizers.events import RunEvent
@@ -45,17 +61,18 @@ if TYPE_CHECKING:
     import httpx
 
 T = TypeVar("T")
-FIRST_LOOK, LONGEST_LOOK = 0.1, 2.0
-"""Seconds between two looks at a run that is waited for."""
-STEADY = 5.0
-"""A stream that lasted this long was no failure."""
+MIN_POLL_SECONDS, MAX_POLL_SECONDS = 0.1, 2.0
+"""The shortest and longest interval in seconds between two polls of a run that `wait` waits for."""
+STABLE_STREAM_SECONDS = 5.0
+"""A stream that lasted this many seconds resets the count of failures."""
 
 
 class AsyncClient:
-    """A connection to a service; as a context manager it is closed at the end of the block.
+    """A connection to a service. As a context manager, it is closed at the end of the block.
 
-    `timeout` is how long an answer may take, `connect_timeout` how long a connection may. What may be repeated is sent
-    again up to `retries` times, with waits that grow, when the service cannot be reached or is busy.
+    `timeout` limits the wait for an answer, `connect_timeout` the wait for a connection, both in seconds. A request
+    that is safe to repeat is sent again up to `retries` times, with growing delays, when the service is unreachable or
+    busy.
 
     >>> async with AsyncClient("http://127.0.0.1:8879") as client:
     ...     submission = await client.submit("gepa.toml")
@@ -73,13 +90,13 @@ class AsyncClient:
         connect_timeout: float = 5.0,
         retries: int = 5,
     ) -> None:
-        self.base_url = requests.checked_address(base_url)
-        self._waits = (connect_timeout, timeout)
+        self.base_url = requests.check_address(base_url)
+        self._timeouts = (connect_timeout, timeout)
         self._policy = RetryPolicy(self.base_url, retries)
         self._httpx = load("httpx", "Client", extra="client", purpose="talking to a service")
-        # It follows nobody elsewhere and takes no proxy from the environment.
+        # It follows no redirects and ignores proxy settings of the environment.
         self._http: httpx.AsyncClient = self._httpx.AsyncClient(
-            base_url=self.base_url, headers=requests.headers_of(token), trust_env=False
+            base_url=self.base_url, headers=requests.request_headers(token), trust_env=False
         )
 
     def __repr__(self) -> str:
@@ -95,18 +112,18 @@ class AsyncClient:
         """Close the connections."""
         await self._http.aclose()
 
-    # The service itself.
+    # Service.
 
     async def health(self) -> Health:
         """Return which process answers."""
         return await self._get("/health", Health.of)
 
     async def ready(self) -> Readiness:
-        """Return that runs are taken; raises while the service starts or drains."""
+        """Return that the service accepts runs; raise while it starts or drains."""
         return await self._get("/ready", Readiness.of)
 
     async def status(self) -> dict[str, Any]:
-        """Return the status of the database of the service: counts, and the newest 200 requests."""
+        """Return the status of the service's database: counts, and the newest 200 run requests."""
         return await self._get("/status", dict)
 
     async def workspace(self) -> dict[str, Any]:
@@ -114,17 +131,17 @@ class AsyncClient:
         return await self._get("/workspace", dict)
 
     async def metrics(self) -> str:
-        """Return the metrics as Prometheus reads them."""
+        """Return the metrics in the Prometheus text format."""
         return (await self._answer(requests.get("/metrics"))).content.decode()
 
     async def prune(
         self, *, older_than: str | datetime | None = None, status: Sequence[str] = (), dry_run: bool = True
     ) -> Pruned:
-        """Remove runs that are over, with their directories; with `dry_run` only name them."""
-        body = {"older_than": requests.moment(older_than), "status": list(status), "dry_run": dry_run}
+        """Delete finished runs and their directories; with `dry_run`, only list them."""
+        body = {"older_than": requests.format_time(older_than), "status": list(status), "dry_run": dry_run}
         return await self._call(requests.post("/workspace/prune", body), Pruned.of)
 
-    # Requests.
+    # Run requests.
 
     async def submit(
         self,
@@ -139,13 +156,13 @@ class AsyncClient:
         idempotency_key: str | None = None,
         wait_for_capacity: float | None = None,
     ) -> Submission:
-        """Hand a run over to the service; once this returns, it is stored there.
+        """Submit a run to the service. When this returns, the run request is stored durably.
 
-        `config_path` is a file that the service can read, beneath its config root; `config` is a mapping of the same
-        shape, or TOML text. `overrides` are `key=value` texts as for `--set`. `allow_unverified` takes the run without
-        asking its container and proposer first. Without an `idempotency_key` one is made up, so that a request that is
-        sent again never begins a second run. `wait_for_capacity` keeps asking for so many seconds while the service is
-        full. A configuration with problems raises `ConfigError`, whose `field_errors` name every one of them.
+        `config_path` is a file that the service can read, beneath its config root. `config` is a mapping of the same
+        shape, or TOML text. `overrides` are `key=value` texts as for `--set`. `allow_unverified` accepts the run
+        without contacting its container and proposer first. Without an `idempotency_key` the client generates one, so
+        that a repeated submission never starts a second run. `wait_for_capacity` retries for this many seconds while
+        the queue is full. An invalid configuration raises `ConfigError`, whose `field_errors` list every problem.
         """
         key = uuid.uuid4().hex if idempotency_key is None else idempotency_key
         options = {
@@ -158,8 +175,8 @@ class AsyncClient:
         try:
             return await self._call(request, Submission.of, patience=wait_for_capacity)
         except SynthOptimizerError as error:
-            if not is_refused(error):
-                # Nobody knows whether it was taken.
+            if not is_rejected(error):
+                # The outcome of the submission is unknown.
                 error.hint = f"{error.hint} Submitted again with idempotency_key={key!r} it never becomes a second run."
             raise
 
@@ -171,77 +188,79 @@ class AsyncClient:
         allow_unverified: bool = False,
         overrides: Sequence[str] = (),
     ) -> CheckReport:
-        """Return everything that stands in the way of a run; nothing is stored and nothing is paid for."""
+        """Return every preflight finding of a configuration. The service stores nothing and pays for nothing."""
         path, options = "/runs/preflight", {"allow_unverified": allow_unverified}
         request = requests.submission(path, config_path, config, options, overrides=overrides)
         return await self._call(request, CheckReport.from_native)
 
     def runs(self, *, state: str | None = None, page_size: int = 50) -> AsyncGenerator[RequestEntry]:
-        """Yield the requests, the newest first; `state` keeps those of one status."""
-        return self._pages("/runs", RequestEntry.of, by_cursor, state=state, limit=page_size)
+        """Yield the run requests, newest first; `state` selects one status."""
+        return self._pages("/runs", RequestEntry.of, next_page_cursor, state=state, limit=page_size)
 
     async def run(self, run_id: str) -> RunDetail:
         """Return everything about one run."""
         return await self._get(run_path(run_id), RunDetail.of)
 
     async def delete(self, run_id: str) -> None:
-        """Remove a run that is over; one that is not there is no error."""
+        """Delete a finished run. Deleting a missing run succeeds."""
         await self._answer(replace(requests.get(run_path(run_id)), method="DELETE"))
 
     async def wait(self, run_id: str, *, timeout: float | None = None) -> RunDetail:
         """Wait until a run is over and return everything about it.
 
-        A run that failed raises the exception of its cause; one that was cancelled raises `CancelledError`.
-        `TimeoutError`: it is still going on.
+        Raises the exception of the cause if the run failed, `CancelledError` if it was cancelled, and `TimeoutError` if
+        it is still active after `timeout` seconds.
         """
-        look = FIRST_LOOK
+        look = MIN_POLL_SECONDS
         deadline = None if timeout is None else self._policy.now() + timeout
         while True:
             detail = await self.run(run_id)
             if detail.is_over:
                 if detail.status != "completed":
-                    raise ending_of(run_id, detail.status, detail.error)
+                    raise run_failure(run_id, detail.status, detail.error)
                 return detail
             if deadline is not None and self._policy.now() >= deadline:
                 raise TimeoutError(f"run {run_id} is {detail.status} after {timeout} s")
             await self._sleep(look if deadline is None else max(0.0, min(look, deadline - self._policy.now())))
-            look = min(LONGEST_LOOK, look * 1.5)
+            look = min(MAX_POLL_SECONDS, look * 1.5)
 
     # Control requests.
 
     async def cancel(self, run_id: str, *, reason: str | None = None) -> Acknowledgement:
-        """End a run for good; what was paid for is kept."""
-        return await self._ask(run_id, "cancel", reason=reason)
+        """Cancel a run for good; results that were already computed are kept."""
+        return await self._control(run_id, "cancel", reason=reason)
 
     async def stop(self, run_id: str, *, reason: str | None = None) -> Acknowledgement:
-        """Finish a run early: no new search, then the held-out evaluation."""
-        return await self._ask(run_id, "stop", reason=reason)
+        """End the search of a run early, then do the held-out evaluation."""
+        return await self._control(run_id, "stop", reason=reason)
 
     async def pause(
         self, run_id: str, *, timeout_seconds: int | None = None, reason: str | None = None
     ) -> Acknowledgement:
-        """Let a run rest; one that nobody resumes in `timeout_seconds` is cancelled."""
-        return await self._ask(run_id, "pause", timeout_seconds=timeout_seconds, reason=reason)
+        """Pause a run. A run that is not resumed within `timeout_seconds` is cancelled."""
+        return await self._control(run_id, "pause", timeout_seconds=timeout_seconds, reason=reason)
 
     async def resume(self, run_id: str, *, reason: str | None = None) -> Acknowledgement:
-        """Let a run that rests go on."""
-        return await self._ask(run_id, "resume", reason=reason)
+        """Resume a paused run."""
+        return await self._control(run_id, "resume", reason=reason)
 
     async def step(self, run_id: str, *, timeout: float | None = None) -> Step:
-        """Do one unit of work of a run that goes on by steps; `timeout` is how long it may take."""
-        return await self._call(requests.post(run_path(run_id, "step"), {}, lambda _usual: timeout), Step.of)
+        """Execute one unit of work of a run in manual-step mode; `timeout` limits its duration in seconds."""
+        return await self._call(requests.post(run_path(run_id, "step"), {}, lambda _client_timeout: timeout), Step.of)
 
     # Events.
 
     def events(self, run_id: str, *, after: int = -1, page_size: int = 500) -> AsyncGenerator[RunEvent]:
-        """Yield the events that are stored, from the one after a number on."""
-        return self._pages(run_path(run_id, "events"), RunEvent.from_dict, by_event, after=after, limit=page_size)
+        """Yield the stored events with a sequence number greater than `after`."""
+        return self._pages(
+            run_path(run_id, "events"), RunEvent.from_dict, next_page_after, after=after, limit=page_size
+        )
 
     async def watch(self, run_id: str, *, after: int = -1, retries: int | None = None) -> AsyncGenerator[RunEvent]:
         """Yield the events as they happen, each once and in order, until the run is over.
 
-        When the connection breaks, it goes on after the last event that came. `retries` is how often in a row it is
-        tried without success; those of the client without it.
+        When the connection breaks, the stream resumes after the last event received. `retries` limits the consecutive
+        failures; without it, the client's own limit applies.
         """
         tries = self._policy.tries(retries=retries)
         while True:
@@ -249,7 +268,7 @@ class AsyncClient:
             opened, stream = self._policy.now(), None
             outcome: Reply | TransportFailure
             try:
-                async with self._opened(request) as (outcome, chunks):
+                async with self._open_stream(request) as (outcome, chunks):
                     if outcome.status == 204:
                         return
                     if outcome.status == 200:
@@ -264,17 +283,19 @@ class AsyncClient:
             except TransportFailure as failure:
                 outcome = failure
                 if stream and failure.is_timeout:
-                    # Nothing happened for a while; the service is asked again at once.
+                    # The stream was idle; open it again at once.
                     continue
-            if stream and self._policy.now() - opened >= STEADY:
+            if stream and self._policy.now() - opened >= STABLE_STREAM_SECONDS:
                 tries.failures = 0
             await self._sleep(tries.pause(request, outcome, stream.retry if stream else None))
 
-    # What was found.
+    # Results.
 
     def candidates(self, run_id: str, *, status: str | None = None, page_size: int = 100) -> AsyncGenerator[Candidate]:
-        """Yield the candidates; `status` keeps those of one status."""
-        return self._pages(run_path(run_id, "candidates"), Candidate.of, by_cursor, status=status, limit=page_size)
+        """Yield the candidates; `status` selects one status."""
+        return self._pages(
+            run_path(run_id, "candidates"), Candidate.of, next_page_cursor, status=status, limit=page_size
+        )
 
     async def candidate(self, run_id: str, candidate_id: str) -> Candidate:
         """Return one candidate."""
@@ -290,22 +311,22 @@ class AsyncClient:
         split: str | None = None,
         page_size: int = 100,
     ) -> AsyncGenerator[Rollout]:
-        """Yield the rollouts; the options keep those of one candidate, stage, status or split."""
+        """Yield the rollouts; the options select one candidate, stage, status or split."""
         kept = {"candidate_id": candidate_id, "stage": stage, "status": status, "split": split}
-        return self._pages(run_path(run_id, "rollouts"), Rollout.of, by_cursor, limit=page_size, **kept)
+        return self._pages(run_path(run_id, "rollouts"), Rollout.of, next_page_cursor, limit=page_size, **kept)
 
     async def rollout(self, run_id: str, rollout_id: str | int, *, trace: bool = False) -> Rollout:
-        """Return one rollout by its id or its number, with its trace if wanted."""
+        """Return one rollout by its id or its number, optionally with its trace."""
         path = run_path(run_id, "rollouts", str(rollout_id))
         return await self._get(path, Rollout.of, include="trace" if trace else None)
 
     async def frontier(self, run_id: str) -> Frontier:
-        """Return the candidates that are best on some row."""
+        """Return the candidates that are best on at least one row."""
         return await self._get(run_path(run_id, "frontier"), Frontier.of)
 
     def scores(self, run_id: str, *, since: int | None = None, page_size: int = 100) -> AsyncGenerator[ScoreRecord]:
-        """Yield the scores in order, while the run goes on as well; `since` keeps those after an event."""
-        return self._pages(run_path(run_id, "scores"), ScoreRecord.of, by_since, since=since, limit=page_size)
+        """Yield the scores in order, also of an active run; `since` selects those after a sequence number."""
+        return self._pages(run_path(run_id, "scores"), ScoreRecord.of, next_page_since, since=since, limit=page_size)
 
     async def score_series(
         self, run_id: str, *, metric: str | None = None, split: str | None = None
@@ -317,36 +338,36 @@ class AsyncClient:
     async def best(
         self, run_id: str, *, wait_newer_than: int | None = None, timeout: float | None = None
     ) -> Best | None:
-        """Return the best candidate so far; `None` before one is measured.
+        """Return the best candidate so far; `None` before one is evaluated.
 
-        With `wait_newer_than`, the `sequence` of one that is known, it waits for a newer one: for `timeout` seconds,
-        or 30 without it. `None`: no newer one came.
+        With `wait_newer_than`, the `sequence` of a known best candidate, wait for a newer one: `timeout` seconds, or 30
+        without it. Return `None` if no newer one appears.
         """
-        deadline = self._policy.now() + (requests.LONG_POLL if timeout is None else timeout)
+        deadline = self._policy.now() + (requests.LONG_POLL_SECONDS if timeout is None else timeout)
         while True:
             left = max(0.0, deadline - self._policy.now())
             reply = await self._answer(requests.best(run_id, wait_newer_than, left), accepted=404)
-            found = best_of(reply, self.base_url)
+            found = parse_best(reply, self.base_url)
             if wait_newer_than is None or (found is not None and found.sequence > wait_newer_than):
                 return found
             if reply.headers.get("run-is-over") == "true" or self._policy.now() >= deadline:
                 return None
-            # One that does not wait is not asked without a pause.
-            await self._sleep(min(FIRST_LOOK, max(0.0, deadline - self._policy.now())))
+            # A service that does not support the wait is not polled without a delay.
+            await self._sleep(min(MIN_POLL_SECONDS, max(0.0, deadline - self._policy.now())))
 
     async def artifacts(self, run_id: str) -> tuple[Artifact, ...]:
-        """Return the files that the run has left so far."""
+        """Return the artifacts that the run has written so far."""
         return await self._get(run_path(run_id, "artifacts"), items(Artifact.of))
 
     async def artifact(self, run_id: str, name: str) -> bytes:
-        """Return the content of a file of the run; its digest is checked where the service names one."""
+        """Return the content of an artifact; check its digest if the service sends one."""
         with io.BytesIO() as out:
             await self._fetch(requests.artifact(run_id, name), out)
             return out.getvalue()
 
     async def download(self, run_id: str, name: str, path: str | PathLike[str]) -> Path:
-        """Write a file of the run to a path, whole or not at all; its digest is checked where the service names one."""
-        with arriving(Path(path)) as out:
+        """Download an artifact to a path atomically; check its digest if the service sends one."""
+        with write_atomically(Path(path)) as out:
             await self._fetch(requests.artifact(run_id, name), out)
         return Path(path)
 
@@ -355,37 +376,37 @@ class AsyncClient:
     async def run_next(
         self, *, worker_id: str | None = None, lease_seconds: float | None = None, timeout: float | None = None
     ) -> WorkerRun:
-        """Claim the next request and carry its run out; this takes as long as the run, at most `timeout`."""
+        """Claim the next run request and execute its run. This takes as long as the run, at most `timeout` seconds."""
         body = {"worker_id": worker_id, "lease_seconds": lease_seconds}
-        return await self._call(requests.post("/worker/run-next", body, lambda _usual: timeout), WorkerRun.of)
+        return await self._call(requests.post("/worker/run-next", body, lambda _client_timeout: timeout), WorkerRun.of)
 
     async def tick(
         self, *, worker_id: str | None = None, lease_seconds: float | None = None, timeout: float | None = None
     ) -> WorkerTick:
-        """Do one unit of work; `timeout` is how long it may take."""
+        """Execute one unit of work; `timeout` limits its duration in seconds."""
         body = {"worker_id": worker_id, "lease_seconds": lease_seconds}
-        return await self._call(requests.post("/worker/tick", body, lambda _usual: timeout), WorkerTick.of)
+        return await self._call(requests.post("/worker/tick", body, lambda _client_timeout: timeout), WorkerTick.of)
 
     async def recover(self) -> tuple[RequestEntry, ...]:
-        """Give requests whose worker was lost back to the queue."""
+        """Return run requests with an expired lease to the queue."""
         read = items(RequestEntry.of, "recovered_run_requests")
         return await self._call(requests.post("/worker/recover", {}), read)
 
-    # Exchanges.
+    # HTTP.
 
     async def _get(self, path: str, read: Callable[[Any], T], **params: object) -> T:
         return await self._call(requests.get(path, **params), read)
 
-    async def _ask(self, run_id: str, action: str, **body: object) -> Acknowledgement:
+    async def _control(self, run_id: str, action: str, **body: object) -> Acknowledgement:
         return await self._call(requests.post(run_path(run_id, action), body), Acknowledgement.of)
 
     async def _call(self, request: Request, read: Callable[[Any], T], *, patience: float | None = None) -> T:
-        """Send a request and read its JSON answer."""
+        """Send a request and parse its JSON answer."""
         reply = await self._answer(request, patience=patience)
-        return shaped(lambda known: read(known.json()), reply, self.base_url, reply)
+        return parse_answer(lambda known: read(known.json()), reply, self.base_url, reply)
 
     async def _answer(self, request: Request, *, patience: float | None = None, accepted: int = 200) -> Reply:
-        """Send a request until it is answered well, or as `accepted`; a busy service is asked `patience` seconds."""
+        """Send a request until its status is 200 or `accepted`; retry a busy service for `patience` seconds."""
         tries = self._policy.tries(patience=patience)
         while True:
             outcome = await self._send(request)
@@ -396,22 +417,22 @@ class AsyncClient:
     async def _pages(
         self, path: str, read: Callable[[Any], T], more: Callable[[dict[str, Any]], dict[str, Any]], **params: object
     ) -> AsyncGenerator[T]:
-        """Yield the items of every page; `more` names the parameters that the next one is asked for with."""
+        """Yield the items of every page; `more` returns the query parameters of the next page."""
         known: dict[str, object] = {}
         while known != params:
             known = params
             page = await self._get(path, lambda page: (page["items"], more(page)), **params)
             for item in page[0]:
-                yield shaped(read, item, self.base_url)
+                yield parse_answer(read, item, self.base_url)
             params = {**params, **page[1]}
 
     async def _fetch(self, request: Request, out: BinaryIO) -> None:
-        """Write the bytes of an answer to a file; their digest must be the one of the service."""
+        """Write the body of an answer to a file and check its digest."""
         tries = self._policy.tries()
         while True:
             outcome: Reply | TransportFailure
             try:
-                async with self._opened(request) as (outcome, chunks):
+                async with self._open_stream(request) as (outcome, chunks):
                     if outcome.status == 200:
                         out.seek(0)
                         out.truncate()
@@ -429,18 +450,18 @@ class AsyncClient:
         await asyncio.sleep(seconds)
 
     async def _send(self, request: Request) -> Reply | TransportFailure:
-        """Send a request and return what came of it, good or not."""
+        """Send a request and return the reply, whatever its status."""
         try:
-            response = await self._http.send(request.build(self._http, *self._waits))
+            response = await self._http.send(request.build(self._http, *self._timeouts))
         except self._httpx.RequestError as problem:
             return TransportFailure.of(problem)
         return Reply(response.status_code, response.headers, response.content)
 
     @asynccontextmanager
-    async def _opened(self, request: Request) -> AsyncGenerator[tuple[Reply, AsyncIterator[bytes]]]:
-        """Send a request and give the head of its answer; the body of a 200 comes piece by piece."""
+    async def _open_stream(self, request: Request) -> AsyncGenerator[tuple[Reply, AsyncIterator[bytes]]]:
+        """Send a request and yield the head of its reply; the body of a 200 is streamed."""
         try:
-            response = await self._http.send(request.build(self._http, *self._waits), stream=True)
+            response = await self._http.send(request.build(self._http, *self._timeouts), stream=True)
             try:
                 content = b"" if response.status_code == 200 else await response.aread()
                 yield Reply(response.status_code, response.headers, content), response.aiter_bytes()

@@ -1,4 +1,4 @@
-"""What every record of the client is: a frozen dataclass read from a JSON object."""
+"""The base of the client's records: frozen dataclasses parsed from JSON objects."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """Read from a JSON object of the service. What it says beyond the fields is left out."""
+    """A record parsed from a JSON object of the service; unknown keys are ignored."""
 
     @classmethod
     def of(cls, known: Mapping[str, Any]) -> Self:
-        """Read an object; `KeyError` names what it lacks."""
+        """Parse an object; a missing key raises `KeyError`."""
         found = {}
         for each in fields(cls):
             if each.name in known:
@@ -31,15 +31,15 @@ class Record:
 
 
 def part(read: Callable[[Any], object]) -> dict[str, Any]:
-    """Return the metadata of a field that is an object of its own, or null."""
+    """Return the metadata of a field that holds a nested object or null."""
     return {"read": lambda known: None if known is None else read(known)}
 
 
 def parts(read: Callable[[Any], object]) -> dict[str, Any]:
-    """Return the metadata of a field that is a list of objects; null is none of them."""
+    """Return the metadata of a field that holds a list of objects; null becomes an empty list."""
     return {"read": lambda known: tuple(read(each) for each in known or ())}
 
 
 def items(read: Callable[[Any], T], name: str = "items") -> Callable[[Any], tuple[T, ...]]:
-    """Return what reads a list of records out of an answer."""
+    """Return a function that parses a list of records from an answer."""
     return lambda known: tuple(read(each) for each in known[name])

@@ -1,4 +1,4 @@
-"""What is sent to a service and what comes back: its address, every request that it understands, and the reply."""
+"""HTTP requests to the service and their replies: address, headers, paths and bodies."""
 
 import json
 import math
@@ -16,82 +16,82 @@ if TYPE_CHECKING:
 
 ADDRESS = "http://127.0.0.1:8879"
 JSON = {"accept": "application/json"}
-LONG_POLL = 30.0
-"""The most that one wait for something newer takes; longer ones are several."""
-LAUNCH = 180.0
-"""Seconds that a check of container and proposer may take; both may have to be started."""
-SILENCE = 60.0
-"""Seconds without a sign of life after which a stream is opened anew."""
+LONG_POLL_SECONDS = 30.0
+"""The longest single long poll in seconds; longer waits use several."""
+PREFLIGHT_TIMEOUT_SECONDS = 180.0
+"""Seconds that preflight may take, including the start of container and proposer."""
+STREAM_IDLE_SECONDS = 60.0
+"""Seconds without data after which a stream is opened again."""
 
 NEVER_SENT = ("ConnectError", "ConnectTimeout", "PoolTimeout", "UnsupportedProtocol", "ProxyError")
-"""Failures of httpx before the first byte of a request."""
+"""Exceptions of httpx that are raised before the first byte of a request is sent."""
 
 
-def _usual(wait: float) -> float:
+def _client_timeout(wait: float) -> float:
     return wait
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request to a service."""
+    """One HTTP request to a service."""
 
     method: str
     path: str
-    """Beneath the address of the service, with its parts quoted."""
+    """The path beneath the address of the service, with quoted segments."""
     params: dict[str, str] = field(default_factory=dict)
     headers: dict[str, str] = field(default_factory=dict)
     content: bytes | None = None
-    """A JSON document."""
-    wait: Callable[[float], float | None] = _usual
-    """From the usual wait of the client, the seconds in which the next bytes must come; `None`: however long."""
+    """A JSON body."""
+    wait: Callable[[float], float | None] = _client_timeout
+    """Maps the client's read timeout to that of this request, in seconds; `None` waits without limit."""
     is_repeatable: bool = False
-    """Whether the same request a second time does nothing that the first has not done."""
+    """Whether repeating the request has no further effect."""
 
-    def build(self, http: "httpx.Client | httpx.AsyncClient", connect: float, usual: float) -> "httpx.Request":
-        """Return the request as httpx sends it; `connect` and `usual` are the waits that it does not name itself."""
+    def build(self, http: "httpx.Client | httpx.AsyncClient", connect: float, timeout: float) -> "httpx.Request":
+        """Return the httpx request; `connect` and `timeout` are the timeouts of the client."""
         return http.build_request(
             self.method,
             self.path,
             params=self.params or None,
             headers=self.headers,
             content=self.content,
-            timeout=(connect, self.wait(usual), usual, usual),
+            timeout=(connect, self.wait(timeout), timeout, timeout),
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What came back."""
+    """The reply to a request."""
 
     status: int
     headers: Mapping[str, str]
-    """By name, in lower case or in any."""
+    """The headers; names are in lower case or case-insensitive."""
     content: bytes = field(default=b"", repr=False)
-    """The body; empty for a stream that is read on."""
+    """The body; empty for a reply that is streamed."""
 
-    def json(self) -> Any:  # noqa: ANN401 (whatever the body holds)
-        """Read the body as JSON; `ValueError` when it is none."""
+    def json(self) -> Any:  # noqa: ANN401 (any JSON value)
+        """Parse the body as JSON; raise `ValueError` if it is not JSON."""
         return json.loads(self.content)
 
 
-class TransportFailure(Exception):  # noqa: N818 (it never leaves the client)
-    """The exchange broke off."""
+class TransportFailure(Exception):  # noqa: N818 (internal to the client)
+    """An HTTP exchange failed."""
 
     def __init__(self, message: str, *, is_sent: bool, is_timeout: bool = False) -> None:
         super().__init__(message)
         self.is_sent = is_sent
-        """Whether the service may have seen the request."""
+        """Whether the service may have received the request."""
         self.is_timeout = is_timeout
 
     @classmethod
     def of(cls, problem: Exception) -> Self:
-        """Return what an error of httpx means."""
+        """Convert an exception of httpx."""
         kind = type(problem).__name__
         return cls(str(problem) or kind, is_sent=kind not in NEVER_SENT, is_timeout=kind.endswith("Timeout"))
 
 
-def checked_address(base_url: str) -> str:
-    """Return the address of a service without the slash at its end; one that cannot be used is refused."""
+def check_address(base_url: str) -> str:
+    """Return the address of a service without a trailing slash; refuse an unusable one."""
     hint = f"Write it as {ADDRESS!r}."
     try:
         parts = urlsplit(base_url)
@@ -107,38 +107,38 @@ def checked_address(base_url: str) -> str:
     return base_url.rstrip("/")
 
 
-def headers_of(token: str | None) -> dict[str, str]:
-    """Return what every request carries."""
+def request_headers(token: str | None) -> dict[str, str]:
+    """Return the headers of every request."""
     from synth_optimizers import __version__
 
     known = {"user-agent": f"synth-optimizers-client/{__version__}"}
     if token is None:
         return known
     if not (token.isascii() and token.isprintable() and token.strip()):
-        # The token is not shown, not even a bad one.
+        # The message never shows the token, not even an invalid one.
         message = "the token is empty or has characters that no token has"
         raise error_of(ConfigError, message, "Name the text of the token.")
     return {**known, "authorization": f"Bearer {token}"}
 
 
 def get(path: str, **params: object) -> Request:
-    """Ask for something; parameters that are `None` are not named."""
+    """Build a GET request; parameters that are `None` are left out."""
     named = {name: str(value) for name, value in params.items() if value is not None}
     return Request("GET", path, named, JSON, is_repeatable=True)
 
 
-def post(path: str, body: Mapping[str, Any], wait: Callable[[float], float | None] = _usual) -> Request:
-    """Ask to do something; values that are `None` are not named."""
+def post(path: str, body: Mapping[str, Any], wait: Callable[[float], float | None] = _client_timeout) -> Request:
+    """Build a POST request; values that are `None` are left out."""
     named = {name: value for name, value in body.items() if value is not None}
-    content = json.dumps(named, ensure_ascii=False, allow_nan=False, default=_plain).encode()
+    content = json.dumps(named, ensure_ascii=False, allow_nan=False, default=_to_json).encode()
     return Request("POST", path, {}, {**JSON, "content-type": "application/json"}, content, wait)
 
 
 def run_path(run_id: str, *parts: str) -> str:
-    """Return the path of a run, or of a part of it."""
+    """Return the path of a run, or of one of its resources."""
     for part in (run_id, *parts):
         if part in ("", ".", ".."):
-            # Whatever is on the way would take such a path for another one.
+            # Proxies would normalize such a path into another one.
             raise ValueError(f"{part!r} is not the name of a run or of something in it")
     return "/".join(["", "runs", *(quote(part, safe="") for part in (run_id, *parts))])
 
@@ -152,16 +152,16 @@ def submission(
     overrides: Sequence[str],
     idempotency_key: str | None = None,
 ) -> Request:
-    """Submit a configuration, or have it checked."""
+    """Build the request that submits a configuration, or runs its preflight."""
     if (config_path is None) == (config is None):
         raise TypeError("name either config_path, a file that the service can read, or config, a mapping or TOML text")
     if isinstance(overrides, str):
         raise TypeError("overrides is a list of texts such as 'gepa.max_generations=3', not one text")
     body = {"config": config} if config_path is None else {"config_path": os.fspath(config_path)}
     named = {**body, **options, "overrides": list(overrides) or None}
-    sent = post(path, named, wait=lambda usual: max(usual, LAUNCH))
+    sent = post(path, named, wait=lambda timeout: max(timeout, PREFLIGHT_TIMEOUT_SECONDS))
     if idempotency_key is None:
-        # A check changes nothing.
+        # Preflight changes nothing.
         return replace(sent, is_repeatable=True)
     if not idempotency_key or not all("!" <= each <= "~" for each in idempotency_key):
         raise ValueError(f"idempotency_key must have visible ASCII characters only, not {idempotency_key!r}")
@@ -169,50 +169,50 @@ def submission(
 
 
 def stream(run_id: str, after: int) -> Request:
-    """Ask for the events as they happen, from the one after a number on."""
+    """Build the request that streams the events with a sequence number greater than `after`."""
     resumed = {"last-event-id": str(after)} if after >= 0 else {}
     headers = {"accept": "text/event-stream", "cache-control": "no-store", **resumed}
     request = get(run_path(run_id, "events"), after=after)
-    return replace(request, headers=headers, wait=lambda usual: max(usual, SILENCE))
+    return replace(request, headers=headers, wait=lambda timeout: max(timeout, STREAM_IDLE_SECONDS))
 
 
 def artifact(run_id: str, name: str) -> Request:
-    """Ask for the bytes of a file of a run."""
+    """Build the request for the bytes of an artifact."""
     request = get(run_path(run_id, "artifacts", name))
-    # What is packed on the way would have another digest.
+    # A compressed body would have another digest.
     return replace(request, headers={"accept": "*/*", "accept-encoding": "identity"})
 
 
 def best(run_id: str, newer_than: int | None, seconds: float) -> Request:
-    """Ask for the best candidate, or as soon as there is a newer one."""
-    whole = None if newer_than is None else math.ceil(min(seconds, LONG_POLL))
+    """Build the request for the best candidate; with `newer_than`, it waits for a newer one."""
+    whole = None if newer_than is None else math.ceil(min(seconds, LONG_POLL_SECONDS))
     request = get(run_path(run_id, "best"), wait_newer_than=newer_than, timeout_seconds=whole)
-    # The answer of a wait comes after the wait.
-    return replace(request, wait=lambda usual: usual + (whole or 0))
+    # The answer arrives only after the wait.
+    return replace(request, wait=lambda timeout: timeout + (whole or 0))
 
 
-def by_cursor(page: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parameter that asks for the page after this one."""
+def next_page_cursor(page: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the query parameter for the page after this one."""
     return {} if page.get("next_cursor") is None else {"cursor": page["next_cursor"]}
 
 
-def by_event(page: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the same for events, of which the last one is known."""
+def next_page_after(page: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the query parameter for the page of events after this one: the last sequence number."""
     found = [known["sequence_number"] for known in page["items"]]
     return {"after": found[-1]} if found and found[-1] < (page["last_sequence"] or 0) else {}
 
 
-def by_since(page: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the same for scores, which tell where to go on."""
+def next_page_since(page: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the query parameter for the page of scores after this one."""
     return {"since": page["next_since"]} if page.get("has_more") else {}
 
 
-def moment(at: str | datetime | None) -> str | None:
-    """Write a time as the service reads it; one without a zone is local."""
+def format_time(at: str | datetime | None) -> str | None:
+    """Format a time for the service; a time without a zone is local."""
     return at.astimezone(UTC).isoformat().replace("+00:00", "Z") if isinstance(at, datetime) else at
 
 
-def _plain(value: object) -> object:
+def _to_json(value: object) -> object:
     if isinstance(value, os.PathLike):
         return os.fspath(value)
     if isinstance(value, Mapping):

@@ -1,18 +1,18 @@
-"""Server-sent events as the HTML standard writes them, and the events of a run in them."""
+"""Parses server-sent events, as the HTML standard defines them, and the run events in them."""
 
 import re
 from collections.abc import Iterator
 
-from synth_optimizers.client.refusals import not_ours, shaped
+from synth_optimizers.client.errors import parse_answer, unexpected_reply
 from synth_optimizers.client.requests import Reply, TransportFailure
 from synth_optimizers.events import RunEvent
 
 LINE_END = re.compile(rb"\r\n|\n|\r(?!\Z)")
-"""A CR at the very end may still be half of a CRLF."""
+"""A CR at the end of the buffer may be the first half of a CRLF."""
 
 
 class SseDecoder:
-    """Turns bytes, in whatever pieces they come, into messages; a message counts once its blank line is there."""
+    """Decodes chunks of bytes into messages. A message is complete at its blank line."""
 
     def __init__(self) -> None:
         self._held = b""
@@ -20,10 +20,10 @@ class SseDecoder:
         self._event = ""
         self._data: list[str] = []
         self.retry: float | None = None
-        """Seconds that the server asks to wait before coming back."""
+        """The reconnection delay in seconds that the server asks for."""
 
     def feed(self, chunk: bytes) -> Iterator[tuple[str, str]]:
-        """Take in bytes and yield the messages that they complete: type and data. The type is `message` by default."""
+        """Add bytes and yield each completed message: type (`message` by default) and data."""
         *lines, self._held = LINE_END.split(self._held + chunk)
         for line in lines:
             text = line.decode("utf-8", errors="replace")
@@ -45,32 +45,32 @@ class SseDecoder:
             self._event = value
         elif name == "retry" and value.isascii() and value.isdecimal():
             self.retry = int(value) / 1000
-        # Whatever begins with a colon is a comment; unknown fields are left alone.
+        # Lines that begin with a colon are comments; unknown fields are ignored.
         return None
 
 
 class EventStream(SseDecoder):
-    """The events of a run in one reply, after the last one that is known, each once and in order."""
+    """The run events of one reply with a sequence number above the last known one, each once and in order."""
 
     def __init__(self, reply: Reply, after: int, address: str) -> None:
         super().__init__()
         self._after, self._address = after, address
         self.is_over = False
-        """Whether the service has said that the run is over."""
+        """Whether the service has reported the end of the run."""
         kind = reply.headers.get("content-type", "")
         if not kind.startswith("text/event-stream"):
-            raise not_ours(reply, address, f"it sends {kind or 'something'} and no stream of events")
+            raise unexpected_reply(reply, address, f"it sends {kind or 'something'} and no stream of events")
 
     def events(self, chunk: bytes) -> Iterator[RunEvent]:
-        """Take in bytes and yield the events that they complete."""
+        """Add bytes and yield the completed events."""
         for kind, data in self.feed(chunk):
             if kind == "end":
                 self.is_over = True
                 return
             if kind == "dropped":
-                # The service lets go of a reader that is too slow for it; the log has the rest.
+                # The service drops readers that are too slow; the client reads the rest from the log.
                 raise TransportFailure(f"the stream was ended: {data}", is_sent=True)
-            event = shaped(RunEvent.from_line, data, self._address)
+            event = parse_answer(RunEvent.from_line, data, self._address)
             if event.sequence_number > self._after + 1:
                 raise TransportFailure(f"event {event.sequence_number} came after {self._after}", is_sent=True)
             if event.sequence_number > self._after:

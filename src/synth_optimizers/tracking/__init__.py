@@ -1,4 +1,4 @@
-"""Subscribers that forward a run to an experiment tracker; each needs its extra and nothing before it is made."""
+"""Subscribers that forward a run to an experiment tracker. Each needs its extra, and imports it on construction."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ TRACKERS: dict[str, Callable[..., Subscriber]] = {
 """Every tracker by its name, which is also the name of its extra."""
 
 
-def subscriber(name: str, **options: Any) -> Subscriber:  # noqa: ANN401 (those of the tracker)
+def subscriber(name: str, **options: Any) -> Subscriber:  # noqa: ANN401 (the options of the tracker)
     """Return the subscriber of a tracker by its name; `options` are the arguments of its class.
 
-    Raises `ConfigError` for an unknown name, a package that is not installed, and a tracker that is not set up.
+    Raises `ConfigError` for an unknown name, a missing package, or a tracker that is not configured.
     """
     if name not in TRACKERS:
         known = ", ".join(TRACKERS)

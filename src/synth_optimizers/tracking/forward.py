@@ -1,4 +1,4 @@
-"""What MLflow and W&B have in common: they forward metrics to one run of the tracker per run."""
+"""The common part of the MLflow and W&B subscribers: one tracker run per optimization run."""
 
 import json
 from abc import ABC, abstractmethod
@@ -12,28 +12,28 @@ from synth_optimizers.result import GepaRunResult
 from synth_optimizers.tracking.metrics import Feed, Metrics, Text, Update
 
 ARTIFACTS = ("best_candidate.json", "score_chart.svg", "result_manifest.json")
-"""Files of a result that a tracker keeps."""
+"""The artifacts that a tracker stores."""
 
-HOME = "synth-optimizers"
-"""The experiment of MLflow and the project of W&B when none is named."""
+DEFAULT_PROJECT = "synth-optimizers"
+"""The default MLflow experiment and W&B project."""
 
 
 class ForwardingSubscriber(ABC):
     """Folds events into metrics and forwards them.
 
-    A run of the tracker is opened with the first event. It bears the run id as its name and is found again by the key
-    of the feed: a resumed run continues the run of the tracker, which tells up to which event it has everything.
+    The first event opens a tracker run, which is named by the run id and found again by the key of the feed. A resumed
+    run continues the same tracker run, which knows the last event that it received.
     """
 
     def __init__(self, config: Mapping[str, Any] | None) -> None:
-        self._config = dict(flattened(config or {}))
+        self._config = dict(flatten(config or {}))
         self._metrics: Metrics | None = None
         self._is_open = False
         self._known = -1
 
     def on_event(self, event: RunEvent) -> None:
-        """Forward what the event changes."""
-        if self._metrics is None or not self._metrics.feed.holds(event):
+        """Forward the changes of one event."""
+        if self._metrics is None or not self._metrics.feed.contains(event):
             self.close(None, None)
             self._metrics = Metrics(event)
         update = self._metrics.fold(event)
@@ -46,12 +46,12 @@ class ForwardingSubscriber(ABC):
             self._log(update)
 
     def close(self, result: GepaRunResult | None, error: BaseException | None) -> None:
-        """End the run of the tracker, with the files of the result if there is one. It can be continued."""
+        """End the tracker run, with the artifacts of the result if there is one. A resumed run can continue it."""
         if not self._is_open or self._metrics is None:
             return
         self._is_open = False
         ended = outcome(self._metrics.outcome, error)
-        # What an earlier process said of an error is taken back when there is none any more.
+        # An empty text replaces an error that an earlier process reported.
         texts = {**self._metrics.texts, "outcome": ended, "error": str(error) if ended == "failed" else "none"}
         files: list[Path] = []
         if result is not None:
@@ -61,7 +61,7 @@ class ForwardingSubscriber(ABC):
 
     @abstractmethod
     def _open(self, feed: Feed, config: dict[str, Text]) -> int:
-        """Open or continue the run of the tracker; return the number of the last event it knows, or -1."""
+        """Open or continue the tracker run; return the sequence number of the last event it received, or -1."""
 
     @abstractmethod
     def _log(self, update: Update) -> None:
@@ -69,19 +69,19 @@ class ForwardingSubscriber(ABC):
 
     @abstractmethod
     def _end(self, texts: dict[str, Text], files: list[Path]) -> None:
-        """Forward the closing texts, of which one is the outcome, and the files; end the run of the tracker."""
+        """Forward the closing texts, including the outcome, and the artifacts; end the tracker run."""
 
 
-def outcome(told: str, error: BaseException | None) -> str:
-    """Return how a run ended: as its last event tells, or by an error that no event tells of."""
+def outcome(reported: str, error: BaseException | None) -> str:
+    """Return the outcome of a run: from its last event, or from an error without an event."""
     is_failure = error is not None and not isinstance(error, CancelledError)
-    return "failed" if told == "interrupted" and is_failure else told
+    return "failed" if reported == "interrupted" and is_failure else reported
 
 
-def flattened(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Text]]:
-    """Yield the values of a configuration by dotted path; lists are JSON, what is not set is left out."""
+def flatten(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Text]]:
+    """Yield the values of a configuration by dotted path. Lists become JSON; unset values are left out."""
     for name, value in config.items():
         if isinstance(value, Mapping):
-            yield from flattened(value, f"{prefix}{name}.")
+            yield from flatten(value, f"{prefix}{name}.")
         elif value is not None:
             yield f"{prefix}{name}", value if isinstance(value, str | int | float) else json.dumps(value)

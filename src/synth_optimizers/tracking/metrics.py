@@ -1,4 +1,4 @@
-"""Folds events into metrics, which the trackers forward. `docs/reference/metrics.md` lists them."""
+"""Folds events into the metrics that trackers forward. `docs/reference/metrics.md` lists them."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from synth_optimizers.events import RunEvent
 Text = str | int | float
 
 SEQUENCE_NUMBER = "sequence_number"
-"""The metric that tells up to which event a tracker has everything."""
+"""The metric that holds the sequence number of the last event a tracker received."""
 
-_COUNTED = {
+_COUNTED_EVENTS = {
     "candidate.deferred": "candidates/deferred",
     "proposal.rejected": "proposals/refused",
     "candidate.duplicate_skipped": "proposals/duplicate",
 }
-"""Events of which only the number is of interest."""
-_USED = {
+"""Events that are only counted, by metric."""
+_USAGE_METRICS = {
     "tokens/prompt": "prompt_tokens",
     "tokens/completion": "completion_tokens",
     "tokens/total": "total_tokens",
@@ -31,55 +31,55 @@ _USED = {
     "calls/cached": "cached_calls",
     "cost_usd": "cost_usd",
 }
-"""What a run has used, by metric."""
+"""The usage of a run, by metric."""
 
 
 @dataclass(slots=True)
 class Feed:
-    """The place in the feed of one run."""
+    """The identity of one run's feed, and the position in it."""
 
     run_id: str
     started_at: str
-    """When the run was started; empty if the feed was joined later."""
+    """When the run started; empty if the feed was joined later."""
     last: int
-    """The number of the last event that was taken in."""
+    """The sequence number of the last applied event."""
 
     @classmethod
     def of(cls, event: RunEvent) -> Feed:
-        """Return the feed of a run of which nothing but this event is known, and not even this one is taken in."""
+        """Return the feed of the run of this event, at the position before the event."""
         is_start = event.sequence_number == 0
         return cls(event.run_id, event.ts if is_start else "", event.sequence_number - 1)
 
     @property
     def is_whole(self) -> bool:
-        """Whether the feed was read from its first event on."""
+        """Whether the feed was read from its first event."""
         return bool(self.started_at)
 
     @property
     def key(self) -> str:
-        """What tells this run from every other one, also from one that was begun anew under the same run id."""
+        """A key that is unique to this run, also among runs restarted under the same run id."""
         return hashlib.sha256(f"{self.run_id}\n{self.started_at}".encode()).hexdigest()[:16]
 
-    def holds(self, event: RunEvent) -> bool:
-        """Whether an event is of this run."""
+    def contains(self, event: RunEvent) -> bool:
+        """Return whether an event belongs to this run."""
         is_start = event.sequence_number == 0
         return event.run_id == self.run_id and not (is_start and self.is_whole and event.ts != self.started_at)
 
-    def take(self, event: RunEvent) -> bool:
-        """Whether an event is new; it is known from then on."""
+    def advance(self, event: RunEvent) -> bool:
+        """Advance to an event, and return whether it is new."""
         is_new = event.sequence_number > self.last
         self.last = max(self.last, event.sequence_number)
         return is_new
 
 
 def epoch_micros(ts: str) -> int:
-    """Return the time of an event in microseconds since 1970."""
+    """Convert the timestamp of an event to microseconds since the epoch."""
     return round(datetime.fromisoformat(ts).timestamp() * 1_000_000)
 
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """What one event changed."""
+    """The changes of one event."""
 
     step: int
     time_ms: int
@@ -88,19 +88,19 @@ class Update:
 
 
 class Metrics:
-    """The metrics of one run. A feed that is joined in the middle gives no counts before the run ends."""
+    """The metrics of one run. A feed that is joined in the middle yields no counts before the run ends."""
 
     def __init__(self, event: RunEvent) -> None:
         self.feed = Feed.of(event)
         self.outcome = "interrupted"
-        """How the run ended: finished, failed, cancelled, or interrupted so that it can be resumed."""
+        """The outcome of the run: finished, failed, cancelled, or interrupted, which can be resumed."""
         self.texts: dict[str, Text] = {}
-        """What there is to say in words at the end."""
+        """The closing texts."""
         self._fold = RunFold()
-        self._given: dict[str, float] = {}
-        """The totals that were given last."""
+        self._last_totals: dict[str, float] = {}
+        """The totals that were last returned."""
         self._counts: Counter[str] = Counter()
-        self._answered = 0
+        self._answered_calls = 0
         self._last_step = 0
         self._params: dict[str, Text] = {}
         self._pareto_rows = 0
@@ -109,27 +109,27 @@ class Metrics:
         self._best_score: float | None = None
 
     def fold(self, event: RunEvent) -> Update | None:
-        """Take in an event. `None`: it is known already, or changes no metric."""
-        if not self.feed.take(event):
+        """Apply an event. Return `None` if it was applied before or changes no metric."""
+        if not self.feed.advance(event):
             return None
         self._fold.apply(event.sequence_number, event.ts, event.type, event.fields, event.message)
-        params = {name: value for name, value in self._settings(event).items() if name not in self._params}
+        params = {name: value for name, value in self._run_params(event).items() if name not in self._params}
         self._params.update(params)
-        metrics = self._changed(event)
+        metrics = self._event_metrics(event)
         if not metrics and not params:
             return None
         if metrics and self.feed.is_whole:
-            metrics.update(self._changed_totals(self._counted()))
+            metrics.update(self._changed_totals(self._current_totals()))
         metrics[SEQUENCE_NUMBER] = event.sequence_number
         return Update(self._step(), epoch_micros(event.ts) // 1000, metrics, params)
 
     def _step(self) -> int:
-        # Requests are numbered over rollouts and proposer turns; without the beginning this is as near as one can get.
+        # Calls are numbered over rollouts and proposer turns; without the start of the feed, this is an approximation.
         totals = self._fold.totals()
         rollouts = int(totals["train_rollouts"] + totals["heldout_rollouts"])
-        return rollouts if self.feed.is_whole else max(self._answered, rollouts, self._last_step)
+        return rollouts if self.feed.is_whole else max(self._answered_calls, rollouts, self._last_step)
 
-    def _settings(self, event: RunEvent) -> dict[str, Text]:
+    def _run_params(self, event: RunEvent) -> dict[str, Text]:
         fields = event.fields
         match event.type:
             case "gepa.run.started":
@@ -150,98 +150,100 @@ class Metrics:
             case _:
                 return {}
 
-    def _changed(self, event: RunEvent) -> dict[str, float]:
+    def _event_metrics(self, event: RunEvent) -> dict[str, float]:
         fields = event.fields
         match event.type:
             case "candidate.registered" if fields["operation"] == "seed":
                 self.texts.update({f"seed/{name}": text for name, text in fields["payload"].items()})
             case "rollout.finished" | "rollout.failed":
-                self._answered = max(self._answered, fields["request"] + 1)
+                self._answered_calls = max(self._answered_calls, fields["request"] + 1)
             case "candidate.evaluated" | "candidate.full_train_evaluated":
-                return self._evaluated(fields)
+                return self._evaluation_metrics(fields)
             case "candidate.promoted":
-                return _minibatch(fields)
+                return _minibatch_metrics(fields)
             case "candidate.rejected":
-                return {**_minibatch(fields), **self._total("candidates/rejected", "rejected")}
+                return {**_minibatch_metrics(fields), **self._total_metric("candidates/rejected", "rejected")}
             case "candidate.accepted":
-                # The seed is accepted too, and is not counted: it was not proposed.
-                counted = self._total("candidates/accepted", "accepted") if fields["reason"] != "seed" else {}
-                return {**counted, **self._best()}
+                # The initial candidate is accepted too, but not counted, because it was not proposed.
+                counted = self._total_metric("candidates/accepted", "accepted") if fields["reason"] != "seed" else {}
+                return {**counted, **self._best_score_change()}
             case "frontier.updated":
-                return self._frontier(fields)
+                return self._frontier_metrics(fields)
             case "generation.started":
                 return {"iteration": fields["generation"] + 1}
             case "generation.completed":
-                return {"candidates/registered": fields["candidates"], **self._best(fields["best_train_score"])}
+                best = self._best_score_change(fields["best_train_score"])
+                return {"candidates/registered": fields["candidates"], **best}
             case "proposer.completed" | "proposer.failed":
-                failed = self._total("proposer/failed_turns", "turns_failed") if event.type == "proposer.failed" else {}
+                has_failed = event.type == "proposer.failed"
+                failed = self._total_metric("proposer/failed_turns", "turns_failed") if has_failed else {}
                 turns = {"proposer/turns": self._fold.totals()["usage"]["proposer_calls"]} if self.feed.is_whole else {}
                 return {**turns, **failed}
             case "gepa.run.finished" | "gepa.run.failed" | "gepa.run.cancelled":
-                return self._ended(event)
-            case kind if kind in _COUNTED:
-                return self._count(_COUNTED[kind])
+                return self._final_metrics(event)
+            case kind if kind in _COUNTED_EVENTS:
+                return self._count(_COUNTED_EVENTS[kind])
         return {}
 
-    def _counted(self) -> dict[str, float | None]:
-        """Return the totals of the run, as the run itself counts them."""
+    def _current_totals(self) -> dict[str, float | None]:
+        """Return the totals as the core counts them."""
         totals = self._fold.totals()
         rollouts = {"train": totals["train_rollouts"], "heldout": totals["heldout_rollouts"]}
-        return {**_billed(rollouts, totals["usage"]), "rollouts/failed": totals["rollouts_failed"]}
+        return {**_usage_totals(rollouts, totals["usage"]), "rollouts/failed": totals["rollouts_failed"]}
 
     def _changed_totals(self, totals: dict[str, float | None]) -> dict[str, float]:
-        """Return the totals that are not those that were given last.
+        """Return the totals that differ from those last returned.
 
-        An unknown cost is left out; where a smaller one was given before, NaN takes it back.
+        An unknown cost is left out; NaN replaces a cost that was reported before and is now unknown.
         """
         known = {name: value for name, value in totals.items() if value is not None}
-        if totals["cost_usd"] is None and "cost_usd" in self._given:
+        if totals["cost_usd"] is None and "cost_usd" in self._last_totals:
             known["cost_usd"] = math.nan
-        # NaN is the same as NaN here, because it is the same object.
-        changed = {name: value for name, value in known.items() if [value] != [self._given.get(name)]}
-        self._given.update(changed)
+        # The comparison holds for NaN, because it is the same object.
+        changed = {name: value for name, value in known.items() if [value] != [self._last_totals.get(name)]}
+        self._last_totals.update(changed)
         return changed
 
-    def _total(self, name: str, total: str) -> dict[str, float]:
-        """Return a total of the run under the name of a metric."""
+    def _total_metric(self, name: str, total: str) -> dict[str, float]:
+        """Return a total of the run by the name of its metric."""
         return {name: self._fold.totals()[total]} if self.feed.is_whole else {}
 
     def _count(self, name: str) -> dict[str, float]:
         self._counts[name] += 1
         return {name: self._counts[name]} if self.feed.is_whole else {}
 
-    def _evaluated(self, fields: dict[str, Any]) -> dict[str, float]:
+    def _evaluation_metrics(self, fields: dict[str, Any]) -> dict[str, float]:
         score = fields["score"]
         if score is None:
             return {}
         total = {"val_total_count": self._pareto_rows} if self._pareto_rows else {}
         return {"val_program_average": score["mean"], "val_evaluated_count_new_program": score["n"], **total}
 
-    def _best(self, told: dict[str, Any] | None = None) -> dict[str, float]:
-        """Return the train score of the best candidate, where it is another one than before."""
-        score = self._fold.shown()["best_score"] or told
+    def _best_score_change(self, reported: dict[str, Any] | None = None) -> dict[str, float]:
+        """Return the train score of the best candidate if it changed."""
+        score = self._fold.shown()["best_score"] or reported
         if score is None or score["mean"] == self._best_score:
             return {}
         self._best_score = score["mean"]
         return {"best_score_on_valset": score["mean"]}
 
-    def _frontier(self, fields: dict[str, Any]) -> dict[str, float]:
+    def _frontier_metrics(self, fields: dict[str, Any]) -> dict[str, float]:
         own = [cell for cell in fields["cells"] if "row_id" in cell and cell["objective"] == self._objective]
         self._cells.update({cell["row_id"]: cell["value"] for cell in own})
-        # A candidate that is fully evaluated is compared with the frontier once, and is in the pool from then on.
+        # A fully evaluated candidate is compared with the frontier once, and belongs to the pool from then on.
         found = {"frontier_size": fields["size"], **self._count("total_candidates")}
         if self._cells and self.feed.is_whole:
             found["valset_pareto_front_agg"] = sum(self._cells.values()) / len(self._cells)
         return found
 
-    def _ended(self, event: RunEvent) -> dict[str, float]:
+    def _final_metrics(self, event: RunEvent) -> dict[str, float]:
         fields = event.fields
         self.outcome = event.type.removeprefix("gepa.run.")
         self.texts["best_candidate_id"] = fields["best_candidate_id"] or "none"
-        totals = self._counted()
+        totals = self._current_totals()
         if not self.feed.is_whole:
-            # What was not read is known from the bill of the run alone.
-            totals = _billed(fields["rollouts"], fields["bill"])
+            # Events before the feed was joined are known only from the totals of the last event.
+            totals = _usage_totals(fields["rollouts"], fields["bill"])
             self._last_step = int(fields["rollouts"]["train"] + fields["rollouts"]["heldout"])
         found = self._changed_totals(totals)
         if self.outcome != "finished":
@@ -258,14 +260,14 @@ class Metrics:
         return {**found, **scores, **ends}
 
 
-def _billed(rollouts: dict[str, Any], bill: dict[str, Any]) -> dict[str, float | None]:
-    """Return the totals that a run tells at its end."""
-    used = {metric: bill[name] for metric, name in _USED.items()}
+def _usage_totals(rollouts: dict[str, Any], bill: dict[str, Any]) -> dict[str, float | None]:
+    """Return the totals that the last event of a run reports."""
+    used = {metric: bill[name] for metric, name in _USAGE_METRICS.items()}
     return {"total_metric_calls": rollouts["train"], "rollouts/heldout": rollouts["heldout"], **used}
 
 
-def _minibatch(fields: dict[str, Any]) -> dict[str, float]:
-    """Return parent and candidate on the rows of a screening: sums, as gepa has them, and means."""
+def _minibatch_metrics(fields: dict[str, Any]) -> dict[str, float]:
+    """Return parent and candidate on the rows of a minibatch: sums, as gepa reports them, and means."""
     comparison = fields.get("comparison")
     if comparison is None or fields["stage"] != "candidate_minibatch":
         return {}

@@ -7,26 +7,26 @@ from pathlib import Path
 from typing import Any
 
 from synth_optimizers.extras import load
-from synth_optimizers.tracking.forward import HOME, ForwardingSubscriber
+from synth_optimizers.tracking.forward import DEFAULT_PROJECT, ForwardingSubscriber
 from synth_optimizers.tracking.metrics import SEQUENCE_NUMBER, Feed, Text, Update
 
 _RUN_ID_TAG = "synth_optimizers.run_id"
 _KEY_TAG = "synth_optimizers.key"
 _STATUS = {"finished": "FINISHED", "failed": "FAILED", "cancelled": "KILLED", "interrupted": "KILLED"}
-_REFUSED = re.compile(r"[^A-Za-z0-9_\-. :/]")
-"""What MLflow takes in no name; the prices of a model are set under its name."""
-_MOST_PARAMS = 100
-"""MLflow takes no more in one batch."""
+_INVALID_NAME_CHARACTERS = re.compile(r"[^A-Za-z0-9_\-. :/]")
+"""Characters that MLflow rejects in names; model names, which price settings contain, may have them."""
+_MAX_PARAMS_PER_BATCH = 100
+"""The limit of MLflow per batch."""
 
 
 class MlflowSubscriber(ForwardingSubscriber):
     """Makes one MLflow run per run, named by the run id and tagged `synth_optimizers.run_id`.
 
-    `tracking_uri` and `experiment` are where it goes; without them MLflow's own settings hold
-    (`MLFLOW_TRACKING_URI`, `MLFLOW_EXPERIMENT_NAME`), and the experiment is `synth-optimizers` if nothing names one.
-    `config` is logged as parameters, such as `run.config.to_dict()`.
+    `tracking_uri` and `experiment` select where it is stored. Without them, MLflow's own settings apply
+    (`MLFLOW_TRACKING_URI`, `MLFLOW_EXPERIMENT_NAME`); the default experiment is `synth-optimizers`. `config` is logged
+    as parameters, such as `run.config.to_dict()`.
 
-    MLflow's own usage reports are switched off unless `MLFLOW_DISABLE_TELEMETRY` says otherwise.
+    MLflow's own usage reports are disabled unless `MLFLOW_DISABLE_TELEMETRY` says otherwise.
     """
 
     def __init__(
@@ -37,12 +37,12 @@ class MlflowSubscriber(ForwardingSubscriber):
         config: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(config)
-        # It is read when MLflow is imported.
+        # MLflow reads the variable on import.
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
         needed = {"extra": "mlflow", "purpose": "tracking with mlflow"}
         self._client = load("mlflow", "MlflowClient", **needed).MlflowClient(tracking_uri=tracking_uri)
         self._entities = load("mlflow.entities", "Metric", **needed)
-        self._experiment = experiment or os.environ.get("MLFLOW_EXPERIMENT_NAME") or HOME
+        self._experiment = experiment or os.environ.get("MLFLOW_EXPERIMENT_NAME") or DEFAULT_PROJECT
         self._run_id = ""
 
     def _open(self, feed: Feed, config: dict[str, Text]) -> int:
@@ -56,8 +56,8 @@ class MlflowSubscriber(ForwardingSubscriber):
         tags = {_RUN_ID_TAG: feed.run_id, _KEY_TAG: feed.key}
         self._run_id = self._client.create_run(place, run_name=feed.run_id, tags=tags).info.run_id
         params = self._as_params(config)
-        for start in range(0, len(params), _MOST_PARAMS):
-            self._client.log_batch(self._run_id, params=params[start : start + _MOST_PARAMS])
+        for start in range(0, len(params), _MAX_PARAMS_PER_BATCH):
+            self._client.log_batch(self._run_id, params=params[start : start + _MAX_PARAMS_PER_BATCH])
         return -1
 
     def _log(self, update: Update) -> None:
@@ -74,4 +74,6 @@ class MlflowSubscriber(ForwardingSubscriber):
         self._client.set_terminated(self._run_id, _STATUS[str(texts["outcome"])])
 
     def _as_params(self, values: Mapping[str, Text]) -> list[Any]:
-        return [self._entities.Param(_REFUSED.sub("_", name), str(value)) for name, value in values.items()]
+        return [
+            self._entities.Param(_INVALID_NAME_CHARACTERS.sub("_", name), str(value)) for name, value in values.items()
+        ]

@@ -1,4 +1,4 @@
-"""What a service says about the candidates, rollouts, scores and artifacts of a run."""
+"""Candidates, rollouts, scores and artifacts of a run as the service returns them."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from synth_optimizers.scores import Gain, Score, gain_of, score_of
 
 @dataclass(frozen=True, slots=True)
 class OpenRecord(Record):
-    """A record that keeps what the service says beyond its fields, in `more`."""
+    """A record that keeps unknown keys of the JSON object in `more`."""
 
     @classmethod
     def of(cls, known: Mapping[str, Any]) -> Self:
-        """Read an object."""
+        """Parse a JSON object."""
         names = {each.name for each in fields(cls)}
         more = {name: value for name, value in known.items() if name not in names}
         return super(OpenRecord, cls).of({**known, "more": more})
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the record in the shape of the service."""
+        """Return the record in the JSON shape of the service."""
         known = super(OpenRecord, self).to_dict()
         more: dict[str, Any] = known.pop("more")
         return {**known, **more}
@@ -33,17 +33,17 @@ class Candidate(OpenRecord):
     """A candidate with its texts, lineage and scores."""
 
     candidate_id: str
-    """The name of the candidate."""
+    """The id of the candidate."""
     status: str
-    """Such as `accepted` or `rejected_minibatch`."""
+    """The status, such as `accepted` or `rejected_minibatch`."""
     payload: dict[str, str] = field(default_factory=dict, repr=False)
     """Its texts by field."""
     parent_ids: list[str] = field(default_factory=list)
-    """What it was made from."""
+    """The candidates it was derived from."""
     source: str | None = None
     """How it was made: `seed`, a proposal or a merge."""
     generation: int | None = None
-    """The generation that brought it."""
+    """The generation that proposed it."""
     train_score: Score | None = field(default=None, metadata=part(score_of))
     """Its score on train rows."""
     heldout_score: Score | None = field(default=None, metadata=part(score_of))
@@ -51,13 +51,13 @@ class Candidate(OpenRecord):
     is_best: bool | None = None
     """Whether it is the best candidate so far."""
     on_frontier: bool | None = None
-    """Whether it is best on some row."""
+    """Whether it is best on at least one row."""
     changed_fields: list[str] = field(default_factory=list, repr=False)
     """Fields whose text differs from that of its first parent."""
     rationale: str | None = field(default=None, repr=False)
     """Why it was proposed."""
     more: dict[str, Any] = field(default_factory=dict, repr=False)
-    """Whatever else the service says."""
+    """Additional keys of the JSON object."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,57 +67,57 @@ class Rollout(OpenRecord):
     candidate_id: str
     """The candidate."""
     request: int | None = None
-    """Its number in the run."""
+    """The number of its call in the run."""
     rollout_id: str | None = None
-    """The name under which the container knows it; `None` before it is sent."""
+    """The id that the container uses; `None` before the call is sent."""
     example_id: str | None = None
-    """The row."""
+    """The id of the row."""
     evaluation_stage: str | None = None
-    """What it was for, such as `candidate_minibatch` or `heldout`."""
+    """The stage of its evaluation, such as `candidate_minibatch` or `heldout`."""
     split: str | None = None
     """`train` or `heldout`."""
     status: str | None = None
-    """How it went."""
+    """The outcome."""
     reward: float | None = None
-    """Its score; a rollout that failed has none."""
+    """The score; `None` if the rollout failed."""
     cost_usd: float | None = None
-    """What was paid; `None` is unknown."""
+    """The cost; `None` is unknown."""
     cached: bool | None = None
-    """Whether the cache answered."""
+    """Whether the cache answered the call."""
     usage: dict[str, Any] | None = field(default=None, repr=False)
-    """Tokens and cost, as the container told them."""
+    """Tokens and cost, as the container reported them."""
     failure: dict[str, Any] | None = None
     """Why it has no score."""
     trace: dict[str, Any] | None = field(default=None, repr=False)
-    """The reply of the container and what the proposer sees of it; with `trace=True` only."""
+    """The reply of the container and the part that the proposer sees; only with `trace=True`."""
     more: dict[str, Any] = field(default_factory=dict, repr=False)
-    """Whatever else the service says."""
+    """Additional keys of the JSON object."""
 
 
 @dataclass(frozen=True, slots=True)
 class Frontier(OpenRecord):
-    """The candidates that are best on some row."""
+    """The candidates that are best on at least one row."""
 
     items: list[dict[str, Any]] = field(repr=False)
-    """They, with their scores and the cells that they hold."""
+    """The candidates, with their scores and the cells in which they are best."""
     size: int
-    """How many they are."""
+    """The number of candidates."""
     frontier_type: str | None = None
-    """What one cell is."""
+    """What a cell of the frontier is."""
     sequence: int | None = None
-    """The event that changed it last."""
+    """The sequence number of the event that last changed it."""
     more: dict[str, Any] = field(default_factory=dict, repr=False)
-    """Whatever else the service says."""
+    """Additional keys of the JSON object."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScoreRecord(OpenRecord):
-    """One measurement of a candidate."""
+    """One score of a candidate."""
 
     candidate_id: str
     """The candidate."""
     metric: str | None = None
-    """What was measured."""
+    """The name of the metric."""
     split: str | None = None
     """`train` or `heldout`."""
     direction: str | None = None
@@ -125,33 +125,33 @@ class ScoreRecord(OpenRecord):
     value: float | None = None
     """The mean over the rows."""
     n: int | None = None
-    """How many rows it rests on."""
+    """The number of rows."""
     standard_error: float | None = None
-    """Unknown for fewer than two rows."""
+    """`None` for fewer than two rows."""
     stage: str | None = field(default=None, repr=False)
-    """The evaluation that it comes from."""
+    """The stage of the evaluation that produced it."""
     score_id: str | None = field(default=None, repr=False)
-    """Its name."""
+    """The id of the score."""
     harness_id: str | None = field(default=None, repr=False)
-    """The task, as the container names it."""
+    """The id of the task, as the container names it."""
     harness_digest: str | None = field(default=None, repr=False)
-    """What it was measured with; scores of different harnesses are not compared."""
+    """The digest of the task's evaluation; scores with different digests are not compared."""
     artifact_ref: dict[str, Any] | None = field(default=None, repr=False)
-    """The file that has the scores by row, once it is written."""
+    """The artifact with the scores by row, once it is written."""
     sequence: int | None = None
-    """The event that brought it."""
+    """The sequence number of the event that reported it."""
     at: str | None = None
-    """When."""
+    """When it was measured."""
     more: dict[str, Any] = field(default_factory=dict, repr=False)
-    """Whatever else the service says."""
+    """Additional keys of the JSON object."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScorePoint(Record):
-    """A point of a series."""
+    """One point of a score series."""
 
     sequence: int
-    """The event that brought it."""
+    """The sequence number of the event that reported it."""
     at: str | None
     """When it was measured."""
     candidate_id: str
@@ -159,11 +159,11 @@ class ScorePoint(Record):
     value: float
     """The mean over the rows."""
     n: int
-    """How many rows it rests on."""
+    """The number of rows."""
     standard_error: float | None = None
-    """Unknown for fewer than two rows."""
+    """`None` for fewer than two rows."""
     best_so_far: float | None = None
-    """The best value up to here."""
+    """The best value up to this point."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,13 +171,13 @@ class ScoreSeries(Record):
     """The scores of one metric on one split, in order."""
 
     metric: str
-    """What was measured."""
+    """The name of the metric."""
     split: str
     """`train` or `heldout`."""
     direction: str
     """`maximize` or `minimize`."""
     points: tuple[ScorePoint, ...] = field(default=(), repr=False, metadata=parts(ScorePoint.of))
-    """One for each candidate that was measured."""
+    """One point for each evaluated candidate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,38 +185,39 @@ class Best(OpenRecord):
     """The best candidate so far."""
 
     candidate_id: str
-    """The name of the candidate."""
+    """The id of the candidate."""
     payload: dict[str, str]
     """Its texts by field."""
     sequence: int
-    """The event that made it the best; `wait_newer_than` takes it."""
+    """The sequence number of the event that made it the best; pass it as `wait_newer_than`."""
     train_score: Score | None = field(default=None, metadata=part(score_of))
     """Its score on train rows."""
     seed_score: Score | None = field(default=None, metadata=part(score_of))
-    """The seed's score on the same rows."""
+    """The score of the initial candidate on the same rows."""
     gain: Gain | None = field(default=None, metadata=part(gain_of))
-    """How much better it is than the seed; the search has chosen by these rows, so it flatters."""
+    """The gain over the initial candidate on train rows. The search selects on these rows, so the gain is biased
+    upwards."""
     heldout_score: Score | None = field(default=None, metadata=part(score_of))
-    """Its score on held-out rows, once it is measured."""
+    """Its score on held-out rows, once it is evaluated on them."""
     heldout_gain: Gain | None = field(default=None, metadata=part(gain_of))
-    """How much better it is than the seed on rows that chose nothing."""
+    """The gain over the initial candidate on held-out rows, on which nothing was selected."""
     at: str | None = None
     """When it became the best."""
     more: dict[str, Any] = field(default_factory=dict, repr=False)
-    """Whatever else the service says."""
+    """Additional keys of the JSON object."""
 
 
 @dataclass(frozen=True, slots=True)
 class Artifact(Record):
-    """A file that a run leaves behind."""
+    """An artifact: a file that a run writes."""
 
     name: str
     """Its name in the run directory."""
     kind: str
-    """What it is."""
+    """The kind of artifact."""
     bytes: int
-    """Its size."""
+    """The size in bytes."""
     media_type: str | None = None
-    """The type of its content."""
+    """The media type of the content."""
     sha256: str | None = None
-    """The digest of its content, in hex; `None` while it still grows."""
+    """The SHA-256 digest of the content, in hex; `None` while the file still grows."""

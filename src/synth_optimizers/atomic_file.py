@@ -1,4 +1,4 @@
-"""Files that arrive: under another name first, so that nobody sees half of one."""
+"""Atomic writes: a file gets its final name only when it is complete."""
 
 import os
 import uuid
@@ -9,8 +9,8 @@ from typing import BinaryIO
 
 
 @contextmanager
-def arriving(path: Path) -> Iterator[BinaryIO]:
-    """Yield a file that takes its name when the block ends well."""
+def write_atomically(path: Path) -> Iterator[BinaryIO]:
+    """Yield a temporary file, and rename it to `path` when the block succeeds; delete it when the block raises."""
     name = path.parent / f".{path.name}.{uuid.uuid4().hex}"
     try:
         with name.open("x+b") as out:

@@ -1,4 +1,4 @@
-"""What a service says about requests and their runs."""
+"""Run requests and run details as the service returns them."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
+from synth_optimizers.client.errors import parse_blocker
 from synth_optimizers.client.record import Record, part, parts
-from synth_optimizers.client.refusals import blocker_of
 from synth_optimizers.preflight import Blocker
 from synth_optimizers.status import RunStatus
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting(Record):
-    """Why a request is not worked on."""
+    """Why a run request waits."""
 
     reason: str
     """`queue`, `container_busy`, `cache_busy`, `manual_step`, `auto_start_off`, `paused` or `stopping`."""
@@ -23,75 +23,75 @@ class Waiting(Record):
     since: str | None = None
     """Since when."""
     next_check_at: str | None = None
-    """By when it goes on by itself at the latest, where that is known: the end of a lease or of a pause."""
+    """The latest time at which the wait ends by itself, if known: the end of a lease or of a pause."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestEntry(Record):
-    """A request in the queue: which run it is for, who works on it, and what came of it."""
+    """A run request: an entry of the service's queue with its run, worker and outcome."""
 
     request_id: str
-    """The name of the request."""
+    """The id of the run request."""
     run_id: str
-    """The name of its run."""
+    """The id of its run."""
     status: str
     """`queued`, `leased`, `running`, `paused`, `completed`, `failed` or `cancelled`."""
     is_terminal: bool
     """Whether the status is final."""
     priority: int = 0
-    """Higher ones are claimed first."""
+    """Higher priorities are claimed first."""
     auto_start: bool = True
-    """Whether the workers of the service claim it by themselves."""
+    """Whether the workers of the service claim it without a control request."""
     manual_step: bool = False
-    """Whether it goes on only by steps."""
+    """Whether the run advances only by explicit steps."""
     config_path: str | None = None
-    """The file that it was submitted with."""
+    """The configuration file it was submitted with."""
     config_digest: str | None = field(default=None, repr=False)
     """The digest of its configuration."""
     container_url: str | None = None
-    """The container, which serves one run at a time."""
+    """The URL of the container, which serves one run at a time."""
     cache_mode: str | None = field(default=None, repr=False)
     """`off`, `readwrite` or `readonly`."""
     cache_namespace: str | None = field(default=None, repr=False)
-    """The part of the cache, which serves one run at a time."""
+    """The namespace of the cache, which serves one run at a time."""
     output_dir: str | None = field(default=None, repr=False)
     """The directory that holds the runs."""
     run_dir: str | None = None
-    """The directory of the run, where the service runs."""
+    """The directory of the run, on the machine of the service."""
     idempotency_key: str | None = field(default=None, repr=False)
-    """The key that it was submitted with."""
+    """The idempotency key it was submitted with."""
     submitted_at: str | None = None
-    """When it was taken."""
+    """When it was submitted."""
     leased_at: str | None = field(default=None, repr=False)
-    """When it was claimed."""
+    """When a worker claimed it."""
     lease_expires_at: str | None = field(default=None, repr=False)
-    """When the claim ends unless its worker is heard of."""
+    """When the lease expires unless its worker renews it."""
     pause_expires_at: str | None = field(default=None, repr=False)
-    """When a pause ends in a cancellation."""
+    """When a paused run is cancelled."""
     started_at: str | None = None
-    """When its run began."""
+    """When its run started."""
     finished_at: str | None = None
-    """When it ended."""
+    """When it finished."""
     updated_at: str | None = field(default=None, repr=False)
-    """When it changed last."""
+    """When it last changed."""
     lease_id: str | None = field(default=None, repr=False)
-    """The claim."""
+    """The id of the current lease."""
     worker_id: str | None = None
-    """The worker that holds it."""
+    """The worker that holds the lease."""
     fencing_token: int = field(default=0, repr=False)
-    """The number of its latest claim; the next one is higher. 0: never claimed."""
+    """The fencing token of the latest claim, which grows with each claim; 0 before the first."""
     attempts: int = field(default=0, repr=False)
     """How often it was claimed."""
     recoveries: int = field(default=0, repr=False)
-    """How often its worker was lost."""
+    """How often it was recovered after its worker was lost."""
     run_workspace_db_path: str | None = field(default=None, repr=False)
-    """The workspace of its run."""
+    """The workspace database of its run."""
     result_manifest_path: str | None = field(default=None, repr=False)
-    """The manifest of its result."""
+    """The path of the result manifest."""
     best_candidate_id: str | None = None
-    """The best candidate of a run that is over."""
+    """The best candidate of a finished run."""
     cost_usd: float | None = None
-    """What was paid; `None` is unknown."""
+    """The cost; `None` is unknown."""
     usage: dict[str, Any] | None = field(default=None, repr=False)
     """Tokens and calls."""
     result: dict[str, Any] | None = field(default=None, repr=False)
@@ -99,67 +99,67 @@ class RequestEntry(Record):
     error: dict[str, Any] | None = None
     """Why it failed or was cancelled."""
     waiting: Waiting | None = field(default=None, metadata=part(Waiting.of))
-    """Why nobody works on it."""
+    """Why it waits; `None` when it does not."""
 
 
 @dataclass(frozen=True, slots=True)
 class Submission(Record):
-    """A run that the service has taken, durably."""
+    """The answer to a submission; the run request is stored durably."""
 
     run_id: str
-    """The name of the run."""
+    """The id of the run."""
     request: RequestEntry = field(metadata=part(RequestEntry.of))
-    """Its place in the queue."""
+    """The run request in the queue."""
     auto_started: bool
-    """Whether a worker will claim it."""
+    """Whether a worker of the service will claim it."""
     replayed: bool
-    """Whether it had been taken before under the same key."""
-    warnings: tuple[Blocker, ...] = field(default=(), metadata=parts(blocker_of))
-    """What is worth knowing."""
+    """Whether the same idempotency key was submitted before."""
+    warnings: tuple[Blocker, ...] = field(default=(), metadata=parts(parse_blocker))
+    """Preflight findings that do not prevent the run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Origin(Record):
-    """One value in effect and where it came from."""
+    """One effective value of the configuration and its origin."""
 
     field: str
     """The dotted path, such as `gepa.minibatch_size`."""
     value: Any
-    """The value in effect; a secret is hidden."""
+    """The effective value; secrets are hidden."""
     origin: str
-    """Where it came from."""
+    """The source of the value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Transition(Record):
-    """One step of a request along its lifecycle."""
+    """One status change of a run request."""
 
     sequence: int
-    """Its place, from the first on."""
+    """The sequence number of the change."""
     request_id: str
-    """The request; a run that is submitted again has several."""
+    """The run request; a run that is submitted again has several."""
     at: str
     """When."""
     trigger: str
-    """What did it."""
+    """The action that caused the change."""
     to_status: str
-    """The status after it; `to` on the wire."""
+    """The status after the change; `to` in JSON."""
     from_status: str | None = None
-    """The status before it; `from` on the wire."""
+    """The status before the change; `from` in JSON."""
     worker_id: str | None = None
-    """The worker that did it."""
+    """The worker that made the change."""
     fencing_token: int | None = None
-    """Its claim."""
+    """The fencing token of that worker."""
     detail: Any = None
-    """More about it."""
+    """Additional data about the change."""
 
     @classmethod
     def of(cls, known: Mapping[str, Any]) -> Self:
-        """Read a step; two of its names are no names in Python."""
+        """Parse a transition; its JSON keys `from` and `to` are renamed."""
         return super(Transition, cls).of({**known, "to_status": known["to"], "from_status": known.get("from")})
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the step under the names of the service."""
+        """Return the transition with the JSON keys of the service."""
         names = {"from_status": "from", "to_status": "to"}
         return {names.get(name, name): value for name, value in asdict(self).items()}
 
@@ -169,28 +169,28 @@ class RunDetail(Record):
     """Everything about one run."""
 
     request: RequestEntry = field(metadata=part(RequestEntry.of))
-    """Its request."""
+    """Its run request."""
     run: RunStatus | None = field(metadata=part(RunStatus.from_native))
-    """Where it is and what it has used; `None` before it has begun."""
+    """The status of the run; `None` before it starts."""
     models: dict[str, Any] = field(default_factory=dict, repr=False)
-    """For `policy` and `proposer`: the model that was `requested` and the one in effect."""
+    """The `requested` and the effective model of `policy` and `proposer`."""
     config: dict[str, Any] = field(default_factory=dict, repr=False)
-    """The configuration in effect; secrets are hidden."""
+    """The effective configuration; secrets are hidden."""
     origins: tuple[Origin, ...] = field(default=(), repr=False, metadata=parts(Origin.of))
-    """Where each value came from."""
+    """The origin of each value."""
     usage: dict[str, Any] | None = field(default=None, repr=False)
     """Tokens and calls."""
     history: tuple[Transition, ...] = field(default=(), repr=False, metadata=parts(Transition.of))
-    """The steps of its request."""
+    """The status changes of its run request."""
 
     @property
     def run_id(self) -> str:
-        """The name of the run."""
+        """The id of the run."""
         return self.request.run_id
 
     @property
     def status(self) -> str:
-        """The status of its request."""
+        """The status of its run request."""
         return self.request.status
 
     @property
@@ -200,7 +200,7 @@ class RunDetail(Record):
 
     @property
     def error(self) -> dict[str, Any] | None:
-        """Why it did not end well."""
+        """Why the run failed or was cancelled."""
         return self.request.error
 
     def to_dict(self) -> dict[str, Any]:

@@ -1,48 +1,48 @@
-"""What a service says about itself, and what it did when it was asked to do something."""
+"""The service's own state and its answers to control requests, as records."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Any
 
-from synth_optimizers.client.entries import RequestEntry
 from synth_optimizers.client.record import Record, part, parts
+from synth_optimizers.client.run_records import RequestEntry
 from synth_optimizers.events import RunEvent
 
 
 @dataclass(frozen=True, slots=True)
 class Health(Record):
-    """The process behind the address."""
+    """The process that serves the address."""
 
     status: str
     """`ok`."""
     phase: str
     """`starting`, `ready` or `draining`."""
     pid: int
-    """Its process id."""
+    """The process id."""
     version: str
     """The version of the package."""
     started_at: str
-    """When it began."""
+    """When the process started."""
     instance_id: str
-    """Another one after each start."""
+    """An id that changes with each start."""
 
 
 @dataclass(frozen=True, slots=True)
 class Readiness(Record):
-    """Whether runs are taken and worked on."""
+    """Whether the service accepts and executes runs."""
 
     status: str
     """`ready`."""
     database: str
     """`open`."""
     workers: int
-    """How many requests are worked on side by side."""
+    """How many runs are executed concurrently."""
 
 
 @dataclass(frozen=True, slots=True)
 class Acknowledgement(Record):
-    """What became of a wish for a run."""
+    """The answer to a control request."""
 
     run_id: str
     """The run."""
@@ -51,60 +51,60 @@ class Acknowledgement(Record):
     acknowledgement: str
     """`accepted`, or `noop` when there was nothing to do."""
     status: str
-    """The status of the request."""
+    """The status of the run request."""
     message: str = ""
-    """The same in words."""
+    """The acknowledgement as text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step(Record):
-    """One unit of work of a run that goes on by steps."""
+    """One unit of work of a run in manual-step mode."""
 
     run_id: str
     """The run."""
     terminal: bool
-    """Whether it is over."""
+    """Whether the run is over."""
     state: str
     """The state of the run after the step."""
     events: tuple[RunEvent, ...] = field(default=(), repr=False, metadata=parts(RunEvent.from_dict))
-    """What happened."""
+    """The events of the step."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerRun(Record):
-    """What `run_next` did."""
+    """The result of `run_next`."""
 
     request: RequestEntry | None = field(metadata=part(RequestEntry.of))
-    """The request that was claimed and carried out, if there was one."""
+    """The run request that was claimed and executed; `None` if the queue was empty."""
     result: dict[str, Any] | None
-    """Its result."""
+    """The result of its run."""
     message: str = ""
-    """The same in words."""
+    """The result as text."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerTick(Record):
-    """What `tick` did."""
+    """The result of `tick`."""
 
     request: RequestEntry | None = field(metadata=part(RequestEntry.of))
-    """The request that it was for, if there was one."""
+    """The run request that was advanced; `None` if there was none."""
     result: dict[str, Any] | None
-    """The result of a run that is over."""
+    """The result of the run, if it is over."""
     action: dict[str, Any]
     """`action` is `noop`, `claim_run_request`, `step_run` or `terminalize_run`."""
     terminal: bool
     """Whether the run is over."""
     message: str = ""
-    """The same in words."""
+    """The result as text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pruned(Record):
-    """Runs that were removed, or would be."""
+    """The runs that were deleted, or would be."""
 
     run_ids: tuple[str, ...] = field(metadata=parts(str))
-    """The runs."""
+    """The ids of the runs."""
     dry_run: bool
-    """Whether they are still there."""
+    """Whether the runs were only listed, not deleted."""
     left: tuple[dict[str, str], ...] = field(default=(), metadata=parts(dict))
-    """Runs that could not be removed: `run_id`, and the reason as `message`."""
+    """Runs that could not be deleted: `run_id`, and the reason as `message`."""
