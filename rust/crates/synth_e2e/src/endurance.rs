@@ -193,7 +193,7 @@ impl Endurance<'_> {
             let history = queue.history(&run_id).map_err(io::Error::other)?;
             let ends = history.iter().filter(|row| row.trigger == "complete").count();
             if entry.status != RequestState::Completed || ends != 1 || entry.result.is_none() {
-                endured.problems.push(format!("{run_id} is {} and ended {ends} times", entry.status.word()));
+                endured.problems.push(format!("{run_id} is {} and ended {ends} times", entry.status.as_str()));
             }
             let files = RunFiles::new(&directory.join("runs"), &run_id);
             for (name, expected) in &expected {

@@ -1,14 +1,13 @@
--- service.sqlite: the requests to run something, who works on each, and everything that has happened to it.
+-- service.sqlite: the run requests, the holder of each, and their history.
 --
--- A request moves along the lifecycle table of requests only; `request_history` has one row per move, written in the same
--- transaction. The rules that must hold whatever the code does are written here: as CHECKs and as unique indexes.
--- Moments that are shown are milliseconds since 1970. Moments that decide are milliseconds of the boot clock, with the id
--- of the boot that they belong to.
+-- A request changes state only along the lifecycle table of requests. `request_history` has one row per transition, written
+-- in the same transaction. CHECKs and unique indexes enforce the invariants, independent of the code.
+-- Times for display are milliseconds since 1970. Deadlines are milliseconds of the boot clock, with the id of their boot.
 
 PRAGMA application_id = 1398361937; -- "SYOQ"
 
 CREATE TABLE run_requests (
-  seq                   INTEGER PRIMARY KEY AUTOINCREMENT, -- age: requests are never older by a clock
+  seq                   INTEGER PRIMARY KEY AUTOINCREMENT, -- age: the order of submission, independent of any clock
   request_id            TEXT NOT NULL UNIQUE,
   run_id                TEXT NOT NULL,
   status                TEXT NOT NULL
@@ -28,12 +27,12 @@ CREATE TABLE run_requests (
   container_lane        TEXT NOT NULL,
   cache_lane            TEXT CHECK (cache_lane IS NULL OR cache_mode <> 'off'),
   submitted_at          INTEGER NOT NULL,
-  leased_at             INTEGER,            -- the latest claim
-  started_at            INTEGER,            -- the first start
+  leased_at             INTEGER,            -- time of the latest claim
+  started_at            INTEGER,            -- time of the first start
   finished_at           INTEGER,
   updated_at            INTEGER NOT NULL,
 
-  -- The lease. `fencing_token` stays when it is over: the next one is higher.
+  -- The lease. `fencing_token` stays after the lease has ended; the next token is higher.
   fencing_token         INTEGER NOT NULL DEFAULT 0 CHECK (fencing_token >= 0),
   lease_id              TEXT,
   worker_id             TEXT,
@@ -43,19 +42,19 @@ CREATE TABLE run_requests (
   holder_kind           TEXT CHECK (holder_kind IN ('service', 'worker', 'caller')),
   holder_instance       TEXT,
   holder_pid            INTEGER,
-  holder_started        INTEGER,            -- clock ticks since the boot: with the pid, it names one process
+  holder_started        INTEGER,            -- clock ticks since the boot; with the pid, identifies one process
   holder_pid_namespace  TEXT,
-  last_holder_pid       INTEGER,              -- of the lease before: its lock on the run may be replaced
+  last_holder_pid       INTEGER,              -- of the previous lease; its lock on the run may be replaced
   attempts              INTEGER NOT NULL DEFAULT 0,
   recoveries            INTEGER NOT NULL DEFAULT 0,
-  losses                INTEGER NOT NULL DEFAULT 0,   -- recoveries since the run last got on
+  losses                INTEGER NOT NULL DEFAULT 0,   -- recoveries since the run last made progress
 
-  -- What the holder was asked for and has not done yet.
+  -- The control request that the holder has not obeyed yet.
   control               TEXT CHECK (control IN ('cancel', 'pause', 'stop')),
   control_reason        TEXT,
   control_pause_ms      INTEGER,
   control_at            INTEGER,
-  -- Whether the request ended or was paused without its holder, so that its run, or what that started, has to be ended.
+  -- Whether the request ended or was paused without its holder, so that the run and its processes need cleanup.
   needs_cleanup         INTEGER NOT NULL DEFAULT 0 CHECK (needs_cleanup IN (0, 1)),
   progress_mark         INTEGER,
   progress_at           INTEGER,
@@ -70,12 +69,12 @@ CREATE TABLE run_requests (
   best_candidate_id     TEXT,
   cost_usd              REAL,
 
-  -- What is large comes last: a column behind it is dear to read.
+  -- Large columns come last, because SQLite reads a row from its start.
   error_json            TEXT,
   usage_json            TEXT,
   result_json           TEXT,
-  config_json           TEXT NOT NULL,      -- resolved, complete, and without secrets
-  values_json           TEXT NOT NULL,      -- every field with its value and its origin
+  config_json           TEXT NOT NULL,      -- resolved, complete, without secrets
+  values_json           TEXT NOT NULL,      -- every field with its value and origin
 
   CHECK ((status IN ('completed', 'failed', 'cancelled')) = (finished_at IS NOT NULL)),
   CHECK ((status IN ('leased', 'running')) = (lease_id IS NOT NULL)),
@@ -96,7 +95,7 @@ CREATE TABLE run_requests (
   CHECK (status <> 'failed' OR error_json IS NOT NULL)
 ) STRICT;
 
--- One worker per container and per cache, whatever was looked at before.
+-- One active request per container and per cache, even when claims race.
 CREATE UNIQUE INDEX one_active_per_container ON run_requests (container_lane) WHERE status IN ('leased', 'running');
 CREATE UNIQUE INDEX one_active_per_cache ON run_requests (cache_lane)
   WHERE status IN ('leased', 'running') AND cache_lane IS NOT NULL;
@@ -107,12 +106,12 @@ CREATE INDEX requests_by_run ON run_requests (run_id, seq);
 CREATE INDEX requests_that_need_cleanup ON run_requests (seq) WHERE needs_cleanup = 1;
 CREATE INDEX requests_with_lease ON run_requests (lease_id) WHERE lease_id IS NOT NULL;
 
--- Everything that happened to a request: every move, and every control request for the holder (then `to_state` is `from_state`).
+-- The history of requests: every transition, and every control request for a holder (with `to_state` = `from_state`).
 CREATE TABLE request_history (
   sequence      INTEGER PRIMARY KEY AUTOINCREMENT,
   request_seq   INTEGER NOT NULL REFERENCES run_requests (seq) ON DELETE CASCADE,
   at            INTEGER NOT NULL,
-  from_state    TEXT,                       -- NULL for the submit
+  from_state    TEXT,                       -- NULL for the submission
   to_state      TEXT NOT NULL,
   "trigger"     TEXT NOT NULL,
   worker_id     TEXT,
@@ -133,7 +132,7 @@ BEGIN
   SELECT raise(ABORT, 'request_history is deleted with its request only');
 END;
 
--- The latest fencing token: it only grows, also over requests that were deleted.
+-- The latest fencing token. It only grows, also after requests are deleted.
 CREATE TABLE fencing (
   one   INTEGER PRIMARY KEY CHECK (one = 1),
   token INTEGER NOT NULL
@@ -147,7 +146,7 @@ BEGIN
   SELECT raise(ABORT, 'a fencing token only grows');
 END;
 
--- Each thing that was done to a request.
+-- Every operation on a request.
 CREATE VIEW operations AS
 SELECT
   h.sequence AS operation_id,
@@ -164,7 +163,7 @@ SELECT
   strftime('%Y-%m-%dT%H:%M:%fZ', h.at / 1000.0, 'unixepoch') AS updated_at
 FROM request_history AS h JOIN run_requests AS r ON r.seq = h.request_seq;
 
--- What each lease holds or held: the container and the cache of its request.
+-- The resources of every lease, past and present: the container and the cache of its request.
 CREATE VIEW resource_leases AS
 SELECT
   h.sequence * 2 + lane.number AS resource_lease_id,

@@ -1,7 +1,9 @@
-//! The standing service: a durable queue of run requests, the workers that carry them out, and the HTTP interface.
+//! The HTTP service: a durable queue of run requests, the workers that execute them, and the HTTP interface.
+//!
+//! Start with [`queue::Queue`] and [`service::Service`].
 
-mod code;
+mod error_code;
 pub mod queue;
 pub mod service;
 
-pub use code::Code;
+pub use error_code::ServiceErrorCode;

@@ -7,7 +7,7 @@ use camino::Utf8Path;
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyMapping, PyString, PyTuple};
 use serde_json::json;
-use synth_optimizer_core::config::{self, Content, FINDINGS, Loaded, OVERRIDES, Source};
+use synth_optimizer_core::config::{self, ConfigContent, FINDINGS, ResolvedConfig, OVERRIDES, ConfigSource};
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_platform::artifacts::RunPaths;
 use synth_optimizer_platform::workspace::Reader;
@@ -18,13 +18,13 @@ use crate::errors::{self, Raise};
 /// A configuration that has been read. Its warnings may hold errors only where it was read to be checked.
 #[pyclass(frozen, module = "synth_optimizers._synth_optimizers")]
 #[derive(Debug)]
-pub(crate) struct LoadedConfig(pub(crate) Loaded);
+pub(crate) struct LoadedConfig(pub(crate) ResolvedConfig);
 
 #[pymethods]
 impl LoadedConfig {
     /// The whole configuration in effect, secrets hidden.
     fn to_dict(&self) -> Plain {
-        Plain(config::shown(&self.0.config))
+        Plain(config::redacted_config(&self.0.config))
     }
 
     /// Every value in effect: dotted path, value, origin.
@@ -77,7 +77,7 @@ pub(crate) fn load_config(
     };
     let value = from_python(mapping.as_any())?;
     let base_dir = working_directory(py)?;
-    let source = Source { name: "mapping", content: Content::Mapping(value), base_dir: &base_dir };
+    let source = ConfigSource { name: "mapping", content: ConfigContent::Mapping(value), base_dir: &base_dir };
     let loaded = config::load(source, &environment(py, environ)?, &overrides);
     loaded.map(LoadedConfig).raised()
 }
@@ -94,7 +94,7 @@ pub(crate) fn try_load_config(
     from_file(py, path, &overrides, environ, config::try_load)
 }
 
-type Load = fn(Source<'_>, &BTreeMap<String, String>, &[String]) -> Result<Loaded, OptimizerError>;
+type Load = fn(ConfigSource<'_>, &BTreeMap<String, String>, &[String]) -> Result<ResolvedConfig, OptimizerError>;
 
 fn from_file(
     py: Python<'_>,
@@ -106,7 +106,7 @@ fn from_file(
     let environ = environment(py, environ)?;
     let base_dir = working_directory(py)?.join(path.parent().unwrap_or(Utf8Path::new("")));
     let loaded = read(&path).and_then(|text| {
-        let source = Source { name: path.as_str(), content: Content::Toml(&text), base_dir: &base_dir };
+        let source = ConfigSource { name: path.as_str(), content: ConfigContent::Toml(&text), base_dir: &base_dir };
         load(source, &environ, overrides)
     });
     loaded.map(LoadedConfig).raised()
@@ -118,7 +118,7 @@ pub(crate) fn load_run_config(run_dir: PathArgument) -> PyResult<LoadedConfig> {
     stored(&run_dir.0).map(LoadedConfig).raised()
 }
 
-fn stored(dir: &Utf8Path) -> Result<Loaded, OptimizerError> {
+fn stored(dir: &Utf8Path) -> Result<ResolvedConfig, OptimizerError> {
     let paths = RunPaths::of_dir(dir)?;
     let run = Reader::open(paths.workspace_db().as_std_path())?.run_row()?;
     if run.run_id != paths.run_id() {

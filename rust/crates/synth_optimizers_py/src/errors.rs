@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyTuple, PyType};
 use serde_json::json;
-use synth_optimizer_core::config::{Diagnostic, render};
+use synth_optimizer_core::config::{ConfigFinding, render};
 use synth_optimizer_core::model::error::{ERRORS, ErrorCode, ErrorRow, OptimizerError};
 
 use crate::convert::Plain;
@@ -31,7 +31,7 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
 pub(crate) fn error_table() -> Plain {
     let row = |row: &ErrorRow| {
         json!({
-            "error_code": row.wire,
+            "error_code": row.name,
             "exception": row.class,
             "exit_code": row.exit,
             "http_status": row.http,
@@ -58,7 +58,7 @@ impl<T, E: Into<OptimizerError>> Raise<T> for Result<T, E> {
 }
 
 /// Findings as the frozen records of `synth_optimizers.findings`.
-pub(crate) fn findings<'py>(py: Python<'py>, diagnostics: &[Diagnostic]) -> PyResult<Bound<'py, PyTuple>> {
+pub(crate) fn findings<'py>(py: Python<'py>, diagnostics: &[ConfigFinding]) -> PyResult<Bound<'py, PyTuple>> {
     static RECORD: PyOnceLock<Py<PyType>> = PyOnceLock::new();
     let record = RECORD.import(py, "synth_optimizers.findings", "Finding")?;
     let records = diagnostics
@@ -87,7 +87,7 @@ fn class_of(py: Python<'_>, code: ErrorCode) -> PyResult<&Bound<'_, PyType>> {
         .zip(classes(py)?)
         .find(|(row, _)| row.code == code)
         .map(|(_, class)| class.bind(py))
-        .ok_or_else(|| PyRuntimeError::new_err(format!("no exception class for {}", code.wire())))
+        .ok_or_else(|| PyRuntimeError::new_err(format!("no exception class for {}", code.as_str())))
 }
 
 fn classes(py: Python<'_>) -> PyResult<&Vec<Py<PyType>>> {
@@ -107,12 +107,12 @@ fn classes(py: Python<'_>) -> PyResult<&Vec<Py<PyType>>> {
 /// The class attributes are the defaults of the instance attributes, so that an exception made in Python has them too.
 fn make_class(py: Python<'_>, row: &ErrorRow, base: &Bound<'_, PyType>) -> PyResult<Py<PyType>> {
     let attributes = PyDict::new(py);
-    attributes.set_item("error_code", row.wire)?;
+    attributes.set_item("error_code", row.name)?;
     attributes.set_item("detail", py.None())?;
     attributes.set_item("hint", row.hint)?;
     attributes.set_item("findings", PyTuple::empty(py))?;
     let name = CString::new(format!("{HOME}.{}", row.class))?;
-    let doc = CString::new(format!("`{}`. {}", row.wire, row.hint))?;
+    let doc = CString::new(format!("`{}`. {}", row.name, row.hint))?;
     // `new_type` lets go of the dictionary before it uses it, so `attributes` must hold it until the class is made.
     let lent = attributes.clone().into_any().unbind();
     let class = PyErr::new_type(py, &name, Some(&doc), Some(base), Some(lent));

@@ -50,13 +50,13 @@ impl RunFold {
         // A newer release may tell of more than this one knows: such an event is told in its own words.
         let Ok(event) = serde_json::from_value::<Event>(json!({"type": event_type, "fields": from_python(fields)?}))
         else {
-            return Ok(vec![(Weight::Plain.word(), message.to_owned())]);
+            return Ok(vec![(Weight::Plain.as_str(), message.to_owned())]);
         };
         let folded = &mut *self.folded.lock();
         let at = unix_millis_of(ts).or(folded.view.totals.updated_at).unwrap_or_default();
         let lines = folded.formatter.format(at, &event);
         folded.view.apply(sequence_number, at, &event);
-        Ok(lines.into_iter().map(|line| (line.weight.word(), line.text)).collect())
+        Ok(lines.into_iter().map(|line| (line.weight.as_str(), line.text)).collect())
     }
 
     /// State, counts and times, with what was used as `usage`.
@@ -78,8 +78,8 @@ impl RunFold {
             "best_score": train_score(view.totals.best_candidate_id()),
             "seed_score": train_score(view.totals.seed_candidate_id.as_ref()),
             "last_decision": view.last_decision,
-            "evaluations": view.under_way.evaluations.values().collect::<Vec<_>>(),
-            "turns": view.under_way.turns.values().collect::<Vec<_>>(),
+            "evaluations": view.in_flight.evaluations.values().collect::<Vec<_>>(),
+            "turns": view.in_flight.turns.values().collect::<Vec<_>>(),
         }))
     }
 }

@@ -14,7 +14,7 @@ use pyo3::pybacked::PyBackedStr;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyTuple};
 use pyo3::wrap_pyfunction;
-use synth_optimizer_platform::logs::{self, LOGGERS, Record};
+use synth_optimizer_platform::logs::{self, LOGGERS, LogRecord};
 use tracing::Level;
 use tracing::level_filters::LevelFilter;
 
@@ -44,7 +44,7 @@ struct Forwarder {
 }
 
 enum Order {
-    Record(Box<Record>),
+    Record(Box<LogRecord>),
     Flush(Sender<()>),
 }
 
@@ -152,7 +152,7 @@ fn forget_logs() {
 }
 
 /// Called by whatever thread logs. It never waits.
-fn forward(record: Record) {
+fn forward(record: LogRecord) {
     let Some(forwarder) = FORWARDER.try_read() else { return };
     let Some(Forwarder { pid, queue }) = &*forwarder else { return };
     if *pid == std::process::id() && queue.try_send(Order::Record(Box::new(record))).is_err() {
@@ -191,7 +191,7 @@ fn hand_over(orders: &Receiver<Order>) {
 }
 
 impl Logging {
-    fn hand_over(&self, py: Python<'_>, record: &Record) {
+    fn hand_over(&self, py: Python<'_>, record: &LogRecord) {
         let logger = LOGGERS.iter().position(|name| *name == record.logger).unwrap_or_default();
         if let Err(error) = handle(self.loggers[logger].bind(py), record) {
             // A filter of the application raised it; `logging` itself reports what handlers raise.
@@ -200,7 +200,7 @@ impl Logging {
     }
 }
 
-fn handle(logger: &Bound<'_, PyAny>, record: &Record) -> PyResult<()> {
+fn handle(logger: &Bound<'_, PyAny>, record: &LogRecord) -> PyResult<()> {
     let py = logger.py();
     let level = number(record.level);
     if !logger.call_method1("isEnabledFor", (level,))?.is_truthy()? {
@@ -210,7 +210,7 @@ fn handle(logger: &Bound<'_, PyAny>, record: &Record) -> PyResult<()> {
     for (name, value) in &record.fields {
         fields.set_item(name, to_python(py, value)?)?;
     }
-    let Record { logger: name, file, line, message, .. } = record;
+    let LogRecord { logger: name, file, line, message, .. } = record;
     let made = (*name, level, *file, *line, message, PyTuple::empty(py), py.None());
     let entry = logger.call_method1("makeRecord", made)?;
     // A field that has the name of an attribute of records is found in `fields` only.
@@ -239,8 +239,8 @@ fn number(level: Level) -> u8 {
     }
 }
 
-fn dropped(records: u64) -> Record {
-    Record {
+fn dropped(records: u64) -> LogRecord {
+    LogRecord {
         unix_millis: synth_optimizer_platform::clock::unix_millis(),
         level: Level::WARN,
         logger: LOGGERS[0],

@@ -11,7 +11,7 @@ use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_core::model::lifecycle::{RequestState, RunState};
 use synth_optimizer_platform::artifacts::RunPaths;
 use synth_optimizer_service::queue::{
-    Claim, Completion, Hold, Holder, Queue, QueueError, RequestEntry, Submission, Which,
+    Claim, Completion, LeaseProof, LeaseHolder, Queue, QueueError, RequestEntry, Submission, ClaimFilter,
 };
 use synth_optimizer_service::service::completion;
 
@@ -41,7 +41,7 @@ pub(crate) fn workspace_submit_run_request(
             manual_step: false,
             idempotency_key: None,
             body_digest: "",
-            most_queued: None,
+            max_queued: None,
         };
         queue.submit(&submission).map(|submitted| submitted.entry)
     })
@@ -64,7 +64,7 @@ pub(crate) fn workspace_claim_next_run_request(
                 .into());
         }
         let lease = seconds("lease_seconds", lease_seconds)?;
-        let claim = Claim { lease_id, worker_id, lease, holder: Holder::Caller, which: Which::Any };
+        let claim = Claim { lease_id, worker_id, lease, holder: LeaseHolder::Caller, filter: ClaimFilter::Any };
         let claimed = queue.claim(&claim)?;
         if let Some(entry) = &claimed {
             let request = (db.to_owned(), entry.request_id.clone());
@@ -83,7 +83,7 @@ pub(crate) fn workspace_start_run_request(
     request_id: &str,
     lease_id: Option<&str>,
 ) -> PyResult<Plain> {
-    on_queue(py, db_path, |queue, db| queue.start(request_id, hold(db, request_id, lease_id)))
+    on_queue(py, db_path, |queue, db| queue.start(request_id, lease_proof(db, request_id, lease_id)))
 }
 
 /// Keeps a claim; nothing when it is not held any more.
@@ -98,7 +98,7 @@ pub(crate) fn workspace_heartbeat_run_request(
 ) -> PyResult<Plain> {
     on_queue(py, db_path, |queue, db| {
         let lease = seconds("lease_seconds", lease_seconds)?;
-        queue.heartbeat(request_id, hold(db, request_id, Some(lease_id)), lease, None)
+        queue.heartbeat(request_id, lease_proof(db, request_id, Some(lease_id)), lease, None)
     })
 }
 
@@ -113,7 +113,7 @@ pub(crate) fn workspace_complete_run_request(
 ) -> PyResult<Plain> {
     on_queue(py, db_path, |queue, db| {
         let entry = queue.get_request(request_id)?;
-        queue.complete(request_id, hold(db, request_id, lease_id), &left_behind(&entry)?)
+        queue.complete(request_id, lease_proof(db, request_id, lease_id), &left_behind(&entry)?)
     })
 }
 
@@ -130,7 +130,7 @@ pub(crate) fn workspace_fail_run_request(
 ) -> PyResult<Plain> {
     let error = OptimizerError::new(ErrorCode::RunFailed, error_message);
     let reason_code = Some(reason_code.unwrap_or("failed"));
-    on_queue(py, db_path, |queue, db| queue.fail(request_id, hold(db, request_id, lease_id), &error, reason_code))
+    on_queue(py, db_path, |queue, db| queue.fail(request_id, lease_proof(db, request_id, lease_id), &error, reason_code))
 }
 
 /// Ends a request for good: at once where it is the caller's, and otherwise by whoever holds it.
@@ -146,9 +146,9 @@ pub(crate) fn workspace_cancel_run_request(
     on_queue(py, db_path, |queue, db| {
         let entry = queue.get_request(request_id)?;
         let is_held = matches!(entry.status, RequestState::Leased | RequestState::Running);
-        let hold = hold(db, request_id, lease_id);
-        if lease_id.is_some() || (is_held && hold == Hold::Token(entry.fencing_token)) {
-            queue.mark_cancelled(request_id, hold, reason)
+        let lease_proof = lease_proof(db, request_id, lease_id);
+        if lease_id.is_some() || (is_held && lease_proof == LeaseProof::Token(entry.fencing_token)) {
+            queue.mark_cancelled(request_id, lease_proof, reason)
         } else {
             queue.control(request_id, &ControlRequest::cancel(reason)).map(|ack| ack.entry)
         }
@@ -169,7 +169,7 @@ fn left_behind(entry: &RequestEntry) -> Result<Completion, OptimizerError> {
     }
     let done = completion(&paths)?;
     let state = done.result.as_ref().and_then(|result| result["state"].as_str()).unwrap_or_default();
-    if state != RunState::Completed.word() {
+    if state != RunState::Completed.as_str() {
         let message = format!("run {} is {state}: its request is not completed", entry.run_id);
         return Err(OptimizerError::new(ErrorCode::StateTransition, message).with_hint(
             "Carry the run to its end first, or say how it ended with workspace_fail_run_request or \
@@ -181,13 +181,13 @@ fn left_behind(entry: &RequestEntry) -> Result<Completion, OptimizerError> {
 
 /// By what the caller says that a request is theirs: the claim of this process, or else the lease that they name. A name
 /// can be given to a later lease as well, a token cannot.
-fn hold<'a>(db: &Utf8Path, request_id: &str, lease_id: Option<&'a str>) -> Hold<'a> {
+fn lease_proof<'a>(db: &Utf8Path, request_id: &str, lease_id: Option<&'a str>) -> LeaseProof<'a> {
     let claimed = CLAIMED.lock();
     match (lease_id, claimed.get(&(db.to_owned(), request_id.to_owned()))) {
-        (Some(lease_id), Some((token, named))) if named == lease_id => Hold::Token(*token),
-        (Some(lease_id), _) => Hold::Lease(lease_id),
-        (None, Some((token, _))) => Hold::Token(*token),
-        (None, None) => Hold::Current,
+        (Some(lease_id), Some((token, named))) if named == lease_id => LeaseProof::Token(*token),
+        (Some(lease_id), _) => LeaseProof::Lease(lease_id),
+        (None, Some((token, _))) => LeaseProof::Token(*token),
+        (None, None) => LeaseProof::Current,
     }
 }
 

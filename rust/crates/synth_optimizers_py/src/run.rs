@@ -7,12 +7,12 @@ use camino::Utf8PathBuf;
 use pyo3::prelude::*;
 use serde_json::json;
 use synth_gepa::{GepaEngine, plan};
-use synth_optimizer_core::config::{Config, Loaded, Severity};
+use synth_optimizer_core::config::{Config, ResolvedConfig, Severity};
 use synth_optimizer_core::model::control::{ControlRequest, RunEnd};
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_platform::artifacts::RunPaths;
-use synth_optimizer_platform::runtime::{Control, Monitor, Outcome, Request, execute_watched, new_run_id, spawn};
-use synth_optimizer_platform::workspace::Stored;
+use synth_optimizer_platform::runtime::{RunControl, Monitor, RunOutcome, RunSpec, execute_watched, new_run_id, spawn};
+use synth_optimizer_platform::workspace::StoredEvent;
 use synth_optimizer_service::service::Check;
 
 use crate::config::LoadedConfig;
@@ -25,7 +25,7 @@ use crate::logs;
 #[derive(Debug)]
 pub(crate) struct NativeRun {
     paths: RunPaths,
-    control: Control,
+    control: RunControl,
     progress: Arc<Monitor<Progress>>,
     /// The process that the thread of the run lives in.
     pid: u32,
@@ -35,7 +35,7 @@ pub(crate) struct NativeRun {
 #[derive(Debug, Default)]
 struct Progress {
     last_sequence: Option<u64>,
-    end: Option<Result<Outcome, OptimizerError>>,
+    end: Option<Result<RunOutcome, OptimizerError>>,
 }
 
 /// The arithmetic of a run: rows, worst-case rollouts, proposals that the limits buy, and cost where it can be known.
@@ -54,7 +54,7 @@ pub(crate) fn check_run(
 ) -> PyResult<Option<Plain>> {
     let _records = logs::listen(py)?;
     let codex_runtime = codex_runtime.map(Utf8PathBuf::from);
-    let request = Request { codex_runtime, ..Request::new(config.0.config.clone()) };
+    let request = RunSpec { codex_runtime, ..RunSpec::new(config.0.config.clone()) };
     let check = Check::start(request, config.0.warnings.clone(), ()).raised()?;
     match wait_for(py, None, |time| check.wait(time)) {
         Ok(report) => report.map(|report| Plain::of(&report.raised()?)).transpose(),
@@ -71,7 +71,7 @@ pub(crate) fn check_run(
 #[pyo3(signature = (config, *, codex_runtime = None))]
 pub(crate) fn start_run(py: Python<'_>, config: &LoadedConfig, codex_runtime: Option<String>) -> PyResult<NativeRun> {
     let _records = logs::listen(py)?;
-    let Loaded { config, warnings: findings, .. } = &config.0;
+    let ResolvedConfig { config, warnings: findings, .. } = &config.0;
     if findings.iter().any(|found| found.severity == Severity::Error) {
         let message = "a configuration that was read to be checked cannot be run";
         let mut error = OptimizerError::new(ErrorCode::Config, message);
@@ -88,15 +88,15 @@ fn start(mut config: Config, codex_runtime: Option<Utf8PathBuf>) -> Result<Nativ
     };
     let paths = RunPaths::new(&config.run.output_dir, &run_id)?;
     config.run.run_id = Some(run_id);
-    let (control, controlled) = Control::new(config.run.feed_buffer);
-    let request = Request { codex_runtime, ..Request::new(config) };
+    let (control, receiver) = RunControl::new(config.run.feed_buffer);
+    let request = RunSpec { codex_runtime, ..RunSpec::new(config) };
     let progress = Arc::new(Monitor::<Progress>::default());
     let (running, running_paths) = (control.clone(), paths.clone());
     let (reporting, ending) = (Arc::clone(&progress), Arc::clone(&progress));
     let work = move || async move {
-        let on_event = |stored: &Stored| reporting.update(|progress| progress.last_sequence = Some(stored.sequence));
+        let on_event = |stored: &StoredEvent| reporting.update(|progress| progress.last_sequence = Some(stored.sequence));
         let on_control = |asked| _ = running.send(asked);
-        let ends = (&running, controlled);
+        let ends = (&running, receiver);
         execute_watched::<GepaEngine>(request, ends, &running_paths, on_event, on_control).await
     };
     spawn("run", work, move |end| ending.update(|progress| progress.end = Some(end)))?;
@@ -131,8 +131,8 @@ impl NativeRun {
         logs::flush(py);
         let end = self.progress.get().end.clone();
         let outcome = end.map(ended).transpose().raised()?;
-        Ok(outcome.map(|Outcome { run_id, run_dir, end, .. }| {
-            Plain(json!({"run_id": run_id, "run_dir": run_dir, "status": end.word()}))
+        Ok(outcome.map(|RunOutcome { run_id, run_dir, end, .. }| {
+            Plain(json!({"run_id": run_id, "run_dir": run_dir, "status": end.as_str()}))
         }))
     }
 
@@ -146,7 +146,7 @@ impl NativeRun {
     /// Asks something of the run; whether it was still there to hear it.
     fn signal(&self, kind: &str, reason: &str) -> PyResult<bool> {
         self.check_process()?;
-        let asked = ControlRequest::of_word(kind, reason).raised()?;
+        let asked = ControlRequest::parse(kind, reason).raised()?;
         Ok(self.progress.get().end.is_none() && self.control.send(asked))
     }
 }
@@ -185,7 +185,7 @@ impl NativeRun {
 }
 
 /// The outcome of a completed run, or the error that Python raises.
-fn ended(end: Result<Outcome, OptimizerError>) -> Result<Outcome, OptimizerError> {
+fn ended(end: Result<RunOutcome, OptimizerError>) -> Result<RunOutcome, OptimizerError> {
     let outcome = end?;
     match outcome.end {
         RunEnd::Completed => Ok(outcome),

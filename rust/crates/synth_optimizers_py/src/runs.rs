@@ -5,7 +5,7 @@ use pyo3::prelude::*;
 use synth_optimizer_core::model::control::ControlRequest;
 use synth_optimizer_core::model::error::OptimizerError;
 use synth_optimizer_platform::artifacts::{self, FileLock, RunPaths, lock_run};
-use synth_optimizer_platform::runtime::ask;
+use synth_optimizer_platform::runtime::request_control;
 use synth_optimizer_platform::workspace::{self, Reader, RebuildMode};
 
 use crate::convert::{PathArgument, Plain};
@@ -32,7 +32,7 @@ pub(crate) fn run_best(py: Python<'_>, run_dir: PathArgument) -> PyResult<Plain>
 /// Asks something of the process that carries out a run.
 #[pyfunction]
 pub(crate) fn ask_run(py: Python<'_>, run_dir: PathArgument, kind: &str, reason: &str) -> PyResult<Plain> {
-    Plain::from_work(py, || ask(&RunPaths::of_dir(&run_dir.0)?, ControlRequest::of_word(kind, reason)?))
+    Plain::from_work(py, || request_control(&RunPaths::of_dir(&run_dir.0)?, ControlRequest::parse(kind, reason)?))
 }
 
 /// Everything about a workspace in one document.

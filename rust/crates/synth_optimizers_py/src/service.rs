@@ -8,8 +8,8 @@ use pyo3::prelude::*;
 use serde_json::json;
 use synth_optimizer_core::model::control::ControlRequest;
 use synth_optimizer_core::model::error::OptimizerError;
-use synth_optimizer_platform::container::Reach;
-use synth_optimizer_service::queue::{Holder, Queue};
+use synth_optimizer_platform::container::EgressPolicy;
+use synth_optimizer_service::queue::{LeaseHolder, Queue};
 use synth_optimizer_service::service::{Service, Settings, Workers, openapi};
 
 use crate::convert::{PathArgument, Plain, working_directory};
@@ -51,7 +51,7 @@ impl Given {
     fn settings(self, db: Utf8PathBuf, working_directory: Utf8PathBuf) -> Result<Settings, OptimizerError> {
         let known = Settings::new(db, self.config_root.map_or(working_directory, Utf8PathBuf::from));
         let time = |name: &str, given: Option<f64>, known: Duration| given.map_or(Ok(known), |it| seconds(name, it));
-        let reach = self.allow_containers.iter().try_fold(Reach::loopback(), |reach, entry| reach.allow(entry))?;
+        let egress_policy = self.allow_containers.iter().try_fold(EgressPolicy::loopback(), |egress_policy, entry| egress_policy.allow(entry))?;
         Ok(Settings {
             bind: self.bind_addr.unwrap_or(known.bind),
             worker_id: self.worker_id.unwrap_or(known.worker_id),
@@ -59,7 +59,7 @@ impl Given {
             lease: time("lease_seconds", self.lease_seconds, known.lease)?,
             token_file: self.token_file.map(Utf8PathBuf::from),
             allow_hosts: self.allow_hosts,
-            reach,
+            egress_policy,
             pause_timeout: time("pause_timeout_seconds", self.pause_timeout_seconds, known.pause_timeout)?,
             shutdown_grace: time("shutdown_grace_seconds", self.shutdown_grace_seconds, known.shutdown_grace)?,
             silence: time("silence_seconds", self.silence_seconds, known.silence)?,
@@ -149,9 +149,9 @@ pub(crate) fn gepa_service_run_next(
         let lease = seconds("lease_seconds", lease_seconds)?;
         let queue = Queue::open(db_path.0.as_std_path())?;
         let codex_runtime = codex_runtime.map(Utf8PathBuf::from);
-        let reach = Reach::default();
-        let settings = Settings { worker_id, lease, reach, codex_runtime, ..Settings::new("", "") };
-        Ok::<_, OptimizerError>(Arc::new(Workers::new(queue, settings, Holder::Worker)).begin_next()?)
+        let egress_policy = EgressPolicy::default();
+        let settings = Settings { worker_id, lease, egress_policy, codex_runtime, ..Settings::new("", "") };
+        Ok::<_, OptimizerError>(Arc::new(Workers::new(queue, settings, LeaseHolder::Worker)).start_next()?)
     });
     let Some(job) = begun.raised()? else {
         return Ok(Plain(json!({"request": null, "result": null, "message": "no queued run requests"})));
@@ -163,7 +163,7 @@ pub(crate) fn gepa_service_run_next(
             // The run is saved and the request given back before Python goes on; a second signal hurries.
             Err(signal) => {
                 let grace = if interrupt.is_none() { INTERRUPT_GRACE } else { Duration::ZERO };
-                job.control(ControlRequest::shutdown("the worker was interrupted").within(grace));
+                job.send_control(ControlRequest::shutdown("the worker was interrupted").with_grace(grace));
                 interrupt.get_or_insert(signal);
             }
         }

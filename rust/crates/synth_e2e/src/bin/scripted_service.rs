@@ -9,8 +9,8 @@ use std::time::Duration;
 use serde_json::json;
 use synth_e2e::standing::scripted_proposers;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
-use synth_optimizer_platform::container::Reach;
-use synth_optimizer_service::queue::{Holder, Queue};
+use synth_optimizer_platform::container::EgressPolicy;
+use synth_optimizer_service::queue::{LeaseHolder, Queue};
 use synth_optimizer_service::service::{Service, Settings, Workers};
 
 const USAGE: &str = "\
@@ -62,7 +62,7 @@ fn main() -> ExitCode {
         }
     };
     let ended = match arguments.work {
-        Some(name) => work(Settings { worker_id: name, reach: Reach::default(), ..arguments.settings }),
+        Some(name) => work(Settings { worker_id: name, egress_policy: EgressPolicy::default(), ..arguments.settings }),
         None => serve(arguments.settings),
     };
     match ended {
@@ -92,8 +92,8 @@ fn serve(settings: Settings) -> Result<(), OptimizerError> {
 
 fn work(settings: Settings) -> Result<(), OptimizerError> {
     let queue = Queue::open(settings.db.as_std_path())?;
-    let worker = Arc::new(Workers::new(queue, settings, Holder::Worker));
-    while let Some(job) = worker.begin_next()? {
+    let worker = Arc::new(Workers::new(queue, settings, LeaseHolder::Worker));
+    while let Some(job) = worker.start_next()? {
         let ended = loop {
             if let Some(ended) = job.wait(Duration::from_secs(1)) {
                 break ended;

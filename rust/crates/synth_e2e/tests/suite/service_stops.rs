@@ -14,7 +14,7 @@ use synth_e2e::stub::FIELDS;
 use synth_e2e::waiting::wait_until;
 use synth_e2e::{RowNames, ServerProcess, read_bill, small_config, write_config};
 use synth_optimizer_core::config::sections::CacheMode;
-use synth_optimizer_core::config::{Content, Source, load};
+use synth_optimizer_core::config::{ConfigContent, ConfigSource, load};
 use synth_optimizer_core::model::lifecycle::RequestState;
 use synth_optimizer_service::queue::{HistoryEntry, Queue, RequestEntry, Submission};
 
@@ -45,7 +45,7 @@ impl World {
 
     fn submit(&self, run_id: &str) {
         let text = std::fs::read_to_string(self.place.config()).unwrap();
-        let source = Source { name: "gepa.toml", content: Content::Toml(&text), base_dir: self.place.path() };
+        let source = ConfigSource { name: "gepa.toml", content: ConfigContent::Toml(&text), base_dir: self.place.path() };
         let config = load(source, &BTreeMap::new(), &[format!("run.run_id={run_id}")]).unwrap();
         let submission = Submission {
             config: &config,
@@ -55,7 +55,7 @@ impl World {
             manual_step: false,
             idempotency_key: None,
             body_digest: "",
-            most_queued: None,
+            max_queued: None,
         };
         self.queue.submit(&submission).unwrap();
     }

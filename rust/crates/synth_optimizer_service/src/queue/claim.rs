@@ -1,5 +1,7 @@
-//! Gives the next request to a worker, and takes requests from holders that are gone. Two requests that need the same container
-//! or the same cache never run at once. Leases and pauses never end by the clock on the wall.
+//! Claims the next run request for a worker, and recovers requests whose holder is gone.
+//!
+//! Two requests that need the same container or the same cache never run at the same time: each of them occupies a lane.
+//! Leases and pauses expire by the boot clock.
 
 use std::time::Duration;
 
@@ -9,57 +11,60 @@ use url::Url;
 
 use super::entry::{RequestEntry, entries, entry_of};
 use super::error::{QueueError, not_found, sql};
-use super::lease::end_with;
-use super::lock::{Holder, Process};
-use super::transitions::{Lease, Pause, RequestRow, execute, first, int, length, next, record, transition};
+use super::lease::store_error;
+use super::lock::{HolderProcess, LeaseHolder};
+use super::transitions::{
+    Lease, Pause, RequestRow, execute, first_value, millis, next_state, record, to_i64, transition,
+};
 use super::{Queue, Tx};
 use synth_optimizer_core::model::control::ControlAction;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_core::model::lifecycle::RequestTrigger;
 use synth_optimizer_platform::clock::Moment;
 
-/// Who claims what.
+/// The parameters of a claim.
 #[derive(Debug, Clone)]
 pub struct Claim<'a> {
     pub lease_id: &'a str,
     pub worker_id: Option<&'a str>,
     /// How long the lease lasts without a heartbeat.
     pub lease: Duration,
-    pub holder: Holder,
-    pub which: Which<'a>,
+    pub holder: LeaseHolder,
+    pub filter: ClaimFilter<'a>,
 }
 
-/// Which requests may be claimed.
+/// Which run requests a claim may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Which<'a> {
-    /// Those that start by themselves.
+pub enum ClaimFilter<'a> {
+    /// Requests that start automatically.
     Background,
-    /// Any but those that are stepped.
+    /// Any request except those in manual-step mode.
     Any,
-    /// This one, if it is queued and its lanes are free.
+    /// This request, if it is queued and its lanes are free.
     Request(&'a str),
 }
 
-/// The lanes of a queued request `q` are free. Both conditions are those of the indexes, which they are answered from.
-const FREE: &str = "NOT EXISTS (SELECT 1 FROM run_requests AS a
+/// SQL condition: the lanes of the queued request `q` are free. Both parts match the conditions of the unique indexes, so
+/// that SQLite answers them from the indexes.
+const LANES_ARE_FREE: &str = "NOT EXISTS (SELECT 1 FROM run_requests AS a
     WHERE a.status IN ('leased', 'running') AND a.container_lane = q.container_lane)
   AND NOT EXISTS (SELECT 1 FROM run_requests AS a
     WHERE a.status IN ('leased', 'running') AND a.cache_lane IS NOT NULL AND a.cache_lane = q.cache_lane)";
 
 impl Queue {
-    /// The request with the highest priority, and of those the oldest, whose lanes are free. What the dead held is
-    /// requeued first. One whose lane is busy holds up nobody else.
+    /// Claims the request with the highest priority, and among those the oldest, whose lanes are free. Expired leases are
+    /// recovered first. A request whose lane is busy does not block the requests behind it.
     pub fn claim(&self, claim: &Claim<'_>) -> Result<Option<RequestEntry>, QueueError> {
         self.write(|tx| {
             recover(tx, claim.holder.instance_id())?;
-            let found = match claim.which {
-                Which::Background => first(tx, &ordered("q.auto_start = 1 AND q.manual_step = 0"), [])?,
-                Which::Any => first(tx, &ordered("q.manual_step = 0"), [])?,
-                Which::Request(request_id) => {
-                    if first(tx, "SELECT seq FROM run_requests WHERE request_id = ?1", [request_id])?.is_none() {
+            let found = match claim.filter {
+                ClaimFilter::Background => first_value(tx, &claim_query("q.auto_start = 1 AND q.manual_step = 0"), [])?,
+                ClaimFilter::Any => first_value(tx, &claim_query("q.manual_step = 0"), [])?,
+                ClaimFilter::Request(request_id) => {
+                    if first_value(tx, "SELECT seq FROM run_requests WHERE request_id = ?1", [request_id])?.is_none() {
                         return Err(not_found("request", request_id));
                     }
-                    first(tx, &ordered("q.request_id = ?1"), [request_id])?
+                    first_value(tx, &claim_query("q.request_id = ?1"), [request_id])?
                 }
             };
             found.map(|seq| lease(tx, seq, claim)).transpose()
@@ -67,9 +72,9 @@ impl Queue {
     }
 }
 
-fn ordered(rule: &str) -> String {
+fn claim_query(rule: &str) -> String {
     format!(
-        "SELECT q.seq FROM run_requests AS q WHERE q.status = 'queued' AND {rule} AND {FREE}
+        "SELECT q.seq FROM run_requests AS q WHERE q.status = 'queued' AND {rule} AND {LANES_ARE_FREE}
          ORDER BY q.priority DESC, q.seq LIMIT 1"
     )
 }
@@ -77,15 +82,15 @@ fn ordered(rule: &str) -> String {
 fn lease(tx: &Tx<'_>, seq: i64, claim: &Claim<'_>) -> Result<RequestEntry, QueueError> {
     let row = || RequestRow::first(tx, "WHERE seq = ?1", [seq])?.ok_or_else(|| not_found("request", "that was found"));
     let queued = row()?;
-    let to = next(&queued, RequestTrigger::Claim)?;
+    let to = next_state(&queued, RequestTrigger::Claim)?;
     let token = next_token(tx)?;
     let process = claim.holder.process();
     let values = named_params! {
-        ":to": to.word(), ":now": int(tx.now.wall), ":boot": int(tx.now.boot), ":boot_id": tx.now.boot_id,
-        ":lease": length(claim.lease), ":lease_id": claim.lease_id, ":worker": claim.worker_id, ":token": token,
+        ":to": to.as_str(), ":now": to_i64(tx.now.wall), ":boot": to_i64(tx.now.boot), ":boot_id": tx.now.boot_id,
+        ":lease": millis(claim.lease), ":lease_id": claim.lease_id, ":worker": claim.worker_id, ":token": token,
         ":kind": claim.holder.kind(), ":instance": claim.holder.instance_id(),
         ":pid": process.as_ref().map(|process| process.holder_pid),
-        ":started": process.as_ref().map(|process| int(process.holder_started)),
+        ":started": process.as_ref().map(|process| to_i64(process.holder_started)),
         ":namespace": process.as_ref().map(|process| &process.holder_pid_namespace),
         ":seq": seq,
     };
@@ -96,15 +101,15 @@ fn lease(tx: &Tx<'_>, seq: i64, claim: &Claim<'_>) -> Result<RequestEntry, Queue
            holder_pid = :pid, holder_started = :started, holder_pid_namespace = :namespace
          WHERE seq = :seq AND status = 'queued'";
     execute(tx, "claim a request", text, values)?;
-    // The history names the new holder.
+    // The history row names the new holder, but the state before the claim.
     let mut held = row()?;
     held.status = queued.status;
     let detail = json!({"lease_id": claim.lease_id, "holder": claim.holder.kind()});
-    record(tx, &held, to, RequestTrigger::Claim.word(), &detail)?;
+    record(tx, &held, to, RequestTrigger::Claim.as_str(), &detail)?;
     entry_of(tx, seq)
 }
 
-/// The next fencing token.
+/// Issues the next fencing token.
 fn next_token(tx: &Tx<'_>) -> Result<i64, QueueError> {
     tx.db
         .prepare_cached("UPDATE fencing SET token = token + 1 RETURNING token")
@@ -112,7 +117,7 @@ fn next_token(tx: &Tx<'_>) -> Result<i64, QueueError> {
         .map_err(sql("take a fencing token"))
 }
 
-/// The container, under one name however its address is written. The names of loopback are one.
+/// Returns the lane of a container: its address in one canonical form. All names of loopback give the same lane.
 pub(crate) fn container_lane(url: &str) -> String {
     let Ok(parsed) = Url::parse(url.trim()) else { return url.trim().to_owned() };
     let host = match parsed.host_str().unwrap_or_default() {
@@ -124,11 +129,12 @@ pub(crate) fn container_lane(url: &str) -> String {
 }
 
 impl Queue {
-    /// Requeues what the dead held and cancels what was paused for too long; gives every request that was moved. A
-    /// service that holds the lock of the database names itself, and then takes over what an earlier one held.
+    /// Requeues requests whose holder is gone, and cancels requests that were paused for too long. Returns every request
+    /// that was moved. A service that holds the lock of the database passes its `instance_id`; then the requests that an
+    /// earlier service held are recovered as well.
     pub fn recover(&self, this: Option<&str>) -> Result<Vec<RequestEntry>, QueueError> {
-        // Nothing is written, and no other writer waits, as long as there is nothing to recover.
-        if self.read(|tx| due(tx, this))?.is_empty() {
+        // A read is enough, and blocks no other writer, as long as there is nothing to recover.
+        if self.read(|tx| recoveries(tx, this))?.is_empty() {
             return Ok(Vec::new());
         }
         self.write(|tx| {
@@ -137,20 +143,20 @@ impl Queue {
         })
     }
 
-    /// Requests whose run still needs cleanup, oldest first.
+    /// Returns the requests whose run still needs cleanup, oldest first.
     pub fn needs_cleanup(&self) -> Result<Vec<RequestEntry>, QueueError> {
         self.read(|tx| entries(tx, "WHERE r.needs_cleanup = 1 ORDER BY r.seq", []))
     }
 
-    /// Marks the run of a request as cleaned up, or as given up.
+    /// Marks the run of a request as cleaned up, or its cleanup as abandoned.
     pub fn mark_cleaned(&self, request_id: &str) -> Result<(), QueueError> {
         let text = "UPDATE run_requests SET needs_cleanup = 0 WHERE request_id = ?1";
         self.write(|tx| execute(tx, "note that a run was cleaned up", text, [request_id]))
     }
 }
 
-/// Marks a request that ends without its holder: its run, or what that started, has to be ended. One that was never begun
-/// has nothing to end.
+/// Marks the run of a request that ends without its holder: the run and the processes that it started need cleanup. A
+/// request that never started needs none.
 pub(super) fn mark_for_cleanup(tx: &Tx<'_>, row: &RequestRow) -> Result<(), QueueError> {
     if row.started_at.is_none() {
         return Ok(());
@@ -159,52 +165,57 @@ pub(super) fn mark_for_cleanup(tx: &Tx<'_>, row: &RequestRow) -> Result<(), Queu
     execute(tx, "note that a run needs cleanup", text, [row.seq])
 }
 
-/// Why a request is recovered.
-enum Due {
-    /// With how that is known.
+/// What recovery does with a request.
+enum RecoveryAction {
+    /// Releases the lease. Carries the evidence that the holder is gone.
     HolderGone(&'static str),
-    /// How long the machine was off is not known: the pause begins again.
-    PauseBeginsAgain(Pause),
-    PauseOver,
+    /// Restarts the pause, because it is unknown how long the machine was off.
+    RestartPause(Pause),
+    PauseExpired,
 }
 
-/// The requests to recover at this moment.
-fn due(tx: &Tx<'_>, this: Option<&str>) -> Result<Vec<(RequestRow, Due)>, QueueError> {
-    let mut due = Vec::new();
-    for row in RequestRow::held(tx)? {
-        if let Some(evidence) = row.lease.as_ref().and_then(|lease| evidence(lease, &tx.now, this)) {
-            due.push((row, Due::HolderGone(evidence)));
+/// Returns the requests to recover now.
+fn recoveries(tx: &Tx<'_>, this: Option<&str>) -> Result<Vec<(RequestRow, RecoveryAction)>, QueueError> {
+    let mut recoveries = Vec::new();
+    for row in RequestRow::active(tx)? {
+        if let Some(evidence) = row.lease.as_ref().and_then(|lease| holder_gone_evidence(lease, &tx.now, this)) {
+            recoveries.push((row, RecoveryAction::HolderGone(evidence)));
         }
     }
     for row in RequestRow::read(tx, "WHERE status = 'paused' ORDER BY seq", [])? {
         match row.pause.clone() {
-            Some(pause) if pause.pause_boot_id != tx.now.boot_id => due.push((row, Due::PauseBeginsAgain(pause))),
-            Some(pause) if pause.pause_deadline_boot <= tx.now.boot => due.push((row, Due::PauseOver)),
+            Some(pause) if pause.pause_boot_id != tx.now.boot_id => {
+                recoveries.push((row, RecoveryAction::RestartPause(pause)))
+            }
+            Some(pause) if pause.pause_deadline_boot <= tx.now.boot => {
+                recoveries.push((row, RecoveryAction::PauseExpired))
+            }
             Some(_) | None => {}
         }
     }
-    Ok(due)
+    Ok(recoveries)
 }
 
-/// Recovers within a transaction; gives the rows that were moved.
+/// Recovers within a transaction. Returns the rows that were moved.
 pub(super) fn recover(tx: &Tx<'_>, this: Option<&str>) -> Result<Vec<i64>, QueueError> {
     let mut moved = Vec::new();
-    for (row, due) in due(tx, this)? {
-        match due {
-            Due::HolderGone(evidence) => {
-                let counted = "UPDATE run_requests SET recoveries = recoveries + 1, losses = losses + 1 WHERE seq = ?1";
-                execute(tx, "count a recovery", counted, [row.seq])?;
+    for (row, recoveries) in recoveries(tx, this)? {
+        match recoveries {
+            RecoveryAction::HolderGone(evidence) => {
+                let counts_by_key =
+                    "UPDATE run_requests SET recoveries = recoveries + 1, losses = losses + 1 WHERE seq = ?1";
+                execute(tx, "count a recovery", counts_by_key, [row.seq])?;
                 let detail = json!({
                     "reason_code": "lease_expired",
                     "evidence": evidence,
-                    "recovered_from_status": row.status.word(),
+                    "recovered_from_status": row.status.as_str(),
                     "lease_id": row.lease.as_ref().map(|lease| &lease.lease_id),
                 });
-                let_go(tx, &row, RequestTrigger::LeaseExpired, &detail)?;
+                release_lease(tx, &row, RequestTrigger::LeaseExpired, &detail)?;
                 moved.push(row.seq);
             }
-            Due::PauseBeginsAgain(pause) => begin_again(tx, &row, &pause)?,
-            Due::PauseOver => {
+            RecoveryAction::RestartPause(pause) => restart_pause(tx, &row, &pause)?,
+            RecoveryAction::PauseExpired => {
                 let message = "it was paused for too long";
                 cancel(tx, &row, RequestTrigger::PauseExpired, "pause_timeout", message)?;
                 mark_for_cleanup(tx, &row)?;
@@ -215,7 +226,7 @@ pub(super) fn recover(tx: &Tx<'_>, this: Option<&str>) -> Result<Vec<i64>, Queue
     Ok(moved)
 }
 
-/// Ends a request as cancelled, and stores why.
+/// Moves a request to `cancelled` and stores the reason.
 pub(super) fn cancel(
     tx: &Tx<'_>,
     row: &RequestRow,
@@ -223,25 +234,30 @@ pub(super) fn cancel(
     code: &str,
     message: &str,
 ) -> Result<(), QueueError> {
-    end_with(tx, row, &OptimizerError::new(ErrorCode::Cancelled, message), Some(code))?;
+    store_error(tx, row, &OptimizerError::new(ErrorCode::Cancelled, message), Some(code))?;
     transition(tx, row, trigger, None, &json!({"reason_code": code, "message": message}))
 }
 
-/// Takes a request from its holder. What the holder was asked for takes effect: a cancel ends it, a pause sets it aside;
-/// a stop is left for the next holder, who can end the run with what it has.
-pub(super) fn let_go(tx: &Tx<'_>, row: &RequestRow, trigger: RequestTrigger, detail: &Value) -> Result<(), QueueError> {
-    match row.asked() {
-        Some(asked) if asked.action == ControlAction::Cancel => {
-            let (code, message) = ("cancelled", asked.reason.as_deref().unwrap_or("cancelled"));
-            end_with(tx, row, &OptimizerError::new(ErrorCode::Cancelled, message), Some(code))?;
+/// Takes a request from its holder. A pending control request takes effect: cancel cancels it, pause pauses it. A stop
+/// stays pending for the next holder, which finalizes the run with its best candidate so far.
+pub(super) fn release_lease(
+    tx: &Tx<'_>,
+    row: &RequestRow,
+    trigger: RequestTrigger,
+    detail: &Value,
+) -> Result<(), QueueError> {
+    match row.pending_control() {
+        Some(control) if control.action == ControlAction::Cancel => {
+            let (code, message) = ("cancelled", control.reason.as_deref().unwrap_or("cancelled"));
+            store_error(tx, row, &OptimizerError::new(ErrorCode::Cancelled, message), Some(code))?;
             let payload =
-                json!({"reason_code": code, "message": message, "instead_of": trigger.word(), "because": detail});
+                json!({"reason_code": code, "message": message, "instead_of": trigger.as_str(), "because": detail});
             transition(tx, row, RequestTrigger::Cancel, None, &payload)?;
             mark_for_cleanup(tx, row)?;
         }
-        Some(asked) if asked.action == ControlAction::Pause => {
-            let payload = json!({"reason": asked.reason, "instead_of": trigger.word(), "because": detail});
-            set_aside(tx, row, asked.pause, &payload)?;
+        Some(control) if control.action == ControlAction::Pause => {
+            let payload = json!({"reason": control.reason, "instead_of": trigger.as_str(), "because": detail});
+            pause_active(tx, row, control.pause, &payload)?;
             if trigger == RequestTrigger::LeaseExpired {
                 mark_for_cleanup(tx, row)?;
             }
@@ -249,37 +265,38 @@ pub(super) fn let_go(tx: &Tx<'_>, row: &RequestRow, trigger: RequestTrigger, det
         Some(_) | None => {
             transition(tx, row, trigger, None, detail)?;
             let is_service = row.lease.as_ref().is_some_and(|lease| lease.holder_kind == "service");
-            // Whoever let go on purpose leaves the choice to the user, unless it was the service that shuts down.
+            // A request restarts automatically after an expired lease or a shutdown of the service. Other holders that
+            // release a request leave `auto_start` to the user.
             if trigger == RequestTrigger::LeaseExpired || is_service {
-                start_by_itself(tx, row)?;
+                enable_auto_start(tx, row)?;
             }
         }
     }
     Ok(())
 }
 
-/// Pauses a request that somebody holds. It has begun: once it is resumed, it goes on by itself.
-pub(super) fn set_aside(
+/// Pauses a request that has a holder. Because its run has started, it continues automatically once it is resumed.
+pub(super) fn pause_active(
     tx: &Tx<'_>,
     row: &RequestRow,
     timeout: Option<Duration>,
     detail: &Value,
 ) -> Result<(), QueueError> {
     transition(tx, row, RequestTrigger::Pause, timeout, detail)?;
-    start_by_itself(tx, row)
+    enable_auto_start(tx, row)
 }
 
-fn start_by_itself(tx: &Tx<'_>, row: &RequestRow) -> Result<(), QueueError> {
+fn enable_auto_start(tx: &Tx<'_>, row: &RequestRow) -> Result<(), QueueError> {
     if row.manual_step {
         return Ok(());
     }
     execute(tx, "requeue a request", "UPDATE run_requests SET auto_start = 1 WHERE seq = ?1", [row.seq])
 }
 
-/// How it is known that a holder is gone; nothing when it may be there.
-fn evidence(lease: &Lease, now: &Moment, this: Option<&str>) -> Option<&'static str> {
+/// Returns the evidence that a holder is gone, or `None` when the holder may still be alive.
+fn holder_gone_evidence(lease: &Lease, now: &Moment, this: Option<&str>) -> Option<&'static str> {
     if lease.lease_boot_id != now.boot_id {
-        // The machine was started again since.
+        // The machine has rebooted since.
         return Some("other_boot");
     }
     if lease.lease_deadline_boot <= now.boot {
@@ -289,12 +306,12 @@ fn evidence(lease: &Lease, now: &Moment, this: Option<&str>) -> Option<&'static 
         let is_earlier = lease.holder_instance.as_deref() != Some(this);
         return is_earlier.then_some("earlier_service");
     }
-    lease.process.as_ref().is_some_and(Process::is_gone).then_some("holder_gone")
+    lease.process.as_ref().is_some_and(HolderProcess::has_ended).then_some("holder_gone")
 }
 
-fn begin_again(tx: &Tx<'_>, row: &RequestRow, pause: &Pause) -> Result<(), QueueError> {
+fn restart_pause(tx: &Tx<'_>, row: &RequestRow, pause: &Pause) -> Result<(), QueueError> {
     let values = named_params! {
-        ":now": int(tx.now.wall), ":boot": int(tx.now.boot), ":boot_id": tx.now.boot_id, ":pause": int(pause.pause_ms),
+        ":now": to_i64(tx.now.wall), ":boot": to_i64(tx.now.boot), ":boot_id": tx.now.boot_id, ":pause": to_i64(pause.pause_ms),
         ":seq": row.seq,
     };
     let text = "UPDATE run_requests SET pause_expires_at = :now + :pause, pause_deadline_boot = :boot + :pause,

@@ -1,9 +1,9 @@
-//! One container has one lane, however its address is written.
+//! Every spelling of a container's address gives the same lane.
 
 use super::container_lane;
 
 #[test]
-fn one_container_has_one_lane() {
+fn every_spelling_of_an_address_gives_the_same_lane() {
     let same = ["http://Example.COM", "HTTP://example.com:80/", "http://example.com:80"];
     assert!(same.iter().all(|url| container_lane(url) == "http://example.com:80"), "{same:?}");
     assert_eq!(container_lane("https://h/a/B//"), "https://h:443/a/B");

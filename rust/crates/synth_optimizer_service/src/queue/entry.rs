@@ -1,4 +1,4 @@
-//! A request as people and programs see it, with what it waits for; and how rows are read.
+//! A run request as users and clients see it, with what it waits for; and how rows are decoded.
 
 use rusqlite::Row;
 use rusqlite::types::{Type, ValueRef};
@@ -11,20 +11,20 @@ use super::Tx;
 use super::error::{QueueError, sql};
 use synth_optimizer_core::model::envelope::rfc3339;
 use synth_optimizer_core::model::lifecycle::RequestState;
-use synth_optimizer_core::words;
+use synth_optimizer_core::string_enum;
 
-/// A request to run something. Times are RFC 3339 in UTC.
+/// A run request. Times are RFC 3339 in UTC.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct RequestEntry {
     pub request_id: String,
     pub run_id: String,
     pub status: RequestState,
     pub is_terminal: bool,
-    /// The highest is claimed first.
+    /// Requests with a higher priority are claimed first.
     pub priority: i64,
-    /// Whether a background worker may claim it.
+    /// Whether a background worker may claim the request.
     pub auto_start: bool,
-    /// Whether it goes on only when somebody asks for a step.
+    /// Whether the run advances only by step requests.
     pub manual_step: bool,
     pub config_path: Option<String>,
     pub config_digest: String,
@@ -35,22 +35,22 @@ pub struct RequestEntry {
     pub run_dir: String,
     pub idempotency_key: Option<String>,
     pub submitted_at: String,
-    /// The latest claim.
+    /// Time of the latest claim.
     pub leased_at: Option<String>,
-    /// When the lease would end if the clock on the wall did not jump; the boot clock decides.
+    /// Wall-clock time at which the lease ends, for display. The boot clock decides.
     pub lease_expires_at: Option<String>,
     pub pause_expires_at: Option<String>,
-    /// The first start.
+    /// Time of the first start.
     pub started_at: Option<String>,
     pub finished_at: Option<String>,
     pub updated_at: String,
     pub lease_id: Option<String>,
     pub worker_id: Option<String>,
-    /// Of the latest lease; 0 before the first.
+    /// The fencing token of the latest lease; 0 before the first one.
     pub fencing_token: i64,
-    /// How often it was claimed.
+    /// How many times the request was claimed.
     pub attempts: i64,
-    /// How often it was taken from a holder that was gone.
+    /// How many times the request was recovered from a holder that was gone.
     pub recoveries: i64,
     pub run_workspace_db_path: Option<String>,
     pub result_manifest_path: Option<String>,
@@ -59,32 +59,32 @@ pub struct RequestEntry {
     pub usage: Option<Value>,
     pub result: Option<Value>,
     pub error: Option<Value>,
-    /// What it waits for, unless it is over or worked on.
+    /// What the request waits for; null while it runs and after it has ended.
     pub waiting: Option<Waiting>,
-    /// The process that held it before its present holder, if it was one of this machine.
+    /// The process of the previous holder, if it ran on this machine.
     #[serde(skip_serializing)]
     #[schemars(skip)]
     pub last_holder_pid: Option<i64>,
 }
 
 impl RequestEntry {
-    /// The process whose lock on the run may be replaced: the one that held the request before.
-    pub(crate) fn superseded(&self) -> Option<String> {
+    /// Returns the previous holder, as the run's lock file names it. Its lock on the run may be replaced.
+    pub(crate) fn previous_holder(&self) -> Option<String> {
         self.last_holder_pid.map(|pid| format!("pid {pid}"))
     }
 }
 
-words! {
-    /// Why a request does not go on.
+string_enum! {
+    /// Why a request waits.
     WaitingReason {
-        /// A worker has to become free.
+        /// It waits for a free worker.
         Queue = "queue",
         ContainerBusy = "container_busy",
         CacheBusy = "cache_busy",
         ManualStep = "manual_step",
         AutoStartOff = "auto_start_off",
         Paused = "paused",
-        /// It was asked to end or to pause and does so at its next check.
+        /// A control request is pending. The run obeys it at its next check.
         Stopping = "stopping",
     }
 }
@@ -95,12 +95,12 @@ pub struct Waiting {
     pub reason: WaitingReason,
     pub message: String,
     pub since: Option<String>,
-    /// When it may go on by itself at the latest, where that is known.
+    /// The deadline of the wait, if it has one.
     pub next_check_at: Option<String>,
 }
 
-/// The columns of an entry, of the table `r`, and who holds the lanes that a queued one needs. The configuration, which is
-/// large, is read where it is wanted.
+/// The columns of an entry, from table `r`, with the current holders of the lanes that a queued request needs. The
+/// configuration is large and is read separately.
 const COLUMNS: &str = "r.request_id, r.run_id, r.status, r.finished_at IS NOT NULL AS is_terminal, r.priority,
   r.auto_start, r.manual_step, r.config_path, r.config_digest, r.container_url, r.cache_mode, r.cache_namespace,
   r.output_dir, r.run_dir, r.idempotency_key, r.submitted_at, r.leased_at, r.lease_expires_at, r.pause_expires_at,
@@ -113,7 +113,7 @@ const COLUMNS: &str = "r.request_id, r.run_id, r.status, r.finished_at IS NOT NU
     WHERE a.status IN ('leased', 'running') AND a.cache_lane IS NOT NULL AND a.cache_lane = r.cache_lane) END
     AS cache_holder_json";
 
-/// A row of these columns.
+/// One row of `COLUMNS`.
 #[derive(Deserialize)]
 struct EntryRow {
     #[serde(flatten)]
@@ -124,10 +124,10 @@ struct EntryRow {
     cache_holder: Option<LaneHolder>,
 }
 
-/// The request and the run that hold a lane, and when their lease ends.
+/// The request and the run that occupy a lane, and when their lease ends.
 type LaneHolder = (String, String, Option<i64>);
 
-/// Reads entries; `rest` is what follows `FROM run_requests AS r`.
+/// Reads entries. `rest` is the SQL after `FROM run_requests AS r`.
 pub(super) fn entries(tx: &Tx<'_>, rest: &str, values: impl rusqlite::Params) -> Result<Vec<RequestEntry>, QueueError> {
     let text = format!("SELECT {COLUMNS} FROM run_requests AS r {rest}");
     let entry = |row: &Row<'_>| {
@@ -137,7 +137,7 @@ pub(super) fn entries(tx: &Tx<'_>, rest: &str, values: impl rusqlite::Params) ->
     rows(tx, "read requests", &text, values, entry)
 }
 
-/// The entry of a row that is there.
+/// Returns the entry of an existing row.
 pub(super) fn entry_of(tx: &Tx<'_>, seq: i64) -> Result<RequestEntry, QueueError> {
     let found = entries(tx, "WHERE r.seq = ?1", [seq])?.into_iter().next();
     found.ok_or_else(|| sql("read a request")(rusqlite::Error::QueryReturnedNoRows))
@@ -146,7 +146,7 @@ pub(super) fn entry_of(tx: &Tx<'_>, seq: i64) -> Result<RequestEntry, QueueError
 fn waiting(row: &EntryRow) -> Option<Waiting> {
     let entry = &row.entry;
     let busy = |reason, what: String, (request_id, run_id, expires): &LaneHolder| {
-        (reason, format!("{what} is used by run {run_id} (request {request_id})"), expires.map(shown))
+        (reason, format!("{what} is used by run {run_id} (request {request_id})"), expires.map(format_millis))
     };
     let own = |reason, message: &str| (reason, message.to_owned(), None);
     let (reason, message, next_check_at) = match entry.status {
@@ -179,15 +179,15 @@ fn waiting(row: &EntryRow) -> Option<Waiting> {
     Some(Waiting { reason, message, since: since.or_else(|| Some(entry.updated_at.clone())), next_check_at })
 }
 
-/// A moment as it is shown.
-pub(super) fn shown(millis: i64) -> String {
+/// Formats milliseconds since 1970 as RFC 3339.
+pub(super) fn format_millis(millis: i64) -> String {
     rfc3339(u64::try_from(millis).unwrap_or(0))
 }
 
-/// Columns that are true or false.
+/// Columns that hold booleans.
 const FLAGS: [&str; 3] = ["auto_start", "manual_step", "is_terminal"];
 
-/// Reads a row by the names of its columns: moments (`at`, `…_at`) as they are shown, documents (`…_json`) as what they hold.
+/// Decodes a row by its column names: times (`at`, `…_at`) become RFC 3339 text, and documents (`…_json`) become JSON values.
 pub(super) fn decode<T: DeserializeOwned>(row: &Row<'_>) -> rusqlite::Result<T> {
     let unreadable =
         |error: serde_json::Error| rusqlite::Error::FromSqlConversionFailure(0, Type::Text, Box::new(error));
@@ -196,7 +196,7 @@ pub(super) fn decode<T: DeserializeOwned>(row: &Row<'_>) -> rusqlite::Result<T> 
         let value = match row.get_ref(index)? {
             ValueRef::Null => Value::Null,
             ValueRef::Integer(flag) if FLAGS.contains(&name) => (flag != 0).into(),
-            ValueRef::Integer(millis) if name == "at" || name.ends_with("_at") => shown(millis).into(),
+            ValueRef::Integer(millis) if name == "at" || name.ends_with("_at") => format_millis(millis).into(),
             ValueRef::Integer(number) => number.into(),
             ValueRef::Real(number) => number.into(),
             ValueRef::Text(text) if name.ends_with("_json") => serde_json::from_slice(text).map_err(unreadable)?,
@@ -207,7 +207,7 @@ pub(super) fn decode<T: DeserializeOwned>(row: &Row<'_>) -> rusqlite::Result<T> 
     serde_json::from_value(Value::Object(fields)).map_err(unreadable)
 }
 
-/// What a query finds.
+/// Runs a query and collects its rows.
 pub(super) fn rows<T, C: FromIterator<T>>(
     tx: &Tx<'_>,
     doing: &str,

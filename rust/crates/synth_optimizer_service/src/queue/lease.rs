@@ -1,6 +1,7 @@
-//! What becomes of a request: what its holder does with it, and what is asked of it from outside. Every write of a holder is
-//! refused as fenced once another worker has the lease. A request without a holder obeys at once; otherwise what is asked is
-//! stored, and its holder obeys.
+//! Writes by the holder of a lease, and control requests from outside.
+//!
+//! The queue rejects a holder's write as fenced once another worker has the lease. A control request takes effect immediately
+//! when the run request has no holder. Otherwise it is stored, and the holder obeys it.
 
 use std::time::Duration;
 
@@ -8,79 +9,81 @@ use rusqlite::named_params;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::claim::{cancel, let_go, mark_for_cleanup, set_aside};
+use super::claim::{cancel, mark_for_cleanup, pause_active, release_lease};
 use super::entry::{RequestEntry, entry_of};
 use super::error::{QueueError, sql};
-use super::transitions::{RequestRow, execute, fenced, int, length, next, record, transition};
-use super::{DEFAULT_PAUSE, Queue, Tx};
-use crate::Code;
+use super::transitions::{RequestRow, execute, fenced, millis, next_state, record, to_i64, transition};
+use super::{DEFAULT_PAUSE_TIMEOUT, Queue, Tx};
+use crate::ServiceErrorCode;
 use synth_optimizer_core::model::control::{ControlAction, ControlRequest};
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_core::model::lifecycle::{RequestState, RequestTrigger};
 use synth_optimizer_core::secrets::{redact, scrub};
 use synth_optimizer_platform::runtime::Acknowledgement;
 
-/// By what somebody says that a request is theirs.
+/// How a caller proves that it holds the lease of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Hold<'a> {
-    /// The fencing token of the claim.
+pub enum LeaseProof<'a> {
+    /// By the fencing token of the claim.
     Token(i64),
-    /// The id of the lease.
+    /// By the id of the lease.
     Lease(&'a str),
-    /// Nothing: whoever holds it is meant, as long as the lease has not run out.
+    /// Without proof: the caller acts for the current holder, as long as the lease has not expired.
     Current,
 }
 
-/// What a run left behind.
+/// The results of a run, as the queue stores them.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Completion {
     pub run_workspace_db_path: Option<String>,
     pub result_manifest_path: Option<String>,
     pub best_candidate_id: Option<String>,
-    /// Unknown is not zero.
+    /// `None` if the cost is unknown.
     pub cost_usd: Option<f64>,
     pub usage: Option<Value>,
     pub result: Option<Value>,
 }
 
-/// A request that has a holder.
+/// A leased or running request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct HeldRequest {
+pub struct ActiveRequest {
     pub request_id: String,
     pub fencing_token: i64,
-    /// What its holder is asked for.
-    pub asked: Option<ControlRequest>,
+    /// The control request that its holder has not obeyed yet.
+    pub pending_control: Option<ControlRequest>,
 }
 
 impl Queue {
-    /// Every request that has a holder, with what the holder is asked for.
-    pub fn held_requests(&self) -> Result<Vec<HeldRequest>, QueueError> {
-        let held = |row: RequestRow| HeldRequest {
-            asked: row.asked(),
+    /// Returns every leased or running request, with its pending control request.
+    pub fn active_requests(&self) -> Result<Vec<ActiveRequest>, QueueError> {
+        let held = |row: RequestRow| ActiveRequest {
+            pending_control: row.pending_control(),
             request_id: row.request_id,
             fencing_token: row.fencing_token,
         };
-        self.read(|tx| Ok(RequestRow::held(tx)?.into_iter().map(held).collect()))
+        self.read(|tx| Ok(RequestRow::active(tx)?.into_iter().map(held).collect()))
     }
 
-    /// The holder begins to work on it.
-    pub fn start(&self, request_id: &str, hold: Hold<'_>) -> Result<RequestEntry, QueueError> {
-        self.held(request_id, hold, |tx, row| transition(tx, row, RequestTrigger::Start, None, &json!({})))
+    /// Marks a claimed request as running.
+    pub fn start(&self, request_id: &str, lease_proof: LeaseProof<'_>) -> Result<RequestEntry, QueueError> {
+        self.update_leased(request_id, lease_proof, |tx, row| {
+            transition(tx, row, RequestTrigger::Start, None, &json!({}))
+        })
     }
 
-    /// Makes the lease last that long from now. `progress_at` is when the run last stored an event, in milliseconds since
-    /// 1970. `None`: the lease is not the caller's any more.
+    /// Extends the lease to this duration from now. `progress_at` is the time of the run's last stored event, in
+    /// milliseconds since 1970. Returns `None` when the caller no longer holds the lease.
     pub fn heartbeat(
         &self,
         request_id: &str,
-        hold: Hold<'_>,
+        lease_proof: LeaseProof<'_>,
         lease: Duration,
         progress_at: Option<u64>,
     ) -> Result<Option<RequestEntry>, QueueError> {
-        let renewed = self.held(request_id, hold, |tx, row| {
+        let renewed = self.update_leased(request_id, lease_proof, |tx, row| {
             let values = named_params! {
-                ":now": int(tx.now.wall), ":boot": int(tx.now.boot), ":boot_id": tx.now.boot_id, ":lease": length(lease),
-                ":seq": row.seq, ":token": row.fencing_token, ":progress": progress_at.map(int),
+                ":now": to_i64(tx.now.wall), ":boot": to_i64(tx.now.boot), ":boot_id": tx.now.boot_id, ":lease": millis(lease),
+                ":seq": row.seq, ":token": row.fencing_token, ":progress": progress_at.map(to_i64),
             };
             let text = "UPDATE run_requests SET lease_expires_at = :now + :lease,
                 lease_deadline_boot = :boot + :lease, lease_boot_id = :boot_id, updated_at = :now,
@@ -90,36 +93,41 @@ impl Queue {
         });
         match renewed {
             Ok(entry) => Ok(Some(entry)),
-            Err(refused) if refused.code == Some(Code::Fenced) => Ok(None),
+            Err(refused) if refused.code == Some(ServiceErrorCode::Fenced) => Ok(None),
             Err(error) => Err(error),
         }
     }
 
-    /// Notes how far the run is, by any number that changes when it gets on, and tells how many holders were lost since
-    /// it was another one.
-    pub fn progress(&self, request_id: &str, hold: Hold<'_>, mark: i64) -> Result<i64, QueueError> {
+    /// Records the progress of the run as a number that changes whenever the run advances. Returns how many holders were
+    /// lost since the number last changed.
+    pub fn record_progress(&self, request_id: &str, lease_proof: LeaseProof<'_>, mark: i64) -> Result<i64, QueueError> {
         self.write(|tx| {
-            let row = held_row(tx, request_id, hold)?;
+            let row = checked_row(tx, request_id, lease_proof)?;
             tx.db
                 .prepare_cached(
                     "UPDATE run_requests SET losses = CASE WHEN progress_mark IS ?1 THEN losses ELSE 0 END,
                    progress_mark = ?1, progress_at = ?2, updated_at = ?2 WHERE seq = ?3 RETURNING losses",
                 )
-                .and_then(|mut statement| statement.query_row((mark, int(tx.now.wall), row.seq), |row| row.get(0)))
+                .and_then(|mut statement| statement.query_row((mark, to_i64(tx.now.wall), row.seq), |row| row.get(0)))
                 .map_err(sql("note progress"))
         })
     }
 
-    /// The run is done.
-    pub fn complete(&self, request_id: &str, hold: Hold<'_>, done: &Completion) -> Result<RequestEntry, QueueError> {
-        self.held(request_id, hold, |tx, row| {
+    /// Marks a request as completed and stores the results of its run.
+    pub fn complete(
+        &self,
+        request_id: &str,
+        lease_proof: LeaseProof<'_>,
+        done: &Completion,
+    ) -> Result<RequestEntry, QueueError> {
+        self.update_leased(request_id, lease_proof, |tx, row| {
             let detail = json!({"best_candidate_id": done.best_candidate_id});
             transition(tx, row, RequestTrigger::Complete, None, &detail)?;
             store_result(tx, row.seq, done)
         })
     }
 
-    /// Adds to a request that did not end well what its run has left.
+    /// Stores the results of the run of a failed or cancelled request.
     pub fn summarize(&self, request_id: &str, done: &Completion) -> Result<RequestEntry, QueueError> {
         self.write(|tx| {
             let row = RequestRow::of_request(tx, request_id)?;
@@ -130,54 +138,71 @@ impl Queue {
         })
     }
 
-    /// The run failed. `reason_code` says more precisely why, and the error must not hold a secret.
+    /// Marks a request as failed. `reason_code` gives a more precise reason. The error must not contain a secret.
     pub fn fail(
         &self,
         request_id: &str,
-        hold: Hold<'_>,
+        lease_proof: LeaseProof<'_>,
         error: &OptimizerError,
         reason_code: Option<&str>,
     ) -> Result<RequestEntry, QueueError> {
-        self.held(request_id, hold, |tx, row| {
-            end_with(tx, row, error, reason_code)?;
+        self.update_leased(request_id, lease_proof, |tx, row| {
+            store_error(tx, row, error, reason_code)?;
             transition(tx, row, RequestTrigger::Fail, None, &error_json(error, reason_code))
         })
     }
 
-    /// The holder has ended the run because it was cancelled.
-    pub fn mark_cancelled(&self, request_id: &str, hold: Hold<'_>, reason: &str) -> Result<RequestEntry, QueueError> {
-        self.held(request_id, hold, |tx, row| {
-            let asked = row.asked().filter(|asked| asked.action == ControlAction::Cancel);
-            let message = asked.and_then(|asked| asked.reason).unwrap_or_else(|| reason.to_owned());
+    /// Marks a request as cancelled, after its holder has ended the run.
+    pub fn mark_cancelled(
+        &self,
+        request_id: &str,
+        lease_proof: LeaseProof<'_>,
+        reason: &str,
+    ) -> Result<RequestEntry, QueueError> {
+        self.update_leased(request_id, lease_proof, |tx, row| {
+            let control = row.pending_control().filter(|control| control.action == ControlAction::Cancel);
+            let message = control.and_then(|control| control.reason).unwrap_or_else(|| reason.to_owned());
             cancel(tx, row, RequestTrigger::Cancel, "cancelled", &message)
         })
     }
 
-    /// The holder has set the run aside, for this long at most. What it was asked for and has not done takes effect
-    /// instead.
-    pub fn mark_paused(&self, request_id: &str, hold: Hold<'_>, timeout: Duration) -> Result<RequestEntry, QueueError> {
-        self.held(request_id, hold, |tx, row| {
+    /// Marks a request as paused, for this long at most, after its holder has interrupted the run. A pending control
+    /// request takes effect instead.
+    pub fn mark_paused(
+        &self,
+        request_id: &str,
+        lease_proof: LeaseProof<'_>,
+        timeout: Duration,
+    ) -> Result<RequestEntry, QueueError> {
+        self.update_leased(request_id, lease_proof, |tx, row| {
             let detail = json!({"reason": "the run was set aside"});
-            match row.asked() {
-                Some(_) => let_go(tx, row, RequestTrigger::Release, &detail),
-                None => set_aside(tx, row, Some(timeout), &detail),
+            match row.pending_control() {
+                Some(_) => release_lease(tx, row, RequestTrigger::Release, &detail),
+                None => pause_active(tx, row, Some(timeout), &detail),
             }
         })
     }
 
-    /// The holder lets go of it, so that somebody else can go on. What it was asked for and has not done takes effect.
-    pub fn release(&self, request_id: &str, hold: Hold<'_>, reason: &str) -> Result<RequestEntry, QueueError> {
-        self.held(request_id, hold, |tx, row| let_go(tx, row, RequestTrigger::Release, &json!({"reason": reason})))
-    }
-
-    fn held(
+    /// Gives a request back to the queue, so that another worker can continue it. A pending control request takes effect.
+    pub fn release(
         &self,
         request_id: &str,
-        hold: Hold<'_>,
+        lease_proof: LeaseProof<'_>,
+        reason: &str,
+    ) -> Result<RequestEntry, QueueError> {
+        self.update_leased(request_id, lease_proof, |tx, row| {
+            release_lease(tx, row, RequestTrigger::Release, &json!({"reason": reason}))
+        })
+    }
+
+    fn update_leased(
+        &self,
+        request_id: &str,
+        lease_proof: LeaseProof<'_>,
         act: impl FnOnce(&Tx<'_>, &RequestRow) -> Result<(), QueueError>,
     ) -> Result<RequestEntry, QueueError> {
         self.write(|tx| {
-            let row = held_row(tx, request_id, hold)?;
+            let row = checked_row(tx, request_id, lease_proof)?;
             act(tx, &row)?;
             entry_of(tx, row.seq)
         })
@@ -196,8 +221,8 @@ fn store_result(tx: &Tx<'_>, seq: i64, done: &Completion) -> Result<(), QueueErr
     execute(tx, "store a result", text, values)
 }
 
-/// Stores why a request fails or is cancelled, before it is.
-pub(super) fn end_with(
+/// Stores the error of a request, before the request moves to `failed` or `cancelled`.
+pub(super) fn store_error(
     tx: &Tx<'_>,
     row: &RequestRow,
     error: &OptimizerError,
@@ -208,8 +233,8 @@ pub(super) fn end_with(
     execute(tx, "store why a request ends", text, (payload, row.seq))
 }
 
-/// The error of a failed or cancelled request, as it is stored and shown. `error_code` is the code of the table of errors,
-/// and `reason_code` says more precisely why, where that is known.
+/// Returns the error of a failed or cancelled request, as it is stored and shown. `error_code` is a code of the error table;
+/// `reason_code` is a more precise reason, where one is known.
 fn error_json(error: &OptimizerError, reason_code: Option<&str>) -> Value {
     let OptimizerError { code, message, detail, hint, findings, cause: _ } = error;
     let is_retryable = matches!(
@@ -224,7 +249,7 @@ fn error_json(error: &OptimizerError, reason_code: Option<&str>) -> Value {
             | ErrorCode::Sqlite
     );
     json!({
-        "error_code": code.wire(),
+        "error_code": code.as_str(),
         "reason_code": reason_code,
         "message": message,
         "detail": detail,
@@ -234,151 +259,155 @@ fn error_json(error: &OptimizerError, reason_code: Option<&str>) -> Value {
     })
 }
 
-/// The request as its holder finds it.
-fn held_row(tx: &Tx<'_>, request_id: &str, hold: Hold<'_>) -> Result<RequestRow, QueueError> {
+/// Returns the row of a request if the caller holds its lease.
+fn checked_row(tx: &Tx<'_>, request_id: &str, lease_proof: LeaseProof<'_>) -> Result<RequestRow, QueueError> {
     let row = RequestRow::of_request(tx, request_id)?;
-    let is_theirs = match (hold, &row.lease) {
-        (Hold::Current, None) => {
+    let is_theirs = match (lease_proof, &row.lease) {
+        (LeaseProof::Current, None) => {
             let message =
-                format!("request {request_id} of run {} is {} and held by nobody", row.run_id, row.status.word());
-            let refused = QueueError::new(Code::InvalidTransition, message, "A queued request must be claimed first.");
+                format!("request {request_id} of run {} is {} and held by nobody", row.run_id, row.status.as_str());
+            let refused = QueueError::new(
+                ServiceErrorCode::InvalidTransition,
+                message,
+                "A queued request must be claimed first.",
+            );
             return Err(refused.in_state(row.status));
         }
         (_, None) => false,
-        (Hold::Token(token), Some(_)) => token == row.fencing_token,
-        (Hold::Lease(lease_id), Some(lease)) => lease_id == lease.lease_id,
-        (Hold::Current, Some(lease)) => !lease.is_over(&tx.now),
+        (LeaseProof::Token(token), Some(_)) => token == row.fencing_token,
+        (LeaseProof::Lease(lease_id), Some(lease)) => lease_id == lease.lease_id,
+        (LeaseProof::Current, Some(lease)) => !lease.has_expired(&tx.now),
     };
-    let token = if let Hold::Token(token) = hold { Some(token) } else { None };
+    let token = if let LeaseProof::Token(token) = lease_proof { Some(token) } else { None };
     if is_theirs { Ok(row) } else { Err(fenced(&row, token)) }
 }
 
-/// What became of a control request.
+/// The result of a control request.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Ack {
-    /// `noop`: the request is in that state already.
+pub struct ControlOutcome {
+    /// `noop` if the run request is already in the wanted state.
     pub acknowledgement: Acknowledgement,
     pub entry: RequestEntry,
 }
 
-type Asked = Result<Acknowledgement, QueueError>;
+type AckResult = Result<Acknowledgement, QueueError>;
 
 impl Queue {
-    /// Asks something of a request.
+    /// Applies a control request to a run request.
     ///
-    /// * cancel: ends it. Its holder, if it has one, ends the run.
-    /// * stop: ends the run with its best candidate so far. A run that has begun and has no holder is taken up once more for
-    ///   that; one that has not begun is cancelled.
-    /// * pause: sets it aside. Unless it is resumed in time, it is cancelled.
-    /// * resume: continues it. A pause that its holder has not obeyed yet is withdrawn.
-    pub fn control(&self, request_id: &str, asked: &ControlRequest) -> Result<Ack, QueueError> {
+    /// * cancel: ends the run request. Its holder, if it has one, ends the run.
+    /// * stop: completes the run with its best candidate so far. A started run without a holder is claimed once more for
+    ///   this. A run that has not started is cancelled.
+    /// * pause: pauses the run request. It is cancelled unless it is resumed in time.
+    /// * resume: continues the run request. A pause that its holder has not obeyed yet is withdrawn.
+    pub fn control(&self, request_id: &str, control: &ControlRequest) -> Result<ControlOutcome, QueueError> {
         self.write(|tx| {
             let row = RequestRow::of_request(tx, request_id)?;
-            let acknowledgement = match asked.action {
-                ControlAction::Cancel | ControlAction::Stop => end(tx, &row, asked),
-                ControlAction::Pause => pause(tx, &row, asked),
-                ControlAction::Resume => resume(tx, &row, asked),
+            let acknowledgement = match control.action {
+                ControlAction::Cancel | ControlAction::Stop => cancel_or_stop(tx, &row, control),
+                ControlAction::Pause => pause(tx, &row, control),
+                ControlAction::Resume => resume(tx, &row, control),
                 action @ (ControlAction::Shutdown | ControlAction::Interrupt | ControlAction::Step) => {
-                    let message = format!("{} is asked of the process of a run, not of its request", action.word());
-                    Err(QueueError::new(Code::InvalidTransition, message, "").in_state(row.status))
+                    let message = format!("{} is asked of the process of a run, not of its request", action.as_str());
+                    Err(QueueError::new(ServiceErrorCode::InvalidTransition, message, "").in_state(row.status))
                 }
             };
-            Ok(Ack { acknowledgement: acknowledgement?, entry: entry_of(tx, row.seq)? })
+            Ok(ControlOutcome { acknowledgement: acknowledgement?, entry: entry_of(tx, row.seq)? })
         })
     }
 }
 
-fn end(tx: &Tx<'_>, row: &RequestRow, asked: &ControlRequest) -> Asked {
-    let is_stop = asked.action == ControlAction::Stop;
+fn cancel_or_stop(tx: &Tx<'_>, row: &RequestRow, control: &ControlRequest) -> AckResult {
+    let is_stop = control.action == ControlAction::Stop;
     match row.status {
-        RequestState::Queued | RequestState::Paused if is_stop && is_taken_up_again(row) => {
-            if row.asked().is_some() {
+        RequestState::Queued | RequestState::Paused if is_stop && can_resume_in_background(row) => {
+            if row.pending_control().is_some() {
                 return Ok(Acknowledgement::Noop);
             }
             if row.status == RequestState::Paused {
-                transition(tx, row, RequestTrigger::Resume, None, &json!({"reason": asked.reason}))?;
+                transition(tx, row, RequestTrigger::Resume, None, &json!({"reason": control.reason}))?;
             }
-            store(tx, &RequestRow::of_request(tx, &row.request_id)?, asked)
+            store_control(tx, &RequestRow::of_request(tx, &row.request_id)?, control)
         }
         RequestState::Queued | RequestState::Paused => {
             let code = if is_stop { "stopped" } else { "cancelled" };
-            let message = asked.reason.as_deref().unwrap_or(code);
+            let message = control.reason.as_deref().unwrap_or(code);
             cancel(tx, row, RequestTrigger::Cancel, code, message)?;
             mark_for_cleanup(tx, row)?;
             Ok(Acknowledgement::Accepted)
         }
-        RequestState::Leased | RequestState::Running => match row.asked().map(|earlier| earlier.action) {
-            Some(earlier) if earlier == ControlAction::Cancel || earlier == asked.action => Ok(Acknowledgement::Noop),
-            Some(_) | None => store(tx, row, asked),
+        RequestState::Leased | RequestState::Running => match row.pending_control().map(|earlier| earlier.action) {
+            Some(earlier) if earlier == ControlAction::Cancel || earlier == control.action => Ok(Acknowledgement::Noop),
+            Some(_) | None => store_control(tx, row, control),
         },
         RequestState::Completed | RequestState::Failed | RequestState::Cancelled => Ok(Acknowledgement::Noop),
     }
 }
 
-fn pause(tx: &Tx<'_>, row: &RequestRow, asked: &ControlRequest) -> Asked {
-    let timeout = asked.pause.unwrap_or(DEFAULT_PAUSE);
-    match (row.status, row.asked().map(|earlier| earlier.action)) {
+fn pause(tx: &Tx<'_>, row: &RequestRow, control: &ControlRequest) -> AckResult {
+    let timeout = control.pause.unwrap_or(DEFAULT_PAUSE_TIMEOUT);
+    match (row.status, row.pending_control().map(|earlier| earlier.action)) {
         (RequestState::Paused, _) | (_, Some(ControlAction::Pause)) => Ok(Acknowledgement::Noop),
         (RequestState::Queued | RequestState::Leased | RequestState::Running, Some(ending)) => {
-            let (run_id, status) = (&row.run_id, row.status.word());
-            let message = format!("run {run_id} is {status} and was asked to {}: it cannot be paused", ending.word());
+            let (run_id, status) = (&row.run_id, row.status.as_str());
+            let message = format!("run {run_id} is {status} and was asked to {}: it cannot be paused", ending.as_str());
             let hint = "Wait until it has ended.";
-            Err(QueueError::new(Code::InvalidTransition, message, hint).in_state(row.status))
+            Err(QueueError::new(ServiceErrorCode::InvalidTransition, message, hint).in_state(row.status))
         }
         (RequestState::Queued, None) => {
-            let detail = json!({"reason": asked.reason, "timeout_seconds": timeout.as_secs_f64()});
+            let detail = json!({"reason": control.reason, "timeout_seconds": timeout.as_secs_f64()});
             transition(tx, row, RequestTrigger::Pause, Some(timeout), &detail)?;
             Ok(Acknowledgement::Accepted)
         }
         (RequestState::Leased | RequestState::Running, None) => {
-            store(tx, row, &ControlRequest { pause: Some(timeout), ..asked.clone() })
+            store_control(tx, row, &ControlRequest { pause: Some(timeout), ..control.clone() })
         }
         (RequestState::Completed | RequestState::Failed | RequestState::Cancelled, _) => {
-            next(row, RequestTrigger::Pause).map(|_| Acknowledgement::Noop)
+            next_state(row, RequestTrigger::Pause).map(|_| Acknowledgement::Noop)
         }
     }
 }
 
-fn resume(tx: &Tx<'_>, row: &RequestRow, asked: &ControlRequest) -> Asked {
-    let detail = json!({"reason": asked.reason});
-    match (row.status, row.asked().map(|earlier| earlier.action)) {
+fn resume(tx: &Tx<'_>, row: &RequestRow, control: &ControlRequest) -> AckResult {
+    let detail = json!({"reason": control.reason});
+    match (row.status, row.pending_control().map(|earlier| earlier.action)) {
         (RequestState::Paused, _) => {
             transition(tx, row, RequestTrigger::Resume, None, &detail)?;
             Ok(Acknowledgement::Accepted)
         }
         (RequestState::Leased | RequestState::Running, Some(ControlAction::Pause)) => {
-            set(tx, row, None)?;
+            write_control(tx, row, None)?;
             record(tx, row, row.status, "withdraw_pause", &detail)?;
             Ok(Acknowledgement::Accepted)
         }
         (RequestState::Queued | RequestState::Leased | RequestState::Running, _) => Ok(Acknowledgement::Noop),
         (RequestState::Completed | RequestState::Failed | RequestState::Cancelled, _) => {
-            next(row, RequestTrigger::Resume).map(|_| Acknowledgement::Noop)
+            next_state(row, RequestTrigger::Resume).map(|_| Acknowledgement::Noop)
         }
     }
 }
 
-/// Stores what the holder of a request is asked for.
-fn store(tx: &Tx<'_>, row: &RequestRow, asked: &ControlRequest) -> Asked {
-    set(tx, row, Some(asked))?;
-    let detail = json!({"reason": asked.reason, "timeout_ms": asked.pause.map(length)});
-    record(tx, row, row.status, &format!("ask_{}", asked.action.word()), &detail)?;
+/// Stores a control request for the holder of a request.
+fn store_control(tx: &Tx<'_>, row: &RequestRow, control: &ControlRequest) -> AckResult {
+    write_control(tx, row, Some(control))?;
+    let detail = json!({"reason": control.reason, "timeout_ms": control.pause.map(millis)});
+    record(tx, row, row.status, &format!("ask_{}", control.action.as_str()), &detail)?;
     Ok(Acknowledgement::Accepted)
 }
 
-fn set(tx: &Tx<'_>, row: &RequestRow, asked: Option<&ControlRequest>) -> Result<(), QueueError> {
+fn write_control(tx: &Tx<'_>, row: &RequestRow, control: Option<&ControlRequest>) -> Result<(), QueueError> {
     let values = named_params! {
-        ":action": asked.map(|asked| asked.action.word()),
-        ":reason": asked.and_then(|asked| asked.reason.as_deref()).map(scrub),
-        ":pause": asked.and_then(|asked| asked.pause).map(length),
-        ":at": asked.map(|_| int(tx.now.wall)), ":now": int(tx.now.wall), ":seq": row.seq,
+        ":action": control.map(|control| control.action.as_str()),
+        ":reason": control.and_then(|control| control.reason.as_deref()).map(scrub),
+        ":pause": control.and_then(|control| control.pause).map(millis),
+        ":at": control.map(|_| to_i64(tx.now.wall)), ":now": to_i64(tx.now.wall), ":seq": row.seq,
     };
     let text = "UPDATE run_requests SET control = :action, control_reason = :reason, control_pause_ms = :pause,
         control_at = :at, updated_at = :now WHERE seq = :seq AND status IN ('queued', 'leased', 'running')";
     execute(tx, "store a control request", text, values)
 }
 
-/// Whether a worker takes the request up by itself and finds a run to end.
-fn is_taken_up_again(row: &RequestRow) -> bool {
+/// Returns whether a background worker would claim the request and find a started run.
+fn can_resume_in_background(row: &RequestRow) -> bool {
     row.started_at.is_some() && row.auto_start && !row.manual_step
 }

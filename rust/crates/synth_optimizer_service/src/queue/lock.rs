@@ -1,5 +1,5 @@
-//! One service per database, by a lock of the kernel on the file beside it. Who may hold a request, and how to tell that such
-//! a holder is gone.
+//! The service lock: a kernel lock on a file beside the database, so that one service at a time works on it. Also the kinds
+//! of lease holders, and how to tell that the process of a holder has ended.
 
 use std::path::{Path, PathBuf};
 
@@ -7,49 +7,50 @@ use camino::Utf8PathBuf;
 use serde::Deserialize;
 
 use super::error::QueueError;
-use super::open::{make_directory, random};
-use crate::Code;
+use super::open::{create_directory, random_id};
+use crate::ServiceErrorCode;
 use synth_optimizer_core::model::envelope::rfc3339;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
-use synth_optimizer_platform::artifacts::{FileLock, NotTaken};
+use synth_optimizer_platform::artifacts::{FileLock, LockError};
 use synth_optimizer_platform::clock::unix_millis;
-use synth_optimizer_platform::container::{is_running, started};
+use synth_optimizer_platform::container::{is_running, process_start_time};
 use synth_optimizer_platform::workspace::error::io;
 
-/// The right to serve a database, held as long as this lives.
+/// The lock of a database, held until it is dropped.
 #[derive(Debug)]
 pub struct ServiceLock {
     lock: FileLock,
     path: Utf8PathBuf,
     since: String,
-    /// Names this start of the service; only whoever has the lock has one.
+    /// Identifies this start of the service. It is created with the lock.
     pub instance_id: String,
 }
 
 impl ServiceLock {
-    /// Takes the lock and notes who has it. `bind` is the address that is or will be served.
+    /// Takes the lock and writes pid, address and time into the lock file. `bind` is the address that the service listens on.
     pub fn take(database: &Path, bind: &str) -> Result<Self, QueueError> {
-        make_directory(database)?;
-        let path = true_path(database)?.with_added_extension("lock");
+        create_directory(database)?;
+        let path = resolved_path(database)?.with_added_extension("lock");
         let path = Utf8PathBuf::from_path_buf(path)
             .map_err(|path| OptimizerError::new(ErrorCode::Io, format!("{} is not a path in UTF-8", path.display())))?;
         let since = rfc3339(unix_millis());
-        let lock = FileLock::take(&path, &note(bind, &since), None).map_err(|refused| match refused {
-            NotTaken::Failed(error) => error.into(),
-            NotTaken::Held(holder) => {
-                let code = Code::DatabaseInUse;
-                let message = format!("{}: {} is served by another process: {holder}", code.wire(), database.display());
+        let lock = FileLock::take(&path, &holder_note(bind, &since), None).map_err(|refused| match refused {
+            LockError::Failed(error) => error.into(),
+            LockError::Held(holder) => {
+                let code = ServiceErrorCode::DatabaseInUse;
+                let message =
+                    format!("{}: {} is served by another process: {holder}", code.as_str(), database.display());
                 let hint = "Use that service, end it, or name another database.";
                 let error = OptimizerError::new(ErrorCode::Io, message).with_hint(hint);
                 QueueError { code: Some(code), ..error.into() }
             }
         })?;
-        Ok(Self { lock, path, since, instance_id: format!("svc_{}", random()?) })
+        Ok(Self { lock, path, since, instance_id: format!("svc_{}", random_id()?) })
     }
 
-    /// Fails when the file was removed or replaced: somebody else may have the database then.
+    /// Fails when the lock file was removed or replaced, because another service may have taken the lock then.
     pub fn check(&self) -> Result<(), OptimizerError> {
-        if self.lock.mark().check().is_ok() {
+        if self.lock.identity().check().is_ok() {
             return Ok(());
         }
         let message = format!("the lock {} was removed or replaced while the service held it", self.path);
@@ -57,19 +58,19 @@ impl ServiceLock {
         Err(OptimizerError::new(ErrorCode::Io, message).with_hint(hint))
     }
 
-    /// Notes the address that was bound, where the port was chosen by the system.
+    /// Updates the address in the lock file, after the system has chosen the port.
     pub fn note_bind(&mut self, bind: &str) -> Result<(), QueueError> {
-        let text = note(bind, &self.since);
+        let text = holder_note(bind, &self.since);
         self.lock.note(&text).map_err(|error| io("write", self.path.as_std_path())(error).into())
     }
 }
 
-fn note(bind: &str, since: &str) -> String {
+fn holder_note(bind: &str, since: &str) -> String {
     format!("pid {} bind {bind} since {since}", std::process::id())
 }
 
-/// Where the file is or will be, whatever links lead there.
-fn true_path(database: &Path) -> Result<PathBuf, OptimizerError> {
+/// Returns the path of the file with all links resolved, also before the file exists.
+fn resolved_path(database: &Path) -> Result<PathBuf, OptimizerError> {
     if let Ok(found) = database.canonicalize() {
         return Ok(found);
     }
@@ -80,18 +81,18 @@ fn true_path(database: &Path) -> Result<PathBuf, OptimizerError> {
     Ok(parent.canonicalize().map_err(io("open", parent))?.join(name))
 }
 
-/// Who claims.
+/// The kind of a lease holder. It decides how the lease can end early.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Holder {
-    /// A worker of the service that holds the lock, which this names: its leases are over when another one has the lock.
+pub enum LeaseHolder {
+    /// A worker of the service with this `instance_id`. Its leases end when another service takes the lock.
     Service(String),
-    /// A process that works on one request itself: its lease is over when it ends.
+    /// A process that executes one request itself. Its lease ends with the process.
     Worker,
-    /// Somebody who may not live as long as the lease, such as a script: only time ends it.
+    /// A caller that may exit before the lease ends, such as a script. Its lease ends only by expiry.
     Caller,
 }
 
-impl Holder {
+impl LeaseHolder {
     pub(super) fn kind(&self) -> &'static str {
         match self {
             Self::Service(_) => "service",
@@ -107,33 +108,33 @@ impl Holder {
         }
     }
 
-    pub(super) fn process(&self) -> Option<Process> {
+    pub(super) fn process(&self) -> Option<HolderProcess> {
         match self {
-            Self::Service(_) | Self::Worker => Process::this(),
+            Self::Service(_) | Self::Worker => HolderProcess::current(),
             Self::Caller => None,
         }
     }
 }
 
-/// A process: its pid alone may be given to another one.
+/// Identifies a process. The pid alone is not enough, because the system reuses pids.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-pub(super) struct Process {
+pub(super) struct HolderProcess {
     pub(super) holder_pid: i32,
-    /// In clock ticks since the machine started.
+    /// Start time of the process, in clock ticks since the boot.
     pub(super) holder_started: u64,
-    /// Where the pid means this process. Another namespace may not even see it.
+    /// The pid namespace in which the pid is valid.
     pub(super) holder_pid_namespace: String,
 }
 
-impl Process {
-    /// This one; `None` where the system does not say.
-    fn this() -> Option<Self> {
+impl HolderProcess {
+    /// Returns the current process, or `None` where `/proc` is not available.
+    fn current() -> Option<Self> {
         let pid = i32::try_from(std::process::id()).ok()?;
-        Some(Self { holder_pid: pid, holder_started: started(pid)?, holder_pid_namespace: namespace()? })
+        Some(Self { holder_pid: pid, holder_started: process_start_time(pid)?, holder_pid_namespace: namespace()? })
     }
 
-    /// Whether it has certainly ended.
-    pub(super) fn is_gone(&self) -> bool {
+    /// Returns whether the process has certainly ended. A process in another pid namespace may be alive.
+    pub(super) fn has_ended(&self) -> bool {
         namespace().is_some_and(|ours| ours == self.holder_pid_namespace)
             && !is_running(self.holder_pid, self.holder_started)
     }

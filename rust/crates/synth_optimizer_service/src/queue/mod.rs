@@ -1,8 +1,9 @@
-//! `service.sqlite`: the durable queue of requests to run something.
+//! `service.sqlite`: the durable queue of run requests.
 //!
-//! Every change is one `BEGIN IMMEDIATE` transaction that moves the request along the lifecycle table and adds to its
-//! history; when a call returns, it is on the disk. Whoever works on a request holds a lease with a fencing token, and
-//! every write of a holder is refused once the token is old. Leases end by the boot clock, never by the clock on the wall.
+//! Every change is one `BEGIN IMMEDIATE` transaction. It moves the request along the lifecycle table and adds a row to its
+//! history. When a call returns, the change is on disk. A worker holds a request by a lease with a fencing token; the queue
+//! rejects every write that carries an older token. Leases are measured with the boot clock, so changes of the wall clock do
+//! not affect them.
 
 mod claim;
 mod entry;
@@ -23,81 +24,81 @@ use std::time::Duration;
 use rusqlite::{Connection, TransactionBehavior};
 
 pub(crate) use claim::container_lane;
-pub use claim::{Claim, Which};
+pub use claim::{Claim, ClaimFilter};
 pub use entry::{RequestEntry, Waiting, WaitingReason};
 pub use error::QueueError;
-pub use lease::{Ack, Completion, HeldRequest, Hold};
-pub use lock::{Holder, ServiceLock};
-pub use open::{APPLICATION_ID, SCHEMA_VERSION, random as random_id};
+pub use lease::{ActiveRequest, Completion, ControlOutcome, LeaseProof};
+pub use lock::{LeaseHolder, ServiceLock};
+pub use open::{APPLICATION_ID, SCHEMA_VERSION, random_id};
 pub use read::{HistoryEntry, LeaseEntry, Liveness, Page, workspace_status};
-pub use submit::{Submission, Submitted};
+pub use submit::{Submission, SubmitOutcome};
 
 use error::sql;
-use open::Pool;
+use open::ConnectionPool;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 pub use synth_optimizer_platform::clock::{Clock, Moment, SystemClock};
 pub use synth_optimizer_platform::runtime::Acknowledgement;
 use synth_optimizer_platform::runtime::Monitor;
 use synth_optimizer_platform::workspace::error::io;
-use synth_optimizer_platform::workspace::schema::BUSY;
+use synth_optimizer_platform::workspace::schema::BUSY_TIMEOUT;
 
-/// How long a pause lasts when nothing else is said. Then the request is cancelled.
-pub const DEFAULT_PAUSE: Duration = Duration::from_secs(1800);
+/// How long a request stays paused by default. After that it is cancelled.
+pub const DEFAULT_PAUSE_TIMEOUT: Duration = Duration::from_secs(1800);
 
-/// Connections that read at once.
-const READERS: usize = 4;
+/// Number of connections that read concurrently.
+const READER_COUNT: usize = 4;
 
-/// The queue in one process.
+/// The queue, as one process has it open.
 #[derive(Debug)]
 pub struct Queue {
     pub path: PathBuf,
     clock: Arc<dyn Clock>,
-    /// One connection writes.
-    writer: Pool,
-    /// Reads do not wait for writes.
-    readers: Pool,
-    /// Which file was opened: another one under the same name is not the queue.
+    /// The only connection that writes.
+    writer: ConnectionPool,
+    /// Connections that read. Reads do not wait for writes.
+    readers: ConnectionPool,
+    /// Device and inode of the opened file, to notice when the file is replaced.
     inode: (u64, u64),
-    /// Grows with every change that this process makes or notices; threads and tasks wait for that.
+    /// Grows with every change that this process makes or notices. Threads and tasks wait for it.
     pub changes: Monitor<u64>,
-    /// SQLite's count of what other connections have written.
+    /// SQLite's `data_version`, which changes when another connection writes.
     data_version: AtomicI64,
 }
 
-/// The queue within one transaction, at one moment.
+/// One transaction on the queue, with its time.
 struct Tx<'a> {
     db: &'a Connection,
     now: Moment,
 }
 
 impl Queue {
-    /// Opens the queue, and makes it if there is none.
+    /// Opens the queue and creates the file if it does not exist.
     pub fn open(path: &Path) -> Result<Self, QueueError> {
-        Self::open_with(path, Arc::new(SystemClock), BUSY)
+        Self::open_with(path, Arc::new(SystemClock), BUSY_TIMEOUT)
     }
 
-    /// The same with another clock, or with another patience for processes that write before it is `store_busy`.
+    /// Opens the queue with another clock, and with another time to wait for other writers before it fails with `store_busy`.
     pub fn open_with(path: &Path, clock: Arc<dyn Clock>, busy_timeout: Duration) -> Result<Self, QueueError> {
         let writer = open::open(path, busy_timeout)?;
-        let readers = (0..READERS).map(|_| open::open_to_read(path, busy_timeout));
+        let readers = (0..READER_COUNT).map(|_| open::open_read_only(path, busy_timeout));
         Ok(Self {
             path: path.to_owned(),
             clock,
-            writer: Pool::new(vec![writer], busy_timeout),
-            readers: Pool::new(readers.collect::<Result<_, _>>()?, busy_timeout),
+            writer: ConnectionPool::new(vec![writer], busy_timeout),
+            readers: ConnectionPool::new(readers.collect::<Result<_, _>>()?, busy_timeout),
             inode: inode(path).map_err(io("open", path))?,
             changes: Monitor::default(),
             data_version: AtomicI64::new(0),
         })
     }
 
-    /// Changes something, whole or not at all.
+    /// Runs `act` in a write transaction: all of its changes are stored, or none.
     fn write<T>(&self, act: impl FnOnce(&Tx<'_>) -> Result<T, QueueError>) -> Result<T, QueueError> {
         let (done, has_changed) = self.writer.with(|db| {
             let transaction =
                 db.transaction_with_behavior(TransactionBehavior::Immediate).map_err(sql("begin a transaction"))?;
             let before = transaction.total_changes();
-            // Read within the transaction: no later one can have an earlier moment.
+            // Reading the clock within the transaction keeps the times in transaction order.
             let done = act(&Tx { db: &transaction, now: self.clock.now() })?;
             let has_changed = transaction.total_changes() != before;
             transaction.commit().map_err(sql("commit"))?;
@@ -110,7 +111,7 @@ impl Queue {
         Ok(done)
     }
 
-    /// Looks at one moment of the queue.
+    /// Runs `look` in a read transaction: it sees one consistent state.
     fn read<T>(&self, look: impl FnOnce(&Tx<'_>) -> Result<T, QueueError>) -> Result<T, QueueError> {
         self.check_file()?;
         self.readers.with(|db| {
@@ -119,13 +120,13 @@ impl Queue {
         })
     }
 
-    /// Wakes everything that waits for a change of the queue.
+    /// Wakes every thread and task that waits for a change of the queue.
     pub fn wake(&self) {
         self.changes.update(|changes| *changes += 1);
     }
 
-    /// Notices what other processes have written since the last look.
-    pub fn notice_others(&self) -> Result<(), QueueError> {
+    /// Checks whether another process has written since the last check, and wakes the waiters if so.
+    pub fn poll_external_changes(&self) -> Result<(), QueueError> {
         self.check_file()?;
         let look = |db: &mut Connection| db.query_row("PRAGMA data_version", [], |row| row.get(0));
         let version = self.writer.with(|db| look(db).map_err(sql("look for changes")))?;
@@ -135,13 +136,13 @@ impl Queue {
         Ok(())
     }
 
-    /// Brings everything into the file itself, so that it can be copied.
+    /// Moves the write-ahead log into the database file, so that the file can be copied alone.
     pub fn checkpoint(&self) -> Result<(), QueueError> {
         let text = "PRAGMA wal_checkpoint(TRUNCATE)";
         self.writer.with(|db| db.query_row(text, [], |_| Ok(())).map_err(sql("bring the file to rest")))
     }
 
-    /// Fails when the file was removed or replaced: what is written to it then is found by nobody.
+    /// Fails when the file was removed or replaced, because later writes would be lost.
     fn check_file(&self) -> Result<(), QueueError> {
         let path = &self.path;
         if inode(path).is_ok_and(|found| found == self.inode) {
@@ -149,7 +150,7 @@ impl Queue {
         }
         let message = format!("the queue {} was removed or replaced while it was in use", path.display());
         let hint = "What was stored since is lost. Put the file back if you can, and start the service again.";
-        Err(QueueError::unwell(OptimizerError::new(ErrorCode::Sqlite, message).with_hint(hint)))
+        Err(QueueError::transient(OptimizerError::new(ErrorCode::Sqlite, message).with_hint(hint)))
     }
 }
 

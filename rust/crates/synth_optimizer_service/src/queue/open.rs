@@ -1,4 +1,4 @@
-//! Makes and opens `service.sqlite`: permissions, schema version, journal and durability; and lends its connections.
+//! Creates and opens `service.sqlite`: permissions, schema version, journal and durability. Also its connection pool.
 
 use std::fs::{DirBuilder, File};
 use std::os::unix::fs::DirBuilderExt;
@@ -11,19 +11,19 @@ use rusqlite::Connection;
 use rusqlite_migration::{M, Migrations};
 
 use super::error::{QueueError, sql};
-use crate::Code;
+use crate::ServiceErrorCode;
 use synth_optimizer_core::model::canonical::hex;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_platform::workspace::error::{io, sqlite};
 use synth_optimizer_platform::workspace::schema::Schema;
 
-/// Tells the file of a queue from any other database.
+/// SQLite application id of a queue file.
 pub const APPLICATION_ID: i64 = 1_398_361_937;
 
 const STEPS: &[M<'_>] = &[M::up(include_str!("../../migrations/0001_queue.sql"))];
 static MIGRATIONS: Migrations<'_> = Migrations::from_slice(STEPS);
 
-/// The newest schema that this release knows.
+/// The newest schema version that this release supports.
 pub const SCHEMA_VERSION: usize = STEPS.len();
 
 static SCHEMA: Schema = Schema {
@@ -35,7 +35,7 @@ static SCHEMA: Schema = Schema {
     hint: "Name the database of a service, or a file that does not exist yet.",
 };
 
-/// Opens the queue to write, and makes it if there is none.
+/// Opens the queue for writing and creates the file if it does not exist.
 pub(super) fn open(path: &Path, busy: Duration) -> Result<Connection, QueueError> {
     if !path.exists() {
         create(path)?;
@@ -54,21 +54,21 @@ pub(super) fn open(path: &Path, busy: Duration) -> Result<Connection, QueueError
     Ok(connection)
 }
 
-/// Opens an existing queue to read; nothing that is done with the connection can write.
-pub(super) fn open_to_read(path: &Path, busy: Duration) -> Result<Connection, QueueError> {
+/// Opens an existing queue with a read-only connection.
+pub(super) fn open_read_only(path: &Path, busy: Duration) -> Result<Connection, QueueError> {
     let connection = connect(path, busy)?;
     connection.pragma_update(None, "query_only", true).map_err(sql("open the file"))?;
     Ok(connection)
 }
 
-/// Makes the directory of a database, for its owner alone.
-pub(super) fn make_directory(path: &Path) -> Result<(), OptimizerError> {
+/// Creates the directory of a database, accessible to its owner only.
+pub(super) fn create_directory(path: &Path) -> Result<(), OptimizerError> {
     let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) else { return Ok(()) };
     DirBuilder::new().recursive(true).mode(0o700).create(parent).map_err(io("make", parent))
 }
 
-/// Random digits.
-pub fn random() -> Result<String, OptimizerError> {
+/// Returns 32 random hexadecimal digits.
+pub fn random_id() -> Result<String, OptimizerError> {
     let mut bytes = [0; 16];
     getrandom::fill(&mut bytes)
         .map_err(|error| OptimizerError::from_cause(ErrorCode::Io, "the system gives no random numbers", error))?;
@@ -81,55 +81,55 @@ fn connect(path: &Path, busy: Duration) -> Result<Connection, QueueError> {
     Ok(connection)
 }
 
-/// The file appears under its name whole, or not at all. Of several processes that make it, one wins.
+/// Creates the file atomically. If several processes create it at the same time, one of them wins.
 fn create(path: &Path) -> Result<(), OptimizerError> {
-    make_directory(path)?;
-    let unfinished = path.with_added_extension(format!("{}.tmp", random()?));
+    create_directory(path)?;
+    let unfinished = path.with_added_extension(format!("{}.tmp", random_id()?));
     let made = SCHEMA.build(&unfinished, |connection| {
-        // Part of the file from here on, so that nobody has to switch while others have it open.
+        // The journal mode is stored in the file, so that no process has to switch it while others have the file open.
         connection.execute_batch("PRAGMA journal_mode = WAL").map_err(sqlite("create the queue"))
     });
     let linked = made.and_then(|()| match std::fs::hard_link(&unfinished, path) {
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
-        // A file system without links.
+        // The file system does not support hard links.
         Err(_) if !path.exists() => std::fs::rename(&unfinished, path).map_err(io("create", path)),
         Ok(()) | Err(_) => Ok(()),
     });
-    // A file that stays is made anew by the next process that creates the queue.
+    // A leftover temporary file does no harm: every process uses a new random name.
     let _ = std::fs::remove_file(&unfinished);
     linked?;
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     File::open(parent).and_then(|directory| directory.sync_all()).map_err(io("create", path))
 }
 
-/// Connections to one file that are lent to one caller each. A caller waits for one no longer than for another process that
+/// A pool of connections to one file. A caller waits for a free connection at most as long as for another process that
 /// writes.
 #[derive(Debug)]
-pub(super) struct Pool {
+pub(super) struct ConnectionPool {
     idle: Mutex<Vec<Connection>>,
-    back: Condvar,
-    patience: Duration,
+    returned: Condvar,
+    timeout: Duration,
 }
 
-impl Pool {
-    pub(super) fn new(connections: Vec<Connection>, patience: Duration) -> Self {
-        Self { idle: Mutex::new(connections), back: Condvar::new(), patience }
+impl ConnectionPool {
+    pub(super) fn new(connections: Vec<Connection>, timeout: Duration) -> Self {
+        Self { idle: Mutex::new(connections), returned: Condvar::new(), timeout }
     }
 
-    /// Lends a connection, as soon as one is free.
+    /// Runs `act` with a connection, as soon as one is free.
     pub(super) fn with<T>(&self, act: impl FnOnce(&mut Connection) -> Result<T, QueueError>) -> Result<T, QueueError> {
         let mut idle = self.idle.lock();
-        self.back.wait_while_for(&mut idle, |idle| idle.is_empty(), self.patience);
+        self.returned.wait_while_for(&mut idle, |idle| idle.is_empty(), self.timeout);
         let Some(mut connection) = idle.pop() else {
-            let message = format!("others use the queue for more than {} s", self.patience.as_secs_f64());
+            let message = format!("others use the queue for more than {} s", self.timeout.as_secs_f64());
             let hint = "Something writes to the queue for long: ask again in a moment.";
-            return Err(QueueError::new(Code::StoreBusy, message, hint));
+            return Err(QueueError::new(ServiceErrorCode::StoreBusy, message, hint));
         };
         drop(idle);
-        // A transaction that a panic interrupts is rolled back: the connection is as good as before.
+        // A panic rolls its transaction back, so the connection can be used again.
         let done = catch_unwind(AssertUnwindSafe(|| act(&mut connection)));
         self.idle.lock().push(connection);
-        self.back.notify_one();
+        self.returned.notify_one();
         done.unwrap_or_else(|panic| resume_unwind(panic))
     }
 }

@@ -1,4 +1,5 @@
-//! Every move of a request goes through here: legal by the table, guarded by token and state, and written to its history.
+//! State transitions of run requests. Every transition is checked against the lifecycle table, guarded by fencing token and
+//! state, and recorded in the history.
 
 use std::time::Duration;
 
@@ -9,14 +10,14 @@ use serde_json::Value;
 use super::Tx;
 use super::entry::{decode, rows};
 use super::error::{QueueError, not_found, sql};
-use super::lock::Process;
-use crate::Code;
+use super::lock::HolderProcess;
+use crate::ServiceErrorCode;
 use synth_optimizer_core::model::control::{ControlAction, ControlRequest};
 use synth_optimizer_core::model::lifecycle::{Lifecycle, RequestState, RequestTrigger};
 use synth_optimizer_core::secrets::redact;
 use synth_optimizer_platform::clock::Moment;
 
-/// What decides about a request. The fields have the names of their columns.
+/// The columns of a request that decide about transitions. The fields have the names of the columns.
 #[derive(Debug, Clone, Deserialize)]
 pub(super) struct RequestRow {
     pub(super) seq: i64,
@@ -25,7 +26,7 @@ pub(super) struct RequestRow {
     pub(super) status: RequestState,
     pub(super) auto_start: bool,
     pub(super) manual_step: bool,
-    /// When a holder has first begun to work on it.
+    /// Time of the first start.
     pub(super) started_at: Option<String>,
     pub(super) fencing_token: i64,
     #[serde(flatten)]
@@ -37,7 +38,7 @@ pub(super) struct RequestRow {
     pub(super) pause: Option<Pause>,
 }
 
-/// Who holds a request, and until when.
+/// The lease of a request: its holder and its deadline.
 #[derive(Debug, Clone, Deserialize)]
 pub(super) struct Lease {
     pub(super) lease_id: String,
@@ -47,7 +48,7 @@ pub(super) struct Lease {
     pub(super) holder_kind: String,
     pub(super) holder_instance: Option<String>,
     #[serde(flatten)]
-    pub(super) process: Option<Process>,
+    pub(super) process: Option<HolderProcess>,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -58,7 +59,7 @@ pub(super) struct Pause {
 }
 
 impl Lease {
-    pub(super) fn is_over(&self, now: &Moment) -> bool {
+    pub(super) fn has_expired(&self, now: &Moment) -> bool {
         self.lease_boot_id != now.boot_id || self.lease_deadline_boot <= now.boot
     }
 }
@@ -68,8 +69,8 @@ impl RequestRow {
         Self::first(tx, "WHERE request_id = ?1", [request_id])?.ok_or_else(|| not_found("request", request_id))
     }
 
-    /// Those that somebody holds.
-    pub(super) fn held(tx: &Tx<'_>) -> Result<Vec<Self>, QueueError> {
+    /// Returns all leased and running requests.
+    pub(super) fn active(tx: &Tx<'_>) -> Result<Vec<Self>, QueueError> {
         Self::read(tx, "WHERE status IN ('leased', 'running') ORDER BY seq", [])
     }
 
@@ -85,45 +86,45 @@ impl RequestRow {
         rows(tx, "read a request", &format!("SELECT {columns} FROM run_requests {rest}"), values, decode)
     }
 
-    /// What the holder was asked for and has not done yet.
-    pub(super) fn asked(&self) -> Option<ControlRequest> {
+    /// Returns the control request that the holder has not obeyed yet.
+    pub(super) fn pending_control(&self) -> Option<ControlRequest> {
         let pause = self.control_pause_ms.map(Duration::from_millis);
         self.control.map(|action| ControlRequest { action, reason: self.control_reason.clone(), grace: None, pause })
     }
 }
 
-/// A number as SQLite stores it.
-pub(super) fn int(value: u64) -> i64 {
+/// Converts a number to SQLite's integer type. Larger values saturate.
+pub(super) fn to_i64(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }
 
-/// How long something lasts, in milliseconds.
-pub(super) fn length(duration: Duration) -> i64 {
+/// Converts a duration to milliseconds.
+pub(super) fn millis(duration: Duration) -> i64 {
     i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
 }
 
-/// The state that a trigger leads to, or why it leads nowhere.
-pub(super) fn next(row: &RequestRow, trigger: RequestTrigger) -> Result<RequestState, QueueError> {
+/// Returns the state that a trigger leads to, or the error for an illegal transition.
+pub(super) fn next_state(row: &RequestRow, trigger: RequestTrigger) -> Result<RequestState, QueueError> {
     row.status.next(trigger).map_err(|_| {
         let message = format!(
             "{} is not possible: request {} of run {} is {}",
-            trigger.word(),
+            trigger.as_str(),
             row.request_id,
             row.run_id,
-            row.status.word()
+            row.status.as_str()
         );
         let hint = "The current state is named; only the moves of the request lifecycle are possible.";
-        QueueError::new(Code::InvalidTransition, message, hint).in_state(row.status)
+        QueueError::new(ServiceErrorCode::InvalidTransition, message, hint).in_state(row.status)
     })
 }
 
-const NO_LEASE: &str = "lease_id = NULL, worker_id = NULL, lease_expires_at = NULL, lease_deadline_boot = NULL,
+const CLEAR_LEASE: &str = "lease_id = NULL, worker_id = NULL, lease_expires_at = NULL, lease_deadline_boot = NULL,
   lease_boot_id = NULL, holder_kind = NULL, holder_instance = NULL, holder_pid = NULL, holder_started = NULL,
   holder_pid_namespace = NULL,";
-const NO_CONTROL: &str = "control = NULL, control_reason = NULL, control_pause_ms = NULL, control_at = NULL,";
+const CLEAR_CONTROL: &str = "control = NULL, control_reason = NULL, control_pause_ms = NULL, control_at = NULL,";
 
-/// Moves a request to any state but `leased`. What must not outlive its state is cleared: the lease, the pause, and, unless
-/// the next holder is to obey it, the control request.
+/// Moves a request to any state except `leased`. Clears what belongs to the old state: the lease, the pause and, unless the
+/// next holder must obey it, the control request.
 pub(super) fn transition(
     tx: &Tx<'_>,
     row: &RequestRow,
@@ -131,16 +132,16 @@ pub(super) fn transition(
     pause: Option<Duration>,
     detail: &Value,
 ) -> Result<(), QueueError> {
-    let to = next(row, trigger)?;
+    let to = next_state(row, trigger)?;
     let keeps_control = match to {
         RequestState::Running => true,
-        // A run that is to stop with what it has must get a worker for that.
+        // A worker must claim the request to obey a pending stop.
         RequestState::Queued => row.control == Some(ControlAction::Stop),
         _ => false,
     };
-    let lease = if to == RequestState::Running { "" } else { NO_LEASE };
-    let control = if keeps_control { "" } else { NO_CONTROL };
-    let pause = (to == RequestState::Paused).then(|| length(pause.unwrap_or(super::DEFAULT_PAUSE)));
+    let lease = if to == RequestState::Running { "" } else { CLEAR_LEASE };
+    let control = if keeps_control { "" } else { CLEAR_CONTROL };
+    let pause = (to == RequestState::Paused).then(|| millis(pause.unwrap_or(super::DEFAULT_PAUSE_TIMEOUT)));
     let text = format!(
         "UPDATE run_requests SET status = :to, updated_at = :now, {lease} {control}
            started_at = CASE WHEN :to = 'running' THEN coalesce(started_at, :now) ELSE started_at END,
@@ -153,13 +154,13 @@ pub(super) fn transition(
          WHERE seq = :seq AND fencing_token = :token AND status = :from"
     );
     let values = named_params! {
-        ":to": to.word(), ":now": int(tx.now.wall), ":final": to.is_final(), ":pause": pause, ":boot": int(tx.now.boot),
-        ":boot_id": tx.now.boot_id, ":seq": row.seq, ":token": row.fencing_token, ":from": row.status.word(),
+        ":to": to.as_str(), ":now": to_i64(tx.now.wall), ":final": to.is_final(), ":pause": pause, ":boot": to_i64(tx.now.boot),
+        ":boot_id": tx.now.boot_id, ":seq": row.seq, ":token": row.fencing_token, ":from": row.status.as_str(),
     };
-    if change(tx, "move a request", &text, values)? == 0 {
+    if execute_counted(tx, "move a request", &text, values)? == 0 {
         return Err(fenced(row, None));
     }
-    record(tx, row, to, trigger.word(), detail)
+    record(tx, row, to, trigger.as_str(), detail)
 }
 
 /// Adds a row to the history of a request.
@@ -175,14 +176,14 @@ pub(super) fn record(
       (request_seq, at, from_state, to_state, \"trigger\", worker_id, fencing_token, detail_json)
       VALUES (:seq, :at, :from, :to, :trigger, :worker, :token, :detail)";
     let values = named_params! {
-        ":seq": row.seq, ":at": int(tx.now.wall), ":to": to.word(), ":trigger": trigger, ":worker": worker,
-        ":from": (trigger != "submit").then(|| row.status.word()), ":token": row.fencing_token,
+        ":seq": row.seq, ":at": to_i64(tx.now.wall), ":to": to.as_str(), ":trigger": trigger, ":worker": worker,
+        ":from": (trigger != "submit").then(|| row.status.as_str()), ":token": row.fencing_token,
         ":detail": redact("", detail).to_string(),
     };
     execute(tx, "write the history of a request", sql_text, values)
 }
 
-/// The refusal of a write by somebody who does not hold the request any more.
+/// Returns the error for a write by a caller that no longer holds the lease.
 pub(super) fn fenced(row: &RequestRow, token: Option<i64>) -> QueueError {
     let whose = match &row.lease {
         Some(lease) => {
@@ -196,26 +197,26 @@ pub(super) fn fenced(row: &RequestRow, token: Option<i64>) -> QueueError {
         "the lease{token} on request {} of run {} is over: it is {} and {whose}",
         row.request_id,
         row.run_id,
-        row.status.word()
+        row.status.as_str()
     );
     let hint = "Stop working on it: whoever holds it goes on from what is stored. Nothing was written.";
-    QueueError::new(Code::Fenced, message, hint).in_state(row.status)
+    QueueError::new(ServiceErrorCode::Fenced, message, hint).in_state(row.status)
 }
 
-/// The first column of the first row, where it has a value.
-pub(super) fn first(tx: &Tx<'_>, text: &str, values: impl rusqlite::Params) -> Result<Option<i64>, QueueError> {
+/// Returns the first column of the first row, if it is not null.
+pub(super) fn first_value(tx: &Tx<'_>, text: &str, values: impl rusqlite::Params) -> Result<Option<i64>, QueueError> {
     tx.db
         .prepare_cached(text)
         .and_then(|mut statement| statement.query_row(values, |row| row.get(0)).optional().map(Option::flatten))
         .map_err(sql("look for a request"))
 }
 
-/// Changes rows.
+/// Executes a statement.
 pub(super) fn execute(tx: &Tx<'_>, doing: &str, text: &str, values: impl rusqlite::Params) -> Result<(), QueueError> {
-    change(tx, doing, text, values).map(drop)
+    execute_counted(tx, doing, text, values).map(drop)
 }
 
-/// The same; returns how many.
-fn change(tx: &Tx<'_>, doing: &str, text: &str, values: impl rusqlite::Params) -> Result<usize, QueueError> {
+/// Executes a statement and returns the number of changed rows.
+fn execute_counted(tx: &Tx<'_>, doing: &str, text: &str, values: impl rusqlite::Params) -> Result<usize, QueueError> {
     tx.db.prepare_cached(text).and_then(|mut statement| statement.execute(values)).map_err(sql(doing))
 }

@@ -1,4 +1,4 @@
-//! What handlers take from a request and answer with, and what the API's description says of both.
+//! Request extractors and response types of the handlers, and their OpenAPI descriptions.
 
 use aide::OperationInput;
 use aide::OperationOutput;
@@ -16,51 +16,51 @@ use serde::de::{DeserializeOwned, Error as _};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
-use super::refusal::{ErrorBody, Refusal};
-use crate::Code;
+use super::api_error::{ApiError, ErrorBody};
+use crate::ServiceErrorCode;
 
-/// The parameters in the path.
+/// Path parameters.
 #[derive(Debug)]
 pub(super) struct Path<T>(pub(super) T);
 
-/// The parameters after the question mark.
+/// Query parameters.
 #[derive(Debug)]
 pub(super) struct Query<T>(pub(super) T);
 
-/// Headers, by their names in lower case.
+/// Headers, by their lower-case names.
 #[derive(Debug)]
 pub(super) struct Headers<T>(pub(super) T);
 
-/// A JSON body. Nothing at all is the same as an empty object.
+/// A JSON body. An empty body equals an empty object.
 #[derive(Debug)]
 pub(super) struct Body<T>(pub(super) T);
 
 impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Path<T> {
-    type Rejection = Refusal;
+    type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Refusal> {
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
         let found = RawPathParams::from_request_parts(parts, state).await;
-        let found = found.map_err(|_| Refusal::new(Code::BadParameter, "the path is not UTF-8 text"))?;
+        let found = found.map_err(|_| ApiError::new(ServiceErrorCode::BadParameter, "the path is not UTF-8 text"))?;
         read_texts("the path", found.iter()).map(Self)
     }
 }
 
 impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Query<T> {
-    type Rejection = Refusal;
+    type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Refusal> {
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
         AxumQuery::try_from_uri(&parts.uri).map(|AxumQuery(found)| Self(found)).map_err(|error| {
             let why = error.to_string();
             let why = why.strip_prefix("Failed to deserialize query string: ").unwrap_or(&why);
-            Refusal::new(Code::BadParameter, format!("the query is not right: {why}"))
+            ApiError::new(ServiceErrorCode::BadParameter, format!("the query is not right: {why}"))
         })
     }
 }
 
 impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Headers<T> {
-    type Rejection = Refusal;
+    type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Refusal> {
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
         let texts = parts
             .headers
             .keys()
@@ -71,26 +71,26 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Headers<T> {
 }
 
 impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
-    type Rejection = Refusal;
+    type Rejection = ApiError;
 
-    async fn from_request(request: Request, state: &S) -> Result<Self, Refusal> {
+    async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
         let bytes = Bytes::from_request(request, state).await;
-        let bytes = bytes.map_err(|_| Refusal::new(Code::BadRequest, "the body ended before its end"))?;
+        let bytes = bytes.map_err(|_| ApiError::new(ServiceErrorCode::BadRequest, "the body ended before its end"))?;
         read_body(if bytes.is_empty() { b"{}" } else { &bytes }).map(Self)
     }
 }
 
-fn read_body<T: DeserializeOwned>(text: &[u8]) -> Result<T, Refusal> {
-    let not_json = |error| Refusal::new(Code::BadJson, format!("the body is not JSON: {error}"));
-    // What is wrong with it counts only where it is JSON at all, which has its own code.
-    let checked = |refusal: Refusal| serde_json::from_slice::<Value>(text).map_or_else(not_json, |_| refusal);
-    // A list would be read as the fields of an object in their order.
+fn read_body<T: DeserializeOwned>(text: &[u8]) -> Result<T, ApiError> {
+    let not_json = |error| ApiError::new(ServiceErrorCode::BadJson, format!("the body is not JSON: {error}"));
+    // A body that is not JSON has its own code, which takes precedence over errors in its content.
+    let checked = |refusal: ApiError| serde_json::from_slice::<Value>(text).map_or_else(not_json, |_| refusal);
+    // Serde would accept a list as the fields of a struct in order.
     if !text.trim_ascii_start().starts_with(b"{") {
-        return Err(checked(Refusal::new(Code::BadRequest, "the body is not a JSON object")));
+        return Err(checked(ApiError::new(ServiceErrorCode::BadRequest, "the body is not a JSON object")));
     }
     let mut reading = serde_json::Deserializer::from_slice(text);
     let found = serde_path_to_error::deserialize(&mut reading)
-        .map_err(|error| checked(wrong_field(Code::BadRequest, "the body", &error)))?;
+        .map_err(|error| checked(wrong_field(ServiceErrorCode::BadRequest, "the body", &error)))?;
     reading.end().map_err(not_json)?;
     Ok(found)
 }
@@ -98,44 +98,44 @@ fn read_body<T: DeserializeOwned>(text: &[u8]) -> Result<T, Refusal> {
 fn read_texts<'a, T: DeserializeOwned>(
     what: &str,
     texts: impl Iterator<Item = (&'a str, &'a str)>,
-) -> Result<T, Refusal> {
+) -> Result<T, ApiError> {
     let fields: Map<String, Value> = texts.map(|(name, text)| (name.to_owned(), text.into())).collect();
     serde_path_to_error::deserialize(Value::Object(fields))
-        .map_err(|error| wrong_field(Code::BadParameter, what, &error))
+        .map_err(|error| wrong_field(ServiceErrorCode::BadParameter, what, &error))
 }
 
-/// Names the field, where it is one.
-fn wrong_field(code: Code, what: &str, error: &serde_path_to_error::Error<serde_json::Error>) -> Refusal {
+/// Returns the error for an invalid value, and names the field if there is one.
+fn wrong_field(code: ServiceErrorCode, what: &str, error: &serde_path_to_error::Error<serde_json::Error>) -> ApiError {
     let (field, why) = (error.path().to_string(), error.inner());
     match field.as_str() {
-        "." => Refusal::new(code, format!("{what} is not right: {why}")),
-        field => Refusal::new(code, format!("{field} of {what} is not right: {why}")).about(field),
+        "." => ApiError::new(code, format!("{what} is not right: {why}")),
+        field => ApiError::new(code, format!("{field} of {what} is not right: {why}")).for_field(field),
     }
 }
 
-/// The value of a header, where it is text.
+/// Returns the value of a header, if it is text.
 pub(super) fn header_text(headers: &HeaderMap, name: header::HeaderName) -> Option<&str> {
     headers.get(name).and_then(|value| value.to_str().ok())
 }
 
-/// A number between two bounds, which the description has as well.
+/// A number within bounds. The bounds are part of the OpenAPI description.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Between<T, const LEAST: i32, const MOST: i32>(pub(super) T);
+pub(super) struct Bounded<T, const MIN: i32, const MAX: i32>(pub(super) T);
 
-impl<'de, T, const LEAST: i32, const MOST: i32> Deserialize<'de> for Between<T, LEAST, MOST>
+impl<'de, T, const MIN: i32, const MAX: i32> Deserialize<'de> for Bounded<T, MIN, MAX>
 where
     T: Deserialize<'de> + PartialOrd + From<i32> + std::fmt::Display,
 {
     fn deserialize<D: Deserializer<'de>>(reading: D) -> Result<Self, D::Error> {
         let value = T::deserialize(reading)?;
-        match value >= T::from(LEAST) && value <= T::from(MOST) {
+        match value >= T::from(MIN) && value <= T::from(MAX) {
             true => Ok(Self(value)),
-            false => Err(D::Error::custom(format!("{value} is not between {LEAST} and {MOST}"))),
+            false => Err(D::Error::custom(format!("{value} is not between {MIN} and {MAX}"))),
         }
     }
 }
 
-impl<T: JsonSchema, const LEAST: i32, const MOST: i32> JsonSchema for Between<T, LEAST, MOST> {
+impl<T: JsonSchema, const MIN: i32, const MAX: i32> JsonSchema for Bounded<T, MIN, MAX> {
     fn schema_name() -> std::borrow::Cow<'static, str> {
         T::schema_name()
     }
@@ -146,49 +146,49 @@ impl<T: JsonSchema, const LEAST: i32, const MOST: i32> JsonSchema for Between<T,
 
     fn json_schema(schemas: &mut SchemaGenerator) -> Schema {
         let mut schema = T::json_schema(schemas);
-        schema.insert("minimum".into(), LEAST.into());
-        schema.insert("maximum".into(), MOST.into());
+        schema.insert("minimum".into(), MIN.into());
+        schema.insert("maximum".into(), MAX.into());
         schema
     }
 }
 
-/// A document with status 200, or with another one if it tells of a change.
+/// A document with `STATUS` if the request changed something, and with 200 if not.
 #[derive(Debug)]
-pub(super) struct Changed<const STATUS: u16, T> {
+pub(super) struct ChangeResponse<const STATUS: u16, T> {
     pub(super) is_change: bool,
     pub(super) document: T,
 }
 
-/// Something that may be known to the client already.
+/// A response with an ETag, which is 304 when the client already has the current version.
 #[derive(Debug)]
-pub(super) struct Tagged<T> {
-    /// Nothing when it is known: 304.
+pub(super) struct EtagResponse<T> {
+    /// `None` for 304.
     pub(super) answer: Option<T>,
     pub(super) etag: Option<String>,
-    /// Whether nothing new can come.
+    /// Whether the run has ended, so that no newer version can follow.
     pub(super) is_over: bool,
 }
 
-/// Bytes of any type.
+/// A response with bytes of any media type.
 #[derive(Debug)]
-pub(super) struct Raw(pub(super) Response);
+pub(super) struct RawResponse(pub(super) Response);
 
-/// A page, or a stream of events.
+/// A page or a stream of events.
 #[derive(Debug)]
 pub(super) enum PageOrStream<T> {
     Page(T),
-    /// A stream, or 204 where it would have nothing.
+    /// A stream, or 204 if no event follows.
     Stream(Response),
 }
 
-impl<const STATUS: u16, T: Serialize> IntoResponse for Changed<STATUS, T> {
+impl<const STATUS: u16, T: Serialize> IntoResponse for ChangeResponse<STATUS, T> {
     fn into_response(self) -> Response {
         let status = if self.is_change { StatusCode::from_u16(STATUS).unwrap_or_default() } else { StatusCode::OK };
         (status, Json(self.document)).into_response()
     }
 }
 
-impl<T: IntoResponse> IntoResponse for Tagged<T> {
+impl<T: IntoResponse> IntoResponse for EtagResponse<T> {
     fn into_response(self) -> Response {
         let mut response = self.answer.map_or_else(|| StatusCode::NOT_MODIFIED.into_response(), T::into_response);
         let headers = response.headers_mut();
@@ -202,7 +202,7 @@ impl<T: IntoResponse> IntoResponse for Tagged<T> {
     }
 }
 
-impl IntoResponse for Raw {
+impl IntoResponse for RawResponse {
     fn into_response(self) -> Response {
         self.0
     }
@@ -218,7 +218,7 @@ impl<T: Serialize> IntoResponse for PageOrStream<T> {
 }
 
 fn parameters<T: JsonSchema>(context: &mut GenContext, operation: &mut Operation, place: ParamLocation) {
-    // Not as a component of its own: nothing would refer to it.
+    // The schema is inlined, because no other schema refers to it.
     let schema = T::json_schema(&mut context.schema);
     let found = parameters_from_schema(context, schema, place);
     add_parameters(context, operation, found);
@@ -244,7 +244,7 @@ impl<T: JsonSchema> OperationInput for Headers<T> {
 
 impl<T: JsonSchema + DeserializeOwned> OperationInput for Body<T> {
     fn operation_input(context: &mut GenContext, operation: &mut Operation) {
-        // Whether an empty body is enough is whether an empty object is.
+        // The body is optional if an empty object is valid.
         let required = serde_json::from_str::<T>("{}").is_err();
         let content = [json_content::<T>(context)].into_iter().collect();
         set_body(context, operation, RequestBody { content, required, ..RequestBody::default() });
@@ -257,7 +257,7 @@ fn json_content<T: JsonSchema>(context: &mut GenContext) -> (String, MediaType) 
     ("application/json".to_owned(), MediaType { schema, ..MediaType::default() })
 }
 
-type Answers = Vec<(Option<Status>, Described)>;
+type ResponseDocs = Vec<(Option<Status>, Described)>;
 
 fn answer(
     status: u16,
@@ -268,19 +268,19 @@ fn answer(
     (Some(Status::Code(status)), Described { description: description.to_owned(), content, ..Described::default() })
 }
 
-impl OperationOutput for Refusal {
+impl OperationOutput for ApiError {
     type Inner = ErrorBody;
 
-    fn inferred_responses(context: &mut GenContext, _: &mut Operation) -> Answers {
+    fn inferred_responses(context: &mut GenContext, _: &mut Operation) -> ResponseDocs {
         let (_, refused) = answer(0, "A refusal.", [json_content::<ErrorBody>(context)]);
         vec![(None, refused)]
     }
 }
 
-impl<const STATUS: u16, T: JsonSchema> OperationOutput for Changed<STATUS, T> {
+impl<const STATUS: u16, T: JsonSchema> OperationOutput for ChangeResponse<STATUS, T> {
     type Inner = T;
 
-    fn inferred_responses(context: &mut GenContext, _: &mut Operation) -> Answers {
+    fn inferred_responses(context: &mut GenContext, _: &mut Operation) -> ResponseDocs {
         let content = json_content::<T>(context);
         vec![
             answer(200, "It is as before: it was done already, or there was nothing to do.", [content.clone()]),
@@ -289,20 +289,20 @@ impl<const STATUS: u16, T: JsonSchema> OperationOutput for Changed<STATUS, T> {
     }
 }
 
-impl<T: OperationOutput> OperationOutput for Tagged<T> {
+impl<T: OperationOutput> OperationOutput for EtagResponse<T> {
     type Inner = T::Inner;
 
-    fn inferred_responses(context: &mut GenContext, operation: &mut Operation) -> Answers {
+    fn inferred_responses(context: &mut GenContext, operation: &mut Operation) -> ResponseDocs {
         let mut answers = T::inferred_responses(context, operation);
         answers.push(answer(304, "Nothing is new. The header `run-is-over` is `true` when nothing new can come.", []));
         answers
     }
 }
 
-impl OperationOutput for Raw {
+impl OperationOutput for RawResponse {
     type Inner = Vec<u8>;
 
-    fn inferred_responses(_: &mut GenContext, _: &mut Operation) -> Answers {
+    fn inferred_responses(_: &mut GenContext, _: &mut Operation) -> ResponseDocs {
         vec![answer(200, "The bytes.", [("*/*".to_owned(), MediaType::default())])]
     }
 }
@@ -310,7 +310,7 @@ impl OperationOutput for Raw {
 impl<T: JsonSchema> OperationOutput for PageOrStream<T> {
     type Inner = T;
 
-    fn inferred_responses(context: &mut GenContext, _: &mut Operation) -> Answers {
+    fn inferred_responses(context: &mut GenContext, _: &mut Operation) -> ResponseDocs {
         let page = json_content::<T>(context);
         vec![
             answer(

@@ -1,5 +1,5 @@
-//! Checks, each on a thread of its own: a check may start processes and wait for them. Beside them the lock of each container
-//! address, because a check and a run must not start a container at the same address.
+//! Preflight checks, each on its own thread, because a check may start processes and wait for them. Also one lock per
+//! container address, because a check and a run must not start a container at the same address.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
@@ -11,13 +11,13 @@ use tokio::sync::{OwnedMutexGuard, oneshot, watch};
 
 use crate::queue::container_lane;
 use synth_gepa::{GepaEngine, plan, shortfalls};
-use synth_optimizer_core::config::{Diagnostic, Severity};
+use synth_optimizer_core::config::{ConfigFinding, Severity};
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
-use synth_optimizer_platform::runtime::{CheckReport, Monitor, Request, check, spawn};
+use synth_optimizer_platform::runtime::{CheckReport, Monitor, RunSpec, check, spawn};
 
 type Report = Result<CheckReport, OptimizerError>;
 
-/// A check under way. Dropped, it is broken off, and ends what it has started.
+/// A running check. Dropping it interrupts the check, which then ends the processes that it started.
 #[derive(Debug)]
 pub struct Check {
     report: Arc<Monitor<Option<Report>>>,
@@ -26,23 +26,24 @@ pub struct Check {
 }
 
 impl Check {
-    /// Starts it. `problems` is what was found about the configuration; `kept` is dropped when nothing of the check is left.
+    /// Starts a check. `problems` are the findings about the configuration. `kept` is dropped when the check has ended
+    /// completely.
     pub fn start(
-        request: Request,
-        problems: Vec<Diagnostic>,
-        kept: impl Send + 'static,
+        request: RunSpec,
+        problems: Vec<ConfigFinding>,
+        guards: impl Send + 'static,
     ) -> Result<Self, OptimizerError> {
         let report = Arc::new(Monitor::default());
-        let (told, (cancel, cancelled)) = (Arc::clone(&report), oneshot::channel::<()>());
+        let (report_slot, (cancel, cancelled)) = (Arc::clone(&report), oneshot::channel::<()>());
         let work = move || async move {
             tokio::select! {
-                report = checked(&request, &problems) => Ok(report),
+                report = run_check(&request, &problems) => Ok(report),
                 _ = cancelled => Err(OptimizerError::new(ErrorCode::Cancelled, "the check was interrupted")),
             }
         };
         let thread = spawn("check", work, move |report| {
-            drop(kept);
-            told.update(|told| *told = Some(report));
+            drop(guards);
+            report_slot.update(|report_slot| *report_slot = Some(report));
         })?;
         Ok(Self { report, cancel: Some(cancel), thread })
     }
@@ -54,22 +55,22 @@ impl Check {
         self.report.get().clone().unwrap_or_else(lost)
     }
 
-    /// Waits for the report in a thread; nothing when the time is over before.
+    /// Blocks until the report is ready. Returns `None` if the time passes first.
     pub fn wait(&self, time: Duration) -> Option<Report> {
         self.report.wait_blocking(time, Option::is_some);
         self.report.get().clone()
     }
 
-    /// Breaks it off and waits until nothing of it is left.
+    /// Interrupts the check and waits until it has ended completely.
     pub fn cancel(mut self) {
         self.cancel = None;
-        // A panic of the check is its report.
+        // A panic of the check is part of its report.
         let _ = self.thread.join();
     }
 }
 
-async fn checked(request: &Request, problems: &[Diagnostic]) -> CheckReport {
-    // The arithmetic of a configuration with errors would be that of another one.
+async fn run_check(request: &RunSpec, problems: &[ConfigFinding]) -> CheckReport {
+    // The plan and the budget of an invalid configuration would be meaningless.
     let is_sound = problems.iter().all(|found| found.severity == Severity::Warning);
     let (plan, budget) = match is_sound {
         true => (serde_json::to_value(plan(&request.config)).ok(), shortfalls(&request.config)),
@@ -78,38 +79,38 @@ async fn checked(request: &Request, problems: &[Diagnostic]) -> CheckReport {
     CheckReport { plan, ..check::<GepaEngine>(request, problems, &budget).await }
 }
 
-/// One lock for each container that a run or a check is about to start.
+/// The locks of all containers that a run or a check is about to start.
 #[derive(Debug, Default)]
 pub(super) struct ContainerLocks(Mutex<BTreeMap<String, Weak<ContainerLock>>>);
 
-/// The right to start a container at one address.
+/// The lock for starting a container at one address.
 #[derive(Debug, Default)]
 pub(super) struct ContainerLock {
     lock: Arc<tokio::sync::Mutex<()>>,
-    /// How many runs want it now.
+    /// How many runs wait for the lock.
     demands: watch::Sender<usize>,
 }
 
 impl ContainerLock {
-    /// Waits until it is free.
+    /// Waits until the lock is free and acquires it.
     pub(super) async fn lock(&self) -> OwnedMutexGuard<()> {
         Arc::clone(&self.lock).lock_owned().await
     }
 
-    /// Acquires it with priority: asks the current holder to yield.
+    /// Acquires the lock with priority: asks the current holder to yield.
     pub(super) async fn lock_preempting(&self) -> OwnedMutexGuard<()> {
         let _demand = Demand::new(&self.demands);
         self.lock().await
     }
 
-    /// Waits until a run wants it.
-    pub(super) async fn demanded(&self) {
-        // The sender is here, so that the channel is open.
+    /// Waits until a run wants the lock.
+    pub(super) async fn wait_for_demand(&self) {
+        // The channel cannot be closed, because this struct owns the sender.
         let _ = self.demands.subscribe().wait_for(|demands| *demands > 0).await;
     }
 }
 
-/// A run that wants a lock.
+/// A run that waits for a lock.
 struct Demand<'a>(&'a watch::Sender<usize>);
 
 impl<'a> Demand<'a> {
@@ -126,7 +127,7 @@ impl Drop for Demand<'_> {
 }
 
 impl ContainerLocks {
-    /// The lock of the container at this address.
+    /// Returns the lock of the container at this address.
     pub(super) fn of(&self, url: &str) -> Arc<ContainerLock> {
         let mut locks = self.0.lock();
         locks.retain(|_, lock| lock.strong_count() > 0);

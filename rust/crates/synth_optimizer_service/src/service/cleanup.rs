@@ -1,5 +1,5 @@
-//! Ends runs that were begun and whose requests ended or were paused without their holder, with every process that they have
-//! left. No container and no proposer is called for that.
+//! Cleanup of started runs whose requests ended or were paused without their holder: finalizes the run and ends its leftover
+//! processes. Cleanup calls neither the container nor the proposer.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -16,30 +16,30 @@ use synth_optimizer_core::model::error::OptimizerError;
 use synth_optimizer_core::model::lifecycle::RequestState;
 use synth_optimizer_platform::artifacts::{RunDir, RunPaths};
 use synth_optimizer_platform::container::reap_orphans;
-use synth_optimizer_platform::runtime::{Control, block_on, execute};
+use synth_optimizer_platform::runtime::{RunControl, block_on, execute};
 
-/// The pause after a cleanup that failed.
+/// How long to wait after a failed cleanup.
 pub(super) const RETRY_INTERVAL: Duration = Duration::from_secs(2);
-/// How often a cleanup is tried again.
+/// How many times a failed cleanup is retried.
 const MAX_RETRIES: u32 = 30;
 
-/// The run directories that are being cleaned up. A run that begins waits for that.
+/// The run directories that are being cleaned up. A starting run waits until its directory is free.
 #[derive(Debug, Default)]
 pub(super) struct Cleanups(watch::Sender<BTreeSet<String>>);
 
 impl Cleanups {
     /// Waits until the run is not being cleaned up.
     pub(super) async fn wait_until_free(&self, run_dir: &str) {
-        // The sender is here, so that the channel is open.
+        // The channel cannot be closed, because this struct owns the sender.
         let _ = self.0.subscribe().wait_for(|cleaned| !cleaned.contains(run_dir)).await;
     }
 }
 
-/// Cleanups that failed, by request: how often, and when they are tried again.
+/// Failed cleanups by request: the number of failures, and the time of the next attempt.
 pub(super) type FailedCleanups = BTreeMap<String, (u32, Instant)>;
 
 impl Workers {
-    /// Cleans up every run that needs it. It may wait for files and processes.
+    /// Cleans up every run that needs it. Blocks on files and processes.
     pub(super) fn clean_up(&self, failed: &mut FailedCleanups) -> Result<(), QueueError> {
         let needed = self.queue.needs_cleanup()?;
         failed.retain(|request_id, _| needed.iter().any(|entry| entry.request_id == *request_id));
@@ -60,7 +60,7 @@ impl Workers {
                     continue;
                 }
                 Err(error) => warn!(run_id = entry.run_id, %error, "the run of an ended request could not be ended"),
-                Ok(()) => drop(self.summarized(entry.clone())),
+                Ok(()) => drop(self.add_summary(entry.clone())),
             }
             failed.remove(&entry.request_id);
             self.queue.mark_cleaned(&entry.request_id)?;
@@ -69,7 +69,7 @@ impl Workers {
     }
 
     fn clean_up_one(&self, entry: &RequestEntry) -> Result<(), OptimizerError> {
-        // A worker that has taken it up again meanwhile ends what there is.
+        // If a worker has claimed the request meanwhile, that worker cleans up.
         let latest = self.queue.get(&entry.run_id)?;
         if latest.request_id != entry.request_id || latest.status != entry.status {
             return Ok(());
@@ -79,14 +79,14 @@ impl Workers {
             return Ok(());
         }
         if entry.status == RequestState::Paused || !paths.workspace_db().is_file() {
-            let dir = RunDir::take_over(paths.output_dir(), &entry.run_id, entry.superseded().as_deref())?;
+            let dir = RunDir::take_over(paths.output_dir(), &entry.run_id, entry.previous_holder().as_deref())?;
             return reap_orphans(dir.dir()).map(|_| ());
         }
-        let mut request = self.run_request(self.submitted(entry)?);
-        request.takeover = entry.superseded();
-        let (control, controlled) = Control::new(1);
+        let mut request = self.run_request(self.submitted_config(entry)?);
+        request.takeover = entry.previous_holder();
+        let (control, receiver) = RunControl::new(1);
         let reason = entry.error.as_ref().and_then(|error| error["message"].as_str()).unwrap_or("cancelled");
-        control.send(ControlRequest::cancel(reason).within(Duration::ZERO));
-        block_on("cleanup", || execute::<GepaEngine>(request, controlled)).map(|_| ())
+        control.send(ControlRequest::cancel(reason).with_grace(Duration::ZERO));
+        block_on("cleanup", || execute::<GepaEngine>(request, receiver)).map(|_| ())
     }
 }

@@ -1,4 +1,4 @@
-//! What every request passes before it is routed: its name, who it was meant for, where it came from, and who sent it.
+//! Checks of every HTTP request before it is routed: its id, its host, its origin, its token and its content type.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -17,18 +17,18 @@ use sha2::{Digest, Sha256};
 use tracing::{Instrument, debug, error_span, warn};
 
 use super::api::header_text;
+use super::api_error::ApiError;
 use super::context::Context;
-use super::refusal::Refusal;
-use crate::Code;
+use crate::ServiceErrorCode;
 use synth_optimizer_core::model::canonical::hex;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_core::secrets::Secret;
 
-/// Who may call, and under which name.
+/// The hosts that clients may address, and the token that they must send.
 #[derive(Debug)]
 pub(super) struct Guard {
     names: BTreeSet<String>,
-    /// Any address of the machine is bound, so that any address may be called; names are listed.
+    /// The service is bound to all addresses of the machine: any IP address is allowed, and names must be listed.
     any_address: bool,
     token: Option<Token>,
 }
@@ -46,36 +46,36 @@ impl Guard {
         Self { names: listed.chain(local).chain([own]).collect(), any_address, token }
     }
 
-    /// The first rule that the request breaks.
-    fn check(&self, request: &Request) -> Result<(), Refusal> {
+    /// Checks all rules. Returns the error of the first rule that the request violates.
+    fn check(&self, request: &Request) -> Result<(), ApiError> {
         self.check_host(request)?;
         check_origin(request.headers())?;
         if let Some(token) = &self.token
-            && !token.is_in(header_text(request.headers(), header::AUTHORIZATION))
+            && !token.matches(header_text(request.headers(), header::AUTHORIZATION))
         {
-            return Err(Refusal::new(Code::Unauthorized, "the token is missing or wrong"));
+            return Err(ApiError::new(ServiceErrorCode::Unauthorized, "the token is missing or wrong"));
         }
         check_content_type(request)
     }
 
-    fn check_host(&self, request: &Request) -> Result<(), Refusal> {
+    fn check_host(&self, request: &Request) -> Result<(), ApiError> {
         let hosts: Vec<_> = request.headers().get_all(header::HOST).iter().collect();
         let named = match hosts.as_slice() {
             [host] => host.to_str().ok(),
             _ => None,
         };
-        // The target of a request may name another host than its header.
+        // The target of a request may name another host than its `Host` header.
         let targeted = request.uri().authority().map(|authority| authority.as_str());
-        let is_allowed = |host: &str| self.is_known(host);
+        let is_allowed = |host: &str| self.is_allowed_host(host);
         if named.is_some_and(is_allowed) && targeted.is_none_or(is_allowed) {
             return Ok(());
         }
         let strange = targeted.filter(|host| !is_allowed(host)).or(named);
         let shown = strange.map_or_else(|| "no single name".to_owned(), |host| format!("{host:?}"));
-        Err(Refusal::new(Code::HostNotAllowed, format!("this service is not called {shown}")))
+        Err(ApiError::new(ServiceErrorCode::HostNotAllowed, format!("this service is not called {shown}")))
     }
 
-    fn is_known(&self, host: &str) -> bool {
+    fn is_allowed_host(&self, host: &str) -> bool {
         let (name, port) = match host.rsplit_once(':') {
             Some((name, port)) if !port.contains(']') => (name, Some(port)),
             _ => (host, None),
@@ -86,8 +86,8 @@ impl Guard {
     }
 }
 
-/// A page that calls must come from where it calls, port and all: other programs of this machine have pages as well.
-fn check_origin(headers: &HeaderMap) -> Result<(), Refusal> {
+/// Checks that a browser page calls its own origin, including the port: other programs on this machine may serve pages too.
+fn check_origin(headers: &HeaderMap) -> Result<(), ApiError> {
     let host = header_text(headers, header::HOST).unwrap_or_default().to_lowercase();
     let is_own = |origin: &HeaderValue| {
         let text = origin.to_str().unwrap_or_default().to_lowercase();
@@ -100,11 +100,13 @@ fn check_origin(headers: &HeaderMap) -> Result<(), Refusal> {
     };
     match headers.get_all(header::ORIGIN).iter().all(is_own) {
         true => Ok(()),
-        false => Err(Refusal::new(Code::OriginNotAllowed, "the request comes from a page of another site")),
+        false => {
+            Err(ApiError::new(ServiceErrorCode::OriginNotAllowed, "the request comes from a page of another site"))
+        }
     }
 }
 
-/// The host with its port, or with that of its scheme.
+/// Returns the host with its port, or with the default port of its scheme.
 fn with_port(authority: &str, usual: &str) -> String {
     match authority.rsplit_once(':') {
         Some((_, port)) if !port.contains(']') => authority.to_owned(),
@@ -112,8 +114,8 @@ fn with_port(authority: &str, usual: &str) -> String {
     }
 }
 
-/// Pages of other sites can send forms and plain text without asking first, but not JSON.
-fn check_content_type(request: &Request) -> Result<(), Refusal> {
+/// Requires JSON bodies: a page of another site can send forms and plain text without a CORS preflight, but not JSON.
+fn check_content_type(request: &Request) -> Result<(), ApiError> {
     if matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS) {
         return Ok(());
     }
@@ -124,8 +126,8 @@ fn check_content_type(request: &Request) -> Result<(), Refusal> {
     match headers.get(header::CONTENT_TYPE).map(|value| value.to_str().unwrap_or_default()) {
         Some(kind) if is_json(kind) => Ok(()),
         None if !has_body => Ok(()),
-        Some(kind) => Err(Refusal::new(Code::NotJson, format!("the body is of type {kind:?}"))),
-        None => Err(Refusal::new(Code::NotJson, "the body has no type")),
+        Some(kind) => Err(ApiError::new(ServiceErrorCode::NotJson, format!("the body is of type {kind:?}"))),
+        None => Err(ApiError::new(ServiceErrorCode::NotJson, "the body has no type")),
     }
 }
 
@@ -134,20 +136,20 @@ fn has_body(headers: &HeaderMap) -> bool {
         || header_text(headers, header::CONTENT_LENGTH).is_some_and(|length| length != "0")
 }
 
-/// Gives the request its name, lets it pass or refuses it, and marks the answer.
-pub(super) async fn pass(State(context): State<Arc<Context>>, request: Request, next: Next) -> Response {
-    let name = request_name(request.headers());
+/// Assigns the request id, checks the request, runs its handler, and adds the common response headers.
+pub(super) async fn check_request(State(context): State<Arc<Context>>, request: Request, next: Next) -> Response {
+    let name = request_id_of(request.headers());
     let has_body = has_body(request.headers());
-    // A path that is no route is not logged.
+    // Unknown paths are not logged.
     let route = request.extensions().get::<MatchedPath>().map_or("", MatchedPath::as_str);
     let span = error_span!("http_request", request_id = name, method = request.method().as_str(), route);
     let began = Instant::now();
     let mut response = match context.guard.check(&request).and_then(|()| context.check_open(&request)) {
         Ok(()) => next.run(request).instrument(span.clone()).await,
-        Err(refusal) => refusal.unread().into_response(),
+        Err(refusal) => refusal.with_unread_body().into_response(),
     };
-    if let Some(refusal) = response.extensions_mut().remove::<Refusal>() {
-        let closes = has_body && refusal.is_unread;
+    if let Some(refusal) = response.extensions_mut().remove::<ApiError>() {
+        let closes = has_body && refusal.is_body_unread;
         response = refusal.response(&name);
         if closes {
             response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
@@ -156,7 +158,7 @@ pub(super) async fn pass(State(context): State<Arc<Context>>, request: Request, 
     let status = response.status();
     let duration_ms = began.elapsed().as_millis() as u64;
     span.in_scope(|| debug!(status = status.as_u16(), duration_ms, "HTTP request answered"));
-    context.workers.metrics.answered(status.as_u16());
+    context.workers.metrics.count_answer(status.as_u16());
     if status.is_server_error() && status != StatusCode::SERVICE_UNAVAILABLE {
         span.in_scope(|| warn!(status = status.as_u16(), duration_ms, "HTTP request failed"));
     }
@@ -172,32 +174,32 @@ pub(super) async fn pass(State(context): State<Arc<Context>>, request: Request, 
     response
 }
 
-/// Reads the body of a request that has a route, within the limits of size and time.
+/// Reads the body of a routed request within the limits of size and time.
 pub(super) async fn read_body(State(context): State<Arc<Context>>, request: Request, next: Next) -> Response {
     let (parts, body) = request.into_parts();
     let (most, time) = (context.workers.settings.max_body_bytes, context.workers.settings.body_timeout);
-    let too_large = || Refusal::new(Code::BodyTooLarge, format!("the body is larger than {most} bytes"));
+    let too_large = || ApiError::new(ServiceErrorCode::BodyTooLarge, format!("the body is larger than {most} bytes"));
     let length = header_text(&parts.headers, header::CONTENT_LENGTH).and_then(|length| length.parse::<u64>().ok());
     let read = match length {
         Some(length) if length > most as u64 => Err(too_large()),
         _ => match tokio::time::timeout(time, Limited::new(body, most).collect()).await {
             Ok(Ok(body)) => Ok(body.to_bytes()),
             Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large()),
-            Ok(Err(_)) => Err(Refusal::new(Code::BadRequest, "the body ended before its end")),
+            Ok(Err(_)) => Err(ApiError::new(ServiceErrorCode::BadRequest, "the body ended before its end")),
             Err(_) => {
                 let message = format!("the body did not come within {} s", time.as_secs());
-                Err(Refusal::new(Code::BodyTooSlow, message))
+                Err(ApiError::new(ServiceErrorCode::BodyTooSlow, message))
             }
         },
     };
     match read {
         Ok(body) => next.run(Request::from_parts(parts, Body::from(body))).await,
-        Err(refusal) => refusal.unread().into_response(),
+        Err(refusal) => refusal.with_unread_body().into_response(),
     }
 }
 
-/// The id that the client gave, if it is a plain word, or a new one.
-fn request_name(headers: &HeaderMap) -> String {
+/// Returns the request id of the client, if it has only allowed characters, or a new one.
+fn request_id_of(headers: &HeaderMap) -> String {
     const LONGEST: usize = 128;
     let is_plain = |name: &&str| {
         let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-' | b':');
@@ -207,7 +209,7 @@ fn request_name(headers: &HeaderMap) -> String {
     given.map_or_else(
         || {
             let mut bytes = [0; 8];
-            // Lost: without randomness requests share a name; they are served all the same.
+            // Ignored: without random numbers all requests share one id, but they are served.
             let _ = getrandom::fill(&mut bytes);
             format!("req_{}", hex(&bytes))
         },
@@ -215,10 +217,10 @@ fn request_name(headers: &HeaderMap) -> String {
     )
 }
 
-/// 128 bits in hexadecimal.
-const SHORTEST_TOKEN: usize = 32;
+/// Minimum length of a token: 128 bits in hexadecimal.
+const MIN_TOKEN_LENGTH: usize = 32;
 
-/// What a client must send. Only its digest is kept.
+/// The token that clients must send. Only its digest is kept in memory.
 #[derive(Clone)]
 pub(super) struct Token([u8; 32]);
 
@@ -229,7 +231,7 @@ impl std::fmt::Debug for Token {
 }
 
 impl Token {
-    /// Reads the token from a file that nobody else may read.
+    /// Reads the token from a file. Fails if other users can read the file.
     pub(super) fn read(path: &Utf8Path) -> Result<Self, OptimizerError> {
         let unreadable = |error: std::io::Error| {
             OptimizerError::from_cause(ErrorCode::Config, format!("cannot read the token file {path}"), error)
@@ -243,7 +245,7 @@ impl Token {
         }
         let token = Secret::new(std::fs::read_to_string(path).map_err(unreadable)?.trim());
         let text = token.expose();
-        if text.len() < SHORTEST_TOKEN || !text.bytes().all(|byte| byte.is_ascii_graphic()) {
+        if text.len() < MIN_TOKEN_LENGTH || !text.bytes().all(|byte| byte.is_ascii_graphic()) {
             return Err(refused(
                 "holds no token: at least 32 visible ASCII characters on one line",
                 "Write one with: umask 077; head -c 32 /dev/urandom | base64 > token",
@@ -252,8 +254,8 @@ impl Token {
         Ok(Self(Sha256::digest(text).into()))
     }
 
-    /// Whether this header carries the token. The digests are compared, which tells nothing about the token by its time.
-    pub(super) fn is_in(&self, authorization: Option<&str>) -> bool {
+    /// Returns whether this header carries the token. Comparing digests in constant time leaks nothing about the token.
+    pub(super) fn matches(&self, authorization: Option<&str>) -> bool {
         let Some((scheme, given)) = authorization.and_then(|value| value.split_once(' ')) else { return false };
         let given: [u8; 32] = Sha256::digest(given.trim()).into();
         let differing = given.iter().zip(&self.0).fold(0, |all, (left, right)| all | (left ^ right));

@@ -1,4 +1,4 @@
-//! One request under way: a run on a thread of its own, and what is asked of it from outside.
+//! A job: one claimed run request, executed on its own thread, and the control requests that it receives.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use tokio::sync::{broadcast, watch};
 
 use super::workers::Workers;
-use crate::queue::{Hold, RequestEntry};
+use crate::queue::{LeaseProof, RequestEntry};
 use synth_gepa::GepaEngine;
 use synth_optimizer_core::config::Config;
 use synth_optimizer_core::model::control::{ControlAction, ControlRequest};
@@ -15,61 +15,61 @@ use synth_optimizer_core::model::error::OptimizerError;
 use synth_optimizer_platform::artifacts::RunPaths;
 use synth_optimizer_platform::clock::{boot_millis, unix_millis};
 use synth_optimizer_platform::runtime::{
-    Boundary, Control, Controlled, Hooks, LeaseWatch, Monitor, Outcome, StepReport, execute_watched, spawn,
+    ControlReceiver, HookPoint, Hooks, Monitor, RunControl, RunLease, RunOutcome, StepReport, execute_watched, spawn,
 };
-use synth_optimizer_platform::workspace::Stored;
+use synth_optimizer_platform::workspace::StoredEvent;
 
-/// How long a run that is paused, interrupted or cancelled may finish what is under way.
-const GRACE: Duration = Duration::from_millis(500);
-/// Events of a run that a subscriber may fall behind.
+/// Grace period for calls in flight when a run is paused, interrupted or cancelled.
+const CONTROL_GRACE: Duration = Duration::from_millis(500);
+/// How many events a subscriber may fall behind.
 const LIVE_BUFFER: u32 = 16_384;
-/// A lease counts as over this much before it is, because others may take it at that moment.
+/// A job treats its lease as expired this long before the deadline, because another worker may claim it at the deadline.
 const LEASE_MARGIN: Duration = Duration::from_millis(250);
 
-/// A request that this process holds.
+/// A run request that this process has claimed.
 #[derive(Debug)]
 pub struct Job {
     pub request: RequestEntry,
-    /// Whether it goes on only when a step is asked for.
+    /// Whether the run advances only by step requests.
     pub(super) is_stepped: bool,
-    /// Whether a background worker has claimed it, and no client has asked for it.
+    /// Whether a background worker claimed it, and not a client.
     pub(super) is_background: bool,
-    lease: LeaseWatch,
+    lease: RunLease,
     pub(super) lease_length: Duration,
-    control: Control,
-    asked: watch::Sender<Asked>,
-    /// One step at a time.
+    control: RunControl,
+    control_state: watch::Sender<ControlState>,
+    /// Serializes steps.
     stepping: tokio::sync::Mutex<()>,
-    pub(super) times: Mutex<Times>,
+    pub(super) times: Mutex<JobTimes>,
     end: Monitor<Option<RequestEnd>>,
 }
 
-/// When something last happened to a run.
+/// Times of a job.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Times {
-    /// When it last stored an event, by the boot clock.
+pub(super) struct JobTimes {
+    /// When the run last stored an event, by the boot clock.
     progress: u64,
-    /// The same in milliseconds since 1970; nothing before the first.
+    /// The same in milliseconds since 1970; `None` before the first event.
     pub(super) progress_at: Option<u64>,
     /// When the lease was last renewed, by the boot clock.
     renewed: u64,
-    /// The longest that the run may have to wait for a call; zero before its configuration is read.
+    /// The longest time that the run may wait for a call; zero before its configuration is read.
     pub(super) longest_wait: Duration,
 }
 
-/// What was asked of the run so far.
+/// The control requests that a run has received so far.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Asked {
-    /// The weightiest request to end the work on it.
+pub(super) struct ControlState {
+    /// The strongest request to end the run.
     pub(super) ending: Option<ControlAction>,
     pub(super) is_stopped: bool,
-    /// Whether it was ended because it stored nothing for too long.
+    /// Whether it was interrupted because it stored no event for too long.
     pub(super) is_silent: bool,
     cancelled: Option<Instant>,
 }
 
-impl Asked {
-    /// Takes a request in; whether it changes anything.
+impl ControlState {
+    /// Adds a control request. Returns whether it changes anything.
     fn add(&mut self, action: ControlAction) -> bool {
         match action {
             ControlAction::Step | ControlAction::Resume => false,
@@ -84,7 +84,7 @@ impl Asked {
     }
 }
 
-/// A request whose run has ended, as the queue has it.
+/// The end of a job: the run request as it is in the queue, and a message.
 #[derive(Debug, Clone)]
 pub struct RequestEnd {
     pub entry: RequestEntry,
@@ -92,26 +92,26 @@ pub struct RequestEnd {
 }
 
 impl Job {
-    /// Starts to carry a request out.
+    /// Starts to execute a run request.
     pub(super) fn start(
         worker: &Arc<Workers>,
         request: RequestEntry,
         is_stepped: bool,
         is_background: bool,
-        asked_at: u64,
+        requested_at: u64,
         lease: Duration,
     ) -> Result<Arc<Self>, OptimizerError> {
-        let (control, controlled) = Control::new(LIVE_BUFFER);
+        let (control, receiver) = RunControl::new(LIVE_BUFFER);
         let job = Arc::new(Self {
-            lease: LeaseWatch::until(deadline(asked_at, lease)),
+            lease: RunLease::until(deadline(requested_at, lease)),
             lease_length: lease,
             control,
-            asked: watch::Sender::default(),
+            control_state: watch::Sender::default(),
             stepping: tokio::sync::Mutex::new(()),
-            times: Mutex::new(Times {
-                progress: asked_at,
+            times: Mutex::new(JobTimes {
+                progress: requested_at,
                 progress_at: None,
-                renewed: asked_at,
+                renewed: requested_at,
                 longest_wait: Duration::ZERO,
             }),
             end: Monitor::default(),
@@ -121,50 +121,50 @@ impl Job {
         });
         let (running, ending, worker) = (Arc::clone(&job), Arc::clone(&job), Arc::clone(worker));
         let recording = Arc::clone(&worker);
-        let work = move || async move { running.run(&worker, controlled).await };
+        let work = move || async move { running.run(&worker, receiver).await };
         spawn("run", work, move |result| ending.finish(&recording, recording.record_end(&ending, result)))?;
         Ok(job)
     }
 
-    /// By what the queue knows that the request is ours.
-    pub(super) fn hold(&self) -> Hold<'static> {
-        Hold::Token(self.request.fencing_token)
+    /// Returns the proof that this job holds the lease.
+    pub(super) fn lease_proof(&self) -> LeaseProof<'static> {
+        LeaseProof::Token(self.request.fencing_token)
     }
 
-    /// How long the run has stored nothing.
+    /// Returns the time since the run last stored an event.
     pub(super) fn silence(&self) -> Duration {
         Duration::from_millis(boot_millis().saturating_sub(self.times.lock().progress))
     }
 
-    pub fn is_over(&self) -> bool {
+    pub fn has_ended(&self) -> bool {
         self.end.get().is_some()
     }
 
-    /// Waits for the end.
-    pub async fn end(&self) -> Option<RequestEnd> {
+    /// Waits until the job has ended.
+    pub async fn wait_for_end(&self) -> Option<RequestEnd> {
         self.end.wait_for(Option::is_some).await;
         self.end.get().clone()
     }
 
-    /// Waits for the end in a thread; nothing when the time is over before.
+    /// Blocks until the job has ended. Returns `None` if the time passes first.
     pub fn wait(&self, time: Duration) -> Option<RequestEnd> {
         self.end.wait_blocking(time, Option::is_some);
         self.end.get().clone()
     }
 
-    /// Every event of the run from now on, as soon as it is stored.
-    pub(super) fn subscribe(&self) -> broadcast::Receiver<Arc<Stored>> {
+    /// Subscribes to the events of the run. Each is sent as soon as it is stored.
+    pub(super) fn subscribe(&self) -> broadcast::Receiver<Arc<StoredEvent>> {
         self.control.subscribe()
     }
 
-    /// Makes the lease last that long from the moment at which it was renewed.
-    pub(super) fn renew(&self, asked_at: u64) {
-        self.times.lock().renewed = asked_at;
-        self.lease.extend_to(deadline(asked_at, self.lease_length));
+    /// Extends the lease, measured from the time at which the renewal was requested.
+    pub(super) fn renew(&self, requested_at: u64) {
+        self.times.lock().renewed = requested_at;
+        self.lease.extend_to(deadline(requested_at, self.lease_length));
     }
 
-    /// Whether a third of the lease is over, or the longest time between two renewals.
-    pub(super) fn is_renewal_due(&self, longest: Duration) -> bool {
+    /// Returns whether a third of the lease, or the longest interval between two renewals, has passed.
+    pub(super) fn needs_renewal(&self, longest: Duration) -> bool {
         let since = Duration::from_millis(boot_millis().saturating_sub(self.times.lock().renewed));
         since >= (self.lease_length / 3).min(longest)
     }
@@ -173,42 +173,42 @@ impl Job {
         self.lease.is_over()
     }
 
-    /// Another worker has the request: nothing more may be written or sent.
+    /// Revokes the lease, because another worker holds it: the run writes and sends nothing more.
     pub(super) fn fence(&self) {
         self.lease.revoke();
-        self.control.send(ControlRequest::interrupt("another worker holds the request").within(Duration::ZERO));
+        self.control.send(ControlRequest::interrupt("another worker holds the request").with_grace(Duration::ZERO));
     }
 
-    /// Gives the run what was asked of it. A weightier request to end it replaces a lighter one; without a grace, the same
-    /// again ends the wait for what is under way.
-    pub fn control(&self, asked: ControlRequest) {
-        let is_new = self.asked.send_if_modified(|known| known.add(asked.action));
-        if is_new || asked.grace == Some(Duration::ZERO) {
-            let grace = Some(asked.grace.unwrap_or(GRACE));
-            self.control.send(ControlRequest { grace, ..asked });
+    /// Sends a control request to the run. A stronger request to end the run replaces a weaker one. A repeated request with
+    /// a grace period of zero ends the wait for calls in flight.
+    pub fn send_control(&self, control: ControlRequest) {
+        let is_new = self.control_state.send_if_modified(|known| known.add(control.action));
+        if is_new || control.grace == Some(Duration::ZERO) {
+            let grace = Some(control.grace.unwrap_or(CONTROL_GRACE));
+            self.control.send(ControlRequest { grace, ..control });
         }
     }
 
-    /// Ends a run that stores nothing, unless it is being cancelled.
-    pub(super) fn end_silent(&self) {
-        let is_new = self.asked.send_if_modified(|known| {
+    /// Interrupts a run that stores no events, unless it is being cancelled.
+    pub(super) fn interrupt_silent(&self) {
+        let is_new = self.control_state.send_if_modified(|known| {
             known.ending != Some(ControlAction::Cancel) && !std::mem::replace(&mut known.is_silent, true)
         });
         if is_new {
-            self.control.send(ControlRequest::interrupt("it tells nothing").within(Duration::ZERO));
+            self.control.send(ControlRequest::interrupt("it tells nothing").with_grace(Duration::ZERO));
         }
     }
 
-    pub(super) fn asked(&self) -> Asked {
-        *self.asked.borrow()
+    pub(super) fn control_state(&self) -> ControlState {
+        *self.control_state.borrow()
     }
 
-    /// How long ago it was cancelled, if it was.
+    /// Returns the time since the run was cancelled, if it was.
     pub(super) fn since_cancel(&self) -> Option<Duration> {
-        self.asked().cancelled.map(|at| at.elapsed())
+        self.control_state().cancelled.map(|at| at.elapsed())
     }
 
-    /// Counts as ended although its thread is not.
+    /// Marks the job as ended although its thread still runs.
     pub(super) fn abandon(&self, worker: &Workers, entry: RequestEntry) {
         self.finish(worker, RequestEnd { entry, message: "its thread was left behind".into() });
     }
@@ -218,17 +218,17 @@ impl Job {
         worker.queue.wake();
     }
 
-    /// Sends what the run wants now, and waits until that is settled.
+    /// Lets the run send the calls that it wants now, and waits until they are settled.
     pub(super) async fn step(&self) -> Option<StepReport> {
         let _turn = self.stepping.lock().await;
         tokio::select! {
             report = self.control.step() => report.filter(|report| !report.has_ended),
-            _ = self.end() => None,
+            _ = self.wait_for_end() => None,
         }
     }
 
-    async fn run(&self, worker: &Workers, controlled: Controlled) -> Result<Outcome, OptimizerError> {
-        let config = worker.configured(self)?;
+    async fn run(&self, worker: &Workers, receiver: ControlReceiver) -> Result<RunOutcome, OptimizerError> {
+        let config = worker.start_request(self)?;
         self.times.lock().longest_wait = longest_wait(&config);
         let paths = RunPaths::new(&config.run.output_dir, &self.request.run_id)?;
         worker.cleanups.wait_until_free(&self.request.run_dir).await;
@@ -236,27 +236,27 @@ impl Job {
             self.wait_for_checks(worker, &config.container.url).await;
         }
         let mut request = worker.run_request(config);
-        request.takeover = self.request.superseded();
+        request.takeover = self.request.previous_holder();
         request.lease = Some(self.lease.clone());
         request.stepping = self.is_stepped;
         request.hooks = commit_times(worker);
-        let on_event = |stored: &Stored| {
-            worker.metrics.heard(stored);
+        let on_event = |stored: &StoredEvent| {
+            worker.metrics.count_event(stored);
             let mut times = self.times.lock();
             (times.progress, times.progress_at) = (boot_millis(), Some(unix_millis()));
         };
-        let ends = (&self.control, controlled);
-        execute_watched::<GepaEngine>(request, ends, &paths, on_event, |asked| self.control(asked)).await
+        let ends = (&self.control, receiver);
+        execute_watched::<GepaEngine>(request, ends, &paths, on_event, |control| self.send_control(control)).await
     }
 
-    /// Waits until no check has a container of its own at the address; one that has is broken off. None begins while the
-    /// request is held.
+    /// Interrupts a check that has started its own container at the address, and waits until it has ended. No other check
+    /// starts one while the request is leased.
     async fn wait_for_checks(&self, worker: &Workers, url: &str) {
-        let (lock, mut asked) = (worker.container_locks.of(url), self.asked.subscribe());
+        let (lock, mut control) = (worker.container_locks.of(url), self.control_state.subscribe());
         tokio::select! {
             _ = lock.lock_preempting() => {}
-            // A run that is asked to end starts nothing.
-            _ = asked.wait_for(|asked| asked.ending.is_some() || asked.is_silent) => {}
+            // A run that must end starts no container.
+            _ = control.wait_for(|control| control.ending.is_some() || control.is_silent) => {}
         }
     }
 }
@@ -266,7 +266,7 @@ fn deadline(from: u64, lease: Duration) -> u64 {
     from.saturating_add(u64::try_from(lease.as_millis()).unwrap_or(u64::MAX))
 }
 
-/// The longest that a run may have to wait for a call without storing anything.
+/// Returns the longest time that a run may wait for a call without storing an event.
 fn longest_wait(config: &Config) -> Duration {
     let Config { container, proposer, gepa, .. } = config;
     let waits = [
@@ -278,19 +278,19 @@ fn longest_wait(config: &Config) -> Duration {
     Duration::from_secs(waits.into_iter().max().unwrap_or(0))
 }
 
-/// Measures the commits of a run.
+/// Returns hooks that measure the commits of a run.
 fn commit_times(worker: &Workers) -> Hooks {
     let (metrics, begun) = (Arc::clone(&worker.metrics), Mutex::new(None::<Instant>));
     Hooks::new(move |boundary| {
         let mut begun = begun.lock();
         match boundary {
-            Boundary::BeforeCommit => *begun = Some(Instant::now()),
-            Boundary::AfterCommit => {
+            HookPoint::BeforeCommit => *begun = Some(Instant::now()),
+            HookPoint::AfterCommit => {
                 if let Some(begun) = begun.take() {
-                    metrics.committed("run", begun.elapsed());
+                    metrics.observe_commit("run", begun.elapsed());
                 }
             }
-            Boundary::AfterFeed | Boundary::BeforeResults | Boundary::AfterResults => {}
+            HookPoint::AfterFeed | HookPoint::BeforeResults | HookPoint::AfterResults => {}
         }
     })
 }

@@ -1,4 +1,4 @@
-//! Figures for Prometheus: what was counted while the service ran, and how the queue is at the moment of asking.
+//! Metrics for Prometheus: counters since the start of the service, and gauges of the queue at the time of the scrape.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,24 +14,24 @@ use prometheus_client::registry::{Metric, Registry, Unit};
 
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_core::model::run_totals::RunCounts;
-use synth_optimizer_platform::workspace::Stored;
+use synth_optimizer_platform::workspace::StoredEvent;
 
-/// The name of a label and its value.
+/// A label: name and value.
 type Label = [(&'static str, String); 1];
 
-fn kind(kind: &str) -> Label {
+fn kind_label(kind: &str) -> Label {
     [("kind", kind.to_owned())]
 }
 
-fn status(status: impl ToString) -> Label {
+fn status_label(status: impl ToString) -> Label {
     [("status", status.to_string())]
 }
 
-/// Everything that is counted.
+/// All metrics.
 #[derive(Debug)]
 pub(super) struct Metrics {
     registry: Registry,
-    /// What the runs of this process have used.
+    /// Totals over all runs of this process.
     counts: Mutex<RunCounts>,
     answers: Family<Label, Counter>,
     requests: Family<Label, Gauge>,
@@ -51,14 +51,14 @@ pub(super) struct Metrics {
     commits: Family<Label, Histogram, fn() -> Histogram>,
 }
 
-/// Registers a figure.
+/// Registers a metric.
 fn register<M: Metric + Clone>(registry: &mut Registry, name: &str, help: &str, metric: M) -> M {
     registry.register(name, help, metric.clone());
     metric
 }
 
-/// The same for a figure in seconds.
-fn seconds<M: Metric + Clone>(registry: &mut Registry, name: &str, help: &str, metric: M) -> M {
+/// Registers a metric in seconds.
+fn register_seconds<M: Metric + Clone>(registry: &mut Registry, name: &str, help: &str, metric: M) -> M {
     registry.register_with_unit(name, help, Unit::Seconds, metric.clone());
     metric
 }
@@ -81,8 +81,8 @@ impl Metrics {
         Self {
             answers: register(all, "http_answers", "Answers by status", Family::default()),
             requests: register(all, "queue_requests", "Requests by state", Family::default()),
-            lease_age: seconds(all, "lease_age", oldest, Gauge::default()),
-            oldest_queued: seconds(all, "oldest_queued", waited, Gauge::default()),
+            lease_age: register_seconds(all, "lease_age", oldest, Gauge::default()),
+            oldest_queued: register_seconds(all, "oldest_queued", waited, Gauge::default()),
             jobs: register(all, "runs_under_way", "Runs that this service carries out", Gauge::default()),
             streams: register(all, "event_streams", "Open streams of events", Gauge::default()),
             dropped_streams: register(all, "event_streams_dropped", dropped, Counter::default()),
@@ -94,29 +94,29 @@ impl Metrics {
             unpriced: register(all, "unpriced_calls", "Paid calls of unknown cost", Counter::default()),
             recovered: register(all, "requests_recovered", recovered, Counter::default()),
             fenced: register(all, "runs_fenced", "Runs that another worker had taken over", Counter::default()),
-            commits: seconds(all, "commit", "Time of a commit, by database", commits),
+            commits: register_seconds(all, "commit", "Time of a commit, by database", commits),
             counts: Mutex::default(),
             registry,
         }
     }
 
-    pub(super) fn answered(&self, code: u16) {
-        self.answers.get_or_create(&status(code)).inc();
+    pub(super) fn count_answer(&self, code: u16) {
+        self.answers.get_or_create(&status_label(code)).inc();
     }
 
-    pub(super) fn committed(&self, database: &'static str, time: Duration) {
-        self.commits.get_or_create(&kind(database)).observe(time.as_secs_f64());
+    pub(super) fn observe_commit(&self, database: &'static str, time: Duration) {
+        self.commits.get_or_create(&kind_label(database)).observe(time.as_secs_f64());
     }
 
-    /// Counts what an event of a run tells, as the run itself counts it.
-    pub(super) fn heard(&self, stored: &Stored) {
+    /// Counts an event of a run, in the same way as the run itself.
+    pub(super) fn count_event(&self, stored: &StoredEvent) {
         self.counts.lock().count(&stored.event);
     }
 
-    /// Shows what has been counted.
-    fn show(&self, counts: &RunCounts) {
-        let set = |family: &Family<Label, Counter>, which: &str, count: u64| {
-            family.get_or_create(&kind(which)).inner().store(count, Ordering::Relaxed);
+    /// Copies the totals into the registered metrics.
+    fn update_counters(&self, counts: &RunCounts) {
+        let set = |family: &Family<Label, Counter>, label: &str, count: u64| {
+            family.get_or_create(&kind_label(label)).inner().store(count, Ordering::Relaxed);
         };
         set(&self.rollouts, "finished", counts.rollouts_finished);
         set(&self.rollouts, "failed", counts.rollouts_failed);
@@ -131,8 +131,8 @@ impl Metrics {
         self.unpriced.inner().store(spend.unpriced_calls, Ordering::Relaxed);
     }
 
-    /// The text that Prometheus reads, of the queue at this moment: its requests by state, the age in seconds of the oldest lease
-    /// and of the oldest request that waits, and the runs that this service carries out.
+    /// Returns the metrics as OpenMetrics text. The caller passes the gauges of the queue: requests by state, the age of the
+    /// oldest lease and of the oldest queued request in seconds, and the number of running jobs.
     pub(super) fn text(
         &self,
         requests: &BTreeMap<String, i64>,
@@ -142,12 +142,12 @@ impl Metrics {
     ) -> Result<String, OptimizerError> {
         self.requests.clear();
         for (state, count) in requests {
-            self.requests.get_or_create(&status(state)).set(*count);
+            self.requests.get_or_create(&status_label(state)).set(*count);
         }
         self.lease_age.set(lease_age);
         self.oldest_queued.set(oldest_queued);
         self.jobs.set(i64::try_from(jobs).unwrap_or(i64::MAX));
-        self.show(&self.counts.lock());
+        self.update_counters(&self.counts.lock());
         let mut text = String::new();
         encode(&mut text, &self.registry).map_err(|error| {
             let message = format!("the metrics cannot be written: {error}");

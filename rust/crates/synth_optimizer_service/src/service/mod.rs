@@ -1,20 +1,20 @@
-//! The standing service: a queue of runs over HTTP, and workers that carry them out.
+//! The HTTP service: a queue of runs, and the workers that execute them.
 //!
-//! `routes` is the table of everything that can be asked. A request passes `guard` and is answered by a handler, which
-//! takes and gives the types of `api`; `refusal` is the one table of what is refused. `workers` takes requests from the
-//! queue and gives each to a `job`.
+//! `routes` is the table of all routes. An HTTP request passes `guard` and is answered by a handler of `handlers`, with the
+//! request and response types of `api`. `api_error` is the body of every error response. `workers` claims run requests from
+//! the queue and executes each as a `job`.
 
 mod api;
+mod api_error;
 mod checks;
 mod cleanup;
 mod context;
-mod follow;
+mod event_stream;
 mod guard;
 mod handlers;
 mod job;
 mod metrics;
 mod preflight;
-mod refusal;
 mod request_end;
 mod routes;
 mod serve;
@@ -35,39 +35,39 @@ pub use checks::Check;
 pub use job::{Job, RequestEnd};
 pub use request_end::completion;
 pub use settings::Settings;
-pub use workers::{Claimant, ProposerFactory, Workers};
+pub use workers::{ClaimOptions, ProposerFactory, Workers};
 
 use tracing::{info, warn};
 
-use crate::queue::{Holder, Queue, ServiceLock, SystemClock};
-use context::{CHECKS, Context, Phase, READS, Readers};
-use follow::Hub;
+use crate::queue::{LeaseHolder, Queue, ServiceLock, SystemClock};
+use context::{Context, MAX_CHECKS, MAX_READS, Phase, ReaderCache};
+use event_stream::EventHub;
 use guard::Guard;
-use preflight::sweep;
-use settings::Checked;
+use preflight::remove_stale_checks;
+use settings::CheckedSettings;
 use synth_optimizer_core::model::envelope::rfc3339;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_platform::clock::unix_millis;
-use synth_optimizer_platform::runtime::{Monitor, catch};
+use synth_optimizer_platform::runtime::{Monitor, catch_panic};
 use synth_optimizer_platform::warn_if_err;
 
-/// Threads that answer requests.
-const THREADS: usize = 2;
-/// Threads for what may wait for a file: what clients ask for, and beside it what the service itself needs.
-const FILES: usize = READS + 8;
-/// How long checks under way may take to end what they have started.
-const LAST_CHECKS: Duration = Duration::from_secs(10);
-/// How long to wait before a queue that cannot be read at the start is tried again.
-const PAUSE: Duration = Duration::from_millis(200);
-/// How long requests under way may take once the runs have let go.
-const LAST_ANSWERS: Duration = Duration::from_secs(2);
+/// Threads that answer HTTP requests.
+const HTTP_THREADS: usize = 2;
+/// Threads for blocking file access: for the reads of clients, and some for the service itself.
+const BLOCKING_THREADS: usize = MAX_READS + 8;
+/// How long running checks may take to end the processes that they started.
+const CHECKS_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long to wait at startup before reading an unavailable queue again.
+const START_RETRY_INTERVAL: Duration = Duration::from_millis(200);
+/// How long HTTP requests in flight may take after the runs have ended.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The description of everything that can be asked, as `GET /openapi.json` gives it.
+/// Returns the OpenAPI document, as `GET /openapi.json` serves it.
 pub fn openapi() -> Value {
     routes::router().1
 }
 
-/// A service in this process. Dropped, it ends in a hurry; `shut_down` lets it take its time.
+/// A service in this process. `shut_down` ends it gracefully; dropping it ends it without a grace period.
 #[derive(Debug)]
 pub struct Service {
     address: SocketAddr,
@@ -76,12 +76,12 @@ pub struct Service {
 }
 
 impl Service {
-    /// Takes the database, opens the port and starts to serve. What is wrong is told before anything is served.
+    /// Locks the database, opens the port and starts to serve. Returns every error before the first client is served.
     pub fn start(settings: Settings) -> Result<Self, OptimizerError> {
         let checked = settings.check()?;
         let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(THREADS)
-            .max_blocking_threads(FILES)
+            .worker_threads(HTTP_THREADS)
+            .max_blocking_threads(BLOCKING_THREADS)
             .thread_name("synth-optimizers-service")
             .enable_all()
             .build()
@@ -93,57 +93,57 @@ impl Service {
             OptimizerError::new(ErrorCode::Io, format!("the address that was bound cannot be read: {error}"))
         })?;
         lock.note_bind(&address.to_string())?;
-        let (requests, asked) = mpsc::unbounded_channel();
+        let (requests, shutdown_requests) = mpsc::unbounded_channel();
         let end = Arc::new(Monitor::default());
         let ending = Arc::clone(&end);
         let spawned = std::thread::Builder::new().name("synth-optimizers-service".into()).spawn(move || {
-            let done = catch("service", || {
-                let workers = Workers::new(queue, settings, Holder::Service(lock.instance_id.clone()));
-                runtime.block_on(serve_and_work(Arc::new(workers), checked, lock, listener, address, asked))
+            let done = catch_panic("service", || {
+                let workers = Workers::new(queue, settings, LeaseHolder::Service(lock.instance_id.clone()));
+                runtime.block_on(run_service(Arc::new(workers), checked, lock, listener, address, shutdown_requests))
             });
-            runtime.shutdown_timeout(LAST_ANSWERS);
+            runtime.shutdown_timeout(CLOSE_TIMEOUT);
             ending.update(|end| *end = Some(done));
         });
         spawned.map_err(|error| OptimizerError::new(ErrorCode::Io, format!("no thread for the service: {error}")))?;
         Ok(Self { address, requests, end })
     }
 
-    /// The address that is served.
+    /// Returns the address that the service listens on.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Lets runs finish what is under way, saves them and ends. A second call does not wait for them.
+    /// Starts a graceful shutdown: runs finish their calls in flight and are saved. A second call ends the grace period.
     pub fn shut_down(&self) {
-        // A service that has ended needs none.
+        // The service may have ended already.
         let _ = self.requests.send(());
     }
 
-    /// Waits for the end; nothing when the time is over before.
+    /// Waits for the service to end. Returns `None` if the time passes first.
     pub fn wait(&self, time: Duration) -> Option<Result<(), OptimizerError>> {
         self.end.wait_blocking(time, Option::is_some);
         self.end.get().clone()
     }
 }
 
-/// Serves clients and carries out runs, until it is asked to shut down.
-async fn serve_and_work(
+/// Serves clients and executes runs until a shutdown is requested.
+async fn run_service(
     workers: Arc<Workers>,
-    checked: Checked,
+    checked: CheckedSettings,
     lock: ServiceLock,
     listener: TcpListener,
     address: SocketAddr,
-    mut asked: mpsc::UnboundedReceiver<()>,
+    mut shutdown_requests: mpsc::UnboundedReceiver<()>,
 ) -> Result<(), OptimizerError> {
     let (router, document) = routes::router();
     let context = Arc::new(Context {
         guard: Guard::new(address, &workers.settings.allow_hosts, checked.token),
         config_root: checked.config_root,
         workers: Arc::clone(&workers),
-        hub: Hub::default(),
-        readers: Readers::default(),
-        checks: Arc::new(Semaphore::new(CHECKS)),
-        reads: Arc::new(Semaphore::new(READS)),
+        hub: EventHub::default(),
+        readers: ReaderCache::default(),
+        checks: Arc::new(Semaphore::new(MAX_CHECKS)),
+        reads: Arc::new(Semaphore::new(MAX_READS)),
         phase: watch::Sender::new(Phase::Starting),
         document,
         started_at: rfc3339(unix_millis()),
@@ -152,23 +152,23 @@ async fn serve_and_work(
     });
     let router = router
         .route_layer(from_fn_with_state(Arc::clone(&context), guard::read_body))
-        .layer(from_fn_with_state(Arc::clone(&context), guard::pass))
+        .layer(from_fn_with_state(Arc::clone(&context), guard::check_request))
         .with_state(Arc::clone(&context));
     let (close, closing) = watch::channel(false);
     let serving = serve::serve(listener, router, &workers, closing);
     let working = async {
-        let ended = work(&context, &lock, &mut asked).await;
+        let ended = run_workers(&context, &lock, &mut shutdown_requests).await;
         close.send_replace(true);
         ended
     };
     let ((), ended) = tokio::join!(serving, working);
-    let tidying = Arc::clone(&workers);
-    let tidied = tokio::task::spawn_blocking(move || tidying.queue.checkpoint()).await;
-    // The lock goes last: the service that takes it finds the database at rest.
+    let maintenance = Arc::clone(&workers);
+    let checkpointed = tokio::task::spawn_blocking(move || maintenance.queue.checkpoint()).await;
+    // The lock is released last, so that the next service finds a closed database.
     drop(lock);
     ended?;
-    match tidied {
-        Ok(tidied) => Ok(tidied?),
+    match checkpointed {
+        Ok(checkpointed) => Ok(checkpointed?),
         Err(error) => {
             warn!(%error, "the log of the queue stays beside its file");
             Ok(())
@@ -176,18 +176,18 @@ async fn serve_and_work(
     }
 }
 
-/// Recovers, works, and drains when it is asked to shut down.
-async fn work(
+/// Recovers requests, runs the workers, and drains them at shutdown.
+async fn run_workers(
     context: &Arc<Context>,
     lock: &ServiceLock,
-    asked: &mut mpsc::UnboundedReceiver<()>,
+    shutdown_requests: &mut mpsc::UnboundedReceiver<()>,
 ) -> Result<(), OptimizerError> {
     let (workers, grace) = (&context.workers, context.workers.settings.shutdown_grace);
-    let tidying = async {
+    let maintenance = async {
         loop {
             tokio::time::sleep(Duration::from_secs(1)).await;
             let readers = context.readers.clone();
-            warn_if_err!(tokio::task::spawn_blocking(move || readers.tidy()).await, "readers were not closed");
+            warn_if_err!(tokio::task::spawn_blocking(move || readers.close_idle()).await, "readers were not closed");
             if let Err(error) = lock.check() {
                 return error;
             }
@@ -195,54 +195,54 @@ async fn work(
     };
     let mut threads = Vec::new();
     let working = async {
-        threads = begin(context).await?;
-        Err::<(), _>(tidying.await)
+        threads = start_workers(context).await?;
+        Err::<(), _>(maintenance.await)
     };
-    let (lost, grace) = tokio::select! {
-        lost = working => (lost, grace),
-        // A channel that is closed has no owner any more, which ends the service in a hurry.
-        asked = asked.recv() => (Ok(()), asked.map_or(Duration::ZERO, |()| grace)),
+    let (failure, grace) = tokio::select! {
+        failure = working => (failure, grace),
+        // A closed channel means that the `Service` was dropped: shut down without a grace period.
+        shutdown_requests = shutdown_requests.recv() => (Ok(()), shutdown_requests.map_or(Duration::ZERO, |()| grace)),
     };
     context.phase.send_replace(Phase::Draining);
-    let hurrying = async {
-        // A second request and a channel without an owner both hurry.
-        let _ = asked.recv().await;
+    let forced_shutdown = async {
+        // A second shutdown request and a dropped `Service` both end the grace period.
+        let _ = shutdown_requests.recv().await;
         workers.shut_down(Duration::ZERO);
         std::future::pending::<()>().await
     };
     tokio::select! {
         () = workers.drain(grace) => {}
-        () = hurrying => {}
+        () = forced_shutdown => {}
     }
     workers.stop();
-    // A thread that has panicked has said so.
+    // A panic of a thread has been logged already.
     let _ = tokio::task::spawn_blocking(move || threads.into_iter().for_each(|thread| drop(thread.join()))).await;
-    // Every check has a place: when all are free, nothing of a check is left.
-    let all = u32::try_from(CHECKS).unwrap_or(u32::MAX);
-    // A check that hangs is left behind after that time.
-    let _ = tokio::time::timeout(LAST_CHECKS, context.checks.acquire_many(all)).await;
-    lost
+    // Every check holds a permit: when all permits are free, no check is left.
+    let all = u32::try_from(MAX_CHECKS).unwrap_or(u32::MAX);
+    // A check that hangs is abandoned after this time.
+    let _ = tokio::time::timeout(CHECKS_TIMEOUT, context.checks.acquire_many(all)).await;
+    failure
 }
 
-/// Ends what checks of an earlier service have left, takes back what it held, and starts to work.
-async fn begin(context: &Arc<Context>) -> Result<Vec<JoinHandle<()>>, OptimizerError> {
+/// Ends the leftover checks of an earlier service, recovers its requests, and starts the worker threads.
+async fn start_workers(context: &Arc<Context>) -> Result<Vec<JoinHandle<()>>, OptimizerError> {
     let (workers, sweeping) = (&context.workers, Arc::clone(&context.workers));
-    let swept = context.read(move || {
-        sweep(&sweeping.settings.checks_dir());
+    let swept = context.run_blocking(move || {
+        remove_stale_checks(&sweeping.settings.checks_dir());
         Ok::<_, OptimizerError>(())
     });
     swept.await?;
-    let mut told = String::new();
+    let mut last_message = String::new();
     loop {
         let recovering = Arc::clone(workers);
-        match context.read(move || recovering.recover()).await {
+        match context.run_blocking(move || recovering.recover()).await {
             Ok(_) => break,
-            Err(error) if error.may_pass => {
-                if error.error.message != told {
+            Err(error) if error.is_transient => {
+                if error.error.message != last_message {
                     warn!(%error, "the service is not ready yet");
-                    told = error.error.message;
+                    last_message = error.error.message;
                 }
-                tokio::time::sleep(PAUSE).await;
+                tokio::time::sleep(START_RETRY_INTERVAL).await;
             }
             Err(error) => return Err(error.into()),
         }

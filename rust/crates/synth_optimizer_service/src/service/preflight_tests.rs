@@ -1,11 +1,11 @@
-//! What may and what may not be named as a configuration file.
+//! Which paths a client may name as a configuration file.
 
 #![allow(clippy::unwrap_used)]
 
 use camino::Utf8PathBuf;
 
 use super::read_beneath;
-use crate::Code;
+use crate::ServiceErrorCode;
 
 fn root() -> (tempfile::TempDir, Utf8PathBuf) {
     let dir = tempfile::tempdir().unwrap();
@@ -30,7 +30,7 @@ fn files_beneath_the_root_are_read() {
 }
 
 #[test]
-fn nothing_else_is_read() {
+fn files_outside_the_root_and_special_files_are_rejected() {
     let (_dir, root) = root();
     let pipe = std::process::Command::new("mkfifo").arg(root.join("pipe")).status().unwrap();
     assert!(pipe.success());
@@ -51,7 +51,7 @@ fn nothing_else_is_read() {
         ("a\0b", "is not the name"),
     ] {
         let refusal = read_beneath(&root, named).unwrap_err();
-        assert!(refusal.is(Code::ConfigPathRefused), "{named}");
+        assert!(refusal.is(ServiceErrorCode::ConfigPathRefused), "{named}");
         let shown = format!("{refusal:?}");
         assert!(shown.contains(why) && !shown.contains("canary"), "{named}: {shown}");
     }

@@ -1,4 +1,4 @@
-//! How a run that has ended is written into the queue.
+//! Records the end of a run in the queue.
 
 use std::time::{Duration, Instant};
 
@@ -7,60 +7,60 @@ use serde_json::json;
 
 use super::job::{Job, RequestEnd};
 use super::workers::Workers;
-use crate::Code;
+use crate::ServiceErrorCode;
 use crate::queue::{Completion, RequestEntry};
 use synth_optimizer_core::model::control::{ControlAction, RunEnd};
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_core::model::lifecycle::RequestState;
 use synth_optimizer_platform::artifacts::{RunPaths, run_status};
-use synth_optimizer_platform::runtime::Outcome;
-use synth_optimizer_platform::workspace::{Reader, is_fenced};
+use synth_optimizer_platform::runtime::RunOutcome;
+use synth_optimizer_platform::workspace::{Reader, is_ownership_lost};
 
-/// How long to wait for a run that is done and cannot be read, before it counts as failed.
+/// How long to retry reading the results of a completed run before its request fails.
 const READ_TIMEOUT: Duration = Duration::from_secs(60);
-/// How often it is tried.
+/// Time between two attempts.
 const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 
 impl Workers {
     /// Records how a job ended, unless another worker holds the request by now.
-    pub(super) fn record_end(&self, job: &Job, result: Result<Outcome, OptimizerError>) -> RequestEnd {
+    pub(super) fn record_end(&self, job: &Job, result: Result<RunOutcome, OptimizerError>) -> RequestEnd {
         let (mut end, mut message) = classify(job, result);
         let mut completion = Completion::default();
         if end == RunEnd::Completed {
-            match left_behind(job) {
+            match read_completion(job) {
                 Ok(done) => completion = done,
                 Err(error) if job.is_lease_over() => (end, message) = (RunEnd::Interrupted, error.message),
                 Err(error) => (message, end) = (error.to_string(), RunEnd::Failed(error)),
             }
         }
-        let (id, hold) = (&job.request.request_id, job.hold());
-        let recorded = self.persist(job, |queue| match &end {
-            RunEnd::Completed => queue.complete(id, hold, &completion),
-            RunEnd::Failed(error) => queue.fail(id, hold, error, None),
-            RunEnd::Cancelled(error) => queue.mark_cancelled(id, hold, &error.message),
-            RunEnd::Paused => queue.mark_paused(id, hold, self.settings.pause_timeout),
-            // The request is given back; what was asked of it takes effect.
-            RunEnd::Interrupted => queue.release(id, hold, &message),
+        let (id, lease_proof) = (&job.request.request_id, job.lease_proof());
+        let recorded = self.write_with_retry(job, |queue| match &end {
+            RunEnd::Completed => queue.complete(id, lease_proof, &completion),
+            RunEnd::Failed(error) => queue.fail(id, lease_proof, error, None),
+            RunEnd::Cancelled(error) => queue.mark_cancelled(id, lease_proof, &error.message),
+            RunEnd::Paused => queue.mark_paused(id, lease_proof, self.settings.pause_timeout),
+            // The request returns to the queue, and a pending control request takes effect.
+            RunEnd::Interrupted => queue.release(id, lease_proof, &message),
         });
         let recorded = match recorded {
-            Ok(entry) => RequestEnd { entry: self.summarized(entry), message },
+            Ok(entry) => RequestEnd { entry: self.add_summary(entry), message },
             Err(error) => {
-                if error.code == Some(Code::Fenced) {
+                if error.code == Some(ServiceErrorCode::Fenced) {
                     self.metrics.fenced.inc();
                 }
                 RequestEnd {
-                    entry: self.latest(job),
+                    entry: self.latest_entry(job),
                     message: format!("{message}; the queue has not taken it: {error}"),
                 }
             }
         };
-        let (run_id, status, message) = (&job.request.run_id, recorded.entry.status.word(), &recorded.message);
+        let (run_id, status, message) = (&job.request.run_id, recorded.entry.status.as_str(), &recorded.message);
         tracing::info!(run_id, request = job.request.request_id, status, outcome = message, "run request ended");
         recorded
     }
 
-    /// The request with what its run has left, where it did not end well. A run that has left nothing has nothing to add.
-    pub(super) fn summarized(&self, entry: RequestEntry) -> RequestEntry {
+    /// Adds the results of the run to a failed or cancelled request, if the run has a workspace.
+    pub(super) fn add_summary(&self, entry: RequestEntry) -> RequestEntry {
         if !matches!(entry.status, RequestState::Failed | RequestState::Cancelled) {
             return entry;
         }
@@ -79,49 +79,49 @@ impl Workers {
     }
 }
 
-/// What the end of a run means for its request, and the same in words.
-fn classify(job: &Job, result: Result<Outcome, OptimizerError>) -> (RunEnd, String) {
+/// Returns how the request ends, and a message for users.
+fn classify(job: &Job, result: Result<RunOutcome, OptimizerError>) -> (RunEnd, String) {
     let end = match result {
         Ok(outcome) => outcome.end,
-        // The lease ran out, or another worker has taken the run: then the queue refuses this as well.
-        Err(error) if is_fenced(&error) || job.is_lease_over() => return (RunEnd::Interrupted, error.message),
-        // A run that was asked to end before it began has paid for nothing.
-        Err(error) if error.code == ErrorCode::Cancelled => return asked_to_end(job, error.message),
+        // The lease expired or another worker has the run, so the queue will reject this write too.
+        Err(error) if is_ownership_lost(&error) || job.is_lease_over() => return (RunEnd::Interrupted, error.message),
+        // A run that was cancelled before it started has sent no calls.
+        Err(error) if error.code == ErrorCode::Cancelled => return classify_requested_end(job, error.message),
         Err(error) => RunEnd::Failed(error),
     };
     match end {
         RunEnd::Completed => (end, "it is done".to_owned()),
         RunEnd::Failed(ref error) => (end.clone(), error.to_string()),
         RunEnd::Cancelled(ref error) => (end.clone(), error.message.clone()),
-        RunEnd::Interrupted | RunEnd::Paused => asked_to_end(job, "the run was set aside".to_owned()),
+        RunEnd::Interrupted | RunEnd::Paused => classify_requested_end(job, "the run was set aside".to_owned()),
     }
 }
 
-/// The end of a run that was asked to end, by what was asked.
-fn asked_to_end(job: &Job, why: String) -> (RunEnd, String) {
-    let asked = job.asked();
-    match asked.ending {
-        None | Some(_) if asked.is_silent && asked.ending != Some(ControlAction::Cancel) => {
-            let error = silent(job);
+/// Classifies a run that ended by a control request.
+fn classify_requested_end(job: &Job, why: String) -> (RunEnd, String) {
+    let control = job.control_state();
+    match control.ending {
+        None | Some(_) if control.is_silent && control.ending != Some(ControlAction::Cancel) => {
+            let error = silent_run_error(job);
             (RunEnd::Failed(error.clone()), error.to_string())
         }
         Some(ControlAction::Cancel) => (RunEnd::Cancelled(OptimizerError::new(ErrorCode::Cancelled, &why)), why),
-        None if asked.is_stopped => (RunEnd::Cancelled(OptimizerError::new(ErrorCode::Cancelled, &why)), why),
+        None if control.is_stopped => (RunEnd::Cancelled(OptimizerError::new(ErrorCode::Cancelled, &why)), why),
         Some(ControlAction::Interrupt) => (RunEnd::Paused, why),
         Some(_) | None => (RunEnd::Interrupted, why),
     }
 }
 
-/// The failure of a run that stores nothing.
-pub(super) fn silent(job: &Job) -> OptimizerError {
+/// Returns the error of a run that stored no event for too long.
+pub(super) fn silent_run_error(job: &Job) -> OptimizerError {
     let message = format!("run {} told nothing for {} s", &job.request.run_id, job.silence().as_secs());
     OptimizerError::new(ErrorCode::RunFailed, message).with_hint(
         "Look into its events and the container's log; --silence-seconds is the limit, on top of the run's own timeouts.",
     )
 }
 
-/// What a completed run has left. What cannot be read just now is tried again.
-fn left_behind(job: &Job) -> Result<Completion, OptimizerError> {
+/// Reads the results of a completed run. Retries while the files cannot be read.
+fn read_completion(job: &Job) -> Result<Completion, OptimizerError> {
     let until = Instant::now() + READ_TIMEOUT;
     loop {
         match RunPaths::of_dir(Utf8Path::new(&job.request.run_dir)).and_then(|paths| completion(&paths)) {
@@ -137,7 +137,7 @@ fn left_behind(job: &Job) -> Result<Completion, OptimizerError> {
     }
 }
 
-/// What a finished run leaves in the queue.
+/// Reads the results of a run, as the queue stores them.
 pub fn completion(paths: &RunPaths) -> Result<Completion, OptimizerError> {
     let reader = Reader::open(paths.workspace_db().as_std_path())?;
     let overview = run_status(paths)?;

@@ -1,4 +1,4 @@
-//! Every route of the service, one line each, and the document that describes them.
+//! The route table of the service, one line per route, and its OpenAPI document.
 
 use std::sync::Arc;
 
@@ -11,10 +11,10 @@ use axum::extract::Request;
 use schemars::generate::SchemaSettings;
 use serde_json::{Value, json};
 
+use super::api_error::ApiError;
 use super::context::Context;
 use super::handlers::{control, read, submit, system};
-use super::refusal::Refusal;
-use crate::Code;
+use crate::ServiceErrorCode;
 
 macro_rules! routes {
     ($($method:ident $path:literal $module:ident::$name:ident, $summary:literal;)*) => {
@@ -61,9 +61,9 @@ routes! {
     post "/worker/recover" control::recover, "Take requests back from workers that are gone";
 }
 
-/// The routes as a router, and their OpenAPI document.
+/// Returns the router and its OpenAPI document.
 pub(super) fn router() -> (Router<Arc<Context>>, Value) {
-    // aide collects the schemas of a document in a variable of the thread.
+    // aide collects the schemas of a document in a thread-local variable.
     reset_context();
     in_context(|context| {
         let settings = SchemaSettings::draft2020_12().with(|settings| {
@@ -76,16 +76,17 @@ pub(super) fn router() -> (Router<Arc<Context>>, Value) {
     let router = routes()
         .finish_api(&mut document)
         .fallback(|request: Request| async move {
-            Refusal::new(Code::RouteNotFound, format!("there is no route {}", request.uri().path())).unread()
+            ApiError::new(ServiceErrorCode::RouteNotFound, format!("there is no route {}", request.uri().path()))
+                .with_unread_body()
         })
         .method_not_allowed_fallback(|request: Request| async move {
             let message = format!("{} is not possible on {}", request.method(), request.uri().path());
-            Refusal::new(Code::MethodNotAllowed, message).unread()
+            ApiError::new(ServiceErrorCode::MethodNotAllowed, message).with_unread_body()
         });
     (router, described(&document))
 }
 
-/// The document with what aide does not know.
+/// Returns the document with the parts that aide does not generate.
 fn described(document: &OpenApi) -> Value {
     let mut document = json!(document);
     document["info"] = json!({
@@ -95,8 +96,8 @@ fn described(document: &OpenApi) -> Value {
     });
     document["security"] = json!([{}, {"token": []}]);
     document["components"]["securitySchemes"] = json!({"token": {"type": "http", "scheme": "bearer"}});
-    document["x-refusals"] = Code::ALL.into_iter().map(Code::described).collect();
-    // The name of a file may have a directory, which only the router needs to know.
+    document["x-refusals"] = ServiceErrorCode::ALL.into_iter().map(ServiceErrorCode::described).collect();
+    // `{*name}` is the router's syntax for a path with directories; OpenAPI writes `{name}`.
     if let Some(paths) = document["paths"].as_object_mut() {
         *paths = std::mem::take(paths).into_iter().map(|(path, of)| (path.replace("{*", "{"), of)).collect();
     }

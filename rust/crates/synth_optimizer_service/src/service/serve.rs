@@ -1,5 +1,4 @@
-//! Takes connections, within limits that a slow or hostile client cannot stretch and that leave the runs their file
-//! descriptors.
+//! Accepts connections. Limits protect the service from slow or hostile clients, and reserve file descriptors for the runs.
 
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
@@ -16,24 +15,24 @@ use tokio::sync::{Semaphore, watch};
 use tokio_io_timeout::TimeoutStream;
 use tracing::{debug, warn};
 
-use super::LAST_ANSWERS;
+use super::CLOSE_TIMEOUT;
 use super::workers::Workers;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 
-/// Headers of one request.
-const MOST_HEADERS: usize = 100;
-/// Bytes of all headers of one request.
-const HEADER_BYTES: usize = 64 * 1024;
-/// Bytes that the system keeps for a client that does not read. Without a limit it keeps megabytes for each.
-const SEND_BUFFER: u32 = 128 * 1024;
-/// Connections that may wait to be taken.
+/// Maximum number of headers per request.
+const MAX_HEADERS: usize = 100;
+/// Maximum size of all headers of a request.
+const MAX_HEADER_BYTES: usize = 64 * 1024;
+/// Size of the kernel's send buffer per connection. Without a limit, a client that does not read costs megabytes.
+const SEND_BUFFER_BYTES: u32 = 128 * 1024;
+/// How many connections may wait to be accepted.
 const BACKLOG: u32 = 1024;
-/// How long to wait when the system has no file descriptor left.
-const BREATHER: Duration = Duration::from_millis(50);
-/// File descriptors that the service itself has open.
+/// How long to wait when no file descriptor is free.
+const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(50);
+/// File descriptors reserved for the service itself.
 const OWN_DESCRIPTORS: u64 = 128;
-/// What one run has open at most: databases, feeds, locks, and connections to its container.
-const DESCRIPTORS_OF_A_RUN: u64 = 128;
+/// File descriptors reserved per run: databases, feeds, locks, and connections to its container.
+const DESCRIPTORS_PER_RUN: u64 = 128;
 
 /// Opens the port.
 pub(super) async fn listen(address: SocketAddr) -> Result<TcpListener, OptimizerError> {
@@ -49,14 +48,14 @@ pub(super) async fn listen(address: SocketAddr) -> Result<TcpListener, Optimizer
 
 fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
-    // A service that was killed is started again at the same address.
+    // A restarted service must be able to bind to the same address at once.
     socket.set_reuseaddr(true)?;
-    socket.set_send_buffer_size(SEND_BUFFER)?;
+    socket.set_send_buffer_size(SEND_BUFFER_BYTES)?;
     socket.bind(address)?;
     socket.listen(BACKLOG)
 }
 
-/// Serves until `closing` says so; then lets the requests under way end for a moment.
+/// Serves until `closing` is true, then waits up to `CLOSE_TIMEOUT` for requests in flight.
 pub(super) async fn serve(
     listener: TcpListener,
     router: Router,
@@ -64,13 +63,13 @@ pub(super) async fn serve(
     mut closing: watch::Receiver<bool>,
 ) {
     let settings = &workers.settings;
-    let places = Arc::new(Semaphore::new(connections(settings.max_connections, settings.workers)));
+    let slots = Arc::new(Semaphore::new(max_connections(settings.max_connections, settings.workers)));
     let graceful = GracefulShutdown::new();
     let mut http = hyper::server::conn::http1::Builder::new();
     http.timer(TokioTimer::new())
         .header_read_timeout(settings.header_timeout)
-        .max_headers(MOST_HEADERS)
-        .max_buf_size(HEADER_BYTES)
+        .max_headers(MAX_HEADERS)
+        .max_buf_size(MAX_HEADER_BYTES)
         .keep_alive(true);
     loop {
         let accepted = tokio::select! {
@@ -81,65 +80,65 @@ pub(super) async fn serve(
             Ok((stream, _)) => stream,
             Err(error) => {
                 warn!(%error, "a connection cannot be taken");
-                tokio::time::sleep(BREATHER).await;
+                tokio::time::sleep(ACCEPT_RETRY_INTERVAL).await;
                 continue;
             }
         };
-        // A client that comes when all places are taken is turned away at once.
-        let Ok(place) = Arc::clone(&places).try_acquire_owned() else {
+        // A connection beyond the limit is closed at once.
+        let Ok(slot) = Arc::clone(&slots).try_acquire_owned() else {
             warn!(limit = settings.max_connections, "a connection was turned away: all places are taken");
             continue;
         };
-        let io = TokioIo::new(Box::pin(within(stream, settings.write_timeout)));
+        let io = TokioIo::new(Box::pin(with_write_timeout(stream, settings.write_timeout)));
         let connection = http.serve_connection(io, TowerToHyperService::new(router.clone()));
         let (connection, metrics) = (graceful.watch(connection), Arc::clone(&workers.metrics));
         tokio::spawn(async move {
-            // A client that breaks off is no failure of the service.
+            // A disconnecting client is not an error of the service.
             if let Err(error) = connection.await {
                 debug!(%error, "a connection broke off");
-                if is_unread(&error) {
+                if is_write_timeout(&error) {
                     metrics.dropped_streams.inc();
                 }
             }
-            drop(place);
+            drop(slot);
         });
     }
     drop(listener);
-    // Lost: requests that are still under way are ended with the service.
-    let _ = tokio::time::timeout(LAST_ANSWERS, graceful.shutdown()).await;
+    // Ignored: requests still in flight end with the service.
+    let _ = tokio::time::timeout(CLOSE_TIMEOUT, graceful.shutdown()).await;
 }
 
-/// Whether a connection ended because its client took nothing of what it was sent.
-fn is_unread(error: &hyper::Error) -> bool {
+/// Returns whether a connection ended because its client did not read.
+fn is_write_timeout(error: &hyper::Error) -> bool {
     let source = std::error::Error::source(error);
     source
         .and_then(|source| source.downcast_ref::<io::Error>())
         .is_some_and(|cause| cause.kind() == ErrorKind::TimedOut)
 }
 
-/// A connection that ends when its client takes nothing of what it is sent.
-fn within(stream: TcpStream, write_timeout: Duration) -> TimeoutStream<TcpStream> {
-    // Lost: without it answers are only a little later.
+/// Wraps a connection so that it ends when its client does not read for `write_timeout`.
+fn with_write_timeout(stream: TcpStream, write_timeout: Duration) -> TimeoutStream<TcpStream> {
+    // Ignored: without it, responses are only slightly delayed.
     let _ = stream.set_nodelay(true);
     let mut stream = TimeoutStream::new(stream);
     stream.set_write_timeout(Some(write_timeout));
     stream
 }
 
-/// Takes as many descriptors as the system lets this process have, and tells how many connections of clients may use:
-/// what is wanted, or less where the runs need the rest.
-fn connections(wanted: usize, runs: usize) -> usize {
+/// Raises the descriptor limit of this process to its maximum. Returns how many connections clients may open: `wanted`, or
+/// fewer if the runs need the descriptors.
+fn max_connections(wanted: usize, runs: usize) -> usize {
     let limits = getrlimit(Resource::Nofile);
-    // Where it cannot be raised, there is less.
-    let raised = setrlimit(Resource::Nofile, Rlimit { current: limits.maximum, ..limits }).is_ok();
-    let limit = if raised { limits.maximum } else { limits.current };
-    connections_within(wanted, runs, limit)
+    // If the limit cannot be raised, the current one applies.
+    let is_raised = setrlimit(Resource::Nofile, Rlimit { current: limits.maximum, ..limits }).is_ok();
+    let limit = if is_raised { limits.maximum } else { limits.current };
+    connection_limit(wanted, runs, limit)
 }
 
-fn connections_within(wanted: usize, runs: usize, limit: Option<u64>) -> usize {
+fn connection_limit(wanted: usize, runs: usize, limit: Option<u64>) -> usize {
     let Some(limit) = limit else { return wanted };
-    let left = limit.saturating_sub(OWN_DESCRIPTORS).saturating_sub(DESCRIPTORS_OF_A_RUN.saturating_mul(runs as u64));
-    // A service that nobody can call is of no use: at worst, clients get a quarter.
+    let left = limit.saturating_sub(OWN_DESCRIPTORS).saturating_sub(DESCRIPTORS_PER_RUN.saturating_mul(runs as u64));
+    // Clients always get at least a quarter of the descriptors.
     wanted.min(usize::try_from(left.max(limit / 4)).unwrap_or(usize::MAX)).max(1)
 }
 

@@ -1,12 +1,12 @@
-//! How many connections clients may have.
+//! The limit of client connections.
 
-use super::connections_within;
+use super::connection_limit;
 
 #[test]
-fn clients_leave_the_runs_their_files() {
-    assert_eq!(connections_within(8192, 4, None), 8192);
-    assert_eq!(connections_within(8192, 4, Some(1 << 20)), 8192);
-    assert_eq!(connections_within(8192, 4, Some(1024)), 1024 - 128 - 4 * 128);
-    assert_eq!(connections_within(8192, 1000, Some(1024)), 256);
-    assert_eq!(connections_within(1, 1000, Some(2)), 1);
+fn the_connection_limit_reserves_descriptors_for_runs() {
+    assert_eq!(connection_limit(8192, 4, None), 8192);
+    assert_eq!(connection_limit(8192, 4, Some(1 << 20)), 8192);
+    assert_eq!(connection_limit(8192, 4, Some(1024)), 1024 - 128 - 4 * 128);
+    assert_eq!(connection_limit(8192, 1000, Some(1024)), 256);
+    assert_eq!(connection_limit(1, 1000, Some(2)), 1);
 }

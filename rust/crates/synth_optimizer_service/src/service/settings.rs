@@ -1,4 +1,4 @@
-//! What a service is started with, and what of it is refused.
+//! The settings of a service, and their validation.
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::Duration;
@@ -8,36 +8,36 @@ use camino::Utf8PathBuf;
 use super::guard::Token;
 use super::workers::ProposerFactory;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
-use synth_optimizer_platform::container::Reach;
+use synth_optimizer_platform::container::EgressPolicy;
 
-const LONGEST_LEASE: Duration = Duration::from_secs(30 * 24 * 3600);
+const MAX_LEASE: Duration = Duration::from_secs(30 * 24 * 3600);
 
-/// Everything that can be set. The defaults are those of the command line.
+/// The settings of a service. The defaults are those of the command line.
 #[derive(Debug, Clone)]
 pub struct Settings {
     pub db: Utf8PathBuf,
-    /// Address and port; port 0 takes a free one.
+    /// Address and port. Port 0 selects a free port.
     pub bind: String,
-    /// The name under which the workers of this service hold requests.
+    /// The worker id of this service's leases.
     pub worker_id: String,
-    /// Runs that may go on at the same time.
+    /// Maximum number of concurrent runs.
     pub workers: usize,
-    /// How long a worker that is not heard of keeps its request.
+    /// How long a lease lasts without a heartbeat.
     pub lease: Duration,
-    /// Configuration files are read beneath this directory only, and relative paths of a submitted configuration start here.
+    /// Configuration files must be beneath this directory. Relative paths of an inline configuration resolve against it.
     pub config_root: Utf8PathBuf,
     pub token_file: Option<Utf8PathBuf>,
-    /// Names besides the bound address under which clients may call.
+    /// Host names that clients may use besides the bound address.
     pub allow_hosts: Vec<String>,
     /// Where containers may be.
-    pub reach: Reach,
-    /// How long a run may stay paused, unless the pause says otherwise.
+    pub egress_policy: EgressPolicy,
+    /// How long a run may stay paused, unless the pause request sets another time.
     pub pause_timeout: Duration,
-    /// How long runs may finish what is under way at a shutdown.
+    /// Grace period for calls in flight at shutdown.
     pub shutdown_grace: Duration,
-    /// A run that tells nothing for this long, on top of the longest timeout of its own configuration, has failed.
+    /// A run fails if it stores no event for this long, in addition to the longest timeout of its own configuration.
     pub silence: Duration,
-    /// Requests that may wait; more are refused until some have run.
+    /// Maximum number of queued requests. Further submissions are rejected.
     pub max_queued: u32,
     /// How long to wait for another process that writes to the database.
     pub busy_timeout: Duration,
@@ -47,9 +47,9 @@ pub struct Settings {
     pub header_timeout: Duration,
     /// How long a client may take to send its body.
     pub body_timeout: Duration,
-    /// How long a client may take nothing of an answer.
+    /// How long a client may pause reading a response.
     pub write_timeout: Duration,
-    /// The codex binary that is installed with the package.
+    /// Path of the codex binary that is installed with the package.
     pub codex_runtime: Option<Utf8PathBuf>,
     pub proposers: Option<ProposerFactory>,
 }
@@ -65,7 +65,7 @@ impl Settings {
             config_root: config_root.into(),
             token_file: None,
             allow_hosts: Vec::new(),
-            reach: Reach::loopback(),
+            egress_policy: EgressPolicy::loopback(),
             pause_timeout: Duration::from_secs(1800),
             shutdown_grace: Duration::from_secs(10),
             silence: Duration::from_secs(900),
@@ -81,13 +81,13 @@ impl Settings {
         }
     }
 
-    /// Where checks keep what they start, so that the next service finds what a crash has left.
+    /// Returns the directory of running checks, where the next service finds leftovers after a crash.
     pub(super) fn checks_dir(&self) -> Utf8PathBuf {
         Utf8PathBuf::from(format!("{}.checks", self.db))
     }
 
-    /// The settings that rest on each other: address, token and names. Nothing is opened but the token.
-    pub(super) fn check(&self) -> Result<Checked, OptimizerError> {
+    /// Validates the settings and reads the token file. Opens nothing else.
+    pub(super) fn check(&self) -> Result<CheckedSettings, OptimizerError> {
         let refused =
             |message: String, hint: &str| Err(OptimizerError::new(ErrorCode::Config, message).with_hint(hint));
         let Some(address) = self.bind.to_socket_addrs().ok().and_then(|mut found| found.next()) else {
@@ -106,7 +106,7 @@ impl Settings {
                 "One worker runs one run.",
             );
         }
-        if self.lease < Duration::from_secs(1) || self.lease > LONGEST_LEASE {
+        if self.lease < Duration::from_secs(1) || self.lease > MAX_LEASE {
             return refused(
                 format!("--lease-seconds {} is not between 1 second and 30 days", self.lease.as_secs_f64()),
                 "A worker renews its lease three times while it lasts; an hour is plenty.",
@@ -125,13 +125,13 @@ impl Settings {
                 error,
             )
         })?;
-        Ok(Checked { address, token, config_root })
+        Ok(CheckedSettings { address, token, config_root })
     }
 }
 
-/// What the settings come to.
+/// The validated settings.
 #[derive(Debug)]
-pub(super) struct Checked {
+pub(super) struct CheckedSettings {
     pub(super) address: SocketAddr,
     pub(super) token: Option<Token>,
     pub(super) config_root: Utf8PathBuf,

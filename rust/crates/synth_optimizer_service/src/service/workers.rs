@@ -1,8 +1,9 @@
-//! Takes requests from the queue and carries them out, one thread each. In a service, free places are filled from the queue,
-//! leases are kept, silent runs noticed and runs cleaned up. A single worker shares what carries out one request.
+//! Claims run requests from the queue and executes each on its own thread.
 //!
-//! Each happens on a thread of its own, so that no client and no slow file can hold it up. The threads sleep until the queue
-//! changes; one looks for what other processes have written.
+//! A service has three threads for this: one claims requests for free worker slots, one renews leases, delivers control
+//! requests and ends silent runs, and one cleans up runs. They are separate from the HTTP threads, so that neither a client
+//! nor a slow file can delay them. They sleep until the queue changes; the second one also polls for changes by other
+//! processes. A process that executes single requests without serving the queue uses the same code.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,44 +19,46 @@ use super::checks::ContainerLocks;
 use super::cleanup::{Cleanups, FailedCleanups, RETRY_INTERVAL};
 use super::job::Job;
 use super::metrics::Metrics;
-use super::request_end::silent;
+use super::request_end::silent_run_error;
 use super::settings::Settings;
-use crate::Code;
-use crate::queue::{Claim, HeldRequest, Hold, Holder, Queue, QueueError, RequestEntry, Which, random_id};
+use crate::ServiceErrorCode;
+use crate::queue::{
+    ActiveRequest, Claim, ClaimFilter, LeaseHolder, LeaseProof, Queue, QueueError, RequestEntry, random_id,
+};
 use synth_optimizer_core::config::{Config, from_stored};
 use synth_optimizer_core::model::control::ControlRequest;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_platform::artifacts::RunPaths;
 use synth_optimizer_platform::clock::boot_millis;
 use synth_optimizer_platform::proposer::Proposer;
-use synth_optimizer_platform::runtime::Request;
+use synth_optimizer_platform::runtime::RunSpec;
 use synth_optimizer_platform::warn_if_err;
 use synth_optimizer_platform::workspace::Reader;
 
-/// A wait that only a change of the queue ends.
+/// How long a thread sleeps if the queue does not change.
 const UNTIL_CHANGED: Duration = Duration::from_secs(3600);
 /// A request that was recovered this many times without progress has failed.
 const MAX_RECOVERIES: i64 = 20;
-/// A lease is renewed this often at least, so that readers of the queue see that its holder lives.
+/// Longest time between two renewals of a lease, so that readers of the queue see that its holder is alive.
 const RENEWAL_INTERVAL: Duration = Duration::from_secs(30);
-/// How long a run that was cancelled may take to end its container and to store what it has.
+/// How long a cancelled run may take to end its container and to store its results.
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(120);
-/// How long a run may take to end before its thread is given up.
-const GIVE_UP: Duration = Duration::from_secs(5);
-/// The pause before a write that the queue could not take is tried again, at first and at most.
+/// How long a run may take to end before its thread is abandoned.
+const END_TIMEOUT: Duration = Duration::from_secs(5);
+/// First and longest delay before a failed write to the queue is retried.
 const RETRY_PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 
-/// Under which name and lease a request is claimed, where not under those of the worker.
+/// Worker id and lease duration of a claim, where they differ from the settings.
 #[derive(Debug, Clone, Default)]
-pub struct Claimant {
+pub struct ClaimOptions {
     pub worker_id: Option<String>,
     pub lease: Option<Duration>,
 }
 
-/// Makes the proposer of a run, where it is not to be the one that the configuration names. Tests use this.
+/// Creates the proposer of a run instead of the one that the configuration names. For tests.
 pub type ProposerFactory = fn(&Config) -> Option<Arc<dyn Proposer>>;
 
-/// Everything that a service, or a single worker, carries out, and what that takes.
+/// The workers of a service, or a single worker, with everything that they share.
 #[derive(Debug)]
 pub struct Workers {
     pub(super) queue: Queue,
@@ -63,19 +66,19 @@ pub struct Workers {
     pub(super) container_locks: ContainerLocks,
     pub(super) cleanups: Cleanups,
     pub(super) settings: Settings,
-    holder: Holder,
-    /// By request. Those that are over stay until the next look.
+    holder: LeaseHolder,
+    /// Jobs by request id. Ended jobs are removed at the next access.
     jobs: Mutex<BTreeMap<String, Arc<Job>>>,
-    /// Held while something is claimed, so that nothing is claimed once it says no.
+    /// Whether requests are still claimed. Locked during a claim, so that no claim follows once it is false.
     accepting: Mutex<bool>,
     is_closed: AtomicBool,
-    /// What keeps the queue from being worked off.
+    /// The error that prevents the workers from claiming requests.
     pub(super) trouble: Mutex<Option<String>>,
 }
 
 impl Workers {
-    /// Workers that hold requests as `holder`.
-    pub fn new(queue: Queue, settings: Settings, holder: Holder) -> Self {
+    /// Creates workers that claim requests as `holder`.
+    pub fn new(queue: Queue, settings: Settings, holder: LeaseHolder) -> Self {
         Self {
             queue,
             metrics: Arc::new(Metrics::new()),
@@ -92,16 +95,16 @@ impl Workers {
 
     pub(super) fn jobs(&self) -> Vec<Arc<Job>> {
         let mut jobs = self.jobs.lock();
-        jobs.retain(|_, job| !job.is_over());
+        jobs.retain(|_, job| !job.has_ended());
         jobs.values().map(Arc::clone).collect()
     }
 
-    /// The job of a request, if this service has it.
+    /// Returns the job of a request, if this process executes it.
     pub(super) fn job(&self, request_id: &str) -> Option<Arc<Job>> {
-        self.jobs.lock().get(request_id).filter(|job| !job.is_over()).map(Arc::clone)
+        self.jobs.lock().get(request_id).filter(|job| !job.has_ended()).map(Arc::clone)
     }
 
-    /// Starts the threads.
+    /// Starts the three threads.
     pub(super) fn start(self: &Arc<Self>) -> Result<Vec<JoinHandle<()>>, OptimizerError> {
         let thread = |name: &str, work: fn(&Arc<Self>)| {
             let workers = Arc::clone(self);
@@ -111,55 +114,55 @@ impl Workers {
                 .map_err(|error| OptimizerError::new(ErrorCode::Io, format!("no thread for the workers: {error}")))
         };
         Ok(vec![
-            thread("synth-optimizers-claims", Self::fill)?,
-            thread("synth-optimizers-pulse", Self::watch)?,
-            thread("synth-optimizers-cleanup", Self::clean_up_all)?,
+            thread("synth-optimizers-claims", Self::claim_loop)?,
+            thread("synth-optimizers-pulse", Self::supervise_loop)?,
+            thread("synth-optimizers-cleanup", Self::cleanup_loop)?,
         ])
     }
 
-    /// Ends the threads, once nothing is under way.
+    /// Tells the threads to end. The jobs must have ended before.
     pub(super) fn stop(&self) {
         self.is_closed.store(true, Ordering::SeqCst);
         self.queue.wake();
     }
 
-    /// Claims one request and carries it out, unless all places are taken: the background workers have as many as there are
-    /// workers, and what clients ask for one by one has as many again. Nothing when none waits, or nothing is begun any more.
-    /// It may wait for a file.
-    pub(super) fn begin(
+    /// Claims one request and starts its job, if a slot is free. Background workers have `settings.workers` slots, and jobs
+    /// that clients start have as many of their own. Returns `None` when no request can be claimed, or at shutdown. May block
+    /// on a file.
+    pub(super) fn start_job(
         self: &Arc<Self>,
-        which: Which<'_>,
+        filter: ClaimFilter<'_>,
         is_stepped: bool,
-        claimant: &Claimant,
+        claimant: &ClaimOptions,
     ) -> Result<Option<Arc<Job>>, QueueError> {
         let (accepting, places) = (self.accepting.lock(), self.settings.workers);
         if !*accepting {
             return Ok(None);
         }
-        let is_background = which == Which::Background;
+        let is_background = filter == ClaimFilter::Background;
         if self.jobs().iter().filter(|job| job.is_background == is_background).count() >= places {
             let message = format!("{places} runs that were asked for one by one are under way");
-            return Err(QueueError::new(Code::WorkersBusy, message, Code::WorkersBusy.row().4));
+            return Err(QueueError::new(ServiceErrorCode::WorkersBusy, message, ServiceErrorCode::WorkersBusy.row().4));
         }
-        let Some(job) = self.claim(which, is_stepped, claimant)? else { return Ok(None) };
+        let Some(job) = self.claim(filter, is_stepped, claimant)? else { return Ok(None) };
         self.jobs.lock().insert(job.request.request_id.clone(), Arc::clone(&job));
-        // From here on it is given what was asked of its request before.
+        // From here on, the job receives the control requests that are already stored for it.
         self.queue.wake();
         Ok(Some(job))
     }
 
-    /// Fills free places.
-    fn fill(self: &Arc<Self>) {
-        self.on_changes(|| {
+    /// Thread: claims requests while background slots are free.
+    fn claim_loop(self: &Arc<Self>) {
+        self.run_loop(|| {
             loop {
-                match self.begin(Which::Background, false, &Claimant::default()) {
-                    Ok(Some(_)) => self.note(None),
-                    Err(error) if error.code != Some(Code::WorkersBusy) => {
-                        self.note(Some(&error));
-                        return self.pulse();
+                match self.start_job(ClaimFilter::Background, false, &ClaimOptions::default()) {
+                    Ok(Some(_)) => self.set_trouble(None),
+                    Err(error) if error.code != Some(ServiceErrorCode::WorkersBusy) => {
+                        self.set_trouble(Some(&error));
+                        return self.poll_interval();
                     }
                     Ok(None) | Err(_) => {
-                        self.note(None);
+                        self.set_trouble(None);
                         return UNTIL_CHANGED;
                     }
                 }
@@ -167,20 +170,20 @@ impl Workers {
         });
     }
 
-    /// Keeps leases, delivers what was asked of runs, looks for silence and for holders that are gone.
-    fn watch(self: &Arc<Self>) {
-        let (pulse, mut delivered, mut recovered) = (self.pulse(), None, None::<Instant>);
-        self.on_changes(|| {
-            if let Err(error) = self.queue.notice_others() {
-                self.note(Some(&error));
+    /// Thread: renews leases, delivers control requests, ends silent runs, and recovers requests whose holder is gone.
+    fn supervise_loop(self: &Arc<Self>) {
+        let (pulse, mut delivered, mut recovered) = (self.poll_interval(), None, None::<Instant>);
+        self.run_loop(|| {
+            if let Err(error) = self.queue.poll_external_changes() {
+                self.set_trouble(Some(&error));
             }
             let changes = Some(*self.queue.changes.get());
             let jobs = self.jobs();
-            jobs.iter().for_each(|job| self.attend(job));
+            jobs.iter().for_each(|job| self.supervise_job(job));
             if delivered != changes {
-                match self.deliver(&jobs) {
+                match self.deliver_controls(&jobs) {
                     Ok(()) => delivered = changes,
-                    Err(error) => self.note(Some(&error)),
+                    Err(error) => self.set_trouble(Some(&error)),
                 }
             }
             if recovered.is_none_or(|at| at.elapsed() >= pulse) {
@@ -188,25 +191,25 @@ impl Workers {
                 match self.recover() {
                     Ok(_) if self.trouble.lock().is_some() => self.queue.wake(),
                     Ok(_) => {}
-                    Err(error) => self.note(Some(&error)),
+                    Err(error) => self.set_trouble(Some(&error)),
                 }
             }
             pulse
         });
     }
 
-    /// Ends runs whose requests ended without their holder.
-    fn clean_up_all(self: &Arc<Self>) {
+    /// Thread: cleans up runs whose requests ended without their holder.
+    fn cleanup_loop(self: &Arc<Self>) {
         let mut failed = FailedCleanups::new();
-        self.on_changes(|| match self.clean_up(&mut failed) {
+        self.run_loop(|| match self.clean_up(&mut failed) {
             Ok(()) if failed.is_empty() => UNTIL_CHANGED,
-            // The claims tell when the queue cannot be read.
+            // The claiming thread reports when the queue cannot be read.
             Ok(()) | Err(_) => RETRY_INTERVAL,
         });
     }
 
-    /// Does something again and again until the service ends: when the queue has changed, and after the time that it returns.
-    fn on_changes(&self, mut work: impl FnMut() -> Duration) {
+    /// Repeats `work` until the service ends: after each change of the queue, and after the time that `work` returns.
+    fn run_loop(&self, mut work: impl FnMut() -> Duration) {
         let changes = &self.queue.changes;
         while !self.is_closed.load(Ordering::SeqCst) {
             let before = *changes.get();
@@ -215,30 +218,30 @@ impl Workers {
         }
     }
 
-    /// Ends the work on every run, and waits for them within the grace. Nothing is claimed from here on.
+    /// Stops claiming, interrupts every run, and waits for the runs within the grace period.
     pub(super) async fn drain(self: &Arc<Self>, grace: Duration) {
         let closing = Arc::clone(self);
-        // The closure cannot panic, and nothing else ends it.
+        // Ignored: the closure cannot panic.
         let _ = tokio::task::spawn_blocking(move || *closing.accepting.lock() = false).await;
         let jobs = self.jobs();
         self.shut_down(grace);
         let all = async {
             for job in &jobs {
-                job.end().await;
+                job.wait_for_end().await;
             }
         };
-        // A run that is written to disk at this moment may take a little longer than its grace.
-        if tokio::time::timeout(grace + GIVE_UP, all).await.is_ok() {
+        // A run that is being written to disk may take a little longer than the grace period.
+        if tokio::time::timeout(grace + END_TIMEOUT, all).await.is_ok() {
             return;
         }
         self.shut_down(Duration::ZERO);
         for job in jobs {
-            if tokio::time::timeout(GIVE_UP, job.end()).await.is_err() {
+            if tokio::time::timeout(END_TIMEOUT, job.wait_for_end()).await.is_err() {
                 job.fence();
                 let workers = Arc::clone(self);
                 let released = tokio::task::spawn_blocking(move || {
                     let released =
-                        workers.queue.release(&job.request.request_id, job.hold(), "the service was shut down");
+                        workers.queue.release(&job.request.request_id, job.lease_proof(), "the service was shut down");
                     warn_if_err!(released, "a request was not given back; it is recovered when its lease ends");
                 });
                 warn_if_err!(released.await, "a request was not given back");
@@ -246,14 +249,14 @@ impl Workers {
         }
     }
 
-    /// Asks every run to save what it has within the grace.
+    /// Sends a shutdown request with this grace period to every run.
     pub(super) fn shut_down(&self, grace: Duration) {
-        let asked = ControlRequest::shutdown("the service is shutting down").within(grace);
-        self.jobs().iter().for_each(|job| job.control(asked.clone()));
+        let control = ControlRequest::shutdown("the service is shutting down").with_grace(grace);
+        self.jobs().iter().for_each(|job| job.send_control(control.clone()));
     }
 
-    /// Remembers and logs what keeps the queue from being worked off, once for each trouble.
-    fn note(&self, error: Option<&QueueError>) {
+    /// Stores the error that prevents claiming, and logs each change of it once.
+    fn set_trouble(&self, error: Option<&QueueError>) {
         let found = error.map(|error| error.error.message.clone());
         let mut trouble = self.trouble.lock();
         if *trouble != found {
@@ -265,135 +268,137 @@ impl Workers {
         }
     }
 
-    /// How often a worker looks at its leases and at what other processes have written to the queue.
-    pub fn pulse(&self) -> Duration {
+    /// Returns how often a worker checks its leases and polls for changes by other processes.
+    pub fn poll_interval(&self) -> Duration {
         (self.settings.lease / 3).min(Duration::from_millis(500))
     }
 
-    /// Claims the next request that may run and starts it.
+    /// Claims the next request that matches the filter and starts its job.
     pub(super) fn claim(
         self: &Arc<Self>,
-        which: Which<'_>,
+        filter: ClaimFilter<'_>,
         is_stepped: bool,
-        claimant: &Claimant,
+        claimant: &ClaimOptions,
     ) -> Result<Option<Arc<Job>>, QueueError> {
         let lease_id = format!("lease_{}", random_id()?);
         let worker_id = Some(claimant.worker_id.as_deref().unwrap_or(&self.settings.worker_id));
         let lease = claimant.lease.unwrap_or(self.settings.lease);
-        let claim = Claim { lease_id: &lease_id, worker_id, lease, holder: self.holder.clone(), which };
-        let asked_at = boot_millis();
+        let claim = Claim { lease_id: &lease_id, worker_id, lease, holder: self.holder.clone(), filter };
+        let requested_at = boot_millis();
         let Some(entry) = self.queue.claim(&claim)? else { return Ok(None) };
-        let (is_stepped, is_background) = (is_stepped || entry.manual_step, which == Which::Background);
+        let (is_stepped, is_background) = (is_stepped || entry.manual_step, filter == ClaimFilter::Background);
         info!(run_id = entry.run_id, request = entry.request_id, attempt = entry.attempts, "run request claimed");
         let (request_id, token) = (entry.request_id.clone(), entry.fencing_token);
-        match Job::start(self, entry, is_stepped, is_background, asked_at, lease) {
+        match Job::start(self, entry, is_stepped, is_background, requested_at, lease) {
             Ok(job) => Ok(Some(job)),
             Err(error) => {
-                self.queue.release(&request_id, Hold::Token(token), &error.message)?;
+                self.queue.release(&request_id, LeaseProof::Token(token), &error.message)?;
                 Err(error.into())
             }
         }
     }
 
-    /// Claims the next request, carries it out, and keeps its lease on a thread of its own. For a process that works off a
-    /// queue without serving it.
-    pub fn begin_next(self: &Arc<Self>) -> Result<Option<Arc<Job>>, QueueError> {
-        let Some(job) = self.claim(Which::Any, false, &Claimant::default())? else { return Ok(None) };
-        let (worker, kept) = (Arc::clone(self), Arc::clone(&job));
+    /// Claims the next request, starts its job, and renews its lease on another thread. For a process that executes
+    /// requests of a queue without serving it.
+    pub fn start_next(self: &Arc<Self>) -> Result<Option<Arc<Job>>, QueueError> {
+        let Some(job) = self.claim(ClaimFilter::Any, false, &ClaimOptions::default())? else { return Ok(None) };
+        let (worker, supervised) = (Arc::clone(self), Arc::clone(&job));
         let pulse = std::thread::Builder::new().name("synth-optimizers-pulse".into()).spawn(move || {
-            while kept.wait(worker.pulse()).is_none() {
-                worker.attend(&kept);
-                if let Err(error) = worker.deliver(std::slice::from_ref(&kept)) {
-                    warn!(run_id = kept.request.run_id, %error, "what is asked of the run cannot be read");
+            while supervised.wait(worker.poll_interval()).is_none() {
+                worker.supervise_job(&supervised);
+                if let Err(error) = worker.deliver_controls(std::slice::from_ref(&supervised)) {
+                    warn!(run_id = supervised.request.run_id, %error, "what is asked of the run cannot be read");
                 }
             }
         });
         if let Err(error) = pulse {
-            job.control(ControlRequest::shutdown("no thread keeps its lease"));
+            job.send_control(ControlRequest::shutdown("no thread keeps its lease"));
             return Err(OptimizerError::new(ErrorCode::Io, format!("no thread for the worker: {error}")).into());
         }
         Ok(Some(job))
     }
 
-    /// Renews the lease of a job when it is due, and ends one that stores nothing for too long.
-    pub(super) fn attend(&self, job: &Arc<Job>) {
+    /// Renews the lease of a job if necessary, and ends a job that stores no event for too long.
+    pub(super) fn supervise_job(&self, job: &Arc<Job>) {
         let times = *job.times.lock();
-        if job.is_renewal_due(RENEWAL_INTERVAL) {
-            let asked_at = boot_millis();
-            match self.queue.heartbeat(&job.request.request_id, job.hold(), job.lease_length, times.progress_at) {
-                Ok(Some(_)) => job.renew(asked_at),
+        if job.needs_renewal(RENEWAL_INTERVAL) {
+            let requested_at = boot_millis();
+            match self.queue.heartbeat(&job.request.request_id, job.lease_proof(), job.lease_length, times.progress_at)
+            {
+                Ok(Some(_)) => job.renew(requested_at),
                 Ok(None) => job.fence(),
-                // The queue may answer the next time; without an answer the lease runs out by itself.
+                // The next attempt may succeed. If none does, the lease expires by itself.
                 Err(_) => {}
             }
         }
         let patience = if job.is_stepped { self.settings.pause_timeout } else { self.settings.silence };
         let (silence, limit) = (job.silence(), times.longest_wait + patience);
-        if silence > limit + GIVE_UP || job.since_cancel().is_some_and(|since| since > CANCEL_TIMEOUT + GIVE_UP) {
-            self.give_up(job);
+        if silence > limit + END_TIMEOUT || job.since_cancel().is_some_and(|since| since > CANCEL_TIMEOUT + END_TIMEOUT)
+        {
+            self.abandon_job(job);
         } else if silence > limit && job.is_stepped {
-            job.control(ControlRequest::interrupt("nobody asked for a step").within(Duration::ZERO));
+            job.send_control(ControlRequest::interrupt("nobody asked for a step").with_grace(Duration::ZERO));
         } else if silence > limit {
-            job.end_silent();
+            job.interrupt_silent();
         }
     }
 
-    /// A thread that does not even end when asked is left behind: its lease is revoked, so that it can do nothing more.
-    fn give_up(&self, job: &Arc<Job>) {
+    /// Abandons a job whose thread does not end. Its lease is revoked, so the thread can write and send nothing more.
+    fn abandon_job(&self, job: &Arc<Job>) {
         job.fence();
-        let (id, hold) = (&job.request.request_id, job.hold());
+        let (id, lease_proof) = (&job.request.request_id, job.lease_proof());
         let recorded = match job.since_cancel() {
-            Some(_) => self.queue.mark_cancelled(id, hold, "cancelled; its thread did not end"),
-            None => self.queue.fail(id, hold, &silent(job), None),
+            Some(_) => self.queue.mark_cancelled(id, lease_proof, "cancelled; its thread did not end"),
+            None => self.queue.fail(id, lease_proof, &silent_run_error(job), None),
         };
         match recorded {
-            // What cannot be recorded now is recorded at the next pulse.
-            Err(error) if error.may_pass => {}
+            // The next check of the job records it.
+            Err(error) if error.is_transient => {}
             Ok(entry) => job.abandon(self, entry),
             Err(error) => {
                 warn!(run_id = job.request.run_id, %error, "the end of a run whose thread hangs was not recorded");
-                job.abandon(self, self.latest(job));
+                job.abandon(self, self.latest_entry(job));
             }
         }
     }
 
-    /// Gives jobs what was asked of their requests, and fences those whose request another worker holds.
-    pub(super) fn deliver(&self, jobs: &[Arc<Job>]) -> Result<(), QueueError> {
+    /// Delivers pending control requests to the jobs, and fences jobs whose request another worker holds.
+    pub(super) fn deliver_controls(&self, jobs: &[Arc<Job>]) -> Result<(), QueueError> {
         if jobs.is_empty() {
             return Ok(());
         }
-        let held = self.queue.held_requests()?;
-        for job in jobs.iter().filter(|job| !job.is_over()) {
-            let own = |held: &&HeldRequest| {
-                held.request_id == job.request.request_id && Hold::Token(held.fencing_token) == job.hold()
+        let held = self.queue.active_requests()?;
+        for job in jobs.iter().filter(|job| !job.has_ended()) {
+            let own = |held: &&ActiveRequest| {
+                held.request_id == job.request.request_id && LeaseProof::Token(held.fencing_token) == job.lease_proof()
             };
             match held.iter().find(own) {
-                Some(held) => held.asked.iter().for_each(|asked| job.control(asked.clone())),
+                Some(held) => held.pending_control.iter().for_each(|control| job.send_control(control.clone())),
                 None => job.fence(),
             }
         }
         Ok(())
     }
 
-    /// The request of a job, as far as it is known.
-    pub(super) fn latest(&self, job: &Job) -> RequestEntry {
+    /// Returns the request of a job from the queue, or as it was claimed if the queue cannot be read.
+    pub(super) fn latest_entry(&self, job: &Job) -> RequestEntry {
         self.queue.get_request(&job.request.request_id).unwrap_or_else(|_| job.request.clone())
     }
 
-    /// Recovers requests whose holder is gone and ends pauses that are over; returns those that were moved.
+    /// Recovers requests whose holder is gone and cancels expired pauses. Returns the requests that were moved.
     pub(super) fn recover(&self) -> Result<Vec<RequestEntry>, QueueError> {
         let recovered = self.queue.recover(self.holder.instance_id())?;
         self.metrics.recovered.inc_by(recovered.len() as u64);
         for entry in &recovered {
-            let (run_id, status) = (&entry.run_id, entry.status.word());
+            let (run_id, status) = (&entry.run_id, entry.status.as_str());
             warn!(run_id, request = entry.request_id, status, "run request recovered from a worker that is gone");
         }
         Ok(recovered)
     }
 
-    /// Writes something about a job to the queue. A queue that cannot be written to just now, because others write to it or
-    /// its disk is full, is waited for as long as the lease lasts.
-    pub(super) fn persist<T>(
+    /// Writes to the queue for a job. Retries transient errors, such as other writers or a full disk, as long as the lease
+    /// lasts.
+    pub(super) fn write_with_retry<T>(
         &self,
         job: &Job,
         write: impl Fn(&Queue) -> Result<T, QueueError>,
@@ -401,7 +406,7 @@ impl Workers {
         let (mut pause, longest) = RETRY_PAUSE;
         loop {
             match write(&self.queue) {
-                Err(error) if error.may_pass && !job.is_lease_over() => {
+                Err(error) if error.is_transient && !job.is_lease_over() => {
                     std::thread::sleep(pause);
                     pause = (pause * 2).min(longest);
                 }
@@ -410,34 +415,35 @@ impl Workers {
         }
     }
 
-    /// The configuration of a request, as it was when it was submitted.
-    pub(super) fn submitted(&self, request: &RequestEntry) -> Result<Config, QueueError> {
+    /// Returns the configuration of a request, as it was submitted.
+    pub(super) fn submitted_config(&self, request: &RequestEntry) -> Result<Config, QueueError> {
         let (stored, _) = self.queue.config(&request.request_id)?;
         let mut config = from_stored(&stored, "the queue")?.config;
         config.run.run_id = Some(request.run_id.clone());
         Ok(config)
     }
 
-    /// What is to be run.
-    pub(super) fn run_request(&self, config: Config) -> Request {
+    /// Returns the runtime request for a run.
+    pub(super) fn run_request(&self, config: Config) -> RunSpec {
         let proposer = self.settings.proposers.and_then(|make| make(&config));
-        Request { proposer, ..self.request(config) }
+        RunSpec { proposer, ..self.request(config) }
     }
 
-    /// What is to be run or checked, where this worker may call and with what it has.
-    pub(super) fn request(&self, config: Config) -> Request {
-        let (reach, codex_runtime) = (self.settings.reach.clone(), self.settings.codex_runtime.clone());
-        Request { reach, codex_runtime, ..Request::new(config) }
+    /// Returns the runtime request for a run or a check, with the egress policy and codex binary of this worker.
+    pub(super) fn request(&self, config: Config) -> RunSpec {
+        let (egress_policy, codex_runtime) = (self.settings.egress_policy.clone(), self.settings.codex_runtime.clone());
+        RunSpec { egress_policy, codex_runtime, ..RunSpec::new(config) }
     }
 
-    /// The configuration of a request that is worked on from here on.
-    pub(super) fn configured(&self, job: &Job) -> Result<Config, OptimizerError> {
-        let (request, hold) = (&job.request, job.hold());
-        let config = self.persist(job, |_| self.submitted(request))?;
-        self.persist(job, |queue| queue.start(&request.request_id, hold))?;
+    /// Marks the request of a job as running and returns its configuration. Fails after too many recoveries without progress.
+    pub(super) fn start_request(&self, job: &Job) -> Result<Config, OptimizerError> {
+        let (request, lease_proof) = (&job.request, job.lease_proof());
+        let config = self.write_with_retry(job, |_| self.submitted_config(request))?;
+        self.write_with_retry(job, |queue| queue.start(&request.request_id, lease_proof))?;
         let paths = RunPaths::new(&config.run.output_dir, &request.run_id)?;
         let mark = last_milestone(&paths)?;
-        let losses = self.persist(job, |queue| queue.progress(&request.request_id, hold, mark))?;
+        let losses =
+            self.write_with_retry(job, |queue| queue.record_progress(&request.request_id, lease_proof, mark))?;
         if losses >= MAX_RECOVERIES {
             let message = format!("{losses} workers in a row were lost at the same place of run {}", request.run_id);
             return Err(OptimizerError::new(ErrorCode::RunFailed, message)
@@ -447,7 +453,7 @@ impl Workers {
     }
 }
 
-/// The last event that shows progress; -1 before the first.
+/// Returns the sequence number of the last event that shows progress; -1 before the first one.
 fn last_milestone(paths: &RunPaths) -> Result<i64, OptimizerError> {
     let db: &Utf8Path = &paths.workspace_db();
     if !db.is_file() {

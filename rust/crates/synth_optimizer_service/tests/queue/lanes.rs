@@ -1,65 +1,65 @@
 //! Who is claimed next, and what never runs side by side.
 
 use rusqlite::Connection;
-use synth_optimizer_service::queue::{Completion, Hold, Submission, WaitingReason, Which};
+use synth_optimizer_service::queue::{ClaimFilter, Completion, LeaseProof, Submission, WaitingReason};
 
-use crate::bench::{Bench, claim, config, plain, submit};
+use crate::fixture::{QueueFixture, claim, config, submission, submit};
 
-fn done(bench: &Bench, request_id: &str, token: i64) {
-    bench.queue.start(request_id, Hold::Token(token)).unwrap();
-    bench.queue.complete(request_id, Hold::Token(token), &Completion::default()).unwrap();
+fn complete(fixture: &QueueFixture, request_id: &str, token: i64) {
+    fixture.queue.start(request_id, LeaseProof::Token(token)).unwrap();
+    fixture.queue.complete(request_id, LeaseProof::Token(token), &Completion::default()).unwrap();
 }
 
 #[test]
 fn the_highest_priority_goes_first_and_then_the_oldest() {
-    let bench = Bench::new();
+    let fixture = QueueFixture::new();
     for (run_id, priority) in [("a", 0), ("b", 5), ("c", 5), ("d", -1), ("e", 7)] {
         let config = config(run_id, &format!("http://{run_id}.test"), Some(run_id));
-        bench.queue.submit(&Submission { priority, ..plain(&config) }).unwrap();
+        fixture.queue.submit(&Submission { priority, ..submission(&config) }).unwrap();
         // Age is the order of the submits, whatever the clock says.
-        bench.clock.set_wall(1_600_000_000_000 - u64::from(run_id.as_bytes()[0]) * 1000);
+        fixture.clock.set_wall(1_600_000_000_000 - u64::from(run_id.as_bytes()[0]) * 1000);
     }
-    let order: Vec<String> = std::iter::from_fn(|| bench.claim()).map(|entry| entry.run_id).collect();
+    let order: Vec<String> = std::iter::from_fn(|| fixture.claim()).map(|entry| entry.run_id).collect();
     assert_eq!(order, ["e", "b", "c", "a", "d"]);
 }
 
 #[test]
 fn one_container_is_used_by_one_run_however_it_is_written() {
-    let bench = Bench::new();
-    submit(&bench.queue, &config("first", "http://tasks.test", None));
-    let second = submit(&bench.queue, &config("second", "HTTP://Tasks.TEST:80/", None));
-    submit(&bench.queue, &config("elsewhere", "http://tasks.test:81", None));
-    let held = bench.claim().unwrap();
+    let fixture = QueueFixture::new();
+    submit(&fixture.queue, &config("first", "http://tasks.test", None));
+    let second = submit(&fixture.queue, &config("second", "HTTP://Tasks.TEST:80/", None));
+    submit(&fixture.queue, &config("elsewhere", "http://tasks.test:81", None));
+    let held = fixture.claim().unwrap();
     assert_eq!(held.run_id, "first");
-    assert_eq!(bench.claim().unwrap().run_id, "elsewhere", "a busy lane holds up nobody else");
-    assert_eq!(bench.claim(), None);
-    let waiting = bench.queue.get("second").unwrap().waiting.unwrap();
+    assert_eq!(fixture.claim().unwrap().run_id, "elsewhere", "a busy lane holds up nobody else");
+    assert_eq!(fixture.claim(), None);
+    let waiting = fixture.queue.get("second").unwrap().waiting.unwrap();
     assert_eq!(waiting.reason, WaitingReason::ContainerBusy);
     assert!(waiting.message.contains("run first") && waiting.message.contains(&held.request_id), "{waiting:?}");
     assert!(waiting.since.is_some() && waiting.next_check_at == held.lease_expires_at);
-    done(&bench, &held.request_id, held.fencing_token);
-    assert_eq!(bench.claim().unwrap().request_id, second.request_id);
+    complete(&fixture, &held.request_id, held.fencing_token);
+    assert_eq!(fixture.claim().unwrap().request_id, second.request_id);
 }
 
 #[test]
 fn one_cache_namespace_is_used_by_one_run() {
-    let bench = Bench::new();
-    submit(&bench.queue, &config("first", "http://one.test", Some("shared")));
-    submit(&bench.queue, &config("second", "http://two.test", Some("shared")));
-    bench.claim().unwrap();
-    assert_eq!(bench.claim(), None);
-    assert_eq!(bench.queue.get("second").unwrap().waiting.unwrap().reason, WaitingReason::CacheBusy);
+    let fixture = QueueFixture::new();
+    submit(&fixture.queue, &config("first", "http://one.test", Some("shared")));
+    submit(&fixture.queue, &config("second", "http://two.test", Some("shared")));
+    fixture.claim().unwrap();
+    assert_eq!(fixture.claim(), None);
+    assert_eq!(fixture.queue.get("second").unwrap().waiting.unwrap().reason, WaitingReason::CacheBusy);
 }
 
 /// The rule is in the file: no code that looks first can get around it.
 #[test]
 fn the_lanes_are_held_by_unique_indexes() {
-    let bench = Bench::new();
-    submit(&bench.queue, &config("first", "http://one.test", Some("a")));
-    submit(&bench.queue, &config("second", "http://one.test", Some("b")));
-    submit(&bench.queue, &config("third", "http://two.test", Some("a")));
-    bench.claim().unwrap();
-    let raw = Connection::open(bench.path()).unwrap();
+    let fixture = QueueFixture::new();
+    submit(&fixture.queue, &config("first", "http://one.test", Some("a")));
+    submit(&fixture.queue, &config("second", "http://one.test", Some("b")));
+    submit(&fixture.queue, &config("third", "http://two.test", Some("a")));
+    fixture.claim().unwrap();
+    let raw = Connection::open(fixture.path()).unwrap();
     for run_id in ["second", "third"] {
         let forced = raw.execute(
             "UPDATE run_requests SET status = 'leased', lease_id = 'x', lease_expires_at = 1, lease_deadline_boot = 1,
@@ -90,17 +90,17 @@ fn the_lanes_are_held_by_unique_indexes() {
 
 #[test]
 fn a_background_worker_leaves_alone_what_waits_for_somebody() {
-    let bench = Bench::new();
+    let fixture = QueueFixture::new();
     let config = |name: &str| config(name, &format!("http://{name}.test"), Some(name));
     let (by_hand, stepped) = (config("by-hand"), config("stepped"));
-    bench.queue.submit(&Submission { auto_start: false, ..plain(&by_hand) }).unwrap();
-    bench.queue.submit(&Submission { manual_step: true, ..plain(&stepped) }).unwrap();
-    assert_eq!(claim(&bench.queue, "lease", Which::Background), None);
-    let waits = |run_id: &str| bench.queue.get(run_id).unwrap().waiting.unwrap().reason;
+    fixture.queue.submit(&Submission { auto_start: false, ..submission(&by_hand) }).unwrap();
+    fixture.queue.submit(&Submission { manual_step: true, ..submission(&stepped) }).unwrap();
+    assert_eq!(claim(&fixture.queue, "lease", ClaimFilter::Background), None);
+    let waits = |run_id: &str| fixture.queue.get(run_id).unwrap().waiting.unwrap().reason;
     assert_eq!(waits("by-hand"), WaitingReason::AutoStartOff);
     assert_eq!(waits("stepped"), WaitingReason::ManualStep);
-    assert_eq!(bench.claim().unwrap().run_id, "by-hand");
-    assert_eq!(bench.claim(), None, "whoever works off the queue does not step");
-    let wanted = bench.queue.get("stepped").unwrap().request_id;
-    assert_eq!(claim(&bench.queue, "lease", Which::Request(&wanted)).unwrap().run_id, "stepped");
+    assert_eq!(fixture.claim().unwrap().run_id, "by-hand");
+    assert_eq!(fixture.claim(), None, "whoever works off the queue does not step");
+    let wanted = fixture.queue.get("stepped").unwrap().request_id;
+    assert_eq!(claim(&fixture.queue, "lease", ClaimFilter::Request(&wanted)).unwrap().run_id, "stepped");
 }

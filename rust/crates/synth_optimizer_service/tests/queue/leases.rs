@@ -4,133 +4,139 @@ use std::time::Duration;
 
 use synth_optimizer_core::model::control::{ControlAction, ControlRequest};
 use synth_optimizer_core::model::lifecycle::RequestState;
-use synth_optimizer_service::queue::{Claim, Hold, Holder, ServiceLock, Which};
+use synth_optimizer_service::queue::{Claim, ClaimFilter, LeaseHolder, LeaseProof, ServiceLock};
 
-use crate::bench::{Bench, LEASE, history};
+use crate::fixture::{LEASE, QueueFixture, history};
 
-fn evidence(bench: &Bench, request_id: &str) -> String {
-    let last = history(&bench.queue, request_id).pop().unwrap();
+fn evidence(fixture: &QueueFixture, request_id: &str) -> String {
+    let last = history(&fixture.queue, request_id).pop().unwrap();
     assert_eq!(last.trigger, "lease_expired");
     last.detail["evidence"].as_str().unwrap().to_owned()
 }
 
 #[test]
 fn a_heartbeat_keeps_a_lease_and_silence_ends_it() {
-    let bench = Bench::new();
-    let (entry, token) = bench.running("kept");
-    let (queue, id) = (&bench.queue, entry.request_id.as_str());
+    let fixture = QueueFixture::new();
+    let (entry, token) = fixture.running("kept");
+    let (queue, id) = (&fixture.queue, entry.request_id.as_str());
     for _ in 0..3 {
-        bench.clock.advance(LEASE - Duration::from_millis(1));
+        fixture.clock.advance(LEASE - Duration::from_millis(1));
         assert!(queue.recover(None).unwrap().is_empty());
-        queue.heartbeat(id, Hold::Token(token), LEASE, Some(1_700_000_123_000)).unwrap().unwrap();
+        queue.heartbeat(id, LeaseProof::Token(token), LEASE, Some(1_700_000_123_000)).unwrap().unwrap();
     }
     assert_eq!(queue.leases().unwrap()[0].progress_at.as_deref(), Some("2023-11-14T22:15:23.000Z"));
-    bench.clock.advance(LEASE);
+    fixture.clock.advance(LEASE);
     let recovered = queue.recover(None).unwrap();
     assert_eq!(recovered.len(), 1);
     assert_eq!((recovered[0].status, recovered[0].recoveries), (RequestState::Queued, 1));
     assert_eq!((recovered[0].lease_id.as_deref(), recovered[0].worker_id.as_deref()), (None, None));
-    assert_eq!(evidence(&bench, id), "deadline_passed");
+    assert_eq!(evidence(&fixture, id), "deadline_passed");
 }
 
 #[test]
 fn a_clock_that_jumps_ends_and_keeps_nothing() {
-    let bench = Bench::new();
-    let (entry, _) = bench.running("jumps");
+    let fixture = QueueFixture::new();
+    let (entry, _) = fixture.running("jumps");
     let day = 24 * 3600 * 1000;
     for wall in [1_700_000_000_000 + day, 1_700_000_000_000 - day, 1_700_000_000_000 - 10_000, 0] {
-        bench.clock.set_wall(wall);
-        assert!(bench.queue.recover(None).unwrap().is_empty(), "{wall}");
-        assert!(bench.again().claim(&other()).unwrap().is_none());
+        fixture.clock.set_wall(wall);
+        assert!(fixture.queue.recover(None).unwrap().is_empty(), "{wall}");
+        assert!(fixture.reopen().claim(&other_claim()).unwrap().is_none());
     }
-    bench.clock.set_wall(1_700_000_000_000 - day);
-    bench.clock.advance(LEASE);
-    assert_eq!(bench.queue.recover(None).unwrap().len(), 1, "a clock that was set back keeps no lease");
+    fixture.clock.set_wall(1_700_000_000_000 - day);
+    fixture.clock.advance(LEASE);
+    assert_eq!(fixture.queue.recover(None).unwrap().len(), 1, "a clock that was set back keeps no lease");
     // The order of what happened is that of its numbers.
-    let history = history(&bench.queue, &entry.request_id);
+    let history = history(&fixture.queue, &entry.request_id);
     assert!(history.windows(2).all(|pair| pair[0].sequence < pair[1].sequence));
-    assert!(bench.queue.liveness().unwrap().oldest_queued_age_seconds.unwrap() >= 0.0);
+    assert!(fixture.queue.liveness().unwrap().oldest_queued_age_seconds.unwrap() >= 0.0);
 }
 
-fn other() -> Claim<'static> {
-    Claim { lease_id: "other", worker_id: Some("o"), lease: LEASE, holder: Holder::Caller, which: Which::Any }
+fn other_claim() -> Claim<'static> {
+    Claim {
+        lease_id: "other",
+        worker_id: Some("o"),
+        lease: LEASE,
+        holder: LeaseHolder::Caller,
+        filter: ClaimFilter::Any,
+    }
 }
 
 #[test]
 fn another_boot_ends_every_lease() {
-    let bench = Bench::new();
-    let (entry, token) = bench.running("before");
-    bench.clock.reboot();
-    assert_eq!(bench.queue.recover(None).unwrap().len(), 1);
-    assert_eq!(evidence(&bench, &entry.request_id), "other_boot");
-    assert!(bench.queue.heartbeat(&entry.request_id, Hold::Token(token), LEASE, None).unwrap().is_none());
+    let fixture = QueueFixture::new();
+    let (entry, token) = fixture.running("before");
+    fixture.clock.reboot();
+    assert_eq!(fixture.queue.recover(None).unwrap().len(), 1);
+    assert_eq!(evidence(&fixture, &entry.request_id), "other_boot");
+    assert!(fixture.queue.heartbeat(&entry.request_id, LeaseProof::Token(token), LEASE, None).unwrap().is_none());
 }
 
 #[test]
 fn a_process_that_has_ended_holds_nothing() {
-    let bench = Bench::new();
-    bench.submit("dies");
-    let claim = Claim { holder: Holder::Worker, ..other() };
-    let entry = bench.queue.claim(&claim).unwrap().unwrap();
-    assert!(bench.queue.recover(None).unwrap().is_empty(), "this process is alive");
+    let fixture = QueueFixture::new();
+    fixture.submit("dies");
+    let claim = Claim { holder: LeaseHolder::Worker, ..other_claim() };
+    let entry = fixture.queue.claim(&claim).unwrap().unwrap();
+    assert!(fixture.queue.recover(None).unwrap().is_empty(), "this process is alive");
     // What another process would have left: the same row with a process that is gone.
     let mut child = std::process::Command::new("true").spawn().unwrap();
     let pid = child.id();
     child.wait().unwrap();
-    let raw = rusqlite::Connection::open(bench.path()).unwrap();
+    let raw = rusqlite::Connection::open(fixture.path()).unwrap();
     raw.execute("UPDATE run_requests SET holder_pid = ?1", [pid]).unwrap();
-    assert_eq!(bench.queue.recover(None).unwrap().len(), 1);
-    assert_eq!(evidence(&bench, &entry.request_id), "holder_gone");
-    assert_eq!(bench.queue.get("dies").unwrap().last_holder_pid, Some(i64::from(pid)));
+    assert_eq!(fixture.queue.recover(None).unwrap().len(), 1);
+    assert_eq!(evidence(&fixture, &entry.request_id), "holder_gone");
+    assert_eq!(fixture.queue.get("dies").unwrap().last_holder_pid, Some(i64::from(pid)));
 }
 
 /// A pid is given to another process sooner or later.
 #[test]
 fn a_process_is_told_apart_from_another_one_with_its_pid() {
-    let bench = Bench::new();
-    bench.submit("recycled");
-    let entry = bench.queue.claim(&Claim { holder: Holder::Worker, ..other() }).unwrap().unwrap();
-    let raw = rusqlite::Connection::open(bench.path()).unwrap();
+    let fixture = QueueFixture::new();
+    fixture.submit("recycled");
+    let entry = fixture.queue.claim(&Claim { holder: LeaseHolder::Worker, ..other_claim() }).unwrap().unwrap();
+    let raw = rusqlite::Connection::open(fixture.path()).unwrap();
     raw.execute("UPDATE run_requests SET holder_started = holder_started - 1", []).unwrap();
-    assert_eq!(bench.queue.recover(None).unwrap().len(), 1, "the pid lives, and is another process");
-    assert_eq!(evidence(&bench, &entry.request_id), "holder_gone");
-    bench.queue.claim(&Claim { holder: Holder::Worker, ..other() }).unwrap().unwrap();
+    assert_eq!(fixture.queue.recover(None).unwrap().len(), 1, "the pid lives, and is another process");
+    assert_eq!(evidence(&fixture, &entry.request_id), "holder_gone");
+    fixture.queue.claim(&Claim { holder: LeaseHolder::Worker, ..other_claim() }).unwrap().unwrap();
     raw.execute("UPDATE run_requests SET holder_pid_namespace = 'pid:[1]', holder_started = 1", []).unwrap();
-    assert!(bench.queue.recover(None).unwrap().is_empty(), "nobody can see into another namespace");
+    assert!(fixture.queue.recover(None).unwrap().is_empty(), "nobody can see into another namespace");
 }
 
 #[test]
 fn the_next_service_takes_over_what_the_one_before_held() {
-    let bench = Bench::new();
-    bench.submit("served");
-    let first = ServiceLock::take(&bench.path(), "127.0.0.1:1").unwrap();
-    let holder = Holder::Service(first.instance_id.clone());
-    let entry = bench.queue.claim(&Claim { holder, ..other() }).unwrap().unwrap();
-    assert!(bench.queue.recover(Some(&first.instance_id)).unwrap().is_empty());
-    assert!(bench.queue.recover(None).unwrap().is_empty(), "a stranger cannot know");
+    let fixture = QueueFixture::new();
+    fixture.submit("served");
+    let first = ServiceLock::take(&fixture.path(), "127.0.0.1:1").unwrap();
+    let holder = LeaseHolder::Service(first.instance_id.clone());
+    let entry = fixture.queue.claim(&Claim { holder, ..other_claim() }).unwrap().unwrap();
+    assert!(fixture.queue.recover(Some(&first.instance_id)).unwrap().is_empty());
+    assert!(fixture.queue.recover(None).unwrap().is_empty(), "a stranger cannot know");
     drop(first);
-    let second = ServiceLock::take(&bench.path(), "127.0.0.1:1").unwrap();
-    assert_eq!(bench.queue.recover(Some(&second.instance_id)).unwrap().len(), 1);
-    assert_eq!(evidence(&bench, &entry.request_id), "earlier_service");
+    let second = ServiceLock::take(&fixture.path(), "127.0.0.1:1").unwrap();
+    assert_eq!(fixture.queue.recover(Some(&second.instance_id)).unwrap().len(), 1);
+    assert_eq!(evidence(&fixture, &entry.request_id), "earlier_service");
 }
 
 #[test]
 fn a_pause_ends_by_itself_and_begins_again_after_a_reboot() {
-    let bench = Bench::new();
-    let entry = bench.submit("rests");
+    let fixture = QueueFixture::new();
+    let entry = fixture.submit("rests");
     let pause = Duration::from_secs(100);
     let asked =
-        ControlRequest { pause: Some(pause), ..ControlRequest::new(ControlAction::Pause).because(Some("lunch")) };
-    bench.queue.control(&entry.request_id, &asked).unwrap();
-    bench.clock.advance(pause - Duration::from_millis(1));
-    bench.clock.set_wall(1_900_000_000_000);
-    assert!(bench.queue.recover(None).unwrap().is_empty());
-    bench.clock.reboot();
-    assert!(bench.queue.recover(None).unwrap().is_empty(), "how long the machine was off is not known");
-    bench.clock.advance(pause - Duration::from_millis(1));
-    assert!(bench.queue.recover(None).unwrap().is_empty());
-    bench.clock.advance(Duration::from_millis(1));
-    let ended = bench.queue.recover(None).unwrap();
+        ControlRequest { pause: Some(pause), ..ControlRequest::new(ControlAction::Pause).with_reason(Some("lunch")) };
+    fixture.queue.control(&entry.request_id, &asked).unwrap();
+    fixture.clock.advance(pause - Duration::from_millis(1));
+    fixture.clock.set_wall(1_900_000_000_000);
+    assert!(fixture.queue.recover(None).unwrap().is_empty());
+    fixture.clock.reboot();
+    assert!(fixture.queue.recover(None).unwrap().is_empty(), "how long the machine was off is not known");
+    fixture.clock.advance(pause - Duration::from_millis(1));
+    assert!(fixture.queue.recover(None).unwrap().is_empty());
+    fixture.clock.advance(Duration::from_millis(1));
+    let ended = fixture.queue.recover(None).unwrap();
     assert_eq!(ended[0].status, RequestState::Cancelled);
     let error = ended[0].error.as_ref().unwrap();
     assert_eq!(

@@ -2,19 +2,19 @@
 
 use synth_optimizer_core::model::control::ControlAction;
 use synth_optimizer_core::model::lifecycle::{Lifecycle, RequestState, RequestTrigger};
-use synth_optimizer_service::Code;
+use synth_optimizer_service::ServiceErrorCode;
 use synth_optimizer_service::queue::{
-    Acknowledgement, Completion, DEFAULT_PAUSE as PAUSE, Hold, Queue, QueueError, Which,
+    Acknowledgement, ClaimFilter, Completion, DEFAULT_PAUSE_TIMEOUT as PAUSE, LeaseProof, Queue, QueueError,
 };
 
-use crate::bench::{Bench, LEASE, ask, asked, history, no, try_claim};
+use crate::fixture::{LEASE, QueueFixture, failure, history, pending_control, send_control, try_claim};
 
 /// Brings a new request into a state.
-fn bring(bench: &Bench, state: RequestState) -> (String, i64) {
-    let submitted = bench.submit(&format!("in-{}", state.word()));
-    let (queue, id) = (&bench.queue, submitted.request_id.clone());
+fn request_in(fixture: &QueueFixture, state: RequestState) -> (String, i64) {
+    let submitted = fixture.submit(&format!("in-{}", state.as_str()));
+    let (queue, id) = (&fixture.queue, submitted.request_id.clone());
     let claim = || {
-        let claimed = try_claim(queue, "lease", Which::Request(&id)).unwrap().unwrap();
+        let claimed = try_claim(queue, "lease", ClaimFilter::Request(&id)).unwrap().unwrap();
         claimed.fencing_token
     };
     let token = match state {
@@ -22,22 +22,22 @@ fn bring(bench: &Bench, state: RequestState) -> (String, i64) {
         RequestState::Leased => claim(),
         RequestState::Running | RequestState::Completed | RequestState::Failed => {
             let token = claim();
-            queue.start(&id, Hold::Token(token)).unwrap();
+            queue.start(&id, LeaseProof::Token(token)).unwrap();
             match state {
                 RequestState::Completed => {
-                    drop(queue.complete(&id, Hold::Token(token), &Completion::default()).unwrap())
+                    drop(queue.complete(&id, LeaseProof::Token(token), &Completion::default()).unwrap())
                 }
-                RequestState::Failed => drop(queue.fail(&id, Hold::Token(token), &no(), None).unwrap()),
+                RequestState::Failed => drop(queue.fail(&id, LeaseProof::Token(token), &failure(), None).unwrap()),
                 _ => {}
             }
             token
         }
         RequestState::Paused => {
-            ask(queue, &id, ControlAction::Pause, None).unwrap();
+            send_control(queue, &id, ControlAction::Pause, None).unwrap();
             0
         }
         RequestState::Cancelled => {
-            ask(queue, &id, ControlAction::Cancel, None).unwrap();
+            send_control(queue, &id, ControlAction::Cancel, None).unwrap();
             0
         }
     };
@@ -46,26 +46,26 @@ fn bring(bench: &Bench, state: RequestState) -> (String, i64) {
 }
 
 /// Pulls a trigger the way its owner would.
-fn pull(bench: &Bench, id: &str, token: i64, trigger: RequestTrigger) -> Result<(), QueueError> {
-    let (queue, hold): (&Queue, _) = (&bench.queue, Hold::Token(token));
+fn fire(fixture: &QueueFixture, id: &str, token: i64, trigger: RequestTrigger) -> Result<(), QueueError> {
+    let (queue, lease_proof): (&Queue, _) = (&fixture.queue, LeaseProof::Token(token));
     let holder = matches!(queue.get_request(id).unwrap().status, RequestState::Leased | RequestState::Running);
     match trigger {
-        RequestTrigger::Claim => try_claim(queue, "other", Which::Request(id)).map(drop),
-        RequestTrigger::Start => queue.start(id, hold).map(drop),
-        RequestTrigger::Complete => queue.complete(id, hold, &Completion::default()).map(drop),
-        RequestTrigger::Fail => queue.fail(id, hold, &no(), None).map(drop),
-        RequestTrigger::Cancel if holder => queue.mark_cancelled(id, hold, "enough").map(drop),
-        RequestTrigger::Cancel => ask(queue, id, ControlAction::Cancel, None).map(drop),
-        RequestTrigger::Pause if holder => queue.mark_paused(id, hold, PAUSE).map(drop),
-        RequestTrigger::Pause => ask(queue, id, ControlAction::Pause, None).map(drop),
-        RequestTrigger::Resume => ask(queue, id, ControlAction::Resume, None).map(drop),
-        RequestTrigger::Release => queue.release(id, hold, "shutdown").map(drop),
+        RequestTrigger::Claim => try_claim(queue, "other", ClaimFilter::Request(id)).map(drop),
+        RequestTrigger::Start => queue.start(id, lease_proof).map(drop),
+        RequestTrigger::Complete => queue.complete(id, lease_proof, &Completion::default()).map(drop),
+        RequestTrigger::Fail => queue.fail(id, lease_proof, &failure(), None).map(drop),
+        RequestTrigger::Cancel if holder => queue.mark_cancelled(id, lease_proof, "enough").map(drop),
+        RequestTrigger::Cancel => send_control(queue, id, ControlAction::Cancel, None).map(drop),
+        RequestTrigger::Pause if holder => queue.mark_paused(id, lease_proof, PAUSE).map(drop),
+        RequestTrigger::Pause => send_control(queue, id, ControlAction::Pause, None).map(drop),
+        RequestTrigger::Resume => send_control(queue, id, ControlAction::Resume, None).map(drop),
+        RequestTrigger::Release => queue.release(id, lease_proof, "shutdown").map(drop),
         RequestTrigger::LeaseExpired => {
-            bench.clock.advance(LEASE);
+            fixture.clock.advance(LEASE);
             queue.recover(None).map(drop)
         }
         RequestTrigger::PauseExpired => {
-            bench.clock.advance(PAUSE);
+            fixture.clock.advance(PAUSE);
             queue.recover(None).map(drop)
         }
     }
@@ -74,24 +74,24 @@ fn pull(bench: &Bench, id: &str, token: i64, trigger: RequestTrigger) -> Result<
 #[test]
 fn every_trigger_in_every_state_does_what_the_table_says() {
     for state in RequestState::STATES.iter().copied() {
-        for trigger in RequestTrigger::WORDS.iter().map(|word| RequestTrigger::from_word(word).unwrap()) {
-            let bench = Bench::new();
-            let (id, token) = bring(&bench, state);
-            let before = (bench.queue.get_request(&id).unwrap(), history(&bench.queue, &id));
+        for trigger in RequestTrigger::NAMES.iter().map(|word| RequestTrigger::parse(word).unwrap()) {
+            let fixture = QueueFixture::new();
+            let (id, token) = request_in(&fixture, state);
+            let before = (fixture.queue.get_request(&id).unwrap(), history(&fixture.queue, &id));
             // A lease that was not extended ends before the longest pause does.
             let expires = trigger == RequestTrigger::PauseExpired
                 && matches!(state, RequestState::Leased | RequestState::Running);
             let wanted = if expires { Ok(RequestState::Queued) } else { state.next(trigger) };
-            let done = pull(&bench, &id, token, trigger);
-            let after = (bench.queue.get_request(&id).unwrap(), history(&bench.queue, &id));
-            let what = format!("{} in {}", trigger.word(), state.word());
+            let done = fire(&fixture, &id, token, trigger);
+            let after = (fixture.queue.get_request(&id).unwrap(), history(&fixture.queue, &id));
+            let what = format!("{} in {}", trigger.as_str(), state.as_str());
             match wanted {
                 Ok(to) => {
                     done.unwrap();
                     assert_eq!(after.0.status, to, "{what}");
                     let last = after.1.last().unwrap();
-                    let word = if expires { "lease_expired" } else { trigger.word() };
-                    assert_eq!((last.from.as_deref(), last.to.as_str()), (Some(state.word()), to.word()), "{what}");
+                    let word = if expires { "lease_expired" } else { trigger.as_str() };
+                    assert_eq!((last.from.as_deref(), last.to.as_str()), (Some(state.as_str()), to.as_str()), "{what}");
                     assert_eq!(last.trigger, word, "{what}");
                     assert_eq!(after.1.len(), before.1.len() + 1, "{what}");
                     assert_eq!(after.0.is_terminal, after.0.finished_at.is_some(), "{what}");
@@ -100,10 +100,10 @@ fn every_trigger_in_every_state_does_what_the_table_says() {
                 }
                 Err(_) => {
                     if let Err(refused) = done {
-                        let known = [Some(Code::Fenced), Some(Code::InvalidTransition)];
+                        let known = [Some(ServiceErrorCode::Fenced), Some(ServiceErrorCode::InvalidTransition)];
                         assert!(known.contains(&refused.code), "{what}: {refused:?}");
                         assert_eq!(refused.state, Some(state), "{what}");
-                        assert_eq!(refused.error.code.wire(), "synth_optimizer_state_transition_error");
+                        assert_eq!(refused.error.code.as_str(), "synth_optimizer_state_transition_error");
                     }
                     assert_eq!(after, before, "{what}");
                 }
@@ -114,27 +114,30 @@ fn every_trigger_in_every_state_does_what_the_table_says() {
 
 #[test]
 fn what_is_asked_of_a_held_request_waits_for_its_holder() {
-    let bench = Bench::new();
-    let (entry, token) = bench.running("held");
-    let (queue, id) = (&bench.queue, entry.request_id.as_str());
-    assert_eq!(ask(queue, id, ControlAction::Resume, None).unwrap().acknowledgement, Acknowledgement::Noop);
-    assert_eq!(ask(queue, id, ControlAction::Pause, None).unwrap().acknowledgement, Acknowledgement::Accepted);
-    assert_eq!(ask(queue, id, ControlAction::Pause, None).unwrap().acknowledgement, Acknowledgement::Noop);
-    assert_eq!(ask(queue, id, ControlAction::Resume, None).unwrap().acknowledgement, Acknowledgement::Accepted);
-    assert_eq!(asked(queue, id, token), Some(None));
-    let cancel = ask(queue, id, ControlAction::Cancel, Some("too dear")).unwrap();
+    let fixture = QueueFixture::new();
+    let (entry, token) = fixture.running("held");
+    let (queue, id) = (&fixture.queue, entry.request_id.as_str());
+    assert_eq!(send_control(queue, id, ControlAction::Resume, None).unwrap().acknowledgement, Acknowledgement::Noop);
+    assert_eq!(send_control(queue, id, ControlAction::Pause, None).unwrap().acknowledgement, Acknowledgement::Accepted);
+    assert_eq!(send_control(queue, id, ControlAction::Pause, None).unwrap().acknowledgement, Acknowledgement::Noop);
+    assert_eq!(
+        send_control(queue, id, ControlAction::Resume, None).unwrap().acknowledgement,
+        Acknowledgement::Accepted
+    );
+    assert_eq!(pending_control(queue, id, token), Some(None));
+    let cancel = send_control(queue, id, ControlAction::Cancel, Some("too dear")).unwrap();
     assert_eq!(cancel.acknowledgement, Acknowledgement::Accepted);
     assert_eq!(cancel.entry.status, RequestState::Running);
-    assert_eq!(cancel.entry.waiting.unwrap().reason.word(), "stopping");
-    let refused = ask(queue, id, ControlAction::Pause, None).unwrap_err();
-    assert_eq!((refused.code, refused.state), (Some(Code::InvalidTransition), Some(RequestState::Running)));
+    assert_eq!(cancel.entry.waiting.unwrap().reason.as_str(), "stopping");
+    let refused = send_control(queue, id, ControlAction::Pause, None).unwrap_err();
+    assert_eq!((refused.code, refused.state), (Some(ServiceErrorCode::InvalidTransition), Some(RequestState::Running)));
     // Another connection, as after a crash of this one, tells it as well.
-    let heard = asked(&bench.again(), id, token).unwrap().unwrap();
-    assert_eq!((heard.action, heard.reason.as_deref()), (ControlAction::Cancel, Some("too dear")));
-    let ended = queue.mark_cancelled(id, Hold::Token(token), "obeyed").unwrap();
+    let pending = pending_control(&fixture.reopen(), id, token).unwrap().unwrap();
+    assert_eq!((pending.action, pending.reason.as_deref()), (ControlAction::Cancel, Some("too dear")));
+    let ended = queue.mark_cancelled(id, LeaseProof::Token(token), "obeyed").unwrap();
     assert_eq!(ended.error.unwrap()["message"], "too dear");
-    assert_eq!(ask(queue, id, ControlAction::Cancel, None).unwrap().acknowledgement, Acknowledgement::Noop);
-    assert_eq!(ask(queue, id, ControlAction::Stop, None).unwrap().acknowledgement, Acknowledgement::Noop);
+    assert_eq!(send_control(queue, id, ControlAction::Cancel, None).unwrap().acknowledgement, Acknowledgement::Noop);
+    assert_eq!(send_control(queue, id, ControlAction::Stop, None).unwrap().acknowledgement, Acknowledgement::Noop);
     let triggers: Vec<String> = history(queue, id).into_iter().map(|row| row.trigger).collect();
     assert_eq!(triggers, ["submit", "claim", "start", "ask_pause", "withdraw_pause", "ask_cancel", "cancel"]);
 }

@@ -5,11 +5,11 @@ use std::path::Path;
 use std::time::Duration;
 
 use rusqlite::Connection;
-use synth_optimizer_service::Code;
+use synth_optimizer_service::ServiceErrorCode;
 use synth_optimizer_service::queue::{Queue, ServiceLock};
 use tempfile::TempDir;
 
-use crate::bench::{Bench, config, plain};
+use crate::fixture::{QueueFixture, config, submission};
 
 #[test]
 fn many_processes_may_make_the_file_at_once() {
@@ -48,52 +48,52 @@ fn a_file_of_another_kind_or_of_a_newer_release_is_left_as_it_is() {
 
 #[test]
 fn one_service_has_the_file_and_the_next_one_is_told_which() {
-    let bench = Bench::new();
-    let mut first = ServiceLock::take(&bench.path(), "127.0.0.1:0").unwrap();
+    let fixture = QueueFixture::new();
+    let mut first = ServiceLock::take(&fixture.path(), "127.0.0.1:0").unwrap();
     first.note_bind("127.0.0.1:8879").unwrap();
-    let link = bench.dir.path().join("link.sqlite");
-    std::os::unix::fs::symlink(bench.path(), &link).unwrap();
-    for path in [bench.path(), link] {
+    let link = fixture.dir.path().join("link.sqlite");
+    std::os::unix::fs::symlink(fixture.path(), &link).unwrap();
+    for path in [fixture.path(), link] {
         let refused = ServiceLock::take(&path, "127.0.0.1:1").unwrap_err();
-        assert_eq!(refused.code, Some(Code::DatabaseInUse));
+        assert_eq!(refused.code, Some(ServiceErrorCode::DatabaseInUse));
         let who = format!("pid {} bind 127.0.0.1:8879 since ", std::process::id());
         assert!(refused.error.message.contains(&who), "{refused}");
     }
     drop(first);
-    ServiceLock::take(&bench.path(), "127.0.0.1:1").unwrap();
+    ServiceLock::take(&fixture.path(), "127.0.0.1:1").unwrap();
 }
 
 #[test]
 fn a_file_that_somebody_else_writes_to_for_long_is_busy_and_not_broken() {
-    let bench = Bench::new();
-    let queue = Queue::open_with(&bench.path(), bench.clock.clone(), Duration::from_millis(50)).unwrap();
-    let other = Connection::open(bench.path()).unwrap();
+    let fixture = QueueFixture::new();
+    let queue = Queue::open_with(&fixture.path(), fixture.clock.clone(), Duration::from_millis(50)).unwrap();
+    let other = Connection::open(fixture.path()).unwrap();
     other.execute_batch("BEGIN IMMEDIATE").unwrap();
     let config = config("late", "http://one.test", None);
     // Also whoever waits behind somebody who waits.
     std::thread::scope(|scope| {
-        let waits: Vec<_> = (0..4).map(|_| scope.spawn(|| queue.submit(&plain(&config)).unwrap_err())).collect();
+        let waits: Vec<_> = (0..4).map(|_| scope.spawn(|| queue.submit(&submission(&config)).unwrap_err())).collect();
         for refused in waits.into_iter().map(|thread| thread.join().unwrap()) {
-            assert_eq!(refused.code, Some(Code::StoreBusy), "{refused:?}");
-            assert!(refused.may_pass);
+            assert_eq!(refused.code, Some(ServiceErrorCode::StoreBusy), "{refused:?}");
+            assert!(refused.is_transient);
         }
     });
     assert!(queue.list(&[], 1, None).unwrap().items.is_empty(), "reading waits for nobody");
     other.execute_batch("COMMIT").unwrap();
-    queue.submit(&plain(&config)).unwrap();
+    queue.submit(&submission(&config)).unwrap();
 }
 
 #[test]
 fn a_file_that_was_removed_or_replaced_takes_nothing() {
-    let bench = Bench::new();
-    bench.submit("kept");
-    let aside = bench.dir.path().join("aside.sqlite");
-    std::fs::rename(bench.path(), &aside).unwrap();
+    let fixture = QueueFixture::new();
+    fixture.submit("kept");
+    let aside = fixture.dir.path().join("aside.sqlite");
+    std::fs::rename(fixture.path(), &aside).unwrap();
     let config = config("lost", "http://one.test", None);
-    let refused = bench.queue.submit(&plain(&config)).unwrap_err();
+    let refused = fixture.queue.submit(&submission(&config)).unwrap_err();
     assert!(refused.error.message.contains("removed or replaced"), "{refused}");
-    std::fs::copy(&aside, bench.path()).unwrap();
-    assert!(bench.queue.get("kept").unwrap_err().error.message.contains("removed or replaced"));
-    std::fs::rename(&aside, bench.path()).unwrap();
-    assert_eq!(bench.queue.get("kept").unwrap().run_id, "kept");
+    std::fs::copy(&aside, fixture.path()).unwrap();
+    assert!(fixture.queue.get("kept").unwrap_err().error.message.contains("removed or replaced"));
+    std::fs::rename(&aside, fixture.path()).unwrap();
+    assert_eq!(fixture.queue.get("kept").unwrap().run_id, "kept");
 }

@@ -13,13 +13,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{Answer, Reason, RunPath, Service};
-use crate::Code;
-use crate::queue::{Ack, Acknowledgement, RequestEntry, Which};
-use crate::service::api::{Between, Body, Changed, Path};
+use crate::ServiceErrorCode;
+use crate::queue::{Acknowledgement, ClaimFilter, ControlOutcome, RequestEntry};
+use crate::service::api::{Body, Bounded, ChangeResponse, Path};
+use crate::service::api_error::ApiError;
 use crate::service::context::{Context, RunFiles};
 use crate::service::job::Job;
-use crate::service::refusal::Refusal;
-use crate::service::workers::Claimant;
+use crate::service::workers::ClaimOptions;
 use synth_optimizer_core::model::control::{ControlAction, ControlRequest};
 use synth_optimizer_core::model::envelope::Envelope;
 use synth_optimizer_core::model::lifecycle::RequestState;
@@ -30,7 +30,7 @@ use synth_optimizer_platform::workspace::models::EventEnvelope;
 /// Why, for those who read the history later.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-pub(crate) struct Why {
+pub(crate) struct ReasonBody {
     reason: Option<Reason>,
 }
 
@@ -40,7 +40,7 @@ pub(crate) struct Why {
 pub(crate) struct PauseBody {
     reason: Option<Reason>,
     /// How long the run may stay paused before it is cancelled; the service's own limit when it is not given.
-    timeout_seconds: Option<Between<i64, 1, 14_400>>,
+    timeout_seconds: Option<Bounded<i64, 1, 14_400>>,
 }
 
 /// What became of what was asked.
@@ -54,42 +54,63 @@ pub(crate) struct Acknowledged {
     message: String,
 }
 
-type Acking = Result<Changed<202, Acknowledged>, Refusal>;
+type ControlAnswer = Result<ChangeResponse<202, Acknowledged>, ApiError>;
 
-pub(crate) async fn cancel(State(context): Service, Path(run): Path<RunPath>, Body(why): Body<Why>) -> Acking {
-    ask(context, run, ControlRequest::new(ControlAction::Cancel), why.reason).await
+pub(crate) async fn cancel(
+    State(context): Service,
+    Path(run): Path<RunPath>,
+    Body(why): Body<ReasonBody>,
+) -> ControlAnswer {
+    send_control(context, run, ControlRequest::new(ControlAction::Cancel), why.reason).await
 }
 
-pub(crate) async fn stop(State(context): Service, Path(run): Path<RunPath>, Body(why): Body<Why>) -> Acking {
-    ask(context, run, ControlRequest::new(ControlAction::Stop), why.reason).await
+pub(crate) async fn stop(
+    State(context): Service,
+    Path(run): Path<RunPath>,
+    Body(why): Body<ReasonBody>,
+) -> ControlAnswer {
+    send_control(context, run, ControlRequest::new(ControlAction::Stop), why.reason).await
 }
 
-pub(crate) async fn pause(State(context): Service, Path(run): Path<RunPath>, Body(body): Body<PauseBody>) -> Acking {
+pub(crate) async fn pause(
+    State(context): Service,
+    Path(run): Path<RunPath>,
+    Body(body): Body<PauseBody>,
+) -> ControlAnswer {
     let timeout = body
         .timeout_seconds
-        .map_or(context.workers.settings.pause_timeout, |Between(it)| Duration::from_secs(it.unsigned_abs()));
-    let asked = ControlRequest { pause: Some(timeout), ..ControlRequest::new(ControlAction::Pause) };
-    ask(context, run, asked, body.reason).await
+        .map_or(context.workers.settings.pause_timeout, |Bounded(it)| Duration::from_secs(it.unsigned_abs()));
+    let control = ControlRequest { pause: Some(timeout), ..ControlRequest::new(ControlAction::Pause) };
+    send_control(context, run, control, body.reason).await
 }
 
-pub(crate) async fn resume(State(context): Service, Path(run): Path<RunPath>, Body(why): Body<Why>) -> Acking {
-    ask(context, run, ControlRequest::new(ControlAction::Resume), why.reason).await
+pub(crate) async fn resume(
+    State(context): Service,
+    Path(run): Path<RunPath>,
+    Body(why): Body<ReasonBody>,
+) -> ControlAnswer {
+    send_control(context, run, ControlRequest::new(ControlAction::Resume), why.reason).await
 }
 
-async fn ask(context: Arc<Context>, run: RunPath, asked: ControlRequest, reason: Option<Reason>) -> Acking {
-    let asked = ControlRequest { reason: reason.map(|Reason(reason)| reason), ..asked };
-    let entry = context.entry(&run.run_id.0).await?;
-    let (id, action) = (entry.request_id.clone(), asked.action.word());
-    let Ack { acknowledgement, entry } = context.change(move |queue| queue.control(&id, &asked)).await?;
+async fn send_control(
+    context: Arc<Context>,
+    run: RunPath,
+    control: ControlRequest,
+    reason: Option<Reason>,
+) -> ControlAnswer {
+    let control = ControlRequest { reason: reason.map(|Reason(reason)| reason), ..control };
+    let entry = context.latest_request(&run.run_id.0).await?;
+    let (id, action) = (entry.request_id.clone(), control.action.as_str());
+    let ControlOutcome { acknowledgement, entry } = context.update(move |queue| queue.control(&id, &control)).await?;
     let message = match (acknowledgement, entry.status) {
-        (Acknowledgement::Noop, status) => format!("nothing to do: the request is {}", status.word()),
+        (Acknowledgement::Noop, status) => format!("nothing to do: the request is {}", status.as_str()),
         (Acknowledgement::Accepted, RequestState::Leased | RequestState::Running) => {
             "the run does so at its next check".to_owned()
         }
-        (Acknowledgement::Accepted, status) => format!("the request is {}", status.word()),
+        (Acknowledgement::Accepted, status) => format!("the request is {}", status.as_str()),
     };
     let document = Acknowledged { run_id: entry.run_id, action, acknowledgement, status: entry.status, message };
-    Ok(Changed { is_change: acknowledgement == Acknowledgement::Accepted, document })
+    Ok(ChangeResponse { is_change: acknowledgement == Acknowledgement::Accepted, document })
 }
 
 /// What a step did.
@@ -106,140 +127,144 @@ pub(crate) struct Stepped {
 }
 
 /// Events that a step tells of; the rest is at `/events`.
-const TOLD: i64 = 1000;
+const MAX_STEP_EVENTS: i64 = 1000;
 
-pub(crate) async fn step(State(context): Service, Path(run): Path<RunPath>, Body(_): Body<Why>) -> Answer<Stepped> {
-    let entry = context.entry(&run.run_id.0).await?;
+pub(crate) async fn step(
+    State(context): Service,
+    Path(run): Path<RunPath>,
+    Body(_): Body<ReasonBody>,
+) -> Answer<Stepped> {
+    let entry = context.latest_request(&run.run_id.0).await?;
     if !entry.manual_step {
         let message = format!("run {} goes on by itself", entry.run_id);
-        return Err(Refusal::new(Code::ManualStepRequired, message).in_state(entry.status.word()));
+        return Err(ApiError::new(ServiceErrorCode::ManualStepRequired, message).in_state(entry.status.as_str()));
     }
-    let job = held(&context, &entry).await?;
+    let job = stepped_job(&context, &entry).await?;
     Ok(Json(step_job(&context, &entry, &job).await?))
 }
 
 /// One step of a job that is stepped, and what happened in it.
-async fn step_job(context: &Arc<Context>, entry: &RequestEntry, job: &Arc<Job>) -> Result<Stepped, Refusal> {
+async fn step_job(context: &Arc<Context>, entry: &RequestEntry, job: &Arc<Job>) -> Result<Stepped, ApiError> {
     let run = RunFiles::new(entry, context.readers.clone())?;
-    let before = context.look(&run, Reader::last_sequence).await?.flatten();
+    let before = context.read_run(&run, Reader::last_sequence).await?.flatten();
     let report = job.step().await;
     if report.is_none() {
         // The end of the run is in the queue a moment after its last event.
-        job.end().await;
+        job.wait_for_end().await;
     }
     let from = before.map_or(-1, |before| i64::try_from(before).unwrap_or(i64::MAX));
-    let page = context.look(&run, move |reader| reader.event_page(Some(from), Some(TOLD))).await?;
+    let page = context.read_run(&run, move |reader| reader.event_page(Some(from), Some(MAX_STEP_EVENTS))).await?;
     let events = page.map_or_else(Vec::new, |page| page.items);
-    let entry = context.entry(&entry.run_id).await?;
+    let entry = context.latest_request(&entry.run_id).await?;
     let state =
-        report.and_then(|report| report.state).map_or_else(|| entry.status.word(), |state| state.word()).to_owned();
+        report.and_then(|report| report.state).map_or_else(|| entry.status.as_str(), |state| state.as_str()).to_owned();
     Ok(Stepped { run_id: entry.run_id, terminal: entry.is_terminal, state, events })
 }
 
 /// The job of a stepped request; it is begun with the first step.
-async fn held(context: &Arc<Context>, entry: &RequestEntry) -> Result<Arc<Job>, Refusal> {
+async fn stepped_job(context: &Arc<Context>, entry: &RequestEntry) -> Result<Arc<Job>, ApiError> {
     if let Some(job) = context.workers.job(&entry.request_id) {
         return Ok(job);
     }
     let refused = |entry: &RequestEntry| {
         let waiting = entry.waiting.as_ref().map_or_else(String::new, |waiting| format!(": {}", waiting.message));
-        let message = format!("run {} is {} and cannot be stepped{waiting}", entry.run_id, entry.status.word());
-        Refusal::new(Code::InvalidTransition, message).in_state(entry.status.word())
+        let message = format!("run {} is {} and cannot be stepped{waiting}", entry.run_id, entry.status.as_str());
+        ApiError::new(ServiceErrorCode::InvalidTransition, message).in_state(entry.status.as_str())
     };
     if entry.status != RequestState::Queued {
         return Err(refused(entry));
     }
-    match begin(context, Some(entry.request_id.clone()), true, Claimant::default()).await? {
+    match start_job(context, Some(entry.request_id.clone()), true, ClaimOptions::default()).await? {
         Some(job) => Ok(job),
         // Somebody else may have been faster.
         None => match context.workers.job(&entry.request_id) {
             Some(job) => Ok(job),
-            None => Err(refused(&context.entry(&entry.run_id).await?)),
+            None => Err(refused(&context.latest_request(&entry.run_id).await?)),
         },
     }
 }
 
 /// Starts a request, or the next one if none is named. A client that leaves meanwhile changes nothing about it.
-async fn begin(
+async fn start_job(
     context: &Arc<Context>,
     request_id: Option<String>,
     is_stepped: bool,
-    claimant: Claimant,
-) -> Result<Option<Arc<Job>>, Refusal> {
+    claimant: ClaimOptions,
+) -> Result<Option<Arc<Job>>, ApiError> {
     let workers = Arc::clone(&context.workers);
-    let begun = context.read(move || {
-        let which = request_id.as_deref().map_or(Which::Any, Which::Request);
-        workers.begin(which, is_stepped, &claimant)
+    let started = context.run_blocking(move || {
+        let filter = request_id.as_deref().map_or(ClaimFilter::Any, ClaimFilter::Request);
+        workers.start_job(filter, is_stepped, &claimant)
     });
-    Ok(begun.await?)
+    Ok(started.await?)
 }
 
-pub(crate) async fn delete_run(State(context): Service, Path(run): Path<RunPath>) -> Result<NoContent, Refusal> {
-    remove(&context, run.run_id.0).await?;
+pub(crate) async fn delete_run(State(context): Service, Path(run): Path<RunPath>) -> Result<NoContent, ApiError> {
+    delete_run_data(&context, run.run_id.0).await?;
     Ok(NoContent)
 }
 
 /// Removes a run that is over: its files first, so that whoever is interrupted can ask again.
-pub(crate) async fn remove(context: &Arc<Context>, run_id: String) -> Result<(), Refusal> {
+pub(crate) async fn delete_run_data(context: &Arc<Context>, run_id: String) -> Result<(), ApiError> {
     let of = run_id.clone();
-    let requests = context.ask(move |queue| queue.deletable(&of)).await?;
+    let requests = context.query(move |queue| queue.deletable(&of)).await?;
     // A directory of that name that no request has worked in is somebody else's.
     for entry in requests.iter().filter(|entry| entry.started_at.is_some()) {
         let paths = RunPaths::new(Utf8Path::new(&entry.output_dir), &entry.run_id)?;
         let readers = context.readers.clone();
         context
-            .read(move || {
+            .run_blocking(move || {
                 // Another process may work on it, past the queue.
-                paths.check_free().map_err(|error| Refusal::of(Code::NotTerminal, &error))?;
-                paths.remove().map_err(Refusal::from)?;
-                readers.forget(&paths.workspace_db());
-                Ok::<_, Refusal>(())
+                paths.check_unlocked().map_err(|error| ApiError::from_error(ServiceErrorCode::NotTerminal, &error))?;
+                paths.remove().map_err(ApiError::from)?;
+                readers.close(&paths.workspace_db());
+                Ok::<_, ApiError>(())
             })
             .await?;
     }
-    context.change(move |queue| queue.delete(&run_id, &requests)).await?;
+    context.update(move |queue| queue.delete(&run_id, &requests)).await?;
     Ok(())
 }
 
 /// Who works.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-pub(crate) struct Worker {
+pub(crate) struct WorkerBody {
     /// The name under which the request is held; the service's --worker-id when it is not given.
     #[schemars(length(min = 1, max = 200))]
     worker_id: Option<String>,
     /// How long the request stays held when the service is not heard of; its --lease-seconds when it is not given.
-    lease_seconds: Option<Between<f64, 1, 86_400>>,
+    lease_seconds: Option<Bounded<f64, 1, 86_400>>,
 }
 
-impl Worker {
-    fn checked(self) -> Result<Claimant, Refusal> {
+impl WorkerBody {
+    fn claim_options(self) -> Result<ClaimOptions, ApiError> {
         if self.worker_id.as_ref().is_some_and(|id| id.is_empty() || id.chars().count() > 200) {
-            return Err(Refusal::new(Code::BadRequest, "worker_id must have 1 to 200 characters"));
+            return Err(ApiError::new(ServiceErrorCode::BadRequest, "worker_id must have 1 to 200 characters"));
         }
-        let lease = self.lease_seconds.map(|Between(seconds)| Duration::from_secs_f64(seconds));
-        Ok(Claimant { worker_id: self.worker_id, lease })
+        let lease = self.lease_seconds.map(|Bounded(seconds)| Duration::from_secs_f64(seconds));
+        Ok(ClaimOptions { worker_id: self.worker_id, lease })
     }
 }
 
 /// A request that was worked off.
 #[derive(Debug, Serialize, JsonSchema)]
-pub(crate) struct WorkedOff {
+pub(crate) struct RunNextResult {
     request: Option<RequestEntry>,
     result: Option<Value>,
     message: String,
 }
 
-const NOTHING: &str = "no queued run requests";
+const NO_QUEUED_REQUESTS: &str = "no queued run requests";
 
-pub(crate) async fn run_next(State(context): Service, Body(worker): Body<Worker>) -> Answer<WorkedOff> {
-    let Some(job) = begin(&context, None, false, worker.checked()?).await? else {
-        return Ok(Json(WorkedOff { request: None, result: None, message: NOTHING.into() }));
+pub(crate) async fn run_next(State(context): Service, Body(worker): Body<WorkerBody>) -> Answer<RunNextResult> {
+    let Some(job) = start_job(&context, None, false, worker.claim_options()?).await? else {
+        return Ok(Json(RunNextResult { request: None, result: None, message: NO_QUEUED_REQUESTS.into() }));
     };
-    let ended = job.end().await;
-    let entry = context.entry(&job.request.run_id).await?;
+    let ended = job.wait_for_end().await;
+    let entry = context.latest_request(&job.request.run_id).await?;
     let message = ended.map_or_else(|| "the run ended".to_owned(), |ended| ended.message);
-    Ok(Json(WorkedOff { result: entry.result.clone(), request: Some(entry), message }))
+    Ok(Json(RunNextResult { result: entry.result.clone(), request: Some(entry), message }))
 }
 
 /// What a tick did.
@@ -259,27 +284,27 @@ struct Action {
     action: &'static str,
 }
 
-pub(crate) async fn tick(State(context): Service, Body(worker): Body<Worker>) -> Answer<Ticked> {
-    let claimant = worker.checked()?;
+pub(crate) async fn tick(State(context): Service, Body(worker): Body<WorkerBody>) -> Answer<Ticked> {
+    let claimant = worker.claim_options()?;
     let _turn = context.ticking.lock().await;
-    let stepped = context.workers.jobs().into_iter().find(|job| job.is_stepped && !job.is_over());
+    let stepped = context.workers.jobs().into_iter().find(|job| job.is_stepped && !job.has_ended());
     let ticked = |action, entry: Option<RequestEntry>, message| {
         let (terminal, result) =
             entry.as_ref().map_or((false, None), |entry| (entry.is_terminal, entry.result.clone()));
         Ok(Json(Ticked { request: entry, result, action: Action { action }, terminal, message }))
     };
     let Some(job) = stepped else {
-        let Some(job) = begin(&context, None, true, claimant).await? else {
-            return ticked("noop", None, NOTHING.to_owned());
+        let Some(job) = start_job(&context, None, true, claimant).await? else {
+            return ticked("noop", None, NO_QUEUED_REQUESTS.to_owned());
         };
-        let entry = context.entry(&job.request.run_id).await?;
+        let entry = context.latest_request(&job.request.run_id).await?;
         let message = format!("claimed the request of run {}", entry.run_id);
         return ticked("claim_run_request", Some(entry), message);
     };
-    let entry = context.entry(&job.request.run_id).await?;
+    let entry = context.latest_request(&job.request.run_id).await?;
     step_job(&context, &entry, &job).await?;
-    let entry = context.entry(&job.request.run_id).await?;
-    let message = format!("run {} is {}", entry.run_id, entry.status.word());
+    let entry = context.latest_request(&job.request.run_id).await?;
+    let message = format!("run {} is {}", entry.run_id, entry.status.as_str());
     ticked(if entry.is_terminal { "terminalize_run" } else { "step_run" }, Some(entry), message)
 }
 
@@ -291,6 +316,6 @@ pub(crate) struct Recovered {
 
 pub(crate) async fn recover(State(context): Service) -> Answer<Recovered> {
     let workers = Arc::clone(&context.workers);
-    let recovered = context.change(move |_| workers.recover()).await?;
+    let recovered = context.update(move |_| workers.recover()).await?;
     Ok(Json(Recovered { recovered_run_requests: recovered }))
 }

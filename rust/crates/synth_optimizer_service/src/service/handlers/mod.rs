@@ -12,14 +12,14 @@ use axum::extract::State;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
+use super::api_error::ApiError;
 use super::context::Context;
-use super::refusal::Refusal;
 use synth_optimizer_platform::artifacts::RunPaths;
 
 /// What every handler is given.
 type Service = State<Arc<Context>>;
 /// What most of them answer.
-type Answer<T> = Result<Json<T>, Refusal>;
+type Answer<T> = Result<Json<T>, ApiError>;
 
 /// The run that is meant.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -50,18 +50,18 @@ impl TryFrom<String> for RunId {
 /// Why something is asked, in at most 1000 characters.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(try_from = "String")]
-#[schemars(inline, extend("maxLength" = LONGEST_REASON))]
+#[schemars(inline, extend("maxLength" = MAX_REASON_LENGTH))]
 pub(super) struct Reason(String);
 
-const LONGEST_REASON: usize = 1000;
+const MAX_REASON_LENGTH: usize = 1000;
 
 impl TryFrom<String> for Reason {
     type Error = String;
 
     fn try_from(text: String) -> Result<Self, String> {
         match text.chars().count() {
-            count if count > LONGEST_REASON => {
-                Err(format!("reason has {count} characters, and at most {LONGEST_REASON} are kept"))
+            count if count > MAX_REASON_LENGTH => {
+                Err(format!("reason has {count} characters, and at most {MAX_REASON_LENGTH} are kept"))
             }
             // It is shown to people, on terminals as well: it is one line and moves no cursor.
             _ => Ok(Self(text.chars().map(|each| if each.is_control() { ' ' } else { each }).collect())),

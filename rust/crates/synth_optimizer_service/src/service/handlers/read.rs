@@ -14,12 +14,12 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use super::{Answer, IfNoneMatch, RunId, RunPath, Service};
-use crate::Code;
+use crate::ServiceErrorCode;
 use crate::queue::{HistoryEntry, Page, RequestEntry, Waiting, WaitingReason};
-use crate::service::api::{Between, Headers, PageOrStream, Path, Query, Raw, Tagged};
+use crate::service::api::{Bounded, EtagResponse, Headers, PageOrStream, Path, Query, RawResponse};
+use crate::service::api_error::ApiError;
 use crate::service::context::{Context, RunFiles, file_body};
-use crate::service::follow::stream;
-use crate::service::refusal::Refusal;
+use crate::service::event_stream::stream;
 use synth_optimizer_core::model::lifecycle::RequestState;
 use synth_optimizer_core::model::run_totals::BestMark;
 use synth_optimizer_core::model::usage::RunUsage;
@@ -40,31 +40,32 @@ pub(crate) struct RunsQuery {
     /// Only runs in this state; several with commas.
     state: Option<String>,
     /// Runs of a page.
-    limit: Option<Between<i64, 1, 200>>,
+    limit: Option<Bounded<i64, 1, 200>>,
     /// `next_cursor` of the page before.
     cursor: Option<String>,
 }
 
 pub(crate) async fn runs(State(context): Service, Query(query): Query<RunsQuery>) -> Answer<Page> {
-    let limit = query.limit.and_then(|Between(limit)| usize::try_from(limit).ok()).unwrap_or(50);
+    let limit = query.limit.and_then(|Bounded(limit)| usize::try_from(limit).ok()).unwrap_or(50);
     let words = query.state.as_deref().unwrap_or_default();
     let words = words.split(',').map(str::trim).filter(|word| !word.is_empty());
     let states = words
         .map(|word| {
-            RequestState::from_word(word).ok_or_else(|| {
-                let hint = format!("Use one of {}.", RequestState::WORDS.join(", "));
-                Refusal::new(Code::BadParameter, format!("{word:?} is not the state of a run")).with_hint(hint)
+            RequestState::parse(word).ok_or_else(|| {
+                let hint = format!("Use one of {}.", RequestState::NAMES.join(", "));
+                ApiError::new(ServiceErrorCode::BadParameter, format!("{word:?} is not the state of a run"))
+                    .with_hint(hint)
             })
         })
         .collect::<Result<Vec<_>, _>>()?;
     let cursor = query.cursor;
-    let mut page = context.ask(move |queue| queue.list(&states, limit, cursor.as_deref())).await?;
-    page.items.iter_mut().for_each(|entry| explain(&context, entry));
+    let mut page = context.query(move |queue| queue.list(&states, limit, cursor.as_deref())).await?;
+    page.items.iter_mut().for_each(|entry| add_step_wait(&context, entry));
     Ok(Json(page))
 }
 
 /// A run that this service holds for somebody who steps it waits for that.
-fn explain(context: &Context, entry: &mut RequestEntry) {
+fn add_step_wait(context: &Context, entry: &mut RequestEntry) {
     let job = context.workers.job(&entry.request_id).filter(|job| job.is_stepped);
     if entry.waiting.is_none() && !entry.is_terminal && job.is_some() {
         entry.waiting = Some(Waiting {
@@ -93,12 +94,12 @@ pub(crate) struct RunDetail {
 }
 
 pub(crate) async fn run(State(context): Service, Path(path): Path<RunPath>) -> Answer<RunDetail> {
-    let mut request = context.entry(&path.run_id.0).await?;
-    explain(&context, &mut request);
-    let run = context.run(&path.run_id.0).await?;
+    let mut request = context.latest_request(&path.run_id.0).await?;
+    add_step_wait(&context, &mut request);
+    let run = context.run_files(&path.run_id.0).await?;
     let (id, of) = (request.request_id.clone(), request.run_id.clone());
     let (config, origins, history) = context
-        .ask(move |queue| {
+        .query(move |queue| {
             let (config, origins) = queue.config(&id)?;
             Ok((config, origins, queue.history(&of)?))
         })
@@ -106,8 +107,8 @@ pub(crate) async fn run(State(context): Service, Path(path): Path<RunPath>) -> A
     let requested = |section: &str| config[section]["model"].as_str().map(str::to_owned);
     let asked = RunModels::asked(requested("policy"), requested("proposer"));
     let (overview, models) = context
-        .read(move || {
-            let Some(reader) = run.reader()? else { return Ok::<_, Refusal>((None, asked)) };
+        .run_blocking(move || {
+            let Some(reader) = run.reader()? else { return Ok::<_, ApiError>((None, asked)) };
             Ok((Some(run_status(&run.paths)?), reader.run_models()?))
         })
         .await?;
@@ -121,7 +122,7 @@ pub(crate) async fn candidates(
     Query(query): Query<CandidateQuery>,
 ) -> Answer<CandidatePage> {
     query.check()?;
-    look(&context, &run, move |reader| reader.candidate_page(&query)).await
+    read_run(&context, &run, move |reader| reader.candidate_page(&query)).await
 }
 
 /// The candidate that is meant.
@@ -135,7 +136,7 @@ pub(crate) struct CandidatePath {
 
 pub(crate) async fn candidate(State(context): Service, Path(path): Path<CandidatePath>) -> Answer<CandidateDetail> {
     let CandidatePath { run_id, candidate_id } = path;
-    find(&context, &run_id.0, "candidate_not_found", move |reader| reader.candidate(&candidate_id)).await
+    read_item(&context, &run_id.0, "candidate_not_found", move |reader| reader.candidate(&candidate_id)).await
 }
 
 pub(crate) async fn rollouts(
@@ -144,7 +145,7 @@ pub(crate) async fn rollouts(
     Query(query): Query<RolloutQuery>,
 ) -> Answer<RolloutPage> {
     query.check()?;
-    look(&context, &run, move |reader| reader.rollout_page(&query)).await
+    read_run(&context, &run, move |reader| reader.rollout_page(&query)).await
 }
 
 /// The rollout that is meant.
@@ -178,11 +179,11 @@ pub(crate) async fn rollout(
 ) -> Answer<RolloutDetail> {
     let RolloutPath { run_id, rollout_id } = path;
     let with_trace = query.include == Some(Include::Trace);
-    find(&context, &run_id.0, "rollout_not_found", move |reader| reader.rollout(&rollout_id, with_trace)).await
+    read_item(&context, &run_id.0, "rollout_not_found", move |reader| reader.rollout(&rollout_id, with_trace)).await
 }
 
 pub(crate) async fn frontier(State(context): Service, Path(run): Path<RunPath>) -> Answer<RunFrontier> {
-    look(&context, &run, |reader| reader.frontier()).await
+    read_run(&context, &run, |reader| reader.frontier()).await
 }
 
 /// Which scores.
@@ -203,7 +204,7 @@ pub(crate) async fn scores(
     Query(query): Query<ScoreQuery>,
 ) -> Answer<ScorePage> {
     score_window(query.since, query.limit)?;
-    look(&context, &run, move |reader| reader.score_page(query.since, query.limit)).await
+    read_run(&context, &run, move |reader| reader.score_page(query.since, query.limit)).await
 }
 
 pub(crate) async fn score_series(
@@ -212,14 +213,14 @@ pub(crate) async fn score_series(
     Query(query): Query<SeriesQuery>,
 ) -> Answer<ScoreSeriesList> {
     query.check()?;
-    look(&context, &run, move |reader| reader.score_series(&query)).await
+    read_run(&context, &run, move |reader| reader.score_series(&query)).await
 }
 
 pub(crate) async fn artifacts(State(context): Service, Path(run): Path<RunPath>) -> Answer<Artifacts> {
-    let run = context.run(&run.run_id.0).await?;
-    let listed = context.read(move || {
+    let run = context.run_files(&run.run_id.0).await?;
+    let listed = context.run_blocking(move || {
         let reader = run.reader()?;
-        Ok::<_, Refusal>(list_artifacts(run.paths.dir(), reader.as_deref())?)
+        Ok::<_, ApiError>(list_artifacts(run.paths.dir(), reader.as_deref())?)
     });
     Ok(Json(listed.await?))
 }
@@ -237,44 +238,44 @@ pub(crate) async fn artifact(
     State(context): Service,
     Path(path): Path<ArtifactPath>,
     Headers(known): Headers<IfNoneMatch>,
-) -> Result<Tagged<Raw>, Refusal> {
-    let run = context.run(&path.run_id.0).await?;
-    let found = context.read(move || {
+) -> Result<EtagResponse<RawResponse>, ApiError> {
+    let run = context.run_files(&path.run_id.0).await?;
+    let found = context.run_blocking(move || {
         let reader = run.reader()?;
-        Ok::<_, Refusal>(open_artifact(run.paths.dir(), reader.as_deref(), &path.name)?)
+        Ok::<_, ApiError>(open_artifact(run.paths.dir(), reader.as_deref(), &path.name)?)
     });
     let ArtifactFile { entry, file } = found.await?;
     let etag = entry.sha256.map(|digest| format!("\"{digest}\""));
     if etag.as_ref().is_some_and(|etag| known.has(etag)) {
-        return Ok(Tagged { answer: None, etag, is_over: false });
+        return Ok(EtagResponse { answer: None, etag, is_over: false });
     }
     let length = HeaderValue::from(entry.bytes);
     let kind = HeaderValue::from_str(&entry.media_type).unwrap_or(HeaderValue::from_static("application/octet-stream"));
     let headers = [(header::CONTENT_LENGTH, length), (header::CONTENT_TYPE, kind)];
-    let answer = Some(Raw((headers, file_body(file, entry.bytes)).into_response()));
-    Ok(Tagged { answer, etag, is_over: false })
+    let answer = Some(RawResponse((headers, file_body(file, entry.bytes)).into_response()));
+    Ok(EtagResponse { answer, etag, is_over: false })
 }
 
 /// Reads something of a run that has begun; one that has not has nothing of it yet.
-async fn look<T: Default + Send + 'static>(
+async fn read_run<T: Default + Send + 'static>(
     context: &Arc<Context>,
     run: &RunPath,
     read: impl FnOnce(&Reader) -> Result<T, ReadError> + Send + 'static,
 ) -> Answer<T> {
-    let run = context.run(&run.run_id.0).await?;
-    Ok(Json(context.look(&run, read).await?.unwrap_or_default()))
+    let run = context.run_files(&run.run_id.0).await?;
+    Ok(Json(context.read_run(&run, read).await?.unwrap_or_default()))
 }
 
 /// Reads one thing of a run; one that has not begun has none.
-async fn find<T: Send + 'static>(
+async fn read_item<T: Send + 'static>(
     context: &Arc<Context>,
     run_id: &str,
     code: &'static str,
     read: impl FnOnce(&Reader) -> Result<T, ReadError> + Send + 'static,
 ) -> Answer<T> {
-    let run = context.run(run_id).await?;
-    let found = context.look(&run, read).await?;
-    found.map(Json).ok_or_else(|| Refusal::missing(code, format!("run {run_id} has not begun")))
+    let run = context.run_files(run_id).await?;
+    let found = context.read_run(&run, read).await?;
+    found.map(Json).ok_or_else(|| ApiError::not_found(code, format!("run {run_id} has not begun")))
 }
 
 /// Which events.
@@ -319,8 +320,8 @@ pub(crate) async fn events(
     Path(run): Path<RunPath>,
     Query(query): Query<EventQuery>,
     Headers(headers): Headers<EventHeaders>,
-) -> Result<PageOrStream<EventPage>, Refusal> {
-    let run = context.run(&run.run_id.0).await?;
+) -> Result<PageOrStream<EventPage>, ApiError> {
+    let run = context.run_files(&run.run_id.0).await?;
     if !headers.accept.split(',').any(|kind| kind.trim().starts_with("text/event-stream")) {
         return Ok(PageOrStream::Page(page(&context, &run, query).await?));
     }
@@ -328,7 +329,7 @@ pub(crate) async fn events(
     let next = u64::try_from(after.saturating_add(1)).unwrap_or(0);
     // A reader that has everything of a run that is over must not come back again and again.
     if run.entry(&context).await?.is_terminal {
-        let last = context.look(&run, Reader::last_sequence).await?.flatten();
+        let last = context.read_run(&run, Reader::last_sequence).await?.flatten();
         if last.map_or(after >= 0, |last| next > last) {
             return Ok(PageOrStream::Stream(StatusCode::NO_CONTENT.into_response()));
         }
@@ -336,11 +337,11 @@ pub(crate) async fn events(
     Ok(PageOrStream::Stream(stream(&context, run, next)))
 }
 
-async fn page(context: &Arc<Context>, run: &RunFiles, query: EventQuery) -> Result<EventPage, Refusal> {
+async fn page(context: &Arc<Context>, run: &RunFiles, query: EventQuery) -> Result<EventPage, ApiError> {
     let EventQuery { after, limit } = query;
     event_window(after, limit)?;
     let is_over = run.entry(context).await?.is_terminal;
-    let page = context.look(run, move |reader| reader.event_page(after, limit)).await?;
+    let page = context.read_run(run, move |reader| reader.event_page(after, limit)).await?;
     let nothing = || EventPage { items: Vec::new(), next_after: after.unwrap_or(-1), last_sequence: None, is_over };
     Ok(EventPage { is_over, ..page.unwrap_or_else(nothing) })
 }
@@ -353,36 +354,39 @@ pub(crate) struct BestQuery {
     #[schemars(range(min = -1))]
     wait_newer_than: Option<i64>,
     /// How long to wait.
-    timeout_seconds: Option<Between<f64, 0, 60>>,
+    timeout_seconds: Option<Bounded<f64, 0, 60>>,
 }
 
 /// The wait when nothing else is said.
-const USUAL: f64 = 30.0;
+const DEFAULT_WAIT_SECONDS: f64 = 30.0;
 
 pub(crate) async fn best(
     State(context): Service,
     Path(run): Path<RunPath>,
     Query(query): Query<BestQuery>,
     Headers(known): Headers<IfNoneMatch>,
-) -> Result<Tagged<Json<BestCandidate>>, Refusal> {
-    let run = context.run(&run.run_id.0).await?;
-    let wait = Duration::from_secs_f64(query.timeout_seconds.map_or(USUAL, |Between(seconds)| seconds));
+) -> Result<EtagResponse<Json<BestCandidate>>, ApiError> {
+    let run = context.run_files(&run.run_id.0).await?;
+    let wait = Duration::from_secs_f64(query.timeout_seconds.map_or(DEFAULT_WAIT_SECONDS, |Bounded(seconds)| seconds));
     if let Some(newer_than) = query.wait_newer_than {
         if newer_than < -1 {
             let message = format!("wait_newer_than {newer_than} is not the sequence number of an event, nor -1");
-            return Err(Refusal::new(Code::BadParameter, message));
+            return Err(ApiError::new(ServiceErrorCode::BadParameter, message));
         }
         let (best, is_over) = wait_for_newer(&context, &run, newer_than, wait).await?;
         if !is_newer(best.as_ref(), newer_than) {
             let etag = best.map(|mark| tag(mark.sequence, mark.candidate_id.as_str()));
-            return Ok(Tagged { answer: None, etag, is_over });
+            return Ok(EtagResponse { answer: None, etag, is_over });
         }
     }
-    let Some(best) = context.look(&run, Reader::best_candidate).await?.flatten() else {
-        return Err(Refusal::new(Code::NothingBest, format!("run {} has no best candidate yet", run.paths.run_id())));
+    let Some(best) = context.read_run(&run, Reader::best_candidate).await?.flatten() else {
+        return Err(ApiError::new(
+            ServiceErrorCode::NothingBest,
+            format!("run {} has no best candidate yet", run.paths.run_id()),
+        ));
     };
     let etag = tag(best.sequence, best.candidate.candidate_id.as_str());
-    Ok(Tagged { answer: (!known.has(&etag)).then_some(Json(best)), etag: Some(etag), is_over: false })
+    Ok(EtagResponse { answer: (!known.has(&etag)).then_some(Json(best)), etag: Some(etag), is_over: false })
 }
 
 /// Waits until the best candidate is newer than that, the run is over, or the time is. Returns the best one, and whether the
@@ -392,16 +396,24 @@ async fn wait_for_newer(
     run: &RunFiles,
     newer_than: i64,
     wait: Duration,
-) -> Result<(Option<BestMark>, bool), Refusal> {
-    let lost =
-        || Refusal::new(Code::StoreBusy, format!("the log of run {} cannot be read just now", run.paths.run_id()));
+) -> Result<(Option<BestMark>, bool), ApiError> {
+    let lost = || {
+        ApiError::new(
+            ServiceErrorCode::StoreBusy,
+            format!("the log of run {} cannot be read just now", run.paths.run_id()),
+        )
+    };
     let deadline = Instant::now() + wait;
-    let (tail, mut news) = context.hub.watch(context, run);
+    let (tail, mut updates) = context.hub.watch(context, run);
     loop {
         // Before the look: what happens after it is news.
         let end = tail.end.get().copied();
-        let best = context.look(run, Reader::best_mark).await.map_err(|refusal| {
-            tracing::warn!(run_id = run.paths.run_id(), error = refusal.shown(), "the best candidate cannot be read");
+        let best = context.read_run(run, Reader::best_mark).await.map_err(|refusal| {
+            tracing::warn!(
+                run_id = run.paths.run_id(),
+                error = refusal.public_message(),
+                "the best candidate cannot be read"
+            );
             lost()
         })?;
         let best = best.flatten();
@@ -413,9 +425,9 @@ async fn wait_for_newer(
         }
         tokio::select! {
             // One look is enough for everything that has happened.
-            _ = news.recv() => while news.try_recv().is_ok() {},
+            _ = updates.recv() => while updates.try_recv().is_ok() {},
             () = tokio::time::sleep_until(deadline) => {}
-            () = context.closing() => return Err(Refusal::new(Code::Draining, "the service is shutting down")),
+            () = context.wait_for_shutdown() => return Err(ApiError::new(ServiceErrorCode::Draining, "the service is shutting down")),
         }
     }
 }

@@ -9,13 +9,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::{Answer, Service};
-use crate::Code;
+use crate::ServiceErrorCode;
 use crate::queue::{RequestEntry, Submission};
-use crate::service::api::{Body, Changed, Headers};
+use crate::service::api::{Body, ChangeResponse, Headers};
+use crate::service::api_error::ApiError;
 use crate::service::context::Context;
-use crate::service::preflight::{Evaluated, evaluate};
-use crate::service::refusal::Refusal;
-use synth_optimizer_core::model::canonical::digest_of;
+use crate::service::preflight::{Evaluation, evaluate};
+use synth_optimizer_core::model::canonical::canonical_digest;
 use synth_optimizer_core::secrets::is_credential_name;
 use synth_optimizer_platform::runtime::{CheckReport, CheckStage, Finding};
 
@@ -85,18 +85,18 @@ pub(crate) struct SubmitHeaders {
 /// A text that can be a key.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(try_from = "String")]
-#[schemars(inline, extend("minLength" = 1, "maxLength" = LONGEST_KEY, "pattern" = "^[\\x21-\\x7e]+$"))]
+#[schemars(inline, extend("minLength" = 1, "maxLength" = MAX_KEY_LENGTH, "pattern" = "^[\\x21-\\x7e]+$"))]
 struct IdempotencyKey(String);
 
-const LONGEST_KEY: usize = 200;
+const MAX_KEY_LENGTH: usize = 200;
 
 impl TryFrom<String> for IdempotencyKey {
     type Error = String;
 
     fn try_from(key: String) -> Result<Self, String> {
-        match (1..=LONGEST_KEY).contains(&key.len()) && key.bytes().all(|byte| byte.is_ascii_graphic()) {
+        match (1..=MAX_KEY_LENGTH).contains(&key.len()) && key.bytes().all(|byte| byte.is_ascii_graphic()) {
             true => Ok(Self(key)),
-            false => Err(format!("it must have 1 to {LONGEST_KEY} visible ASCII characters")),
+            false => Err(format!("it must have 1 to {MAX_KEY_LENGTH} visible ASCII characters")),
         }
     }
 }
@@ -105,30 +105,30 @@ pub(crate) async fn submit(
     State(context): Service,
     Headers(headers): Headers<SubmitHeaders>,
     Body(body): Body<RunBody>,
-) -> Result<Changed<201, Submitted>, Refusal> {
+) -> Result<ChangeResponse<201, Submitted>, ApiError> {
     let key = headers.idempotency_key.map(|key| key.0);
-    let digest = digest_of(&body);
+    let digest = canonical_digest(&body);
     // A submission that was taken in is answered as before, whatever has become of its container since.
-    if let Some(entry) = earlier(&context, key.as_deref(), &digest).await? {
-        return Ok(taken_in(entry, true, Vec::new()));
+    if let Some(entry) = find_earlier(&context, key.as_deref(), &digest).await? {
+        return Ok(submit_response(entry, true, Vec::new()));
     }
-    let Evaluated { report, loaded, config_path, conflict } = evaluate(&context, &body).await?;
+    let Evaluation { report, loaded, config_path, conflict } = evaluate(&context, &body).await?;
     let loaded = match (conflict, loaded.filter(|_| report.ok)) {
         (None, Some(loaded)) => loaded,
         (conflict, _) => {
             // The same submission may have been taken in while this one was looked at.
-            if let Some(entry) = earlier(&context, key.as_deref(), &digest).await? {
-                return Ok(taken_in(entry, true, Vec::new()));
+            if let Some(entry) = find_earlier(&context, key.as_deref(), &digest).await? {
+                return Ok(submit_response(entry, true, Vec::new()));
             }
             return Err(match conflict {
-                Some(taken) => Refusal::from(taken).with_fields(report.blockers),
-                None => blocked(report, body.allow_unverified),
+                Some(taken) => ApiError::from(taken).with_fields(report.blockers),
+                None => preflight_error(report, body.allow_unverified),
             });
         }
     };
-    let most_queued = context.workers.settings.max_queued;
+    let max_queued = context.workers.settings.max_queued;
     let stored = context
-        .change(move |queue| {
+        .update(move |queue| {
             queue.submit(&Submission {
                 config: &loaded,
                 config_path: config_path.as_deref(),
@@ -137,39 +137,44 @@ pub(crate) async fn submit(
                 manual_step: body.manual_step,
                 idempotency_key: key.as_deref(),
                 body_digest: &digest,
-                most_queued: Some(most_queued),
+                max_queued: Some(max_queued),
             })
         })
         .await?;
     let warnings = if stored.replayed { Vec::new() } else { report.warnings };
-    Ok(taken_in(stored.entry, stored.replayed, warnings))
+    Ok(submit_response(stored.entry, stored.replayed, warnings))
 }
 
 /// The request of an earlier submission with this key.
-async fn earlier(context: &Arc<Context>, key: Option<&str>, digest: &str) -> Result<Option<RequestEntry>, Refusal> {
+async fn find_earlier(
+    context: &Arc<Context>,
+    key: Option<&str>,
+    digest: &str,
+) -> Result<Option<RequestEntry>, ApiError> {
     let Some(key) = key.map(str::to_owned) else { return Ok(None) };
     let digest = digest.to_owned();
-    context.ask(move |queue| queue.find_by_idempotency_key(&key, &digest)).await
+    context.query(move |queue| queue.find_by_idempotency_key(&key, &digest)).await
 }
 
 /// What a submission is answered with.
-fn taken_in(entry: RequestEntry, replayed: bool, warnings: Vec<Finding>) -> Changed<201, Submitted> {
+fn submit_response(entry: RequestEntry, replayed: bool, warnings: Vec<Finding>) -> ChangeResponse<201, Submitted> {
     let auto_started = entry.auto_start && !entry.manual_step;
     let document = Submitted { run_id: entry.run_id.clone(), request: entry, auto_started, replayed, warnings };
-    Changed { is_change: !replayed, document }
+    ChangeResponse { is_change: !replayed, document }
 }
 
 /// All blockers at once, as the fields of one refusal.
-fn blocked(report: CheckReport, is_unverified: bool) -> Refusal {
+fn preflight_error(report: CheckReport, is_unverified: bool) -> ApiError {
     let is_secret = |finding: &Finding| {
         let name = finding.field.as_deref().and_then(|field| field.rsplit('.').next()).unwrap_or_default();
         let is_credential = finding.stage == CheckStage::Config && is_credential_name(name.trim_matches('"'));
-        is_credential || [Code::InlineSecret.wire(), "credential_in_config"].contains(&finding.code.as_str())
+        is_credential
+            || [ServiceErrorCode::InlineSecret.as_str(), "credential_in_config"].contains(&finding.code.as_str())
     };
     let code = match &report.blockers {
-        all if all.iter().any(is_secret) => Code::InlineSecret,
-        all if all.iter().all(|finding| finding.stage == CheckStage::Config) => Code::ConfigInvalid,
-        _ => Code::PreflightFailed,
+        all if all.iter().any(is_secret) => ServiceErrorCode::InlineSecret,
+        all if all.iter().all(|finding| finding.stage == CheckStage::Config) => ServiceErrorCode::ConfigInvalid,
+        _ => ServiceErrorCode::PreflightFailed,
     };
     let secret = report.blockers.iter().find(|finding| is_secret(finding));
     let first = secret.or(report.blockers.first()).map(|finding| finding.message.as_str()).unwrap_or_default();
@@ -177,12 +182,12 @@ fn blocked(report: CheckReport, is_unverified: bool) -> Refusal {
         1 => format!("1 thing stands in the way: {first}"),
         count => format!("{count} things stand in the way, the first: {first}"),
     };
-    let refusal = Refusal::new(code, message);
+    let refusal = ApiError::new(code, message);
     let refusal = match code {
-        Code::PreflightFailed if is_unverified => refusal
+        ServiceErrorCode::PreflightFailed if is_unverified => refusal
             .caused_by(&report.blockers)
             .with_hint("Mend what stands in the way; POST /runs/preflight looks again."),
-        Code::PreflightFailed => refusal.caused_by(&report.blockers),
+        ServiceErrorCode::PreflightFailed => refusal.caused_by(&report.blockers),
         _ => refusal,
     };
     refusal.with_fields(report.blockers)

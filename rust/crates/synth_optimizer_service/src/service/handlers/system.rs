@@ -11,11 +11,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{Answer, Service, control};
-use crate::Code;
+use crate::ServiceErrorCode;
 use crate::queue::{LeaseEntry, Liveness};
-use crate::service::api::{Body, Raw};
+use crate::service::api::{Body, RawResponse};
+use crate::service::api_error::ApiError;
 use crate::service::context::Phase;
-use crate::service::refusal::Refusal;
 use synth_optimizer_core::model::envelope::unix_millis_of;
 use synth_optimizer_core::model::lifecycle::RequestState;
 use synth_optimizer_platform::clock::unix_millis;
@@ -59,22 +59,22 @@ pub(crate) struct Ready {
 
 pub(crate) async fn ready(State(context): Service) -> Answer<Ready> {
     match *context.phase.borrow() {
-        Phase::Starting => return Err(Refusal::new(Code::Starting, "the service is starting")),
-        Phase::Draining => return Err(Refusal::new(Code::Draining, "the service is shutting down")),
+        Phase::Starting => return Err(ApiError::new(ServiceErrorCode::Starting, "the service is starting")),
+        Phase::Draining => return Err(ApiError::new(ServiceErrorCode::Draining, "the service is shutting down")),
         Phase::Ready => {}
     }
     let trouble = context.workers.trouble.lock().clone();
     if let Some(trouble) = trouble {
-        return Err(Refusal::new(Code::StoreBusy, trouble));
+        return Err(ApiError::new(ServiceErrorCode::StoreBusy, trouble));
     }
     // The database answers, or this is an error.
-    context.ask(|queue| queue.counts()).await?;
+    context.query(|queue| queue.counts()).await?;
     Ok(Json(Ready { status: "ready", database: "open", workers: context.workers.settings.workers }))
 }
 
 pub(crate) async fn status(State(context): Service) -> Answer<Value> {
     let path = context.workers.settings.db.clone();
-    Ok(Json(context.read(move || crate::queue::workspace_status(path.as_std_path())).await?))
+    Ok(Json(context.run_blocking(move || crate::queue::workspace_status(path.as_std_path())).await?))
 }
 
 /// The queue in numbers.
@@ -83,7 +83,7 @@ pub(crate) struct Workspace {
     schema_version: &'static str,
     runs: Counts,
     leases: Vec<LeaseEntry>,
-    workers: Vec<Busy>,
+    workers: Vec<ActiveJob>,
     projections: Vec<Value>,
     /// Whether the rules of the queue hold.
     invariants: Value,
@@ -98,7 +98,7 @@ struct Counts {
 
 /// A run that this service carries out.
 #[derive(Debug, Serialize, JsonSchema)]
-struct Busy {
+struct ActiveJob {
     run_id: String,
     request_id: String,
     /// Seconds since the run was last heard of.
@@ -108,9 +108,9 @@ struct Busy {
 
 pub(crate) async fn workspace(State(context): Service) -> Answer<Workspace> {
     let (counts, leases, liveness, invariants) =
-        context.ask(|queue| Ok((queue.counts()?, queue.leases()?, queue.liveness()?, queue.invariants()?))).await?;
+        context.query(|queue| Ok((queue.counts()?, queue.leases()?, queue.liveness()?, queue.invariants()?))).await?;
     let workers = context.workers.jobs();
-    let workers = workers.iter().map(|job| Busy {
+    let workers = workers.iter().map(|job| ActiveJob {
         run_id: job.request.run_id.clone(),
         request_id: job.request.request_id.clone(),
         silence_seconds: job.silence().as_secs_f64(),
@@ -166,15 +166,15 @@ pub(crate) async fn prune(State(context): Service, Body(body): Body<PruneBody>) 
     let older_than = match older_than {
         None => None,
         Some(text) => Some(unix_millis_of(&text).ok_or_else(|| {
-            Refusal::new(Code::BadRequest, format!("older_than {text:?} is not a moment"))
+            ApiError::new(ServiceErrorCode::BadRequest, format!("older_than {text:?} is not a moment"))
                 .with_hint("Write it like 2026-01-31T12:00:00Z.")
         })?),
     };
-    let found = context.ask(move |queue| queue.prunable(older_than, &status)).await?;
+    let found = context.query(move |queue| queue.prunable(older_than, &status)).await?;
     let (mut run_ids, mut left) = (Vec::with_capacity(found.len()), Vec::new());
     for entry in found {
-        if !dry_run && let Err(refusal) = control::remove(&context, entry.run_id.clone()).await {
-            left.push(NotPruned { run_id: entry.run_id, message: refusal.shown() });
+        if !dry_run && let Err(refusal) = control::delete_run_data(&context, entry.run_id.clone()).await {
+            left.push(NotPruned { run_id: entry.run_id, message: refusal.public_message() });
             continue;
         }
         run_ids.push(entry.run_id);
@@ -182,9 +182,9 @@ pub(crate) async fn prune(State(context): Service, Body(body): Body<PruneBody>) 
     Ok(Json(Pruned { run_ids, dry_run, left }))
 }
 
-pub(crate) async fn metrics(State(context): Service) -> Result<Raw, Refusal> {
+pub(crate) async fn metrics(State(context): Service) -> Result<RawResponse, ApiError> {
     let (counts, leases, liveness) =
-        context.ask(|queue| Ok((queue.counts()?, queue.leases()?, queue.liveness()?))).await?;
+        context.query(|queue| Ok((queue.counts()?, queue.leases()?, queue.liveness()?))).await?;
     let now = unix_millis();
     let age = |at: &str| now.saturating_sub(unix_millis_of(at).unwrap_or(now)) as f64 / 1000.0;
     let oldest_lease = leases.iter().filter_map(|lease| lease.leased_at.as_deref()).map(age).fold(0.0, f64::max);
@@ -192,7 +192,7 @@ pub(crate) async fn metrics(State(context): Service) -> Result<Raw, Refusal> {
     let jobs = context.workers.jobs().len();
     let text = context.workers.metrics.text(&counts, oldest_lease, oldest_queued, jobs)?;
     let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-    Ok(Raw(([(header::CONTENT_TYPE, kind)], text).into_response()))
+    Ok(RawResponse(([(header::CONTENT_TYPE, kind)], text).into_response()))
 }
 
 pub(crate) async fn openapi(State(context): Service) -> Answer<Value> {

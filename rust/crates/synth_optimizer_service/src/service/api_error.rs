@@ -1,4 +1,4 @@
-//! What the service answers when it does not do what was asked: one table of codes, one body.
+//! Error responses of the service: one table of codes and one body.
 
 use std::path::Path;
 
@@ -8,57 +8,57 @@ use axum::response::{IntoResponse, Response};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::code::{Code, Retry};
+use crate::error_code::{Retry, ServiceErrorCode};
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_platform::runtime::{CheckStage, Finding};
 use synth_optimizer_platform::workspace::models::ReadError;
 
-/// How long a client that is told to come back should wait, in seconds.
-const COME_BACK: u32 = 1;
+/// Value of the header `Retry-After`, in seconds.
+const RETRY_AFTER_SECONDS: u32 = 1;
 
-/// A refusal on its way to the client.
+/// An error response.
 #[derive(Debug, Clone)]
-pub(super) struct Refusal {
+pub(super) struct ApiError {
     status: u16,
-    /// The body of the request was not read.
-    pub(super) is_unread: bool,
+    /// Whether the body of the request was not read.
+    pub(super) is_body_unread: bool,
     body: Box<ErrorDetail>,
 }
 
-/// The body of every answer that is no success.
+/// The body of every error response.
 #[derive(Debug, Clone, Serialize, JsonSchema)]
 pub(super) struct ErrorBody {
     pub error: ErrorDetail,
 }
 
-/// What went wrong.
+/// The error.
 #[derive(Debug, Clone, Serialize, JsonSchema)]
 pub(super) struct ErrorDetail {
-    /// The stable code of this refusal.
+    /// The stable code of this error.
     pub code: String,
-    /// The code of the one error table, which names the exception class of clients.
+    /// The code of the error table, which determines the exception class of Python clients.
     pub error_code: String,
-    /// What happened, with the value.
+    /// What happened, with the offending value.
     pub message: String,
     pub detail: Option<String>,
-    /// What to do.
+    /// What the user can do.
     pub hint: String,
     /// Whether the same request may succeed later.
     pub retryable: bool,
-    /// Every field that is wrong.
+    /// Every invalid field.
     pub field_errors: Vec<Finding>,
-    /// The state of the run that it is about.
+    /// The current state of the run, if the error is about one.
     pub state: Option<String>,
     /// The same as the header `x-request-id`.
     pub request_id: String,
 }
 
-impl Refusal {
-    pub(super) fn new(code: Code, message: impl Into<String>) -> Self {
+impl ApiError {
+    pub(super) fn new(code: ServiceErrorCode, message: impl Into<String>) -> Self {
         let (wire, status, class, retry, hint) = code.row();
         let body = ErrorDetail {
             code: wire.to_owned(),
-            error_code: class.wire().to_owned(),
+            error_code: class.as_str().to_owned(),
             message: message.into(),
             detail: None,
             hint: hint.to_owned(),
@@ -67,17 +67,17 @@ impl Refusal {
             state: None,
             request_id: String::new(),
         };
-        Self { status, is_unread: false, body: Box::new(body) }
+        Self { status, is_body_unread: false, body: Box::new(body) }
     }
 
-    /// Something of a run that is not there.
-    pub(super) fn missing(code: &str, message: String) -> Self {
-        let mut refusal = Self::new(Code::RunNotFound, message);
+    /// Returns the error for a missing part of a run, with its own code.
+    pub(super) fn not_found(code: &str, message: String) -> Self {
+        let mut refusal = Self::new(ServiceErrorCode::RunNotFound, message);
         refusal.body.code = code.to_owned();
         refusal
     }
 
-    /// The same refusal of something in this state.
+    /// Adds the current state of the run.
     #[must_use]
     pub(super) fn in_state(mut self, state: impl Into<String>) -> Self {
         self.body.state = Some(state.into());
@@ -90,12 +90,12 @@ impl Refusal {
         self
     }
 
-    /// The class of what stands in the way, where it is one and the same, and whether all of it may pass.
+    /// Takes the error class from the blockers if all have the same one. The error is retryable if all blockers are.
     #[must_use]
     pub(super) fn caused_by(mut self, blockers: &[Finding]) -> Self {
         let mut classes = blockers.iter().map(|finding| finding.code.as_str());
         if let Some(first) = classes.next()
-            && ErrorCode::from_wire(first).is_some()
+            && ErrorCode::parse(first).is_some()
             && classes.all(|class| class == first)
         {
             self.body.error_code = first.to_owned();
@@ -107,7 +107,7 @@ impl Refusal {
     #[must_use]
     pub(super) fn with_fields(mut self, fields: Vec<Finding>) -> Self {
         let lines = fields.iter().map(|finding| {
-            let about = finding.field.as_deref().unwrap_or(finding.stage.word());
+            let about = finding.field.as_deref().unwrap_or(finding.stage.as_str());
             let place = finding.place.as_deref().map(|place| format!(" ({place})")).unwrap_or_default();
             format!("{about}{place}: {}", finding.message)
         });
@@ -116,15 +116,15 @@ impl Refusal {
         self
     }
 
-    /// The same about one field of what was sent.
+    /// Attributes the error to one field of the request.
     #[must_use]
-    pub(super) fn about(self, field: &str) -> Self {
+    pub(super) fn for_field(self, field: &str) -> Self {
         let finding = Finding::new(CheckStage::Config, &self.body.code, self.body.message.clone(), &self.body.hint);
         self.with_fields(vec![finding.at(field)])
     }
 
-    /// An error of a deeper layer under a code of the service, with its own words.
-    pub(super) fn of(code: Code, error: &OptimizerError) -> Self {
+    /// Converts an error of a lower layer: uses this code, and keeps its message, detail and hint.
+    pub(super) fn from_error(code: ServiceErrorCode, error: &OptimizerError) -> Self {
         let mut refusal = Self::new(code, error.message.clone());
         refusal.body.detail = error.detail.clone();
         if error.hint != error.code.row().hint {
@@ -133,23 +133,23 @@ impl Refusal {
         refusal
     }
 
-    /// What it says, without the paths of this machine.
-    pub(super) fn shown(&self) -> String {
+    /// Returns the message without the paths of this machine.
+    pub(super) fn public_message(&self) -> String {
         hide_paths(&self.body.message)
     }
 
     #[cfg(test)]
-    pub(super) fn is(&self, code: Code) -> bool {
-        self.body.code == code.wire()
+    pub(super) fn is(&self, code: ServiceErrorCode) -> bool {
+        self.body.code == code.as_str()
     }
 
-    /// The same for a request whose body was not read, if it has one: nothing more can come over the connection.
+    /// Marks that the body of the request was not read, so that the connection must be closed if there is a body.
     #[must_use]
-    pub(super) fn unread(self) -> Self {
-        Self { is_unread: true, ..self }
+    pub(super) fn with_unread_body(self) -> Self {
+        Self { is_body_unread: true, ..self }
     }
 
-    /// The answer, under the id of its request.
+    /// Builds the response, with the id of its request.
     pub(super) fn response(mut self, request_id: &str) -> Response {
         self.body.request_id = request_id.to_owned();
         self.body.hide_paths();
@@ -158,7 +158,7 @@ impl Refusal {
         let mut response = (status, Json(ErrorBody { error: *self.body })).into_response();
         let headers = response.headers_mut();
         if retryable && matches!(self.status, 429 | 503) {
-            headers.insert(header::RETRY_AFTER, HeaderValue::from(COME_BACK));
+            headers.insert(header::RETRY_AFTER, HeaderValue::from(RETRY_AFTER_SECONDS));
         }
         if self.status == 401 {
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
@@ -167,8 +167,8 @@ impl Refusal {
     }
 }
 
-/// The guard, which every answer passes, writes it: it knows the id of the request.
-impl IntoResponse for Refusal {
+/// Attaches the error to an empty response. The guard builds the final response, because it knows the request id.
+impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let mut response = Response::default();
         response.extensions_mut().insert(self);
@@ -177,7 +177,7 @@ impl IntoResponse for Refusal {
 }
 
 impl ErrorDetail {
-    /// Where things are on this machine is nobody's business but its owner's.
+    /// Removes the directories of this machine from all texts, because clients may be remote.
     fn hide_paths(&mut self) {
         for text in [&mut self.message, &mut self.hint].into_iter().chain(&mut self.detail) {
             *text = hide_paths(text);
@@ -186,11 +186,11 @@ impl ErrorDetail {
     }
 }
 
-impl From<ReadError> for Refusal {
+impl From<ReadError> for ApiError {
     fn from(error: ReadError) -> Self {
         let (code, found) = match error {
-            ReadError::Invalid(found) => (Code::BadParameter, found),
-            ReadError::NotFound(found) => (Code::RunNotFound, found),
+            ReadError::Invalid(found) => (ServiceErrorCode::BadParameter, found),
+            ReadError::NotFound(found) => (ServiceErrorCode::RunNotFound, found),
             ReadError::Failed(error) => return error.into(),
         };
         let mut refusal = Self::new(code, found.message).with_hint(found.hint);
@@ -199,20 +199,20 @@ impl From<ReadError> for Refusal {
     }
 }
 
-impl From<OptimizerError> for Refusal {
+impl From<OptimizerError> for ApiError {
     fn from(error: OptimizerError) -> Self {
         let row = error.code.row();
-        let mut refusal = Self::new(Code::Internal, error.message);
+        let mut refusal = Self::new(ServiceErrorCode::Internal, error.message);
         refusal.status = row.http;
-        refusal.body.code = row.wire.to_owned();
-        refusal.body.error_code = row.wire.to_owned();
+        refusal.body.code = row.name.to_owned();
+        refusal.body.error_code = row.name.to_owned();
         refusal.body.detail = error.detail;
         refusal.body.hint = error.hint;
         refusal
     }
 }
 
-/// Leaves paths of this machine out of a finding.
+/// Removes the paths of this machine from a finding.
 pub(super) fn hide_in_finding(finding: &mut Finding) {
     finding.message = hide_paths(&finding.message);
     finding.hint = hide_paths(&finding.hint);
@@ -246,7 +246,7 @@ fn path_length(text: &str) -> usize {
     text.find(ends).unwrap_or(text.len())
 }
 
-/// The last part of a path of this machine. Routes begin with a slash as well, but no directory has their name.
+/// Returns the last component of a path on this machine. Routes start with a slash too, but no directory of that name exists.
 fn last_part(token: &str) -> Option<&str> {
     let trimmed = token.trim_end_matches(['.', ':', '/']);
     let mut parts = trimmed.trim_start_matches('/').split('/');
@@ -255,10 +255,10 @@ fn last_part(token: &str) -> Option<&str> {
     if !is_path {
         return None;
     }
-    // What follows the path, such as the colon after a file, belongs to the sentence.
+    // Punctuation after the path, such as a colon, belongs to the sentence.
     token.rfind('/').and_then(|_| trimmed.rfind('/').map(|slash| &token[slash + 1..]))
 }
 
 #[cfg(test)]
-#[path = "refusal_tests.rs"]
+#[path = "api_error_tests.rs"]
 mod tests;

@@ -7,11 +7,12 @@ use std::time::Duration;
 
 use camino::Utf8Path;
 use serde_json::json;
-use synth_optimizer_core::config::{Content, Loaded, Source, load};
+use synth_optimizer_core::config::{ConfigContent, ConfigSource, ResolvedConfig, load};
 use synth_optimizer_core::model::control::{ControlAction, ControlRequest};
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_service::queue::{
-    Ack, Claim, Clock, HistoryEntry, Hold, Holder, Moment, Queue, QueueError, RequestEntry, Submission, Which,
+    Claim, ClaimFilter, Clock, ControlOutcome, HistoryEntry, LeaseHolder, LeaseProof, Moment, Queue, QueueError,
+    RequestEntry, Submission,
 };
 use tempfile::TempDir;
 
@@ -44,13 +45,13 @@ impl Clock for TestClock {
 }
 
 /// A queue in a directory that goes with it.
-pub(crate) struct Bench {
+pub(crate) struct QueueFixture {
     pub(crate) dir: TempDir,
     pub(crate) clock: Arc<TestClock>,
     pub(crate) queue: Queue,
 }
 
-impl Bench {
+impl QueueFixture {
     pub(crate) fn new() -> Self {
         let dir = TempDir::new().unwrap();
         let now = Moment { wall: 1_700_000_000_000, boot: 5_000_000, boot_id: "this boot".to_owned() };
@@ -64,7 +65,7 @@ impl Bench {
     }
 
     /// Another connection to the same file.
-    pub(crate) fn again(&self) -> Queue {
+    pub(crate) fn reopen(&self) -> Queue {
         open(&self.path(), &self.clock)
     }
 
@@ -75,15 +76,15 @@ impl Bench {
 
     /// The next request of any kind.
     pub(crate) fn claim(&self) -> Option<RequestEntry> {
-        claim(&self.queue, "lease", Which::Any)
+        claim(&self.queue, "lease", ClaimFilter::Any)
     }
 
     /// A request that is worked on, with its token.
     pub(crate) fn running(&self, run_id: &str) -> (RequestEntry, i64) {
         let submitted = self.submit(run_id);
-        let claimed = claim(&self.queue, "lease", Which::Request(&submitted.request_id)).unwrap();
+        let claimed = claim(&self.queue, "lease", ClaimFilter::Request(&submitted.request_id)).unwrap();
         let token = claimed.fencing_token;
-        (self.queue.start(&claimed.request_id, Hold::Token(token)).unwrap(), token)
+        (self.queue.start(&claimed.request_id, LeaseProof::Token(token)).unwrap(), token)
     }
 }
 
@@ -92,7 +93,7 @@ pub(crate) fn open(path: &std::path::Path, clock: &Arc<TestClock>) -> Queue {
     Queue::open_with(path, clock, Duration::from_secs(30)).unwrap()
 }
 
-pub(crate) fn config(run_id: &str, url: &str, namespace: Option<&str>) -> Loaded {
+pub(crate) fn config(run_id: &str, url: &str, namespace: Option<&str>) -> ResolvedConfig {
     let mut value = json!({
         "run": {"output_dir": "/nowhere/runs"},
         "container": {"url": url},
@@ -108,12 +109,13 @@ pub(crate) fn config(run_id: &str, url: &str, namespace: Option<&str>) -> Loaded
     if let Some(namespace) = namespace {
         value["cache"]["namespace"] = json!(namespace);
     }
-    let source = Source { name: "test", content: Content::Mapping(value), base_dir: Utf8Path::new("/nowhere") };
+    let source =
+        ConfigSource { name: "test", content: ConfigContent::Mapping(value), base_dir: Utf8Path::new("/nowhere") };
     load(source, &BTreeMap::new(), &[]).unwrap()
 }
 
 /// What a plain submit says.
-pub(crate) fn plain(config: &Loaded) -> Submission<'_> {
+pub(crate) fn submission(config: &ResolvedConfig) -> Submission<'_> {
     Submission {
         config,
         config_path: None,
@@ -122,34 +124,43 @@ pub(crate) fn plain(config: &Loaded) -> Submission<'_> {
         manual_step: false,
         idempotency_key: None,
         body_digest: "digest",
-        most_queued: None,
+        max_queued: None,
     }
 }
 
-pub(crate) fn submit(queue: &Queue, config: &Loaded) -> RequestEntry {
-    queue.submit(&plain(config)).unwrap().entry
+pub(crate) fn submit(queue: &Queue, config: &ResolvedConfig) -> RequestEntry {
+    queue.submit(&submission(config)).unwrap().entry
 }
 
-pub(crate) fn claim(queue: &Queue, lease_id: &str, which: Which<'_>) -> Option<RequestEntry> {
-    try_claim(queue, lease_id, which).unwrap()
+pub(crate) fn claim(queue: &Queue, lease_id: &str, filter: ClaimFilter<'_>) -> Option<RequestEntry> {
+    try_claim(queue, lease_id, filter).unwrap()
 }
 
-pub(crate) fn try_claim(queue: &Queue, lease_id: &str, which: Which<'_>) -> Result<Option<RequestEntry>, QueueError> {
-    queue.claim(&Claim { lease_id, worker_id: Some("w"), lease: LEASE, holder: Holder::Caller, which })
+pub(crate) fn try_claim(
+    queue: &Queue,
+    lease_id: &str,
+    filter: ClaimFilter<'_>,
+) -> Result<Option<RequestEntry>, QueueError> {
+    queue.claim(&Claim { lease_id, worker_id: Some("w"), lease: LEASE, holder: LeaseHolder::Caller, filter })
 }
 
 /// Asks something of a request, and says why if that matters.
-pub(crate) fn ask(queue: &Queue, id: &str, action: ControlAction, reason: Option<&str>) -> Result<Ack, QueueError> {
-    queue.control(id, &ControlRequest::new(action).because(reason))
+pub(crate) fn send_control(
+    queue: &Queue,
+    id: &str,
+    action: ControlAction,
+    reason: Option<&str>,
+) -> Result<ControlOutcome, QueueError> {
+    queue.control(id, &ControlRequest::new(action).with_reason(reason))
 }
 
 /// What the holder with this token is asked for; nothing when the request is another holder's.
-pub(crate) fn asked(queue: &Queue, id: &str, token: i64) -> Option<Option<ControlRequest>> {
-    let held = queue.held_requests().unwrap().into_iter();
-    held.filter(|held| held.request_id == id && held.fencing_token == token).map(|held| held.asked).next()
+pub(crate) fn pending_control(queue: &Queue, id: &str, token: i64) -> Option<Option<ControlRequest>> {
+    let held = queue.active_requests().unwrap().into_iter();
+    held.filter(|held| held.request_id == id && held.fencing_token == token).map(|held| held.pending_control).next()
 }
 
-pub(crate) fn no() -> OptimizerError {
+pub(crate) fn failure() -> OptimizerError {
     OptimizerError::new(ErrorCode::RunFailed, "no")
 }
 

@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use synth_optimizer_service::queue::{Claim, Completion, Hold, Holder, Queue, Which};
+use synth_optimizer_service::queue::{Claim, ClaimFilter, Completion, LeaseHolder, LeaseProof, Queue};
 use tempfile::TempDir;
 
-use crate::bench::{LEASE, config, submit};
+use crate::fixture::{LEASE, config, submit};
 
 const WORKERS: usize = 8;
 const REQUESTS: usize = 200;
@@ -36,8 +36,8 @@ fn eight_workers_do_every_request_once_and_never_share_a_lane() {
                         lease_id: &worker_id,
                         worker_id: Some(&worker_id),
                         lease: LEASE,
-                        holder: Holder::Caller,
-                        which: Which::Background,
+                        holder: LeaseHolder::Caller,
+                        filter: ClaimFilter::Background,
                     };
                     let Some(entry) = queue.claim(&claim).unwrap() else { continue };
                     assert!(
@@ -45,10 +45,10 @@ fn eight_workers_do_every_request_once_and_never_share_a_lane() {
                         "two hold {}",
                         entry.container_url
                     );
-                    let hold = Hold::Token(entry.fencing_token);
-                    queue.start(&entry.request_id, hold).unwrap();
+                    let lease_proof = LeaseProof::Token(entry.fencing_token);
+                    queue.start(&entry.request_id, lease_proof).unwrap();
                     assert!(held.lock().unwrap().remove(&entry.container_url));
-                    queue.complete(&entry.request_id, hold, &Completion::default()).unwrap();
+                    queue.complete(&entry.request_id, lease_proof, &Completion::default()).unwrap();
                     let mut done = done.lock().unwrap();
                     *done.entry(entry.run_id).or_default() += 1;
                     is_over.store(done.len() == REQUESTS, Ordering::Relaxed);

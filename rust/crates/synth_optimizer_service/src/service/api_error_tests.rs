@@ -1,9 +1,9 @@
-//! What clients are told of the paths of this machine.
+//! Error responses hide the directories of this machine.
 
 use super::hide_paths;
 
 #[test]
-fn paths_are_cut_and_routes_are_kept() {
+fn directories_are_hidden_and_routes_are_kept() {
     for (text, shown) in [
         ("cannot read /tmp/secret/gepa.toml: no such file", "cannot read …/gepa.toml: no such file"),
         ("(/etc/passwd)", "(…/passwd)"),

@@ -1,4 +1,4 @@
-//! Everything that the queue and the service refuse: one table of codes.
+//! The table of error codes of the queue and the service: HTTP status, error class, retryability and hint.
 
 use serde_json::{Value, json};
 
@@ -6,12 +6,12 @@ use synth_optimizer_core::model::error::ErrorCode;
 
 macro_rules! codes {
     ($($code:ident, $wire:literal, $status:literal, $class:ident, $retryable:ident, $hint:literal;)*) => {
-        /// Why the queue or the service refuses.
+        /// Why the queue or the service rejects a request.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-        pub enum Code { $($code,)* }
+        pub enum ServiceErrorCode { $($code,)* }
 
-        impl Code {
-            /// Every code, in the order of the table.
+        impl ServiceErrorCode {
+            /// Every code, in table order.
             pub const ALL: [Self; [$($wire),*].len()] = [$(Self::$code),*];
 
             pub(crate) const fn row(self) -> (&'static str, u16, ErrorCode, Retry, &'static str) {
@@ -64,17 +64,17 @@ codes! {
     Internal, "internal", 500, Invariant, Never, "This is a defect: keep the service's database and report it.";
 }
 
-impl Code {
-    /// The stable word that clients match on.
-    pub const fn wire(self) -> &'static str {
+impl ServiceErrorCode {
+    /// Returns the stable code that clients match on.
+    pub const fn as_str(self) -> &'static str {
         self.row().0
     }
 
-    /// Its row of the table, as documents have it.
+    /// Returns its row of the table as JSON, for the API's description.
     pub fn described(self) -> Value {
         let (code, status, class, retry, hint) = self.row();
         json!({
-            "code": code, "status": status, "error_code": class.wire(), "retryable": retry == Retry::Later, "hint": hint,
+            "code": code, "status": status, "error_code": class.as_str(), "retryable": retry == Retry::Later, "hint": hint,
         })
     }
 }
