@@ -2,12 +2,12 @@
 
 use std::sync::{Mutex, Once, PoisonError};
 
-use synth_optimizer_platform::logs::{self, LOGGERS, Record};
+use synth_optimizer_platform::logs::{self, LOGGERS, LogRecord};
 
-static RECORDS: Mutex<Vec<Record>> = Mutex::new(Vec::new());
+static RECORDS: Mutex<Vec<LogRecord>> = Mutex::new(Vec::new());
 
 /// Keeps records from here on.
-pub fn keep_records() {
+pub fn capture_records() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         logs::install(|record| RECORDS.lock().unwrap_or_else(PoisonError::into_inner).push(record));
@@ -16,6 +16,6 @@ pub fn keep_records() {
 }
 
 /// Every record up to now, as text.
-pub fn kept_records() -> Vec<String> {
+pub fn captured_records() -> Vec<String> {
     RECORDS.lock().unwrap_or_else(PoisonError::into_inner).iter().map(|record| format!("{record:?}")).collect()
 }

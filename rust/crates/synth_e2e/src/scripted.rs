@@ -7,7 +7,7 @@ use synth_optimizer_core::model::answer::{CallFailure, FailureClass, Proposal, P
 use synth_optimizer_core::model::event_fields::Operation;
 use synth_optimizer_core::model::ids::Payload;
 use synth_optimizer_core::model::usage::{Cost, Usage};
-use synth_optimizer_platform::proposer::{ProposalRequest, Proposer, Turn, TurnFailure, TurnId};
+use synth_optimizer_platform::proposer::{ProposalRequest, Proposer, TurnFuture, TurnFailure, TurnId};
 
 /// How every test container says what a text lacks: `missing rule: WORD in FIELD`.
 const LESSON: &str = "missing rule: ";
@@ -40,7 +40,7 @@ impl Proposer for ScriptedProposer {
         json!({"backend": "scripted", "model": "scripted", "fault": format!("{:?}", self.fault)})
     }
 
-    fn propose(&self, _: TurnId, request: ProposalRequest) -> Turn<'_> {
+    fn propose(&self, _: TurnId, request: ProposalRequest) -> TurnFuture<'_> {
         Box::pin(async move {
             if !self.latency.is_zero() {
                 tokio::time::sleep(self.latency).await;

@@ -1,4 +1,4 @@
-//! The clocks of the machine, read in one place.
+//! Access to the clocks of the machine.
 
 use std::fs;
 use std::sync::OnceLock;
@@ -6,36 +6,36 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// Milliseconds since 1970, as the clock on the wall has it. It may jump: it is shown and never decides.
+/// Returns the wall clock in milliseconds since 1970. It may jump, so it is only displayed and never used for decisions.
 pub fn unix_millis() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }
 
-/// Milliseconds since the machine started, the time that it slept included. Nobody can set this clock.
+/// Returns the milliseconds since boot, including time asleep. This clock is monotonic and cannot be set.
 pub fn boot_millis() -> u64 {
     let now = clock_gettime(ClockId::Boottime);
     let (seconds, nanos) = (u64::try_from(now.tv_sec).unwrap_or(0), u64::try_from(now.tv_nsec).unwrap_or(0));
     seconds * 1000 + nanos / 1_000_000
 }
 
-/// Names the time since the machine started last. Empty where the system has no such name.
+/// Returns the id of the current boot, or an empty text if the system has none.
 pub fn boot_id() -> &'static str {
     static ID: OnceLock<String> = OnceLock::new();
     ID.get_or_init(|| fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned())
 }
 
-/// One moment on both clocks.
+/// One point in time on both clocks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Moment {
-    /// Milliseconds since 1970, to be shown.
+    /// Milliseconds since 1970, for display.
     pub wall: u64,
-    /// Milliseconds since the machine started, to decide by.
+    /// Milliseconds since boot, for decisions.
     pub boot: u64,
-    /// Which start of the machine that was.
+    /// Id of the boot to which `boot` refers.
     pub boot_id: String,
 }
 
-/// Where moments come from.
+/// A source of time, replaceable in tests.
 pub trait Clock: Send + Sync + std::fmt::Debug {
     fn now(&self) -> Moment;
 }

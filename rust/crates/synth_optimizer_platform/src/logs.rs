@@ -1,8 +1,8 @@
-//! Turns `tracing` spans and events into log records, and decides which of them are made.
+//! Converts `tracing` spans and events into log records, and filters them by logger and level.
 //!
-//! A record carries the fields of its event and of all spans around it, so that each line names its run, call and
-//! attempt. Spans are opened at the level `error`: a warning keeps its ids even when nothing below it is shown. Records
-//! of other crates are not made: their texts may hold headers and bodies.
+//! A record has the fields of its event and of all enclosing spans, so that each line names its run, call and attempt. Spans
+//! have the level `error`, so that a warning keeps these fields even if lower levels are disabled. Records of other crates
+//! are dropped, because they may contain headers and bodies.
 
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,7 +17,7 @@ use tracing_subscriber::registry::LookupSpan;
 
 use crate::clock::unix_millis;
 
-/// The loggers, each named after the module whose records it gets. The first one gets the rest.
+/// The loggers, each named after the module whose records it receives. The first one receives all others.
 pub const LOGGERS: [&str; 10] = [
     "synth_optimizers",
     "synth_optimizers.artifacts",
@@ -31,7 +31,7 @@ pub const LOGGERS: [&str; 10] = [
     "synth_optimizers.workspace",
 ];
 
-/// The crates whose records are made.
+/// The crates whose records are logged.
 const CRATES: [&str; 3] = ["synth_optimizer_platform", "synth_optimizer_service", "_synth_optimizers"];
 
 const LEVELS: [LevelFilter; 6] = [
@@ -43,13 +43,13 @@ const LEVELS: [LevelFilter; 6] = [
     LevelFilter::TRACE,
 ];
 
-/// The place of each logger's level in `LEVELS`.
-static SHOWN: [AtomicUsize; LOGGERS.len()] = [const { AtomicUsize::new(0) }; LOGGERS.len()];
+/// The index of each logger's level in `LEVELS`.
+static LOGGER_LEVELS: [AtomicUsize; LOGGERS.len()] = [const { AtomicUsize::new(0) }; LOGGERS.len()];
 
-/// Says down to which level each logger shows records. What is not shown costs one comparison.
+/// Sets the level of each logger. A disabled record costs one comparison.
 pub fn set_levels(levels: [LevelFilter; LOGGERS.len()]) {
     let mut is_changed = false;
-    for (shown, level) in SHOWN.iter().zip(levels) {
+    for (shown, level) in LOGGER_LEVELS.iter().zip(levels) {
         let place = LEVELS.iter().position(|known| *known == level).unwrap_or_default();
         is_changed |= shown.swap(place, Ordering::Relaxed) != place;
     }
@@ -58,15 +58,15 @@ pub fn set_levels(levels: [LevelFilter; LOGGERS.len()]) {
     }
 }
 
-/// Hands every record to `sink` from here on, once per process; whether this call was the first one.
-pub fn install(sink: impl Fn(Record) + Send + Sync + 'static) -> bool {
-    let subscriber = tracing_subscriber::registry().with(Recorder { sink });
+/// Installs `sink` as the receiver of all records of this process. Returns false if one is already installed.
+pub fn install(sink: impl Fn(LogRecord) + Send + Sync + 'static) -> bool {
+    let subscriber = tracing_subscriber::registry().with(RecordLayer { sink });
     tracing::subscriber::set_global_default(subscriber).is_ok()
 }
 
 /// One line of a log.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Record {
+pub struct LogRecord {
     pub unix_millis: u64,
     pub level: Level,
     /// One of `LOGGERS`.
@@ -79,7 +79,7 @@ pub struct Record {
     pub thread: String,
 }
 
-/// Logs the error of something that the caller goes on without.
+/// Logs an error as a warning; the caller continues without the result.
 #[macro_export]
 macro_rules! warn_if_err {
     ($result:expr, $message:literal $(, $($field:tt)+)?) => {
@@ -89,25 +89,25 @@ macro_rules! warn_if_err {
     };
 }
 
-struct Recorder<S> {
+struct RecordLayer<S> {
     sink: S,
 }
 
-impl<R, S> Layer<R> for Recorder<S>
+impl<R, S> Layer<R> for RecordLayer<S>
 where
     R: Subscriber + for<'a> LookupSpan<'a>,
-    S: Fn(Record) + Send + Sync + 'static,
+    S: Fn(LogRecord) + Send + Sync + 'static,
 {
     fn enabled(&self, metadata: &Metadata<'_>, _context: Context<'_, R>) -> bool {
         is_shown(metadata)
     }
 
     fn max_level_hint(&self) -> Option<LevelFilter> {
-        SHOWN.iter().map(|shown| LEVELS[shown.load(Ordering::Relaxed)]).max()
+        LOGGER_LEVELS.iter().map(|shown| LEVELS[shown.load(Ordering::Relaxed)]).max()
     }
 
     fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, R>) {
-        let mut fields = Collected::default();
+        let mut fields = FieldCollector::default();
         attributes.record(&mut fields);
         if let Some(span) = context.span(id) {
             span.extensions_mut().insert(fields);
@@ -115,15 +115,15 @@ where
     }
 
     fn on_event(&self, event: &Event<'_>, context: Context<'_, R>) {
-        let mut found = Collected::default();
+        let mut found = FieldCollector::default();
         for span in context.event_scope(event).into_iter().flat_map(|scope| scope.from_root()) {
-            if let Some(Collected { fields, .. }) = span.extensions().get() {
+            if let Some(FieldCollector { fields, .. }) = span.extensions().get() {
                 fields.iter().for_each(|(name, value)| found.put(name, value.clone()));
             }
         }
         event.record(&mut found);
         let metadata = event.metadata();
-        (self.sink)(Record {
+        (self.sink)(LogRecord {
             unix_millis: unix_millis(),
             level: *metadata.level(),
             logger: logger_of(metadata.target()).map_or(LOGGERS[0], |place| LOGGERS[place]),
@@ -140,10 +140,10 @@ fn is_shown(metadata: &Metadata<'_>) -> bool {
     let Some(logger) = logger_of(metadata.target()) else { return false };
     let shows = |shown: &AtomicUsize| *metadata.level() <= LEVELS[shown.load(Ordering::Relaxed)];
     // The fields of a span belong to the records of every logger.
-    if metadata.is_span() { SHOWN.iter().any(shows) } else { shows(&SHOWN[logger]) }
+    if metadata.is_span() { LOGGER_LEVELS.iter().any(shows) } else { shows(&LOGGER_LEVELS[logger]) }
 }
 
-/// The place in `LOGGERS` of the logger of a module; none for a module of another crate.
+/// Returns the index in `LOGGERS` of a module's logger, or `None` for a module of another crate.
 fn logger_of(target: &str) -> Option<usize> {
     let mut parts = target.split("::");
     parts.next().filter(|name| CRATES.contains(name))?;
@@ -152,14 +152,14 @@ fn logger_of(target: &str) -> Option<usize> {
     Some(LOGGERS.iter().position(named).unwrap_or_default())
 }
 
-/// What an event or a span says.
+/// Collects the message and fields of an event or a span.
 #[derive(Default)]
-struct Collected {
+struct FieldCollector {
     message: String,
     fields: Vec<(&'static str, Value)>,
 }
 
-impl Collected {
+impl FieldCollector {
     fn put(&mut self, name: &'static str, value: Value) {
         match self.fields.iter_mut().find(|(known, _)| *known == name) {
             Some((_, known)) => *known = value,
@@ -168,7 +168,7 @@ impl Collected {
     }
 }
 
-impl Visit for Collected {
+impl Visit for FieldCollector {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         match field.name() {
             "message" => self.message = format!("{value:?}"),

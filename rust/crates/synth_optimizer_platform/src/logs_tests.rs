@@ -5,13 +5,12 @@ use tracing_subscriber::layer::SubscriberExt;
 
 use super::*;
 
-/// Runs code with a subscriber of its own and returns what it logs. The levels are those of the process, so this is the
-/// only test that sets them.
-fn recorded(code: impl FnOnce()) -> Vec<Record> {
+/// Runs code with its own subscriber and returns its records. The levels are global, so only one test may set them.
+fn recorded(code: impl FnOnce()) -> Vec<LogRecord> {
     let records = Arc::new(Mutex::new(Vec::new()));
     let kept = Arc::clone(&records);
     let sink = move |record| kept.lock().unwrap().push(record);
-    tracing::subscriber::with_default(tracing_subscriber::registry().with(Recorder { sink }), code);
+    tracing::subscriber::with_default(tracing_subscriber::registry().with(RecordLayer { sink }), code);
     Arc::try_unwrap(records).unwrap().into_inner().unwrap()
 }
 

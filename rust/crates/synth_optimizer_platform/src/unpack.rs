@@ -1,4 +1,4 @@
-//! Unpacks what was stored compressed, without trusting what is written about its size.
+//! Decompresses stored data without trusting the size that is written next to it.
 
 use std::cell::RefCell;
 
@@ -6,18 +6,18 @@ use zstd::bulk::Decompressor;
 use zstd::zstd_safe::get_frame_content_size;
 
 thread_local! {
-    /// Making one costs more than unpacking a small reply with it.
+    /// Reused, because creating a decompressor costs more than unpacking a small reply.
     static DECOMPRESSOR: RefCell<Option<Decompressor<'static>>> = const { RefCell::new(None) };
 }
 
-/// The plain bytes of something whose size is written nowhere else.
+/// Unpacks data whose size is known only from its own header.
 pub(crate) fn unpack_whole(packed: &[u8]) -> Option<Vec<u8>> {
     unpack(packed, get_frame_content_size(packed).ok().flatten()?)
 }
 
-/// The plain bytes, or nothing where they are not the `size` bytes that were packed.
+/// Unpacks data of a known size. Returns `None` if the result does not have exactly `size` bytes.
 pub(crate) fn unpack(packed: &[u8], size: u64) -> Option<Vec<u8>> {
-    // Either statement may be damaged, but not both to the same value, so that memory is reserved for a true size only.
+    // Both sizes must agree before memory is reserved: damage would hardly change both to the same value.
     if get_frame_content_size(packed).ok().flatten() != Some(size) {
         return None;
     }

@@ -1,7 +1,7 @@
-//! The request cache: answers of container and proposer by the exact key of what was asked.
+//! The request cache: answers of container and proposer by the exact key of their request.
 //!
-//! Behind `Cache`, `writer` stores in batches on its own thread, `reader` looks up on a connection of its own, and
-//! `database` is the file with its rows.
+//! `writer` stores entries in batches on its own thread, `reader` looks them up on its own connection, and `database` contains
+//! the file format.
 
 mod database;
 mod reader;
@@ -17,37 +17,37 @@ use camino::{Utf8Path, Utf8PathBuf};
 use parking_lot::Mutex;
 use serde::Serialize;
 
-use self::database::{FAILURE, RowName};
+use self::database::{EntryKey, FAILURE_SUFFIX};
 use self::reader::Reader;
 use self::writer::Writer;
-use crate::artifacts::fault;
+use crate::artifacts::file_error;
 use crate::warn_if_err;
 use synth_optimizer_core::config::sections::{CacheMode, CacheSection};
 use synth_optimizer_core::model::cache_key::Boundary;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 
-/// The request cache of a run. Shared by reference; `get` and `put` are called from any thread.
+/// The request cache of a run. All methods can be called from any thread.
 #[derive(Debug)]
 pub struct Cache {
     settings: CacheSettings,
     counters: Arc<Counters>,
-    /// None when the mode is `off`.
+    /// `None` if the mode is `off`.
     reader: Option<Reader>,
-    /// Only when the mode is `readwrite`. Dropped with the cache, after everything is stored.
+    /// Set if the mode is `readwrite`. Dropping it stores all queued entries first.
     writer: Option<Writer>,
 }
 
-/// What the cache knows.
+/// Result of a lookup.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Lookup {
     Hit(Bytes),
     Miss,
-    /// There is a row and it does not match its checksum: ask again and `put`, which replaces it.
+    /// The entry does not match its checksum. Repeat the call and `put` its answer, which replaces the entry.
     Damaged,
 }
 
 impl Cache {
-    /// Opens the cache. A file that is missing is made in `readwrite` mode; in `readonly` mode every lookup misses.
+    /// Opens the cache. A missing file is created in `readwrite` mode; in `readonly` mode every lookup misses.
     pub fn open(settings: &CacheSettings) -> Result<Self, OptimizerError> {
         let counters = Arc::new(Counters::default());
         let writer = match settings.mode {
@@ -61,7 +61,7 @@ impl Cache {
         Ok(Self { settings: settings.clone(), counters, reader, writer })
     }
 
-    /// Whether the file, if there is one, can be used as the mode asks for. Nothing is written.
+    /// Checks without writing whether the file, if it exists, can be used in this mode.
     pub fn check_file(settings: &CacheSettings) -> Result<(), OptimizerError> {
         let (path, size) = (&settings.path, database::size_on_disk(&settings.path));
         if settings.mode == CacheMode::Off || size == 0 {
@@ -72,44 +72,44 @@ impl Cache {
             return Ok(());
         }
         let opened = std::fs::OpenOptions::new().append(true).open(path);
-        opened.map_err(fault::io(path, "opening"))?;
-        if size >= settings.max_bytes { Err(database::full(path, size, 1, settings.max_bytes)) } else { Ok(()) }
+        opened.map_err(file_error::io(path, "opening"))?;
+        if size >= settings.max_bytes { Err(database::full_error(path, size, 1, settings.max_bytes)) } else { Ok(()) }
     }
 
     pub fn mode(&self) -> CacheMode {
         self.settings.mode
     }
 
-    /// The namespace, which is part of every key.
+    /// Returns the namespace, which is part of every key.
     pub fn namespace(&self) -> &str {
         &self.settings.namespace
     }
 
-    /// The answer to a call. It sees what was `put` before it in this process, committed or not.
+    /// Looks up the answer to a call. Sees every earlier `put` of this process, committed or not.
     ///
-    /// A damaged row is an error in `readonly` mode, where it cannot be replaced. A miss there is for the caller to
-    /// report, with `miss_error`.
+    /// A damaged entry is an error in `readonly` mode, where it cannot be replaced. The caller reports a miss in `readonly` mode
+    /// with `miss_error`.
     pub fn get(&self, boundary: Boundary, key: &str) -> Result<Lookup, OptimizerError> {
-        self.look(RowName::of_answer(boundary, key))
+        self.lookup(EntryKey::of_answer(boundary, key))
     }
 
-    /// Queues an answer to be stored. The first answer of a key wins, unless it is damaged; of what the container tells
-    /// about itself, the latest does.
+    /// Queues an answer for storing. The first answer of a key is kept, unless it is damaged. For setup replies, the latest one
+    /// is kept.
     ///
-    /// Does nothing unless the mode is `readwrite`. Once storing has failed, every further call says why.
+    /// Does nothing unless the mode is `readwrite`. Once storing has failed, every further call returns that error.
     pub fn put(&self, boundary: Boundary, key: &str, response: Bytes) -> Result<(), OptimizerError> {
-        self.store(RowName::of_answer(boundary, key), response)
+        self.store(EntryKey::of_answer(boundary, key), response)
     }
 
-    /// How an attempt at a call failed, in a run that is replayed.
+    /// Looks up the failure of an attempt, for replay.
     pub fn get_failure(&self, boundary: Boundary, key: &str, attempt: u32) -> Result<Lookup, OptimizerError> {
-        Ok(match self.look(RowName::of_failure(boundary, key, attempt))? {
+        Ok(match self.lookup(EntryKey::of_failure(boundary, key, attempt))? {
             Lookup::Hit(response) if response.is_empty() => Lookup::Miss,
             found => found,
         })
     }
 
-    /// Forgets that an attempt failed: it was answered later. Else a replay would meet the failure before the answer.
+    /// Removes the failure of an attempt that was answered later. Otherwise a replay would find the failure before the answer.
     pub fn forget_failure(&self, boundary: Boundary, key: &str, attempt: u32) -> Result<(), OptimizerError> {
         match self.get_failure(boundary, key, attempt)? {
             Lookup::Miss => Ok(()),
@@ -117,7 +117,7 @@ impl Cache {
         }
     }
 
-    /// Queues the failure of an attempt to be stored for replay.
+    /// Queues the failure of an attempt for storing, for replay.
     pub fn put_failure(
         &self,
         boundary: Boundary,
@@ -125,10 +125,10 @@ impl Cache {
         attempt: u32,
         response: Bytes,
     ) -> Result<(), OptimizerError> {
-        self.store(RowName::of_failure(boundary, key, attempt), response)
+        self.store(EntryKey::of_failure(boundary, key, attempt), response)
     }
 
-    /// Waits until everything that was `put` before is committed.
+    /// Waits until every earlier `put` is committed.
     pub async fn flush(&self) -> Result<(), OptimizerError> {
         match &self.writer {
             Some(writer) => writer.flush().await,
@@ -136,7 +136,7 @@ impl Cache {
         }
     }
 
-    /// The error of a miss in `readonly` mode; `what` names the call, such as `rollout of gepa_0a1b on row 7`.
+    /// Creates the error for a miss in `readonly` mode. `what` names the call, such as `rollout of gepa_0a1b on row 7`.
     pub fn miss_error(&self, boundary: Boundary, key: &str, what: &str) -> OptimizerError {
         let CacheSettings { path, namespace, .. } = &self.settings;
         let place = match &self.reader {
@@ -144,10 +144,10 @@ impl Cache {
             _ => format!("the cache {path} has no answer to it in namespace {namespace:?}"),
         };
         OptimizerError::new(ErrorCode::CacheMiss, format!("{what} is not cached: {place}"))
-            .with_detail(format!("boundary {}, key {key}", boundary.word()))
+            .with_detail(format!("boundary {}, key {key}", boundary.as_str()))
     }
 
-    /// The cache at this moment. Counting entries reads the namespace: not for every event.
+    /// Returns the current state of the cache. Expensive, because it counts the entries of the namespace.
     pub fn profile(&self) -> CacheProfile {
         let mut by_boundary = self.counters.by_boundary.lock().clone();
         let counted = self.reader.as_ref().map_or(Ok(Vec::new()), Reader::count);
@@ -161,8 +161,8 @@ impl Cache {
                 known.entries.get_or_insert(0);
             }
         }
-        // Failures are no answers; every other count is of both.
-        let answers = |(boundary, _): &&(String, u64)| !boundary.ends_with(FAILURE);
+        // `entries` counts only answers; all other counts include failures.
+        let answers = |(boundary, _): &&(String, u64)| !boundary.ends_with(FAILURE_SUFFIX);
         let entries = counted.as_ref().map(|rows| rows.iter().filter(answers).map(|(_, entries)| entries).sum());
         let mut totals = BoundaryProfile { entries, ..BoundaryProfile::default() };
         for BoundaryProfile { entries: _, hits, misses, writes, damaged } in by_boundary.values() {
@@ -179,13 +179,13 @@ impl Cache {
         CacheProfile { settings: self.settings.clone(), size_bytes, totals, transactions, by_boundary }
     }
 
-    fn look(&self, name: RowName) -> Result<Lookup, OptimizerError> {
+    fn lookup(&self, name: EntryKey) -> Result<Lookup, OptimizerError> {
         let Some(reader) = &self.reader else { return Ok(Lookup::Miss) };
         let CacheSettings { path, namespace, mode, .. } = &self.settings;
         let pending = self.writer.as_ref().and_then(|writer| writer.pending(&name));
         let found = match pending {
             Some(response) => Some(Some(response)),
-            None => reader.look(&name)?.map(|record| record.open(namespace, &name)),
+            None => reader.lookup(&name)?.map(|record| record.open(namespace, &name)),
         };
         match found {
             Some(Some(response)) => {
@@ -197,13 +197,13 @@ impl Cache {
                 if *mode != CacheMode::Readonly {
                     return Ok(Lookup::Damaged);
                 }
-                let RowName { boundary, key } = name;
+                let EntryKey { boundary, key } = name;
                 let message = format!("the cached answer of {boundary} under {key} does not match its checksum");
                 Err(OptimizerError::new(ErrorCode::CacheCorrupt, message)
                     .with_detail(format!("cache {path}, namespace {namespace:?}")))
             }
             None => {
-                // That an attempt did not fail is no miss.
+                // A missing failure is not a miss.
                 if !name.is_failure() {
                     self.counters.count(&name, |of_boundary| of_boundary.misses += 1);
                 }
@@ -212,35 +212,35 @@ impl Cache {
         }
     }
 
-    fn store(&self, name: RowName, response: Bytes) -> Result<(), OptimizerError> {
+    fn store(&self, name: EntryKey, response: Bytes) -> Result<(), OptimizerError> {
         self.writer.as_ref().map_or(Ok(()), |writer| writer.put(name, response))
     }
 }
 
-/// `cache_profile.json`: the cache at one moment, and what this process did with it.
+/// `cache_profile.json`: the state of the cache and the counts of this process.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct CacheProfile {
     #[serde(flatten)]
     pub settings: CacheSettings,
-    /// The file with its write-ahead log.
+    /// Size of the file and its write-ahead log.
     pub size_bytes: u64,
     #[serde(flatten)]
     pub totals: BoundaryProfile,
-    /// Commits; many writes share one.
+    /// Number of commits; one commit may contain many writes.
     pub transactions: u64,
-    /// Failures that are kept for replay stand under their boundary with the suffix `.failure`.
+    /// Failures are listed under their boundary with the suffix `.failure`.
     pub by_boundary: BTreeMap<Cow<'static, str>, BoundaryProfile>,
 }
 
-/// Of the whole cache or of one boundary.
+/// Counts of the whole cache or of one boundary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct BoundaryProfile {
-    /// Answers in the namespace; null where the file could not be read.
+    /// Answers in the namespace; null if the file could not be read.
     pub entries: Option<u64>,
     pub hits: u64,
     pub misses: u64,
     pub writes: u64,
-    /// Rows that did not match their checksum.
+    /// Entries that did not match their checksum.
     pub damaged: u64,
 }
 
@@ -252,36 +252,36 @@ struct Counters {
 }
 
 impl Counters {
-    fn count(&self, name: &RowName, add: impl FnOnce(&mut BoundaryProfile)) {
+    fn count(&self, name: &EntryKey, add: impl FnOnce(&mut BoundaryProfile)) {
         add(self.by_boundary.lock().entry(name.boundary.clone()).or_default());
     }
 }
 
-const FILE_NAME: &str = "request_cache.sqlite";
+const DEFAULT_FILE_NAME: &str = "request_cache.sqlite";
 
-/// The cache of one run.
+/// Cache settings of one run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct CacheSettings {
     pub mode: CacheMode,
     pub path: Utf8PathBuf,
-    /// Runs that share file and namespace share their answers.
+    /// Runs with the same file and namespace share their answers.
     pub namespace: String,
-    /// Largest size of the file and its write-ahead log.
+    /// Maximum size of the file and its write-ahead log.
     pub max_bytes: u64,
 }
 
 impl CacheSettings {
-    /// The settings of a run: what the section leaves open depends on the run's name and directory.
+    /// Returns the settings of a run. Defaults depend on the run's id and directory.
     pub fn of(section: &CacheSection, run_dir: &Utf8Path, run_id: &str) -> Self {
         Self {
             mode: section.mode,
-            path: section.path.clone().unwrap_or_else(|| run_dir.join(FILE_NAME)),
+            path: section.path.clone().unwrap_or_else(|| run_dir.join(DEFAULT_FILE_NAME)),
             namespace: section.namespace.clone().unwrap_or_else(|| format!("gepa:{run_id}")),
             max_bytes: section.max_mb.saturating_mul(1024 * 1024),
         }
     }
 
-    /// `is_own` tells that this process keeps the file open for writing.
+    /// Opens a reader. `is_own` is true if this process has the file open for writing.
     fn reader(&self, is_own: bool) -> Result<Reader, OptimizerError> {
         Reader::open(self.path.clone(), self.namespace.clone(), is_own)
     }

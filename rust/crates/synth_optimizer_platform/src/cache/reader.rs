@@ -1,4 +1,4 @@
-//! Lookups: one connection that reads, and a file that is never touched by a run that may only read it.
+//! Lookups on one read connection. A read-only run never modifies the file or its directory.
 
 use std::os::unix::fs::MetadataExt;
 
@@ -6,27 +6,27 @@ use camino::Utf8PathBuf;
 use parking_lot::Mutex;
 use rusqlite::Connection;
 
-use super::database::{self, Record, RowName};
+use super::database::{self, EntryKey, StoredEntry};
 use synth_optimizer_core::model::error::OptimizerError;
 
-/// Reads the rows of one namespace.
+/// Reads the entries of one namespace.
 #[derive(Debug)]
 pub(super) struct Reader {
     path: Utf8PathBuf,
     namespace: String,
-    /// Whether this process keeps the file open for writing. If not, the file may be missing, at rest, or written by
-    /// others, and this may change.
+    /// Whether this process has the file open for writing. If not, the file may be missing, at rest, or written by other
+    /// processes, and that may change at any time.
     is_own: bool,
-    /// The connection of the last lookup. It is good for one stand of the file.
-    kept: Mutex<Option<(Stand, Connection)>>,
+    /// Connection of the last lookup, valid for one state of the file.
+    connection_cache: Mutex<Option<(FileState, Connection)>>,
 }
 
-/// How a file stands.
+/// State of the cache file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stand {
+enum FileState {
     Missing,
-    /// No write-ahead log: everything is in the file, and any change of it shows here.
-    Rest {
+    /// There is no write-ahead log. A change of the file changes one of these values.
+    AtRest {
         inode: u64,
         size: u64,
         modified: (i64, i64),
@@ -35,63 +35,67 @@ enum Stand {
 }
 
 impl Reader {
-    /// Opens the file now if there is one, so that one that cannot be read is noticed before the first lookup.
+    /// Opens the file if it exists, so that an unreadable file is reported before the first lookup.
     pub(super) fn open(path: Utf8PathBuf, namespace: String, is_own: bool) -> Result<Self, OptimizerError> {
-        let reader = Self { path, namespace, is_own, kept: Mutex::default() };
-        reader.with(|_| Ok(()))?;
+        let reader = Self { path, namespace, is_own, connection_cache: Mutex::default() };
+        reader.with_connection(|_| Ok(()))?;
         Ok(reader)
     }
 
-    pub(super) fn look(&self, name: &RowName) -> Result<Option<Record>, OptimizerError> {
-        Ok(self.with(|connection| database::select(connection, &self.namespace, name))?.flatten())
+    pub(super) fn lookup(&self, name: &EntryKey) -> Result<Option<StoredEntry>, OptimizerError> {
+        Ok(self.with_connection(|connection| database::select(connection, &self.namespace, name))?.flatten())
     }
 
-    /// Entries by boundary; none without a file.
+    /// Counts the entries by boundary. Returns none if the file is missing.
     pub(super) fn count(&self) -> Result<Vec<(String, u64)>, OptimizerError> {
-        Ok(self.with(|connection| database::count(connection, &self.namespace))?.unwrap_or_default())
+        Ok(self.with_connection(|connection| database::count(connection, &self.namespace))?.unwrap_or_default())
     }
 
     pub(super) fn file_is_missing(&self) -> bool {
-        self.stand() == Stand::Missing
+        self.file_state() == FileState::Missing
     }
 
-    /// Reads; nothing without a file. A file that changed under a reading without locks is read again.
-    fn with<T>(&self, read: impl Fn(&Connection) -> rusqlite::Result<T>) -> Result<Option<T>, OptimizerError> {
+    /// Runs a read on the connection. Returns `None` if the file is missing. Repeats the read if the file changed during a read
+    /// without locks.
+    fn with_connection<T>(
+        &self,
+        read: impl Fn(&Connection) -> rusqlite::Result<T>,
+    ) -> Result<Option<T>, OptimizerError> {
         const ATTEMPTS: u32 = 5;
-        let mut kept = self.kept.lock();
+        let mut connection_cache = self.connection_cache.lock();
         for attempt in 1..=ATTEMPTS {
-            let stand = self.stand();
-            if stand == Stand::Missing {
+            let file_state = self.file_state();
+            if file_state == FileState::Missing {
                 return Ok(None);
             }
-            let connected = match kept.take() {
-                Some((known, connection)) if known == stand => Ok(connection),
-                Some(_) | None => self.connect(stand),
+            let connected = match connection_cache.take() {
+                Some((known, connection)) if known == file_state => Ok(connection),
+                Some(_) | None => self.connect(file_state),
             };
             let result = connected.and_then(|connection| {
-                let (_, connection) = kept.insert((stand, connection));
-                read(connection).map_err(|error| database::sqlite_fault(&self.path, "reading", error))
+                let (_, connection) = connection_cache.insert((file_state, connection));
+                read(connection).map_err(|error| database::sqlite_error(&self.path, "reading", error))
             });
-            if attempt == ATTEMPTS || self.stand() == stand {
+            if attempt == ATTEMPTS || self.file_state() == file_state {
                 return result.map(Some);
             }
         }
         Ok(None)
     }
 
-    fn connect(&self, stand: Stand) -> Result<Connection, OptimizerError> {
-        match database::open_reader(&self.path, stand != Stand::Live) {
-            // The log of a file in a read-only directory may not be readable; the file itself is.
-            Err(_) if stand == Stand::Live && !self.is_own => database::open_reader(&self.path, true),
+    fn connect(&self, file_state: FileState) -> Result<Connection, OptimizerError> {
+        match database::open_reader(&self.path, file_state != FileState::Live) {
+            // In a read-only directory the write-ahead log may be unreadable; then read the file alone.
+            Err(_) if file_state == FileState::Live && !self.is_own => database::open_reader(&self.path, true),
             opened => opened,
         }
     }
 
-    fn stand(&self) -> Stand {
+    fn file_state(&self) -> FileState {
         if self.is_own || std::fs::metadata(database::wal_path(&self.path)).is_ok_and(|wal| wal.len() > 0) {
-            return Stand::Live;
+            return FileState::Live;
         }
-        std::fs::metadata(&self.path).map_or(Stand::Missing, |file| Stand::Rest {
+        std::fs::metadata(&self.path).map_or(FileState::Missing, |file| FileState::AtRest {
             inode: file.ino(),
             size: file.len(),
             modified: (file.mtime(), file.mtime_nsec()),

@@ -1,4 +1,4 @@
-//! The one thread that writes: rows that come within a moment share a transaction.
+//! The writer thread of the cache. Entries that arrive within a short window share a transaction.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,34 +12,34 @@ use parking_lot::Mutex;
 use rusqlite::{Connection, TransactionBehavior};
 use tokio::sync::watch;
 
-use super::database::{self, Record, RowName};
+use super::database::{self, EntryKey, StoredEntry};
 use super::{CacheSettings, Counters};
-use crate::artifacts::fault;
+use crate::artifacts::file_error;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 
-/// How long a batch waits for more rows, and how many it takes.
-const LINGER: Duration = Duration::from_millis(2);
-const MOST_ROWS: usize = 1024;
-const MOST_BYTES: usize = 32 << 20;
+/// How long a batch waits for more entries, and how many entries and bytes it may have.
+const BATCH_WINDOW: Duration = Duration::from_millis(2);
+const MAX_BATCH_ROWS: usize = 1024;
+const MAX_BATCH_BYTES: usize = 32 << 20;
 
-/// Queues rows for the thread that stores them.
+/// Queues entries for the writer thread.
 #[derive(Debug)]
 pub(super) struct Writer {
-    rows: Option<Sender<(RowName, Bytes)>>,
+    rows: Option<Sender<(EntryKey, Bytes)>>,
     queued: AtomicU64,
-    /// How many of the queued rows the thread is done with.
+    /// Number of queued entries that the thread has processed.
     done: watch::Receiver<u64>,
     thread: Option<JoinHandle<()>>,
-    shared: Arc<Shared>,
+    shared: Arc<WriterShared>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct WriterShared {
     settings: CacheSettings,
     counters: Arc<Counters>,
-    /// Rows that are queued and not committed yet.
-    pending: Mutex<HashMap<RowName, Bytes>>,
-    /// The first failure. Nothing is written after it.
+    /// Entries that are queued and not committed yet.
+    pending: Mutex<HashMap<EntryKey, Bytes>>,
+    /// The first failure. The writer stores nothing after it.
     fault: Mutex<Option<OptimizerError>>,
 }
 
@@ -47,19 +47,19 @@ impl Writer {
     pub(super) fn start(settings: &CacheSettings, counters: Arc<Counters>) -> Result<Self, OptimizerError> {
         let connection = database::open_writer(&settings.path)?;
         let (settings, pending, fault) = (settings.clone(), Mutex::default(), Mutex::default());
-        let shared = Arc::new(Shared { settings, counters, pending, fault });
+        let shared = Arc::new(WriterShared { settings, counters, pending, fault });
         let ((rows, queue), (of_done, done)) = (channel(), watch::channel(0));
         let of_thread = Arc::clone(&shared);
         let thread = std::thread::Builder::new()
             .name("cache-writer".to_owned())
-            .spawn(move || of_thread.work(connection, &queue, &of_done))
+            .spawn(move || of_thread.run(connection, &queue, &of_done))
             .map_err(|error| OptimizerError::from_cause(ErrorCode::Io, "no thread for the cache", error))?;
         Ok(Self { rows: Some(rows), queued: AtomicU64::new(0), done, thread: Some(thread), shared })
     }
 
-    /// Queues a row. The first of its name wins.
-    pub(super) fn put(&self, name: RowName, response: Bytes) -> Result<(), OptimizerError> {
-        self.shared.intact()?;
+    /// Queues an entry. Ignores it if an entry with the same key is already queued.
+    pub(super) fn put(&self, name: EntryKey, response: Bytes) -> Result<(), OptimizerError> {
+        self.shared.check_fault()?;
         {
             let mut pending = self.shared.pending.lock();
             if pending.contains_key(&name) {
@@ -68,24 +68,24 @@ impl Writer {
             pending.insert(name.clone(), response.clone());
         }
         self.queued.fetch_add(1, Ordering::Relaxed);
-        self.rows.as_ref().and_then(|rows| rows.send((name, response)).ok()).ok_or_else(gone)
+        self.rows.as_ref().and_then(|rows| rows.send((name, response)).ok()).ok_or_else(writer_ended)
     }
 
-    /// A row that is queued and not committed yet.
-    pub(super) fn pending(&self, name: &RowName) -> Option<Bytes> {
+    /// Returns an entry that is queued and not committed yet.
+    pub(super) fn pending(&self, name: &EntryKey) -> Option<Bytes> {
         self.shared.pending.lock().get(name).cloned()
     }
 
-    /// Waits until everything that was queued before is committed.
+    /// Waits until every entry that was queued before is committed.
     pub(super) async fn flush(&self) -> Result<(), OptimizerError> {
         let queued = self.queued.load(Ordering::Relaxed);
-        self.done.clone().wait_for(|done| *done >= queued).await.map_err(|_| gone())?;
-        self.shared.intact()
+        self.done.clone().wait_for(|done| *done >= queued).await.map_err(|_| writer_ended())?;
+        self.shared.check_fault()
     }
 }
 
 impl Drop for Writer {
-    /// What is queued is stored first.
+    /// Stores all queued entries first.
     fn drop(&mut self) {
         self.rows = None;
         if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
@@ -94,23 +94,23 @@ impl Drop for Writer {
     }
 }
 
-impl Shared {
-    fn intact(&self) -> Result<(), OptimizerError> {
+impl WriterShared {
+    fn check_fault(&self) -> Result<(), OptimizerError> {
         self.fault.lock().clone().map_or(Ok(()), Err)
     }
 
-    fn work(&self, mut connection: Connection, queue: &Receiver<(RowName, Bytes)>, done: &watch::Sender<u64>) {
+    fn run(&self, mut connection: Connection, queue: &Receiver<(EntryKey, Bytes)>, done: &watch::Sender<u64>) {
         while let Ok(first) = queue.recv() {
-            let until = Instant::now() + LINGER;
+            let until = Instant::now() + BATCH_WINDOW;
             let (mut bytes, mut rows) = (first.1.len(), vec![first]);
-            while rows.len() < MOST_ROWS
-                && bytes < MOST_BYTES
+            while rows.len() < MAX_BATCH_ROWS
+                && bytes < MAX_BATCH_BYTES
                 && let Ok(next) = queue.recv_timeout(until.saturating_duration_since(Instant::now()))
             {
                 bytes += next.1.len();
                 rows.push(next);
             }
-            let stored = self.intact().and_then(|()| self.store(&mut connection, &rows));
+            let stored = self.check_fault().and_then(|()| self.store(&mut connection, &rows));
             if let Err(error) = stored {
                 tracing::warn!(%error, "the cache stores nothing more");
                 self.fault.lock().get_or_insert(error);
@@ -121,18 +121,18 @@ impl Shared {
         }
     }
 
-    fn store(&self, connection: &mut Connection, rows: &[(RowName, Bytes)]) -> Result<(), OptimizerError> {
+    fn store(&self, connection: &mut Connection, rows: &[(EntryKey, Bytes)]) -> Result<(), OptimizerError> {
         let (path, namespace) = (&self.settings.path, self.settings.namespace.as_str());
-        // Compressed before the lock is taken, which other processes wait for.
+        // Compress before taking the write lock, for which other processes wait.
         let mut sealed = Vec::with_capacity(rows.len());
         for (name, response) in rows {
-            let record = Record::seal(namespace, name, response);
-            sealed.push((name, record.map_err(fault::io(path, "compressing for"))?));
+            let record = StoredEntry::compress(namespace, name, response);
+            sealed.push((name, record.map_err(file_error::io(path, "compressing for"))?));
         }
         let refused = self.admit(connection, &mut sealed);
         if !sealed.is_empty() {
             let written = commit(connection, namespace, &sealed);
-            for name in written.map_err(|error| database::sqlite_fault(path, "writing", error))? {
+            for name in written.map_err(|error| database::sqlite_error(path, "writing", error))? {
                 self.counters.count(name, |of_boundary| of_boundary.writes += 1);
             }
             self.counters.transactions.fetch_add(1, Ordering::Relaxed);
@@ -140,13 +140,13 @@ impl Shared {
         refused.map_or(Ok(()), Err)
     }
 
-    /// Keeps the rows that the limit has room for, and says what the first of the others ran into.
-    fn admit(&self, connection: &Connection, rows: &mut Vec<(&RowName, Record)>) -> Option<OptimizerError> {
+    /// Keeps the entries that fit below the size limit. Returns the error of the first entry that does not fit.
+    fn admit(&self, connection: &Connection, rows: &mut Vec<(&EntryKey, StoredEntry)>) -> Option<OptimizerError> {
         let CacheSettings { path, namespace, max_bytes, .. } = &self.settings;
-        let footprint = |(name, record): &(&RowName, Record)| record.footprint(namespace, name);
+        let footprint = |(name, record): &(&EntryKey, StoredEntry)| record.footprint(namespace, name);
         let mut size = database::size_on_disk(path);
         if size.saturating_add(rows.iter().map(footprint).sum()) > *max_bytes {
-            // The log holds pages twice; without it the size is that of the rows. Others may be reading: then it stays.
+            // The write-ahead log holds pages twice, so a checkpoint gives the true size. It fails if others are reading.
             if let Err(error) = database::checkpoint(connection) {
                 tracing::debug!(%error, "the log of the cache stays");
             }
@@ -156,7 +156,7 @@ impl Shared {
             let bytes = footprint(&rows[place]);
             if size.saturating_add(bytes) > *max_bytes {
                 rows.truncate(place);
-                return Some(database::full(path, size, bytes, *max_bytes));
+                return Some(database::full_error(path, size, bytes, *max_bytes));
             }
             size += bytes;
         }
@@ -164,18 +164,18 @@ impl Shared {
     }
 }
 
-/// One transaction. Returns the rows that were written: new ones, those of what the container tells about itself, and
-/// those that took the place of a damaged one.
+/// Writes entries in one transaction. Returns the keys that were written: new entries, replaceable ones, and replacements of
+/// damaged ones.
 fn commit<'a>(
     connection: &mut Connection,
     namespace: &str,
-    rows: &[(&'a RowName, Record)],
-) -> rusqlite::Result<Vec<&'a RowName>> {
+    rows: &[(&'a EntryKey, StoredEntry)],
+) -> rusqlite::Result<Vec<&'a EntryKey>> {
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     let mut written = Vec::with_capacity(rows.len());
     for (name, record) in rows {
-        let is_damaged = |known: Record| known.open(namespace, name).is_none();
-        if database::write(&transaction, namespace, name, record, name.latest_wins())?
+        let is_damaged = |known: StoredEntry| known.open(namespace, name).is_none();
+        if database::write(&transaction, namespace, name, record, name.replaces_older())?
             || (database::select(&transaction, namespace, name)?.is_some_and(is_damaged)
                 && database::write(&transaction, namespace, name, record, true)?)
         {
@@ -186,6 +186,6 @@ fn commit<'a>(
     Ok(written)
 }
 
-fn gone() -> OptimizerError {
+fn writer_ended() -> OptimizerError {
     OptimizerError::new(ErrorCode::Invariant, "the thread that writes the cache has ended")
 }

@@ -1,4 +1,4 @@
-//! The rollout request: the smallest body that every known container accepts.
+//! Builds the body of a rollout request: the smallest one that every known container accepts.
 
 use bytes::Bytes;
 use serde::Serialize;
@@ -11,19 +11,19 @@ use synth_optimizer_core::model::command::RolloutCommand;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_core::model::ids::Payload;
 
-/// The policy as it is sent: the closed set of keys that strict containers take, and nothing about credentials.
+/// Returns the policy as it is sent to the container: only the keys that strict containers accept, and no credentials.
 pub fn policy_value(policy: &PolicySection) -> Value {
     let mut value = json!({
         "provider": policy.provider,
         "model": policy.model,
-        "api_family": policy.api_family.word(),
+        "api_family": policy.api_family.as_str(),
         "base_url": policy.base_url,
         "inference_url": policy.inference_url,
         "max_tokens": policy.max_tokens,
-        "disable_reasoning": policy.disable_reasoning.word(),
-        "tool_call_style": policy.tool_call_style.word(),
-        "proxy_mode": policy.proxy_mode.word(),
-        "credential_mode": policy.credential_mode.word(),
+        "disable_reasoning": policy.disable_reasoning.as_str(),
+        "tool_call_style": policy.tool_call_style.as_str(),
+        "proxy_mode": policy.proxy_mode.as_str(),
+        "credential_mode": policy.credential_mode.as_str(),
         "config": Some(&policy.config).filter(|config| !config.is_empty()),
     });
     if let Value::Object(entries) = &mut value {
@@ -32,7 +32,7 @@ pub fn policy_value(policy: &PolicySection) -> Value {
     value
 }
 
-/// The body of one rollout. Equal commands have equal bodies, so that a container recognises a repeated id.
+/// Builds the body of one rollout. Equal commands produce equal bytes, so a container recognises a repeated rollout id.
 pub fn rollout_body(
     task: &Task,
     policy: &Value,
@@ -42,23 +42,23 @@ pub fn rollout_body(
     mode: SubmissionMode,
 ) -> Result<Bytes, OptimizerError> {
     let routes = &task.contract.routes;
-    let body = Body {
+    let body = RolloutBody {
         rollout_id,
-        submission_mode: mode.word(),
+        submission_mode: mode.as_str(),
         task_id: &task.family,
         candidate: &command.payload,
-        candidate_overlay: Overlay { candidate: &command.payload, metadata: Map::new() },
+        candidate_overlay: CandidateOverlay { candidate: &command.payload, metadata: Map::new() },
         policy,
-        metadata: Metadata {
+        metadata: RolloutMetadata {
             candidate_id: command.candidate_id.as_str(),
             seed: row.seed,
-            stage: command.stage.word(),
+            stage: command.stage.as_str(),
             attempt: command.attempt,
         },
         task: routes.taskset.is_some().then_some(&row.value),
         dataset_row: routes.dataset.is_some().then_some(&row.value),
     };
-    // Most bodies fit.
+    // Large enough for most bodies.
     let mut text = Vec::with_capacity(2048);
     serde_json::to_writer(&mut text, &body).map(|()| Bytes::from(text)).map_err(|error| {
         let message = format!("the request of rollout {rollout_id} cannot be written: {error}");
@@ -67,14 +67,14 @@ pub fn rollout_body(
 }
 
 #[derive(Serialize)]
-struct Body<'a> {
+struct RolloutBody<'a> {
     rollout_id: &'a str,
     submission_mode: &'a str,
     task_id: &'a str,
     candidate: &'a Payload,
-    candidate_overlay: Overlay<'a>,
+    candidate_overlay: CandidateOverlay<'a>,
     policy: &'a Value,
-    metadata: Metadata<'a>,
+    metadata: RolloutMetadata<'a>,
     #[serde(skip_serializing_if = "Option::is_none")]
     task: Option<&'a Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -82,13 +82,13 @@ struct Body<'a> {
 }
 
 #[derive(Serialize)]
-struct Overlay<'a> {
+struct CandidateOverlay<'a> {
     candidate: &'a Payload,
     metadata: Map<String, Value>,
 }
 
 #[derive(Serialize)]
-struct Metadata<'a> {
+struct RolloutMetadata<'a> {
     candidate_id: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     seed: Option<i64>,

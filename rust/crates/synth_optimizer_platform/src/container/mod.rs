@@ -1,37 +1,39 @@
 //! The container boundary: discovery, rows, rollouts and the managed process.
 //!
-//! `load` turns what a container says into a checked `Task` (`setup`, `contract`, `program`, `rows`). A rollout is
-//! built by `body`, carried by `transport`, and read by `record`. Only `client` speaks HTTP.
+//! `load` reads a container's description and returns a validated `Task` (`setup`, `contract`, `program`, `rows`). `body`
+//! builds a rollout request, `transport` sends it, and `record` reads the reply. Only `client` uses HTTP.
 
 mod body;
 mod client;
 mod contract;
-mod orphans;
+mod credential_check;
+mod egress_policy;
+mod orphaned_processes;
 mod process;
 mod program;
-mod reach;
 mod record;
 mod rows;
-mod screen;
 mod setup;
 mod transport;
 
 pub use body::{policy_value, rollout_body};
 pub use client::Client;
 pub use contract::{Contract, Routes, Task, TaskRow};
-pub(crate) use orphans::{AFTER_KILL, Family, GLANCE, Holder, Lease, has_orphans, reap};
-pub use orphans::{LEASE_FILE, is_running, kill_orphans, reap_orphans, started};
-pub use process::{LOG_FILE, ManagedProcess, start};
-pub use reach::Reach;
-pub use record::{Asked, Echo, Received, Record, Reply, read_reply};
+pub use egress_policy::EgressPolicy;
+pub use orphaned_processes::{CONTAINER_LEASE_FILE, is_running, kill_orphans, process_start_time, reap_orphans};
+pub(crate) use orphaned_processes::{
+    KILL_TIMEOUT, PROCESS_POLL_INTERVAL, ProcessLease, ProcessOwner, ProcessSet, has_orphans, reap_orphans_of,
+};
+pub use process::{CONTAINER_LOG_FILE, ManagedProcess, start};
+pub use record::{ExpectedRollout, IdentityCheck, ReceivedRecord, RolloutRecord, RolloutReply, read_reply};
 pub use reqwest::Method;
-pub(crate) use setup::{Part, survey};
 pub use setup::{SetupCall, SetupCalls, SetupReply, load};
-pub use transport::{RolloutEnd, Transport};
+pub(crate) use setup::{SetupPart, inspect_container};
+pub use transport::{RolloutOutcome, Transport};
 
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 
-/// Something that is wrong with the container, and what can be done.
-fn broken(message: impl Into<String>, hint: impl Into<String>) -> OptimizerError {
+/// Creates an error about the container, with a hint.
+fn container_error(message: impl Into<String>, hint: impl Into<String>) -> OptimizerError {
     OptimizerError::new(ErrorCode::Container, message).with_hint(hint)
 }

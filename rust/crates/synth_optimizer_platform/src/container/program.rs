@@ -1,66 +1,66 @@
-//! Checks the container's program and takes from it what the search may change.
+//! Validates the container's program and extracts the fields that the search may change.
 
 use serde_json::{Map, Value, json};
 
-use super::screen::credential_place;
-use crate::http::shown_value;
+use super::credential_check::find_credential;
+use crate::http::describe_value;
 use synth_optimizer_core::config::Config;
 use synth_optimizer_core::config::nearest;
-use synth_optimizer_core::model::canonical::digest_of;
+use synth_optimizer_core::model::canonical::canonical_digest;
 use synth_optimizer_core::model::error::OptimizerError;
 use synth_optimizer_core::model::ids::Payload;
 use synth_optimizer_core::model::program::{Module, Program};
 
 const VERSION: &str = "prompt_program.v1";
 
-/// The program as far as the search and the rollouts need it.
+/// The parts of a valid program that the search and the rollouts need.
 #[derive(Debug)]
-pub(super) struct Checked {
+pub(super) struct CheckedProgram {
     pub(super) program: Program,
-    /// Digest of every module, fixed ones included: their texts change answers too.
+    /// Digest of all modules, including the fixed ones, because their texts also affect the answers.
     pub(super) digest: String,
-    /// The task family that rollouts name.
+    /// The task family, sent with every rollout.
     pub(super) family: String,
 }
 
-/// Checks every rule. An error names the field that breaks it: the first one of the document itself, else all those of the
-/// config.
-pub(super) fn read_program(document: &Value, config: &Config) -> Result<Checked, Vec<OptimizerError>> {
-    let (program_id, listed, fields, seed) = read(document, config).map_err(|error| vec![error])?;
-    let problems = check_configured(config, &listed, &fields, &seed);
+/// Checks every rule of the program. Returns the first problem of the document, or else all problems of the config's fields.
+/// Each error names the field.
+pub(super) fn read_program(document: &Value, config: &Config) -> Result<CheckedProgram, Vec<OptimizerError>> {
+    let (program_id, modules, fields, seed) = read(document, config).map_err(|error| vec![error])?;
+    let problems = check_configured(config, &modules, &fields, &seed);
     if !problems.is_empty() {
         return Err(problems);
     }
     let family = document.pointer("/metadata/task_id").and_then(Value::as_str).filter(|id| !id.trim().is_empty());
-    let identity = listed.iter().map(|module| (module.id, module.role, module.content, module.mutable, module.field));
+    let identity = modules.iter().map(|module| (module.id, module.role, module.content, module.mutable, module.field));
     let identity: Vec<_> = identity.collect();
     let program = Program {
         program_id: program_id.to_owned(),
-        modules: fields.iter().map(|field| module(field, &listed, &seed)).collect(),
+        modules: fields.iter().map(|field| module(field, &modules, &seed)).collect(),
         targets: config.candidate.target_modules.clone(),
         seed,
     };
-    Ok(Checked { program, digest: digest_of(&identity), family: family.unwrap_or(program_id).to_owned() })
+    Ok(CheckedProgram { program, digest: canonical_digest(&identity), family: family.unwrap_or(program_id).to_owned() })
 }
 
-/// The id of the program, its modules, their mutable fields and the seed candidate.
-type Read<'a> = (&'a str, Vec<Listed<'a>>, Vec<&'a str>, Payload);
+/// The id of the program, its modules, their mutable fields and the initial candidate.
+type ParsedProgram<'a> = (&'a str, Vec<ModuleEntry<'a>>, Vec<&'a str>, Payload);
 
-/// Holds the document against the rules, and not yet against the config's fields.
-fn read<'a>(document: &'a Value, config: &Config) -> Result<Read<'a>, OptimizerError> {
+/// Checks the document itself. `check_configured` checks it against the fields of the config.
+fn read<'a>(document: &'a Value, config: &Config) -> Result<ParsedProgram<'a>, OptimizerError> {
     if !document.is_object() {
-        return Err(broken(format!("the program is {}, not an object", shown_value(document))));
+        return Err(container_error(format!("the program is {}, not an object", describe_value(document))));
     }
-    let document = At { place: String::new(), value: document };
+    let document = JsonField { place: String::new(), value: document };
     let version = document.field("version").required()?;
     if version.trim() != VERSION {
-        return Err(broken(format!("version is {:?}, not {VERSION:?}", shown_value(&version.into()))));
+        return Err(container_error(format!("version is {:?}, not {VERSION:?}", describe_value(&version.into()))));
     }
     let program_id = document.field("program_id").required()?;
-    let listed = document.field("modules").objects()?.iter().map(Listed::read).collect::<Result<Vec<_>, _>>()?;
-    let fields = mutable_fields(&listed);
+    let modules = document.field("modules").objects()?.iter().map(ModuleEntry::read).collect::<Result<Vec<_>, _>>()?;
+    let fields = mutable_fields(&modules);
     if fields.is_empty() {
-        return Err(broken("modules holds no module with mutable = true".into()));
+        return Err(container_error("modules holds no module with mutable = true".into()));
     }
     for target in document.field("target_modules").objects()? {
         target.field("module_id").required()?;
@@ -72,11 +72,11 @@ fn read<'a>(document: &'a Value, config: &Config) -> Result<Read<'a>, OptimizerE
         must_be_mutable(&entry.place, entry.whole_text()?, &fields)?;
     }
     let seed = read_seed(&document.field("seed_candidate"), config, &fields)?;
-    Ok((program_id, listed, fields, seed))
+    Ok((program_id, modules, fields, seed))
 }
 
 /// One entry of `modules`.
-struct Listed<'a> {
+struct ModuleEntry<'a> {
     id: &'a str,
     role: Option<&'a str>,
     content: Option<&'a str>,
@@ -85,8 +85,8 @@ struct Listed<'a> {
     variables: Vec<&'a str>,
 }
 
-impl<'a> Listed<'a> {
-    fn read(module: &At<'a>) -> Result<Self, OptimizerError> {
+impl<'a> ModuleEntry<'a> {
+    fn read(module: &JsonField<'a>) -> Result<Self, OptimizerError> {
         let mutable = module.field("mutable");
         let mutable = match mutable.value {
             Value::Null => false,
@@ -95,7 +95,7 @@ impl<'a> Listed<'a> {
         let field = module.field("candidate_field");
         let named = field.text()?.filter(|name| !name.trim().is_empty());
         if mutable && named.is_none() {
-            return Err(broken(format!("{} is missing, and the module is mutable", field.place)));
+            return Err(container_error(format!("{} is missing, and the module is mutable", field.place)));
         }
         Ok(Self {
             id: module.field("module_id").required()?,
@@ -107,16 +107,16 @@ impl<'a> Listed<'a> {
                 .field("template_variables")
                 .list()?
                 .iter()
-                .map(At::whole_text)
+                .map(JsonField::whole_text)
                 .collect::<Result<_, _>>()?,
         })
     }
 }
 
-/// The mutable fields in the order of the modules, each once.
-fn mutable_fields<'a>(listed: &[Listed<'a>]) -> Vec<&'a str> {
+/// Returns the mutable fields in the order of the modules, without duplicates.
+fn mutable_fields<'a>(modules: &[ModuleEntry<'a>]) -> Vec<&'a str> {
     let mut fields = Vec::new();
-    for field in listed.iter().filter(|module| module.mutable).filter_map(|module| module.field) {
+    for field in modules.iter().filter(|module| module.mutable).filter_map(|module| module.field) {
         if !fields.contains(&field) {
             fields.push(field);
         }
@@ -124,8 +124,8 @@ fn mutable_fields<'a>(listed: &[Listed<'a>]) -> Vec<&'a str> {
     fields
 }
 
-/// The texts to start from: those of the config if it has any, else the container's.
-fn read_seed(given: &At<'_>, config: &Config, fields: &[&str]) -> Result<Payload, OptimizerError> {
+/// Returns the initial candidate: the texts of the config if it has any, else those of the container.
+fn read_seed(given: &JsonField<'_>, config: &Config, fields: &[&str]) -> Result<Payload, OptimizerError> {
     let mut seed = config.seed_candidate.clone();
     if seed.is_empty() {
         let texts = match given.value {
@@ -134,7 +134,7 @@ fn read_seed(given: &At<'_>, config: &Config, fields: &[&str]) -> Result<Payload
             _ => return Err(given.wrong("an object of texts")),
         };
         if texts.is_empty() {
-            return Err(broken("seed_candidate is missing, and the config has no [seed_candidate]".into())
+            return Err(container_error("seed_candidate is missing, and the config has no [seed_candidate]".into())
                 .with_hint("Give the texts to start from in the program's seed_candidate or under [seed_candidate]."));
         }
         for name in texts.keys() {
@@ -144,46 +144,53 @@ fn read_seed(given: &At<'_>, config: &Config, fields: &[&str]) -> Result<Payload
     for (field, text) in &seed {
         must_be_mutable(&format!("seed_candidate.{field}"), field, fields)?;
         if text.trim().is_empty() {
-            return Err(broken(format!("seed_candidate.{field} is empty")));
+            return Err(container_error(format!("seed_candidate.{field} is empty")));
         }
     }
-    if let Some(place) = credential_place("seed_candidate", &json!(seed)) {
-        return Err(broken(format!("{place} has the name of a credential"))
+    if let Some(place) = find_credential("seed_candidate", &json!(seed)) {
+        return Err(container_error(format!("{place} has the name of a credential"))
             .with_hint("Keys stay in the container's environment; rename the field if it holds none."));
     }
     Ok(seed)
 }
 
-/// The fields that the run wants to change must exist, be mutable and have a text to start from.
-fn check_configured(config: &Config, listed: &[Listed<'_>], fields: &[&str], seed: &Payload) -> Vec<OptimizerError> {
+/// Checks that every configured target field exists, is mutable and has a text in the initial candidate.
+fn check_configured(
+    config: &Config,
+    modules: &[ModuleEntry<'_>],
+    fields: &[&str],
+    seed: &Payload,
+) -> Vec<OptimizerError> {
     let mut problems = Vec::new();
     for (index, target) in config.candidate.target_modules.iter().enumerate() {
         let place = format!("candidate.target_modules[{index}]");
         if !fields.contains(&target.as_str()) {
             let owner =
-                listed.iter().find(|module| module.id == target && module.mutable).and_then(|owner| owner.field);
-            let fixed = listed.iter().any(|module| module.field == Some(target) || module.id == target);
+                modules.iter().find(|module| module.id == target && module.mutable).and_then(|owner| owner.field);
+            let fixed = modules.iter().any(|module| module.field == Some(target) || module.id == target);
             let hint = match (owner, fixed) {
                 (Some(field), _) => format!("{target:?} is a module; write its candidate field {field:?}."),
                 (None, true) => format!("{target:?} is fixed; mutable fields are {}.", fields.join(", ")),
-                (None, false) => known(target, fields),
+                (None, false) => field_hint(target, fields),
             };
             let message = format!("`{place}` names {target:?}, which is no mutable field of the container's program");
-            problems.push(super::broken(message, hint));
+            problems.push(super::container_error(message, hint));
         } else if !seed.contains_key(target) {
             let message = format!("seed_candidate has no text for {target:?}, which `{place}` names");
-            problems
-                .push(broken(message).with_hint("Every field that the search may change needs a text to start from."));
+            problems.push(
+                container_error(message)
+                    .with_hint("Every field that the search may change needs a text to start from."),
+            );
         }
     }
     problems
 }
 
-/// Placeholders count only where the seed text has them: a text that never had one cannot lose it.
-fn module(field: &str, listed: &[Listed<'_>], seed: &Payload) -> Module {
+/// Creates the module of a field. Keeps only template variables whose placeholder occurs in the initial text.
+fn module(field: &str, modules: &[ModuleEntry<'_>], seed: &Payload) -> Module {
     let start = seed.get(field).map(String::as_str).unwrap_or_default();
     let mut template_variables = Vec::new();
-    for name in listed.iter().filter(|module| module.mutable && module.field == Some(field)).flat_map(|m| &m.variables)
+    for name in modules.iter().filter(|module| module.mutable && module.field == Some(field)).flat_map(|m| &m.variables)
     {
         let placeholder = if name.starts_with('{') { (*name).to_owned() } else { format!("{{{name}}}") };
         if start.contains(&placeholder) && !template_variables.contains(&placeholder) {
@@ -197,27 +204,27 @@ fn must_be_mutable(place: &str, field: &str, fields: &[&str]) -> Result<(), Opti
     if fields.contains(&field) {
         return Ok(());
     }
-    Err(broken(format!("{place} names {field:?}, which is the field of no mutable module"))
-        .with_hint(known(field, fields)))
+    Err(container_error(format!("{place} names {field:?}, which is the field of no mutable module"))
+        .with_hint(field_hint(field, fields)))
 }
 
-fn known(word: &str, fields: &[&str]) -> String {
+fn field_hint(word: &str, fields: &[&str]) -> String {
     match nearest(word, fields.iter().copied()) {
         Some(field) => format!("Did you mean {field:?}?"),
         None => format!("Mutable fields are {}.", fields.join(", ")),
     }
 }
 
-/// A value of the document, and its place there. What is not there is null.
-struct At<'a> {
+/// A value of the document with its path. A missing value is null.
+struct JsonField<'a> {
     place: String,
     value: &'a Value,
 }
 
-impl<'a> At<'a> {
-    fn field(&self, name: &str) -> At<'a> {
+impl<'a> JsonField<'a> {
+    fn field(&self, name: &str) -> JsonField<'a> {
         let place = if self.place.is_empty() { name.to_owned() } else { format!("{}.{name}", self.place) };
-        At { place, value: self.value.get(name).unwrap_or(&Value::Null) }
+        JsonField { place, value: self.value.get(name).unwrap_or(&Value::Null) }
     }
 
     fn whole_text(&self) -> Result<&'a str, OptimizerError> {
@@ -232,18 +239,18 @@ impl<'a> At<'a> {
         self.text()?.filter(|text| !text.trim().is_empty()).ok_or_else(|| self.missing())
     }
 
-    fn list(&self) -> Result<Vec<At<'a>>, OptimizerError> {
+    fn list(&self) -> Result<Vec<JsonField<'a>>, OptimizerError> {
         let items = match self.value {
             Value::Null => &[],
             Value::Array(items) => items.as_slice(),
             _ => return Err(self.wrong("a list")),
         };
-        let entry = |(index, value)| At { place: format!("{}[{index}]", self.place), value };
+        let entry = |(index, value)| JsonField { place: format!("{}[{index}]", self.place), value };
         Ok(items.iter().enumerate().map(entry).collect())
     }
 
-    /// The entries of a list that must have at least one, each an object.
-    fn objects(&self) -> Result<Vec<At<'a>>, OptimizerError> {
+    /// Returns the entries of a list. The list must not be empty, and every entry must be an object.
+    fn objects(&self) -> Result<Vec<JsonField<'a>>, OptimizerError> {
         let entries = self.list()?;
         match entries.iter().find(|entry| !entry.value.is_object()) {
             Some(entry) => Err(entry.wrong("an object")),
@@ -253,15 +260,15 @@ impl<'a> At<'a> {
     }
 
     fn missing(&self) -> OptimizerError {
-        broken(format!("{} is missing or empty", self.place))
+        container_error(format!("{} is missing or empty", self.place))
     }
 
     fn wrong(&self, expected: &str) -> OptimizerError {
-        broken(format!("{} is {}, not {expected}", self.place, shown_value(self.value)))
+        container_error(format!("{} is {}, not {expected}", self.place, describe_value(self.value)))
     }
 }
 
-fn broken(problem: String) -> OptimizerError {
+fn container_error(problem: String) -> OptimizerError {
     let hint = "The container's GET program route must answer with a whole prompt_program.v1 document.";
-    super::broken(format!("the container's program is not valid: {problem}"), hint)
+    super::container_error(format!("the container's program is not valid: {problem}"), hint)
 }

@@ -1,7 +1,6 @@
-//! A rollout record as a container gave it, read once, and against what was asked: status before reward, no score that is
-//! not a number, and whose row it was.
+//! Reads the record of a rollout: first its status, then its scores, then whether it belongs to the expected row and candidate.
 //!
-//! Everything that is not read, the trace above all, is skipped without being built.
+//! Parts that are not needed, such as the trace, are skipped without allocating them.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -15,25 +14,25 @@ use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
 
 use super::contract::TaskRow;
-use crate::http::{excerpt, shown_value};
+use crate::http::{describe_value, excerpt};
 use synth_optimizer_core::config::gepa::OUTCOME_REWARD;
 use synth_optimizer_core::model::answer::{CallFailure, FailureClass, RolloutAnswer};
 use synth_optimizer_core::model::canonical::canonical_json;
 use synth_optimizer_core::model::ids::{Payload, RowId};
 use synth_optimizer_core::model::usage::{Cost, Usage};
 
-/// A body from a container, read once.
+/// A response body from a container and the record in it.
 #[derive(Debug)]
-pub struct Received {
+pub struct ReceivedRecord {
     pub body: Bytes,
-    pub record: Result<Box<Record>, CallFailure>,
+    pub record: Result<Box<RolloutRecord>, CallFailure>,
 }
 
-impl Received {
+impl ReceivedRecord {
     pub fn read(body: Bytes) -> Self {
-        // A derived reader alone would take a list for its fields in order.
+        // A derived `Deserialize` would also accept a JSON list as the fields in order.
         let mut json = serde_json::Deserializer::from_slice(&body);
-        let record = match object::<_, Box<Record>>(&mut json).and_then(|record| json.end().map(|()| record)) {
+        let record = match object::<_, Box<RolloutRecord>>(&mut json).and_then(|record| json.end().map(|()| record)) {
             Ok(Some(record)) => Ok(record),
             Ok(None) => {
                 Err(failure(FailureClass::Contract, format!("the reply is no JSON object: {}", excerpt(&body))))
@@ -44,20 +43,20 @@ impl Received {
     }
 }
 
-/// What a status word means.
+/// Meaning of a status word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Status {
+pub(super) enum RolloutStatus {
     Active,
     Succeeded,
     Failed,
-    /// The record has no status; a whole record without one is a completed one.
+    /// The record has no status. A complete record without a status counts as succeeded.
     Absent,
 }
 
-/// A record, or the state of a rollout. Leaves are open values, because any of them may be null or of a wrong type.
+/// The record or the state of a rollout. Fields are untyped values because any of them may be null or of a wrong type.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub struct Record {
+pub struct RolloutRecord {
     rollout_id: Value,
     status: Value,
     state: Value,
@@ -71,32 +70,32 @@ pub struct Record {
     reward_info: Option<RewardInfo>,
     objective_scores: Value,
     #[serde(deserialize_with = "object")]
-    summary: Option<Part>,
+    summary: Option<RecordSection>,
     usage: Value,
     #[serde(deserialize_with = "object")]
-    trace: Option<Trace>,
+    trace: Option<RecordTrace>,
     #[serde(deserialize_with = "object")]
-    metadata: Option<Part>,
+    metadata: Option<RecordSection>,
     seed: Value,
     example_id: Value,
     task_instance_id: Value,
 }
 
-impl Record {
-    /// The class of the first entry that is there, of `status`, `state`, `phase` and `success_status`.
-    pub(super) fn status(&self) -> Result<Status, CallFailure> {
-        let Some(entry) = self.status_entry() else { return Ok(Status::Absent) };
+impl RolloutRecord {
+    /// Returns the meaning of the first non-null entry of `status`, `state`, `phase` and `success_status`.
+    pub(super) fn status(&self) -> Result<RolloutStatus, CallFailure> {
+        let Some(entry) = self.status_entry() else { return Ok(RolloutStatus::Absent) };
         let word = entry.as_str().map(|word| word.trim().to_ascii_lowercase());
         match word.as_deref() {
             Some("queued" | "pending" | "running" | "in_progress" | "starting" | "submitted" | "paused") => {
-                Ok(Status::Active)
+                Ok(RolloutStatus::Active)
             }
-            Some("completed" | "success" | "succeeded" | "ok" | "done") => Ok(Status::Succeeded),
+            Some("completed" | "success" | "succeeded" | "ok" | "done") => Ok(RolloutStatus::Succeeded),
             Some(
                 "failed" | "error" | "cancelled" | "canceled" | "terminated" | "expired" | "timeout" | "timed_out",
-            ) => Ok(Status::Failed),
+            ) => Ok(RolloutStatus::Failed),
             Some(_) | None => {
-                let message = format!("the rollout's status is {:?}, which is no status word", shown_value(entry));
+                let message = format!("the rollout's status is {:?}, which is no status word", describe_value(entry));
                 Err(failure(FailureClass::Contract, message))
             }
         }
@@ -106,7 +105,7 @@ impl Record {
         [&self.status, &self.state, &self.phase, &self.success_status].into_iter().find(|entry| !entry.is_null())
     }
 
-    /// Whether the record belongs to another rollout.
+    /// Returns whether the record names another rollout.
     pub(super) fn is_of_another(&self, rollout_id: &str) -> bool {
         self.rollout_id.as_str().is_some_and(|id| !id.trim().is_empty() && id != rollout_id)
     }
@@ -118,20 +117,20 @@ struct RewardInfo {
     outcome_reward: Value,
     score: Value,
     #[serde(deserialize_with = "object")]
-    details: Option<Part>,
+    details: Option<RecordSection>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct Trace {
+struct RecordTrace {
     #[serde(deserialize_with = "object")]
-    metadata: Option<Part>,
+    metadata: Option<RecordSection>,
 }
 
-/// Any of the free objects of a record.
+/// One of the nested objects of a record: `summary`, `metadata`, the reward details or the trace metadata.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct Part {
+struct RecordSection {
     outcome_reward: Value,
     objective_scores: Value,
     seed: Value,
@@ -141,7 +140,7 @@ struct Part {
     candidate: Value,
 }
 
-/// An object, or nothing where something else stands.
+/// Deserializes an object. Returns `None` for every other kind of value.
 fn object<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
     deserializer.deserialize_any(ObjectVisitor(PhantomData))
 }
@@ -189,7 +188,7 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for ObjectVisitor<T> {
     }
 }
 
-/// A failure that the same call would meet again, unless its class says otherwise.
+/// Creates a failure. Its class decides whether the call may be retried.
 pub(super) fn failure(class: FailureClass, message: String) -> CallFailure {
     let retryable = match class {
         FailureClass::NotSent | FailureClass::UnknownOutcome | FailureClass::Failed | FailureClass::Timeout => true,
@@ -200,8 +199,8 @@ pub(super) fn failure(class: FailureClass, message: String) -> CallFailure {
     CallFailure { class, message, retryable, usage: Usage::default(), cached: false, models: None }
 }
 
-/// Why a body could not be read. Python writes NaN and infinities that JSON does not have: then the score is bad, not
-/// the container.
+/// Explains why a body is not readable. Python writes NaN and infinities, which are not JSON: such a reply is an invalid score
+/// and not a broken contract.
 fn unreadable(body: &[u8], error: &serde_json::Error) -> CallFailure {
     let holds = |word: &[u8]| body.windows(word.len()).any(|part| part == word);
     if error.is_syntax() && (holds(b"NaN") || holds(b"Infinity") || error.to_string().contains("number out of range")) {
@@ -211,50 +210,51 @@ fn unreadable(body: &[u8], error: &serde_json::Error) -> CallFailure {
     failure(FailureClass::Contract, format!("the reply is not JSON: {}", excerpt(body)))
 }
 
-/// Keys that name the row itself. `task_id` may be the task family, so it can confirm but not contradict.
+/// Keys that identify the row. `task_id` is missing here: it may be the task family, so it can confirm a row but not
+/// contradict one.
 const ROW_KEYS: [&str; 3] = ["seed", "example_id", "task_instance_id"];
 
-/// What the rollout was asked to run.
+/// The rollout that a reply must belong to.
 #[derive(Debug, Clone, Copy)]
-pub struct Asked<'a> {
-    /// Unset for an answer out of the cache, which may have been another run's.
+pub struct ExpectedRollout<'a> {
+    /// `None` for a cached answer, which may come from another run.
     pub rollout_id: Option<&'a str>,
     pub row: &'a TaskRow,
     pub row_id: &'a RowId,
     pub payload: &'a Payload,
-    /// The deciding objective.
+    /// Name of the selection objective.
     pub deciding: &'a str,
 }
 
-/// What the reply says about which row and candidate it belongs to.
+/// Result of comparing the row and candidate in a reply with the expected ones.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Echo {
-    /// It names the row that was asked for.
+pub enum IdentityCheck {
+    /// The reply names the expected row.
     Confirmed,
-    /// It does not name a row.
+    /// The reply does not name a row.
     Absent,
-    /// It names another rollout, row or candidate; the sentence says which.
+    /// The reply names another rollout, row or candidate; the text says which.
     Contradicted(String),
 }
 
-/// A rollout that ran, and whose it was.
+/// The answer of a completed rollout, and whether it belongs to the expected row.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Reply {
+pub struct RolloutReply {
     pub answer: RolloutAnswer,
-    pub echo: Echo,
+    pub identity: IdentityCheck,
 }
 
-/// Reads a record. `null` is the same as absent everywhere.
+/// Reads the answer from a record. A `null` counts as missing everywhere.
 ///
-/// The answer is not marked as cached and has no trace digest: both are the caller's to know.
-pub fn read_reply(record: Box<Record>, asked: &Asked<'_>) -> Result<Reply, CallFailure> {
+/// The caller sets `cached` and the trace digest of the answer.
+pub fn read_reply(record: Box<RolloutRecord>, expected: &ExpectedRollout<'_>) -> Result<RolloutReply, CallFailure> {
     let usage = usage(&record.usage);
-    read(&record, asked, usage).map_err(|failure| CallFailure { usage, ..failure })
+    read(&record, expected, usage).map_err(|failure| CallFailure { usage, ..failure })
 }
 
-fn read(record: &Record, asked: &Asked<'_>, usage: Usage) -> Result<Reply, CallFailure> {
+fn read(record: &RolloutRecord, expected: &ExpectedRollout<'_>, usage: Usage) -> Result<RolloutReply, CallFailure> {
     check_status(record)?;
-    let (no_info, no_part) = (RewardInfo::default(), Part::default());
+    let (no_info, no_part) = (RewardInfo::default(), RecordSection::default());
     let info = record.reward_info.as_ref();
     let RewardInfo { outcome_reward, score, details } = info.unwrap_or(&no_info);
     let details = details.as_ref().unwrap_or(&no_part);
@@ -273,37 +273,40 @@ fn read(record: &Record, asked: &Asked<'_>, usage: Usage) -> Result<Reply, CallF
         ("metadata.objective_scores", &metadata.objective_scores),
         ("reward_info.details.objective_scores", &details.objective_scores),
     ];
-    let objectives = objectives(places, reward, asked.deciding)?;
-    let echo = compare(asked, record, &metadata.candidate, [summary, details, trace]);
-    Ok(Reply { answer: RolloutAnswer { reward, objectives, usage, cached: false, trace_digest: None }, echo })
+    let objectives = objectives(places, reward, expected.deciding)?;
+    let identity = check_identity(expected, record, &metadata.candidate, [summary, details, trace]);
+    Ok(RolloutReply {
+        answer: RolloutAnswer { reward, objectives, usage, cached: false, trace_digest: None },
+        identity,
+    })
 }
 
-/// Only a rollout that came to a good end has a score, whatever reward stands beside another status.
-fn check_status(record: &Record) -> Result<(), CallFailure> {
-    let word = || record.status_entry().map(shown_value).unwrap_or_default();
+/// Fails unless the rollout succeeded. The reward of a rollout with another status is ignored.
+fn check_status(record: &RolloutRecord) -> Result<(), CallFailure> {
+    let word = || record.status_entry().map(describe_value).unwrap_or_default();
     match record.status()? {
-        Status::Succeeded | Status::Absent => Ok(()),
-        Status::Active => {
+        RolloutStatus::Succeeded | RolloutStatus::Absent => Ok(()),
+        RolloutStatus::Active => {
             let message = format!("the rollout is not at its end: its status is {}", word());
             Err(failure(FailureClass::Contract, message))
         }
-        Status::Failed => {
+        RolloutStatus::Failed => {
             let reasons = [&record.status_detail, &record.detail, &record.error];
             let reason =
-                reasons.into_iter().map(shown_value).find(|reason| !matches!(reason.as_str(), "null" | "(empty)"));
+                reasons.into_iter().map(describe_value).find(|reason| !matches!(reason.as_str(), "null" | "(empty)"));
             let message = reason.map_or_else(word, |reason| format!("{}: {reason}", word()));
             Err(failure(FailureClass::Failed, message))
         }
     }
 }
 
-/// The first number in reading order. A NaN in Python becomes a null in `reward_info`; the number that some containers
-/// keep in the summary must then not stand in for it.
+/// Returns the first number in reading order. A NaN in Python becomes a null in `reward_info`; then the number that some
+/// containers keep in the summary must not replace it.
 fn reward(places: [(&str, &Value); 4], has_info: bool) -> Result<f64, CallFailure> {
     let Some((place, value)) = places.into_iter().find(|(_, value)| value.is_number()) else {
         let met = places.into_iter().find(|(_, value)| !value.is_null());
         let message = match met {
-            Some((place, value)) => format!("{place} is {}, not a number", shown_value(value)),
+            Some((place, value)) => format!("{place} is {}, not a number", describe_value(value)),
             None => "the reply has no reward".to_owned(),
         };
         return Err(failure(FailureClass::InvalidScore, message));
@@ -312,21 +315,21 @@ fn reward(places: [(&str, &Value); 4], has_info: bool) -> Result<f64, CallFailur
     if has_info && matches!(place, "summary.outcome_reward" | "reward") {
         let message = format!(
             "{first} is {}, while {place} is {}: the score is not certain",
-            shown_value(outcome),
-            shown_value(value)
+            describe_value(outcome),
+            describe_value(value)
         );
         return Err(failure(FailureClass::InvalidScore, message));
     }
     finite(|| place.to_owned(), value)
 }
 
-/// The scores by objective, from the first place that has any. The deciding objective is always among them, unless it is
-/// the reward itself.
+/// Returns the scores by objective from the first place that has any. Adds the selection objective if it is missing, unless it
+/// is the reward itself.
 fn objectives(places: [(&str, &Value); 3], reward: f64, deciding: &str) -> Result<BTreeMap<String, f64>, CallFailure> {
     let mut scores = BTreeMap::new();
     if let Some((place, value)) = places.into_iter().find(|(_, value)| !value.is_null()) {
         let Value::Array(entries) = value else {
-            return Err(failure(FailureClass::Contract, format!("{place} is {}, not a list", shown_value(value))));
+            return Err(failure(FailureClass::Contract, format!("{place} is {}, not a list", describe_value(value))));
         };
         for (index, entry) in entries.iter().enumerate() {
             let name = entry.get("objective").and_then(Value::as_str).map(str::trim).filter(|name| !name.is_empty());
@@ -346,7 +349,7 @@ fn objectives(places: [(&str, &Value); 3], reward: f64, deciding: &str) -> Resul
     Ok(scores)
 }
 
-/// Tokens and cost. Containers write a cost of 0.0 beside tokens when nobody has priced them.
+/// Reads tokens and cost. A cost of 0.0 next to tokens counts as unknown: containers write it when they have no prices.
 fn usage(reported: &Value) -> Usage {
     let tokens = |names: &[&str]| names.iter().find_map(|name| reported.get(name)?.as_u64());
     let usage = Usage {
@@ -363,21 +366,26 @@ fn usage(reported: &Value) -> Usage {
 
 fn finite(place: impl FnOnce() -> String, value: &Value) -> Result<f64, CallFailure> {
     value.as_f64().filter(|number| number.is_finite()).ok_or_else(|| {
-        failure(FailureClass::InvalidScore, format!("{} is {}, not a finite number", place(), shown_value(value)))
+        failure(FailureClass::InvalidScore, format!("{} is {}, not a finite number", place(), describe_value(value)))
     })
 }
 
-/// Compares what a reply says about its row and candidate with what was asked for: some containers answer an unknown row
-/// with a default one. `parts` are the summary, the details of the reward and the metadata of the trace.
-fn compare(asked: &Asked<'_>, record: &Record, candidate: &Value, parts: [&Part; 3]) -> Echo {
-    if let (Some(asked), Some(met)) = (asked.rollout_id, text_of(&record.rollout_id))
-        && met != asked
+/// Compares the row and candidate in a reply with the expected ones, because some containers answer an unknown row with a
+/// default one. `parts` are the summary, the reward details and the trace metadata.
+fn check_identity(
+    expected: &ExpectedRollout<'_>,
+    record: &RolloutRecord,
+    candidate: &Value,
+    parts: [&RecordSection; 3],
+) -> IdentityCheck {
+    if let (Some(expected), Some(met)) = (expected.rollout_id, text_of(&record.rollout_id))
+        && met != expected
     {
-        let met = shown_value(&record.rollout_id);
-        return Echo::Contradicted(format!("the reply is of rollout {met}, not of {asked}"));
+        let met = describe_value(&record.rollout_id);
+        return IdentityCheck::Contradicted(format!("the reply is of rollout {met}, not of {expected}"));
     }
-    if let Some(field) = changed_field(asked, candidate) {
-        return Echo::Contradicted(format!("metadata.candidate.{field} is not the text that was sent"));
+    if let Some(field) = changed_field(expected, candidate) {
+        return IdentityCheck::Contradicted(format!("metadata.candidate.{field} is not the text that was sent"));
     }
     let top = [&record.seed, &record.example_id, &record.task_instance_id];
     let [summary, details, trace] = parts.map(|part| [&part.seed, &part.example_id, &part.task_instance_id]);
@@ -387,29 +395,29 @@ fn compare(asked: &Asked<'_>, record: &Record, candidate: &Value, parts: [&Part;
     {
         for (key, met) in ROW_KEYS.into_iter().zip(values) {
             let Some(met) = text_of(met) else { continue };
-            let Some(wanted) = asked.row.value.get(key).and_then(text_of) else { continue };
+            let Some(wanted) = expected.row.value.get(key).and_then(text_of) else { continue };
             if wanted != met {
-                let (wanted, met) = (shown_value(&(*wanted).into()), shown_value(&(*met).into()));
-                let row = asked.row_id;
-                return Echo::Contradicted(format!("{key} in {place} is {met}, but row {row} has {wanted}"));
+                let (wanted, met) = (describe_value(&(*wanted).into()), describe_value(&(*met).into()));
+                let row = expected.row_id;
+                return IdentityCheck::Contradicted(format!("{key} in {place} is {met}, but row {row} has {wanted}"));
             }
             confirmed = true;
         }
     }
-    let task = asked.row.value.get("task_id").and_then(text_of);
+    let task = expected.row.value.get("task_id").and_then(text_of);
     let by_task = parts.into_iter().any(|part| task.is_some() && text_of(&part.task_id) == task);
-    if confirmed || by_task { Echo::Confirmed } else { Echo::Absent }
+    if confirmed || by_task { IdentityCheck::Confirmed } else { IdentityCheck::Absent }
 }
 
-/// The first field of the echoed candidate that is not what was sent. Fields that were not sent are the container's own.
-fn changed_field<'a>(asked: &Asked<'a>, echoed: &Value) -> Option<&'a str> {
-    asked.payload.iter().find_map(|(field, sent)| {
+/// Returns the first field whose echoed text differs from the text that was sent. Ignores fields that were not sent.
+fn changed_field<'a>(expected: &ExpectedRollout<'a>, echoed: &Value) -> Option<&'a str> {
+    expected.payload.iter().find_map(|(field, sent)| {
         let met = echoed.get(field)?.as_str()?;
         (met.trim() != sent.trim()).then_some(field.as_str())
     })
 }
 
-/// Names are compared as text: 1, 1.0 and "1" name the same row.
+/// Returns an identifier as text, so that 1, 1.0 and "1" identify the same row.
 fn text_of(value: &Value) -> Option<Cow<'_, str>> {
     match value {
         Value::String(text) if !text.trim().is_empty() => Some(text.trim().into()),

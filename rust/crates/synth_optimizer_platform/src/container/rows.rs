@@ -1,5 +1,7 @@
-//! The rows of the task: by which names they are asked for, which are the config's seeds or task ids as they are or mapped
-//! onto the other, and whether what comes is what was asked for, each row with an identity of its own.
+//! Requests the rows of the task and checks the reply.
+//!
+//! Rows are requested by row number (seed) or by task id. If the container supports only the other kind, the names of the
+//! config are mapped. Every returned row must be the requested one and have a unique identity.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -8,85 +10,85 @@ use std::sync::Arc;
 use serde_json::{Map, Value, json};
 
 use super::contract::{Routes, TaskRow};
-use super::screen::credential_place;
-use crate::http::shown_value;
+use super::credential_check::find_credential;
+use crate::http::describe_value;
 use synth_optimizer_core::config::Config;
-use synth_optimizer_core::model::canonical::{canonical_json, digest_of};
+use synth_optimizer_core::model::canonical::{canonical_digest, canonical_json};
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_core::model::event_fields::RowsMapped;
 use synth_optimizer_core::model::ids::RowId;
 use synth_optimizer_core::model::program::Row;
 
-/// The rows of one split, in the order in which they are asked for.
+/// A request for the rows of one split, in order.
 #[derive(Debug, Clone)]
-pub(super) struct Wanted {
+pub(super) struct RowsRequest {
     /// The route that serves rows by this kind of name.
     pub(super) route: String,
     split: String,
-    /// Either all by seed or all by id.
-    pub(super) names: Vec<Name>,
+    /// All by row number or all by task id.
+    pub(super) names: Vec<RowName>,
     filters: BTreeMap<String, Value>,
 }
 
-/// How a row is named to the container.
+/// The name of a row in a request.
 #[derive(Debug, Clone)]
-pub(super) enum Name {
+pub(super) enum RowName {
     Seed(i64),
-    /// A task id, and the seed from which it was made, if it was.
+    /// A task id, and the row number from which it was derived, if any.
     Id(String, Option<i64>),
 }
 
-impl Wanted {
+impl RowsRequest {
     fn is_by_id(&self) -> bool {
-        matches!(self.names.first(), Some(Name::Id(..)))
+        matches!(self.names.first(), Some(RowName::Id(..)))
     }
 
-    /// Some of the rows, by their places.
+    /// Returns a request for a range of these rows.
     pub(super) fn part(&self, places: Range<usize>) -> Self {
         Self { names: self.names[places].to_vec(), ..self.clone() }
     }
 
-    /// The body that asks for the rows.
+    /// Returns the body of the request.
     pub(super) fn request(&self) -> Value {
-        let name = |name: &Name| match name {
-            Name::Seed(seed) => json!(seed),
-            Name::Id(id, _) => json!(id),
+        let name = |name: &RowName| match name {
+            RowName::Seed(seed) => json!(seed),
+            RowName::Id(id, _) => json!(id),
         };
         let names: Vec<Value> = self.names.iter().map(name).collect();
         let key = if self.is_by_id() { "task_ids" } else { "seeds" };
         json!({ "split": self.split, key: names, "filters": self.filters })
     }
 
-    /// How a row is asked for, in words.
-    pub(super) fn asked_as(&self, index: usize) -> String {
+    /// Describes the name of a row for messages.
+    pub(super) fn describe(&self, index: usize) -> String {
         match &self.names[index] {
-            Name::Seed(seed) => format!("seed {seed}"),
-            Name::Id(id, _) => format!("task {id:?}"),
+            RowName::Seed(seed) => format!("seed {seed}"),
+            RowName::Id(id, _) => format!("task {id:?}"),
         }
     }
 }
 
-/// Everything that is asked for.
+/// The row requests of both splits.
 #[derive(Debug, Clone)]
-pub(super) struct Plan {
-    pub(super) train: Wanted,
-    pub(super) heldout: Wanted,
-    /// Set when seeds of the config became task ids.
+pub(super) struct RowPlan {
+    pub(super) train: RowsRequest,
+    pub(super) heldout: RowsRequest,
+    /// Set if row numbers of the config were mapped to task ids.
     pub(super) mapping: Option<RowsMapped>,
 }
 
-/// `info` is the reply of the dataset or taskset route.
-pub(super) fn plan(config: &Config, routes: &Routes, info: &Value) -> Result<Plan, OptimizerError> {
+/// Plans the row requests. `info` is the reply of the dataset or taskset route.
+pub(super) fn plan_rows(config: &Config, routes: &Routes, info: &Value) -> Result<RowPlan, OptimizerError> {
     let (splits, filters, ([train, heldout], mapping)) = match (&config.dataset, &config.taskset) {
         (Some(rows), _) => {
-            let train = Split { name: &rows.train_split, seeds: &rows.train_seeds, info };
-            let heldout = Split { name: &rows.heldout_split, seeds: &rows.heldout_seeds, info };
-            ([&rows.train_split, &rows.heldout_split], &rows.filters, names_of_seeds(&train, &heldout, routes)?)
+            let train = SplitSeeds { name: &rows.train_split, seeds: &rows.train_seeds, info };
+            let heldout = SplitSeeds { name: &rows.heldout_split, seeds: &rows.heldout_seeds, info };
+            ([&rows.train_split, &rows.heldout_split], &rows.filters, names_from_seeds(&train, &heldout, routes)?)
         }
         (None, Some(rows)) => {
             let names = |split: &str, ids: &[String], field| match &routes.taskset {
-                Some(_) => Ok(ids.iter().map(|id| Name::Id(id.clone(), None)).collect::<Vec<_>>()),
-                None => seeds_of(split, ids, field),
+                Some(_) => Ok(ids.iter().map(|id| RowName::Id(id.clone(), None)).collect::<Vec<_>>()),
+                None => seeds_from_ids(split, ids, field),
             };
             let train = names(&rows.train_split, &rows.train_ids, "taskset.train_ids")?;
             let heldout = names(&rows.heldout_split, &rows.heldout_ids, "taskset.heldout_ids")?;
@@ -97,110 +99,114 @@ pub(super) fn plan(config: &Config, routes: &Routes, info: &Value) -> Result<Pla
                 .with_hint("Write train_seeds and heldout_seeds under [dataset]."));
         }
     };
-    let wanted = |split: &str, names: Vec<Name>| {
-        let pair = if matches!(names.first(), Some(Name::Id(..))) { &routes.taskset } else { &routes.dataset };
+    let wanted = |split: &str, names: Vec<RowName>| {
+        let pair = if matches!(names.first(), Some(RowName::Id(..))) { &routes.taskset } else { &routes.dataset };
         let (_, route) = pair.as_ref().ok_or_else(|| {
             OptimizerError::new(ErrorCode::Container, "the container advertises no route for rows of this kind")
         })?;
-        Ok::<_, OptimizerError>(Wanted {
+        Ok::<_, OptimizerError>(RowsRequest {
             route: route.clone(),
             split: split.to_owned(),
             names,
             filters: filters.clone(),
         })
     };
-    Ok(Plan { train: wanted(splits[0], train)?, heldout: wanted(splits[1], heldout)?, mapping })
+    Ok(RowPlan { train: wanted(splits[0], train)?, heldout: wanted(splits[1], heldout)?, mapping })
 }
 
-/// The names of the train and of the held-out rows, and how seeds became ids, if they did.
-type Named = ([Vec<Name>; 2], Option<RowsMapped>);
+/// The names of the train and held-out rows, and the mapping of row numbers to task ids, if there is one.
+type NamedRows = ([Vec<RowName>; 2], Option<RowsMapped>);
 
-fn names_of_seeds(train: &Split<'_>, heldout: &Split<'_>, routes: &Routes) -> Result<Named, OptimizerError> {
+fn names_from_seeds(
+    train: &SplitSeeds<'_>,
+    heldout: &SplitSeeds<'_>,
+    routes: &Routes,
+) -> Result<NamedRows, OptimizerError> {
     let ids = match (&routes.dataset, &routes.taskset) {
         (_, None) => None,
         (None, Some(_)) => Some([train.ids()?, heldout.ids()?]),
-        // Where both are served, made-up ids would be a guess, and the seeds are none.
+        // Derived ids would be a guess. With both dialects, row numbers are exact, so ids are used only if they are listed.
         (Some(_), Some(_)) => match (train.listed_ids(), heldout.listed_ids()) {
-            (Some(Ok(train)), Some(Ok(heldout))) => Some([(train, LISTED), (heldout, LISTED)]),
+            (Some(Ok(train)), Some(Ok(heldout))) => Some([(train, RULE_SPLIT_LIST), (heldout, RULE_SPLIT_LIST)]),
             (_, _) => None,
         },
     };
     let Some([(train_ids, train_rule), (heldout_ids, heldout_rule)]) = ids else {
-        let by_seed = |split: &Split<'_>| split.seeds.iter().copied().map(Name::Seed).collect();
+        let by_seed = |split: &SplitSeeds<'_>| split.seeds.iter().copied().map(RowName::Seed).collect();
         return Ok(([by_seed(train), by_seed(heldout)], None));
     };
     let mapping = RowsMapped {
-        // One rule is reported; the weaker one if they differ.
-        rule: if train_rule == heldout_rule { train_rule } else { MADE }.to_owned(),
+        // Report one rule: the weaker one if they differ.
+        rule: if train_rule == heldout_rule { train_rule } else { RULE_SPLIT_AND_SEED }.to_owned(),
         train: train.seeds.iter().copied().zip(train_ids).collect(),
         heldout: heldout.seeds.iter().copied().zip(heldout_ids).collect(),
     };
-    let by_id = |pairs: &[(i64, String)]| pairs.iter().map(|(seed, id)| Name::Id(id.clone(), Some(*seed))).collect();
+    let by_id = |pairs: &[(i64, String)]| pairs.iter().map(|(seed, id)| RowName::Id(id.clone(), Some(*seed))).collect();
     Ok(([by_id(&mapping.train), by_id(&mapping.heldout)], Some(mapping)))
 }
 
-const LISTED: &str = "split_list";
-const MADE: &str = "split_and_seed";
+const RULE_SPLIT_LIST: &str = "split_list";
+const RULE_SPLIT_AND_SEED: &str = "split_and_seed";
 
-/// Seeds of one split that are to become task ids.
-struct Split<'a> {
+/// Row numbers of one split that are mapped to task ids.
+struct SplitSeeds<'a> {
     name: &'a str,
     seeds: &'a [i64],
     info: &'a Value,
 }
 
-impl Split<'_> {
-    /// The ids and the rule that gave them.
+impl SplitSeeds<'_> {
+    /// Returns the task ids and the rule that produced them.
     fn ids(&self) -> Result<(Vec<String>, &'static str), OptimizerError> {
         match self.listed_ids() {
-            Some(ids) => ids.map(|ids| (ids, LISTED)),
-            None => Ok((self.seeds.iter().map(|seed| self.made_id(*seed)).collect(), MADE)),
+            Some(ids) => ids.map(|ids| (ids, RULE_SPLIT_LIST)),
+            None => Ok((self.seeds.iter().map(|seed| self.derived_id(*seed)).collect(), RULE_SPLIT_AND_SEED)),
         }
     }
 
-    /// The ids out of the container's own list of the split, if it has one. Ids that hold the seed in their name are
-    /// taken by name; otherwise a seed is a place in the list. Seeds are never read in both ways at once, so that two
-    /// seeds cannot meet in one id.
+    /// Returns the task ids from the container's list of the split, if it has one. Uses ids of the form `split:seed` if all of
+    /// them are listed; otherwise a row number is an index into the list. The two ways are never mixed, so two row numbers
+    /// cannot map to the same id.
     fn listed_ids(&self) -> Option<Result<Vec<String>, OptimizerError>> {
         let list = self.info.get("splits")?.get(self.name)?.as_array()?;
         let list: Vec<&str> = list.iter().map(Value::as_str).collect::<Option<_>>()?;
         let known: BTreeSet<&str> = list.iter().copied().collect();
-        let by_name: Vec<String> = self.seeds.iter().map(|seed| self.made_id(*seed)).collect();
+        let by_name: Vec<String> = self.seeds.iter().map(|seed| self.derived_id(*seed)).collect();
         if by_name.iter().all(|id| known.contains(id.as_str())) {
             return Some(Ok(by_name));
         }
         let by_place = |seed: &i64| {
             let id = usize::try_from(*seed).ok().and_then(|place| list.get(place));
             id.map(|id| (*id).to_owned()).ok_or_else(|| {
-                let (name, made, length) = (self.name, self.made_id(*seed), list.len());
+                let (name, made, length) = (self.name, self.derived_id(*seed), list.len());
                 let message = format!(
                     "seed {seed} names no task of split {name:?}: the container lists {length} ids, and none is {made:?}"
                 );
-                super::broken(message, format!("Use seeds below {length}, or name the tasks under [taskset]."))
+                super::container_error(message, format!("Use seeds below {length}, or name the tasks under [taskset]."))
             })
         };
         Some(self.seeds.iter().map(by_place).collect())
     }
 
-    fn made_id(&self, seed: i64) -> String {
+    fn derived_id(&self, seed: i64) -> String {
         format!("{}:{seed}", self.name)
     }
 }
 
-/// The seeds in ids like `train:3` or `3`, for a container that knows rows by seed alone.
-fn seeds_of(split: &str, ids: &[String], field: &str) -> Result<Vec<Name>, OptimizerError> {
+/// Reads row numbers from ids like `train:3` or `3`, for a container that supports only row numbers.
+fn seeds_from_ids(split: &str, ids: &[String], field: &str) -> Result<Vec<RowName>, OptimizerError> {
     let seed = |(index, id): (usize, &String)| {
         let number = id.strip_prefix(split).and_then(|rest| rest.strip_prefix(':')).unwrap_or(id);
-        number.trim().parse().map(Name::Seed).map_err(|_| {
+        number.trim().parse().map(RowName::Seed).map_err(|_| {
             let message = format!("`{field}[{index}]` is {id:?}, but this container knows rows by seed alone");
-            super::broken(message, format!("Write ids like \"{split}:3\", or seeds under [dataset]."))
+            super::container_error(message, format!("Write ids like \"{split}:3\", or seeds under [dataset]."))
         })
     };
     ids.iter().enumerate().map(seed).collect()
 }
 
-/// The rows of a reply, in the order in which they were asked for.
-pub(super) fn read_rows(wanted: &Wanted, reply: Value) -> Result<Vec<(RowId, TaskRow)>, OptimizerError> {
+/// Reads the rows of a reply in the requested order.
+pub(super) fn read_rows(wanted: &RowsRequest, reply: Value) -> Result<Vec<(RowId, TaskRow)>, OptimizerError> {
     let route = &wanted.route;
     let (key, asked) = (if wanted.is_by_id() { "tasks" } else { "rows" }, wanted.names.len());
     let place = format!("{key} of POST {route} (split {:?})", wanted.split);
@@ -208,30 +214,35 @@ pub(super) fn read_rows(wanted: &Wanted, reply: Value) -> Result<Vec<(RowId, Tas
         Value::Object(mut reply) => reply.remove(key).unwrap_or_default(),
         _ => Value::Null,
     };
-    let Value::Array(list) = list else { return Err(broken(format!("{place} is no list"))) };
+    let Value::Array(list) = list else { return Err(container_error(format!("{place} is no list"))) };
     if list.len() != asked {
-        return Err(broken(format!("{place} has {} entries, but {asked} were asked for", list.len())));
+        return Err(container_error(format!("{place} has {} entries, but {asked} were asked for", list.len())));
     }
     let mut rows = Vec::with_capacity(asked);
     for (index, (value, name)) in list.into_iter().zip(&wanted.names).enumerate() {
         let Value::Object(object) = &value else {
-            return Err(broken(format!("{place}: entry {index} is {}, not an object", shown_value(&value))));
+            return Err(container_error(format!(
+                "{place}: entry {index} is {}, not an object",
+                describe_value(&value)
+            )));
         };
-        if let Some(found) = credential_place(&format!("{key}[{index}]"), &value) {
-            return Err(broken(format!("{found} in the reply of POST {route} has the name of a credential"))
+        if let Some(found) = find_credential(&format!("{key}[{index}]"), &value) {
+            return Err(container_error(format!("{found} in the reply of POST {route} has the name of a credential"))
                 .with_hint("Keys stay in the container's environment; rename the field if it holds none."));
         }
         let (id, requested) = match name {
-            Name::Seed(seed) => (dataset_identity(object, &wanted.split, *seed), Some(*seed)),
-            Name::Id(asked, seed) => match task_identity(object, asked) {
+            RowName::Seed(seed) => (dataset_identity(object, &wanted.split, *seed), Some(*seed)),
+            RowName::Id(asked, seed) => match task_identity(object, asked) {
                 Ok(id) => (id, *seed),
                 Err(met) => {
-                    return Err(broken(format!("{place}: entry {index} is {met}, but {asked:?} was asked for")));
+                    return Err(container_error(format!(
+                        "{place}: entry {index} is {met}, but {asked:?} was asked for"
+                    )));
                 }
             },
         };
         let seed = object.get("seed").and_then(Value::as_i64).or(requested);
-        let digest = digest_of(&value);
+        let digest = canonical_digest(&value);
         rows.push((RowId::new(&id), TaskRow { value, digest, seed }));
     }
     check_unique(&place, wanted, &rows)?;
@@ -239,18 +250,18 @@ pub(super) fn read_rows(wanted: &Wanted, reply: Value) -> Result<Vec<(RowId, Tas
     Ok(rows)
 }
 
-/// All rows by id; a row may not be in train and held-out.
+/// Collects the rows of both splits by id. Fails if a row is in both splits.
 pub(super) fn join_splits(
     train: Vec<(RowId, TaskRow)>,
     heldout: Vec<(RowId, TaskRow)>,
 ) -> Result<BTreeMap<RowId, Arc<TaskRow>>, OptimizerError> {
     let mut rows: BTreeMap<RowId, Arc<TaskRow>> = BTreeMap::new();
     let nameless: BTreeSet<String> =
-        train.iter().filter(|(_, row)| is_nameless(&row.value)).map(|(_, row)| row.digest.clone()).collect();
+        train.iter().filter(|(_, row)| has_no_identity(&row.value)).map(|(_, row)| row.digest.clone()).collect();
     rows.extend(train.into_iter().map(|(id, row)| (id, Arc::new(row))));
     for (id, row) in heldout {
-        if rows.contains_key(&id) || (is_nameless(&row.value) && nameless.contains(&row.digest)) {
-            return Err(broken(format!("row {:?} is both a train row and a held-out row", id.as_str()))
+        if rows.contains_key(&id) || (has_no_identity(&row.value) && nameless.contains(&row.digest)) {
+            return Err(container_error(format!("row {:?} is both a train row and a held-out row", id.as_str()))
                 .with_hint("Held-out rows measure what the search has not seen: choose other seeds, ids or splits."));
         }
         rows.insert(id, Arc::new(row));
@@ -258,7 +269,7 @@ pub(super) fn join_splits(
     Ok(rows)
 }
 
-/// What the search needs to know of a row.
+/// Returns the parts of a row that the search needs.
 pub(super) fn search_row(id: &RowId, row: &TaskRow, stratum_path: &str) -> Row {
     let mut texts = Vec::new();
     collect_texts(&row.value, &mut texts);
@@ -268,7 +279,7 @@ pub(super) fn search_row(id: &RowId, row: &TaskRow, stratum_path: &str) -> Row {
 const DATASET_KEYS: [&str; 3] = ["example_id", "id", "task_instance_id"];
 const TASK_KEYS: [&str; 4] = ["task_id", "task_instance_id", "example_id", "id"];
 
-/// The row's own name, else its split and seed. A row that says nothing is named by what was asked for.
+/// Returns the id of a row, else its split and row number. Uses the requested values where the row has none.
 fn dataset_identity(row: &Map<String, Value>, split: &str, requested: i64) -> String {
     DATASET_KEYS.iter().find_map(|key| name(row, key)).unwrap_or_else(|| {
         let split = name(row, "split").unwrap_or_else(|| split.to_owned());
@@ -276,7 +287,7 @@ fn dataset_identity(row: &Map<String, Value>, split: &str, requested: i64) -> St
     })
 }
 
-/// The task's name, if the task is the one that was asked for; else what it calls itself.
+/// Returns the id of a task if the task is the requested one. An error is the id that the task has instead.
 fn task_identity(task: &Map<String, Value>, asked: &str) -> Result<String, String> {
     let names: Vec<String> = TASK_KEYS.iter().filter_map(|key| name(task, key)).collect();
     let place = name(task, "split").zip(name(task, "seed")).map(|(split, seed)| format!("{split}:{seed}"));
@@ -284,10 +295,10 @@ fn task_identity(task: &Map<String, Value>, asked: &str) -> Result<String, Strin
         return if place.as_deref() == Some(asked) { Ok(asked.to_owned()) } else { Err("without a task_id".into()) };
     };
     let is_asked = names.iter().chain(place.iter()).any(|name| name == asked);
-    if is_asked { Ok(first.clone()) } else { Err(format!("{:?}", shown_value(&Value::from(first.as_str())))) }
+    if is_asked { Ok(first.clone()) } else { Err(format!("{:?}", describe_value(&Value::from(first.as_str())))) }
 }
 
-/// A text or whole number that names something.
+/// Returns the value of a key if it is a non-empty text or a number.
 fn name(row: &Map<String, Value>, key: &str) -> Option<String> {
     match row.get(key)? {
         Value::String(text) if !text.trim().is_empty() => Some(text.clone()),
@@ -296,35 +307,38 @@ fn name(row: &Map<String, Value>, key: &str) -> Option<String> {
     }
 }
 
-/// Whether nothing in a row tells it from another one but its content.
-fn is_nameless(row: &Value) -> bool {
+/// Returns whether a row has neither an id nor a row number, so that only its content identifies it.
+fn has_no_identity(row: &Value) -> bool {
     let Value::Object(row) = row else { return true };
     TASK_KEYS.iter().chain(["seed"].iter()).all(|key| name(row, key).is_none())
 }
 
-/// Containers wrap seeds around the number of rows, so that two seeds can give one row.
-fn check_unique(place: &str, wanted: &Wanted, rows: &[(RowId, TaskRow)]) -> Result<(), OptimizerError> {
+/// Fails if two names returned the same row. Some containers take row numbers modulo the number of rows.
+fn check_unique(place: &str, wanted: &RowsRequest, rows: &[(RowId, TaskRow)]) -> Result<(), OptimizerError> {
     let mut seen: BTreeMap<&str, usize> = BTreeMap::new();
     for (index, (id, row)) in rows.iter().enumerate() {
-        let by_content = is_nameless(&row.value).then_some(row.digest.as_str());
+        let by_content = has_no_identity(&row.value).then_some(row.digest.as_str());
         for key in [Some(id.as_str()), by_content].into_iter().flatten() {
             if let Some(first) = seen.insert(key, index) {
-                let (first, second) = (wanted.asked_as(first), wanted.asked_as(index));
-                return Err(broken(format!("{place}: {first} and {second} are the same row, {:?}", id.as_str()))
-                    .with_hint("The container may have fewer rows than the config names; name every row once."));
+                let (first, second) = (wanted.describe(first), wanted.describe(index));
+                return Err(container_error(format!(
+                    "{place}: {first} and {second} are the same row, {:?}",
+                    id.as_str()
+                ))
+                .with_hint("The container may have fewer rows than the config names; name every row once."));
             }
         }
     }
     Ok(())
 }
 
-/// Pools name rows by their place in the config, so rows that say their seed must stand where it was asked for.
-fn check_order(place: &str, wanted: &Wanted, rows: &[(RowId, TaskRow)]) -> Result<(), OptimizerError> {
+/// Fails if a row with a row number is not at the position where it was requested. Pools refer to rows by that position.
+fn check_order(place: &str, wanted: &RowsRequest, rows: &[(RowId, TaskRow)]) -> Result<(), OptimizerError> {
     for (index, (name, (_, row))) in wanted.names.iter().zip(rows).enumerate() {
-        let (Name::Seed(asked), Some(met)) = (name, row.seed) else { continue };
-        if met != *asked && wanted.names.iter().any(|name| matches!(name, Name::Seed(other) if *other == met)) {
+        let (RowName::Seed(asked), Some(met)) = (name, row.seed) else { continue };
+        if met != *asked && wanted.names.iter().any(|name| matches!(name, RowName::Seed(other) if *other == met)) {
             let message = format!("{place}: entry {index} has seed {met}, but seed {asked} was asked for");
-            return Err(broken(message).with_hint("The rows must come in the order of the seeds."));
+            return Err(container_error(message).with_hint("The rows must come in the order of the seeds."));
         }
     }
     Ok(())
@@ -348,6 +362,6 @@ fn collect_texts(value: &Value, texts: &mut Vec<String>) {
     }
 }
 
-fn broken(message: String) -> OptimizerError {
-    super::broken(message, "Compare the container's rows with the seeds or ids of the config.")
+fn container_error(message: String) -> OptimizerError {
+    super::container_error(message, "Compare the container's rows with the seeds or ids of the config.")
 }

@@ -1,5 +1,6 @@
-//! Loads the task from a container: contract, program, task info and rows, each checked before the search begins. A survey
-//! goes on where a part is wrong, so that every problem is found.
+//! Loads the task from a container (contract, program, task info, rows) and validates each part before the search starts.
+//!
+//! `load` stops at the first problem. `inspect_container` continues and collects every problem.
 
 use std::future::Future;
 use std::ops::Range;
@@ -10,12 +11,12 @@ use reqwest::Method;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use super::broken;
 use super::client::Client;
+use super::container_error;
 use super::contract::{Contract, Task, TaskRow, read_contract};
+use super::credential_check::find_credential_setting;
 use super::program::read_program;
-use super::rows::{Wanted, join_splits, plan, read_rows, search_row};
-use super::screen::credential_setting;
+use super::rows::{RowsRequest, join_splits, plan_rows, read_rows, search_row};
 use synth_optimizer_core::config::{Config, pools};
 use synth_optimizer_core::model::cache_key::Boundary;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
@@ -23,7 +24,7 @@ use synth_optimizer_core::model::ids::{HeldoutRow, RowId, TrainRow};
 use synth_optimizer_core::model::program::{Inputs, Program, Row};
 use synth_optimizer_core::secrets::scrub;
 
-/// One call of the setup.
+/// One setup call.
 #[derive(Debug, Clone)]
 pub struct SetupCall<'a> {
     pub boundary: Boundary,
@@ -32,10 +33,10 @@ pub struct SetupCall<'a> {
     pub body: Option<&'a Value>,
 }
 
-/// A call under way.
+/// Future of a setup call.
 pub type SetupReply<'a> = Pin<Box<dyn Future<Output = Result<Value, OptimizerError>> + Send + 'a>>;
 
-/// Who makes the calls of the setup: the container itself, or a cache before it.
+/// Answers setup calls: from the container, or from a cache in front of it.
 pub trait SetupCalls: Sync {
     fn call<'a>(&'a self, call: SetupCall<'a>) -> SetupReply<'a>;
 }
@@ -46,37 +47,38 @@ impl SetupCalls for Client {
     }
 }
 
-/// Loads and checks everything that the search is given, up to the first problem. Nothing is sent when the config holds a
+/// Loads and validates the inputs of the search; stops at the first problem. Sends nothing if the config contains a
 /// credential.
 pub async fn load(config: &Config, calls: &dyn SetupCalls) -> Result<Task, OptimizerError> {
-    let mut survey = Survey { stops: true, ..Survey::default() };
-    survey.ask(config, calls).await;
-    match (survey.problems.into_iter().next(), survey.task) {
+    let mut inspection = ContainerInspection { stop_at_first_problem: true, ..ContainerInspection::default() };
+    inspection.load_parts(config, calls).await;
+    match (inspection.problems.into_iter().next(), inspection.task) {
         (None, Some(task)) => Ok(task),
         (Some((_, error)), _) => Err(error),
         (None, None) => Err(OptimizerError::new(ErrorCode::Invariant, "the task was not loaded, and nothing is wrong")),
     }
 }
 
-/// Asks the same, to the end.
-pub(crate) async fn survey(config: &Config, calls: &dyn SetupCalls) -> Survey {
-    let mut survey = Survey::default();
-    survey.ask(config, calls).await;
-    survey
+/// Loads and validates the inputs of the search; collects every problem.
+pub(crate) async fn inspect_container(config: &Config, calls: &dyn SetupCalls) -> ContainerInspection {
+    let mut inspection = ContainerInspection::default();
+    inspection.load_parts(config, calls).await;
+    inspection
 }
 
-/// The policy is sent to the container with every rollout.
+/// Fails if the policy contains a credential, because it is sent to the container with every rollout.
 fn refuse_credentials(config: &Config) -> Result<(), OptimizerError> {
-    let Some(place) = credential_setting("policy.config", &json!(config.policy.config)) else { return Ok(()) };
+    let Some(place) = find_credential_setting("policy.config", &json!(config.policy.config)) else { return Ok(()) };
     let message = format!("`{place}` has the name of a credential, and the policy is sent to the container");
-    Err(broken(message, "Keys stay in the container's environment; policy.api_key_env names their variable."))
+    Err(container_error(message, "Keys stay in the container's environment; policy.api_key_env names their variable."))
 }
 
 async fn get(calls: &dyn SetupCalls, boundary: Boundary, route: &str) -> Result<Value, OptimizerError> {
     calls.call(SetupCall { boundary, method: Method::GET, route, body: None }).await
 }
 
-/// What the container says about its task, or why it says nothing. It may have no answer; a broken disk is an error.
+/// Fetches `/task_info`. The inner error says why the container has none; the outer one is a failure of this machine, such as a
+/// full disk.
 async fn task_info(calls: &dyn SetupCalls) -> Result<Result<Value, String>, OptimizerError> {
     use ErrorCode::{CacheMiss, Container, Http, Json};
     match get(calls, Boundary::TaskInfo, "/task_info").await {
@@ -86,23 +88,27 @@ async fn task_info(calls: &dyn SetupCalls) -> Result<Result<Value, String>, Opti
     }
 }
 
-/// Rows as the container gave them.
-type Rows = Vec<(RowId, TaskRow)>;
+/// Rows as the container returned them.
+type FetchedRows = Vec<(RowId, TaskRow)>;
 
-/// The rows of one split.
-async fn fetch(wanted: &Wanted, calls: &dyn SetupCalls) -> Result<Rows, OptimizerError> {
+/// Fetches the rows of one split.
+async fn fetch(wanted: &RowsRequest, calls: &dyn SetupCalls) -> Result<FetchedRows, OptimizerError> {
     let (route, body) = (wanted.route.as_str(), wanted.request());
     let call = SetupCall { boundary: Boundary::DatasetRows, method: Method::POST, route, body: Some(&body) };
     read_rows(wanted, calls.call(call).await?)
 }
 
-/// The same; an error names the rows that the container does not have, where they can be found in time.
-async fn fetch_or_name(wanted: &Wanted, calls: &dyn SetupCalls, patience: Duration) -> Result<Rows, OptimizerError> {
+/// Fetches the rows of one split. An error also names missing rows if they are found within `patience`.
+async fn fetch_or_name_missing(
+    wanted: &RowsRequest,
+    calls: &dyn SetupCalls,
+    patience: Duration,
+) -> Result<FetchedRows, OptimizerError> {
     let error = match fetch(wanted, calls).await {
         Err(error) if error.code == ErrorCode::Container && wanted.names.len() > 1 => error,
         fetched => return fetched,
     };
-    // A container that hangs is not asked for long.
+    // Limits the search for missing rows if the container hangs.
     let missing = timeout(patience, missing(wanted, calls)).await.unwrap_or_default();
     if missing.is_empty() {
         return Err(error);
@@ -111,8 +117,8 @@ async fn fetch_or_name(wanted: &Wanted, calls: &dyn SetupCalls, patience: Durati
     Err(OptimizerError { message, ..error })
 }
 
-/// The first rows that are refused alone while others are given, found by halving.
-async fn missing(wanted: &Wanted, calls: &dyn SetupCalls) -> Vec<String> {
+/// Finds rows that the container does not return, by bisection. Returns none if the container returns no rows at all.
+async fn missing(wanted: &RowsRequest, calls: &dyn SetupCalls) -> Vec<String> {
     const CALLS: usize = 48;
     const NAMED: usize = 5;
     let mut open: Vec<Range<usize>> = std::iter::once(0..wanted.names.len()).collect();
@@ -127,25 +133,25 @@ async fn missing(wanted: &Wanted, calls: &dyn SetupCalls) -> Vec<String> {
             asked += 1;
             match fetch(&wanted.part(half.clone()), calls).await {
                 Ok(_) => given += 1,
-                // The error of the whole split is the one that is told.
+                // The caller reports the error of the whole split.
                 Err(_) if half.len() == 1 => missing.push(half.start),
                 Err(_) => open.push(half),
             }
         }
     }
-    // Where nothing is given, it is not the rows that are wrong.
+    // If no request succeeds, the problem is not a missing row.
     missing.sort_unstable();
     let named = missing.into_iter().filter(|_| given > 0);
-    named.map(|place| wanted.asked_as(place)).collect()
+    named.map(|place| wanted.describe(place)).collect()
 }
 
-/// What a problem is about.
+/// The part of the setup that a problem concerns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Part {
-    /// A setting that may not be sent.
+pub(crate) enum SetupPart {
+    /// A setting that must not be sent.
     Settings,
-    /// Whether anybody answers.
-    Reach,
+    /// The container is not reachable.
+    Connection,
     Contract,
     Program,
     Rows,
@@ -153,58 +159,59 @@ pub(crate) enum Part {
     HeldoutRows,
 }
 
-/// What a container has told, as far as it is right.
+/// The valid parts that a container returned, and all problems.
 #[derive(Debug, Default)]
-pub(crate) struct Survey {
+pub(crate) struct ContainerInspection {
     pub(crate) contract: Option<Contract>,
     pub(crate) task: Option<Task>,
-    pub(crate) problems: Vec<(Part, OptimizerError)>,
-    /// Whether nothing more is asked after the first problem.
-    stops: bool,
+    pub(crate) problems: Vec<(SetupPart, OptimizerError)>,
+    /// Whether to stop after the first problem.
+    stop_at_first_problem: bool,
 }
 
-impl Survey {
-    /// What a part is, if it is right. Where the survey stops at what is wrong, there is no answer at all.
-    fn kept<T>(&mut self, part: Part, result: Result<T, OptimizerError>) -> Option<Option<T>> {
+impl ContainerInspection {
+    /// Records the problem of a failed part. The outer `None` means to stop here; the inner `None` means to continue without
+    /// this part.
+    fn accept<T>(&mut self, part: SetupPart, result: Result<T, OptimizerError>) -> Option<Option<T>> {
         let told = result.map_err(|error| self.problems.push((part, error))).ok();
-        (told.is_some() || !self.stops).then_some(told)
+        (told.is_some() || !self.stop_at_first_problem).then_some(told)
     }
 
-    /// Asks for one part after the other, as long as the next one makes sense.
-    async fn ask(&mut self, config: &Config, calls: &dyn SetupCalls) -> Option<()> {
-        self.kept(Part::Settings, refuse_credentials(config))??;
-        let metadata = self.kept(Part::Reach, get(calls, Boundary::Metadata, "/metadata").await)??;
-        let contract = self.kept(Part::Contract, read_contract(&metadata))??;
+    /// Loads the parts in order. Returns `None` when the remaining parts depend on one that is missing.
+    async fn load_parts(&mut self, config: &Config, calls: &dyn SetupCalls) -> Option<()> {
+        self.accept(SetupPart::Settings, refuse_credentials(config))??;
+        let metadata = self.accept(SetupPart::Connection, get(calls, Boundary::Metadata, "/metadata").await)??;
+        let contract = self.accept(SetupPart::Contract, read_contract(&metadata))??;
         self.contract = Some(contract.clone());
-        let program = self.kept(Part::Program, get(calls, Boundary::Program, &contract.routes.program).await)?;
+        let program = self.accept(SetupPart::Program, get(calls, Boundary::Program, &contract.routes.program).await)?;
         let checked = match program.as_ref().map(|program| read_program(program, config)).transpose() {
             Ok(checked) => checked,
             Err(errors) => {
-                self.problems.extend(errors.into_iter().map(|error| (Part::Program, error)));
-                if self.stops {
+                self.problems.extend(errors.into_iter().map(|error| (SetupPart::Program, error)));
+                if self.stop_at_first_problem {
                     return None;
                 }
                 None
             }
         };
-        let task_info = self.kept(Part::Reach, task_info(calls).await)?;
+        let task_info = self.accept(SetupPart::Connection, task_info(calls).await)?;
         let dataset = match contract.routes.taskset.as_ref().or(contract.routes.dataset.as_ref()) {
-            Some((route, _)) => self.kept(Part::Rows, get(calls, Boundary::Dataset, route).await)??,
+            Some((route, _)) => self.accept(SetupPart::Rows, get(calls, Boundary::Dataset, route).await)??,
             None => Value::Null,
         };
-        let plan = self.kept(Part::Rows, plan(config, &contract.routes, &dataset))??;
+        let plan = self.accept(SetupPart::Rows, plan_rows(config, &contract.routes, &dataset))??;
         let patience = Duration::from_secs(config.container.request_timeout_seconds);
-        let stops = self.stops;
-        let rows = async |wanted| match stops {
+        let stop_at_first_problem = self.stop_at_first_problem;
+        let rows = async |wanted| match stop_at_first_problem {
             true => fetch(wanted, calls).await,
-            false => fetch_or_name(wanted, calls, patience).await,
+            false => fetch_or_name_missing(wanted, calls, patience).await,
         };
-        let train = self.kept(Part::TrainRows, rows(&plan.train).await)?;
-        let heldout = self.kept(Part::HeldoutRows, rows(&plan.heldout).await)?;
+        let train = self.accept(SetupPart::TrainRows, rows(&plan.train).await)?;
+        let heldout = self.accept(SetupPart::HeldoutRows, rows(&plan.heldout).await)?;
         let (program, checked, task_info) = (program?, checked?, task_info?);
         let (train, heldout) = (train?, heldout?);
         let inputs = inputs(config, checked.program, &train, &heldout);
-        let rows = self.kept(Part::HeldoutRows, join_splits(train, heldout))??;
+        let rows = self.accept(SetupPart::HeldoutRows, join_splits(train, heldout))??;
         self.task = Some(Task {
             contract,
             metadata,
@@ -221,7 +228,7 @@ impl Survey {
     }
 }
 
-/// What the search is given.
+/// Assembles the inputs of the search.
 fn inputs(config: &Config, program: Program, train: &[(RowId, TaskRow)], heldout: &[(RowId, TaskRow)]) -> Inputs {
     let known = |rows: &[(RowId, TaskRow)]| -> Vec<Row> {
         let path = &config.gepa.batch_sampler.field;

@@ -1,5 +1,6 @@
-//! Carries rollouts to the container and brings back their records, without ever running one twice unknowingly. A rollout
-//! that the container has is followed: its state is polled, its record fetched once, and at its deadline it is ended.
+//! Sends rollouts to the container and returns their records. A rollout whose outcome is unknown is never sent again blindly.
+//!
+//! An accepted rollout is polled until it ends, its record is fetched once, and it is terminated at its deadline.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -11,35 +12,35 @@ use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tracing::warn;
 
-use super::broken;
 use super::client::Client;
+use super::container_error;
 use super::contract::Contract;
-use super::record::{Received, Status, failure};
-use crate::http::{Lost, Raw, excerpt, summary};
+use super::record::{ReceivedRecord, RolloutStatus, failure};
+use crate::http::{ExchangeError, RawResponse, excerpt, summary};
 use synth_optimizer_core::config::Config;
 use synth_optimizer_core::config::gepa::{GepaSection, SubmissionMode};
 use synth_optimizer_core::model::answer::{CallFailure, FailureClass};
 use synth_optimizer_core::model::error::OptimizerError;
 use synth_optimizer_core::model::event_fields::TransportFallback;
 
-/// Replies above this size are read on a thread of their own.
-const LARGE_REPLY: usize = 256 * 1024;
+/// Replies from this size on are parsed on a blocking thread.
+const LARGE_REPLY_BYTES: usize = 256 * 1024;
 
-/// Builds the body of a rollout in the mode in which it is sent.
-type BodyOf<'a> = dyn Fn(SubmissionMode) -> Result<Bytes, OptimizerError> + Send + Sync + 'a;
+/// Builds the body of a rollout for a submission mode.
+type BodyBuilder<'a> = dyn Fn(SubmissionMode) -> Result<Bytes, OptimizerError> + Send + Sync + 'a;
 
-/// The record of a rollout at its end, good or bad: `read_reply` tells which.
-type Outcome = Result<Received, CallFailure>;
+/// The record of an ended rollout, succeeded or failed: `read_reply` tells which.
+type RecordResult = Result<ReceivedRecord, CallFailure>;
 
-/// How a rollout ended.
+/// Outcome of a rollout.
 #[derive(Debug)]
-pub struct RolloutEnd {
-    pub outcome: Outcome,
-    /// A status met on the way that means overload.
+pub struct RolloutOutcome {
+    pub outcome: RecordResult,
+    /// An overload status that the container returned on the way.
     pub overload: Option<u16>,
-    /// Set once, by the call after which rollouts are sent in the other mode.
+    /// Set by the one rollout after which all others are sent in sync mode.
     pub fallback: Option<TransportFallback>,
-    /// Set when the run cannot go on.
+    /// Set if the run cannot continue.
     pub fatal: Option<OptimizerError>,
 }
 
@@ -49,11 +50,11 @@ pub struct Transport {
     client: Client,
     gepa: GepaSection,
     contract: Contract,
-    /// Of the route of rollouts.
+    /// URL of the rollout route.
     address: Url,
-    /// The container has refused an async rollout, or advertises none.
+    /// True if the container advertises no async rollouts or has rejected one.
     sync_only: AtomicBool,
-    /// `workers.evaluate`: how many answers are read at once.
+    /// Limits how many replies are parsed at once (`workers.evaluate`).
     decoding: Semaphore,
 }
 
@@ -69,7 +70,7 @@ impl Transport {
         }
     }
 
-    /// Set when the config asks for async rollouts and the container advertises only others.
+    /// Returns the fallback to sync mode if the config asks for async rollouts and the container does not advertise them.
     pub fn fallback_at_start(&self) -> Option<TransportFallback> {
         let is_refused =
             self.gepa.rollout_submission_mode == SubmissionMode::Async && !self.contract.advertises_async();
@@ -77,29 +78,30 @@ impl Transport {
         is_refused.then(|| fallback(format!("the container's rollout_modes are {}", modes.join(", "))))
     }
 
-    /// How the next rollout is sent.
+    /// Returns the mode of the next rollout.
     pub fn mode(&self) -> SubmissionMode {
         if self.sync_only.load(Ordering::Relaxed) { SubmissionMode::Sync } else { self.gepa.rollout_submission_mode }
     }
 
-    /// Runs one rollout to its end, its deadline or its failure.
+    /// Runs one rollout until it ends, fails or reaches its deadline.
     ///
-    /// `body` is asked for when it is needed: once, and again when the container takes no async rollouts. After a crash,
-    /// a rollout that may have been sent is asked for before it is sent again.
-    pub async fn rollout(&self, rollout_id: &str, body: &BodyOf<'_>, may_have_been_sent: bool) -> RolloutEnd {
-        let end = RolloutEnd { outcome: Err(unsent("it was not sent")), overload: None, fallback: None, fatal: None };
-        let mut rollout = Rollout { transport: self, id: rollout_id, end };
+    /// `body` is called when the rollout is sent, and a second time if the container rejects async rollouts. If the rollout may
+    /// have been sent before a crash, the container is first asked for it by id.
+    pub async fn rollout(&self, rollout_id: &str, body: &BodyBuilder<'_>, may_have_been_sent: bool) -> RolloutOutcome {
+        let end =
+            RolloutOutcome { outcome: Err(unsent("it was not sent")), overload: None, fallback: None, fatal: None };
+        let mut rollout = ActiveRollout { transport: self, id: rollout_id, end };
         let outcome = rollout.run(body, may_have_been_sent).await;
-        RolloutEnd { outcome, ..rollout.end }
+        RolloutOutcome { outcome, ..rollout.end }
     }
 
-    /// Ends a rollout that nobody waits for any more. Whether it was ended is not known to the caller.
+    /// Asks the container to terminate a rollout whose result is no longer needed. Ignores the answer.
     pub async fn terminate(&self, rollout_id: &str) {
-        self.ask_to_end(rollout_id, "cancelled").await;
+        self.request_termination(rollout_id, "cancelled").await;
     }
 
-    /// Whether the container acknowledged.
-    async fn ask_to_end(&self, rollout_id: &str, reason: &str) -> bool {
+    /// Asks the container to terminate a rollout. Returns whether it acknowledged.
+    async fn request_termination(&self, rollout_id: &str, reason: &str) -> bool {
         let address = self.client.address(&format!("/rollouts/{rollout_id}/terminate"));
         let body = Bytes::from(json!({ "reason": reason }).to_string());
         let sent = self.client.send(Method::POST, &address, Some(body), self.client.request_timeout()).await;
@@ -113,20 +115,20 @@ impl Transport {
         })
     }
 
-    /// Reads a body. A large one is read on a thread of its own.
-    async fn receive(&self, body: Bytes) -> Received {
+    /// Parses a body; a large one on a blocking thread.
+    async fn receive(&self, body: Bytes) -> ReceivedRecord {
         let _turn = self.decoding.acquire().await;
-        if body.len() < LARGE_REPLY {
-            return Received::read(body);
+        if body.len() < LARGE_REPLY_BYTES {
+            return ReceivedRecord::read(body);
         }
         let kept = body.clone();
-        tokio::task::spawn_blocking(move || Received::read(kept)).await.unwrap_or_else(|error| {
+        tokio::task::spawn_blocking(move || ReceivedRecord::read(kept)).await.unwrap_or_else(|error| {
             let record = Err(failure(FailureClass::Contract, format!("reading the reply broke off: {error}")));
-            Received { body, record }
+            ReceivedRecord { body, record }
         })
     }
 
-    fn refused(&self, raw: &Raw) -> CallFailure {
+    fn refused(&self, raw: &RawResponse) -> CallFailure {
         let class = match raw.status {
             429 | 503 => FailureClass::NotSent,
             408 | 500.. => FailureClass::Failed,
@@ -143,27 +145,27 @@ impl Transport {
     }
 }
 
-/// One look at a rollout.
-enum Look {
+/// Result of one poll of a rollout.
+enum PollResult {
     Active,
-    /// At its end, good or bad, with the body that says so; or an answer that no repetition will mend.
-    Ended(Outcome),
-    /// The container does not know it, or has no such route.
+    /// The rollout succeeded or failed, with its record; or the answer is invalid and polling again cannot help.
+    Ended(RecordResult),
+    /// The container does not know the rollout, or has no such route.
     Unknown,
-    /// No usable answer this time.
+    /// No usable answer to this poll.
     Missed(String),
 }
 
-/// One rollout on its way.
-struct Rollout<'a> {
+/// One rollout in progress.
+struct ActiveRollout<'a> {
     transport: &'a Transport,
     id: &'a str,
-    /// What is known of its end; the outcome is none before it has come.
-    end: RolloutEnd,
+    /// The outcome so far. Its record is a placeholder until the rollout has ended.
+    end: RolloutOutcome,
 }
 
-impl Rollout<'_> {
-    async fn run(&mut self, body: &BodyOf<'_>, may_have_been_sent: bool) -> Outcome {
+impl ActiveRollout<'_> {
+    async fn run(&mut self, body: &BodyBuilder<'_>, may_have_been_sent: bool) -> RecordResult {
         let transport = self.transport;
         if may_have_been_sent {
             let deadline = Instant::now() + transport.timeout(transport.mode());
@@ -181,9 +183,8 @@ impl Rollout<'_> {
         self.submit(body, SubmissionMode::Sync).await.unwrap_or_else(|| Err(unsent("it was not sent")))
     }
 
-    /// Sends the rollout and follows it to its end. Nothing ran when the container takes no async rollouts: then there is
-    /// no outcome.
-    async fn submit(&mut self, body: &BodyOf<'_>, mode: SubmissionMode) -> Option<Outcome> {
+    /// Sends the rollout and polls it until it ends. Returns `None` if the container rejects async rollouts; then nothing ran.
+    async fn submit(&mut self, body: &BodyBuilder<'_>, mode: SubmissionMode) -> Option<RecordResult> {
         let transport = self.transport;
         let body = match body(mode) {
             Ok(body) => body,
@@ -194,43 +195,43 @@ impl Rollout<'_> {
             }
         };
         let timeout = transport.timeout(mode);
-        let sent = transport.client.send_patiently(Method::POST, &transport.address, Some(body), timeout).await;
+        let sent = transport.client.send_with_retries(Method::POST, &transport.address, Some(body), timeout).await;
         let deadline = sent.sent_at + timeout;
-        self.note(sent.refused);
+        self.record_overload(sent.refused);
         Some(match sent.outcome {
             Ok(raw) if raw.is_success() => self.accepted(raw, deadline).await,
             Ok(raw) => {
-                self.note(Some(raw.status));
+                self.record_overload(Some(raw.status));
                 if mode == SubmissionMode::Async && takes_only_sync(&raw) {
                     return None;
                 }
                 self.end.fatal = identity_conflict(self.id, &raw);
                 Err(transport.refused(&raw))
             }
-            Err(Lost::NeverSent(reason)) => Err(unsent(&reason)),
-            Err(Lost::TooLarge { status }) => Err(transport.too_large(status)),
-            Err(Lost::Unknown(reason)) => {
-                // The deadline may be what has passed; the question is a call of its own.
+            Err(ExchangeError::NeverSent(reason)) => Err(unsent(&reason)),
+            Err(ExchangeError::TooLarge { status }) => Err(transport.too_large(status)),
+            Err(ExchangeError::Unknown(reason)) => {
+                // The rollout's deadline may have passed, so the lookup has a timeout of its own.
                 let patience = Instant::now() + transport.client.request_timeout();
                 self.find(patience, deadline, Some(&reason)).await.unwrap_or_else(|| Err(unknown(&reason)))
             }
         })
     }
 
-    /// A first reply that is at its end is final, in whichever mode it was asked for.
-    async fn accepted(&mut self, raw: Raw, deadline: Instant) -> Outcome {
+    /// Handles the reply to a submission. A reply with a final status is the record, in either mode; otherwise polls.
+    async fn accepted(&mut self, raw: RawResponse, deadline: Instant) -> RecordResult {
         let status = raw.status;
         let received = self.transport.receive(raw.body).await;
         let record = match &received.record {
             Ok(record) => record,
-            // A record with a number that JSON does not have is kept as evidence; what is no record is not.
+            // A record with NaN or infinity is kept as evidence; a body that is not a record is dropped.
             Err(failure) if failure.class == FailureClass::InvalidScore => return Ok(received),
             Err(failure) => return Err(failure.clone()),
         };
         let is_active = match record.status()? {
-            Status::Active => true,
-            Status::Absent => status == 202,
-            Status::Succeeded | Status::Failed => false,
+            RolloutStatus::Active => true,
+            RolloutStatus::Absent => status == 202,
+            RolloutStatus::Succeeded | RolloutStatus::Failed => false,
         };
         if !is_active {
             return Ok(received);
@@ -243,34 +244,34 @@ impl Rollout<'_> {
         self.follow(deadline).await
     }
 
-    /// Looks for a rollout that may have been sent, again until `patience` while there is no answer at all, and waits for
-    /// it if it runs. There is no outcome where the container does not know it: it may be sent. `lost` is why its first
-    /// answer did not come.
-    async fn find(&mut self, patience: Instant, deadline: Instant, lost: Option<&str>) -> Option<Outcome> {
+    /// Asks the container for a rollout that may have been sent, and waits for it if it runs. Retries until `patience` while
+    /// the container does not answer. Returns `None` if the container does not know the rollout; then it may be sent. `lost` is
+    /// the reason why its first answer is missing.
+    async fn find(&mut self, patience: Instant, deadline: Instant, lost: Option<&str>) -> Option<RecordResult> {
         let mut retries = self.transport.client.container.connect_retries;
-        let look = loop {
-            let look = self.look(patience).await;
+        let poll = loop {
+            let poll = self.poll(patience).await;
             let next = Instant::now() + self.poll_interval();
-            match look {
-                Look::Missed(cause) if retries > 0 && next < patience => {
+            match poll {
+                PollResult::Missed(cause) if retries > 0 && next < patience => {
                     warn!(cause, "the state of the rollout is asked for again");
                 }
-                Look::Missed(_) | Look::Active | Look::Ended(_) | Look::Unknown => break look,
+                PollResult::Missed(_) | PollResult::Active | PollResult::Ended(_) | PollResult::Unknown => break poll,
             }
             retries -= 1;
             tokio::time::sleep_until(next).await;
         };
-        match look {
-            Look::Active => Some(self.follow(deadline).await),
-            Look::Ended(outcome) => Some(outcome),
-            Look::Unknown => None,
-            Look::Missed(reason) => Some(Err(unknown(lost.unwrap_or(&reason)))),
+        match poll {
+            PollResult::Active => Some(self.follow(deadline).await),
+            PollResult::Ended(outcome) => Some(outcome),
+            PollResult::Unknown => None,
+            PollResult::Missed(reason) => Some(Err(unknown(lost.unwrap_or(&reason)))),
         }
     }
 
-    /// Polls until the rollout is at its end or the deadline passes. A missed poll is no reason to give up: a container
-    /// that runs its rollouts in one thread does not answer meanwhile.
-    async fn follow(&mut self, deadline: Instant) -> Outcome {
+    /// Polls until the rollout ends or the deadline passes. Tolerates failed polls: a container that runs rollouts in a single
+    /// thread does not answer meanwhile.
+    async fn follow(&mut self, deadline: Instant) -> RecordResult {
         let mut last_miss = None;
         loop {
             let next = (Instant::now() + self.poll_interval()).min(deadline);
@@ -278,11 +279,11 @@ impl Rollout<'_> {
             if Instant::now() >= deadline {
                 return Err(self.expire(last_miss).await);
             }
-            match self.look(deadline).await {
-                Look::Active => last_miss = None,
-                Look::Ended(outcome) => return outcome,
-                Look::Unknown => return Err(unknown("the container no longer knows the rollout")),
-                Look::Missed(reason) => {
+            match self.poll(deadline).await {
+                PollResult::Active => last_miss = None,
+                PollResult::Ended(outcome) => return outcome,
+                PollResult::Unknown => return Err(unknown("the container no longer knows the rollout")),
+                PollResult::Missed(reason) => {
                     warn!(cause = reason, "a look at the rollout was missed");
                     last_miss = Some(reason);
                 }
@@ -290,34 +291,38 @@ impl Rollout<'_> {
         }
     }
 
-    /// The state first, which is short; the record once the state is at its end, or where no state is served.
-    async fn look(&mut self, deadline: Instant) -> Look {
+    /// Fetches the state, which is short, and the record only if the rollout has ended or the container serves no state.
+    async fn poll(&mut self, deadline: Instant) -> PollResult {
         let state = self.get(&format!("/rollouts/{}/state", self.id), deadline).await;
         let ended = match state {
-            Look::Ended(Ok(body)) => Some(body),
-            Look::Unknown => None,
-            Look::Active | Look::Missed(_) | Look::Ended(Err(_)) => return state,
+            PollResult::Ended(Ok(body)) => Some(body),
+            PollResult::Unknown => None,
+            PollResult::Active | PollResult::Missed(_) | PollResult::Ended(Err(_)) => return state,
         };
         match (self.get(&format!("/rollouts/{}", self.id), deadline).await, ended) {
-            // A failure needs no record to be one.
-            (Look::Unknown | Look::Active, Some(state)) if has_failed(&state) => Look::Ended(Ok(state)),
+            // A failed state is final even without a record.
+            (PollResult::Unknown | PollResult::Active, Some(state)) if has_failed(&state) => {
+                PollResult::Ended(Ok(state))
+            }
             (record, _) => record,
         }
     }
 
-    async fn get(&mut self, route: &str, deadline: Instant) -> Look {
+    async fn get(&mut self, route: &str, deadline: Instant) -> PollResult {
         let client = &self.transport.client;
         let timeout = client.request_timeout().min(deadline.saturating_duration_since(Instant::now()));
         let raw = match client.send(Method::GET, &client.address(route), None, timeout).await {
             Ok(raw) => raw,
-            Err(Lost::NeverSent(reason) | Lost::Unknown(reason)) => return Look::Missed(reason),
-            Err(Lost::TooLarge { status }) => return Look::Ended(Err(self.transport.too_large(status))),
+            Err(ExchangeError::NeverSent(reason) | ExchangeError::Unknown(reason)) => {
+                return PollResult::Missed(reason);
+            }
+            Err(ExchangeError::TooLarge { status }) => return PollResult::Ended(Err(self.transport.too_large(status))),
         };
-        self.note(Some(raw.status));
+        self.record_overload(Some(raw.status));
         match raw.status {
             200..300 => {}
-            408 | 425 | 429 | 500.. => return Look::Missed(format!("the container answered {}", raw.status)),
-            _ => return Look::Unknown,
+            408 | 425 | 429 | 500.. => return PollResult::Missed(format!("the container answered {}", raw.status)),
+            _ => return PollResult::Unknown,
         }
         let received = self.transport.receive(raw.body).await;
         let status = match &received.record {
@@ -329,15 +334,17 @@ impl Rollout<'_> {
             Err(failure) => Err(failure.clone()),
         };
         match status {
-            Ok(Status::Active) => Look::Active,
-            Ok(Status::Succeeded | Status::Failed | Status::Absent) => Look::Ended(Ok(received)),
-            Err(failure) => Look::Ended(Err(failure)),
+            Ok(RolloutStatus::Active) => PollResult::Active,
+            Ok(RolloutStatus::Succeeded | RolloutStatus::Failed | RolloutStatus::Absent) => {
+                PollResult::Ended(Ok(received))
+            }
+            Err(failure) => PollResult::Ended(Err(failure)),
         }
     }
 
-    /// The deadline has passed: the rollout is known to have ended only if the container says so.
+    /// Terminates a rollout after its deadline. Its outcome is a timeout only if the container acknowledges, else unknown.
     async fn expire(&self, last_miss: Option<String>) -> CallFailure {
-        if self.transport.ask_to_end(self.id, "gepa_async_timeout").await {
+        if self.transport.request_termination(self.id, "gepa_async_timeout").await {
             return failure(FailureClass::Timeout, "the rollout passed its deadline and was terminated".into());
         }
         let miss = last_miss.map(|miss| format!("; the last poll failed: {miss}")).unwrap_or_default();
@@ -348,15 +355,15 @@ impl Rollout<'_> {
         Duration::from_millis(self.transport.gepa.rollout_poll_interval_ms)
     }
 
-    /// Remembers a status that means overload.
-    fn note(&mut self, status: Option<u16>) {
+    /// Remembers the status if it is one of the configured overload codes.
+    fn record_overload(&mut self, status: Option<u16>) {
         let overloads = &self.transport.gepa.pipeline.adaptive_rollout_concurrency.overload_status_codes;
         self.end.overload = status.filter(|status| overloads.contains(status)).or(self.end.overload);
     }
 }
 
-fn has_failed(state: &Received) -> bool {
-    state.record.as_ref().is_ok_and(|record| matches!(record.status(), Ok(Status::Failed)))
+fn has_failed(state: &ReceivedRecord) -> bool {
+    state.record.as_ref().is_ok_and(|record| matches!(record.status(), Ok(RolloutStatus::Failed)))
 }
 
 fn unsent(reason: &str) -> CallFailure {
@@ -369,14 +376,14 @@ fn unknown(reason: &str) -> CallFailure {
 
 fn fallback(reason: String) -> TransportFallback {
     TransportFallback {
-        requested: SubmissionMode::Async.word().to_owned(),
-        effective: SubmissionMode::Sync.word().to_owned(),
+        requested: SubmissionMode::Async.as_str().to_owned(),
+        effective: SubmissionMode::Sync.as_str().to_owned(),
         reason,
     }
 }
 
-/// Whether an async rollout was refused for its mode. What the container echoes of the request does not count.
-fn takes_only_sync(raw: &Raw) -> bool {
+/// Returns whether the container rejected an async rollout because of its mode. Ignores echoes of the request.
+fn takes_only_sync(raw: &RawResponse) -> bool {
     const PHRASES: [&str; 5] = ["submission_mode", "only sync", "sync only", "async is not", "async not supported"];
     matches!(raw.status, 400 | 422) && {
         let words = summary(&raw.body).to_lowercase();
@@ -384,11 +391,14 @@ fn takes_only_sync(raw: &Raw) -> bool {
     }
 }
 
-/// A container that knows the id with another body: two different rollouts have one id, which is a defect.
-fn identity_conflict(rollout_id: &str, raw: &Raw) -> Option<OptimizerError> {
+/// Returns an error if the container knows the rollout id with another body. Two different rollouts must not share an id.
+fn identity_conflict(rollout_id: &str, raw: &RawResponse) -> Option<OptimizerError> {
     const CONFLICT: &str = "rollout_identity_conflict";
     (raw.status == 409 && summary(&raw.body).contains(CONFLICT)).then(|| {
         let message = format!("{CONFLICT}: the container has run rollout {rollout_id} with another request");
-        broken(message, "Restart the container, so that it forgets older runs, or give the run another run_id.")
+        container_error(
+            message,
+            "Restart the container, so that it forgets older runs, or give the run another run_id.",
+        )
     })
 }

@@ -1,21 +1,21 @@
-//! What of a reply may be shown: a short text without credentials and without what we have sent.
+//! Short excerpts of replies for messages, without credentials and without echoes of the request.
 
 use serde_json::Value;
 
 use synth_optimizer_core::secrets::redact;
 use synth_optimizer_core::secrets::scrub;
 
-/// Most characters of a reply that an error shows.
-const SHOWN: usize = 200;
-/// Most bytes that are looked at of what is no JSON.
-const LOOKED_AT: usize = 4 * 1024;
+/// Maximum number of characters of a reply in an error.
+const MAX_SHOWN_CHARS: usize = 200;
+/// Maximum number of bytes of a non-JSON reply to scan.
+const MAX_SCANNED_BYTES: usize = 4 * 1024;
 
-/// The beginning of a reply, as far as it may be shown.
+/// Returns the beginning of a reply in a form that is safe to show.
 pub(crate) fn excerpt(body: &[u8]) -> String {
-    shortened(&summary(body))
+    shorten(&summary(body))
 }
 
-/// What a reply says, without echoes of the request: pydantic repeats the offending `input`, which may be a whole
+/// Returns the text of a reply without echoes of the request. Pydantic repeats the invalid `input`, which may be a whole
 /// candidate or policy.
 pub(crate) fn summary(body: &[u8]) -> String {
     match serde_json::from_slice::<Value>(body) {
@@ -24,23 +24,23 @@ pub(crate) fn summary(body: &[u8]) -> String {
             None => text_of(&value),
         },
         Err(_) => {
-            let text = String::from_utf8_lossy(&body[..body.len().min(LOOKED_AT)]);
-            // JSON that was cut off may hold an echo as well.
+            let text = String::from_utf8_lossy(&body[..body.len().min(MAX_SCANNED_BYTES)]);
+            // Truncated JSON may contain an echo too.
             scrub(text.split("\"input\"").next().unwrap_or_default())
         }
     }
 }
 
-/// One open value as a short text.
-pub(crate) fn shown_value(value: &Value) -> String {
+/// Returns a JSON value as a short text.
+pub(crate) fn describe_value(value: &Value) -> String {
     match value {
-        Value::String(text) => shortened(&scrub(text)),
-        other => shortened(&text_of(other)),
+        Value::String(text) => shorten(&scrub(text)),
+        other => shorten(&text_of(other)),
     }
 }
 
-/// What went wrong in the HTTP client, without the address, which may hold a credential.
-pub(crate) fn shown_error(error: &reqwest::Error) -> String {
+/// Describes an error of the HTTP client without the URL, which may contain a credential.
+pub(crate) fn describe_error(error: &reqwest::Error) -> String {
     let mut causes = Vec::new();
     let mut next = std::error::Error::source(error);
     while let Some(cause) = next {
@@ -51,21 +51,21 @@ pub(crate) fn shown_error(error: &reqwest::Error) -> String {
     if causes.is_empty() {
         causes.push("the connection broke".into());
     }
-    shortened(&scrub(&causes.join(": ")))
+    shorten(&scrub(&causes.join(": ")))
 }
 
-/// One line without control characters, at most `SHOWN` characters long.
-pub(crate) fn shortened(text: &str) -> String {
+/// Returns one line without control characters, at most `MAX_SHOWN_CHARS` characters long.
+pub(crate) fn shorten(text: &str) -> String {
     let printable: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     let line = printable.split_whitespace().collect::<Vec<_>>().join(" ");
-    match line.char_indices().nth(SHOWN) {
+    match line.char_indices().nth(MAX_SHOWN_CHARS) {
         Some((end, _)) => format!("{}…", &line[..end]),
         None if line.is_empty() => "(empty)".into(),
         None => line,
     }
 }
 
-/// The findings of a pydantic error, by type, place and message alone.
+/// Lists the problems of a pydantic error with type, location and message only.
 fn findings(list: &[Value]) -> Option<String> {
     let finding = |item: &Value| {
         let message = item.get("msg")?.as_str()?;

@@ -1,4 +1,4 @@
-//! What errors show of a reply.
+//! Excerpts of replies in errors.
 
 use super::{excerpt, summary};
 

@@ -1,4 +1,4 @@
-//! What the HTTP clients of this product share: how they are made, and one exchange under a size cap.
+//! Shared parts of the HTTP clients: their construction, and one request and response with a size limit.
 
 mod excerpt;
 
@@ -12,66 +12,66 @@ use reqwest::redirect::Policy;
 use reqwest::{ClientBuilder, RequestBuilder, Response, Url};
 use tracing::trace;
 
-pub(crate) use excerpt::{excerpt, shortened, shown_error, shown_value, summary};
+pub(crate) use excerpt::{describe_error, describe_value, excerpt, shorten, summary};
 
-/// Idle connections are dropped before uvicorn closes them, which it does after 5 s: a request must not meet a
-/// connection that ends as it is sent.
-const IDLE: Duration = Duration::from_secs(4);
+/// Idle connections are closed after this time. Uvicorn closes them after 5 s; a request must not use a connection that the
+/// server is closing.
+const POOL_IDLE_TIMEOUT: Duration = Duration::from_secs(4);
 
-/// Replies up to this size are small beside the buffer of a connection.
-const COPIED: usize = 4 * 1024;
+/// Replies up to this size are copied, because they are much smaller than the connection's buffer.
+const MAX_COPIED_BYTES: usize = 4 * 1024;
 
-/// A whole reply, whatever its status.
+/// A complete response with any status.
 #[derive(Debug)]
-pub(crate) struct Raw {
+pub(crate) struct RawResponse {
     pub(crate) status: u16,
     pub(crate) content_type: String,
     pub(crate) body: Bytes,
-    /// How long the server asks us to wait.
+    /// Delay that the server requests with `Retry-After`.
     pub(crate) retry_after: Option<Duration>,
 }
 
-impl Raw {
+impl RawResponse {
     pub(crate) fn is_success(&self) -> bool {
         (200..300).contains(&self.status)
     }
 }
 
-/// Why there is no whole reply.
+/// Why there is no complete response.
 #[derive(Debug)]
-pub(crate) enum Lost {
-    /// The request did not leave: nobody listens, no address, no TLS.
+pub(crate) enum ExchangeError {
+    /// The request was not sent: the connection, the name lookup or TLS failed.
     NeverSent(String),
-    /// The request may have arrived: the connection broke or the deadline passed.
+    /// The request may have arrived: the connection was lost or the deadline passed.
     Unknown(String),
-    /// The reply began and is larger than the cap.
+    /// The response is larger than the limit.
     TooLarge { status: u16 },
 }
 
-/// How much of a reply is read, and how long it may pause once it has begun.
+/// Limits for reading a response.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Reading {
-    pub(crate) most: u64,
-    pub(crate) idle: Option<Duration>,
+pub(crate) struct ReadLimits {
+    pub(crate) max_bytes: u64,
+    pub(crate) idle_timeout: Option<Duration>,
 }
 
-/// A client for one base address. It follows no redirect and uses no proxy.
+/// Returns the builder of a client for one base URL. The client follows no redirects and uses no proxy.
 pub(crate) fn client(base: &Url) -> ClientBuilder {
     static TLS: Once = Once::new();
-    // Another library of the process may have installed its own, which serves as well.
+    // Another library of this process may have installed a provider already, which works too.
     TLS.call_once(|| drop(rustls::crypto::ring::default_provider().install_default()));
     let builder = reqwest::Client::builder()
         .no_proxy()
         .redirect(Policy::none())
-        .pool_idle_timeout(IDLE)
+        .pool_idle_timeout(POOL_IDLE_TIMEOUT)
         .http1_only()
         .tcp_nodelay(true)
         .user_agent(concat!("synth-optimizers/", env!("CARGO_PKG_VERSION")));
-    // Without TLS certificates are not needed, and a small machine may have none.
+    // Plain HTTP needs no certificates, and a minimal system may have none.
     if base.scheme() == "http" { builder.tls_certs_only([]) } else { builder }
 }
 
-/// The address of a route; the base may have a path of its own.
+/// Returns the URL of a route. The base URL may have a path of its own.
 pub(crate) fn address(base: &Url, route: &str) -> Url {
     let mut address = base.clone();
     let (path, query) = route.split_once('?').map_or((route, None), |(path, query)| (path, Some(query)));
@@ -80,65 +80,73 @@ pub(crate) fn address(base: &Url, route: &str) -> Url {
     address
 }
 
-/// The pauses before each retry: every one is twice the one before, and none is longer than `longest`.
-pub(crate) fn pauses(first: Duration, longest: Duration, retries: u32) -> impl Iterator<Item = Duration> + Send {
+/// Returns the delay before each retry. Each delay is twice the previous one, up to `longest`.
+pub(crate) fn backoff_delays(
+    first: Duration,
+    longest: Duration,
+    retries: u32,
+) -> impl Iterator<Item = Duration> + Send {
     let (first, retries) = (first.min(longest), retries as usize);
     ExponentialBuilder::new().with_min_delay(first).with_max_delay(longest).with_max_times(retries).build()
 }
 
-/// Sends a request once and reads its reply.
-pub(crate) async fn exchange(request: RequestBuilder, reading: Reading) -> Result<Raw, Lost> {
-    let mut response = request.send().await.map_err(|error| lost(&error))?;
+/// Sends a request once and reads its response.
+pub(crate) async fn exchange(request: RequestBuilder, limits: ReadLimits) -> Result<RawResponse, ExchangeError> {
+    let mut response = request.send().await.map_err(|error| exchange_error(&error))?;
     let status = response.status().as_u16();
-    if response.content_length().is_some_and(|length| length > reading.most) {
-        return Err(Lost::TooLarge { status });
+    if response.content_length().is_some_and(|length| length > limits.max_bytes) {
+        return Err(ExchangeError::TooLarge { status });
     }
     let header = |name| response.headers().get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let content_type = header(CONTENT_TYPE).to_owned();
     let retry_after = retry_after(header(RETRY_AFTER), SystemTime::now());
     let (mut chunks, mut length) = (Vec::new(), 0);
-    while let Some(chunk) = chunk(&mut response, reading.idle).await? {
+    while let Some(chunk) = chunk(&mut response, limits.idle_timeout).await? {
         length += chunk.len();
-        if length as u64 > reading.most {
-            return Err(Lost::TooLarge { status });
+        if length as u64 > limits.max_bytes {
+            return Err(ExchangeError::TooLarge { status });
         }
         chunks.push(chunk);
     }
     let body = match chunks.as_slice() {
-        // Most replies come in one piece, which is taken as it is. A small one is copied: it may be kept for a while, and
-        // would keep the whole buffer of its connection.
-        [whole] if length > COPIED => whole.clone(),
+        // Most responses are one chunk, which is used without copying. A small one is copied, because it would keep the whole
+        // buffer of the connection in memory.
+        [whole] if length > MAX_COPIED_BYTES => whole.clone(),
         parts => Bytes::from(parts.concat()),
     };
     trace!(status, bytes = body.len(), "reply read");
-    Ok(Raw { status, content_type, body, retry_after })
+    Ok(RawResponse { status, content_type, body, retry_after })
 }
 
-async fn chunk(response: &mut Response, idle: Option<Duration>) -> Result<Option<Bytes>, Lost> {
+async fn chunk(response: &mut Response, idle_timeout: Option<Duration>) -> Result<Option<Bytes>, ExchangeError> {
     let read = response.chunk();
-    let read = match idle {
+    let read = match idle_timeout {
         None => read.await,
-        Some(idle) => tokio::time::timeout(idle, read)
-            .await
-            .map_err(|_| Lost::Unknown(format!("the answer stopped in its middle for {} s", idle.as_secs_f64())))?,
+        Some(idle) => tokio::time::timeout(idle, read).await.map_err(|_| {
+            ExchangeError::Unknown(format!("the answer stopped in its middle for {} s", idle.as_secs_f64()))
+        })?,
     };
-    read.map_err(|error| lost(&error))
+    read.map_err(|error| exchange_error(&error))
 }
 
-/// How long `Retry-After` asks us to wait, in seconds or until a date; nothing when it is absent or cannot be read.
+/// Parses `Retry-After`, in seconds or as a date. Returns `None` if it is missing or invalid.
 fn retry_after(header: &str, now: SystemTime) -> Option<Duration> {
     if let Ok(seconds) = header.trim().parse::<u64>() {
         return Some(Duration::from_secs(seconds));
     }
     let until = httpdate::parse_http_date(header.trim()).ok()?;
-    // A date that has passed asks for no pause.
+    // A date in the past means no delay.
     Some(until.duration_since(now).unwrap_or_default())
 }
 
-/// A connection that did not come about carried nothing; after that, the request may have arrived.
-fn lost(error: &reqwest::Error) -> Lost {
-    let reason = shown_error(error);
-    if error.is_connect() || error.is_builder() { Lost::NeverSent(reason) } else { Lost::Unknown(reason) }
+/// Classifies an error: if the connection failed, nothing was sent; otherwise the request may have arrived.
+fn exchange_error(error: &reqwest::Error) -> ExchangeError {
+    let reason = describe_error(error);
+    if error.is_connect() || error.is_builder() {
+        ExchangeError::NeverSent(reason)
+    } else {
+        ExchangeError::Unknown(reason)
+    }
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! `Retry-After` and the pauses before retries.
+//! `Retry-After` and the delays before retries.
 
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -17,12 +17,13 @@ fn seconds_and_dates_are_read() {
 
 #[test]
 fn the_pause_doubles_up_to_the_longest() {
-    let pauses = |first, longest, retries| {
-        let pauses = super::pauses(Duration::from_millis(first), Duration::from_millis(longest), retries);
-        pauses.map(|pause| pause.as_millis()).collect::<Vec<_>>()
+    let backoff_delays = |first, longest, retries| {
+        let backoff_delays =
+            super::backoff_delays(Duration::from_millis(first), Duration::from_millis(longest), retries);
+        backoff_delays.map(|pause| pause.as_millis()).collect::<Vec<_>>()
     };
-    assert_eq!(pauses(200, 1000, 6), [200, 400, 800, 1000, 1000, 1000]);
-    assert_eq!(pauses(200, 100, 2), [100, 100]);
-    assert_eq!(pauses(0, 100, 2), [0, 0]);
-    assert_eq!(pauses(200, 1000, 0), []);
+    assert_eq!(backoff_delays(200, 1000, 6), [200, 400, 800, 1000, 1000, 1000]);
+    assert_eq!(backoff_delays(200, 100, 2), [100, 100]);
+    assert_eq!(backoff_delays(0, 100, 2), [0, 0]);
+    assert_eq!(backoff_delays(200, 1000, 0), []);
 }

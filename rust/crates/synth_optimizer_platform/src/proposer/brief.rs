@@ -1,13 +1,13 @@
-//! What a turn shows to its model: the task, the parent, what happened and what was tried, cut to size and without secrets.
+//! The brief of a proposer turn: task, parent, evidence and history, cut to size and without secrets.
 
-// Writing to a string cannot fail, so its results are dropped.
+// Writing to a string cannot fail, so the results are ignored.
 use std::fmt::Write;
 
 use serde_json::{Value, json};
 use similar::TextDiff;
 
 use super::manifest::{example, proposal_type, schema};
-use super::transcript::{Redactor, with_texts};
+use super::transcript::{Redactor, map_texts};
 use super::{Evidence, ProposalRequest};
 use synth_optimizer_core::config::gepa::Direction;
 use synth_optimizer_core::config::proposer::ProposerSection;
@@ -16,24 +16,24 @@ use synth_optimizer_core::model::event_fields::Operation;
 use synth_optimizer_core::model::ids::Payload;
 use synth_optimizer_core::secrets::scrub;
 
-/// Goes up when the same question would be put in other words, so that answers to the old words are not taken for answers
-/// to the new ones.
+/// Version of the brief's wording, part of the cache key. Increase it when the wording changes, so that cached answers to the
+/// old wording are not reused.
 pub(super) const BRIEF_VERSION: u32 = 1;
 
 const GUIDANCE: &str = include_str!("guidance.md");
 
-/// Everything that a turn shows. Its size depends on the texts of the parents and on the limit, not on the history.
+/// Everything that a turn shows to the model. Its size depends on the parents' texts and the limit, not on the history.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Brief {
-    /// Texts, under the names that their files have.
+    /// Texts by file name.
     pub(super) parts: Vec<(&'static str, String)>,
     pub(super) schema: Value,
 }
 
 impl Brief {
-    /// A brief within the limits of a config, without the credentials that the redactor knows.
+    /// Builds a brief within the limits of the config and removes the credentials that the redactor knows.
     pub(super) fn new(request: &ProposalRequest, section: &ProposerSection, redactor: &Redactor) -> Self {
-        // How many bytes all but the parents' own texts may take.
+        // Maximum size in bytes, without the parents' own texts.
         let limit = usize::try_from(section.max_evidence_kb.saturating_mul(1024)).unwrap_or(usize::MAX);
         let history = limit / 8;
         let parts = [
@@ -47,18 +47,18 @@ impl Brief {
             ("guidance.md", Some(GUIDANCE.to_owned())),
             ("proposal_schema.md", Some(shape(request))),
         ];
-        let parts = parts.into_iter().filter_map(|(name, text)| Some((name, redactor.known_hidden(&text?)))).collect();
+        let parts = parts.into_iter().filter_map(|(name, text)| Some((name, redactor.hide_known(&text?)))).collect();
         Self { parts, schema: schema(request) }
     }
 
-    /// All parts as one text.
-    pub(super) fn whole(&self) -> String {
+    /// Returns all parts as one text.
+    pub(super) fn to_text(&self) -> String {
         let part = |(name, text): &(_, String)| format!("<file name=\"{name}\">\n{}\n</file>\n", text.trim_end());
         self.parts.iter().map(part).collect::<Vec<_>>().join("\n")
     }
 }
 
-/// The question itself, in a few sentences; `where_to` says how the answer is handed over.
+/// Returns the question in a few sentences. `where_to` says where the model must put its answer.
 pub(super) fn question(request: &ProposalRequest, where_to: &str) -> String {
     let fields = request.question.components.iter().map(|field| format!("`{field}`")).collect::<Vec<_>>().join(", ");
     let count = request.question.proposal_count;
@@ -116,7 +116,7 @@ fn texts(out: &mut String, payload: &Payload) {
     }
 }
 
-/// Longer than any fence that a text is likely to hold.
+/// Longer than any fence that a text is likely to contain.
 const FENCE: &str = "~~~~~~";
 
 fn evidence(request: &ProposalRequest, limit: usize) -> String {
@@ -147,14 +147,15 @@ fn evidence(request: &ProposalRequest, limit: usize) -> String {
     out
 }
 
-/// What is shown of a reply where `share` bytes are for its row: its feedback, and the record.
+/// Returns the feedback and the record of a reply, cut so that the row takes about `share` bytes.
 pub(crate) fn shown_reply(reply: &Value, share: usize) -> (Vec<(&'static str, String)>, String) {
-    let reply = shown(&told(reply), share);
+    let reply = shown(&relevant(reply), share);
     let feedback = feedback(&reply).into_iter().map(|(name, text)| (name, cut(&text, share / 4))).collect();
     (feedback, cut(&compact(&reply), share / 3))
 }
 
-/// The feedback of a record, from each place where containers put it: first what they say for this purpose.
+/// Collects the feedback of a record from all places where containers put it. `actionable_side_info` is first: it is meant for
+/// the proposer.
 fn feedback(reply: &Value) -> Vec<(&'static str, String)> {
     const MEANT: &[&str] = &["", "/metadata", "/reward_info/details"];
     const PLACES: &[&str] = &["/feedback", "/reward_info/details/feedback", "/metadata/feedback", "/summary/feedback"];
@@ -180,21 +181,21 @@ fn feedback(reply: &Value) -> Vec<(&'static str, String)> {
     found
 }
 
-/// A document without secrets. Its texts are cut to what can be shown of them at all, since looking for secrets in all of
-/// a long trace takes longer than the turn is worth; the ends that this makes are in a middle that is left out later.
+/// Returns a document without secrets. Cuts long texts first, because scanning a whole trace for secrets would be slow. The cut
+/// parts lie in the middle, which is left out later anyway.
 fn shown(value: &Value, limit: usize) -> Value {
-    redacted(&with_texts(value, &|text| cut(text, limit.saturating_mul(4))))
+    redacted(&map_texts(value, &|text| cut(text, limit.saturating_mul(4))))
 }
 
-/// A record without what tells nothing: echoes of the candidate, empty entries, and the feedback's duplicates.
-fn told(reply: &Value) -> Value {
+/// Returns a record without echoes of the candidate and policy and without empty entries.
+fn relevant(reply: &Value) -> Value {
     match reply {
         Value::Object(entries) => {
             let kept = entries.iter().filter(|(name, _)| !matches!(name.as_str(), "candidate" | "policy"));
-            let kept = kept.map(|(name, value)| (name.clone(), told(value))).filter(|(_, value)| !is_empty(value));
+            let kept = kept.map(|(name, value)| (name.clone(), relevant(value))).filter(|(_, value)| !is_empty(value));
             Value::Object(kept.collect())
         }
-        Value::Array(items) => Value::Array(items.iter().map(told).collect()),
+        Value::Array(items) => Value::Array(items.iter().map(relevant).collect()),
         _ => reply.clone(),
     }
 }
@@ -212,7 +213,7 @@ fn lineage(request: &ProposalRequest, limit: usize) -> Option<String> {
         let delta = relative
             .delta
             .map_or(String::new(), |delta| format!(", {delta:+.4} against its own parent on {} rows", relative.rows));
-        let (id, relation, status) = (&relative.candidate_id, relative.relation.word(), relative.status.word());
+        let (id, relation, status) = (&relative.candidate_id, relative.relation.as_str(), relative.status.as_str());
         let _ = writeln!(out, "## {relation} {id}: {status}{score}{delta}\n");
         changes(&mut out, parent, &relative.changed, share);
     }
@@ -254,19 +255,24 @@ fn changes(out: &mut String, parent: &Payload, payload: &Payload, share: usize) 
     }
 }
 
-/// Most problems of an answer that are told.
-const PROBLEMS: usize = 32;
-const SENTENCE: usize = 400;
+/// Maximum number of problems that a repair request lists.
+const MAX_PROBLEMS: usize = 32;
+const MAX_PROBLEM_BYTES: usize = 400;
 
 fn repair(request: &ProposalRequest, limit: usize) -> Option<String> {
     if request.question.problems.is_empty() {
         return None;
     }
     let mut out = "# What was wrong with your last answer\n\n".to_owned();
-    for problem in request.question.problems.iter().take(PROBLEMS) {
+    for problem in request.question.problems.iter().take(MAX_PROBLEMS) {
         let field = problem.field.as_ref().map_or(String::new(), |field| format!(" in `{field}`"));
-        let _ =
-            writeln!(out, "- {}{}: {}", problem.code, cut(&field, SENTENCE), cut(&scrub(&problem.message), SENTENCE));
+        let _ = writeln!(
+            out,
+            "- {}{}: {}",
+            problem.code,
+            cut(&field, MAX_PROBLEM_BYTES),
+            cut(&scrub(&problem.message), MAX_PROBLEM_BYTES)
+        );
     }
     if !request.refused.is_empty() {
         let proposed: Vec<Value> = request.refused.iter().map(|refused| json!(refused.fields)).collect();
@@ -292,7 +298,7 @@ fn compact(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
-/// At most about `limit` bytes of a text: its beginning and its end.
+/// Returns the beginning and the end of a text, about `limit` bytes in total.
 fn cut(text: &str, limit: usize) -> String {
     if text.len() <= limit {
         return text.to_owned();

@@ -9,7 +9,7 @@ use crate::proposer::{Evidence, ProposalRequest};
 use synth_optimizer_core::config::gepa::Direction;
 use synth_optimizer_core::config::proposer::ProposerSection;
 use synth_optimizer_core::model::answer::Proposal;
-use synth_optimizer_core::model::command::{CarriedAttempt, FrontierMember, NamedPayload, Relation, Relative};
+use synth_optimizer_core::model::command::{CarriedAttempt, FrontierMember, NamedPayload, RelatedCandidate, Relation};
 use synth_optimizer_core::model::event_fields::{Operation, Problem};
 use synth_optimizer_core::model::ids::{CandidateId, Payload, RowId};
 use synth_optimizer_core::model::lifecycle::CandidateStatus;
@@ -18,7 +18,7 @@ fn part<'a>(brief: &'a Brief, name: &str) -> &'a str {
     &brief.parts.iter().find(|part| part.0 == name).unwrap_or_else(|| panic!("no {name}")).1
 }
 
-fn within(request: &ProposalRequest, limit: usize) -> Brief {
+fn brief_within(request: &ProposalRequest, limit: usize) -> Brief {
     let section = ProposerSection { max_evidence_kb: limit as u64 / 1024, ..ProposerSection::default() };
     Brief::new(request, &section, &Redactor::default())
 }
@@ -34,13 +34,13 @@ fn evidence_shows_the_worst_rows_first_with_their_feedback_from_every_place() {
         row("train:good", 1.0, json!({"reward_info": {"details": {"feedback": "well done"}}})),
         row("train:bad", 0.0, json!({"metadata": {"feedback": "wrong label"}, "summary": {"feedback": "off by one"}})),
     ];
-    let text = part(&within(&request, 64 * 1024), "evidence.md").to_owned();
+    let text = part(&brief_within(&request, 64 * 1024), "evidence.md").to_owned();
     let at = |needle: &str| text.find(needle).unwrap_or_else(|| panic!("{needle} in {text}"));
     assert!(at("train:bad") < at("train:good"), "{text}");
     assert!(at("Feedback: wrong label") < at("Feedback: off by one"), "{text}");
     assert!(text.contains("Feedback: well done") && text.contains("score 0"), "{text}");
     request.direction = Direction::Minimize;
-    let text = part(&within(&request, 64 * 1024), "evidence.md").to_owned();
+    let text = part(&brief_within(&request, 64 * 1024), "evidence.md").to_owned();
     assert!(text.find("train:good") < text.find("train:bad"), "{text}");
 }
 
@@ -55,14 +55,14 @@ fn what_a_container_says_for_the_proposer_comes_first_wherever_it_stands() {
     for reply in places {
         let mut request = request();
         request.evidence = vec![row("train:1", 0.0, reply)];
-        let text = part(&within(&request, 64 * 1024), "evidence.md").to_owned();
+        let text = part(&brief_within(&request, 64 * 1024), "evidence.md").to_owned();
         let at = |needle: &str| text.find(needle).unwrap_or_else(|| panic!("{needle} in {text}"));
         assert!(at("Feedback: expected billing") < at("Details: {\"expected\":\"billing\"}"), "{text}");
         assert!(at("Details:") < at("Feedback: also here"), "{text}");
     }
     let mut request = request();
     request.evidence = vec![row("train:1", 0.0, json!({"actionable_side_info": "plain words"}))];
-    let text = part(&within(&request, 64 * 1024), "evidence.md").to_owned();
+    let text = part(&brief_within(&request, 64 * 1024), "evidence.md").to_owned();
     assert!(text.contains("Feedback: plain words") && !text.contains("Details"), "{text}");
 }
 
@@ -73,7 +73,7 @@ fn a_row_without_a_score_comes_first_in_either_direction() {
         request.direction = direction;
         request.evidence = vec![row("train:1", 0.5, json!({})), row("train:2", 0.1, json!({}))];
         request.evidence.push(Evidence { row_id: RowId::new("train:3"), row: json!({}), score: None, reply: None });
-        let brief = within(&request, 64 * 1024);
+        let brief = brief_within(&request, 64 * 1024);
         let text = part(&brief, "evidence.md");
         assert!(text.find("train:3").unwrap() < text.find("train:1").unwrap(), "{text}");
         assert!(text.contains("no score"), "{text}");
@@ -95,7 +95,7 @@ fn the_size_is_bounded_by_the_limit_whatever_the_history() {
         .map(|n| CarriedAttempt { candidate_id: id(n), payload: payload.clone(), reason: "not_better".into() })
         .collect();
     request.question.relatives = (0..40)
-        .map(|n| Relative {
+        .map(|n| RelatedCandidate {
             candidate_id: id(n),
             relation: Relation::Child,
             status: CandidateStatus::RejectedMinibatch,
@@ -108,7 +108,7 @@ fn the_size_is_bounded_by_the_limit_whatever_the_history() {
     request.refused = vec![Proposal { fields: payload, rationale: String::new() }];
     request.question.problems =
         vec![Problem { code: "field_too_long".into(), field: None, message: "too long".into() }];
-    let brief = within(&request, LIMIT);
+    let brief = brief_within(&request, LIMIT);
     let size: usize = brief.parts.iter().map(|part| part.1.len()).sum();
     // Headings, guidance and schema come on top of what is cut.
     assert!(size < 2 * LIMIT, "{size}");
@@ -126,7 +126,7 @@ fn secrets_in_replies_rows_and_documents_are_not_shown() {
         score: Some(0.0),
         reply: Some(json!({"feedback": format!("used {SECRET}"), "trace": {"authorization": "hunter2"}})),
     }];
-    let whole = within(&request, 64 * 1024).whole();
+    let whole = brief_within(&request, 64 * 1024).to_text();
     assert!(!whole.contains(SECRET) && !whole.contains("hunter2"), "{whole}");
 }
 
@@ -138,7 +138,7 @@ fn the_parents_own_texts_are_whole_and_exact() {
         candidate_id: CandidateId::of("c", &Payload::new()),
         payload: Payload::from([("instructions".to_owned(), text.clone())]),
     }];
-    assert!(part(&within(&request, 4096), "parent.md").contains(&text));
+    assert!(part(&brief_within(&request, 4096), "parent.md").contains(&text));
 }
 
 #[test]
@@ -150,7 +150,7 @@ fn a_merge_names_both_parents_and_their_ancestor() {
     };
     (request.question.operation, request.question.parents, request.question.ancestor) =
         (Operation::Merge, vec![named("left"), named("right")], Some(named("old")));
-    let brief = within(&request, 64 * 1024);
+    let brief = brief_within(&request, 64 * 1024);
     let text = part(&brief, "parent.md");
     for name in ["left", "right", "old"] {
         assert!(text.contains(named(name).candidate_id.as_str()) && text.contains(name), "{text}");
@@ -162,11 +162,11 @@ fn a_merge_names_both_parents_and_their_ancestor() {
 #[test]
 fn lineage_frontier_rejected_and_repair_are_there_when_there_is_something_to_tell() {
     let mut request = request();
-    let names = |request: &_| within(request, 64 * 1024).parts.iter().map(|part| part.0).collect::<Vec<_>>();
+    let names = |request: &_| brief_within(request, 64 * 1024).parts.iter().map(|part| part.0).collect::<Vec<_>>();
     assert_eq!(names(&request), ["task.md", "parent.md", "evidence.md", "guidance.md", "proposal_schema.md"]);
     let payload = Payload::from([("instructions".to_owned(), "Answer briefly.\nBe kind.".to_owned())]);
     let candidate_id = CandidateId::of("c", &payload);
-    request.question.relatives = vec![Relative {
+    request.question.relatives = vec![RelatedCandidate {
         candidate_id: candidate_id.clone(),
         relation: Relation::Ancestor,
         status: CandidateStatus::Accepted,
@@ -186,7 +186,7 @@ fn lineage_frontier_rejected_and_repair_are_there_when_there_is_something_to_tel
         fields: Payload::from([("instructions".to_owned(), String::new())]),
         rationale: String::new(),
     }];
-    let brief = within(&request, 64 * 1024);
+    let brief = brief_within(&request, 64 * 1024);
     let lineage = part(&brief, "lineage.md");
     assert!(lineage.contains("ancestor") && lineage.contains("+0.1250 against its own parent on 8 rows"), "{lineage}");
     assert!(lineage.contains("+Be kind."), "{lineage}");

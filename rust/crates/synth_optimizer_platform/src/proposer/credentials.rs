@@ -1,4 +1,4 @@
-//! Which key goes to which endpoint: one rule for every backend.
+//! Decides which API key is sent to which endpoint, with one rule for every backend.
 
 use reqwest::Url;
 
@@ -6,21 +6,21 @@ use synth_optimizer_core::config::proposer::{AuthMode, ProposerSection};
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_core::secrets::Secret;
 
-/// The key that is used where none is named. It is OpenAI's own and goes nowhere else.
+/// Variable of the default key. It is sent only to OpenAI.
 pub(super) const OPENAI_API_KEY: &str = "OPENAI_API_KEY";
 
-/// Reads a variable of the environment.
+/// Reads an environment variable.
 pub(super) type Env<'a> = &'a dyn Fn(&str) -> Option<String>;
 
-/// A key, by the variable that holds it.
+/// An API key and the variable that holds it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Key {
+pub(super) struct ApiKey {
     pub(super) variable: String,
-    /// Without the space around it, which no server gives back and which would keep it from being found.
+    /// Trimmed: a server echoes the key without surrounding space, so redaction must search for the trimmed value.
     pub(super) value: Secret,
 }
 
-/// A base address as it is written. The message never repeats what may be a credential.
+/// Parses a base URL. The error does not repeat the URL, which may contain a credential.
 pub(super) fn base_url(written: Option<&str>) -> Result<Url, OptimizerError> {
     let bad = |problem: &str| {
         OptimizerError::new(ErrorCode::Proposer, format!("proposer.base_url {problem}"))
@@ -37,17 +37,17 @@ pub(super) fn base_url(written: Option<&str>) -> Result<Url, OptimizerError> {
     Ok(base)
 }
 
-/// Whether this is OpenAI's own service, which sells at list prices.
+/// Returns whether this is OpenAI's own service, for which list prices apply.
 pub(super) fn is_openai(base: &Url) -> bool {
     base.scheme() == "https" && base.host_str() == Some("api.openai.com")
 }
 
-/// The key for this endpoint. One that was not named for it is never sent to it; a server of one's own may want none.
-pub(super) fn key(section: &ProposerSection, base: &Url, env: Env<'_>) -> Result<Option<Key>, OptimizerError> {
+/// Returns the key for this endpoint. Other endpoints than OpenAI receive only a key that the config names; they may need none.
+pub(super) fn key(section: &ProposerSection, base: &Url, env: Env<'_>) -> Result<Option<ApiKey>, OptimizerError> {
     let read = |variable: &str| {
         let value = Secret::new(env(variable)?.trim());
-        // A blank variable is one that is not set.
-        (!value.expose().is_empty()).then(|| Key { variable: variable.to_owned(), value })
+        // A blank variable counts as unset.
+        (!value.expose().is_empty()).then(|| ApiKey { variable: variable.to_owned(), value })
     };
     if let Some(name) = section.api_key_env.as_deref() {
         return read(name).map(Some).ok_or_else(|| missing(name));
@@ -65,7 +65,7 @@ pub(super) fn key(section: &ProposerSection, base: &Url, env: Env<'_>) -> Result
     }
 }
 
-/// A key that must be there is not.
+/// Creates the error for a missing key.
 fn missing(variable: &str) -> OptimizerError {
     let message = format!("the variable {variable}, which holds the proposer's key, is not set");
     OptimizerError::new(ErrorCode::Proposer, message).with_hint(format!(

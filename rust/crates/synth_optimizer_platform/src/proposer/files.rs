@@ -1,4 +1,4 @@
-//! Files of a turn: for their owner alone, and read with care where a model may have put something else in their place.
+//! Private files of a turn. Reads are safe even if a model replaced a file with a link, a pipe or a large file.
 
 use std::fs::{self, DirBuilder, Metadata, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};
@@ -6,12 +6,12 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 
 use camino::Utf8Path;
 
-/// Makes a directory and those above it.
+/// Creates a private directory and its parents.
 pub(super) fn make_dir(path: &Utf8Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(path)
 }
 
-/// Removes a directory with all it holds. One that is not there is no error.
+/// Removes a directory and its contents. Succeeds if the directory does not exist.
 pub(super) fn remove_dir(path: &Utf8Path) -> io::Result<()> {
     match fs::remove_dir_all(path) {
         Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
@@ -19,12 +19,12 @@ pub(super) fn remove_dir(path: &Utf8Path) -> io::Result<()> {
     }
 }
 
-/// Writes a file that is not there yet: what is there already is neither followed nor written.
+/// Writes a new private file. Fails if the path exists, and follows no link.
 pub(super) fn write_new(path: &Utf8Path, bytes: &[u8]) -> io::Result<()> {
     OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?.write_all(bytes)
 }
 
-/// Reads a text of at most `most` bytes from a regular file. A link is not followed, and a pipe is not waited for.
+/// Reads a text of at most `most` bytes from a regular file. Follows no links and does not block on a pipe.
 pub(super) fn read_text(path: &Utf8Path, most: u64) -> io::Result<String> {
     let check = |found: &Metadata| match found.len() {
         _ if !found.is_file() => Err(io::Error::new(ErrorKind::InvalidInput, "it is not a regular file")),
@@ -37,7 +37,7 @@ pub(super) fn read_text(path: &Utf8Path, most: u64) -> io::Result<String> {
     check(&fs::symlink_metadata(path)?)?;
     let flags = (rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK).bits();
     let file = OpenOptions::new().read(true).custom_flags(flags.cast_signed()).open(path)?;
-    // Another one may have been put there meanwhile.
+    // The file may have been replaced since the first check.
     check(&file.metadata()?)?;
     let mut bytes = Vec::new();
     file.take(most + 1).read_to_end(&mut bytes)?;

@@ -1,43 +1,43 @@
-//! The manifest of a proposal: its schema, how it is found in an answer, and everything that is wrong with it.
+//! The manifest of a proposal: its schema, how it is extracted from an answer, and its problems.
 
 use serde_json::{Map, Value, json};
 
 use super::ProposalRequest;
 use super::transcript::Redactor;
 use synth_optimizer_core::model::answer::{Proposal, ProposalAnswer};
-use synth_optimizer_core::model::command::Question;
+use synth_optimizer_core::model::command::ProposerQuestion;
 use synth_optimizer_core::model::event_fields::{Operation, Problem};
 use synth_optimizer_core::model::ids::Payload;
 use synth_optimizer_core::model::usage::Usage;
 use synth_optimizer_core::secrets::{looks_like_key, scrub};
 
-/// Name and version of the manifest's shape.
+/// Name and version of the manifest schema.
 pub const SCHEMA_VERSION: &str = "gepa_workspace_proposal_v3";
 
-/// Most characters of an answer that a problem repeats.
-const SHOWN: usize = 160;
+/// Maximum number of characters of an answer that a problem repeats.
+const MAX_SHOWN_CHARS: usize = 160;
 
-/// Most places of a text at which an object is looked for, so that a hostile answer is read in time.
-const STARTS: usize = 64;
+/// Maximum number of positions at which to look for an object, so that a hostile answer takes bounded time.
+const MAX_OBJECT_STARTS: usize = 64;
 
-/// Most entries that are read, and most of their problems that are told.
-const ENTRIES: usize = 256;
-const PROBLEMS: usize = 16;
+/// Maximum number of entries to read, and of their problems to report.
+const MAX_ENTRIES: usize = 256;
+const MAX_ENTRY_PROBLEMS: usize = 16;
 
-/// What an answer holds, and what is wrong with it as a whole. The proposals themselves are judged by the engine.
+/// The proposals of an answer, and the problems of the answer as a whole. The engine validates the proposals.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(super) struct Found {
+pub(super) struct ParsedAnswer {
     pub(super) proposals: Vec<Proposal>,
     pub(super) problems: Vec<Problem>,
 }
 
-impl From<Problem> for Found {
+impl From<Problem> for ParsedAnswer {
     fn from(problem: Problem) -> Self {
         Self { proposals: Vec::new(), problems: vec![problem] }
     }
 }
 
-impl Found {
+impl ParsedAnswer {
     pub(super) fn too_large(answer: &str, most: u64) -> Self {
         let message = format!("the answer has {} bytes; at most {most} are allowed", answer.len());
         Problem { code: "answer_too_large".into(), field: None, message }.into()
@@ -55,7 +55,7 @@ impl Found {
     }
 }
 
-/// The word for what an operation proposes.
+/// Returns the `proposal_type` of an operation.
 pub(super) fn proposal_type(operation: Operation) -> &'static str {
     match operation {
         Operation::Merge => "frontier_merge",
@@ -63,7 +63,7 @@ pub(super) fn proposal_type(operation: Operation) -> &'static str {
     }
 }
 
-/// The JSON Schema of a manifest, in the form that strict servers take: every property required, no other allowed.
+/// Returns the JSON Schema of a manifest in the form that strict servers accept: all properties required, no others allowed.
 pub(super) fn schema(request: &ProposalRequest) -> Value {
     let mut schema = shape_of(&example(request));
     let fixed = [
@@ -85,13 +85,13 @@ fn shape_of(example: &Value) -> Value {
             let required: Vec<&String> = entries.keys().collect();
             json!({ "type": "object", "properties": properties, "required": required, "additionalProperties": false })
         }
-        // A list without an example is one of texts.
+        // An empty list is a list of texts.
         Value::Array(items) => json!({ "type": "array", "items": shape_of(items.first().unwrap_or(&json!(""))) }),
         _ => json!({ "type": "string" }),
     }
 }
 
-/// A manifest as an example of its shape.
+/// Returns an example manifest.
 pub(super) fn example(request: &ProposalRequest) -> Value {
     let question = &request.question;
     let new = |field: &String| (field.clone(), "the whole new text of this field".into());
@@ -118,28 +118,28 @@ pub(super) fn example(request: &ProposalRequest) -> Value {
     })
 }
 
-/// Reads an answer: the manifest alone, or the first one that stands in other text.
+/// Reads an answer: a manifest, or the first manifest inside other text.
 ///
-/// Credentials that are known are hidden after the text is decoded, so that no escape hides one from being hidden.
-pub(super) fn read(answer: &str, request: &ProposalRequest, redactor: &Redactor) -> Found {
+/// Known credentials are removed after the JSON is decoded, so that escape sequences cannot hide them.
+pub(super) fn read(answer: &str, request: &ProposalRequest, redactor: &Redactor) -> ParsedAnswer {
     let Some(document) = document_in(answer) else {
         let message = if answer.trim().is_empty() {
             "the answer is empty; it must be one JSON object".to_owned()
         } else {
-            format!("the answer holds no JSON object; it begins with {:?}", beginning(&redactor.known_hidden(answer)))
+            format!("the answer holds no JSON object; it begins with {:?}", beginning(&redactor.hide_known(answer)))
         };
         return Problem { code: "manifest_unreadable".into(), field: None, message }.into();
     };
-    read_document(&redactor.without_known(&document), request)
+    read_document(&redactor.hide_known_in(&document), request)
 }
 
-fn read_document(document: &Value, request: &ProposalRequest) -> Found {
-    let mut found = Found::default();
+fn read_document(document: &Value, request: &ProposalRequest) -> ParsedAnswer {
+    let mut found = ParsedAnswer::default();
     let mut wrong = |field: &str, message: String| {
         found.problems.push(Problem { code: "manifest_invalid".into(), field: Some(field.to_owned()), message });
     };
     match document.get("schema_version") {
-        // Its absence is no reason to pay for another turn.
+        // A missing version is not worth another turn.
         None => {}
         Some(version) if version == SCHEMA_VERSION => {}
         Some(version) => wrong("schema_version", format!("is {}, not {SCHEMA_VERSION:?}", shown(version))),
@@ -155,16 +155,16 @@ fn read_document(document: &Value, request: &ProposalRequest) -> Found {
         wrong("proposals", "is empty".into());
     }
     let (mut proposals, mut refused) = (Vec::new(), Vec::new());
-    for (index, entry) in entries.iter().take(ENTRIES).enumerate() {
+    for (index, entry) in entries.iter().take(MAX_ENTRIES).enumerate() {
         match read_proposal(entry, request) {
             Ok(proposal) => proposals.push(proposal),
             Err((field, message)) => refused.push((format!("proposals[{index}]{}", beginning(&field)), message)),
         }
     }
-    // A bad entry beside enough good ones is not worth another turn.
+    // Invalid entries are ignored if there are enough valid ones.
     if proposals.len() < request.question.proposal_count as usize {
-        let more = refused.len().saturating_sub(PROBLEMS);
-        for (field, message) in refused.into_iter().take(PROBLEMS) {
+        let more = refused.len().saturating_sub(MAX_ENTRY_PROBLEMS);
+        for (field, message) in refused.into_iter().take(MAX_ENTRY_PROBLEMS) {
             wrong(&field, message);
         }
         if more > 0 {
@@ -175,7 +175,7 @@ fn read_document(document: &Value, request: &ProposalRequest) -> Found {
     found
 }
 
-/// One entry: its texts stand under `proposed_payload`, under `candidate`, or by themselves.
+/// Reads one entry. Its texts are under `proposed_payload`, under `candidate`, or at the top level.
 fn read_proposal(entry: &Value, request: &ProposalRequest) -> Result<Proposal, (String, String)> {
     let Some(fields) = entry.as_object() else {
         return Err((String::new(), format!("is {}, not an object", shown(entry))));
@@ -189,7 +189,7 @@ fn read_proposal(entry: &Value, request: &ProposalRequest) -> Result<Proposal, (
                     Value::String(text) => {
                         payload.insert(field.clone(), text.clone());
                     }
-                    // Strict schemas make models name fields that they leave as they are.
+                    // With a strict schema, models send null for fields that they do not change.
                     Value::Null => {}
                     other => return Err((format!(".{name}.{field}"), format!("is {}, not a text", shown(other)))),
                 }
@@ -211,10 +211,11 @@ fn read_proposal(entry: &Value, request: &ProposalRequest) -> Result<Proposal, (
     Ok(Proposal { fields: payload, rationale: scrub(rationale) })
 }
 
-/// Whether a text holds what looks like a key and stands in no text that is there already. Such a text is not stored.
+/// Returns whether a text contains something that looks like a key and is in none of the existing texts. Such a text is
+/// rejected.
 fn holds_new_key(text: &str, request: &ProposalRequest) -> bool {
     let is_mark = |c: char| c.is_whitespace() || "\"'`,;()<>[]{}/:=@?&|!#$%^*".contains(c);
-    let Question { parents, ancestor, base, .. } = &request.question;
+    let ProposerQuestion { parents, ancestor, base, .. } = &request.question;
     let is_known = |word: &str| {
         let known = parents.iter().chain(ancestor).map(|parent| &parent.payload).chain([base]);
         known.flat_map(Payload::values).any(|known| known.contains(word))
@@ -222,7 +223,7 @@ fn holds_new_key(text: &str, request: &ProposalRequest) -> bool {
     text.split(is_mark).any(|word| looks_like_key(word) && !is_known(word))
 }
 
-/// The whole text as an object, else the object in a fenced block, else the first balanced one that has proposals.
+/// Returns the whole text as an object, else an object in a fenced block, else the first object with proposals.
 fn document_in(answer: &str) -> Option<Value> {
     let parse = |text: &str| serde_json::from_str::<Value>(text.trim()).ok().filter(Value::is_object);
     let has_proposals = |document: &Value| document.get("proposals").is_some();
@@ -236,7 +237,7 @@ fn document_in(answer: &str) -> Option<Value> {
     }
     let mut first = None;
     let mut rest = answer;
-    for _ in 0..STARTS {
+    for _ in 0..MAX_OBJECT_STARTS {
         let Some(start) = rest.find('{') else { break };
         rest = &rest[start..];
         let mut values = serde_json::Deserializer::from_str(rest).into_iter::<Value>();
@@ -258,7 +259,7 @@ fn shown(value: &Value) -> String {
 
 fn beginning(text: &str) -> String {
     let line = scrub(text).split_whitespace().collect::<Vec<_>>().join(" ");
-    match line.char_indices().nth(SHOWN) {
+    match line.char_indices().nth(MAX_SHOWN_CHARS) {
         Some((end, _)) => format!("{}…", &line[..end]),
         None => line,
     }

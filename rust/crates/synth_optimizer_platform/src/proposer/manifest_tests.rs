@@ -3,21 +3,21 @@
 use serde_json::{Value, json};
 
 use super::super::tests_support::request;
-use super::{Found, SCHEMA_VERSION, STARTS, example, read, schema};
+use super::{MAX_OBJECT_STARTS, ParsedAnswer, SCHEMA_VERSION, example, read, schema};
 use crate::proposer::transcript::Redactor;
 use synth_optimizer_core::model::event_fields::Operation;
 use synth_optimizer_core::secrets::Secret;
 
-fn found(answer: &str) -> Found {
+fn found(answer: &str) -> ParsedAnswer {
     read(answer, &request(), &Redactor::default())
 }
 
-fn texts(found: &Found) -> Vec<&str> {
+fn texts(found: &ParsedAnswer) -> Vec<&str> {
     found.proposals.iter().map(|proposal| proposal.fields["instructions"].as_str()).collect()
 }
 
 /// Code and field of every problem.
-fn problems(found: &Found) -> Vec<(&str, &str)> {
+fn problems(found: &ParsedAnswer) -> Vec<(&str, &str)> {
     found.problems.iter().map(|it| (it.code.as_str(), it.field.as_deref().unwrap_or_default())).collect()
 }
 
@@ -141,7 +141,7 @@ fn hostile_answers_are_read_in_time() {
     // Reading them again from every brace would take hours.
     let braces = "{".repeat(1_000_000);
     let deep = format!("{}1{}", "{\"a\":".repeat(100_000), "}".repeat(100_000));
-    let late = format!("{}{}", "{ ".repeat(STARTS * 2), manifest(json!({ "instructions": "new" })));
+    let late = format!("{}{}", "{ ".repeat(MAX_OBJECT_STARTS * 2), manifest(json!({ "instructions": "new" })));
     for answer in [braces.as_str(), &deep, &late, &"```".repeat(100_000), &"[".repeat(500_000)] {
         assert_eq!(problems(&found(answer)), [("manifest_unreadable", "")]);
     }

@@ -1,4 +1,4 @@
-//! The proposer boundary: what a proposer is asked, and the contract that every backend keeps.
+//! The proposer boundary: the request to a proposer, and the contract of every backend.
 
 mod brief;
 mod codex;
@@ -20,7 +20,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 pub(crate) use brief::shown_reply;
-pub use codex::{CodexProposer, Lookup};
+pub use codex::{CodexProposer, EnvLookup};
 pub use manifest::SCHEMA_VERSION;
 pub use openai::OpenAiProposer;
 pub use transcript::TRANSCRIPTS;
@@ -29,116 +29,118 @@ use synth_optimizer_core::config::Config;
 use synth_optimizer_core::config::gepa::Direction;
 use synth_optimizer_core::config::proposer::ProposerBackend;
 use synth_optimizer_core::model::answer::{CallFailure, FailureClass, Proposal, ProposalAnswer};
-use synth_optimizer_core::model::command::Question;
+use synth_optimizer_core::model::command::ProposerQuestion;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_core::model::event_fields::{ProposerReady, TurnModels};
-use synth_optimizer_core::model::ids::{RequestId, RowId};
+use synth_optimizer_core::model::ids::{CallId, RowId};
 use synth_optimizer_core::model::usage::Usage;
 use transcript::Redactor;
 
-/// One row of evidence: what was asked, what came of it, and the score.
+/// One row of evidence: its input, the container's reply and the score.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Evidence {
     pub row_id: RowId,
     pub row: Value,
     pub score: Option<f64>,
-    /// The container's whole reply, where there is one.
+    /// The container's whole reply, if there is one.
     pub reply: Option<Value>,
 }
 
-/// Everything that a proposer is told. It holds no held-out row, no secret, and nothing that depends on the run's name,
-/// place or time, so that its digest is the cache key of the turn.
+/// The input of a proposer turn. It contains no held-out rows and no secrets. It does not depend on the run's name, directory
+/// or time, so its digest is the cache key of the turn.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ProposalRequest {
-    pub question: Question,
+    pub question: ProposerQuestion,
     pub program: Value,
     pub task_info: Option<Value>,
     /// Whether a higher or a lower score is better.
     pub direction: Direction,
     pub evidence: Vec<Evidence>,
-    /// What the answer proposed that had the problems of the question.
+    /// The proposals of the answer to which the problems of the question refer.
     pub refused: Vec<Proposal>,
 }
 
-/// Names a turn among those of its run. It is no part of the question.
+/// Identifies a turn within its run. It is not part of the question.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TurnId {
-    pub request: RequestId,
+    pub call_id: CallId,
     pub attempt: u32,
 }
 
 impl TurnId {
-    /// The name of the turn's workspace and transcript.
+    /// Returns the name of the turn's workspace and transcript.
     fn name(self) -> String {
-        format!("turn_{:06}_{}", self.request.0, self.attempt)
+        format!("turn_{:06}_{}", self.call_id.0, self.attempt)
     }
 }
 
-/// A turn that gave no answer.
+/// A turn that produced no answer.
 #[derive(Debug)]
 pub struct TurnFailure {
-    /// What is stored, with everything that was used up to then.
+    /// The stored failure, with the usage up to that point.
     pub failure: CallFailure,
-    /// Set when the run cannot go on: another model than the one that was asked for, no credentials, a broken sandbox.
+    /// Set if the run cannot continue: another model than the requested one, no credentials, a broken sandbox.
     pub fatal: Option<OptimizerError>,
 }
 
-/// Most characters of a message that is stored.
-const SHOWN_CHARACTERS: usize = 600;
+/// Maximum length of a stored message.
+const MAX_MESSAGE_CHARS: usize = 600;
 
 /// Models and usage of a turn so far.
 #[derive(Debug, Clone, Default)]
-struct Outcome {
-    /// What a failure tells of the models.
+struct TurnAccount {
+    /// The models that a failure reports.
     models: Option<TurnModels>,
     usage: Usage,
-    /// Hides credentials in whatever is told of the turn.
+    /// Hides credentials in messages about the turn.
     redactor: Redactor,
 }
 
-/// Why a turn has failed, in words, and what that leads to.
-type Reason = (FailureClass, String, Verdict);
+/// Why a turn failed: class, message and consequence.
+type TurnError = (FailureClass, String, FailureAction);
 
-/// What a failed turn leads to.
+/// Consequence of a failed turn.
 #[derive(Debug, Clone, PartialEq)]
-enum Verdict {
-    /// The same may succeed later.
+enum FailureAction {
+    /// The same turn may succeed later.
     Retry,
-    /// The same would fail again; another turn may not.
+    /// The same turn would fail again; another turn may succeed.
     GiveUp,
-    /// Every turn would fail: the run ends, with this hint.
+    /// Every turn would fail: the run ends with this hint.
     Stop(&'static str),
-    /// No turn can begin: the run ends with this error.
-    CannotBegin(Box<OptimizerError>),
+    /// No turn can start: the run ends with this error.
+    CannotStart(Box<OptimizerError>),
 }
 
-fn cannot_begin(error: OptimizerError) -> Reason {
-    (FailureClass::NotSent, error.message.clone(), Verdict::CannotBegin(Box::new(error)))
+fn cannot_start(error: OptimizerError) -> TurnError {
+    (FailureClass::NotSent, error.message.clone(), FailureAction::CannotStart(Box::new(error)))
 }
 
-impl Outcome {
-    fn failed(&self, (class, message, verdict): Reason) -> TurnFailure {
-        let message: String = self.redactor.text(&message).chars().take(SHOWN_CHARACTERS).collect();
-        let (models, retryable) = (self.models.clone().map(Box::new), verdict == Verdict::Retry);
-        let fatal = match verdict {
-            Verdict::Retry | Verdict::GiveUp => None,
-            Verdict::Stop(hint) => Some(OptimizerError::new(ErrorCode::Proposer, message.clone()).with_hint(hint)),
-            Verdict::CannotBegin(error) => Some(*error),
+impl TurnAccount {
+    fn failed(&self, (class, message, action): TurnError) -> TurnFailure {
+        let message: String = self.redactor.text(&message).chars().take(MAX_MESSAGE_CHARS).collect();
+        let (models, retryable) = (self.models.clone().map(Box::new), action == FailureAction::Retry);
+        let fatal = match action {
+            FailureAction::Retry | FailureAction::GiveUp => None,
+            FailureAction::Stop(hint) => {
+                Some(OptimizerError::new(ErrorCode::Proposer, message.clone()).with_hint(hint))
+            }
+            FailureAction::CannotStart(error) => Some(*error),
         };
         let failure = CallFailure { class, message, retryable, usage: self.usage, cached: false, models };
         TurnFailure { failure, fatal }
     }
 }
 
-/// Something a proposer does.
-pub type Doing<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+/// Future of a proposer operation.
+pub type ProposerFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// A turn under way.
-pub type Turn<'a> = Doing<'a, Result<ProposalAnswer, TurnFailure>>;
+/// Future of a turn.
+pub type TurnFuture<'a> = ProposerFuture<'a, Result<ProposalAnswer, TurnFailure>>;
 
-/// The proposer that a config names. Nothing is started and nobody is asked before it is prepared. `codex_runtime` is the
-/// codex binary that is installed with the package, if there is one.
-pub fn configured(
+/// Creates the proposer that the config names. It starts no process and sends no request before `prepare`. `codex_runtime` is
+/// the codex binary that is installed with the package, if there is one.
+pub fn proposer_from_config(
     config: &Config,
     run_dir: &Utf8Path,
     codex_runtime: Option<&Utf8Path>,
@@ -153,25 +155,25 @@ pub fn configured(
     })
 }
 
-/// Who writes proposals.
+/// Writes proposals: the contract of every backend.
 pub trait Proposer: Send + Sync + std::fmt::Debug {
-    /// What makes answers of this proposer different from those of another: backend, model and settings.
+    /// Returns everything that affects the answers of this proposer: backend, model and settings.
     fn identity(&self) -> Value;
 
-    /// Checks everything that a turn needs, before anything is paid for. Called once by a run that may call; what it
-    /// tells is written down.
-    fn prepare(&self) -> Doing<'_, Result<Option<ProposerReady>, OptimizerError>> {
+    /// Checks everything that a turn needs, before any paid call. A run that may call the proposer calls this once and records
+    /// the result.
+    fn prepare(&self) -> ProposerFuture<'_, Result<Option<ProposerReady>, OptimizerError>> {
         Box::pin(async { Ok(None) })
     }
 
-    /// Takes one turn. It keeps its own deadlines. Dropped, it must leave nothing behind.
-    fn propose(&self, turn: TurnId, request: ProposalRequest) -> Turn<'_>;
+    /// Runs one turn within its own deadlines. Dropping the future must leave no processes or files behind.
+    fn propose(&self, turn: TurnId, request: ProposalRequest) -> TurnFuture<'_>;
 
-    /// Asks the turns under way to end at once, with what they have used.
+    /// Asks the active turns to end at once and to report their usage.
     fn interrupt(&self) {}
 
-    /// Ends everything that was started. Called once, when the run is over.
-    fn close(&self) -> Doing<'_, ()> {
+    /// Ends everything that the proposer started. The run calls this once at its end.
+    fn close(&self) -> ProposerFuture<'_, ()> {
         Box::pin(async {})
     }
 }

@@ -1,5 +1,5 @@
-//! What tokens cost: a dated table that is shipped, the prices that a config puts in its place, and which names are of one
-//! model.
+//! Token prices: a dated table that is part of the package, and overrides from the config. Also decides whether two names denote
+//! the same model.
 
 use std::collections::BTreeMap;
 
@@ -8,16 +8,16 @@ use serde::Deserialize;
 use synth_optimizer_core::config::proposer::{ModelPrice, ProposerSection};
 use synth_optimizer_core::model::usage::{Cost, Usage};
 
-/// List prices at the date that stands in the file.
+/// List prices; the file contains their date.
 const TABLE: &str = include_str!("prices.json");
 
 /// Tokens of one turn, as the endpoint counts them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Tokens {
-    /// All prompt tokens, those that were cached included.
+    /// All prompt tokens, including cached ones.
     pub(super) prompt: u64,
     pub(super) cached_prompt: u64,
-    /// All completion tokens, those of reasoning included.
+    /// All completion tokens, including reasoning tokens.
     pub(super) completion: u64,
 }
 
@@ -34,21 +34,21 @@ pub(super) struct Prices {
 }
 
 impl Prices {
-    /// `is_list_priced` tells whether the provider sells at list prices; a server of one's own does not.
+    /// Loads the prices of the config, and the list prices if the provider charges them (`is_list_priced`).
     pub(super) fn new(section: &ProposerSection, is_list_priced: bool) -> Self {
-        // A test reads the table, so that it is never without a reader.
+        // A test checks that the table can be parsed.
         let shipped = is_list_priced.then(|| serde_json::from_str(TABLE).ok()).flatten();
         let mut prices: Self = shipped.unwrap_or_default();
         prices.models.extend(section.prices.clone());
         prices
     }
 
-    /// The usage of a turn. Prices are known by the name of the model that answered, or by the name that was asked for where
-    /// it is the same model; else the cost is unknown.
+    /// Returns the usage of a turn. Looks up the price of the effective model, then of the requested one if both names denote the
+    /// same model. Otherwise the cost is unknown.
     pub(super) fn usage(&self, requested: &str, effective: Option<&str>, tokens: Option<Tokens>) -> Usage {
         let Some(tokens) = tokens else { return Usage::default() };
         let effective = effective.unwrap_or(requested);
-        let asked_for = Some(requested).filter(|requested| is_same(requested, effective));
+        let asked_for = Some(requested).filter(|requested| is_same_model(requested, effective));
         let cost = [Some(effective), asked_for].into_iter().flatten().find_map(|model| self.cost(model, tokens));
         Usage {
             prompt_tokens: Some(tokens.prompt),
@@ -58,7 +58,7 @@ impl Prices {
         }
     }
 
-    /// In dollars.
+    /// Returns the cost in US dollars.
     fn cost(&self, model: &str, tokens: Tokens) -> Option<f64> {
         let price = self.models.get(model)?;
         let (prompt, completion) = (price.prompt_usd?, price.completion_usd?);
@@ -70,38 +70,39 @@ impl Prices {
     }
 }
 
-/// Tags that choose how a model is served, not which one.
-const SERVING: [&str; 6] = [":latest", ":free", ":nitro", ":floor", ":online", ":extended"];
+/// Tags that select how a model is served, not which model.
+const SERVING_TAGS: [&str; 6] = [":latest", ":free", ":nitro", ":floor", ":online", ":extended"];
 
-/// Fewest digits of a suffix that is a date or a build: `-0613`, `-001`, `-2025-04-14`. `-32k` and `-5` are other models.
-const FEWEST_DIGITS: usize = 3;
+/// Minimum number of digits in a suffix that is a date or a build: `-0613`, `-001`, `-2025-04-14`. `-32k` and `-5` denote other
+/// models.
+const MIN_DATE_DIGITS: usize = 3;
 
-/// Whether both names are of one model. Servers answer with the dated name of an alias, leave out the name of the
-/// provider before it, or add a tag.
-pub(super) fn is_same(requested: &str, effective: &str) -> bool {
-    let (requested, effective) = (bare(requested), bare(effective));
+/// Returns whether both names denote the same model. Servers answer with the dated name of an alias, omit the provider prefix,
+/// or add a tag.
+pub(super) fn is_same_model(requested: &str, effective: &str) -> bool {
+    let (requested, effective) = (base_name(requested), base_name(effective));
     let alias = requested.strip_suffix("-latest").unwrap_or(&requested);
-    ends_alike(&requested, &effective) || undated(&effective).any(|undated| ends_alike(alias, undated))
+    ends_alike(&requested, &effective) || without_date(&effective).any(|without_date| ends_alike(alias, without_date))
 }
 
-fn bare(name: &str) -> String {
+fn base_name(name: &str) -> String {
     let name = name.trim().to_lowercase();
-    let name = SERVING.iter().find_map(|tag| name.strip_suffix(tag)).unwrap_or(&name);
+    let name = SERVING_TAGS.iter().find_map(|tag| name.strip_suffix(tag)).unwrap_or(&name);
     name.strip_suffix(".gguf").unwrap_or(name).to_owned()
 }
 
-/// Equal, or one is the other behind the name of a provider or a directory.
+/// Returns whether both names are equal, except for a prefix with a provider or directory.
 fn ends_alike(one: &str, other: &str) -> bool {
     let is_behind = |long: &str, short: &str| long.strip_suffix(short).is_some_and(|before| before.ends_with('/'));
     !one.is_empty() && !other.is_empty() && (one == other || is_behind(one, other) || is_behind(other, one))
 }
 
-/// What the name may be without the date or build at its end. `gpt-4-0613` ends in a digit without it as well, so there
-/// may be more than one reading.
-fn undated(name: &str) -> impl Iterator<Item = &str> {
+/// Returns the possible names without a trailing date or build. There may be several: without its date, `gpt-4-0613` still ends
+/// in a digit.
+fn without_date(name: &str) -> impl Iterator<Item = &str> {
     let is_date = |suffix: &str| {
         suffix.chars().all(|c| c.is_ascii_digit() || c == '-')
-            && suffix.chars().filter(char::is_ascii_digit).count() >= FEWEST_DIGITS
+            && suffix.chars().filter(char::is_ascii_digit).count() >= MIN_DATE_DIGITS
     };
     name.match_indices('-').filter(move |(at, _)| is_date(&name[*at..])).map(|(at, _)| &name[..at])
 }

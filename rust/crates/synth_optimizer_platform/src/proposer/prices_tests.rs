@@ -1,8 +1,8 @@
-//! What turns cost, and which names are of one model.
+//! Costs of turns, and names that denote the same model.
 
 use std::collections::BTreeMap;
 
-use super::{Prices, TABLE, Tokens, is_same};
+use super::{Prices, TABLE, Tokens, is_same_model};
 use synth_optimizer_core::config::proposer::{ModelPrice, ProposerSection};
 use synth_optimizer_core::model::usage::{Cost, NanoUsd, Usage};
 
@@ -108,7 +108,7 @@ fn a_dated_prefixed_or_tagged_name_is_the_same_model() {
         ("claude-3-5-sonnet-latest", "claude-3-5-sonnet-20241022"),
         ("qwen2.5-7b", "/models/qwen2.5-7b.gguf"),
     ] {
-        assert!(is_same(requested, effective), "{requested} {effective}");
+        assert!(is_same_model(requested, effective), "{requested} {effective}");
     }
 }
 
@@ -131,6 +131,6 @@ fn another_model_is_another_model() {
         ("gpt-4", ""),
         ("gpt-4", "/"),
     ] {
-        assert!(!is_same(requested, effective), "{requested} {effective}");
+        assert!(!is_same_model(requested, effective), "{requested} {effective}");
     }
 }

@@ -1,16 +1,16 @@
-//! A question that unit tests begin with.
+//! A proposal request for unit tests.
 
 use serde_json::json;
 
 use super::{Evidence, ProposalRequest};
 use synth_optimizer_core::config::gepa::Direction;
-use synth_optimizer_core::model::command::{NamedPayload, Question};
+use synth_optimizer_core::model::command::{NamedPayload, ProposerQuestion};
 use synth_optimizer_core::model::event_fields::Operation;
 use synth_optimizer_core::model::ids::{CandidateId, Payload, RowId};
 
 pub(super) fn request() -> ProposalRequest {
     let base = Payload::from([("instructions".to_owned(), "Answer briefly.".to_owned())]);
-    let question = Question {
+    let question = ProposerQuestion {
         operation: Operation::Mutate,
         generation: 1,
         parents: vec![NamedPayload { candidate_id: CandidateId::of("c", &base), payload: base.clone() }],

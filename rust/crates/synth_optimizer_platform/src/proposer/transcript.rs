@@ -1,4 +1,4 @@
-//! What was said in a turn, kept compressed and without secrets.
+//! Transcripts of turns, compressed and without secrets.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -18,52 +18,52 @@ use synth_optimizer_core::secrets::{HIDDEN, Secret, scrub};
 /// Directory of the transcripts in the run directory.
 pub const TRANSCRIPTS: &str = "proposer_transcripts";
 
-/// Most bytes of one transcript, and of one message in it.
-const MOST: usize = 32 * 1024 * 1024;
-const MOST_OF_ONE: usize = 1024 * 1024;
-/// Secrets shorter than this are no secrets, and hiding them would hide ordinary words.
-const SHORTEST: usize = 6;
+/// Maximum size of one transcript, and of one message in it.
+const MAX_TRANSCRIPT_BYTES: usize = 32 * 1024 * 1024;
+const MAX_MESSAGE_BYTES: usize = 1024 * 1024;
+/// Shorter values are not redacted, because that would hide ordinary words.
+const MIN_SECRET_BYTES: usize = 6;
 
-/// Hides credentials: those that look like one, and those that this process knows.
+/// Hides credentials: texts that look like one, and the values that this process knows.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Redactor {
     known: Arc<[Secret]>,
 }
 
 impl Redactor {
-    /// `known` are the values of the credentials that a proposer was given.
+    /// Creates a redactor. `known` are the credentials of the proposer.
     pub(super) fn new(known: impl IntoIterator<Item = Secret>) -> Self {
-        Self { known: known.into_iter().filter(|secret| secret.expose().len() >= SHORTEST).collect() }
+        Self { known: known.into_iter().filter(|secret| secret.expose().len() >= MIN_SECRET_BYTES).collect() }
     }
 
     pub(super) fn text(&self, text: &str) -> String {
-        scrub(&self.known_hidden(text))
+        scrub(&self.hide_known(text))
     }
 
-    /// The text without the credentials that this process knows, and otherwise as it is.
-    pub(super) fn known_hidden(&self, text: &str) -> String {
+    /// Hides only the known credentials in a text.
+    pub(super) fn hide_known(&self, text: &str) -> String {
         self.known.iter().fold(text.to_owned(), |text, secret| text.replace(secret.expose(), HIDDEN))
     }
 
-    /// A document without the credentials that this process knows, in values and in names.
-    pub(super) fn without_known(&self, value: &Value) -> Value {
-        with_texts(value, &|text| self.known_hidden(text))
+    /// Hides only the known credentials in the values and keys of a document.
+    pub(super) fn hide_known_in(&self, value: &Value) -> Value {
+        map_texts(value, &|text| self.hide_known(text))
     }
 }
 
-/// A document with other texts, in values and in names.
-pub(super) fn with_texts(value: &Value, change: &dyn Fn(&str) -> String) -> Value {
+/// Applies a function to every text of a document, in values and keys.
+pub(super) fn map_texts(value: &Value, change: &dyn Fn(&str) -> String) -> Value {
     match value {
         Value::String(text) => Value::String(change(text)),
-        Value::Array(items) => items.iter().map(|item| with_texts(item, change)).collect(),
+        Value::Array(items) => items.iter().map(|item| map_texts(item, change)).collect(),
         Value::Object(entries) => {
-            Value::Object(entries.iter().map(|(name, value)| (change(name), with_texts(value, change))).collect())
+            Value::Object(entries.iter().map(|(name, value)| (change(name), map_texts(value, change))).collect())
         }
         Value::Null | Value::Bool(_) | Value::Number(_) => value.clone(),
     }
 }
 
-/// A transcript under way. It is written when it is dropped, so that a turn that is broken off leaves one as well.
+/// A transcript in progress. It is written when it is dropped, so an aborted turn leaves one too.
 #[derive(Debug)]
 pub(super) struct Transcript {
     path: Utf8PathBuf,
@@ -77,15 +77,15 @@ impl Transcript {
         Self { path, redactor, lines: Vec::new() }
     }
 
-    /// Adds one message; `from` is who said it.
+    /// Adds one message; `from` is its sender.
     pub(super) fn add(&mut self, from: &str, message: &Value) {
-        let mut message = redacted(&self.redactor.without_known(message));
+        let mut message = redacted(&self.redactor.hide_known_in(message));
         let size = message.to_string().len();
-        if size > MOST_OF_ONE {
+        if size > MAX_MESSAGE_BYTES {
             message = json!({ "left_out": format!("{size} bytes") });
         }
         let line = json!({ "at": unix_millis(), "from": from, "message": message }).to_string();
-        if self.lines.len() + line.len() < MOST {
+        if self.lines.len() + line.len() < MAX_TRANSCRIPT_BYTES {
             self.lines.extend_from_slice(line.as_bytes());
             self.lines.push(b'\n');
         }
@@ -100,7 +100,7 @@ impl Transcript {
 
 impl Drop for Transcript {
     fn drop(&mut self) {
-        // A transcript is evidence, not a part of the run: a full disk is noticed where it matters.
+        // A lost transcript does not fail the run. A full disk is reported by other writes.
         warn_if_err!(self.write(), "the transcript of a turn was not written");
     }
 }

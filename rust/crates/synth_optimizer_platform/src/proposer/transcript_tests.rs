@@ -1,4 +1,4 @@
-//! Transcripts hold what was said, and no secret.
+//! Transcripts contain every message and no secret.
 
 use std::os::unix::fs::PermissionsExt;
 
@@ -6,14 +6,14 @@ use camino::{Utf8Path, Utf8PathBuf};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use super::{MOST_OF_ONE, Redactor, TRANSCRIPTS, Transcript, redacted};
+use super::{MAX_MESSAGE_BYTES, Redactor, TRANSCRIPTS, Transcript, redacted};
 use crate::proposer::TurnId;
-use synth_optimizer_core::model::ids::RequestId;
+use synth_optimizer_core::model::ids::CallId;
 use synth_optimizer_core::secrets::Secret;
 
 const KNOWN: &str = "a known canary";
 const SHAPED: &str = "sk-canary0123456789abcdef";
-const TURN: TurnId = TurnId { request: RequestId(7), attempt: 2 };
+const TURN: TurnId = TurnId { call_id: CallId(7), attempt: 2 };
 
 fn redactor() -> Redactor {
     Redactor::new([Secret::new(KNOWN), Secret::new("short")])
@@ -35,14 +35,14 @@ fn lines(run_dir: &Utf8Path) -> Vec<Value> {
 fn known_and_shaped_secrets_are_hidden_wherever_they_stand() {
     let redactor = redactor();
     assert_eq!(redactor.text(&format!("x{KNOWN}y {SHAPED}")), "x[hidden]y [hidden]");
-    assert_eq!(redactor.known_hidden(&format!("{KNOWN} {SHAPED}")), format!("[hidden] {SHAPED}"));
+    assert_eq!(redactor.hide_known(&format!("{KNOWN} {SHAPED}")), format!("[hidden] {SHAPED}"));
     let value = json!({ KNOWN: 1, "list": [KNOWN, { "deep": format!("say {SHAPED}") }], "api_key": "plain", "n": 3 });
-    let shown = redacted(&redactor.without_known(&value));
+    let shown = redacted(&redactor.hide_known_in(&value));
     assert_eq!(
         shown,
         json!({ "[hidden]": 1, "list": ["[hidden]", { "deep": "say [hidden]" }], "api_key": "[hidden]", "n": 3 })
     );
-    // What is too short to be a secret would hide ordinary words.
+    // Short values are not redacted, because that would hide ordinary words.
     assert_eq!(redactor.text("in short"), "in short");
     assert!(!format!("{redactor:?}").contains("canary"));
 }
@@ -68,7 +68,7 @@ fn a_transcript_is_written_when_it_is_dropped_for_its_owner_alone() {
 fn a_message_that_is_too_long_leaves_only_its_size() {
     let (_keep, run_dir) = dir();
     let mut transcript = Transcript::new(&run_dir, TURN, redactor());
-    transcript.add("endpoint", &json!("x ".repeat(MOST_OF_ONE)));
+    transcript.add("endpoint", &json!("x ".repeat(MAX_MESSAGE_BYTES)));
     drop(transcript);
     assert!(lines(&run_dir)[0]["message"]["left_out"].as_str().unwrap().ends_with(" bytes"));
 }

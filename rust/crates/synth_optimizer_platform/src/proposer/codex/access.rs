@@ -1,4 +1,4 @@
-//! Decides once how codex reaches its model: an endpoint with a key of its own, or the sign-in that the host has.
+//! Decides how codex accesses its model: through an endpoint with its own key, or with the sign-in of the host.
 
 use std::fs;
 
@@ -7,39 +7,39 @@ use reqwest::Url;
 use serde_json::Value;
 use tracing::warn;
 
-use crate::proposer::credentials::{Env, Key, OPENAI_API_KEY, base_url, is_openai, key};
+use crate::proposer::credentials::{ApiKey, Env, OPENAI_API_KEY, base_url, is_openai, key};
 use synth_optimizer_core::config::proposer::{AuthMode, ProposerSection};
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_core::secrets::Secret;
 
-/// Where OpenAI answers.
+/// Base URL of the OpenAI API.
 const OPENAI: &str = "https://api.openai.com/v1";
 
-/// Name of codex's own file for its sign-in.
+/// Name of the file in which codex keeps its sign-in.
 pub(super) const AUTH_FILE: &str = "auth.json";
 
-/// The name under which codex knows a provider of our own definition.
+/// Name of the provider that we define in the codex configuration.
 pub(super) const OWN_PROVIDER: &str = "proposer";
 
-/// How the model is reached.
+/// How codex accesses the model.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Access {
+pub(super) enum ModelAccess {
     Endpoint {
         base_url: String,
-        key: Option<Key>,
+        key: Option<ApiKey>,
     },
-    /// The sign-in in this file.
+    /// Uses the sign-in in this file.
     Host {
         auth: Utf8PathBuf,
     },
 }
 
-impl Access {
+impl ModelAccess {
     pub(super) fn decide(section: &ProposerSection, env: Env<'_>) -> Result<Self, OptimizerError> {
         let has_address = section.base_url.is_some();
         let signs_in = match section.auth_mode {
             AuthMode::Host => true,
-            // A home that is named is meant, whatever key happens to be set.
+            // A configured codex home takes precedence over a key in the environment.
             AuthMode::Auto => section.codex_home.is_some() && section.api_key_env.is_none(),
             AuthMode::ApiKey => false,
         };
@@ -53,7 +53,7 @@ impl Access {
         }
     }
 
-    /// The provider's name in the configuration of codex.
+    /// Returns the provider's name in the codex configuration.
     pub(super) fn provider(&self) -> &'static str {
         match self {
             Self::Endpoint { .. } => OWN_PROVIDER,
@@ -61,7 +61,7 @@ impl Access {
         }
     }
 
-    /// Whether the models are those of OpenAI.
+    /// Returns whether OpenAI serves the models.
     pub(super) fn is_openai(&self) -> bool {
         match self {
             Self::Endpoint { base_url, .. } => Url::parse(base_url).is_ok_and(|base| is_openai(&base)),
@@ -69,12 +69,12 @@ impl Access {
         }
     }
 
-    /// Whether every token is paid for at list prices. A sign-in may be a subscription.
+    /// Returns whether list prices apply. A sign-in may be a subscription.
     pub(super) fn is_list_priced(&self) -> bool {
         matches!(self, Self::Endpoint { key: Some(_), .. }) && self.is_openai()
     }
 
-    /// For the record; without any value.
+    /// Describes the access without any secret.
     pub(super) fn describe(&self) -> String {
         match self {
             Self::Endpoint { key: Some(key), .. } => format!("api_key ({})", key.variable),
@@ -83,7 +83,7 @@ impl Access {
         }
     }
 
-    /// Every credential that is in play, so that it can be hidden wherever it turns up.
+    /// Returns every credential in use, for redaction.
     pub(super) fn secrets(&self) -> Vec<Secret> {
         match self {
             Self::Endpoint { key, .. } => key.iter().map(|key| key.value.clone()).collect(),
@@ -92,7 +92,7 @@ impl Access {
                 let mut found = Vec::new();
                 match read {
                     Ok(document) => texts(&document, &mut found),
-                    // Codex meets the same problem and ends the turn; only what it shows of the sign-in is not hidden.
+                    // Codex fails for the same reason. Only redaction of the sign-in in its output is missing.
                     Err(error) => warn!(%error, "the sign-in of codex cannot be read"),
                 }
                 found
@@ -101,12 +101,12 @@ impl Access {
     }
 }
 
-fn host(section: &ProposerSection, env: Env<'_>) -> Result<Access, OptimizerError> {
+fn host(section: &ProposerSection, env: Env<'_>) -> Result<ModelAccess, OptimizerError> {
     let usual = || env("HOME").map(|home| Utf8PathBuf::from(home).join(".codex"));
     let given = section.codex_home.clone();
     let dir = given.or_else(|| env("CODEX_HOME").map(Utf8PathBuf::from)).or_else(usual);
     let auth = dir.as_ref().map(|dir| dir.join(AUTH_FILE)).and_then(|auth| auth.canonicalize_utf8().ok());
-    auth.filter(|auth| auth.is_file()).map(|auth| Access::Host { auth }).ok_or_else(|| {
+    auth.filter(|auth| auth.is_file()).map(|auth| ModelAccess::Host { auth }).ok_or_else(|| {
         let place = dir.map_or_else(String::new, |dir| format!(" in {dir}"));
         let key = match section.auth_mode {
             AuthMode::Auto if section.codex_home.is_none() => format!("{OPENAI_API_KEY} is not set and "),
@@ -118,7 +118,7 @@ fn host(section: &ProposerSection, env: Env<'_>) -> Result<Access, OptimizerErro
     })
 }
 
-/// Long texts of a sign-in: tokens and ids. Short ones are words.
+/// Collects the long texts of a sign-in file: tokens and ids. Short texts are ordinary words.
 fn texts(value: &Value, found: &mut Vec<Secret>) {
     const SHORTEST: usize = 16;
     match value {

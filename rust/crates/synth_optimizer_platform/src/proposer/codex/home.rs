@@ -1,4 +1,4 @@
-//! The run-local home of codex: its whole configuration, an empty desk to run on, and nothing of the host.
+//! The run-local home of codex: its complete configuration and an empty working directory. It contains nothing of the host.
 
 use std::io;
 use std::os::unix::fs::symlink;
@@ -6,57 +6,58 @@ use std::os::unix::fs::symlink;
 use camino::{Utf8Path, Utf8PathBuf};
 use serde_json::{Value, json};
 
-use super::access::{AUTH_FILE, Access, OWN_PROVIDER};
-use crate::container::Holder;
+use super::access::{AUTH_FILE, ModelAccess, OWN_PROVIDER};
+use crate::container::ProcessOwner;
 use crate::proposer::files::{make_dir, remove_dir, write_new};
 use synth_optimizer_core::config::proposer::{ProposerSection, ReasoningEffort, SandboxMode};
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 
-/// Name of the home in the run directory.
+/// Name of the home directory in the run directory.
 pub(super) const HOME: &str = ".codex_home";
-/// Name of the file in it that describes a model that codex does not know.
+/// Name of the file that describes a model that codex does not know.
 const CATALOG: &str = "catalog.json";
 /// Name of the permission profile under which commands run.
 pub(super) const PROFILE: &str = "proposer";
 const BASE_INSTRUCTIONS: &str = "You improve the texts of a program. Work only inside the current directory, with the \
                                  files that are there. There is no network.";
 
-/// Whether commands may write their workspace.
+/// Returns whether commands may write to their workspace.
 pub(super) fn may_write(section: &ProposerSection) -> bool {
     match section.sandbox_mode {
         Some(SandboxMode::ReadOnly) => false,
-        // The config refuses full access; this never grants it.
+        // The config rejects full access, so it is never granted here.
         Some(SandboxMode::WorkspaceWrite | SandboxMode::DangerFullAccess) | None => true,
     }
 }
 
-/// A home on disk.
+/// A codex home on disk.
 #[derive(Debug)]
-pub(super) struct Home {
+pub(super) struct CodexHome {
     pub(super) run_dir: Utf8PathBuf,
     pub(super) path: Utf8PathBuf,
 }
 
-impl Home {
-    /// Makes it anew. Commands may read `package` besides the system and their workspace, and `token` marks them as ours.
+impl CodexHome {
+    /// Creates the home from scratch. Commands may read `package` in addition to the system and their workspace. `token` marks
+    /// their processes as ours.
     pub(super) fn create(
         run_dir: &Utf8Path,
         section: &ProposerSection,
         model: &str,
-        access: &Access,
+        access: &ModelAccess,
         package: &Utf8Path,
         token: &str,
     ) -> Result<Self, OptimizerError> {
         let home = Self { run_dir: run_dir.to_owned(), path: run_dir.join(HOME) };
         home.remove()?;
-        make_dir(&home.desk()).map_err(|error| failed("made", &home.path, error))?;
+        make_dir(&home.scratch_dir()).map_err(|error| failed("made", &home.path, error))?;
         let write = |name: &str, text: &str| {
             let path = home.path.join(name);
             write_new(&path, text.as_bytes()).map_err(|error| failed("written", &path, error))
         };
         let invariant = |error| OptimizerError::from_cause(ErrorCode::Invariant, "codex's config", error);
         let mut config = config(section, model, access, package, token).map_err(invariant)?;
-        // Codex knows the models of OpenAI; one that it does not know would get no tool to edit files.
+        // Codex gives a model that it does not know no tool to edit files, so describe such a model.
         if !access.is_openai() {
             config["model_catalog_json"] = home.path.join(CATALOG).into_string().into();
             write(CATALOG, &catalog(model).to_string())?;
@@ -64,16 +65,16 @@ impl Home {
         let config = toml::to_string(&config)
             .map_err(|error| OptimizerError::from_cause(ErrorCode::Invariant, "codex's config", error))?;
         write("config.toml", &config)?;
-        if let Access::Host { auth } = access {
-            // A link and not a copy: the sign-in stays where it is, and is renewed there.
+        if let ModelAccess::Host { auth } = access {
+            // A link, not a copy, so that codex renews the sign-in in its original place.
             let link = home.path.join(AUTH_FILE);
             symlink(auth, &link).map_err(|error| failed("linked", &link, error))?;
         }
         Ok(home)
     }
 
-    /// The empty directory in which codex runs and the sandbox is tried.
-    pub(super) fn desk(&self) -> Utf8PathBuf {
+    /// Returns the empty directory in which codex runs and the sandbox probe runs.
+    pub(super) fn scratch_dir(&self) -> Utf8PathBuf {
         self.path.join("desk")
     }
 
@@ -82,23 +83,23 @@ impl Home {
     }
 }
 
-/// The whole configuration.
+/// Builds the complete configuration.
 fn config(
     section: &ProposerSection,
     model: &str,
-    access: &Access,
+    access: &ModelAccess,
     package: &Utf8Path,
     token: &str,
 ) -> Result<Value, toml::de::Error> {
     let mut config: Value = toml::from_str(include_str!("config.toml"))?;
     config["model"] = model.into();
     config["model_provider"] = access.provider().into();
-    // By this, commands that outlive codex are found and ended.
-    config["shell_environment_policy"]["set"] = json!({ (Holder::Proposer.variable()): token });
+    // The token lets us find and end commands that outlive codex.
+    config["shell_environment_policy"]["set"] = json!({ (ProcessOwner::Proposer.variable()): token });
     let files = &mut config["permissions"][PROFILE]["filesystem"];
     files[package.as_str()] = "read".into();
     files[":workspace_roots"] = json!({ ".": if may_write(section) { "write" } else { "read" } });
-    if let Access::Endpoint { base_url, key } = access {
+    if let ModelAccess::Endpoint { base_url, key } = access {
         let mut provider = json!({
             "name": section.provider,
             "base_url": base_url,
@@ -109,7 +110,7 @@ fn config(
             "stream_idle_timeout_ms": section.idle_timeout_seconds.saturating_mul(1000),
         });
         if let Some(key) = key {
-            // The name of the variable; the key itself is in the environment of codex and nowhere else.
+            // Only the name of the variable; the key itself is only in the environment of codex.
             provider["env_key"] = key.variable.clone().into();
         }
         config["model_providers"] = json!({ (OWN_PROVIDER): provider });
@@ -119,7 +120,7 @@ fn config(
 
 fn catalog(model: &str) -> Value {
     let levels: Vec<Value> =
-        ReasoningEffort::WORDS.iter().map(|level| json!({ "effort": level, "description": level })).collect();
+        ReasoningEffort::NAMES.iter().map(|level| json!({ "effort": level, "description": level })).collect();
     json!({ "models": [{
         "slug": model,
         "display_name": model,

@@ -1,10 +1,10 @@
-//! The configuration that codex is given.
+//! The configuration that is written for codex.
 #![allow(clippy::unwrap_used)]
 
 use std::fs;
 
 use super::*;
-use crate::proposer::credentials::Key;
+use crate::proposer::credentials::ApiKey;
 use synth_optimizer_core::secrets::Secret;
 
 fn place() -> (tempfile::TempDir, Utf8PathBuf) {
@@ -22,10 +22,10 @@ fn a_configuration_says_everything_and_holds_no_key() {
     let (_dir, run_dir) = place();
     let nasty = "model \"with\"\n[quotes] = 1";
     let section = ProposerSection { base_url: Some("http://here/v1".into()), ..ProposerSection::default() };
-    let key = Key { variable: "MINE".into(), value: Secret::new("the-secret") };
-    let access = Access::Endpoint { base_url: "http://here/v1".into(), key: Some(key) };
+    let key = ApiKey { variable: "MINE".into(), value: Secret::new("the-secret") };
+    let access = ModelAccess::Endpoint { base_url: "http://here/v1".into(), key: Some(key) };
     let package = Utf8Path::new("/opt/a \"b\"/codex");
-    let create = || Home::create(&run_dir, &section, nasty, &access, package, "tok").unwrap();
+    let create = || CodexHome::create(&run_dir, &section, nasty, &access, package, "tok").unwrap();
     let home = create();
     let config = read(&run_dir);
     assert_eq!(config["model"].as_str(), Some(nasty));
@@ -44,7 +44,7 @@ fn a_configuration_says_everything_and_holds_no_key() {
     assert!(!text.contains("the-secret"));
     let mode = std::os::unix::fs::PermissionsExt::mode(&fs::metadata(&home.path).unwrap().permissions());
     assert_eq!(mode & 0o777, 0o700);
-    // Made anew, it holds nothing of before.
+    // A new home contains no files of the previous one.
     fs::write(home.path.join("left"), "x").unwrap();
     create();
     assert!(!home.path.join("left").exists());
@@ -59,8 +59,8 @@ fn a_sign_in_is_linked_and_a_read_only_workspace_is_read_only() {
     let section = ProposerSection { sandbox_mode: Some(SandboxMode::ReadOnly), ..ProposerSection::default() };
     let auth = run_dir.join("host-auth.json");
     fs::write(&auth, "{}").unwrap();
-    let access = Access::Host { auth: auth.clone() };
-    let home = Home::create(&run_dir, &section, "m", &access, Utf8Path::new("/x"), "tok").unwrap();
+    let access = ModelAccess::Host { auth: auth.clone() };
+    let home = CodexHome::create(&run_dir, &section, "m", &access, Utf8Path::new("/x"), "tok").unwrap();
     assert_eq!(fs::read_link(home.path.join(AUTH_FILE)).unwrap(), auth);
     let config = read(&run_dir);
     assert_eq!(config["model_provider"].as_str(), Some("openai"));

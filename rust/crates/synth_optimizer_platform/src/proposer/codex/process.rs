@@ -1,5 +1,5 @@
-//! Finds the codex binary that a run uses, and starts it as a child process: an environment of a few named variables, a group
-//! of its own, and a log without secrets.
+//! Finds the codex binary of a run and starts it as a child process with a minimal environment, its own process group, and a log
+//! without secrets.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -9,11 +9,11 @@ use std::process::{Child, ChildStderr, Command, Stdio};
 
 use camino::{Utf8Path, Utf8PathBuf};
 
-use super::access::Access;
-use super::home::Home;
-use super::wire::Wire;
-use crate::container::{Holder, Lease};
-use crate::proposer::credentials::{Env, Key};
+use super::access::ModelAccess;
+use super::home::CodexHome;
+use super::rpc::RpcClient;
+use crate::container::{ProcessLease, ProcessOwner};
+use crate::proposer::credentials::{ApiKey, Env};
 use crate::proposer::transcript::Redactor;
 use crate::warn_if_err;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
@@ -21,25 +21,29 @@ use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 /// Name of the log in the run directory.
 pub(super) const PROPOSER_LOG: &str = "proposer.log";
 
-/// Most bytes of the log, and of one line in it.
-const MOST_OF_LOG: u64 = 4 * 1024 * 1024;
-const MOST_OF_LINE: u64 = 16 * 1024;
+/// Maximum size of the log, and of one line in it.
+const MAX_LOG_BYTES: u64 = 4 * 1024 * 1024;
+const MAX_LOG_LINE_BYTES: u64 = 16 * 1024;
 
 const HINT: &str = "Run `pip install \"synth-optimizers[codex]\"`, or name the binary in proposer.command.";
 
-/// A program that was found.
+/// The codex binary of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Program {
+pub(super) struct CodexBinary {
     pub(super) path: Utf8PathBuf,
     pub(super) arguments: Vec<String>,
-    /// Who named it.
+    /// The setting or package that named it.
     pub(super) source: &'static str,
-    /// What commands must be able to read, because the sandbox is set up by files of the package from within.
+    /// Directory that commands must be able to read, because the sandbox is set up from inside with files of the package.
     pub(super) package: Utf8PathBuf,
 }
 
-/// The first of `proposer.command`, the binary of the PyPI package and `codex` on the path.
-pub(super) fn locate(command: &[String], env: Env<'_>, runtime: Option<&Utf8Path>) -> Result<Program, OptimizerError> {
+/// Returns the first of `proposer.command`, the binary of the PyPI package, and `codex` on `PATH`.
+pub(super) fn locate(
+    command: &[String],
+    env: Env<'_>,
+    runtime: Option<&Utf8Path>,
+) -> Result<CodexBinary, OptimizerError> {
     let (path, arguments, source) = match (command.split_first(), runtime) {
         (Some((program, arguments)), _) => (find(program, env), arguments, "proposer.command"),
         (None, Some(path)) => (Some(path.to_owned()).filter(|path| is_program(path)), &[][..], "openai-codex-cli-bin"),
@@ -57,7 +61,7 @@ pub(super) fn locate(command: &[String], env: Env<'_>, runtime: Option<&Utf8Path
         };
         OptimizerError::new(ErrorCode::Proposer, message).with_hint(HINT)
     })?;
-    let path = native(&path).unwrap_or(path);
+    let path = native_binary(&path).unwrap_or(path);
     let mut arguments = arguments.to_vec();
     for word in ["app-server", "--strict-config"] {
         if !arguments.iter().any(|argument| argument == word) {
@@ -65,13 +69,13 @@ pub(super) fn locate(command: &[String], env: Env<'_>, runtime: Option<&Utf8Path
         }
     }
     let package = package_of(&path);
-    Ok(Program { path, arguments, source, package })
+    Ok(CodexBinary { path, arguments, source, package })
 }
 
-/// A name is looked for on the path; a path is taken as it is.
+/// Searches a name on `PATH`; takes a path as it is.
 fn find(program: &str, env: Env<'_>) -> Option<Utf8PathBuf> {
     if program.contains('/') {
-        // It is started from another directory.
+        // Make it absolute, because codex starts in another directory.
         return camino::absolute_utf8(program).ok().filter(|path| is_program(path));
     }
     let path = env("PATH")?;
@@ -83,8 +87,8 @@ fn is_program(path: &Utf8Path) -> bool {
     fs::metadata(path).is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
 }
 
-/// The npm package puts a script in front of the binary; killed, the script would leave the binary behind.
-fn native(path: &Utf8Path) -> Option<Utf8PathBuf> {
+/// Returns the native binary behind the script of the npm package. Killing the script would leave the binary running.
+fn native_binary(path: &Utf8Path) -> Option<Utf8PathBuf> {
     let script = path.canonicalize_utf8().ok().filter(|path| path.file_name() == Some("codex.js"))?;
     let package = script.parent()?.parent()?;
     let mut places = vec![package.to_owned()];
@@ -100,7 +104,7 @@ fn native(path: &Utf8Path) -> Option<Utf8PathBuf> {
     targets.flatten().flatten().map(|target| target.path().join("bin/codex")).find(|path| is_program(path))
 }
 
-/// The directory that holds `bin/` and `codex-resources/`; the binary alone where there is none.
+/// Returns the directory that contains `bin/` and `codex-resources/`, or the binary itself if there is none.
 fn package_of(path: &Utf8Path) -> Utf8PathBuf {
     let path = path.canonicalize_utf8().unwrap_or_else(|_| path.to_owned());
     let found =
@@ -108,19 +112,19 @@ fn package_of(path: &Utf8Path) -> Utf8PathBuf {
     found.unwrap_or(path)
 }
 
-/// Starts codex and the threads that read it; `path` is where programs are looked for.
+/// Starts codex and the threads that read its output. `path` is its `PATH`.
 pub(super) fn spawn(
-    program: &Program,
-    access: &Access,
-    home: &Home,
+    program: &CodexBinary,
+    access: &ModelAccess,
+    home: &CodexHome,
     path: Option<&str>,
     redactor: &Redactor,
-    lease: &Lease,
-) -> Result<(Child, Wire), OptimizerError> {
+    lease: &ProcessLease,
+) -> Result<(Child, RpcClient), OptimizerError> {
     let mut command = Command::new(&program.path);
     command
         .args(&program.arguments)
-        .current_dir(home.desk())
+        .current_dir(home.scratch_dir())
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -130,16 +134,16 @@ pub(super) fn spawn(
         .env("HOME", &home.path)
         .env("CODEX_HOME", &home.path)
         .env("LANG", "C.UTF-8")
-        .env(Holder::Proposer.variable(), &lease.token);
-    if let Access::Endpoint { key: Some(Key { variable, value }), .. } = access {
+        .env(ProcessOwner::Proposer.variable(), &lease.token);
+    if let ModelAccess::Endpoint { key: Some(ApiKey { variable, value }), .. } = access {
         command.env(variable, value.expose());
     }
     let log = home.run_dir.join(PROPOSER_LOG);
     let opened = OpenOptions::new().create(true).append(true).mode(0o600).open(&log);
     let log =
         opened.map_err(|error| OptimizerError::from_cause(ErrorCode::Io, format!("{log} cannot be opened"), error))?;
-    // Written before the process exists, so that no crash leaves one that nobody finds.
-    lease.write(&home.run_dir, Holder::Proposer)?;
+    // Write the lease before the process exists, so that a later start can find it after any crash.
+    lease.write(&home.run_dir, ProcessOwner::Proposer)?;
     let mut child = command.spawn().map_err(|error| {
         let what = format!("codex cannot be started from {}", program.path);
         OptimizerError::from_cause(ErrorCode::Proposer, what, error)
@@ -150,11 +154,11 @@ pub(super) fn spawn(
         return Err(OptimizerError::new(ErrorCode::Proposer, "codex was started without pipes"));
     };
     let redactor = redactor.clone();
-    std::thread::spawn(move || keep_log(stderr, log, &redactor));
-    Ok((child, Wire::new(stdin, stdout)))
+    std::thread::spawn(move || copy_log(stderr, log, &redactor));
+    Ok((child, RpcClient::new(stdin, stdout)))
 }
 
-/// The last lines of the log.
+/// Returns the last lines of the log.
 pub(super) fn log_tail(run_dir: &Utf8Path) -> String {
     const LINES: usize = 10;
     let text = fs::read(run_dir.join(PROPOSER_LOG)).unwrap_or_default();
@@ -163,30 +167,30 @@ pub(super) fn log_tail(run_dir: &Utf8Path) -> String {
     lines[lines.len().saturating_sub(LINES)..].join("\n")
 }
 
-/// Copies what codex says about itself, line by line. It is read to its end whatever becomes of the log.
-fn keep_log(stderr: ChildStderr, mut log: File, redactor: &Redactor) {
-    let mut room = MOST_OF_LOG.saturating_sub(log.metadata().map_or(0, |found| found.len()));
+/// Copies the stderr of codex into the log, line by line. Reads to the end even if the log is full or cannot be written.
+fn copy_log(stderr: ChildStderr, mut log: File, redactor: &Redactor) {
+    let mut room = MAX_LOG_BYTES.saturating_sub(log.metadata().map_or(0, |found| found.len()));
     let mut reader = BufReader::new(stderr);
     let mut line = Vec::new();
     loop {
         line.clear();
-        match reader.by_ref().take(MOST_OF_LINE).read_until(b'\n', &mut line) {
+        match reader.by_ref().take(MAX_LOG_LINE_BYTES).read_until(b'\n', &mut line) {
             Ok(0) => return,
             Err(error) => return tracing::warn!(%error, "the output of codex cannot be read"),
             Ok(_) => {}
         }
-        let text = redactor.text(&plain(String::from_utf8_lossy(&line).trim_end()));
+        let text = redactor.text(&strip_colours(String::from_utf8_lossy(&line).trim_end()));
         if (text.len() as u64) < room && writeln!(log, "{text}").is_ok() {
             room -= text.len() as u64 + 1;
         }
     }
 }
 
-/// A line without colours.
-fn plain(line: &str) -> String {
+/// Removes colour escape sequences from a line.
+fn strip_colours(line: &str) -> String {
     let mut parts = line.split('\u{1b}');
     let first = parts.next().unwrap_or_default();
-    // An escape sequence goes up to its letter.
+    // An escape sequence ends with a letter.
     let after = |part: &str| part.char_indices().skip(1).find(|(_, c)| c.is_ascii_alphabetic()).map(|(at, _)| at + 1);
     parts.fold(first.to_owned(), |shown, part| shown + after(part).map_or("", |at| &part[at..]))
 }

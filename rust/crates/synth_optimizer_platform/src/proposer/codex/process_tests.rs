@@ -1,4 +1,4 @@
-//! Where a codex is found, with directories made for it; what becomes of a line of its log.
+//! Search for the codex binary in temporary directories, and cleaning of log lines.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
@@ -60,14 +60,14 @@ fn the_package_comes_before_the_path_and_is_readable_as_a_whole() {
 fn the_script_of_npm_is_passed_by() {
     let (_dir, place) = place();
     let (script, link) = (place.join("m/@openai/codex/bin/codex.js"), place.join("bin/codex"));
-    let native = place.join("m/@openai/codex-linux-x64/vendor/x86_64-unknown-linux-musl/bin/codex");
+    let native_binary = place.join("m/@openai/codex-linux-x64/vendor/x86_64-unknown-linux-musl/bin/codex");
     program(&script);
-    program(&native);
-    fs::create_dir_all(native.parent().unwrap().parent().unwrap().join("codex-resources")).unwrap();
+    program(&native_binary);
+    fs::create_dir_all(native_binary.parent().unwrap().parent().unwrap().join("codex-resources")).unwrap();
     fs::create_dir_all(place.join("bin")).unwrap();
     std::os::unix::fs::symlink(&script, &link).unwrap();
     let found = locate(&[], &env(&[("PATH", place.join("bin").as_str())]), None).unwrap();
-    assert_eq!((found.path, found.source), (native, "PATH"));
+    assert_eq!((found.path, found.source), (native_binary, "PATH"));
     assert!(found.package.as_str().ends_with("x86_64-unknown-linux-musl"), "{}", found.package);
 }
 
@@ -76,7 +76,7 @@ fn nothing_found_says_what_to_do() {
     let (_dir, place) = place();
     fs::write(place.join("codex"), "not a program").unwrap();
     let here = env(&[("PATH", place.as_str())]);
-    // A relative path is not looked for in directories above.
+    // A relative path is not searched in parent directories.
     let (missing, runtime) = (["no/such/codex".to_owned()], Utf8Path::new("/no/such/codex"));
     for error in [
         locate(&[], &here, None).unwrap_err(),
@@ -90,7 +90,7 @@ fn nothing_found_says_what_to_do() {
 
 #[test]
 fn colours_are_left_out_of_the_log() {
-    assert_eq!(plain("\u{1b}[2m2026\u{1b}[0m \u{1b}[31mERROR\u{1b}[0m it"), "2026 ERROR it");
-    assert_eq!(plain("as it is"), "as it is");
-    assert_eq!(plain("cut \u{1b}["), "cut ");
+    assert_eq!(strip_colours("\u{1b}[2m2026\u{1b}[0m \u{1b}[31mERROR\u{1b}[0m it"), "2026 ERROR it");
+    assert_eq!(strip_colours("as it is"), "as it is");
+    assert_eq!(strip_colours("cut \u{1b}["), "cut ");
 }

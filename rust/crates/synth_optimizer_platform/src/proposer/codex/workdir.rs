@@ -1,5 +1,4 @@
-//! The workspace of one turn on disk: the brief goes in, the manifest comes out, and what stays afterwards holds no
-//! credential and leads nowhere.
+//! The workspace of one turn on disk: writes the brief, reads the manifest, and removes credentials and links afterwards.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -15,28 +14,28 @@ use crate::warn_if_err;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_core::model::event_fields::Problem;
 
-/// Directory of all turns' workspaces in the run directory.
+/// Directory of all workspaces in the run directory.
 const WORKSPACES: &str = "proposer_workspaces";
-/// Where the manifest is expected, in the workspace.
+/// Path of the manifest in the workspace.
 pub(super) const MANIFEST: &str = "proposal/manifest.json";
 
-/// Mount points that a sandbox leaves behind when it is killed.
-const LITTER: [&str; 4] = [".git", ".codex", ".agents", ".aws"];
+/// Empty mount points that a killed sandbox leaves behind.
+const SANDBOX_LEFTOVERS: [&str; 4] = [".git", ".codex", ".agents", ".aws"];
 
-/// Larger files are of no use as evidence, and a model may write as many as it likes.
-const MOST_BYTES: u64 = 4 * 1024 * 1024;
-const MOST_FILES: u64 = 1000;
-const MOST_OF_ALL: u64 = 16 * 1024 * 1024;
-const DEEPEST: u32 = 8;
+/// Limits of the files that are kept, because a model may write any number of files of any size.
+const MAX_FILE_BYTES: u64 = 4 * 1024 * 1024;
+const MAX_FILES: u64 = 1000;
+const MAX_TOTAL_BYTES: u64 = 16 * 1024 * 1024;
+const MAX_DEPTH: u32 = 8;
 
-/// A workspace that is there.
+/// An existing workspace.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Workdir {
     pub(super) path: Utf8PathBuf,
 }
 
 impl Workdir {
-    /// Makes the workspace of a turn anew.
+    /// Creates the workspace of a turn from scratch.
     pub(super) fn create(
         run_dir: &Utf8Path,
         turn: TurnId,
@@ -56,11 +55,11 @@ impl Workdir {
         Ok(Self { path })
     }
 
-    /// The manifest that the turn has written, if it is a file of the workspace and not larger than `most` bytes.
+    /// Reads the manifest of the turn if it is a regular file in the workspace of at most `most` bytes.
     pub(super) fn manifest(&self, most: u64) -> Result<Option<String>, Problem> {
         let wrong =
             |message: String| Problem { code: "manifest_unreadable".into(), field: Some(MANIFEST.into()), message };
-        // Neither the file nor its directory may lead elsewhere.
+        // Neither the file nor its directory may be a link.
         let proposal = self.path.join("proposal");
         if !fs::symlink_metadata(&proposal).is_ok_and(|found| found.is_dir()) {
             return if proposal.exists() { Err(wrong("`proposal` is not a directory".into())) } else { Ok(None) };
@@ -68,7 +67,7 @@ impl Workdir {
         match read_text(&self.path.join(MANIFEST), most) {
             Ok(text) => Ok(Some(text)),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-            // An error of the system is told by its kind alone.
+            // Report only the kind of a system error.
             Err(error) => Err(wrong(match error.get_ref() {
                 Some(problem) => problem.to_string(),
                 None => format!("it cannot be read: {}", error.kind()),
@@ -76,74 +75,73 @@ impl Workdir {
         }
     }
 
-    /// Removes what a killed sandbox leaves.
-    pub(super) fn tidy(&self) {
-        for name in LITTER {
-            // Only empty directories go; whatever else stands there stays.
-            // Lost: it is not there, or not empty and then no litter.
+    /// Removes the empty mount points of a killed sandbox.
+    pub(super) fn remove_sandbox_leftovers(&self) {
+        for name in SANDBOX_LEFTOVERS {
+            // Removes only empty directories. Errors are ignored: the directory is missing or not empty.
             let _ = fs::remove_dir(self.path.join(name));
         }
     }
 
-    /// Redacts every text in the workspace, and removes what is no text, too large or one too many. Nothing may run in it
-    /// any more.
-    pub(super) fn sweep(&self, redactor: &Redactor) {
-        sweep_dir(&self.path, redactor, 0, &mut Room { files: MOST_FILES, bytes: MOST_OF_ALL });
+    /// Redacts every text file in the workspace and removes all other files and those beyond the limits. No command may still
+    /// run in it.
+    pub(super) fn redact(&self, redactor: &Redactor) {
+        redact_dir(&self.path, redactor, 0, &mut RetentionBudget { files: MAX_FILES, bytes: MAX_TOTAL_BYTES });
     }
 }
 
-/// What may still be kept.
-struct Room {
+/// How many files and bytes may still be kept.
+struct RetentionBudget {
     files: u64,
     bytes: u64,
 }
 
-fn sweep_dir(dir: &Utf8Path, redactor: &Redactor, depth: u32, room: &mut Room) {
+fn redact_dir(dir: &Utf8Path, redactor: &Redactor, depth: u32, budget: &mut RetentionBudget) {
     let entries = match dir.read_dir_utf8() {
         Ok(entries) => entries,
         Err(error) => return warn!(%dir, %error, "a workspace cannot be gone over"),
     };
-    // Listed before anything is put there.
+    // List all entries first, because redaction creates files.
     let entries: Vec<_> = entries.flatten().collect();
     for entry in entries {
         let (path, kind) = (entry.path(), entry.file_type());
         let is_dir = kind.as_ref().is_ok_and(fs::FileType::is_dir);
-        if is_dir && depth < DEEPEST && room.files > 0 {
-            room.files -= 1;
-            sweep_dir(path, redactor, depth + 1, room);
+        if is_dir && depth < MAX_DEPTH && budget.files > 0 {
+            budget.files -= 1;
+            redact_dir(path, redactor, depth + 1, budget);
             continue;
         }
-        let is_kept = kind.is_ok_and(|kind| kind.is_file()) && has_room(path, room) && is_clean(path, redactor);
+        let is_kept = kind.is_ok_and(|kind| kind.is_file()) && fits_budget(path, budget) && redact_file(path, redactor);
         if !is_kept {
-            // What cannot be removed is no secret of ours: no command ever saw one.
+            // A file that cannot be removed contains no secret of ours, because commands never receive one.
             let removed = if is_dir { fs::remove_dir_all(path) } else { fs::remove_file(path) };
             warn_if_err!(removed, "a file of a turn stays", %path);
         }
     }
 }
 
-fn has_room(path: &Utf8Path, room: &mut Room) -> bool {
+fn fits_budget(path: &Utf8Path, budget: &mut RetentionBudget) -> bool {
     let bytes = fs::symlink_metadata(path).map_or(u64::MAX, |found| found.len());
-    if bytes > MOST_BYTES.min(room.bytes) || room.files == 0 {
+    if bytes > MAX_FILE_BYTES.min(budget.bytes) || budget.files == 0 {
         return false;
     }
-    room.files -= 1;
-    room.bytes -= bytes;
+    budget.files -= 1;
+    budget.bytes -= bytes;
     true
 }
 
-/// Whether a file can stay, after it was rewritten if it had to be. One that cannot be read is no text.
-fn is_clean(path: &Utf8Path, redactor: &Redactor) -> bool {
-    let Ok(text) = read_text(path, MOST_BYTES) else { return false };
+/// Redacts a file if necessary. Returns whether it can be kept; an unreadable file or one that is not text cannot.
+fn redact_file(path: &Utf8Path, redactor: &Redactor) -> bool {
+    let Ok(text) = read_text(path, MAX_FILE_BYTES) else { return false };
     let shown = redactor.text(&text);
     shown == text || replace(path, &shown).is_ok()
 }
 
-/// Puts another file in the place of this one, so that whatever else has its name or its content stays as it is.
+/// Replaces a file with a new one, so that hard links to the old file keep their content.
 fn replace(path: &Utf8Path, text: &str) -> io::Result<()> {
     let draft = path.with_extension("redacted.new");
     let done = write_new(&draft, text.as_bytes()).and_then(|()| fs::rename(&draft, path));
-    // A draft that is there already was made by somebody else.
+    // An existing draft was not created here, so it is not removed.
     if done.as_ref().is_err_and(|error| error.kind() != ErrorKind::AlreadyExists) {
         warn_if_err!(fs::remove_file(&draft), "a draft stays", %draft);
     }

@@ -10,15 +10,15 @@ use crate::proposer::brief::Brief;
 use crate::proposer::tests_support::request;
 use crate::proposer::transcript::Redactor;
 use synth_optimizer_core::config::proposer::ProposerSection;
-use synth_optimizer_core::model::ids::RequestId;
+use synth_optimizer_core::model::ids::CallId;
 use synth_optimizer_core::secrets::Secret;
 
-const MOST: u64 = 1024;
+const MAX_MANIFEST_BYTES: u64 = 1024;
 
 fn workdir() -> (tempfile::TempDir, Workdir) {
     let dir = tempfile::tempdir().unwrap();
     let path = Utf8PathBuf::try_from(dir.path().to_owned()).unwrap();
-    let turn = TurnId { request: RequestId(7), attempt: 1 };
+    let turn = TurnId { call_id: CallId(7), attempt: 1 };
     let workdir = Workdir::create(
         &path,
         turn,
@@ -46,7 +46,7 @@ fn a_workspace_is_made_anew_for_every_attempt() {
     let (dir, workdir) = workdir();
     std::fs::write(workdir.path.join(MANIFEST), "old").unwrap();
     let root = Utf8PathBuf::try_from(dir.path().to_owned()).unwrap();
-    let turn = TurnId { request: RequestId(7), attempt: 1 };
+    let turn = TurnId { call_id: CallId(7), attempt: 1 };
     let again = Workdir::create(
         &root,
         turn,
@@ -54,31 +54,31 @@ fn a_workspace_is_made_anew_for_every_attempt() {
         &Brief::new(&request(), &ProposerSection::default(), &Redactor::default()),
     )
     .unwrap();
-    assert_eq!(again.manifest(MOST), Ok(None));
+    assert_eq!(again.manifest(MAX_MANIFEST_BYTES), Ok(None));
 }
 
 #[test]
 fn the_manifest_is_read_if_it_is_a_small_regular_file_of_the_workspace() {
     let (dir, workdir) = workdir();
     let path = workdir.path.join(MANIFEST);
-    assert_eq!(workdir.manifest(MOST), Ok(None));
+    assert_eq!(workdir.manifest(MAX_MANIFEST_BYTES), Ok(None));
     std::fs::write(&path, "{}").unwrap();
-    assert_eq!(workdir.manifest(MOST), Ok(Some("{}".to_owned())));
+    assert_eq!(workdir.manifest(MAX_MANIFEST_BYTES), Ok(Some("{}".to_owned())));
     std::fs::write(&path, "x".repeat(2000)).unwrap();
-    assert!(workdir.manifest(MOST).unwrap_err().message.contains("2000 bytes"));
+    assert!(workdir.manifest(MAX_MANIFEST_BYTES).unwrap_err().message.contains("2000 bytes"));
     std::fs::write(&path, [0xff, 0xfe]).unwrap();
-    assert!(workdir.manifest(MOST).unwrap_err().message.contains("UTF-8"));
+    assert!(workdir.manifest(MAX_MANIFEST_BYTES).unwrap_err().message.contains("UTF-8"));
 
     let outside = dir.path().join("canary");
     std::fs::write(&outside, "secret").unwrap();
     std::fs::remove_file(&path).unwrap();
     symlink(&outside, &path).unwrap();
-    assert!(workdir.manifest(MOST).unwrap_err().message.contains("not a regular file"));
+    assert!(workdir.manifest(MAX_MANIFEST_BYTES).unwrap_err().message.contains("not a regular file"));
 
     std::fs::remove_dir_all(workdir.path.join("proposal")).unwrap();
-    assert_eq!(workdir.manifest(MOST), Ok(None));
+    assert_eq!(workdir.manifest(MAX_MANIFEST_BYTES), Ok(None));
     symlink(dir.path(), workdir.path.join("proposal")).unwrap();
-    assert!(workdir.manifest(MOST).unwrap_err().message.contains("not a directory"));
+    assert!(workdir.manifest(MAX_MANIFEST_BYTES).unwrap_err().message.contains("not a directory"));
 }
 
 #[test]
@@ -86,7 +86,7 @@ fn a_pipe_in_place_of_the_manifest_does_not_block() {
     let (_dir, workdir) = workdir();
     let path = workdir.path.join(MANIFEST);
     rustix::fs::mknodat(rustix::fs::CWD, path.as_std_path(), rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
-    assert!(workdir.manifest(MOST).unwrap_err().message.contains("not a regular file"));
+    assert!(workdir.manifest(MAX_MANIFEST_BYTES).unwrap_err().message.contains("not a regular file"));
 }
 
 #[test]
@@ -95,7 +95,7 @@ fn only_empty_litter_is_removed() {
     std::fs::create_dir(workdir.path.join(".git")).unwrap();
     std::fs::create_dir(workdir.path.join(".codex")).unwrap();
     std::fs::write(workdir.path.join(".codex/config.toml"), "kept").unwrap();
-    workdir.tidy();
+    workdir.remove_sandbox_leftovers();
     assert!(!workdir.path.join(".git").exists());
     assert!(workdir.path.join(".codex/config.toml").exists());
 }
@@ -112,11 +112,11 @@ fn what_stays_is_text_without_secrets() {
     std::fs::write(place.join("binary"), [0xff, 0xfe]).unwrap();
     std::fs::write(place.join("large"), vec![b'x'; 5 << 20]).unwrap();
     symlink(outside.path(), place.join("link")).unwrap();
-    // What is the same file as one outside, or stands in the way of a new one, is not written through.
+    // A hard link to an outside file and a link in place of the draft must not be written through.
     std::fs::hard_link(outside.path(), place.join("same.txt")).unwrap();
     std::fs::write(place.join("blocked.txt"), "the-secret").unwrap();
     symlink(outside.path(), place.join("blocked.redacted.new")).unwrap();
-    Workdir { path: place.clone() }.sweep(&Redactor::new([Secret::new("the-secret")]));
+    Workdir { path: place.clone() }.redact(&Redactor::new([Secret::new("the-secret")]));
     assert_eq!(std::fs::read_to_string(place.join("a/b/note.txt")).unwrap(), "it is [hidden] here");
     assert_eq!(std::fs::read_to_string(place.join("plain.txt")).unwrap(), "words");
     for gone in ["binary", "large", "link", "blocked.redacted.new"] {

@@ -1,9 +1,9 @@
-//! Which address is taken, and which key goes to it.
+//! Selection of the URL and of the key.
 
 use reqwest::Url;
 
 use super::Endpoint;
-use crate::proposer::credentials::{Key, base_url, is_openai, key};
+use crate::proposer::credentials::{ApiKey, base_url, is_openai, key};
 use synth_optimizer_core::config::proposer::ProposerSection;
 use synth_optimizer_core::secrets::Secret;
 
@@ -62,7 +62,7 @@ fn the_route_follows_the_path_of_the_base() {
     ] {
         let section = section(base, None);
         let endpoint = Endpoint::new(&section, &base_url(section.base_url.as_deref()).unwrap(), None);
-        // A machine without certificates cannot make a client for https.
+        // Without system certificates, an https client cannot be created.
         let Ok(endpoint) = endpoint else { continue };
         assert_eq!((endpoint.url.as_str(), endpoint.bearer.is_some()), (url, false));
     }
@@ -71,7 +71,7 @@ fn the_route_follows_the_path_of_the_base() {
 #[test]
 fn a_key_that_no_header_can_carry_is_refused_without_being_repeated() {
     let section = section("http://127.0.0.1:1/v1", Some("MY_KEY"));
-    let key = Key { variable: "MY_KEY".into(), value: Secret::new("canary\nkey") };
+    let key = ApiKey { variable: "MY_KEY".into(), value: Secret::new("canary\nkey") };
     let error = Endpoint::new(&section, &base_url(section.base_url.as_deref()).unwrap(), Some(&key)).unwrap_err();
     assert!(error.message.contains("MY_KEY") && !format!("{error:?}").contains("canary"), "{error:?}");
 }

@@ -1,7 +1,7 @@
 //! The proposer `openai_compatible`: one question to an endpoint that speaks Chat Completions or Responses.
 //!
-//! `endpoint` writes the request and sends it once, `reply` reads what came, and `turn` does this until there is an answer or
-//! none can be had.
+//! `endpoint` builds and sends a request once, `reply` interprets the response, and `turn` retries until there is an answer or a
+//! final failure.
 
 mod endpoint;
 mod reply;
@@ -15,37 +15,37 @@ use serde_json::{Value, json};
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::{Instant, timeout_at};
 
-use self::endpoint::{Endpoint, Manner};
-use self::turn::Course;
+use self::endpoint::{Endpoint, RequestStyle};
+use self::turn::EndpointTurn;
 use super::brief::BRIEF_VERSION;
 use super::credentials::{Env, base_url, is_openai, key};
 use super::prices::Prices;
 use super::transcript::{Redactor, Transcript};
-use super::{Doing, ProposalRequest, Proposer, Turn, TurnId};
+use super::{ProposalRequest, Proposer, ProposerFuture, TurnFuture, TurnId};
 use synth_optimizer_core::config::Config;
 use synth_optimizer_core::config::proposer::{ProposerBackend, ProposerSection, StructuredOutput};
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_core::model::event_fields::ProposerReady;
 use synth_optimizer_core::secrets::scrub;
 
-/// Asks an endpoint for proposals. Shared by all turns of a run.
+/// Proposer that calls an endpoint. Shared by all turns of a run.
 #[derive(Debug)]
 pub struct OpenAiProposer {
     section: ProposerSection,
     model: String,
     run_dir: Utf8PathBuf,
-    /// A run that only replays needs neither a key nor certificates, so what is missing is told when it is needed.
+    /// An error is reported only when the endpoint is needed: a replay needs neither a key nor certificates.
     endpoint: Result<Endpoint, OptimizerError>,
     prices: Prices,
     redactor: Redactor,
     permits: Semaphore,
-    /// What the endpoint has been found to take.
-    manner: Mutex<Manner>,
+    /// The request format that the endpoint accepts.
+    style: Mutex<RequestStyle>,
     interrupt: Notify,
 }
 
 impl OpenAiProposer {
-    /// `env` reads a variable of the environment.
+    /// Creates the proposer. `env` reads an environment variable.
     pub fn new(config: &Config, run_dir: &Utf8Path, env: Env<'_>) -> Result<Self, OptimizerError> {
         let section = config.proposer.clone();
         let model = section.model.clone().ok_or_else(|| {
@@ -63,7 +63,7 @@ impl OpenAiProposer {
             prices: Prices::new(&section, is_openai),
             redactor,
             permits: Semaphore::new(section.max_concurrent_requests as usize),
-            manner: Mutex::new(Manner {
+            style: Mutex::new(RequestStyle {
                 structured: section.structured_output != StructuredOutput::Off,
                 newer_limit: is_openai,
             }),
@@ -76,24 +76,24 @@ impl OpenAiProposer {
 impl Proposer for OpenAiProposer {
     fn identity(&self) -> Value {
         let section = &self.section;
-        // The address is left out: the same model behind another port gives the same answers.
+        // The URL is not included: the same model at another address gives the same answers.
         json!({
-            "backend": ProposerBackend::OpenaiCompatible.word(),
+            "backend": ProposerBackend::OpenaiCompatible.as_str(),
             "model": self.model,
-            "api_family": section.api_family.word(),
-            "reasoning_effort": section.reasoning_effort.map(|effort| effort.word()),
-            "structured_output": section.structured_output.word(),
+            "api_family": section.api_family.as_str(),
+            "reasoning_effort": section.reasoning_effort.map(|effort| effort.as_str()),
+            "structured_output": section.structured_output.as_str(),
             "max_output_tokens": section.max_output_tokens,
             "max_evidence_kb": section.max_evidence_kb,
             "brief": BRIEF_VERSION,
         })
     }
 
-    fn prepare(&self) -> Doing<'_, Result<Option<ProposerReady>, OptimizerError>> {
+    fn prepare(&self) -> ProposerFuture<'_, Result<Option<ProposerReady>, OptimizerError>> {
         Box::pin(async move {
             let endpoint = self.endpoint.as_ref().map_err(OptimizerError::clone)?;
             Ok(Some(ProposerReady {
-                backend: ProposerBackend::OpenaiCompatible.word().to_owned(),
+                backend: ProposerBackend::OpenaiCompatible.as_str().to_owned(),
                 model: self.model.clone(),
                 provider: self.section.provider.clone(),
                 program: scrub(self.section.base_url.as_deref().unwrap_or_default()),
@@ -105,20 +105,21 @@ impl Proposer for OpenAiProposer {
         })
     }
 
-    fn propose(&self, turn: TurnId, request: ProposalRequest) -> Turn<'_> {
-        // Made here, so that it is told of an interrupt that comes before the turn is first polled.
+    fn propose(&self, turn: TurnId, request: ProposalRequest) -> TurnFuture<'_> {
+        // Created here, so that it receives an interrupt that occurs before the turn is first polled.
         let interrupted = self.interrupt.notified();
         Box::pin(async move {
             let deadline = Instant::now() + Duration::from_secs(self.section.timeout_seconds);
-            let mut course = Course::new(self, Transcript::new(&self.run_dir, turn, self.redactor.clone()));
+            let mut turn_in_progress =
+                EndpointTurn::new(self, Transcript::new(&self.run_dir, turn, self.redactor.clone()));
             let ended = tokio::select! {
                 biased;
-                () = interrupted => Err(course.interrupted()),
-                ended = timeout_at(deadline, course.answer(&request, deadline)) => {
-                    ended.unwrap_or_else(|_elapsed| Err(course.timed_out()))
+                () = interrupted => Err(turn_in_progress.interrupted()),
+                ended = timeout_at(deadline, turn_in_progress.answer(&request, deadline)) => {
+                    ended.unwrap_or_else(|_elapsed| Err(turn_in_progress.timed_out()))
                 }
             };
-            ended.map_err(|reason| course.failed(reason))
+            ended.map_err(|reason| turn_in_progress.failed(reason))
         })
     }
 

@@ -1,55 +1,55 @@
-//! Reads what comes from an endpoint: which model answered, what it said and what that took; or what a refusal means: write
-//! it differently, send it again, or end the run.
+//! Interprets responses of an endpoint: model, output and usage of a success; for an error, whether to change the request, to
+//! retry, or to end the run.
 
 use serde_json::Value;
 
-use super::endpoint::Manner;
-use crate::http::{excerpt, shortened, summary};
+use super::endpoint::RequestStyle;
+use crate::http::{excerpt, shorten, summary};
 use crate::proposer::prices::Tokens;
 use synth_optimizer_core::config::proposer::StructuredOutput;
 use synth_optimizer_core::config::sections::ApiFamily;
 use synth_optimizer_core::model::answer::FailureClass::{self, Contract, Failed};
 use synth_optimizer_core::secrets::scrub;
 
-/// What a model said.
+/// Output of a model.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Said {
+pub(super) enum ModelOutput {
     Text(String),
-    /// It would not answer, in its own words.
+    /// The model refused to answer; its own words.
     Refused(String),
-    /// Its answer was longer than it may be.
+    /// The answer exceeded the token limit.
     CutOff,
-    /// It broke off, in the endpoint's words.
+    /// The endpoint failed; its own words.
     Failed {
         message: String,
         may_pass: bool,
     },
 }
 
-/// A reply in the shape of its family.
+/// A successful reply of either API family.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Reply {
-    /// The model that answered, where the endpoint names it.
+pub(super) struct ModelReply {
+    /// The model that answered, if the endpoint names it.
     pub(super) model: Option<String>,
-    /// Nothing where the endpoint does not count.
+    /// `None` if the endpoint reports no usage.
     pub(super) tokens: Option<Tokens>,
-    /// In dollars, where the endpoint says it.
+    /// Cost in US dollars, if the endpoint reports it.
     pub(super) cost_usd: Option<f64>,
-    pub(super) said: Said,
+    pub(super) said: ModelOutput,
 }
 
-/// A reply, or nothing when the document is none of its family.
-pub(super) fn read(family: ApiFamily, document: &Value) -> Option<Reply> {
+/// Reads a reply. Returns `None` if the document does not belong to the API family.
+pub(super) fn read(family: ApiFamily, document: &Value) -> Option<ModelReply> {
     let said = match family {
         ApiFamily::ChatCompletions => said_in_chat(document)?,
         ApiFamily::Responses => said_in_response(document)?,
     };
     let usage = &document["usage"];
     let model = document["model"].as_str().map(str::trim).filter(|model| !model.is_empty());
-    Some(Reply { model: model.map(str::to_owned), tokens: tokens(usage), cost_usd: usage["cost"].as_f64(), said })
+    Some(ModelReply { model: model.map(str::to_owned), tokens: tokens(usage), cost_usd: usage["cost"].as_f64(), said })
 }
 
-/// The status of an error that came in place of an answer under a status of success, as proxies send it.
+/// Returns the status of an error inside a response with a success status, as some proxies send it.
 pub(super) fn hidden_error(document: &Value) -> Option<u16> {
     let error = document.get("error").filter(|error| !error.is_null())?;
     if document.get("choices").or_else(|| document.get("output")).is_some() {
@@ -59,10 +59,10 @@ pub(super) fn hidden_error(document: &Value) -> Option<u16> {
     Some(code.filter(|code| (400..600).contains(code)).unwrap_or(500))
 }
 
-/// The answer without the thoughts that some models write before it.
-pub(super) fn without_thoughts(text: &str) -> &str {
+/// Removes the reasoning that some models write before the answer.
+pub(super) fn strip_reasoning(text: &str) -> &str {
     let trimmed = text.trim_start();
-    // Some servers leave out the tag that opens the thoughts. An answer itself may hold such tags too.
+    // Some servers omit the opening tag, so only the closing tag is searched. An answer itself may also contain such tags.
     if trimmed.starts_with(['{', '`']) {
         return trimmed;
     }
@@ -85,35 +85,35 @@ fn tokens(usage: &Value) -> Option<Tokens> {
     Some(Tokens { prompt, cached_prompt: cached, completion })
 }
 
-fn said_in_chat(document: &Value) -> Option<Said> {
+fn said_in_chat(document: &Value) -> Option<ModelOutput> {
     let choice = document["choices"].as_array()?.first()?;
     let message = choice.get("message")?.as_object()?;
     if let Some(error) = choice.get("error").filter(|error| !error.is_null()) {
-        return Some(Said::Failed { message: message_of(error), may_pass: true });
+        return Some(ModelOutput::Failed { message: message_of(error), may_pass: true });
     }
     if let Some(refusal) = message.get("refusal").and_then(Value::as_str).filter(|refusal| !refusal.is_empty()) {
-        return Some(Said::Refused(refusal.to_owned()));
+        return Some(ModelOutput::Refused(refusal.to_owned()));
     }
     Some(match choice["finish_reason"].as_str() {
-        Some("length") => Said::CutOff,
-        Some("content_filter") => Said::Refused("the content filter of the endpoint stopped it".into()),
-        Some("error") => Said::Failed { message: "the endpoint broke off".into(), may_pass: true },
-        Some(_) | None => Said::Text(message.get("content").map(text_of).unwrap_or_default()),
+        Some("length") => ModelOutput::CutOff,
+        Some("content_filter") => ModelOutput::Refused("the content filter of the endpoint stopped it".into()),
+        Some("error") => ModelOutput::Failed { message: "the endpoint broke off".into(), may_pass: true },
+        Some(_) | None => ModelOutput::Text(message.get("content").map(text_of).unwrap_or_default()),
     })
 }
 
-fn said_in_response(document: &Value) -> Option<Said> {
+fn said_in_response(document: &Value) -> Option<ModelOutput> {
     let output = document["output"].as_array();
     match document["status"].as_str() {
         Some("failed" | "cancelled") => {
             let error = &document["error"];
             let may_pass = !matches!(error["code"].as_str(), Some("invalid_prompt" | "image_parse_error"));
-            return Some(Said::Failed { message: message_of(error), may_pass });
+            return Some(ModelOutput::Failed { message: message_of(error), may_pass });
         }
         Some("incomplete") => {
             return Some(match document["incomplete_details"]["reason"].as_str() {
-                Some("content_filter") => Said::Refused("the content filter of the endpoint stopped it".into()),
-                Some(_) | None => Said::CutOff,
+                Some("content_filter") => ModelOutput::Refused("the content filter of the endpoint stopped it".into()),
+                Some(_) | None => ModelOutput::CutOff,
             });
         }
         Some(_) | None => {}
@@ -124,16 +124,16 @@ fn said_in_response(document: &Value) -> Option<Said> {
             match part["type"].as_str() {
                 Some("output_text") => text.push_str(part["text"].as_str().unwrap_or_default()),
                 Some("refusal") => {
-                    return Some(Said::Refused(part["refusal"].as_str().unwrap_or_default().to_owned()));
+                    return Some(ModelOutput::Refused(part["refusal"].as_str().unwrap_or_default().to_owned()));
                 }
                 Some(_) | None => {}
             }
         }
     }
-    Some(Said::Text(text))
+    Some(ModelOutput::Text(text))
 }
 
-/// Content is a text, or a list of parts that hold one.
+/// Returns the text of a content value: a text, or a list of parts with text.
 fn text_of(content: &Value) -> String {
     match content {
         Value::String(text) => text.clone(),
@@ -149,31 +149,36 @@ fn message_of(error: &Value) -> String {
     message.to_owned()
 }
 
-/// What to do after a refusal.
+/// What to do after an error response.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Answer {
-    /// Do not ask to keep to the schema from now on, and send it again; nothing was paid for.
+pub(super) enum RefusalAction {
+    /// Send again without a schema, now and in later turns. The request was not billed.
     Unstructured,
-    /// The same with the newer name of the limit.
+    /// Send again with `max_completion_tokens`, now and in later turns. The request was not billed.
     NewerLimit,
-    /// The same request may be taken later.
+    /// Send the same request again later.
     Later,
-    /// No repetition helps, and neither does another turn.
+    /// Neither a retry nor another turn can succeed.
     Fatal { class: FailureClass, hint: &'static str },
 }
 
-/// Judges a refusal by its status and what it says.
-pub(super) fn judge(status: u16, body: &[u8], manner: Manner, structured: StructuredOutput) -> Answer {
+/// Classifies an error response by its status and text.
+pub(super) fn classify_refusal(
+    status: u16,
+    body: &[u8],
+    style: RequestStyle,
+    structured: StructuredOutput,
+) -> RefusalAction {
     let said = summary(body).to_lowercase();
-    if manner.structured && is_about_schema(status, body, &said) {
+    if style.structured && is_about_schema(status, body, &said) {
         let hint = "The endpoint cannot be held to a schema: write proposer.structured_output = \"auto\".";
         return match structured {
-            StructuredOutput::Auto => Answer::Unstructured,
-            StructuredOutput::Required | StructuredOutput::Off => Answer::Fatal { class: Contract, hint },
+            StructuredOutput::Auto => RefusalAction::Unstructured,
+            StructuredOutput::Required | StructuredOutput::Off => RefusalAction::Fatal { class: Contract, hint },
         };
     }
-    if !manner.newer_limit && status == 400 && said.contains("max_completion_tokens") {
-        return Answer::NewerLimit;
+    if !style.newer_limit && status == 400 && said.contains("max_completion_tokens") {
+        return RefusalAction::NewerLimit;
     }
     const NO_CREDIT: [&str; 4] =
         ["insufficient_quota", "billing_hard_limit", "insufficient credits", "billing_not_active"];
@@ -181,7 +186,7 @@ pub(super) fn judge(status: u16, body: &[u8], manner: Manner, structured: Struct
     let (class, hint) = match status {
         _ if is_poor => (Failed, "The account at the endpoint has no credit."),
         501 => (Contract, "Another proposer.api_family may be served at this address."),
-        408 | 409 | 425 | 429 | 500.. => return Answer::Later,
+        408 | 409 | 425 | 429 | 500.. => return RefusalAction::Later,
         401 | 403 => (
             Failed,
             "Name the variable that holds the key of this endpoint in proposer.api_key_env, and check the key.",
@@ -200,27 +205,27 @@ pub(super) fn judge(status: u16, body: &[u8], manner: Manner, structured: Struct
             "The endpoint's own words are in the message; check model, reasoning_effort and max_output_tokens.",
         ),
     };
-    Answer::Fatal { class, hint }
+    RefusalAction::Fatal { class, hint }
 }
 
-/// Whether a refused request did nothing that is paid for. A server that broke may have.
-pub(super) fn is_free(status: u16) -> bool {
+/// Returns whether a request with this status was certainly not billed. After a server error it may have been.
+pub(super) fn is_unbilled(status: u16) -> bool {
     status < 500 || matches!(status, 501 | 503 | 529)
 }
 
-/// The endpoint's own words, short and without credentials that look like one.
+/// Returns the endpoint's error message, shortened and without texts that look like credentials.
 pub(super) fn words(body: &[u8]) -> String {
     let document = serde_json::from_slice::<Value>(body).unwrap_or_default();
     let message = ["/error/message", "/error", "/message", "/detail"]
         .iter()
         .find_map(|place| document.pointer(place).and_then(Value::as_str));
     match message {
-        Some(message) => shortened(&scrub(message)),
+        Some(message) => shorten(&scrub(message)),
         None => excerpt(body),
     }
 }
 
-/// Whether the schema is what the endpoint does not take, as OpenAI, vLLM, Ollama, llama.cpp and OpenRouter say it.
+/// Returns whether the endpoint rejects the schema, according to the messages of OpenAI, vLLM, Ollama, llama.cpp and OpenRouter.
 fn is_about_schema(status: u16, body: &[u8], said: &str) -> bool {
     const BY_NAME: [&str; 9] = [
         "response_format",
@@ -243,13 +248,13 @@ fn is_about_schema(status: u16, body: &[u8], said: &str) -> bool {
         "extra_forbidden",
         "extra inputs",
     ];
-    // A refusal in general words may name another parameter.
+    // A general message may refer to another parameter.
     const OTHERS: [&str; 4] = ["reasoning", "max_completion_tokens", "max_tokens", "max_output_tokens"];
     if !matches!(status, 400 | 404 | 415 | 422 | 501) {
         return false;
     }
     let document = serde_json::from_slice::<Value>(body).unwrap_or_default();
-    // The name of the parameter, where it is given, is more certain than words.
+    // An explicit parameter name is more reliable than the message.
     match document.pointer("/error/param").and_then(Value::as_str).filter(|name| !name.is_empty()) {
         Some(name) => name.starts_with("response_format") || name.starts_with("text"),
         None => {

@@ -1,31 +1,31 @@
-//! How replies of both families are read, and what refusals of real servers mean.
+//! Reading of replies of both API families, and classification of error responses of real servers.
 
 use serde_json::{Value, json};
 
-use super::{Answer, Said, hidden_error, is_free, judge, read, without_thoughts, words};
-use crate::proposer::openai::endpoint::Manner;
+use super::{ModelOutput, RefusalAction, classify_refusal, hidden_error, is_unbilled, read, strip_reasoning, words};
+use crate::proposer::openai::endpoint::RequestStyle;
 use crate::proposer::prices::Tokens;
 use synth_optimizer_core::config::proposer::StructuredOutput;
 use synth_optimizer_core::config::sections::ApiFamily::{ChatCompletions, Responses};
 
-fn chat(choice: Value) -> Option<Said> {
+fn chat(choice: Value) -> Option<ModelOutput> {
     read(ChatCompletions, &json!({ "choices": [choice] })).map(|reply| reply.said)
 }
 
 #[test]
 fn a_chat_completion_says_text_or_why_not() {
-    let text = |text: &str| Some(Said::Text(text.to_owned()));
+    let text = |text: &str| Some(ModelOutput::Text(text.to_owned()));
     assert_eq!(chat(json!({ "message": { "content": "hi" } })), text("hi"));
     assert_eq!(
         chat(json!({ "message": { "content": [{ "type": "text", "text": "a" }, "b", { "x": 1 }] } })),
         text("ab")
     );
     assert_eq!(chat(json!({ "message": { "content": null, "refusal": "" }, "finish_reason": "stop" })), text(""));
-    assert_eq!(chat(json!({ "message": { "content": "{" }, "finish_reason": "length" })), Some(Said::CutOff));
+    assert_eq!(chat(json!({ "message": { "content": "{" }, "finish_reason": "length" })), Some(ModelOutput::CutOff));
     let filtered = chat(json!({ "message": { "content": "" }, "finish_reason": "content_filter" }));
-    assert!(matches!(filtered, Some(Said::Refused(_))));
+    assert!(matches!(filtered, Some(ModelOutput::Refused(_))));
     let broken = chat(json!({ "message": { "content": "" }, "error": { "code": 502, "message": "upstream" } }));
-    assert_eq!(broken, Some(Said::Failed { message: "upstream".into(), may_pass: true }));
+    assert_eq!(broken, Some(ModelOutput::Failed { message: "upstream".into(), may_pass: true }));
     for other in [json!({ "text": "an old completion" }), json!({ "message": "hi" }), json!(null)] {
         assert_eq!(chat(other), None);
     }
@@ -35,13 +35,13 @@ fn a_chat_completion_says_text_or_why_not() {
 fn a_response_says_text_or_why_not() {
     let said = |document: Value| read(Responses, &document).map(|reply| reply.said);
     let message = |part: Value| json!({ "status": "completed", "output": [{ "type": "message", "content": [part] }] });
-    assert_eq!(said(message(json!({ "type": "output_text", "text": "hi" }))), Some(Said::Text("hi".into())));
-    assert_eq!(said(message(json!({ "type": "refusal", "refusal": "no" }))), Some(Said::Refused("no".into())));
-    assert_eq!(said(json!({ "status": "incomplete", "output": [] })), Some(Said::CutOff));
+    assert_eq!(said(message(json!({ "type": "output_text", "text": "hi" }))), Some(ModelOutput::Text("hi".into())));
+    assert_eq!(said(message(json!({ "type": "refusal", "refusal": "no" }))), Some(ModelOutput::Refused("no".into())));
+    assert_eq!(said(json!({ "status": "incomplete", "output": [] })), Some(ModelOutput::CutOff));
     let filtered = said(json!({ "status": "incomplete", "incomplete_details": { "reason": "content_filter" } }));
-    assert!(matches!(filtered, Some(Said::Refused(_))));
+    assert!(matches!(filtered, Some(ModelOutput::Refused(_))));
     let vain = said(json!({ "status": "failed", "error": { "code": "invalid_prompt", "message": "no" } }));
-    assert_eq!(vain, Some(Said::Failed { message: "no".into(), may_pass: false }));
+    assert_eq!(vain, Some(ModelOutput::Failed { message: "no".into(), may_pass: false }));
     assert_eq!(said(json!({ "choices": [] })), None);
 }
 
@@ -81,15 +81,15 @@ fn thoughts_before_an_answer_are_left_out() {
         ("plain", "plain"),
         ("", ""),
     ] {
-        assert_eq!(without_thoughts(text), answer, "{text}");
+        assert_eq!(strip_reasoning(text), answer, "{text}");
     }
 }
 
-const STRUCTURED: Manner = Manner { structured: true, newer_limit: false };
-const PLAIN: Manner = Manner { structured: false, newer_limit: false };
+const STRUCTURED: RequestStyle = RequestStyle { structured: true, newer_limit: false };
+const PLAIN: RequestStyle = RequestStyle { structured: false, newer_limit: false };
 
-fn verdict(status: u16, body: &str) -> Answer {
-    judge(status, body.as_bytes(), STRUCTURED, StructuredOutput::Auto)
+fn verdict(status: u16, body: &str) -> RefusalAction {
+    classify_refusal(status, body.as_bytes(), STRUCTURED, StructuredOutput::Auto)
 }
 
 #[test]
@@ -113,12 +113,12 @@ fn a_server_that_knows_no_schemas_is_understood() {
         (501, "structured output is not implemented"),
         (400, r#"{"error":{"message":"Invalid schema for text","param":"text.format.schema"}}"#),
     ] {
-        assert_eq!(verdict(status, body), Answer::Unstructured, "{body}");
-        // Once it is asked plainly, the schema is no excuse.
-        let plain = judge(status, body.as_bytes(), PLAIN, StructuredOutput::Auto);
-        assert!(matches!(plain, Answer::Fatal { .. }), "{body}: {plain:?}");
-        let required = judge(status, body.as_bytes(), STRUCTURED, StructuredOutput::Required);
-        assert!(matches!(required, Answer::Fatal { .. }), "{body}: {required:?}");
+        assert_eq!(verdict(status, body), RefusalAction::Unstructured, "{body}");
+        // Without a schema in the request, the schema cannot be the cause.
+        let plain = classify_refusal(status, body.as_bytes(), PLAIN, StructuredOutput::Auto);
+        assert!(matches!(plain, RefusalAction::Fatal { .. }), "{body}: {plain:?}");
+        let required = classify_refusal(status, body.as_bytes(), STRUCTURED, StructuredOutput::Required);
+        assert!(matches!(required, RefusalAction::Fatal { .. }), "{body}: {required:?}");
     }
 }
 
@@ -134,21 +134,21 @@ fn other_refusals_are_not_blamed_on_the_schema() {
         (401, r#"{"error":{"message":"response_format needs a key"}}"#),
         (418, "{}"),
     ] {
-        assert!(matches!(verdict(status, body), Answer::Fatal { .. }), "{body}");
+        assert!(matches!(verdict(status, body), RefusalAction::Fatal { .. }), "{body}");
     }
 }
 
 #[test]
 fn what_may_pass_is_told_from_what_does_not() {
     for status in [408, 409, 425, 429, 500, 502, 503, 504, 520, 529] {
-        assert_eq!(verdict(status, "busy"), Answer::Later, "{status}");
+        assert_eq!(verdict(status, "busy"), RefusalAction::Later, "{status}");
     }
     for status in [301, 400, 401, 402, 403, 404, 405, 413, 422] {
-        assert!(matches!(verdict(status, "no"), Answer::Fatal { .. }), "{status}");
+        assert!(matches!(verdict(status, "no"), RefusalAction::Fatal { .. }), "{status}");
     }
     let poor = json!({ "error": { "message": "You exceeded your current quota", "code": "insufficient_quota" } });
-    assert!(matches!(verdict(429, &poor.to_string()), Answer::Fatal { .. }));
-    assert_eq!([429, 503, 529, 400, 500, 502, 524].map(is_free), [true, true, true, true, false, false, false]);
+    assert!(matches!(verdict(429, &poor.to_string()), RefusalAction::Fatal { .. }));
+    assert_eq!([429, 503, 529, 400, 500, 502, 524].map(is_unbilled), [true, true, true, true, false, false, false]);
 }
 
 #[test]

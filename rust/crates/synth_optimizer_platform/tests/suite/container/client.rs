@@ -9,7 +9,7 @@ use synth_optimizer_platform::container::{Client, Method};
 
 use super::server::{Act, Server, json, nobody, text};
 use super::toy::config;
-use crate::waiting::in_time;
+use crate::waiting::with_timeout;
 
 fn client(config: &Config) -> Client {
     Client::new(&config.container).unwrap()
@@ -57,7 +57,7 @@ async fn a_long_retry_after_is_cut_to_the_longest_pause() {
     let mut config = config(&server.url());
     config.container.retry_backoff_max_ms = 300;
     let before = Instant::now();
-    in_time(client(&config).json(Method::GET, "/metadata", None)).await.unwrap();
+    with_timeout(client(&config).json(Method::GET, "/metadata", None)).await.unwrap();
     assert!(before.elapsed() >= Duration::from_millis(600), "the pauses were too short");
 }
 
@@ -124,7 +124,7 @@ async fn a_slow_reply_meets_the_total_deadline() {
     let server = Server::start(|_| Act::Drip(b"HTTP/1.1 200 OK\r\ncontent-length: 100000\r\n\r\n".to_vec()));
     let mut config = config(&server.url());
     config.container.request_timeout_seconds = 1;
-    let error = in_time(client(&config).json(Method::GET, "/metadata", None)).await.unwrap_err();
+    let error = with_timeout(client(&config).json(Method::GET, "/metadata", None)).await.unwrap_err();
     assert!(error.message.contains("no whole answer within 1 s"), "{error}");
 }
 

@@ -8,11 +8,11 @@ use std::process::{Child, Command, Stdio};
 use camino::{Utf8Path, Utf8PathBuf};
 use serde_json::json;
 use synth_optimizer_core::config::Config;
-use synth_optimizer_platform::container::{Client, LEASE_FILE, LOG_FILE, reap_orphans, start};
+use synth_optimizer_platform::container::{Client, CONTAINER_LEASE_FILE, CONTAINER_LOG_FILE, reap_orphans, start};
 
 use super::server::{Server, json as reply, nobody};
 use super::toy::config;
-use crate::waiting::{in_time, until, wait_for};
+use crate::waiting::{with_timeout, wait_until_async, wait_for};
 
 const LEASE: &str = "SYNTH_OPTIMIZERS_CONTAINER_LEASE";
 
@@ -96,17 +96,17 @@ async fn a_container_is_started_and_ended_with_all_it_started() {
     let environment = environment(&pid);
     assert!(passed.is_none_or(|name| environment.contains_key(&name)));
     assert!(kept.is_none_or(|name| !environment.contains_key(&name)), "only named variables are passed");
-    let lease: serde_json::Value = serde_json::from_slice(&std::fs::read(dir.join(LEASE_FILE)).unwrap()).unwrap();
+    let lease: serde_json::Value = serde_json::from_slice(&std::fs::read(dir.join(CONTAINER_LEASE_FILE)).unwrap()).unwrap();
     assert_eq!(lease["token"].as_str(), environment.get(LEASE).map(String::as_str));
     assert_eq!(lease["pid"].to_string(), pid);
-    for file in [LEASE_FILE, LOG_FILE] {
+    for file in [CONTAINER_LEASE_FILE, CONTAINER_LOG_FILE] {
         assert_eq!(std::fs::metadata(dir.join(file)).unwrap().permissions().mode() & 0o777, 0o600);
     }
     assert_eq!(std::fs::read_link(format!("/proc/{pid}/cwd")).unwrap().to_str(), Some("/"));
 
     process.stop().await.unwrap();
     assert!(!is_running(&pid) && !grandchildren.iter().any(|pid| is_running(pid)));
-    assert!(!dir.join(LEASE_FILE).exists());
+    assert!(!dir.join(CONTAINER_LEASE_FILE).exists());
     assert!(!client(&config).is_healthy().await);
 }
 
@@ -117,7 +117,7 @@ async fn dropping_a_container_kills_it() {
     let process = start(&config, &dir, &client(&config)).await.unwrap().unwrap();
     let pids = [process.pid().to_string(), written(&dir.join("a"))];
     drop(process);
-    until("the end of all processes", || !pids.iter().any(|pid| is_running(pid))).await;
+    wait_until_async("the end of all processes", || !pids.iter().any(|pid| is_running(pid))).await;
 }
 
 #[tokio::test]
@@ -134,14 +134,14 @@ async fn a_server_that_is_already_there_is_refused() {
 #[tokio::test]
 async fn a_container_that_ends_early_is_noticed_at_once() {
     let (_keep, dir) = dir();
-    std::fs::write(dir.join(LOG_FILE), "of an earlier start\n").unwrap();
+    std::fs::write(dir.join(CONTAINER_LOG_FILE), "of an earlier start\n").unwrap();
     let config = shell(nobody().port(), "echo no module named foo; echo api_key=sk-1234567890abcdef >&2; exit 3");
-    let error = in_time(start(&config, &dir, &client(&config))).await.unwrap_err();
+    let error = with_timeout(start(&config, &dir, &client(&config))).await.unwrap_err();
     assert_eq!(error.message, "the container \"sh\" ended before /health answered (exit code 3)");
     assert_eq!(error.detail.as_deref(), Some("no module named foo\napi_key=[hidden]"));
-    assert!(error.hint.contains(LOG_FILE));
-    assert!(std::fs::read_to_string(dir.join(LOG_FILE)).unwrap().starts_with("of an earlier start\nno module"));
-    assert!(!dir.join(LEASE_FILE).exists());
+    assert!(error.hint.contains(CONTAINER_LOG_FILE));
+    assert!(std::fs::read_to_string(dir.join(CONTAINER_LOG_FILE)).unwrap().starts_with("of an earlier start\nno module"));
+    assert!(!dir.join(CONTAINER_LEASE_FILE).exists());
 }
 
 #[tokio::test]
@@ -162,7 +162,7 @@ async fn a_command_that_does_not_exist_is_named() {
     config.container.command = vec!["no-such-program-here".into()];
     let error = start(&config, &dir, &client(&config)).await.unwrap_err();
     assert!(error.message.contains("\"no-such-program-here\" cannot be started"), "{error}");
-    assert!(!dir.join(LEASE_FILE).exists());
+    assert!(!dir.join(CONTAINER_LEASE_FILE).exists());
 }
 
 fn sleeper(token: Option<&str>) -> Child {
@@ -176,7 +176,7 @@ fn sleeper(token: Option<&str>) -> Child {
 
 fn lease(dir: &Utf8Path, token: &str, pid: u32, boot: &str) {
     let lease = json!({ "token": token, "pid": pid, "pgid": pid, "boot_id": boot, "stop_timeout_seconds": 1 });
-    std::fs::write(dir.join(LEASE_FILE), lease.to_string()).unwrap();
+    std::fs::write(dir.join(CONTAINER_LEASE_FILE), lease.to_string()).unwrap();
 }
 
 fn boot() -> String {
@@ -207,11 +207,11 @@ fn only_processes_with_the_token_are_ended() {
     assert_eq!(reap_orphans(&dir).unwrap(), 1);
     assert!(!is_running(&own.id().to_string()));
     assert!(is_running(&foreign.id().to_string()) && is_running(&plain.id().to_string()));
-    assert!(!dir.join(LEASE_FILE).exists());
+    assert!(!dir.join(CONTAINER_LEASE_FILE).exists());
     // A restart of the machine leaves nothing to be ended.
     lease(&dir, "another", foreign.id(), "an-earlier-boot");
     assert_eq!(reap_orphans(&dir).unwrap(), 0);
-    assert!(is_running(&foreign.id().to_string()) && !dir.join(LEASE_FILE).exists());
+    assert!(is_running(&foreign.id().to_string()) && !dir.join(CONTAINER_LEASE_FILE).exists());
     for child in [&mut foreign, &mut plain, &mut own] {
         child.kill().unwrap();
         child.wait().unwrap();
@@ -222,7 +222,7 @@ fn only_processes_with_the_token_are_ended() {
 fn no_lease_and_a_broken_lease_name_nobody() {
     let (_keep, dir) = dir();
     assert_eq!(reap_orphans(&dir).unwrap(), 0);
-    std::fs::write(dir.join(LEASE_FILE), "{\"token\":").unwrap();
+    std::fs::write(dir.join(CONTAINER_LEASE_FILE), "{\"token\":").unwrap();
     assert_eq!(reap_orphans(&dir).unwrap(), 0);
-    assert!(!dir.join(LEASE_FILE).exists());
+    assert!(!dir.join(CONTAINER_LEASE_FILE).exists());
 }

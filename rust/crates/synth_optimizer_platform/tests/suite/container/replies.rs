@@ -7,25 +7,25 @@ use synth_optimizer_core::config::sections::PolicySection;
 use synth_optimizer_core::model::answer::{CallFailure, FailureClass};
 use synth_optimizer_core::model::command::RolloutCommand;
 use synth_optimizer_core::model::event_fields::Stage;
-use synth_optimizer_core::model::ids::{CandidateId, Payload, RequestId, RowId};
+use synth_optimizer_core::model::ids::{CandidateId, Payload, CallId, RowId};
 use synth_optimizer_core::model::usage::{Cost, NanoUsd, Usage};
 use synth_optimizer_platform::container::{
-    Asked, Echo, Received, Reply, TaskRow, policy_value, read_reply, rollout_body,
+    ExpectedRollout, IdentityCheck, ReceivedRecord, RolloutReply, TaskRow, policy_value, read_reply, rollout_body,
 };
 
 use super::program::load_toy;
 use super::toy::Toy;
 
-fn read_as(body: &str, row: Value, deciding: &str) -> Result<Reply, CallFailure> {
+fn read_as(body: &str, row: Value, deciding: &str) -> Result<RolloutReply, CallFailure> {
     let payload: Payload = [("prompt".to_owned(), "Be kind.".to_owned())].into();
     let row = TaskRow { value: row, digest: String::new(), seed: None };
     let row_id = RowId::new("row");
-    let asked = Asked { rollout_id: Some("r-1"), row: &row, row_id: &row_id, payload: &payload, deciding };
-    let received = Received::read(Bytes::from(body.to_owned()));
+    let asked = ExpectedRollout { rollout_id: Some("r-1"), row: &row, row_id: &row_id, payload: &payload, deciding };
+    let received = ReceivedRecord::read(Bytes::from(body.to_owned()));
     received.record.and_then(|record| read_reply(record, &asked))
 }
 
-fn read(body: &Value) -> Result<Reply, CallFailure> {
+fn read(body: &Value) -> Result<RolloutReply, CallFailure> {
     read_as(&body.to_string(), json!({}), "outcome_reward")
 }
 
@@ -143,17 +143,17 @@ fn a_cost_of_nothing_beside_tokens_is_not_known() {
 #[test]
 fn echoes_tell_whose_row_it_was() {
     let row = json!({ "seed": 2, "example_id": "ep_2", "task_id": "train:2", "task_instance_id": "toy:2" });
-    let echo = |extra: Value| {
+    let identity = |extra: Value| {
         let mut body = json!({ "reward": 1 });
         body.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
-        read_as(&body.to_string(), row.clone(), "outcome_reward").unwrap().echo
+        read_as(&body.to_string(), row.clone(), "outcome_reward").unwrap().identity
     };
     for absent in [
         json!({}),
         json!({ "rollout_id": "r-1", "seed": null, "task_id": "toy.triage" }),
         json!({ "summary": { "task_id": "toy.triage" }, "metadata": { "candidate": { "other": "x" } } }),
     ] {
-        assert_eq!(echo(absent.clone()), Echo::Absent, "{absent}");
+        assert_eq!(identity(absent.clone()), IdentityCheck::Absent, "{absent}");
     }
     for confirmed in [
         json!({ "seed": 2.0 }),
@@ -161,7 +161,7 @@ fn echoes_tell_whose_row_it_was() {
         json!({ "reward_info": { "outcome_reward": 1, "details": { "task_instance_id": "toy:2" } } }),
         json!({ "trace": { "event_history": [{}], "metadata": { "task_id": "train:2", "seed": "2" } } }),
     ] {
-        assert_eq!(echo(confirmed.clone()), Echo::Confirmed, "{confirmed}");
+        assert_eq!(identity(confirmed.clone()), IdentityCheck::Confirmed, "{confirmed}");
     }
     for (contradicted, sentence) in [
         (json!({ "rollout_id": "r-2", "seed": 2 }), "rollout r-2, not of r-1"),
@@ -171,8 +171,8 @@ fn echoes_tell_whose_row_it_was() {
         (json!({ "trace": { "metadata": { "task_instance_id": "toy:1" } } }), "in trace.metadata is toy:1"),
         (json!({ "seed": 2, "metadata": { "candidate": { "prompt": "default" } } }), "metadata.candidate.prompt"),
     ] {
-        match echo(contradicted.clone()) {
-            Echo::Contradicted(met) => assert!(met.contains(sentence), "{met}"),
+        match identity(contradicted.clone()) {
+            IdentityCheck::Contradicted(met) => assert!(met.contains(sentence), "{met}"),
             other => panic!("{contradicted}: {other:?}"),
         }
     }
@@ -184,17 +184,17 @@ fn recorded_replies_are_read() {
     let triage = json!({ "task_id": "train:1", "task_instance_id": "toy:train:1", "split": "train", "seed": 1 });
     let episode = json!({ "seed": 2, "split": "train", "example_id": "ep_train_2" });
     let cases = [
-        (include_str!("fixtures/sdk_face.json"), "r-sync-1", &triage, 1.0, Echo::Absent),
-        (include_str!("fixtures/reference_face.json"), "ref-1", &triage, 1.0, Echo::Confirmed),
-        (include_str!("fixtures/hand_written.json"), "rollout_42fb690091d4", &episode, 0.0, Echo::Confirmed),
+        (include_str!("fixtures/sdk_face.json"), "r-sync-1", &triage, 1.0, IdentityCheck::Absent),
+        (include_str!("fixtures/reference_face.json"), "ref-1", &triage, 1.0, IdentityCheck::Confirmed),
+        (include_str!("fixtures/hand_written.json"), "rollout_42fb690091d4", &episode, 0.0, IdentityCheck::Confirmed),
     ];
-    for (body, rollout_id, row, reward, echo) in cases {
+    for (body, rollout_id, row, reward, identity) in cases {
         let row = TaskRow { value: row.clone(), digest: String::new(), seed: None };
         let (row_id, payload) = (RowId::new("row"), Payload::new());
         let asked =
-            Asked { rollout_id: Some(rollout_id), row: &row, row_id: &row_id, payload: &payload, deciding: "accuracy" };
-        let reply = read_reply(Received::read(Bytes::from(body)).record.unwrap(), &asked).unwrap();
-        assert_eq!((reply.answer.reward, reply.echo), (reward, echo), "{rollout_id}");
+            ExpectedRollout { rollout_id: Some(rollout_id), row: &row, row_id: &row_id, payload: &payload, deciding: "accuracy" };
+        let reply = read_reply(ReceivedRecord::read(Bytes::from(body)).record.unwrap(), &asked).unwrap();
+        assert_eq!((reply.answer.reward, reply.identity), (reward, identity), "{rollout_id}");
         assert_eq!(reply.answer.objectives["accuracy"], reward);
         assert!(reply.answer.usage.total().unwrap() > 0);
     }
@@ -210,8 +210,8 @@ async fn the_body_is_the_smallest_that_works_everywhere() {
         let row_id = task.inputs.train[1].id.clone();
         let row = &task.rows[&row_id];
         let command = RolloutCommand {
-            request: RequestId(4),
-            evaluation: RequestId(4),
+            call_id: CallId(4),
+            evaluation: CallId(4),
             candidate_id: CandidateId::new("gepa_1"),
             payload: [("triage_rules".to_owned(), "x \"y\"".to_owned())].into(),
             row_id,

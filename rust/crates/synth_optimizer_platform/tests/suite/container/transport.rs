@@ -6,11 +6,11 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 use synth_optimizer_core::config::Config;
 use synth_optimizer_core::model::answer::FailureClass;
-use synth_optimizer_platform::container::{Client, Contract, RolloutEnd, Routes, Transport};
+use synth_optimizer_platform::container::{Client, Contract, RolloutOutcome, Routes, Transport};
 
 use super::server::{Act, Received, Server, json as reply, nobody, text};
 use super::toy::config;
-use crate::waiting::in_time;
+use crate::waiting::with_timeout;
 
 pub(crate) const SUBMIT: &str = "POST /rollout";
 pub(crate) const STATE: &str = "GET /rollouts/r-1/state";
@@ -34,14 +34,14 @@ pub(crate) fn transport(config: &Config) -> Transport {
     Transport::new(Client::new(&config.container).unwrap(), &contract(&["blocking", "async"]), config)
 }
 
-pub(crate) async fn run(transport: &Transport, may_have_been_sent: bool) -> RolloutEnd {
+pub(crate) async fn run(transport: &Transport, may_have_been_sent: bool) -> RolloutOutcome {
     let body = |mode: synth_optimizer_core::config::gepa::SubmissionMode| {
-        Ok(Bytes::from(json!({ "rollout_id": "r-1", "submission_mode": mode.word() }).to_string()))
+        Ok(Bytes::from(json!({ "rollout_id": "r-1", "submission_mode": mode.as_str() }).to_string()))
     };
     transport.rollout("r-1", &body, may_have_been_sent).await
 }
 
-async fn run_sync(server: &Server) -> RolloutEnd {
+async fn run_sync(server: &Server) -> RolloutOutcome {
     run(&transport(&config(&server.url())), false).await
 }
 
@@ -49,12 +49,12 @@ pub(crate) fn record(status: &str) -> Act {
     reply(200, &json!({ "rollout_id": "r-1", "status": status, "reward": 1.0 }))
 }
 
-pub(crate) fn class(end: &RolloutEnd) -> (FailureClass, bool) {
+pub(crate) fn class(end: &RolloutOutcome) -> (FailureClass, bool) {
     let failure = end.outcome.as_ref().unwrap_err();
     (failure.class, failure.retryable)
 }
 
-pub(crate) fn status_of(end: &RolloutEnd) -> String {
+pub(crate) fn status_of(end: &RolloutOutcome) -> String {
     let record: Value = serde_json::from_slice(&end.outcome.as_ref().unwrap().body).unwrap();
     record["status"].as_str().unwrap_or_default().to_owned()
 }
@@ -155,7 +155,7 @@ async fn what_may_have_arrived_is_never_sent_again() {
         [Box::new(|| Act::Close), Box::new(move || Act::Raw(cut.clone())), Box::new(|| Act::Hang)];
     for loss in losses {
         let server = submit(move |_| loss());
-        let end = in_time(run_sync(&server)).await;
+        let end = with_timeout(run_sync(&server)).await;
         assert_eq!(class(&end), (FailureClass::UnknownOutcome, true));
         assert_eq!(server.lines(), [SUBMIT, STATE, RECORD]);
     }
@@ -189,7 +189,7 @@ async fn a_rollout_that_runs_past_its_deadline_is_ended() {
 #[tokio::test]
 async fn a_slow_answer_meets_the_total_deadline() {
     let server = submit(|_| Act::Drip(b"HTTP/1.1 200 OK\r\ncontent-length: 100000\r\n\r\n".to_vec()));
-    let end = in_time(run_sync(&server)).await;
+    let end = with_timeout(run_sync(&server)).await;
     assert_eq!(class(&end), (FailureClass::UnknownOutcome, true));
 }
 

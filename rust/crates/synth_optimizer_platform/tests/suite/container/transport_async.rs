@@ -11,7 +11,7 @@ use synth_optimizer_platform::container::{Client, Transport};
 use super::server::{Act, Server, json as reply};
 use super::toy::config;
 use super::transport::{END, RECORD, STATE, SUBMIT, class, contract, record, run, status_of, transport};
-use crate::waiting::in_time;
+use crate::waiting::with_timeout;
 
 fn config_async(server: &Server) -> Config {
     let mut config = config(&server.url());
@@ -179,5 +179,5 @@ async fn a_rollout_can_be_ended_from_outside() {
     assert_eq!(server.lines(), [END]);
     assert_eq!(server.seen()[0].json(), json!({ "reason": "cancelled" }));
     let silent = Server::start(|_| Act::Hang);
-    in_time(transport(&config_async(&silent)).terminate("r-1")).await;
+    with_timeout(transport(&config_async(&silent)).terminate("r-1")).await;
 }

@@ -1,4 +1,4 @@
-//! Threads that are what was asked for, and others.
+//! Checks of the thread that codex reports against the requested one.
 
 use serde_json::json;
 

@@ -7,22 +7,22 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use reqwest::Method;
 
-use super::{Looking, Reach, Rule};
+use super::{EgressPolicy, EgressRule, LookupFuture};
 use crate::container::Client;
 use synth_optimizer_core::config::Config;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 
-async fn client(url: &str, reach: &Reach) -> Result<Client, OptimizerError> {
+async fn client(url: &str, egress_policy: &EgressPolicy) -> Result<Client, OptimizerError> {
     let mut config = Config::default();
     config.container.url = url.to_owned();
     config.container.connect_retries = 0;
     config.container.connect_timeout_seconds = 5;
-    Client::within(&config.container, reach).await
+    Client::with_egress_policy(&config.container, egress_policy).await
 }
 
-/// Names of a small world of its own.
-fn world(reach: Reach) -> Reach {
-    let lookup = |name: String| -> Looking {
+/// Replaces DNS with a fixed table of names.
+fn with_test_names(egress_policy: EgressPolicy) -> EgressPolicy {
+    let lookup = |name: String| -> LookupFuture {
         let found: &[&str] = match name.as_str() {
             "here" | "localhost" => &["127.0.0.1", "::1"],
             "half" => &["127.0.0.1", "169.254.169.254"],
@@ -34,16 +34,16 @@ fn world(reach: Reach) -> Reach {
         let found = found.iter().map(|address| address.parse().unwrap()).collect();
         Box::pin(async { Ok(found) })
     };
-    Reach { lookup, ..reach }
+    EgressPolicy { lookup, ..egress_policy }
 }
 
-async fn is_allowed(url: &str, reach: &Reach) -> bool {
-    let checked = client(url, reach).await;
+async fn is_allowed(url: &str, egress_policy: &EgressPolicy) -> bool {
+    let checked = client(url, egress_policy).await;
     if let Err(error) = &checked {
         assert_eq!(error.code, ErrorCode::Container, "{url}: {error}");
         assert!(error.message.contains("container_not_allowed"), "{url}: {error}");
         assert!(error.hint.contains("--allow-container"), "{url}: {}", error.hint);
-        // What a name stands for in this network is not told; an address is, however it is written.
+        // The error does not reveal the address of a name. It may repeat an address that the URL contains.
         let is_name = ["metadata", "mapped", "half"].iter().any(|name| url.contains(name) && !url.contains("254"));
         assert!(!is_name || !error.message.contains("169.254"), "{url}: {error}");
     }
@@ -52,14 +52,14 @@ async fn is_allowed(url: &str, reach: &Reach) -> bool {
 
 #[tokio::test]
 async fn a_service_reaches_only_its_own_machine() {
-    let reach = world(Reach::loopback());
+    let egress_policy = with_test_names(EgressPolicy::loopback());
     for (url, expected) in [
         ("http://127.0.0.1:9100", true),
         ("http://127.9.9.9", true),
         ("http://[::1]:9100", true),
         ("https://127.0.0.1", true),
         ("http://[::ffff:127.0.0.1]:9100", true),
-        // 127.0.0.1 in one number, in hex and in octal: what counts is what is connected to.
+        // 127.0.0.1 as one number, in hex and in octal: the resolved address counts.
         ("http://2130706433/", true),
         ("http://0x7f.1/", true),
         ("http://0177.0.0.1/", true),
@@ -82,7 +82,7 @@ async fn a_service_reaches_only_its_own_machine() {
         ("gopher://127.0.0.1:70/", false),
         ("ftp://127.0.0.1/", false),
     ] {
-        assert_eq!(is_allowed(url, &reach).await, expected, "{url}");
+        assert_eq!(is_allowed(url, &egress_policy).await, expected, "{url}");
     }
 }
 
@@ -108,15 +108,15 @@ async fn entries_widen_the_reach_by_what_they_name() {
         ("tasks.internal", "http://10.1.2.3", false),
         ("tasks.internal", "http://127.0.0.1:9100", true),
     ] {
-        let reach = world(Reach::loopback().allow(entry).unwrap());
-        assert_eq!(is_allowed(url, &reach).await, expected, "{entry} {url}");
+        let egress_policy = with_test_names(EgressPolicy::loopback().allow(entry).unwrap());
+        assert_eq!(is_allowed(url, &egress_policy).await, expected, "{entry} {url}");
     }
     for entry in ["", " ", "10.0.0.0/33", "host:port", "http://host", "a b", "user@host", "::/129", "host:99999"] {
-        assert_eq!(Rule::parse(entry), None, "{entry:?}");
+        assert_eq!(EgressRule::parse(entry), None, "{entry:?}");
     }
 }
 
-/// A name that is harmless when it is checked and another one when it is connected to.
+/// A name that resolves to an allowed address during the check and to another one at the connection.
 #[tokio::test]
 async fn a_name_that_changes_its_meaning_is_refused_where_it_is_connected_to() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -132,21 +132,21 @@ async fn a_name_that_changes_its_meaning_is_refused_where_it_is_connected_to() {
         }
     });
     static LOOKUPS: AtomicUsize = AtomicUsize::new(0);
-    // The network of the listener is the one that is not allowed after the second lookup.
-    let rebound = |_: String| -> Looking {
+    // From the second lookup on, the name resolves to the listener, which is not allowed.
+    let rebound = |_: String| -> LookupFuture {
         let found = if LOOKUPS.fetch_add(1, Ordering::SeqCst) == 0 { "10.1.2.3" } else { "127.0.0.1" };
         Box::pin(async { Ok(vec![found.parse().unwrap()]) })
     };
-    let reach = Reach { rules: Some(vec![Rule::parse("10.0.0.0/8").unwrap()]), lookup: rebound };
-    let client = client(&format!("http://rebound:{port}"), &reach).await.unwrap();
+    let egress_policy = EgressPolicy { rules: Some(vec![EgressRule::parse("10.0.0.0/8").unwrap()]), lookup: rebound };
+    let client = client(&format!("http://rebound:{port}"), &egress_policy).await.unwrap();
     let error = client.json(Method::GET, "/metadata", None).await.unwrap_err();
     assert!(error.message.contains("container_not_allowed") && error.hint.contains("--allow-container"), "{error}");
-    assert!(!client.is_taken().await);
+    assert!(!client.is_listening().await);
     assert_eq!(connects.load(Ordering::SeqCst), 0);
     assert!(LOOKUPS.load(Ordering::SeqCst) >= 3, "the address is looked up where it is connected to");
 
-    let reach = Reach { lookup: rebound, ..Reach::loopback() };
-    let client = self::client(&format!("http://rebound:{port}"), &reach).await.unwrap();
+    let egress_policy = EgressPolicy { lookup: rebound, ..EgressPolicy::loopback() };
+    let client = self::client(&format!("http://rebound:{port}"), &egress_policy).await.unwrap();
     client.json(Method::GET, "/metadata", None).await.unwrap();
     assert_eq!(connects.load(Ordering::SeqCst), 1);
 }

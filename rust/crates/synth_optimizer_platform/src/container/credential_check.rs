@@ -1,23 +1,23 @@
-//! Refuses to send or keep what looks like a credential: the container owns its keys, a run never holds one.
+//! Finds credentials in rows, texts and settings. The container owns its keys; a run must neither send nor store one.
 
 use serde_json::Value;
 
 use synth_optimizer_core::secrets::{is_credential_name, looks_like_key};
 
-/// The place of the first text in a value that stands under the name of a credential.
+/// Returns the path of the first credential in the data of a task.
 ///
-/// Data of a task has columns like `answer_key` and `token`, which are refused only if their value looks like a key. The
-/// names that strict containers refuse in a policy are refused everywhere, whatever their value.
-pub(super) fn credential_place(root: &str, value: &Value) -> Option<String> {
+/// Task data has columns like `answer_key` and `token`, which count only if their value looks like a key. Names that strict
+/// containers reject in a policy always count.
+pub(super) fn find_credential(root: &str, value: &Value) -> Option<String> {
     find(root, value, &|name, text| is_refused_name(name) || (is_credential_name(name) && looks_like_key(text)))
 }
 
-/// The same for settings, where every name of a credential is refused.
-pub(super) fn credential_setting(root: &str, value: &Value) -> Option<String> {
+/// Returns the path of the first credential in settings, where every credential name counts.
+pub(super) fn find_credential_setting(root: &str, value: &Value) -> Option<String> {
     find(root, value, &|name, _| is_credential_name(name))
 }
 
-/// Depth first.
+/// Searches depth first.
 fn find(place: &str, value: &Value, is_bad: &dyn Fn(&str, &str) -> bool) -> Option<String> {
     match value {
         Value::Object(entries) => entries.iter().find_map(|(name, entry)| {
@@ -33,7 +33,7 @@ fn find(place: &str, value: &Value, is_bad: &dyn Fn(&str, &str) -> bool) -> Opti
     }
 }
 
-/// The names that containers of the contract refuse; case and dashes do not matter.
+/// Returns whether containers reject this name in a policy. Ignores case and treats dashes as underscores.
 fn is_refused_name(name: &str) -> bool {
     let folded = name.trim().to_lowercase().replace('-', "_");
     matches!(folded.as_str(), "access_token" | "api_key" | "apikey" | "authorization" | "bearer_token" | "secret_key")
@@ -41,5 +41,5 @@ fn is_refused_name(name: &str) -> bool {
 }
 
 #[cfg(test)]
-#[path = "screen_tests.rs"]
+#[path = "credential_check_tests.rs"]
 mod tests;

@@ -1,5 +1,5 @@
-//! The line protocol of the app-server: requests with deadlines, notifications by thread, and an answer to everything
-//! that it asks.
+//! The JSON-RPC line protocol of the app-server: requests with deadlines, notifications by thread, and replies to the requests
+//! of the server.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -13,105 +13,105 @@ use serde_json::{Value, json};
 use tokio::sync::{mpsc as channel, oneshot};
 use tracing::{debug, warn};
 
-/// Longest message that is read. One that is longer breaks the protocol, and ends the process.
-const MOST_BYTES: u64 = 64 * 1024 * 1024;
+/// Maximum size of a message. A longer one violates the protocol and ends the process.
+const MAX_MESSAGE_BYTES: u64 = 64 * 1024 * 1024;
 
-/// Why a request has no result.
+/// Why a request failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(super) enum RpcFault {
+pub(super) enum RpcError {
     #[error("codex has ended")]
-    Gone,
+    ProcessEnded,
     #[error("codex did not answer {method} within {} s", limit.as_secs())]
-    Late { method: &'static str, limit: Duration },
+    TimedOut { method: &'static str, limit: Duration },
     #[error("codex refused {method}: {message}")]
     Refused { method: &'static str, message: String },
     #[error("codex refused turn/start: it named no turn")]
-    Unnamed,
+    MissingTurnId,
 }
 
-/// Notifications of one thread, in order. The channel ends with the process.
-pub(super) type Notes = channel::UnboundedReceiver<Value>;
+/// Notifications of one thread, in order. The channel closes when the process exits.
+pub(super) type Notifications = channel::UnboundedReceiver<Value>;
 
-/// The connection to one app-server. Plain threads read and write, so that messages can be sent from anywhere, also where
-/// no task can be waited for.
+/// The connection to one app-server. OS threads read and write, so messages can also be sent outside of async code, such as in
+/// `drop`.
 #[derive(Debug, Clone)]
-pub(super) struct Wire {
-    state: Arc<Mutex<State>>,
+pub(super) struct RpcClient {
+    state: Arc<Mutex<RpcState>>,
 }
 
-/// What both sides of the connection have said and wait for.
+/// Shared state of the connection.
 #[derive(Debug, Default)]
-pub(super) struct State {
-    /// None once the connection is closed.
+pub(super) struct RpcState {
+    /// `None` once the connection is closed.
     out: Option<mpsc::Sender<Value>>,
     next_id: u64,
     pending: BTreeMap<u64, oneshot::Sender<Result<Value, String>>>,
-    threads: BTreeMap<String, Thread>,
+    threads: BTreeMap<String, ThreadListener>,
 }
 
-/// A thread that is listened to, or one that was left while its turn may still run.
+/// A codex thread with a listener, or one that was released while its turn may still run.
 #[derive(Debug)]
-struct Thread {
-    /// None once the thread was left.
+struct ThreadListener {
+    /// `None` once the caller released the thread.
     listener: Option<channel::UnboundedSender<Value>>,
-    turn: Turn,
+    turn: TurnPhase,
 }
 
-/// How far the turn of a thread has come by what codex has said, whether or not the listener has read it.
+/// Progress of a thread's turn according to the messages received, even if the listener has not read them yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Turn {
-    /// It was asked for and has no id yet.
+enum TurnPhase {
+    /// The turn was requested and has no id yet.
     Starting,
     Running(String),
-    /// It is over, or was refused.
-    Over,
+    /// The turn has ended or was rejected.
+    Ended,
 }
 
-impl Wire {
+impl RpcClient {
     pub(super) fn new(stdin: ChildStdin, stdout: ChildStdout) -> Self {
         let (out, lines) = mpsc::channel();
-        let wire = Self { state: Arc::new(Mutex::new(State { out: Some(out), ..State::default() })) };
+        let rpc = Self { state: Arc::new(Mutex::new(RpcState { out: Some(out), ..RpcState::default() })) };
         thread::spawn(move || write(stdin, &lines));
-        let reading = wire.clone();
+        let reading = rpc.clone();
         thread::spawn(move || reading.read(stdout));
-        wire
+        rpc
     }
 
     /// Sends a request and waits for its result.
-    pub(super) async fn call(&self, method: &'static str, params: Value, limit: Duration) -> Result<Value, RpcFault> {
-        let (id, answer) = self.lock().request(method, params).ok_or(RpcFault::Gone)?;
+    pub(super) async fn call(&self, method: &'static str, params: Value, limit: Duration) -> Result<Value, RpcError> {
+        let (id, answer) = self.lock().request(method, params).ok_or(RpcError::ProcessEnded)?;
         match tokio::time::timeout(limit, answer).await {
             Ok(Ok(Ok(result))) => Ok(result),
-            Ok(Ok(Err(message))) => Err(RpcFault::Refused { method, message }),
-            Ok(Err(_closed)) => Err(RpcFault::Gone),
+            Ok(Ok(Err(message))) => Err(RpcError::Refused { method, message }),
+            Ok(Err(_closed)) => Err(RpcError::ProcessEnded),
             Err(_elapsed) => {
                 self.lock().pending.remove(&id);
-                Err(RpcFault::Late { method, limit })
+                Err(RpcError::TimedOut { method, limit })
             }
         }
     }
 
-    /// Asks for a turn of a thread that is listened to.
-    pub(super) async fn start_turn(&self, thread: &str, params: Value, limit: Duration) -> Result<(), RpcFault> {
+    /// Starts a turn of a thread with a listener.
+    pub(super) async fn start_turn(&self, thread: &str, params: Value, limit: Duration) -> Result<(), RpcError> {
         let started = self.call("turn/start", params, limit).await;
         let named = started.and_then(|started| match started.pointer("/turn/id").and_then(Value::as_str) {
-            Some(id) => Ok(Turn::Running(id.to_owned())),
-            None => Err(RpcFault::Unnamed),
+            Some(id) => Ok(TurnPhase::Running(id.to_owned())),
+            None => Err(RpcError::MissingTurnId),
         });
-        // What codex has said of the turn meanwhile is newer than this answer.
-        if let Some(Thread { turn: turn @ Turn::Starting, .. }) = self.lock().threads.get_mut(thread) {
+        // Notifications that arrived in the meantime are newer than this answer.
+        if let Some(ThreadListener { turn: turn @ TurnPhase::Starting, .. }) = self.lock().threads.get_mut(thread) {
             match &named {
                 Ok(running) => *turn = running.clone(),
-                Err(RpcFault::Refused { .. }) => *turn = Turn::Over,
-                // It may have begun.
-                Err(RpcFault::Unnamed | RpcFault::Gone | RpcFault::Late { .. }) => {}
+                Err(RpcError::Refused { .. }) => *turn = TurnPhase::Ended,
+                // The turn may have started.
+                Err(RpcError::MissingTurnId | RpcError::ProcessEnded | RpcError::TimedOut { .. }) => {}
             }
         }
         named.map(|_| ())
     }
 
-    /// For everything that is not waited for.
-    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+    /// Locks the state for operations that do not wait for an answer.
+    pub(super) fn lock(&self) -> MutexGuard<'_, RpcState> {
         self.state.lock()
     }
 
@@ -120,7 +120,7 @@ impl Wire {
         let mut line = Vec::new();
         loop {
             line.clear();
-            match reader.by_ref().take(MOST_BYTES).read_until(b'\n', &mut line) {
+            match reader.by_ref().take(MAX_MESSAGE_BYTES).read_until(b'\n', &mut line) {
                 Ok(read) if read > 0 && line.ends_with(b"\n") => {}
                 Ok(_) => break,
                 Err(error) => {
@@ -129,7 +129,7 @@ impl Wire {
                 }
             }
             match serde_json::from_slice::<Value>(&line) {
-                Ok(message) => self.lock().take(message),
+                Ok(message) => self.lock().handle_message(message),
                 Err(error) => debug!(bytes = line.len(), %error, "codex said something that is not JSON"),
             }
         }
@@ -137,22 +137,23 @@ impl Wire {
     }
 }
 
-impl State {
+impl RpcState {
     pub(super) fn is_open(&self) -> bool {
         self.out.is_some()
     }
 
-    /// Ends the process in the gentlest way there is: its input ends.
+    /// Closes the input of the process, which ends it gracefully.
     pub(super) fn close(&mut self) {
-        // Everyone who waits learns of the end.
+        // Dropping the senders notifies all waiting callers.
         *self = Self::default();
     }
 
-    /// Notifications of a thread whose turn is about to be asked for.
-    pub(super) fn listen(&mut self, thread: &str) -> Notes {
+    /// Subscribes to the notifications of a thread whose turn is about to start.
+    pub(super) fn listen(&mut self, thread: &str) -> Notifications {
         let (sender, receiver) = channel::unbounded_channel();
         if self.is_open() {
-            self.threads.insert(thread.to_owned(), Thread { listener: Some(sender), turn: Turn::Starting });
+            self.threads
+                .insert(thread.to_owned(), ThreadListener { listener: Some(sender), turn: TurnPhase::Starting });
         }
         receiver
     }
@@ -176,11 +177,11 @@ impl State {
         Some((id, receiver))
     }
 
-    /// Lets go of a thread: its turn is ended, and with it the commands that it left running.
+    /// Releases a thread: interrupts its turn and ends the commands that it left running.
     pub(super) fn leave(&mut self, id: &str) {
         match self.threads.get_mut(id) {
-            // The rest is done when the turn shows itself, or its end.
-            Some(thread) if thread.turn != Turn::Over => {
+            // The remaining steps follow when codex reports the start or the end of the turn.
+            Some(thread) if thread.turn != TurnPhase::Ended => {
                 thread.listener = None;
                 if self.interrupt(id) {
                     self.clean(id);
@@ -190,14 +191,14 @@ impl State {
         }
     }
 
-    /// Tells the turn of a thread to end; false if there is none that has begun.
+    /// Interrupts the turn of a thread. Returns false if no turn is running.
     pub(super) fn interrupt(&mut self, id: &str) -> bool {
-        let Some(Turn::Running(turn)) = self.threads.get(id).map(|thread| &thread.turn) else { return false };
+        let Some(TurnPhase::Running(turn)) = self.threads.get(id).map(|thread| &thread.turn) else { return false };
         let params = json!({ "threadId": id, "turnId": turn });
         self.request("turn/interrupt", params).is_some()
     }
 
-    /// Ends the commands that a thread has left running.
+    /// Ends the commands that a thread left running.
     fn clean(&mut self, id: &str) {
         self.request("thread/backgroundTerminals/clean", json!({ "threadId": id }));
     }
@@ -208,16 +209,16 @@ impl State {
         self.request("thread/unsubscribe", json!({ "threadId": id }));
     }
 
-    fn take(&mut self, message: Value) {
+    fn handle_message(&mut self, message: Value) {
         let id = message.get("id").cloned();
-        // Its own requests are numbered as ours are, so that only the method tells them apart.
+        // Requests of the server and answers to ours use the same ids. Only requests have a method.
         match (message.get("method").and_then(Value::as_str), id) {
             (Some(method), Some(id)) => {
-                let mut answer = answer_to(method);
+                let mut answer = decline(method);
                 answer["id"] = id;
                 self.send(answer);
             }
-            (Some(_), None) => self.note(message),
+            (Some(_), None) => self.handle_notification(message),
             (None, Some(id)) => {
                 let waiting = id.as_u64().and_then(|id| self.pending.remove(&id));
                 let result = match message.get("error") {
@@ -227,7 +228,7 @@ impl State {
                     }
                 };
                 if let Some(waiting) = waiting {
-                    // Lost: the caller has stopped waiting.
+                    // Errors are ignored: the caller has stopped waiting.
                     let _ = waiting.send(result);
                 }
             }
@@ -235,23 +236,23 @@ impl State {
         }
     }
 
-    fn note(&mut self, message: Value) {
+    fn handle_notification(&mut self, message: Value) {
         let text = |place: &str| message.pointer(place).and_then(Value::as_str).unwrap_or_default();
         let id = text("/params/threadId");
         let Some(thread) = self.threads.get_mut(id) else { return };
         match text("/method") {
-            "turn/started" => thread.turn = Turn::Running(text("/params/turn/id").to_owned()),
-            "turn/completed" => thread.turn = Turn::Over,
+            "turn/started" => thread.turn = TurnPhase::Running(text("/params/turn/id").to_owned()),
+            "turn/completed" => thread.turn = TurnPhase::Ended,
             _ if thread.listener.is_none() => return,
             _ => {}
         }
         match &thread.listener {
             Some(listener) => {
-                // Lost: the turn is over.
+                // Errors are ignored: the listener is gone because the turn has ended.
                 let _ = listener.send(message);
             }
-            // A turn that shows itself after it was left is ended, and one that has ended is let go of.
-            None if thread.turn == Turn::Over => self.release(id),
+            // A released thread: interrupt its turn if it starts, and clean up once it has ended.
+            None if thread.turn == TurnPhase::Ended => self.release(id),
             None => {
                 self.interrupt(id);
             }
@@ -259,8 +260,8 @@ impl State {
     }
 }
 
-/// A run has nobody to ask: whatever codex asks for is declined.
-fn answer_to(method: &str) -> Value {
+/// Returns the reply to a request of the server. No user is present, so every request is declined.
+fn decline(method: &str) -> Value {
     match method {
         "item/commandExecution/requestApproval" | "item/fileChange/requestApproval" => {
             json!({ "result": { "decision": "decline" } })
@@ -283,5 +284,5 @@ fn write(mut stdin: ChildStdin, lines: &mpsc::Receiver<Value>) {
 }
 
 #[cfg(test)]
-#[path = "wire_tests.rs"]
+#[path = "rpc_tests.rs"]
 mod tests;

@@ -1,57 +1,57 @@
-//! What is known of a turn under way, folded from its notifications, and what its errors mean.
+//! The state of a codex turn, folded from its notifications, and the meaning of its errors.
 
 use std::collections::BTreeSet;
 
 use serde_json::Value;
 
 use super::session::HINT;
-use crate::proposer::prices::{Tokens, is_same};
-use crate::proposer::{Reason, Verdict};
+use crate::proposer::prices::{Tokens, is_same_model};
+use crate::proposer::{FailureAction, TurnError};
 use synth_optimizer_core::model::answer::FailureClass;
 
-/// The state of one turn of a fresh thread.
+/// State of the only turn of a thread.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Watch {
+pub(super) struct TurnState {
     commands: BTreeSet<String>,
     responses: u32,
-    /// None as long as nobody has said.
+    /// `None` until codex reports usage.
     pub(super) tokens: Option<Tokens>,
     answer: Option<String>,
     remark: Option<String>,
-    /// The model that was asked for by the name under which it is served, such as a dated one, if codex has told it.
+    /// Another name of the requested model, such as a dated one, if codex reports it.
     pub(super) served_model: Option<String>,
-    /// The model that answers in place of the one that was asked for. Codex tells of one that the header `openai-model` of
-    /// a response names; it does not tell the `model` that stands in the response itself.
+    /// The model that answers instead of the requested one. Codex reports the model of the response header `openai-model`, but
+    /// not the `model` in the response body.
     pub(super) other_model: Option<String>,
-    /// How the turn ended: an error is why there is no answer.
-    pub(super) ended: Option<Result<(), Reason>>,
+    /// How the turn ended. An error says why there is no answer.
+    pub(super) ended: Option<Result<(), TurnError>>,
 }
 
-impl Watch {
-    /// Takes in one notification of the thread; `model` is the one that was asked for.
+impl TurnState {
+    /// Applies one notification of the thread. `model` is the requested model.
     pub(super) fn fold(&mut self, note: &Value, model: &str) {
         let text = |place: &str| note.pointer(place).and_then(Value::as_str);
         match text("/method").unwrap_or_default() {
             "item/started" | "item/completed" => self.item(note),
             "thread/tokenUsage/updated" => {
                 self.responses += 1;
-                // The thread is this turn's alone, so that its total is the turn's. Its own sum may be the window's size.
+                // The thread has only this turn, so its total is the turn's. `totalTokens` may be the size of the window.
                 let part = |name| note.pointer(&format!("/params/tokenUsage/total/{name}")).and_then(Value::as_u64);
                 if let (Some(prompt), Some(completion)) = (part("inputTokens"), part("outputTokens")) {
                     let cached_prompt = part("cachedInputTokens").unwrap_or_default();
                     self.tokens = Some(Tokens { prompt, cached_prompt, completion });
                 }
             }
-            "model/rerouted" => self.seen_model(text("/params/toModel"), model),
-            "thread/settings/updated" => self.seen_model(text("/params/threadSettings/model"), model),
+            "model/rerouted" => self.record_model(text("/params/toModel"), model),
+            "thread/settings/updated" => self.record_model(text("/params/threadSettings/model"), model),
             "turn/completed" => {
-                let failed = |message, verdict| Err((FailureClass::Failed, message, verdict));
+                let failed = |message, failure_action| Err((FailureClass::Failed, message, failure_action));
                 self.ended = Some(match text("/params/turn/status") {
                     Some("completed") => Ok(()),
-                    Some("interrupted") => failed("codex broke the turn off by itself".into(), Verdict::Retry),
+                    Some("interrupted") => failed("codex broke the turn off by itself".into(), FailureAction::Retry),
                     _ => {
                         let error = &note["params"]["turn"]["error"];
-                        failed(format!("the turn failed: {}", message(error)), verdict(error))
+                        failed(format!("the turn failed: {}", message(error)), failure_action(error))
                     }
                 });
             }
@@ -70,7 +70,7 @@ impl Watch {
                 match item("phase") {
                     Some("final_answer") => self.answer = text,
                     Some(_) => {}
-                    // Most servers name no phase.
+                    // Most servers report no phase.
                     None => self.remark = text,
                 }
             }
@@ -78,52 +78,53 @@ impl Watch {
         }
     }
 
-    fn seen_model(&mut self, seen: Option<&str>, wanted: &str) {
+    fn record_model(&mut self, seen: Option<&str>, wanted: &str) {
         if let Some(seen) = seen.filter(|seen| *seen != wanted) {
-            let place = if is_same(wanted, seen) { &mut self.served_model } else { &mut self.other_model };
+            let place = if is_same_model(wanted, seen) { &mut self.served_model } else { &mut self.other_model };
             *place = Some(seen.to_owned());
         }
     }
 
-    /// How often the model has acted. Some commands are never told of, but every one but the last answer is an act.
+    /// Returns the number of commands of the model. Codex does not report some of them, but every response except the last one
+    /// runs a command.
     pub(super) fn commands(&self) -> u32 {
         u32::try_from(self.commands.len()).unwrap_or(u32::MAX).max(self.responses.saturating_sub(1))
     }
 
-    /// The last message.
+    /// Returns the final answer, or else the last message.
     pub(super) fn answer(&self) -> Option<&str> {
         self.answer.as_deref().or(self.remark.as_deref())
     }
 }
 
-/// Reads the error of a turn. Values that are not known yet are taken as passing ones; the number of tries is bounded.
-fn verdict(error: &Value) -> Verdict {
+/// Returns the consequence of a turn's error. Unknown errors are retried; the number of attempts is bounded.
+fn failure_action(error: &Value) -> FailureAction {
     if message(error).starts_with("Missing environment variable") {
-        return Verdict::Stop(HINT);
+        return FailureAction::Stop(HINT);
     }
     match &error["codexErrorInfo"] {
         Value::String(name) => match name.as_str() {
-            "unauthorized" | "usageLimitExceeded" | "badRequest" | "sandboxError" => Verdict::Stop(HINT),
+            "unauthorized" | "usageLimitExceeded" | "badRequest" | "sandboxError" => FailureAction::Stop(HINT),
             "cyberPolicy" | "misalignmentPolicyViolation" | "tooManyDenials" | "sessionBudgetExceeded" => {
-                Verdict::GiveUp
+                FailureAction::GiveUp
             }
-            _ => Verdict::Retry,
+            _ => FailureAction::Retry,
         },
         // Connections that failed, with the status if there was one.
         Value::Object(entries) => match entries.values().find_map(|entry| entry.get("httpStatusCode")?.as_u64()) {
-            Some(401..=404) => Verdict::Stop(HINT),
-            Some(400 | 405..=407 | 410..=424 | 426..=428) => Verdict::GiveUp,
-            Some(_) | None => Verdict::Retry,
+            Some(401..=404) => FailureAction::Stop(HINT),
+            Some(400 | 405..=407 | 410..=424 | 426..=428) => FailureAction::GiveUp,
+            Some(_) | None => FailureAction::Retry,
         },
-        _ => Verdict::Retry,
+        _ => FailureAction::Retry,
     }
 }
 
-/// What codex says.
+/// Returns the message of an error.
 fn message(error: &Value) -> &str {
     error.get("message").and_then(Value::as_str).filter(|text| !text.is_empty()).unwrap_or("codex gives no reason")
 }
 
 #[cfg(test)]
-#[path = "watch_tests.rs"]
+#[path = "turn_state_tests.rs"]
 mod tests;

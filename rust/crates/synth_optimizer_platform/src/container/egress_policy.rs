@@ -1,0 +1,184 @@
+//! Decides which containers may be called. The check applies to the resolved address at the moment of the connection.
+
+use std::error::Error;
+use std::future::Future;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::pin::Pin;
+use std::sync::Arc;
+
+use ipnet::IpNet;
+use reqwest::dns::{Addrs, Name, Resolve, Resolving};
+use reqwest::{ClientBuilder, Url};
+
+use super::container_error;
+use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
+
+/// Marker that identifies errors of this policy.
+const NOT_ALLOWED: &str = "container_not_allowed";
+
+type LookupFuture = Pin<Box<dyn Future<Output = io::Result<Vec<IpAddr>>> + Send>>;
+
+/// The addresses to which containers may be called. By default, all addresses are allowed.
+#[derive(Debug, Clone)]
+pub struct EgressPolicy {
+    /// `None` allows every address.
+    rules: Option<Vec<EgressRule>>,
+    /// Resolves a host name.
+    lookup: fn(String) -> LookupFuture,
+}
+
+/// An allowed destination, at one port or at all ports.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct EgressRule {
+    destination: Destination,
+    port: Option<u16>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Destination {
+    Network(IpNet),
+    /// A host name with any address: the operator who allows the name trusts its DNS records.
+    Host(String),
+}
+
+impl EgressRule {
+    fn allows(&self, host: &str, port: u16, address: IpAddr) -> bool {
+        self.port.is_none_or(|allowed| allowed == port)
+            && match &self.destination {
+                // Treats an IPv4-mapped IPv6 address as the IPv4 address.
+                Destination::Network(network) => network.contains(&address.to_canonical()),
+                Destination::Host(name) => *name == normalized(host),
+            }
+    }
+
+    /// Parses `host`, `host:port`, an IP address with or without a port, or a network such as `10.0.0.0/8`.
+    fn parse(entry: &str) -> Option<Self> {
+        let entry = entry.trim();
+        if let Some((address, bits)) = entry.split_once('/') {
+            let network = IpNet::new(address.parse::<IpAddr>().ok()?.to_canonical(), bits.parse().ok()?).ok()?;
+            return Some(Self { destination: Destination::Network(network), port: None });
+        }
+        let (host, port) = match entry.rsplit_once(':') {
+            Some((host, port)) if !host.contains(':') || (host.starts_with('[') && host.ends_with(']')) => {
+                (host, Some(port.parse::<u16>().ok()?))
+            }
+            Some(_) | None => (entry, None),
+        };
+        let bare = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(host);
+        if let Ok(address) = bare.parse::<IpAddr>() {
+            return Some(Self { destination: Destination::Network(address.to_canonical().into()), port });
+        }
+        let is_name = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_');
+        let is_host = !host.is_empty() && host.bytes().all(is_name);
+        is_host.then(|| Self { destination: Destination::Host(normalized(host)), port })
+    }
+}
+
+impl Default for EgressPolicy {
+    /// Allows every address.
+    fn default() -> Self {
+        let lookup = |name: String| -> LookupFuture {
+            Box::pin(async move { Ok(tokio::net::lookup_host((name, 0)).await?.map(|found| found.ip()).collect()) })
+        };
+        Self { rules: None, lookup }
+    }
+}
+
+impl EgressPolicy {
+    /// Allows only this machine: loopback addresses, and names that resolve only to them.
+    pub fn loopback() -> Self {
+        let rules = ["127.0.0.0/8", "::1"].into_iter().filter_map(EgressRule::parse).collect();
+        Self { rules: Some(rules), ..Self::default() }
+    }
+
+    /// Also allows `host`, `host:port`, an IP address, or a network such as `10.0.0.0/8`.
+    pub fn allow(mut self, entry: &str) -> Result<Self, OptimizerError> {
+        let rule = EgressRule::parse(entry).ok_or_else(|| {
+            OptimizerError::new(ErrorCode::Config, format!("{entry:?} names no host and no network"))
+                .with_hint("Write it like tasks.example.org, tasks.example.org:9100, 10.1.2.3 or 10.0.0.0/8.")
+        })?;
+        if let Some(rules) = &mut self.rules {
+            rules.push(rule);
+        }
+        Ok(self)
+    }
+
+    /// Checks whether the container at this URL may be called, without calling it. Every connection repeats the check, so a
+    /// name that resolves to another address later (DNS rebinding) does not bypass it.
+    pub(crate) async fn check(&self, url: &str) -> Result<(), OptimizerError> {
+        // An invalid URL is reported by the validation of the config.
+        let (Some(_), Ok(base)) = (&self.rules, Url::parse(url.trim())) else { return Ok(()) };
+        let (Some(host), Some(port), "http" | "https") = (base.host_str(), base.port_or_known_default(), base.scheme())
+        else {
+            return Err(denied(&format!("{}:", base.scheme())));
+        };
+        match self.resolve(host, port).await {
+            Err(error) if is_denial(&error.to_string()) => Err(denied(host)),
+            // A failed lookup is reported when the client connects.
+            Ok(_) | Err(_) => Ok(()),
+        }
+    }
+
+    /// Resolves a host once and returns its addresses if all of them are allowed.
+    pub(super) async fn resolve(&self, host: &str, port: u16) -> io::Result<Vec<IpAddr>> {
+        let found = match host.trim_matches(['[', ']']).parse() {
+            Ok(address) => vec![address],
+            Err(_) => (self.lookup)(host.to_owned()).await?,
+        };
+        let Some(rules) = &self.rules else { return Ok(found) };
+        let is_allowed = |address: &IpAddr| rules.iter().any(|rule| rule.allows(host, port, *address));
+        if found.iter().all(is_allowed) {
+            return Ok(found);
+        }
+        Err(io::Error::new(io::ErrorKind::PermissionDenied, NOT_ALLOWED))
+    }
+
+    /// Makes a client connect only to addresses that pass the check.
+    pub(super) fn restrict(&self, builder: ClientBuilder, port: Option<u16>) -> ClientBuilder {
+        match (&self.rules, port) {
+            (Some(_), Some(port)) => {
+                builder.dns_resolver(Arc::new(CheckedResolver { egress_policy: self.clone(), port }))
+            }
+            (Some(_) | None, _) => builder,
+        }
+    }
+}
+
+/// Resolver of one client that applies the policy to every lookup.
+struct CheckedResolver {
+    egress_policy: EgressPolicy,
+    port: u16,
+}
+
+impl Resolve for CheckedResolver {
+    fn resolve(&self, name: Name) -> Resolving {
+        let (egress_policy, port) = (self.egress_policy.clone(), self.port);
+        Box::pin(async move {
+            let found = egress_policy.resolve(name.as_str(), port).await;
+            let found = found.map_err(|error| -> Box<dyn Error + Send + Sync> { Box::new(error) })?;
+            let resolve: Addrs = Box::new(found.into_iter().map(|address| SocketAddr::new(address, 0)));
+            Ok(resolve)
+        })
+    }
+}
+
+/// Returns a host name in lower case and without a trailing dot.
+fn normalized(host: &str) -> String {
+    host.trim_end_matches('.').to_ascii_lowercase()
+}
+
+/// Returns whether a connection failed because the policy denied it.
+pub(super) fn is_denial(reason: &str) -> bool {
+    reason.contains(NOT_ALLOWED)
+}
+
+/// Creates the error for a container that may not be called. It does not reveal the address of a host name.
+pub(super) fn denied(host: &str) -> OptimizerError {
+    let message = format!("{NOT_ALLOWED}: container.url leads to {host}, which may not be called from here");
+    container_error(message, "Whoever runs the service can allow it with --allow-container HOST, HOST:PORT or NETWORK.")
+}
+
+#[cfg(test)]
+#[path = "egress_policy_tests.rs"]
+mod tests;
