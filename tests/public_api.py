@@ -26,7 +26,7 @@ def _module(name: str) -> Iterator[str]:
         bases = ", ".join(base.__name__ for base in value.__bases__ if base is not object)
         code = getattr(value, "error_code", None)
         yield f"class {place}({bases})" + (f" error_code={code}" if code else "")
-        # A class is described in full once, where most users meet it.
+        # A class is described in full once, in its main module.
         if name in MODULES[:2] and not issubclass(value, RuntimeError):
             yield from (f"    {place}.{member}" for member in _members(value))
 

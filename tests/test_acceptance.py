@@ -1,4 +1,4 @@
-"""When a cookbook falls short of what it is measured by."""
+"""The acceptance criteria of the cookbooks."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from shared.significance import over_seeds, sign_test
 
 
 def runs(*gained: tuple[float, float | None, int, int]) -> Report:
-    """Return a report about runs, each with its gain, the low end of its interval, and rows won and lost."""
+    """Return a report of runs, each with its gain, the lower bound of its interval, and rows won and lost."""
     seeds = [
         SeedReport(
             seed=seed,
@@ -33,7 +33,7 @@ ONE_ROW = (1 / 240, -0.004, 1, 0)
 CLEAR = (0.15, 0.09, 44, 8)
 
 
-def test_a_gain_of_one_row_falls_short_even_if_all_seeds_agree() -> None:
+def test_a_gain_of_one_row_is_not_accepted_even_if_all_seeds_agree() -> None:
     report = runs(*[ONE_ROW] * 5)
     assert report.gains.p_t is None
     assert shortcomings(CASE, report) == ["the gain is not significant over held-out rows with seed 0, 1, 2, 3, 4"]
@@ -41,18 +41,18 @@ def test_a_gain_of_one_row_falls_short_even_if_all_seeds_agree() -> None:
     assert "one-sided" in summary(report)
 
 
-def test_clear_gains_are_enough() -> None:
+def test_clear_gains_are_accepted() -> None:
     assert shortcomings(CASE, runs(*[CLEAR] * 5)) == []
     assert shortcomings(CASE, runs(CLEAR, CLEAR, CLEAR, (0.14, 0.08, 42, 8), (0.16, 0.1, 45, 7))) == []
 
 
 @pytest.mark.parametrize("weak", [ONE_ROW, (0.15, None, 44, 8), (0.15, -0.01, 44, 8), (0.02, 0.001, 5, 0)])
-def test_each_seed_has_to_gain_by_its_rows(weak: tuple[float, float | None, int, int]) -> None:
+def test_each_random_seed_must_gain_enough_rows(weak: tuple[float, float | None, int, int]) -> None:
     found = shortcomings(CASE, runs(CLEAR, CLEAR, weak, CLEAR, CLEAR))
     assert "the gain is not significant over held-out rows with seed 2" in found
 
 
-def test_goals_are_of_a_config() -> None:
+def test_goals_belong_to_a_config() -> None:
     def asked(config: Path | None) -> tuple[float | None, int | None]:
         case = Case.read("banking77", config, ())
         return case.goal, case.max_rollouts
@@ -63,7 +63,7 @@ def test_goals_are_of_a_config() -> None:
     assert asked(Path("my_own.toml")) == (None, None)
 
 
-def test_a_goal_missed_and_rollouts_wasted_are_told() -> None:
+def test_a_missed_goal_and_wasted_rollouts_are_reported() -> None:
     case = Case("some", Path("some.toml"), goal=0.8, max_rollouts=99)
     assert shortcomings(case, runs(*[CLEAR] * 5)) == [
         "the held-out score is 0.7500, and 0.8 is to be reached",
@@ -72,6 +72,6 @@ def test_a_goal_missed_and_rollouts_wasted_are_told() -> None:
     assert shortcomings(Case("some", Path("some.toml"), goal=0.7, max_rollouts=100), runs(*[CLEAR] * 5)) == []
 
 
-def test_seeds_that_disagree_fall_short() -> None:
+def test_disagreeing_random_seeds_are_not_accepted() -> None:
     found = shortcomings(CASE, runs(CLEAR, CLEAR, (-0.15, -0.2, 8, 44), (-0.15, -0.2, 8, 44), CLEAR))
     assert "the gain is not significant over seeds" in found

@@ -1,4 +1,4 @@
-"""The way of a newcomer: the commands of the page run as they stand there, and so does the script."""
+"""The page for new users: its commands and its script run as printed."""
 
 import os
 import re
@@ -11,13 +11,13 @@ from pathlib import Path
 from shared.acceptance import COOKBOOKS
 from shared.launch import served
 from shared.with_servers import reflector_of
-from support.answering import free_port
+from support.http_server import free_port
 from support.markdown import lines
 from test_cookbooks import cookbook_python, run
 
 PAGE = (COOKBOOKS / "BRING_YOUR_OWN_TASK.md").read_text(encoding="utf-8")
 TEMPLATE = COOKBOOKS / "template_container"
-# Each of two evaluations waits for the other one: neither would come back if they ran one after the other.
+# Each of two evaluations waits for the other, so both must run concurrently.
 TWO_AT_ONCE = """
 import asyncio, threading
 import container, httpx
@@ -50,17 +50,17 @@ def test_the_template_is_short() -> None:
     assert len((TEMPLATE / "container.py").read_text(encoding="utf-8").splitlines()) <= 60
 
 
-def test_rollouts_of_the_template_run_at_once() -> None:
-    ended = subprocess.run(  # noqa: S603 (our own code)
+def test_rollouts_of_the_template_run_concurrently() -> None:
+    ended = subprocess.run(  # noqa: S603 (code of this test)
         [cookbook_python(), "-B", "-c", TWO_AT_ONCE], cwd=TEMPLATE, capture_output=True, text=True, timeout=120
     )
     assert ended.stdout == "[200, 200]\n", ended.stderr
 
 
-def test_the_page_leads_to_a_better_prompt(tmp_path: Path) -> None:
+def test_the_commands_of_the_page_improve_the_prompt(tmp_path: Path) -> None:
     task = tmp_path / "my_task"
     shutil.copytree(TEMPLATE, task, ignore=shutil.ignore_patterns("__pycache__", "runs"))
-    # The programs of a newcomer's one environment: ours are in two.
+    # The programs of a user's single environment are in two environments here.
     path = os.pathsep.join(str(Path(python).parent) for python in (cookbook_python(), sys.executable))
     environ = os.environ | {"PATH": f"{path}{os.pathsep}{os.environ['PATH']}"}
     with served(cookbook_python(), *reflector_of("template"), "--port", "0") as reflector:
@@ -68,7 +68,7 @@ def test_the_page_leads_to_a_better_prompt(tmp_path: Path) -> None:
         (task / "gepa.toml").write_text(config.replace("9300", str(free_port())), encoding="utf-8")
         told = {}
         for command in [command for command in commands() if command.startswith("synth-optimizers ")]:
-            ended = subprocess.run(  # noqa: S603 (the page is ours)
+            ended = subprocess.run(  # noqa: S603 (commands of our own page)
                 shlex.split(command), cwd=task, env=environ, capture_output=True, text=True, timeout=120
             )
             assert ended.returncode == 0, f"{command}: {ended.stdout}{ended.stderr}"
@@ -78,7 +78,7 @@ def test_the_page_leads_to_a_better_prompt(tmp_path: Path) -> None:
         assert line in told["gepa run"]
 
 
-def test_the_script_does_the_same(tmp_path: Path) -> None:
+def test_the_script_gives_the_same_result(tmp_path: Path) -> None:
     script = COOKBOOKS / "bring_your_own_task.py"
     told = run(sys.executable, script, "--python", cookbook_python(), "--runs", tmp_path)
     assert "held-out: seed 0.542" in told
@@ -87,7 +87,7 @@ def test_the_script_does_the_same(tmp_path: Path) -> None:
     assert "Spam words: winner, bonus" in told
 
 
-def test_every_script_of_the_page_is_there() -> None:
+def test_every_script_on_the_page_exists() -> None:
     scripts = {word for command in commands() for word in command.split() if word.endswith(".py")}
     assert scripts
     assert all((COOKBOOKS.parents[2] / script).is_file() for script in scripts)

@@ -1,4 +1,4 @@
-"""Configuration through Python: what loads, what is refused, and what a refusal carries."""
+"""Configuration through Python: loading, validation and errors."""
 
 import contextlib
 import dataclasses
@@ -43,7 +43,7 @@ instructions = "Reply with one label."
 
 
 def smallest_mapping() -> dict[str, Any]:
-    """Return the smallest useful configuration as a mapping."""
+    """Return a minimal configuration as a mapping."""
     return {
         "run": {"run_id": "toy-1", "output_dir": "out"},
         "container": {"url": "http://127.0.0.1:9100"},
@@ -74,14 +74,14 @@ def test_a_file_loads_with_its_defaults(file: Path) -> None:
     assert config.warnings == ()
 
 
-def test_relative_paths_start_at_the_file(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_relative_paths_are_resolved_against_the_file(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = str(file.parent / "out")
     assert GepaConfig.from_toml(file, environ={}).to_dict()["run"]["output_dir"] == expected
     monkeypatch.chdir(file.parent)
     assert GepaConfig.from_toml("gepa.toml", environ={}).to_dict()["run"]["output_dir"] == expected
 
 
-def test_relative_paths_of_a_mapping_start_at_the_working_directory(
+def test_relative_paths_of_a_mapping_are_resolved_against_the_working_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -90,7 +90,7 @@ def test_relative_paths_of_a_mapping_start_at_the_working_directory(
     assert GepaConfig.from_mapping(mapping, environ={}).to_dict()["run"]["output_dir"] == str(tmp_path / "out")
 
 
-def test_a_mapping_and_a_file_say_the_same(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mapping_and_a_file_give_the_same_configuration(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(file.parent)
     mapping = GepaConfig.from_mapping(smallest_mapping(), environ={})
     assert mapping.to_dict() == GepaConfig.from_toml(file, environ={}).to_dict()
@@ -101,7 +101,7 @@ def test_a_loaded_configuration_loads_again(file: Path) -> None:
     assert GepaConfig.from_mapping(first, environ={}).to_dict() == first
 
 
-def test_every_value_has_its_origin(file: Path) -> None:
+def test_every_value_has_an_origin(file: Path) -> None:
     config = GepaConfig.from_toml(
         file, overrides=["gepa.minibatch_size=2"], environ={"SYNTH_OPTIMIZERS_CACHE_MODE": "off"}
     )
@@ -114,18 +114,18 @@ def test_every_value_has_its_origin(file: Path) -> None:
     assert origins(GepaConfig.from_mapping(smallest_mapping(), environ={}))["run.run_id"] == "mapping"
 
 
-def test_the_environment_is_the_one_of_python(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_is_read_from_os_environ(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SYNTH_OPTIMIZERS_RUN_ID", "from-outside")
     assert GepaConfig.from_toml(file).to_dict()["run"]["run_id"] == "from-outside"
     assert GepaConfig.from_toml(file, environ={}).to_dict()["run"]["run_id"] == "toy-1"
 
 
-def test_a_foreign_variable_that_is_not_text_does_no_harm(file: Path) -> None:
+def test_an_unrelated_variable_that_is_not_utf8_is_ignored(file: Path) -> None:
     environ = {"FOREIGN": os.fsdecode(b"\xff\xfe")}
     assert GepaConfig.from_toml(file, environ=environ).to_dict()["run"]["run_id"] == "toy-1"
 
 
-def test_the_answer_belongs_to_the_caller(file: Path) -> None:
+def test_to_dict_returns_a_copy(file: Path) -> None:
     config = GepaConfig.from_toml(file, environ={})
     config.to_dict()["run"]["run_id"] = "changed"
     config.explain().clear()
@@ -135,7 +135,7 @@ def test_the_answer_belongs_to_the_caller(file: Path) -> None:
         config.warnings = ()  # type: ignore[misc]
 
 
-def test_a_refusal_names_every_problem(file: Path) -> None:
+def test_a_config_error_lists_every_problem(file: Path) -> None:
     file.write_text(SMALLEST.replace("url =", "urll =") + "\n[gepa]\nminibatch_size = 0\n")
     with pytest.raises(ConfigError) as caught:
         GepaConfig.from_toml(file, environ={})
@@ -152,7 +152,7 @@ def test_a_refusal_names_every_problem(file: Path) -> None:
     assert all(finding.message in error.detail for finding in error.findings)
 
 
-def test_a_refusal_survives_a_pickle() -> None:
+def test_a_config_error_can_be_pickled() -> None:
     with pytest.raises(ConfigError) as caught:
         GepaConfig.from_mapping({}, environ={})
     copy = pickle.loads(pickle.dumps(caught.value))  # noqa: S301 - the bytes are our own
@@ -160,7 +160,7 @@ def test_a_refusal_survives_a_pickle() -> None:
     assert (copy.detail, copy.hint) == (caught.value.detail, caught.value.hint)
 
 
-def test_a_refusal_is_a_message_and_nothing_of_the_machinery(file: Path) -> None:
+def test_a_config_error_shows_no_internals(file: Path) -> None:
     file.write_text("[gepa]\nminibatch_size = 'four'\n")
     with pytest.raises(ConfigError) as caught:
         GepaConfig.from_toml(file, environ={})
@@ -183,13 +183,13 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", [os.fsdecode(b"caf\xe9.toml"), "nul\0.toml", ""])
-def test_a_path_that_cannot_be_is_an_error_with_a_hint(name: str) -> None:
+def test_an_invalid_path_is_an_error_with_a_hint(name: str) -> None:
     with pytest.raises(OptimizerIoError) as caught:
         GepaConfig.from_toml(name)
     assert caught.value.hint
 
 
-def test_a_directory_is_not_a_file(tmp_path: Path) -> None:
+def test_a_directory_instead_of_a_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(OptimizerIoError, match="directory"):
         GepaConfig.from_toml(tmp_path)
 
@@ -221,13 +221,13 @@ def test_a_file_that_is_not_toml_is_refused_with_its_line(tmp_path: Path) -> Non
         ("\ud800", "not Unicode text"),
     ],
 )
-def test_what_json_cannot_say_is_refused_with_its_place(value: object, problem: str) -> None:
+def test_a_value_without_json_equivalent_is_refused_with_its_path(value: object, problem: str) -> None:
     with pytest.raises(ConfigError, match=problem) as caught:
         GepaConfig.from_mapping({"gepa": {"minibatch_size": [value]}}, environ={})
     assert "gepa.minibatch_size[0]" in str(caught.value)
 
 
-def test_a_mapping_that_holds_itself_is_refused() -> None:
+def test_a_recursive_mapping_is_refused() -> None:
     mapping: dict[str, Any] = {}
     mapping["gepa"] = mapping
     with pytest.raises(ConfigError, match="nested deeper"):
@@ -235,7 +235,7 @@ def test_a_mapping_that_holds_itself_is_refused() -> None:
 
 
 @pytest.mark.parametrize("argument", [3, None, ["gepa.toml"]])
-def test_an_argument_that_is_no_path_is_a_type_error(argument: str) -> None:
+def test_an_argument_that_is_not_a_path_is_a_type_error(argument: str) -> None:
     with pytest.raises(TypeError):
         GepaConfig.from_toml(argument)
 
@@ -256,7 +256,7 @@ sections = st.sampled_from(sorted(config_schema()["properties"]))
 
 @given(st.dictionaries(sections | st.text(), json_values, max_size=4), st.lists(st.text(), max_size=2))
 def test_any_mapping_loads_or_is_refused(mapping: dict[str, Any], overrides: list[str]) -> None:
-    # Any other exception than a refusal fails the test.
+    # Any other exception fails the test.
     with contextlib.suppress(ConfigError):
         GepaConfig.from_mapping(smallest_mapping() | mapping, overrides, environ={})
 

@@ -1,4 +1,4 @@
-"""Every cookbook: its own tests and configs are well, a short run replays from the cache, and codex can propose."""
+"""Every cookbook: its tests pass, its configs are valid, a short run replays from the cache, and codex can propose."""
 
 import json
 import os
@@ -11,11 +11,11 @@ from shared.acceptance import COOKBOOKS, Case, names, servers
 
 from synth_optimizers import GepaConfig, GepaRun
 
-PATIENCE = 300
+WAIT_TIMEOUT_SECONDS = 300
 
 
 def cookbook_python() -> str:
-    """Return the Python that has what the cookbooks need; `make` names it."""
+    """Return the Python with the cookbooks' requirements, which `make` sets."""
     python = os.environ.get("SYNTH_COOKBOOK_PYTHON")
     if not python:
         raise RuntimeError("SYNTH_COOKBOOK_PYTHON is not set: `make py-test` makes the environment and names it")
@@ -23,16 +23,16 @@ def cookbook_python() -> str:
 
 
 def run(*command: str | Path) -> str:
-    """Run a command and return what it wrote; it must end well."""
-    ended = subprocess.run(  # noqa: S603 (our own scripts)
-        [str(word) for word in command], capture_output=True, text=True, timeout=PATIENCE
+    """Run a command, which must succeed, and return its output."""
+    ended = subprocess.run(  # noqa: S603 (scripts of this repository)
+        [str(word) for word in command], capture_output=True, text=True, timeout=WAIT_TIMEOUT_SECONDS
     )
     assert ended.returncode == 0, ended.stdout + ended.stderr
     return ended.stdout
 
 
 @pytest.mark.parametrize("path", sorted((COOKBOOKS / "configs").glob("*.toml")), ids=lambda path: path.stem)
-def test_a_config_has_no_problem(path: Path) -> None:
+def test_a_config_is_valid(path: Path) -> None:
     assert GepaConfig.from_toml(path, environ={}).warnings == ()
 
 

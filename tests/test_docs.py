@@ -1,4 +1,4 @@
-"""The pages below `docs/`: the generated ones are fresh, and what all of them say is so."""
+"""The pages below `docs/`: generated pages are up to date, and their statements hold."""
 
 import copy
 import json
@@ -37,7 +37,7 @@ PAGES = sorted(page for pattern in WRITTEN for page in ROOT.glob(pattern))
 
 
 def name_of(page: Path) -> str:
-    """Return how a page is called in the names of tests."""
+    """Return the name of a page for test ids."""
     return page.relative_to(ROOT).as_posix()
 
 
@@ -47,14 +47,14 @@ def read(name: str) -> str:
 
 
 def generate(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run the generator of a tree."""
+    """Run the page generator on a tree."""
     command = [sys.executable, str(root / "tools/docs"), *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)  # noqa: S603
 
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """Return a copy of what the generator reads and writes."""
+    """Return a copy of the files that the generator reads and writes."""
     for part in ("docs", "tools"):
         shutil.copytree(ROOT / part, tmp_path / part)
     for part in ("rust", "src"):
@@ -62,12 +62,12 @@ def tree(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_generated_pages_are_fresh() -> None:
+def test_the_generated_pages_are_up_to_date() -> None:
     checked = generate(ROOT, "--check")
     assert checked.returncode == 0, f"run `make docs`\n{checked.stderr}"
 
 
-def test_stale_pages_are_named_and_written_again(tree: Path) -> None:
+def test_stale_pages_are_listed_and_rewritten(tree: Path) -> None:
     names = ("cli.md", "config.md", "errors.md", "events.md", "http.md", "python.md", "tables.md")
     pages = {name: (tree / "docs/reference" / name) for name in names}
     assert generate(tree).returncode == 0
@@ -90,7 +90,7 @@ def field(catalogue: dict[str, Any], struct: str, name: str) -> dict[str, Any]:
     return found
 
 
-def test_events_that_are_not_described_fail() -> None:
+def test_undocumented_events_fail() -> None:
     def problem(change: Callable[[dict[str, Any]], object]) -> str:
         catalogue: dict[str, Any] = copy.deepcopy(dict(event_catalogue()))
         change(catalogue)
@@ -109,7 +109,7 @@ def test_events_that_are_not_described_fail() -> None:
     assert "is not known" in problem(lambda all_: field(all_, "RunStarted", "seed").update(type="bytes"))
 
 
-def test_settings_and_errors_that_are_not_described_fail() -> None:
+def test_undocumented_settings_and_errors_fail() -> None:
     schema = copy.deepcopy(config_schema())
     del schema["$defs"]["RunSection"]["properties"]["seed"]["description"]
     with pytest.raises(NotUnderstood, match="the field seed has no description"):
@@ -123,7 +123,7 @@ def test_settings_and_errors_that_are_not_described_fail() -> None:
         errors_page.render(table, config_findings())
 
 
-def test_the_example_of_an_event_is_what_the_catalogue_says() -> None:
+def test_the_example_event_matches_the_catalogue() -> None:
     catalogue = events_page.Catalogue(event_catalogue())
     line = events_page.EXAMPLE.read_text(encoding="utf-8")
     assert catalogue.problems(line) == []
@@ -137,11 +137,11 @@ def test_the_example_of_an_event_is_what_the_catalogue_says() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_every_link_leads_somewhere(page: Path) -> None:
+def test_no_page_has_a_broken_link(page: Path) -> None:
     assert broken_links(page) == []
 
 
-def test_every_decision_is_in_the_list() -> None:
+def test_every_decision_is_listed() -> None:
     pages = {page.name for page in (DOCS / "decisions").glob("[0-9]*.md")}
     assert set(links((DOCS / "decisions/README.md").read_text(encoding="utf-8"))) == pages
 
@@ -154,17 +154,17 @@ def test_no_two_headings_share_an_anchor(page: Path) -> None:
 
 @pytest.fixture
 def first(tmp_path: Path) -> Path:
-    """Return the configuration with which the page of the configuration begins."""
+    """Return the first configuration on the configuration page."""
     path = tmp_path / "gepa.toml"
     path.write_text(blocks(read("config.md"), "toml")[0], encoding="utf-8")
     return path
 
 
-def test_the_example_of_a_configuration_loads(first: Path) -> None:
+def test_the_example_configuration_loads(first: Path) -> None:
     assert GepaConfig.from_toml(first, environ={}).warnings == ()
 
 
-def test_every_set_on_the_page_is_taken(first: Path) -> None:
+def test_every_set_option_on_the_page_is_accepted(first: Path) -> None:
     lines = re.findall(r"^--set .*$", read("config.md"), flags=re.MULTILINE)
     sets = [shlex.split(line)[1] for line in lines]
     assert len(sets) == 4
@@ -174,7 +174,7 @@ def test_every_set_on_the_page_is_taken(first: Path) -> None:
     assert values["dataset.train_seeds"] == [0, 1, 2, 3]
 
 
-def test_every_variable_on_the_page_changes_its_field(first: Path) -> None:
+def test_every_environment_variable_on_the_page_changes_its_field(first: Path) -> None:
     given = {"cache.mode": "off", "proposer.backend": "openai_compatible"}
     for row in config_overrides():
         path, name = row["field"], row["variable"]
@@ -183,20 +183,20 @@ def test_every_variable_on_the_page_changes_its_field(first: Path) -> None:
         assert origins[path] == f"environment:{name}"
 
 
-def test_every_path_on_the_page_starts_at_the_file(first: Path) -> None:
+def test_every_path_field_on_the_page_is_resolved_against_the_file(first: Path) -> None:
     sentence = re.search(
         r"These fields are paths: (.*?), and the program in `proposer.command`", read("config.md"), re.S
     )
     assert sentence is not None
     fields = re.findall(r"`([\w.]+)`", sentence.group(1))
-    # The sign-in of codex belongs to the other backend.
+    # The codex sign-in belongs to the other backend.
     sets = [f"{field}=some/../where" for field in fields if not field.startswith("proposer.")]
     values = {value.path: value.value for value in GepaConfig.from_toml(first, sets, environ={}).explain()}
     changed = {path for path, value in values.items() if value == str(first.parent / "where")}
     assert changed | {"proposer.codex_home"} == set(fields)
 
 
-def test_every_field_has_its_row(first: Path) -> None:
+def test_every_field_has_a_row(first: Path) -> None:
     section = ""
     rows = set()
     for line in read("config.md").splitlines():
@@ -211,7 +211,7 @@ def test_every_field_has_its_row(first: Path) -> None:
 
 
 def with_tasks(first: Path) -> Path:
-    """Return the configuration with its rows by task id."""
+    """Return the configuration with rows by task id."""
     text = first.read_text(encoding="utf-8")
     rows = '[taskset]\ntrain_ids = ["a"]\nheldout_ids = ["b"]\n'
     pools = '[gepa.task_pools]\npareto = ["a"]\nminibatch = ["a"]\nreflection = ["a"]\nheldout = ["b"]\n'
@@ -224,9 +224,7 @@ def with_tasks(first: Path) -> Path:
     ("backend", "other"),
     [("codex_app_server", "openai_compatible"), ("openai_compatible", "codex_app_server")],
 )
-def test_the_fields_of_a_backend_are_those_that_are_refused_with_the_other(
-    backend: str, other: str, first: Path
-) -> None:
+def test_fields_of_one_backend_are_refused_with_the_other(backend: str, other: str, first: Path) -> None:
     named = re.search(rf"Only\s+`{backend}`\s+takes(.*?)\.\s", read("config.md"), flags=re.DOTALL)
     assert named is not None
     schema = config_schema()["$defs"]["ProposerSection"]["properties"]
@@ -235,7 +233,7 @@ def test_the_fields_of_a_backend_are_those_that_are_refused_with_the_other(
 
 
 def is_refused(first: Path, backend: str, name: str) -> bool:
-    """Return whether some value of a field of the proposer belongs to the other backend than this one."""
+    """Return whether a field of the proposer is refused with this backend."""
     values = [
         "host",
         "structured",
@@ -259,7 +257,7 @@ def is_refused(first: Path, backend: str, name: str) -> bool:
     return False
 
 
-def test_every_command_and_option_has_its_row() -> None:
+def test_every_command_and_option_has_a_row() -> None:
     text = read("cli.md")
     for path in re.findall(r"^## synth-optimizers (.*)$", text, flags=re.MULTILINE):
         command: click.Command = cli
@@ -281,14 +279,14 @@ def test_commands_without_help_fail() -> None:
         cli_page.render(click.Group(commands=[click.Command("bare", params=[option], help="Do it.")]), "x")
 
 
-def test_every_public_name_is_on_the_page_of_python() -> None:
+def test_every_public_name_is_on_the_python_page() -> None:
     text = read("python.md")
     exported = {*public_names, *client.__all__} - {"AsyncClient"}
     missing = {name for name in exported if f"### {name}\n" not in text and f"`{name}`" not in text}
     assert missing == set()
 
 
-def test_public_names_without_words_fail(tmp_path: Path) -> None:
+def test_public_names_without_docstring_fail(tmp_path: Path) -> None:
     package = tmp_path / "synth_optimizers"
     shutil.copytree(ROOT / "src/synth_optimizers", package, ignore=shutil.ignore_patterns("*.so", "__pycache__"))
     run = package / "run.py"
@@ -297,7 +295,7 @@ def test_public_names_without_words_fail(tmp_path: Path) -> None:
         python_page.render(package)
 
 
-def test_every_table_of_a_workspace_has_its_part() -> None:
+def test_every_workspace_table_has_a_section() -> None:
     names = set(re.findall(r"^### (\w+)$", read("tables.md"), flags=re.MULTILINE))
     schema = "\n".join(path.read_text(encoding="utf-8") for path in tables_page.schema_files(ROOT))
     assert names == set(re.findall(r"^CREATE (?:TABLE|VIEW) (\w+)", schema, flags=re.MULTILINE))
@@ -305,7 +303,7 @@ def test_every_table_of_a_workspace_has_its_part() -> None:
 
 
 @pytest.mark.parametrize("page", GENERATED, ids=name_of)
-def test_every_block_of_a_generated_page_can_be_read(page: Path) -> None:
+def test_every_block_of_a_generated_page_parses(page: Path) -> None:
     for block in all_blocks(page.read_text(encoding="utf-8")):
         match block.language:
             case "pycon":
@@ -316,7 +314,7 @@ def test_every_block_of_a_generated_page_can_be_read(page: Path) -> None:
             case "toml":
                 tomllib.loads(block.code)
             case "sh":
-                # A part of a command is checked where it is taken, see `test_every_set_on_the_page_is_taken`.
+                # A partial command is checked in `test_every_set_option_on_the_page_is_accepted`.
                 commands = [line for line in block.code.splitlines() if not line.startswith("--set ")]
                 for command in commands:
                     check_command(shlex.split(command, comments=True))
@@ -324,12 +322,12 @@ def test_every_block_of_a_generated_page_can_be_read(page: Path) -> None:
                 assert language == "text", f"line {block.line}"
 
 
-def test_every_finding_has_its_row() -> None:
+def test_every_finding_has_a_row() -> None:
     rows = re.findall(r"^\| `(\w+)` \| (error or warning|error|warning) \|", read("errors.md"), flags=re.MULTILINE)
     assert dict(rows) == {row["code"]: row["severity"] or "error or warning" for row in config_findings()}
 
 
-def test_every_option_on_the_page_of_the_service_is_one_of_the_command() -> None:
+def test_every_option_on_the_service_page_exists() -> None:
     options = set(re.findall(r"`(--[a-z-]+)", read("http.md")))
     known = {f"--{name.replace('_', '-')}" for name in service_defaults()}
     named = {"--allow-container", "--allow-host", "--config-root", "--help", "--max-body-mb", "--token-file"}

@@ -1,4 +1,4 @@
-"""`docs/reference/containers.md`: the container on it answers as it shows, and the client is as it says."""
+"""`docs/reference/containers.md`: its container answers as shown, and the client behaves as described."""
 
 import contextlib
 import json
@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from pages.events_page import Catalogue
 from support import docs_container
-from support.answering import answering
 from support.docs_container import Exchange
 from support.example import ROOT
+from support.http_server import serve_calls
 from support.markdown import blocks
-from support.waiting import wait_until
+from support.polling import wait_until
 
 from synth_optimizers import GepaConfig, GepaRun, GepaRunResult
 from synth_optimizers._synth_optimizers import event_catalogue
@@ -39,13 +39,13 @@ def test_every_json_block_is_json() -> None:
         json.loads(block)
 
 
-def test_the_address_of_the_container_is_a_part_of_a_configuration() -> None:
+def test_the_container_url_block_is_a_valid_configuration_part() -> None:
     first = tomllib.loads(blocks((ROOT / "docs/reference/config.md").read_text(encoding="utf-8"), "toml")[0])
     (part,) = docs_container.blocks("toml")
     assert GepaConfig.from_mapping({**first, **tomllib.loads(part)}, environ={}).warnings == ()
 
 
-def test_every_exchange_is_as_the_page_shows_it(url: str) -> None:
+def test_every_exchange_matches_the_page(url: str) -> None:
     shown = docs_container.exchanges()
     assert {exchange.path for exchange in shown} >= {"/metadata", "/program", "/taskset", "/taskset/tasks", "/rollouts"}
     for exchange in shown:
@@ -53,7 +53,7 @@ def test_every_exchange_is_as_the_page_shows_it(url: str) -> None:
 
 
 def settled(url: str, exchange: Exchange) -> list[str]:
-    """Return how the answer differs; a rollout under way is looked at again until it is at its end."""
+    """Return the differences of an answer; poll a running rollout until it has ended."""
     found: list[str] = []
 
     def is_settled() -> bool:
@@ -67,7 +67,7 @@ def settled(url: str, exchange: Exchange) -> list[str]:
     return found
 
 
-def test_the_program_the_rows_and_the_record_are_shown_whole(url: str) -> None:
+def test_program_rows_and_record_are_shown_completely(url: str) -> None:
     for path in ("/program", "/taskset"):
         (shown,) = (exchange for exchange in docs_container.exchanges() if exchange.path == path)
         assert docs_container.call(url, "GET", path)[1] == shown.reply
@@ -76,7 +76,7 @@ def test_the_program_the_rows_and_the_record_are_shown_whole(url: str) -> None:
     assert real.keys() == record.reply.keys()
 
 
-def test_a_repeated_id_is_answered_with_the_record_that_there_is(url: str) -> None:
+def test_a_repeated_rollout_id_returns_the_existing_record(url: str) -> None:
     (shown,) = (
         exchange for exchange in docs_container.exchanges() if exchange.request and "policy" in exchange.request
     )
@@ -102,7 +102,7 @@ def test_a_better_text_scores_better(url: str) -> None:
 
 @dataclass(frozen=True)
 class Recorded:
-    """A run with the first configuration of the pages, and every call that the container got."""
+    """A run with the first configuration of the pages, and every call that the container received."""
 
     result: GepaRunResult
     calls: list[tuple[str, str, Any]]
@@ -110,7 +110,7 @@ class Recorded:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
-    """Return a run against a container of its own, with a proposer that knows every word."""
+    """Return a run against a separate container, with a proposer that knows every word."""
     calls: list[tuple[str, str, Any]] = []
     directory = tmp_path_factory.mktemp("run")
     config = blocks((ROOT / "docs/reference/config.md").read_text(encoding="utf-8"), "toml")[0]
@@ -121,14 +121,14 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
             calls.append((method, path, body))
             return docs_container.call(behind, method, path, body)
 
-        with answering(hand_on) as container, answering(propose) as endpoint:
+        with serve_calls(hand_on) as container, serve_calls(propose) as endpoint:
             changes = [f"container.url={container}", f"proposer.base_url={endpoint}/v1", "gepa.max_generations=1"]
             result = GepaRun.from_toml(directory / "gepa.toml", changes, environ={}).execute()
     return Recorded(result, calls)
 
 
 def propose(_method: str, _path: str, _body: object) -> tuple[int, Any]:
-    """Answer a turn with the text that has every word."""
+    """Answer a proposer turn with the text that contains every word."""
     payload = {"router_prompt": "Name the team of the ticket. Words: invoice, password, parcel, crash"}
     proposal = {"proposal_type": "frontier_variation", "proposed_payload": payload, "rationale": "all words"}
     manifest = {"schema_version": "gepa_workspace_proposal_v3", "proposals": [proposal]}
@@ -143,7 +143,7 @@ def test_a_run_finds_the_better_text(run: Recorded) -> None:
     assert (scores.seed_heldout.mean, scores.best_heldout.mean) == (0.25, 1.0)
 
 
-def test_a_run_sends_the_rollout_of_the_page(run: Recorded) -> None:
+def test_a_run_sends_the_rollout_shown_on_the_page(run: Recorded) -> None:
     shown = docs_container.rollout_exchange()
     sent = [
         body for _, path, body in run.calls if path == shown.path and body["rollout_id"] == shown.request["rollout_id"]
@@ -151,7 +151,7 @@ def test_a_run_sends_the_rollout_of_the_page(run: Recorded) -> None:
     assert sent == [shown.request]
 
 
-def test_a_run_makes_the_calls_of_the_page(run: Recorded) -> None:
+def test_a_run_makes_the_calls_listed_on_the_page(run: Recorded) -> None:
     before = [(method, path) for method, path, _ in run.calls if path != "/rollouts"]
     assert before == [
         ("GET", "/metadata"),
@@ -167,14 +167,14 @@ def test_a_run_makes_the_calls_of_the_page(run: Recorded) -> None:
     assert {**asked, "task_ids": []} == {**shown.request, "task_ids": []}
 
 
-def test_every_event_of_a_run_is_as_the_catalogue_says(run: Recorded) -> None:
+def test_every_event_of_a_run_matches_the_catalogue(run: Recorded) -> None:
     catalogue = Catalogue(event_catalogue())
     lines = Path(run.result.event_feed_path).read_text(encoding="utf-8").splitlines()
     assert len({json.loads(line)["type"] for line in lines}) > 20
     assert [problem for line in lines for problem in catalogue.problems(line)] == []
 
 
-def test_the_request_has_the_keys_that_are_sent() -> None:
+def test_the_page_lists_the_keys_of_a_rollout_request() -> None:
     (shown,) = (
         exchange for exchange in docs_container.exchanges() if exchange.request and "policy" in exchange.request
     )
@@ -189,11 +189,11 @@ def test_the_request_has_the_keys_that_are_sent() -> None:
 
 
 def structs(source: str) -> list[tuple[str, str]]:
-    """Return the structs of a file with what stands in them."""
+    """Return the structs of a Rust file with their bodies."""
     return re.findall(r"^struct (\w+)(?:<'a>)? \{\n(.*?)^\}", source, flags=re.MULTILINE | re.DOTALL)
 
 
-def test_rows_are_asked_for_with_the_keys_that_are_sent() -> None:
+def test_the_page_lists_the_keys_of_a_row_request() -> None:
     source = (SOURCE / "rows.rs").read_text(encoding="utf-8")
     (body,) = re.findall(r'json!\(\{ ("split": .*?) \}\)', source)
     names = re.findall(r'"(\w+)"', *re.findall(r"let key = (.*);", source))
@@ -202,7 +202,7 @@ def test_rows_are_asked_for_with_the_keys_that_are_sent() -> None:
     assert sorted(sent) == sorted(map(list, {tuple(keys) for keys in shown}))
 
 
-def test_the_status_words_are_those_of_the_client() -> None:
+def test_the_page_lists_the_statuses_that_the_client_knows() -> None:
     source = (SOURCE / "record.rs").read_text(encoding="utf-8")
     classes = [re.findall(r'"(\w+)"', words) for words in re.findall(r"Some\(\s*((?:\"\w+\"[ |,]*)+)\s*\)", source)]
     table = re.search(r"\| meaning \| words \|\n\| --- \| --- \|\n((?:\|.*\n)+)", TEXT)
@@ -210,7 +210,7 @@ def test_the_status_words_are_those_of_the_client() -> None:
     assert [re.findall(r"`(\w+)`", row) for row in table.group(1).splitlines()] == classes
 
 
-def test_the_order_of_the_reward_is_that_of_the_client() -> None:
+def test_the_page_lists_the_reward_fields_in_the_order_of_the_client() -> None:
     source = (SOURCE / "record.rs").read_text(encoding="utf-8")
     (listed,) = re.findall(r"let rewards = \[\n(.*?)\];", source, flags=re.DOTALL)
     places = re.findall(r'\("([\w.]+)", ', listed)
@@ -228,7 +228,7 @@ def test_the_order_of_the_reward_is_that_of_the_client() -> None:
         ("process.rs", "PASSED_PREFIXES"),
     ],
 )
-def test_the_page_names_what_the_client_reads(file: str, list_name: str) -> None:
+def test_the_page_names_the_fields_that_the_client_reads(file: str, list_name: str) -> None:
     source = (SOURCE / file).read_text(encoding="utf-8")
     found = re.search(rf"const {list_name}: \[&str; \d+\] =\s+\[(.*?)\];", source, flags=re.DOTALL)
     assert found is not None

@@ -1,9 +1,9 @@
-"""The pages that are written by hand: what they show runs as it stands there, and ends as they say.
+"""The hand-written pages: their blocks run as printed, with the output they show.
 
-A block is run in a directory that holds the `gepa.toml` of `examples/ticket_router`, with the example's two servers
-up, and the service where a page has one; only ports differ. A block of `text` shows lines of the output of the block
-before it, with `…` for what changes from run to run. A block below a comment `not run: ...` needs something that is
-not there, such as a key: it is parsed instead.
+A block runs in a directory that holds the `gepa.toml` of `examples/ticket_router`, with the example's two servers up,
+and the service where a page starts one; only ports differ. A block of `text` shows lines of the output of the block
+before it, with `…` for parts that change between runs. A block below a comment `not run: ...` needs something that is
+not available, such as a key; it is only parsed.
 """
 
 import json
@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.answering import answering
 from support.commands import check_command
 from support.example import EXAMPLE, ROOT, Example, example_config
+from support.http_server import serve_calls
 from support.markdown import Block, all_blocks, blocks, run_words
-from support.service import serving
+from support.service import run_service
 
 from synth_optimizers import GepaConfig, GepaRun
 
@@ -35,20 +35,20 @@ NOT_RUN = "not run: "
 
 
 def name_of(page: Path) -> str:
-    """Return how a page is called in the names of tests."""
+    """Return the name of a page for test ids."""
     return page.relative_to(DOCS).as_posix()
 
 
 @pytest.fixture(scope="session")
 def warm(example: Example, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the cache of the example's run, so that only new questions reach its servers."""
+    """Return the cache of the example's run, so that only new calls reach its servers."""
     place = tmp_path_factory.mktemp("warm")
     GepaRun.from_toml(example_config(place, example), environ={}).execute()
     return place / "runs/request_cache.sqlite"
 
 
 class Reader:
-    """Follows a page from its beginning to its end."""
+    """Executes a page from its beginning to its end."""
 
     def __init__(self, page: Path, place: Path, addresses: dict[str, str]) -> None:
         self.page = page
@@ -57,7 +57,7 @@ class Reader:
         self.told = ""
 
     def follow(self) -> None:
-        """Do what every block asks for."""
+        """Execute every block of the page."""
         steps: dict[str, Callable[[str], None]] = {
             "sh": self.shell,
             "python": self.python,
@@ -77,13 +77,13 @@ class Reader:
                 raise AssertionError(f"{self.page.name}, line {block.line}: {error}") from error
 
     def here(self, text: str) -> str:
-        """Return a text with the addresses of the servers that are running."""
+        """Return a text with the addresses of the running servers."""
         for shown, real in self.addresses.items():
             text = text.replace(shown, real)
         return text
 
     def shell(self, code: str) -> None:
-        """Run lines of a shell; a failure of one is a failure of all."""
+        """Run shell lines, all of which must succeed."""
         self.tell(run_words(["bash", "-euo", "pipefail", "-c", code], self.place))
 
     def python(self, code: str) -> None:
@@ -93,29 +93,29 @@ class Reader:
         self.tell(run_words([sys.executable, script.name], self.place))
 
     def tell(self, ended: subprocess.CompletedProcess[str]) -> None:
-        """Keep what was written, with the addresses of the page."""
+        """Keep the output, with the addresses of the page."""
         self.told = ended.stdout + ended.stderr
         for shown, real in self.addresses.items():
             self.told = self.told.replace(real, shown)
 
     def document(self, code: str) -> None:
-        """Read a document."""
+        """Parse a document."""
         json.loads(code)
 
     def output(self, code: str) -> None:
-        """Compare what a page shows with what was told."""
+        """Compare the output on the page with the real one."""
         for line in filter(str.strip, code.splitlines()):
             pattern = r".*".join(re.escape(part.strip()) for part in line.split("…"))
             assert re.search(pattern, self.told), f"{line!r} is not in what was told:\n{self.told}"
 
     def configuration(self, code: str) -> None:
-        """Load a configuration, or a part of one in the place of that part of the example's."""
+        """Load a configuration, or a part of one merged into the example's."""
         if named := re.match(r"# (\w[\w.-]*\.toml)\n", code):
             (self.place / named[1]).write_text(code, encoding="utf-8")
         part = tomllib.loads(code)
         whole = tomllib.loads((self.place / "gepa.toml").read_text(encoding="utf-8"))
         for section, values in part.items():
-            # Another backend takes other fields, and rows are named in one way.
+            # Another backend takes other fields, and rows are named in one way only.
             if "backend" in values or section == "seed_candidate":
                 whole.pop(section, None)
             if section == "taskset":
@@ -124,7 +124,7 @@ class Reader:
         GepaConfig.from_mapping(whole, environ={})
 
     def parsed(self, block: Block) -> None:
-        """Check what can be checked of a block without running it."""
+        """Check a block without running it."""
         match block.language:
             case "sh":
                 for line in block.code.replace("\\\n", " ").splitlines():
@@ -138,7 +138,7 @@ class Reader:
 
 
 def merge(whole: dict[str, Any], part: dict[str, Any]) -> None:
-    """Lay a table over another one."""
+    """Merge a table into another one."""
     for name, value in part.items():
         if isinstance(value, dict) and isinstance(whole.get(name), dict):
             merge(whole[name], value)
@@ -156,11 +156,11 @@ def test_the_blocks_of_a_page_run(page: Path, example: Example, warm: Path, tmp_
     (tmp_path / "gepa.toml").write_text(reader.here(config), encoding="utf-8")
     with ExitStack() as open_services:
         if SERVICE in page.read_text(encoding="utf-8"):
-            addresses[SERVICE] = open_services.enter_context(serving(tmp_path)).url
+            addresses[SERVICE] = open_services.enter_context(run_service(tmp_path)).url
         reader.follow()
 
 
-def test_every_written_page_is_long_enough_to_help_and_short_enough_to_read() -> None:
+def test_every_hand_written_page_has_a_reasonable_length() -> None:
     lengths = {name_of(page): len(page.read_text(encoding="utf-8").splitlines()) for page in PAGES}
     assert {name: length for name, length in lengths.items() if not 20 <= length <= 150} == {}
 
@@ -178,7 +178,7 @@ def test_every_written_page_is_long_enough_to_help_and_short_enough_to_read() ->
         ("<!-- not run: no such target -->\n\n```sh\nmake site-docs\n```", "site-docs"),
     ],
 )
-def test_what_is_wrong_on_a_page_is_found(text: str, problem: str, tmp_path: Path) -> None:
+def test_errors_on_a_page_are_found(text: str, problem: str, tmp_path: Path) -> None:
     shutil.copy(EXAMPLE / "gepa.toml", tmp_path)
     page = tmp_path / "wrong.md"
     page.write_text(text, encoding="utf-8")
@@ -188,7 +188,7 @@ def test_what_is_wrong_on_a_page_is_found(text: str, problem: str, tmp_path: Pat
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the site, which was built without a warning."""
+    """Return the site, which must build without warnings."""
     place = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(place)]
     built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)  # noqa: S603
@@ -203,7 +203,7 @@ def test_every_page_is_in_the_site(site: Path) -> None:
     assert found == expected | {"404", "changelog"}
 
 
-def test_the_site_loads_nothing_from_another_host(site: Path) -> None:
+def test_the_site_loads_nothing_from_other_hosts(site: Path) -> None:
     loads = re.compile(r"""<(?:script|link|img|iframe|source|video|audio)\b[^>]*?\b(?:src|href)=["']?(?:https?:)?//""")
     for page in site.rglob("*.html"):
         assert not loads.search(page.read_text(encoding="utf-8")), page
@@ -216,18 +216,18 @@ def test_the_site_loads_nothing_from_another_host(site: Path) -> None:
         assert found == [], script
 
 
-def test_alternatives_in_tables_are_shown_as_they_are_written(site: Path) -> None:
+def test_escaped_pipes_in_tables_are_rendered(site: Path) -> None:
     text = (site / "reference/python.html").read_text(encoding="utf-8")
     assert "<code>str | None</code>" in text
     assert "&#124;" not in text
     assert "\\|" not in text
 
 
-def test_no_page_of_the_site_has_a_diagram_that_would_need_a_script(site: Path) -> None:
+def test_no_page_of_the_site_has_an_unrendered_diagram(site: Path) -> None:
     assert [page for page in site.rglob("*.html") if 'class="mermaid"' in page.read_text(encoding="utf-8")] == []
 
 
-def test_the_program_of_several_texts_is_searched_one_text_at_a_time(tmp_path: Path) -> None:
+def test_a_program_with_several_texts_is_mutated_one_text_at_a_time(tmp_path: Path) -> None:
     text = (DOCS / "guides/several-texts.md").read_text(encoding="utf-8")
     program = json.loads(blocks(text, "json")[0])
     words = {"query_prompt": "refund", "answer_prompt": "cite"}
@@ -239,7 +239,7 @@ def test_the_program_of_several_texts_is_searched_one_text_at_a_time(tmp_path: P
         "/taskset": {"taskset_id": "questions", "splits": {"train": 8, "test": 2}},
     }
 
-    def container(_method: str, path: str, body: Any) -> tuple[int, Any]:  # noqa: ANN401 (whatever is sent)
+    def container(_method: str, path: str, body: Any) -> tuple[int, Any]:  # noqa: ANN401 (any JSON value)
         if path == "/taskset/tasks":
             return 200, {"tasks": [{"task_id": name} for name in body["task_ids"]]}
         if path == "/rollouts":
@@ -248,14 +248,14 @@ def test_the_program_of_several_texts_is_searched_one_text_at_a_time(tmp_path: P
             return 200, {"rollout_id": body["rollout_id"], "example_id": name, "reward": found / 2}
         return (200, documents[path]) if path in documents else (404, {"detail": "unknown"})
 
-    def proposer(_method: str, _path: str, body: Any) -> tuple[int, Any]:  # noqa: ANN401 (whatever is sent)
+    def proposer(_method: str, _path: str, body: Any) -> tuple[int, Any]:  # noqa: ANN401 (any JSON value)
         asked = body["messages"][-1]["content"]
         (field,) = re.findall(r"in these fields only: (.*)\.", asked)
         texts = {field.strip("`"): f"Answer {{question}}: {words[field.strip('`')]}"}
         manifest = {"schema_version": "gepa_workspace_proposal_v3", "proposals": [{"proposed_payload": texts}]}
         return 200, {"model": "m", "choices": [{"message": {"role": "assistant", "content": json.dumps(manifest)}}]}
 
-    with answering(container) as container_url, answering(proposer) as proposer_url:
+    with serve_calls(container) as container_url, serve_calls(proposer) as proposer_url:
         config = {
             "run": {"run_id": "several", "output_dir": str(tmp_path)},
             "container": {"url": container_url},

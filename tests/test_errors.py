@@ -1,4 +1,4 @@
-"""The exceptions: the published classes and codes, and what an instance carries."""
+"""The exceptions: the published classes and codes, and the attributes of an instance."""
 
 import pickle
 
@@ -35,7 +35,7 @@ def test_the_table_holds_exactly_the_published_errors() -> None:
 
 
 @pytest.mark.parametrize("row", errors.error_table(), ids=lambda row: row["exception"])
-def test_a_class_is_its_row_of_the_table(row: dict[str, object]) -> None:
+def test_each_class_matches_its_row_of_the_table(row: dict[str, object]) -> None:
     name = str(row["exception"])
     cls = getattr(errors, name)
     assert issubclass(cls, errors.SynthOptimizerError)
@@ -46,26 +46,26 @@ def test_a_class_is_its_row_of_the_table(row: dict[str, object]) -> None:
     assert (cls.__module__, cls.__qualname__) == ("synth_optimizers.errors", name)
 
 
-def test_only_the_base_class_is_a_base() -> None:
+def test_only_the_base_class_has_subclasses() -> None:
     classes = [getattr(errors, name) for name in PUBLISHED]
     assert {cls.__bases__ for cls in classes} == {(RuntimeError,), (errors.SynthOptimizerError,)}
 
 
-def test_every_row_says_what_the_doors_answer() -> None:
+def test_every_row_has_an_exit_code_and_an_http_status() -> None:
     for row in errors.error_table():
         assert 1 <= row["exit_code"] <= 143
         assert 400 <= row["http_status"] <= 599
         assert row["hint"].endswith(".")
 
 
-def test_an_error_made_in_python_has_the_attributes() -> None:
+def test_an_error_created_in_python_has_all_attributes() -> None:
     error = errors.CacheMissError("synth_optimizer_cache_miss: no entry")
     assert error.detail is None
     assert error.hint == errors.CacheMissError.hint
     assert error.findings == ()
 
 
-def test_an_error_survives_a_pickle() -> None:
+def test_an_error_can_be_pickled() -> None:
     error = errors.ConfigError("synth_optimizer_config_error: x")
     error.hint = "Do y."
     copy = pickle.loads(pickle.dumps(error))  # noqa: S301 - the bytes are our own

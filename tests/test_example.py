@@ -1,4 +1,4 @@
-"""The example of the README: its container and its reflector do what they say, and a run with both gets better."""
+"""The example of the README: its container and its reflector, and a run that improves the prompt."""
 
 import json
 import os
@@ -16,9 +16,9 @@ import pytest
 from ideas import propose
 from policy import route
 from shared.brief import Attempt, Brief, Row
-from support.answering import free_port
 from support.example import COOKBOOKS, EXAMPLE, Example, container_python, example_config, serve_example
-from support.waiting import wait_until
+from support.http_server import free_port
+from support.polling import wait_until
 
 from synth_optimizers import GepaConfig, GepaRun, events_compare
 
@@ -29,9 +29,9 @@ SEED = "Name the queue.\n- billing: invoice, payment\n- returns: return\n- other
 
 
 def ask(url: str, body: Json | None = None) -> Json:
-    """Return the reply to a GET, or to a POST where there is a body."""
+    """Return the reply to a GET, or to a POST if there is a body."""
     data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(url, data, {"Content-Type": "application/json"})  # noqa: S310 (our own address)
+    request = urllib.request.Request(url, data, {"Content-Type": "application/json"})  # noqa: S310 (a loopback address)
     with urllib.request.urlopen(request, timeout=30) as reply:  # noqa: S310
         document: Json = json.load(reply)
     return document
@@ -48,7 +48,7 @@ def status(url: str, body: Json) -> int:
 
 
 def rollout(task_id: str, candidate: dict[str, str], rollout_id: str = "r1") -> Json:
-    """Return the request of one rollout."""
+    """Return the body of one rollout request."""
     return {
         "rollout_id": rollout_id,
         "submission_mode": "sync",
@@ -64,12 +64,12 @@ def reward(example: Example, task_id: str, prompt: str) -> float:
 
 
 def listens(url: str) -> bool:
-    """Return whether somebody answers at an address of loopback."""
+    """Return whether a server answers at a loopback address."""
     with socket.socket() as caller:
         return caller.connect_ex(("127.0.0.1", int(url.removesuffix("/v1").rsplit(":", 1)[1]))) == 0
 
 
-def test_the_config_has_no_problem_and_names_all_rows(example: Example, tmp_path: Path) -> None:
+def test_the_config_is_valid_and_names_all_rows(example: Example, tmp_path: Path) -> None:
     assert GepaConfig.from_toml(EXAMPLE / "gepa.toml").warnings == ()
     path = example_config(tmp_path, example, gepa__max_generations=3, cache__namespace=None)
     values = {value.path: value.value for value in GepaConfig.from_toml(path).explain()}
@@ -79,14 +79,14 @@ def test_the_config_has_no_problem_and_names_all_rows(example: Example, tmp_path
     assert (values["container.url"], values["gepa.max_generations"]) == (example.container_url, 3)
 
 
-def test_a_row_does_not_tell_its_queue(example: Example) -> None:
+def test_a_row_does_not_reveal_its_queue(example: Example) -> None:
     tasks = ask(example.container_url + "/taskset/tasks", {"split": "train", "task_ids": ["train:0", "train:1"]})[
         "tasks"
     ]
     assert [set(task) for task in tasks] == [{"task_id", "split", "seed", "text"}] * 2
 
 
-def test_only_guidance_that_fits_the_ticket_is_rewarded(example: Example) -> None:
+def test_only_matching_guidance_is_rewarded(example: Example) -> None:
     reply = ask(example.container_url + "/rollouts", rollout("train:9", {"router_prompt": SEED}))
     assert reply["actionable_side_info"]["feedback"].startswith(
         "Wrong: the ticket was routed to other, but it belongs to account. No guidance speaks for any queue."
@@ -110,13 +110,13 @@ def test_the_policy_follows_the_words_of_the_guidance(ticket: str, queue: str) -
     assert route(SEED.replace("payment", "payment, not transfer"), ticket).queue == queue
 
 
-def test_the_container_refuses_what_it_does_not_know(example: Example) -> None:
+def test_the_container_refuses_unknown_rows_and_fields(example: Example) -> None:
     assert status(example.container_url + "/rollouts", rollout("train:99", {"router_prompt": SEED})) == 422
     assert status(example.container_url + "/rollouts", rollout("train:1", {"router_promt": SEED})) == 422
     assert status(example.container_url + "/taskset/tasks", {"task_ids": ["nope"]}) == 422
 
 
-def test_the_container_fails_and_takes_its_time_when_it_is_told_to(tmp_path: Path) -> None:
+def test_the_container_has_configurable_failures_and_delays(tmp_path: Path) -> None:
     with serve_example(tmp_path, delay=0.05, fail_every=2) as slow:
         url, candidate = slow.container_url + "/rollouts", {"router_prompt": SEED}
         began = time.monotonic()
@@ -166,7 +166,7 @@ Record: {{}}
 """
 
 
-def test_the_reflector_speaks_both_families_and_answers_equal_requests_equally(example: Example) -> None:
+def test_the_reflector_supports_both_api_families_and_is_deterministic(example: Example) -> None:
     chat = {
         "model": MODEL,
         "messages": [{"role": "system", "content": "You improve."}, {"role": "user", "content": BRIEF}],
@@ -187,31 +187,31 @@ def test_the_reflector_speaks_both_families_and_answers_equal_requests_equally(e
     assert all("- returns: return, broken, kettle" in prompt for prompt in prompts)
 
 
-def test_the_reflector_is_no_other_model(example: Example) -> None:
+def test_the_reflector_refuses_other_models(example: Example) -> None:
     body = {"model": "gpt-5.4-mini", "messages": [{"role": "user", "content": BRIEF}]}
     assert status(example.reflector_url + "/chat/completions", body) == 404
 
 
 def lesson(*parents: str, tried: str = "") -> Brief:
-    """Return what a brief tells about one lost ticket."""
+    """Return the part of a brief that describes one failed ticket."""
     feedback = ["Wrong: the ticket was routed to other, but it belongs to returns."]
     row = Row("train:1", {"text": "The kettle is broken"}, 0.0, feedback)
     rejected = [Attempt("gepa_2", "no better", tried.splitlines())]
     return Brief(["router_prompt"], [{"router_prompt": parent} for parent in parents], rows=[row], rejected=rejected)
 
 
-def test_the_reflector_does_not_repeat_what_was_rejected() -> None:
+def test_the_reflector_does_not_repeat_rejected_ideas() -> None:
     first = propose(lesson(SEED))[0].fields["router_prompt"]
     second = propose(lesson(SEED, tried=first))[0].fields["router_prompt"]
     assert len({SEED, first, second}) == 3
 
 
-def test_the_reflector_joins_parents() -> None:
+def test_the_reflector_merges_parents() -> None:
     joined = propose(lesson(SEED, SEED.replace(": return", ": broken")))[0]
     assert "- returns: return, broken" in joined.fields["router_prompt"]
 
 
-def test_a_run_gets_better_on_held_out_tickets_and_runs_again_from_the_cache(example: Example, tmp_path: Path) -> None:
+def test_a_run_improves_held_out_tickets_and_replays_from_the_cache(example: Example, tmp_path: Path) -> None:
     rollouts, turns = len(example.rollouts()), len(example.turns())
     first = GepaRun.from_toml(example_config(tmp_path, example)).execute()
     scores = first.scores
@@ -233,7 +233,7 @@ def test_a_run_gets_better_on_held_out_tickets_and_runs_again_from_the_cache(exa
     assert (len(example.rollouts()), len(example.turns())) == (rollouts, turns)
 
 
-def test_failing_rollouts_do_not_make_a_run_depend_on_its_workers(tmp_path: Path) -> None:
+def test_failing_rollouts_give_the_same_result_for_any_concurrency(tmp_path: Path) -> None:
     feeds = []
     for workers in (1, 16):
         directory = tmp_path / str(workers)
@@ -248,14 +248,14 @@ def test_failing_rollouts_do_not_make_a_run_depend_on_its_workers(tmp_path: Path
 
 
 @pytest.mark.parametrize("ending", ["by itself", "SIGTERM", "SIGKILL"])
-def test_servers_are_up_during_its_command_alone(ending: str, example: Example, tmp_path: Path) -> None:
+def test_servers_run_only_during_the_command(ending: str, example: Example, tmp_path: Path) -> None:
     container_url, reflector_url = (f"http://127.0.0.1:{free_port()}" for _ in range(2))
     config = example_config(tmp_path, example, container__url=container_url, proposer__base_url=reflector_url + "/v1")
     script = f"import sys, urllib.request as r; r.urlopen({container_url + '/health'!r}); print('up', flush=True); "
     script += "sys.exit(7)" if ending == "by itself" else "sys.stdin.read()"
     options = ["--config", str(config), "--directory", str(EXAMPLE), "--python", container_python()]
     command = [sys.executable, str(COOKBOOKS / "shared" / "with_servers.py"), *options, sys.executable, "-c", script]
-    with subprocess.Popen(  # noqa: S603 (our own script)
+    with subprocess.Popen(  # noqa: S603 (script of this repository)
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None
@@ -268,11 +268,11 @@ def test_servers_are_up_during_its_command_alone(ending: str, example: Example, 
     wait_until("the end of the servers", lambda: not (listens(container_url) or listens(reflector_url)))
 
 
-def test_a_port_that_is_taken_is_named(example: Example, tmp_path: Path) -> None:
+def test_a_port_in_use_is_named(example: Example, tmp_path: Path) -> None:
     config = example_config(tmp_path, example)
     options = ["--config", str(config), "--directory", str(EXAMPLE), "--python", container_python()]
     command = [sys.executable, str(COOKBOOKS / "shared" / "with_servers.py"), *options, "true"]
-    ended = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 (our own script)
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 (script of this repository)
     assert ended.returncode == 1
     assert f"port {example.container_url.rsplit(':', 1)[1]}: Address already in use" in ended.stderr
     assert "container.py did not start" in ended.stderr

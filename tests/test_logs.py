@@ -18,9 +18,7 @@ SMALL: dict[str, object] = {"gepa__max_generations": 1, "gepa__max_total_rollout
 CANARY = "canary-4f1d0a6b9c"
 
 
-def test_a_run_hands_its_records_to_logging_with_their_fields(
-    example: Example, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_run_logs_records_with_fields(example: Example, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     config = example_config(tmp_path, example, run__run_id="router", **SMALL)
     with caplog.at_level(logging.DEBUG, logger="synth_optimizers"):
         GepaRun.from_toml(config).execute()
@@ -36,7 +34,7 @@ def test_a_run_hands_its_records_to_logging_with_their_fields(
     assert [record.created for record in caplog.records] == sorted(record.created for record in caplog.records)
 
 
-def test_records_below_the_level_of_their_logger_are_not_made(
+def test_records_below_the_level_of_their_logger_are_not_created(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, caplog: pytest.LogCaptureFixture
 ) -> None:
     with serve_example(tmp_path_factory.mktemp("failing"), fail_every=40) as failing:
@@ -47,9 +45,7 @@ def test_records_below_the_level_of_their_logger_are_not_made(
     assert {record.run_id for record in caplog.records} == {"router"}  # type: ignore[attr-defined]
 
 
-def test_without_a_handler_nothing_is_printed_and_a_handler_that_raises_harms_nothing(
-    example: Example, tmp_path: Path
-) -> None:
+def test_missing_and_raising_log_handlers_are_harmless(example: Example, tmp_path: Path) -> None:
     config = example_config(tmp_path, example, **SMALL)
     program = """
         import logging, sys
@@ -68,7 +64,7 @@ def test_without_a_handler_nothing_is_printed_and_a_handler_that_raises_harms_no
     assert "RuntimeError: no room" in broken.stderr
 
 
-def test_a_forked_child_logs_by_itself_and_ends(example: Example, tmp_path: Path) -> None:
+def test_a_forked_child_logs_and_exits(example: Example, tmp_path: Path) -> None:
     config = example_config(tmp_path, example, **SMALL)
     program = """
         import logging, os, sys
@@ -130,7 +126,7 @@ def test_the_environment_sets_the_level_and_lines_stay_lines(example: Example, t
 
 
 @pytest.mark.parametrize("place", ["option", "environment"])
-def test_a_level_that_is_none_is_a_usage_error(place: str, example: Example, tmp_path: Path) -> None:
+def test_an_unknown_level_is_a_usage_error(place: str, example: Example, tmp_path: Path) -> None:
     example_config(tmp_path, example, **SMALL)
     arguments, env = (
         (["--log-level", "container=loud"], {}) if place == "option" else ([], {"SYNTH_OPTIMIZERS_LOG": "loud"})
@@ -140,7 +136,7 @@ def test_a_level_that_is_none_is_a_usage_error(place: str, example: Example, tmp
     assert ended.stderr.startswith("error[usage_error]: 'loud' is not a log level\nhint: ")
 
 
-def test_a_logger_that_does_not_exist_is_a_usage_error_that_names_the_others(example: Example, tmp_path: Path) -> None:
+def test_an_unknown_logger_is_a_usage_error_that_lists_the_known_ones(example: Example, tmp_path: Path) -> None:
     example_config(tmp_path, example, **SMALL)
     ended = run_cli("gepa", "check", "--config", "gepa.toml", "--log-level", "contaner=debug", cwd=tmp_path)
     assert (ended.code, ended.stdout) == (2, "")

@@ -1,4 +1,4 @@
-"""The examples of the README run as they stand there."""
+"""The examples of the README run as printed."""
 
 import json
 import re
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from support.example import EXAMPLE, ROOT, Example
 from support.markdown import blocks, lines, run_words
-from support.service import Service, serving
+from support.service import Service, run_service
 
 from synth_optimizers import GepaConfig, GepaRun
 from synth_optimizers._synth_optimizers import config_overrides
@@ -18,12 +18,12 @@ from synth_optimizers.cli.options import LOG_VARIABLE
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 ADDRESS = "http://127.0.0.1:8879"
-"""Where the README has its service."""
+"""The address of the service in the README."""
 
 
 @pytest.fixture(scope="module")
 def place(example: Example, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a directory with the README's configuration for the servers that are running."""
+    """Return a directory with the README's configuration for the running servers."""
     place = tmp_path_factory.mktemp("readme")
     text = blocks(README, "toml")[0].replace("http://127.0.0.1:9100", example.container_url)
     text = text.replace("http://127.0.0.1:9101/v1", example.reflector_url)
@@ -33,16 +33,16 @@ def place(example: Example, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def service(place: Path) -> Iterator[Service]:
-    """Yield the service that the README starts; only its port is another one."""
+    """Yield the service that the README starts; only its port differs."""
     (line,) = [line for line in lines(README, "sh") if " gepa service " in line]
     options = shlex.split(line)[3:]
     assert options[:4] == ["--db", "service.sqlite", "--bind", ADDRESS.removeprefix("http://")]
-    with serving(place, *options[4:]) as service:
+    with run_service(place, *options[4:]) as service:
         yield service
 
 
 def run(line: str, place: Path) -> str:
-    """Run a line of the README, which must succeed, and return what it wrote."""
+    """Run a line of the README, which must succeed, and return its output."""
     ended = run_words(shlex.split(line, comments=True), place)
     assert ended.stdout + ended.stderr
     return ended.stdout
@@ -51,7 +51,7 @@ def run(line: str, place: Path) -> str:
 @pytest.mark.parametrize("code", blocks(README, "python"))
 def test_python_blocks_run(code: str, place: Path, service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(place)
-    exec(compile(code.replace(ADDRESS, service.url), "README.md", "exec"), {})  # noqa: S102 (the README is ours)
+    exec(compile(code.replace(ADDRESS, service.url), "README.md", "exec"), {})  # noqa: S102 (code of our own README)
 
 
 def test_the_commands_run(place: Path) -> None:
@@ -61,12 +61,12 @@ def test_the_commands_run(place: Path) -> None:
         run(command, place)
 
 
-def test_the_lines_for_the_service_work_as_they_are_printed(place: Path, service: Service) -> None:
+def test_the_service_commands_run(place: Path, service: Service) -> None:
     commands = [line for line in lines(README, "sh") if ADDRESS in line]
     assert len(commands) > 5
     told = {}
     for command in commands:
-        # A bare curl exits with 0 also for a refusal.
+        # curl exits with 0 even for an HTTP error.
         strict = command.replace("curl ", "curl --fail-with-body --silent ", 1).replace(ADDRESS, service.url)
         told[command] = run(strict, place)
     answers = iter(told.values())
@@ -86,13 +86,13 @@ def test_every_other_command_is_a_target_of_make() -> None:
         subprocess.run(["make", "--dry-run", "--directory", ROOT, target], check=True, capture_output=True)  # noqa: S603, S607
 
 
-def test_every_block_is_known_to_a_test() -> None:
+def test_every_block_is_tested() -> None:
     languages = re.findall(r"^```(.*)$", README, flags=re.MULTILINE)
     assert set(languages) == {"", "toml", "sh", "python"}
     assert len(blocks(README, "toml")) == 1
 
 
-def test_the_configuration_is_that_of_the_example(tmp_path: Path) -> None:
+def test_the_configuration_matches_the_example(tmp_path: Path) -> None:
     (tmp_path / "gepa.toml").write_text(blocks(README, "toml")[0], encoding="utf-8")
 
     def values(path: Path) -> dict[str, object]:
@@ -102,17 +102,17 @@ def test_the_configuration_is_that_of_the_example(tmp_path: Path) -> None:
     assert values(tmp_path / "gepa.toml") == values(EXAMPLE / "gepa.toml")
 
 
-def test_the_picture_is_that_of_the_run(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_chart_matches_the_run(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(place)
     result = GepaRun.from_toml("gepa.toml").execute()
     assert Path(result.score_chart_path).read_text() == (ROOT / "docs" / "run.svg").read_text()
 
 
-def test_the_links_lead_somewhere() -> None:
+def test_the_readme_has_no_broken_link() -> None:
     for target in re.findall(r"\]\(([^)#]+)\)", README):
         assert (ROOT / target).is_file(), target
 
 
-def test_the_variables_are_those_that_are_read() -> None:
+def test_the_listed_environment_variables_are_those_that_are_read() -> None:
     read = {row["variable"] for row in config_overrides()}
     assert set(re.findall(r"`(SYNTH_OPTIMIZERS_\w+)`", README)) == {*read, LOG_VARIABLE}

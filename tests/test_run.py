@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from support.example import Example, example_config, serve_example
-from support.waiting import PATIENCE, wait_until
+from support.polling import WAIT_TIMEOUT_SECONDS, wait_until
 
 import synth_optimizers as so
 import synth_optimizers.handle as handles
@@ -29,7 +29,7 @@ SMALL: dict[str, object] = {"gepa__max_generations": 3, "gepa__max_total_rollout
 
 @pytest.fixture(scope="module")
 def slow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Example]:
-    """Yield servers whose rollouts take so long that a run can be caught in the middle."""
+    """Yield servers whose rollouts are slow enough to interrupt a run."""
     with serve_example(tmp_path_factory.mktemp("slow"), delay=0.05) as running:
         yield running
 
@@ -41,7 +41,7 @@ def finished(example: Example, tmp_path_factory: pytest.TempPathFactory) -> Gepa
     return GepaRun.from_toml(path).execute()
 
 
-def test_a_result_says_what_was_found_and_what_it_cost(finished: GepaRunResult) -> None:
+def test_a_result_has_scores_best_candidate_and_cost(finished: GepaRunResult) -> None:
     assert finished.status == "finished"
     scores = finished.scores
     assert scores.seed_heldout is not None
@@ -92,7 +92,7 @@ def _diff(result: GepaRunResult) -> list[tuple[str, str]]:
     return list(pieces)
 
 
-def test_a_mapping_gives_the_same_run_as_a_file(example: Example, finished: GepaRunResult, tmp_path: Path) -> None:
+def test_a_mapping_and_a_file_give_the_same_run(example: Example, finished: GepaRunResult, tmp_path: Path) -> None:
     path = example_config(tmp_path, example, **SMALL)
     mapping = GepaRun.from_toml(path).config.to_dict()
     mapping["run"] |= {"run_id": "mapped", "output_dir": tmp_path / "runs"}
@@ -101,13 +101,13 @@ def test_a_mapping_gives_the_same_run_as_a_file(example: Example, finished: Gepa
     assert result.run_id == "mapped"
 
 
-def _without_nulls(value: Any) -> Any:  # noqa: ANN401 (any document)
+def _without_nulls(value: Any) -> Any:  # noqa: ANN401 (any JSON value)
     if isinstance(value, dict):
         return {name: _without_nulls(inner) for name, inner in value.items() if inner is not None}
     return value
 
 
-def test_events_arrive_while_the_run_goes_on(slow: Example, tmp_path: Path) -> None:
+def test_events_arrive_during_the_run(slow: Example, tmp_path: Path) -> None:
     with GepaRun.from_toml(example_config(tmp_path, slow, **SMALL)).start() as handle:
         events = handle.iter_events()
         first = next(events)
@@ -135,30 +135,30 @@ def test_events_arrive_while_the_run_goes_on(slow: Example, tmp_path: Path) -> N
     assert handle.status().state == "completed"
 
 
-def test_a_wait_may_be_over_before_the_run(slow: Example, tmp_path: Path) -> None:
+def test_wait_raises_timeout_error_during_the_run(slow: Example, tmp_path: Path) -> None:
     handle = GepaRun.from_toml(example_config(tmp_path, slow, **SMALL)).start()
     with pytest.raises(TimeoutError, match=r"ticket-router is still going on after 0\.2 s"):
         handle.wait(0.2)
     next(event for event in handle.iter_events() if event.type == "rollout.finished")
     assert handle.cancel("enough")
     with pytest.raises(so.CancelledError, match="enough") as caught:
-        handle.wait(PATIENCE)
+        handle.wait(WAIT_TIMEOUT_SECONDS)
     assert "same cache" in caught.value.hint
     assert not handle.cancel()
     assert handle.status().state == "cancelled"
 
 
-def test_a_stop_finishes_early_with_held_out_scores(slow: Example, tmp_path: Path) -> None:
+def test_stop_ends_the_search_early_with_held_out_scores(slow: Example, tmp_path: Path) -> None:
     handle = GepaRun.from_toml(example_config(tmp_path, slow)).start()
     next(event for event in handle.iter_events() if event.type == "candidate.evaluated")
     assert handle.stop("that will do")
-    result = handle.wait(PATIENCE)
+    result = handle.wait(WAIT_TIMEOUT_SECONDS)
     assert result.scores.seed_heldout is not None
     assert result.stopped_by is not None
     assert result.stopped_by["kind"] == "external"
 
 
-def test_a_block_that_fails_leaves_a_run_that_can_go_on(slow: Example, finished: GepaRunResult, tmp_path: Path) -> None:
+def test_a_failing_block_leaves_a_resumable_run(slow: Example, finished: GepaRunResult, tmp_path: Path) -> None:
     path = example_config(tmp_path, slow, **SMALL)
     handle = GepaRun.from_toml(path).start()
     with pytest.raises(ZeroDivisionError), handle:
@@ -197,7 +197,7 @@ def _process(code: str, config: Path) -> subprocess.Popen[str]:
     return subprocess.Popen([sys.executable, "-c", code, str(config)], stdout=subprocess.PIPE, text=True)  # noqa: S603
 
 
-def _until_it_runs(run_dir: Path) -> None:
+def _wait_until_running(run_dir: Path) -> None:
     feed = run_dir / "events.jsonl"
     wait_until("a rollout", lambda: feed.exists() and "rollout.finished" in feed.read_text())
 
@@ -205,9 +205,9 @@ def _until_it_runs(run_dir: Path) -> None:
 def test_ctrl_c_saves_the_run(slow: Example, tmp_path: Path) -> None:
     path = example_config(tmp_path, slow, **SMALL)
     with _process(CTRL_C, path) as process:
-        _until_it_runs(tmp_path / "runs" / "ticket-router")
+        _wait_until_running(tmp_path / "runs" / "ticket-router")
         process.send_signal(signal.SIGINT)
-        said, _ = process.communicate(timeout=PATIENCE)
+        said, _ = process.communicate(timeout=WAIT_TIMEOUT_SECONDS)
     assert (process.returncode, said) == (0, "interrupted\n")
     status = RunStatus.read(tmp_path / "runs" / "ticket-router")
     assert not status.is_over
@@ -231,9 +231,9 @@ handle.cancel()
 """
 
 
-def test_use_after_fork_fails_with_a_sentence(slow: Example, tmp_path: Path) -> None:
+def test_use_after_fork_raises_a_clear_error(slow: Example, tmp_path: Path) -> None:
     with _process(FORK, example_config(tmp_path, slow, **SMALL)) as process:
-        said, _ = process.communicate(timeout=PATIENCE)
+        said, _ = process.communicate(timeout=WAIT_TIMEOUT_SECONDS)
     assert f"belongs to process {process.pid}" in said
     assert "start runs after the fork" in said
     assert "RunHandle(run_id='ticket-router'" in said
@@ -265,16 +265,16 @@ else:
 
 
 @pytest.mark.parametrize("how", ["dropped", "signalled"])
-def test_a_run_that_nobody_holds_is_saved(how: str, slow: Example, tmp_path: Path) -> None:
+def test_a_run_without_references_is_saved_at_exit(how: str, slow: Example, tmp_path: Path) -> None:
     run_dir = tmp_path / "runs" / "ticket-router"
     path = example_config(tmp_path, slow, **SMALL)
     arguments = [sys.executable, "-c", LEFT, str(path), *(["dropped"] if how == "dropped" else [])]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     with subprocess.Popen(arguments, text=True, **pipes) as process:  # type: ignore[call-overload] # noqa: S603
-        _until_it_runs(run_dir)
+        _wait_until_running(run_dir)
         if how == "signalled":
             process.send_signal(signal.SIGUSR1)
-        said, _ = process.communicate("\n", timeout=PATIENCE)
+        said, _ = process.communicate("\n", timeout=WAIT_TIMEOUT_SECONDS)
     assert "closed with CancelledError" in said
     assert "Traceback" not in said
     status = RunStatus.read(run_dir)
@@ -283,7 +283,7 @@ def test_a_run_that_nobody_holds_is_saved(how: str, slow: Example, tmp_path: Pat
     assert "run.interrupted" in (run_dir / "events.jsonl").read_text(encoding="utf-8")
 
 
-def test_a_moved_run_says_where_its_files_are(finished: GepaRunResult, tmp_path: Path) -> None:
+def test_a_moved_run_has_current_paths(finished: GepaRunResult, tmp_path: Path) -> None:
     moved = shutil.copytree(finished.run_dir, tmp_path / "moved")
     result = GepaRunResult.from_run_dir(moved)
     assert Path(result.score_chart_path) == moved / "score_chart.svg"
@@ -294,7 +294,7 @@ def test_a_moved_run_says_where_its_files_are(finished: GepaRunResult, tmp_path:
     assert result.usage["paid_calls"] == finished.usage["paid_calls"]
 
 
-def test_two_runs_and_other_threads_go_on_side_by_side(slow: Example, tmp_path: Path) -> None:
+def test_two_runs_and_other_threads_run_concurrently(slow: Example, tmp_path: Path) -> None:
     runs = []
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
@@ -308,7 +308,7 @@ def test_two_runs_and_other_threads_go_on_side_by_side(slow: Example, tmp_path: 
     heart = threading.Thread(target=beat)
     heart.start()
     handles = [run.start() for run in runs]
-    results = [handle.wait(PATIENCE) for handle in handles]
+    results = [handle.wait(WAIT_TIMEOUT_SECONDS) for handle in handles]
     is_over.set()
     heart.join()
     assert beats[0] > 20
@@ -316,14 +316,14 @@ def test_two_runs_and_other_threads_go_on_side_by_side(slow: Example, tmp_path: 
 
 
 def active() -> set[RunHandle]:
-    """Return the runs that the end of the interpreter would have to save."""
+    """Return the runs that the interpreter would have to save at exit."""
     return handles._active_runs
 
 
-def test_a_run_that_has_ended_is_not_kept(finished: GepaRunResult) -> None:
-    # A run that is over ends at once, and with a subscriber once that has heard everything.
+def test_a_finished_run_is_dropped(finished: GepaRunResult) -> None:
+    # A finished run is dropped at once, or, with a subscriber, once that has received everything.
     resumed = GepaRun.from_run_dir(finished.run_dir)
-    waited = resumed.start(subscribers=[Listener()])
+    waited = resumed.start(subscribers=[RecordingSubscriber()])
     waited.wait()
     assert waited not in active()
     forgotten = resumed.start()
@@ -334,7 +334,7 @@ def test_a_run_that_has_ended_is_not_kept(finished: GepaRunResult) -> None:
     assert not active() & {waited, forgotten, later}
 
 
-def test_runs_are_awaited(slow: Example, tmp_path: Path) -> None:
+def test_runs_can_be_awaited(slow: Example, tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
     first = GepaRun.from_toml(example_config(tmp_path / "a", slow, **SMALL))
@@ -354,7 +354,7 @@ def test_a_cancelled_task_saves_its_run(slow: Example, tmp_path: Path) -> None:
 
     async def cancelled() -> None:
         task = asyncio.create_task(run.aexecute())
-        await asyncio.to_thread(_until_it_runs, tmp_path / "runs" / "ticket-router")
+        await asyncio.to_thread(_wait_until_running, tmp_path / "runs" / "ticket-router")
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -365,13 +365,13 @@ def test_a_cancelled_task_saves_its_run(slow: Example, tmp_path: Path) -> None:
     assert not status.is_held
 
 
-def test_another_process_may_ask_a_run_to_end(slow: Example, tmp_path: Path) -> None:
+def test_another_process_can_end_a_run(slow: Example, tmp_path: Path) -> None:
     run_dir = tmp_path / "runs" / "ticket-router"
     code = "import sys; from synth_optimizers import GepaRun; GepaRun.from_toml(sys.argv[1]).execute()"
     with _process(f"import sys; sys.stderr = sys.stdout\n{code}", example_config(tmp_path, slow)) as process:
-        _until_it_runs(run_dir)
+        _wait_until_running(run_dir)
         asked = ask_run(run_dir, "cancel", "not needed any more")
-        said, _ = process.communicate(timeout=PATIENCE)
+        said, _ = process.communicate(timeout=WAIT_TIMEOUT_SECONDS)
     assert asked["acknowledgement"] == "accepted"
     assert str(process.pid) in asked["reason"]
     assert "CancelledError" in said
@@ -382,34 +382,34 @@ def test_another_process_may_ask_a_run_to_end(slow: Example, tmp_path: Path) -> 
         ask_run(run_dir, "explode", "")
 
 
-class Listener:
-    """Writes down what it hears."""
+class RecordingSubscriber:
+    """Records the events and the outcome."""
 
     def __init__(self) -> None:
         self.events: list[RunEvent] = []
         self.end: list[tuple[GepaRunResult | None, BaseException | None]] = []
 
     def on_event(self, event: RunEvent) -> None:
-        """Keep the event."""
+        """Record the event."""
         self.events.append(event)
 
     def close(self, result: GepaRunResult | None, error: BaseException | None) -> None:
-        """Keep the end."""
+        """Record the outcome."""
         self.end.append((result, error))
 
 
-class Grumbler(Listener):
+class FailingSubscriber(RecordingSubscriber):
     """Fails at its third event."""
 
     def on_event(self, event: RunEvent) -> None:
-        """Keep two events."""
+        """Record two events, then fail."""
         super().on_event(event)
         if len(self.events) == 3:
             raise ValueError("no more")
 
 
-def test_subscribers_hear_everything_and_harm_nothing(example: Example, tmp_path: Path) -> None:
-    listener, grumbler = Listener(), Grumbler()
+def test_subscribers_receive_every_event_and_cannot_break_the_run(example: Example, tmp_path: Path) -> None:
+    listener, grumbler = RecordingSubscriber(), FailingSubscriber()
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         result = GepaRun.from_toml(example_config(tmp_path, example, **SMALL)).execute(subscribers=[grumbler, listener])
@@ -419,9 +419,9 @@ def test_subscribers_hear_everything_and_harm_nothing(example: Example, tmp_path
     assert [str(warning.message) for warning in warned] == ["Grumbler hears no more of the run: ValueError('no more')"]
 
 
-def test_failures_are_raised_by_their_cause(example: Example, tmp_path: Path) -> None:
+def test_a_failed_run_raises_the_class_of_its_cause(example: Example, tmp_path: Path) -> None:
     def fails(expected: type[so.SynthOptimizerError], **changes: object) -> so.SynthOptimizerError:
-        listener = Listener()
+        listener = RecordingSubscriber()
         with pytest.raises(expected) as caught:
             GepaRun.from_toml(example_config(tmp_path, example, **SMALL | changes)).execute(subscribers=[listener])
         assert type(caught.value) is expected
@@ -439,7 +439,7 @@ def test_failures_are_raised_by_their_cause(example: Example, tmp_path: Path) ->
     fails(so.ProposerError, proposer__api_key_env="NO_SUCH_KEY_HERE", run__run_id="keyless")
 
 
-def test_a_run_has_one_holder(slow: Example, tmp_path: Path) -> None:
+def test_a_run_is_executed_by_one_process(slow: Example, tmp_path: Path) -> None:
     path = example_config(tmp_path, slow, **SMALL)
     handle: RunHandle
     with GepaRun.from_toml(path).start() as handle:

@@ -1,4 +1,4 @@
-"""The version is the same wherever a user reads it."""
+"""The version is the same in all places."""
 
 import importlib.metadata
 import tomllib
@@ -9,10 +9,10 @@ import synth_optimizers
 ROOT = Path(__file__).parent.parent
 
 
-def test_the_version_is_the_one_of_the_package() -> None:
+def test_the_version_matches_the_package() -> None:
     assert synth_optimizers.__version__ == importlib.metadata.version("synth-optimizers")
 
 
-def test_the_version_is_the_one_of_the_workspace() -> None:
+def test_the_version_matches_the_cargo_workspace() -> None:
     workspace = tomllib.loads((ROOT / "Cargo.toml").read_text())["workspace"]
     assert synth_optimizers.__version__ == workspace["package"]["version"]

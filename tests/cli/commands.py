@@ -1,4 +1,4 @@
-"""Commands in processes of their own, and snapshots of what they write."""
+"""Runs commands in subprocesses, and compares their output with snapshots."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from support.waiting import PATIENCE
+from support.polling import WAIT_TIMEOUT_SECONDS
 
 SNAPSHOTS = Path(__file__).parent / "snapshots"
 SOURCES = Path(__file__).parents[2] / "src"
@@ -23,14 +23,14 @@ VOLATILE = (
     (re.compile(r"^ *\d+(\.\d+s|m\d\ds)  ", re.MULTILINE), "{SPAN}  "),
     (re.compile(r"\b\d+\.\ds\b"), "{SPAN}"),
     (re.compile(r"\bpid \d+"), "pid {PID}"),
-    # The brief of a turn names addresses.
+    # The brief of a proposer turn contains addresses.
     (re.compile(r"^(tokens +)[\d,]+$", re.MULTILINE), r"\1{COUNT}"),
 )
 
 
 @dataclass(frozen=True)
-class Ended:
-    """A command that has ended."""
+class CommandResult:
+    """The exit code and output of a command that has ended."""
 
     arguments: tuple[str, ...]
     code: int
@@ -39,7 +39,7 @@ class Ended:
 
 
 def environment(**more: str) -> dict[str, str]:
-    """Return an environment without the settings of whoever runs the tests."""
+    """Return an environment without the settings of the person who runs the tests."""
     kept = {name: os.environ[name] for name in KEPT if name in os.environ}
     return {**kept, "PYTHONPATH": str(SOURCES), "PYTHONWARNINGS": "error", **more}
 
@@ -49,7 +49,7 @@ def command(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "synth_optimizers.cli", *arguments]
 
 
-def run_cli(*arguments: str, cwd: Path, env: dict[str, str] | None = None) -> Ended:
+def run_cli(*arguments: str, cwd: Path, env: dict[str, str] | None = None) -> CommandResult:
     """Run a command to its end."""
     done = subprocess.run(  # noqa: S603 (the program under test)
         command(*arguments),
@@ -57,11 +57,11 @@ def run_cli(*arguments: str, cwd: Path, env: dict[str, str] | None = None) -> En
         env=environment(**(env or {})),
         capture_output=True,
         encoding="utf-8",
-        timeout=PATIENCE,
+        timeout=WAIT_TIMEOUT_SECONDS,
         check=False,
         stdin=subprocess.DEVNULL,
     )
-    return Ended(arguments, done.returncode, done.stdout, done.stderr)
+    return CommandResult(arguments, done.returncode, done.stdout, done.stderr)
 
 
 def start_cli(*arguments: str, cwd: Path) -> subprocess.Popen[str]:
@@ -72,31 +72,31 @@ def start_cli(*arguments: str, cwd: Path) -> subprocess.Popen[str]:
     )
 
 
-def end(process: subprocess.Popen[str], number: signal.Signals | None = None) -> Ended:
-    """Signal a process and wait for its end; one that does not end is killed."""
+def end_process(process: subprocess.Popen[str], number: signal.Signals | None = None) -> CommandResult:
+    """Signal a process and wait for its end; kill it if it does not end."""
     if number is not None:
         process.send_signal(number)
     try:
-        stdout, stderr = process.communicate(timeout=PATIENCE)
+        stdout, stderr = process.communicate(timeout=WAIT_TIMEOUT_SECONDS)
     finally:
         process.kill()
-    return Ended(tuple(process.args[3:]), process.returncode, stdout, stderr)  # type: ignore[arg-type, index]
+    return CommandResult(tuple(process.args[3:]), process.returncode, stdout, stderr)  # type: ignore[arg-type, index]
 
 
-def scrub(text: str, cwd: Path) -> str:
-    """Replace what differs from run to run."""
+def normalize_output(text: str, cwd: Path) -> str:
+    """Replace the parts of the output that differ between runs."""
     text = text.replace(str(cwd.resolve()), "{DIR}").replace(str(cwd), "{DIR}")
     for pattern, mark in VOLATILE:
         text = pattern.sub(mark, text)
     return text
 
 
-def assert_snapshot(name: str, ended: Ended, cwd: Path) -> None:
+def assert_snapshot(name: str, ended: CommandResult, cwd: Path) -> None:
     """Compare a command with its snapshot; `UPDATE_SNAPSHOTS=1` rewrites it."""
-    told = scrub(shlex.join(["synth-optimizers", *ended.arguments]), cwd)
+    told = normalize_output(shlex.join(["synth-optimizers", *ended.arguments]), cwd)
     streams = [("stdout", ended.stdout), ("stderr", ended.stderr)]
     found = f"$ {told}\nexit {ended.code}\n"
-    found += "".join(f"--- {kind}\n{scrub(text, cwd)}" for kind, text in streams if text)
+    found += "".join(f"--- {kind}\n{normalize_output(text, cwd)}" for kind, text in streams if text)
     path = SNAPSHOTS / f"{name}.txt"
     if os.environ.get("UPDATE_SNAPSHOTS"):
         SNAPSHOTS.mkdir(exist_ok=True)

@@ -1,4 +1,4 @@
-"""Places for the tests of the command line."""
+"""Fixtures for the tests of the command line."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.answering import free_port
 from support.example import Example, serve_example
+from support.http_server import free_port
 
-from cli.places import write_config
-from cli.slow import DELAY
+from cli.configs import write_config
+from cli.slow_runs import DELAY
 
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    """Return a directory with a configuration whose container and proposer are dead."""
+    """Return a directory with a configuration whose container and proposer do not answer."""
     write_config(tmp_path, container=free_port(), proposer=free_port())
     return tmp_path
 
 
 @pytest.fixture(scope="session")
 def slow_example(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Example]:
-    """Yield servers whose rollouts take a while."""
+    """Yield servers with slow rollouts."""
     with serve_example(tmp_path_factory.mktemp("slow"), delay=DELAY) as running:
         yield running

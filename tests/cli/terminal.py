@@ -1,4 +1,4 @@
-"""A command on a terminal of a given size."""
+"""Runs a command on a terminal of a given size."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from support.waiting import PATIENCE
+from support.polling import WAIT_TIMEOUT_SECONDS
 
 from cli.commands import command, environment
 
@@ -23,7 +23,7 @@ ESCAPE = re.compile(r"\x1b(\[[0-9;?]*[A-Za-z]|\][^\x07]*\x07|[()][A-Z0-9])")
 
 
 class Terminal:
-    """A process on a pseudo-terminal; everything that it writes is kept."""
+    """A process on a pseudo-terminal; all its output is kept."""
 
     def __init__(
         self, *arguments: str, columns: int, cwd: Path, rows: int = 40, ignore_hangup: bool = False, **env: str
@@ -39,13 +39,13 @@ class Terminal:
             stdout=child,
             stderr=child,
             start_new_session=True,
-            preexec_fn=_take_terminal_for_good if ignore_hangup else _take_terminal,
+            preexec_fn=_set_controlling_terminal_ignoring_hangup if ignore_hangup else _set_controlling_terminal,
         )
         os.close(child)
         self.raw = b""
 
-    def read_until(self, is_so: Callable[[str], bool], patience: float = PATIENCE) -> None:
-        """Read until the text is as wanted."""
+    def read_until(self, is_so: Callable[[str], bool], patience: float = WAIT_TIMEOUT_SECONDS) -> None:
+        """Read until the output satisfies a condition."""
         deadline = time.monotonic() + patience
         while not is_so(self.text):
             assert time.monotonic() < deadline, f"it did not come: {self.text[-2000:]}"
@@ -53,10 +53,10 @@ class Terminal:
                 raise AssertionError(f"it ended before: {self.text[-2000:]}")
 
     def press_ctrl_c(self) -> None:
-        """Press the keys."""
+        """Send Ctrl-C to the process."""
         os.write(self.main, b"\x03")
 
-    def end(self, patience: float = PATIENCE) -> int:
+    def end(self, patience: float = WAIT_TIMEOUT_SECONDS) -> int:
         """Read to the end and return the exit code."""
         deadline = time.monotonic() + patience
         try:
@@ -71,23 +71,23 @@ class Terminal:
             self.process.wait()
             os.close(self.main)
 
-    def leave(self) -> int:
+    def close(self) -> int:
         """Close the terminal while the process runs, and return its exit code."""
         os.close(self.main)
         try:
-            return self.process.wait(PATIENCE)
+            return self.process.wait(WAIT_TIMEOUT_SECONDS)
         finally:
             self.process.kill()
             self.process.wait()
 
     @property
     def text(self) -> str:
-        """What was written, without colours and movements."""
+        """The output, without colours and cursor movements."""
         return ESCAPE.sub("", self.raw.decode(errors="replace"))
 
     @property
     def lines(self) -> list[str]:
-        """What was written, line by line."""
+        """The output, line by line."""
         return re.split(r"[\r\n]+", self.text)
 
     def _read(self, patience: float) -> bool:
@@ -102,10 +102,10 @@ class Terminal:
         return bool(found)
 
 
-def _take_terminal_for_good() -> None:
+def _set_controlling_terminal_ignoring_hangup() -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    _take_terminal()
+    _set_controlling_terminal()
 
 
-def _take_terminal() -> None:
+def _set_controlling_terminal() -> None:
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)

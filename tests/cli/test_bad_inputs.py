@@ -1,4 +1,4 @@
-"""Bad inputs: each is refused with the value, the place and what to do, and with the exit code of its kind."""
+"""Bad inputs: each is refused with the value, its location, a hint, and the exit code of its kind."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from support.answering import answering, free_port
+from support.http_server import free_port, serve_calls
 
-from cli.commands import Ended, assert_snapshot, run_cli
-from cli.places import write_config
+from cli.commands import CommandResult, assert_snapshot, run_cli
+from cli.configs import write_config
 
 RECORDED = Path(__file__).parent / "recorded" / "events.jsonl"
 RUN = ("gepa", "run", "--config", "gepa.toml")
@@ -23,7 +23,7 @@ RUN = ("gepa", "run", "--config", "gepa.toml")
 
 @dataclass(frozen=True)
 class Case:
-    """A command that is refused, and what is put in its way."""
+    """A command that is refused, and how its directory is prepared."""
 
     name: str
     arguments: tuple[str, ...]
@@ -32,7 +32,7 @@ class Case:
 
 
 def config(old: str, new: str) -> Callable[[Path], object]:
-    """Change the configuration."""
+    """Return a preparation that changes the configuration."""
 
     def prepare(place: Path) -> None:
         path = place / "gepa.toml"
@@ -44,7 +44,7 @@ def config(old: str, new: str) -> Callable[[Path], object]:
 
 
 def file(name: str, content: bytes) -> Callable[[Path], object]:
-    """Write a file."""
+    """Return a preparation that writes a file."""
 
     def prepare(place: Path) -> None:
         (place / name).parent.mkdir(parents=True, exist_ok=True)
@@ -54,18 +54,18 @@ def file(name: str, content: bytes) -> Callable[[Path], object]:
 
 
 def other_program(place: Path) -> None:
-    """Make a database of another program."""
+    """Create a database of another program."""
     with sqlite3.connect(place / "other.sqlite") as db:
         db.execute("CREATE TABLE songs (title TEXT)")
 
 
 def feed(place: Path) -> None:
-    """Put a recorded feed there."""
+    """Copy a recorded feed into the directory."""
     shutil.copy(RECORDED, place / "events.jsonl")
 
 
 def two_feeds(place: Path) -> None:
-    """Make two normalized feeds that differ in their second event."""
+    """Create two normalized feeds that differ in their second event."""
     lines = [
         {"type": "gepa.run.started", "fields": {"seed": 7}},
         {"type": "heldout.skipped", "fields": {"reason": "a"}},
@@ -76,13 +76,13 @@ def two_feeds(place: Path) -> None:
 
 
 def known_runs(place: Path) -> None:
-    """Make a directory of runs."""
+    """Create a directory of runs."""
     for name in ("alpha", "beta"):
         file(f"runs/{name}/events.jsonl", RECORDED.read_bytes())(place)
 
 
 def damaged_run(place: Path) -> None:
-    """Make a run whose workspace is no database."""
+    """Create a run whose workspace is not a database."""
     known_runs(place)
     file("runs/alpha/workspace.sqlite", b"not a database" * 100)(place)
 
@@ -161,11 +161,11 @@ CASES = [
 
 
 @pytest.fixture(scope="module")
-def refusals(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Ended, Path]]:
-    """Run every case, several side by side: most of the time an interpreter loads."""
+def refusals(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[CommandResult, Path]]:
+    """Run every case concurrently, because most of the time is spent loading the interpreter."""
     places = [tmp_path_factory.mktemp(case.name) for case in CASES]
 
-    def refused(case: Case, place: Path) -> tuple[Ended, Path]:
+    def refused(case: Case, place: Path) -> tuple[CommandResult, Path]:
         write_config(place, container=free_port(), proposer=free_port())
         case.prepare(place)
         return run_cli(*case.arguments, cwd=place), place
@@ -175,7 +175,7 @@ def refusals(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Ended,
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_a_bad_input_is_refused(case: Case, refusals: dict[str, tuple[Ended, Path]]) -> None:
+def test_a_bad_input_is_refused(case: Case, refusals: dict[str, tuple[CommandResult, Path]]) -> None:
     ended, place = refusals[case.name]
     assert_snapshot(case.name, ended, place)
     assert ended.code == case.code
@@ -185,7 +185,7 @@ def test_a_bad_input_is_refused(case: Case, refusals: dict[str, tuple[Ended, Pat
 
 
 def test_a_container_with_another_contract_is_refused(tmp_path: Path) -> None:
-    with answering(lambda *_: (200, {"status": "ok", "service": "a shop"})) as url:
+    with serve_calls(lambda *_: (200, {"status": "ok", "service": "a shop"})) as url:
         write_config(tmp_path, container=int(url.rsplit(":", 1)[1]), proposer=free_port())
         ended = run_cli(*RUN, cwd=tmp_path)
     assert_snapshot("wrong_contract", ended, tmp_path)

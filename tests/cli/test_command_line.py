@@ -1,4 +1,4 @@
-"""The command line itself: help, version, completion, and what happens when it fails."""
+"""The command line itself: help, version, completion, and failures."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from synth_optimizers.errors import error_table
 from synth_optimizers.tracking import TRACKERS
 
 
-def test_help_has_the_exit_codes(tmp_path: Path) -> None:
+def test_help_lists_the_exit_codes(tmp_path: Path) -> None:
     ended = run_cli("--help", cwd=tmp_path)
     assert_snapshot("help", ended, tmp_path)
     assert {row["exit_code"] for row in error_table()} <= {1, 2, 3, 4, 5, 130}
@@ -29,7 +29,7 @@ def test_every_group_lists_its_commands(name: str, tmp_path: Path) -> None:
     assert_snapshot(f"help_{name}", run_cli(name, "--help", cwd=tmp_path), tmp_path)
 
 
-def test_every_command_has_help_and_knows_json() -> None:
+def test_every_command_has_help_and_json_output() -> None:
     def walk(group: click.Group, path: str) -> None:
         for name, known in group.commands.items():
             assert known.help, f"{path} {name}"
@@ -42,18 +42,18 @@ def test_every_command_has_help_and_knows_json() -> None:
     walk(app.cli, "synth-optimizers")
 
 
-def test_the_version_is_that_of_the_package(tmp_path: Path) -> None:
+def test_version_option_prints_the_package_version(tmp_path: Path) -> None:
     ended = run_cli("--version", cwd=tmp_path)
     assert (ended.code, ended.stdout) == (0, f"synth-optimizers {__version__}\n")
 
 
-def test_no_command_is_help_and_an_error(tmp_path: Path) -> None:
+def test_no_command_prints_help_and_fails(tmp_path: Path) -> None:
     ended = run_cli(cwd=tmp_path)
     assert (ended.code, ended.stdout) == (2, "")
     assert "Exit codes:" in ended.stderr
 
 
-def test_help_loads_nothing_heavy(tmp_path: Path) -> None:
+def test_help_imports_no_slow_modules(tmp_path: Path) -> None:
     script = (
         "import sys\n"
         "from synth_optimizers.cli.app import run_command\n"
@@ -61,14 +61,14 @@ def test_help_loads_nothing_heavy(tmp_path: Path) -> None:
         "heavy = ('rich', 'sqlite3', 'tarfile', 'synth_optimizers.cli.live')\n"
         "sys.exit(', '.join(name for name in heavy if name in sys.modules) or 0)\n"
     )
-    done = subprocess.run(  # noqa: S603 (our own script)
+    done = subprocess.run(  # noqa: S603 (a script of this test)
         [sys.executable, "-c", script], cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_a_shell_gets_its_completion_script(shell: str, tmp_path: Path) -> None:
+def test_completion_prints_the_script_of_a_shell(shell: str, tmp_path: Path) -> None:
     ended = run_cli("completion", shell, cwd=tmp_path)
     assert ended.code == 0
     assert "_SYNTH_OPTIMIZERS_COMPLETE" in ended.stdout
@@ -93,11 +93,11 @@ def test_commands_options_and_runs_are_completed(tmp_path: Path) -> None:
     assert "plain,wandb" in complete("gepa", "run", "--track", "w")
 
 
-def test_the_trackers_of_the_help_are_those_there_are() -> None:
+def test_help_lists_the_available_trackers() -> None:
     assert tuple(TRACKERS) == options.TRACKERS
 
 
-def test_an_unexpected_error_is_one_sentence_with_how_to_report_it() -> None:
+def test_an_unexpected_error_prints_one_sentence_and_how_to_report_it() -> None:
     fault = error_report(ZeroDivisionError("division by zero"))
     assert fault.exit_code == 1
     assert fault.message == "something went wrong that should not have: ZeroDivisionError: division by zero"
@@ -107,7 +107,7 @@ def test_an_unexpected_error_is_one_sentence_with_how_to_report_it() -> None:
     report.unlink()
 
 
-def test_an_interrupt_before_anything_began_is_no_traceback(
+def test_an_early_interrupt_prints_no_traceback(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def interrupted(*_arguments: object, **_options: object) -> None:
@@ -118,7 +118,7 @@ def test_an_interrupt_before_anything_began_is_no_traceback(
     assert capsys.readouterr().err.startswith("error[interrupted]: interrupted\n")
 
 
-def test_a_full_disk_is_told(tmp_path: Path) -> None:
+def test_a_full_disk_is_reported(tmp_path: Path) -> None:
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(  # noqa: S603 (the program under test)
             command("gepa", "schema"), cwd=tmp_path, env=environment(), stdout=full, stderr=subprocess.PIPE, check=False
@@ -127,7 +127,7 @@ def test_a_full_disk_is_told(tmp_path: Path) -> None:
     assert done.stderr.startswith(b"error[io_error]: the output: No space left on device\n")
 
 
-def test_the_schema_is_a_document(tmp_path: Path) -> None:
+def test_the_schema_is_a_json_document(tmp_path: Path) -> None:
     schema = json.loads(run_cli("gepa", "schema", cwd=tmp_path).stdout)
     assert "gepa" in schema["properties"]
 

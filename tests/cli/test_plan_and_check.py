@@ -1,4 +1,4 @@
-"""What a run would take and what stands in its way, told before anything is spent."""
+"""`gepa run --dry-run` and `gepa check`: the plan of a run and its preflight findings."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from support.example import Example
 
 from cli.commands import assert_snapshot, run_cli
-from cli.places import small_config
+from cli.configs import small_config
 
 RUN = ("gepa", "run", "--config", "gepa.toml")
 CHECK = ("gepa", "check", "--config", "gepa.toml")
@@ -22,7 +22,7 @@ def test_a_dry_run_contacts_nothing_and_writes_nothing(place: Path) -> None:
     assert [path.name for path in place.iterdir()] == ["gepa.toml"]
 
 
-def test_a_dry_run_knows_the_cost_where_there_are_estimates(place: Path) -> None:
+def test_a_dry_run_shows_the_cost_if_estimates_are_configured(place: Path) -> None:
     prices = ("gepa.rollout_estimated_cost_usd=0.01", "gepa.proposer_estimated_cost_usd=0.1")
     sets = [word for price in prices for word in ("--set", price)]
     ended = run_cli(*RUN, "--dry-run", *sets, cwd=place)
@@ -39,7 +39,9 @@ def test_a_dry_run_knows_the_cost_where_there_are_estimates(place: Path) -> None
         ("check_bad_toml", 2, ("seed = 7", "seed = = 7")),
     ],
 )
-def test_problems_of_the_configuration_are_all_told(name: str, code: int, change: tuple[str, str], place: Path) -> None:
+def test_all_problems_of_the_configuration_are_reported(
+    name: str, code: int, change: tuple[str, str], place: Path
+) -> None:
     config = place / "gepa.toml"
     config.write_text(config.read_text().replace(*change).replace('target_modules = ["router_prompt"]', ""))
     ended = run_cli(*CHECK, cwd=place)
@@ -50,13 +52,13 @@ def test_problems_of_the_configuration_are_all_told(name: str, code: int, change
     assert {blocker["stage"] for blocker in report["blockers"]} == {"config"}
 
 
-def test_a_file_that_is_not_there_is_a_blocker(place: Path) -> None:
+def test_a_missing_file_is_a_blocker(place: Path) -> None:
     ended = run_cli("gepa", "check", "--config", "nowhere.toml", cwd=place)
     assert_snapshot("check_missing_file", ended, place)
     assert ended.code == 2
 
 
-def test_a_run_that_can_begin_is_told_with_its_facts_and_plan(example: Example, tmp_path: Path) -> None:
+def test_a_successful_check_shows_facts_and_plan(example: Example, tmp_path: Path) -> None:
     small_config(tmp_path, example)
     ended = run_cli(*CHECK, cwd=tmp_path)
     assert_snapshot("check_ok", ended, tmp_path)
@@ -67,7 +69,7 @@ def test_a_run_that_can_begin_is_told_with_its_facts_and_plan(example: Example, 
     assert [path.name for path in tmp_path.iterdir()] == ["gepa.toml"]
 
 
-def test_problems_of_the_file_hide_no_others(place: Path) -> None:
+def test_problems_of_the_file_do_not_hide_other_findings(place: Path) -> None:
     (place / "runs").write_text("not a directory")
     sets = ("proposer.api_key_env=NO_SUCH_KEY", "gepa.max_total_rollouts=3", "gepa.minibatch_sise=2")
     ended = run_cli(*CHECK, *(word for change in sets for word in ("--set", change)), "--json", cwd=place)
@@ -78,7 +80,7 @@ def test_problems_of_the_file_hide_no_others(place: Path) -> None:
     assert ended.code in {2, 5}
 
 
-def test_every_blocker_is_told_at_once(place: Path) -> None:
+def test_every_blocker_is_reported_at_once(place: Path) -> None:
     (place / "runs").write_text("not a directory")
     ended = run_cli(*CHECK, "--set", "proposer.api_key_env=NO_SUCH_KEY", cwd=place)
     assert_snapshot("check_blockers", ended, place)

@@ -1,4 +1,4 @@
-"""Real runs against the example: what a person gets from each command."""
+"""Every command on real runs of the example."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ import pytest
 from support.example import Example
 
 from cli.commands import assert_snapshot, command, environment, run_cli
-from cli.places import small_config
+from cli.configs import small_config
 
 RUN = ("gepa", "run", "--config", "gepa.toml")
 
 
 @pytest.fixture(scope="module")
 def finished(example: Example, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a directory in which a run has ended; tests leave it as it is."""
+    """Return the directory of a completed run; tests must not change it."""
     place = tmp_path_factory.mktemp("finished")
     small_config(place, example)
     ended = run_cli(*RUN, cwd=place)
@@ -34,18 +34,18 @@ def finished(example: Example, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 @pytest.fixture
 def copied(finished: Path, tmp_path: Path) -> Path:
-    """Return a copy of the finished run that a test may change."""
+    """Return a copy of the completed run that a test may change."""
     return Path(shutil.copytree(finished, tmp_path, dirs_exist_ok=True, symlinks=True))
 
 
-def test_a_run_tells_its_story_and_where_its_results_are(example: Example, tmp_path: Path) -> None:
+def test_a_run_prints_its_progress_and_the_path_of_its_results(example: Example, tmp_path: Path) -> None:
     small_config(tmp_path, example)
     ended = run_cli(*RUN, cwd=tmp_path)
     assert_snapshot("run", ended, tmp_path)
     assert ended.stdout == f"artifacts: {tmp_path}/runs/router\n"
 
 
-def test_json_is_the_result_and_quiet_is_quiet(example: Example, tmp_path: Path) -> None:
+def test_json_prints_the_result_and_quiet_prints_nothing_else(example: Example, tmp_path: Path) -> None:
     small_config(tmp_path, example)
     ended = run_cli(*RUN, "--json", "--quiet", cwd=tmp_path)
     assert (ended.code, ended.stderr) == (0, "")
@@ -85,7 +85,7 @@ def test_a_readonly_run_repeats_a_run_from_its_cache(copied: Path, example: Exam
         ("workspace_check", ("workspace", "rebuild", "--db", "runs/router/workspace.sqlite", "--check")),
     ],
 )
-def test_a_command_on_a_finished_run(name: str, arguments: tuple[str, ...], finished: Path) -> None:
+def test_a_command_on_a_finished_run_prints_its_snapshot(name: str, arguments: tuple[str, ...], finished: Path) -> None:
     assert_snapshot(name, run_cli(*arguments, cwd=finished), finished)
 
 
@@ -113,7 +113,7 @@ def test_json_is_one_document_with_sorted_keys(arguments: tuple[str, ...], finis
     assert ended.stderr == ""
 
 
-def test_a_feed_and_a_workspace_are_told(finished: Path) -> None:
+def test_events_replay_and_workspace_status_describe_the_run(finished: Path) -> None:
     story = run_cli("events", "replay", "--events", "runs/router/events.jsonl", cwd=finished)
     assert (story.code, story.stderr) == (0, "")
     assert story.stdout.startswith("run router at 20")
@@ -125,7 +125,7 @@ def test_a_feed_and_a_workspace_are_told(finished: Path) -> None:
     assert "invariants          pass, 0 broken\n" in health.stdout
 
 
-def test_the_best_text_is_written_whole_and_never_over_another_file(finished: Path, tmp_path: Path) -> None:
+def test_runs_best_writes_the_whole_text_and_overwrites_no_file(finished: Path, tmp_path: Path) -> None:
     out = tmp_path / "best.txt"
     arguments = ("runs", "best", "router", "--field", "router_prompt", "--out", str(out))
     assert run_cli(*arguments, cwd=finished).code == 0
@@ -163,7 +163,7 @@ def test_an_export_has_the_same_bytes_each_time_and_no_cache(finished: Path, tmp
 
 
 @pytest.mark.parametrize("out", ["run.rar", "run.7z", "run.tar", "run.tar.xz", "run.zpi", "run.tar.g", "RUN.TBZ2"])
-def test_an_archive_that_is_not_known_is_refused(out: str, finished: Path) -> None:
+def test_an_unknown_archive_suffix_is_refused(out: str, finished: Path) -> None:
     refused = run_cli("runs", "export", "router", "--out", out, cwd=finished)
     assert (refused.code, refused.stderr.splitlines()[0]) == (2, f"error[usage_error]: {out} has no known ending")
     assert not (finished / out).exists()
@@ -183,7 +183,7 @@ def test_a_directory_may_have_a_dot_in_its_name(out: str, finished: Path, tmp_pa
     assert (tmp_path / out / "best_candidate.json").is_file()
 
 
-def test_an_export_has_the_same_bytes_after_a_look_at_the_workspace(copied: Path) -> None:
+def test_an_export_has_the_same_bytes_after_workspace_status(copied: Path) -> None:
     db = "runs/router/workspace.sqlite"
     (copied / "runs/router/control.json").write_text("{}")
     exported = {}
@@ -213,7 +213,7 @@ def test_candidates_are_exported_as_lines(finished: Path, tmp_path: Path) -> Non
     assert {row["candidate_id"] for row in rows} >= {rows[0]["candidate_id"]}
 
 
-def test_a_workspace_is_mended_from_its_log(copied: Path) -> None:
+def test_a_workspace_is_rebuilt_from_its_log(copied: Path) -> None:
 
     db = copied / "runs/router/workspace.sqlite"
     with sqlite3.connect(db) as connection:
@@ -226,12 +226,12 @@ def test_a_workspace_is_mended_from_its_log(copied: Path) -> None:
     assert run_cli("workspace", "vacuum", "--db", str(db), cwd=copied).code == 0
 
 
-def test_a_run_begun_with_another_configuration_is_refused(copied: Path) -> None:
+def test_a_run_started_with_another_configuration_is_refused(copied: Path) -> None:
     ended = run_cli(*RUN, "--set", "gepa.minibatch_size=3", cwd=copied)
     assert_snapshot("another_configuration", ended, copied)
 
 
-def test_a_budget_that_does_not_cover_the_seed_is_refused(example: Example, tmp_path: Path) -> None:
+def test_a_budget_that_does_not_cover_the_initial_candidate_is_refused(example: Example, tmp_path: Path) -> None:
     small_config(tmp_path, example, gepa__max_total_rollouts=3)
     ended = run_cli(*RUN, cwd=tmp_path)
     assert_snapshot("budget_too_small", ended, tmp_path)
@@ -262,7 +262,7 @@ def test_a_damaged_run_does_not_hide_the_others(copied: Path) -> None:
     assert "warning: runs/damaged cannot be read: " in ended.stderr
 
 
-def test_a_reader_that_leaves_is_no_error(finished: Path) -> None:
+def test_a_closed_stdout_is_not_an_error(finished: Path) -> None:
     writer = subprocess.Popen(  # noqa: S603 (the program under test)
         command("runs", "show", "router", "--json"),
         cwd=finished,

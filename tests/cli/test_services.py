@@ -1,4 +1,4 @@
-"""Runs of a service are shown, taken and steered like those of a directory."""
+"""Commands treat runs of a service like runs in a directory."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.answering import free_port
 from support.example import Example
-from support.service import serving
-from support.standin import (
+from support.http_server import free_port
+from support.service import run_service
+from support.stand_in import (
     END,
     Answer,
-    Seen,
-    StandIn,
+    ReceivedRequest,
+    StandInService,
     detail,
     entry,
     refusal,
     serve_directory,
+    serve_stand_in,
     sse,
-    standing_in,
     streamed,
 )
 
-from cli.commands import SOURCES, Ended, assert_snapshot, run_cli
-from cli.places import small_config
+from cli.commands import SOURCES, CommandResult, assert_snapshot, run_cli
+from cli.configs import small_config
 
 
 @pytest.fixture(scope="module")
 def place(example: Example, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a directory in which a run has ended; tests leave it as it is."""
+    """Return the directory of a completed run; tests must not change it."""
     made = tmp_path_factory.mktemp("served")
     small_config(made, example)
     assert run_cli("gepa", "run", "--config", "gepa.toml", "--quiet", cwd=made).code == 0
@@ -40,15 +40,15 @@ def place(example: Example, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def service(place: Path) -> Iterator[StandIn]:
-    """Yield a service that has the same run."""
-    with standing_in() as standin:
+def service(place: Path) -> Iterator[StandInService]:
+    """Yield a stand-in service that serves the same run."""
+    with serve_stand_in() as standin:
         serve_directory(standin, place / "runs" / "router")
         yield standin
 
 
-def both(place: Path, service: StandIn, *arguments: str) -> tuple[Ended, Ended]:
-    """Run a command on the directory and on the service; `RUN` stands for the run."""
+def both(place: Path, service: StandInService, *arguments: str) -> tuple[CommandResult, CommandResult]:
+    """Run a command on the directory and on the service; `RUN` is replaced by the run."""
     url = f"{service.address}/runs/router"
     local = run_cli(*("runs/router" if word == "RUN" else word for word in arguments), cwd=place)
     remote = run_cli(*(url if word == "RUN" else word for word in arguments), cwd=place)
@@ -72,7 +72,7 @@ def both(place: Path, service: StandIn, *arguments: str) -> tuple[Ended, Ended]:
     ids=" ".join,
 )
 def test_a_run_of_a_service_is_shown_like_one_of_a_directory(
-    arguments: tuple[str, ...], place: Path, service: StandIn
+    arguments: tuple[str, ...], place: Path, service: StandInService
 ) -> None:
     local, remote = both(place, service, *arguments)
     url = f"{service.address}/runs/router"
@@ -80,7 +80,7 @@ def test_a_run_of_a_service_is_shown_like_one_of_a_directory(
     assert remote.stderr.replace(url, "runs/router") == local.stderr
 
 
-def test_a_run_of_a_service_on_a_page(place: Path, service: StandIn) -> None:
+def test_runs_show_of_a_service_prints_its_snapshot(place: Path, service: StandInService) -> None:
     url = f"{service.address}/runs/router"
     assert_snapshot("service_show", run_cli("runs", "show", url, cwd=place), place)
     shown, local = (ended.stdout.partition("artifacts") for ended in both(place, service, "runs", "show", "RUN"))
@@ -96,7 +96,7 @@ def test_a_run_of_a_service_on_a_page(place: Path, service: StandIn) -> None:
     }
 
 
-def test_the_runs_of_a_service_are_listed_like_those_of_a_directory(place: Path, service: StandIn) -> None:
+def test_the_runs_of_a_service_are_listed_like_those_of_a_directory(place: Path, service: StandInService) -> None:
     local = run_cli("runs", "list", cwd=place)
     remote = run_cli("runs", "list", "--service", service.address, cwd=place)
     assert (remote.code, remote.stdout, remote.stderr) == (0, local.stdout, "")
@@ -107,7 +107,7 @@ def test_the_runs_of_a_service_are_listed_like_those_of_a_directory(place: Path,
 
 
 def test_the_files_of_a_service_are_packed_like_those_of_a_directory(
-    place: Path, service: StandIn, tmp_path: Path
+    place: Path, service: StandInService, tmp_path: Path
 ) -> None:
     both(place, service, "runs", "export", "RUN", "--out", str(tmp_path / "first.zip"), "--force")
     url = f"{service.address}/runs/router"
@@ -121,7 +121,7 @@ def test_the_files_of_a_service_are_packed_like_those_of_a_directory(
         assert remote.read(feed) == local.read(feed)
 
 
-def test_a_watch_of_a_service_tells_the_end(place: Path, service: StandIn) -> None:
+def test_a_watch_of_a_service_shows_the_end(place: Path, service: StandInService) -> None:
     url = f"{service.address}/runs/router"
     ended = run_cli("runs", "watch", url, "--json", cwd=place)
     assert ended.code == 0
@@ -133,7 +133,9 @@ def test_a_watch_of_a_service_tells_the_end(place: Path, service: StandIn) -> No
     ("arguments", "action"),
     [(("cancel",), "cancel"), (("cancel", "--stop"), "stop"), (("pause",), "pause"), (("resume",), "resume")],
 )
-def test_a_run_of_a_service_is_steered(arguments: tuple[str, ...], action: str, place: Path, service: StandIn) -> None:
+def test_control_commands_reach_the_service(
+    arguments: tuple[str, ...], action: str, place: Path, service: StandInService
+) -> None:
     url = f"{service.address}/runs/router"
     ended = run_cli("runs", *arguments, url, "--reason", "enough", cwd=place)
     assert ended.stdout == f"{action} of router: accepted, state running ({action} is on its way)\n"
@@ -142,7 +144,7 @@ def test_a_run_of_a_service_is_steered(arguments: tuple[str, ...], action: str, 
     assert {"run_id", "acknowledgement", "state", "reason"} <= set(known)
 
 
-def test_a_run_that_failed_before_it_began_is_watched_to_its_end(place: Path, service: StandIn) -> None:
+def test_a_watch_of_a_run_that_failed_before_its_start_ends(place: Path, service: StandInService) -> None:
     cause = {"error_code": "synth_optimizer_container_error", "message": "nobody answers", "hint": "Start it."}
     request = entry("dead", "failed", error=cause)
     service.route("GET", "/runs/dead", detail(request))
@@ -165,11 +167,11 @@ def test_a_run_that_failed_before_it_began_is_watched_to_its_end(place: Path, se
         ("cancelled", {"reason_code": "pause_timeout", "message": "it was paused for too long"}, 130),
     ],
 )
-def test_a_run_that_was_ended_by_its_request_is_watched_to_that_end(
-    status: str, cause: dict[str, object], code: int, place: Path, service: StandIn
+def test_a_watch_ends_with_the_final_status_of_the_run_request(
+    status: str, cause: dict[str, object], code: int, place: Path, service: StandInService
 ) -> None:
-    """Its own story has no end: the process that told it is gone."""
-    begun = service.answer(Seen("GET", "/runs/router", {}, {}, None)).body["run"]
+    """The run has no final event, because the process that executed it is gone."""
+    begun = service.answer(ReceivedRequest("GET", "/runs/router", {}, {}, None)).body["run"]
     run = {**begun, "run_id": "gone", "state": "rollout_running", "is_over": False, "finished_at": None}
     request = entry("gone", status, error=cause, started_at=run["started_at"], finished_at="2026-11-16T12:30:00.000Z")
     service.route("GET", "/runs/gone", detail(request, run))
@@ -183,8 +185,8 @@ def test_a_run_that_was_ended_by_its_request_is_watched_to_that_end(
     assert f"run         gone {status}\nerror       {cause['message']}" in ended.stderr
 
 
-def test_a_run_that_cannot_be_read_does_not_hide_the_others(place: Path, service: StandIn) -> None:
-    good = service.answer(Seen("GET", "/runs", {}, {}, None)).body["items"][0]
+def test_an_unreadable_run_of_a_service_does_not_hide_the_others(place: Path, service: StandInService) -> None:
+    good = service.answer(ReceivedRequest("GET", "/runs", {}, {}, None)).body["items"][0]
     bad = entry("bad", "completed", started_at=good["started_at"])
     older = {**good, "request_id": "runreq_older", "status": "failed"}
     service.route("GET", "/runs", {"items": [bad, good, older], "next_cursor": None})
@@ -199,11 +201,11 @@ def test_a_run_that_cannot_be_read_does_not_hide_the_others(place: Path, service
         ("router", "completed"),
         ("router", "failed"),
     ]
-    # The scores are those of the newest request of a run, and of no other.
+    # A run has the scores of its newest run request only.
     assert [run["best_score"] is None for run in known["runs"]] == [True, False, True]
 
 
-def test_a_run_that_waits_says_why(place: Path, service: StandIn) -> None:
+def test_a_waiting_run_shows_its_reason(place: Path, service: StandInService) -> None:
     waiting = {"reason": "container_busy", "message": "run router uses the container", "since": None}
     service.route("GET", "/runs/next", detail(entry("next", "queued", waiting=waiting)))
     shown = run_cli("runs", "show", "next", "--service", service.address, cwd=place)
@@ -214,7 +216,7 @@ def test_a_run_that_waits_says_why(place: Path, service: StandIn) -> None:
     assert "has no best candidate" in best.stderr
 
 
-def test_the_token_comes_from_a_file(place: Path, service: StandIn, tmp_path: Path) -> None:
+def test_the_token_is_read_from_a_file(place: Path, service: StandInService, tmp_path: Path) -> None:
     (tmp_path / "token").write_text("tk-5555\n")
     ended = run_cli("runs", "list", "--service", service.address, "--token-file", str(tmp_path / "token"), cwd=place)
     assert ended.code == 0
@@ -222,7 +224,7 @@ def test_the_token_comes_from_a_file(place: Path, service: StandIn, tmp_path: Pa
     assert "tk-5555" not in ended.stdout + ended.stderr
 
 
-def test_a_refusal_of_a_service_is_shown_like_any_other(place: Path, service: StandIn) -> None:
+def test_an_error_of_a_service_is_printed_like_any_other(place: Path, service: StandInService) -> None:
     told = "there is no run 'ruter'"
     service.route("GET", "/runs/ruter", refusal(404, "run_not_found", "synth_optimizer_config_error", told))
     ended = run_cli("runs", "show", f"{service.address}/runs/ruter", cwd=place)
@@ -230,7 +232,7 @@ def test_a_refusal_of_a_service_is_shown_like_any_other(place: Path, service: St
     assert ended.code == 2
 
 
-def test_without_httpx_the_extra_is_named(tmp_path: Path) -> None:
+def test_without_httpx_the_hint_names_the_extra(tmp_path: Path) -> None:
     (tmp_path / "httpx.py").write_text("raise ModuleNotFoundError(\"No module named 'httpx'\", name='httpx')\n")
     address = f"http://127.0.0.1:{free_port()}"
     paths = f"{tmp_path}:{SOURCES}"
@@ -240,22 +242,24 @@ def test_without_httpx_the_extra_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_the_service_drains_at_a_signal(number: signal.Signals, tmp_path: Path) -> None:
-    with serving(tmp_path, "--workers", "2") as service:
-        assert f"service at {service.url}, database service.sqlite, 2 workers, configurations beneath" in service.said()
+def test_the_service_drains_on_a_signal(number: signal.Signals, tmp_path: Path) -> None:
+    with run_service(tmp_path, "--workers", "2") as service:
+        assert (
+            f"service at {service.url}, database service.sqlite, 2 workers, configurations beneath" in service.stderr()
+        )
         assert service.end(number) == 0
-        said = service.said()
+        said = service.stderr()
     assert f"{number.name}: draining, runs under way are saved; again hurries\n" in said
     assert said.splitlines()[-1] == "service stopped; the same command goes on with its runs"
 
 
-def test_a_second_service_is_told_who_has_the_database(tmp_path: Path) -> None:
-    with serving(tmp_path) as service:
+def test_a_second_service_reports_which_process_holds_the_database(tmp_path: Path) -> None:
+    with run_service(tmp_path) as service:
         ended = run_cli("gepa", "service", "--db", "service.sqlite", "--bind", "127.0.0.1:0", cwd=tmp_path)
         assert ended.code == 1
         holder = f"pid {service.process.pid} bind {service.url.removeprefix('http://')} since "
         assert "service_db_in_use: service.sqlite is served by another process: " + holder in ended.stderr
-        # It is not disturbed, and the way in over a link is closed as well.
+        # The first service is not disturbed; a link to the database is refused as well.
         (tmp_path / "link.sqlite").symlink_to("service.sqlite")
         ended = run_cli("gepa", "service", "--db", "link.sqlite", "--bind", "127.0.0.1:0", cwd=tmp_path)
         assert (ended.code, "service_db_in_use" in ended.stderr) == (1, True)

@@ -1,4 +1,4 @@
-"""Runs that are interrupted, watched and steered from other processes."""
+"""Runs that are interrupted, watched and controlled from other processes."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 from support.example import Example, serve_example
-from support.waiting import wait_until
+from support.polling import wait_until
 
-from cli.commands import end, run_cli, start_cli
-from cli.slow import LONG, RUN, events, has_event, slow_config
+from cli.commands import end_process, run_cli, start_cli
+from cli.slow_runs import LONG, RUN, events, has_event, slow_config
 from cli.terminal import Terminal
 from synth_optimizers.cli.session import SignalForwarder, signal_handlers
 from synth_optimizers.cli.view import View
@@ -22,7 +22,7 @@ def test_sigterm_saves_the_run(slow_example: Example, tmp_path: Path) -> None:
     slow_config(tmp_path, slow_example, **LONG)
     process = start_cli(*RUN, cwd=tmp_path)
     wait_until("a rollout", has_event(tmp_path, "rollout.finished"))
-    ended = end(process, signal.SIGTERM)
+    ended = end_process(process, signal.SIGTERM)
     assert ended.code == 143
     assert ended.stdout == ""
     assert "  interrupted; the run can be resumed: SIGTERM\n" in ended.stderr
@@ -35,7 +35,7 @@ def test_sighup_saves_the_run(slow_example: Example, tmp_path: Path) -> None:
     slow_config(tmp_path, slow_example, **LONG)
     process = start_cli(*RUN, cwd=tmp_path)
     wait_until("a rollout", has_event(tmp_path, "rollout.finished"))
-    ended = end(process, signal.SIGHUP)
+    ended = end_process(process, signal.SIGHUP)
     assert ended.code == 129
     assert "next        synth-optimizers gepa resume runs/router\n" in ended.stderr
     assert "Traceback" not in ended.stderr
@@ -47,7 +47,7 @@ def test_a_closed_terminal_saves_the_run(slow_example: Example, tmp_path: Path) 
     terminal = Terminal(*RUN, "--json", columns=80, cwd=tmp_path)
     terminal.read_until(lambda text: "in flight" in text)
     wait_until("a rollout", has_event(tmp_path, "rollout.finished"))
-    assert terminal.leave() == 129
+    assert terminal.close() == 129
     assert events(tmp_path)[-1]["type"] == "run.interrupted"
 
 
@@ -55,7 +55,7 @@ def test_an_interrupt_under_json_is_an_error_document(slow_example: Example, tmp
     slow_config(tmp_path, slow_example, **LONG)
     process = start_cli(*RUN, "--json", "--quiet", cwd=tmp_path)
     wait_until("a rollout", has_event(tmp_path, "rollout.finished"))
-    ended = end(process, signal.SIGINT)
+    ended = end_process(process, signal.SIGINT)
     assert ended.code == 130
     error = json.loads(ended.stdout)["error"]
     assert error["code"] == "synth_optimizer_cancelled"
@@ -78,41 +78,41 @@ def test_a_run_is_watched_and_cancelled_from_other_processes(slow_example: Examp
     assert "hint: " in vacuum.stderr
     asked = run_cli("runs", "cancel", "router", "--reason", "enough", "--json", cwd=tmp_path)
     assert json.loads(asked.stdout)["acknowledgement"] == "accepted"
-    ended, watched = end(running), end(watching)
+    ended, watched = end_process(running), end_process(watching)
     assert (ended.code, watched.code) == (130, 130)
     assert "run         router cancelled in " in ended.stderr
     assert "reason      enough" in watched.stderr
     assert "Traceback" not in ended.stderr + watched.stderr
 
 
-def test_a_run_that_is_stopped_ends_well(slow_example: Example, tmp_path: Path) -> None:
+def test_a_stopped_run_completes(slow_example: Example, tmp_path: Path) -> None:
     slow_config(tmp_path, slow_example, **LONG)
     running = start_cli(*RUN, cwd=tmp_path)
     wait_until("a rollout", has_event(tmp_path, "rollout.finished"))
     asked = run_cli("runs", "cancel", "router", "--stop", "--reason", "good enough", cwd=tmp_path)
     assert asked.stdout.startswith("stop of router: accepted, state ")
-    ended = end(running)
+    ended = end_process(running)
     assert ended.code == 0
     assert "stopped by  external: good enough" in ended.stderr
 
 
-def test_whoever_stops_watching_leaves_the_run_alone(slow_example: Example, tmp_path: Path) -> None:
+def test_ending_a_watch_does_not_affect_the_run(slow_example: Example, tmp_path: Path) -> None:
     slow_config(tmp_path, slow_example, **LONG)
     running = start_cli(*RUN, "--quiet", cwd=tmp_path)
     wait_until("a rollout", has_event(tmp_path, "rollout.finished"))
     watching = start_cli("runs", "watch", "router", cwd=tmp_path)
     assert watching.stderr is not None
     seen = watching.stderr.readline()
-    watched = end(watching, signal.SIGINT)
+    watched = end_process(watching, signal.SIGINT)
     assert watched.code == 130
     assert "no longer watching; the run goes on" in seen + watched.stderr
     assert running.poll() is None
-    ended = end(running, signal.SIGINT)
+    ended = end_process(running, signal.SIGINT)
     assert (ended.code, ended.stdout) == (130, "")
     assert "hint: Go on with `synth-optimizers gepa resume " in ended.stderr
 
 
-def test_a_container_whose_rollouts_fail_ends_the_run_with_the_cause(tmp_path: Path) -> None:
+def test_failing_rollouts_end_the_run_with_their_cause(tmp_path: Path) -> None:
     with serve_example(tmp_path, fail_every=1) as example:
         slow_config(tmp_path, example)
         ended = run_cli(*RUN, cwd=tmp_path)
@@ -130,11 +130,11 @@ def test_a_container_whose_rollouts_fail_ends_the_run_with_the_cause(tmp_path: P
     assert "\nerror       " in shown.stdout
 
 
-def test_a_killed_run_counts_as_interrupted_and_goes_on(slow_example: Example, tmp_path: Path) -> None:
+def test_a_killed_run_is_interrupted_and_can_be_resumed(slow_example: Example, tmp_path: Path) -> None:
     slow_config(tmp_path, slow_example, gepa__max_generations=1)
     running = start_cli(*RUN, cwd=tmp_path)
     wait_until("a rollout", has_event(tmp_path, "rollout.finished"))
-    assert end(running, signal.SIGKILL).code == -signal.SIGKILL
+    assert end_process(running, signal.SIGKILL).code == -signal.SIGKILL
     listed = json.loads(run_cli("runs", "list", "--json", cwd=tmp_path).stdout)["runs"]
     assert (listed[0]["state"], listed[0]["holder"]) == ("interrupted", None)
     watched = run_cli("runs", "watch", "router", cwd=tmp_path)
@@ -143,12 +143,12 @@ def test_a_killed_run_counts_as_interrupted_and_goes_on(slow_example: Example, t
     assert run_cli("gepa", "resume", "router", "--quiet", cwd=tmp_path).code == 0
 
 
-def test_the_third_signal_leaves_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    heard: list[str] = []
+def test_the_third_signal_ends_the_process_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    received: list[str] = []
     left: list[int] = []
 
     def interrupt(reason: str) -> bool:
-        heard.append(reason)
+        received.append(reason)
         return True
 
     monkeypatch.setattr(os, "_exit", left.append)
@@ -161,36 +161,36 @@ def test_the_third_signal_leaves_at_once(monkeypatch: pytest.MonkeyPatch) -> Non
         for _ in range(2):
             os.kill(os.getpid(), signal.SIGTERM)
             signals.poll_signals()
-    assert heard == ["interrupted before it began", "SIGTERM", "SIGTERM"]
+    assert received == ["interrupted before it began", "SIGTERM", "SIGTERM"]
     assert (left, signals.exit_code) == ([143], 143)
     assert {number: signal.getsignal(number) for number in before} == before
 
 
-def test_a_signal_that_comes_while_the_run_is_named_is_passed_on_once() -> None:
-    heard: list[str] = []
+def test_a_signal_during_attach_is_forwarded_once() -> None:
+    received: list[str] = []
 
     def interrupt(reason: str) -> bool:
-        if not heard:
-            heard.append(reason)
+        if not received:
+            received.append(reason)
             os.kill(os.getpid(), signal.SIGINT)
         else:
-            heard.append(reason)
+            received.append(reason)
         return True
 
     signals = SignalForwarder()
     with signal_handlers(signals.receive):
         os.kill(os.getpid(), signal.SIGINT)
         signals.attach(interrupt, View())
-    assert heard == ["interrupted before it began", "SIGINT"]
+    assert received == ["interrupted before it began", "SIGINT"]
 
 
-def test_an_interrupt_while_the_container_starts_is_told(place: Path) -> None:
+def test_an_interrupt_while_the_container_starts_is_reported(place: Path) -> None:
     config = place / "gepa.toml"
     waiting = 'command = ["sleep", "300"]\nstartup_timeout_seconds = 200'
     config.write_text(config.read_text().replace("startup_timeout_seconds = 2", waiting))
     running = start_cli(*RUN, cwd=place)
     wait_until("the run", (place / "runs" / "router" / "run.lock").exists)
-    ended = end(running, signal.SIGINT)
+    ended = end_process(running, signal.SIGINT)
     assert (ended.code, ended.stdout) == (130, "")
     assert "error[synth_optimizer_cancelled]: the run was told to end before it began: SIGINT\n" in ended.stderr
     assert "hint: Nothing was paid for. The same command begins it.\n" in ended.stderr

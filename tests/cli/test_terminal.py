@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 from support.example import Example
-from support.gate import held_container
-from support.waiting import wait_until
+from support.gate import gated_container
+from support.polling import wait_until
 
 from cli.commands import run_cli
-from cli.slow import RUN, events, has_event, slow_config
+from cli.slow_runs import RUN, events, has_event, slow_config
 from cli.terminal import Terminal
 from synth_optimizers.cli.output import CONTROL_CHARACTERS, UNSAFE_CONTROL_CHARACTERS
 
@@ -22,7 +22,7 @@ def test_the_view_fits_the_terminal_and_ends_with_a_summary(
     slow_config(tmp_path, slow_example, gepa__max_generations=1, gepa__max_train_rollouts=60)
     terminal = Terminal(*RUN, columns=columns, cwd=tmp_path)
     assert terminal.end() == 0
-    # The last line is data: a path is written as it is.
+    # The last line is data: a path is printed without wrapping.
     assert max(len(line) for line in terminal.lines if not line.startswith("artifacts: ")) <= columns
     for drawn in (
         "generations  ━",
@@ -40,12 +40,12 @@ def test_the_view_fits_the_terminal_and_ends_with_a_summary(
     assert terminal.raw.rindex(b"\x1b[?25h") > terminal.raw.rindex(b"\x1b[?25l")
 
 
-def test_log_lines_scroll_by_above_the_view(slow_example: Example, tmp_path: Path) -> None:
+def test_log_lines_are_printed_above_the_live_view(slow_example: Example, tmp_path: Path) -> None:
     slow_config(tmp_path, slow_example, gepa__max_generations=1, gepa__max_train_rollouts=60)
     terminal = Terminal(*RUN, "--log-level", "runtime=debug,warn", columns=100, cwd=tmp_path)
     assert terminal.end() == 0
     assert terminal.text.count("DEBUG runtime: rollout answered run_id=router") > 10
-    # No line of the log shares one with the panel.
+    # Log records and the panel never share a line.
     records = [line for line in terminal.lines if "DEBUG runtime: " in line]
     assert all(line[:2] == "20" for line in records), [line for line in records if line[:2] != "20"][:3]
 
@@ -72,7 +72,7 @@ def test_the_first_ctrl_c_saves_and_the_run_can_be_resumed(slow_example: Example
 
 
 def test_the_second_ctrl_c_does_not_wait(example: Example, tmp_path: Path) -> None:
-    with held_container(example) as container:
+    with gated_container(example) as container:
         slow_config(tmp_path, example, container__url=container.url)
         terminal = Terminal(*RUN, columns=80, cwd=tmp_path)
         terminal.read_until(lambda text: "seed on train rows of gepa_" in text)
@@ -85,7 +85,7 @@ def test_the_second_ctrl_c_does_not_wait(example: Example, tmp_path: Path) -> No
     assert "next        synth-optimizers gepa resume runs/router" in terminal.text
 
 
-def test_colours_are_left_out_when_asked(slow_example: Example, tmp_path: Path) -> None:
+def test_no_color_disables_colours(slow_example: Example, tmp_path: Path) -> None:
     slow_config(tmp_path, slow_example, gepa__max_generations=1)
     terminal = Terminal(*RUN, columns=80, cwd=tmp_path, NO_COLOR="1")
     assert terminal.end() == 0
@@ -100,8 +100,8 @@ def test_colours_are_left_out_when_asked(slow_example: Example, tmp_path: Path) 
     assert b"{+" not in coloured.raw
 
 
-def test_texts_of_others_do_not_steer_the_terminal() -> None:
+def test_external_texts_cannot_control_the_terminal() -> None:
     nasty = "\x1b[31mred\x1b[2J\x1b]0;title\x07\r\ttab \x9b2J\nnext"
     assert CONTROL_CHARACTERS.sub("?", nasty) == "?[31mred?[2J?]0;title??\ttab ?2J\nnext"
-    # Colours are ours, on stdout only.
+    # Only this program's colour sequences remain, and only on stdout.
     assert UNSAFE_CONTROL_CHARACTERS.sub("?", nasty) == "\x1b[31mred?[2J?]0;title??\ttab ?2J\nnext"

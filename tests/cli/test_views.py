@@ -1,4 +1,4 @@
-"""What a person sees of a run, drawn from the events of a recorded one."""
+"""The views of a run, drawn from recorded events."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def folded(until: int | None = None) -> Progress:
     return run
 
 
-def until(kind: str) -> int:
+def count_until(kind: str) -> int:
     return 1 + next(place for place, event in enumerate(recorded()) if event.type == kind)
 
 
@@ -53,7 +53,7 @@ def draw(run: Progress, width: int, later: float = 12.0, **panel: Any) -> list[s
     return capture.get().splitlines()
 
 
-def test_the_fold_agrees_with_what_the_run_says_at_its_end() -> None:
+def test_the_fold_agrees_with_the_totals_of_the_final_event() -> None:
     run, end = folded(), recorded()[-1].fields
     assert run.final_event is not None
     totals, shown = run.fold.totals(), run.fold.shown()
@@ -82,18 +82,18 @@ def test_every_prefix_of_a_run_can_be_drawn_within_the_width() -> None:
 
 
 @pytest.mark.parametrize("width", [80, 200])
-def test_the_view_shows_every_limit_in_force(width: int) -> None:
-    text = "\n".join(draw(folded(until("generation.completed")), width))
+def test_the_view_shows_every_active_limit(width: int) -> None:
+    text = "\n".join(draw(folded(count_until("generation.completed")), width))
     for words in ("1 of 2", "of 60", "of 50", "0 of 10", "of $1.0000", "of 100,000", "of 90,000", "of 1h00m"):
         assert words in text
 
 
-def test_the_view_says_what_is_waited_for_and_for_how_long() -> None:
-    setup = draw(folded(until("gepa.run.started")), 80)
+def test_the_view_shows_what_the_run_waits_for_and_how_long() -> None:
+    setup = draw(folded(count_until("gepa.run.started")), 80)
     assert setup[-1].startswith("now          12.0s setting up: container http://")
-    turn = draw(folded(until("proposer.started")), 80)
+    turn = draw(folded(count_until("proposer.started")), 80)
     assert "now          12.0s proposer writes proposals for generation 0" in turn
-    rollouts = draw(folded(until("rollout.requested")), 80)
+    rollouts = draw(folded(count_until("rollout.requested")), 80)
     assert any("12.0s seed on train rows of gepa_" in line and "0 of 6 rollouts" in line for line in rollouts)
 
 
@@ -102,12 +102,12 @@ def test_an_unknown_cost_is_shown_as_unknown() -> None:
     assert ("cost", "unknown") in summary_lines(folded(), Path("runs/recorded"), 0.0)
 
 
-def test_limits_that_are_not_set_are_not_shown() -> None:
+def test_unset_limits_are_not_shown() -> None:
     run = folded()
     assert active_limits({"max_cost_usd": 0.0, "max_total_tokens": None}, run, run.latest) == []
 
 
-def test_plain_lines_are_one_per_event_that_matters() -> None:
+def test_the_plain_view_prints_one_line_per_relevant_event() -> None:
     run = Progress()
     told = [(event.type, text) for event in recorded() for _, text in run.apply(event)]
     kinds = [kind for kind, _ in told]
@@ -118,20 +118,20 @@ def test_plain_lines_are_one_per_event_that_matters() -> None:
     assert any("6 rollouts in 0." in text for kind, text in told if kind == "candidate.evaluated")
     assert any(" by scripted in 1.5s, cost $" in text for kind, text in told if kind == "proposer.completed")
     assert all("\n" not in text for _, text in told)
-    # Two rollouts failed in the same way.
+    # Two rollouts failed for the same reason.
     assert [text for kind, text in told if kind == "rollout.failed"] == [
         "gepa_45b651dfae51 on train:0: failed; trying again: POST /rollouts answered 500: "
         '{"detail":"the task broke"} (others like it are only counted)'
     ]
 
 
-def test_an_event_type_that_nobody_knows_is_told_in_its_own_words() -> None:
+def test_an_unknown_event_type_is_shown_with_its_message() -> None:
     event = RunEvent(0, "run", "2026-01-01T00:00:00.000Z", "something.new", {}, "something new happened")
     assert [text for _, text in Progress().apply(event)] == ["something new happened"]
 
 
-def test_a_long_wait_is_told_less_and_less_often(capsys: pytest.CaptureFixture[str]) -> None:
-    run, now = folded(until("proposer.started")), 0.0
+def test_reminders_of_a_long_wait_become_less_frequent(capsys: pytest.CaptureFixture[str]) -> None:
+    run, now = folded(count_until("proposer.started")), 0.0
     view = PlainView(run, clock=lambda: now)
     spoken = []
     for second in range(400):
@@ -141,8 +141,8 @@ def test_a_long_wait_is_told_less_and_less_often(capsys: pytest.CaptureFixture[s
     assert spoken == [10, 40, 100, 160, 220, 280, 340]
 
 
-def test_time_in_which_nobody_worked_is_not_time_of_the_run() -> None:
-    run = folded(until("generation.completed"))
+def test_idle_time_does_not_count_as_elapsed_time() -> None:
+    run = folded(count_until("generation.completed"))
     before = run.elapsed(run.latest)
     fields = {"events": 1, "waiting": 0, "unknown_outcomes": 0}
     run.apply(RunEvent(99, "recorded", "2026-11-17T11:51:00.000Z", "run.resumed", fields, "resumed"))
@@ -158,6 +158,6 @@ def test_the_summary_names_gain_cost_stop_and_the_next_command() -> None:
     assert "next synth-optimizers runs best 'runs/a run' --out best.txt" in text
 
 
-def test_the_summary_of_an_interrupted_run_says_how_to_go_on() -> None:
-    lines = summary_lines(folded(until("generation.completed")), Path("runs/recorded"), 0.0)
+def test_the_summary_of_an_interrupted_run_says_how_to_resume() -> None:
+    lines = summary_lines(folded(count_until("generation.completed")), Path("runs/recorded"), 0.0)
     assert lines[-1] == ("next", "synth-optimizers gepa resume runs/recorded")

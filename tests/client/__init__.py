@@ -1,1 +1,1 @@
-"""Tests of the client of the service."""
+"""Tests of the HTTP client."""

@@ -1,4 +1,4 @@
-"""Clients whose waits take no time and are written down."""
+"""Clients whose delays are short and recorded."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from synth_optimizers.client import AsyncClient, Client
 Either = TypeVar("Either", Client, AsyncClient)
 
 
-def quick(client: Either) -> Either:
-    """Make the waits of a client short; those that the service wishes for stay."""
+def with_short_delays(client: Either) -> Either:
+    """Make a client's own delays short; delays that the service asks for stay."""
     client._policy = replace(client._policy, first=0.001, longest=0.002, chance=lambda: 0.0)
     return client

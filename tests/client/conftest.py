@@ -1,25 +1,25 @@
-"""A stand-in for the service, and clients of it that do not wait between two attempts."""
+"""A stand-in for the service, and clients that do not wait between attempts."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 import pytest
-from support.standin import StandIn, standing_in
+from support.stand_in import StandInService, serve_stand_in
 
-from client.clients import quick
+from client.clients import with_short_delays
 from synth_optimizers.client import Client
 
 
 @pytest.fixture
-def service() -> Iterator[StandIn]:
+def service() -> Iterator[StandInService]:
     """Yield a stand-in for the service."""
-    with standing_in() as standin:
+    with serve_stand_in() as standin:
         yield standin
 
 
 @pytest.fixture
-def client(service: StandIn) -> Iterator[Client]:
-    """Yield a client of it."""
-    with quick(Client(service.address)) as made:
+def client(service: StandInService) -> Iterator[Client]:
+    """Yield a client of the stand-in."""
+    with with_short_delays(Client(service.address)) as made:
         yield made

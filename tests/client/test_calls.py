@@ -1,4 +1,4 @@
-"""Every call sends what the service reads and gives back what it says, from both clients."""
+"""Every method of both clients sends the right HTTP request and returns the parsed answer."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.standin import Answer, StandIn, detail, entry, refusal
+from support.stand_in import Answer, StandInService, detail, entry, refusal
 
-from client.clients import quick
+from client.clients import with_short_delays
 from synth_optimizers import RunStatus, Score
 from synth_optimizers.client import AsyncClient, Client
 from synth_optimizers.errors import ConfigError, OptimizerHttpError
@@ -67,13 +67,13 @@ CALLS: list[tuple[Callable[[Any], Any], str, str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("call", "method", "path", "answer"), CALLS, ids=[f"{call[1]} {call[2]}" for call in CALLS])
-def test_a_call_gives_back_what_the_service_says(
-    call: Callable[[Any], Any], method: str, path: str, answer: dict[str, Any], client: Client, service: StandIn
+def test_a_call_returns_the_parsed_answer(
+    call: Callable[[Any], Any], method: str, path: str, answer: dict[str, Any], client: Client, service: StandInService
 ) -> None:
     service.route(method, path, answer)
 
     async def awaited() -> object:
-        async with quick(AsyncClient(service.address)) as made:
+        async with with_short_delays(AsyncClient(service.address)) as made:
             return await call(made)
 
     found = call(client)
@@ -85,7 +85,7 @@ def test_a_call_gives_back_what_the_service_says(
     assert (first.method, first.params, first.body) == (second.method, second.params, second.body)
 
 
-def test_both_clients_have_the_same_calls() -> None:
+def test_both_clients_have_the_same_methods() -> None:
     def calls(kind: type) -> dict[str, list[str]]:
         found = {name: value for name, value in vars(kind).items() if name[0] != "_" and "close" not in name}
         return {name: list(inspect.signature(value).parameters) for name, value in found.items()}
@@ -101,7 +101,7 @@ def test_both_clients_have_the_same_calls() -> None:
             assert names <= {"run_id", "candidate_id", "rollout_id", "name", "path", "config_path"}, name
 
 
-def test_a_submission_says_everything_that_was_asked_for(client: Client, service: StandIn) -> None:
+def test_a_submission_sends_every_option(client: Client, service: StandInService) -> None:
     warning = {"code": "unused", "field": "gepa.x", "message": "not used", "hint": "", "stage": "config"}
     taken = {"run_id": "r", "request": entry("r", "queued"), "auto_started": False, "replayed": True}
     service.route("POST", "/runs", Answer(200, {**taken, "warnings": [warning]}))
@@ -127,7 +127,7 @@ def test_a_submission_says_everything_that_was_asked_for(client: Client, service
     }
 
 
-def test_a_submission_names_one_configuration(client: Client, service: StandIn) -> None:
+def test_a_submission_needs_exactly_one_configuration(client: Client, service: StandInService) -> None:
     for wrong in ({}, {"config_path": "a.toml", "config": "[run]"}):
         with pytest.raises(TypeError, match="config_path"):
             client.submit(**wrong)  # type: ignore[arg-type]
@@ -138,7 +138,7 @@ def test_a_submission_names_one_configuration(client: Client, service: StandIn) 
     assert service.seen == []
 
 
-def test_details_of_a_run_reuse_the_records_of_a_local_one(client: Client, service: StandIn) -> None:
+def test_run_details_reuse_the_records_of_local_runs(client: Client, service: StandInService) -> None:
     run = dict.fromkeys((field for field in RunStatus.__dataclass_fields__), None)
     known = {**run, "run_id": "r", "state": "completed", "best_score": SCORE, "later": "unknown field"}
     waiting = {"reason": "container_busy", "message": "held by x", "since": None, "next_check_at": None}
@@ -153,7 +153,7 @@ def test_details_of_a_run_reuse_the_records_of_a_local_one(client: Client, servi
     assert found.to_dict()["history"][0]["to"] == "queued"
 
 
-def test_lists_come_page_by_page(client: Client, service: StandIn) -> None:
+def test_lists_are_read_page_by_page(client: Client, service: StandInService) -> None:
     def page(seen: Any) -> Answer:  # noqa: ANN401
         start = int(seen.params.get("cursor", "0"))
         items = [entry(f"run{number}") for number in range(start, min(start + 2, 5))]
@@ -175,12 +175,12 @@ def test_lists_come_page_by_page(client: Client, service: StandIn) -> None:
     assert service.seen[-1].params == {"limit": "100", "stage": "heldout"}
 
 
-def test_ids_are_quoted(client: Client, service: StandIn) -> None:
+def test_ids_are_quoted_in_paths(client: Client, service: StandInService) -> None:
     service.route("GET", "/runs/a b/../ü?x", detail(entry("a b/../ü?x")))
     assert client.run("a b/../ü?x").run_id == "a b/../ü?x"
 
 
-def test_scores_and_their_series(client: Client, service: StandIn) -> None:
+def test_scores_and_score_series_are_parsed(client: Client, service: StandInService) -> None:
     score = {"candidate_id": "gepa_1", "metric": "score", "split": "train", "value": 0.5, "n": 4, "score_id": "s1"}
     service.first("/runs/r/scores", Answer(body={"items": [score], "has_more": True, "next_since": 9}))
     service.route("GET", "/runs/r/scores", {"items": [{**score, "sequence": 12, "new": 1}]})
@@ -192,7 +192,7 @@ def test_scores_and_their_series(client: Client, service: StandIn) -> None:
     assert [point.value for point in series.points] == [0.5]
 
 
-def test_a_newer_best_is_waited_for(client: Client, service: StandIn) -> None:
+def test_best_waits_for_a_newer_candidate(client: Client, service: StandInService) -> None:
     path = "/runs/r/best"
     service.first(path, Answer(304), Answer(304), Answer(body=BEST))
     found = client.best("r", wait_newer_than=12, timeout=90)
@@ -204,7 +204,7 @@ def test_a_newer_best_is_waited_for(client: Client, service: StandIn) -> None:
     }
     service.route("GET", path, Answer(304))
     assert client.best("r", wait_newer_than=40, timeout=0) is None
-    # Nothing new can come any more.
+    # No newer candidate can appear any more.
     asked = len(service.calls(path))
     service.route("GET", path, Answer(304, headers={"run-is-over": "true"}))
     assert client.best("r", wait_newer_than=40, timeout=600) is None
@@ -216,7 +216,7 @@ def test_a_newer_best_is_waited_for(client: Client, service: StandIn) -> None:
         client.best("r")
 
 
-def test_an_artifact_is_checked_by_its_digest(client: Client, service: StandIn, tmp_path: Path) -> None:
+def test_the_digest_of_an_artifact_is_checked(client: Client, service: StandInService, tmp_path: Path) -> None:
     content = bytes(range(256)) * 4096
     digest = hashlib.sha256(content).hexdigest()
     named = {"name": "result_manifest.json", "kind": "manifest", "media_type": "application/json"}
@@ -238,7 +238,7 @@ def test_an_artifact_is_checked_by_its_digest(client: Client, service: StandIn, 
     assert [each.name for each in tmp_path.iterdir()] == ["manifest.json"]
 
 
-def test_a_download_that_breaks_off_begins_anew(client: Client, service: StandIn) -> None:
+def test_an_interrupted_download_starts_again(client: Client, service: StandInService) -> None:
     digest = hashlib.sha256(b"whole").hexdigest()
     head = {"etag": f'"{digest}"'}
     short = Answer(200, b"who", {**head, "content-length": "5"}, stream=[b"who"])
@@ -248,7 +248,7 @@ def test_a_download_that_breaks_off_begins_anew(client: Client, service: StandIn
     assert len(service.seen) == 2
 
 
-def test_the_rest(client: Client, service: StandIn) -> None:
+def test_service_routes_are_parsed(client: Client, service: StandInService) -> None:
     service.route("GET", "/metrics", Answer(200, b"runs_total 3\n", {"content-type": "text/plain"}))
     assert client.metrics() == "runs_total 3\n"
     service.route("DELETE", "/runs/r", Answer(204))
@@ -260,7 +260,7 @@ def test_the_rest(client: Client, service: StandIn) -> None:
     assert service.seen[-1].body == {"older_than": "2026-01-01T00:00:00Z", "status": [], "dry_run": False}
 
 
-def test_a_finished_run_is_waited_for(client: Client, service: StandIn) -> None:
+def test_wait_returns_a_finished_run(client: Client, service: StandInService) -> None:
     service.first("/runs/r", *[Answer(body=detail(entry("r", "running")))] * 2)
     service.route("GET", "/runs/r", detail(entry("r")))
     assert client.wait("r", timeout=20).status == "completed"

@@ -1,4 +1,4 @@
-"""Streams of events are read the same, however their bytes are cut."""
+"""Event streams are parsed correctly for any split into chunks."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ def read(pieces: list[bytes]) -> list[tuple[str, str]]:
     return [message for piece in pieces for message in decoder.feed(piece)]
 
 
-def test_messages_are_read_as_the_standard_says() -> None:
+def test_messages_are_parsed_as_the_standard_says() -> None:
     decoder = SseDecoder()
     assert list(decoder.feed(STREAM)) == MESSAGES
     assert decoder.retry == 1.5
 
 
 @given(st.lists(st.integers(0, len(STREAM)), max_size=12))
-def test_where_the_bytes_are_cut_does_not_matter(cuts: list[int]) -> None:
+def test_any_split_into_chunks_gives_the_same_messages(cuts: list[int]) -> None:
     places = sorted({0, *cuts, len(STREAM)})
     assert read([STREAM[start:end] for start, end in itertools.pairwise(places)]) == MESSAGES
 
 
-def test_one_byte_at_a_time() -> None:
+def test_single_byte_chunks_give_the_same_messages() -> None:
     assert read([STREAM[place : place + 1] for place in range(len(STREAM))]) == MESSAGES
 
 
-def test_a_message_without_its_blank_line_is_none() -> None:
+def test_a_message_without_its_blank_line_is_incomplete() -> None:
     assert read([b"data: half\n"]) == []

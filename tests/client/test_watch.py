@@ -1,4 +1,4 @@
-"""A run is watched without a gap and without a duplicate, whatever happens to the connection."""
+"""A watch yields every event exactly once, whatever happens to the connection."""
 
 from __future__ import annotations
 
@@ -11,9 +11,20 @@ from collections.abc import Generator, Iterator
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.standin import END, RUN_ID, Answer, Handler, Seen, StandIn, recorded, refusal, sse, streamed
+from support.stand_in import (
+    END,
+    RUN_ID,
+    Answer,
+    Handler,
+    ReceivedRequest,
+    StandInService,
+    recorded,
+    refusal,
+    sse,
+    streamed,
+)
 
-from client.clients import quick
+from client.clients import with_short_delays
 from synth_optimizers.client import AsyncClient, Client
 from synth_optimizers.client.requests import Reply, Request
 from synth_optimizers.errors import OptimizerHttpError, SynthOptimizerError
@@ -22,19 +33,19 @@ PATH = f"/runs/{RUN_ID}/events"
 RECORDED = recorded()
 
 
-def numbers(client: Client, after: int = -1) -> list[int]:
+def sequence_numbers(client: Client, after: int = -1) -> list[int]:
     return [event.sequence_number for event in client.watch(RUN_ID, after=after)]
 
 
-def async_numbers(address: str, after: int = -1) -> list[int]:
+def async_sequence_numbers(address: str, after: int = -1) -> list[int]:
     async def watch() -> list[int]:
-        async with quick(AsyncClient(address)) as client:
+        async with with_short_delays(AsyncClient(address)) as client:
             return [event.sequence_number async for event in client.watch(RUN_ID, after=after)]
 
     return asyncio.run(watch())
 
 
-def test_every_event_comes_once_and_in_order(client: Client, service: StandIn) -> None:
+def test_every_event_is_yielded_once_and_in_order(client: Client, service: StandInService) -> None:
     watched = list(client.watch(RUN_ID))
     assert [event.to_dict() | {"version": 1} for event in watched] == service.events
     (seen,) = service.calls(PATH)
@@ -42,14 +53,14 @@ def test_every_event_comes_once_and_in_order(client: Client, service: StandIn) -
     assert "last-event-id" not in seen.headers
 
 
-def test_it_goes_on_after_a_number(client: Client, service: StandIn) -> None:
-    assert numbers(client, after=99) == list(range(100, len(service.events)))
+def test_a_watch_can_start_after_a_sequence_number(client: Client, service: StandInService) -> None:
+    assert sequence_numbers(client, after=99) == list(range(100, len(service.events)))
 
 
-@pytest.mark.parametrize("both", [numbers, async_numbers])
-def test_a_stream_that_breaks_goes_on_where_it_was(both: object, client: Client, service: StandIn) -> None:
+@pytest.mark.parametrize("both", [sequence_numbers, async_sequence_numbers])
+def test_a_broken_stream_resumes_after_the_last_event(both: object, client: Client, service: StandInService) -> None:
     def cut(count: int, tail: bytes = b"") -> Handler:
-        def answer(seen: Seen) -> Answer:
+        def answer(seen: ReceivedRequest) -> Answer:
             after = int(seen.headers.get("last-event-id", "-1"))
             pieces = list(sse(service.events[after + 1 : after + 1 + count]))
             return streamed([b": hello\n\n", *pieces, tail])
@@ -59,62 +70,62 @@ def test_a_stream_that_breaks_goes_on_where_it_was(both: object, client: Client,
     half = next(sse(service.events[7:8]))[:40]
     service.first(PATH, cut(7, half), Answer(drop=True), refusal(503, "draining", "synth_optimizer_http_error"))
     service.first(PATH, cut(1), cut(50), cut(0))
-    found = numbers(client) if both is numbers else async_numbers(service.address)
+    found = sequence_numbers(client) if both is sequence_numbers else async_sequence_numbers(service.address)
     assert found == list(range(len(service.events)))
     resumed = [seen.headers.get("last-event-id") for seen in service.calls(PATH)]
     assert resumed == [None, "6", "6", "6", "7", "57", "57"]
 
 
-def test_a_reader_that_was_dropped_comes_back(client: Client, service: StandIn) -> None:
+def test_a_dropped_reader_reconnects(client: Client, service: StandInService) -> None:
     dropped = b'event: dropped\ndata: {"reason":"too slow"}\n\n'
     service.first(PATH, streamed([*sse(service.events[:10]), dropped]))
-    assert numbers(client) == list(range(len(service.events)))
+    assert sequence_numbers(client) == list(range(len(service.events)))
     assert [seen.headers.get("last-event-id") for seen in service.calls(PATH)] == [None, "9"]
 
 
-def test_events_that_come_twice_are_told_once(client: Client, service: StandIn) -> None:
+def test_duplicate_events_are_yielded_once(client: Client, service: StandInService) -> None:
     service.first(PATH, streamed(sse(service.events[:10])), streamed([*sse(service.events[3:]), END]))
-    assert numbers(client) == list(range(len(service.events)))
+    assert sequence_numbers(client) == list(range(len(service.events)))
 
 
-def test_a_stream_that_leaves_something_out_is_asked_again(client: Client, service: StandIn) -> None:
+def test_a_stream_with_a_gap_is_opened_again(client: Client, service: StandInService) -> None:
     service.first(PATH, streamed([*sse(service.events[:5]), *sse(service.events[8:20])]))
-    assert numbers(client) == list(range(len(service.events)))
+    assert sequence_numbers(client) == list(range(len(service.events)))
     assert [seen.headers.get("last-event-id") for seen in service.calls(PATH)] == [None, "4"]
 
 
-def test_a_stream_that_always_leaves_something_out_is_an_error(client: Client, service: StandIn) -> None:
+def test_a_stream_that_always_has_a_gap_raises(client: Client, service: StandInService) -> None:
     holed = list(sse([*service.events[:5], *service.events[8:]]))
     service.route("GET", PATH, lambda _seen: streamed(holed))
     with pytest.raises(OptimizerHttpError, match="event 8 came after 4"):
-        numbers(client)
+        sequence_numbers(client)
 
 
-def test_a_run_that_is_over_and_known_ends_at_once(client: Client, service: StandIn) -> None:
-    assert numbers(client, after=len(service.events) - 1) == []
+def test_a_watch_after_the_last_event_of_a_finished_run_ends_at_once(client: Client, service: StandInService) -> None:
+    assert sequence_numbers(client, after=len(service.events) - 1) == []
 
 
-def test_a_service_that_stays_away_is_told(client: Client, service: StandIn) -> None:
+def test_a_service_that_stays_unreachable_raises(client: Client, service: StandInService) -> None:
     service.route("GET", PATH, lambda _seen: streamed([]))
     with pytest.raises(OptimizerHttpError, match="ended before the run"):
-        numbers(client)
+        sequence_numbers(client)
     assert len(service.calls(PATH)) == 6
 
 
-def test_a_run_that_is_not_there_is_not_asked_for_again(client: Client, service: StandIn) -> None:
+def test_a_missing_run_is_not_retried(client: Client, service: StandInService) -> None:
     service.route("GET", PATH, refusal(404, "run_not_found", "synth_optimizer_config_error", "no run"))
     with pytest.raises(SynthOptimizerError, match="no run"):
-        numbers(client)
+        sequence_numbers(client)
     assert len(service.seen) == 1
 
 
-def test_something_else_than_a_stream_is_not_read(client: Client, service: StandIn) -> None:
+def test_an_answer_that_is_not_a_stream_raises(client: Client, service: StandInService) -> None:
     service.route("GET", PATH, Answer(200, b"<html>", {"content-type": "text/html"}))
     with pytest.raises(OptimizerHttpError, match="no stream of events"):
-        numbers(client)
+        sequence_numbers(client)
 
 
-def test_a_watch_that_nobody_reads_on_is_let_go(client: Client, service: StandIn) -> None:
+def test_an_abandoned_watch_closes_its_connection(client: Client, service: StandInService) -> None:
     let_go = []
 
     def endless() -> Iterator[bytes]:
@@ -133,8 +144,8 @@ def test_a_watch_that_nobody_reads_on_is_let_go(client: Client, service: StandIn
     assert client.ready().workers == 1
 
 
-class Unsteady(Client):
-    """Streams that begin a little before or after where they should, and are cut somewhere, within a line as well."""
+class UnstableClient(Client):
+    """Streams that start a little before or after the requested event, and are cut anywhere, even within a line."""
 
     def __init__(self, plan: list[tuple[int, int, int]]) -> None:
         super().__init__(retries=100)
@@ -143,7 +154,7 @@ class Unsteady(Client):
         self.found: list[int] = []
 
     def _sleep(self, seconds: float) -> None:
-        """Lose no time."""
+        """Return at once."""
 
     @contextlib.contextmanager
     def _open_stream(self, request: Request) -> Generator[tuple[Reply, Iterator[bytes]]]:
@@ -158,19 +169,19 @@ class Unsteady(Client):
 
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(-4, 3), st.integers(0, 9), st.integers(0, 60)), max_size=12))
-def test_whatever_the_connection_does_every_event_comes_once(plan: list[tuple[int, int, int]]) -> None:
-    client = Unsteady(plan)
+def test_an_unstable_connection_yields_every_event_once(plan: list[tuple[int, int, int]]) -> None:
+    client = UnstableClient(plan)
     for event in client.watch(RUN_ID):
         client.found.append(event.sequence_number)
     assert client.found == list(range(20))
 
 
-def test_a_watch_may_be_more_patient_than_the_client(client: Client, service: StandIn) -> None:
+def test_a_watch_may_have_more_retries_than_the_client(client: Client, service: StandInService) -> None:
     service.first(PATH, *[streamed([])] * 8)
     assert [event.sequence_number for event in client.watch(RUN_ID, retries=8)] == list(range(len(service.events)))
 
 
-def test_stored_events_come_in_pages(client: Client, service: StandIn) -> None:
+def test_stored_events_are_read_in_pages(client: Client, service: StandInService) -> None:
     assert [event.sequence_number for event in client.events(RUN_ID, page_size=50)] == list(range(len(service.events)))
     assert [seen.params for seen in service.calls(PATH)] == [
         {"after": "-1", "limit": "50"},

@@ -1,4 +1,4 @@
-"""Hand-written FastAPI containers as the public cookbooks have them; the three dialects differ in a few lines."""
+"""Hand-written FastAPI containers like those of the public cookbooks; the three dialects differ in a few lines."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from offline_task import Json, now, program, record, row_of, row_of_id, rows_inf
 from serving import Faults
 
 
-class Handwritten:
-    """The application's routes and its memory of async rollouts."""
+class HandwrittenContainer:
+    """The routes of the application and its stored async rollouts."""
 
     def __init__(self, dialect: str, mode: str, faults: Faults) -> None:
         self.dialect = dialect
@@ -41,7 +41,7 @@ class Handwritten:
         return app
 
     def metadata(self) -> Json:
-        """Advertise the contract."""
+        """Return the metadata of the contract."""
         gepa = {"version": "synth_optimizers.gepa.v2", "program_route": "/program", "rollout_route": "/rollout"}
         if self.dialect != "taskset":
             gepa |= {"dataset_route": "/dataset", "dataset_rows_route": "/dataset/rows"}
@@ -54,12 +54,12 @@ class Handwritten:
         }
 
     async def dataset_rows(self, request: Request) -> Json:
-        """Answer rows by seed."""
+        """Return rows by row number."""
         body = await request.json()
         return {"rows": [row_of(body.get("split", "train"), seed) for seed in body.get("seeds", [])]}
 
     async def taskset_tasks(self, request: Request) -> Json:
-        """Answer rows by task id."""
+        """Return rows by task id."""
         body = await request.json()
         rows = [row_of_id(task_id) for task_id in body.get("task_ids", [])]
         if None in rows:
@@ -67,7 +67,7 @@ class Handwritten:
         return {"tasks": rows}
 
     async def rollout(self, request: Request) -> Response:
-        """Run a rollout, or begin it."""
+        """Run a rollout, or start it."""
         body = await request.json()
         policy = body.get("policy") or {}
         if not (policy.get("provider") and policy.get("model")):
@@ -75,23 +75,23 @@ class Handwritten:
         wants_async = body.get("submission_mode") == "async"
         if wants_async and ("async" not in self.modes or self.faults.name == "refuse-async"):
             raise HTTPException(status_code=422, detail="only submission_mode=sync is supported")
-        fault = await self.faults.strike()
+        fault = await self.faults.apply_fault()
         done = record(str(body.get("rollout_id")), self.row(body), body.get("candidate") or {}, fault)
         if self.dialect != "taskset":
-            # Most cookbooks have no slot for feedback of its own: it is among the details of the reward.
+            # Most cookbooks have no separate field for feedback: it is part of the reward details.
             done["reward_info"]["details"] |= done.pop("actionable_side_info")
         if not wants_async:
             return reply(done)
         return reply(self.begin(done))
 
     def row(self, body: Json) -> Json:
-        """Return the row of a request; without one under the key that is read, a default row is run."""
+        """Return the row of a request; if the expected key is missing, return a default row."""
         key = "task" if self.dialect == "taskset" else "dataset_row"
         row = body.get(key) or {"split": "train", "seed": 1}
         return row_of(row.get("split", "train"), row.get("seed", 1))
 
     def begin(self, done: Json) -> Json:
-        """Keep a record as running, and the whole of it a little later."""
+        """Store a record as running, and replace it by the whole record a little later."""
         rollout_id = done["rollout_id"]
         running = {
             "rollout_id": rollout_id,
@@ -120,7 +120,7 @@ class Handwritten:
         return reply(self.records[rollout_id])
 
     async def terminate(self, rollout_id: str) -> Response:
-        """End a rollout that has not ended."""
+        """Cancel a rollout that is still running."""
         if rollout_id not in self.records:
             raise HTTPException(status_code=404, detail=f"unknown_rollout:{rollout_id}")
         if self.records[rollout_id]["status"] == "running":
@@ -129,5 +129,5 @@ class Handwritten:
 
 
 def reply(record: Json) -> Response:
-    """Return a record as Python writes it: NaN stays NaN, which is not JSON."""
+    """Return a record as Python serializes it: NaN stays NaN, which is not valid JSON."""
     return Response(json.dumps(record), media_type="application/json")

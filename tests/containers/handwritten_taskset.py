@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from handwritten import Handwritten
-from serving import arguments, faults_of, serve
+from handwritten import HandwrittenContainer
+from serving import arguments, faults_from_arguments, serve
 
 if __name__ == "__main__":
     args = arguments(__doc__)
-    serve(Handwritten("taskset", args.mode, faults_of(args)).app(), args)
+    serve(HandwrittenContainer("taskset", args.mode, faults_from_arguments(args)).app(), args)

@@ -1,4 +1,4 @@
-"""The offline task that every test container serves: garden questions, and texts that must name what they need."""
+"""The offline task of every test container: garden questions, and texts that must mention the right needs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HELDOUT_ROWS = 3
 
 
 def row_of(split: str, seed: int) -> Json:
-    """Return a row; a seed that no row has wraps around, as in many containers."""
+    """Return a row; a row number beyond the last one wraps around, as in many containers."""
     heldout = split in {"test", "heldout", "validation"}
     index = seed % (HELDOUT_ROWS if heldout else TRAIN_ROWS)
     name = "test" if heldout else "train"
@@ -77,17 +77,17 @@ def program() -> Json:
 
 
 def rows_info(key: str) -> Json:
-    """Return what the dataset or taskset route says."""
+    """Return the answer of the dataset or taskset route."""
     return {key: "garden_rows", "splits": {"train": TRAIN_ROWS, "test": HELDOUT_ROWS}, "source": "inline"}
 
 
 def now() -> str:
-    """Return the time as the contract writes it."""
+    """Return the current time in the format of the contract."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
 def score(row: Json, candidate: Json) -> tuple[float, str]:
-    """Return the reward of the texts on a row, and the feedback; train rows name what is missing."""
+    """Return the reward of a candidate on a row, and the feedback; train rows name what is missing."""
     notes = str(candidate.get("care_notes") or SEED["care_notes"]).lower()
     words = {word.strip(".,:;") for word in notes.split()}
     if row["need"] in words:
@@ -97,7 +97,7 @@ def score(row: Json, candidate: Json) -> tuple[float, str]:
 
 
 def record(rollout_id: str, row: Json, candidate: Json, fault: str | None = None) -> Json:
-    """Return a whole rollout record; apart from the times it depends on its arguments alone."""
+    """Return a whole rollout record; except for the times, it depends on its arguments only."""
     if fault == "wrong-row":
         row = row_of("train", 0)
     reward, feedback = score(row, candidate)

@@ -7,7 +7,7 @@ from importlib.metadata import version
 
 from fastapi import FastAPI, HTTPException
 from offline_task import FAMILY, Json, now, program, record, row_of, row_of_id, rows_info
-from serving import Faults, arguments, faults_of, serve
+from serving import Faults, arguments, faults_from_arguments, serve
 from synth_containers import create_reference_app
 from synth_containers.nouns import ExecutionRecord, Outcome, TaskDefinition, TaskInstance, TraceEvent, Trajectory
 from synth_containers.reference_runtime import ReferenceManagedRuntime
@@ -16,7 +16,7 @@ DATASET_DIALECT = version("synth-containers") == "0.2.0"
 
 
 class Garden:
-    """The rollouts of the reference runtime."""
+    """Executes the rollouts of the reference runtime."""
 
     def __init__(self, faults: Faults) -> None:
         self.faults = faults
@@ -24,8 +24,8 @@ class Garden:
         self.tasks: set[asyncio.Task[None]] = set()
 
     async def submit(self, request: Json) -> ExecutionRecord:
-        """Run a rollout, or begin it when the request is async."""
-        fault = await self.faults.strike()
+        """Run a rollout, or start it if the request is async."""
+        fault = await self.faults.apply_fault()
         rollout_id = str(request.get("rollout_id"))
         row = request.get("dataset_row" if DATASET_DIALECT else "task") or {}
         if request.get("submission_mode") != "async":
@@ -90,7 +90,7 @@ def execution(
 
 
 def tasks_reply(request: Json) -> Json:
-    """Answer the rows of the taskset dialect."""
+    """Return the rows in the taskset dialect."""
     rows = [row_of_id(task_id) for task_id in request.get("task_ids") or []]
     if None in rows:
         raise HTTPException(status_code=422, detail="unknown task id")
@@ -98,7 +98,7 @@ def tasks_reply(request: Json) -> Json:
 
 
 def dataset_reply(request: Json) -> Json:
-    """Answer the rows of the dataset dialect."""
+    """Return the rows in the dataset dialect."""
     return {"rows": [row_of(str(request.get("split")), seed) for seed in request.get("seeds") or []]}
 
 
@@ -121,4 +121,4 @@ def build(faults: Faults) -> FastAPI:
 
 if __name__ == "__main__":
     args = arguments(__doc__)
-    serve(build(faults_of(args)), args)
+    serve(build(faults_from_arguments(args)), args)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fastapi import FastAPI, HTTPException
 from offline_task import Json, program, record, row_of_id, rows_info
-from serving import Faults, arguments, faults_of, serve
+from serving import Faults, arguments, faults_from_arguments, serve
 from synth_containers import Container
 
 
@@ -22,7 +22,7 @@ def build(faults: Faults) -> FastAPI:
         return {"tasks": rows, "metadata": {}}
 
     async def rollout(payload: Json) -> Json:
-        fault = await faults.strike()
+        fault = await faults.apply_fault()
         row = row_of_id(str((payload.get("task") or {}).get("task_id"))) or {}
         return record(str(payload["rollout_id"]), row, payload.get("candidate") or {}, fault)
 
@@ -36,4 +36,4 @@ def build(faults: Faults) -> FastAPI:
 
 if __name__ == "__main__":
     args = arguments(__doc__)
-    serve(build(faults_of(args)), args)
+    serve(build(faults_from_arguments(args)), args)

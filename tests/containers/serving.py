@@ -1,4 +1,4 @@
-"""What every test container has in common: its flags, its faults and the way it is served."""
+"""Command-line flags, fault injection and the server of all test containers."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ class Faults:
     slow_seconds: float
     count: int = 0
 
-    def due(self) -> str | None:
-        """Count a rollout and return its fault, if it has one."""
+    def next_fault(self) -> str | None:
+        """Count a rollout and return its fault, or `None`."""
         self.count += 1
         return self.name if self.count % self.every == 0 else None
 
-    async def strike(self) -> str | None:
-        """Do what the fault of this rollout is; return those faults that change the record instead."""
-        fault = self.due()
+    async def apply_fault(self) -> str | None:
+        """Apply the fault of this rollout; return the fault if it changes the record."""
+        fault = self.next_fault()
         if fault == "500":
             raise RuntimeError("the task broke")
         if fault == "429":
@@ -45,7 +45,7 @@ class Faults:
 
 
 def arguments(about: str) -> argparse.Namespace:
-    """Read the command line; the environment can name the fault as well."""
+    """Parse the command line; the environment can name the fault as well."""
     parser = argparse.ArgumentParser(description=about)
     parser.add_argument("--port", type=int, default=0, help="0 takes a free port")
     parser.add_argument("--mode", choices=["blocking", "async", "both"], default="both", help="submission modes")
@@ -56,15 +56,15 @@ def arguments(about: str) -> argparse.Namespace:
     return parser.parse_args()
 
 
-def faults_of(args: argparse.Namespace) -> Faults:
-    """Return the faults that the command line asks for."""
+def faults_from_arguments(args: argparse.Namespace) -> Faults:
+    """Return the faults that the command line names."""
     return Faults(name=args.fault, every=max(1, args.every), slow_seconds=args.slow_seconds)
 
 
 def serve(app: FastAPI, args: argparse.Namespace) -> None:
-    """Listen, say so with one line that names the port, and answer until the process ends."""
+    """Listen, print one line with the port, and serve until the process ends."""
     if args.watch_stdin:
-        threading.Thread(target=_end_with_stdin, daemon=True).start()
+        threading.Thread(target=_exit_when_stdin_closes, daemon=True).start()
     listener = socket.create_server(("127.0.0.1", args.port), backlog=512)
     sys.stdout.write(f"ready {listener.getsockname()[1]}\n")
     sys.stdout.flush()
@@ -72,7 +72,7 @@ def serve(app: FastAPI, args: argparse.Namespace) -> None:
     uvicorn.Server(config).run(sockets=[listener])
 
 
-def _end_with_stdin() -> None:
+def _exit_when_stdin_closes() -> None:
     while sys.stdin.buffer.read(4096):
         pass
     os._exit(0)

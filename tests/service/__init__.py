@@ -1,1 +1,1 @@
-"""Tests of the service as strangers meet it."""
+"""Tests of the service over HTTP."""

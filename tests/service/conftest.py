@@ -1,4 +1,4 @@
-"""Services in directories of their own, and servers of the example that are slow or wait for the test."""
+"""Services in temporary directories, and example servers that are slow or gated by the test."""
 
 from __future__ import annotations
 
@@ -7,54 +7,54 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli.places import small_config
+from cli.configs import small_config
 from support.example import Example, serve_example
-from support.gate import Gate, held_container, held_proposer
-from support.service import Service, serving
+from support.gate import Gate, gated_container, gated_proposer
+from support.service import Service, run_service
 
-from service.config_root import CANARY, Place
+from service.config_root import CANARY, ConfigRoot
 from service.short_runs import TINY, config_file, feed, sections
 
 
 @pytest.fixture
 def service(tmp_path: Path) -> Iterator[Service]:
     """Yield a service whose database and configurations are in `tmp_path`."""
-    with serving(tmp_path) as running:
+    with run_service(tmp_path) as running:
         yield running
 
 
 @pytest.fixture
 def db(tmp_path: Path) -> Path:
-    """Return where a queue is; the first call makes it."""
+    """Return the path of a queue database; the first call creates it."""
     return tmp_path / "service.sqlite"
 
 
 @pytest.fixture(scope="session")
 def slow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Example]:
-    """Yield servers whose rollouts take long enough that a run can be met in the middle."""
+    """Yield servers whose rollouts are slow enough to observe an active run."""
     with serve_example(tmp_path_factory.mktemp("slow"), delay=0.1) as running:
         yield running
 
 
 @pytest.fixture
 def container(example: Example) -> Iterator[Gate]:
-    """Yield a container that answers the first rollout, and no other before the test opens it."""
-    with held_container(example) as held:
+    """Yield a container that answers the first rollout, and the others once the test opens its gate."""
+    with gated_container(example) as held:
         yield held
 
 
 @pytest.fixture
 def proposer(example: Example) -> Iterator[Gate]:
-    """Yield a proposer that answers no turn before the test opens it."""
-    with held_proposer(example) as held:
+    """Yield a proposer that answers once the test opens its gate."""
+    with gated_proposer(example) as held:
         yield held
 
 
 @pytest.fixture(scope="session")
 def done(example: Example, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    """Yield a service with two runs that ended well and five that were cancelled; tests change nothing there."""
+    """Yield a service with two completed and five cancelled runs; tests must not change it."""
     place = tmp_path_factory.mktemp("done")
-    with serving(place) as running:
+    with run_service(place) as running:
         running.run_id(config_file(place, example), priority=1)
         assert running.wait("router")["status"] == "completed"
         running.run_id(sections(place, example, run__run_id="other", **TINY))
@@ -66,14 +66,14 @@ def done(example: Example, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 
 @pytest.fixture(scope="session")
-def undisturbed(done: Service) -> dict[str, Any]:
-    """Return the best candidate and the events of a run that was left alone."""
+def uninterrupted(done: Service) -> dict[str, Any]:
+    """Return the best candidate and the events of an uninterrupted run."""
     return {"best": done.request("router")["best_candidate_id"], "feed": feed(done, "router")}
 
 
 @pytest.fixture(scope="session")
-def place(example: Example, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    """Yield a service whose root holds a good configuration, and whose run has ended."""
+def place(example: Example, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConfigRoot]:
+    """Yield a service whose config root holds a valid configuration with a completed run."""
     outside = tmp_path_factory.mktemp("paths").resolve()
     root = outside / "root"
     (root / "deeper").mkdir(parents=True)
@@ -82,6 +82,6 @@ def place(example: Example, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     (outside / "secret.toml").write_text(f'{CANARY} = "x"\n')
     (outside / "root-other").mkdir()
     (outside / "root-other" / "secret.toml").write_text(f'{CANARY} = "x"\n')
-    with serving(outside, "--config-root", "root") as service:
+    with run_service(outside, "--config-root", "root") as service:
         service.wait(service.run_id(Path("gepa.toml")), "completed")
-        yield Place(root, outside, service)
+        yield ConfigRoot(root, outside, service)

@@ -1,12 +1,12 @@
-"""Every route of the service, and what an answer that refuses must look like."""
+"""Every route of the service, and a check of its error answers."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 import httpx
-from cli.places import write_config
-from support.answering import free_port
+from cli.configs import write_config
+from support.http_server import free_port
 from support.service import Service
 
 from synth_optimizers import _synth_optimizers
@@ -28,25 +28,25 @@ NAMES = {"run_id": "router", "candidate_id": "gepa_1", "rollout_id": "r-1", "nam
 
 @dataclass(frozen=True)
 class Route:
-    """One row of the API's document."""
+    """One route of the OpenAPI document."""
 
     method: str
     template: str
     parameters: tuple[str, ...]
-    """Those in the path."""
+    """The path parameters."""
     forbids: bool
-    """Whether there is anything that may not be sent."""
+    """Whether some input is invalid for this route."""
 
     def __str__(self) -> str:
         return f"{self.method} {self.template}"
 
     def path(self, **names: str) -> str:
-        """Return the path with names in place of its parameters."""
+        """Return the path with example values for its parameters."""
         return self.template.format(**{**NAMES, **names})
 
     @property
     def mutates(self) -> bool:
-        """Whether it may change something."""
+        """Whether the route may change something."""
         return self.method != "GET"
 
 
@@ -57,7 +57,7 @@ def _routes() -> list[Route]:
         for method, operation in methods.items():
             parameters = operation.get("parameters", [])
             names = tuple(each["name"] for each in parameters if each["in"] == "path")
-            # Any text may stand in a path, unless a pattern says otherwise.
+            # A path parameter accepts any text unless it has a pattern.
             bound = [each for each in parameters if each["in"] != "path" or "pattern" in each["schema"]]
             found.append(Route(method.upper(), path, names, bool(bound) or "requestBody" in operation))
     return found
@@ -67,8 +67,8 @@ ROUTES = _routes()
 MUTATING = [route for route in ROUTES if route.mutates]
 
 
-def assert_refused(reply: httpx.Response, status: int, code: str) -> dict[str, object]:
-    """Check that an answer is a refusal in the one envelope, and return what it says."""
+def assert_error(reply: httpx.Response, status: int, code: str) -> dict[str, object]:
+    """Check that an answer is an error in the standard envelope, and return the error."""
     assert reply.status_code == status, reply.text
     assert reply.headers.get("content-type") == "application/json", reply.headers
     document = reply.json()
@@ -82,14 +82,14 @@ def assert_refused(reply: httpx.Response, status: int, code: str) -> dict[str, o
         assert error[name], name
     assert isinstance(error["retryable"], bool)
     assert isinstance(error["field_errors"], list)
-    # A page that a browser shows must not be able to read it, and must not be led to run it.
+    # A page in a browser must neither read the answer nor execute it.
     assert "access-control-allow-origin" not in reply.headers
     assert reply.headers["x-content-type-options"] == "nosniff"
     return error
 
 
 def queue_router(service: Service) -> dict[str, object]:
-    """Queue the run `router`, which nobody starts and whose container is dead, and return its request."""
+    """Queue the run `router`, whose container does not answer and which no worker claims; return its run request."""
     config = write_config(service.log.parent, container=free_port(), proposer=free_port())
     service.run_id(config, auto_start=False, allow_unverified=True)
     return service.request("router")

@@ -1,4 +1,4 @@
-"""Configurations of short runs for the service, and what two runs are compared by."""
+"""Configurations of short runs for the service, and helpers to compare two runs."""
 
 from __future__ import annotations
 
@@ -20,39 +20,39 @@ SETTINGS: dict[str, object] = {
     "gepa__max_total_rollouts": 200,
     "gepa__proposals_per_generation": 2,
     "gepa__score_threshold_value": None,
-    # Every run pays for its own rollouts, so that the container's log tells what was sent.
+    # No run uses a cache, so that the container's log shows every sent call.
     "cache__mode": "off",
 }
-"""A run of three generations: 92 rollouts, three proposer turns, seven candidates."""
+"""The settings of a run of three generations: 92 rollouts, three proposer turns, seven candidates."""
 
 TINY: dict[str, object] = {
     "dataset__train_seeds": list(range(4)),
     "dataset__heldout_seeds": [0, 1],
     "gepa__max_generations": 1,
 }
-"""A run that is over at once."""
+"""The settings of a run that completes almost at once."""
 
 LONG: dict[str, object] = {
     "dataset__train_seeds": list(range(48)),
     "gepa__max_generations": 100,
     "gepa__max_total_rollouts": 5000,
 }
-"""A run that goes on until somebody ends it."""
+"""The settings of a run that continues until a test ends it."""
 
 
 def config_file(place: Path, example: Example, **changes: object) -> Path:
-    """Write the configuration of a short run and return its path as the service in that directory is told it."""
+    """Write the configuration of a short run and return its path relative to the config root."""
     example_config(place, example, **{**SETTINGS, **changes})
     return Path("gepa.toml")
 
 
 def sections(place: Path, example: Example, **changes: object) -> dict[str, Any]:
-    """Return the same configuration as an object."""
+    """Return the same configuration as sections."""
     return tomllib.loads((place / config_file(place, example, **changes)).read_text(encoding="utf-8"))
 
 
-def refused(reply: httpx.Response, status: int, code: str) -> dict[str, Any]:
-    """Return the error of an answer that must be this refusal, in the shape that every refusal has."""
+def expect_error(reply: httpx.Response, status: int, code: str) -> dict[str, Any]:
+    """Return the error of an answer, and check its status, code and shape."""
     assert reply.status_code == status, reply.text
     error: dict[str, Any] = reply.json()["error"]
     assert error["code"] == code, error
@@ -65,7 +65,7 @@ def refused(reply: httpx.Response, status: int, code: str) -> dict[str, Any]:
 
 
 def feed(service: Service, run_id: str) -> bytes:
-    """Return the normalized events of a run that is over."""
+    """Return the normalized events of a finished run."""
     reply = service.http.get(f"/runs/{run_id}/artifacts/events.normalized.jsonl")
     assert reply.status_code == 200, reply.text
     return reply.content
@@ -82,17 +82,17 @@ def events(service: Service, run_id: str) -> list[dict[str, Any]]:
 
 
 def has_event(service: Service, run_id: str, kind: str, count: int = 1) -> Callable[[], bool]:
-    """Return whether a run has so many events of a type."""
+    """Return whether a run has at least this many events of a type."""
     return lambda: sum(event["type"] == kind for event in events(service, run_id)) >= count
 
 
 def history(service: Service, run_id: str) -> list[str]:
-    """Return what happened to the request of a run, one word each."""
+    """Return the triggers of the status changes of a run's request."""
     return [step["trigger"] for step in service.get(f"/runs/{run_id}")["history"]]
 
 
 def paged(service: Service, path: str, **params: str | int) -> list[list[dict[str, Any]]]:
-    """Return every page of a list."""
+    """Return the items of every page of a list."""
     pages: list[list[dict[str, Any]]] = []
     cursor: dict[str, str] = {}
     while True:

@@ -1,4 +1,4 @@
-"""The files of a run are listed with their digests and given away by their names, and runs are removed with them."""
+"""Artifacts are listed with digests and served by name, and deleted with their runs."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ import httpx
 import pytest
 from cli.commands import run_cli
 from support.example import Example
+from support.polling import wait_until
 from support.service import Service
-from support.waiting import wait_until
 
-from service.short_runs import LONG, TINY, config_file, has_event, refused, sections
+from service.short_runs import LONG, TINY, config_file, expect_error, has_event, sections
 
 NAMES = {
     *("result_manifest.json", "best_candidate.json", "candidate_registry.json", "frontier.json", "cache_profile.json"),
@@ -26,7 +26,7 @@ NAMES = {
 }
 
 
-def test_every_listed_digest_is_that_of_the_bytes(done: Service) -> None:
+def test_every_listed_digest_matches_the_content(done: Service) -> None:
     listed = done.get("/runs/router/artifacts")["items"]
     turns = [known["name"] for known in listed if known["kind"] == "proposer_transcript"]
     assert len(turns) == 3
@@ -45,12 +45,12 @@ def test_every_listed_digest_is_that_of_the_bytes(done: Service) -> None:
             assert (again.status_code, again.content) == (304, b"")
 
 
-def test_every_file_of_a_run_that_is_over_has_a_digest(done: Service) -> None:
+def test_every_artifact_of_a_finished_run_has_a_digest(done: Service) -> None:
     listed = done.get("/runs/router/artifacts")["items"]
     assert {known["name"] for known in listed if known["sha256"]} == {known["name"] for known in listed} > NAMES
 
 
-def test_files_have_the_names_that_people_know(done: Service) -> None:
+def test_artifacts_have_the_published_names(done: Service) -> None:
     def content(name: str) -> bytes:
         return done.http.get(f"/runs/router/artifacts/{name}").content
 
@@ -62,11 +62,11 @@ def test_files_have_the_names_that_people_know(done: Service) -> None:
 @pytest.mark.parametrize(
     "name", ["run.lock", "workspace.sqlite-wal", "..%2frouter%2fevents.jsonl", "%2e%2e%2fgepa.toml", "events.jsonl%00"]
 )
-def test_other_names_are_not_there(name: str, done: Service) -> None:
-    refused(done.http.get(f"/runs/router/artifacts/{name}"), 404, "artifact_not_found")
+def test_unknown_artifact_names_are_not_found(name: str, done: Service) -> None:
+    expect_error(done.http.get(f"/runs/router/artifacts/{name}"), 404, "artifact_not_found")
 
 
-def test_a_workspace_that_was_fetched_is_whole(done: Service, tmp_path: Path) -> None:
+def test_a_downloaded_workspace_is_complete(done: Service, tmp_path: Path) -> None:
     copy = tmp_path / "workspace.sqlite"
     copy.write_bytes(done.http.get("/runs/router/artifacts/workspace.sqlite").content)
     with closing(sqlite3.connect(copy)) as db:
@@ -74,45 +74,45 @@ def test_a_workspace_that_was_fetched_is_whole(done: Service, tmp_path: Path) ->
         assert db.execute("SELECT count(*) FROM candidates").fetchone() == (7,)
 
 
-def test_the_files_of_a_run_that_goes_on_can_be_read(service: Service, slow: Example, tmp_path: Path) -> None:
+def test_artifacts_of_an_active_run_can_be_read(service: Service, slow: Example, tmp_path: Path) -> None:
     service.run_id(config_file(tmp_path, slow, **LONG))
     wait_until("a rollout", has_event(service, "router", "rollout.finished", 3))
     listed = {known["name"]: known for known in service.get("/runs/router/artifacts")["items"]}
     assert listed["events.jsonl"]["sha256"] is None
-    # A database that is written to is no file to copy.
+    # The live database is not a listed file.
     assert "workspace.sqlite" not in listed
     reply = service.http.get("/runs/router/artifacts/events.jsonl")
     lines = reply.content.split(b"\n")
     assert [json.loads(line)["sequence_number"] for line in lines[:-1]] == list(range(len(lines) - 1))
     assert "etag" not in reply.headers
-    refused(service.http.get("/runs/router/artifacts/result_manifest.json"), 404, "artifact_not_found")
+    expect_error(service.http.get("/runs/router/artifacts/result_manifest.json"), 404, "artifact_not_found")
     service.ask("POST", "/runs/router/cancel", {})
     service.wait("router")
 
 
-def test_only_a_run_that_is_over_is_deleted(service: Service, slow: Example, tmp_path: Path) -> None:
+def test_only_a_finished_run_is_deleted(service: Service, slow: Example, tmp_path: Path) -> None:
     service.run_id(config_file(tmp_path, slow), auto_start=False)
-    assert refused(service.ask("DELETE", "/runs/router"), 409, "not_terminal")["state"] == "queued"
+    assert expect_error(service.ask("DELETE", "/runs/router"), 409, "not_terminal")["state"] == "queued"
     service.ask("POST", "/runs/router/pause", {})
-    assert refused(service.ask("DELETE", "/runs/router"), 409, "not_terminal")["state"] == "paused"
+    assert expect_error(service.ask("DELETE", "/runs/router"), 409, "not_terminal")["state"] == "paused"
     service.ask("POST", "/runs/router/cancel", {})
     assert service.ask("DELETE", "/runs/router").status_code == 204
     service.run_id(config_file(tmp_path, slow, **LONG))
     wait_until("a rollout", has_event(service, "router", "rollout.finished"))
-    assert refused(service.ask("DELETE", "/runs/router"), 409, "not_terminal")["state"] == "running"
+    assert expect_error(service.ask("DELETE", "/runs/router"), 409, "not_terminal")["state"] == "running"
     service.ask("POST", "/runs/router/cancel", {})
     service.wait("router")
     assert (tmp_path / "runs" / "router" / "workspace.sqlite").exists()
     reply = service.ask("DELETE", "/runs/router")
     assert (reply.status_code, reply.content) == (204, b"")
     assert not (tmp_path / "runs" / "router").exists()
-    refused(service.http.get("/runs/router"), 404, "run_not_found")
-    refused(service.http.get("/runs/router/candidates"), 404, "run_not_found")
-    # Whoever asks again is answered the same.
+    expect_error(service.http.get("/runs/router"), 404, "run_not_found")
+    expect_error(service.http.get("/runs/router/candidates"), 404, "run_not_found")
+    # Deleting again gives the same answer.
     assert service.ask("DELETE", "/runs/router").status_code == 204
 
 
-def test_runs_are_pruned_after_they_are_named(service: Service, example: Example, tmp_path: Path) -> None:
+def test_prune_lists_runs_before_deleting_them(service: Service, example: Example, tmp_path: Path) -> None:
     def prune(**body: object) -> list[str]:
         reply = service.ask("POST", "/workspace/prune", body)
         assert reply.status_code == 200, reply.text
@@ -126,7 +126,7 @@ def test_runs_are_pruned_after_they_are_named(service: Service, example: Example
     for name in ("gone", "waits"):
         service.run_id(sections(tmp_path, example, run__run_id=name, **TINY), auto_start=False)
     service.ask("POST", "/runs/gone/cancel", {})
-    # Nothing is removed unless that is said.
+    # Without an explicit `dry_run: false`, nothing is deleted.
     assert prune() == prune(dry_run=True) == ["gone", "new", "old"]
     assert prune(status=["cancelled"]) == ["gone"]
     assert prune(status=["completed", "failed"]) == ["new", "old"]
@@ -137,17 +137,15 @@ def test_runs_are_pruned_after_they_are_named(service: Service, example: Example
     assert prune(older_than=moment, status=["completed"], dry_run=False) == ["old"]
     assert not (tmp_path / "runs" / "old").exists()
     assert (tmp_path / "runs" / "new" / "result_manifest.json").exists()
-    refused(service.http.get("/runs/old"), 404, "run_not_found")
+    expect_error(service.http.get("/runs/old"), 404, "run_not_found")
     assert prune(dry_run=False) == ["gone", "new"]
     assert [entry["run_id"] for entry in service.get("/runs")["items"]] == ["waits"]
     for body in ({"older_than": "yesterday"}, {"status": ["gone"]}, {"dryrun": False}):
-        refused(service.ask("POST", "/workspace/prune", body), 422, "invalid_request")
-    refused(service.ask("POST", "/workspace/prune", {"status": ["queued"]}), 409, "not_terminal")
+        expect_error(service.ask("POST", "/workspace/prune", body), 422, "invalid_request")
+    expect_error(service.ask("POST", "/workspace/prune", {"status": ["queued"]}), 409, "not_terminal")
 
 
-def test_a_run_that_is_read_all_the_time_is_removed_and_stays_away(
-    service: Service, example: Example, tmp_path: Path
-) -> None:
+def test_a_run_with_concurrent_readers_is_deleted_for_good(service: Service, example: Example, tmp_path: Path) -> None:
     config = config_file(tmp_path, example, **TINY)
     for _ in range(3):
         service.run_id(config)
@@ -160,13 +158,13 @@ def test_a_run_that_is_read_all_the_time_is_removed_and_stays_away(
 
             def read(number: int) -> None:
                 with httpx.Client(base_url=service.url, timeout=30, trust_env=False) as http:
-                    while not is_gone.is_set():  # noqa: B023 (done by then)
+                    while not is_gone.is_set():  # noqa: B023 (used within the iteration)
                         http.get("/runs/router/events")
-                        seen[number] += 1  # noqa: B023 (the same)
+                        seen[number] += 1  # noqa: B023 (used within the iteration)
 
             readers = [pool.submit(read, number) for number in range(4)]
             try:
-                wait_until("readers", lambda: len(seen) == len(readers))  # noqa: B023 (the same)
+                wait_until("readers", lambda: len(seen) == len(readers))  # noqa: B023 (used within the iteration)
                 reply = service.ask("DELETE", "/runs/router")
                 assert reply.status_code == 204, reply.text
             finally:
@@ -176,7 +174,9 @@ def test_a_run_that_is_read_all_the_time_is_removed_and_stays_away(
         assert [path.name for path in (tmp_path / "runs").iterdir() if path.name.lstrip(".").startswith("router")] == []
 
 
-def test_a_directory_that_no_request_has_worked_in_stays(service: Service, example: Example, tmp_path: Path) -> None:
+def test_a_directory_that_the_service_did_not_create_is_kept(
+    service: Service, example: Example, tmp_path: Path
+) -> None:
     config = config_file(tmp_path, example, **TINY)
     assert run_cli("gepa", "run", "--config", "gepa.toml", "--quiet", cwd=tmp_path).code == 0
     service.run_id(config, auto_start=False)
@@ -186,14 +186,12 @@ def test_a_directory_that_no_request_has_worked_in_stays(service: Service, examp
     assert (tmp_path / "runs" / "router" / "result_manifest.json").is_file()
 
 
-def test_a_directory_with_the_files_of_somebody_is_not_taken_for_a_run(
-    service: Service, example: Example, tmp_path: Path
-) -> None:
+def test_a_directory_with_unrelated_files_is_not_deleted(service: Service, example: Example, tmp_path: Path) -> None:
     note = tmp_path / "runs" / "router" / "note.txt"
     note.parent.mkdir(parents=True)
     note.write_text("mine")
     config = config_file(tmp_path, example, **TINY)
-    error = refused(service.submit(config), 422, "preflight_failed")
+    error = expect_error(service.submit(config), 422, "preflight_failed")
     assert [found["field"] for found in error["field_errors"]] == ["run.run_id"]
     ended = run_cli("gepa", "run", "--config", "gepa.toml", cwd=tmp_path)
     assert ended.code == 2

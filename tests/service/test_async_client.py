@@ -1,4 +1,4 @@
-"""`AsyncClient` against the real service: the same calls and the same answers, beside each other."""
+"""`AsyncClient` against the real service: the same calls and answers, concurrently."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
-from support.answering import free_port
 from support.example import Example
-from support.service import Service, serving
-from support.waiting import wait_until
+from support.http_server import free_port
+from support.polling import wait_until
+from support.service import Service, run_service
 
 from service.short_runs import TINY, config_file, events, has_event, sections
 from synth_optimizers.client import AsyncClient, Client, Refused
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 def talk(service: Service, conversation: Callable[[AsyncClient], Awaitable[T]]) -> T:
-    """Have a conversation with a service in an event loop."""
+    """Run a coroutine with a client of the service in an event loop."""
 
     async def whole() -> T:
         async with AsyncClient(service.url) as client:
@@ -47,7 +47,7 @@ def test_a_run_from_its_submission_to_its_result(service: Service, slow: Example
                 sequence = found.sequence
             return sequence
 
-        # All of them wait at the same time, in one thread.
+        # All of them wait concurrently, in one thread.
         one, two, _, detail = await asyncio.gather(watch(), watch(), newest(), client.wait(run_id))
         assert one == two
         assert detail.status == "completed"
@@ -57,7 +57,7 @@ def test_a_run_from_its_submission_to_its_result(service: Service, slow: Example
     assert talk(service, conversation) == events(service, "router")
 
 
-def test_both_clients_say_the_same(done: Service, tmp_path: Path) -> None:
+def test_both_clients_return_the_same_answers(done: Service, tmp_path: Path) -> None:
     async def conversation(client: AsyncClient) -> dict[str, object]:
         best = await client.best("router")
         assert best is not None
@@ -109,7 +109,7 @@ def test_both_clients_say_the_same(done: Service, tmp_path: Path) -> None:
         }
 
 
-def test_runs_are_steered_and_refused(service: Service, slow: Example, tmp_path: Path) -> None:
+def test_control_requests_and_errors_of_the_async_client(service: Service, slow: Example, tmp_path: Path) -> None:
     async def conversation(client: AsyncClient) -> None:
         run_id = (await client.submit(config_file(tmp_path, slow), auto_start=False)).run_id
         assert (await client.pause(run_id, timeout_seconds=60)).status == "paused"
@@ -134,7 +134,7 @@ def test_runs_are_steered_and_refused(service: Service, slow: Example, tmp_path:
     talk(service, conversation)
 
 
-def test_the_queue_is_worked_off_by_hand(service: Service, example: Example, tmp_path: Path) -> None:
+def test_the_queue_is_processed_by_worker_calls(service: Service, example: Example, tmp_path: Path) -> None:
     config = sections(tmp_path, example, run__run_id=None, **TINY)
 
     async def conversation(client: AsyncClient) -> None:
@@ -152,7 +152,7 @@ def test_the_queue_is_worked_off_by_hand(service: Service, example: Example, tmp
     talk(service, conversation)
 
 
-def test_a_watch_goes_on_when_the_service_is_started_again(slow: Example, tmp_path: Path) -> None:
+def test_a_watch_continues_after_a_restart_of_the_service(slow: Example, tmp_path: Path) -> None:
     bind = ("--bind", f"127.0.0.1:{free_port()}")
 
     async def watch(url: str, run_id: str) -> list[int]:
@@ -160,12 +160,12 @@ def test_a_watch_goes_on_when_the_service_is_started_again(slow: Example, tmp_pa
             return [event.sequence_number async for event in client.watch(run_id, retries=20)]
 
     async def conversation() -> None:
-        with serving(tmp_path, *bind) as service:
+        with run_service(tmp_path, *bind) as service:
             run_id = service.run_id(config_file(tmp_path, slow))
             watching = asyncio.create_task(watch(service.url, run_id))
             await asyncio.to_thread(wait_until, "a generation", has_event(service, run_id, "generation.started"))
             await asyncio.to_thread(service.end, signal.SIGKILL)
-        with serving(tmp_path, *bind) as service:
+        with run_service(tmp_path, *bind) as service:
             found = await watching
             assert found == list(range(len(events(service, run_id))))
             assert service.request(run_id)["status"] == "completed"

@@ -1,18 +1,18 @@
-"""Questions about runs that cannot be answered are refused, each with its own code."""
+"""Invalid queries about runs are refused, each with its own code."""
 
 from __future__ import annotations
 
 import pytest
 from support.service import Service
 
-from service.short_runs import refused
+from service.short_runs import expect_error
 
 
 @pytest.mark.parametrize(
     "query",
     ["cursor=zz", "cursor=c-5", "cursor=", "limit=0", "limit=201", "limit=-1", "limit=x", "state=gone", "stat=failed"],
 )
-def test_a_list_of_runs_that_cannot_be_is_refused(query: str, done: Service) -> None:
+def test_an_invalid_query_of_the_run_list_is_refused(query: str, done: Service) -> None:
     reply = done.http.get(f"/runs?{query}")
     assert reply.status_code == 422, reply.text
     assert reply.json()["error"]["message"]
@@ -38,14 +38,14 @@ def test_a_list_of_runs_that_cannot_be_is_refused(query: str, done: Service) -> 
         ("best?timeout_seconds=61", "invalid_parameter"),
     ],
 )
-def test_a_question_that_cannot_be_is_refused(path: str, code: str, done: Service) -> None:
-    refused(done.http.get(f"/runs/router/{path}"), 422, code)
+def test_an_invalid_query_is_refused(path: str, code: str, done: Service) -> None:
+    expect_error(done.http.get(f"/runs/router/{path}"), 422, code)
 
 
 @pytest.mark.parametrize("path", ["candidates", "rollouts", "scores", "scores/series", "events", "best"])
-def test_a_filter_that_is_misspelt_is_refused(path: str, done: Service) -> None:
-    """Or whoever wrote it takes everything for what was asked for."""
-    refused(done.http.get(f"/runs/router/{path}?stauts=accepted"), 422, "invalid_parameter")
+def test_a_misspelt_filter_is_refused(path: str, done: Service) -> None:
+    """Otherwise the client would take the unfiltered list for the filtered one."""
+    expect_error(done.http.get(f"/runs/router/{path}?stauts=accepted"), 422, "invalid_parameter")
 
 
 @pytest.mark.parametrize(
@@ -64,5 +64,5 @@ def test_a_filter_that_is_misspelt_is_refused(path: str, done: Service) -> None:
         ("nobody/artifacts/events.jsonl", "run_not_found"),
     ],
 )
-def test_what_is_not_there_has_its_own_code(path: str, code: str, done: Service) -> None:
-    refused(done.http.get(f"/runs/{path}"), 404, code)
+def test_each_missing_resource_has_its_own_code(path: str, code: str, done: Service) -> None:
+    expect_error(done.http.get(f"/runs/{path}"), 404, code)

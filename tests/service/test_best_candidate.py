@@ -1,4 +1,4 @@
-"""The best candidate has a tag, answers in a few bytes when nothing is new, and can be waited for."""
+"""The best candidate has an ETag, supports conditional requests, and can be long-polled."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from urllib.parse import urlsplit
 
 import pytest
 from support.example import Example
-from support.gate import Gate, held_proposer
+from support.gate import Gate, gated_proposer
 from support.service import Service
 
-from service.short_runs import config_file, events, refused, sections
+from service.short_runs import config_file, events, expect_error, sections
 
 BEST = "/runs/router/best"
 
 
 def raw(service: Service, path: str, **headers: str) -> bytes:
-    """Return an answer as it comes over the wire, head and all."""
+    """Return an answer as raw bytes, including the head."""
     parts = urlsplit(service.url)
     lines = [f"GET {path} HTTP/1.1", f"Host: {parts.netloc}", "Connection: close"]
     lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
@@ -30,7 +30,7 @@ def raw(service: Service, path: str, **headers: str) -> bytes:
     return found
 
 
-def test_the_best_candidate_is_that_of_the_manifest(done: Service) -> None:
+def test_the_best_candidate_matches_the_manifest(done: Service) -> None:
     best = done.get(BEST)
     written = done.get("/runs/router/artifacts/best_candidate.json")
     manifest = done.get("/runs/router/artifacts/manifest.json")
@@ -44,7 +44,7 @@ def test_the_best_candidate_is_that_of_the_manifest(done: Service) -> None:
     assert event["ts"] == best["at"]
 
 
-def test_who_knows_the_best_candidate_is_told_so_in_a_few_bytes(done: Service) -> None:
+def test_a_known_etag_is_answered_with_not_modified(done: Service) -> None:
     reply = done.http.get(BEST)
     tag = reply.headers["etag"]
     for known in (tag, f'"old", {tag}', "*"):
@@ -59,9 +59,9 @@ def test_who_knows_the_best_candidate_is_told_so_in_a_few_bytes(done: Service) -
     assert len(answer) < 1024
 
 
-def test_nobody_waits_for_a_run_that_is_over(done: Service) -> None:
+def test_a_long_poll_of_a_finished_run_returns_at_once(done: Service) -> None:
     best = done.get(BEST)
-    # A service that waited would not answer before the client gives up.
+    # If the service waited, the client would time out first.
     params: dict[str, int] = {"wait_newer_than": best["sequence"], "timeout_seconds": 60}
     reply = done.http.get(BEST, params=params, timeout=30)
     assert (reply.status_code, reply.content) == (304, b"")
@@ -69,21 +69,23 @@ def test_nobody_waits_for_a_run_that_is_over(done: Service) -> None:
     assert done.http.get(BEST, params={"wait_newer_than": -1}).json() == best
 
 
-def test_a_newer_candidate_is_told_as_soon_as_there_is_one(service: Service, example: Example, tmp_path: Path) -> None:
-    with held_proposer(example) as held, ThreadPoolExecutor(1) as pool:
+def test_a_long_poll_returns_as_soon_as_there_is_a_newer_candidate(
+    service: Service, example: Example, tmp_path: Path
+) -> None:
+    with gated_proposer(example) as held, ThreadPoolExecutor(1) as pool:
         config = sections(tmp_path, example, gepa__max_generations=1)
         config["proposer"]["base_url"] = held.url
         service.run_id(config)
         held.wait_for(1)
         seed = service.get(BEST)
-        # Nothing comes before the proposer answers.
+        # No newer candidate appears before the proposer answers.
         late = service.http.get(BEST, params={"wait_newer_than": seed["sequence"], "timeout_seconds": 0.5})
         assert (late.status_code, late.content) == (304, b"")
         assert late.headers["etag"] == service.http.get(BEST).headers["etag"]
         params: dict[str, int] = {"wait_newer_than": seed["sequence"], "timeout_seconds": 60}
         waiting = pool.submit(service.http.get, BEST, params=params)
         held.open()
-        # It comes long before the wait that was asked for is over.
+        # The answer arrives long before the requested wait is over.
         newer = waiting.result(30).json()
     assert newer["sequence"] > seed["sequence"]
     assert newer["candidate_id"] != seed["candidate_id"]
@@ -91,7 +93,7 @@ def test_a_newer_candidate_is_told_as_soon_as_there_is_one(service: Service, exa
     event = events(service, "router")[newer["sequence"]]
     assert event["type"] in ("candidate.accepted", "generation.completed", "heldout.completed")
     assert service.wait("router")["status"] == "completed"
-    # What was measured on held-out rows since is something newer, the score of the seed as well.
+    # New held-out scores count as newer, also those of the initial candidate.
     final = service.get(BEST)
     assert final["heldout_gain"] is not None
     assert (final == newer) == (final["sequence"] == newer["sequence"])
@@ -104,13 +106,13 @@ def test_a_run_without_a_measured_candidate_has_no_best(
 ) -> None:
     service.run_id(config_file(tmp_path, example, container__url=container.url))
     container.wait_for(2)
-    assert refused(service.http.get(BEST), 404, "no_best_candidate")["retryable"]
+    assert expect_error(service.http.get(BEST), 404, "no_best_candidate")["retryable"]
     reply = service.http.get(BEST, params={"wait_newer_than": -1, "timeout_seconds": 0.2})
     assert (reply.status_code, reply.content) == (304, b"")
     assert "etag" not in reply.headers
     service.ask("POST", "/runs/router/cancel", {})
     service.wait("router")
-    # It is over and never had one: nobody waits for it.
+    # The run is over without a best candidate, so the service does not wait.
     reply = service.http.get(BEST, params={"wait_newer_than": -1, "timeout_seconds": 60})
     assert reply.status_code == 304
 
@@ -118,5 +120,5 @@ def test_a_run_without_a_measured_candidate_has_no_best(
 @pytest.mark.parametrize(
     "query", ["wait_newer_than=-2", "wait_newer_than=x", "timeout_seconds=-1", "timeout_seconds=61"]
 )
-def test_a_wait_that_cannot_be_is_refused(query: str, done: Service) -> None:
-    refused(done.http.get(f"{BEST}?{query}"), 422, "invalid_parameter")
+def test_an_invalid_wait_is_refused(query: str, done: Service) -> None:
+    expect_error(done.http.get(f"{BEST}?{query}"), 422, "invalid_parameter")

@@ -1,4 +1,4 @@
-"""`Client` against the real service: every call, the same answers, and exceptions of the cause."""
+"""`Client` against the real service: every call, its answer, and the exceptions."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from support.answering import free_port
 from support.example import Example
-from support.service import Service, serving
-from support.waiting import wait_until
+from support.http_server import free_port
+from support.polling import wait_until
+from support.service import Service, run_service
 
 from service.short_runs import LONG, TINY, config_file, events, has_event, sections
 from synth_optimizers.client import Client, Refused
@@ -30,14 +30,14 @@ from synth_optimizers.errors import (
 
 @pytest.fixture
 def client(service: Service) -> Iterator[Client]:
-    """Yield a client of a service of its own."""
+    """Yield a client of a separate service."""
     with Client(service.url) as made:
         yield made
 
 
 @pytest.fixture
 def reader(done: Service) -> Iterator[Client]:
-    """Yield a client of the service whose runs are over."""
+    """Yield a client of the service whose runs are finished."""
     with Client(done.url) as made:
         yield made
 
@@ -67,7 +67,7 @@ def test_a_run_from_its_submission_to_its_result(
     )
 
 
-def test_what_a_run_found_is_what_the_service_says(reader: Client, done: Service, tmp_path: Path) -> None:
+def test_results_match_the_raw_answers_of_the_service(reader: Client, done: Service, tmp_path: Path) -> None:
     path = "/runs/router"
     best = reader.best("router")
     assert best is not None
@@ -98,7 +98,7 @@ def test_what_a_run_found_is_what_the_service_says(reader: Client, done: Service
     assert sorted(path.name for path in tmp_path.iterdir()) == ["events.jsonl"]
 
 
-def test_the_service_itself_is_asked(reader: Client, done: Service) -> None:
+def test_service_routes_match_the_raw_answers(reader: Client, done: Service) -> None:
     assert reader.health().pid == done.process.pid
     assert reader.ready().workers == 4
     assert reader.status()["run_request_status_counts"] == {"completed": 2, "cancelled": 5}
@@ -114,7 +114,7 @@ def test_the_service_itself_is_asked(reader: Client, done: Service) -> None:
     assert reader.best("c0") is None
 
 
-def test_a_newer_best_candidate_is_waited_for(client: Client, slow: Example, tmp_path: Path) -> None:
+def test_best_waits_for_a_newer_candidate_of_a_real_run(client: Client, slow: Example, tmp_path: Path) -> None:
     run_id = client.submit(config_file(tmp_path, slow)).run_id
     first = client.best(run_id, wait_newer_than=-1, timeout=30)
     assert first is not None
@@ -127,7 +127,7 @@ def test_a_newer_best_candidate_is_waited_for(client: Client, slow: Example, tmp
     assert client.best(run_id, wait_newer_than=last.sequence, timeout=0.2) is None
 
 
-def test_a_run_is_steered(client: Client, service: Service, slow: Example, tmp_path: Path) -> None:
+def test_control_requests_of_the_client(client: Client, service: Service, slow: Example, tmp_path: Path) -> None:
     run_id = client.submit(config_file(tmp_path, slow, **LONG)).run_id
     wait_until("a generation", has_event(service, run_id, "generation.started"))
     paused = client.pause(run_id, timeout_seconds=60, reason="lunch")
@@ -149,7 +149,7 @@ def test_a_run_is_steered(client: Client, service: Service, slow: Example, tmp_p
     assert (caught.value.state, caught.value.code, caught.value.status) == ("completed", "invalid_transition", 409)
 
 
-def test_the_queue_is_worked_off_by_hand(client: Client, example: Example, tmp_path: Path) -> None:
+def test_the_queue_is_processed_by_worker_calls(client: Client, example: Example, tmp_path: Path) -> None:
     config = sections(tmp_path, example, run__run_id=None, **TINY)
     stepped = client.submit(config=config, manual_step=True).run_id
     known = client.step(stepped)
@@ -178,7 +178,7 @@ def test_the_queue_is_worked_off_by_hand(client: Client, example: Example, tmp_p
     assert list(client.runs()) == []
 
 
-def test_a_check_is_that_of_the_service(client: Client, example: Example, tmp_path: Path) -> None:
+def test_preflight_matches_the_raw_answer(client: Client, example: Example, tmp_path: Path) -> None:
     report = client.preflight(config_file(tmp_path, example))
     assert (report.ok, report.blockers) == (True, ())
     assert report.plan is not None
@@ -197,7 +197,7 @@ def test_a_check_is_that_of_the_service(client: Client, example: Example, tmp_pa
     assert caught.value.hint
 
 
-def test_refusals_have_classes_codes_and_hints(reader: Client) -> None:
+def test_errors_have_classes_codes_and_hints(reader: Client) -> None:
     for call in (reader.run, reader.frontier, reader.best, reader.artifacts):
         with pytest.raises(SynthOptimizerError, match="nobody") as caught:
             call("nobody")
@@ -234,7 +234,7 @@ def test_a_run_that_failed_raises_the_exception_of_its_cause(
     assert caught.value.hint
 
 
-def test_a_run_that_was_cancelled_raises_that(client: Client, example: Example, tmp_path: Path) -> None:
+def test_a_cancelled_run_raises_cancelled_error(client: Client, example: Example, tmp_path: Path) -> None:
     run_id = client.submit(config_file(tmp_path, example), auto_start=False).run_id
     client.cancel(run_id, reason="not needed")
     with pytest.raises(CancelledError, match="not needed"):
@@ -242,27 +242,27 @@ def test_a_run_that_was_cancelled_raises_that(client: Client, example: Example, 
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_a_watch_goes_on_when_the_service_is_started_again(
+def test_a_watch_continues_after_a_restart_of_the_service(
     number: signal.Signals, slow: Example, tmp_path: Path
 ) -> None:
     bind = ("--bind", f"127.0.0.1:{free_port()}")
     with ThreadPoolExecutor(1) as pool:
-        with serving(tmp_path, *bind) as service:
+        with run_service(tmp_path, *bind) as service:
             client = Client(service.url)
             run_id = client.submit(config_file(tmp_path, slow)).run_id
             watching = pool.submit(lambda: [event.sequence_number for event in client.watch(run_id, retries=20)])
             wait_until("a generation", has_event(service, run_id, "generation.started"))
             service.end(number)
-        with client, serving(tmp_path, *bind) as service:
+        with client, run_service(tmp_path, *bind) as service:
             assert service.wait(run_id)["status"] == "completed"
             assert watching.result(30) == list(range(len(events(service, run_id))))
 
 
-def test_a_token_opens_the_service(tmp_path: Path) -> None:
+def test_a_token_gives_access(tmp_path: Path) -> None:
     token = "t" * 40
     (tmp_path / "token").write_text(token, encoding="utf-8")
     (tmp_path / "token").chmod(0o600)
-    with serving(tmp_path, "--token-file", "token", token=token) as service:
+    with run_service(tmp_path, "--token-file", "token", token=token) as service:
         with Client(service.url, token=token) as client:
             assert list(client.runs()) == []
         for wrong in (None, "u" * 40):

@@ -1,4 +1,4 @@
-"""The commands on runs, with a real service: by its address and the id of a run, and by the URL of a run."""
+"""Commands on runs of a real service, named by service address and run id, or by the URL of the run."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from cli.commands import end, run_cli, start_cli
+from cli.commands import end_process, run_cli, start_cli
 from support.example import Example
+from support.polling import wait_until
 from support.service import Service
-from support.waiting import wait_until
 
 from service.short_runs import LONG, TINY, config_file, has_event, sections
 
 
 @pytest.fixture
 def place(done: Service) -> Path:
-    """Return the directory of the service whose runs are over."""
+    """Return the directory of the service whose runs are finished."""
     return done.log.parent
 
 
@@ -75,7 +75,7 @@ def test_a_run_of_a_service_is_shown_on_a_page(done: Service, place: Path) -> No
     assert (cancelled.code, "state       cancelled\n" in cancelled.stdout) == (0, True)
 
 
-def test_the_files_of_a_run_are_packed(done: Service, place: Path, tmp_path: Path) -> None:
+def test_export_packs_the_artifacts_of_a_run(done: Service, place: Path, tmp_path: Path) -> None:
     for number in (1, 2):
         out = tmp_path / f"{number}.tar.gz"
         ended = run_cli("runs", "export", f"{done.url}/runs/router", "--out", str(out), cwd=tmp_path)
@@ -92,7 +92,7 @@ def test_the_files_of_a_run_are_packed(done: Service, place: Path, tmp_path: Pat
 def test_a_run_is_watched_to_its_end(service: Service, slow: Example, tmp_path: Path) -> None:
     service.run_id(config_file(tmp_path, slow, **TINY))
     watching = start_cli("runs", "watch", f"{service.url}/runs/router", "--json", cwd=tmp_path)
-    ended = end(watching)
+    ended = end_process(watching)
     assert ended.code == 0, ended.stderr
     assert json.loads(ended.stdout)["state"] == "completed"
     assert "run         router" in ended.stderr
@@ -105,20 +105,20 @@ def test_a_run_is_cancelled_by_a_command(service: Service, slow: Example, tmp_pa
     url = f"{service.url}/runs/router"
     watching = start_cli("runs", "watch", url, cwd=tmp_path)
     assert watching.stderr is not None
-    # It watches as soon as it tells the first event.
+    # The command watches once it prints the first event.
     assert watching.stderr.readline()
     asked = run_cli("runs", "cancel", url, "--reason", "enough", "--json", cwd=tmp_path)
     assert (asked.code, json.loads(asked.stdout)["acknowledgement"]) == (0, "accepted")
     request = service.wait("router")
     assert (request["status"], request["error"]["message"]) == ("cancelled", "enough")
-    watched = end(watching)
+    watched = end_process(watching)
     assert watched.code == 130
     assert "enough" in watched.stderr
     again = run_cli("runs", "cancel", "router", "--service", service.url, cwd=tmp_path)
     assert again.stdout.startswith("cancel of router: noop, state cancelled")
 
 
-def test_a_run_of_a_service_is_cancelled_at_its_directory_as_well(
+def test_a_run_of_a_service_can_be_cancelled_through_its_directory(
     service: Service, slow: Example, tmp_path: Path
 ) -> None:
     service.run_id(config_file(tmp_path, slow, **LONG))
@@ -130,7 +130,7 @@ def test_a_run_of_a_service_is_cancelled_at_its_directory_as_well(
     assert "enough" in request["error"]["message"]
 
 
-def test_a_run_is_set_aside_and_stopped_by_commands(service: Service, slow: Example, tmp_path: Path) -> None:
+def test_a_run_is_paused_and_stopped_by_commands(service: Service, slow: Example, tmp_path: Path) -> None:
     service.run_id(config_file(tmp_path, slow, **LONG))
     wait_until("a generation", has_event(service, "router", "generation.started"))
     run = ("router", "--service", service.url)
@@ -144,7 +144,7 @@ def test_a_run_is_set_aside_and_stopped_by_commands(service: Service, slow: Exam
     assert (request["status"], request["result"]["stopped_by"]["kind"]) == ("completed", "external")
 
 
-def test_a_run_that_failed_ends_a_watch_with_the_code_of_its_cause(
+def test_a_watch_of_a_failed_run_exits_with_the_code_of_its_cause(
     service: Service, example: Example, tmp_path: Path
 ) -> None:
     config = sections(tmp_path, example, **TINY)
@@ -153,11 +153,11 @@ def test_a_run_that_failed_ends_a_watch_with_the_code_of_its_cause(
     assert service.wait("router")["status"] == "failed"
     watched = run_cli("runs", "watch", f"{service.url}/runs/router", cwd=tmp_path)
     assert "error       GET /metadata was not sent to 127.0.0.1:1" in watched.stderr
-    # A container that cannot be reached is 3, as without a service.
+    # An unreachable container has exit code 3, as without a service.
     assert watched.code == 3
 
 
-def test_a_run_that_is_not_there_is_refused_like_a_directory_that_is_not(done: Service, tmp_path: Path) -> None:
+def test_a_missing_run_is_refused_like_a_missing_directory(done: Service, tmp_path: Path) -> None:
     local = run_cli("runs", "show", "nobody", cwd=tmp_path)
     for run in (("nobody", "--service", done.url), (f"{done.url}/runs/nobody",)):
         ended = run_cli("runs", "show", *run, cwd=tmp_path)

@@ -1,4 +1,4 @@
-"""A configuration is read from beneath the root and from nowhere else."""
+"""The service reads configurations only from beneath its config root."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import re
 
 import pytest
 
-from service.config_root import CANARY, Place
+from service.config_root import CANARY, ConfigRoot
 
 
 @pytest.mark.parametrize("named", ["gepa.toml", "./gepa.toml", "deeper/../gepa.toml", "deeper/gepa.toml", "inner.toml"])
-def test_a_file_beneath_the_root_is_read(named: str, place: Place) -> None:
+def test_a_file_beneath_the_root_is_read(named: str, place: ConfigRoot) -> None:
     inner = place.root / "inner.toml"
     inner.unlink(missing_ok=True)
     inner.symlink_to("deeper/gepa.toml")
@@ -19,7 +19,7 @@ def test_a_file_beneath_the_root_is_read(named: str, place: Place) -> None:
         report = place.service.ask("POST", "/runs/preflight", {"config_path": path})
         assert report.status_code == 200
         blockers = [blocker["code"] for blocker in report.json()["blockers"]]
-        # A run of this name has ended already, which says that the file was read.
+        # The run id is taken by a completed run, which shows that the file was read.
         assert report.json()["facts"]["rows"]["train"] == 8, blockers
 
 
@@ -57,16 +57,16 @@ def test_a_file_beneath_the_root_is_read(named: str, place: Place) -> None:
     ],
     ids=lambda named: f"{named[:40]!r}_{len(named)}",
 )
-def test_nothing_else_is_read(named: str, place: Place) -> None:
-    place.refused(named)
+def test_a_path_outside_the_root_is_not_read(named: str, place: ConfigRoot) -> None:
+    place.expect_error(named)
 
 
-def test_a_path_from_the_top_must_lead_beneath_the_root(place: Place) -> None:
+def test_an_absolute_path_must_be_beneath_the_root(place: ConfigRoot) -> None:
     for named in ("secret.toml", "root-other/secret.toml", "root/../secret.toml", "root", "service.sqlite"):
-        place.refused(str(place.outside / named))
+        place.expect_error(str(place.outside / named))
 
 
-def test_a_link_does_not_lead_out_of_the_root(place: Place) -> None:
+def test_a_link_does_not_lead_out_of_the_root(place: ConfigRoot) -> None:
     links = {
         "up": "../secret.toml",
         "top": str(place.outside / "secret.toml"),
@@ -85,14 +85,14 @@ def test_a_link_does_not_lead_out_of_the_root(place: Place) -> None:
         (place.root / name).symlink_to(target)
     try:
         for name in links:
-            place.refused(f"{name}/etc/passwd" if name == "system" else name)
+            place.expect_error(f"{name}/etc/passwd" if name == "system" else name)
     finally:
         for name in links:
             (place.root / name).unlink()
 
 
-def test_what_is_no_ordinary_file_is_not_read(place: Place) -> None:
-    # Nobody writes into it: whoever opens it to read would wait.
+def test_special_files_are_not_read(place: ConfigRoot) -> None:
+    # A FIFO without a writer: opening it for reading would block.
     os.mkfifo(place.root / "pipe")
     with (place.root / "large").open("wb") as large:
         large.truncate(5 << 30)
@@ -100,7 +100,7 @@ def test_what_is_no_ordinary_file_is_not_read(place: Place) -> None:
     (place.root / "latin").write_bytes(f'{CANARY} = "\xe9"'.encode("latin-1"))
     try:
         for name in ("pipe", "large", "grown", "latin"):
-            place.refused(name)
+            place.expect_error(name)
     finally:
         for name in ("pipe", "large", "grown", "latin"):
             (place.root / name).unlink()
@@ -119,7 +119,7 @@ def test_what_is_no_ordinary_file_is_not_read(place: Place) -> None:
     ],
     ids=["passwd", "environ", "open_quote", "bare_word", "json", "key", "wrong_type"],
 )
-def test_a_file_that_is_no_configuration_is_not_quoted(text: str, place: Place) -> None:
+def test_the_content_of_an_invalid_file_is_not_quoted(text: str, place: ConfigRoot) -> None:
     (place.root / "odd.toml").write_text(text)
     body = {"config_path": "odd.toml", "allow_unverified": True}
     for path in ("/runs", "/runs/preflight"):

@@ -1,4 +1,4 @@
-"""Runs are cancelled, paused, resumed and stopped from outside, soon and whatever they are doing."""
+"""Control requests: active runs are cancelled, paused, resumed and stopped promptly in every phase."""
 
 from __future__ import annotations
 
@@ -8,67 +8,67 @@ from typing import Any
 import pytest
 from support.example import Example
 from support.gate import Gate
+from support.polling import wait_until
 from support.service import Service
-from support.waiting import wait_until
 
-from service.short_runs import LONG, TINY, config_file, events, feed, has_event, history, refused
+from service.short_runs import LONG, TINY, config_file, events, expect_error, feed, has_event, history
 
 
-def ask(service: Service, action: str, **body: object) -> tuple[int, dict[str, Any]]:
-    """Ask something of the run and return the status and the acknowledgement."""
+def send_control(service: Service, action: str, **body: object) -> tuple[int, dict[str, Any]]:
+    """Send a control request and return the HTTP status and the acknowledgement."""
     reply = service.ask("POST", f"/runs/router/{action}", body)
     return reply.status_code, reply.json()
 
 
-def accepted(service: Service, action: str, **body: object) -> None:
-    """Ask something that must be accepted while the run goes on."""
-    status, known = ask(service, action, **body)
+def send_accepted(service: Service, action: str, **body: object) -> None:
+    """Send a control request that must be accepted."""
+    status, known = send_control(service, action, **body)
     assert status == 202, known
     assert (known["run_id"], known["action"], known["acknowledgement"]) == ("router", action, "accepted")
     assert known["message"]
 
 
-def begin_rollouts(service: Service, example: Example, place: Path, **changes: object) -> None:
-    """Begin a run and wait until a batch of its rollouts is under way."""
+def start_rollouts(service: Service, example: Example, place: Path, **changes: object) -> None:
+    """Start a run and wait until a batch of its rollouts is in flight."""
     sent = len(example.rollouts())
     service.run_id(config_file(place, example, **changes))
     wait_until("a batch", lambda: len(example.rollouts()) >= sent + 4)
 
 
-def begin_held_rollouts(service: Service, example: Example, container: Gate, place: Path) -> None:
-    """Begin a run and wait until a batch is under way of which the container answers nothing."""
+def start_held_rollouts(service: Service, example: Example, container: Gate, place: Path) -> None:
+    """Start a run and wait until a batch is in flight that the container does not answer."""
     service.run_id(config_file(place, example, container__url=container.url))
     container.wait_for(4)
 
 
-def begin_turn(service: Service, example: Example, proposer: Gate, place: Path) -> None:
-    """Begin a run and wait until its proposer is asked and does not answer."""
+def start_turn(service: Service, example: Example, proposer: Gate, place: Path) -> None:
+    """Start a run and wait until its proposer was called and does not answer."""
     service.run_id(config_file(place, example, proposer__base_url=proposer.url))
     proposer.wait_for(1)
 
 
-def why(request: dict[str, Any]) -> tuple[str, str, str]:
-    """Return why a request was cancelled: the keys are those of a failed one."""
+def cancel_reason(request: dict[str, Any]) -> tuple[str, str, str]:
+    """Return why a run request was cancelled; the keys are those of a failure."""
     error = request["error"]
     assert set(error) == {"error_code", "reason_code", "message", "detail", "hint", "retryable", "findings"}
     return error["error_code"], error["reason_code"], error["message"]
 
 
-def test_a_batch_is_cancelled_soon(service: Service, example: Example, container: Gate, tmp_path: Path) -> None:
-    begin_held_rollouts(service, example, container, tmp_path)
-    accepted(service, "cancel", reason="enough")
+def test_a_batch_is_cancelled_promptly(service: Service, example: Example, container: Gate, tmp_path: Path) -> None:
+    start_held_rollouts(service, example, container, tmp_path)
+    send_accepted(service, "cancel", reason="enough")
     request = service.wait("router")
-    # The first rollout is sent alone; those of the batch were not waited for: the container still has them.
+    # The first rollout is sent alone. The run does not wait for the batch, which the container still holds.
     assert container.answered == 1
     assert service.get("/runs/router/rollouts", status="finished")["items"][1:] == []
     assert request["status"] == "cancelled"
-    assert why(request) == ("synth_optimizer_cancelled", "cancelled", "enough")
+    assert cancel_reason(request) == ("synth_optimizer_cancelled", "cancelled", "enough")
     assert request["lease_id"] is None
     assert history(service, "router") == ["submit", "claim", "start", "ask_cancel", "cancel"]
     assert events(service, "router")[-1]["type"] == "gepa.run.cancelled"
-    status, known = ask(service, "cancel")
+    status, known = send_control(service, "cancel")
     assert (status, known["acknowledgement"], known["status"]) == (200, "noop", "cancelled")
-    # What was never sent is neither a call nor a failure.
+    # A rollout that was never sent is neither a call nor a failure.
     figures = dict(line.rsplit(" ", 1) for line in service.http.get("/metrics").text.splitlines() if line[0] != "#")
     withdrawn = [each for each in service.get("/runs/router/rollouts", limit=200)["items"] if not each["rollout_id"]]
     failed = service.get("/runs/router")["run"]["rollouts_failed"]
@@ -76,39 +76,41 @@ def test_a_batch_is_cancelled_soon(service: Service, example: Example, container
     assert int(figures['synth_optimizers_rollouts_total{kind="failed"}']) == failed
 
 
-def test_a_batch_that_takes_long_is_not_waited_for(
+def test_cancel_does_not_wait_for_a_slow_batch(
     service: Service, example: Example, container: Gate, tmp_path: Path
 ) -> None:
-    begin_held_rollouts(service, example, container, tmp_path)
-    accepted(service, "pause")
+    start_held_rollouts(service, example, container, tmp_path)
+    send_accepted(service, "pause")
     service.wait("router", "paused")
     sent = container.arrived
-    accepted(service, "resume")
+    send_accepted(service, "resume")
     container.wait_for(sent + 1)
-    accepted(service, "stop")
+    send_accepted(service, "stop")
     wait_until("the stop", has_event(service, "router", "gepa.stop"))
-    accepted(service, "cancel")
+    send_accepted(service, "cancel")
     assert service.wait("router")["status"] == "cancelled"
-    # All of this happened while the container had the batch.
+    # All of this happened while the container held the batch.
     assert container.answered == 1
 
 
 def test_nothing_is_sent_after_a_cancel(service: Service, slow: Example, tmp_path: Path) -> None:
-    begin_rollouts(service, slow, tmp_path)
-    accepted(service, "cancel")
+    start_rollouts(service, slow, tmp_path)
+    send_accepted(service, "cancel")
     assert service.wait("router")["status"] == "cancelled"
     sent = len(slow.rollouts())
-    # Another run keeps the container busy; of the one that was cancelled nothing comes any more.
+    # Another run keeps the container busy; no more rollouts of the cancelled run arrive.
     service.run_id(config_file(tmp_path, slow, run__run_id="next", **TINY))
     assert service.wait("next")["status"] == "completed"
     of_next = {rollout["rollout_id"] for rollout in service.get("/runs/next/rollouts", limit=200)["items"]}
     assert {rollout["rollout_id"] for rollout in slow.rollouts()[sent:]} == of_next
 
 
-def test_a_proposer_turn_is_cancelled_soon(service: Service, example: Example, proposer: Gate, tmp_path: Path) -> None:
-    begin_turn(service, example, proposer, tmp_path)
+def test_a_proposer_turn_is_cancelled_promptly(
+    service: Service, example: Example, proposer: Gate, tmp_path: Path
+) -> None:
+    start_turn(service, example, proposer, tmp_path)
     sent = len(example.rollouts())
-    accepted(service, "cancel")
+    send_accepted(service, "cancel")
     assert service.wait("router")["status"] == "cancelled"
     assert proposer.answered == 0
     proposer.open()
@@ -116,46 +118,46 @@ def test_a_proposer_turn_is_cancelled_soon(service: Service, example: Example, p
     assert len(example.rollouts()) == sent
 
 
-def test_a_batch_is_paused_soon_and_the_run_goes_on_as_if_nothing_had_been(
-    service: Service, slow: Example, undisturbed: dict[str, Any], tmp_path: Path
+def test_a_paused_batch_resumes_to_the_same_result(
+    service: Service, slow: Example, uninterrupted: dict[str, Any], tmp_path: Path
 ) -> None:
-    begin_rollouts(service, slow, tmp_path)
+    start_rollouts(service, slow, tmp_path)
     for _ in range(3):
-        accepted(service, "pause", reason="lunch")
+        send_accepted(service, "pause", reason="lunch")
         request = service.wait("router", "paused")
         assert request["lease_id"] is None
         assert request["waiting"]["reason"] == "paused"
         assert request["waiting"]["since"]
         assert request["waiting"]["next_check_at"] == request["pause_expires_at"]
-        status, known = ask(service, "pause")
+        status, known = send_control(service, "pause")
         assert (status, known["acknowledgement"], known["status"]) == (200, "noop", "paused")
         before = len(events(service, "router"))
-        accepted(service, "resume")
-        wait_until("the next event", lambda: len(events(service, "router")) > before + 2)  # noqa: B023 (done by then)
-    status, known = ask(service, "resume")
+        send_accepted(service, "resume")
+        wait_until("the next event", lambda: len(events(service, "router")) > before + 2)  # noqa: B023 (used within the iteration)
+    status, known = send_control(service, "resume")
     assert (status, known["acknowledgement"]) == (200, "noop")
     request = service.wait("router")
     assert (request["status"], request["attempts"], request["recoveries"]) == ("completed", 4, 0)
-    assert request["best_candidate_id"] == undisturbed["best"]
-    assert feed(service, "router") == undisturbed["feed"]
+    assert request["best_candidate_id"] == uninterrupted["best"]
+    assert feed(service, "router") == uninterrupted["feed"]
 
 
-def test_a_proposer_turn_is_paused_soon_and_asked_again(
-    service: Service, example: Example, proposer: Gate, undisturbed: dict[str, Any], tmp_path: Path
+def test_a_paused_proposer_turn_is_sent_again(
+    service: Service, example: Example, proposer: Gate, uninterrupted: dict[str, Any], tmp_path: Path
 ) -> None:
-    begin_turn(service, example, proposer, tmp_path)
-    accepted(service, "pause")
+    start_turn(service, example, proposer, tmp_path)
+    send_accepted(service, "pause")
     service.wait("router", "paused")
     assert proposer.answered == 0
     proposer.open()
-    accepted(service, "resume")
+    send_accepted(service, "resume")
     request = service.wait("router")
-    assert (request["status"], request["best_candidate_id"]) == ("completed", undisturbed["best"])
-    assert feed(service, "router") == undisturbed["feed"]
+    assert (request["status"], request["best_candidate_id"]) == ("completed", uninterrupted["best"])
+    assert feed(service, "router") == uninterrupted["feed"]
 
 
-def assert_over(service: Service) -> None:
-    """Check that the run itself is cancelled, with what it has paid for, although nobody worked on it."""
+def assert_run_cancelled(service: Service) -> None:
+    """Check that the run itself is cancelled and keeps its usage, although no worker executed it."""
     wait_until("the end of the run", lambda: service.get("/runs/router")["run"]["is_over"])
     known = service.get("/runs/router")
     assert known["run"]["state"] == "cancelled"
@@ -168,44 +170,44 @@ def assert_over(service: Service) -> None:
     assert {each["name"] for each in service.get("/runs/router/artifacts")["items"]} >= {"result_manifest.json"}
 
 
-def test_a_paused_run_that_is_cancelled_is_over_itself(service: Service, slow: Example, tmp_path: Path) -> None:
-    begin_rollouts(service, slow, tmp_path, **LONG)
+def test_cancelling_a_paused_run_ends_the_run_itself(service: Service, slow: Example, tmp_path: Path) -> None:
+    start_rollouts(service, slow, tmp_path, **LONG)
     wait_until("a generation", has_event(service, "router", "generation.started"))
-    accepted(service, "pause")
+    send_accepted(service, "pause")
     service.wait("router", "paused")
     sent = len(slow.rollouts())
-    accepted(service, "cancel", reason="enough")
+    send_accepted(service, "cancel", reason="enough")
     assert service.wait("router")["status"] == "cancelled"
-    assert_over(service)
+    assert_run_cancelled(service)
     assert len(slow.rollouts()) == sent
-    # It ends the same way again.
+    # Cancelling again gives the same result.
     service.run_id(config_file(tmp_path, slow, **LONG))
     assert service.wait("router")["status"] == "cancelled"
     assert len(slow.rollouts()) == sent
 
 
-def test_a_pause_that_lasts_too_long_is_a_cancellation(service: Service, slow: Example, tmp_path: Path) -> None:
-    begin_rollouts(service, slow, tmp_path, **LONG)
-    accepted(service, "pause", timeout_seconds=1)
+def test_an_expired_pause_cancels_the_run(service: Service, slow: Example, tmp_path: Path) -> None:
+    start_rollouts(service, slow, tmp_path, **LONG)
+    send_accepted(service, "pause", timeout_seconds=1)
     service.wait("router", "paused")
     request = service.wait("router", "cancelled")
-    assert why(request) == ("synth_optimizer_cancelled", "pause_timeout", "it was paused for too long")
+    assert cancel_reason(request) == ("synth_optimizer_cancelled", "pause_timeout", "it was paused for too long")
     assert history(service, "router")[-1] == "pause_expired"
     for action in ("pause", "resume"):
-        error = refused(service.ask("POST", f"/runs/router/{action}", {}), 409, "invalid_transition")
+        error = expect_error(service.ask("POST", f"/runs/router/{action}", {}), 409, "invalid_transition")
         assert error["state"] == "cancelled"
-    assert_over(service)
+    assert_run_cancelled(service)
 
 
 @pytest.mark.parametrize("seconds", [0, 14_401, 1.5, "soon"])
-def test_a_pause_of_a_length_that_cannot_be_is_refused(seconds: object, done: Service) -> None:
-    refused(done.ask("POST", "/runs/c0/pause", {"timeout_seconds": seconds}), 422, "invalid_request")
+def test_an_invalid_pause_timeout_is_refused(seconds: object, done: Service) -> None:
+    expect_error(done.ask("POST", "/runs/c0/pause", {"timeout_seconds": seconds}), 422, "invalid_request")
 
 
-def test_a_batch_is_stopped_soon_and_the_run_ends_well(service: Service, slow: Example, tmp_path: Path) -> None:
-    begin_rollouts(service, slow, tmp_path, **LONG)
+def test_a_batch_is_stopped_promptly_and_the_run_completes(service: Service, slow: Example, tmp_path: Path) -> None:
+    start_rollouts(service, slow, tmp_path, **LONG)
     wait_until("a generation", has_event(service, "router", "generation.started"))
-    accepted(service, "stop", reason="good enough")
+    send_accepted(service, "stop", reason="good enough")
     assert service.request("router")["waiting"]["reason"] == "stopping"
     wait_until("the stop", has_event(service, "router", "gepa.stop"))
     request = service.wait("router")
@@ -216,16 +218,18 @@ def test_a_batch_is_stopped_soon_and_the_run_ends_well(service: Service, slow: E
     assert {score["n"] for score in heldout} == {4}
     kinds = [event["type"] for event in events(service, "router")]
     assert "generation.started" not in kinds[kinds.index("gepa.stop") :]
-    status, known = ask(service, "stop")
+    status, known = send_control(service, "stop")
     assert (status, known["acknowledgement"], known["status"]) == (200, "noop", "completed")
 
 
-def test_a_proposer_turn_is_stopped_soon(service: Service, example: Example, proposer: Gate, tmp_path: Path) -> None:
-    begin_turn(service, example, proposer, tmp_path)
-    accepted(service, "stop")
-    status, known = ask(service, "stop")
+def test_a_proposer_turn_is_stopped_promptly(
+    service: Service, example: Example, proposer: Gate, tmp_path: Path
+) -> None:
+    start_turn(service, example, proposer, tmp_path)
+    send_accepted(service, "stop")
+    status, known = send_control(service, "stop")
     assert (status, known["acknowledgement"]) == (200, "noop")
-    error = refused(service.ask("POST", "/runs/router/pause", {}), 409, "invalid_transition")
+    error = expect_error(service.ask("POST", "/runs/router/pause", {}), 409, "invalid_transition")
     assert error["state"] == "running"
     request = service.wait("router")
     assert proposer.answered == 0
@@ -233,34 +237,36 @@ def test_a_proposer_turn_is_stopped_soon(service: Service, example: Example, pro
     assert request["result"]["best_heldout_score"]["n"] == 4
 
 
-def test_a_stop_of_a_run_that_never_began_cancels_it(service: Service, example: Example, tmp_path: Path) -> None:
+def test_stopping_a_run_before_its_start_cancels_it(service: Service, example: Example, tmp_path: Path) -> None:
     service.run_id(config_file(tmp_path, example), auto_start=False)
-    status, known = ask(service, "stop", reason="not needed")
+    status, known = send_control(service, "stop", reason="not needed")
     assert (status, known["acknowledgement"], known["status"]) == (202, "accepted", "cancelled")
     request = service.request("router")
-    assert why(request) == ("synth_optimizer_cancelled", "stopped", "not needed")
+    assert cancel_reason(request) == ("synth_optimizer_cancelled", "stopped", "not needed")
     assert (request["attempts"], history(service, "router")) == (0, ["submit", "cancel"])
 
 
-def test_a_paused_run_that_is_stopped_ends_with_what_it_has(service: Service, slow: Example, tmp_path: Path) -> None:
-    begin_rollouts(service, slow, tmp_path, **LONG)
+def test_stopping_a_paused_run_completes_with_its_results(service: Service, slow: Example, tmp_path: Path) -> None:
+    start_rollouts(service, slow, tmp_path, **LONG)
     wait_until("a generation", has_event(service, "router", "generation.started"))
-    accepted(service, "pause")
+    send_accepted(service, "pause")
     service.wait("router", "paused")
-    accepted(service, "stop")
+    send_accepted(service, "stop")
     request = service.wait("router")
     assert (request["status"], request["result"]["stopped_by"]["kind"]) == ("completed", "external")
     assert request["result"]["best_heldout_score"]["n"] == 4
 
 
-def test_a_reason_is_one_line_that_steers_no_terminal(service: Service, example: Example, tmp_path: Path) -> None:
+def test_a_reason_is_one_line_without_control_characters(service: Service, example: Example, tmp_path: Path) -> None:
     service.run_id(config_file(tmp_path, example), auto_start=False)
-    ask(service, "cancel", reason="\x1b[31mred\x1b]0;title\x07\nforged \x9b2J")
+    send_control(service, "cancel", reason="\x1b[31mred\x1b]0;title\x07\nforged \x9b2J")
     told = service.request("router")["error"]["message"]
     assert told == " [31mred ]0;title  forged  2J"
 
 
-def test_a_queued_run_obeys_at_once(service: Service, example: Example, tmp_path: Path) -> None:
+def test_control_requests_take_effect_at_once_on_a_queued_run(
+    service: Service, example: Example, tmp_path: Path
+) -> None:
     service.run_id(config_file(tmp_path, example, **TINY), auto_start=False)
     for action, state, acknowledgement in (
         ("resume", "queued", "noop"),
@@ -271,13 +277,13 @@ def test_a_queued_run_obeys_at_once(service: Service, example: Example, tmp_path
         ("cancel", "cancelled", "noop"),
         ("stop", "cancelled", "noop"),
     ):
-        status, known = ask(service, action)
+        status, known = send_control(service, action)
         assert (known["status"], known["acknowledgement"]) == (state, acknowledgement), action
         assert status == (202 if acknowledgement == "accepted" else 200)
     assert history(service, "router") == ["submit", "pause", "resume", "cancel"]
 
 
 @pytest.mark.parametrize("action", ["cancel", "pause", "resume", "stop", "step"])
-def test_what_is_asked_of_a_run_that_is_not_there_is_refused(action: str, done: Service) -> None:
-    refused(done.ask("POST", f"/runs/nobody/{action}", {}), 404, "run_not_found")
-    refused(done.ask("POST", f"/runs/nobody/{action}", {"why": "so"}), 422, "invalid_request")
+def test_a_control_request_for_a_missing_run_is_refused(action: str, done: Service) -> None:
+    expect_error(done.ask("POST", f"/runs/nobody/{action}", {}), 404, "run_not_found")
+    expect_error(done.ask("POST", f"/runs/nobody/{action}", {"why": "so"}), 422, "invalid_request")

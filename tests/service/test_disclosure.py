@@ -1,4 +1,4 @@
-"""Secrets that are sent are not kept, and where things are on the machine is told to nobody."""
+"""Submitted secrets are not stored, and answers reveal no paths of the machine."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import tomllib
 from typing import Any
 
 import pytest
-from cli.places import small_config
+from cli.configs import small_config
 from support.example import Example
 
-from service.config_root import MACHINE, Place
-from service.routes import assert_refused
+from service.config_root import MACHINE_PATH, ConfigRoot
+from service.routes import assert_error
 
 SECRETS = {
     "named": "hunter2-hunter2-5d1f",
@@ -20,13 +20,13 @@ SECRETS = {
 
 
 ANYTHING = ["policy.config.api_key", "policy.config.nested.password", "dataset.filters.token"]
-"""Where anything may stand."""
+"""Free-form fields, which accept any key."""
 NOTHING = ["proposer.api_key", "policy.api_key", "container.api_key", "credentials.api_key"]
-"""Where nothing of that name belongs, but where people put it."""
+"""Names that are not fields, but are often used for secrets."""
 
 
-def assert_unknown(secret: str, told: str, place: Place) -> None:
-    """Check that a secret is neither told nor kept."""
+def assert_not_leaked(secret: str, told: str, place: ConfigRoot) -> None:
+    """Check that a secret is neither answered nor stored."""
     assert secret not in told
     files = [path for path in place.outside.rglob("*") if path.is_file() and "service." in str(path)]
     kept = [path.name for path in files if secret.encode() in path.read_bytes()]
@@ -36,8 +36,8 @@ def assert_unknown(secret: str, told: str, place: Place) -> None:
 @pytest.mark.parametrize("secret", SECRETS.values(), ids=SECRETS)
 @pytest.mark.parametrize("field", [*ANYTHING, *NOTHING])
 @pytest.mark.parametrize("form", ["sections", "text", "override", "file"])
-def test_a_secret_in_a_configuration_is_refused_and_not_kept(
-    form: str, field: str, secret: str, place: Place, example: Example
+def test_a_secret_in_a_configuration_is_refused_and_not_stored(
+    form: str, field: str, secret: str, place: ConfigRoot, example: Example
 ) -> None:
     directory = place.root / "secret"
     directory.mkdir(exist_ok=True)
@@ -52,17 +52,17 @@ def test_a_secret_in_a_configuration_is_refused_and_not_kept(
     body = {**config[form], "auto_start": False, "allow_unverified": True}
     reply = place.service.ask("POST", "/runs", body)
     assert reply.status_code == 422
-    assert_unknown(secret, reply.text, place)
-    assert_unknown(secret, place.service.ask("POST", "/runs/preflight", body).text, place)
+    assert_not_leaked(secret, reply.text, place)
+    assert_not_leaked(secret, place.service.ask("POST", "/runs/preflight", body).text, place)
     if field in ANYTHING:
-        assert_refused(reply, 422, "inline_secret_refused")
+        assert_error(reply, 422, "inline_secret_refused")
 
 
 @pytest.mark.parametrize("field", NOTHING)
-def test_a_secret_under_a_name_that_is_no_field_is_called_a_secret(field: str, place: Place) -> None:
+def test_a_secret_under_an_unknown_key_is_reported_as_a_secret(field: str, place: ConfigRoot) -> None:
     setting = f"{field}={json.dumps(SECRETS['shaped'])}"
     body = {"config": place.sections(), "overrides": [setting], "auto_start": False, "allow_unverified": True}
-    assert_refused(place.service.ask("POST", "/runs", body), 422, "inline_secret_refused")
+    assert_error(place.service.ask("POST", "/runs", body), 422, "inline_secret_refused")
 
 
 @pytest.mark.parametrize(
@@ -79,36 +79,36 @@ def test_a_secret_under_a_name_that_is_no_field_is_called_a_secret(field: str, p
     ],
     ids=["url", "policy_url", "query", "env", "policy_env", "prompt", "flag", "assignment"],
 )
-def test_a_secret_in_the_value_of_a_field_is_refused_and_not_kept(field: str, value: object, place: Place) -> None:
+def test_a_secret_in_the_value_of_a_field_is_refused_and_not_kept(field: str, value: object, place: ConfigRoot) -> None:
     section, key = field.split(".")
     sections = place.sections()
     sections.setdefault(section, {})[key] = value
     body = {"config": sections, "auto_start": False, "allow_unverified": True}
     reply = place.service.ask("POST", "/runs", body)
-    assert_refused(reply, 422, "inline_secret_refused")
+    assert_error(reply, 422, "inline_secret_refused")
     for secret in SECRETS.values():
-        assert_unknown(secret, reply.text, place)
+        assert_not_leaked(secret, reply.text, place)
 
 
 @pytest.mark.parametrize("secret", SECRETS.values(), ids=SECRETS)
-def test_a_secret_beside_a_configuration_is_refused_and_not_kept(secret: str, place: Place) -> None:
+def test_a_secret_beside_a_configuration_is_refused_and_not_stored(secret: str, place: ConfigRoot) -> None:
     beside: list[dict[str, object]] = [{"credentials": {"api_key": secret}}, {"api_key": secret}]
     for body in beside:
         reply = place.service.ask("POST", "/runs", {"config": place.sections(), **body})
         assert reply.status_code == 422
-        assert_unknown(secret, reply.text, place)
+        assert_not_leaked(secret, reply.text, place)
     for path in (f"/runs/{secret}", f"/runs?state={secret}", f"/runs?{secret}=1", f"/runs/router/artifacts/{secret}"):
         place.service.ask("GET", path, headers={"x-key": secret, "authorization": f"Bearer {secret}"})
-    assert_unknown(secret, place.service.ask("GET", "/metrics").text, place)
+    assert_not_leaked(secret, place.service.ask("GET", "/metrics").text, place)
 
 
-def test_a_reason_is_kept_without_its_secrets(place: Place) -> None:
-    # Another one than those of the other tests: if it is kept, only this one fails.
+def test_a_reason_is_stored_without_its_secrets(place: ConfigRoot) -> None:
+    # A separate secret, so that a leak fails only this test.
     secret = SECRETS["shaped"].upper()
     run_id = place.service.run_id(place.sections(), auto_start=False, allow_unverified=True)
     reply = place.service.ask("POST", f"/runs/{run_id}/cancel", {"reason": f"the key {secret} is out"})
     assert reply.status_code == 202
-    assert_unknown(secret, reply.text + json.dumps(place.service.get(f"/runs/{run_id}")), place)
+    assert_not_leaked(secret, reply.text + json.dumps(place.service.get(f"/runs/{run_id}")), place)
 
 
 CODEX = {"backend": "codex_app_server", "base_url": None, "model": None}
@@ -128,7 +128,9 @@ WRONG: dict[str, dict[str, dict[str, Any]]] = {
 
 @pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG)
 @pytest.mark.parametrize("path", ["/runs", "/runs/preflight"])
-def test_a_problem_does_not_tell_where_things_are(path: str, wrong: dict[str, dict[str, Any]], place: Place) -> None:
+def test_an_error_reveals_no_paths_of_the_machine(
+    path: str, wrong: dict[str, dict[str, Any]], place: ConfigRoot
+) -> None:
     sections = place.sections()
     changes = json.loads(json.dumps(wrong).replace("{outside}", str(place.outside)))
     for section, values in changes.items():
@@ -140,4 +142,4 @@ def test_a_problem_does_not_tell_where_things_are(path: str, wrong: dict[str, di
     assert told
     text = json.dumps([told, reply.json().get("error")])
     assert str(place.outside) not in text
-    assert not MACHINE.search(text), text
+    assert not MACHINE_PATH.search(text), text

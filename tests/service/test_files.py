@@ -1,4 +1,4 @@
-"""What the service leaves behind is for its owner only, and holds nothing of the environment that it was started in."""
+"""Files of the service are readable by their owner only, and contain nothing of the service's environment."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from pathlib import Path
 from urllib.parse import quote
 
 import pytest
-from cli.places import small_config
-from support.answering import free_port
+from cli.configs import small_config
 from support.example import EXAMPLE, Example, container_python
-from support.service import Service, serving
-from support.waiting import PATIENCE
+from support.http_server import free_port
+from support.polling import WAIT_TIMEOUT_SECONDS
+from support.service import Service, run_service
 
 from service.routes import ROUTES
 
-CANARIES = {
+SECRETS = {
     "OPENAI_API_KEY": "canary/openai+7c1e",
     "ANTHROPIC_API_KEY": "canary/anthropic+7c1e",
     "AWS_SECRET_ACCESS_KEY": "canary/aws+7c1e",
@@ -28,9 +28,9 @@ CANARIES = {
     "PLAIN_SETTING": "canary setting 7c1e",
     "REFLECTOR_KEY": "canary/reflector+7c1e",
 }
-"""What only the environment of the service knows. The last one is really used: the proposer signs in with it."""
+"""Secrets in the environment of the service. The last one is really used: the proposer authenticates with it."""
 OWN = ("gepa.toml", "service.log")
-"""Files that the test has written."""
+"""Files that the test itself has written."""
 
 UNPACK = """
 import sqlite3, sys, zstandard
@@ -52,12 +52,12 @@ for path in sys.argv[1:]:
                 else:
                     sys.stdout.buffer.write(str(value).encode() + b"\\n")
 """
-"""Writes out what files hold in packed form. The environment of the containers knows how they are packed."""
+"""Prints the compressed content of files. The Python of the containers has the decompressor."""
 
 
 @dataclass(frozen=True)
 class Done:
-    """A service that has carried out a run."""
+    """A service that has executed a run."""
 
     service: Service
     place: Path
@@ -66,22 +66,22 @@ class Done:
 
 
 def forms(text: str) -> set[bytes]:
-    """Return a secret in every form in which it may be written down."""
+    """Return a secret in every encoding in which it may be stored."""
     raw = text.encode()
-    # Base64 depends on what comes before: the middle of each of the three is the same in any text.
+    # Base64 depends on the alignment: the middle of each of the three encodings is the same in any text.
     shifted = {base64.b64encode(b"\0" * shift + raw)[4 if shift else 0 : -4] for shift in range(3)}
     quoted = {quote(text), quote(text, safe=""), json.dumps(text)[1:-1], text.replace("/", "\\/")}
     return {raw, raw.hex().encode(), base64.urlsafe_b64encode(raw)[:-4], *shifted, *(each.encode() for each in quoted)}
 
 
 def leaks(content: bytes) -> list[str]:
-    """Return the names of the variables whose values are found."""
-    return [name for name, value in CANARIES.items() if any(form in content for form in forms(value))]
+    """Return the names of the variables whose values occur in the content."""
+    return [name for name, value in SECRETS.items() if any(form in content for form in forms(value))]
 
 
 @pytest.fixture(scope="module")
 def done(example: Example, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Done]:
-    """Yield a service that was started without any umask and has carried out a run whose container it has started."""
+    """Yield a service with umask 0 that has executed a run with a managed container."""
     place, aside = tmp_path_factory.mktemp("files"), tmp_path_factory.mktemp("aside")
     environment, port = aside / "environment.json", free_port()
     first = aside / "first.py"
@@ -97,20 +97,20 @@ def done(example: Example, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         container__command=[container_python(), str(first)],
         proposer__api_key_env="REFLECTOR_KEY",
     )
-    with serving(place, env=CANARIES, umask=0) as service:
+    with run_service(place, env=SECRETS, umask=0) as service:
         run_id = service.run_id(Path("gepa.toml"), allow_unverified=True)
         service.wait(run_id, "completed")
         yield Done(service, place, environment, run_id)
 
 
 def modes(place: Path) -> dict[str, str]:
-    """Return the modes of everything that the service has made."""
+    """Return the modes of all files and directories that the service has created."""
     found = {str(path.relative_to(place)): path.lstat() for path in place.rglob("*")}
     made = {name: status for name, status in found.items() if name not in OWN and not stat.S_ISLNK(status.st_mode)}
     return {name: stat.filemode(status.st_mode) for name, status in made.items()}
 
 
-def test_files_are_for_their_owner_only(done: Done) -> None:
+def test_files_are_accessible_to_their_owner_only(done: Done) -> None:
     found = modes(done.place)
     for name in ("service.sqlite", "service.sqlite-wal", "service.sqlite-shm", "service.sqlite.lock", "cache.sqlite"):
         assert found[name] == "-rw-------", name
@@ -125,10 +125,10 @@ def test_the_environment_is_in_no_file(done: Done) -> None:
     files = [path for path in done.place.rglob("*") if path.is_file()]
     assert len(files) > 10
     assert {str(path): found for path in files if (found := leaks(path.read_bytes()))} == {}
-    # Transcripts and the rows of databases are packed, which would hide anything.
+    # Transcripts and database rows are compressed, which would hide a secret.
     packed = [str(path) for path in files if path.suffix in (".sqlite", ".zst")]
     command = [container_python(), "-c", UNPACK, *packed]
-    unpacked = subprocess.run(command, capture_output=True, check=True, timeout=PATIENCE).stdout  # noqa: S603 (above)
+    unpacked = subprocess.run(command, capture_output=True, check=True, timeout=WAIT_TIMEOUT_SECONDS).stdout  # noqa: S603 (a script of this test)
     assert unpacked.count(b"You route support tickets") > 10
     assert leaks(unpacked) == []
 
@@ -157,18 +157,18 @@ def test_the_environment_is_in_no_answer(done: Done) -> None:
 def test_the_environment_is_not_passed_on_to_the_container(done: Done) -> None:
     text = done.environment.read_text()
     assert leaks(text.encode()) == []
-    assert set(CANARIES) & set(json.loads(text)) == set()
+    assert set(SECRETS) & set(json.loads(text)) == set()
     assert "PATH" in json.loads(text)
 
 
-def test_what_is_found_before_a_run_holds_nothing_of_the_environment(done: Done, example: Example) -> None:
+def test_preflight_findings_contain_nothing_of_the_environment(done: Done, example: Example) -> None:
     service = done.service
     there = ["run.run_id=other", "container.command=[]", f"container.url={example.container_url}"]
-    # A key, something that is set but no key, and a name that is not set at all.
+    # A key, a variable that is not a key, and an unset variable.
     for name, is_set in (("REFLECTOR_KEY", True), ("DATABASE_URL", True), ("NOBODY_KNOWS_THIS", False)):
         body = {"config_path": "gepa.toml", "overrides": [*there, f"proposer.api_key_env={name}"]}
         reply = service.ask("POST", "/runs/preflight", body)
         assert reply.json()["ok"] == is_set, reply.text
         assert leaks(reply.content) == []
-    assert leaks(service.said().encode()) == []
+    assert leaks(service.stderr().encode()) == []
     assert leaks(Path(f"/proc/{service.process.pid}/cmdline").read_bytes()) == []

@@ -1,4 +1,4 @@
-"""Whoever sends too much is told so early, and the service goes on for everybody else."""
+"""Oversized input is refused early, and the service keeps serving other clients."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import re
 from collections.abc import Iterator
 
 import pytest
-from support.service import Service, serving
+from support.service import Service, run_service
 
-from service.routes import JSON, MUTATING, Route, assert_refused
-from service.wire import answer, ask, dial, head, pour, send
+from service.routes import JSON, MUTATING, Route, assert_error
+from service.wire import answer, ask, connect, flood, head, send
 
 MEGABYTE = 1_000_000
 DEEP = 10_000
@@ -21,42 +21,42 @@ BODIES = [route for route in MUTATING if route.method == "POST" and route.templa
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    """Yield a service, which must be alive at the end and have nothing to complain of."""
-    with serving(tmp_path_factory.mktemp("limits")) as running:
+    """Yield a service, which must be alive at the end and have logged no problem."""
+    with run_service(tmp_path_factory.mktemp("limits")) as running:
         yield running
         assert running.get("/ready")["status"] == "ready"
         assert running.get("/runs")["items"] == []
-        assert not re.search("WARN|ERROR|Traceback", running.said()), running.said()
+        assert not re.search("WARN|ERROR|Traceback", running.stderr()), running.stderr()
 
 
-def test_a_body_that_says_that_it_is_too_large_is_refused_before_it_is_sent(service: Service) -> None:
-    with dial(service) as connection:
+def test_a_body_with_a_large_content_length_is_refused_before_it_is_sent(service: Service) -> None:
+    with connect(service) as connection:
         connection.settimeout(3)
         connection.sendall(head("POST /runs", "Content-Type: application/json", "Content-Length: 50000000"))
-        assert_refused(answer(connection, "POST"), 413, "body_too_large")
+        assert_error(answer(connection, "POST"), 413, "body_too_large")
 
 
-def test_a_body_that_is_too_large_is_not_read_to_its_end(service: Service) -> None:
-    with dial(service) as connection:
+def test_an_oversized_body_is_not_read_to_its_end(service: Service) -> None:
+    with connect(service) as connection:
         connection.sendall(head("POST /runs", "Content-Type: application/json", "Content-Length: 50000000"))
-        sent = pour(connection, b" " * 65536, 50 * MEGABYTE)
-        assert_refused(answer(connection, "POST"), 413, "body_too_large")
-    # The rest is what fits between the two sides before anybody reads.
+        sent = flood(connection, b" " * 65536, 50 * MEGABYTE)
+        assert_error(answer(connection, "POST"), 413, "body_too_large")
+    # The rest is what fits into the socket buffers.
     assert sent < 25 * MEGABYTE
 
 
-def test_a_body_without_an_end_is_refused(service: Service) -> None:
-    with dial(service) as connection:
+def test_an_endless_body_is_refused(service: Service) -> None:
+    with connect(service) as connection:
         connection.sendall(head("POST /runs", "Content-Type: application/json", "Transfer-Encoding: chunked"))
-        sent = pour(connection, b"10000\r\n" + b" " * 65536 + b"\r\n", 50 * MEGABYTE)
-        assert_refused(answer(connection, "POST"), 413, "body_too_large")
+        sent = flood(connection, b"10000\r\n" + b" " * 65536 + b"\r\n", 50 * MEGABYTE)
+        assert_error(answer(connection, "POST"), 413, "body_too_large")
     assert sent < 25 * MEGABYTE
 
 
-def test_a_body_that_just_fits_is_read(service: Service) -> None:
+def test_a_body_at_the_limit_is_read(service: Service) -> None:
     most = 2 * 1024 * 1024
-    assert_refused(service.http.post("/runs", content=b" " * (most - 2) + b"{}", headers=JSON), 422, "invalid_request")
-    assert_refused(service.http.post("/runs", content=b" " * (most - 1) + b"{}", headers=JSON), 413, "body_too_large")
+    assert_error(service.http.post("/runs", content=b" " * (most - 2) + b"{}", headers=JSON), 422, "invalid_request")
+    assert_error(service.http.post("/runs", content=b" " * (most - 1) + b"{}", headers=JSON), 413, "body_too_large")
 
 
 @pytest.mark.parametrize(
@@ -71,16 +71,16 @@ def test_a_body_that_just_fits_is_read(service: Service) -> None:
     ],
     ids=["101_headers", "5001_headers", "long_value", "long_name", "long_path", "long_query"],
 )
-def test_a_head_that_is_too_large_is_refused(request_head: bytes, service: Service) -> None:
-    with dial(service) as connection:
-        pour(connection, request_head, len(request_head))
+def test_an_oversized_head_is_refused(request_head: bytes, service: Service) -> None:
+    with connect(service) as connection:
+        flood(connection, request_head, len(request_head))
         assert answer(connection).status_code in (400, 414, 431)
 
 
-def test_a_head_without_an_end_is_refused(service: Service) -> None:
-    with dial(service) as connection:
+def test_an_endless_head_is_refused(service: Service) -> None:
+    with connect(service) as connection:
         connection.sendall(head("GET /health").removesuffix(b"\r\n"))
-        sent = pour(connection, b"X: y\r\n" * 1000, 50 * MEGABYTE)
+        sent = flood(connection, b"X: y\r\n" * 1000, 50 * MEGABYTE)
         assert answer(connection).status_code in (400, 431)
     assert sent < 25 * MEGABYTE
 
@@ -106,7 +106,7 @@ def test_a_head_of_ordinary_size_is_read(service: Service) -> None:
     ],
     ids=["text", "tls", "version", "target", "space", "return", "two_lengths", "negative", "overflow", "encoding"],
 )
-def test_what_is_no_request_is_refused(nonsense: bytes, service: Service) -> None:
+def test_malformed_requests_are_refused(nonsense: bytes, service: Service) -> None:
     assert send(service, nonsense).status_code == 400
 
 
@@ -117,9 +117,9 @@ def test_a_broken_chunk_is_refused(service: Service) -> None:
 
 
 @pytest.mark.parametrize("route", BODIES, ids=str)
-def test_a_document_that_is_nested_too_deeply_is_refused(route: Route, service: Service) -> None:
+def test_a_deeply_nested_document_is_refused(route: Route, service: Service) -> None:
     for text in ("[" * DEEP + "]" * DEEP, '{"config":' * DEEP + "1" + "}" * DEEP, "[" * DEEP):
-        assert_refused(service.http.post(route.path(), content=text, headers=JSON), 400, "invalid_json")
+        assert_error(service.http.post(route.path(), content=text, headers=JSON), 400, "invalid_json")
 
 
 @pytest.mark.parametrize(
@@ -133,21 +133,21 @@ def test_a_document_that_is_nested_too_deeply_is_refused(route: Route, service: 
     ],
     ids=["arrays", "tables", "dotted_key", "dotted_header", "many_tables"],
 )
-def test_a_configuration_that_is_nested_too_deeply_is_refused(text: str, service: Service) -> None:
+def test_a_deeply_nested_configuration_is_refused(text: str, service: Service) -> None:
     for body in ({"config": text}, {"config": {}, "overrides": [text]}):
         assert service.ask("POST", "/runs", {**body, "allow_unverified": True}).status_code == 422
 
 
-def test_a_document_with_very_many_names_is_refused(service: Service) -> None:
+def test_a_document_with_very_many_keys_is_refused(service: Service) -> None:
     for path in ("/runs", "/runs/preflight", "/workspace/prune", "/worker/tick"):
-        assert_refused(service.ask("POST", path, MANY), 422, "invalid_request")
+        assert_error(service.ask("POST", path, MANY), 422, "invalid_request")
 
 
-def test_an_answer_is_not_larger_than_what_it_refuses(service: Service) -> None:
+def test_an_error_is_not_larger_than_its_request(service: Service) -> None:
     text = json.dumps({"config": MANY, "allow_unverified": True})
     reply = service.http.post("/runs", content=text, headers=JSON)
     assert reply.status_code == 422
-    # Some hundred problems are more than anybody reads; all of them would make the service a lever for others.
+    # The answer lists at most some hundred problems; listing all would amplify the request.
     assert len(reply.content) < len(text)
 
 
@@ -169,35 +169,35 @@ def test_an_answer_is_not_larger_than_what_it_refuses(service: Service) -> None:
     ],
     ids=repr,
 )
-def test_what_is_no_json_is_refused(body: bytes, service: Service) -> None:
-    assert_refused(service.http.post("/runs", content=body, headers=JSON), 400, "invalid_json")
+def test_invalid_json_is_refused(body: bytes, service: Service) -> None:
+    assert_error(service.http.post("/runs", content=body, headers=JSON), 400, "invalid_json")
 
 
-def test_a_packed_body_is_not_unpacked(service: Service) -> None:
+def test_a_compressed_body_is_refused(service: Service) -> None:
     packed = ask(service, "POST", "/runs", {**JSON, "content-encoding": "gzip"}, "{")
-    assert_refused(packed, 400, "invalid_json")
+    assert_error(packed, 400, "invalid_json")
 
 
 @pytest.mark.parametrize("priority", ["1e3", "1.5", "true", '"1"', "1000001", "9223372036854775808", "null", "[]"])
-def test_a_number_that_is_none_or_too_large_is_refused(priority: str, service: Service) -> None:
+def test_an_invalid_or_too_large_number_is_refused(priority: str, service: Service) -> None:
     reply = service.http.post("/runs", content=f'{{"priority": {priority}}}', headers=JSON)
-    assert_refused(reply, 422, "invalid_request")
+    assert_error(reply, 422, "invalid_request")
 
 
-def test_a_list_is_not_taken_for_an_object(service: Service) -> None:
-    # What is meant by `[]` nobody knows; least of all is it a wish to cancel.
+def test_a_list_is_not_accepted_as_an_object(service: Service) -> None:
+    # A `[]` must not be taken for an empty cancel request.
     lists: list[list[object]] = [[], [None], [[]]]
     for body in lists:
         answers = {str(route): service.ask("POST", route.path(), body).status_code for route in BODIES}
         assert set(answers.values()) == {422}, answers
 
 
-def test_a_reason_has_an_end(service: Service) -> None:
+def test_the_length_of_a_reason_is_limited(service: Service) -> None:
     for action in ("cancel", "stop", "pause", "resume"):
         reply = service.ask("POST", f"/runs/router/{action}", {"reason": "x" * 1001})
-        assert_refused(reply, 422, "invalid_request")
+        assert_error(reply, 422, "invalid_request")
 
 
-def test_a_name_is_measured_in_letters(service: Service) -> None:
+def test_the_length_of_a_name_is_counted_in_characters(service: Service) -> None:
     for count, status in ((200, 200), (201, 422)):
         assert service.ask("POST", "/worker/tick", {"worker_id": "ü" * count}).status_code == status

@@ -1,4 +1,4 @@
-"""Runs are read while they go on: whatever is told then is still true at the end."""
+"""Active runs can be read, and everything read then is still true at the end."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 
 from support.example import Example
 from support.gate import Gate
-from support.service import Service, serving
-from support.waiting import wait_until
+from support.polling import wait_until
+from support.service import Service, run_service
 
 from service.short_runs import LONG, TINY, config_file, has_event, paged, sections
 
 
-def test_everything_can_be_read_while_a_run_goes_on(service: Service, slow: Example, tmp_path: Path) -> None:
+def test_every_route_can_be_read_during_a_run(service: Service, slow: Example, tmp_path: Path) -> None:
     service.run_id(config_file(tmp_path, slow))
     seen: list[dict[str, Any]] = []
     scores: list[dict[str, Any]] = []
@@ -40,21 +40,21 @@ def test_everything_can_be_read_while_a_run_goes_on(service: Service, slow: Exam
             break
     last = seen[-1]
     assert last["detail"]["request"]["status"] == "completed"
-    # Something was seen of every stage.
+    # Rows of every stage were seen.
     assert {look["detail"]["request"]["status"] for look in seen} >= {"running", "completed"}
     assert len({len(look["candidates"]) for look in seen}) > 3
     statuses = {rollout["status"] for look in seen for rollout in look["rollouts"]}
     assert statuses >= {"running", "finished"}
-    # Scores that were asked for bit by bit are those of the end, but for the file that is written then.
+    # Scores that were polled equal the final ones, except for the artifact that is written at the end.
     final = service.get("/runs/router/scores")["items"]
     nameless = [{**score, "artifact_ref": None} for score in scores]
     assert nameless == [{**score, "artifact_ref": None} for score in final]
     names = [entry["candidate_id"] for entry in last["candidates"]]
-    numbers = [entry["request"] for entry in last["rollouts"]]
+    sequence_numbers = [entry["request"] for entry in last["rollouts"]]
     final_rollouts = {entry["request"]: entry for entry in last["rollouts"]}
     for before, after in pairwise(seen):
         assert [entry["candidate_id"] for entry in before["candidates"]] == names[: len(before["candidates"])]
-        assert [entry["request"] for entry in before["rollouts"]] == numbers[: len(before["rollouts"])]
+        assert [entry["request"] for entry in before["rollouts"]] == sequence_numbers[: len(before["rollouts"])]
         for name in ("paid_calls", "total_tokens", "rollout_calls"):
             used = [(look["detail"]["usage"] or {}).get(name, 0) for look in (before, after)]
             assert used == sorted(used)
@@ -62,14 +62,14 @@ def test_everything_can_be_read_while_a_run_goes_on(service: Service, slow: Exam
         assert sequences == sorted(sequences)
         settled = [entry for entry in before["rollouts"] if entry["settled_sequence"] is not None]
         assert settled == [final_rollouts[entry["request"]] for entry in settled]
-    # The effective model is known once it has answered.
+    # The effective model is known after its first answer.
     proposers = [look["detail"]["models"]["proposer"]["effective"] for look in seen]
     assert proposers[0] is None
     assert proposers[-1] == "offline-reflector"
     assert last["frontier"]["size"] == 7
 
 
-def test_a_run_is_shown_with_its_worker_while_it_goes_on(service: Service, slow: Example, tmp_path: Path) -> None:
+def test_an_active_run_shows_its_worker(service: Service, slow: Example, tmp_path: Path) -> None:
     service.run_id(config_file(tmp_path, slow, **LONG))
     wait_until("a rollout", has_event(service, "router", "rollout.finished"))
     detail = service.get("/runs/router")
@@ -104,12 +104,12 @@ def test_a_run_waits_for_the_container_of_another_one(service: Service, slow: Ex
     assert waiting["since"] == second["submitted_at"]
     assert waiting["next_check_at"] == first["lease_expires_at"]
     assert service.wait("next")["status"] == "completed"
-    # One at a time: the second was claimed when the first was over.
+    # One at a time: the second run was claimed after the first had ended.
     assert service.request("next")["leased_at"] >= service.request("router")["finished_at"]
 
 
 def test_a_run_waits_for_a_worker(tmp_path: Path, slow: Example, example: Example) -> None:
-    with serving(tmp_path, "--workers", "1") as service:
+    with run_service(tmp_path, "--workers", "1") as service:
         service.run_id(config_file(tmp_path, slow, **TINY))
         service.wait("router", "running")
         service.run_id(sections(tmp_path, example, run__run_id="next", **TINY))
@@ -117,7 +117,7 @@ def test_a_run_waits_for_a_worker(tmp_path: Path, slow: Example, example: Exampl
         assert service.wait("next")["status"] == "completed"
 
 
-def test_runs_that_share_nothing_go_on_side_by_side(
+def test_runs_in_separate_lanes_are_executed_concurrently(
     service: Service, slow: Example, example: Example, container: Gate, tmp_path: Path
 ) -> None:
     service.run_id(config_file(tmp_path, example, container__url=container.url))
@@ -128,7 +128,7 @@ def test_runs_that_share_nothing_go_on_side_by_side(
     assert service.wait("router")["status"] == "cancelled"
 
 
-def test_runs_of_a_page_do_not_move_while_others_come(service: Service, example: Example, tmp_path: Path) -> None:
+def test_pages_are_stable_while_new_runs_are_submitted(service: Service, example: Example, tmp_path: Path) -> None:
     for number in range(4):
         service.run_id(sections(tmp_path, example, run__run_id=f"r{number}"), auto_start=False)
     first = service.get("/runs", limit=2)

@@ -1,4 +1,4 @@
-"""Containers that the service starts itself: one at a time at an address, and none is left behind."""
+"""Containers that the service starts itself: one per address, and none remains after its run."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.answering import free_port
 from support.example import EXAMPLE, Example, container_python
-from support.service import serving
-from support.waiting import wait_until
+from support.http_server import free_port
+from support.polling import wait_until
+from support.service import run_service
 
 from service.short_runs import LONG, TINY, has_event, sections
 
@@ -21,7 +21,7 @@ from service.short_runs import LONG, TINY, has_event, sections
 def managed(
     place: Path, example: Example, changes: Mapping[str, object], *flags: str, before: str = ""
 ) -> dict[str, Any]:
-    """Return the configuration of a run that starts its container, which writes its process id beside the database."""
+    """Return the configuration of a run that starts its container, which writes its process id next to the database."""
     port = free_port()
     script = place / "start.py"
     command = [str(EXAMPLE / "container.py"), "--port", str(port), *flags]
@@ -43,15 +43,15 @@ def pids(place: Path) -> list[int]:
 
 
 def is_alive(pid: int) -> bool:
-    """Return whether a process is there and is more than the memory of one."""
+    """Return whether a process exists and is not a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
 
 
-def test_checks_and_runs_take_turns_at_one_address(tmp_path: Path, example: Example) -> None:
-    with serving(tmp_path) as service:
+def test_checks_and_runs_share_one_address_in_turn(tmp_path: Path, example: Example) -> None:
+    with run_service(tmp_path) as service:
         config = managed(tmp_path, example, {**TINY, "run__run_id": None})
         with ThreadPoolExecutor(4) as pool:
             checks = pool.map(lambda _: service.ask("POST", "/runs/preflight", {"config": config}), range(2))
@@ -59,13 +59,13 @@ def test_checks_and_runs_take_turns_at_one_address(tmp_path: Path, example: Exam
             assert [check.json()["blockers"] for check in checks] == [[], []]
         for run_id in runs:
             assert service.wait(run_id)["status"] == "completed", service.request(run_id)["error"]
-    # A check that meets the container of a run asks that one and starts none.
+    # A check that finds the container of a run uses it and starts none.
     assert 3 <= len(pids(tmp_path)) <= 6
     assert [pid for pid in pids(tmp_path) if is_alive(pid)] == []
 
 
-def test_a_container_that_dies_fails_its_run_and_not_the_next(tmp_path: Path, example: Example) -> None:
-    with serving(tmp_path) as service:
+def test_a_dead_container_fails_its_run_but_not_the_next(tmp_path: Path, example: Example) -> None:
+    with run_service(tmp_path) as service:
         config = managed(tmp_path, example, LONG, "--delay", "0.1")
         service.run_id(config, allow_unverified=True)
         wait_until("a rollout", has_event(service, "router", "rollout.finished"))
@@ -80,30 +80,30 @@ def test_a_container_that_dies_fails_its_run_and_not_the_next(tmp_path: Path, ex
     assert [pid for pid in pids(tmp_path) if is_alive(pid)] == []
 
 
-def test_what_a_check_had_started_is_ended_by_the_next_service(tmp_path: Path, example: Example) -> None:
-    # It never answers, so that the check waits for it.
+def test_the_next_service_ends_the_container_of_a_killed_check(tmp_path: Path, example: Example) -> None:
+    # The container never answers, so the check waits for it.
     config = managed(tmp_path, example, {}, before="time.sleep(600)")
-    with serving(tmp_path) as service, ThreadPoolExecutor(1) as pool:
+    with run_service(tmp_path) as service, ThreadPoolExecutor(1) as pool:
         asked = pool.submit(lambda: service.ask("POST", "/runs/preflight", {"config": config}))
         wait_until("the container", lambda: len(pids(tmp_path)) == 1)
         [pid] = pids(tmp_path)
-        # Its lease is written once it is started.
+        # The lease is written once the container is started.
         wait_until("what the check wrote down", lambda: list((tmp_path / "service.sqlite.checks").rglob("*.json")))
         service.end(signal.SIGKILL)
         assert asked.exception() is not None
         assert is_alive(pid)
-    with serving(tmp_path):
+    with run_service(tmp_path):
         wait_until("the end of what was left", lambda: not is_alive(pid))
 
 
-def test_a_container_of_a_killed_service_is_ended_when_its_run_goes_on(tmp_path: Path, example: Example) -> None:
+def test_the_container_of_a_killed_service_is_ended_when_its_run_resumes(tmp_path: Path, example: Example) -> None:
     config = managed(tmp_path, example, LONG, "--delay", "0.1")
-    with serving(tmp_path) as service:
+    with run_service(tmp_path) as service:
         service.run_id(config, allow_unverified=True)
         wait_until("a rollout", has_event(service, "router", "rollout.finished"))
         service.end(signal.SIGKILL)
     [first] = pids(tmp_path)
-    with serving(tmp_path) as service:
+    with run_service(tmp_path) as service:
         wait_until("the next container", lambda: len(pids(tmp_path)) == 2)
         assert not is_alive(first)
         assert service.ask("POST", "/runs/router/cancel", {}).status_code == 202
@@ -112,33 +112,33 @@ def test_a_container_of_a_killed_service_is_ended_when_its_run_goes_on(tmp_path:
 
 
 @pytest.mark.parametrize(("action", "state"), [("cancel", "cancelled"), ("pause", "paused")])
-def test_a_wish_that_outlives_the_service_ends_the_container_as_well(
+def test_a_cancel_before_a_kill_ends_the_container_as_well(
     action: str, state: str, tmp_path: Path, example: Example
 ) -> None:
-    with serving(tmp_path) as service:
+    with run_service(tmp_path) as service:
         service.run_id(managed(tmp_path, example, LONG, "--delay", "10"), allow_unverified=True)
         wait_until("a rollout", has_event(service, "router", "rollout.requested"))
         assert service.ask("POST", f"/runs/router/{action}", {"reason": "so"}).status_code == 202
         service.end(signal.SIGKILL)
     [pid] = pids(tmp_path)
     assert is_alive(pid)
-    with serving(tmp_path) as service:
+    with run_service(tmp_path) as service:
         service.wait("router", state)
         wait_until("the end of the container", lambda: not is_alive(pid))
         if state == "cancelled":
             wait_until("the end of the run", lambda: service.get("/runs/router")["run"]["state"] == "cancelled")
 
 
-def test_a_run_is_not_kept_waiting_by_a_check_at_its_address(tmp_path: Path, example: Example) -> None:
+def test_a_check_does_not_delay_a_run_at_the_same_address(tmp_path: Path, example: Example) -> None:
     config = managed(tmp_path, example, TINY)
     slow = {**config, "run": {**config["run"], "run_id": "checked"}, "container": {**config["container"]}}
     slow["container"]["command"] = ["sleep", "600"]
     slow["container"]["startup_timeout_seconds"] = 300
-    with serving(tmp_path) as service, ThreadPoolExecutor(1) as pool:
+    with run_service(tmp_path) as service, ThreadPoolExecutor(1) as pool:
         asked = pool.submit(lambda: service.ask("POST", "/runs/preflight", {"config": slow}))
         wait_until("what the check wrote down", lambda: list((tmp_path / "service.sqlite.checks").rglob("*.json")))
-        # Nobody is asked for this one, so that it does not wait for its turn.
+        # A run that skips preflight does not wait for the container lock.
         service.run_id(config, allow_unverified=True)
         assert service.wait("router")["status"] == "completed"
-        # The check goes on with whatever is there then.
+        # The check continues with the container that runs then.
         assert asked.result().status_code == 200

@@ -1,4 +1,4 @@
-"""The service tells how it is: health, readiness, the queue, figures for Prometheus, and what can be asked."""
+"""Health, readiness, the queue's status, Prometheus metrics, and the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from pathlib import Path
 import httpx
 import pytest
 from support.example import Example
+from support.polling import wait_until
 from support.service import Service
-from support.waiting import wait_until
 
-from service.short_runs import LONG, TINY, config_file, refused, sections
+from service.short_runs import LONG, TINY, config_file, expect_error, sections
 from synth_optimizers import __version__, workspace_status
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
@@ -23,7 +23,7 @@ PREFIX = "synth_optimizers_"
 
 
 def samples(text: str) -> Samples:
-    """Read the text format of Prometheus and check its rules: each family once, in one piece, and described before."""
+    """Parse the Prometheus text format; check that each family occurs once, contiguously, after its description."""
     found: Samples = {}
     kinds: dict[str, str] = {}
     family = ""
@@ -51,56 +51,56 @@ def samples(text: str) -> Samples:
     return found
 
 
-def value(known: Samples, name: str, **labels: str) -> float:
-    """Return a figure; one that was never counted is zero."""
+def metric_value(known: Samples, name: str, **labels: str) -> float:
+    """Return the value of a metric; one that was never counted is zero."""
     return known.get((name, frozenset(labels.items())), 0.0)
 
 
-def figures(service: Service) -> Samples:
-    """Ask for the figures."""
+def fetch_metrics(service: Service) -> Samples:
+    """Fetch and parse the metrics."""
     reply = service.http.get("/metrics")
     assert reply.status_code == 200
     assert reply.headers["content-type"].startswith("application/openmetrics-text; version=1.0.0")
     return samples(reply.text)
 
 
-def test_the_figures_are_right_after_runs_that_are_known(service: Service, example: Example, tmp_path: Path) -> None:
+def test_metrics_are_correct_after_known_runs(service: Service, example: Example, tmp_path: Path) -> None:
     cached = {"cache__mode": "readwrite", "cache__path": "cache.sqlite"}
     usage = []
     for name in ("first", "again"):
         service.run_id(config_file(tmp_path, example, run__run_id=name, **cached))
         usage.append(service.wait(name)["usage"])
     service.run_id(config_file(tmp_path, example, run__run_id="waits"), auto_start=False)
-    known = figures(service)
+    known = fetch_metrics(service)
     assert [used["cached_calls"] for used in usage] == [0, 95]
-    assert value(known, "queue_requests", status="completed") == 2
-    assert value(known, "queue_requests", status="queued") == 1
-    assert value(known, "queue_requests", status="running") == 0
-    assert value(known, "proposer_turns_total", kind="completed") == 6
-    assert value(known, "cache_hits_total", kind="proposer") == 3
-    assert value(known, "tokens_total", kind="proposer") == usage[0]["total_tokens"] > 0
-    assert value(known, "tokens_total", kind="rollout") == 0
-    assert value(known, "cost_usd_total") == 0
-    assert value(known, "unpriced_calls_total") == 0
-    assert value(known, "runs_under_way") == 0
-    assert value(known, "lease_age_seconds") == 0
-    assert 0 < value(known, "oldest_queued_seconds") < 60
-    assert value(known, "http_answers_total", status="201") == 3
-    assert value(known, "requests_recovered_total") == 0
-    assert value(known, "runs_fenced_total") == 0
-    # Every rollout of both runs is counted, the last ones too.
-    assert value(known, "rollouts_total", kind="finished") == 184
-    assert value(known, "cache_hits_total", kind="rollout") == 92
+    assert metric_value(known, "queue_requests", status="completed") == 2
+    assert metric_value(known, "queue_requests", status="queued") == 1
+    assert metric_value(known, "queue_requests", status="running") == 0
+    assert metric_value(known, "proposer_turns_total", kind="completed") == 6
+    assert metric_value(known, "cache_hits_total", kind="proposer") == 3
+    assert metric_value(known, "tokens_total", kind="proposer") == usage[0]["total_tokens"] > 0
+    assert metric_value(known, "tokens_total", kind="rollout") == 0
+    assert metric_value(known, "cost_usd_total") == 0
+    assert metric_value(known, "unpriced_calls_total") == 0
+    assert metric_value(known, "runs_under_way") == 0
+    assert metric_value(known, "lease_age_seconds") == 0
+    assert 0 < metric_value(known, "oldest_queued_seconds") < 60
+    assert metric_value(known, "http_answers_total", status="201") == 3
+    assert metric_value(known, "requests_recovered_total") == 0
+    assert metric_value(known, "runs_fenced_total") == 0
+    # Every rollout of both runs is counted, including the last ones.
+    assert metric_value(known, "rollouts_total", kind="finished") == 184
+    assert metric_value(known, "cache_hits_total", kind="rollout") == 92
 
 
-def test_commits_are_measured(service: Service, example: Example, tmp_path: Path) -> None:
+def test_commit_durations_are_measured(service: Service, example: Example, tmp_path: Path) -> None:
     service.run_id(config_file(tmp_path, example, **TINY))
     service.wait("router")
-    known = figures(service)
+    known = fetch_metrics(service)
     for database in ("run", "queue"):
-        count = value(known, "commit_seconds_count", kind=database)
+        count = metric_value(known, "commit_seconds_count", kind=database)
         assert count > 0
-        assert value(known, "commit_seconds_sum", kind=database) > 0
+        assert metric_value(known, "commit_seconds_sum", kind=database) > 0
         buckets = {
             float(dict(labels)["le"]): number
             for (name, labels), number in known.items()
@@ -111,23 +111,23 @@ def test_commits_are_measured(service: Service, example: Example, tmp_path: Path
         assert buckets[float("inf")] == count
 
 
-def test_the_figures_follow_a_run_that_goes_on(service: Service, slow: Example, tmp_path: Path) -> None:
+def test_metrics_follow_an_active_run(service: Service, slow: Example, tmp_path: Path) -> None:
     service.run_id(config_file(tmp_path, slow, **LONG))
     service.wait("router", "running")
     with httpx.stream("GET", f"{service.url}/runs/router/events", headers={"accept": "text/event-stream"}) as stream:
         lines = stream.iter_lines()
         assert next(lines)
-        known = figures(service)
-    assert value(known, "runs_under_way") == 1
-    assert value(known, "queue_requests", status="running") == 1
-    assert value(known, "lease_age_seconds") > 0
-    assert value(known, "event_streams") == 1
-    wait_until("the end of the stream", lambda: value(figures(service), "event_streams") == 0)
+        known = fetch_metrics(service)
+    assert metric_value(known, "runs_under_way") == 1
+    assert metric_value(known, "queue_requests", status="running") == 1
+    assert metric_value(known, "lease_age_seconds") > 0
+    assert metric_value(known, "event_streams") == 1
+    wait_until("the end of the stream", lambda: metric_value(fetch_metrics(service), "event_streams") == 0)
     service.ask("POST", "/runs/router/cancel", {})
     service.wait("router")
 
 
-def test_the_service_says_that_it_lives_and_is_ready(service: Service) -> None:
+def test_health_and_readiness(service: Service) -> None:
     health = service.get("/health")
     assert (health["status"], health["phase"], health["version"]) == ("ok", "ready", __version__)
     assert health["pid"] == service.process.pid
@@ -137,7 +137,7 @@ def test_the_service_says_that_it_lives_and_is_ready(service: Service) -> None:
     assert service.get("/ready") == {"status": "ready", "database": "open", "workers": 4}
 
 
-def test_the_status_is_that_of_the_database(done: Service) -> None:
+def test_status_matches_the_database(done: Service) -> None:
     status = done.get("/status")
     assert status["run_request_status_counts"] == {"completed": 2, "cancelled": 5}
     assert [entry["run_id"] for entry in status["run_requests"]] == [
@@ -150,7 +150,7 @@ def test_the_status_is_that_of_the_database(done: Service) -> None:
     assert told["run_requests"] == status["run_requests"]
 
 
-def test_the_workspace_counts_what_there_is(done: Service) -> None:
+def test_workspace_counts_requests_leases_and_workers(done: Service) -> None:
     known = done.get("/workspace")
     assert known["runs"] == {"total": 7, "by_status": {"completed": 2, "cancelled": 5}}
     assert (known["leases"], known["workers"]) == ([], [])
@@ -170,7 +170,7 @@ ROUTES = {
 }
 
 
-def test_everything_that_can_be_asked_is_described(done: Service) -> None:
+def test_every_route_is_in_the_openapi_document(done: Service) -> None:
     document = done.get("/openapi.json")
     assert document["openapi"].startswith("3.1")
     described = {(method, path) for path, methods in document["paths"].items() for method in methods}
@@ -206,17 +206,17 @@ def test_everything_that_can_be_asked_is_described(done: Service) -> None:
         ("GET", "/runs/router/cancel", 405, "method_not_allowed"),
     ],
 )
-def test_what_cannot_be_asked_is_refused(method: str, path: str, status: int, code: str, done: Service) -> None:
-    refused(done.ask(method, path), status, code)
+def test_unknown_routes_and_methods_are_refused(method: str, path: str, status: int, code: str, done: Service) -> None:
+    expect_error(done.ask(method, path), status, code)
 
 
-def test_every_answer_names_its_request(service: Service, example: Example, tmp_path: Path) -> None:
+def test_every_answer_has_a_request_id(service: Service, example: Example, tmp_path: Path) -> None:
     reply = service.http.get("/health", headers={"x-request-id": "mine-1"})
     assert reply.headers["x-request-id"] == "mine-1"
     assert reply.headers["x-content-type-options"] == "nosniff"
     assert service.http.get("/health").headers["x-request-id"].startswith("req_")
     bad = service.http.get("/runs/nobody", headers={"x-request-id": "mine-2"})
-    assert refused(bad, 404, "run_not_found")["request_id"] == "mine-2"
+    assert expect_error(bad, 404, "run_not_found")["request_id"] == "mine-2"
     config = sections(tmp_path, example)
     config["gepa"]["minibatch_size"] = 0
-    assert refused(service.submit(config), 422, "config_invalid")["request_id"].startswith("req_")
+    assert expect_error(service.submit(config), 422, "config_invalid")["request_id"].startswith("req_")

@@ -1,4 +1,4 @@
-"""What stands in the way of a run is told whole, by a check and by a submit alike."""
+"""Preflight findings are reported completely and equally by check and by submit."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 from cli.commands import run_cli
-from support.answering import free_port
 from support.example import Example
-from support.service import Service, serving
-from support.waiting import wait_until
+from support.http_server import free_port
+from support.polling import wait_until
+from support.service import Service, run_service
 
-from service.short_runs import TINY, config_file, refused, sections
+from service.short_runs import TINY, config_file, expect_error, sections
 from synth_optimizers.client import Client
 from synth_optimizers.errors import OptimizerHttpError
 
@@ -24,7 +24,7 @@ Change = Callable[[dict[str, Any]], object]
 
 
 def dead() -> str:
-    """Return an address at which nobody answers."""
+    """Return an address without a server."""
     return f"http://127.0.0.1:{free_port()}"
 
 
@@ -54,14 +54,14 @@ CASES: dict[str, tuple[Change, str | None]] = {
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Any:  # noqa: ANN401 (a service and its directory)
-    """Yield a service for all tests of this file that leave nothing behind."""
+    """Yield a service for the tests of this file that leave it unchanged."""
     place = tmp_path_factory.mktemp("preflight")
-    with serving(place) as running:
+    with run_service(place) as running:
         yield running, place
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_check_is_clear_exactly_when_a_submit_is_taken(
+def test_a_check_succeeds_exactly_when_a_submission_is_accepted(
     case: str, shared: tuple[Service, Path], example: Example
 ) -> None:
     service, place = shared
@@ -72,7 +72,7 @@ def test_a_check_is_clear_exactly_when_a_submit_is_taken(
     assert report.status_code == 200, report.text
     known: dict[str, Any] = report.json()
     assert known["ok"] == (known["blockers"] == [])
-    # The check has written nothing: neither a request nor a file.
+    # The check has stored neither a run request nor a file.
     assert service.get("/status")["run_requests"] == []
     assert sorted(path.name for path in place.iterdir() if not path.name.startswith("service")) == ["gepa.toml"]
     assert known["ok"] == (code is None)
@@ -83,7 +83,7 @@ def test_a_check_is_clear_exactly_when_a_submit_is_taken(
         assert service.ask("POST", "/runs/router/cancel", {}).status_code == 202
         assert service.ask("DELETE", "/runs/router").status_code == 204
         return
-    error = refused(reply, 422, code)
+    error = expect_error(reply, 422, code)
     assert error["field_errors"] == known["blockers"]
     assert service.get("/runs")["items"] == []
     for found in known["blockers"]:
@@ -95,7 +95,7 @@ def test_a_check_is_clear_exactly_when_a_submit_is_taken(
     assert "sk-5555555555" not in reply.text + report.text
 
 
-def test_every_problem_is_named_at_once(shared: tuple[Service, Path], example: Example) -> None:
+def test_every_finding_is_reported_at_once(shared: tuple[Service, Path], example: Example) -> None:
     service, place = shared
     file = config_file(
         *(place, example),
@@ -105,14 +105,14 @@ def test_every_problem_is_named_at_once(shared: tuple[Service, Path], example: E
         container__url=dead(),
         container__connect_retries=0,
     )
-    error = refused(service.submit(file), 422, "preflight_failed")
+    error = expect_error(service.submit(file), 422, "preflight_failed")
     found = {problem["field"]: problem for problem in error["field_errors"]}
     assert set(found) == {
         *("gepa.minibatch_size", "gepa.max_generation", "proposer.backend", "container.url"),
     }
     assert {problem["stage"] for problem in found.values()} == {"config", "container"}
     assert "max_generations" in found["gepa.max_generation"]["hint"]
-    # What is written in the file is found there.
+    # Findings in the file have their location there.
     lines = (place / file).read_text(encoding="utf-8").splitlines()
     for field, problem in found.items():
         if problem["stage"] == "config":
@@ -123,13 +123,13 @@ def test_every_problem_is_named_at_once(shared: tuple[Service, Path], example: E
     assert not found["gepa.minibatch_size"]["retryable"]
     report = service.ask("POST", "/runs/preflight", {"config_path": str(file)}).json()
     assert report["blockers"] == error["field_errors"]
-    # The command line asks the same evaluator.
+    # The command line uses the same checks.
     checked = run_cli("gepa", "check", "--config", str(file), "--json", cwd=place)
     assert json.loads(checked.stdout)["blockers"] == error["field_errors"]
     config_file(place, example)
 
 
-def test_a_clear_check_tells_what_was_found_and_what_it_takes(shared: tuple[Service, Path], example: Example) -> None:
+def test_a_successful_check_returns_facts_and_plan(shared: tuple[Service, Path], example: Example) -> None:
     service, place = shared
     report = service.ask("POST", "/runs/preflight", {"config": sections(place, example)}).json()
     assert report["facts"]["container"]["program_id"] == "ticket_router"
@@ -141,23 +141,23 @@ def test_a_clear_check_tells_what_was_found_and_what_it_takes(shared: tuple[Serv
 @pytest.mark.parametrize(
     "body", [{}, {"config_path": "gepa.toml", "config": {}}, {"config": 7}, {"config_pth": "gepa.toml"}], ids=str
 )
-def test_a_body_that_names_no_single_configuration_is_refused(body: object, shared: tuple[Service, Path]) -> None:
+def test_a_body_without_exactly_one_configuration_is_refused(body: object, shared: tuple[Service, Path]) -> None:
     for path in ("/runs", "/runs/preflight"):
-        refused(shared[0].ask("POST", path, body), 422, "invalid_request")
+        expect_error(shared[0].ask("POST", path, body), 422, "invalid_request")
 
 
 @pytest.mark.parametrize("path", ["nothing.toml", "../gepa.toml", "/etc/passwd", ".", "service.sqlite"])
-def test_a_file_that_is_no_configuration_beneath_the_root_is_refused(path: str, shared: tuple[Service, Path]) -> None:
+def test_an_invalid_configuration_file_is_refused(path: str, shared: tuple[Service, Path]) -> None:
     reply = shared[0].ask("POST", "/runs", {"config_path": path})
     assert reply.status_code == 422, reply.text
     assert reply.json()["error"]["code"] in ("config_path_refused", "config_invalid", "synth_optimizer_toml_error")
     assert str(shared[1]) not in reply.text
 
 
-def test_a_run_that_nobody_checked_fails_with_the_cause(service: Service, example: Example, tmp_path: Path) -> None:
+def test_an_unverified_run_fails_with_the_cause(service: Service, example: Example, tmp_path: Path) -> None:
     config = sections(tmp_path, example)
     config["container"] |= {"url": dead(), "connect_retries": 0}
-    refused(service.submit(config), 422, "preflight_failed")
+    expect_error(service.submit(config), 422, "preflight_failed")
     service.run_id(config, allow_unverified=True)
     request = service.wait("router")
     assert request["status"] == "failed"
@@ -168,13 +168,13 @@ def test_a_run_that_nobody_checked_fails_with_the_cause(service: Service, exampl
     assert error["hint"]
 
 
-def test_a_check_and_a_submit_say_the_same_of_files_without_naming_directories(
+def test_check_and_submit_report_the_same_file_problems_without_paths(
     service: Service, example: Example, tmp_path: Path
 ) -> None:
     (tmp_path / "cache.sqlite").write_text("no database" * 100, encoding="utf-8")
     config = sections(tmp_path, example, cache__mode="readwrite", cache__path="cache.sqlite")
     reply = service.submit(config)
-    error = refused(reply, 422, "preflight_failed")
+    error = expect_error(reply, 422, "preflight_failed")
     assert [found["field"] for found in error["field_errors"]] == ["cache.path"]
     assert str(tmp_path) not in reply.text
     report = service.ask("POST", "/runs/preflight", {"config": config})
@@ -182,7 +182,7 @@ def test_a_check_and_a_submit_say_the_same_of_files_without_naming_directories(
     assert report.json()["blockers"] == error["field_errors"]
 
 
-def test_a_cache_that_another_run_is_just_making_stands_in_nobodys_way(
+def test_a_cache_that_another_run_is_creating_is_not_a_finding(
     service: Service, example: Example, tmp_path: Path
 ) -> None:
     def check(config: dict[str, Any], is_over: threading.Event) -> list[dict[str, Any]]:
@@ -191,7 +191,7 @@ def test_a_cache_that_another_run_is_just_making_stands_in_nobodys_way(
             found += service.ask("POST", "/runs/preflight", {"config": config}).json()["blockers"]
         return found
 
-    # The moment is short, so there are several of them.
+    # The critical moment is short, so the test tries several times.
     for number in range(8):
         cached = {"cache__mode": "readwrite", "cache__path": f"cache{number}.sqlite", **TINY}
         config = sections(tmp_path, example, run__run_id=f"r{number}", **cached)
@@ -205,13 +205,13 @@ def test_a_cache_that_another_run_is_just_making_stands_in_nobodys_way(
             assert [found for checked in checks for found in checked.result()] == []
 
 
-def test_a_full_queue_says_when_to_come_back(tmp_path: Path, slow: Example) -> None:
-    with serving(tmp_path, "--max-queued", "1", "--workers", "1") as service:
+def test_a_full_queue_answers_with_retry_after(tmp_path: Path, slow: Example) -> None:
+    with run_service(tmp_path, "--max-queued", "1", "--workers", "1") as service:
         service.run_id(sections(tmp_path, slow, run__run_id="first", **TINY))
         service.wait("first", "running")
         service.run_id(sections(tmp_path, slow, run__run_id="second", **TINY))
         reply = service.submit(sections(tmp_path, slow, run__run_id="third", **TINY))
-        error = refused(reply, 429, "queue_full")
+        error = expect_error(reply, 429, "queue_full")
         assert error["retryable"]
         assert int(reply.headers["retry-after"]) >= 1
         assert [entry["run_id"] for entry in service.get("/runs")["items"]] == ["second", "first"]
@@ -219,14 +219,17 @@ def test_a_full_queue_says_when_to_come_back(tmp_path: Path, slow: Example) -> N
             with pytest.raises(OptimizerHttpError) as caught:
                 client.submit(config=sections(tmp_path, slow, run__run_id="third", **TINY))
             assert getattr(caught.value, "code", None) == "queue_full"
-            # There is room as soon as the worker takes the second run.
+            # The queue has room once the worker claims the second run.
             taken = client.submit(config=sections(tmp_path, slow, run__run_id="third", **TINY), wait_for_capacity=30)
             assert (taken.run_id, taken.replayed) == ("third", False)
         assert service.wait("third")["status"] == "completed"
 
 
-def test_patience_with_a_full_queue_ends(tmp_path: Path, example: Example) -> None:
-    with serving(tmp_path, "--max-queued", "1", "--workers", "1") as service, Client(service.url, retries=0) as client:
+def test_wait_for_capacity_has_a_deadline(tmp_path: Path, example: Example) -> None:
+    with (
+        run_service(tmp_path, "--max-queued", "1", "--workers", "1") as service,
+        Client(service.url, retries=0) as client,
+    ):
         service.run_id(sections(tmp_path, example, run__run_id="first"), auto_start=False)
         with pytest.raises(OptimizerHttpError, match="no more than 1 may"):
             client.submit(config=sections(tmp_path, example, run__run_id="second"), wait_for_capacity=1.5)

@@ -1,4 +1,4 @@
-"""The queue without HTTP: every call of Python on requests, by hand."""
+"""The queue without HTTP: every Python function on run requests."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 from support.example import Example
-from support.waiting import PATIENCE, wait_until
+from support.polling import WAIT_TIMEOUT_SECONDS, wait_until
 
-from service.queue_by_hand import child, claimed, submitted
+from service.python_queue import claim_request, python_process, submit_run
 from synth_optimizers import (
     GepaRun,
     workspace_cancel_run_request,
@@ -26,9 +26,9 @@ from synth_optimizers import (
 from synth_optimizers.errors import ConfigError, StateTransitionError, SynthOptimizerError
 
 
-def test_the_whole_life_of_a_request_by_hand(db: Path, example: Example) -> None:
-    request_id = submitted(db, example)
-    entry = claimed(db)
+def test_a_run_request_from_submission_to_completion(db: Path, example: Example) -> None:
+    request_id = submit_run(db, example)
+    entry = claim_request(db)
     assert (entry["request_id"], entry["status"], entry["attempts"]) == (request_id, "leased", 1)
     assert (entry["lease_id"], entry["worker_id"]) == ("lease-1", "worker-1")
     started = workspace_start_run_request(db, request_id, lease_id="lease-1")
@@ -42,7 +42,7 @@ def test_the_whole_life_of_a_request_by_hand(db: Path, example: Example) -> None
     result = GepaRun.from_toml(db.parent / "gepa.toml").execute()
     done = workspace_complete_run_request(db, request_id, lease_id="lease-1")
     assert (done["status"], done["is_terminal"], done["lease_id"]) == ("completed", True, None)
-    # The request carries the summary of the run.
+    # The run request carries the summary of the run.
     assert done["best_candidate_id"] == result.best_candidate["candidate_id"]
     assert done["result_manifest_path"] == str(result.manifest_path)
     assert done["run_workspace_db_path"] == str(result.workspace_db_path)
@@ -54,9 +54,9 @@ def test_the_whole_life_of_a_request_by_hand(db: Path, example: Example) -> None
         workspace_complete_run_request(db, request_id)
 
 
-def test_a_request_whose_run_left_nothing_here_is_completed_without_a_summary(db: Path, example: Example) -> None:
-    request_id = submitted(db, example)
-    claimed(db)
+def test_a_run_request_without_a_run_directory_completes_without_a_summary(db: Path, example: Example) -> None:
+    request_id = submit_run(db, example)
+    claim_request(db)
     workspace_start_run_request(db, request_id)
     done = workspace_complete_run_request(db, request_id)
     assert done["status"] == "completed"
@@ -64,19 +64,19 @@ def test_a_request_whose_run_left_nothing_here_is_completed_without_a_summary(db
     assert [done[name] for name in summary] == [None] * len(summary)
 
 
-def test_a_second_request_waits_for_the_lane_of_the_first(db: Path, example: Example) -> None:
-    first, second = submitted(db, example, "first"), submitted(db, example, "second")
-    assert claimed(db)["request_id"] == first
+def test_a_second_run_request_waits_for_the_lane_of_the_first(db: Path, example: Example) -> None:
+    first, second = submit_run(db, example, "first"), submit_run(db, example, "second")
+    assert claim_request(db)["request_id"] == first
     assert workspace_claim_next_run_request(db, "lease-2") is None
     known = {entry["request_id"]: entry for entry in workspace_status(db)["run_requests"]}
     assert known[second]["waiting"]["reason"] == "container_busy"
     workspace_fail_run_request(db, first, "given up", lease_id="lease-1")
-    assert claimed(db, "lease-2")["request_id"] == second
+    assert claim_request(db, "lease-2")["request_id"] == second
 
 
-def test_claims_go_by_priority_and_age(db: Path, example: Example) -> None:
+def test_run_requests_are_claimed_by_priority_then_age(db: Path, example: Example) -> None:
     for name, priority in (("a", 0), ("b", 2), ("c", 2)):
-        submitted(db, example, name, priority)
+        submit_run(db, example, name, priority)
     order = []
     while (entry := workspace_claim_next_run_request(db, "lease")) is not None:
         order.append(entry["run_id"])
@@ -85,8 +85,8 @@ def test_claims_go_by_priority_and_age(db: Path, example: Example) -> None:
 
 
 def test_a_failure_has_a_message_and_a_reason(db: Path, example: Example) -> None:
-    request_id = submitted(db, example)
-    claimed(db)
+    request_id = submit_run(db, example)
+    claim_request(db)
     failed = workspace_fail_run_request(db, request_id, "the disk is full", "disk_full", lease_id="lease-1")
     assert failed["status"] == "failed"
     assert failed["finished_at"] is not None
@@ -95,14 +95,14 @@ def test_a_failure_has_a_message_and_a_reason(db: Path, example: Example) -> Non
         workspace_fail_run_request(db, request_id, "again")
 
 
-def test_a_request_is_cancelled_whether_it_waits_or_is_held(db: Path, example: Example) -> None:
-    waiting, held = submitted(db, example, "waiting"), submitted(db, example, "held", 5)
+def test_a_queued_or_leased_run_request_can_be_cancelled(db: Path, example: Example) -> None:
+    waiting, held = submit_run(db, example, "waiting"), submit_run(db, example, "held", 5)
     cancelled = workspace_cancel_run_request(db, waiting, "not needed")
     assert (cancelled["status"], cancelled["error"]["message"]) == ("cancelled", "not needed")
-    with child(CLAIMS_ONE, db, cwd=db.parent) as holder:
-        out, err = holder.communicate(timeout=PATIENCE)
+    with python_process(CLAIMS_ONE, db, cwd=db.parent) as holder:
+        out, err = holder.communicate(timeout=WAIT_TIMEOUT_SECONDS)
     assert out.strip() == held, err
-    # Who holds it hears of it, and says when the run is over.
+    # The worker that holds the lease learns of the cancellation, and reports the end of the run.
     asked = workspace_cancel_run_request(db, held, "not needed either")
     assert (asked["status"], asked["waiting"]["reason"]) == ("leased", "stopping")
     beaten = workspace_heartbeat_run_request(db, held, "lease-1")
@@ -114,19 +114,19 @@ def test_a_request_is_cancelled_whether_it_waits_or_is_held(db: Path, example: E
     assert (over["status"], over["is_terminal"], over["lease_id"]) == ("cancelled", True, None)
 
 
-def test_whoever_claimed_a_request_ends_it_by_cancelling(db: Path, example: Example) -> None:
-    request_id = submitted(db, example)
-    claimed(db)
+def test_the_lease_holder_can_cancel_its_run_request(db: Path, example: Example) -> None:
+    request_id = submit_run(db, example)
+    claim_request(db)
     over = workspace_cancel_run_request(db, request_id, "not needed")
     assert (over["status"], over["error"]["message"]) == ("cancelled", "not needed")
 
 
-def test_a_name_that_a_later_lease_has_as_well_gives_no_right(db: Path, example: Example) -> None:
-    request_id = submitted(db, example)
-    claimed(db, "lease-1", 0.2)
+def test_a_reused_lease_id_does_not_revive_an_old_lease(db: Path, example: Example) -> None:
+    request_id = submit_run(db, example)
+    claim_request(db, "lease-1", 0.2)
     wait_until("the end of the lease", lambda: workspace_recover_expired_run_requests(db))
-    with child(CLAIMS_ONE, db, cwd=db.parent) as holder:
-        out, err = holder.communicate(timeout=PATIENCE)
+    with python_process(CLAIMS_ONE, db, cwd=db.parent) as holder:
+        out, err = holder.communicate(timeout=WAIT_TIMEOUT_SECONDS)
     assert out.strip() == request_id, err
     assert workspace_heartbeat_run_request(db, request_id, "lease-1") is None
     for act in (workspace_start_run_request, workspace_complete_run_request, workspace_cancel_run_request):
@@ -137,9 +137,9 @@ def test_a_name_that_a_later_lease_has_as_well_gives_no_right(db: Path, example:
     assert workspace_status(db)["run_requests"][0]["status"] == "leased"
 
 
-def test_a_lease_that_ran_out_is_taken_back_and_its_old_holder_can_do_nothing(db: Path, example: Example) -> None:
-    request_id = submitted(db, example)
-    first = claimed(db, "lease-old", 0.2)
+def test_an_expired_lease_is_recovered_and_its_holder_is_fenced_off(db: Path, example: Example) -> None:
+    request_id = submit_run(db, example)
+    first = claim_request(db, "lease-old", 0.2)
     workspace_start_run_request(db, request_id, lease_id="lease-old")
     taken: list[dict[str, Any]] = []
 
@@ -152,7 +152,7 @@ def test_a_lease_that_ran_out_is_taken_back_and_its_old_holder_can_do_nothing(db
         (request_id, "queued", 1)
     ]
     assert workspace_recover_expired_run_requests(db) == []
-    second = claimed(db, "lease-new")
+    second = claim_request(db, "lease-new")
     assert second["fencing_token"] > first["fencing_token"]
     assert second["attempts"] == 2
     for act in (workspace_start_run_request, workspace_complete_run_request):
@@ -161,22 +161,22 @@ def test_a_lease_that_ran_out_is_taken_back_and_its_old_holder_can_do_nothing(db
     with pytest.raises(StateTransitionError):
         workspace_fail_run_request(db, request_id, "late", lease_id="lease-old")
     assert workspace_heartbeat_run_request(db, request_id, "lease-old") is None
-    # Nothing of that has touched the new holder.
+    # The new lease is unaffected.
     (entry,) = workspace_status(db)["run_requests"]
     assert entry["lease_id"] == "lease-new"
     assert workspace_start_run_request(db, request_id, lease_id="lease-new")["status"] == "running"
 
 
-def test_a_claim_takes_back_what_ran_out(db: Path, example: Example) -> None:
-    submitted(db, example)
-    claimed(db, "lease-old", 0.1)
+def test_a_claim_recovers_expired_leases(db: Path, example: Example) -> None:
+    submit_run(db, example)
+    claim_request(db, "lease-old", 0.1)
     wait_until("the claim", lambda: workspace_claim_next_run_request(db, "lease-new"))
     (entry,) = workspace_status(db)["run_requests"]
     assert (entry["lease_id"], entry["recoveries"]) == ("lease-new", 1)
 
 
-def test_what_is_not_there_or_not_right_is_refused(db: Path, example: Example) -> None:
-    submitted(db, example)
+def test_missing_run_requests_and_invalid_arguments_are_refused(db: Path, example: Example) -> None:
+    submit_run(db, example)
     for call in (workspace_start_run_request, workspace_complete_run_request, workspace_cancel_run_request):
         with pytest.raises(SynthOptimizerError, match="runreq_nobody"):
             call(db, "runreq_nobody")
@@ -210,16 +210,19 @@ print(workspace_claim_next_run_request(sys.argv[1], "lease-1", "worker-1")["requ
 """
 
 
-def test_two_processes_never_claim_the_same_request(db: Path, example: Example) -> None:
-    wanted = {submitted(db, example, f"r{number}") for number in range(40)}
-    with child(CLAIMS, db, "one", cwd=db.parent) as one, child(CLAIMS, db, "two", cwd=db.parent) as two:
+def test_two_processes_never_claim_the_same_run_request(db: Path, example: Example) -> None:
+    wanted = {submit_run(db, example, f"r{number}") for number in range(40)}
+    with (
+        python_process(CLAIMS, db, "one", cwd=db.parent) as one,
+        python_process(CLAIMS, db, "two", cwd=db.parent) as two,
+    ):
         for process in (one, two):
             assert process.stdin is not None
             process.stdin.write("go\n")
             process.stdin.flush()
         found = []
         for process in (one, two):
-            out, err = process.communicate(timeout=PATIENCE)
+            out, err = process.communicate(timeout=WAIT_TIMEOUT_SECONDS)
             assert process.returncode == 0, err
             found.append(json.loads(out))
     assert set(found[0]) | set(found[1]) == wanted

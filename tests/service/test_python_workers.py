@@ -1,4 +1,4 @@
-"""Workers of Python and the service work off one queue: each run is carried out once, whoever is lost."""
+"""Python workers and the service share one queue: each run is executed once, even when workers are lost."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Any
 import httpx
 from cli.commands import run_cli
 from support.example import Example
-from support.service import Service, serving
-from support.waiting import PATIENCE, wait_until
+from support.polling import WAIT_TIMEOUT_SECONDS, wait_until
+from support.service import Service, run_service
 
-from service.queue_by_hand import child, claimed, submitted
+from service.python_queue import claim_request, python_process, submit_run
 from service.short_runs import SETTINGS, TINY, config_file, events, feed
 from synth_optimizers import (
     gepa_service_run_next,
@@ -25,12 +25,12 @@ from synth_optimizers import (
 )
 
 
-def test_a_worker_carries_out_the_next_request(db: Path, example: Example) -> None:
-    request_id = submitted(db, example)
+def test_a_worker_executes_the_next_run_request(db: Path, example: Example) -> None:
+    request_id = submit_run(db, example)
     done: list[dict[str, Any]] = []
     worker = threading.Thread(target=lambda: done.append(gepa_service_run_next(db, "by-hand", 60)))
     worker.start()
-    worker.join(PATIENCE)
+    worker.join(WAIT_TIMEOUT_SECONDS)
     (known,) = done
     assert (known["request"]["request_id"], known["request"]["status"]) == (request_id, "completed")
     assert known["result"]["best_candidate_id"] == known["request"]["best_candidate_id"]
@@ -46,14 +46,14 @@ print(gepa_service_run_next(sys.argv[1], "child")["request"]["status"])
 """
 
 
-def test_a_worker_that_was_killed_is_noticed(db: Path, slow: Example) -> None:
-    request_id = submitted(db, slow)
-    with child(RUN_NEXT, db, cwd=db.parent) as process:
+def test_a_killed_worker_is_detected(db: Path, slow: Example) -> None:
+    request_id = submit_run(db, slow)
+    with python_process(RUN_NEXT, db, cwd=db.parent) as process:
         wait_until("the run", lambda: workspace_status(db)["run_requests"][0]["status"] == "running")
         assert workspace_recover_expired_run_requests(db) == []
         process.kill()
         process.wait()
-    # Its lease has an hour to go; that its process is gone is enough.
+    # Its lease expires in an hour, but its process is gone, which is enough.
     (taken,) = workspace_recover_expired_run_requests(db)
     assert (taken["request_id"], taken["status"]) == (request_id, "queued")
     assert gepa_service_run_next(db)["request"]["status"] == "completed"
@@ -67,23 +67,21 @@ print(known["message"], flush=True)
 """
 
 
-def test_a_worker_that_slept_past_its_lease_writes_nothing_more(
-    db: Path, slow: Example, done: Service, tmp_path: Path
-) -> None:
-    submitted(db, slow, size=SETTINGS)
+def test_a_worker_with_an_expired_lease_writes_nothing(db: Path, slow: Example, done: Service, tmp_path: Path) -> None:
+    submit_run(db, slow, size=SETTINGS)
     sent = len(slow.rollouts())
-    with child(FENCED, db, cwd=tmp_path) as process:
+    with python_process(FENCED, db, cwd=tmp_path) as process:
         wait_until("a batch", lambda: len(slow.rollouts()) >= sent + 10)
         process.send_signal(signal.SIGSTOP)
         try:
-            with serving(tmp_path) as service:
-                # The service takes the run when the lease of one second is over, and ends it.
+            with run_service(tmp_path) as service:
+                # The service recovers the run after the lease of one second has expired, and completes it.
                 request = service.wait("router")
                 assert (request["status"], request["attempts"], request["recoveries"]) == ("completed", 2, 1)
                 told, files = events(service, "router"), feed(service, "router")
                 sent = len(slow.rollouts())
                 process.send_signal(signal.SIGCONT)
-                out, err = process.communicate(timeout=PATIENCE)
+                out, err = process.communicate(timeout=WAIT_TIMEOUT_SECONDS)
                 assert out, err
                 assert events(service, "router") == told
                 assert feed(service, "router") == files == feed(done, "router")
@@ -95,14 +93,14 @@ def test_a_worker_that_slept_past_its_lease_writes_nothing_more(
 
 
 def test_python_and_the_service_share_one_queue(db: Path, slow: Example, tmp_path: Path) -> None:
-    with serving(tmp_path) as service:
+    with run_service(tmp_path) as service:
         service.run_id(config_file(tmp_path, slow, run__run_id="of-service", **TINY), auto_start=False)
-        held = claimed(db)
+        held = claim_request(db)
         assert held["run_id"] == "of-service"
         assert service.request("of-service")["lease_id"] == "lease-1"
         assert service.get("/workspace")["leases"][0]["holder"] == "caller"
-        # The service sees a request of Python, and leaves alone what Python holds.
-        submitted(db, slow, "of-python")
+        # The service lists a run request that Python claimed, but does not execute it.
+        submit_run(db, slow, "of-python")
         assert service.request("of-python")["waiting"]["reason"] == "container_busy"
         assert service.ask("POST", "/runs/of-service/cancel", {"reason": "so"}).status_code == 202
         beaten = workspace_heartbeat_run_request(db, held["request_id"], "lease-1")
@@ -129,8 +127,8 @@ except KeyboardInterrupt:
 
 
 def test_python_serves_the_queue(db: Path, example: Example, tmp_path: Path) -> None:
-    request_id = submitted(db, example)
-    with child(SERVE, db, tmp_path, cwd=tmp_path) as process:
+    request_id = submit_run(db, example)
+    with python_process(SERVE, db, tmp_path, cwd=tmp_path) as process:
         assert process.stdout is not None
         url = process.stdout.readline().strip()
         with httpx.Client(base_url=url, trust_env=False) as http:
@@ -141,5 +139,5 @@ def test_python_serves_the_queue(db: Path, example: Example, tmp_path: Path) -> 
         assert (detail["request"]["request_id"], detail["request"]["status"]) == (request_id, "completed")
         assert detail["history"][1]["worker_id"] == "of-python"
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=PATIENCE)
+        out, err = process.communicate(timeout=WAIT_TIMEOUT_SECONDS)
     assert (process.returncode, out.strip(), err) == (0, "interrupted", "")

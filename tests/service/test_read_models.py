@@ -1,4 +1,4 @@
-"""Runs are read after their end: requests, candidates, rollouts, frontier and scores."""
+"""Finished runs: requests, candidates, rollouts, frontier and scores over HTTP."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from service.short_runs import paged, sections
 
 @pytest.fixture(scope="module")
 def manifest(done: Service) -> dict[str, Any]:
-    """Return the manifest of the run that ended well."""
+    """Return the manifest of the completed run."""
     found: dict[str, Any] = done.get("/runs/router/artifacts/result_manifest.json")
     return found
 
 
-def test_runs_come_in_pages_the_newest_first(done: Service) -> None:
+def test_runs_are_paged_newest_first(done: Service) -> None:
     names = ["c4", "c3", "c2", "c1", "c0", "other", "router"]
     pages = paged(done, "/runs", limit=3)
     assert [[entry["run_id"] for entry in page] for page in pages] == [names[:3], names[3:6], names[6:]]
@@ -29,7 +29,7 @@ def test_runs_come_in_pages_the_newest_first(done: Service) -> None:
     assert pages[2][0] == done.request("router")
 
 
-def test_runs_are_kept_by_state(done: Service) -> None:
+def test_runs_are_filtered_by_state(done: Service) -> None:
     assert [entry["run_id"] for entry in done.get("/runs", state="completed")["items"]] == ["other", "router"]
     pages = paged(done, "/runs", state="cancelled", limit=2)
     assert [len(page) for page in pages] == [2, 2, 1]
@@ -37,7 +37,7 @@ def test_runs_are_kept_by_state(done: Service) -> None:
     assert done.get("/runs", state="running")["items"] == []
 
 
-def test_a_run_that_never_began_has_nothing_yet(done: Service) -> None:
+def test_a_run_that_never_started_has_no_results(done: Service) -> None:
     assert done.get("/runs/c0/candidates") == {"items": [], "next_cursor": None}
     assert done.get("/runs/c0/rollouts")["items"] == []
     assert done.get("/runs/c0/scores")["items"] == []
@@ -137,7 +137,7 @@ def test_rollouts_have_evidence_and_a_trace(done: Service, example: Example) -> 
     assert first["rollout_id"] not in json.dumps(evidence)
 
 
-def test_the_frontier_is_who_is_best_somewhere(done: Service) -> None:
+def test_the_frontier_holds_the_candidates_that_are_best_on_some_row(done: Service) -> None:
     frontier = done.get("/runs/router/frontier")
     written = done.get("/runs/router/artifacts/frontier.json")
     assert frontier["size"] == len(frontier["items"]) == len(written)
@@ -178,7 +178,7 @@ def test_scores_agree_with_the_manifest_and_the_rollouts(done: Service, manifest
         if score["stage"] != "candidate_full_train":
             assert (len(of_stage), sum(of_stage) / len(of_stage)) == (score["n"], pytest.approx(score["value"]))
         else:
-            # The rows of the screening are not run again.
+            # Rows of the minibatch are not evaluated again.
             assert (score["n"], len(of_stage)) == (12, 8)
     assert len({score["harness_digest"] for score in scores}) == 1
     best, seed = manifest["best_candidate"]["candidate_id"], scores[0]["candidate_id"]
@@ -191,7 +191,7 @@ def test_scores_agree_with_the_manifest_and_the_rollouts(done: Service, manifest
             assert found["standard_error"] == told["standard_error"]
 
 
-def test_scores_go_on_after_a_sequence(done: Service) -> None:
+def test_scores_can_be_read_after_a_sequence_number(done: Service) -> None:
     whole = done.get("/runs/router/scores")["items"]
     found: list[dict[str, Any]] = []
     since = -1
@@ -205,7 +205,7 @@ def test_scores_go_on_after_a_sequence(done: Service) -> None:
     assert done.get("/runs/router/scores", since=since) == {"items": [], "next_since": since, "has_more": False}
 
 
-def test_scores_as_series_are_the_same_scores(done: Service) -> None:
+def test_score_series_contain_the_same_scores(done: Service) -> None:
     scores = done.get("/runs/router/scores")["items"]
     known = done.get("/runs/router/scores/series")
     assert known["is_complete"]
@@ -228,7 +228,7 @@ def test_scores_as_series_are_the_same_scores(done: Service) -> None:
     assert only == known["series"][1:]
 
 
-def test_a_run_that_failed_shows_the_error_in_full(service: Service, tmp_path: Path, example: Example) -> None:
+def test_a_failed_run_shows_the_full_error(service: Service, tmp_path: Path, example: Example) -> None:
     config = sections(tmp_path, example)
     config["proposer"]["model"] = "nobody"
     service.run_id(config, allow_unverified=True)
@@ -241,6 +241,6 @@ def test_a_run_that_failed_shows_the_error_in_full(service: Service, tmp_path: P
     assert "there is no model 'nobody'" in f"{error['message']} {error['detail']}"
     assert error["hint"]
     assert detail["run"]["failure"]["message"] == error["message"]
-    # What was paid for until then is still there.
+    # The usage up to the failure is kept.
     assert service.get("/runs/router/best")["train_score"]["n"] == 12
     assert detail["usage"]["rollouts"]["paid_calls"] == 12

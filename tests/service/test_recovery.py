@@ -1,4 +1,4 @@
-"""A service that dies or is ended in the middle goes on where it was, and nothing is lost or done twice."""
+"""A service that is killed or stopped resumes its runs, and no call is lost or repeated needlessly."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 from support.example import Example
-from support.gate import Gate, held_proposer
-from support.service import Service, serving
-from support.waiting import wait_until
+from support.gate import Gate, gated_proposer
+from support.polling import wait_until
+from support.service import Service, run_service
 
 from service.short_runs import LONG, TINY, config_file, events, feed, has_event, history, sections
 from synth_optimizers import workspace_status
@@ -24,39 +24,42 @@ def sent_twice(rollouts: list[dict[str, Any]]) -> list[str]:
 
 
 def unknown_outcomes(service: Service) -> int:
-    """Return how many calls had no answer when the run was taken up again."""
+    """Return how many calls had an unknown outcome when the run was resumed."""
     resumed = [event["fields"] for event in events(service, "router") if event["type"] == "run.resumed"]
     return sum(fields["unknown_outcomes"] for fields in resumed)
 
 
-def as_if_nothing_had_been(service: Service, undisturbed: dict[str, Any]) -> dict[str, Any]:
-    """Wait for the end of the run, which must be that of an undisturbed one."""
+def assert_same_as_uninterrupted(service: Service, uninterrupted: dict[str, Any]) -> dict[str, Any]:
+    """Wait for the end of the run, whose result must equal that of an uninterrupted one."""
     request = service.wait("router")
     assert request["status"] == "completed"
-    assert request["best_candidate_id"] == undisturbed["best"]
-    assert feed(service, "router") == undisturbed["feed"]
+    assert request["best_candidate_id"] == uninterrupted["best"]
+    assert feed(service, "router") == uninterrupted["feed"]
     return request
 
 
-def test_a_run_goes_on_after_its_service_was_killed(tmp_path: Path, slow: Example, undisturbed: dict[str, Any]) -> None:
+def test_a_run_resumes_after_its_service_was_killed(
+    tmp_path: Path, slow: Example, uninterrupted: dict[str, Any]
+) -> None:
     kills = 4
     before = len(slow.rollouts())
     moments: list[Callable[[Service], Callable[[], object]]] = [
-        # In the first batch, after a proposer turn, while a candidate is measured, and in the last generation.
+        # During the first batch, after a proposer turn, during the evaluation of a candidate, and in the last
+        # generation.
         lambda _: lambda: len(slow.rollouts()) >= before + 4,
         lambda service: has_event(service, "router", "proposer.completed"),
         lambda _: lambda: len(slow.rollouts()) >= before + 40,
         lambda service: has_event(service, "router", "generation.started", 3),
     ]
     for number, moment in enumerate(moments):
-        with serving(tmp_path) as service:
+        with run_service(tmp_path) as service:
             if number == 0:
                 service.run_id(config_file(tmp_path, slow))
             wait_until("the moment", moment(service))
             assert service.request("router")["status"] == "running"
             assert service.end(signal.SIGKILL) == -signal.SIGKILL
-    with serving(tmp_path) as service:
-        request = as_if_nothing_had_been(service, undisturbed)
+    with run_service(tmp_path) as service:
+        request = assert_same_as_uninterrupted(service, uninterrupted)
         assert (request["attempts"], request["recoveries"]) == (kills + 1, kills)
         steps = service.get("/runs/router")["history"]
         recovered = [step for step in steps if step["trigger"] == "lease_expired"]
@@ -65,47 +68,48 @@ def test_a_run_goes_on_after_its_service_was_killed(tmp_path: Path, slow: Exampl
         tokens = [step["fencing_token"] for step in steps if step["trigger"] == "claim"]
         assert tokens == sorted(set(tokens))
         assert len(tokens) == kills + 1
-        # This container forgets: what was under way at a kill is sent again under its name, and told as unknown.
+        # This container does not deduplicate: calls in flight at a kill are sent again, and reported as unknown
+        # outcomes.
         sent = Counter(rollout["rollout_id"] for rollout in slow.rollouts()[before:])
         assert len(sent) == 92
         assert max(sent.values()) <= kills + 1
         assert 0 < sum(sent.values()) - len(sent) <= unknown_outcomes(service) <= 8 * kills + 1
 
 
-def test_nothing_that_was_answered_is_sent_again_after_a_kill(
-    tmp_path: Path, example: Example, undisturbed: dict[str, Any]
+def test_answered_calls_are_not_sent_again_after_a_kill(
+    tmp_path: Path, example: Example, uninterrupted: dict[str, Any]
 ) -> None:
     before = len(example.rollouts())
-    with held_proposer(example) as held:
+    with gated_proposer(example) as held:
         for kills in range(3):
-            with serving(tmp_path) as service:
+            with run_service(tmp_path) as service:
                 if kills == 0:
                     config = sections(tmp_path, example)
                     config["proposer"]["base_url"] = held.url
                     service.run_id(config)
-                # The seed is measured, and no rollout is under way.
+                # The initial candidate is evaluated, and no rollout is in flight.
                 held.wait_for(kills + 1)
                 service.end(signal.SIGKILL)
         held.open()
-        with serving(tmp_path) as service:
-            request = as_if_nothing_had_been(service, undisturbed)
+        with run_service(tmp_path) as service:
+            request = assert_same_as_uninterrupted(service, uninterrupted)
             assert (request["attempts"], request["recoveries"]) == (4, 3)
-            # Three turns were asked, and nobody knows what became of them.
+            # Three turns were sent whose outcome is unknown.
             assert unknown_outcomes(service) == 3
     rollouts = example.rollouts()[before:]
     assert len(rollouts) == 92
     assert sent_twice(rollouts) == []
 
 
-def test_a_run_is_taken_up_again_soon_after_the_start(tmp_path: Path, example: Example, container: Gate) -> None:
-    with serving(tmp_path) as service:
+def test_a_run_resumes_soon_after_a_restart(tmp_path: Path, example: Example, container: Gate) -> None:
+    with run_service(tmp_path) as service:
         service.run_id(config_file(tmp_path, example, container__url=container.url))
         container.wait_for(2)
         expires_at = service.request("router")["lease_expires_at"]
         service.end(signal.SIGKILL)
-    with serving(tmp_path) as service:
+    with run_service(tmp_path) as service:
         wait_until("the recovery", lambda: service.request("router")["attempts"] == 2)
-        # The lease of the lost service was not waited for.
+        # The service did not wait for the old lease to expire.
         [recovered] = [step for step in service.get("/runs/router")["history"] if step["trigger"] == "lease_expired"]
         assert recovered["detail"]["evidence"] in ("earlier_service", "holder_gone")
         assert recovered["at"] < expires_at
@@ -113,33 +117,31 @@ def test_a_run_is_taken_up_again_soon_after_the_start(tmp_path: Path, example: E
         service.wait("router")
 
 
-def test_a_service_that_is_ended_gives_its_runs_back(
-    tmp_path: Path, slow: Example, undisturbed: dict[str, Any]
-) -> None:
+def test_a_stopped_service_releases_its_runs(tmp_path: Path, slow: Example, uninterrupted: dict[str, Any]) -> None:
     before = len(slow.rollouts())
-    with serving(tmp_path) as service:
+    with run_service(tmp_path) as service:
         service.run_id(config_file(tmp_path, slow))
         wait_until("a generation", has_event(service, "router", "generation.started"))
         assert service.end(signal.SIGTERM) == 0
-        assert "Traceback" not in service.said()
+        assert "Traceback" not in service.stderr()
     (request,) = workspace_status(tmp_path / "service.sqlite")["run_requests"]
     assert (request["status"], request["lease_id"], request["recoveries"]) == ("queued", None, 0)
-    # The file is at rest: nothing is left beside it that a copy would need.
+    # The database is checkpointed: no WAL file remains beside it.
     log = tmp_path / "service.sqlite-wal"
     assert not log.exists() or log.stat().st_size == 0
-    with serving(tmp_path) as service:
-        request = as_if_nothing_had_been(service, undisturbed)
+    with run_service(tmp_path) as service:
+        request = assert_same_as_uninterrupted(service, uninterrupted)
         assert (request["attempts"], request["recoveries"]) == (2, 0)
         assert "release" in history(service, "router")
         assert "lease_expired" not in history(service, "router")
     assert sent_twice(slow.rollouts()[before:]) == []
 
 
-def test_a_service_ends_within_its_grace_while_a_proposer_hangs(
-    tmp_path: Path, example: Example, undisturbed: dict[str, Any]
+def test_a_service_ends_within_its_grace_period_while_a_proposer_hangs(
+    tmp_path: Path, example: Example, uninterrupted: dict[str, Any]
 ) -> None:
-    with held_proposer(example) as held:
-        with serving(tmp_path, "--shutdown-grace-seconds", "1") as service:
+    with gated_proposer(example) as held:
+        with run_service(tmp_path, "--shutdown-grace-seconds", "1") as service:
             config = sections(tmp_path, example)
             config["proposer"]["base_url"] = held.url
             service.run_id(config)
@@ -147,25 +149,25 @@ def test_a_service_ends_within_its_grace_while_a_proposer_hangs(
             assert service.end(signal.SIGTERM) == 0
             assert held.answered == 0
         held.open()
-        with serving(tmp_path) as service:
-            as_if_nothing_had_been(service, undisturbed)
+        with run_service(tmp_path) as service:
+            assert_same_as_uninterrupted(service, uninterrupted)
 
 
 def test_a_second_signal_does_not_wait_for_rollouts(tmp_path: Path, example: Example, container: Gate) -> None:
-    # The grace is longer than the test waits.
-    with serving(tmp_path, "--shutdown-grace-seconds", "600") as service:
+    # The grace period is longer than the test waits.
+    with run_service(tmp_path, "--shutdown-grace-seconds", "600") as service:
         service.run_id(config_file(tmp_path, example, container__url=container.url))
         container.wait_for(2)
         service.process.send_signal(signal.SIGTERM)
-        wait_until("the first", lambda: "draining" in service.said())
+        wait_until("the first", lambda: "draining" in service.stderr())
         assert service.end(signal.SIGTERM) == 0
         assert container.answered == 1
     (request,) = workspace_status(tmp_path / "service.sqlite")["run_requests"]
     assert request["status"] == "queued"
 
 
-def test_a_service_that_drains_says_so_and_takes_nothing(tmp_path: Path, example: Example, container: Gate) -> None:
-    with serving(tmp_path, "--shutdown-grace-seconds", "600") as service:
+def test_a_draining_service_reports_it_and_accepts_nothing(tmp_path: Path, example: Example, container: Gate) -> None:
+    with run_service(tmp_path, "--shutdown-grace-seconds", "600") as service:
         service.run_id(config_file(tmp_path, example, container__url=container.url))
         container.wait_for(2)
         service.process.send_signal(signal.SIGTERM)
@@ -178,15 +180,15 @@ def test_a_service_that_drains_says_so_and_takes_nothing(tmp_path: Path, example
 
 
 @pytest.mark.parametrize(("action", "state"), [("cancel", "cancelled"), ("pause", "paused")])
-def test_a_wish_that_was_acknowledged_survives_the_death_of_the_service(
+def test_an_acknowledged_cancel_survives_a_kill_of_the_service(
     action: str, state: str, tmp_path: Path, example: Example, container: Gate
 ) -> None:
-    with serving(tmp_path) as service:
+    with run_service(tmp_path) as service:
         service.run_id(config_file(tmp_path, example, container__url=container.url))
         container.wait_for(2)
         assert service.ask("POST", f"/runs/router/{action}", {"reason": "so"}).status_code == 202
         service.end(signal.SIGKILL)
-    with serving(tmp_path) as service:
+    with run_service(tmp_path) as service:
         request = service.wait("router", state)
         assert request["attempts"] == 1
         assert service.get("/workspace")["workers"] == []
@@ -194,36 +196,38 @@ def test_a_wish_that_was_acknowledged_survives_the_death_of_the_service(
         assert service.wait("router")["status"] == "cancelled"
 
 
-def test_a_stop_that_was_acknowledged_survives_the_death_of_the_service(tmp_path: Path, slow: Example) -> None:
-    with serving(tmp_path) as service:
+def test_an_acknowledged_stop_survives_a_kill_of_the_service(tmp_path: Path, slow: Example) -> None:
+    with run_service(tmp_path) as service:
         service.run_id(config_file(tmp_path, slow, **LONG))
         wait_until("a generation", has_event(service, "router", "generation.started"))
         assert service.ask("POST", "/runs/router/stop", {"reason": "so"}).status_code == 202
         service.end(signal.SIGKILL)
-    with serving(tmp_path) as service:
+    with run_service(tmp_path) as service:
         request = service.wait("router")
         assert (request["status"], request["result"]["stopped_by"]["kind"]) == ("completed", "external")
         assert sum(event["type"] == "generation.started" for event in events(service, "router")) == 1
 
 
-def test_a_pause_outlives_the_service(tmp_path: Path, slow: Example, undisturbed: dict[str, Any]) -> None:
-    with serving(tmp_path) as service:
+def test_a_pause_survives_a_restart_of_the_service(
+    tmp_path: Path, slow: Example, uninterrupted: dict[str, Any]
+) -> None:
+    with run_service(tmp_path) as service:
         service.run_id(config_file(tmp_path, slow))
         wait_until("a generation", has_event(service, "router", "generation.started"))
         service.ask("POST", "/runs/router/pause", {})
         request = service.wait("router", "paused")
         assert service.end(signal.SIGTERM) == 0
-    with serving(tmp_path) as service:
+    with run_service(tmp_path) as service:
         assert service.request("router") == request
         assert service.ask("POST", "/runs/router/resume", {}).status_code == 202
-        as_if_nothing_had_been(service, undisturbed)
+        assert_same_as_uninterrupted(service, uninterrupted)
 
 
-def test_a_service_whose_lock_was_removed_makes_room(tmp_path: Path, example: Example) -> None:
-    with serving(tmp_path) as first:
+def test_a_service_whose_lock_file_was_removed_ends(tmp_path: Path, example: Example) -> None:
+    with run_service(tmp_path) as first:
         (tmp_path / "service.sqlite.lock").unlink()
         assert first.process.wait(20) == 1
-        with serving(tmp_path) as second:
+        with run_service(tmp_path) as second:
             second.run_id(config_file(tmp_path, example, **TINY))
             request = second.wait("router")
             assert (request["status"], request["attempts"]) == ("completed", 1)

@@ -1,4 +1,4 @@
-"""The service does what its own document says, whatever is sent to it."""
+"""The service conforms to its own OpenAPI document, whatever input it receives."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import jsonschema_rs
 import pytest
 import requests
 import schemathesis
-from cli.places import small_config
+from cli.configs import small_config
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from schemathesis import CheckFunction, GenerationMode
@@ -25,8 +25,8 @@ from schemathesis.specs.openapi.checks import (
     unsupported_method,
 )
 from support.example import Example
-from support.service import Service, serving
-from support.waiting import PATIENCE
+from support.polling import WAIT_TIMEOUT_SECONDS
+from support.service import Service, run_service
 
 from service.routes import ROUTES, Route
 from synth_optimizers import _synth_optimizers
@@ -40,17 +40,17 @@ CHECKS = [
     unsupported_method,
 ]
 BLOCKING = "/worker/run-next"
-"""It answers when a run is over, and is asked by a test of its own."""
+"""It answers only when a run is over, and has a separate test."""
 PLAIN = re.compile(r"[A-Za-z0-9._-]+")
 FUZZED = [route for route in ROUTES if route.template != BLOCKING]
 FORBIDDING = [route for route in FUZZED if route.forbids]
 
 
 def populated(place: Path, example: Example) -> Iterator[Service]:
-    """Yield a service with a run that has ended and one that waits for somebody to step it."""
+    """Yield a service with a completed run and one that waits for a manual step."""
     (place / "codex").mkdir()
-    # Whoever has signed in to codex would wait for it to start with every configuration that is checked.
-    with serving(place, env={"CODEX_HOME": str(place / "codex")}) as service:
+    # Without this, a codex sign-in of the user would slow down every check of a configuration.
+    with run_service(place, env={"CODEX_HOME": str(place / "codex")}) as service:
         service.wait(service.run_id(small_config(place, example)), "completed")
         waiting = small_config(place, example, run__run_id="waiting", cache__namespace="waiting")
         service.run_id(waiting, auto_start=False, manual_step=True)
@@ -59,30 +59,30 @@ def populated(place: Path, example: Example) -> Iterator[Service]:
 
 @pytest.fixture(scope="module")
 def document(shown: Service) -> dict[str, Any]:
-    """Return the document as the service gives it."""
+    """Return the OpenAPI document of the service."""
     found: dict[str, Any] = shown.get("/openapi.json")
     return found
 
 
 @pytest.fixture(scope="module")
 def shown(example: Example, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    """Yield a service that is only looked at."""
+    """Yield a service for read-only routes."""
     yield from populated(tmp_path_factory.mktemp("shown"), example)
 
 
 @pytest.fixture(scope="module")
 def changed(example: Example, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    """Yield a service that is told to do things."""
+    """Yield a service for mutating routes."""
     yield from populated(tmp_path_factory.mktemp("changed"), example)
 
 
 def schema_of(service: Service) -> schemathesis.BaseSchema:
-    """Load the document that a service gives."""
+    """Load the OpenAPI document of a service."""
     return schemathesis.openapi.from_url(f"{service.url}/openapi.json")
 
 
 def names(service: Service, route: Route) -> dict[str, list[str]]:
-    """Return names that stand for something, for every parameter in the path of a route."""
+    """Return existing names for the path parameters of a route."""
     candidates = service.get("/runs/router/candidates")["items"] if "candidate_id" in route.parameters else []
     rollouts = service.get("/runs/router/rollouts")["items"] if "rollout_id" in route.parameters else []
     known = {
@@ -95,7 +95,7 @@ def names(service: Service, route: Route) -> dict[str, list[str]]:
 
 
 def prepared(case: schemathesis.Case[Any], route: Route, known: dict[str, str]) -> schemathesis.Case[Any]:
-    """Put names that are known in place of those that are made up, which lead to nothing, and keep waits short."""
+    """Replace generated names, which do not exist, by existing ones, and shorten waits."""
     for name, value in known.items():
         if PLAIN.fullmatch(str(case.path_parameters.get(name, ""))):
             case.path_parameters[name] = value
@@ -105,14 +105,14 @@ def prepared(case: schemathesis.Case[Any], route: Route, known: dict[str, str]) 
 
 
 def direct() -> requests.Session:
-    """Return a session that goes straight to the service."""
+    """Return an HTTP session without a proxy."""
     session = requests.Session()
     session.trust_env = False
     return session
 
 
 def fuzz(service: Service, route: Route, mode: GenerationMode, checks: list[CheckFunction]) -> None:
-    """Send what the document allows or forbids to one route, and check every answer."""
+    """Send generated valid or invalid input to one route, and check every answer."""
     operation = schema_of(service)[route.template][route.method]
     choices = {name: st.sampled_from(known) for name, known in names(service, route).items()}
 
@@ -128,7 +128,7 @@ def fuzz(service: Service, route: Route, mode: GenerationMode, checks: list[Chec
         )
         @given(case=operation.as_strategy(generation_mode=mode), known=st.fixed_dictionaries({}, optional=choices))
         def examples(case: schemathesis.Case[Any], known: dict[str, str]) -> None:
-            prepared(case, route, known).call_and_validate(session=session, checks=checks, timeout=PATIENCE)
+            prepared(case, route, known).call_and_validate(session=session, checks=checks, timeout=WAIT_TIMEOUT_SECONDS)
 
         examples()
 
@@ -161,25 +161,23 @@ def test_every_route_of_the_document_has_its_own_name_and_its_parameters(documen
 
 
 def service_for(route: Route, request: pytest.FixtureRequest) -> Service:
-    """Return the service that a route is tried on."""
+    """Return the service for tests of a route."""
     found: Service = request.getfixturevalue("changed" if route.mutates else "shown")
     return found
 
 
 @pytest.mark.parametrize("route", FUZZED, ids=str)
-def test_what_the_document_allows_is_answered_as_the_document_says(
-    route: Route, request: pytest.FixtureRequest
-) -> None:
+def test_valid_input_is_answered_as_documented(route: Route, request: pytest.FixtureRequest) -> None:
     fuzz(service_for(route, request), route, GenerationMode.POSITIVE, CHECKS)
 
 
 @pytest.mark.parametrize("route", FORBIDDING, ids=str)
-def test_what_the_document_forbids_is_refused(route: Route, request: pytest.FixtureRequest) -> None:
+def test_invalid_input_is_refused(route: Route, request: pytest.FixtureRequest) -> None:
     fuzz(service_for(route, request), route, GenerationMode.NEGATIVE, [*CHECKS, negative_data_rejection])
 
 
 @pytest.mark.parametrize("route", FUZZED, ids=str)
-def test_every_bound_of_the_document_is_kept(route: Route, request: pytest.FixtureRequest) -> None:
+def test_every_documented_bound_is_enforced(route: Route, request: pytest.FixtureRequest) -> None:
     service = service_for(route, request)
     schema = schema_of(service)
     operation = schema[route.template][route.method]
@@ -189,4 +187,4 @@ def test_every_bound_of_the_document_is_kept(route: Route, request: pytest.Fixtu
             operation, generation_modes=list(GenerationMode), generation_config=schema.config.generation
         ):
             checks = [*CHECKS, negative_data_rejection]
-            prepared(case, route, known).call_and_validate(session=session, checks=checks, timeout=PATIENCE)
+            prepared(case, route, known).call_and_validate(session=session, checks=checks, timeout=WAIT_TIMEOUT_SECONDS)

@@ -1,4 +1,4 @@
-"""Runs that go on by steps, and the queue worked off by hand."""
+"""Runs in manual-step mode, and worker calls by hand."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from support.example import Example
-from support.service import Service, serving
-from support.waiting import wait_until
+from support.polling import wait_until
+from support.service import Service, run_service
 
-from service.short_runs import TINY, config_file, events, feed, has_event, history, refused
+from service.short_runs import TINY, config_file, events, expect_error, feed, has_event, history
 from synth_optimizers import workspace_claim_next_run_request, workspace_submit_run_request
 
 MANY = 500
@@ -18,7 +18,7 @@ MANY = 500
 
 
 def step(service: Service, run_id: str) -> dict[str, Any]:
-    """Do one step that must be possible."""
+    """Execute one step, which must succeed."""
     reply = service.ask("POST", f"/runs/{run_id}/step", {})
     assert reply.status_code == 200, reply.text
     known: dict[str, Any] = reply.json()
@@ -26,7 +26,7 @@ def step(service: Service, run_id: str) -> dict[str, Any]:
     return known
 
 
-def test_a_run_goes_on_by_steps_to_the_same_end(service: Service, example: Example, tmp_path: Path) -> None:
+def test_a_stepped_run_has_the_same_result(service: Service, example: Example, tmp_path: Path) -> None:
     assert service.submit(config_file(tmp_path, example), manual_step=True).json()["auto_started"] is False
     assert service.request("router")["waiting"]["reason"] == "manual_step"
     told: list[dict[str, Any]] = []
@@ -36,7 +36,7 @@ def test_a_run_goes_on_by_steps_to_the_same_end(service: Service, example: Examp
         told += known["events"]
         if known["terminal"]:
             break
-        # Between two steps it waits, under its own name, and nothing is sent.
+        # Between two steps the run waits, is listed as waiting, and sends nothing.
         request = service.request("router")
         assert (request["status"], request["waiting"]["reason"]) == ("running", "manual_step")
         assert known["state"] not in ("completed", "failed", "cancelled")
@@ -46,19 +46,19 @@ def test_a_run_goes_on_by_steps_to_the_same_end(service: Service, example: Examp
     assert known["terminal"]
     assert 3 < count < MANY
     assert known["state"] == "completed"
-    # The steps tell the whole story, each event once.
+    # Together, the steps return every event exactly once.
     assert told == events(service, "router")
     service.run_id(config_file(tmp_path, example, run__run_id="free"))
     free = service.wait("free")
     assert service.request("router")["best_candidate_id"] == free["best_candidate_id"]
     assert feed(service, "router") == feed(service, "free")
-    error = refused(service.ask("POST", "/runs/router/step", {}), 409, "invalid_transition")
+    error = expect_error(service.ask("POST", "/runs/router/step", {}), 409, "invalid_transition")
     assert error["state"] == "completed"
 
 
-def test_a_run_that_goes_on_by_itself_is_not_stepped(service: Service, example: Example, tmp_path: Path) -> None:
+def test_a_continuous_run_cannot_be_stepped(service: Service, example: Example, tmp_path: Path) -> None:
     service.run_id(config_file(tmp_path, example), auto_start=False)
-    error = refused(service.ask("POST", "/runs/router/step", {}), 409, "manual_step_required")
+    error = expect_error(service.ask("POST", "/runs/router/step", {}), 409, "manual_step_required")
     assert error["state"] == "queued"
     assert service.request("router")["attempts"] == 0
 
@@ -68,7 +68,7 @@ def test_a_stepped_run_is_paused_resumed_and_cancelled(service: Service, example
     step(service, "router")
     assert service.ask("POST", "/runs/router/pause", {}).status_code == 202
     service.wait("router", "paused")
-    error = refused(service.ask("POST", "/runs/router/step", {}), 409, "invalid_transition")
+    error = expect_error(service.ask("POST", "/runs/router/step", {}), 409, "invalid_transition")
     assert error["state"] == "paused"
     assert service.ask("POST", "/runs/router/resume", {}).status_code == 202
     assert not step(service, "router")["terminal"]
@@ -76,13 +76,13 @@ def test_a_stepped_run_is_paused_resumed_and_cancelled(service: Service, example
     assert service.wait("router")["status"] == "cancelled"
 
 
-def test_a_stepped_run_survives_the_death_of_the_service(tmp_path: Path, example: Example) -> None:
-    with serving(tmp_path) as service:
+def test_a_stepped_run_survives_a_kill_of_the_service(tmp_path: Path, example: Example) -> None:
+    with run_service(tmp_path) as service:
         service.run_id(config_file(tmp_path, example), manual_step=True)
         for _ in range(3):
             step(service, "router")
         service.end(signal.SIGKILL)
-    with serving(tmp_path) as service:
+    with run_service(tmp_path) as service:
         request = service.request("router")
         assert (request["status"], request["waiting"]["reason"]) == ("queued", "manual_step")
         while not step(service, "router")["terminal"]:
@@ -92,9 +92,7 @@ def test_a_stepped_run_survives_the_death_of_the_service(tmp_path: Path, example
         assert feed(service, "router") == feed(service, "free")
 
 
-def test_nobody_but_a_step_begins_a_run_that_goes_on_by_steps(
-    service: Service, example: Example, tmp_path: Path
-) -> None:
+def test_only_a_step_starts_a_manual_step_run(service: Service, example: Example, tmp_path: Path) -> None:
     service.run_id(config_file(tmp_path, example, **TINY), manual_step=True)
     for path in ("/worker/run-next", "/worker/tick"):
         reply = service.ask("POST", path, {})
@@ -103,7 +101,7 @@ def test_nobody_but_a_step_begins_a_run_that_goes_on_by_steps(
     assert (request["status"], request["attempts"], request["waiting"]["reason"]) == ("queued", 0, "manual_step")
 
 
-def test_ticks_work_off_the_queue_one_unit_at_a_time(service: Service, example: Example, tmp_path: Path) -> None:
+def test_ticks_process_the_queue_one_unit_at_a_time(service: Service, example: Example, tmp_path: Path) -> None:
     def tick() -> dict[str, Any]:
         reply = service.ask("POST", "/worker/tick", {"worker_id": "ticker"})
         assert reply.status_code == 200, reply.text
@@ -128,13 +126,13 @@ def test_ticks_work_off_the_queue_one_unit_at_a_time(service: Service, example: 
     assert tick()["action"] == {"action": "noop"}
 
 
-def test_what_a_lost_worker_held_is_taken_back_on_demand(tmp_path: Path, example: Example) -> None:
+def test_recover_returns_the_run_request_of_a_lost_worker(tmp_path: Path, example: Example) -> None:
     db = tmp_path / "service.sqlite"
     workspace_submit_run_request(db, tmp_path / config_file(tmp_path, example, **TINY))
     claim = workspace_claim_next_run_request(db, "lease-lost", "lost", 0.05)
     assert claim is not None
-    with serving(tmp_path) as service:
-        # Its worker is gone; the service has seen that by itself, or is told to look.
+    with run_service(tmp_path) as service:
+        # The worker is gone; either the service has noticed it, or the call makes it look.
         taken = service.ask("POST", "/worker/recover", {})
         assert taken.status_code == 200, taken.text
         assert {entry["run_id"] for entry in taken.json()["recovered_run_requests"]} <= {"router"}
@@ -144,7 +142,7 @@ def test_what_a_lost_worker_held_is_taken_back_on_demand(tmp_path: Path, example
         assert service.ask("POST", "/worker/recover", {}).json() == {"recovered_run_requests": []}
 
 
-def test_recovery_leaves_alone_what_somebody_works_on(service: Service, slow: Example, tmp_path: Path) -> None:
+def test_recovery_does_not_affect_held_leases(service: Service, slow: Example, tmp_path: Path) -> None:
     service.run_id(config_file(tmp_path, slow, **TINY))
     wait_until("a rollout", has_event(service, "router", "rollout.requested"))
     assert service.ask("POST", "/worker/recover", {}).json() == {"recovered_run_requests": []}
@@ -152,7 +150,7 @@ def test_recovery_leaves_alone_what_somebody_works_on(service: Service, slow: Ex
     assert (request["status"], request["attempts"], request["recoveries"]) == ("completed", 1, 0)
 
 
-def test_who_works_by_hand_is_checked(service: Service) -> None:
+def test_worker_calls_validate_their_arguments(service: Service) -> None:
     for path in ("/worker/run-next", "/worker/tick"):
         for body in ({"worker_id": ""}, {"lease_seconds": 0.5}, {"lease_seconds": 100_000}, {"workerid": "x"}):
-            refused(service.ask("POST", path, body), 422, "invalid_request")
+            expect_error(service.ask("POST", path, body), 422, "invalid_request")

@@ -1,4 +1,4 @@
-"""A run is handed over once, durably, in any of three shapes, and begins when it is its turn."""
+"""A run is submitted once, durably, in any of three shapes, and starts in its turn."""
 
 from __future__ import annotations
 
@@ -7,24 +7,22 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from support.answering import free_port
 from support.example import Example
-from support.service import Service, serving
-from support.waiting import wait_until
+from support.http_server import free_port
+from support.polling import wait_until
+from support.service import Service, run_service
 
-from service.short_runs import LONG, TINY, config_file, feed, has_event, history, refused, sections
+from service.short_runs import LONG, TINY, config_file, expect_error, feed, has_event, history, sections
 
 
-def test_a_file_a_text_and_sections_are_the_same_configuration(
-    service: Service, example: Example, tmp_path: Path
-) -> None:
+def test_file_text_and_sections_give_the_same_configuration(service: Service, example: Example, tmp_path: Path) -> None:
     file = config_file(tmp_path, example)
     text = (tmp_path / file).read_text(encoding="utf-8")
     known = []
     for config in (file, text, sections(tmp_path, example)):
         assert service.run_id(config, auto_start=False) == "router"
         known.append(service.get("/runs/router"))
-        # A run that was cancelled leaves its name free.
+        # A cancelled run frees its run id.
         assert service.ask("POST", "/runs/router/cancel", {}).status_code == 202
     assert len({detail["request"]["config_digest"] for detail in known}) == 1
     assert known[0]["config"] == known[1]["config"] == known[2]["config"]
@@ -33,9 +31,7 @@ def test_a_file_a_text_and_sections_are_the_same_configuration(
     assert fields[0] == fields[1] == fields[2]
 
 
-def test_whatever_its_shape_a_configuration_makes_the_same_run(
-    service: Service, example: Example, tmp_path: Path
-) -> None:
+def test_every_shape_of_a_configuration_gives_the_same_run(service: Service, example: Example, tmp_path: Path) -> None:
     feeds = []
     for name, as_text in (("file", False), ("text", True), ("object", False)):
         file = config_file(tmp_path, example, run__run_id=name)
@@ -47,8 +43,8 @@ def test_whatever_its_shape_a_configuration_makes_the_same_run(
     assert feeds[0] == feeds[1] == feeds[2]
 
 
-def test_a_submit_that_was_answered_survives_the_death_of_the_service(tmp_path: Path, example: Example) -> None:
-    with serving(tmp_path) as service:
+def test_an_acknowledged_submission_survives_a_kill_of_the_service(tmp_path: Path, example: Example) -> None:
+    with run_service(tmp_path) as service:
         reply = service.submit(config_file(tmp_path, example), key="k-1", priority=3, auto_start=False)
         service.end(signal.SIGKILL)
     assert reply.status_code == 201, reply.text
@@ -68,14 +64,14 @@ def test_a_submit_that_was_answered_survives_the_death_of_the_service(tmp_path: 
     assert entry["waiting"]["reason"] == "auto_start_off"
     nothing = ("leased_at", "lease_id", "worker_id", "started_at", "finished_at", "result", "error", "usage")
     assert [entry[name] for name in nothing] == [None] * len(nothing)
-    with serving(tmp_path) as service:
+    with run_service(tmp_path) as service:
         assert service.request("router") == entry
         assert history(service, "router") == ["submit"]
         again = service.submit(config_file(tmp_path, example), key="k-1", priority=3, auto_start=False)
         assert (again.status_code, again.json()["replayed"]) == (200, True)
 
 
-def test_a_key_gives_the_same_run_again_and_another_body_is_a_conflict(
+def test_an_idempotency_key_returns_the_same_run_or_a_conflict(
     service: Service, example: Example, tmp_path: Path
 ) -> None:
     config = sections(tmp_path, example, run__run_id=None, **TINY)
@@ -86,14 +82,14 @@ def test_a_key_gives_the_same_run_again_and_another_body_is_a_conflict(
     again = service.submit(config, key="monday")
     assert (again.status_code, again.json()["replayed"]) == (200, True)
     assert again.json()["request"] == service.request(run_id)
-    error = refused(service.submit(config, key="monday", priority=1), 409, "idempotency_key_conflict")
+    error = expect_error(service.submit(config, key="monday", priority=1), 409, "idempotency_key_conflict")
     assert run_id in error["message"]
     other = service.submit(config, key="tuesday")
     assert other.status_code == 201
     assert other.json()["run_id"] != run_id
 
 
-def test_many_submits_at_once_with_one_key_make_one_run(service: Service, example: Example, tmp_path: Path) -> None:
+def test_concurrent_submissions_with_one_key_create_one_run(service: Service, example: Example, tmp_path: Path) -> None:
     config = sections(tmp_path, example, run__run_id=None)
     with ThreadPoolExecutor(30) as pool:
         replies = list(pool.map(lambda _: service.submit(config, key="once", auto_start=False), range(30)))
@@ -103,46 +99,46 @@ def test_many_submits_at_once_with_one_key_make_one_run(service: Service, exampl
     assert len(service.get("/runs")["items"]) == 1
 
 
-def test_many_submits_at_once_with_one_key_and_a_name_make_one_run(
+def test_concurrent_submissions_with_one_key_and_run_id_create_one_run(
     service: Service, example: Example, tmp_path: Path
 ) -> None:
     config = sections(tmp_path, example)
     with ThreadPoolExecutor(12) as pool:
         replies = list(pool.map(lambda _: service.submit(config, key="once", auto_start=False), range(12)))
-    # Whoever comes second finds the name taken, but by its own submission.
+    # The second submission finds the run id taken by the first, which has the same key.
     assert sorted(reply.status_code for reply in replies) == [200] * 11 + [201]
     assert {reply.json()["run_id"] for reply in replies} == {"router"}
 
 
 @pytest.mark.parametrize("key", ["", "two words", "x" * 201, "clé"])
-def test_a_key_that_is_no_key_is_refused(key: str, done: Service) -> None:
+def test_an_invalid_idempotency_key_is_refused(key: str, done: Service) -> None:
     reply = done.ask("POST", "/runs", {}, headers={"idempotency-key": key.encode()})
-    refused(reply, 422, "invalid_parameter")
+    expect_error(reply, 422, "invalid_parameter")
 
 
-def test_a_run_id_is_taken_while_its_run_waits_or_goes_on(service: Service, slow: Example, tmp_path: Path) -> None:
+def test_a_run_id_is_taken_while_its_run_is_queued_or_active(service: Service, slow: Example, tmp_path: Path) -> None:
     file = config_file(tmp_path, slow, **LONG)
     service.run_id(file, auto_start=False)
-    assert refused(service.submit(file), 409, "run_id_in_use")["state"] == "queued"
+    assert expect_error(service.submit(file), 409, "run_id_in_use")["state"] == "queued"
     assert service.ask("POST", "/runs/router/cancel", {}).status_code == 202
     service.run_id(file)
     wait_until("a rollout", has_event(service, "router", "rollout.requested"))
-    error = refused(service.submit(file), 409, "run_id_in_use")
+    error = expect_error(service.submit(file), 409, "run_id_in_use")
     assert error["state"] == "running"
 
 
-def test_a_run_id_is_taken_by_a_run_that_is_completed(service: Service, example: Example, tmp_path: Path) -> None:
+def test_a_run_id_is_taken_by_a_completed_run(service: Service, example: Example, tmp_path: Path) -> None:
     file = config_file(tmp_path, example, **TINY)
     service.run_id(file)
     assert service.wait("router")["status"] == "completed"
-    error = refused(service.submit(file), 409, "run_exists")
+    error = expect_error(service.submit(file), 409, "run_exists")
     assert error["state"] == "completed"
     assert service.ask("DELETE", "/runs/router").status_code == 204
     assert service.run_id(file) == "router"
     assert service.wait("router")["status"] == "completed"
 
 
-def test_a_run_that_did_not_begin_can_be_submitted_again(service: Service, example: Example, tmp_path: Path) -> None:
+def test_a_run_that_did_not_start_can_be_submitted_again(service: Service, example: Example, tmp_path: Path) -> None:
     file = config_file(tmp_path, example)
     config = sections(tmp_path, example)
     config["container"] |= {"url": f"http://127.0.0.1:{free_port()}", "connect_retries": 0}
@@ -152,11 +148,11 @@ def test_a_run_that_did_not_begin_can_be_submitted_again(service: Service, examp
     assert service.ask("POST", "/runs/router/cancel", {}).json()["status"] == "cancelled"
     service.run_id(file)
     assert service.wait("router")["status"] == "completed"
-    # Each request is kept with its own story.
+    # Each run request keeps its own history.
     assert [entry["status"] for entry in service.get("/runs")["items"]] == ["completed", "cancelled", "failed"]
 
 
-def test_a_run_that_was_cancelled_is_taken_again_with_a_warning_and_begins_anew_once_deleted(
+def test_a_cancelled_run_can_be_resubmitted_with_a_warning_and_restarts_once_deleted(
     service: Service, slow: Example, tmp_path: Path
 ) -> None:
     file = config_file(tmp_path, slow, **TINY)
@@ -166,7 +162,8 @@ def test_a_run_that_was_cancelled_is_taken_again_with_a_warning_and_begins_anew_
     assert service.wait("router")["status"] == "cancelled"
     again = service.submit(file)
     assert again.status_code == 201
-    # What was ended for good is not searched again under the same name: it gives its end once more, and says so before.
+    # A cancelled run is not searched again under the same run id: it returns its end again, and a warning says so
+    # before.
     assert [warning["code"] for warning in again.json()["warnings"]] == ["run_is_over"]
     assert service.wait("router")["status"] == "cancelled"
     assert service.ask("DELETE", "/runs/router").status_code == 204
@@ -174,14 +171,12 @@ def test_a_run_that_was_cancelled_is_taken_again_with_a_warning_and_begins_anew_
     assert service.wait("router")["status"] == "completed"
 
 
-def test_a_run_without_auto_start_waits_for_somebody_who_runs_it(
-    service: Service, example: Example, tmp_path: Path
-) -> None:
+def test_a_run_without_auto_start_waits_for_a_worker_call(service: Service, example: Example, tmp_path: Path) -> None:
     service.run_id(config_file(tmp_path, example), auto_start=False)
     waiting = service.request("router")["waiting"]
     assert waiting["reason"] == "auto_start_off"
     assert "run-next" in waiting["message"]
-    # A run that may begin by itself comes and goes meanwhile: the workers have looked at the queue.
+    # Meanwhile a run with auto-start completes, which shows that the workers have polled the queue.
     service.run_id(config_file(tmp_path, example, run__run_id="other", **TINY))
     service.wait("other")
     assert service.request("router")["status"] == "queued"
@@ -197,7 +192,7 @@ def test_a_run_without_auto_start_waits_for_somebody_who_runs_it(
     }
 
 
-def test_the_highest_priority_is_run_first_and_then_the_oldest(
+def test_run_next_claims_the_highest_priority_then_the_oldest(
     service: Service, example: Example, tmp_path: Path
 ) -> None:
     for name, priority in (("a", 0), ("b", 5), ("c", 5), ("d", -1), ("e", 0)):
@@ -206,10 +201,8 @@ def test_the_highest_priority_is_run_first_and_then_the_oldest(
     assert order == ["b", "c", "a", "e", "d"]
 
 
-def test_workers_take_what_waits_by_priority_and_age(
-    service: Service, slow: Example, example: Example, tmp_path: Path
-) -> None:
-    # All need one part of the cache, which the first holds until all others have come.
+def test_workers_claim_by_priority_then_age(service: Service, slow: Example, example: Example, tmp_path: Path) -> None:
+    # All runs need one cache namespace, which the first holds until all others are queued.
     shared = {"cache__mode": "readwrite", "cache__namespace": "shared"}
     service.run_id(sections(tmp_path, slow, run__run_id="first", **LONG, **shared))
     wait_until("a rollout", has_event(service, "first", "rollout.requested"))
@@ -224,13 +217,13 @@ def test_workers_take_what_waits_by_priority_and_age(
     assert sorted(leased, key=lambda name: str(leased[name])) == ["first", "b", "c", "d", "a"]
 
 
-def test_a_priority_that_is_none_is_refused(service: Service, example: Example, tmp_path: Path) -> None:
-    refused(service.submit(config_file(tmp_path, example), priority=1_000_001), 422, "invalid_request")
-    refused(service.submit(config_file(tmp_path, example), priority=1.5), 422, "invalid_request")
+def test_an_invalid_priority_is_refused(service: Service, example: Example, tmp_path: Path) -> None:
+    expect_error(service.submit(config_file(tmp_path, example), priority=1_000_001), 422, "invalid_request")
+    expect_error(service.submit(config_file(tmp_path, example), priority=1.5), 422, "invalid_request")
     assert service.get("/runs")["items"] == []
 
 
-def test_overrides_replace_settings_and_say_so(service: Service, example: Example, tmp_path: Path) -> None:
+def test_overrides_replace_settings_and_are_the_origin(service: Service, example: Example, tmp_path: Path) -> None:
     overrides = ["gepa.max_generations=1", "run.run_id=short"]
     assert service.run_id(config_file(tmp_path, example), overrides=overrides) == "short"
     detail = service.get("/runs/short")
@@ -239,5 +232,5 @@ def test_overrides_replace_settings_and_say_so(service: Service, example: Exampl
     assert origins["gepa.max_generations"] == origins["run.run_id"]
     assert not origins["gepa.max_generations"].startswith(("file", "default"))
     assert service.wait("short")["result"]["generations"] == 1
-    error = refused(service.submit(config_file(tmp_path, example), overrides=["gepa.no=1"]), 422, "config_invalid")
+    error = expect_error(service.submit(config_file(tmp_path, example), overrides=["gepa.no=1"]), 422, "config_invalid")
     assert error["field_errors"][0]["field"] == "gepa.no"

@@ -1,4 +1,4 @@
-"""Checks command lines of pages without carrying them out."""
+"""Checks command lines of documentation pages without executing them."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import click
 from support.example import ROOT
 from synth_optimizers.cli.app import cli
 
-# Programs of a reader's machine that are only named.
+# Programs that pages mention and tests do not run.
 ELSEWHERE = {"cd", "cp", "curl", "eval", "export", "pip", "ssh"}
 
 
 def check_command(words: list[str]) -> None:
-    """Check that a command exists and takes these options."""
+    """Check that a command exists and accepts these options."""
     while words and re.match(r"\w+=", words[0]):
         words = words[1:]
     match words:

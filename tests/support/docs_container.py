@@ -1,4 +1,4 @@
-"""The container of `docs/reference/containers.md`, started on a free port, and the exchanges that the page shows."""
+"""The container of `docs/reference/containers.md`, started on a free port, and the HTTP exchanges on the page."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from support import markdown
-from support.answering import free_port
 from support.example import ROOT, container_python
-from support.waiting import PATIENCE, wait_until
+from support.http_server import free_port
+from support.polling import WAIT_TIMEOUT_SECONDS, wait_until
 
 PAGE = ROOT / "docs/reference/containers.md"
 STOP_SECONDS = 10
@@ -26,7 +26,7 @@ TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 
 @dataclass(frozen=True)
 class Exchange:
-    """One exchange that the page shows; `reply` is what the answer holds at least."""
+    """One HTTP exchange on the page; `reply` is a subset of the answer."""
 
     method: str
     path: str
@@ -41,7 +41,7 @@ def blocks(language: str) -> list[str]:
 
 
 def exchanges() -> list[Exchange]:
-    """Return the exchanges in their order: a `Request` and its `Reply`, or a `Reply of` a call without a body."""
+    """Return the exchanges in order: a `Request` and its `Reply`, or a `Reply of` a call without a body."""
     text = PAGE.read_text(encoding="utf-8")
     label = r"^(Request|Reply)(?: with status (\d+))?(?: of)?(?: `(\w+) (\S+)`)?(?: \(shortened\))?:"
     block = r"\n\n```json\n(.*?)^```$"
@@ -61,21 +61,21 @@ def exchanges() -> list[Exchange]:
 
 
 def rollout_exchange() -> Exchange:
-    """Return the exchange of a whole rollout, as a run with the first configuration makes it."""
+    """Return the exchange of a whole rollout, as a run with the first configuration sends it."""
     (found,) = (exchange for exchange in exchanges() if exchange.request and "policy" in exchange.request)
     return found
 
 
 @contextlib.contextmanager
 def running(directory: Path) -> Iterator[str]:
-    """Run the example with the Python of the test containers and give its address; it is ended at the end."""
+    """Run the example with the Python of the test containers and yield its address; end it with the block."""
     script = directory / "container.py"
     script.write_text(blocks("python")[0], encoding="utf-8")
     port = free_port()
     log = directory / "container.log"
     with log.open("wb") as out:
         command = [container_python(), "-I", str(script), str(port)]
-        process = subprocess.Popen(command, stdout=out, stderr=out, cwd=directory)  # noqa: S603 (our own page)
+        process = subprocess.Popen(command, stdout=out, stderr=out, cwd=directory)  # noqa: S603 (code of our own page)
     try:
         wait_until_healthy(process, port, log)
         yield f"http://127.0.0.1:{port}"
@@ -89,7 +89,7 @@ def running(directory: Path) -> Iterator[str]:
 
 
 def wait_until_healthy(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
-    """Return when `/health` answers; fail with the log when the process ends or takes too long."""
+    """Wait until `/health` answers; fail with the log if the process ends or takes too long."""
 
     def is_healthy() -> bool:
         if process.poll() is not None:
@@ -103,7 +103,7 @@ def wait_until_healthy(process: subprocess.Popen[bytes], port: int, log: Path) -
 
 def call(url: str, method: str, path: str, body: object = None) -> tuple[int, Any]:
     """Make one call and return its status and JSON."""
-    connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=PATIENCE)
+    connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=WAIT_TIMEOUT_SECONDS)
     try:
         headers = {} if body is None else {"content-type": "application/json"}
         connection.request(method, path, None if body is None else json.dumps(body), headers)
@@ -114,7 +114,7 @@ def call(url: str, method: str, path: str, body: object = None) -> tuple[int, An
 
 
 def differences(shown: object, real: object, place: str = "reply") -> list[str]:
-    """Return where an answer is not what the page shows. It may have more keys; times may be others."""
+    """Return where an answer differs from the page. It may have more keys and other times."""
     if isinstance(shown, dict) and isinstance(real, dict):
         missing = [f"{place}.{key} is missing" for key in shown.keys() - real.keys()]
         shared = [key for key in shown if key in real]

@@ -20,7 +20,7 @@ COOKBOOKS = ROOT / "cookbooks" / "optimizers" / "gepa"
 
 @dataclass(frozen=True)
 class Example:
-    """The servers of the example that are running, and what they have written down."""
+    """The running servers of the example, and their logs."""
 
     container_url: str
     reflector_url: str
@@ -32,15 +32,15 @@ class Example:
         return _lines(self.rollout_log)
 
     def turns(self) -> list[dict[str, Any]]:
-        """Return every turn that reached the reflector: rows and proposals."""
+        """Return every proposer turn that reached the reflector: rows and proposals."""
         return _lines(self.turn_log)
 
 
 @contextlib.contextmanager
 def serve_example(log_dir: Path, *, delay: float = 0.0, fail_every: int = 0) -> Iterator[Example]:
-    """Start both servers on free ports of loopback, and end them by their own process ids.
+    """Start both servers on free ports of loopback; end them with the block.
 
-    `delay` is how many seconds each rollout takes; about one rollout in `fail_every` ends with HTTP 500.
+    Each rollout takes `delay` seconds; about one rollout in `fail_every` fails with HTTP 500.
     """
     rollout_log, turn_log = log_dir / "rollouts.jsonl", log_dir / "turns.jsonl"
     python = container_python()
@@ -55,7 +55,7 @@ def serve_example(log_dir: Path, *, delay: float = 0.0, fail_every: int = 0) -> 
 def example_config(directory: Path, example: Example, **changes: object) -> Path:
     """Write the example's `gepa.toml` for these servers and return its path; runs and cache are beside it.
 
-    A change is named by its path with two underscores: `gepa__max_generations=2`. `None` takes the setting out.
+    A change is named by its path with two underscores: `gepa__max_generations=2`. `None` removes the setting.
     """
     config = tomllib.loads((EXAMPLE / "gepa.toml").read_text(encoding="utf-8"))
     addresses = {"container__url": example.container_url, "proposer__base_url": example.reflector_url}
@@ -74,7 +74,7 @@ def example_config(directory: Path, example: Example, **changes: object) -> Path
 
 
 def container_python() -> str:
-    """Return the Python that has synth-containers; `make` names it."""
+    """Return the Python with synth-containers, which `make` sets."""
     python = os.environ.get("SYNTH_E2E_PYTHON")
     if not python:
         raise RuntimeError(
@@ -88,7 +88,7 @@ def _lines(path: Path) -> list[dict[str, Any]]:
 
 
 def _toml(table: Mapping[str, Any], prefix: str = "") -> str:
-    """Write a table as TOML; texts, numbers, truth values and lists of them are written as JSON writes them."""
+    """Return a table as TOML; strings, numbers, booleans and lists are written as JSON."""
     plain = {key: value for key, value in table.items() if not isinstance(value, Mapping)}
     nested = {key: value for key, value in table.items() if isinstance(value, Mapping)}
     out = [f"{json.dumps(key)} = {json.dumps(value)}\n" for key, value in plain.items()]

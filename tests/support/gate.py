@@ -1,4 +1,4 @@
-"""A server in front of another one: it holds the calls that matter until a test lets them through."""
+"""A gated proxy: it holds matching calls until a test opens the gate."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import urlsplit
 
 from support.example import Example
-from support.waiting import PATIENCE
+from support.polling import WAIT_TIMEOUT_SECONDS
 
 
 class Gate:
-    """The server, how many calls it was to hold have reached it, and how many of them were answered."""
+    """The proxy, with the numbers of matching calls that arrived and that were answered."""
 
     def __init__(self, url: str, free: int) -> None:
         self.url = url
@@ -25,18 +25,20 @@ class Gate:
         self._changed = threading.Condition()
 
     def wait_for(self, arrived: int) -> None:
-        """Wait until so many calls have reached it."""
+        """Wait until this many matching calls have arrived."""
         with self._changed:
-            assert self._changed.wait_for(lambda: self.arrived >= arrived, PATIENCE), f"{self.arrived} calls came"
+            assert self._changed.wait_for(lambda: self.arrived >= arrived, WAIT_TIMEOUT_SECONDS), (
+                f"{self.arrived} calls came"
+            )
 
     def open(self) -> None:
-        """Let through the calls that wait and those that come."""
+        """Forward the held calls and all later ones."""
         with self._changed:
             self._is_open = True
             self._changed.notify_all()
 
     def pass_through(self) -> None:
-        """Take a call, and return when it may go on: the first ones at once, the others once the gate is open."""
+        """Count a call, and block until it may be forwarded: the first ones at once, others when the gate opens."""
         with self._changed:
             self.arrived += 1
             number = self.arrived
@@ -45,18 +47,18 @@ class Gate:
             self.answered += 1
 
 
-class Quiet(ThreadingHTTPServer):
-    """Says nothing about callers that went away."""
+class QuietServer(ThreadingHTTPServer):
+    """A server that ignores errors of disconnected clients."""
 
     daemon_threads = True
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 @contextlib.contextmanager
 def gate(upstream: str, *, holds: str = "", free: int = 0) -> Iterator[Gate]:
-    """Serve in front of `upstream`; POSTs whose path ends with `holds` wait, but for the first `free` of them."""
+    """Serve a proxy of `upstream`. POSTs whose path ends with `holds` wait, except for the first `free` of them."""
     parts = urlsplit(upstream)
 
     class Handler(BaseHTTPRequestHandler):
@@ -71,7 +73,7 @@ def gate(upstream: str, *, holds: str = "", free: int = 0) -> Iterator[Gate]:
                 self.pass_on(body)
 
         def pass_on(self, body: bytes) -> None:
-            asked = http.client.HTTPConnection(str(parts.hostname), parts.port or 80, timeout=PATIENCE)
+            asked = http.client.HTTPConnection(str(parts.hostname), parts.port or 80, timeout=WAIT_TIMEOUT_SECONDS)
             with contextlib.closing(asked), contextlib.suppress(OSError):
                 asked.request(self.command, self.path, body or None, {"content-type": "application/json"})
                 reply = asked.getresponse()
@@ -80,14 +82,14 @@ def gate(upstream: str, *, holds: str = "", free: int = 0) -> Iterator[Gate]:
                 self.send_header("content-type", "application/json")
                 self.send_header("content-length", str(len(payload)))
                 self.end_headers()
-                # The caller may have gone away.
+                # The client may have disconnected.
                 self.wfile.write(payload)
 
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002 (the name of the base class)
-            """Say nothing."""
+            """Log nothing."""
 
     is_over = threading.Event()
-    server = Quiet(("127.0.0.1", 0), Handler)
+    server = QuietServer(("127.0.0.1", 0), Handler)
     held = Gate(f"http://127.0.0.1:{server.server_port}{parts.path}", free)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
     thread.start()
@@ -101,11 +103,11 @@ def gate(upstream: str, *, holds: str = "", free: int = 0) -> Iterator[Gate]:
         thread.join()
 
 
-def held_proposer(example: Example) -> contextlib.AbstractContextManager[Gate]:
-    """Serve a proposer that takes every turn and answers none before the gate is open."""
+def gated_proposer(example: Example) -> contextlib.AbstractContextManager[Gate]:
+    """Serve a proposer that answers no turn before the gate is open."""
     return gate(example.reflector_url)
 
 
-def held_container(example: Example, free: int = 1) -> contextlib.AbstractContextManager[Gate]:
-    """Serve a container that answers the first rollouts, and no more before the gate is open."""
+def gated_container(example: Example, free: int = 1) -> contextlib.AbstractContextManager[Gate]:
+    """Serve a container that answers the first rollouts, and the others once the gate is open."""
     return gate(example.container_url, holds="/rollouts", free=free)

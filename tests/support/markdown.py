@@ -1,4 +1,4 @@
-"""Reads Markdown pages for tests: their code blocks, anchors and links, and runs the lines of a shell."""
+"""Parses Markdown pages for tests: code blocks, anchors and links; and runs their shell lines."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from support.waiting import PATIENCE
+from support.polling import WAIT_TIMEOUT_SECONDS
 
 FENCE = re.compile(
     r"(?P<note><!-- (?P<said>[^>]*?) -->\n+)?^```(?P<language>\w*)\n(?P<code>.*?)^```$", flags=re.MULTILINE | re.DOTALL
@@ -18,7 +18,7 @@ FENCE = re.compile(
 
 @dataclass(frozen=True)
 class Block:
-    """A code block of a page, and the comment that stands directly above it."""
+    """A code block of a page, and the comment directly above it."""
 
     language: str
     code: str
@@ -27,7 +27,7 @@ class Block:
 
 
 def all_blocks(text: str) -> list[Block]:
-    """Return the code blocks of a page in their order."""
+    """Return the code blocks of a page in order."""
     return [
         Block(found["language"], found["code"], found["said"] or "", text.count("\n", 0, found.start("code")))
         for found in FENCE.finditer(text)
@@ -56,12 +56,12 @@ def anchors(text: str) -> list[str]:
 
 
 def links(text: str) -> list[str]:
-    """Return the targets of the links and pictures of a page that stay in this repository."""
+    """Return the targets of the links and images of a page within this repository."""
     return [found for found in re.findall(r"\]\(([^)\s]+)\)", without_code(text)) if "://" not in found]
 
 
 def broken_links(page: Path) -> list[str]:
-    """Return the links of a page that lead nowhere, those to headings included."""
+    """Return the broken links of a page, including those to headings."""
     broken = []
     for target in links(page.read_text(encoding="utf-8")):
         file, _, anchor = target.partition("#")
@@ -72,17 +72,17 @@ def broken_links(page: Path) -> list[str]:
 
 
 def run_words(words: list[str], place: Path) -> subprocess.CompletedProcess[str]:
-    """Run a command of a page, which must succeed, and return what it wrote."""
-    # The commands of a reader's environment: those of this one come first.
+    """Run a command of a page, which must succeed, and return its output."""
+    # The commands of the test environment come first on the path.
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environ = {name: value for name, value in os.environ.items() if not name.startswith("SYNTH_OPTIMIZERS_")}
-    ended = subprocess.run(  # noqa: S603 (the pages are ours)
+    ended = subprocess.run(  # noqa: S603 (commands of our own pages)
         words,
         cwd=place,
         env=environ | {"PATH": path, "NO_COLOR": "1"},
         capture_output=True,
         text=True,
-        timeout=PATIENCE,
+        timeout=WAIT_TIMEOUT_SECONDS,
         check=False,
     )
     assert ended.returncode == 0, f"{words}: {ended.stdout}{ended.stderr}"

@@ -1,4 +1,4 @@
-"""The real service in a process of its own, for tests: started, asked, signalled, and always ended by its own pid."""
+"""The real service in a subprocess, for tests; it is always ended by its own process id."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from typing import Any
 
 import httpx
 
-from support.waiting import PATIENCE, wait_until
+from support.polling import WAIT_TIMEOUT_SECONDS, wait_until
 
 REMOVED_VARIABLE_PREFIXES = ("SYNTH_OPTIMIZERS_", "OPENAI_", "PYTEST_")
 
 
 @dataclass
 class Service:
-    """A service that runs."""
+    """A running service."""
 
     url: str
     process: subprocess.Popen[str]
@@ -37,7 +37,7 @@ class Service:
         return self.http.request(method, path, **more)
 
     def get(self, path: str, **params: str | int) -> Any:  # noqa: ANN401
-        """Return a document, which must be there."""
+        """Return a document, which must exist."""
         reply = self.http.get(path, params=params)
         assert reply.status_code == 200, reply.text
         return reply.json()
@@ -49,18 +49,18 @@ class Service:
         return self.ask("POST", "/runs", body, headers={} if key is None else {"idempotency-key": key})
 
     def run_id(self, config: object, *, key: str | None = None, **more: object) -> str:
-        """Submit a configuration that must be taken, and return the id of its run."""
+        """Submit a configuration that must be accepted, and return the id of its run."""
         reply = self.submit(config, key=key, **more)
         assert reply.status_code == 201, reply.text
         return str(reply.json()["run_id"])
 
     def request(self, run_id: str) -> dict[str, Any]:
-        """Return the request of a run."""
+        """Return the run request of a run."""
         found: dict[str, Any] = self.get(f"/runs/{run_id}")["request"]
         return found
 
     def wait(self, run_id: str, *states: str) -> dict[str, Any]:
-        """Wait until a run is in one of these states, or over."""
+        """Wait until a run is in one of these states, or finished."""
 
         def reached() -> dict[str, Any] | None:
             request = self.request(run_id)
@@ -71,18 +71,18 @@ class Service:
 
         return wait_until(f"{' or '.join(states) or 'the end'} of {run_id}", reached)
 
-    def said(self) -> str:
-        """Return what it has written to stderr."""
+    def stderr(self) -> str:
+        """Return its stderr output."""
         return self.log.read_text(encoding="utf-8")
 
     def end(self, number: int = signal.SIGTERM) -> int:
-        """Signal it, wait for its end and return its exit code."""
+        """Signal the service, wait for its end and return its exit code."""
         self.process.send_signal(number)
-        return self.process.wait(PATIENCE)
+        return self.process.wait(WAIT_TIMEOUT_SECONDS)
 
 
 @contextlib.contextmanager
-def serving(
+def run_service(
     place: Path, *options: str, token: str | None = None, env: dict[str, str] | None = None, umask: int = -1
 ) -> Iterator[Service]:
     """Start the service in a directory, with its database there, on a free port of loopback."""
@@ -104,7 +104,7 @@ def serving(
     try:
         assert process.stdout is not None
         url = _address(process, log)
-        with httpx.Client(base_url=url, timeout=PATIENCE, headers=headers, trust_env=False) as http:
+        with httpx.Client(base_url=url, timeout=WAIT_TIMEOUT_SECONDS, headers=headers, trust_env=False) as http:
             service = Service(url, process, log, http)
             wait_until("the service", lambda: service.ask("GET", "/ready").status_code == 200)
             yield service
@@ -112,7 +112,7 @@ def serving(
         if process.poll() is None:
             process.terminate()
             try:
-                process.wait(PATIENCE / 2)
+                process.wait(WAIT_TIMEOUT_SECONDS / 2)
             except subprocess.TimeoutExpired:
                 process.kill()
         process.wait()
@@ -121,7 +121,7 @@ def serving(
 
 
 def _address(process: subprocess.Popen[str], log: Path) -> str:
-    """Read the document that the service writes once it listens."""
+    """Read the document that the service prints once it listens."""
     text = ""
     assert process.stdout is not None
     for line in process.stdout:

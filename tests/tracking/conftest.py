@@ -1,4 +1,4 @@
-"""Real feeds and a real result, and no way out of the machine."""
+"""Recorded feeds and a recorded result, and no network access."""
 
 import os
 import shutil
@@ -21,25 +21,25 @@ def read(name: str) -> list[RunEvent]:
 
 @pytest.fixture
 def finished() -> list[RunEvent]:
-    """Return a run that finished; two of its rollouts failed and were tried again."""
+    """Return the feed of a completed run; two of its rollouts failed and were retried."""
     return read("events.jsonl")
 
 
 @pytest.fixture
 def failed() -> list[RunEvent]:
-    """Return a run that failed because its proposer did."""
+    """Return the feed of a run that failed because of its proposer."""
     return read("events_failed.jsonl")
 
 
 @pytest.fixture
 def resumed() -> list[RunEvent]:
-    """Return a run that was killed and went on in another process."""
+    """Return the feed of a run that was killed and resumed in another process."""
     return read("events_resumed.jsonl")
 
 
 @pytest.fixture
 def result(tmp_path: Path) -> GepaRunResult:
-    """Return the result of the run that finished, in a directory of its own."""
+    """Return the result of the completed run, in a temporary directory."""
     run_dir = tmp_path / "finished-run"
     run_dir.mkdir()
     for name in ("best_candidate.json", "score_chart.svg"):
@@ -50,21 +50,21 @@ def result(tmp_path: Path) -> GepaRunResult:
 
 
 @pytest.fixture(autouse=True)
-def at_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Keep the trackers in the test's own directory, away from the user's settings and from the network."""
+def isolated(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Keep the trackers in the test's directory, away from the user's settings and the network."""
     for name in [name for name in os.environ if name.startswith(("MLFLOW_", "WANDB_", "OTEL_"))]:
         monkeypatch.delenv(name)
     for name in ("HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME", "WANDB_CONFIG_DIR", "WANDB_CACHE_DIR"):
         monkeypatch.setenv(name, str(tmp_path / "home"))
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
-    # The subscribers set these themselves; whatever they set is undone after the test.
+    # The subscribers set these variables; monkeypatch restores them after the test.
     for name in ("MLFLOW_DISABLE_TELEMETRY", "WANDB_ERROR_REPORTING"):
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)
     connect = socket.socket.connect
 
-    def only_here(opened: socket.socket, address: Any) -> None:  # noqa: ANN401 (its shape depends on the family)
+    def only_here(opened: socket.socket, address: Any) -> None:  # noqa: ANN401 (its type depends on the address family)
         is_local = opened.family == socket.AF_UNIX or address[0] in ("127.0.0.1", "::1")
         assert is_local, f"a tracker wants to connect to {address}"
         connect(opened, address)

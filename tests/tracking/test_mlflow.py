@@ -17,7 +17,7 @@ from synth_optimizers.result import GepaRunResult
 from synth_optimizers.tracking import MlflowSubscriber
 from synth_optimizers.tracking.metrics import Metrics
 
-# MLflow's own models still use a loader that SQLAlchemy 2.1 warns of.
+# MLflow's models use a loader that is deprecated in SQLAlchemy 2.1.
 pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy is deprecated")
 
 History = dict[str, list[tuple[int, float, int]]]
@@ -25,13 +25,13 @@ History = dict[str, list[tuple[int, float, int]]]
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Return a store for all tests: making its tables takes MLflow seconds."""
+    """Return one store for all tests, because creating its tables takes seconds."""
     return f"sqlite:///{tmp_path_factory.mktemp('mlflow')}/mlflow.db"
 
 
 @pytest.fixture
 def options(store: str, request: pytest.FixtureRequest) -> dict[str, Any]:
-    """Return an experiment of the test's own."""
+    """Return options with a separate experiment for each test."""
     return {"tracking_uri": store, "experiment": request.node.name}
 
 
@@ -51,7 +51,7 @@ def history(options: dict[str, Any]) -> History:
 
 
 def expected(events: list[RunEvent]) -> History:
-    """Return what the metrics give for a feed that comes once and whole."""
+    """Return the metrics of a feed that is read once and completely."""
     metrics = Metrics(events[0])
     found: History = defaultdict(list)
     for update in filter(None, map(metrics.fold, events)):
@@ -110,7 +110,7 @@ def test_a_failed_run_fails_in_mlflow(options: dict[str, Any], failed: list[RunE
     assert not MlflowClient(tracking_uri=options["tracking_uri"]).list_artifacts(run.info.run_id)
 
 
-def test_an_error_that_no_event_tells_of_is_a_failure_until_the_run_goes_on(
+def test_an_error_without_an_event_fails_the_run_until_it_is_resumed(
     options: dict[str, Any], failed: list[RunEvent]
 ) -> None:
     subscriber = MlflowSubscriber(**options)
@@ -134,7 +134,7 @@ def test_events_may_come_from_another_thread(options: dict[str, Any], failed: li
 
 
 @pytest.mark.parametrize("again_from", [0, 20])
-def test_the_same_subscriber_goes_on_where_it_was(
+def test_the_same_subscriber_continues_a_resumed_run(
     again_from: int, options: dict[str, Any], failed: list[RunEvent]
 ) -> None:
     subscriber = MlflowSubscriber(**options)
@@ -167,7 +167,7 @@ def test_another_process_continues_the_run(
     assert [run.info.status for run in runs(options)] == ["FINISHED"]
 
 
-def test_a_run_begun_anew_under_its_old_id_is_another_one(options: dict[str, Any], failed: list[RunEvent]) -> None:
+def test_a_restarted_run_with_the_same_id_is_a_new_tracker_run(options: dict[str, Any], failed: list[RunEvent]) -> None:
     subscriber = MlflowSubscriber(**options)
     feed(subscriber, failed[:20])
     feed(subscriber, [replace(event, ts=event.ts.replace("2026-", "2027-")) for event in failed[:20]])
@@ -194,6 +194,6 @@ def test_names_that_mlflow_refuses_do_not_stop_the_tracking(options: dict[str, A
     assert run.data.params["proposer.prices.words:8b_x.prompt_usd"] == "0.5"
 
 
-def test_mlflow_is_told_to_send_no_reports(options: dict[str, Any]) -> None:
+def test_mlflow_usage_reports_are_disabled(options: dict[str, Any]) -> None:
     MlflowSubscriber(**options)
     assert os.environ["MLFLOW_DISABLE_TELEMETRY"] == "true"

@@ -20,8 +20,8 @@ from synth_optimizers.tracking.otel import provider_from_environment
 OURS = "synth_optimizers."
 
 
-class Traced:
-    """A provider that keeps its spans."""
+class SpanCollector:
+    """A provider that collects its spans."""
 
     def __init__(self) -> None:
         self.exporter = InMemorySpanExporter()
@@ -29,14 +29,14 @@ class Traced:
         self.provider.add_span_processor(SimpleSpanProcessor(self.exporter))
 
     def spans(self, name: str = "") -> list[ReadableSpan]:
-        """Return the spans that have ended, in the order of their beginnings."""
+        """Return the ended spans in the order of their start."""
         found = [span for span in self.exporter.get_finished_spans() if name in ("", span.name)]
         return sorted(found, key=lambda span: span.start_time or 0)
 
 
 @pytest.fixture
-def traced() -> Traced:
-    return Traced()
+def traced() -> SpanCollector:
+    return SpanCollector()
 
 
 def feed(subscriber: OpenTelemetrySubscriber, events: list[RunEvent]) -> None:
@@ -44,7 +44,7 @@ def feed(subscriber: OpenTelemetrySubscriber, events: list[RunEvent]) -> None:
         subscriber.on_event(event)
 
 
-def of(span: ReadableSpan, name: str) -> Any:  # noqa: ANN401 (whatever the attribute is)
+def of(span: ReadableSpan, name: str) -> Any:  # noqa: ANN401 (any attribute value)
     return (span.attributes or {}).get(f"{OURS}{name}")
 
 
@@ -52,7 +52,7 @@ def nanos(event: RunEvent) -> int:
     return round(datetime.fromisoformat(event.ts).timestamp() * 1000) * 1_000_000
 
 
-def test_turns_and_evaluations_lie_below_the_run(traced: Traced, finished: list[RunEvent]) -> None:
+def test_proposals_and_evaluations_are_children_of_the_run(traced: SpanCollector, finished: list[RunEvent]) -> None:
     subscriber = OpenTelemetrySubscriber(tracer_provider=traced.provider)
     feed(subscriber, finished)
     subscriber.close(None, None)
@@ -69,7 +69,9 @@ def test_turns_and_evaluations_lie_below_the_run(traced: Traced, finished: list[
     assert {span.status.status_code for span in traced.spans()} == {StatusCode.UNSET}
 
 
-def test_an_evaluation_lasts_from_its_request_to_its_completion(traced: Traced, finished: list[RunEvent]) -> None:
+def test_an_evaluation_lasts_from_its_request_to_its_completion(
+    traced: SpanCollector, finished: list[RunEvent]
+) -> None:
     subscriber = OpenTelemetrySubscriber(tracer_provider=traced.provider)
     feed(subscriber, finished)
     subscriber.close(None, None)
@@ -91,7 +93,7 @@ def test_an_evaluation_lasts_from_its_request_to_its_completion(traced: Traced, 
     assert sorted(heldout.values()) == pytest.approx([1 / 3, 2 / 3])
 
 
-def test_a_retry_stays_within_its_evaluation(traced: Traced, finished: list[RunEvent]) -> None:
+def test_a_retry_stays_within_its_evaluation(traced: SpanCollector, finished: list[RunEvent]) -> None:
     subscriber = OpenTelemetrySubscriber(tracer_provider=traced.provider)
     feed(subscriber, finished)
     subscriber.close(None, None)
@@ -103,7 +105,7 @@ def test_a_retry_stays_within_its_evaluation(traced: Traced, finished: list[RunE
     assert retried[0].events[0].timestamp == nanos(reported)
 
 
-def test_a_turn_tells_models_and_usage(traced: Traced, finished: list[RunEvent]) -> None:
+def test_a_proposal_span_has_models_and_usage(traced: SpanCollector, finished: list[RunEvent]) -> None:
     subscriber = OpenTelemetrySubscriber(tracer_provider=traced.provider)
     feed(subscriber, finished)
     subscriber.close(None, None)
@@ -116,7 +118,7 @@ def test_a_turn_tells_models_and_usage(traced: Traced, finished: list[RunEvent])
     assert of(turns[0], "cost_usd") == 0.001
 
 
-def test_the_run_tells_scores_and_leaves_out_an_unknown_cost(traced: Traced, finished: list[RunEvent]) -> None:
+def test_the_run_span_has_scores_and_omits_an_unknown_cost(traced: SpanCollector, finished: list[RunEvent]) -> None:
     subscriber = OpenTelemetrySubscriber(tracer_provider=traced.provider)
     feed(subscriber, finished)
     subscriber.close(None, None)
@@ -129,7 +131,7 @@ def test_the_run_tells_scores_and_leaves_out_an_unknown_cost(traced: Traced, fin
     assert len(accepted) == 4
 
 
-def test_a_failed_run_has_the_error_status(traced: Traced, failed: list[RunEvent]) -> None:
+def test_a_failed_run_has_the_error_status(traced: SpanCollector, failed: list[RunEvent]) -> None:
     subscriber = OpenTelemetrySubscriber(tracer_provider=traced.provider)
     feed(subscriber, failed)
     error = ProposerError("synth_optimizer_proposer_error: 3 turns in a row brought no valid proposal")
@@ -147,7 +149,7 @@ def test_a_failed_run_has_the_error_status(traced: Traced, failed: list[RunEvent
     assert evaluation.status.status_code is StatusCode.UNSET
 
 
-def test_an_evaluation_without_a_score_has_the_error_status(traced: Traced, failed: list[RunEvent]) -> None:
+def test_an_evaluation_without_a_score_has_the_error_status(traced: SpanCollector, failed: list[RunEvent]) -> None:
     def unscored(event: RunEvent) -> RunEvent:
         is_seed = event.type == "candidate.evaluated"
         return replace(event, fields={**event.fields, "failed": 6, "score": None}) if is_seed else event
@@ -159,8 +161,8 @@ def test_an_evaluation_without_a_score_has_the_error_status(traced: Traced, fail
     assert of(evaluation, "failed_rows") == 6
 
 
-def test_what_is_open_when_a_run_is_interrupted_is_ended_and_the_rest_is_linked(
-    traced: Traced, resumed: list[RunEvent]
+def test_open_spans_of_an_interrupted_run_end_and_the_resumed_trace_is_linked(
+    traced: SpanCollector, resumed: list[RunEvent]
 ) -> None:
     subscriber = OpenTelemetrySubscriber(tracer_provider=traced.provider)
     feed(subscriber, resumed[:45])
@@ -176,11 +178,11 @@ def test_what_is_open_when_a_run_is_interrupted_is_ended_and_the_rest_is_linked(
     second = traced.spans("gepa.run")[1]
     assert second.links[0].context.span_id == first.context.span_id
     assert (second.start_time, of(second, "outcome")) == (nanos(resumed[45]), "finished")
-    # Two turns, eight evaluations and the run; those that were cut are not told again.
+    # Two turns, eight evaluations and the run; interrupted spans are not exported again.
     assert len(traced.spans()) - before == 11
 
 
-def test_the_run_is_below_the_span_in_which_the_subscriber_was_made(traced: Traced, failed: list[RunEvent]) -> None:
+def test_the_run_is_a_child_of_the_current_span(traced: SpanCollector, failed: list[RunEvent]) -> None:
     with traced.provider.get_tracer("program").start_as_current_span("experiment") as around:
         subscriber = OpenTelemetrySubscriber(tracer_provider=traced.provider)
     feed(subscriber, failed)
@@ -190,8 +192,8 @@ def test_the_run_is_below_the_span_in_which_the_subscriber_was_made(traced: Trac
     assert run.parent.span_id == around.get_span_context().span_id
 
 
-def test_spans_go_to_the_provider_of_the_program(
-    traced: Traced, failed: list[RunEvent], monkeypatch: pytest.MonkeyPatch
+def test_spans_go_to_the_global_provider(
+    traced: SpanCollector, failed: list[RunEvent], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(trace, "get_tracer_provider", lambda: traced.provider)
     subscriber = OpenTelemetrySubscriber()
@@ -200,7 +202,7 @@ def test_spans_go_to_the_provider_of_the_program(
     assert len(traced.spans("gepa.run")) == 1
 
 
-def test_with_nowhere_to_send_spans_to_it_says_so_before_the_run() -> None:
+def test_a_missing_exporter_is_reported_before_the_run() -> None:
     with pytest.raises(ConfigError, match="nowhere to send") as refusal:
         OpenTelemetrySubscriber()
     assert "OTEL_EXPORTER_OTLP_ENDPOINT" in refusal.value.hint

@@ -1,4 +1,4 @@
-"""Trackers by name, and what is said when one cannot be used."""
+"""Trackers by name, and the errors when one cannot be used."""
 
 import subprocess
 import sys
@@ -35,7 +35,7 @@ MODULES = {"mlflow": "mlflow", "otel": "opentelemetry.trace", "wandb": "wandb"}
 @pytest.mark.parametrize(
     ("name", "options", "kind"),
     [
-        # A client of a server makes no tables.
+        # The client of an MLflow server creates no tables.
         ("mlflow", {"tracking_uri": "http://127.0.0.1:9"}, MlflowSubscriber),
         ("otel", {"tracer_provider": TracerProvider()}, OpenTelemetrySubscriber),
         ("wandb", {"mode": "offline"}, WandbSubscriber),
@@ -74,7 +74,7 @@ def test_a_missing_package_is_refused_with_its_extra(name: str, monkeypatch: pyt
     assert refusal.value.hint == f'pip install "synth-optimizers[{name}]"'
 
 
-def test_a_directory_called_like_the_package_is_not_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_directory_with_the_name_of_the_package_is_not_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "wandb", ModuleType("wandb"))
     with pytest.raises(ConfigError, match="needs the package wandb"):
         subscriber("wandb")

@@ -1,4 +1,4 @@
-"""Metrics as they are folded from real feeds."""
+"""Metrics folded from recorded feeds."""
 
 import math
 import re
@@ -29,7 +29,7 @@ def series(updates: list[Update]) -> Series:
     return found
 
 
-def test_scores_are_given_by_rollouts_so_far(finished: list[RunEvent]) -> None:
+def test_the_step_of_a_score_is_the_number_of_rollouts(finished: list[RunEvent]) -> None:
     found = series(folded(finished)[1])
     sixth = 1 / 6
     assert found["val_program_average"] == [
@@ -49,7 +49,7 @@ def test_scores_are_given_by_rollouts_so_far(finished: list[RunEvent]) -> None:
     assert {value for _, value in found["val_evaluated_count_new_program"] + found["val_total_count"]} == {6}
 
 
-def test_a_screening_gives_parent_and_candidate_as_sums_and_means(finished: list[RunEvent]) -> None:
+def test_a_minibatch_reports_parent_and_candidate_as_sums_and_means(finished: list[RunEvent]) -> None:
     found = series(folded(finished)[1])
     assert found["subsample/before"] == [(9, 0), (12, 0), (22, 2), (28, 1), (31, 1)]
     assert found["subsample/after"] == [(9, 1), (12, 1), (22, 3), (28, 2), (31, 2)]
@@ -57,7 +57,7 @@ def test_a_screening_gives_parent_and_candidate_as_sums_and_means(finished: list
     assert found["minibatch/before"][2] == pytest.approx((22, 2 / 3))
 
 
-def test_decisions_are_counted_without_the_seed(finished: list[RunEvent], failed: list[RunEvent]) -> None:
+def test_decisions_are_counted_without_the_initial_candidate(finished: list[RunEvent], failed: list[RunEvent]) -> None:
     found = series(folded(finished)[1])
     assert found["candidates/accepted"] == [(15, 1), (25, 2), (37, 3)]
     assert found["candidates/rejected"] == [(19, 1), (38, 2)]
@@ -68,7 +68,7 @@ def test_decisions_are_counted_without_the_seed(finished: list[RunEvent], failed
 
 
 @pytest.mark.parametrize("feed", ["finished", "failed", "resumed"])
-def test_counting_arrives_at_the_totals_of_the_run(feed: str, request: pytest.FixtureRequest) -> None:
+def test_the_counts_equal_the_totals_of_the_run(feed: str, request: pytest.FixtureRequest) -> None:
     events: list[RunEvent] = request.getfixturevalue(feed)
     end = events[-1].fields
     fold, metrics = RunFold(), Metrics(events[0])
@@ -90,7 +90,7 @@ def test_counting_arrives_at_the_totals_of_the_run(feed: str, request: pytest.Fi
     assert counted["rollouts/failed"] == totals["rollouts_failed"]
 
 
-def test_the_end_brings_the_heldout_scores_and_the_gain(finished: list[RunEvent]) -> None:
+def test_the_final_event_reports_heldout_scores_and_gain(finished: list[RunEvent]) -> None:
     metrics, updates = folded(finished)
     end = updates[-1]
     assert end.step == 44
@@ -108,7 +108,7 @@ def test_the_end_brings_the_heldout_scores_and_the_gain(finished: list[RunEvent]
     assert metrics.texts["seed/instructions"] == "Answer by the house rules: r0"
 
 
-def test_a_cost_that_becomes_unknown_is_taken_back_once_and_never_zero(finished: list[RunEvent]) -> None:
+def test_a_cost_that_becomes_unknown_is_nan_once_and_never_zero(finished: list[RunEvent]) -> None:
     costs = series(folded(finished)[1])["cost_usd"]
     assert [step for step, _ in costs] == [6, 6, 6, 9, 12, 15, 19]
     assert costs[0] == (6, 3.96e-05)
@@ -124,7 +124,7 @@ def test_a_cost_that_was_never_known_is_absent(finished: list[RunEvent]) -> None
     assert "cost_usd" not in series(folded([unpriced(event) for event in finished])[1])
 
 
-def test_a_cached_answer_counts_as_a_rollout_and_not_as_paid(resumed: list[RunEvent]) -> None:
+def test_a_cached_answer_counts_as_a_rollout_but_not_as_a_sent_call(resumed: list[RunEvent]) -> None:
     cached = [replace(event, fields={**event.fields, "cached": True}) for event in resumed[:-1]]
     found = series(folded(cached)[1])
     assert found["total_metric_calls"][-1] == (36, 36)
@@ -132,7 +132,7 @@ def test_a_cached_answer_counts_as_a_rollout_and_not_as_paid(resumed: list[RunEv
     assert found["calls/paid"] == found["cost_usd"] == [(6, 0)]
 
 
-def test_parameters_are_given_once_under_the_names_of_gepa(resumed: list[RunEvent]) -> None:
+def test_parameters_are_reported_once_under_the_names_of_gepa(resumed: list[RunEvent]) -> None:
     updates = folded(resumed)[1]
     params = {name: value for update in updates for name, value in update.params.items()}
     assert sum(len(update.params) for update in updates) == len(params)
@@ -142,16 +142,16 @@ def test_parameters_are_given_once_under_the_names_of_gepa(resumed: list[RunEven
     assert params["frontier_type"] == "per_example"
 
 
-def test_events_that_come_again_change_nothing(resumed: list[RunEvent]) -> None:
+def test_repeated_events_change_nothing(resumed: list[RunEvent]) -> None:
     straight = folded(resumed)[1]
     metrics = Metrics(resumed[0])
     again = [metrics.fold(event) for event in [*resumed[:45], *resumed, *resumed[100:]]]
     assert [update for update in again if update is not None] == straight
-    numbers = [update.metrics[SEQUENCE_NUMBER] for update in straight]
-    assert numbers == sorted(set(numbers))
+    sequence_numbers = [update.metrics[SEQUENCE_NUMBER] for update in straight]
+    assert sequence_numbers == sorted(set(sequence_numbers))
 
 
-def test_a_feed_joined_in_the_middle_gives_no_counts_before_the_end(resumed: list[RunEvent]) -> None:
+def test_a_feed_joined_in_the_middle_has_no_counts_before_the_end(resumed: list[RunEvent]) -> None:
     metrics, updates = folded(resumed[45:])
     found = series(updates[:-1])
     assert not metrics.feed.is_whole
@@ -172,7 +172,7 @@ def test_the_list_of_metrics_is_complete(
     known = re.findall(r"^\| `([^`]+)` \|", page.read_text(encoding="utf-8"), re.MULTILINE)
     assert len(known) == len(set(known))
     given = {name for events in (finished, failed, resumed) for name in series(folded(events)[1])}
-    # No candidate of these runs was deferred and no proposal was a duplicate.
+    # These runs have no deferred candidate and no duplicate proposal.
     assert given == set(known) - {"candidates/deferred", "proposals/duplicate"}
 
 

@@ -1,4 +1,4 @@
-"""Runs that W&B writes offline, read back from its own files."""
+"""Runs that W&B writes offline, parsed from its files."""
 
 import json
 import os
@@ -21,7 +21,7 @@ CHUNK_HEADER = 7
 FULL, FIRST, LAST = 1, 2, 4
 
 Record: Any = wandb_internal_pb2.__dict__["Record"]
-"""A line of W&B's log; its type is made at run time."""
+"""A record of W&B's log; its type is created at run time."""
 
 
 @pytest.fixture(autouse=True)
@@ -32,13 +32,13 @@ def _service_ends() -> Iterator[None]:
 
 
 def end(subscriber: WandbSubscriber, result: GepaRunResult | None = None, error: Exception | None = None) -> None:
-    """Close and let W&B write everything out, as it does when a program ends."""
+    """Close the subscriber and let W&B flush, as it does when a program ends."""
     subscriber.close(result, error)
     wandb.teardown()
 
 
 def records(directory: Path) -> Iterator[Any]:
-    """Read the log of an offline run: blocks of chunks, as LevelDB has them, behind a header."""
+    """Parse the log of an offline run: chunks in blocks, as in LevelDB, behind a header."""
     [path] = directory.glob("wandb/offline-run-*/run-*.wandb")
     data = path.read_bytes()
     position, held = CHUNK_HEADER, b""
@@ -117,7 +117,7 @@ def test_a_finished_run_has_its_name_scores_config_and_files(
     assert {"best_candidate.json", "score_chart.svg", "result_manifest.json"} <= sent
 
 
-def test_nothing_of_the_machine_is_written(tmp_path: Path, failed: list[RunEvent]) -> None:
+def test_no_data_about_the_machine_is_written(tmp_path: Path, failed: list[RunEvent]) -> None:
     subscriber = WandbSubscriber(mode="offline", directory=tmp_path)
     feed(subscriber, failed[:20])
     end(subscriber)
@@ -129,7 +129,7 @@ def test_nothing_of_the_machine_is_written(tmp_path: Path, failed: list[RunEvent
 
 def test_a_failed_run_ends_with_an_error(tmp_path: Path, failed: list[RunEvent]) -> None:
     subscriber = WandbSubscriber(mode="offline", directory=tmp_path)
-    # A handle calls from a thread of its own and closes from the one that waits.
+    # A handle calls the subscriber from its own thread and closes it from the waiting one.
     served = Thread(target=feed, args=(subscriber, failed))
     served.start()
     served.join()
@@ -142,7 +142,7 @@ def test_a_failed_run_ends_with_an_error(tmp_path: Path, failed: list[RunEvent])
     assert rows(tmp_path)[-1]["cost_usd"] == 0.0060396
 
 
-def test_events_that_come_again_are_not_logged_again(tmp_path: Path, resumed: list[RunEvent]) -> None:
+def test_repeated_events_are_not_logged_again(tmp_path: Path, resumed: list[RunEvent]) -> None:
     written = []
     for name, events in [("straight", resumed), ("again", [*resumed[:60], *resumed])]:
         subscriber = WandbSubscriber(mode="offline", directory=tmp_path / name)
@@ -155,7 +155,7 @@ def test_events_that_come_again_are_not_logged_again(tmp_path: Path, resumed: li
     assert written[0][-1]["_step"] == 42
 
 
-def test_a_subscriber_that_was_closed_goes_on(tmp_path: Path, resumed: list[RunEvent]) -> None:
+def test_a_closed_subscriber_can_continue(tmp_path: Path, resumed: list[RunEvent]) -> None:
     subscriber = WandbSubscriber(mode="offline", directory=tmp_path)
     feed(subscriber, resumed[:60])
     end(subscriber, error=CancelledError("synth_optimizer_cancelled: interrupted"))
@@ -171,7 +171,7 @@ def test_a_subscriber_that_was_closed_goes_on(tmp_path: Path, resumed: list[RunE
     assert second[-1]["heldout/gain"] == pytest.approx(1 / 3)
 
 
-def test_a_run_of_the_user_stays_untouched(tmp_path: Path, failed: list[RunEvent]) -> None:
+def test_an_existing_run_of_the_user_is_unaffected(tmp_path: Path, failed: list[RunEvent]) -> None:
     settings = wandb.Settings(silent=True, console="off", disable_git=True)
     own = wandb.init(mode="offline", dir=tmp_path / "own", settings=settings)
     subscriber = WandbSubscriber(mode="offline", directory=tmp_path / "ours")
@@ -183,11 +183,11 @@ def test_a_run_of_the_user_stays_untouched(tmp_path: Path, failed: list[RunEvent
     assert rows(tmp_path / "own") == []
 
 
-def test_online_the_run_is_continued_after_what_it_has(
+def test_an_online_run_is_continued_after_its_last_step(
     resumed: list[RunEvent], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Continued:
-        """A run as W&B hands it back when it was resumed after event 59, at step 19."""
+        """A W&B run as it is resumed after event 59, at step 19."""
 
         summary: ClassVar = {"sequence_number": 59}
         config: ClassVar[dict[str, Any]] = {}
@@ -202,14 +202,14 @@ def test_online_the_run_is_continued_after_what_it_has(
     monkeypatch.setattr(wandb, "init", lambda **options: asked.update(options) or Continued())
     feed(WandbSubscriber(mode="online"), resumed)
     assert (asked["resume"], asked["name"], asked["project"]) == ("allow", "resumed-run", "synth-optimizers")
-    numbers = [metrics["sequence_number"] for _, metrics in Continued.logged]
-    assert numbers == sorted(set(numbers))
-    assert (numbers[0], numbers[-1]) == (60, 142)
+    sequence_numbers = [metrics["sequence_number"] for _, metrics in Continued.logged]
+    assert sequence_numbers == sorted(set(sequence_numbers))
+    assert (sequence_numbers[0], sequence_numbers[-1]) == (60, 142)
     assert Continued.logged[0][0] == 20
     assert Continued.logged[-1][0] == 42
 
 
-def test_without_a_key_it_says_so_before_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_api_key_is_reported_before_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wandb, "login", lambda **options: bool(options.get("prompt")))
     with pytest.raises(ConfigError, match="no API key") as refusal:
         WandbSubscriber(mode="online")

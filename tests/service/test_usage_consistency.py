@@ -1,4 +1,4 @@
-"""One set of books: every place that shows what a run has used shows the same numbers, whatever happened to it."""
+"""Every source that reports the usage of a run reports the same numbers, whatever happened to the run."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from urllib.parse import urlsplit
 
 import pytest
 from support.example import Example
-from support.service import Service, serving
-from support.waiting import wait_until
+from support.polling import wait_until
+from support.service import Service, run_service
 
 from service.short_runs import config_file
-from service.test_metrics import figures, value
+from service.test_metrics import fetch_metrics, metric_value
 from synth_optimizers import workspace_status
 from synth_optimizers.events import RunEvent
 from synth_optimizers.tracking.metrics import Metrics
@@ -32,9 +32,9 @@ CALLS = ("rollout_calls", "proposer_calls", "unknown_outcomes")
 
 @contextlib.contextmanager
 def metered(example: Example) -> Iterator[str]:
-    """Serve a container in front of the example's: it tells prompt and completion tokens and no total, and may fail.
+    """Serve a proxy of the example's container that reports prompt and completion tokens without a total, and may fail.
 
-    Every third rollout costs what nobody tells.
+    Every third rollout has an unknown cost.
     """
     upstream = urlsplit(example.container_url)
     lock, counted = threading.Lock(), [0]
@@ -78,12 +78,12 @@ def metered(example: Example) -> Iterator[str]:
             self.send_header("content-type", "application/json")
             self.send_header("content-length", str(len(payload)))
             self.end_headers()
-            # The client may have gone away.
+            # The client may have disconnected.
             with contextlib.suppress(OSError):
                 self.wfile.write(payload)
 
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002 (the name of the base class)
-            """Say nothing."""
+            """Log nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
@@ -97,8 +97,8 @@ def metered(example: Example) -> Iterator[str]:
         thread.join()
 
 
-def tracked(service: Service, run_id: str) -> dict[str, float]:
-    """Return the last value of every metric that a tracker is given of a run."""
+def tracker_metrics(service: Service, run_id: str) -> dict[str, float]:
+    """Return the last value of every metric that a tracker receives for a run."""
     text = service.http.get(f"/runs/{run_id}/artifacts/events.jsonl").text
     events = [RunEvent.from_line(line) for line in text.splitlines()]
     metrics, found = Metrics(events[0]), {}
@@ -108,8 +108,8 @@ def tracked(service: Service, run_id: str) -> dict[str, float]:
     return found
 
 
-def shown(place: Path, run_id: str) -> dict[str, Any]:
-    """Return what `runs show --json` tells of a run."""
+def shown_by_command(place: Path, run_id: str) -> dict[str, Any]:
+    """Return the output of `runs show --json` for a run."""
     command = [sys.executable, "-m", "synth_optimizers.cli", "runs", "show", str(place / "runs" / run_id), "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)  # noqa: S603
     document: dict[str, Any] = json.loads(done.stdout)
@@ -117,15 +117,15 @@ def shown(place: Path, run_id: str) -> dict[str, Any]:
 
 
 def end_run(service: Service, run_id: str, action: str | None) -> None:
-    """Let a run come to its end, or ask for it once it has measured something."""
+    """Wait until a run ends, or send a control request once it has evaluated the initial candidate."""
     if action is not None:
-        wait_until("a candidate", lambda: measured(service, run_id))
+        wait_until("a candidate", lambda: has_initial_score(service, run_id))
         assert service.ask("POST", f"/runs/{run_id}/{action}", {"reason": "enough"}).status_code in (200, 202)
     service.wait(run_id)
 
 
-def measured(service: Service, run_id: str) -> bool:
-    """Whether the initial candidate of a run has its score."""
+def has_initial_score(service: Service, run_id: str) -> bool:
+    """Return whether the initial candidate of a run has its score."""
     run = service.get(f"/runs/{run_id}")["run"]
     return run is not None and run["best_candidate_id"] is not None
 
@@ -134,14 +134,14 @@ def measured(service: Service, run_id: str) -> bool:
 def test_manifest_status_service_metrics_command_and_tracker_agree(
     action: str | None, slow: Example, example: Example, tmp_path: Path
 ) -> None:
-    with metered(slow if action else example) as container, serving(tmp_path) as service:
+    with metered(slow if action else example) as container, run_service(tmp_path) as service:
         patient = {"gepa__rollout_failure_rate_tolerance": 1.0, "gepa__rollout_max_attempts": 2}
         service.run_id(config_file(tmp_path, example, container__url=container, **patient))
         end_run(service, "router", action)
-        detail, known = service.get("/runs/router"), figures(service)
+        detail, known = service.get("/runs/router"), fetch_metrics(service)
         manifest = service.get("/runs/router/artifacts/result_manifest.json")
         status = workspace_status(tmp_path / "runs/router/workspace.sqlite")["runs"][0]
-        command, tracker = shown(tmp_path, "router"), tracked(service, "router")
+        command, tracker = shown_by_command(tmp_path, "router"), tracker_metrics(service, "router")
 
         usage = manifest["usage"]
         assert usage["total_tokens"] > usage["proposer"]["total_tokens"]
@@ -163,12 +163,12 @@ def test_manifest_status_service_metrics_command_and_tracker_agree(
         assert set(failed) == {rollouts["failed"]}
         assert command["overview"]["rollouts_failed"] == rollouts["failed"]
 
-        assert value(known, "rollouts_total", kind="finished") == rollouts["finished"]
-        assert value(known, "rollouts_total", kind="failed") == rollouts["failed"]
-        assert value(known, "tokens_total", kind="rollout") == usage["rollouts"]["total_tokens"]
-        assert value(known, "tokens_total", kind="proposer") == usage["proposer"]["total_tokens"]
-        assert value(known, "cost_usd_total") == pytest.approx(usage["known_cost_usd"])
-        assert value(known, "unpriced_calls_total") == usage["unpriced_calls"]
+        assert metric_value(known, "rollouts_total", kind="finished") == rollouts["finished"]
+        assert metric_value(known, "rollouts_total", kind="failed") == rollouts["failed"]
+        assert metric_value(known, "tokens_total", kind="rollout") == usage["rollouts"]["total_tokens"]
+        assert metric_value(known, "tokens_total", kind="proposer") == usage["proposer"]["total_tokens"]
+        assert metric_value(known, "cost_usd_total") == pytest.approx(usage["known_cost_usd"])
+        assert metric_value(known, "unpriced_calls_total") == usage["unpriced_calls"]
 
         assert tracker["total_metric_calls"] == rollouts["train"]
         assert tracker["rollouts/heldout"] == rollouts["heldout"]

@@ -1,14 +1,14 @@
-"""A refusal of the service is the exception of the same problem without one, with everything that it said."""
+"""An error answer of the service raises the exception of the same problem, with all its attributes."""
 
 from __future__ import annotations
 
 import pickle
 
 import pytest
-from support.answering import free_port
-from support.standin import Answer, StandIn, detail, entry, refusal
+from support.http_server import free_port
+from support.stand_in import Answer, StandInService, detail, entry, refusal
 
-from client.clients import quick
+from client.clients import with_short_delays
 from synth_optimizers import errors
 from synth_optimizers.client import AsyncClient, Client, Refused
 from synth_optimizers.errors import CancelledError, ConfigError, OptimizerHttpError, StateTransitionError, error_table
@@ -27,7 +27,7 @@ CONTAINER = {**FIELD, "stage": "container", "code": "down", "field": None, "plac
 
 
 @pytest.mark.parametrize("row", error_table(), ids=lambda row: row["error_code"])
-def test_every_error_of_the_table_has_its_class(row: dict[str, str], client: Client, service: StandIn) -> None:
+def test_every_error_code_raises_its_class(row: dict[str, str], client: Client, service: StandInService) -> None:
     service.route("GET", "/runs/x", refusal(422, "some_code", row["error_code"], "what happened"))
     with pytest.raises(getattr(errors, row["exception"])) as raised:
         client.run("x")
@@ -36,7 +36,7 @@ def test_every_error_of_the_table_has_its_class(row: dict[str, str], client: Cli
     assert raised.value.hint == "Do something else."
 
 
-def test_a_refusal_keeps_everything_that_the_service_said(client: Client, service: StandIn) -> None:
+def test_an_exception_keeps_every_attribute_of_the_error(client: Client, service: StandInService) -> None:
     problems = [FIELD, CONTAINER]
     code = "synth_optimizer_config_error"
     service.route("POST", "/runs", refusal(422, "preflight_failed", code, "2 problems", field_errors=problems))
@@ -55,7 +55,7 @@ def test_a_refusal_keeps_everything_that_the_service_said(client: Client, servic
     assert vars(pickle.loads(pickle.dumps(error))) == vars(error)  # noqa: S301 (our own bytes)
 
 
-def test_a_wish_that_the_state_does_not_allow_names_the_state(client: Client, service: StandIn) -> None:
+def test_a_control_request_in_the_wrong_state_names_the_state(client: Client, service: StandInService) -> None:
     code = "synth_optimizer_state_transition_error"
     service.route("POST", "/runs/x/resume", refusal(409, "invalid_transition", code, state="completed"))
     with pytest.raises(StateTransitionError) as raised:
@@ -75,7 +75,7 @@ def test_a_wish_that_the_state_does_not_allow_names_the_state(client: Client, se
     ],
     ids=["html", "other_json", "list", "plain_404", "other_error", "redirect"],
 )
-def test_another_server_is_recognized(answer: Answer, client: Client, service: StandIn) -> None:
+def test_an_answer_of_another_server_is_recognized(answer: Answer, client: Client, service: StandInService) -> None:
     service.route("GET", "/health", answer)
     with pytest.raises(OptimizerHttpError, match="is not the service") as raised:
         client.health()
@@ -84,16 +84,16 @@ def test_another_server_is_recognized(answer: Answer, client: Client, service: S
     assert len(service.seen) == 1
 
 
-def test_nobody_is_followed_elsewhere(client: Client, service: StandIn) -> None:
+def test_redirects_are_not_followed(client: Client, service: StandInService) -> None:
     service.route("DELETE", "/runs/r", Answer(307, b"", {"location": f"{service.address}/other"}))
     with pytest.raises(OptimizerHttpError, match="sends on to"):
         client.delete("r")
     assert [seen.path for seen in service.seen] == ["/runs/r"]
 
 
-def test_an_address_where_nobody_listens_is_told_with_what_to_do() -> None:
+def test_an_unreachable_address_raises_with_a_hint() -> None:
     address = f"http://127.0.0.1:{free_port()}"
-    with quick(Client(address, retries=2)) as client, pytest.raises(OptimizerHttpError) as raised:
+    with with_short_delays(Client(address, retries=2)) as client, pytest.raises(OptimizerHttpError) as raised:
         client.health()
     assert f"no service answers at {address}" in str(raised.value)
     assert "synth-optimizers gepa service" in raised.value.hint
@@ -103,16 +103,16 @@ def test_an_address_where_nobody_listens_is_told_with_what_to_do() -> None:
 @pytest.mark.parametrize(
     "address", ["127.0.0.1:8879", "ftp://host", "http://", "http://host:99999", "http://host/?x=1", ""]
 )
-def test_an_address_that_is_none_is_refused(address: str) -> None:
+def test_an_invalid_address_is_refused(address: str) -> None:
     with pytest.raises(ConfigError, match="address") as raised:
         Client(address)
     assert "http://127.0.0.1:8879" in raised.value.hint
 
 
-def test_the_token_is_sent_and_never_shown(service: StandIn, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_token_is_sent_and_never_shown(service: StandInService, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(0)
     secret = "tk-" + "5" * 20
-    with quick(Client(service.address, token=secret)) as client:
+    with with_short_delays(Client(service.address, token=secret)) as client:
         with pytest.raises(OptimizerHttpError) as raised:
             client.health()
         shown = [repr(client), str(client), repr(vars(client))]
@@ -128,12 +128,12 @@ def test_the_token_is_sent_and_never_shown(service: StandIn, caplog: pytest.LogC
     assert secret not in str(refused.value)
 
 
-def test_a_keyword_that_nobody_knows_is_named() -> None:
+def test_an_unknown_keyword_argument_is_named() -> None:
     with pytest.raises(TypeError, match="backend_base"):
         Client(backend_base="http://127.0.0.1:1")  # type: ignore[call-arg]
 
 
-def test_a_run_that_failed_raises_the_error_of_its_cause(client: Client, service: StandIn) -> None:
+def test_a_run_that_failed_raises_the_error_of_its_cause(client: Client, service: StandInService) -> None:
     cause = {"error_code": "synth_optimizer_cache_miss", "message": "no answer", "hint": "Run once.", "detail": "row 3"}
     waiting = [Answer(body=detail(entry(status=status))) for status in ("queued", "running")]
     service.first("/runs/recorded", *waiting)
@@ -143,7 +143,9 @@ def test_a_run_that_failed_raises_the_error_of_its_cause(client: Client, service
     assert (raised.value.hint, raised.value.detail) == ("Run once.", "row 3")
 
 
-def test_a_run_whose_configuration_was_found_wrong_tells_every_finding(client: Client, service: StandIn) -> None:
+def test_a_run_that_failed_with_an_invalid_configuration_has_every_finding(
+    client: Client, service: StandInService
+) -> None:
     finding = {"severity": "error", "code": "unknown_key", "field": "gepa.sise", "source": "gepa.toml", "line": 3}
     more = {"column": 1, "message": "unknown key", "hint": "Remove it.", "excerpt": None}
     cause = {"error_code": "synth_optimizer_config_error", "message": "1 problem", "findings": [{**finding, **more}]}
@@ -154,7 +156,7 @@ def test_a_run_whose_configuration_was_found_wrong_tells_every_finding(client: C
     assert raised.value.retryable is True  # type: ignore[attr-defined]
 
 
-def test_a_run_that_was_cancelled_raises_that(client: Client, service: StandIn) -> None:
+def test_a_cancelled_run_raises_cancelled_error(client: Client, service: StandInService) -> None:
     expected = {"reason_code": "pause_timeout", "message": "it was paused for too long"}
     service.route("GET", "/runs/recorded", detail(entry(status="cancelled", error=expected)))
     with pytest.raises(CancelledError, match="run recorded: it was paused for too long") as raised:
@@ -164,7 +166,7 @@ def test_a_run_that_was_cancelled_raises_that(client: Client, service: StandIn) 
     assert (known.code, known.state, known.retryable) == ("pause_timeout", "cancelled", False)
 
 
-def test_a_run_that_goes_on_raises_when_the_time_is_over(client: Client, service: StandIn) -> None:
+def test_waiting_for_an_active_run_raises_timeout_error(client: Client, service: StandInService) -> None:
     service.route("GET", "/runs/recorded", detail(entry(status="running")))
     with pytest.raises(TimeoutError, match="recorded is running"):
         client.wait("recorded", timeout=0.05)

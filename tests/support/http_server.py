@@ -1,4 +1,4 @@
-"""A server inside the test: every call is answered by a function of its method, path and JSON body."""
+"""A server inside the test: a function of method, path and JSON body answers every call."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ Answer = Callable[[str, str, Any], tuple[int, Any]]
 
 
 def free_port() -> int:
-    """Return a port of loopback on which no server listens."""
+    """Return a free port of loopback."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         return int(listener.getsockname()[1])
 
 
 @contextlib.contextmanager
-def answering(answer: Answer) -> Iterator[str]:
+def serve_calls(answer: Answer) -> Iterator[str]:
     """Serve on a free port of loopback and yield the address."""
 
     class Handler(BaseHTTPRequestHandler):
@@ -40,7 +40,7 @@ def answering(answer: Answer) -> Iterator[str]:
         do_GET = do_POST = handle_call  # noqa: N815 (the names of the base class)
 
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002 (the name of the base class)
-            """Say nothing."""
+            """Log nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True

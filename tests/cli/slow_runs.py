@@ -12,7 +12,7 @@ from support.example import Example, example_config
 RUN = ("gepa", "run", "--config", "gepa.toml")
 DELAY = 0.15
 LONG = {"dataset__train_seeds": list(range(48)), "gepa__max_generations": 100, "gepa__max_total_rollouts": 5000}
-"""A run that goes on until somebody ends it."""
+"""The settings of a run that continues until a test ends it."""
 
 
 def slow_config(directory: Path, example: Example, **changes: object) -> None:

@@ -1,4 +1,4 @@
-"""A configuration makes the service call nobody whom its owner has not allowed."""
+"""Egress policy: the service calls only addresses that its owner allows."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 from cli.commands import run_cli
-from support.service import Service, serving
+from support.service import Service, run_service
 
-from service.config_root import Place
-from service.routes import assert_refused
+from service.config_root import ConfigRoot
+from service.routes import assert_error
 from synth_optimizers import workspace_submit_run_request
 
 METADATA = [
@@ -42,9 +42,9 @@ METADATA = [
     "http://126.255.255.255",
     "http://128.0.0.1",
 ]
-"""The address at which clouds tell machines their secrets, in all its clothes, and some neighbours."""
-HERE = ["0.0.0.0", "0", "0x0", "000.0.0.0", "[::ffff:0.0.0.0]"]  # noqa: S104 (nobody binds to it)
-"""Addresses that are not loopback, but that this machine takes for itself."""
+"""Spellings of the metadata address of cloud providers, and neighbouring addresses."""
+HERE = ["0.0.0.0", "0", "0x0", "000.0.0.0", "[::ffff:0.0.0.0]"]  # noqa: S104 (not bound)
+"""Addresses that are not loopback, but that reach this machine."""
 ODD = [
     "file:///etc/passwd",
     "gopher://127.0.0.1:{port}/_x",
@@ -63,28 +63,28 @@ ODD = [
     "http://127.0.0.1:{port}/\r\nX: y",
     "http://127.0.0.1 :{port}",
 ]
-"""What is no address of a container at all."""
+"""URLs that are not addresses of a container."""
 
 
 @contextlib.contextmanager
 def listening() -> Iterator[tuple[int, list[str]]]:
-    """Listen on loopback and yield the port and what was heard; every call is answered with 404."""
-    heard: list[str] = []
+    """Listen on loopback and yield the port and the received calls; every call is answered with 404."""
+    received: list[str] = []
 
     class Handler(BaseHTTPRequestHandler):
         def setup(self) -> None:
-            heard.append("connection")
+            received.append("connection")
             super().setup()
 
         def do_GET(self) -> None:
-            heard.append(self.path)
+            received.append(self.path)
             self.send_error(404)
 
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002 (its name in the base)
-            """Keep quiet."""
+            """Log nothing."""
 
     with serve(Handler) as port:
-        yield port, heard
+        yield port, received
 
 
 @contextlib.contextmanager
@@ -101,8 +101,8 @@ def serve(handler: type[BaseHTTPRequestHandler]) -> Iterator[int]:
         thread.join()
 
 
-def blockers(place: Place, url: str, service: Service | None = None) -> list[dict[str, Any]]:
-    """Return what stands in the way of a run whose container is there; `POST /runs` must see the same."""
+def blockers(place: ConfigRoot, url: str, service: Service | None = None) -> list[dict[str, Any]]:
+    """Return the preflight findings of a run with this container URL; `POST /runs` must report the same."""
     sections = place.sections()
     sections["container"]["url"] = url
     asked = service or place.service
@@ -117,7 +117,7 @@ def blockers(place: Place, url: str, service: Service | None = None) -> list[dic
 
 
 @pytest.mark.parametrize("url", METADATA)
-def test_an_address_elsewhere_is_not_called(url: str, place: Place) -> None:
+def test_a_remote_address_is_not_called(url: str, place: ConfigRoot) -> None:
     (blocker,) = blockers(place, url)
     assert blocker["field"] == "container.url"
     assert blocker["message"].startswith("container_not_allowed: ")
@@ -125,37 +125,37 @@ def test_an_address_elsewhere_is_not_called(url: str, place: Place) -> None:
 
 
 @pytest.mark.parametrize("host", HERE)
-def test_an_address_that_only_leads_here_is_not_called_either(host: str, place: Place) -> None:
-    with listening() as (port, heard):
+def test_an_unspecified_address_is_not_called(host: str, place: ConfigRoot) -> None:
+    with listening() as (port, received):
         (blocker,) = blockers(place, f"http://{host}:{port}")
         assert blocker["message"].startswith("container_not_allowed: ")
-        assert heard == []
+        assert received == []
 
 
 @pytest.mark.parametrize("url", ODD)
-def test_what_is_no_address_of_a_container_is_not_called(url: str, place: Place) -> None:
-    with listening() as (port, heard):
+def test_an_invalid_container_url_is_not_called(url: str, place: ConfigRoot) -> None:
+    with listening() as (port, received):
         found = blockers(place, url.format(port=port))
         assert {each["field"] for each in found} == {"container.url"}
-        assert heard == []
+        assert received == []
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "LOCALHOST", "127.1", "2130706433", "[::ffff:127.0.0.1]"])
-def test_this_machine_is_called(host: str, place: Place) -> None:
-    with listening() as (port, heard):
+def test_loopback_is_called(host: str, place: ConfigRoot) -> None:
+    with listening() as (port, received):
         found = blockers(place, f"http://{host}:{port}")
         assert not [each for each in found if "container_not_allowed" in each["message"]]
-        assert "connection" in heard
+        assert "connection" in received
 
 
-def test_a_run_that_was_queued_unseen_does_not_call_elsewhere(place: Place) -> None:
-    with listening() as (port, heard):
+def test_a_run_queued_without_checks_does_not_call_remote_addresses(place: ConfigRoot) -> None:
+    with listening() as (port, received):
         sections = place.sections()
         sections["run"]["run_id"] = "unseen"
         sections["container"]["url"] = f"http://0.0.0.0:{port}"
         reply = place.service.submit(sections, allow_unverified=True)
-        assert_refused(reply, 422, "preflight_failed")
-        # Whoever writes to the queue itself meets nobody who would look, but the worker does.
+        assert_error(reply, 422, "preflight_failed")
+        # A client that writes to the queue database bypasses the checks of submit, but the worker checks again.
         config = place.outside / "unseen.toml"
         text = (place.root / "gepa.toml").read_text(encoding="utf-8")
         known = place.sections()["container"]["url"]
@@ -163,11 +163,11 @@ def test_a_run_that_was_queued_unseen_does_not_call_elsewhere(place: Place) -> N
         workspace_submit_run_request(place.outside / "service.sqlite", config)
         request = place.service.wait("unseen", "failed")
         assert "container_not_allowed" in request["error"]["message"]
-        assert heard == []
+        assert received == []
 
 
-def test_a_redirect_is_not_followed(place: Place) -> None:
-    with listening() as (port, heard):
+def test_a_redirect_is_not_followed(place: ConfigRoot) -> None:
+    with listening() as (port, received):
         seen = []
 
         class Redirecting(BaseHTTPRequestHandler):
@@ -179,32 +179,32 @@ def test_a_redirect_is_not_followed(place: Place) -> None:
                 self.end_headers()
 
             def log_message(self, format: str, *args: object) -> None:  # noqa: A002 (its name in the base)
-                """Keep quiet."""
+                """Log nothing."""
 
         with serve(Redirecting) as redirecting:
             found = blockers(place, f"http://127.0.0.1:{redirecting}")
         assert seen
         assert found
-        assert heard == []
+        assert received == []
 
 
-def test_a_network_is_called_once_it_is_allowed(place: Place, tmp_path: Path) -> None:
-    with listening() as (port, heard):
+def test_an_allowed_network_is_called(place: ConfigRoot, tmp_path: Path) -> None:
+    with listening() as (port, received):
         allowed = ("--allow-container", f"0.0.0.0:{port}", "--allow-container", "198.51.100.0/24")
-        with serving(tmp_path, *allowed) as service:
+        with run_service(tmp_path, *allowed) as service:
             found = blockers(place, f"http://0.0.0.0:{port}", service)
             assert not [each for each in found if "container_not_allowed" in each["message"]]
-            assert "connection" in heard
-            # Another port, and everything else, is as far away as before.
+            assert "connection" in received
+            # Another port and all other addresses remain forbidden.
             for url in (f"http://0.0.0.0:{port + 1}", "http://169.254.169.254", "http://198.51.101.1"):
                 (blocker,) = blockers(place, url, service)
                 assert blocker["message"].startswith("container_not_allowed: ")
 
 
 @pytest.mark.parametrize("entry", ["", "10.0.0.0/33", "http://10.0.0.1", "a b", "10.0.0.1:x", "[::1", "*"])
-def test_an_entry_that_allows_nothing_is_refused(entry: str, tmp_path: Path) -> None:
+def test_an_invalid_allow_entry_is_refused(entry: str, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        # If it were taken, the service would still not start: the port is in use.
+        # If the entry were accepted, the service would still not start: the port is in use.
         bind = f"127.0.0.1:{taken.getsockname()[1]}"
         options = ("--db", "service.sqlite", "--bind", bind, "--allow-container", entry)
         ended = run_cli("gepa", "service", *options, cwd=tmp_path)

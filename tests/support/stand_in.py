@@ -1,4 +1,4 @@
-"""A stand-in for the service: it answers over HTTP as the service does, and as badly as a test wants."""
+"""A stand-in for the service: it answers over HTTP like the service, or with faults that a test configures."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ RUN_ID = "recorded"
 
 
 @dataclass(frozen=True)
-class Seen:
-    """A request as the server saw it."""
+class ReceivedRequest:
+    """An HTTP request as the server received it."""
 
     method: str
     path: str
@@ -33,7 +33,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class Answer:
-    """What is sent back; a stream is sent piece by piece and then cut off."""
+    """An answer; a stream is sent in chunks and then cut off."""
 
     status: int = 200
     body: Any = None
@@ -46,7 +46,7 @@ class Answer:
 def refusal(
     status: int, code: str, error_code: str, message: str = "no", *, retry_after: float | None = None, **more: object
 ) -> Answer:
-    """Return an error of the service."""
+    """Return an error answer of the service."""
     known = {
         "code": code,
         "error_code": error_code,
@@ -64,7 +64,7 @@ def refusal(
 
 
 def entry(run_id: str = RUN_ID, status: str = "completed", **more: object) -> dict[str, Any]:
-    """Return a request entry."""
+    """Return a run request as the service shows it."""
     names = ("leased_at", "lease_expires_at", "pause_expires_at", "lease_id", "worker_id", "idempotency_key", "usage")
     files = ("run_workspace_db_path", "result_manifest_path", "best_candidate_id", "cost_usd", "result", "error")
     return {
@@ -92,7 +92,7 @@ def entry(run_id: str = RUN_ID, status: str = "completed", **more: object) -> di
 
 
 def detail(request: dict[str, Any], run: dict[str, Any] | None = None, **more: object) -> dict[str, Any]:
-    """Return what the service says about one run."""
+    """Return the details of one run as the service shows them."""
     step = {"sequence": 0, "at": "2026-11-16T12:00:00.000Z", "from": None, "to": "queued", "trigger": "submit"}
     step["request_id"] = request["request_id"]
     return {
@@ -113,41 +113,41 @@ def recorded() -> list[dict[str, Any]]:
 
 
 def sse(events: Iterable[dict[str, Any]]) -> Iterator[bytes]:
-    """Write events as a stream."""
+    """Encode events as a server-sent event stream."""
     for event in events:
         line = json.dumps(event)
         yield f"id: {event['sequence_number']}\ndata: {line}\n\n".encode()
 
 
 END = b'event: end\ndata: {"status": "completed"}\n\n'
-Handler = Callable[[Seen], Answer]
+Handler = Callable[[ReceivedRequest], Answer]
 
 
-class StandIn:
-    """The server with what it has seen; what a test puts before a path is answered first, in order."""
+class StandInService:
+    """The server and its received requests; answers queued for a path are used first, in order."""
 
     def __init__(self) -> None:
-        self.seen: list[Seen] = []
+        self.seen: list[ReceivedRequest] = []
         self.events = recorded()
         self.routes: dict[tuple[str, str], Handler] = {}
         self._first: dict[str, deque[Answer | Handler]] = {}
         self.address = ""
 
     def route(self, method: str, path: str, answer: Answer | Handler | dict[str, Any]) -> None:
-        """Answer a path from now on."""
+        """Set the answer of a path."""
         if isinstance(answer, dict):
             answer = Answer(body=answer)
         self.routes[method, path] = (lambda _seen: answer) if isinstance(answer, Answer) else answer
 
     def first(self, path: str, *answers: Answer | Handler) -> None:
-        """Answer a path in this way before the usual one."""
+        """Queue an answer of a path, used before its usual one."""
         self._first.setdefault(path, deque()).extend(answers)
 
-    def calls(self, path: str) -> list[Seen]:
-        """Return the requests of a path."""
+    def calls(self, path: str) -> list[ReceivedRequest]:
+        """Return the received requests of a path."""
         return [seen for seen in self.seen if seen.path == path]
 
-    def answer(self, seen: Seen) -> Answer:
+    def answer(self, seen: ReceivedRequest) -> Answer:
         """Answer a request."""
         self.seen.append(seen)
         waiting = self._first.get(seen.path)
@@ -159,7 +159,7 @@ class StandIn:
             return refusal(404, "route_not_found", "synth_optimizer_http_error", f"there is no {seen.path}")
         return handler(seen)
 
-    def feed(self, seen: Seen) -> Answer:
+    def feed(self, seen: ReceivedRequest) -> Answer:
         """Answer with a page of events, or with a stream of them."""
         after = int(seen.headers.get("last-event-id", seen.params.get("after", "-1")))
         rest = [event for event in self.events if event["sequence_number"] > after]
@@ -174,14 +174,14 @@ class StandIn:
 
 
 def streamed(pieces: Iterable[bytes]) -> Answer:
-    """Return a stream that ends after its pieces."""
+    """Return a stream that ends after its chunks."""
     return Answer(200, headers={"content-type": "text/event-stream"}, stream=pieces)
 
 
 @contextlib.contextmanager
-def standing_in() -> Iterator[StandIn]:
+def serve_stand_in() -> Iterator[StandInService]:
     """Serve on a free port of loopback."""
-    standin = StandIn()
+    standin = StandInService()
     standin.route("GET", f"/runs/{RUN_ID}/events", standin.feed)
 
     class Serving(BaseHTTPRequestHandler):
@@ -193,7 +193,7 @@ def standing_in() -> Iterator[StandIn]:
             parts = urlsplit(self.path)
             headers = {name.lower(): value for name, value in self.headers.items()}
             known = json.loads(body) if body else None
-            seen = Seen(self.command, unquote(parts.path), dict(parse_qsl(parts.query)), headers, known)
+            seen = ReceivedRequest(self.command, unquote(parts.path), dict(parse_qsl(parts.query)), headers, known)
             self.reply(standin.answer(seen))
 
         def reply(self, answer: Answer) -> None:
@@ -224,7 +224,7 @@ def standing_in() -> Iterator[StandIn]:
         do_GET = do_POST = do_DELETE = handle_call  # noqa: N815 (the names of the base class)
 
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002 (the name of the base class)
-            """Say nothing."""
+            """Log nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Serving)
     server.daemon_threads = True
@@ -239,8 +239,8 @@ def standing_in() -> Iterator[StandIn]:
         thread.join()
 
 
-def serve_directory(service: StandIn, run_dir: Path) -> str:
-    """Answer for the run of a directory as the service does, and return its id."""
+def serve_directory(service: StandInService, run_dir: Path) -> str:
+    """Serve the run of a directory as the service does, and return its id."""
     from synth_optimizers._synth_optimizers import run_best, run_status, run_summary
 
     status, summary, best = run_status(run_dir), run_summary(run_dir), run_best(run_dir)

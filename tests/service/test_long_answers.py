@@ -1,4 +1,4 @@
-"""What only happens over time: streams, waits, work that is done while somebody waits, and runs that fail."""
+"""Long-lived answers: event streams, long polls, synchronous workers, and runs that fail."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from cli.places import small_config
-from support.answering import free_port
+from cli.configs import small_config
 from support.example import Example
-from support.service import Service, serving
+from support.http_server import free_port
+from support.service import Service, run_service
 
-from service.routes import ROUTES, assert_refused
+from service.routes import ROUTES, assert_error
 
 STREAM = {"accept": "text/event-stream"}
 
 
 @pytest.fixture(scope="module")
 def service(example: Example, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    """Yield a service with three runs: one that has ended, one that has failed and one that waits."""
+    """Yield a service with three runs: one completed, one failed and one queued."""
     place = tmp_path_factory.mktemp("answers")
-    with serving(place) as running:
+    with run_service(place) as running:
         running.wait(running.run_id(small_config(place, example)), "completed")
         dead = {"run__run_id": "dead", "container__url": f"http://127.0.0.1:{free_port()}"}
         config = small_config(place, example, **dead, container__connect_retries=0, cache__namespace="dead")
@@ -30,18 +30,18 @@ def service(example: Example, tmp_path_factory: pytest.TempPathFactory) -> Itera
         yield running
 
 
-def test_the_stream_of_a_run_that_is_over_ends(service: Service) -> None:
+def test_the_stream_of_a_finished_run_ends(service: Service) -> None:
     reply = service.http.get("/runs/router/events", headers=STREAM)
     assert reply.headers["content-type"] == "text/event-stream"
     *events, end, rest = reply.text.split("\n\n")
     assert (end, rest) == ('event: end\ndata: {"status":"completed"}', "")
     pairs = [event.split("\n") for event in events]
-    numbers = [int(first.removeprefix("id: ")) for first, _ in pairs]
-    assert numbers == list(range(len(events)))
+    sequence_numbers = [int(first.removeprefix("id: ")) for first, _ in pairs]
+    assert sequence_numbers == list(range(len(events)))
     lines = [json.loads(line.removeprefix("data: ")) for _, line in pairs]
     assert lines == service.get("/runs/router/events", limit=1000)["items"]
-    # Whoever has everything is told not to come back.
-    last = {**STREAM, "last-event-id": str(numbers[-1])}
+    # A client that has every event is told not to reconnect.
+    last = {**STREAM, "last-event-id": str(sequence_numbers[-1])}
     assert service.http.get("/runs/router/events", headers=last).status_code == 204
     middle = service.http.get("/runs/router/events", headers={**STREAM, "last-event-id": "9"})
     assert middle.text.startswith("id: 10\n")
@@ -50,16 +50,16 @@ def test_the_stream_of_a_run_that_is_over_ends(service: Service) -> None:
         assert reply.status_code == 422, wrong
 
 
-def test_the_stream_of_a_run_that_waits_stays_open(service: Service) -> None:
+def test_the_stream_of_a_waiting_run_stays_open(service: Service) -> None:
     with service.http.stream("GET", "/runs/waiting/events", headers=STREAM) as reply:
         assert reply.status_code == 200
         assert reply.headers["content-type"] == "text/event-stream"
         assert service.get("/health")["status"] == "ok"
 
 
-def test_waiting_for_something_newer_comes_to_an_end(service: Service) -> None:
+def test_long_polls_end(service: Service) -> None:
     newest = service.get("/runs/router/best")["sequence"]
-    # One that is over is not waited for; one that is not is waited for as long as it was said.
+    # A finished run answers at once; an unfinished one after the requested wait.
     assert service.ask("GET", f"/runs/router/best?wait_newer_than={newest}&timeout_seconds=60").status_code == 304
     assert service.ask("GET", "/runs/waiting/best?wait_newer_than=-1&timeout_seconds=0.1").status_code == 304
     assert service.ask("GET", f"/runs/router/best?wait_newer_than={newest - 1}").status_code == 200
@@ -67,7 +67,7 @@ def test_waiting_for_something_newer_comes_to_an_end(service: Service) -> None:
     assert service.ask("GET", "/runs/router/best", headers={"if-none-match": tag}).status_code == 304
 
 
-def test_whoever_asks_for_work_gets_its_result(service: Service) -> None:
+def test_a_synchronous_worker_call_returns_the_result(service: Service) -> None:
     done = service.ask("POST", "/worker/run-next", {"worker_id": "by hand", "lease_seconds": 60})
     assert done.status_code == 200, done.text
     document = done.json()
@@ -78,13 +78,13 @@ def test_whoever_asks_for_work_gets_its_result(service: Service) -> None:
     assert none == {"request": None, "result": None, "message": "no queued run requests"}
 
 
-def test_a_run_that_failed_is_no_request_that_failed(service: Service) -> None:
+def test_a_failed_run_is_a_successful_http_request(service: Service) -> None:
     for route in ROUTES:
         if not route.mutates and route.parameters in ((), ("run_id",)):
             for run_id in ("router", "dead"):
                 reply = service.http.get(route.path(run_id=run_id))
                 if reply.is_success and "json" in reply.headers["content-type"]:
-                    # Why a run has failed stands where its request is, not where a refusal would.
+                    # The cause of a failed run is in its run request; the HTTP request itself succeeds.
                     assert reply.json().get("error") is None, route
     assert service.request("dead")["error"]["error_code"] == "synth_optimizer_container_error"
 
@@ -99,10 +99,10 @@ def test_a_run_that_failed_is_no_request_that_failed(service: Service) -> None:
         ("/runs/router/cancel", {"reason": 7}, "reason", "invalid type: integer"),
     ],
 )
-def test_a_body_that_is_wrong_is_refused_by_its_field(
+def test_an_invalid_body_is_refused_with_its_field(
     path: str, body: dict[str, object], field: str, told: str, service: Service
 ) -> None:
-    error = assert_refused(service.ask("POST", path, body), 422, "invalid_request")
+    error = assert_error(service.ask("POST", path, body), 422, "invalid_request")
     assert told in str(error["message"])
     assert field in str(error["message"])
     problems = error["field_errors"]

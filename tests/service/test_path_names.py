@@ -1,4 +1,4 @@
-"""No name that a client gives leads anywhere but to what it names."""
+"""Names that a client sends never resolve to anything but the named resource."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from service.config_root import MACHINE, Place
-from service.routes import ROUTES, Route, assert_refused
+from service.config_root import MACHINE_PATH, ConfigRoot
+from service.routes import ROUTES, Route, assert_error
 from service.wire import ask
 
 TRAVERSALS = [
@@ -29,28 +29,28 @@ TRAVERSALS = [
 
 
 @pytest.mark.parametrize("route", [route for route in ROUTES if route.parameters], ids=str)
-def test_no_name_leads_anywhere(route: Route, place: Place) -> None:
+def test_no_name_escapes_its_resource(route: Route, place: ConfigRoot) -> None:
     before = place.files()
     for name in TRAVERSALS:
         for parameter in route.parameters:
             headers = {"content-type": "application/json"} if route.mutates else {}
             reply = ask(place.service, route.method, route.path(**{parameter: name}), headers)
             assert 400 <= reply.status_code < 500, (parameter, name, reply.text)
-            assert_refused(reply, reply.status_code, reply.json()["error"]["code"])
-            assert not MACHINE.search(reply.text), reply.text
+            assert_error(reply, reply.status_code, reply.json()["error"]["code"])
+            assert not MACHINE_PATH.search(reply.text), reply.text
             assert "set-cookie" not in reply.headers
     assert place.files() == before
     assert place.service.request("router")["status"] == "completed"
 
 
-def test_a_path_with_dots_is_not_tidied_up(place: Place) -> None:
+def test_a_path_with_dots_is_not_normalized(place: ConfigRoot) -> None:
     for path in ("/runs/../runs", "/runs/./router", "/../health"):
-        assert_refused(ask(place.service, "GET", path, {}), 404, "route_not_found")
+        assert_error(ask(place.service, "GET", path, {}), 404, "route_not_found")
     for path in ("artifacts/.", "artifacts/..", "artifacts/../../../secret.toml", "artifacts//etc/passwd"):
         path = f"/runs/router/{path}"
-        assert_refused(ask(place.service, "GET", path, {}), 404, "artifact_not_found")
+        assert_error(ask(place.service, "GET", path, {}), 404, "artifact_not_found")
     for name in ("gepa.toml", "run.lock", "workspace.sqlite-wal", "proposer_transcripts", "latest"):
-        assert_refused(ask(place.service, "GET", f"/runs/router/artifacts/{name}", {}), 404, "artifact_not_found")
+        assert_error(ask(place.service, "GET", f"/runs/router/artifacts/{name}", {}), 404, "artifact_not_found")
 
 
 @pytest.mark.parametrize(
@@ -59,12 +59,12 @@ def test_a_path_with_dots_is_not_tidied_up(place: Place) -> None:
 @pytest.mark.parametrize(
     "name", ["../x", "a/b", "..", ".", "/etc/x", "a\0b", "ü", "\u202ex", "C:\\x", "x" * 300, "-x/../y", "x\n"]
 )
-def test_a_name_that_would_lead_out_is_not_taken(section: str, key: str, name: str, place: Place) -> None:
+def test_a_run_id_with_path_segments_is_refused(section: str, key: str, name: str, place: ConfigRoot) -> None:
     before = place.files()
     sections = place.sections()
     sections[section][key] = name
     body = {"config": sections, "allow_unverified": True, "auto_start": False}
-    error = assert_refused(place.service.ask("POST", "/runs", body), 422, "config_invalid")
+    error = assert_error(place.service.ask("POST", "/runs", body), 422, "config_invalid")
     fields = [each["field"] for each in json.loads(json.dumps(error["field_errors"]))]
     assert fields == [f"{section}.{key}"]
     assert place.files() == before

@@ -1,4 +1,4 @@
-"""Requests that are submitted and claimed by hand, and programs of Python beside the tests."""
+"""Submits and claims run requests through the Python queue functions, and starts Python subprocesses."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ from service.short_runs import TINY, config_file
 from synth_optimizers import workspace_claim_next_run_request, workspace_submit_run_request
 
 
-def submitted(
+def submit_run(
     db: Path,
     example: Example,
     run_id: str = "router",
     priority: int = 0,
     size: Mapping[str, object] = TINY,
 ) -> str:
-    """Submit a run and return the id of its request."""
+    """Submit a run and return the id of its run request."""
     file = config_file(db.parent, example, **{**size, "run__run_id": run_id})
     entry = workspace_submit_run_request(db, db.parent / file, priority)
     assert (entry["status"], entry["run_id"], entry["priority"]) == ("queued", run_id, priority)
     return str(entry["request_id"])
 
 
-def claimed(db: Path, lease_id: str = "lease-1", lease_seconds: float = 3600) -> dict[str, Any]:
-    """Claim a request, which must be there."""
+def claim_request(db: Path, lease_id: str = "lease-1", lease_seconds: float = 3600) -> dict[str, Any]:
+    """Claim a run request, which must exist."""
     entry = workspace_claim_next_run_request(db, lease_id, "worker-1", lease_seconds)
     assert entry is not None
     return entry
 
 
 @contextmanager
-def child(program: str, *arguments: object, cwd: Path) -> Iterator[subprocess.Popen[str]]:
-    """Run a program of Python beside this one, and end it."""
+def python_process(program: str, *arguments: object, cwd: Path) -> Iterator[subprocess.Popen[str]]:
+    """Run a Python program in a subprocess, and end it with the block."""
     process = subprocess.Popen(  # noqa: S603 (the program under test)
         [sys.executable, "-c", program, *map(str, arguments)],
         cwd=cwd,

@@ -1,4 +1,4 @@
-"""A run goes on to its end when nobody reads what it says."""
+"""A run completes although its output cannot be written."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from pathlib import Path
 
 import pytest
 from support.example import Example
-from support.waiting import PATIENCE
+from support.polling import WAIT_TIMEOUT_SECONDS
 
 from cli.commands import command, environment, run_cli
-from cli.places import small_config
-from cli.slow import RUN, events, slow_config
+from cli.configs import small_config
+from cli.slow_runs import RUN, events, slow_config
 from cli.terminal import Terminal
 from synth_optimizers.cli.live import LiveView, Panel
 from synth_optimizers.cli.view import Progress
 
 
 @pytest.mark.parametrize("closed", ["2>&-", ">&- 2>&-", "<&- >&- 2>&-", "2>/dev/full"])
-def test_a_run_whose_stderr_is_closed_ends_well(closed: str, example: Example, tmp_path: Path) -> None:
+def test_a_run_with_closed_stderr_completes(closed: str, example: Example, tmp_path: Path) -> None:
     small_config(tmp_path, example)
     script = f'exec "$@" {closed}'
     ended = subprocess.run(  # noqa: S603 (the program under test)
@@ -29,7 +29,7 @@ def test_a_run_whose_stderr_is_closed_ends_well(closed: str, example: Example, t
         env=environment(),
         capture_output=True,
         encoding="utf-8",
-        timeout=PATIENCE,
+        timeout=WAIT_TIMEOUT_SECONDS,
         check=False,
     )
     assert (ended.returncode, ended.stderr) == (0, "")
@@ -40,7 +40,7 @@ def test_a_run_whose_stderr_is_closed_ends_well(closed: str, example: Example, t
 
 
 @pytest.mark.parametrize("is_shared", [False, True], ids=["stderr", "stdout-and-stderr"])
-def test_a_run_whose_reader_leaves_ends_well(is_shared: bool, slow_example: Example, tmp_path: Path) -> None:
+def test_a_run_whose_reader_closes_the_pipe_completes(is_shared: bool, slow_example: Example, tmp_path: Path) -> None:
     slow_config(tmp_path, slow_example, gepa__max_generations=1)
     reading, writing = os.pipe()
     with (tmp_path / "stdout").open("wb") as out:
@@ -52,17 +52,17 @@ def test_a_run_whose_reader_leaves_ends_well(is_shared: bool, slow_example: Exam
             stderr=writing,
         )
         os.close(writing)
-        with os.fdopen(reading, encoding="utf-8") as heard:
-            assert heard.readline()
+        with os.fdopen(reading, encoding="utf-8") as received:
+            assert received.readline()
         try:
-            assert process.wait(PATIENCE) == 0
+            assert process.wait(WAIT_TIMEOUT_SECONDS) == 0
         finally:
             process.kill()
     assert events(tmp_path)[-1]["type"] == "gepa.run.finished"
     assert (tmp_path / "stdout").read_text() == ("" if is_shared else f"artifacts: {tmp_path / 'runs' / 'router'}\n")
 
 
-def test_a_view_that_cannot_draw_falls_silent(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_view_that_cannot_draw_stops_drawing(capfd: pytest.CaptureFixture[str]) -> None:
     class Broken(io.StringIO):
         writes = 0
 
@@ -83,10 +83,10 @@ def test_a_view_that_cannot_draw_falls_silent(capfd: pytest.CaptureFixture[str])
     assert capfd.readouterr().err == ""
 
 
-def test_a_run_whose_terminal_cannot_be_written_to_goes_on(slow_example: Example, tmp_path: Path) -> None:
+def test_a_run_with_an_unwritable_terminal_continues(slow_example: Example, tmp_path: Path) -> None:
     slow_config(tmp_path, slow_example, gepa__max_generations=1)
-    # A process that ignores SIGHUP, as with nohup, keeps a terminal that is gone.
+    # A process that ignores SIGHUP, as with nohup, keeps running after its terminal is closed.
     terminal = Terminal(*RUN, columns=80, cwd=tmp_path, ignore_hangup=True)
     terminal.read_until(lambda text: "in flight" in text)
-    assert terminal.leave() == 0
+    assert terminal.close() == 0
     assert events(tmp_path)[-1]["type"] == "gepa.run.finished"
