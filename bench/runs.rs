@@ -20,33 +20,33 @@ use synth_optimizer_core::model::answer::{Proposal, ProposalAnswer};
 use synth_optimizer_core::model::canonical::canonical_digest;
 use synth_optimizer_core::model::usage::Usage;
 use synth_optimizer_platform::proposer::{ProposalRequest, Proposer, Turn, TurnId};
-use synth_optimizer_platform::runtime::{Control, Outcome, Request, execute};
+use synth_optimizer_platform::runtime::{RunControl, RunOutcome, RunSpec, execute};
 use synth_optimizer_platform::workspace::Reader;
 use tempfile::TempDir;
 
-type Done<T> = Result<T, Box<dyn Error>>;
+type BenchResult<T> = Result<T, Box<dyn Error>>;
 
 /// Our own processor time per rollout, and how much the dearest length of run may cost compared with the cheapest.
-const CPU_MICROS: f64 = 150.0;
-const FLAT: f64 = 1.3;
+const MAX_CPU_MICROS_PER_ROLLOUT: f64 = 150.0;
+const MAX_LENGTH_RATIO: f64 = 1.3;
 /// Wall time of the published probe against its ideal.
-const OF_IDEAL: f64 = 1.5;
-const BYTES_PER_ROLLOUT: f64 = 1024.0;
-const REPLAY: Duration = Duration::from_secs(2);
+const MAX_IDEAL_RATIO: f64 = 1.5;
+const MAX_BYTES_PER_ROLLOUT: f64 = 1024.0;
+const MAX_REPLAY_TIME: Duration = Duration::from_secs(2);
 
-fn main() -> Done<()> {
-    let broken: Vec<String> = [overhead()?, probe()?, replay()?].into_iter().flatten().collect();
-    if broken.is_empty() { Ok(()) } else { Err(broken.join("; ").into()) }
+fn main() -> BenchResult<()> {
+    let violations: Vec<String> = [overhead()?, probe()?, replay()?].into_iter().flatten().collect();
+    if violations.is_empty() { Ok(()) } else { Err(violations.join("; ").into()) }
 }
 
 /// A proposer that always has another text, as good as the one before.
 #[derive(Debug, Default)]
-struct Restless {
+struct VariationProposer {
     latency: Duration,
     turns: AtomicU64,
 }
 
-impl Proposer for Restless {
+impl Proposer for VariationProposer {
     fn identity(&self) -> Value {
         json!("restless")
     }
@@ -84,7 +84,7 @@ struct Bench {
 }
 
 struct Measured {
-    outcome: Outcome,
+    outcome: RunOutcome,
     rollouts: u64,
     wall: Duration,
     cpu: Duration,
@@ -92,7 +92,7 @@ struct Measured {
 }
 
 impl Bench {
-    fn new(train: u32, heldout: u32, flags: &[&str]) -> Done<Self> {
+    fn new(train: u32, heldout: u32, flags: &[&str]) -> BenchResult<Self> {
         let stub: PathBuf = std::env::current_exe()?.with_file_name("stub_container");
         let (rows, more) = (train.to_string(), heldout.to_string());
         let all = [&["--train", &rows, "--heldout", &more][..], flags].concat();
@@ -101,7 +101,7 @@ impl Bench {
     }
 
     /// A run in which every proposal is worth a full evaluation.
-    fn config(&self, run_id: &str) -> Done<Config> {
+    fn config(&self, run_id: &str) -> BenchResult<Config> {
         let mut config = small_config(&self.stub.url(), RowNames::TaskIds, self.train, self.heldout, &["instructions"]);
         config.run.run_id = Some(run_id.to_owned());
         config.run.output_dir = Utf8PathBuf::try_from(self.directory.path().join("runs"))?;
@@ -112,14 +112,14 @@ impl Bench {
         Ok(config)
     }
 
-    fn run(&self, config: Config, proposer_latency: Duration) -> Done<Measured> {
-        let proposer = Arc::new(Restless { latency: proposer_latency, turns: AtomicU64::new(0) });
-        let mut request = Request::new(config);
+    fn run(&self, config: Config, proposer_latency: Duration) -> BenchResult<Measured> {
+        let proposer = Arc::new(VariationProposer { latency: proposer_latency, turns: AtomicU64::new(0) });
+        let mut request = RunSpec::new(config);
         request.proposer = Some(Arc::clone(&proposer) as Arc<dyn Proposer>);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let (_control, controlled) = Control::new(request.config.run.feed_buffer);
+        let (_control, receiver) = RunControl::new(request.config.run.feed_buffer);
         let (began, before) = (Instant::now(), cpu_time()?);
-        let outcome = runtime.block_on(execute::<GepaEngine>(request, controlled))?;
+        let outcome = runtime.block_on(execute::<GepaEngine>(request, receiver))?;
         let (wall, cpu) = (began.elapsed(), cpu_time()?.saturating_sub(before));
         if outcome.end.as_str() != "completed" {
             return Err(format!("the run ended as {}: {:?}", outcome.end.as_str(), outcome.end.error()).into());
@@ -129,7 +129,7 @@ impl Bench {
     }
 }
 
-fn say(line: &str) -> Done<()> {
+fn print_line(line: &str) -> BenchResult<()> {
     writeln!(std::io::stdout(), "{line}")?;
     Ok(())
 }
@@ -138,7 +138,7 @@ fn say(line: &str) -> Done<()> {
 const ROUNDS: usize = 7;
 /// What runs of one length came to.
 #[derive(Default)]
-struct Length {
+struct LengthSamples {
     /// Processor time per rollout in microseconds, by round.
     micros: Vec<f64>,
     /// The same, as a multiple of a bare exchange in the same round.
@@ -150,7 +150,7 @@ struct Length {
 }
 
 /// The middle of what was measured, after sorting it.
-fn middle(values: &mut [f64]) -> f64 {
+fn median(values: &mut [f64]) -> f64 {
     values.sort_by(f64::total_cmp);
     values[values.len() / 2]
 }
@@ -160,11 +160,11 @@ fn middle(values: &mut [f64]) -> f64 {
 /// Other work on the machine adds to every time, so that the same exchanges without any orchestration are measured in
 /// every round: a multiple of them says more than a time where the machine is not quiet. The limit is one of time, and the
 /// quietest round counts. A sample of short runs is several of them.
-fn overhead() -> Done<Vec<String>> {
+fn overhead() -> BenchResult<Vec<String>> {
     const LENGTHS: [(u32, u32); 3] = [(1_000, 8), (10_000, 2), (100_000, 1)];
-    say("our own processor time per rollout, zero-latency container, 64 at once, everything stored")?;
+    print_line("our own processor time per rollout, zero-latency container, 64 at once, everything stored")?;
     let bench = Bench::new(200, 20, &[])?;
-    let mut lengths: [Length; 3] = Default::default();
+    let mut lengths: [LengthSamples; 3] = Default::default();
     let mut bare = Vec::new();
     for round in 0..ROUNDS {
         let exchange = bare_exchange(&bench.stub.url())?;
@@ -186,44 +186,44 @@ fn overhead() -> Done<Vec<String>> {
             length.ratios.push(micros / exchange);
         }
     }
-    let exchange = middle(&mut bare);
-    say(&format!(
+    let exchange = median(&mut bare);
+    print_line(&format!(
         "  a bare exchange of the same client: {exchange:.1} us (quietest {:.1} of {ROUNDS} rounds)",
         bare[0]
     ))?;
-    let mut broken = Vec::new();
+    let mut violations = Vec::new();
     let mut costs = Vec::new();
     for ((rollouts, _), length) in LENGTHS.into_iter().zip(&mut lengths) {
-        let (typical, ratio) = (middle(&mut length.micros), middle(&mut length.ratios));
+        let (typical, ratio) = (median(&mut length.micros), median(&mut length.ratios));
         let (least, most) = (length.micros[0], length.micros[ROUNDS - 1]);
         let done = length.rollouts as f64;
         let (bytes, per_commit) = (length.bytes / done, done / length.transactions as f64);
         let rate = done / length.wall.as_secs_f64();
-        say(&format!(
+        print_line(&format!(
             "  {rollouts:>7} rollouts: {least:>6.1} us each (median {typical:.1}, worst {most:.1}), {ratio:.2} bare \
              exchanges, {rate:>6.0} rollouts/s, {bytes:>5.0} bytes of workspace each, {per_commit:.1} rollouts per commit"
         ))?;
         costs.push(ratio);
         // Short runs are dominated by the tables of an empty workspace.
-        if rollouts >= 10_000 && bytes > BYTES_PER_ROLLOUT {
-            broken.push(format!("{bytes:.0} bytes of workspace per rollout, the limit is {BYTES_PER_ROLLOUT:.0}"));
+        if rollouts >= 10_000 && bytes > MAX_BYTES_PER_ROLLOUT {
+            violations.push(format!("{bytes:.0} bytes of workspace per rollout, the limit is {MAX_BYTES_PER_ROLLOUT:.0}"));
         }
-        if least > CPU_MICROS {
-            broken.push(format!("{least:.1} us per rollout, the limit is {CPU_MICROS:.0}"));
+        if least > MAX_CPU_MICROS_PER_ROLLOUT {
+            violations.push(format!("{least:.1} us per rollout, the limit is {MAX_CPU_MICROS_PER_ROLLOUT:.0}"));
         }
     }
     let least = costs.iter().copied().fold(f64::MAX, f64::min);
     let most = costs.iter().copied().fold(0.0_f64, f64::max);
-    say(&format!("  dearest to cheapest length: {:.2}x", most / least))?;
+    print_line(&format!("  dearest to cheapest length: {:.2}x", most / least))?;
     let grows = costs.last().copied().unwrap_or(0.0) / least;
-    if grows > FLAT {
-        broken.push(format!("long runs cost {grows:.2}x per rollout, the limit is {FLAT}"));
+    if grows > MAX_LENGTH_RATIO {
+        violations.push(format!("long runs cost {grows:.2}x per rollout, the limit is {MAX_LENGTH_RATIO}"));
     }
-    Ok(broken)
+    Ok(violations)
 }
 
 /// Processor time of one exchange in microseconds: the same client, requests and replies, 64 at once, and nothing else.
-fn bare_exchange(container: &str) -> Done<f64> {
+fn bare_exchange(container: &str) -> BenchResult<f64> {
     const EXCHANGES: u64 = 10_000;
     // Another library of the process may have installed one.
     let _ = rustls::crypto::ring::default_provider().install_default();
@@ -257,7 +257,7 @@ fn bare_exchange(container: &str) -> Done<f64> {
     Ok(cpu_time()?.saturating_sub(before).as_secs_f64() * 1e6 / EXCHANGES as f64)
 }
 
-fn one_overhead_run(bench: &Bench, run_id: &str, rollouts: u32) -> Done<Measured> {
+fn one_overhead_run(bench: &Bench, run_id: &str, rollouts: u32) -> BenchResult<Measured> {
     let mut config = bench.config(run_id)?;
     config.cache.mode = CacheMode::Off;
     config.gepa.max_total_rollouts = rollouts;
@@ -271,16 +271,16 @@ fn one_overhead_run(bench: &Bench, run_id: &str, rollouts: u32) -> Done<Measured
 }
 
 /// Bytes of compressed replies.
-fn replies(workspace: &camino::Utf8Path) -> Done<u64> {
+fn replies(workspace: &camino::Utf8Path) -> BenchResult<u64> {
     Ok(Reader::open(workspace.as_std_path())?.reply_bytes()?)
 }
 
 /// The probe that the published product was measured with: 20 workers, 50 ms rollouts, a proposer of 0.2 s.
-fn probe() -> Done<Vec<String>> {
+fn probe() -> BenchResult<Vec<String>> {
     const LATENCY: f64 = 0.050;
     const WORKERS: u32 = 20;
-    say("the published probe: 20 workers, 50 ms rollouts, 0.2 s proposer, serial generations")?;
-    let mut broken = Vec::new();
+    print_line("the published probe: 20 workers, 50 ms rollouts, 0.2 s proposer, serial generations")?;
+    let mut violations = Vec::new();
     for (train, heldout, proposals, minibatch) in [(20, 124, 2, 8), (50, 750, 4, 20)] {
         let bench = Bench::new(train, heldout, &["--latency-ms", "50", "--reply-bytes", "2300"])?;
         let mut config = bench.config("probe")?;
@@ -292,22 +292,22 @@ fn probe() -> Done<Vec<String>> {
         let ideal = measured.rollouts as f64 * LATENCY / f64::from(WORKERS) + measured.turns as f64 * 0.2;
         let wall = measured.wall.as_secs_f64();
         let factor = wall / ideal;
-        say(&format!(
+        print_line(&format!(
             "  {} rollouts, {} turns: {wall:.2} s, ideal {ideal:.2} s, {factor:.2}x",
             measured.rollouts, measured.turns
         ))?;
-        if factor > OF_IDEAL {
-            broken.push(format!("{factor:.2}x of the ideal, the limit is {OF_IDEAL}"));
+        if factor > MAX_IDEAL_RATIO {
+            violations.push(format!("{factor:.2}x of the ideal, the limit is {MAX_IDEAL_RATIO}"));
         }
     }
-    Ok(broken)
+    Ok(violations)
 }
 
 /// A run of 10,000 rollouts, replayed from its cache without a container.
-fn replay() -> Done<Vec<String>> {
+fn replay() -> BenchResult<Vec<String>> {
     const ROLLOUTS: u32 = 10_000;
     let mut bench = Bench::new(200, 20, &[])?;
-    let config = |bench: &Bench, run_id: &str, mode| -> Done<Config> {
+    let config = |bench: &Bench, run_id: &str, mode| -> BenchResult<Config> {
         let mut config = bench.config(run_id)?;
         config.cache.mode = mode;
         config.cache.path = Some(Utf8PathBuf::try_from(bench.directory.path().join("cache.sqlite"))?);
@@ -323,7 +323,7 @@ fn replay() -> Done<Vec<String>> {
     bench.stub.stop();
     let measured = bench.run(replayed, Duration::ZERO)?;
     let wall = measured.wall;
-    say(&format!("readonly replay of {} cached rollouts: {:.2} s", measured.rollouts, wall.as_secs_f64()))?;
-    let slow = wall > REPLAY;
-    Ok(slow.then(|| format!("the replay took {wall:.1?}, the limit is {REPLAY:?}")).into_iter().collect())
+    print_line(&format!("readonly replay of {} cached rollouts: {:.2} s", measured.rollouts, wall.as_secs_f64()))?;
+    let slow = wall > MAX_REPLAY_TIME;
+    Ok(slow.then(|| format!("the replay took {wall:.1?}, the limit is {MAX_REPLAY_TIME:?}")).into_iter().collect())
 }

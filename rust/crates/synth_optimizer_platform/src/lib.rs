@@ -1,5 +1,7 @@
-//! Everything of a run that touches the world: containers, proposers, the cache, the workspace, its files and the loop
-//! that drives a pure engine.
+//! Executes optimization runs: containers, proposers, the cache, the workspace, the run directory, and the loop that
+//! drives a pure engine. All input and output of a run is here.
+//!
+//! Start with [`runtime::execute`], which executes a whole run, and [`workspace::Reader`], which reads one.
 
 pub mod artifacts;
 pub mod cache;

@@ -12,8 +12,8 @@ use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_platform::artifacts::RunPaths;
 use synth_optimizer_platform::workspace::Reader;
 
-use crate::convert::{PathArgument, Plain, from_python, to_python, working_directory};
-use crate::errors::{self, Raise};
+use crate::convert::{PathArgument, PyJson, from_python, to_python, working_directory};
+use crate::errors::{self, IntoPyResult};
 
 /// A configuration that has been read. Its warnings may hold errors only where it was read to be checked.
 #[pyclass(frozen, module = "synth_optimizers._synth_optimizers")]
@@ -23,8 +23,8 @@ pub(crate) struct LoadedConfig(pub(crate) ResolvedConfig);
 #[pymethods]
 impl LoadedConfig {
     /// The whole configuration in effect, secrets hidden.
-    fn to_dict(&self) -> Plain {
-        Plain(config::redacted_config(&self.0.config))
+    fn to_dict(&self) -> PyJson {
+        PyJson(config::redacted_config(&self.0.config))
     }
 
     /// Every value in effect: dotted path, value, origin.
@@ -45,22 +45,22 @@ impl LoadedConfig {
 
 /// The JSON Schema of the configuration file.
 #[pyfunction]
-pub(crate) fn config_schema() -> Plain {
-    Plain(config::json_schema())
+pub(crate) fn config_schema() -> PyJson {
+    PyJson(config::json_schema())
 }
 
 /// Every finding about a configuration: `code`, `severity` (none where it depends on the case) and `about`.
 #[pyfunction]
-pub(crate) fn config_findings() -> Plain {
+pub(crate) fn config_findings() -> PyJson {
     let rows = FINDINGS.iter().map(|row| json!({"code": row.code, "severity": row.severity, "about": row.about}));
-    Plain(rows.collect())
+    PyJson(rows.collect())
 }
 
 /// Every environment variable that changes a field: `variable`, `field` and `about`.
 #[pyfunction]
-pub(crate) fn config_overrides() -> Plain {
+pub(crate) fn config_overrides() -> PyJson {
     let rows = OVERRIDES.iter().map(|row| json!({"variable": row.variable, "field": row.field, "about": row.doc}));
-    Plain(rows.collect())
+    PyJson(rows.collect())
 }
 
 /// Loads a configuration from a TOML file or a mapping.
@@ -79,7 +79,7 @@ pub(crate) fn load_config(
     let base_dir = working_directory(py)?;
     let source = ConfigSource { name: "mapping", content: ConfigContent::Mapping(value), base_dir: &base_dir };
     let loaded = config::load(source, &environment(py, environ)?, &overrides);
-    loaded.map(LoadedConfig).raised()
+    loaded.map(LoadedConfig).into_py_result()
 }
 
 /// Loads a TOML file as far as it can be understood, to be checked and for nothing else.
@@ -109,13 +109,13 @@ fn from_file(
         let source = ConfigSource { name: path.as_str(), content: ConfigContent::Toml(&text), base_dir: &base_dir };
         load(source, &environ, overrides)
     });
-    loaded.map(LoadedConfig).raised()
+    loaded.map(LoadedConfig).into_py_result()
 }
 
 /// The configuration that a run was begun with, to go on with it where its directory is now.
 #[pyfunction]
 pub(crate) fn load_run_config(run_dir: PathArgument) -> PyResult<LoadedConfig> {
-    stored(&run_dir.0).map(LoadedConfig).raised()
+    stored(&run_dir.0).map(LoadedConfig).into_py_result()
 }
 
 fn stored(dir: &Utf8Path) -> Result<ResolvedConfig, OptimizerError> {

@@ -8,7 +8,7 @@ use serde::Serialize;
 use serde_json::{Map, Number, Value};
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 
-use crate::errors::{self, Raise};
+use crate::errors::{self, IntoPyResult};
 
 /// Values nested deeper than this are refused: the stack must outlive whatever a caller hands over.
 const MAX_DEPTH: usize = 128;
@@ -27,7 +27,7 @@ impl<'py> FromPyObject<'_, 'py> for PathArgument {
         path.or_else(|_| {
             let message = format!("the path {} is not UTF-8 text", text.to_string_lossy());
             let error = OptimizerError::new(ErrorCode::Io, message);
-            Err(error.with_hint("Give the file or directory another name.")).raised()
+            Err(error.with_hint("Give the file or directory another name.")).into_py_result()
         })
     }
 }
@@ -39,23 +39,23 @@ pub(crate) fn working_directory(py: Python<'_>) -> PyResult<Utf8PathBuf> {
 
 /// A JSON value that becomes plain Python objects: `dict`, `list`, `str`, `int`, `float`, `bool` and `None`.
 #[derive(Debug)]
-pub(crate) struct Plain(pub(crate) Value);
+pub(crate) struct PyJson(pub(crate) Value);
 
-impl Plain {
+impl PyJson {
     pub(crate) fn of(value: &impl Serialize) -> PyResult<Self> {
         serde_json::to_value(value).map(Self).map_err(|error| PyValueError::new_err(error.to_string()))
     }
 
     /// Does something while other Python threads go on, and gives back what came of it.
-    pub(crate) fn from_work<T: Serialize + Send, E: Into<OptimizerError> + Send>(
+    pub(crate) fn from_detached<T: Serialize + Send, E: Into<OptimizerError> + Send>(
         py: Python<'_>,
         work: impl FnOnce() -> Result<T, E> + Send,
     ) -> PyResult<Self> {
-        Self::of(&py.detach(work).raised()?)
+        Self::of(&py.detach(work).into_py_result()?)
     }
 }
 
-impl<'py> IntoPyObject<'py> for Plain {
+impl<'py> IntoPyObject<'py> for PyJson {
     type Target = PyAny;
     type Output = Bound<'py, PyAny>;
     type Error = PyErr;
@@ -97,7 +97,7 @@ pub(crate) fn from_python(object: &Bound<'_, PyAny>) -> PyResult<Value> {
 
 fn convert(object: &Bound<'_, PyAny>, place: &str, depth: usize) -> PyResult<Value> {
     let Some(depth) = depth.checked_sub(1) else {
-        return Err(refusal(place, &format!("is nested deeper than {MAX_DEPTH} levels")));
+        return Err(conversion_error(place, &format!("is nested deeper than {MAX_DEPTH} levels")));
     };
     if object.is_none() {
         return Ok(Value::Null);
@@ -109,17 +109,17 @@ fn convert(object: &Bound<'_, PyAny>, place: &str, depth: usize) -> PyResult<Val
     if let Ok(text) = object.cast::<PyString>() {
         return match text.to_cow() {
             Ok(text) => Ok(Value::String(text.into_owned())),
-            Err(_) => Err(refusal(place, "is not Unicode text")),
+            Err(_) => Err(conversion_error(place, "is not Unicode text")),
         };
     }
     if object.is_instance_of::<PyInt>() {
         let number = object.extract::<i64>().map(Value::from).or_else(|_| object.extract::<u64>().map(Value::from));
-        return number.map_err(|_| refusal(place, "is an integer beyond 64 bits"));
+        return number.map_err(|_| conversion_error(place, "is an integer beyond 64 bits"));
     }
     if let Ok(float) = object.cast::<PyFloat>() {
         let float = float.value();
         let number = Number::from_f64(float).map(Value::Number);
-        return number.ok_or_else(|| refusal(place, &format!("is {float}; a number must be finite")));
+        return number.ok_or_else(|| conversion_error(place, &format!("is {float}; a number must be finite")));
     }
     if object.is_instance_of::<PyList>() || object.is_instance_of::<PyTuple>() {
         let items = object.try_iter()?.enumerate();
@@ -134,7 +134,7 @@ fn convert(object: &Bound<'_, PyAny>, place: &str, depth: usize) -> PyResult<Val
         return convert(&path, place, depth);
     }
     let kind = object.get_type().name()?;
-    Err(refusal(place, &format!("is of type {kind}; use text, numbers, booleans, lists and mappings")))
+    Err(conversion_error(place, &format!("is of type {kind}; use text, numbers, booleans, lists and mappings")))
 }
 
 fn fields(mapping: &Bound<'_, PyMapping>, place: &str, depth: usize) -> PyResult<Value> {
@@ -142,7 +142,7 @@ fn fields(mapping: &Bound<'_, PyMapping>, place: &str, depth: usize) -> PyResult
     for pair in mapping.items()? {
         let (key, item): (Bound<'_, PyAny>, Bound<'_, PyAny>) = pair.extract()?;
         let Ok(key) = key.extract::<String>() else {
-            return Err(refusal(place, &format!("has the key {}; a key must be text", key.repr()?)));
+            return Err(conversion_error(place, &format!("has the key {}; a key must be text", key.repr()?)));
         };
         let inner = if place.is_empty() { key.clone() } else { format!("{place}.{key}") };
         fields.insert(key, convert(&item, &inner, depth)?);
@@ -150,7 +150,7 @@ fn fields(mapping: &Bound<'_, PyMapping>, place: &str, depth: usize) -> PyResult
     Ok(Value::Object(fields))
 }
 
-fn refusal(place: &str, problem: &str) -> PyErr {
+fn conversion_error(place: &str, problem: &str) -> PyErr {
     let place = if place.is_empty() { "the configuration" } else { place };
     errors::raise(&OptimizerError::new(ErrorCode::Config, format!("{place} {problem}")))
 }

@@ -10,10 +10,10 @@ use serde_json::json;
 use synth_optimizer_core::config::{ConfigFinding, render};
 use synth_optimizer_core::model::error::{ERRORS, ErrorCode, ErrorRow, OptimizerError};
 
-use crate::convert::Plain;
+use crate::convert::PyJson;
 
 /// The module that users import the classes from; tracebacks and pickles name it.
-const HOME: &str = "synth_optimizers.errors";
+const ERRORS_MODULE: &str = "synth_optimizers.errors";
 
 /// The classes in the order of the table. The first row is the base of all others.
 static CLASSES: PyOnceLock<Vec<Py<PyType>>> = PyOnceLock::new();
@@ -28,7 +28,7 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
 
 /// The table of errors: one mapping per row with `error_code`, `exception`, `exit_code`, `http_status` and `hint`.
 #[pyfunction]
-pub(crate) fn error_table() -> Plain {
+pub(crate) fn error_table() -> PyJson {
     let row = |row: &ErrorRow| {
         json!({
             "error_code": row.name,
@@ -38,7 +38,7 @@ pub(crate) fn error_table() -> Plain {
             "hint": row.hint,
         })
     };
-    Plain(ERRORS.iter().map(row).collect())
+    PyJson(ERRORS.iter().map(row).collect())
 }
 
 /// The Python exception of a Rust error: the class of its code, carrying `detail`, `hint` and `findings`.
@@ -47,12 +47,12 @@ pub(crate) fn raise(error: &OptimizerError) -> PyErr {
 }
 
 /// Results whose errors Python raises.
-pub(crate) trait Raise<T> {
-    fn raised(self) -> PyResult<T>;
+pub(crate) trait IntoPyResult<T> {
+    fn into_py_result(self) -> PyResult<T>;
 }
 
-impl<T, E: Into<OptimizerError>> Raise<T> for Result<T, E> {
-    fn raised(self) -> PyResult<T> {
+impl<T, E: Into<OptimizerError>> IntoPyResult<T> for Result<T, E> {
+    fn into_py_result(self) -> PyResult<T> {
         self.map_err(|error| raise(&error.into()))
     }
 }
@@ -64,7 +64,7 @@ pub(crate) fn findings<'py>(py: Python<'py>, diagnostics: &[ConfigFinding]) -> P
     let records = diagnostics
         .iter()
         .map(|diagnostic| {
-            let fields = Plain::of(diagnostic)?.into_pyobject(py)?;
+            let fields = PyJson::of(diagnostic)?.into_pyobject(py)?;
             record.call((), Some(fields.cast::<PyDict>()?))
         })
         .collect::<PyResult<Vec<_>>>()?;
@@ -111,7 +111,7 @@ fn make_class(py: Python<'_>, row: &ErrorRow, base: &Bound<'_, PyType>) -> PyRes
     attributes.set_item("detail", py.None())?;
     attributes.set_item("hint", row.hint)?;
     attributes.set_item("findings", PyTuple::empty(py))?;
-    let name = CString::new(format!("{HOME}.{}", row.class))?;
+    let name = CString::new(format!("{ERRORS_MODULE}.{}", row.class))?;
     let doc = CString::new(format!("`{}`. {}", row.name, row.hint))?;
     // `new_type` lets go of the dictionary before it uses it, so `attributes` must hold it until the class is made.
     let lent = attributes.clone().into_any().unbind();

@@ -9,12 +9,12 @@ use synth_optimizer_core::model::ids::CandidateId;
 use synth_optimizer_core::model::run_view::RunView;
 use synth_optimizer_platform::artifacts::{EventFormatter, Weight};
 
-use crate::convert::{Plain, from_python};
+use crate::convert::{PyJson, from_python};
 
 /// Every type of event under `events`, with a reference to the JSON Schema of its fields, and these under `$defs`.
 #[pyfunction]
-pub(crate) fn event_catalogue() -> Plain {
-    Plain(event::event_catalogue())
+pub(crate) fn event_catalogue() -> PyJson {
+    PyJson(event::event_catalogue())
 }
 
 /// A run as far as its events have been taken in.
@@ -22,11 +22,11 @@ pub(crate) fn event_catalogue() -> Plain {
 #[derive(Debug, Default)]
 pub(crate) struct RunFold {
     /// A view is drawn by another thread than the one that takes in events.
-    folded: Mutex<Folded>,
+    state: Mutex<FoldState>,
 }
 
 #[derive(Debug, Default)]
-struct Folded {
+struct FoldState {
     view: RunView,
     formatter: EventFormatter,
 }
@@ -50,30 +50,30 @@ impl RunFold {
         // A newer release may tell of more than this one knows: such an event is told in its own words.
         let Ok(event) = serde_json::from_value::<Event>(json!({"type": event_type, "fields": from_python(fields)?}))
         else {
-            return Ok(vec![(Weight::Plain.as_str(), message.to_owned())]);
+            return Ok(vec![(Weight::PyJson.as_str(), message.to_owned())]);
         };
-        let folded = &mut *self.folded.lock();
-        let at = unix_millis_of(ts).or(folded.view.totals.updated_at).unwrap_or_default();
-        let lines = folded.formatter.format(at, &event);
-        folded.view.apply(sequence_number, at, &event);
+        let state = &mut *self.state.lock();
+        let at = unix_millis_of(ts).or(state.view.totals.updated_at).unwrap_or_default();
+        let lines = state.formatter.format(at, &event);
+        state.view.apply(sequence_number, at, &event);
         Ok(lines.into_iter().map(|line| (line.weight.as_str(), line.text)).collect())
     }
 
     /// State, counts and times, with what was used as `usage`.
-    fn totals(&self) -> PyResult<Plain> {
-        let totals = self.folded.lock().view.totals.clone();
-        let mut shown = Plain::of(&totals)?;
+    fn totals(&self) -> PyResult<PyJson> {
+        let totals = self.state.lock().view.totals.clone();
+        let mut shown = PyJson::of(&totals)?;
         shown.0["usage"] = json!(totals.counts.usage());
         shown.0["rollouts_outstanding"] = totals.counts.rollouts_outstanding().into();
         Ok(shown)
     }
 
     /// What a view shows besides the totals.
-    fn shown(&self) -> Plain {
-        let folded = self.folded.lock();
-        let view = &folded.view;
+    fn shown(&self) -> PyJson {
+        let state = self.state.lock();
+        let view = &state.view;
         let train_score = |id: Option<&CandidateId>| id.and_then(|id| view.candidate(id)?.candidate.train_score);
-        Plain(json!({
+        PyJson(json!({
             "container_url": view.started.as_ref().map(|run| &run.container_url),
             "best_score": train_score(view.totals.best_candidate_id()),
             "seed_score": train_score(view.totals.seed_candidate_id.as_ref()),

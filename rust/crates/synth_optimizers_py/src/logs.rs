@@ -21,9 +21,9 @@ use tracing::level_filters::LevelFilter;
 use crate::convert::to_python;
 
 /// Records that may wait for Python. More are counted and dropped: a slow handler must not hold a run up.
-const QUEUE: usize = 16 * 1024;
+const QUEUE_CAPACITY: usize = 16 * 1024;
 /// Records that are handed over before other Python threads get their turn.
-const BATCH: usize = 256;
+const BATCH_RECORDS: usize = 256;
 /// How long a call waits at its end for its records to be handed over.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long the start of the queue waits for threads that log.
@@ -40,10 +40,10 @@ static LOGGING: PyOnceLock<Logging> = PyOnceLock::new();
 /// The sending end of the queue, in the process that started its thread.
 struct Forwarder {
     pid: u32,
-    queue: SyncSender<Order>,
+    queue: SyncSender<QueueItem>,
 }
 
-enum Order {
+enum QueueItem {
     Record(Box<LogRecord>),
     Flush(Sender<()>),
 }
@@ -57,29 +57,29 @@ struct Logging {
 
 /// Hands over the records of a call before it returns.
 #[must_use]
-pub(crate) struct Listening<'py>(Python<'py>);
+pub(crate) struct LogFlushGuard<'py>(Python<'py>);
 
-impl Drop for Listening<'_> {
+impl Drop for LogFlushGuard<'_> {
     fn drop(&mut self) {
         flush(self.0);
     }
 }
 
 /// Forwards records from here on, as far as the loggers want them.
-pub(crate) fn listen(py: Python<'_>) -> PyResult<Listening<'_>> {
+pub(crate) fn forward_logs(py: Python<'_>) -> PyResult<LogFlushGuard<'_>> {
     LOGGING.get_or_try_init(py, || prepare(py))?;
     let pid = std::process::id();
     let is_running = FORWARDER.read().as_ref().is_some_and(|forwarder| forwarder.pid == pid);
     if !is_running && !IS_CLOSED.load(Ordering::Relaxed) {
-        let (queue, orders) = sync_channel(QUEUE);
-        std::thread::Builder::new().name("synth-optimizers-logs".into()).spawn(move || hand_over(&orders))?;
+        let (queue, items) = sync_channel(QUEUE_CAPACITY);
+        std::thread::Builder::new().name("synth-optimizers-logs".into()).spawn(move || deliver(&items))?;
         // A thread that a forked child does not have may hold the lock there.
         if let Some(mut forwarder) = FORWARDER.try_write_for(LOCK_TIMEOUT) {
             std::mem::forget(forwarder.replace(Forwarder { pid, queue }));
         }
     }
     refresh(py)?;
-    Ok(Listening(py))
+    Ok(LogFlushGuard(py))
 }
 
 /// Reads the levels of the loggers.
@@ -108,7 +108,7 @@ pub(crate) fn flush(py: Python<'_>) {
     let is_asked = FORWARDER.try_read().is_some_and(|forwarder| {
         let is_ours = |forwarder: &&Forwarder| forwarder.pid == std::process::id();
         let forwarder = forwarder.as_ref().filter(is_ours);
-        forwarder.is_some_and(|forwarder| forwarder.queue.try_send(Order::Flush(done)).is_ok())
+        forwarder.is_some_and(|forwarder| forwarder.queue.try_send(QueueItem::Flush(done)).is_ok())
     });
     if is_asked {
         // A handler that does not come back in time is no reason to hold the caller up.
@@ -155,34 +155,34 @@ fn forget_logs() {
 fn forward(record: LogRecord) {
     let Some(forwarder) = FORWARDER.try_read() else { return };
     let Some(Forwarder { pid, queue }) = &*forwarder else { return };
-    if *pid == std::process::id() && queue.try_send(Order::Record(Box::new(record))).is_err() {
+    if *pid == std::process::id() && queue.try_send(QueueItem::Record(Box::new(record))).is_err() {
         DROPPED.fetch_add(1, Ordering::Relaxed);
     }
 }
 
 /// The thread of the queue.
-fn hand_over(orders: &Receiver<Order>) {
-    while let Ok(first) = orders.recv() {
+fn deliver(items: &Receiver<QueueItem>) {
+    while let Ok(first) = items.recv() {
         let mut batch = vec![first];
-        batch.extend(orders.try_iter().take(BATCH));
-        let handed_over = Python::try_attach(|py| {
+        batch.extend(items.try_iter().take(BATCH_RECORDS));
+        let delivered = Python::try_attach(|py| {
             let Some(logging) = LOGGING.get(py) else { return };
-            for order in &batch {
-                if let Order::Record(record) = order {
-                    logging.hand_over(py, record);
+            for item in &batch {
+                if let QueueItem::Record(record) = item {
+                    logging.deliver(py, record);
                 }
             }
             match DROPPED.swap(0, Ordering::Relaxed) {
                 0 => {}
-                lost => logging.hand_over(py, &dropped(lost)),
+                lost => logging.deliver(py, &dropped(lost)),
             }
         });
         // The interpreter is ending.
-        if handed_over.is_none() {
+        if delivered.is_none() {
             return;
         }
-        for order in batch {
-            if let Order::Flush(done) = order {
+        for item in batch {
+            if let QueueItem::Flush(done) = item {
                 // The caller may have stopped waiting.
                 let _ = done.send(());
             }
@@ -191,7 +191,7 @@ fn hand_over(orders: &Receiver<Order>) {
 }
 
 impl Logging {
-    fn hand_over(&self, py: Python<'_>, record: &LogRecord) {
+    fn deliver(&self, py: Python<'_>, record: &LogRecord) {
         let logger = LOGGERS.iter().position(|name| *name == record.logger).unwrap_or_default();
         if let Err(error) = handle(self.loggers[logger].bind(py), record) {
             // A filter of the application raised it; `logging` itself reports what handlers raise.

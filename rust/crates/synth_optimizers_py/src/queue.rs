@@ -16,10 +16,10 @@ use synth_optimizer_service::queue::{
 use synth_optimizer_service::service::completion;
 
 use crate::config::load_config;
-use crate::convert::{PathArgument, Plain};
+use crate::convert::{PathArgument, PyJson};
 
 /// What this process has claimed last of each request, so that it cannot speak for a lease that is somebody else's by now.
-static CLAIMED: Mutex<BTreeMap<(Utf8PathBuf, String), (i64, String)>> = Mutex::new(BTreeMap::new());
+static CLAIMS: Mutex<BTreeMap<(Utf8PathBuf, String), (i64, String)>> = Mutex::new(BTreeMap::new());
 
 /// Puts a run into the queue, with the configuration as it is now.
 #[pyfunction]
@@ -29,7 +29,7 @@ pub(crate) fn workspace_submit_run_request(
     db_path: PathArgument,
     config_path: &Bound<'_, PyAny>,
     priority: i64,
-) -> PyResult<Plain> {
+) -> PyResult<PyJson> {
     let config = load_config(py, config_path, Vec::new(), None)?;
     let PathArgument(path) = config_path.extract()?;
     on_queue(py, db_path, move |queue, _| {
@@ -56,7 +56,7 @@ pub(crate) fn workspace_claim_next_run_request(
     lease_id: &str,
     worker_id: Option<&str>,
     lease_seconds: f64,
-) -> PyResult<Plain> {
+) -> PyResult<PyJson> {
     on_queue(py, db_path, |queue, db| {
         if lease_id.is_empty() {
             return Err(OptimizerError::new(ErrorCode::Config, "lease_id is empty")
@@ -68,7 +68,7 @@ pub(crate) fn workspace_claim_next_run_request(
         let claimed = queue.claim(&claim)?;
         if let Some(entry) = &claimed {
             let request = (db.to_owned(), entry.request_id.clone());
-            CLAIMED.lock().insert(request, (entry.fencing_token, lease_id.to_owned()));
+            CLAIMS.lock().insert(request, (entry.fencing_token, lease_id.to_owned()));
         }
         Ok(claimed)
     })
@@ -82,7 +82,7 @@ pub(crate) fn workspace_start_run_request(
     db_path: PathArgument,
     request_id: &str,
     lease_id: Option<&str>,
-) -> PyResult<Plain> {
+) -> PyResult<PyJson> {
     on_queue(py, db_path, |queue, db| queue.start(request_id, lease_proof(db, request_id, lease_id)))
 }
 
@@ -95,7 +95,7 @@ pub(crate) fn workspace_heartbeat_run_request(
     request_id: &str,
     lease_id: &str,
     lease_seconds: f64,
-) -> PyResult<Plain> {
+) -> PyResult<PyJson> {
     on_queue(py, db_path, |queue, db| {
         let lease = seconds("lease_seconds", lease_seconds)?;
         queue.heartbeat(request_id, lease_proof(db, request_id, Some(lease_id)), lease, None)
@@ -110,10 +110,10 @@ pub(crate) fn workspace_complete_run_request(
     db_path: PathArgument,
     request_id: &str,
     lease_id: Option<&str>,
-) -> PyResult<Plain> {
+) -> PyResult<PyJson> {
     on_queue(py, db_path, |queue, db| {
         let entry = queue.get_request(request_id)?;
-        queue.complete(request_id, lease_proof(db, request_id, lease_id), &left_behind(&entry)?)
+        queue.complete(request_id, lease_proof(db, request_id, lease_id), &completion_of(&entry)?)
     })
 }
 
@@ -127,7 +127,7 @@ pub(crate) fn workspace_fail_run_request(
     error_message: &str,
     reason_code: Option<&str>,
     lease_id: Option<&str>,
-) -> PyResult<Plain> {
+) -> PyResult<PyJson> {
     let error = OptimizerError::new(ErrorCode::RunFailed, error_message);
     let reason_code = Some(reason_code.unwrap_or("failed"));
     on_queue(py, db_path, |queue, db| queue.fail(request_id, lease_proof(db, request_id, lease_id), &error, reason_code))
@@ -142,7 +142,7 @@ pub(crate) fn workspace_cancel_run_request(
     request_id: &str,
     reason: &str,
     lease_id: Option<&str>,
-) -> PyResult<Plain> {
+) -> PyResult<PyJson> {
     on_queue(py, db_path, |queue, db| {
         let entry = queue.get_request(request_id)?;
         let is_held = matches!(entry.status, RequestState::Leased | RequestState::Running);
@@ -157,12 +157,12 @@ pub(crate) fn workspace_cancel_run_request(
 
 /// Gives requests whose lease has run out back to the queue.
 #[pyfunction]
-pub(crate) fn workspace_recover_expired_run_requests(py: Python<'_>, db_path: PathArgument) -> PyResult<Plain> {
+pub(crate) fn workspace_recover_expired_run_requests(py: Python<'_>, db_path: PathArgument) -> PyResult<PyJson> {
     on_queue(py, db_path, |queue, _| queue.recover(None))
 }
 
 /// What a run has left in its directory, if it has one.
-fn left_behind(entry: &RequestEntry) -> Result<Completion, OptimizerError> {
+fn completion_of(entry: &RequestEntry) -> Result<Completion, OptimizerError> {
     let paths = RunPaths::new(Utf8Path::new(&entry.output_dir), &entry.run_id)?;
     if !paths.workspace_db().is_file() {
         return Ok(Completion::default());
@@ -182,7 +182,7 @@ fn left_behind(entry: &RequestEntry) -> Result<Completion, OptimizerError> {
 /// By what the caller says that a request is theirs: the claim of this process, or else the lease that they name. A name
 /// can be given to a later lease as well, a token cannot.
 fn lease_proof<'a>(db: &Utf8Path, request_id: &str, lease_id: Option<&'a str>) -> LeaseProof<'a> {
-    let claimed = CLAIMED.lock();
+    let claimed = CLAIMS.lock();
     match (lease_id, claimed.get(&(db.to_owned(), request_id.to_owned()))) {
         (Some(lease_id), Some((token, named))) if named == lease_id => LeaseProof::Token(*token),
         (Some(lease_id), _) => LeaseProof::Lease(lease_id),
@@ -192,11 +192,11 @@ fn lease_proof<'a>(db: &Utf8Path, request_id: &str, lease_id: Option<&'a str>) -
 }
 
 /// Longer than anything here may last, and still small in milliseconds.
-const LONGEST: Duration = Duration::from_secs(1_000_000_000);
+const MAX_DURATION: Duration = Duration::from_secs(1_000_000_000);
 
 /// A time that people give in seconds.
 pub(crate) fn seconds(name: &str, given: f64) -> Result<Duration, OptimizerError> {
-    Duration::try_from_secs_f64(given).ok().filter(|time| !time.is_zero() && *time <= LONGEST).ok_or_else(|| {
+    Duration::try_from_secs_f64(given).ok().filter(|time| !time.is_zero() && *time <= MAX_DURATION).ok_or_else(|| {
         OptimizerError::new(ErrorCode::Config, format!("{name} {given} is not a time"))
             .with_hint("Give a positive number of seconds, at most a billion.")
     })
@@ -207,6 +207,6 @@ fn on_queue<T: serde::Serialize + Send>(
     py: Python<'_>,
     PathArgument(path): PathArgument,
     work: impl FnOnce(&Queue, &Utf8Path) -> Result<T, QueueError> + Send,
-) -> PyResult<Plain> {
-    Plain::from_work(py, || work(&Queue::open(path.as_std_path())?, &path))
+) -> PyResult<PyJson> {
+    PyJson::from_detached(py, || work(&Queue::open(path.as_std_path())?, &path))
 }

@@ -16,8 +16,8 @@ use synth_optimizer_platform::workspace::StoredEvent;
 use synth_optimizer_service::service::Check;
 
 use crate::config::LoadedConfig;
-use crate::convert::Plain;
-use crate::errors::{self, Raise};
+use crate::convert::PyJson;
+use crate::errors::{self, IntoPyResult};
 use crate::logs;
 
 /// A run that this process carries out.
@@ -40,8 +40,8 @@ struct Progress {
 
 /// The arithmetic of a run: rows, worst-case rollouts, proposals that the limits buy, and cost where it can be known.
 #[pyfunction]
-pub(crate) fn plan_run(config: &LoadedConfig) -> PyResult<Plain> {
-    Plain::of(&plan(&config.0.config))
+pub(crate) fn plan_run(config: &LoadedConfig) -> PyResult<PyJson> {
+    PyJson::of(&plan(&config.0.config))
 }
 
 /// Everything that stands in the way of a run, found without paying for anything.
@@ -51,13 +51,13 @@ pub(crate) fn check_run(
     py: Python<'_>,
     config: &LoadedConfig,
     codex_runtime: Option<String>,
-) -> PyResult<Option<Plain>> {
-    let _records = logs::listen(py)?;
+) -> PyResult<Option<PyJson>> {
+    let _records = logs::forward_logs(py)?;
     let codex_runtime = codex_runtime.map(Utf8PathBuf::from);
     let request = RunSpec { codex_runtime, ..RunSpec::new(config.0.config.clone()) };
-    let check = Check::start(request, config.0.warnings.clone(), ()).raised()?;
+    let check = Check::start(request, config.0.warnings.clone(), ()).into_py_result()?;
     match wait_for(py, None, |time| check.wait(time)) {
-        Ok(report) => report.map(|report| Plain::of(&report.raised()?)).transpose(),
+        Ok(report) => report.map(|report| PyJson::of(&report.into_py_result()?)).transpose(),
         Err(signal) => {
             // What the check has started is ended before Python goes on.
             py.detach(|| check.cancel());
@@ -70,7 +70,7 @@ pub(crate) fn check_run(
 #[pyfunction]
 #[pyo3(signature = (config, *, codex_runtime = None))]
 pub(crate) fn start_run(py: Python<'_>, config: &LoadedConfig, codex_runtime: Option<String>) -> PyResult<NativeRun> {
-    let _records = logs::listen(py)?;
+    let _records = logs::forward_logs(py)?;
     let ResolvedConfig { config, warnings: findings, .. } = &config.0;
     if findings.iter().any(|found| found.severity == Severity::Error) {
         let message = "a configuration that was read to be checked cannot be run";
@@ -78,7 +78,7 @@ pub(crate) fn start_run(py: Python<'_>, config: &LoadedConfig, codex_runtime: Op
         error.findings = findings.clone();
         return Err(errors::raise(&error));
     }
-    start(config.clone(), codex_runtime.map(Utf8PathBuf::from)).raised()
+    start(config.clone(), codex_runtime.map(Utf8PathBuf::from)).into_py_result()
 }
 
 fn start(mut config: Config, codex_runtime: Option<Utf8PathBuf>) -> Result<NativeRun, OptimizerError> {
@@ -95,7 +95,7 @@ fn start(mut config: Config, codex_runtime: Option<Utf8PathBuf>) -> Result<Nativ
     let (reporting, ending) = (Arc::clone(&progress), Arc::clone(&progress));
     let work = move || async move {
         let on_event = |stored: &StoredEvent| reporting.update(|progress| progress.last_sequence = Some(stored.sequence));
-        let on_control = |asked| _ = running.send(asked);
+        let on_control = |control_request| _ = running.send(control_request);
         let ends = (&running, receiver);
         execute_watched::<GepaEngine>(request, ends, &running_paths, on_event, on_control).await
     };
@@ -124,15 +124,15 @@ impl NativeRun {
 
     /// Waits for the end; nothing when the time is over before.
     #[pyo3(signature = (timeout = None))]
-    fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<Plain>> {
+    fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<PyJson>> {
         if !self.wait_until(py, timeout, |progress| progress.end.is_some())? {
             return Ok(None);
         }
         logs::flush(py);
         let end = self.progress.get().end.clone();
-        let outcome = end.map(ended).transpose().raised()?;
+        let outcome = end.map(completed_outcome).transpose().into_py_result()?;
         Ok(outcome.map(|RunOutcome { run_id, run_dir, end, .. }| {
-            Plain(json!({"run_id": run_id, "run_dir": run_dir, "status": end.as_str()}))
+            PyJson(json!({"run_id": run_id, "run_dir": run_dir, "status": end.as_str()}))
         }))
     }
 
@@ -146,8 +146,8 @@ impl NativeRun {
     /// Asks something of the run; whether it was still there to hear it.
     fn signal(&self, kind: &str, reason: &str) -> PyResult<bool> {
         self.check_process()?;
-        let asked = ControlRequest::parse(kind, reason).raised()?;
-        Ok(self.progress.get().end.is_none() && self.control.send(asked))
+        let control_request = ControlRequest::parse(kind, reason).into_py_result()?;
+        Ok(self.progress.get().end.is_none() && self.control.send(control_request))
     }
 }
 
@@ -157,15 +157,15 @@ impl NativeRun {
         &self,
         py: Python<'_>,
         timeout: Option<f64>,
-        is_so: impl Fn(&Progress) -> bool + Sync,
+        condition: impl Fn(&Progress) -> bool + Sync,
     ) -> PyResult<bool> {
         self.check_process()?;
         // A time that no clock can show is no limit.
         let deadline = timeout
             .and_then(|seconds| Duration::try_from_secs_f64(seconds.max(0.0)).ok())
             .and_then(|time| Instant::now().checked_add(time));
-        let is_so = |time: Duration| self.progress.wait_blocking(time, &is_so).then_some(());
-        Ok(wait_for(py, deadline, is_so)?.is_some())
+        let condition = |time: Duration| self.progress.wait_blocking(time, &condition).then_some(());
+        Ok(wait_for(py, deadline, condition)?.is_some())
     }
 
     fn check_process(&self) -> PyResult<()> {
@@ -185,7 +185,7 @@ impl NativeRun {
 }
 
 /// The outcome of a completed run, or the error that Python raises.
-fn ended(end: Result<RunOutcome, OptimizerError>) -> Result<RunOutcome, OptimizerError> {
+fn completed_outcome(end: Result<RunOutcome, OptimizerError>) -> Result<RunOutcome, OptimizerError> {
     let outcome = end?;
     match outcome.end {
         RunEnd::Completed => Ok(outcome),
@@ -199,18 +199,18 @@ fn ended(end: Result<RunOutcome, OptimizerError>) -> Result<RunOutcome, Optimize
 }
 
 /// How long a wait sleeps before it lets Python look for signals.
-const SLICE: Duration = Duration::from_millis(100);
+const SIGNAL_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Waits for something while other Python threads go on and Python looks at its signals, until the time is over. `look`
 /// waits as long as it is told, without holding Python up.
 pub(crate) fn wait_for<T: Send>(
     py: Python<'_>,
     deadline: Option<Instant>,
-    look: impl Fn(Duration) -> Option<T> + Sync,
+    poll: impl Fn(Duration) -> Option<T> + Sync,
 ) -> PyResult<Option<T>> {
     loop {
-        let left = deadline.map_or(SLICE, |deadline| deadline.saturating_duration_since(Instant::now()));
-        if let Some(found) = py.detach(|| look(left.min(SLICE))) {
+        let left = deadline.map_or(SIGNAL_CHECK_INTERVAL, |deadline| deadline.saturating_duration_since(Instant::now()));
+        if let Some(found) = py.detach(|| poll(left.min(SIGNAL_CHECK_INTERVAL))) {
             return Ok(Some(found));
         }
         py.check_signals()?;

@@ -8,57 +8,57 @@ use synth_optimizer_platform::artifacts::{self, FileLock, RunPaths, lock_run};
 use synth_optimizer_platform::runtime::request_control;
 use synth_optimizer_platform::workspace::{self, Reader, RebuildMode};
 
-use crate::convert::{PathArgument, Plain};
-use crate::errors::Raise;
+use crate::convert::{PathArgument, PyJson};
+use crate::errors::IntoPyResult;
 
 /// Where a run is and what it has used.
 #[pyfunction]
-pub(crate) fn run_status(py: Python<'_>, run_dir: PathArgument) -> PyResult<Plain> {
-    Plain::from_work(py, || artifacts::run_status(&RunPaths::of_dir(&run_dir.0)?))
+pub(crate) fn run_status(py: Python<'_>, run_dir: PathArgument) -> PyResult<PyJson> {
+    PyJson::from_detached(py, || artifacts::run_status(&RunPaths::of_dir(&run_dir.0)?))
 }
 
 /// Everything about a run, with every candidate.
 #[pyfunction]
-pub(crate) fn run_summary(py: Python<'_>, run_dir: PathArgument) -> PyResult<Plain> {
-    Plain::from_work(py, || artifacts::run_summary(&RunPaths::of_dir(&run_dir.0)?))
+pub(crate) fn run_summary(py: Python<'_>, run_dir: PathArgument) -> PyResult<PyJson> {
+    PyJson::from_detached(py, || artifacts::run_summary(&RunPaths::of_dir(&run_dir.0)?))
 }
 
 /// The best candidate of a run so far, from a few rows.
 #[pyfunction]
-pub(crate) fn run_best(py: Python<'_>, run_dir: PathArgument) -> PyResult<Plain> {
-    Plain::from_work(py, || Reader::open(RunPaths::of_dir(&run_dir.0)?.workspace_db().as_std_path())?.best())
+pub(crate) fn run_best(py: Python<'_>, run_dir: PathArgument) -> PyResult<PyJson> {
+    PyJson::from_detached(py, || Reader::open(RunPaths::of_dir(&run_dir.0)?.workspace_db().as_std_path())?.best())
 }
 
 /// Asks something of the process that carries out a run.
 #[pyfunction]
-pub(crate) fn ask_run(py: Python<'_>, run_dir: PathArgument, kind: &str, reason: &str) -> PyResult<Plain> {
-    Plain::from_work(py, || request_control(&RunPaths::of_dir(&run_dir.0)?, ControlRequest::parse(kind, reason)?))
+pub(crate) fn ask_run(py: Python<'_>, run_dir: PathArgument, kind: &str, reason: &str) -> PyResult<PyJson> {
+    PyJson::from_detached(py, || request_control(&RunPaths::of_dir(&run_dir.0)?, ControlRequest::parse(kind, reason)?))
 }
 
 /// Everything about a workspace in one document.
 #[pyfunction]
-pub(crate) fn workspace_status(py: Python<'_>, path: PathArgument) -> PyResult<Plain> {
-    Plain::from_work(py, || synth_optimizer_service::queue::workspace_status(path.0.as_std_path()))
+pub(crate) fn workspace_status(py: Python<'_>, path: PathArgument) -> PyResult<PyJson> {
+    PyJson::from_detached(py, || synth_optimizer_service::queue::workspace_status(path.0.as_std_path()))
 }
 
 /// Computes the projections of a workspace from its log again.
 #[pyfunction]
 #[pyo3(signature = (path, *, check))]
-pub(crate) fn workspace_rebuild(py: Python<'_>, path: PathArgument, check: bool) -> PyResult<Plain> {
-    Plain::from_work(py, || {
+pub(crate) fn workspace_rebuild(py: Python<'_>, path: PathArgument, check: bool) -> PyResult<PyJson> {
+    PyJson::from_detached(py, || {
         if check {
             return workspace::rebuild(path.0.as_std_path(), RebuildMode::Compare);
         }
-        let _lock = lock_beside(&path.0)?;
+        let _lock = lock_run_of(&path.0)?;
         workspace::rebuild(path.0.as_std_path(), RebuildMode::Replace)
     })
 }
 
 /// Gives back the space of a workspace.
 #[pyfunction]
-pub(crate) fn workspace_vacuum(py: Python<'_>, path: PathArgument) -> PyResult<Plain> {
-    Plain::from_work(py, || {
-        let _lock = lock_beside(&path.0)?;
+pub(crate) fn workspace_vacuum(py: Python<'_>, path: PathArgument) -> PyResult<PyJson> {
+    PyJson::from_detached(py, || {
+        let _lock = lock_run_of(&path.0)?;
         workspace::vacuum(path.0.as_std_path())
     })
 }
@@ -66,17 +66,17 @@ pub(crate) fn workspace_vacuum(py: Python<'_>, path: PathArgument) -> PyResult<P
 /// A feed as a readable story.
 #[pyfunction]
 pub(crate) fn events_replay(py: Python<'_>, path: PathArgument) -> PyResult<String> {
-    py.detach(|| artifacts::events_replay(&path.0)).raised()
+    py.detach(|| artifacts::events_replay(&path.0)).into_py_result()
 }
 
 /// Whether two feeds tell of the same search; raises `EventCompareError` where they do not.
 #[pyfunction]
 pub(crate) fn events_compare(py: Python<'_>, left: PathArgument, right: PathArgument) -> PyResult<bool> {
-    py.detach(|| artifacts::events_compare(&left.0, &right.0)).raised().map(|()| true)
+    py.detach(|| artifacts::events_compare(&left.0, &right.0)).into_py_result().map(|()| true)
 }
 
 /// Nobody may work on a run while its workspace is written anew. A copy elsewhere has no lock.
-fn lock_beside(workspace: &Utf8Path) -> Result<Option<FileLock>, OptimizerError> {
+fn lock_run_of(workspace: &Utf8Path) -> Result<Option<FileLock>, OptimizerError> {
     let paths = workspace.parent().and_then(|dir| RunPaths::of_dir(dir).ok());
     match paths.map(|paths| paths.lock()).filter(|lock| lock.is_file()) {
         Some(lock) => lock_run(&lock, &format!("the run of {workspace}"), None).map(Some),

@@ -12,8 +12,8 @@ use synth_optimizer_platform::container::EgressPolicy;
 use synth_optimizer_service::queue::{LeaseHolder, Queue};
 use synth_optimizer_service::service::{Service, Settings, Workers, openapi};
 
-use crate::convert::{PathArgument, Plain, working_directory};
-use crate::errors::Raise;
+use crate::convert::{PathArgument, PyJson, working_directory};
+use crate::errors::IntoPyResult;
 use crate::logs;
 use crate::queue::seconds;
 use crate::run::wait_for;
@@ -21,7 +21,7 @@ use crate::run::wait_for;
 /// What was set of the service; everything else has its default.
 #[derive(Debug, FromPyObject)]
 #[pyo3(from_item_all)]
-pub(crate) struct Given {
+pub(crate) struct ServiceOptions {
     bind_addr: Option<String>,
     worker_id: Option<String>,
     workers: Option<usize>,
@@ -47,61 +47,61 @@ const MEGABYTE: usize = 1024 * 1024;
 /// How long a run that is worked off by hand may finish what is under way when Python is interrupted.
 const INTERRUPT_GRACE: Duration = Duration::from_secs(1);
 
-impl Given {
+impl ServiceOptions {
     fn settings(self, db: Utf8PathBuf, working_directory: Utf8PathBuf) -> Result<Settings, OptimizerError> {
-        let known = Settings::new(db, self.config_root.map_or(working_directory, Utf8PathBuf::from));
-        let time = |name: &str, given: Option<f64>, known: Duration| given.map_or(Ok(known), |it| seconds(name, it));
+        let defaults = Settings::new(db, self.config_root.map_or(working_directory, Utf8PathBuf::from));
+        let time = |name: &str, given: Option<f64>, defaults: Duration| given.map_or(Ok(defaults), |it| seconds(name, it));
         let egress_policy = self.allow_containers.iter().try_fold(EgressPolicy::loopback(), |egress_policy, entry| egress_policy.allow(entry))?;
         Ok(Settings {
-            bind: self.bind_addr.unwrap_or(known.bind),
-            worker_id: self.worker_id.unwrap_or(known.worker_id),
-            workers: self.workers.unwrap_or(known.workers),
-            lease: time("lease_seconds", self.lease_seconds, known.lease)?,
+            bind: self.bind_addr.unwrap_or(defaults.bind),
+            worker_id: self.worker_id.unwrap_or(defaults.worker_id),
+            workers: self.workers.unwrap_or(defaults.workers),
+            lease: time("lease_seconds", self.lease_seconds, defaults.lease)?,
             token_file: self.token_file.map(Utf8PathBuf::from),
             allow_hosts: self.allow_hosts,
             egress_policy,
-            pause_timeout: time("pause_timeout_seconds", self.pause_timeout_seconds, known.pause_timeout)?,
-            shutdown_grace: time("shutdown_grace_seconds", self.shutdown_grace_seconds, known.shutdown_grace)?,
-            silence: time("silence_seconds", self.silence_seconds, known.silence)?,
-            max_queued: self.max_queued.unwrap_or(known.max_queued),
-            busy_timeout: time("busy_timeout_seconds", self.busy_timeout_seconds, known.busy_timeout)?,
-            max_connections: self.max_connections.unwrap_or(known.max_connections),
-            max_body_bytes: self.max_body_mb.map_or(known.max_body_bytes, |most| most.saturating_mul(MEGABYTE)),
-            header_timeout: time("header_timeout_seconds", self.header_timeout_seconds, known.header_timeout)?,
-            body_timeout: time("body_timeout_seconds", self.body_timeout_seconds, known.body_timeout)?,
-            write_timeout: time("write_timeout_seconds", self.write_timeout_seconds, known.write_timeout)?,
+            pause_timeout: time("pause_timeout_seconds", self.pause_timeout_seconds, defaults.pause_timeout)?,
+            shutdown_grace: time("shutdown_grace_seconds", self.shutdown_grace_seconds, defaults.shutdown_grace)?,
+            silence: time("silence_seconds", self.silence_seconds, defaults.silence)?,
+            max_queued: self.max_queued.unwrap_or(defaults.max_queued),
+            busy_timeout: time("busy_timeout_seconds", self.busy_timeout_seconds, defaults.busy_timeout)?,
+            max_connections: self.max_connections.unwrap_or(defaults.max_connections),
+            max_body_bytes: self.max_body_mb.map_or(defaults.max_body_bytes, |most| most.saturating_mul(MEGABYTE)),
+            header_timeout: time("header_timeout_seconds", self.header_timeout_seconds, defaults.header_timeout)?,
+            body_timeout: time("body_timeout_seconds", self.body_timeout_seconds, defaults.body_timeout)?,
+            write_timeout: time("write_timeout_seconds", self.write_timeout_seconds, defaults.write_timeout)?,
             codex_runtime: self.codex_runtime.map(Utf8PathBuf::from),
-            ..known
+            ..defaults
         })
     }
 }
 
 /// The settings that a service has when nothing else is said, by their names.
 #[pyfunction]
-pub(crate) fn service_defaults() -> Plain {
-    let known = Settings::new("", "");
-    Plain(json!({
-        "bind_addr": known.bind,
-        "worker_id": known.worker_id,
-        "workers": known.workers,
-        "lease_seconds": known.lease.as_secs_f64(),
-        "pause_timeout_seconds": known.pause_timeout.as_secs_f64(),
-        "shutdown_grace_seconds": known.shutdown_grace.as_secs_f64(),
-        "silence_seconds": known.silence.as_secs_f64(),
-        "max_queued": known.max_queued,
-        "busy_timeout_seconds": known.busy_timeout.as_secs_f64(),
-        "max_connections": known.max_connections,
-        "max_body_mb": known.max_body_bytes / MEGABYTE,
-        "header_timeout_seconds": known.header_timeout.as_secs_f64(),
-        "body_timeout_seconds": known.body_timeout.as_secs_f64(),
-        "write_timeout_seconds": known.write_timeout.as_secs_f64(),
+pub(crate) fn service_defaults() -> PyJson {
+    let defaults = Settings::new("", "");
+    PyJson(json!({
+        "bind_addr": defaults.bind,
+        "worker_id": defaults.worker_id,
+        "workers": defaults.workers,
+        "lease_seconds": defaults.lease.as_secs_f64(),
+        "pause_timeout_seconds": defaults.pause_timeout.as_secs_f64(),
+        "shutdown_grace_seconds": defaults.shutdown_grace.as_secs_f64(),
+        "silence_seconds": defaults.silence.as_secs_f64(),
+        "max_queued": defaults.max_queued,
+        "busy_timeout_seconds": defaults.busy_timeout.as_secs_f64(),
+        "max_connections": defaults.max_connections,
+        "max_body_mb": defaults.max_body_bytes / MEGABYTE,
+        "header_timeout_seconds": defaults.header_timeout.as_secs_f64(),
+        "body_timeout_seconds": defaults.body_timeout.as_secs_f64(),
+        "write_timeout_seconds": defaults.write_timeout.as_secs_f64(),
     }))
 }
 
 /// The OpenAPI document of the service.
 #[pyfunction]
-pub(crate) fn service_openapi() -> Plain {
-    Plain(openapi())
+pub(crate) fn service_openapi() -> PyJson {
+    PyJson(openapi())
 }
 
 /// Serves a queue until Python is interrupted; then lets runs finish what is under way, saves them and returns.
@@ -110,22 +110,22 @@ pub(crate) fn service_openapi() -> Plain {
 pub(crate) fn serve(
     py: Python<'_>,
     db_path: PathArgument,
-    settings: Given,
+    settings: ServiceOptions,
     on_listening: &Bound<'_, PyAny>,
 ) -> PyResult<()> {
-    let _records = logs::listen(py)?;
-    let settings = settings.settings(db_path.0, working_directory(py)?).raised()?;
-    let service = py.detach(|| Service::start(settings)).raised()?;
-    let told = on_listening.call1((format!("http://{}", service.address()),)).map(drop);
-    let ended = told.and_then(|()| wait_for(py, None, |time| service.wait(time)));
+    let _records = logs::forward_logs(py)?;
+    let settings = settings.settings(db_path.0, working_directory(py)?).into_py_result()?;
+    let service = py.detach(|| Service::start(settings)).into_py_result()?;
+    let notified = on_listening.call1((format!("http://{}", service.address()),)).map(drop);
+    let ended = notified.and_then(|()| wait_for(py, None, |time| service.wait(time)));
     let Err(interrupt) = ended else {
-        return ended?.unwrap_or(Ok(())).raised();
+        return ended?.unwrap_or(Ok(())).into_py_result();
     };
     service.shut_down();
     loop {
         match wait_for(py, None, |time| service.wait(time)) {
             Ok(ended) => {
-                ended.unwrap_or(Ok(())).raised()?;
+                ended.unwrap_or(Ok(())).into_py_result()?;
                 return Err(interrupt);
             }
             // Whoever is in a hurry does not wait for the runs.
@@ -143,9 +143,9 @@ pub(crate) fn gepa_service_run_next(
     worker_id: String,
     lease_seconds: f64,
     codex_runtime: Option<String>,
-) -> PyResult<Plain> {
-    let _records = logs::listen(py)?;
-    let begun = py.detach(|| {
+) -> PyResult<PyJson> {
+    let _records = logs::forward_logs(py)?;
+    let started = py.detach(|| {
         let lease = seconds("lease_seconds", lease_seconds)?;
         let queue = Queue::open(db_path.0.as_std_path())?;
         let codex_runtime = codex_runtime.map(Utf8PathBuf::from);
@@ -153,8 +153,8 @@ pub(crate) fn gepa_service_run_next(
         let settings = Settings { worker_id, lease, egress_policy, codex_runtime, ..Settings::new("", "") };
         Ok::<_, OptimizerError>(Arc::new(Workers::new(queue, settings, LeaseHolder::Worker)).start_next()?)
     });
-    let Some(job) = begun.raised()? else {
-        return Ok(Plain(json!({"request": null, "result": null, "message": "no queued run requests"})));
+    let Some(job) = started.into_py_result()? else {
+        return Ok(PyJson(json!({"request": null, "result": null, "message": "no queued run requests"})));
     };
     let mut interrupt = None;
     let ended = loop {
@@ -170,7 +170,7 @@ pub(crate) fn gepa_service_run_next(
     };
     match interrupt {
         Some(interrupt) => Err(interrupt),
-        None => Ok(Plain(json!({
+        None => Ok(PyJson(json!({
             "request": ended.as_ref().map(|ended| &ended.entry),
             "result": ended.as_ref().and_then(|ended| ended.entry.result.as_ref()),
             "message": ended.as_ref().map(|ended| &ended.message),

@@ -11,10 +11,10 @@ use camino::Utf8PathBuf;
 use serde_json::{Value, json};
 use synth_e2e::{ScriptedFault, ScriptedProposer, cpu_time};
 use synth_gepa::GepaEngine;
-use synth_optimizer_core::config::{Config, Content, Source, load, render};
+use synth_optimizer_core::config::{Config, ConfigContent, ConfigSource, load, render};
 use synth_optimizer_core::model::answer::FailureClass;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
-use synth_optimizer_platform::runtime::{Control, Hooks, Request, execute};
+use synth_optimizer_platform::runtime::{RunControl, Hooks, RunSpec, execute};
 
 const USAGE: &str = "\
 scripted_run: runs or resumes a config with a proposer that needs no model; prints one JSON line
@@ -78,7 +78,7 @@ fn main() -> ExitCode {
         Ok(outcome) => (outcome, ExitCode::SUCCESS),
         Err(error) => {
             let line = json!({
-                "error": error.code.wire(), "message": error.message, "detail": error.detail, "hint": error.hint,
+                "error": error.code.as_str(), "message": error.message, "detail": error.detail, "hint": error.hint,
                 "findings": render(&error.findings),
             });
             (line, ExitCode::from(error.code.row().exit))
@@ -97,7 +97,7 @@ fn read(arguments: &Arguments) -> Result<Config, OptimizerError> {
     let base_dir = path.parent().unwrap_or(&path);
     let environment: BTreeMap<String, String> =
         std::env::vars().filter(|(name, _)| name.starts_with("SYNTH_OPTIMIZERS_")).collect();
-    let source = Source { name: path.as_str(), content: Content::Toml(&text), base_dir };
+    let source = ConfigSource { name: path.as_str(), content: ConfigContent::Toml(&text), base_dir };
     Ok(load(source, &environment, &arguments.sets)?.config)
 }
 
@@ -107,17 +107,17 @@ fn drive(config: Config, arguments: Arguments) -> Result<Value, OptimizerError> 
         .enable_all()
         .build()
         .map_err(|error| OptimizerError::new(ErrorCode::Io, format!("no runtime: {error}")))?;
-    let (_control, controlled) = Control::new(config.run.feed_buffer);
-    let mut request = Request::new(config);
+    let (_control, receiver) = RunControl::new(config.run.feed_buffer);
+    let mut request = RunSpec::new(config);
     request.proposer = Some(Arc::new(arguments.proposer));
     request.takeover = arguments.takeover;
     request.hooks = kill_hooks();
-    let outcome = runtime.block_on(execute::<GepaEngine>(request, controlled))?;
+    let outcome = runtime.block_on(execute::<GepaEngine>(request, receiver))?;
     match outcome.end.error() {
         Some(error) => Err(error.clone()),
         None => Ok(json!({
             "run_id": outcome.run_id,
-            "status": outcome.end.word(),
+            "status": outcome.end.as_str(),
             "run_dir": outcome.run_dir,
             "best_candidate_id": outcome.totals.best_candidate_id(),
             "transactions": outcome.transactions,

@@ -16,8 +16,8 @@ use synth_optimizer_core::model::event::Event;
 use synth_optimizer_core::model::event_fields::{RunResumed, Stage};
 use synth_optimizer_core::model::run_view::RunView;
 use synth_optimizer_core::model::usage::{Cost, Usage};
-use synth_optimizer_platform::artifacts::{Chronicle, RunDir, run_status, run_summary, write_results};
-use synth_optimizer_platform::workspace::{Batch, RunRow, Stored, Workspace, workspace_status};
+use synth_optimizer_platform::artifacts::{FeedWriter, RunDir, run_status, run_summary, write_results};
+use synth_optimizer_platform::workspace::{Batch, RunRow, StoredEvent, Workspace, workspace_status};
 
 /// Writes down what a careful clerk would who only reads the log.
 #[derive(Debug, Default, Clone, PartialEq)]
@@ -118,7 +118,7 @@ struct Place {
 }
 
 impl Place {
-    fn new(log: &[Stored], config: &Value) -> (Self, Value) {
+    fn new(log: &[StoredEvent], config: &Value) -> (Self, Value) {
         let temporary = tempfile::tempdir().unwrap();
         let root = Utf8PathBuf::from_path_buf(temporary.path().to_owned()).unwrap();
         let dir = RunDir::open(&root, "run-1").unwrap();
@@ -136,13 +136,13 @@ impl Place {
             created_at: START,
         };
         let workspace = Workspace::create(dir.workspace_db().as_std_path(), &run, Durability::Process).unwrap();
-        let mut chronicle = Chronicle::open(&dir, |each| workspace.log(0, each)).unwrap();
+        let mut feed_writer = FeedWriter::open(&dir, |each| workspace.log(0, each)).unwrap();
         // In parts, as a run stores them.
         for part in log.chunks(97) {
             workspace.commit_blocking(Batch { events: part.to_vec(), ..Batch::default() }).unwrap();
-            chronicle.append(part).unwrap();
+            feed_writer.append(part).unwrap();
         }
-        let result = write_results(&dir, &workspace, chronicle, None).unwrap();
+        let result = write_results(&dir, &workspace, feed_writer, None).unwrap();
         (Self { _temporary: temporary, dir, workspace }, result)
     }
 
@@ -167,14 +167,14 @@ impl Place {
 const START: u64 = 1_811_980_800_000;
 
 /// The log with times, and with processes that ended and went on in between.
-fn stored(events: &[Event], resumes: &[usize]) -> Vec<Stored> {
+fn stored(events: &[Event], resumes: &[usize]) -> Vec<StoredEvent> {
     let mut log: Vec<Event> = events.to_vec();
     for place in resumes {
         let place = 1 + place % (log.len() - 1);
         log.insert(place, Event::RunResumed(RunResumed { events: place as u64, waiting: 0, unknown_outcomes: 0 }));
     }
     let at = |index: usize| START + 7 * index as u64;
-    log.into_iter().enumerate().map(|(index, event)| Stored::new(index as u64, at(index), event)).collect()
+    log.into_iter().enumerate().map(|(index, event)| StoredEvent::new(index as u64, at(index), event)).collect()
 }
 
 fn world(seed: u64, failure: f64, proposer_failure: f64, price: Option<u64>) -> World {

@@ -17,7 +17,7 @@ use synth_optimizer_core::model::control::ControlRequest;
 use synth_optimizer_platform::artifacts::RunDir;
 use synth_optimizer_platform::container::{Client, ManagedProcess, start};
 use synth_optimizer_platform::proposer::Proposer;
-use synth_optimizer_platform::runtime::{Boundary, CheckReport, Control, Finding, Hooks, Request, check, execute};
+use synth_optimizer_platform::runtime::{HookPoint, CheckReport, RunControl, Finding, Hooks, RunSpec, check, execute};
 
 const RUN: &str = "checked";
 
@@ -38,8 +38,8 @@ fn config(place: &Place, url: &str) -> Config {
     config
 }
 
-fn request(config: &Config, proposer: Option<Arc<dyn Proposer>>, hooks: Hooks) -> Request {
-    Request { proposer, hooks, ..Request::new(config.clone()) }
+fn request(config: &Config, proposer: Option<Arc<dyn Proposer>>, hooks: Hooks) -> RunSpec {
+    RunSpec { proposer, hooks, ..RunSpec::new(config.clone()) }
 }
 
 fn scripted() -> Option<Arc<dyn Proposer>> {
@@ -83,11 +83,11 @@ fn files(root: &Utf8Path) -> Vec<(Utf8PathBuf, u64)> {
 
 /// Stage, code and field of each finding.
 fn told(findings: &[Finding]) -> Vec<(&str, &str, Option<&str>)> {
-    findings.iter().map(|found| (found.stage.word(), found.code.as_str(), found.field.as_deref())).collect()
+    findings.iter().map(|found| (found.stage.as_str(), found.code.as_str(), found.field.as_deref())).collect()
 }
 
-fn run(config: &Config, hooks: Hooks, controlled: synth_optimizer_platform::runtime::Controlled) -> &'static str {
-    block_on(execute::<GepaEngine>(request(config, scripted(), hooks), controlled)).unwrap().end.word()
+fn run(config: &Config, hooks: Hooks, receiver: synth_optimizer_platform::runtime::ControlReceiver) -> &'static str {
+    block_on(execute::<GepaEngine>(request(config, scripted(), hooks), receiver)).unwrap().end.as_str()
 }
 
 #[test]
@@ -147,7 +147,7 @@ fn a_readonly_cache_must_be_there_and_know_the_task() {
     config.cache.mode = CacheMode::Readwrite;
     assert!(checked(&config).ok);
     assert!(!place.path().join("cache.sqlite").exists(), "a check makes no cache");
-    assert_eq!(run(&config, Hooks::default(), Control::new(10).1), "completed");
+    assert_eq!(run(&config, Hooks::default(), RunControl::new(10).1), "completed");
     config.cache.mode = CacheMode::Readonly;
     config.run.run_id = Some("replayed".into());
     let replayed = checked(&config);
@@ -176,16 +176,16 @@ fn a_run_that_is_held_cannot_begin_now() {
 fn a_run_that_has_begun_is_resumed_and_one_that_is_over_or_another_is_not() {
     let (_stub, _place, mut config) = world(&["--latency-ms", "5"]);
     config.cache.mode = CacheMode::Off;
-    let (control, controlled) = Control::new(1000);
+    let (control, receiver) = RunControl::new(1000);
     let control = Mutex::new(Some(control));
     let hooks = Hooks::new(move |boundary| {
-        if boundary == Boundary::AfterFeed
+        if boundary == HookPoint::AfterFeed
             && let Some(control) = control.lock().unwrap().take()
         {
             assert!(control.send(ControlRequest::interrupt("enough")));
         }
     });
-    assert_eq!(run(&config, hooks, controlled), "interrupted");
+    assert_eq!(run(&config, hooks, receiver), "interrupted");
     let begun = checked(&config);
     assert!(begun.ok, "{begun:?}");
     assert_eq!(told(&begun.warnings), [("output", "run_is_resumed", Some("run.run_id"))]);
@@ -194,7 +194,7 @@ fn a_run_that_has_begun_is_resumed_and_one_that_is_over_or_another_is_not() {
     let refused = checked(&other);
     assert_eq!(told(&refused.blockers), [("output", "synth_optimizer_config_error", Some("run.run_id"))]);
     assert!(refused.blockers[0].message.contains("gepa.minibatch_size: 3 -> 5"), "{}", refused.blockers[0].message);
-    assert_eq!(run(&config, Hooks::default(), Control::new(10).1), "completed");
+    assert_eq!(run(&config, Hooks::default(), RunControl::new(10).1), "completed");
     let over = checked(&config);
     assert!(over.ok, "{over:?}");
     assert_eq!(told(&over.warnings), [("output", "run_is_over", Some("run.run_id"))]);

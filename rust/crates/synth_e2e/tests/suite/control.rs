@@ -11,9 +11,9 @@ use crate::harness::steered::{
 };
 use crate::harness::{Place, assert_sound, stub};
 use serde_json::Value;
-use synth_e2e::files::COMPARED;
+use synth_e2e::run_files::COMPARED_FILES;
 use synth_e2e::stub::FIELDS;
-use synth_e2e::waiting::FOREVER;
+use synth_e2e::wait::FOREVER;
 use synth_e2e::{RowNames, ScriptedProposer, small_config};
 use synth_optimizer_core::config::gepa::SubmissionMode;
 use synth_optimizer_core::config::sections::CacheMode;
@@ -22,7 +22,7 @@ use synth_optimizer_core::model::control::ControlRequest;
 use synth_optimizer_core::model::error::ErrorCode;
 use synth_optimizer_core::model::event::Event;
 use synth_optimizer_core::model::event_fields::StopKind;
-use synth_optimizer_platform::runtime::{Boundary, Hooks};
+use synth_optimizer_platform::runtime::{HookPoint, Hooks};
 
 #[test]
 fn a_cancel_ends_a_batch_of_slow_rollouts_at_once() {
@@ -35,7 +35,7 @@ fn a_cancel_ends_a_batch_of_slow_rollouts_at_once() {
         let wanted: fn(&Event) -> bool = |event| matches!(event, Event::RolloutsRequested(_));
         let signal = ControlRequest::cancel("enough");
         let outcome = signalled(&place, config, ScriptedProposer::default(), wanted, signal).unwrap();
-        assert_eq!(outcome.end.word(), "cancelled");
+        assert_eq!(outcome.end.as_str(), "cancelled");
         let files = place.files("steered");
         assert_sound(&files);
         let sent = bill(&place).len();
@@ -58,7 +58,7 @@ fn a_cancel_ends_a_proposer_turn() {
     let proposer = ScriptedProposer { latency: FOREVER, ..ScriptedProposer::default() };
     let wanted: fn(&Event) -> bool = |event| matches!(event, Event::ProposerStarted(_));
     let outcome = signalled(&place, config, proposer, wanted, ControlRequest::cancel("enough")).unwrap();
-    assert_eq!(outcome.end.word(), "cancelled");
+    assert_eq!(outcome.end.as_str(), "cancelled");
     assert_sound(&place.files("steered"));
 }
 
@@ -70,7 +70,7 @@ fn a_proposer_that_does_not_answer_is_given_up_in_time() {
     config.proposer.max_consecutive_invalid = 1;
     let proposer = ScriptedProposer { latency: FOREVER, ..ScriptedProposer::default() };
     let outcome = start(config, proposer, Hooks::default()).end().unwrap();
-    assert_eq!((outcome.end.word(), outcome.end.error().unwrap().code), ("failed", ErrorCode::Proposer));
+    assert_eq!((outcome.end.as_str(), outcome.end.error().unwrap().code), ("failed", ErrorCode::Proposer));
     let files = place.files("steered");
     let timeouts: fn(&Event) -> bool =
         |event| matches!(event, Event::ProposerFailed(failed) if failed.class == FailureClass::Timeout);
@@ -88,7 +88,7 @@ fn a_stop_takes_back_what_waits_and_measures_what_there_is() {
         |event| matches!(event, Event::CandidateRegistered(one) if one.generation.is_some());
     let signal = ControlRequest::stop("enough");
     let outcome = signalled(&place, config, ScriptedProposer::default(), wanted, signal).unwrap();
-    assert_eq!(outcome.end.word(), "completed");
+    assert_eq!(outcome.end.as_str(), "completed");
     let files = place.files("steered");
     let finished = harness::finished(&files);
     assert_eq!(finished.stopped_by.kind, StopKind::External);
@@ -106,7 +106,7 @@ fn a_stop_during_the_held_out_evaluation_changes_nothing() {
     let wanted: fn(&Event) -> bool = |event| matches!(event, Event::HeldoutStarted(_));
     let signal = ControlRequest::stop("late");
     let outcome = signalled(&place, config, ScriptedProposer::default(), wanted, signal).unwrap();
-    assert_eq!(outcome.end.word(), "completed");
+    assert_eq!(outcome.end.as_str(), "completed");
     let files = place.files("steered");
     assert_eq!(count(&files, is_withdrawn), 0);
     assert!(harness::finished(&files).heldout_gain.is_some());
@@ -127,11 +127,11 @@ fn an_interrupted_run_goes_on_as_if_nothing_had_happened() {
         let wanted: fn(&Event) -> bool = |event| matches!(event, Event::ProposerCompleted(_));
         let signal = ControlRequest::interrupt("away");
         let outcome = signalled(&place, config.clone(), ScriptedProposer::default(), wanted, signal).unwrap();
-        assert_eq!(outcome.end.word(), "interrupted");
+        assert_eq!(outcome.end.as_str(), "interrupted");
         let files = place.files("steered");
         assert_sound(&files);
-        assert_eq!(whole(config.clone()).unwrap().end.word(), "completed");
-        for name in COMPARED {
+        assert_eq!(whole(config.clone()).unwrap().end.as_str(), "completed");
+        for name in COMPARED_FILES {
             assert_eq!(files.comparable(name).unwrap(), place.files("clean").comparable(name).unwrap(), "{name}");
         }
         let ours = bill(&place).split_off(before);
@@ -139,7 +139,7 @@ fn an_interrupted_run_goes_on_as_if_nothing_had_happened() {
         assert_sound(&files);
         // A run that is over gives the same outcome again and writes nothing new.
         let manifest = files.read("result_manifest.json").unwrap();
-        assert_eq!(whole(config).unwrap().end.word(), "completed");
+        assert_eq!(whole(config).unwrap().end.as_str(), "completed");
         assert_eq!(files.read("result_manifest.json").unwrap(), manifest);
     }
 }
@@ -160,9 +160,9 @@ fn a_full_cache_stops_the_run_until_there_is_room() {
     let files = place.files("steered");
     assert_sound(&files);
     let manifest: Value = serde_json::from_str(&files.read("result_manifest.json").unwrap()).unwrap();
-    assert_eq!(manifest["failure"]["error_code"], ErrorCode::CacheFull.wire());
+    assert_eq!(manifest["failure"]["error_code"], ErrorCode::CacheFull.as_str());
     config.cache.max_mb = 100;
-    assert_eq!(whole(config).unwrap().end.word(), "completed");
+    assert_eq!(whole(config).unwrap().end.as_str(), "completed");
     let bill = bill(&place);
     assert_eq!(bill.len(), bill.iter().collect::<BTreeSet<_>>().len(), "a rollout was run twice");
     assert_sound(&files);
@@ -177,7 +177,7 @@ fn a_disk_limit_stops_the_run_until_it_is_raised() {
     let error = whole(config.clone()).unwrap_err();
     assert_eq!(error.code, ErrorCode::DiskBudget);
     config.disk_budget.hard_limit_gb = 1.0;
-    assert_eq!(whole(config).unwrap().end.word(), "completed", "the soft limit is for new runs");
+    assert_eq!(whole(config).unwrap().end.as_str(), "completed", "the soft limit is for new runs");
     assert_sound(&place.files("steered"));
 }
 
@@ -221,7 +221,7 @@ fn one_process_at_a_time_drives_a_run() {
     let (send, receive) = std::sync::mpsc::channel();
     let wanted: fn(&Event) -> bool = |event| matches!(event, Event::RolloutsRequested(_));
     let hooks = when(&place, "steered", wanted, move || send.send(whole(second.clone()).unwrap_err()).unwrap());
-    assert_eq!(start(config, ScriptedProposer::default(), hooks).end().unwrap().end.word(), "completed");
+    assert_eq!(start(config, ScriptedProposer::default(), hooks).end().unwrap().end.as_str(), "completed");
     let error = receive.recv().unwrap();
     assert!(error.message.contains(&format!("pid {}", std::process::id())), "{error}");
 }
@@ -232,7 +232,7 @@ fn subscribers_see_every_event_in_order_and_a_live_workspace_is_sound() {
     let (files, checks) = (place.files("steered"), Arc::new(AtomicU64::new(0)));
     let counted = Arc::clone(&checks);
     let hooks = Hooks::new(move |boundary| {
-        if boundary == Boundary::AfterFeed && counted.fetch_add(1, Ordering::SeqCst).is_multiple_of(8) {
+        if boundary == HookPoint::AfterFeed && counted.fetch_add(1, Ordering::SeqCst).is_multiple_of(8) {
             assert_sound(&files);
         }
     });
@@ -271,6 +271,6 @@ fn the_container_of_a_run_is_started_ended_and_missed_when_it_dies() {
     assert!(error.message.contains("the container ended"), "{error}");
     assert_sound(&place.files("steered"));
     // The same command starts it again and goes on.
-    assert_eq!(whole(config).unwrap().end.word(), "completed");
+    assert_eq!(whole(config).unwrap().end.as_str(), "completed");
     assert!(std::net::TcpStream::connect(("127.0.0.1", port)).is_err(), "the container is still there");
 }

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::harness::{Place, assert_sound, finished, stub};
-use synth_e2e::files::COMPARED;
-use synth_e2e::logs::{keep_records, kept_records};
-use synth_e2e::model_server::{Asked, Reply, chat, proposed};
+use synth_e2e::run_files::COMPARED_FILES;
+use synth_e2e::logs::{capture_records, captured_records};
+use synth_e2e::model_server::{ModelRequest, ModelReply, chat, proposed};
 use synth_e2e::stub::FIELDS;
 use synth_e2e::{ModelServer, RowNames, RunFiles, ServerProcess, small_config};
 use synth_gepa::GepaEngine;
@@ -19,19 +19,19 @@ use synth_optimizer_core::model::event::Event;
 use synth_optimizer_core::model::event_fields::{ProposerFailed, ProposerStarted};
 use synth_optimizer_core::model::usage::{Cost, NanoUsd};
 use synth_optimizer_platform::proposer::{OpenAiProposer, Proposer};
-use synth_optimizer_platform::runtime::{Control, Outcome, Request, execute};
+use synth_optimizer_platform::runtime::{RunControl, RunOutcome, RunSpec, execute};
 use synth_optimizer_platform::workspace::Reader;
 
 const MODEL: &str = "toy";
 
-struct Scene {
+struct EndpointFixture {
     place: Place,
     _stub: ServerProcess,
     server: ModelServer,
     config: Config,
 }
 
-fn scene(model: impl Fn(&Asked) -> Reply + Send + Sync + 'static) -> Scene {
+fn fixture(model: impl Fn(&ModelRequest) -> ModelReply + Send + Sync + 'static) -> EndpointFixture {
     let (place, server, stub) =
         (Place::new(), ModelServer::start(model).unwrap(), stub(&["--train", "6", "--heldout", "3"]));
     let mut config = small_config(&stub.url(), RowNames::TaskIds, 6, 3, &FIELDS[..1]);
@@ -43,49 +43,49 @@ fn scene(model: impl Fn(&Asked) -> Reply + Send + Sync + 'static) -> Scene {
     config.proposer.base_url = Some(server.base_url());
     config.proposer.model = Some(MODEL.into());
     config.proposer.backoff_ms = 1;
-    Scene { place, _stub: stub, server, config }
+    EndpointFixture { place, _stub: stub, server, config }
 }
 
 /// Without a proposer, the run makes the one that its config names.
-fn run(config: &Config, proposer: Option<Arc<dyn Proposer>>) -> (Outcome, RunFiles) {
-    let (_control, controlled) = Control::new(100_000);
-    let request = Request { proposer, ..Request::new(config.clone()) };
+fn run(config: &Config, proposer: Option<Arc<dyn Proposer>>) -> (RunOutcome, RunFiles) {
+    let (_control, receiver) = RunControl::new(100_000);
+    let request = RunSpec { proposer, ..RunSpec::new(config.clone()) };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let outcome = runtime.block_on(execute::<GepaEngine>(request, controlled)).unwrap();
+    let outcome = runtime.block_on(execute::<GepaEngine>(request, receiver)).unwrap();
     let files = RunFiles::new(&config.run.output_dir, config.run.run_id.as_ref().unwrap());
     assert_sound(&files);
     (outcome, files)
 }
 
-fn started(files: &RunFiles) -> Vec<ProposerStarted> {
-    let started = |event| match event {
-        Event::ProposerStarted(started) => Some(started),
+fn started_turns(files: &RunFiles) -> Vec<ProposerStarted> {
+    let started_turns = |event| match event {
+        Event::ProposerStarted(started_turns) => Some(started_turns),
         _ => None,
     };
-    files.events().unwrap().into_iter().filter_map(started).collect()
+    files.events().unwrap().into_iter().filter_map(started_turns).collect()
 }
 
-fn failed(files: &RunFiles) -> Vec<ProposerFailed> {
-    let failed = |event| match event {
-        Event::ProposerFailed(failed) => Some(failed),
+fn failed_turns(files: &RunFiles) -> Vec<ProposerFailed> {
+    let failed_turns = |event| match event {
+        Event::ProposerFailed(failed_turns) => Some(failed_turns),
         _ => None,
     };
-    files.events().unwrap().into_iter().filter_map(failed).collect()
+    files.events().unwrap().into_iter().filter_map(failed_turns).collect()
 }
 
-fn writes_rules(asked: &Asked) -> Reply {
+fn writes_rules(asked: &ModelRequest) -> ModelReply {
     chat(MODEL, proposed(&asked.text()).to_string())
 }
 
 #[test]
 fn a_run_gains_is_priced_and_asks_nobody_the_second_time() {
-    let mut scene = scene(writes_rules);
+    let mut fixture = fixture(writes_rules);
     let price = ModelPrice { prompt_usd: Some(1.0), cached_prompt_usd: None, completion_usd: Some(10.0) };
-    scene.config.proposer.prices.insert(MODEL.into(), price);
-    let (outcome, first) = run(&scene.config, None);
-    assert_eq!(outcome.end.word(), "completed", "{:?}", outcome.end.error());
+    fixture.config.proposer.prices.insert(MODEL.into(), price);
+    let (outcome, first) = run(&fixture.config, None);
+    assert_eq!(outcome.end.as_str(), "completed", "{:?}", outcome.end.error());
     assert!(finished(&first).heldout_gain.is_some_and(|gain| gain.difference > 0.0));
-    let asked = scene.server.asked();
+    let asked = fixture.server.asked();
     assert!(asked.len() >= 2 && asked.iter().all(|asked| asked.path == "/v1/chat/completions"));
     // No held-out row is ever shown.
     assert!(asked.iter().all(|asked| !asked.text().contains("test:")), "{}", asked[0].text());
@@ -103,121 +103,121 @@ fn a_run_gains_is_priced_and_asks_nobody_the_second_time() {
         .sum();
     assert_eq!(paid, 2_000_000 * asked.len() as u64, "1,000 tokens at 1 dollar and 100 at 10 dollars, a million each");
 
-    scene.config.run.output_dir = scene.place.path().join("elsewhere");
-    scene.config.run.run_id = Some("endpoint-two".into());
-    let (_, second) = run(&scene.config, None);
-    assert_eq!(scene.server.asked().len(), asked.len(), "the endpoint was asked again");
-    for name in COMPARED {
+    fixture.config.run.output_dir = fixture.place.path().join("elsewhere");
+    fixture.config.run.run_id = Some("endpoint-two".into());
+    let (_, second) = run(&fixture.config, None);
+    assert_eq!(fixture.server.asked().len(), asked.len(), "the endpoint was asked again");
+    for name in COMPARED_FILES {
         assert_eq!(second.comparable(name).unwrap(), first.comparable(name).unwrap(), "{name}");
     }
-    scene.server.stop();
-    scene.config.cache.mode = CacheMode::Readonly;
-    scene.config.run.run_id = Some("endpoint-three".into());
-    let (outcome, third) = run(&scene.config, None);
-    assert_eq!(outcome.end.word(), "completed", "{:?}", outcome.end.error());
-    assert_eq!(third.comparable(COMPARED[0]).unwrap(), first.comparable(COMPARED[0]).unwrap());
+    fixture.server.stop();
+    fixture.config.cache.mode = CacheMode::Readonly;
+    fixture.config.run.run_id = Some("endpoint-three".into());
+    let (outcome, third) = run(&fixture.config, None);
+    assert_eq!(outcome.end.as_str(), "completed", "{:?}", outcome.end.error());
+    assert_eq!(third.comparable(COMPARED_FILES[0]).unwrap(), first.comparable(COMPARED_FILES[0]).unwrap());
 }
 
 #[test]
 fn failures_of_an_earlier_run_do_not_come_between_a_later_one_and_its_replay() {
     let broken = Arc::new(AtomicBool::new(true));
     let is_broken = Arc::clone(&broken);
-    let mut scene = scene(move |asked| {
+    let mut fixture = fixture(move |asked| {
         if is_broken.load(Ordering::SeqCst) {
-            Reply::Status { code: 500, retry_after: None, message: "down".into() }
+            ModelReply::Status { code: 500, retry_after: None, message: "down".into() }
         } else {
             writes_rules(asked)
         }
     });
-    scene.config.proposer.request_retries = 0;
-    let (outcome, _) = run(&scene.config, None);
-    assert_eq!(outcome.end.word(), "failed", "no turn was answered");
+    fixture.config.proposer.request_retries = 0;
+    let (outcome, _) = run(&fixture.config, None);
+    assert_eq!(outcome.end.as_str(), "failed", "no turn was answered");
     broken.store(false, Ordering::SeqCst);
-    scene.config.run.run_id = Some("endpoint-two".into());
-    let (_, second) = run(&scene.config, None);
-    assert!(failed(&second).is_empty());
-    let asked = scene.server.asked().len();
-    scene.config.run.run_id = Some("endpoint-three".into());
-    let (_, third) = run(&scene.config, None);
-    assert_eq!(scene.server.asked().len(), asked, "the endpoint was asked again");
-    for name in COMPARED {
+    fixture.config.run.run_id = Some("endpoint-two".into());
+    let (_, second) = run(&fixture.config, None);
+    assert!(failed_turns(&second).is_empty());
+    let asked = fixture.server.asked().len();
+    fixture.config.run.run_id = Some("endpoint-three".into());
+    let (_, third) = run(&fixture.config, None);
+    assert_eq!(fixture.server.asked().len(), asked, "the endpoint was asked again");
+    for name in COMPARED_FILES {
         assert_eq!(third.comparable(name).unwrap(), second.comparable(name).unwrap(), "{name}");
     }
 }
 
 #[test]
 fn every_problem_is_reported_back_once_and_repaired() {
-    let scene = scene(|asked| {
+    let fixture = fixture(|asked| {
         if asked.text().contains("What was wrong with your last answer") {
             writes_rules(asked)
         } else {
             chat(MODEL, "I would rather not say.")
         }
     });
-    let (outcome, files) = run(&scene.config, None);
-    assert_eq!(outcome.end.word(), "completed", "{:?}", outcome.end.error());
+    let (outcome, files) = run(&fixture.config, None);
+    assert_eq!(outcome.end.as_str(), "completed", "{:?}", outcome.end.error());
     assert!(finished(&files).heldout_gain.is_some_and(|gain| gain.difference > 0.0));
-    let turns = started(&files);
+    let turns = started_turns(&files);
     let repairs: Vec<_> = turns.iter().filter(|turn| !turn.problems.is_empty()).collect();
     assert_eq!(repairs.len() * 2, turns.len(), "{turns:?}");
     assert!(repairs.iter().all(|turn| turn.problems[0].code == "manifest_unreadable"), "{repairs:?}");
-    let shown = scene.server.asked();
+    let shown = fixture.server.asked();
     assert!(shown[1].text().contains("manifest_unreadable"), "{}", shown[1].text());
 }
 
 #[test]
 fn a_proposer_that_stays_invalid_ends_the_run_and_everything_paid_is_kept() {
-    let mut scene = scene(|_| chat(MODEL, "{\"proposals\": [{\"proposed_payload\": {\"no_such_field\": \"x\"}}]}"));
-    scene.config.proposer.max_consecutive_invalid = 2;
-    scene.config.gepa.max_generations = 9;
-    let (outcome, files) = run(&scene.config, None);
-    assert_eq!(outcome.end.word(), "failed");
+    let mut fixture = fixture(|_| chat(MODEL, "{\"proposals\": [{\"proposed_payload\": {\"no_such_field\": \"x\"}}]}"));
+    fixture.config.proposer.max_consecutive_invalid = 2;
+    fixture.config.gepa.max_generations = 9;
+    let (outcome, files) = run(&fixture.config, None);
+    assert_eq!(outcome.end.as_str(), "failed");
     assert_eq!(outcome.end.error().unwrap().code, ErrorCode::Proposer);
     // Two turns, each with one repair.
-    assert_eq!(started(&files).len(), 4);
+    assert_eq!(started_turns(&files).len(), 4);
     assert_eq!(outcome.totals.counts.rollouts_finished, 6, "the seed was measured and stays so");
     assert!(files.read("result_manifest.json").unwrap().contains("failed"));
 }
 
 #[test]
 fn another_model_ends_the_run_at_once_with_what_it_used() {
-    let scene = scene(|asked| chat("a-cheaper-one", proposed(&asked.text()).to_string()));
-    let (outcome, files) = run(&scene.config, None);
-    assert_eq!(outcome.end.word(), "failed");
+    let fixture = fixture(|asked| chat("a-cheaper-one", proposed(&asked.text()).to_string()));
+    let (outcome, files) = run(&fixture.config, None);
+    assert_eq!(outcome.end.as_str(), "failed");
     let error = outcome.end.error().unwrap();
     assert!(error.code == ErrorCode::Proposer && error.message.contains("a-cheaper-one"), "{error:?}");
-    assert_eq!(scene.server.asked().len(), 1);
-    let failed = failed(&files);
-    assert_eq!(failed[0].usage.total_tokens, Some(1100));
-    assert_eq!(failed[0].models.as_ref().unwrap().effective.as_deref(), Some("a-cheaper-one"));
+    assert_eq!(fixture.server.asked().len(), 1);
+    let failed_turns = failed_turns(&files);
+    assert_eq!(failed_turns[0].usage.total_tokens, Some(1100));
+    assert_eq!(failed_turns[0].models.as_ref().unwrap().effective.as_deref(), Some("a-cheaper-one"));
     // What the search wanted next was never sent.
-    assert!(failed[1..].iter().all(|turn| turn.class == FailureClass::Withdrawn), "{failed:?}");
+    assert!(failed_turns[1..].iter().all(|turn| turn.class == FailureClass::Withdrawn), "{failed:?}");
 }
 
 #[test]
 fn no_secret_of_environment_container_or_model_is_in_any_file_or_log_record() {
     const KEY: &str = "sk-canary-Q7w9ZxK2mB4vN8cT1rY6";
     const MADE_UP: &str = "ghp_Zz9Yy8Xx7Ww6Vv5Uu4Tt3Ss2Rr1Qq0Pp9";
-    let scene = scene(|asked| {
+    let fixture = fixture(|asked| {
         assert_eq!(asked.header("authorization"), Some(format!("Bearer {KEY}").as_str()));
         // A model that repeats the key it was called with, and makes up another.
         match asked.number % 3 {
-            0 => Reply::Status { code: 500, retry_after: None, message: format!("bad key {KEY}") },
+            0 => ModelReply::Status { code: 500, retry_after: None, message: format!("bad key {KEY}") },
             1 => chat(MODEL, format!("My key is {KEY}, yours {MADE_UP}.")),
             _ => writes_rules(asked),
         }
     });
-    keep_records();
-    let mut config = scene.config.clone();
+    capture_records();
+    let mut config = fixture.config.clone();
     config.proposer.api_key_env = Some("CANARY_KEY".into());
     let run_dir = config.run.output_dir.join("endpoint-one");
     let lookup = |name: &str| (name == "CANARY_KEY").then(|| KEY.to_owned());
     let proposer = OpenAiProposer::new(&config, &run_dir, &lookup).unwrap();
     let (outcome, files) = run(&config, Some(Arc::new(proposer)));
-    assert_eq!(outcome.end.word(), "completed", "{:?}", outcome.end.error());
-    assert!(scene.server.asked().len() > 2);
+    assert_eq!(outcome.end.as_str(), "completed", "{:?}", outcome.end.error());
+    assert!(fixture.server.asked().len() > 2);
     let mut looked_at = 0;
-    let mut directories = vec![scene.place.path().to_owned()];
+    let mut directories = vec![fixture.place.path().to_owned()];
     while let Some(directory) = directories.pop() {
         for entry in directory.read_dir_utf8().unwrap() {
             let path = entry.unwrap().into_path();
@@ -236,15 +236,15 @@ fn no_secret_of_environment_container_or_model_is_in_any_file_or_log_record() {
         }
     }
     assert!(looked_at > 10, "{looked_at}");
-    let records = kept_records();
+    let records = captured_records();
     assert!(records.iter().any(|record| record.contains("the endpoint is asked again")), "{records:?}");
     for record in records {
         assert!(!record.contains(KEY) && !record.contains(MADE_UP), "{record}");
     }
     // Replies are compressed in the workspace.
     let reader = Reader::open(files.path("workspace.sqlite").as_std_path()).unwrap();
-    for turn in started(&files) {
-        let reply = String::from_utf8(reader.reply(turn.request).unwrap().unwrap_or_default()).unwrap();
+    for turn in started_turns(&files) {
+        let reply = String::from_utf8(reader.reply(turn.call_id).unwrap().unwrap_or_default()).unwrap();
         assert!(!reply.contains(KEY) && !reply.contains(MADE_UP), "{reply}");
     }
 }

@@ -6,11 +6,11 @@ use std::os::unix::process::ExitStatusExt;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::harness::{Place, finished, stub};
-use synth_e2e::files::COMPARED;
+use synth_e2e::run_files::COMPARED_FILES;
 use synth_e2e::stub::FIELDS;
-use synth_e2e::waiting::PATIENCE;
+use synth_e2e::wait::WAIT_TIMEOUT;
 use synth_e2e::{RowNames, RunFiles, ServerProcess, read_bill, run_to_end, small_config, write_config};
-use synth_gepa::{Stream, stream};
+use synth_gepa::{RandomStream, random_stream};
 use synth_optimizer_core::config::gepa::SubmissionMode;
 use synth_optimizer_core::config::sections::CacheMode;
 use synth_optimizer_core::model::canonical::canonical_json;
@@ -69,7 +69,7 @@ impl World {
         let files = place.finish("e2e-clean", &[]);
         let clean_time = begun.elapsed();
         assert!(finished(&files).train_gain.is_some_and(|gain| gain.difference > 0.0), "the clean run learns nothing");
-        let clean = COMPARED.into_iter().map(|name| (name, files.comparable(name).unwrap())).collect();
+        let clean = COMPARED_FILES.into_iter().map(|name| (name, files.comparable(name).unwrap())).collect();
         let mut world = Self { _stub: stub, place, memory, cache, clean, clean_time, settled: 0 };
         world.check(&files);
         world
@@ -79,7 +79,7 @@ impl World {
     fn dies_at(&self, boundary: u64, run_id: &str) -> bool {
         let mut command = self.place.command(run_id, &[]);
         command.env(KILL_AT, boundary.to_string());
-        let ended = run_to_end(command, PATIENCE).unwrap();
+        let ended = run_to_end(command, WAIT_TIMEOUT).unwrap();
         let killed = ended.status.signal() == Some(9) && !ended.timed_out;
         assert!(
             killed || ended.status.success(),
@@ -102,7 +102,7 @@ impl World {
             assert!(found == *clean, "{run}: {name} differs");
         }
         let feed = std::fs::read_to_string(files.directory.join("events.jsonl")).unwrap();
-        let whole = normalize_feed(&feed).replace(run, "RUN") == files.comparable(COMPARED[0]).unwrap();
+        let whole = normalize_feed(&feed).replace(run, "RUN") == files.comparable(COMPARED_FILES[0]).unwrap();
         assert!(whole, "{run}: events.jsonl and events.normalized.jsonl tell different stories");
         crate::harness::assert_sound(files);
         let ledger = files.ledger().unwrap();
@@ -193,7 +193,7 @@ fn killed_at_random_moments() {
         World::new(Memory::Remember, CacheMode::Readwrite, SubmissionMode::Sync, "2"),
         World::new(Memory::Forget, CacheMode::Off, SubmissionMode::Async, "2"),
     ];
-    let mut random = stream(seed, "kills", 0);
+    let mut random = random_stream(seed, "kills", 0);
     let (mut kills, mut run) = (0, 0);
     while kills < wanted {
         let world = &mut worlds[run % 3];
@@ -220,7 +220,7 @@ fn killed_at_random_moments() {
 }
 
 /// When to kill: anywhere in the time of a clean run.
-fn moment(clean_time: Duration, random: &mut Stream) -> Duration {
+fn moment(clean_time: Duration, random: &mut RandomStream) -> Duration {
     clean_time.mul_f64(random.unit())
 }
 
@@ -254,7 +254,7 @@ fn fresh_cached_and_readonly_runs_are_equal() {
     stub.stop();
     let readonly = run("e2e-readonly", &["--workers", "64", "--set", "cache.mode=readonly"]);
 
-    for name in COMPARED {
+    for name in COMPARED_FILES {
         let expected = uncached.comparable(name).unwrap();
         for files in [&fresh, &cached, &readonly] {
             assert!(files.comparable(name).unwrap() == expected, "{}: {name} differs", files.run_id);
@@ -279,7 +279,7 @@ fn failures_are_replayed_as_they_happened() {
     assert_eq!(read_bill(&bill).unwrap().len(), before, "a cached run asks the container for nothing");
     stub.stop();
     let readonly = place.finish("e2e-readonly", &["--workers", "64", "--set", "cache.mode=readonly"]);
-    for name in COMPARED {
+    for name in COMPARED_FILES {
         let expected = fresh.comparable(name).unwrap();
         for files in [&cached, &readonly] {
             assert!(files.comparable(name).unwrap() == expected, "{}: {name} differs", files.run_id);

@@ -8,7 +8,7 @@ use agreement::{all_rollouts, assert_agrees};
 use camino::Utf8Path;
 use serde_json::{Value, json};
 use synth_e2e::stub::FIELDS;
-use synth_e2e::waiting::PATIENCE;
+use synth_e2e::wait::WAIT_TIMEOUT;
 use synth_e2e::{RowNames, run_to_end, small_config};
 use synth_optimizer_platform::workspace::Reader;
 use synth_optimizer_platform::workspace::models::{CandidateQuery, RolloutQuery, RolloutStatus, SeriesQuery};
@@ -19,7 +19,7 @@ fn a_run_is_read_while_it_goes_on_and_after() {
     let place = Place::configured(&small_config(&stub.url(), RowNames::TaskIds, 6, 3, &FIELDS[..1]));
     let files = place.files("read");
     let command = place.command("read", &[]);
-    let running = std::thread::spawn(move || run_to_end(command, PATIENCE).unwrap());
+    let running = std::thread::spawn(move || run_to_end(command, WAIT_TIMEOUT).unwrap());
     let path = files.path("workspace.sqlite");
     let (mut after, mut marks, mut reads) = (-1, Vec::new(), 0_u32);
     while !running.is_finished() {

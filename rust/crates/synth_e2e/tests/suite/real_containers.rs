@@ -17,20 +17,20 @@ const PYTHON_OLD: &str = "SYNTH_E2E_PYTHON_OLD";
 
 /// A container script, the interpreter it needs, and how its rows are named.
 #[derive(Debug, Clone, Copy)]
-struct Kind {
+struct ContainerKind {
     script: &'static str,
     python: &'static str,
     names: RowNames,
 }
 
-const SDK: Kind = Kind { script: "sdk_container.py", python: PYTHON, names: RowNames::TaskIds };
-const REFERENCE: Kind = Kind { script: "reference_container.py", python: PYTHON, names: RowNames::TaskIds };
-const REFERENCE_OLD: Kind = Kind { script: "reference_container.py", python: PYTHON_OLD, names: RowNames::Seeds };
-const DATASET: Kind = Kind { script: "handwritten_dataset.py", python: PYTHON, names: RowNames::Seeds };
-const TASKSET: Kind = Kind { script: "handwritten_taskset.py", python: PYTHON, names: RowNames::TaskIds };
-const BOTH: Kind = Kind { script: "handwritten_both.py", python: PYTHON, names: RowNames::TaskIds };
+const SDK: ContainerKind = ContainerKind { script: "sdk_container.py", python: PYTHON, names: RowNames::TaskIds };
+const REFERENCE: ContainerKind = ContainerKind { script: "reference_container.py", python: PYTHON, names: RowNames::TaskIds };
+const REFERENCE_OLD: ContainerKind = ContainerKind { script: "reference_container.py", python: PYTHON_OLD, names: RowNames::Seeds };
+const DATASET: ContainerKind = ContainerKind { script: "handwritten_dataset.py", python: PYTHON, names: RowNames::Seeds };
+const TASKSET: ContainerKind = ContainerKind { script: "handwritten_taskset.py", python: PYTHON, names: RowNames::TaskIds };
+const BOTH: ContainerKind = ContainerKind { script: "handwritten_both.py", python: PYTHON, names: RowNames::TaskIds };
 
-impl Kind {
+impl ContainerKind {
     fn start(self, flags: &[&str]) -> ServerProcess {
         let variable = self.python;
         let python = std::env::var(variable).unwrap_or_else(|_| {
@@ -64,7 +64,7 @@ fn assert_improves(files: &RunFiles) {
 }
 
 /// Runs in both submission modes; both give the same candidate.
-fn improves_in_both_modes(kind: Kind) {
+fn improves_in_both_modes(kind: ContainerKind) {
     let server = kind.start(&[]);
     let mut best = Vec::new();
     // Two names: a container may refuse an id that it knows from another request.
@@ -112,7 +112,7 @@ fn handwritten_container_of_both_dialects_improves_sync_and_async() {
 #[test]
 fn seeds_become_task_ids_where_the_container_has_only_those() {
     let server = SDK.start(&[]);
-    let by_seed = Kind { names: RowNames::Seeds, ..SDK };
+    let by_seed = ContainerKind { names: RowNames::Seeds, ..SDK };
     let place = Place::configured(&by_seed.config(&server, SubmissionMode::Sync));
     let files = place.finish("e2e-run", &[]);
     assert_improves(&files);
@@ -128,7 +128,7 @@ fn a_container_that_runs_the_wrong_row_is_refused() {
             let place = Place::configured(&kind.config(&server, mode));
             let ended = place.run("e2e-run", &[]);
             assert_eq!(ended.status.code(), Some(ErrorCode::Container.row().exit.into()), "{kind:?}: {}", ended.stdout);
-            assert!(ended.stdout.contains(ErrorCode::Container.wire()), "{kind:?}: {}", ended.stdout);
+            assert!(ended.stdout.contains(ErrorCode::Container.as_str()), "{kind:?}: {}", ended.stdout);
         }
     }
 }

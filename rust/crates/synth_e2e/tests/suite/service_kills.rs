@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use camino::Utf8Path;
-use synth_e2e::endurance::Endurance;
+use synth_e2e::service_kill_test::ServiceKillTest;
 
 #[test]
 fn every_run_ends_exactly_once_however_often_the_service_is_killed() {
     let seed = std::env::var("SYNTH_E2E_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(7);
     println!("SYNTH_E2E_SEED={seed}");
     let directory = tempfile::tempdir().unwrap();
-    let endurance = Endurance {
+    let test = ServiceKillTest {
         service: env!("CARGO_BIN_EXE_scripted_service"),
         stub: env!("CARGO_BIN_EXE_stub_container"),
         runs: 120,
@@ -20,8 +20,8 @@ fn every_run_ends_exactly_once_however_often_the_service_is_killed() {
         seed,
         limit: Duration::from_secs(300),
     };
-    let endured = endurance.endure(Utf8Path::from_path(directory.path()).unwrap()).unwrap();
-    println!("{} kills, {} rollouts, recoveries {:?}", endured.kills, endured.rollouts, endured.recoveries);
-    assert_eq!(endured.problems, Vec::<String>::new());
-    assert!(endured.kills >= 5, "only {} kills", endured.kills);
+    let report = test.run(Utf8Path::from_path(directory.path()).unwrap()).unwrap();
+    println!("{} kills, {} rollouts, recoveries {:?}", report.kills, report.rollouts, report.recoveries);
+    assert_eq!(report.problems, Vec::<String>::new());
+    assert!(report.kills >= 5, "only {} kills", report.kills);
 }

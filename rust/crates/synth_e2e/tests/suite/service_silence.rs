@@ -7,16 +7,16 @@ use std::time::Duration;
 use crate::harness::{Place, stub};
 use serde_json::{Value, json};
 use synth_e2e::scripted::ScriptedProposer;
-use synth_e2e::standing::ask;
+use synth_e2e::service_process::http_request;
 use synth_e2e::stub::FIELDS;
-use synth_e2e::waiting::{FOREVER, wait_for};
+use synth_e2e::wait::{FOREVER, wait_for};
 use synth_e2e::{RowNames, small_config, write_config};
 use synth_optimizer_core::config::Config;
 use synth_optimizer_platform::proposer::Proposer;
 use synth_optimizer_service::service::{Service, Settings};
 
 /// A proposer that takes forever in runs that are called so.
-fn mute(config: &Config) -> Option<Arc<dyn Proposer>> {
+fn silent_proposer(config: &Config) -> Option<Arc<dyn Proposer>> {
     let latency = match config.run.run_id.as_deref() {
         // A run that waits can be asked to end.
         Some("waits") => FOREVER,
@@ -30,9 +30,9 @@ fn mute(config: &Config) -> Option<Arc<dyn Proposer>> {
     Some(Arc::new(ScriptedProposer { latency, fault: None }))
 }
 
-fn ended(port: u16, run_id: &str) -> Value {
+fn wait_for_end(port: u16, run_id: &str) -> Value {
     wait_for("the end", || {
-        let (status, detail) = ask(port, "GET", &format!("/runs/{run_id}"), None, &[]).unwrap();
+        let (status, detail) = http_request(port, "GET", &format!("/runs/{run_id}"), None, &[]).unwrap();
         assert_eq!(status, 200, "{detail}");
         (detail["request"]["is_terminal"] == true).then(|| detail["request"].clone())
     })
@@ -55,30 +55,30 @@ fn a_run_that_tells_nothing_fails_and_the_next_one_goes_on() {
     settings.bind = "127.0.0.1:0".into();
     settings.workers = 1;
     settings.silence = Duration::from_millis(200);
-    settings.proposers = Some(mute);
+    settings.proposers = Some(silent_proposer);
     let service = Service::start(settings).unwrap();
     let port = service.address().port();
-    wait_for("readiness", || (ask(port, "GET", "/ready", None, &[]).unwrap().0 == 200).then_some(()));
+    wait_for("readiness", || (http_request(port, "GET", "/ready", None, &[]).unwrap().0 == 200).then_some(()));
     for run_id in ["waits", "hangs", "next"] {
         let body = json!({
             "config_path": "gepa.toml",
             "overrides": [format!("run.run_id={run_id}")],
             "allow_unverified": true,
         });
-        let (status, reply) = ask(port, "POST", "/runs", Some(&body), &[]).unwrap();
+        let (status, reply) = http_request(port, "POST", "/runs", Some(&body), &[]).unwrap();
         assert_eq!(status, 201, "{reply}");
     }
     for run_id in ["waits", "hangs"] {
-        let request = ended(port, run_id);
+        let request = wait_for_end(port, run_id);
         let error = &request["error"];
         assert_eq!((&request["status"], &request["lease_id"]), (&json!("failed"), &Value::Null), "{request}");
         assert_eq!(error["error_code"], "synth_optimizer_failed", "{error}");
-        let told = error["message"].as_str().unwrap();
-        assert!(told.starts_with(&format!("run {run_id} told nothing for ")), "{told}");
+        let message = error["message"].as_str().unwrap();
+        assert!(message.starts_with(&format!("run {run_id} told nothing for ")), "{message}");
         assert!(error["hint"].as_str().unwrap().contains("--silence-seconds"), "{error}");
     }
     // The worker and the container are free again.
-    assert_eq!(ended(port, "next")["status"], "completed");
+    assert_eq!(wait_for_end(port, "next")["status"], "completed");
     service.shut_down();
     wait_for("the end of the service", || service.wait(Duration::from_millis(100))).unwrap();
 }

@@ -8,10 +8,10 @@ use crate::harness::sleeper::{Sleeper, digests};
 use crate::harness::{Place, assert_sound, stub};
 use camino::Utf8PathBuf;
 use rustix::process::{Pid, Signal, kill_process};
-use synth_e2e::files::COMPARED;
-use synth_e2e::standing::StandingService;
+use synth_e2e::run_files::COMPARED_FILES;
+use synth_e2e::service_process::ServiceProcess;
 use synth_e2e::stub::FIELDS;
-use synth_e2e::waiting::wait_until;
+use synth_e2e::wait::wait_until;
 use synth_e2e::{RowNames, ServerProcess, read_bill, small_config, write_config};
 use synth_optimizer_core::config::sections::CacheMode;
 use synth_optimizer_core::config::{ConfigContent, ConfigSource, load};
@@ -22,13 +22,13 @@ const PROGRAM: &str = env!("CARGO_BIN_EXE_scripted_service");
 const RUN: &str = "e2e-taken";
 
 /// A queue with one request, and a container that is slow enough to be interrupted.
-struct World {
+struct StoppedWorkerTest {
     place: Place,
     queue: Queue,
     _stub: ServerProcess,
 }
 
-impl World {
+impl StoppedWorkerTest {
     fn new() -> Self {
         let place = Place::new();
         let bill = place.path().join("bill");
@@ -38,9 +38,9 @@ impl World {
         write_config(&place.config(), &config).unwrap();
         place.finish("e2e-clean", &[]);
         let queue = Queue::open(place.path().join("service.sqlite").as_std_path()).unwrap();
-        let world = Self { place, queue, _stub: stub };
-        world.submit(RUN);
-        world
+        let test = Self { place, queue, _stub: stub };
+        test.submit(RUN);
+        test
     }
 
     fn submit(&self, run_id: &str) {
@@ -89,7 +89,7 @@ impl World {
 
     fn assert_as_undisturbed(&self, settled: usize) {
         let (files, clean) = (self.place.files(RUN), self.place.files("e2e-clean"));
-        for name in COMPARED {
+        for name in COMPARED_FILES {
             assert_eq!(files.comparable(name).unwrap(), clean.comparable(name).unwrap(), "{name}");
         }
         let ours = self.bill().split_off(settled);
@@ -100,14 +100,14 @@ impl World {
 
 #[test]
 fn a_worker_that_is_stopped_past_its_lease_writes_nothing_when_it_wakes() {
-    let world = World::new();
-    let settled = world.bill().len();
-    let first = world.worker("first", "1000");
-    world.wait_for_a_batch(settled);
+    let test = StoppedWorkerTest::new();
+    let settled = test.bill().len();
+    let first = test.worker("first", "1000");
+    test.wait_for_a_batch(settled);
     first.stop();
-    let service = StandingService::start(PROGRAM, world.place.path(), &["--workers", "1"]).unwrap();
-    world.wait_for_the_end();
-    let before = world.snapshot();
+    let service = ServiceProcess::start(PROGRAM, test.place.path(), &["--workers", "1"]).unwrap();
+    test.wait_for_the_end();
+    let before = test.snapshot();
     let (entry, history) = (&before.1, &before.2);
     assert_eq!((entry.status, entry.attempts, entry.recoveries), (RequestState::Completed, 2, 1));
     let evidence = history.iter().find(|row| row.trigger == "lease_expired").unwrap();
@@ -119,42 +119,42 @@ fn a_worker_that_is_stopped_past_its_lease_writes_nothing_when_it_wakes() {
     let (said, code) = first.wake();
     assert_eq!(code, Some(0), "it looks for other work, finds none and ends");
     assert!(said["message"].as_str().unwrap().contains("fenced"), "{said}");
-    assert_eq!(world.snapshot(), before);
-    world.assert_as_undisturbed(settled);
+    assert_eq!(test.snapshot(), before);
+    test.assert_as_undisturbed(settled);
     drop(service);
 }
 
 #[test]
 fn a_service_that_is_stopped_past_its_lease_loses_its_run_and_goes_on_with_the_next() {
-    let world = World::new();
-    let settled = world.bill().len();
+    let test = StoppedWorkerTest::new();
+    let settled = test.bill().len();
     let service =
-        StandingService::start(PROGRAM, world.place.path(), &["--workers", "1", "--lease-ms", "1000"]).unwrap();
-    world.wait_for_a_batch(settled);
+        ServiceProcess::start(PROGRAM, test.place.path(), &["--workers", "1", "--lease-ms", "1000"]).unwrap();
+    test.wait_for_a_batch(settled);
     let pid = Pid::from_raw(i32::try_from(service.pid()).unwrap()).unwrap();
     kill_process(pid, Signal::STOP).unwrap();
     // The lock of the database says who serves it; whoever only works on it needs no lock.
     wait_until("the lease is over", || {
-        let mut second = world.worker("second", "60000");
+        let mut second = test.worker("second", "60000");
         second.0.wait().unwrap();
-        world.queue.get(RUN).unwrap().is_terminal
+        test.queue.get(RUN).unwrap().is_terminal
     });
-    let before = world.snapshot();
+    let before = test.snapshot();
     assert_eq!((before.1.status, before.1.attempts), (RequestState::Completed, 2));
     kill_process(pid, Signal::CONT).unwrap();
-    world.submit("e2e-next");
-    wait_until("the service works again", || world.queue.get("e2e-next").unwrap().is_terminal);
-    assert_eq!(world.queue.get("e2e-next").unwrap().status, RequestState::Completed);
-    let after = world.snapshot();
+    test.submit("e2e-next");
+    wait_until("the service works again", || test.queue.get("e2e-next").unwrap().is_terminal);
+    assert_eq!(test.queue.get("e2e-next").unwrap().status, RequestState::Completed);
+    let after = test.snapshot();
     assert_eq!((after.0, after.1, after.2), (before.0, before.1, before.2));
-    let next = world.place.files("e2e-next").comparable(COMPARED[0]).unwrap();
-    assert_eq!(next, world.place.files("e2e-clean").comparable(COMPARED[0]).unwrap());
+    let next = test.place.files("e2e-next").comparable(COMPARED_FILES[0]).unwrap();
+    assert_eq!(next, test.place.files("e2e-clean").comparable(COMPARED_FILES[0]).unwrap());
     assert_eq!(service.get("/ready").unwrap().0, 200);
-    let files = world.place.files(RUN);
-    for name in COMPARED {
-        let clean = world.place.files("e2e-clean").comparable(name).unwrap();
+    let files = test.place.files(RUN);
+    for name in COMPARED_FILES {
+        let clean = test.place.files("e2e-clean").comparable(name).unwrap();
         assert_eq!(files.comparable(name).unwrap(), clean, "{name}");
     }
-    let ours = world.bill().split_off(settled);
+    let ours = test.bill().split_off(settled);
     assert_eq!(ours.len(), ours.iter().collect::<BTreeSet<_>>().len(), "a rollout was run twice");
 }

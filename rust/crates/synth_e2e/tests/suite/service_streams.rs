@@ -3,16 +3,16 @@
 use std::time::Duration;
 
 use crate::harness::{Place, stub};
-use synth_e2e::audience::Audience;
-use synth_e2e::files::COMPARED;
-use synth_e2e::standing::{StandingService, ask};
+use synth_e2e::stream_clients::StreamClients;
+use synth_e2e::run_files::COMPARED_FILES;
+use synth_e2e::service_process::{ServiceProcess, http_request};
 use synth_e2e::stub::FIELDS;
-use synth_e2e::{RowNames, cpu::resident_peak, small_config, write_config};
+use synth_e2e::{RowNames, cpu::peak_memory_bytes, small_config, write_config};
 
 const READERS: usize = 180;
-const SLEEPERS: usize = 20;
+const STALLED: usize = 20;
 /// Beyond what the service has without readers; a megabyte for each would be 200.
-const MEGABYTES: u64 = 64;
+const MAX_GROWTH_MEGABYTES: u64 = 64;
 
 #[test]
 fn readers_that_never_read_harm_neither_the_run_nor_the_others() {
@@ -23,41 +23,41 @@ fn readers_that_never_read_harm_neither_the_run_nor_the_others() {
     config.cache.mode = synth_optimizer_core::config::sections::CacheMode::Off;
     write_config(&place.config(), &config).unwrap();
     let flags = ["--workers", "2", "--write-timeout-ms", "1000"];
-    let service = StandingService::start(env!("CARGO_BIN_EXE_scripted_service"), place.path(), &flags).unwrap();
+    let service = ServiceProcess::start(env!("CARGO_BIN_EXE_scripted_service"), place.path(), &flags).unwrap();
     let port = service.port();
     let submit = |run_id: &str| {
         let overrides = [format!("run.run_id={run_id}")];
         let body = serde_json::json!({
             "config_path": "gepa.toml", "overrides": overrides, "allow_unverified": true, "auto_start": false,
         });
-        let (status, reply) = ask(port, "POST", "/runs", Some(&body), &[]).unwrap();
+        let (status, reply) = http_request(port, "POST", "/runs", Some(&body), &[]).unwrap();
         assert_eq!(status, 201, "{reply}");
     };
     let work = move || {
-        let (status, reply) = ask(port, "POST", "/worker/run-next", Some(&serde_json::json!({})), &[]).unwrap();
+        let (status, reply) = http_request(port, "POST", "/worker/run-next", Some(&serde_json::json!({})), &[]).unwrap();
         assert_eq!((status, &reply["request"]["status"]), (200, &"completed".into()), "{reply}");
     };
     submit("e2e-alone");
     work();
-    let before = resident_peak(service.pid()).unwrap();
+    let before = peak_memory_bytes(service.pid()).unwrap();
     submit("e2e-watched");
-    let audience = Audience { port, readers: READERS, sleepers: SLEEPERS };
+    let clients = StreamClients { port, readers: READERS, stalled: STALLED };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let mut working = None;
-    let seen = runtime.block_on(async {
-        let attending = audience.attend("e2e-watched", || working = Some(std::thread::spawn(work)));
-        tokio::time::timeout(Duration::from_secs(120), attending).await.expect("in time").unwrap()
+    let report = runtime.block_on(async {
+        let running = clients.run("e2e-watched", || working = Some(std::thread::spawn(work)));
+        tokio::time::timeout(Duration::from_secs(120), running).await.expect("in time").unwrap()
     });
     working.unwrap().join().unwrap();
-    assert_eq!(seen.problems, Vec::<String>::new());
+    assert_eq!(report.problems, Vec::<String>::new());
     let events = place.files("e2e-watched").events().unwrap().len() as u64;
-    assert_eq!(seen.events, Some(events), "{seen:?}");
-    assert!(seen.dropped > 0, "nobody was let go: {seen:?}");
-    for name in COMPARED {
+    assert_eq!(report.events, Some(events), "{report:?}");
+    assert!(report.dropped > 0, "nobody was let go: {report:?}");
+    for name in COMPARED_FILES {
         let (alone, watched) = (place.files("e2e-alone"), place.files("e2e-watched"));
         assert_eq!(watched.comparable(name).unwrap(), alone.comparable(name).unwrap(), "{name}");
     }
-    let grown = resident_peak(service.pid()).unwrap().saturating_sub(before) / (1024 * 1024);
-    println!("{seen:?}; {events} events; the service grew by {grown} MB");
-    assert!(grown < MEGABYTES, "the service grew by {grown} MB");
+    let grown = peak_memory_bytes(service.pid()).unwrap().saturating_sub(before) / (1024 * 1024);
+    println!("{report:?}; {events} events; the service grew by {grown} MB");
+    assert!(grown < MAX_GROWTH_MEGABYTES, "the service grew by {grown} MB");
 }

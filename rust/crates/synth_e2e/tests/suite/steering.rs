@@ -9,8 +9,8 @@ use crate::harness::steered::{
     Running, begin, bill, count, is_abandoned, is_scored, is_withdrawn, start, whole, world,
 };
 use crate::harness::{assert_sound, finished};
-use synth_e2e::files::COMPARED;
-use synth_e2e::waiting::{FOREVER, PATIENCE, wait_until};
+use synth_e2e::run_files::COMPARED_FILES;
+use synth_e2e::wait::{FOREVER, WAIT_TIMEOUT, wait_until};
 use synth_e2e::{RunFiles, ScriptedProposer};
 use synth_optimizer_core::config::Config;
 use synth_optimizer_core::config::gepa::SubmissionMode;
@@ -19,7 +19,7 @@ use synth_optimizer_core::model::control::ControlRequest;
 use synth_optimizer_core::model::event::Event;
 use synth_optimizer_core::model::event_fields::StopKind;
 use synth_optimizer_core::model::lifecycle::RunState;
-use synth_optimizer_platform::runtime::{Hooks, Request, StepReport};
+use synth_optimizer_platform::runtime::{Hooks, RunSpec, StepReport};
 
 fn slow_proposer() -> ScriptedProposer {
     ScriptedProposer { latency: FOREVER, ..ScriptedProposer::default() }
@@ -40,7 +40,7 @@ fn is_turn(event: &Event) -> bool {
 
 fn obeys(running: Running, signal: ControlRequest) -> &'static str {
     assert!(running.control.send(signal));
-    running.end().unwrap().end.word()
+    running.end().unwrap().end.as_str()
 }
 
 #[test]
@@ -81,12 +81,12 @@ fn a_stop_or_a_cancel_during_the_grace_of_an_interrupt_is_obeyed() {
     let cancelled: fn(&Event) -> bool = |event| matches!(event, Event::RunCancelled(_));
     for (signal, expected, wanted) in [
         (ControlRequest::stop("enough"), "interrupted", stopped),
-        (ControlRequest::cancel("enough").within(Duration::ZERO), "cancelled", cancelled),
+        (ControlRequest::cancel("enough").with_grace(Duration::ZERO), "cancelled", cancelled),
     ] {
         let (_stub, place, config) = world(&["--hang"]);
         let running = start(config, ScriptedProposer::default(), Hooks::default());
         wait_until("a rollout is under way", || !bill(&place).is_empty());
-        assert!(running.control.send(ControlRequest::interrupt("away").within(FOREVER)));
+        assert!(running.control.send(ControlRequest::interrupt("away").with_grace(FOREVER)));
         assert_eq!(obeys(running, signal), expected);
         let files = place.files("steered");
         assert_eq!(count(&files, wanted), 1);
@@ -108,8 +108,8 @@ fn a_run_that_was_paused_in_a_batch_and_in_a_turn_ends_as_if_nothing_had_happene
     let running = start(config.clone(), slow_proposer(), Hooks::default());
     wait_until("a turn is under way", || has(&files, is_turn));
     assert_eq!(obeys(running, ControlRequest::pause("later")), "interrupted");
-    assert_eq!(whole(config).unwrap().end.word(), "completed");
-    for name in COMPARED {
+    assert_eq!(whole(config).unwrap().end.as_str(), "completed");
+    for name in COMPARED_FILES {
         assert_eq!(files.comparable(name).unwrap(), place.files("clean").comparable(name).unwrap(), "{name}");
     }
     let ours = bill(&place).split_off(settled);
@@ -125,7 +125,7 @@ fn a_stop_breaks_a_turn_off_and_begins_the_held_out_evaluation() {
     wait_until("a turn is under way", || has(&files, is_turn));
     assert!(running.control.send(ControlRequest::stop("enough")));
     wait_until("the held-out evaluation has begun", || has(&files, |event| matches!(event, Event::HeldoutStarted(_))));
-    assert_eq!(running.end().unwrap().end.word(), "completed");
+    assert_eq!(running.end().unwrap().end.as_str(), "completed");
     assert_eq!(finished(&files).stopped_by.kind, StopKind::External);
     let broken_off: fn(&Event) -> bool =
         |event| matches!(event, Event::ProposerFailed(failed) if failed.class == FailureClass::Abandoned);
@@ -148,7 +148,7 @@ fn a_stop_during_a_batch_is_told_at_once_and_waits_for_what_was_sent() {
     wait_until("the stop is told", || has(&files, |event| matches!(event, Event::StopDecided(_))));
     assert_eq!(count(&files, is_scored), 1, "the container still has the batch");
     std::fs::write(&gate, "").unwrap();
-    assert_eq!(running.end().unwrap().end.word(), "completed");
+    assert_eq!(running.end().unwrap().end.as_str(), "completed");
     let before = before_heldout(&files);
     let counted = |wanted: fn(&Event) -> bool| before.iter().filter(|event| wanted(event)).count();
     assert_eq!((counted(is_scored), counted(is_abandoned)), (sent, 0), "what was sent is paid for");
@@ -157,7 +157,7 @@ fn a_stop_during_a_batch_is_told_at_once_and_waits_for_what_was_sent() {
 }
 
 fn held(config: Config) -> Running {
-    let mut request = Request::new(config);
+    let mut request = RunSpec::new(config);
     request.proposer = Some(Arc::new(ScriptedProposer::default()));
     request.stepping = true;
     begin(request)
@@ -165,7 +165,7 @@ fn held(config: Config) -> Running {
 
 fn step(running: &Running) -> Option<StepReport> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(async { tokio::time::timeout(PATIENCE, running.control.step()).await.unwrap() })
+    runtime.block_on(async { tokio::time::timeout(WAIT_TIMEOUT, running.control.step()).await.unwrap() })
 }
 
 #[test]
@@ -196,8 +196,8 @@ fn a_run_that_is_stepped_to_its_end_has_the_log_of_a_free_one() {
             assert_sound(&files);
         }
         assert!(steps > 4, "{steps}");
-        assert_eq!(running.end().unwrap().end.word(), "completed");
-        for name in COMPARED {
+        assert_eq!(running.end().unwrap().end.as_str(), "completed");
+        for name in COMPARED_FILES {
             assert_eq!(files.comparable(name).unwrap(), place.files("free").comparable(name).unwrap(), "{name}");
         }
         assert_eq!(bill(&place).len() - settled, settled);
@@ -221,7 +221,7 @@ fn a_held_run_can_be_stopped_cancelled_and_let_go() {
             wait_until("the stop is told", || has(&files, |event| matches!(event, Event::StopDecided(_))));
             assert_eq!(bill(&place).len(), sent);
             while step(&running).is_some_and(|report| !report.has_ended) {}
-            assert_eq!(running.end().unwrap().end.word(), expected);
+            assert_eq!(running.end().unwrap().end.as_str(), expected);
             assert_eq!(finished(&files).stopped_by.kind, StopKind::External);
         } else {
             assert_eq!(obeys(running, signal), expected);
@@ -229,7 +229,7 @@ fn a_held_run_can_be_stopped_cancelled_and_let_go() {
         }
         if expected == "interrupted" {
             // What was held goes on free.
-            assert_eq!(whole(config).unwrap().end.word(), "completed");
+            assert_eq!(whole(config).unwrap().end.as_str(), "completed");
         }
         assert_sound(&files);
     }

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use crate::harness::{Place, stub};
 use serde_json::{Value, json};
-use synth_e2e::waiting::wait_until;
+use synth_e2e::wait::wait_until;
 use synth_e2e::{RowNames, ServerProcess, read_bill, small_config};
-use synth_optimizer_core::config::{Content, Source, load};
+use synth_optimizer_core::config::{ConfigContent, ConfigSource, load};
 
 /// One call on a connection of its own: the status and the body. `None` when the connection is closed instead.
 fn call(server: &ServerProcess, method: &str, path: &str, body: &Value) -> Option<(u16, Value)> {
@@ -144,7 +144,7 @@ fn the_small_config_reads_back_without_a_problem() {
         let config = small_config("http://127.0.0.1:9", names, 6, 3, &["instructions"]);
         let place = Place::new();
         let text = toml::to_string(&config).unwrap();
-        let source = Source { name: "gepa.toml", content: Content::Toml(&text), base_dir: place.path() };
+        let source = ConfigSource { name: "gepa.toml", content: ConfigContent::Toml(&text), base_dir: place.path() };
         let loaded = load(source, &std::collections::BTreeMap::new(), &[]).unwrap();
         assert_eq!(loaded.config.run.output_dir, place.path().join("runs"));
         assert!(loaded.warnings.is_empty(), "{:?}", loaded.warnings);

@@ -8,16 +8,16 @@ use std::sync::Arc;
 use crate::harness::sleeper::{Sleeper, digests};
 use crate::harness::steered::begin;
 use crate::harness::{Place, assert_sound, count, stub};
-use synth_e2e::files::COMPARED;
+use synth_e2e::run_files::COMPARED_FILES;
 use synth_e2e::stub::FIELDS;
-use synth_e2e::waiting::{FOREVER, wait_until};
+use synth_e2e::wait::{FOREVER, wait_until};
 use synth_e2e::{RowNames, ScriptedProposer, ServerProcess, read_bill, small_config, write_config};
 use synth_optimizer_core::config::Config;
 use synth_optimizer_core::config::sections::CacheMode;
 use synth_optimizer_core::model::error::ErrorCode;
 use synth_optimizer_platform::clock::boot_millis;
-use synth_optimizer_platform::runtime::{Boundary, Hooks, LeaseWatch, Request};
-use synth_optimizer_platform::workspace::is_fenced;
+use synth_optimizer_platform::runtime::{HookPoint, Hooks, RunLease, RunSpec};
+use synth_optimizer_platform::workspace::is_ownership_lost;
 
 fn world(latency: &str) -> (ServerProcess, Place, Config) {
     let place = Place::new();
@@ -60,7 +60,7 @@ fn a_stopped_process_is_superseded_and_writes_nothing_when_it_wakes() {
     let files = place.finish("e2e-asleep", &["--workers", "4", "--takeover", &holder]);
     assert_eq!((count(&files, "run.resumed"), count(&files, "gepa.run.finished")), (1, 1));
     let clean = place.files("e2e-clean");
-    for name in COMPARED {
+    for name in COMPARED_FILES {
         assert_eq!(files.comparable(name).unwrap(), clean.comparable(name).unwrap(), "{name}");
     }
     let ours = bill(&place).split_off(settled);
@@ -68,7 +68,7 @@ fn a_stopped_process_is_superseded_and_writes_nothing_when_it_wakes() {
 
     let before = digests(&place.path().join("runs"));
     let (said, code) = sleeper.wake();
-    assert_eq!(said["error"], ErrorCode::StateTransition.wire(), "{said}");
+    assert_eq!(said["error"], ErrorCode::StateTransition.as_str(), "{said}");
     assert!(said["message"].as_str().unwrap().starts_with("fenced: another process has taken the run over"), "{said}");
     assert_ne!(code, Some(0));
     assert_eq!(digests(&place.path().join("runs")), before);
@@ -91,7 +91,7 @@ fn a_process_that_wakes_while_its_successor_works_ends_at_once() {
     assert!(said["message"].as_str().unwrap().starts_with("fenced: "), "{said}");
     wait_until("the successor has ended", || next.0.try_wait().unwrap().is_some());
     assert!(next.0.wait().unwrap().success());
-    for name in COMPARED {
+    for name in COMPARED_FILES {
         let clean = place.files("e2e-clean").comparable(name).unwrap();
         assert_eq!(files.comparable(name).unwrap(), clean, "{name}");
     }
@@ -101,14 +101,14 @@ fn a_process_that_wakes_while_its_successor_works_ends_at_once() {
 }
 
 /// Runs in this process, under a lease that ends at the given boundary.
-fn run_under(config: &Config, lease: LeaseWatch, ends_at: u32) -> synth_optimizer_core::model::error::OptimizerError {
+fn run_under(config: &Config, lease: RunLease, ends_at: u32) -> synth_optimizer_core::model::error::OptimizerError {
     let (own, met) = (lease.clone(), std::sync::atomic::AtomicU32::new(0));
     let hooks = Hooks::new(move |boundary| {
-        if boundary == Boundary::AfterFeed && met.fetch_add(1, std::sync::atomic::Ordering::SeqCst) + 1 == ends_at {
+        if boundary == HookPoint::AfterFeed && met.fetch_add(1, std::sync::atomic::Ordering::SeqCst) + 1 == ends_at {
             own.revoke();
         }
     });
-    let mut request = Request::new(config.clone());
+    let mut request = RunSpec::new(config.clone());
     (request.hooks, request.lease) = (hooks, Some(lease));
     request.proposer = Some(Arc::new(ScriptedProposer::default()));
     begin(request).end().unwrap_err()
@@ -122,8 +122,8 @@ fn a_run_whose_lease_ends_sends_nothing_more_and_goes_on_under_another() {
     place.finish("e2e-clean", &[]);
     let settled = bill(&place).len();
     for ends_at in 1..=4 {
-        let error = run_under(&config, LeaseWatch::until(u64::MAX), ends_at);
-        assert!(is_fenced(&error), "{error}");
+        let error = run_under(&config, RunLease::until(u64::MAX), ends_at);
+        assert!(is_ownership_lost(&error), "{error}");
         let (sent, files) = (bill(&place).len(), digests(&place.files("e2e-leased").directory));
         // Another run goes to its end on the same container: of this one nothing comes any more.
         let beside = place.finish(&format!("e2e-beside-{ends_at}"), &[]);
@@ -132,10 +132,10 @@ fn a_run_whose_lease_ends_sends_nothing_more_and_goes_on_under_another() {
         assert_eq!(digests(&place.files("e2e-leased").directory), files);
         assert!(!place.files("e2e-leased").path("result_manifest.json").exists());
     }
-    let over = LeaseWatch::until(0);
-    assert!(is_fenced(&run_under(&config, over, 0)));
+    let over = RunLease::until(0);
+    assert!(is_ownership_lost(&run_under(&config, over, 0)));
     let files = place.finish("e2e-leased", &[]);
-    for name in COMPARED {
+    for name in COMPARED_FILES {
         let clean = place.files("e2e-clean").comparable(name).unwrap();
         assert_eq!(files.comparable(name).unwrap(), clean, "{name}");
     }
@@ -150,7 +150,7 @@ fn a_lease_that_ends_during_a_long_batch_ends_the_run_soon() {
     let (_stub, place, mut config) = world(&FOREVER.as_millis().to_string());
     config.run.output_dir = place.path().join("runs");
     config.run.run_id = Some("e2e-leased".into());
-    let error = run_under(&config, LeaseWatch::until(boot_millis() + 700), 0);
-    assert!(is_fenced(&error) && error.message.contains("run out"), "{error}");
+    let error = run_under(&config, RunLease::until(boot_millis() + 700), 0);
+    assert!(is_ownership_lost(&error) && error.message.contains("run out"), "{error}");
     assert_eq!(count(&place.files("e2e-leased"), "rollout.finished"), 0, "the container had answered");
 }

@@ -6,11 +6,11 @@ use std::io::{BufWriter, Write};
 use camino::{Utf8Path, Utf8PathBuf};
 use tempfile::{Builder, NamedTempFile};
 
-use super::fault;
+use super::file_error;
 use synth_optimizer_core::model::error::OptimizerError;
 
 /// How names of unfinished files begin and end.
-const UNFINISHED: (&str, &str) = (".", ".tmp");
+const TEMP_FILE_AFFIXES: (&str, &str) = (".", ".tmp");
 
 /// A file for the owner's eyes that takes its name when it is complete. Dropped before, it leaves nothing.
 #[derive(Debug)]
@@ -22,17 +22,17 @@ pub struct AtomicFile {
 /// Puts bytes under a name, for the owner's eyes only.
 pub fn write_atomic(path: &Utf8Path, bytes: &[u8]) -> Result<(), OptimizerError> {
     let mut file = AtomicFile::create(path)?;
-    file.write_all(bytes).map_err(fault::io(path, "writing"))?;
+    file.write_all(bytes).map_err(file_error::io(path, "writing"))?;
     file.commit()
 }
 
 /// Removes what a killed process has left unfinished in a directory that nobody else writes to.
-pub(super) fn remove_unfinished(dir: &Utf8Path) -> Result<(), OptimizerError> {
-    let entries = dir.read_dir_utf8().map_err(fault::io(dir, "listing"))?;
+pub(super) fn remove_temp_files(dir: &Utf8Path) -> Result<(), OptimizerError> {
+    let entries = dir.read_dir_utf8().map_err(file_error::io(dir, "listing"))?;
     for entry in entries.flatten() {
         let name = entry.file_name();
-        if name.starts_with(UNFINISHED.0) && name.ends_with(UNFINISHED.1) {
-            std::fs::remove_file(entry.path()).map_err(fault::io(entry.path(), "removing"))?;
+        if name.starts_with(TEMP_FILE_AFFIXES.0) && name.ends_with(TEMP_FILE_AFFIXES.1) {
+            std::fs::remove_file(entry.path()).map_err(file_error::io(entry.path(), "removing"))?;
         }
     }
     Ok(())
@@ -40,9 +40,9 @@ pub(super) fn remove_unfinished(dir: &Utf8Path) -> Result<(), OptimizerError> {
 
 impl AtomicFile {
     pub fn create(target: &Utf8Path) -> Result<Self, OptimizerError> {
-        let (begin, end) = UNFINISHED;
+        let (begin, end) = TEMP_FILE_AFFIXES;
         let made = Builder::new().prefix(begin).suffix(end).tempfile_in(directory(target));
-        let file = BufWriter::new(made.map_err(fault::io(target, "writing"))?);
+        let file = BufWriter::new(made.map_err(file_error::io(target, "writing"))?);
         Ok(Self { target: target.to_owned(), file })
     }
 
@@ -54,13 +54,13 @@ impl AtomicFile {
     /// Gives the file its name; after this it survives a loss of power.
     pub fn commit(self) -> Result<(), OptimizerError> {
         let Self { target, file } = self;
-        let failed = fault::io(&target, "writing");
+        let failed = file_error::io(&target, "writing");
         let file = file.into_inner().map_err(|error| failed(error.into_error()))?;
         file.as_file().sync_all().map_err(failed)?;
         file.persist(&target).map_err(|error| failed(error.error))?;
         // A name is durable when its directory is.
         let parent = directory(&target);
-        File::open(parent).and_then(|dir| dir.sync_all()).map_err(fault::io(parent, "syncing"))
+        File::open(parent).and_then(|dir| dir.sync_all()).map_err(file_error::io(parent, "syncing"))
     }
 }
 

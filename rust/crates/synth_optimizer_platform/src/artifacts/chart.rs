@@ -46,8 +46,8 @@ const RIGHT_OF_TWO: f64 = 690.0;
 const RIGHT: f64 = 930.0;
 const HELDOUT_LEFT: f64 = 760.0;
 /// More candidates than this are thinned out, more than that have no intervals.
-const MOST_POINTS: usize = 400;
-const MOST_INTERVALS: usize = 60;
+const MAX_POINTS: usize = 400;
+const MAX_POINTS_WITH_INTERVALS: usize = 60;
 const GREY: &str = "#8a94a6";
 const BLUE: &str = "#1f5fbf";
 const GREEN: &str = "#1d8a4e";
@@ -57,7 +57,7 @@ const INK: &str = "#1c2430";
 pub fn score_chart(data: &ChartData) -> String {
     let shown = thin(data);
     let right = if data.heldout.is_empty() { RIGHT } else { RIGHT_OF_TWO };
-    let with_intervals = shown.len() <= MOST_INTERVALS;
+    let with_intervals = shown.len() <= MAX_POINTS_WITH_INTERVALS;
     let bare = |score: Score| if with_intervals { score } else { Score { low: None, high: None, ..score } };
     let trains = shown.iter().filter_map(|(_, point)| point.train).map(bare);
     let scale = Scale::over(trains.chain(data.heldout.iter().map(|bar| bar.score)), TOP, BOTTOM);
@@ -91,10 +91,10 @@ pub fn score_chart(data: &ChartData) -> String {
 fn thin(data: &ChartData) -> Vec<(usize, &ChartPoint)> {
     let all: Vec<(usize, &ChartPoint)> = data.candidates.iter().enumerate().collect();
     let measured: Vec<_> = all.into_iter().filter(|(_, point)| point.train.is_some()).collect();
-    if measured.len() <= MOST_POINTS {
+    if measured.len() <= MAX_POINTS {
         return measured;
     }
-    let stretch = measured.len().div_ceil(MOST_POINTS);
+    let stretch = measured.len().div_ceil(MAX_POINTS);
     let rank = |point: &ChartPoint| {
         let mean = point.train.map_or(f64::NEG_INFINITY, |score| match data.direction {
             Direction::Maximize => score.mean,

@@ -3,14 +3,14 @@
 use camino::Utf8Path;
 use serde_json::Value;
 
-use super::chronicle::numbered_lines;
+use super::feed_writer::numbered_lines;
 use synth_optimizer_core::model::canonical::canonical_json;
 use synth_optimizer_core::model::envelope::normalize;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 
 /// Compares two feeds, raw or normalized. Raw ones are normalized on the way; neither is held in memory.
 pub fn events_compare(left: &Utf8Path, right: &Utf8Path) -> Result<(), OptimizerError> {
-    let (mut lefts, mut rights) = (normal_events(left)?, normal_events(right)?);
+    let (mut lefts, mut rights) = (normalized_events(left)?, normalized_events(right)?);
     for number in 1_u64.. {
         match (lefts.next().transpose()?, rights.next().transpose()?) {
             (None, None) => break,
@@ -25,14 +25,16 @@ pub fn events_compare(left: &Utf8Path, right: &Utf8Path) -> Result<(), Optimizer
 
 /// An event of a normalized feed.
 #[derive(Debug)]
-struct Normal {
+struct NormalizedEvent {
     /// Where it stands in its file.
     line: usize,
     value: Value,
     text: String,
 }
 
-fn normal_events(path: &Utf8Path) -> Result<impl Iterator<Item = Result<Normal, OptimizerError>>, OptimizerError> {
+fn normalized_events(
+    path: &Utf8Path,
+) -> Result<impl Iterator<Item = Result<NormalizedEvent, OptimizerError>>, OptimizerError> {
     let normal = move |(line, text): (usize, String)| {
         let event =
             serde_json::from_str(&text).map_err(|error| OptimizerError::from_cause(ErrorCode::Json, "not JSON", error));
@@ -40,14 +42,14 @@ fn normal_events(path: &Utf8Path) -> Result<impl Iterator<Item = Result<Normal, 
             let message = format!("{path} line {line}: {}", error.message);
             OptimizerError { message, ..error }
         })?;
-        Ok(value.map(|value| Normal { line, text: canonical_json(&value), value }))
+        Ok(value.map(|value| NormalizedEvent { line, text: canonical_json(&value), value }))
     };
     Ok(numbered_lines(path)?.filter_map(move |line| line.and_then(normal).transpose()))
 }
 
-fn differ(number: u64, left: (&Utf8Path, &Normal), right: (&Utf8Path, &Normal)) -> OptimizerError {
+fn differ(number: u64, left: (&Utf8Path, &NormalizedEvent), right: (&Utf8Path, &NormalizedEvent)) -> OptimizerError {
     let ((left, ours), (right, theirs)) = (left, right);
-    let at = place(&ours.value, &theirs.value).map_or(String::new(), |place| format!(" at {place}"));
+    let at = first_difference(&ours.value, &theirs.value).map_or(String::new(), |place| format!(" at {place}"));
     let same = ours.text.chars().zip(theirs.text.chars()).take_while(|(a, b)| a == b).count();
     OptimizerError::new(
         ErrorCode::EventCompare,
@@ -62,7 +64,7 @@ fn differ(number: u64, left: (&Utf8Path, &Normal), right: (&Utf8Path, &Normal)) 
     .with_hint("Everything before this event is equal; look at what led to it in both runs.")
 }
 
-fn ends(number: u64, shorter: &Utf8Path, more: (&Utf8Path, &Normal)) -> OptimizerError {
+fn ends(number: u64, shorter: &Utf8Path, more: (&Utf8Path, &NormalizedEvent)) -> OptimizerError {
     let (longer, next) = more;
     OptimizerError::new(
         ErrorCode::EventCompare,
@@ -94,7 +96,7 @@ fn around(text: &str, character: usize) -> String {
 }
 
 /// The path of the first value that differs, in the order of keys.
-fn place(left: &Value, right: &Value) -> Option<String> {
+fn first_difference(left: &Value, right: &Value) -> Option<String> {
     fn walk(left: &Value, right: &Value, path: &mut Vec<String>) -> bool {
         match (left, right) {
             (Value::Object(ours), Value::Object(theirs)) => {

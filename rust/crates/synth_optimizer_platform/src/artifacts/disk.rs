@@ -4,14 +4,14 @@ use std::time::{Duration, Instant};
 
 use camino::{Utf8Path, Utf8PathBuf};
 
-use super::fault;
+use super::file_error;
 use synth_optimizer_core::config::sections::DiskBudgetSection;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 
 const BYTES_PER_GB: f64 = 1e9;
 /// The share of time that measuring may take while a run goes on: one part in this many.
-const SHARE: u32 = 50;
-const SHORTEST_PAUSE: Duration = Duration::from_secs(1);
+const MEASURE_TIME_DIVISOR: u32 = 50;
+const MIN_MEASURE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Watches the size of the directory of all runs.
 #[derive(Debug)]
@@ -40,7 +40,7 @@ impl DiskWatch {
         if !self.enabled {
             return Ok(());
         }
-        self.within(self.soft_bytes, "a new run is refused", "disk_budget.soft_limit_gb")
+        self.check_limit(self.soft_bytes, "a new run is refused", "disk_budget.soft_limit_gb")
     }
 
     /// Stops a run at the hard limit. May be called with every batch: it measures only so often that this costs
@@ -50,13 +50,13 @@ impl DiskWatch {
         if !self.enabled || self.next.is_some_and(|next| begin < next) {
             return Ok(());
         }
-        let checked = self.within(self.hard_bytes, "the run is stopped", "disk_budget.hard_limit_gb");
+        let checked = self.check_limit(self.hard_bytes, "the run is stopped", "disk_budget.hard_limit_gb");
         let end = Instant::now();
-        self.next = Some(end + SHORTEST_PAUSE.max((end - begin) * SHARE));
+        self.next = Some(end + MIN_MEASURE_INTERVAL.max((end - begin) * MEASURE_TIME_DIVISOR));
         checked
     }
 
-    fn within(&self, limit: u64, consequence: &str, field: &str) -> Result<(), OptimizerError> {
+    fn check_limit(&self, limit: u64, consequence: &str, field: &str) -> Result<(), OptimizerError> {
         let size = directory_bytes(&self.path)?;
         if size < limit {
             return Ok(());
@@ -78,7 +78,7 @@ fn directory_bytes(path: &Utf8Path) -> Result<u64, OptimizerError> {
         let entries = match dir.read_dir_utf8() {
             Ok(entries) => entries,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
-            Err(error) => return Err(fault::io(&dir, "measuring")(error)),
+            Err(error) => return Err(file_error::io(&dir, "measuring")(error)),
         };
         for entry in entries.flatten() {
             match entry.metadata() {

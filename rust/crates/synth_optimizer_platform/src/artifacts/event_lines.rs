@@ -9,12 +9,12 @@ use synth_optimizer_core::model::event_fields::{
     RolloutCount, RolloutFailed, RunFinished, StoppedBy,
 };
 use synth_optimizer_core::model::ids::CandidateId;
+use synth_optimizer_core::model::in_flight::{InFlight, InFlightEvaluation};
 use synth_optimizer_core::model::score::{Gain, Score};
-use synth_optimizer_core::model::under_way::{EvaluationUnderWay, UnderWay};
 use synth_optimizer_core::model::usage::{Cost, NanoUsd};
-use synth_optimizer_core::words;
+use synth_optimizer_core::string_enum;
 
-words! {
+string_enum! {
     /// How much a line weighs.
     Weight {
         /// For a replay; a view shows the same in another way.
@@ -40,25 +40,25 @@ pub struct EventLine {
 #[derive(Debug, Default)]
 pub struct EventFormatter {
     generation_of: BTreeMap<CandidateId, u32>,
-    under_way: UnderWay,
+    in_flight: InFlight,
     /// Failures that were told: each kind once.
     failures: BTreeSet<String>,
     over: bool,
 }
 
 /// Kinds of failed rollouts that are told; the others are only counted.
-const MOST_FAILURES: usize = 5;
+const MAX_REPORTED_FAILURES: usize = 5;
 
 impl EventFormatter {
     /// Returns the lines of the next event; none for what is summed up later or only tells how the machinery moves.
     pub fn format(&mut self, unix_millis: u64, event: &Event) -> Vec<EventLine> {
         let lines = self.lines(unix_millis, event);
-        self.under_way.apply(unix_millis, event);
+        self.in_flight.apply(unix_millis, event);
         lines
     }
 
     fn lines(&mut self, unix_millis: u64, event: &Event) -> Vec<EventLine> {
-        let took = self.under_way.began(event).map(|began| unix_millis.saturating_sub(began));
+        let took = self.in_flight.started_at(event).map(|began| unix_millis.saturating_sub(began));
         match event {
             Event::StateTransitioned(_)
             | Event::ClockObserved(_)
@@ -165,7 +165,7 @@ impl EventFormatter {
     }
 
     fn cut_short(&self) -> Option<String> {
-        let cut: u32 = self.under_way.evaluations.values().map(|evaluation| evaluation.finished).sum();
+        let cut: u32 = self.in_flight.evaluations.values().map(|evaluation| evaluation.finished).sum();
         (cut > 0).then(|| format!("{} of evaluations that did not end", counted(cut, "rollout")))
     }
 
@@ -183,8 +183,8 @@ impl EventFormatter {
     fn failed(&mut self, event: &Event, rollout: &RolloutFailed) -> Vec<EventLine> {
         let words: String = rollout.message.chars().filter(|letter| !letter.is_ascii_digit()).collect();
         let is_new = rollout.class.was_sent()
-            && self.failures.len() < MOST_FAILURES
-            && self.failures.insert(format!("{} {words}", rollout.class.word()));
+            && self.failures.len() < MAX_REPORTED_FAILURES
+            && self.failures.insert(format!("{} {words}", rollout.class.as_str()));
         if !is_new {
             return Vec::new();
         }
@@ -212,7 +212,7 @@ impl EventFormatter {
         let found = done.score.as_ref().map_or("no score".to_owned(), score);
         let missing =
             if done.failed > 0 { format!(", {} of {} rows missing", done.failed, done.rows) } else { String::new() };
-        let rollouts = self.under_way.evaluations.get(&done.evaluation).map(|of| rollouts(of, took));
+        let rollouts = self.in_flight.evaluations.get(&done.evaluation).map(|of| rollouts(of, took));
         let rollouts = rollouts.map_or(String::new(), |rollouts| format!(" ({rollouts})"));
         let text = format!("{} {what}: {found}{missing}{rollouts}", done.candidate_id);
         vec![EventLine { generation: done.generation, weight, text }]
@@ -248,7 +248,7 @@ fn started(generation: &GenerationStarted) -> String {
     let why = generation.selection.as_ref().map_or(String::new(), |chosen| {
         format!(
             " by {} ({} of {} weight, frontier of {})",
-            chosen.selector.word(),
+            chosen.selector.as_str(),
             chosen.cells_won,
             chosen.total_weight,
             chosen.frontier_size
@@ -257,7 +257,7 @@ fn started(generation: &GenerationStarted) -> String {
     format!(
         "generation {}: {} {}{why}; {} rows; may change {}",
         generation.generation,
-        generation.operation.word(),
+        generation.operation.as_str(),
         parents.join(" and "),
         generation.minibatch.len(),
         generation.components.join(", ")
@@ -278,7 +278,7 @@ fn proposed(turn: &ProposerCompleted, took: Option<u64>) -> String {
 
 /// Which rule ended the search, with the limit and the reason.
 fn stop_reason(by: &StoppedBy) -> String {
-    let mut text = by.kind.word().to_owned();
+    let mut text = by.kind.as_str().to_owned();
     if let (Some(value), Some(limit)) = (by.value, by.limit) {
         text.push_str(&format!(" ({value} of {limit})"));
     }
@@ -294,7 +294,7 @@ fn finished(run: &RunFinished) -> Vec<String> {
         run.best_candidate_id,
         run.generations,
         run.candidates,
-        run.stopped_by.kind.word()
+        run.stopped_by.kind.as_str()
     )];
     lines.extend(
         run.scores.iter().map(|named| {
@@ -332,7 +332,7 @@ fn bill(rollouts: &RolloutCount, bill: &Bill) -> Vec<String> {
 }
 
 /// `24 rollouts in 3.2s, 3 from the cache, 1 timeout, $0.0012`
-fn rollouts(of: &EvaluationUnderWay, took: Option<u64>) -> String {
+fn rollouts(of: &InFlightEvaluation, took: Option<u64>) -> String {
     let failed: u32 = of.failures.values().sum();
     let took = took.map_or(String::new(), |millis| format!(" in {}", span(millis)));
     let mut parts = vec![format!("{}{took}", counted(of.finished + failed, "rollout"))];
@@ -378,9 +378,9 @@ fn counted(count: u32, noun: &str) -> String {
 
 /// The beginning of a text on one line.
 fn quoted(text: &str) -> String {
-    const LONGEST: usize = 120;
+    const MAX_QUOTED_CHARS: usize = 120;
     let mut words = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    if let Some((at, _)) = words.char_indices().nth(LONGEST) {
+    if let Some((at, _)) = words.char_indices().nth(MAX_QUOTED_CHARS) {
         words.truncate(at);
         words.push('…');
     }

@@ -44,7 +44,7 @@ pub struct ArtifactEntry {
 
 /// A file that people may have.
 #[derive(Debug)]
-struct Known {
+struct ArtifactKind {
     name: String,
     /// Another name that it is asked for by.
     alias: Option<&'static str>,
@@ -54,8 +54,8 @@ struct Known {
     grows: bool,
 }
 
-fn known(name: impl Into<String>, kind: &'static str, media_type: &'static str) -> Known {
-    Known { name: name.into(), alias: None, kind, media_type, grows: false }
+fn known(name: impl Into<String>, kind: &'static str, media_type: &'static str) -> ArtifactKind {
+    ArtifactKind { name: name.into(), alias: None, kind, media_type, grows: false }
 }
 
 const JSON: &str = "application/json";
@@ -63,23 +63,23 @@ const LINES: &str = "application/x-ndjson";
 const WORKSPACE: &str = "workspace.sqlite";
 
 /// The artifacts of every run. Locks, control files, caches and the log of the database are none.
-fn of_every_run() -> Vec<Known> {
+fn common_artifacts() -> Vec<ArtifactKind> {
     vec![
-        Known { alias: Some("manifest.json"), ..known("result_manifest.json", "result_manifest", JSON) },
+        ArtifactKind { alias: Some("manifest.json"), ..known("result_manifest.json", "result_manifest", JSON) },
         known("best_candidate.json", "best_candidate", JSON),
         known("candidate_registry.json", "candidate_registry", JSON),
         known("frontier.json", "frontier", JSON),
         known("cache_profile.json", "cache_profile", JSON),
         known("score_chart.svg", "score_chart_svg", "image/svg+xml"),
-        Known { alias: Some("event_feed.jsonl"), grows: true, ..known("events.jsonl", "events_jsonl", LINES) },
+        ArtifactKind { alias: Some("event_feed.jsonl"), grows: true, ..known("events.jsonl", "events_jsonl", LINES) },
         known("events.normalized.jsonl", "events_normalized_jsonl", LINES),
-        Known { grows: true, ..known(WORKSPACE, "workspace_sqlite", "application/vnd.sqlite3") },
+        ArtifactKind { grows: true, ..known(WORKSPACE, "workspace_sqlite", "application/vnd.sqlite3") },
     ]
 }
 
 /// Every artifact that may be there: those of every run, and what was said in each turn of the proposer.
-fn all(dir: &Utf8Path) -> Result<Vec<Known>, OptimizerError> {
-    let mut found = of_every_run();
+fn all(dir: &Utf8Path) -> Result<Vec<ArtifactKind>, OptimizerError> {
+    let mut found = common_artifacts();
     let place = dir.join(TRANSCRIPTS);
     // A link is not followed.
     if std::fs::symlink_metadata(&place).is_ok_and(|about| about.is_dir()) {
@@ -125,7 +125,7 @@ pub fn open_artifact(dir: &Utf8Path, reader: Option<&Reader>, name: &str) -> Res
 }
 
 /// None where the file is not there, or is not one to give away.
-fn open(dir: &Utf8Path, reader: Option<&Reader>, known: &Known) -> Result<Option<ArtifactFile>, OptimizerError> {
+fn open(dir: &Utf8Path, reader: Option<&Reader>, known: &ArtifactKind) -> Result<Option<ArtifactFile>, OptimizerError> {
     let path = dir.join(&known.name);
     if known.name == WORKSPACE && !is_at_rest(dir, reader)? {
         return Ok(None);
@@ -173,7 +173,7 @@ fn is_at_rest(dir: &Utf8Path, reader: Option<&Reader>) -> Result<bool, Optimizer
 /// Digests that were computed, by the file as it was: place, size and time of the last change.
 static DIGESTS: Mutex<BTreeMap<(Utf8PathBuf, u64, i64, i64), String>> = Mutex::new(BTreeMap::new());
 /// Digests that are kept.
-const KEPT: usize = 1000;
+const MAX_CACHED_DIGESTS: usize = 1000;
 
 fn digest(path: &Utf8Path, about: &Metadata, file: &mut File) -> std::io::Result<String> {
     let key = (path.to_owned(), about.len(), about.mtime(), about.mtime_nsec());
@@ -182,7 +182,7 @@ fn digest(path: &Utf8Path, about: &Metadata, file: &mut File) -> std::io::Result
     }
     let (found, _) = hash(file)?;
     let mut digests = DIGESTS.lock();
-    if digests.len() >= KEPT {
+    if digests.len() >= MAX_CACHED_DIGESTS {
         digests.clear();
     }
     digests.insert(key, found.clone());

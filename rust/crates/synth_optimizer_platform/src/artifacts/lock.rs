@@ -7,52 +7,52 @@ use std::time::{Duration, Instant};
 
 use camino::{Utf8Path, Utf8PathBuf};
 
-use super::fault;
+use super::file_error;
 use crate::clock::unix_millis;
 use crate::warn_if_err;
-use crate::workspace::fenced;
+use crate::workspace::ownership_lost;
 use synth_optimizer_core::model::envelope::rfc3339;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 
 /// Whoever only looks who holds the lock has it for a moment.
-const GLANCE: Duration = Duration::from_millis(200);
+const LOCK_RETRY_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// The lock, held as long as this lives. The kernel lets go of it when the process ends, however it ends.
 #[derive(Debug)]
 pub struct FileLock {
     file: File,
-    mark: LockMark,
+    identity: LockIdentity,
 }
 
 /// Which file the lock is. It does not hold it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LockMark {
+pub struct LockIdentity {
     path: Utf8PathBuf,
     inode: (u64, u64),
 }
 
 /// Why a lock was not taken.
 #[derive(Debug)]
-pub enum NotTaken {
+pub enum LockError {
     /// Another process has it; its note.
     Held(String),
     Failed(OptimizerError),
 }
 
-impl LockMark {
+impl LockIdentity {
     /// Fails when another process has put its own lock in the place of this one.
     pub fn check(&self) -> Result<(), OptimizerError> {
         match std::fs::metadata(&self.path) {
             Ok(found) if inode(&found) == self.inode => return Ok(()),
             Ok(_) => {}
             Err(error) => {
-                return Err(fault::io(&self.path, "looking at")(error)
+                return Err(file_error::io(&self.path, "looking at")(error)
                     .with_hint("The directory of the run was removed or moved while it was in use."));
             }
         }
         let holder = std::fs::read_to_string(&self.path).unwrap_or_default();
         let detail = format!("{} now says {:?}", self.path, holder.trim());
-        Err(fenced("another process has taken the run over; nothing was written").with_detail(detail))
+        Err(ownership_lost("another process has taken the run over; nothing was written").with_detail(detail))
     }
 }
 
@@ -60,8 +60,8 @@ impl FileLock {
     /// Takes the lock for this process and leaves a note: one line that says who it is. Where the process that is named
     /// in `superseded` holds the lock, a new one is put in the place of that: its lock is then one of a file that nobody
     /// finds any more. The process is named by its whole note, or by `pid N`.
-    pub fn take(path: &Utf8Path, note: &str, superseded: Option<&str>) -> Result<Self, NotTaken> {
-        let deadline = Instant::now() + GLANCE;
+    pub fn take(path: &Utf8Path, note: &str, superseded: Option<&str>) -> Result<Self, LockError> {
+        let deadline = Instant::now() + LOCK_RETRY_TIMEOUT;
         loop {
             let opened = OpenOptions::new().create(true).read(true).write(true).truncate(false).mode(0o600).open(path);
             let mut file = opened.map_err(failed(path))?;
@@ -69,7 +69,7 @@ impl FileLock {
                 Ok(()) => {
                     let mut lock = Self::of(file, path)?;
                     // Somebody may have replaced the file between its opening and its locking.
-                    if lock.mark.check().is_ok() {
+                    if lock.identity.check().is_ok() {
                         lock.note(note).map_err(failed(path))?;
                         return Ok(lock);
                     }
@@ -81,7 +81,7 @@ impl FileLock {
                     let holder = noted(&mut file);
                     return match superseded {
                         Some(superseded) if is_named(&holder, superseded) => Self::replace(path, note, superseded),
-                        Some(_) | None => Err(NotTaken::Held(holder)),
+                        Some(_) | None => Err(LockError::Held(holder)),
                     };
                 }
                 Err(TryLockError::Error(error)) => return Err(failed(path)(error)),
@@ -90,14 +90,14 @@ impl FileLock {
     }
 
     /// Puts a new lock in the place of the one that the named process holds.
-    fn replace(path: &Utf8Path, note: &str, superseded: &str) -> Result<Self, NotTaken> {
+    fn replace(path: &Utf8Path, note: &str, superseded: &str) -> Result<Self, LockError> {
         let place = path.parent().unwrap_or(Utf8Path::new("."));
         // One process at a time replaces the lock; the directory itself is the lock for that.
         let turn = File::open(place).map_err(failed(path))?;
         turn.lock().map_err(failed(path))?;
-        match Self::holder(path).map_err(NotTaken::Failed)? {
+        match Self::holder(path).map_err(LockError::Failed)? {
             Some(holder) if is_named(&holder, superseded) => {}
-            Some(holder) => return Err(NotTaken::Held(holder)),
+            Some(holder) => return Err(LockError::Held(holder)),
             None => return Self::take(path, note, None),
         }
         let draft = place.join(format!(".run.lock.{}.tmp", std::process::id()));
@@ -109,9 +109,9 @@ impl FileLock {
         Ok(lock)
     }
 
-    fn of(file: File, path: &Utf8Path) -> Result<Self, NotTaken> {
+    fn of(file: File, path: &Utf8Path) -> Result<Self, LockError> {
         let found = file.metadata().map_err(failed(path))?;
-        Ok(Self { file, mark: LockMark { path: path.to_owned(), inode: inode(&found) } })
+        Ok(Self { file, identity: LockIdentity { path: path.to_owned(), inode: inode(&found) } })
     }
 
     /// Replaces the note.
@@ -122,13 +122,13 @@ impl FileLock {
     }
 
     /// Which file this lock is.
-    pub fn mark(&self) -> &LockMark {
-        &self.mark
+    pub fn identity(&self) -> &LockIdentity {
+        &self.identity
     }
 
     /// Who holds the lock at this moment.
     pub fn holder(path: &Utf8Path) -> Result<Option<String>, OptimizerError> {
-        let failed = fault::io(path, "reading");
+        let failed = file_error::io(path, "reading");
         let mut file = match File::open(path) {
             Ok(file) => file,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
@@ -152,8 +152,8 @@ impl Drop for FileLock {
     }
 }
 
-fn failed(path: &Utf8Path) -> impl Fn(std::io::Error) -> NotTaken {
-    move |error| NotTaken::Failed(fault::io(path, "locking")(error))
+fn failed(path: &Utf8Path) -> impl Fn(std::io::Error) -> LockError {
+    move |error| LockError::Failed(file_error::io(path, "locking")(error))
 }
 
 fn inode(found: &std::fs::Metadata) -> (u64, u64) {
@@ -181,12 +181,12 @@ fn noted(file: &mut File) -> String {
 pub fn lock_run(path: &Utf8Path, what: &str, superseded: Option<&str>) -> Result<FileLock, OptimizerError> {
     let note = format!("pid {} since {}", std::process::id(), rfc3339(unix_millis()));
     FileLock::take(path, &note, superseded).map_err(|refused| match refused {
-        NotTaken::Held(holder) => held(what, &holder),
-        NotTaken::Failed(error) => error,
+        LockError::Held(holder) => held_error(what, &holder),
+        LockError::Failed(error) => error,
     })
 }
 
-pub(super) fn held(what: &str, holder: &str) -> OptimizerError {
+pub(super) fn held_error(what: &str, holder: &str) -> OptimizerError {
     OptimizerError::new(ErrorCode::Io, format!("{what} is held by {holder}")).with_hint(
         "Wait for that process or end it with `synth-optimizers runs cancel`; a new run needs another run.run_id.",
     )

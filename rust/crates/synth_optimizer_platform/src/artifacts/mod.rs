@@ -5,11 +5,11 @@
 
 mod atomic;
 mod chart;
-mod chronicle;
 mod compare;
 mod disk;
 mod event_lines;
-pub(crate) mod fault;
+mod feed_writer;
+pub(crate) mod file_error;
 mod files;
 mod lock;
 mod overview;
@@ -20,12 +20,12 @@ mod run_dir;
 
 pub use atomic::{AtomicFile, write_atomic};
 pub use chart::{ChartData, ChartPoint, HeldoutBar, score_chart};
-pub use chronicle::{Chronicle, Each, Repair};
 pub use compare::events_compare;
 pub use disk::DiskWatch;
 pub use event_lines::{EventFormatter, EventLine, Weight};
+pub use feed_writer::{EventVisitor, FeedRepair, FeedWriter};
 pub use files::{ArtifactEntry, ArtifactFile, Artifacts, artifacts, open_artifact};
-pub use lock::{FileLock, LockMark, NotTaken, lock_run};
+pub use lock::{FileLock, LockError, LockIdentity, lock_run};
 pub use overview::{RunOverview, run_status, run_summary};
 pub use registry::{RegistryEntry, RegistryStatus, register};
 pub use replay::events_replay;

@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use super::fault;
+use super::file_error;
 use super::lock::FileLock;
 use super::results::registry;
 use super::run_dir::RunPaths;
@@ -62,7 +62,7 @@ pub struct RunOverview {
 pub fn run_status(paths: &RunPaths) -> Result<RunOverview, OptimizerError> {
     let holder = FileLock::holder(&paths.lock())?;
     // While somebody works on the run, an older failure is history.
-    let manifest = if holder.is_none() { stored_manifest(paths)? } else { None };
+    let manifest = if holder.is_none() { read_manifest(paths)? } else { None };
     let failure = manifest.as_ref().and_then(|manifest| manifest.get("failure")).cloned();
     if !paths.workspace_db().is_file() {
         // It failed before it had a log.
@@ -72,12 +72,12 @@ pub fn run_status(paths: &RunPaths) -> Result<RunOverview, OptimizerError> {
         return Ok(RunOverview { state, holder, cost_usd: Cost::Unknown, failure, ..overview });
     }
     let reader = Reader::open(paths.workspace_db().as_std_path())?;
-    let (run, totals, best, seed, rollouts_waiting) = reader.at_once(|_| {
+    let (run, totals, best, seed, rollouts_waiting) = reader.in_snapshot(|_| {
         let totals = reader.totals()?;
         let record = |id: Option<&CandidateId>| id.map(|id| reader.candidate_record(id.as_str())).transpose();
         let best = record(totals.best_candidate_id())?.flatten();
         let seed = record(totals.seed_candidate_id.as_ref())?.flatten();
-        Ok::<_, OptimizerError>((reader.run_row()?, totals, best, seed, reader.waiting()?))
+        Ok::<_, OptimizerError>((reader.run_row()?, totals, best, seed, reader.inbox_len()?))
     })?;
     Ok(RunOverview {
         run_id: run.run_id,
@@ -98,7 +98,7 @@ fn overview(paths: &RunPaths, totals: &RunTotals) -> RunOverview {
     RunOverview {
         run_id: paths.run_id().to_owned(),
         run_dir: paths.dir().to_string(),
-        state: totals.state.word().to_owned(),
+        state: totals.state.as_str().to_owned(),
         is_over: totals.is_over(),
         holder: None,
         best_candidate_id: totals.best_candidate_id().map(ToString::to_string),
@@ -158,12 +158,12 @@ pub fn run_summary(paths: &RunPaths) -> Result<Value, OptimizerError> {
 }
 
 /// The manifest, if there is one.
-pub(super) fn stored_manifest(paths: &RunPaths) -> Result<Option<Value>, OptimizerError> {
+pub(super) fn read_manifest(paths: &RunPaths) -> Result<Option<Value>, OptimizerError> {
     let path = paths.manifest();
     let bytes = match std::fs::read(&path) {
         Ok(bytes) => bytes,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(fault::io(&path, "reading")(error)),
+        Err(error) => return Err(file_error::io(&path, "reading")(error)),
     };
     serde_json::from_slice(&bytes).map(Some).map_err(|error| {
         OptimizerError::from_cause(ErrorCode::Json, format!("{path} is not JSON"), error)

@@ -9,18 +9,18 @@ use camino::Utf8Path;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::fault;
+use super::file_error;
 use super::run_dir::RunPaths;
 use crate::clock::unix_millis;
 use synth_optimizer_core::model::envelope::rfc3339;
 use synth_optimizer_core::model::error::OptimizerError;
 use synth_optimizer_core::model::usage::Cost;
-use synth_optimizer_core::words;
+use synth_optimizer_core::string_enum;
 
 /// How much of the end of the file is looked at for a line that is there already.
-const TAIL: u64 = 1 << 20;
+const TAIL_BYTES: u64 = 1 << 20;
 
-words! {
+string_enum! {
     /// What a line of the registry says about a run.
     RegistryStatus { Started = "started", Finished = "finished", Failed = "failed", Cancelled = "cancelled", }
 }
@@ -41,43 +41,44 @@ pub struct RegistryEntry {
 /// meanwhile.
 pub fn register(paths: &RunPaths, status: RegistryStatus, entry: &RegistryEntry) -> Result<bool, OptimizerError> {
     let path = paths.run_registry();
-    let failed = fault::io(&path, "writing");
+    let failed = file_error::io(&path, "writing");
     let opened = OpenOptions::new().create(true).read(true).write(true).truncate(false).mode(0o600).open(&path);
     let mut file = opened.map_err(failed)?;
-    wait_for(&file).map_err(failed)?;
-    let registered = add(&mut file, &path, paths, status, entry);
+    lock_with_timeout(&file).map_err(failed)?;
+    let registered = append_line(&mut file, &path, paths, status, entry);
     // Lost: closing the file releases the lock as well.
     let _ = file.unlock();
     registered
 }
 
 /// Takes the lock, but does not wait for ever for somebody who was stopped while holding it.
-fn wait_for(file: &File) -> std::io::Result<()> {
-    const PATIENCE: Duration = Duration::from_secs(10);
-    let deadline = Instant::now() + PATIENCE;
+fn lock_with_timeout(file: &File) -> std::io::Result<()> {
+    const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
+    let deadline = Instant::now() + LOCK_TIMEOUT;
     loop {
         match file.try_lock() {
             Ok(()) => return Ok(()),
             Err(TryLockError::Error(error)) => return Err(error),
             Err(TryLockError::WouldBlock) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(5)),
             Err(TryLockError::WouldBlock) => {
-                let message = format!("another process has held it for {} s", PATIENCE.as_secs());
+                let message = format!("another process has held it for {} s", LOCK_TIMEOUT.as_secs());
                 return Err(std::io::Error::new(std::io::ErrorKind::WouldBlock, message));
             }
         }
     }
 }
 
-fn add(
+fn append_line(
     file: &mut File,
     path: &Utf8Path,
     paths: &RunPaths,
     status: RegistryStatus,
     entry: &RegistryEntry,
 ) -> Result<bool, OptimizerError> {
-    let tail = mend(file, path)?;
+    let tail = repair_tail(file, path)?;
     let known = tail.lines().rev().any(|line| {
-        serde_json::from_str::<Known>(line).is_ok_and(|known| known.run_id == paths.run_id() && known.status == status)
+        serde_json::from_str::<RegistryKey>(line)
+            .is_ok_and(|known| known.run_id == paths.run_id() && known.status == status)
     });
     if known {
         return Ok(false);
@@ -85,41 +86,41 @@ fn add(
     let line = line(paths, status, entry)? + "\n";
     let written =
         file.seek(SeekFrom::End(0)).and_then(|_| file.write_all(line.as_bytes())).and_then(|()| file.sync_data());
-    written.map(|()| true).map_err(fault::io(path, "writing"))
+    written.map(|()| true).map_err(file_error::io(path, "writing"))
 }
 
 /// What makes a line the line of a run and status.
 #[derive(Deserialize)]
-struct Known {
+struct RegistryKey {
     run_id: String,
     status: RegistryStatus,
 }
 
 #[derive(Serialize)]
-struct Line<'a> {
+struct RegistryLine<'a> {
     ts: String,
     run_id: &'a str,
     status: RegistryStatus,
     run_dir: &'a str,
     #[serde(flatten)]
-    places: Map<String, Value>,
+    path_fields: Map<String, Value>,
     #[serde(flatten)]
     entry: &'a RegistryEntry,
 }
 
 fn line(paths: &RunPaths, status: RegistryStatus, entry: &RegistryEntry) -> Result<String, OptimizerError> {
-    let mut places = paths.places();
-    places.retain(|name, _| name != "score_chart_path" && name != "run_registry_path");
+    let mut path_fields = paths.path_fields();
+    path_fields.retain(|name, _| name != "score_chart_path" && name != "run_registry_path");
     let (run_id, run_dir) = (paths.run_id(), paths.dir().as_str());
-    let line = Line { ts: rfc3339(unix_millis()), run_id, status, run_dir, places, entry };
-    serde_json::to_string(&line).map_err(fault::json("the line of a run"))
+    let line = RegistryLine { ts: rfc3339(unix_millis()), run_id, status, run_dir, path_fields, entry };
+    serde_json::to_string(&line).map_err(file_error::json("the line of a run"))
 }
 
 /// The last lines. A last line without its break is completed if it can be read, and cut if a killed process left it.
-fn mend(file: &mut File, path: &Utf8Path) -> Result<String, OptimizerError> {
-    let failed = fault::io(path, "reading");
+fn repair_tail(file: &mut File, path: &Utf8Path) -> Result<String, OptimizerError> {
+    let failed = file_error::io(path, "reading");
     let length = file.metadata().map_err(failed)?.len();
-    let from = length.saturating_sub(TAIL);
+    let from = length.saturating_sub(TAIL_BYTES);
     file.seek(SeekFrom::Start(from)).map_err(failed)?;
     let mut bytes = Vec::new();
     file.read_to_end(&mut bytes).map_err(failed)?;

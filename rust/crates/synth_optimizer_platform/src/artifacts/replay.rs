@@ -3,8 +3,8 @@
 use camino::Utf8Path;
 use serde_json::Value;
 
-use super::chronicle::numbered_lines;
 use super::event_lines::{EventFormatter, EventLine, span};
+use super::feed_writer::numbered_lines;
 use synth_optimizer_core::model::envelope::{Envelope, unix_millis_of};
 use synth_optimizer_core::model::error::OptimizerError;
 

@@ -10,10 +10,10 @@ use serde_json::{Map, Value, json};
 
 use super::atomic::write_atomic;
 use super::chart::{ChartData, ChartPoint, HeldoutBar, score_chart};
-use super::chronicle::Chronicle;
-use super::fault;
+use super::feed_writer::FeedWriter;
+use super::file_error;
 use super::files::hash;
-use super::overview::stored_manifest;
+use super::overview::read_manifest;
 use super::registry::{RegistryEntry, RegistryStatus, register};
 use super::run_dir::RunPaths;
 use crate::cache::CacheProfile;
@@ -31,7 +31,7 @@ const RESULT_SCHEMA: &str = "gepa_result_manifest.v1";
 const FAILURE_SCHEMA: &str = "gepa_failure_manifest.v1";
 const UNAVAILABLE: &str = "unavailable";
 
-/// Writes everything that a run leaves behind, from its chronicle, and returns the manifest. The run must be over, and its
+/// Writes everything that a run leaves behind, from its feed_writer, and returns the manifest. The run must be over, and its
 /// feed complete.
 ///
 /// May be called again, also after a crash in the middle: the files are replaced by equal ones, and the manifest comes
@@ -40,10 +40,10 @@ const UNAVAILABLE: &str = "unavailable";
 pub fn write_results(
     paths: &RunPaths,
     workspace: &Workspace,
-    chronicle: Chronicle,
+    feed_writer: FeedWriter,
     cache: Option<&CacheProfile>,
 ) -> Result<Value, OptimizerError> {
-    let view = chronicle.end()?;
+    let view = feed_writer.finish()?;
     let unix_millis = view.totals.updated_at.unwrap_or_default();
     let refs = write_files(paths, &view, cache)?;
     let (status, document) = manifest(paths, &view, &refs)?;
@@ -61,8 +61,8 @@ pub fn write_results(
 /// The manifest of a run that has finished is never replaced.
 pub fn write_failure(paths: &RunPaths, entry: &RegistryEntry, error: &OptimizerError) -> Result<Value, OptimizerError> {
     let (status, document) = early_failure(paths, error);
-    let stored = stored_manifest(paths).ok().flatten();
-    if stored.is_none_or(|stored| stored["status"] != RegistryStatus::Finished.word()) {
+    let stored = read_manifest(paths).ok().flatten();
+    if stored.is_none_or(|stored| stored["status"] != RegistryStatus::Finished.as_str()) {
         write_json(&paths.manifest(), &document)?;
         register(paths, status, entry)?;
     }
@@ -87,7 +87,7 @@ fn write_files(
 ) -> Result<Vec<ArtifactRef>, OptimizerError> {
     let mut written = Vec::new();
     if let Some(best) = view.best() {
-        write_json(&paths.best_candidate(), &registered(best))?;
+        write_json(&paths.best_candidate(), &registry_candidate(best))?;
         written.push((paths.best_candidate(), "best_candidate"));
     }
     write_json(&paths.candidate_registry(), &registry(view))?;
@@ -120,12 +120,12 @@ fn entry(run: &RunRow, view: &RunView) -> RegistryEntry {
 
 /// `candidate_registry.json`: every candidate with its scores by row.
 pub(super) fn registry(view: &RunView) -> Value {
-    view.candidates.iter().map(registered).collect()
+    view.candidates.iter().map(registry_candidate).collect()
 }
 
 /// One candidate of the registry, without the places and times of its events: equal runs have equal files, however they
 /// were carried out.
-fn registered(candidate: &MeasuredCandidate) -> Value {
+fn registry_candidate(candidate: &MeasuredCandidate) -> Value {
     const VOLATILE: [&str; 6] =
         ["registered_sequence", "registered_at", "updated_sequence", "updated_at", "sequence", "at"];
     fn without_places(fields: &mut Value) {
@@ -158,7 +158,7 @@ fn manifest(paths: &RunPaths, view: &RunView, refs: &[ArtifactRef]) -> Result<(R
         Some(FinalEvent::Finished(run)) => {
             let result = json!({
                 "schema_version": RESULT_SCHEMA,
-                "best_candidate": view.candidate(&run.best_candidate_id).map(registered),
+                "best_candidate": view.candidate(&run.best_candidate_id).map(registry_candidate),
                 "scores": scores(&run.scores),
                 "train_gain": run.train_gain,
                 "heldout_gain": run.heldout_gain,
@@ -211,22 +211,22 @@ fn early_failure(paths: &RunPaths, error: &OptimizerError) -> (RegistryStatus, V
 
 fn failure(error: &OptimizerError) -> Value {
     let OptimizerError { code, message, hint, detail, findings: _, cause: _ } = error;
-    json!({ "error_code": code.wire(), "message": message, "hint": hint, "detail": detail })
+    json!({ "error_code": code.as_str(), "message": message, "hint": hint, "detail": detail })
 }
 
 /// A score of seed or best.
 #[derive(Serialize)]
-struct Placed<'a> {
+struct CandidateScore<'a> {
     candidate_id: &'a CandidateId,
     #[serde(flatten)]
     score: Score,
 }
 
 /// By role, then by split.
-fn scores(named: &[NamedScore]) -> BTreeMap<&str, BTreeMap<&str, Placed<'_>>> {
-    let mut scores: BTreeMap<&str, BTreeMap<&str, Placed<'_>>> = BTreeMap::new();
+fn scores(named: &[NamedScore]) -> BTreeMap<&str, BTreeMap<&str, CandidateScore<'_>>> {
+    let mut scores: BTreeMap<&str, BTreeMap<&str, CandidateScore<'_>>> = BTreeMap::new();
     for NamedScore { role, split, candidate_id, score } in named {
-        scores.entry(role).or_default().insert(split, Placed { candidate_id, score: *score });
+        scores.entry(role).or_default().insert(split, CandidateScore { candidate_id, score: *score });
     }
     scores
 }
@@ -247,9 +247,9 @@ fn rollouts(counts: &RunCounts) -> Value {
 fn document(paths: &RunPaths, status: RegistryStatus, parts: impl IntoIterator<Item = Value>) -> Value {
     let mut document = Map::new();
     document.insert("run_id".to_owned(), paths.run_id().into());
-    document.insert("status".to_owned(), status.word().into());
+    document.insert("status".to_owned(), status.as_str().into());
     document.insert("run_dir".to_owned(), paths.dir().as_str().into());
-    document.extend(paths.places());
+    document.extend(paths.path_fields());
     for part in parts {
         if let Value::Object(fields) = part {
             document.extend(fields);
@@ -291,7 +291,7 @@ fn inside(paths: &RunPaths, file: ArtifactRef) -> ArtifactRef {
 
 fn reference(path: &Utf8Path, kind: &str) -> Result<ArtifactRef, OptimizerError> {
     let hashed = File::open(path).and_then(|mut file| hash(&mut file));
-    let (sha256, bytes) = hashed.map_err(fault::io(path, "reading"))?;
+    let (sha256, bytes) = hashed.map_err(file_error::io(path, "reading"))?;
     let (path, kind, retention) = (path.to_string(), kind.to_owned(), "release_evidence".to_owned());
     Ok(ArtifactRef { path, kind, sha256, bytes, retention })
 }
@@ -299,7 +299,7 @@ fn reference(path: &Utf8Path, kind: &str) -> Result<ArtifactRef, OptimizerError>
 /// Readable JSON with a line break at its end.
 fn write_json(path: &Utf8Path, value: &impl Serialize) -> Result<(), OptimizerError> {
     // Put together in memory: a file takes the many small pieces of a document much more slowly.
-    let mut text = serde_json::to_vec_pretty(value).map_err(fault::json(path.as_str()))?;
+    let mut text = serde_json::to_vec_pretty(value).map_err(file_error::json(path.as_str()))?;
     text.push(b'\n');
     write_atomic(path, &text)
 }

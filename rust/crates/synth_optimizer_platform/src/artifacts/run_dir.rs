@@ -7,8 +7,8 @@ use std::os::unix::fs::DirBuilderExt;
 use camino::{Utf8Path, Utf8PathBuf};
 use serde_json::{Map, Value};
 
-use super::lock::{FileLock, LockMark, held, lock_run};
-use super::{atomic, fault};
+use super::lock::{FileLock, LockIdentity, held_error, lock_run};
+use super::{atomic, file_error};
 use crate::warn_if_err;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 
@@ -59,10 +59,10 @@ files! {
 impl RunPaths {
     /// The places of a run. Names that would lead out of the output directory are refused.
     pub fn new(output_dir: &Utf8Path, run_id: &str) -> Result<Self, OptimizerError> {
-        const LONGEST: usize = 128;
+        const MAX_RUN_ID_LENGTH: usize = 128;
         let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
         let dots = run_id.bytes().all(|byte| byte == b'.');
-        if dots || run_id.len() > LONGEST || !run_id.bytes().all(allowed) {
+        if dots || run_id.len() > MAX_RUN_ID_LENGTH || !run_id.bytes().all(allowed) {
             return Err(OptimizerError::new(ErrorCode::Config, format!("{run_id:?} cannot be the name of a run"))
                 .with_hint("A run id has letters, digits, `.`, `_` and `-`, at most 128."));
         }
@@ -99,7 +99,7 @@ impl RunPaths {
     }
 
     /// Whether what is in the directory is a run. A run and whoever deletes it would take everything else for its own.
-    pub fn check_own(&self) -> Result<(), OptimizerError> {
+    pub fn check_is_run_dir(&self) -> Result<(), OptimizerError> {
         let is_file = |entry: std::fs::DirEntry| !entry.file_name().as_encoded_bytes().starts_with(b".");
         let has_files = std::fs::read_dir(&self.dir).is_ok_and(|entries| entries.flatten().any(is_file));
         if !has_files || self.is_run() {
@@ -115,9 +115,9 @@ impl RunPaths {
     }
 
     /// Whether nobody works on the run just now. Nothing is written.
-    pub fn check_free(&self) -> Result<(), OptimizerError> {
+    pub fn check_unlocked(&self) -> Result<(), OptimizerError> {
         match FileLock::holder(&self.lock())? {
-            Some(holder) => Err(held(&self.what(), &holder)),
+            Some(holder) => Err(held_error(&self.lock_label(), &holder)),
             None => Ok(()),
         }
     }
@@ -129,21 +129,21 @@ impl RunPaths {
         let is_directory = std::fs::symlink_metadata(&self.dir).is_ok_and(|found| found.is_dir());
         let mut _held = None;
         if self.is_run() && is_directory {
-            _held = Some(lock_run(&self.lock(), &self.what(), None)?);
-            clear(&away)?;
-            std::fs::rename(&self.dir, &away).map_err(fault::io(&self.dir, "removing"))?;
+            _held = Some(lock_run(&self.lock(), &self.lock_label(), None)?);
+            remove_dir_if_exists(&away)?;
+            std::fs::rename(&self.dir, &away).map_err(file_error::io(&self.dir, "removing"))?;
         }
-        clear(&away)
+        remove_dir_if_exists(&away)
     }
 
     /// What is locked, for messages.
-    fn what(&self) -> String {
+    fn lock_label(&self) -> String {
         format!("run {} in {}", self.run_id, self.dir)
     }
 
     /// Every place, by the name that documents have for it.
-    pub(super) fn places(&self) -> Map<String, Value> {
-        let places = [
+    pub(super) fn path_fields(&self) -> Map<String, Value> {
+        let path_fields = [
             ("manifest_path", self.manifest()),
             ("event_feed_path", self.events()),
             ("normalized_event_feed_path", self.normalized_events()),
@@ -155,7 +155,7 @@ impl RunPaths {
             ("run_registry_path", self.run_registry()),
             ("workspace_db_path", self.workspace_db()),
         ];
-        places.into_iter().map(|(name, path)| (name.to_owned(), path.into_string().into())).collect()
+        path_fields.into_iter().map(|(name, path)| (name.to_owned(), path.into_string().into())).collect()
     }
 
     /// The root of all runs.
@@ -170,9 +170,9 @@ impl RunPaths {
 }
 
 /// Removes a directory, if there is one.
-fn clear(dir: &Utf8Path) -> Result<(), OptimizerError> {
+fn remove_dir_if_exists(dir: &Utf8Path) -> Result<(), OptimizerError> {
     match std::fs::remove_dir_all(dir) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(fault::io(dir, "removing")(error)),
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(file_error::io(dir, "removing")(error)),
         Ok(()) | Err(_) => Ok(()),
     }
 }
@@ -188,10 +188,10 @@ impl RunDir {
     pub fn take_over(output_dir: &Utf8Path, run_id: &str, superseded: Option<&str>) -> Result<Self, OptimizerError> {
         let paths = RunPaths::new(output_dir, run_id)?;
         let made = DirBuilder::new().recursive(true).mode(0o700).create(paths.dir());
-        made.map_err(fault::io(paths.dir(), "making"))?;
-        paths.check_own()?;
-        let lock = lock_run(&paths.lock(), &paths.what(), superseded)?;
-        atomic::remove_unfinished(paths.dir())?;
+        made.map_err(file_error::io(paths.dir(), "making"))?;
+        paths.check_is_run_dir()?;
+        let lock = lock_run(&paths.lock(), &paths.lock_label(), superseded)?;
+        atomic::remove_temp_files(paths.dir())?;
         Ok(Self { paths, lock })
     }
 
@@ -206,8 +206,8 @@ impl RunDir {
     }
 
     /// Which lock this is, for whoever has to know that it is still the one.
-    pub fn mark(&self) -> &LockMark {
-        self.lock.mark()
+    pub fn identity(&self) -> &LockIdentity {
+        self.lock.identity()
     }
 
     /// The places, for whoever outlives the lock.

@@ -1,4 +1,4 @@
-//! One call from request to answer: the cache first, then the container or the proposer.
+//! One outbound call from command to answer: the cache first, then the container or the proposer.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -9,10 +9,11 @@ use tokio::sync::mpsc::UnboundedSender;
 use tokio::task::AbortHandle;
 use tracing::{Instrument, Span, debug, error_span, info, warn};
 
-use super::fence::Fence;
+use super::ownership::Ownership;
 use crate::cache::{Cache, Lookup};
 use crate::container::{
-    Asked, Echo, Received, Record, Reply, Task, TaskRow, Transport, policy_value, read_reply, rollout_body,
+    ExpectedRollout, IdentityCheck, ReceivedRecord, RolloutRecord, RolloutReply, Task, TaskRow, Transport,
+    policy_value, read_reply, rollout_body,
 };
 use crate::proposer::{Evidence, ProposalRequest, Proposer, TurnFailure, TurnId};
 use crate::workspace::{CacheAction, CacheUse, Reader};
@@ -21,74 +22,76 @@ use synth_optimizer_core::config::gepa::{Direction, objective_names};
 use synth_optimizer_core::config::sections::CacheMode;
 use synth_optimizer_core::model::answer::{Answer, CallFailure, FailureClass, Proposal, ProposalAnswer, RolloutAnswer};
 use synth_optimizer_core::model::cache_key::{Boundary, RolloutRequest, cache_key};
-use synth_optimizer_core::model::canonical::{digest_bytes, digest_of};
+use synth_optimizer_core::model::canonical::{canonical_digest, sha256_hex};
 use synth_optimizer_core::model::command::{EvidenceRow, ProposeCommand, RolloutCommand};
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_core::model::event::Event;
+use synth_optimizer_core::model::event_effects::CallKind;
 use synth_optimizer_core::model::event_fields::{CacheDamaged, Reason};
-use synth_optimizer_core::model::event_meaning::CallKind;
-use synth_optimizer_core::model::ids::{RequestId, RolloutIdentity};
+use synth_optimizer_core::model::ids::{CallId, RolloutIdentity};
 
-/// A proposer keeps its own deadline, ends what it has to, and then has this long to say what it has used.
-const AFTER_DEADLINE: Duration = Duration::from_secs(10);
+/// How long a proposer may take to report its usage, after its own deadline and the interrupt timeout.
+const USAGE_REPORT_GRACE: Duration = Duration::from_secs(10);
 
-/// Parts of a reply that tell when and under which name it ran, and nothing about the task.
-const VOLATILE: &[&str] = &["rollout_id", "trace_correlation_id", "created_at", "updated_at"];
+/// Fields of a reply that hold ids and timestamps, which say nothing about the task.
+const VOLATILE_REPLY_FIELDS: &[&str] = &["rollout_id", "trace_correlation_id", "created_at", "updated_at"];
 
-/// A call that may begin.
+/// A call that may start.
 #[derive(Debug)]
 pub(super) struct Call {
-    pub(super) request: RequestId,
+    pub(super) call_id: CallId,
     pub(super) attempt: u32,
-    pub(super) asks: Asks,
-    /// Its key in the cache, where one is used.
+    pub(super) payload: CallPayload,
+    /// Its cache key, if the cache is on.
     pub(super) key: Option<String>,
-    /// Whether it may have been sent before, by an earlier process.
+    /// Whether the call may have been sent before, with an unknown outcome.
     pub(super) sent_before: bool,
-    /// What the container knows a rollout by.
+    /// The id under which the container knows the rollout.
     pub(super) rollout_id: Option<String>,
 }
 
-/// What a call asks for.
+/// What a call requests.
 #[derive(Debug)]
-pub(super) enum Asks {
+pub(super) enum CallPayload {
     Rollout(RolloutCommand),
     Proposal(Box<ProposalRequest>),
 }
 
 impl Call {
     pub(super) fn kind(&self) -> CallKind {
-        match &self.asks {
-            Asks::Rollout(_) => CallKind::Rollout,
-            Asks::Proposal(_) => CallKind::Proposer,
+        match &self.payload {
+            CallPayload::Rollout(_) => CallKind::Rollout,
+            CallPayload::Proposal(_) => CallKind::Proposer,
         }
     }
 
     fn boundary(&self) -> Boundary {
-        match &self.asks {
-            Asks::Rollout(_) => Boundary::Rollout,
-            Asks::Proposal(_) => Boundary::Proposer,
+        match &self.payload {
+            CallPayload::Rollout(_) => Boundary::Rollout,
+            CallPayload::Proposal(_) => Boundary::Proposer,
         }
     }
 
     fn shown(&self) -> String {
-        match &self.asks {
-            Asks::Rollout(command) => format!("the rollout of {} on row {}", command.candidate_id, command.row_id),
-            Asks::Proposal(_) => "the proposer turn".to_owned(),
+        match &self.payload {
+            CallPayload::Rollout(command) => {
+                format!("the rollout of {} on row {}", command.candidate_id, command.row_id)
+            }
+            CallPayload::Proposal(_) => "the proposer turn".to_owned(),
         }
     }
 
-    /// The span of everything that is logged of the call.
+    /// Returns the tracing span of the call.
     fn span(&self) -> Span {
-        let (call, attempt) = (self.request.0, self.attempt);
-        match &self.asks {
-            Asks::Rollout(command) => {
-                let (candidate, stage) = (command.candidate_id.as_str(), command.stage.word());
+        let (call, attempt) = (self.call_id.0, self.attempt);
+        match &self.payload {
+            CallPayload::Rollout(command) => {
+                let (candidate, stage) = (command.candidate_id.as_str(), command.stage.as_str());
                 let evaluation = error_span!("evaluation", evaluation = command.evaluation.0, candidate, stage);
                 let (rollout_id, row) = (self.rollout_id.as_deref(), command.row_id.as_str());
                 evaluation.in_scope(|| error_span!("call", call, rollout_id, row, attempt))
             }
-            Asks::Proposal(request) => {
+            CallPayload::Proposal(request) => {
                 let parent = request.question.parents.first().map_or("", |parent| parent.candidate_id.as_str());
                 error_span!("turn", call, attempt, generation = request.question.generation, parent)
             }
@@ -96,28 +99,28 @@ impl Call {
     }
 }
 
-/// What came of a call.
+/// A call that has completed, with its answer.
 #[derive(Debug)]
-pub(super) struct Finished {
-    pub(super) request: RequestId,
+pub(super) struct CompletedCall {
+    pub(super) call_id: CallId,
     pub(super) kind: CallKind,
     pub(super) answer: Answer,
     pub(super) cache: Option<CacheUse>,
     pub(super) reply: Option<Bytes>,
-    /// HTTP status of an overload that was met on the way.
+    /// HTTP status of an overload that the call met, even if it succeeded later.
     pub(super) overload: Option<u16>,
     pub(super) asides: Vec<Event>,
-    /// Something that the run cannot go on without.
+    /// An error that prevents the run from continuing.
     pub(super) fatal: Option<OptimizerError>,
 }
 
-impl Finished {
-    pub(super) fn new(request: RequestId, kind: CallKind, answer: Answer) -> Self {
-        Self { request, kind, answer, cache: None, reply: None, overload: None, asides: Vec::new(), fatal: None }
+impl CompletedCall {
+    pub(super) fn new(call_id: CallId, kind: CallKind, answer: Answer) -> Self {
+        Self { call_id, kind, answer, cache: None, reply: None, overload: None, asides: Vec::new(), fatal: None }
     }
 
-    /// Whether a rollout met a container that did not listen or went away.
-    pub(super) fn found_nobody(&self) -> bool {
+    /// Returns whether a rollout failed because the container was not listening or closed the connection.
+    pub(super) fn container_was_unreachable(&self) -> bool {
         let classes = [FailureClass::NotSent, FailureClass::UnknownOutcome];
         self.kind == CallKind::Rollout
             && matches!(&self.answer, Answer::Failed(failure) if classes.contains(&failure.class) && !failure.cached)
@@ -132,8 +135,8 @@ impl Finished {
                 debug!(duration_ms, bytes, proposals = answer.proposals.len(), "proposer answered");
             }
             Answer::Failed(failure) => {
-                let (class, retryable) = (failure.class.word(), failure.retryable);
-                // The views of a run tell how many fail, so that a broken container does not flood them.
+                let (class, retryable) = (failure.class.as_str(), failure.retryable);
+                // The level is `info` because the views of a run count failures: a broken container does not flood them.
                 info!(duration_ms, class, retryable, cause = failure.message, "call failed");
             }
             Answer::Abandoned { sent } => debug!(duration_ms, sent, "call abandoned"),
@@ -144,15 +147,15 @@ impl Finished {
     }
 }
 
-/// What the cache had to say.
-pub(super) enum Remembered {
-    Answer(Box<Finished>),
-    Nothing,
-    /// A damaged row; the call is made again.
+/// The answer of the cache to a call.
+pub(super) enum CacheAnswer {
+    Hit(Box<CompletedCall>),
+    Miss,
+    /// The cached row is damaged. The call is sent.
     Damaged(CacheDamaged),
 }
 
-/// Everything that calls need. Shared by all of them.
+/// Everything that calls need. All calls of a run share it.
 #[derive(Debug)]
 pub(super) struct Calls {
     run_id: String,
@@ -160,15 +163,15 @@ pub(super) struct Calls {
     policy: Value,
     policy_digest: String,
     deciding: String,
-    /// Whether more or less of the deciding objective is better.
+    /// Whether a higher or a lower value of the deciding objective is better.
     direction: Direction,
     pub(super) cache: Cache,
-    /// None when nothing may be called.
+    /// `None` in a readonly run, which calls nothing.
     pub(super) transport: Option<Transport>,
     pub(super) proposer: Arc<dyn Proposer>,
-    fence: Fence,
+    ownership: Ownership,
     proposer_timeout: Duration,
-    /// How long a turn may take to end after its deadline.
+    /// How long a turn may take to end after its timeout.
     proposer_patience: Duration,
 }
 
@@ -180,23 +183,23 @@ impl Calls {
         cache: Cache,
         transport: Option<Transport>,
         proposer: Arc<dyn Proposer>,
-        fence: Fence,
+        ownership: Ownership,
     ) -> Self {
         let policy = policy_value(&config.policy);
         let deciding = objective_names(&config.gepa).into_iter().next().unwrap_or_default();
         Self {
             run_id: run_id.to_owned(),
             task,
-            policy_digest: digest_of(&policy),
+            policy_digest: canonical_digest(&policy),
             policy,
             direction: config.gepa.objective_directions.get(&deciding).copied().unwrap_or(Direction::Maximize),
             deciding,
             cache,
             transport,
             proposer,
-            fence,
+            ownership,
             proposer_timeout: Duration::from_secs(config.proposer.timeout_seconds),
-            proposer_patience: Duration::from_secs(config.proposer.interrupt_timeout_seconds) + AFTER_DEADLINE,
+            proposer_patience: Duration::from_secs(config.proposer.interrupt_timeout_seconds) + USAGE_REPORT_GRACE,
         }
     }
 
@@ -209,7 +212,7 @@ impl Calls {
             run_id: &self.run_id,
             candidate: &command.candidate_id,
             row: &command.row_id,
-            stage: command.stage.word(),
+            stage: command.stage.as_str(),
             replicate: command.replicate,
             attempt: command.attempt,
         }
@@ -222,7 +225,7 @@ impl Calls {
         })
     }
 
-    /// The cache key of a rollout. `candidate` is the digest of its texts.
+    /// Returns the cache key of a rollout. `candidate` is the digest of its texts.
     pub(super) fn rollout_key(&self, command: &RolloutCommand, candidate: &str) -> Result<String, OptimizerError> {
         let request = RolloutRequest {
             task_id: &self.task.family,
@@ -236,17 +239,17 @@ impl Calls {
     }
 
     pub(super) fn proposal_key(&self, request: &ProposalRequest) -> String {
-        let request = json!({ "proposer": self.proposer.identity(), "request": digest_of(request) });
+        let request = json!({ "proposer": self.proposer.identity(), "request": canonical_digest(request) });
         cache_key(self.cache.namespace(), Boundary::Proposer, &request)
     }
 
-    /// Everything that a proposer is told: the command of the engine with the rows and replies that it points to. The
-    /// rollouts of its evidence must be committed.
+    /// Builds the request to a proposer: the engine's command with the rows and replies that it refers to. The rollouts
+    /// of its evidence must be committed.
     pub(super) fn proposal(&self, command: ProposeCommand, stored: &Reader) -> Result<ProposalRequest, OptimizerError> {
         let parent = command.question.parents.first();
         let evidence = |shown: EvidenceRow, stored: &Reader| {
             let rollout = match parent {
-                Some(parent) => stored.evidence(&parent.candidate_id, &shown.row_id, command.request)?,
+                Some(parent) => stored.evidence(&parent.candidate_id, &shown.row_id, command.call_id)?,
                 None => None,
             };
             let reply = match rollout {
@@ -261,7 +264,7 @@ impl Calls {
             task_info: self.task.task_info.as_ref().ok().cloned(),
             direction: self.direction,
             evidence: stored
-                .at_once(|_| command.evidence.into_iter().map(|shown| evidence(shown, stored)).collect())?,
+                .in_snapshot(|_| command.evidence.into_iter().map(|shown| evidence(shown, stored)).collect())?,
             refused: match command.repairs {
                 Some(answered) => refused(stored, answered)?,
                 None => Vec::new(),
@@ -270,16 +273,20 @@ impl Calls {
         })
     }
 
-    /// The answer of a call from the cache.
-    pub(super) fn remembered(&self, call: &Call, key: &str) -> Result<Remembered, OptimizerError> {
+    /// Looks a call up in the cache. A miss is an error in a readonly run.
+    pub(super) fn cached_answer(&self, call: &Call, key: &str) -> Result<CacheAnswer, OptimizerError> {
         let (boundary, is_readonly) = (call.boundary(), self.cache.mode() == CacheMode::Readonly);
         let hit = |answer: Answer, reply: Option<Bytes>| {
             let cache = Some(CacheUse { key: key.to_owned(), action: CacheAction::Hit });
-            Remembered::Answer(Box::new(Finished { cache, reply, ..Finished::new(call.request, call.kind(), answer) }))
+            CacheAnswer::Hit(Box::new(CompletedCall {
+                cache,
+                reply,
+                ..CompletedCall::new(call.call_id, call.kind(), answer)
+            }))
         };
         let found = self.cache.get(boundary, key)?;
-        // A replay meets the failures of the run that it replays. Where no later attempt was answered, a run that may
-        // call asks again instead.
+        // A cached failure is replayed in a readonly run, and also if a later attempt succeeded. Otherwise the call is
+        // sent again.
         if (is_readonly || matches!(found, Lookup::Hit(_)))
             && let Lookup::Hit(bytes) = self.cache.get_failure(boundary, key, call.attempt)?
         {
@@ -290,24 +297,25 @@ impl Calls {
         let bytes = match found {
             Lookup::Hit(bytes) => bytes,
             Lookup::Miss if is_readonly => return Err(self.cache.miss_error(boundary, key, &call.shown())),
-            Lookup::Miss => return Ok(Remembered::Nothing),
+            Lookup::Miss => return Ok(CacheAnswer::Miss),
             Lookup::Damaged => {
-                let (boundary, key) = (boundary.word().to_owned(), key.to_owned());
-                return Ok(Remembered::Damaged(CacheDamaged { boundary, key }));
+                let (boundary, key) = (boundary.as_str().to_owned(), key.to_owned());
+                return Ok(CacheAnswer::Damaged(CacheDamaged { boundary, key }));
             }
         };
-        // What reached the cache and not the log was paid for by an earlier process of this run.
+        // An answer in the cache to a call that was sent before was received by an earlier process of this run, which
+        // stopped before it could log the answer. It is billed as a sent call.
         let cached = !call.sent_before;
-        let (answer, bytes) = match &call.asks {
-            Asks::Rollout(command) => {
-                let Received { body, record } = Received::read(bytes);
-                let trace_digest = || Some(digest_bytes(&body));
+        let (answer, bytes) = match &call.payload {
+            CallPayload::Rollout(command) => {
+                let ReceivedRecord { body, record } = ReceivedRecord::read(bytes);
+                let trace_digest = || Some(sha256_hex(&body));
                 let read = self.read(command, None, record)?.map(|reply| reply.answer);
                 let read = read
                     .map(|answer| Answer::Rollout(RolloutAnswer { cached, trace_digest: trace_digest(), ..answer }));
                 (read.map_err(|failure| failure.message), body)
             }
-            Asks::Proposal(_) => {
+            CallPayload::Proposal(_) => {
                 let read = serde_json::from_slice::<ProposalAnswer>(&bytes);
                 let read = read.map(|answer| Answer::Proposal(ProposalAnswer { cached, ..answer }));
                 (read.map_err(|error| error.to_string()), bytes)
@@ -315,13 +323,16 @@ impl Calls {
         };
         match answer {
             Ok(answer) => Ok(hit(answer, Some(bytes))),
-            // It was readable when it was stored, by another release.
+            // Another release stored it in a format that this one cannot read.
             Err(cause) if self.is_live() => {
-                warn!(boundary = boundary.word(), key, cause, "a cached answer cannot be read: it is asked for again");
-                Ok(Remembered::Nothing)
+                warn!(
+                    boundary = boundary.as_str(),
+                    key, cause, "a cached answer cannot be read: it is asked for again"
+                );
+                Ok(CacheAnswer::Miss)
             }
             Err(cause) => {
-                let message = format!("the cached answer {key} of {} cannot be read: {cause}", boundary.word());
+                let message = format!("the cached answer {key} of {} cannot be read: {cause}", boundary.as_str());
                 Err(OptimizerError::new(ErrorCode::CacheCorrupt, message))
             }
         }
@@ -331,22 +342,27 @@ impl Calls {
         &self,
         command: &RolloutCommand,
         rollout_id: Option<&str>,
-        record: Result<Box<Record>, CallFailure>,
-    ) -> Result<Result<Reply, CallFailure>, OptimizerError> {
+        record: Result<Box<RolloutRecord>, CallFailure>,
+    ) -> Result<Result<RolloutReply, CallFailure>, OptimizerError> {
         let row = self.row(command)?;
-        let asked =
-            Asked { rollout_id, row, row_id: &command.row_id, payload: &command.payload, deciding: &self.deciding };
+        let asked = ExpectedRollout {
+            rollout_id,
+            row,
+            row_id: &command.row_id,
+            payload: &command.payload,
+            deciding: &self.deciding,
+        };
         Ok(record.and_then(|record| read_reply(record, &asked)))
     }
 
-    /// Sends a call that is stored as sent; what comes of it goes `back`.
-    pub(super) fn spawn(self: Arc<Self>, call: Call, back: UnboundedSender<Finished>) -> AbortHandle {
+    /// Sends a call that is stored as sent. The completed call goes to `completed`.
+    pub(super) fn spawn(self: Arc<Self>, call: Call, completed: UnboundedSender<CompletedCall>) -> AbortHandle {
         let (span, began) = (call.span(), Instant::now());
-        let guard = Guard { request: call.request, kind: call.kind(), back };
+        let guard = PanicGuard { call_id: call.call_id, kind: call.kind(), completed };
         let made = async move {
-            match &call.asks {
-                Asks::Rollout(_) => debug!(sent_before = call.sent_before, "rollout sent"),
-                Asks::Proposal(request) => {
+            match &call.payload {
+                CallPayload::Rollout(_) => debug!(sent_before = call.sent_before, "rollout sent"),
+                CallPayload::Proposal(request) => {
                     let (proposals, evidence) = (request.question.proposal_count, request.evidence.len());
                     debug!(proposals, evidence, "proposer asked");
                 }
@@ -358,35 +374,35 @@ impl Calls {
         tokio::spawn(made.instrument(span)).abort_handle()
     }
 
-    async fn make(&self, call: Call) -> Finished {
-        let mut finished = Finished::new(call.request, call.kind(), Answer::Abandoned { sent: true });
+    async fn make(&self, call: Call) -> CompletedCall {
+        let mut finished = CompletedCall::new(call.call_id, call.kind(), Answer::Abandoned { sent: true });
         finished.cache = call.key.as_ref().map(|key| CacheUse { key: key.clone(), action: CacheAction::Miss });
         let (boundary, attempt) = (call.boundary(), call.attempt);
-        let made = match call.asks {
-            Asks::Rollout(command) => {
+        let made = match call.payload {
+            CallPayload::Rollout(command) => {
                 let rollout_id = call.rollout_id.unwrap_or_default();
                 self.call_container(&command, &rollout_id, call.sent_before, &mut finished).await
             }
-            Asks::Proposal(request) => {
-                self.ask_proposer(TurnId { request: call.request, attempt }, *request, &mut finished).await
+            CallPayload::Proposal(request) => {
+                self.ask_proposer(TurnId { call_id: call.call_id, attempt }, *request, &mut finished).await
             }
         };
         finished.fatal = made.err();
         if let Some(key) = &call.key
-            && let Err(error) = self.remember(boundary, key, attempt, &mut finished)
+            && let Err(error) = self.store_in_cache(boundary, key, attempt, &mut finished)
         {
             finished.fatal.get_or_insert(error);
         }
         finished
     }
 
-    /// Runs a rollout in the container. `sent_before` tells that it may have been sent before a crash.
+    /// Runs a rollout in the container. `sent_before` means that it may have been sent before a crash.
     async fn call_container(
         &self,
         command: &RolloutCommand,
         rollout_id: &str,
         sent_before: bool,
-        finished: &mut Finished,
+        finished: &mut CompletedCall,
     ) -> Result<(), OptimizerError> {
         let Some(transport) = &self.transport else { return Ok(()) };
         let row = self.row(command)?;
@@ -397,7 +413,7 @@ impl Calls {
         if let Some(fatal) = end.fatal {
             return Err(fatal);
         }
-        let Received { body, record } = match end.outcome {
+        let ReceivedRecord { body, record } = match end.outcome {
             Ok(received) => received,
             Err(failure) => {
                 finished.answer = Answer::Failed(failure);
@@ -405,15 +421,15 @@ impl Calls {
             }
         };
         match self.read(command, Some(rollout_id), record)? {
-            Ok(Reply { mut answer, echo }) => {
-                match echo {
-                    Echo::Confirmed => {}
-                    Echo::Absent => finished
+            Ok(RolloutReply { mut answer, identity }) => {
+                match identity {
+                    IdentityCheck::Confirmed => {}
+                    IdentityCheck::Absent => finished
                         .asides
                         .push(Event::EchoMissing(Reason { reason: "the reply names neither seed nor example".into() })),
-                    Echo::Contradicted(how) => return Err(wrong_row(command, &how)),
+                    IdentityCheck::Contradicted(how) => return Err(wrong_row(command, &how)),
                 }
-                answer.trace_digest = Some(digest_bytes(&body));
+                answer.trace_digest = Some(sha256_hex(&body));
                 finished.answer = Answer::Rollout(answer);
             }
             Err(failure) => finished.answer = Answer::Failed(failure),
@@ -426,7 +442,7 @@ impl Calls {
         &self,
         turn: TurnId,
         request: ProposalRequest,
-        finished: &mut Finished,
+        finished: &mut CompletedCall,
     ) -> Result<(), OptimizerError> {
         let patience = self.proposer_timeout.saturating_add(self.proposer_patience);
         match tokio::time::timeout(patience, self.proposer.propose(turn, request)).await {
@@ -451,16 +467,16 @@ impl Calls {
         }
     }
 
-    /// Puts an answer into the cache: a result for everyone, a failure for replays. Nothing of a run that is not this
-    /// process's any more.
-    fn remember(
+    /// Stores an answer in the cache: a result for every run, a failure for replays. Stores nothing and fails if this
+    /// process no longer owns the run.
+    fn store_in_cache(
         &self,
         boundary: Boundary,
         key: &str,
         attempt: u32,
-        finished: &mut Finished,
+        finished: &mut CompletedCall,
     ) -> Result<(), OptimizerError> {
-        self.fence.check()?;
+        self.ownership.check()?;
         match &finished.answer {
             Answer::Rollout(_) | Answer::Proposal(_) => {
                 let Some(reply) = &finished.reply else { return Ok(()) };
@@ -477,14 +493,14 @@ impl Calls {
                     .map_err(|error| OptimizerError::from_cause(ErrorCode::Json, "failure", error))?;
                 self.cache.put_failure(boundary, key, attempt, bytes.into())
             }
-            // What only tells that this run ended, or had to, is nothing that another run would meet.
+            // A failure that was caused by the end of this run would not occur in another run.
             Answer::Failed(_) | Answer::Abandoned { .. } => Ok(()),
         }
     }
 }
 
-/// What the answer before proposed.
-fn refused(stored: &Reader, answered: RequestId) -> Result<Vec<Proposal>, OptimizerError> {
+/// Returns the proposals of an earlier answer, which the proposer is asked to repair.
+fn refused(stored: &Reader, answered: CallId) -> Result<Vec<Proposal>, OptimizerError> {
     let Some(bytes) = stored.reply(answered)? else { return Ok(Vec::new()) };
     let answer: ProposalAnswer = serde_json::from_slice(&bytes)
         .map_err(|error| OptimizerError::from_cause(ErrorCode::Json, "a stored answer is not JSON", error))?;
@@ -495,7 +511,7 @@ fn stored_reply(bytes: &[u8]) -> Result<Value, OptimizerError> {
     let mut reply: Value = serde_json::from_slice(bytes)
         .map_err(|error| OptimizerError::from_cause(ErrorCode::Json, "a stored reply is not JSON", error))?;
     if let Some(fields) = reply.as_object_mut() {
-        fields.retain(|name, _| !VOLATILE.contains(&name.as_str()));
+        fields.retain(|name, _| !VOLATILE_REPLY_FIELDS.contains(&name.as_str()));
     }
     Ok(reply)
 }
@@ -508,25 +524,25 @@ fn wrong_row(command: &RolloutCommand, how: &str) -> OptimizerError {
     .with_hint("The container must take its row from the keys that its advertised routes stand for: `task`, `dataset_row`, or both.")
 }
 
-/// Sees to it that a call that panics is noticed instead of waited for.
-struct Guard {
-    request: RequestId,
+/// Reports a call that panics, so that the run does not wait for it.
+struct PanicGuard {
+    call_id: CallId,
     kind: CallKind,
-    back: UnboundedSender<Finished>,
+    completed: UnboundedSender<CompletedCall>,
 }
 
-impl Guard {
-    fn report(&self, finished: Finished) {
-        // Nobody waits any more when the run is over.
-        let _ = self.back.send(finished);
+impl PanicGuard {
+    fn report(&self, finished: CompletedCall) {
+        // An error means that the run has ended.
+        let _ = self.completed.send(finished);
     }
 }
 
-impl Drop for Guard {
+impl Drop for PanicGuard {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            let message = format!("the call of request {} broke off", self.request.0);
-            let mut finished = Finished::new(self.request, self.kind, Answer::Abandoned { sent: true });
+            let message = format!("the call of request {} broke off", self.call_id.0);
+            let mut finished = CompletedCall::new(self.call_id, self.kind, Answer::Abandoned { sent: true });
             finished.fatal = Some(OptimizerError::new(ErrorCode::Invariant, message));
             self.report(finished);
         }

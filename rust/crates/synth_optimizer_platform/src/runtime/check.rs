@@ -1,6 +1,7 @@
-//! Looks at everything that a run needs and finds every problem at once, without paying for anything.
+//! Preflight check: verifies everything that a run needs and reports every problem at once. It sends no rollout and no
+//! proposer turn.
 //!
-//! Containers and proposers that a run would start are really started, in a directory of their own, and ended again.
+//! Containers and proposers that a run would start are started in a scratch directory, and stopped again.
 
 use std::fs::{DirBuilder, OpenOptions};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
@@ -10,54 +11,55 @@ use camino::{Utf8Path, Utf8PathBuf};
 use super::execute::random_name;
 use super::findings::{CheckReport, CheckStage, ContainerFacts, Finding, RowFacts};
 use super::prepare::CachedSetup;
-use super::request::{Request, Verify};
+use super::run_spec::{CheckScope, RunSpec};
 use super::start::check_same_search;
 use crate::artifacts::{DiskWatch, RunPaths};
 use crate::cache::{Cache, CacheSettings};
-use crate::container::{Holder, Part, Transport, has_orphans, start, survey};
+use crate::container::{ProcessOwner, SetupPart, Transport, has_orphans, inspect_container, start};
 use crate::warn_if_err;
 use crate::workspace::Reader;
 use synth_optimizer_core::config::sections::CacheMode;
-use synth_optimizer_core::config::{Config, Diagnostic, Severity};
+use synth_optimizer_core::config::{Config, ConfigFinding, Severity};
 use synth_optimizer_core::engine::Engine;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_core::model::event_fields::ProposerReady;
 use synth_optimizer_core::secrets::scrub;
 
-/// How often a directory that goes away is made again.
-const ATTEMPTS: usize = 50;
+/// How often a directory that another check removes concurrently is created again.
+const MAX_CREATE_ATTEMPTS: usize = 50;
 
-/// Checks a run without beginning it: no rollout, no turn, nothing left in the output directory, no process left behind.
+/// Checks a run without starting it. Sends no rollout and no proposer turn, and leaves no files in the output directory and
+/// no processes.
 ///
-/// It takes as long as the timeouts of the config allow. `problems` is what was found about the config itself: what rests
-/// on a section with an error is not looked at. `budget` is what the algorithm has found about the limits.
-pub async fn check<E: Engine>(request: &Request, problems: &[Diagnostic], budget: &[Diagnostic]) -> CheckReport {
+/// The check takes as long as the timeouts of the config allow. `problems` are the findings about the config itself; parts
+/// that depend on a section with an error are skipped. `budget` are the algorithm's findings about the limits.
+pub async fn check<E: Engine>(request: &RunSpec, problems: &[ConfigFinding], budget: &[ConfigFinding]) -> CheckReport {
     let mut report = CheckReport::default();
     report.config(problems);
-    let place = Place::of(&request.config);
-    if is_sound(problems, &["run", "disk_budget"]) {
-        place.look_at_output::<E>(&request.config, &mut report);
+    let place = CheckPaths::of(&request.config);
+    if has_no_errors(problems, &["run", "disk_budget"]) {
+        place.check_output::<E>(&request.config, &mut report);
     }
-    if is_sound(problems, &["run", "cache"]) {
-        place.look_at_cache(&request.config, &mut report);
+    if has_no_errors(problems, &["run", "cache"]) {
+        place.check_cache(&request.config, &mut report);
     }
-    let is_asked = request.verify == Verify::Everything;
-    if !is_asked && request.config.cache.mode != CacheMode::Readonly && is_sound(problems, &["container"]) {
-        // Who may be called is known without calling anybody.
-        let reached = request.reach.check(&request.config.container.url).await;
+    let is_asked = request.check_scope == CheckScope::Everything;
+    if !is_asked && request.config.cache.mode != CacheMode::Readonly && has_no_errors(problems, &["container"]) {
+        // Whether an address is allowed can be checked without calling it.
+        let reached = request.egress_policy.check(&request.config.container.url).await;
         report.require(CheckStage::Container, "container.url", reached);
     }
     let sections = ["run", "cache", "container", "dataset", "taskset", "candidate", "policy"];
-    let asks = is_asked && is_sound(problems, &sections);
-    let tries = is_asked && is_sound(problems, &["run", "proposer"]);
-    match &Scratch::new(request.scratch.as_deref()) {
-        Ok(Scratch(path)) => {
+    let asks = is_asked && has_no_errors(problems, &sections);
+    let tries = is_asked && has_no_errors(problems, &["run", "proposer"]);
+    match &ScratchDir::new(request.scratch.as_deref()) {
+        Ok(ScratchDir(path)) => {
             let asked = async {
                 if asks {
-                    look_at_container::<E>(request, &place, path, &mut report).await
+                    check_container::<E>(request, &place, path, &mut report).await
                 }
             };
-            let ready = async { if tries { try_proposer(request, path).await } else { Ok(None) } };
+            let ready = async { if tries { check_proposer(request, path).await } else { Ok(None) } };
             match tokio::join!(asked, ready).1 {
                 Ok(ready) => report.facts.proposer = ready,
                 Err(error) => {
@@ -76,19 +78,19 @@ pub async fn check<E: Engine>(request: &Request, problems: &[Diagnostic], budget
     report
 }
 
-/// Whether nothing is wrong in these sections.
-fn is_sound(problems: &[Diagnostic], sections: &[&str]) -> bool {
+/// Returns whether these sections of the config have no errors.
+fn has_no_errors(problems: &[ConfigFinding], sections: &[&str]) -> bool {
     let mut errors = problems.iter().filter(|found| found.severity == Severity::Error);
     errors.all(|found| found.field.split('.').next().is_none_or(|section| !sections.contains(&section)))
 }
 
-/// Where the run is, or would be; one without a name gets a new one.
-struct Place {
+/// The paths that a check verifies: the run directory, if the run has an id, and the cache.
+struct CheckPaths {
     paths: Result<Option<RunPaths>, OptimizerError>,
     cache: CacheSettings,
 }
 
-impl Place {
+impl CheckPaths {
     fn of(config: &Config) -> Self {
         let root = &config.run.output_dir;
         let run_id = config.run.run_id.as_deref();
@@ -99,22 +101,23 @@ impl Place {
         }
     }
 
-    /// Whether a crashed process of this run has left its container running. One whose run goes on is not left behind.
+    /// Returns whether a crashed process of this run left its container running. The container of an executing run does
+    /// not count.
     fn has_orphan(&self) -> bool {
         let Ok(Some(paths)) = &self.paths else { return false };
-        paths.check_free().is_ok() && has_orphans(paths.dir(), Holder::Container)
+        paths.check_unlocked().is_ok() && has_orphans(paths.dir(), ProcessOwner::Container)
     }
 
-    /// The output directory, the run in it, and the room on the disk.
-    fn look_at_output<E: Engine>(&self, config: &Config, report: &mut CheckReport) {
+    /// Checks the output directory, the run in it, and the disk budget.
+    fn check_output<E: Engine>(&self, config: &Config, report: &mut CheckReport) {
         let output_dir = &config.run.output_dir;
-        let tried = report.require(CheckStage::Output, "run.output_dir", try_directory(output_dir));
+        let tried = report.require(CheckStage::Output, "run.output_dir", check_writable(output_dir));
         if tried.is_none() && !output_dir.is_dir() {
-            // There is no run in it and nothing to measure.
+            // The directory does not exist and cannot be created.
             return;
         }
         let is_new = match &self.paths {
-            Ok(Some(paths)) => !look_at_run::<E>(config, paths, report),
+            Ok(Some(paths)) => !check_existing_run::<E>(config, paths, report),
             Ok(None) => true,
             Err(error) => {
                 report.blockers.push(Finding::of(CheckStage::Output, error).at("run.run_id"));
@@ -126,8 +129,8 @@ impl Place {
         }
     }
 
-    /// The file of the cache, or the place for a new one.
-    fn look_at_cache(&self, config: &Config, report: &mut CheckReport) {
+    /// Checks the cache file, or whether a new one can be created.
+    fn check_cache(&self, config: &Config, report: &mut CheckReport) {
         let settings = &self.cache;
         let is_there = settings.path.exists();
         let checked = match settings.mode {
@@ -137,10 +140,10 @@ impl Place {
                 Err(OptimizerError::new(ErrorCode::CacheMiss, message))
             }
             CacheMode::Readonly => Cache::check_file(settings),
-            // A cache in the run directory is as writable as that.
+            // A cache in the run directory is writable if the run directory is.
             CacheMode::Readwrite if !is_there && config.cache.path.is_none() => Ok(()),
             CacheMode::Readwrite => Cache::check_file(settings).and_then(|()| {
-                settings.path.parent().filter(|dir| !dir.as_str().is_empty()).map_or(Ok(()), try_directory)
+                settings.path.parent().filter(|dir| !dir.as_str().is_empty()).map_or(Ok(()), check_writable)
             }),
         };
         if let Err(error) = checked {
@@ -151,14 +154,14 @@ impl Place {
     }
 }
 
-/// Whether the run has begun.
-fn look_at_run<E: Engine>(config: &Config, paths: &RunPaths, report: &mut CheckReport) -> bool {
+/// Checks an existing run directory. Returns whether it has a workspace.
+fn check_existing_run<E: Engine>(config: &Config, paths: &RunPaths, report: &mut CheckReport) -> bool {
     let run_id = paths.run_id();
     if paths.dir().exists() {
-        report.require(CheckStage::Output, "run.output_dir", try_directory(paths.dir()));
+        report.require(CheckStage::Output, "run.output_dir", check_writable(paths.dir()));
     }
-    report.require(CheckStage::Output, "run.run_id", paths.check_own());
-    let held = paths.check_free();
+    report.require(CheckStage::Output, "run.run_id", paths.check_is_run_dir());
+    let held = paths.check_unlocked();
     if let Err(error) = &held {
         let finding = Finding::of(CheckStage::Output, error).at("run.run_id");
         report.blockers.push(Finding { retryable: true, ..finding });
@@ -186,12 +189,17 @@ fn look_at_run<E: Engine>(config: &Config, paths: &RunPaths, report: &mut CheckR
     true
 }
 
-/// Asks the container for everything that a run asks for before it begins. One that the run would start is started.
-async fn look_at_container<E: Engine>(request: &Request, place: &Place, scratch: &Utf8Path, report: &mut CheckReport) {
+/// Makes the setup calls of a run to the container. Starts the container if the run would start it.
+async fn check_container<E: Engine>(
+    request: &RunSpec,
+    place: &CheckPaths,
+    scratch: &Utf8Path,
+    report: &mut CheckReport,
+) {
     let config = &request.config;
     let (mut other, mut stopped) = (None, Ok(()));
     let Some(client) = report.require(CheckStage::Container, "container.url", request.client().await) else { return };
-    let survey = if let Some(client) = &client {
+    let inspection = if let Some(client) = &client {
         if request.container_in_use && !config.container.command.is_empty() {
             other = Some((
                 "container_in_use",
@@ -215,25 +223,26 @@ async fn look_at_container<E: Engine>(request: &Request, place: &Place, scratch:
                 }
             },
         };
-        let survey = survey(config, client).await;
+        let inspection = inspect_container(config, client).await;
         if let Some(process) = process {
             stopped = process.stop().await;
         }
-        survey
+        inspection
     } else {
-        // What keeps the file from being opened was told before.
+        // `check_cache` has reported a cache that cannot be opened.
         let cache = Some(&place.cache).filter(|cache| cache.path.exists()).and_then(|cache| Cache::open(cache).ok());
         let Some(cache) = cache else { return };
-        survey(config, &CachedSetup::new(&cache, None)).await
+        inspect_container(config, &CachedSetup::new(&cache, None)).await
     };
-    // The container of another run may be starting, or be another one altogether: it says nothing for sure.
+    // The container of another run may still be starting, or differ from the one that this run starts. Its problems are
+    // therefore only warnings.
     let is_unsure = other.is_some_and(|(code, _, _)| code == "container_in_use");
     let say = |report: &mut CheckReport, finding| match is_unsure {
         true => report.warnings.push(finding),
         false => report.blockers.push(finding),
     };
-    if !is_unsure || survey.contract.is_some() {
-        let problems = survey.problems.iter().map(|(part, error)| problem(config, *part, error));
+    if !is_unsure || inspection.contract.is_some() {
+        let problems = inspection.problems.iter().map(|(part, error)| problem(config, *part, error));
         problems.for_each(|finding| say(report, finding));
     }
     report.require(CheckStage::Container, "container.command", stopped);
@@ -241,8 +250,8 @@ async fn look_at_container<E: Engine>(request: &Request, place: &Place, scratch:
         let finding = Finding::new(CheckStage::Container, code, message.to_owned(), hint);
         report.warnings.push(finding.at("container.command"));
     }
-    let Some(contract) = &survey.contract else { return };
-    let program = survey.task.as_ref().map(|task| &task.inputs.program);
+    let Some(contract) = &inspection.contract else { return };
+    let program = inspection.task.as_ref().map(|task| &task.inputs.program);
     report.facts.container = Some(ContainerFacts {
         url: scrub(&config.container.url),
         contract_version: contract.version.clone(),
@@ -258,7 +267,7 @@ async fn look_at_container<E: Engine>(request: &Request, place: &Place, scratch:
         let finding = Finding::new(CheckStage::Container, "transport_fallback", message, "Nothing needs to be done.");
         report.warnings.push(finding.at("gepa.rollout_submission_mode"));
     }
-    let Some(task) = survey.task else { return };
+    let Some(task) = inspection.task else { return };
     let inputs = task.inputs;
     report.facts.rows = Some(RowFacts {
         train: inputs.train.len(),
@@ -273,28 +282,28 @@ async fn look_at_container<E: Engine>(request: &Request, place: &Place, scratch:
     }
 }
 
-/// A problem of the survey, with the field that it is about.
-fn problem(config: &Config, part: Part, error: &OptimizerError) -> Finding {
+/// Returns the finding for a problem of the survey, with the config field that it concerns.
+fn problem(config: &Config, part: SetupPart, error: &OptimizerError) -> Finding {
     if matches!(error.code, ErrorCode::CacheMiss | ErrorCode::CacheCorrupt) {
         return Finding::of(CheckStage::Cache, error).at("cache.path");
     }
     let rows = |seeds, ids| Some(if config.dataset.is_some() { seeds } else { ids });
     let (stage, field) = match part {
-        Part::Settings => (CheckStage::Container, None),
-        Part::Reach | Part::Contract => (CheckStage::Container, Some("container.url")),
-        Part::Program | Part::Rows => (CheckStage::Task, None),
-        Part::TrainRows => (CheckStage::Task, rows("dataset.train_seeds", "taskset.train_ids")),
-        Part::HeldoutRows => (CheckStage::Task, rows("dataset.heldout_seeds", "taskset.heldout_ids")),
+        SetupPart::Settings => (CheckStage::Container, None),
+        SetupPart::Connection | SetupPart::Contract => (CheckStage::Container, Some("container.url")),
+        SetupPart::Program | SetupPart::Rows => (CheckStage::Task, None),
+        SetupPart::TrainRows => (CheckStage::Task, rows("dataset.train_seeds", "taskset.train_ids")),
+        SetupPart::HeldoutRows => (CheckStage::Task, rows("dataset.heldout_seeds", "taskset.heldout_ids")),
     };
-    let finding = Finding { retryable: part == Part::Reach, ..Finding::of(stage, error) };
+    let finding = Finding { retryable: part == SetupPart::Connection, ..Finding::of(stage, error) };
     match field {
         Some(field) => finding.at(field),
         None => finding,
     }
 }
 
-/// Prepares the proposer as a run does, unless the run may call nobody.
-async fn try_proposer(request: &Request, scratch: &Utf8Path) -> Result<Option<ProposerReady>, OptimizerError> {
+/// Prepares the proposer as a run does. A readonly run prepares none.
+async fn check_proposer(request: &RunSpec, scratch: &Utf8Path) -> Result<Option<ProposerReady>, OptimizerError> {
     let proposer = request.proposer_in(scratch)?;
     let ready = match request.config.cache.mode {
         CacheMode::Readonly => Ok(None),
@@ -304,21 +313,22 @@ async fn try_proposer(request: &Request, scratch: &Utf8Path) -> Result<Option<Pr
     ready
 }
 
-/// A finding whose hint leads to a file that is removed gets the general hint: the message has its last lines.
+/// Replaces a hint that points to a file in the scratch directory, which is removed, by the general hint of the error.
+/// The message has the last lines of that file.
 fn without_scratch(finding: Finding, scratch: &Utf8Path) -> Finding {
     let leads_away = finding.hint.contains(scratch.as_str()) || finding.hint.contains(".log");
-    let general = ErrorCode::from_wire(&finding.code).map(|code| code.row().hint.to_owned());
+    let general = ErrorCode::parse(&finding.code).map(|code| code.row().hint.to_owned());
     match general {
         Some(hint) if leads_away => Finding { hint, ..finding },
         Some(_) | None => finding,
     }
 }
 
-/// A directory of its own for processes that are only tried. It is removed with everything in it.
-struct Scratch(Utf8PathBuf);
+/// A directory for the processes of a check. It is removed with its contents when this is dropped.
+struct ScratchDir(Utf8PathBuf);
 
-impl Scratch {
-    /// A new one in this directory, which is made if it is not there, or in the one for temporary files.
+impl ScratchDir {
+    /// Creates a scratch directory in `place`, which is created if it is missing, or in the system's temporary directory.
     fn new(place: Option<&Utf8Path>) -> Result<Self, OptimizerError> {
         let root = match place {
             Some(place) => {
@@ -336,16 +346,16 @@ impl Scratch {
     }
 }
 
-impl Drop for Scratch {
+impl Drop for ScratchDir {
     fn drop(&mut self) {
         warn_if_err!(std::fs::remove_dir_all(&self.0), "the files of a check are left");
     }
 }
 
-/// Whether a directory is there or can be made, and can be written to. What is made for this is removed again.
-fn try_directory(dir: &Utf8Path) -> Result<(), OptimizerError> {
+/// Checks that a directory exists or can be created, and is writable. Removes everything that it creates for this.
+fn check_writable(dir: &Utf8Path) -> Result<(), OptimizerError> {
     let is_missing = |place: &&Utf8Path| !place.as_str().is_empty() && !place.exists();
-    // The deepest comes first, which is the order in which they can be removed.
+    // The deepest directory comes first, which is the order of removal.
     let missing: Vec<&Utf8Path> = dir.ancestors().take_while(is_missing).collect();
     let file = dir.join(format!(".check-{}", random_name::<8>("a name")?));
     let attempt = || {
@@ -354,14 +364,14 @@ fn try_directory(dir: &Utf8Path) -> Result<(), OptimizerError> {
         std::fs::remove_file(&file)
     };
     let mut tried = attempt();
-    // Another check may remove what it has made at the moment at which this one needs it.
-    for _ in 0..ATTEMPTS {
+    // A concurrent check may remove a directory that both of them created.
+    for _ in 0..MAX_CREATE_ATTEMPTS {
         if tried.as_ref().is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound) {
             tried = attempt();
         }
     }
     for made in missing {
-        // One that was not made is not there, and one that somebody uses meanwhile is not empty.
+        // An error means that the directory was not created, or that another process uses it and it is not empty.
         let _ = std::fs::remove_dir(made);
     }
     tried.map_err(|error| failed(dir, "written to", error))

@@ -1,4 +1,5 @@
-//! How a run is controlled from outside: through a channel by its own process, and through a file in its directory by others.
+//! Control requests to a run: through a channel from its own process, and through a file in the run directory from other
+//! processes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,70 +9,71 @@ use tokio::sync::{broadcast, mpsc, watch};
 
 use crate::artifacts::{FileLock, RunPaths, write_atomic};
 use crate::warn_if_err;
-use crate::workspace::{Reader, Stored};
+use crate::workspace::{Reader, StoredEvent};
 use synth_optimizer_core::model::control::{ControlAction, ControlRequest};
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_core::model::lifecycle::RunState;
-use synth_optimizer_core::words;
+use synth_optimizer_core::string_enum;
 
-/// How often a run looks for the control file of another process.
+/// How often a run checks for a control file from another process.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How far a held run is: one that sends only what a step lets it send.
+/// The progress of a manually stepped run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct StepReport {
-    /// Steps that are settled: everything that they sent has its answer in the log.
+    /// Completed steps: every call that they sent has its answer in the log.
     pub steps_done: u64,
     /// Whether the run waits for a step.
     pub is_waiting: bool,
-    /// The last event of the log. None before the first.
+    /// Sequence number of the last event in the log. `None` before the first.
     pub last_sequence: Option<u64>,
     pub state: Option<RunState>,
-    /// Whether the work of this process on the run has ended. The run itself need not be over.
+    /// Whether this process has stopped working on the run. The run itself may be resumable.
     pub has_ended: bool,
 }
 
-/// Controls a run of this process; may be cloned and used from any thread.
+/// Controls a run of this process. Clones control the same run and can be used from any thread.
 #[derive(Debug, Clone)]
-pub struct Control {
+pub struct RunControl {
     requests: mpsc::UnboundedSender<ControlRequest>,
-    live: broadcast::Sender<Arc<Stored>>,
+    live: broadcast::Sender<Arc<StoredEvent>>,
     steps: watch::Receiver<StepReport>,
 }
 
-/// The run's end of a `Control`.
+/// The receiving side of a `RunControl`, which the run owns.
 #[derive(Debug)]
-pub struct Controlled {
+pub struct ControlReceiver {
     pub(super) requests: mpsc::UnboundedReceiver<ControlRequest>,
-    pub(super) live: broadcast::Sender<Arc<Stored>>,
+    pub(super) live: broadcast::Sender<Arc<StoredEvent>>,
     pub(super) steps: watch::Sender<StepReport>,
-    /// What was asked before the loop of the run began.
-    pub(super) early: Vec<ControlRequest>,
+    /// Control requests that arrived before the loop of the run started.
+    pub(super) early_requests: Vec<ControlRequest>,
 }
 
-impl Control {
-    /// Makes both ends. A subscriber that falls `buffer` events behind misses some, and reads them from the workspace.
-    pub fn new(buffer: u32) -> (Self, Controlled) {
+impl RunControl {
+    /// Creates both sides. A subscriber that falls `buffer` events behind misses events and has to read them from the
+    /// workspace.
+    pub fn new(buffer: u32) -> (Self, ControlReceiver) {
         let (sender, requests) = mpsc::unbounded_channel();
         let (live, _) = broadcast::channel(buffer.max(1) as usize);
         let (reports, steps) = watch::channel(StepReport::default());
-        let controlled = Controlled { requests, live: live.clone(), steps: reports, early: Vec::new() };
-        (Self { requests: sender, live, steps }, controlled)
+        let receiver = ControlReceiver { requests, live: live.clone(), steps: reports, early_requests: Vec::new() };
+        (Self { requests: sender, live, steps }, receiver)
     }
 
-    /// Sends a request; returns whether the run was still there to receive it. A second request ends the grace of the first;
-    /// a stop or a cancel among them takes effect as well.
+    /// Sends a control request and returns whether the run can still receive it. A second request ends the grace period of
+    /// the first. If the second one is a stop or a cancel, it also takes effect.
     pub fn send(&self, request: ControlRequest) -> bool {
         self.requests.send(request).is_ok()
     }
 
-    /// Every event from now on, as soon as it is stored.
-    pub fn subscribe(&self) -> broadcast::Receiver<Arc<Stored>> {
+    /// Subscribes to every event from now on. Each is delivered once it is stored.
+    pub fn subscribe(&self) -> broadcast::Receiver<Arc<StoredEvent>> {
         self.live.subscribe()
     }
 
-    /// Lets a held run take a step and waits until that is done or the run has ended. None when the run has ended
-    /// before, or never began. A run that is not held never does one: this then waits for its end.
+    /// Requests one step of a manually stepped run and waits until it is complete or the run has ended. Returns `None` if
+    /// the run had already ended or never started. A run in continuous mode takes no steps, so this waits for its end.
     pub async fn step(&self) -> Option<StepReport> {
         let mut steps = self.steps.clone();
         let before = steps.borrow().steps_done;
@@ -83,37 +85,38 @@ impl Control {
     }
 }
 
-words! {
+string_enum! {
     /// Whether a control request has an effect.
     Acknowledgement { Accepted = "accepted", Noop = "noop", }
 }
 
-/// What became of a control request to another process.
+/// The reply to a control request to another process.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Asked {
+pub struct ControlReply {
     pub run_id: String,
     pub acknowledgement: Acknowledgement,
-    /// The run's state when it was asked.
+    /// The state of the run at the time of the request.
     pub state: Option<String>,
-    /// Why nothing will happen, or which process was asked.
+    /// Which process received the request, or why none did.
     pub reason: String,
 }
 
 /// The content of the control file.
 #[derive(Serialize, Deserialize)]
 struct ControlFile {
-    /// The process that is meant: its note in the lock. A process that takes the run later ignores the file.
+    /// The note in the lock of the process that the request is for. A later holder of the run ignores the file.
     holder: String,
     request: ControlRequest,
 }
 
-/// Asks the process that executes a run.
-pub fn ask(paths: &RunPaths, request: ControlRequest) -> Result<Asked, OptimizerError> {
+/// Writes a control request for the process that executes a run.
+pub fn request_control(paths: &RunPaths, request: ControlRequest) -> Result<ControlReply, OptimizerError> {
     let state = match paths.workspace_db().is_file() {
-        true => Some(Reader::open(paths.workspace_db().as_std_path())?.totals()?.state.word().to_owned()),
+        true => Some(Reader::open(paths.workspace_db().as_std_path())?.totals()?.state.as_str().to_owned()),
         false => None,
     };
-    let asked = |acknowledgement, reason| Asked { run_id: paths.run_id().to_owned(), acknowledgement, state, reason };
+    let asked =
+        |acknowledgement, reason| ControlReply { run_id: paths.run_id().to_owned(), acknowledgement, state, reason };
     let Some(holder) = FileLock::holder(&paths.lock())? else {
         return Ok(asked(Acknowledgement::Noop, "no process works on this run".to_owned()));
     };
@@ -123,12 +126,12 @@ pub fn ask(paths: &RunPaths, request: ControlRequest) -> Result<Asked, Optimizer
     Ok(asked(Acknowledgement::Accepted, format!("{holder} was asked")))
 }
 
-/// Waits for the next request of another process for the run that this process executes.
+/// Waits for the next control request from another process.
 pub(super) async fn next_from_file(paths: &RunPaths) -> ControlRequest {
     loop {
         tokio::time::sleep(POLL_INTERVAL).await;
         let Ok(text) = std::fs::read(paths.control_file()) else { continue };
-        // Each request is read once. One for a process that has ended is dropped.
+        // Each file is read once. A request for a process that has ended is dropped.
         warn_if_err!(std::fs::remove_file(paths.control_file()), "the request of another process was not removed");
         let file = match serde_json::from_slice::<ControlFile>(&text) {
             Ok(file) => file,

@@ -1,4 +1,4 @@
-//! A whole run: open or resume it, load the task, drive the loop, and leave its results behind.
+//! Executes a whole run: opens or resumes it, loads the task, drives the loop and writes the results.
 
 use std::time::Instant;
 
@@ -6,48 +6,49 @@ use camino::Utf8PathBuf;
 use tokio::sync::oneshot;
 use tracing::{Instrument, info};
 
-use super::control::Controlled;
+use super::control::ControlReceiver;
 use super::driver::Driver;
-use super::fence::Fence;
-use super::prepare::{Prepared, prepare, recall};
-use super::request::{Boundary, Request};
-use super::start::{check_same_search, hold, row};
-use crate::artifacts::{Chronicle, RunDir, starting_entry, write_failure, write_results};
+use super::ownership::Ownership;
+use super::prepare::{Prepared, prepare, prepare_from_stored};
+use super::run_spec::{HookPoint, RunSpec};
+use super::start::{acquire_lease, check_same_search, run_row};
+use crate::artifacts::{FeedWriter, RunDir, starting_entry, write_failure, write_results};
 use crate::cache::CacheProfile;
-use crate::workspace::{Workspace, is_fenced};
+use crate::workspace::{Workspace, is_ownership_lost};
 use synth_optimizer_core::engine::Engine;
 use synth_optimizer_core::model::canonical::hex;
 use synth_optimizer_core::model::control::{ControlAction, ControlRequest, RunEnd};
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_core::model::run_totals::RunTotals;
 
-/// A run on which this process does not work any more.
+/// The outcome of a run that this process has executed.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Outcome {
+pub struct RunOutcome {
     pub run_id: String,
     pub end: RunEnd,
     pub run_dir: Utf8PathBuf,
     pub totals: RunTotals,
-    /// Transactions of the workspace in this process.
+    /// Number of workspace transactions that this process committed.
     pub transactions: u64,
 }
 
-/// Runs or resumes with this engine.
+/// Starts or resumes a run with this engine and executes it to its end.
 ///
-/// A run that is over already gives the same outcome again. An error means that the run could not be begun or that its
-/// storage failed; whatever was stored can be resumed. One for which `is_fenced` is true means that the run is not this
-/// process's any more: nothing was written and nobody was called since.
-pub async fn execute<E: Engine>(request: Request, controlled: Controlled) -> Result<Outcome, OptimizerError> {
+/// A run that is already completed, failed or cancelled returns the same outcome again. An error means that the run could
+/// not be started or that it was stopped by a problem that can be fixed; the stored run can then be resumed. An error for
+/// which `is_ownership_lost` is true means that another process owns the run: this process has written and sent nothing
+/// since.
+pub async fn execute<E: Engine>(request: RunSpec, receiver: ControlReceiver) -> Result<RunOutcome, OptimizerError> {
     let run_id = match &request.config.run.run_id {
         Some(run_id) => run_id.clone(),
         None => new_run_id::<E>()?,
     };
     let (span, began) = (tracing::error_span!("run", run_id), Instant::now());
     async {
-        let result = execute_named::<E>(&run_id, &request, controlled).await;
+        let result = execute_named::<E>(&run_id, &request, receiver).await;
         let duration_ms = began.elapsed().as_millis() as u64;
         match &result {
-            Ok(outcome) => info!(duration_ms, status = outcome.end.word(), "run ended"),
+            Ok(outcome) => info!(duration_ms, status = outcome.end.as_str(), "run ended"),
             Err(error) => info!(duration_ms, %error, "run could not go on"),
         }
         result
@@ -58,37 +59,37 @@ pub async fn execute<E: Engine>(request: Request, controlled: Controlled) -> Res
 
 async fn execute_named<E: Engine>(
     run_id: &str,
-    request: &Request,
-    controlled: Controlled,
-) -> Result<Outcome, OptimizerError> {
+    request: &RunSpec,
+    receiver: ControlReceiver,
+) -> Result<RunOutcome, OptimizerError> {
     let dir = &RunDir::take_over(&request.config.run.output_dir, run_id, request.takeover.as_deref())?;
-    let fence = &Fence::new(dir.mark().clone(), request.lease.clone());
-    let run = Run { request, dir, fence };
+    let ownership = &Ownership::new(dir.identity().clone(), request.lease.clone());
+    let run = RunContext { request, dir, ownership };
     let existing = run.open_existing::<E>()?;
     if let Some(workspace) = existing {
         if workspace.totals()?.is_over() {
-            // A process that ended between the last commit and the feed has left it short.
-            let (chronicle, end) = (open_chronicle(dir, &workspace)?, stored_end(&workspace)?);
-            return run.finish(workspace, chronicle, None, end);
+            // Opening the feed appends the events that a process committed before it was killed.
+            let (feed_writer, end) = (open_feed_writer(dir, &workspace)?, stored_end(&workspace)?);
+            return run.write_results(workspace, feed_writer, None, end);
         }
-        return run.prepare_and_drive::<E>(Some(workspace), controlled).await;
+        return run.prepare_and_drive::<E>(Some(workspace), receiver).await;
     }
-    let result = run.prepare_and_drive::<E>(None, controlled).await;
+    let result = run.prepare_and_drive::<E>(None, receiver).await;
     if let Err(error) = &result
         && !dir.workspace_db().exists()
-        && fence.check().is_ok()
+        && ownership.check().is_ok()
     {
-        write_failure(dir, &starting_entry(&row::<E>(&run)), error)?;
+        write_failure(dir, &starting_entry(&run_row::<E>(&run)), error)?;
     }
     result
 }
 
-/// A name for a run that has none, which begins with the name of its engine.
+/// Returns a new run id, which begins with the name of the engine.
 pub fn new_run_id<E: Engine>() -> Result<String, OptimizerError> {
     Ok(format!("{}_{}", E::NAME, random_name::<16>("a run id")?))
 }
 
-/// So many random bytes in hexadecimal.
+/// Returns `BYTES` random bytes in hexadecimal.
 pub(super) fn random_name<const BYTES: usize>(what: &str) -> Result<String, OptimizerError> {
     let mut bytes = [0; BYTES];
     getrandom::fill(&mut bytes)
@@ -96,34 +97,34 @@ pub(super) fn random_name<const BYTES: usize>(what: &str) -> Result<String, Opti
     Ok(hex(&bytes))
 }
 
-/// A run that this process holds.
-pub(super) struct Run<'r> {
-    pub(super) request: &'r Request,
+/// A run that this process owns.
+pub(super) struct RunContext<'r> {
+    pub(super) request: &'r RunSpec,
     pub(super) dir: &'r RunDir,
-    pub(super) fence: &'r Fence,
+    pub(super) ownership: &'r Ownership,
 }
 
-impl Run<'_> {
-    /// The workspace of a run that has begun, if it is the same run. It is held from here on, so that nothing is read that
-    /// somebody else may still change.
+impl RunContext<'_> {
+    /// Opens the workspace of an existing run and acquires its lease before reading, so that no other process can change
+    /// what is read. Returns `None` if the run has no workspace yet.
     fn open_existing<E: Engine>(&self) -> Result<Option<Workspace>, OptimizerError> {
         let (path, config) = (self.dir.workspace_db(), &self.request.config);
         if !path.exists() {
             return Ok(None);
         }
         let workspace = Workspace::open(path.as_std_path(), config.run.durability)?;
-        self.fence.check()?;
-        hold(&workspace)?;
+        self.ownership.check()?;
+        acquire_lease(&workspace)?;
         check_same_search::<E>(&workspace.run_row()?, config)?;
         Ok(Some(workspace))
     }
 
-    /// Everything between the opening of the run directory and the results.
+    /// Prepares the run and drives it to its results. Handles control requests that arrive during the preparation.
     async fn prepare_and_drive<E: Engine>(
         &self,
         existing: Option<Workspace>,
-        mut controlled: Controlled,
-    ) -> Result<Outcome, OptimizerError> {
+        mut receiver: ControlReceiver,
+    ) -> Result<RunOutcome, OptimizerError> {
         let proposer = self.request.proposer_in(self.dir.dir())?;
         let prepared = {
             let has_begun = existing.is_some();
@@ -132,10 +133,10 @@ impl Run<'_> {
             loop {
                 tokio::select! {
                     biased;
-                    Some(asked) = controlled.requests.recv() => match asked.action {
-                        ControlAction::Step | ControlAction::Resume => controlled.early.push(asked),
-                        // What was measured before is worth its held-out evaluation.
-                        ControlAction::Stop if has_begun => controlled.early.push(asked),
+                    Some(asked) = receiver.requests.recv() => match asked.action {
+                        ControlAction::Step | ControlAction::Resume => receiver.early_requests.push(asked),
+                        // A resumed run that is stopped still evaluates its best candidate on the held-out rows.
+                        ControlAction::Stop if has_begun => receiver.early_requests.push(asked),
                         _ => break Err(asked),
                     },
                     prepared = &mut preparing => break Ok(prepared),
@@ -144,12 +145,12 @@ impl Run<'_> {
         };
         let prepared = match (prepared, &existing) {
             (Ok(prepared), _) => prepared,
-            // It can be ended as it is, without anybody else.
+            // A cancel needs neither the container nor the proposer.
             (Err(asked), Some(stored)) if asked.action == ControlAction::Cancel => {
-                controlled.early.push(asked);
-                recall(self, stored, &proposer).await.map(|recalled| (None, recalled))
+                receiver.early_requests.push(asked);
+                prepare_from_stored(self, stored, &proposer).await.map(|recalled| (None, recalled))
             }
-            (Err(asked), _) => Err(before_it_began(&asked)),
+            (Err(asked), _) => Err(ended_before_start(&asked)),
         };
         let (mut process, prepared) = match prepared {
             Ok(prepared) => prepared,
@@ -158,11 +159,11 @@ impl Run<'_> {
                 return Err(error);
             }
         };
-        let (gone, container_end) = oneshot::channel();
+        let (gone, container_exit_receiver) = oneshot::channel();
         let mut gone = Some(gone);
-        let container_end = process.is_some().then_some(container_end);
+        let container_exit_receiver = process.is_some().then_some(container_exit_receiver);
         let result = {
-            let run = self.drive::<E>(existing, prepared, controlled, container_end);
+            let run = self.drive::<E>(existing, prepared, receiver, container_exit_receiver);
             tokio::pin!(run);
             loop {
                 let ended = async {
@@ -174,14 +175,14 @@ impl Run<'_> {
                 tokio::select! {
                     result = &mut run => break result,
                     error = ended, if gone.is_some() => {
-                        // The run is told once; it may be over already.
+                        // Sent once. The loop may have ended already.
                         tracing::warn!(%error, "the container ended by itself");
                         drop(gone.take().map(|gone| gone.send(error)));
                     }
                 }
             }
         };
-        // Proposer and container are ours to end, however the run ended.
+        // This run closes its proposer and container, however it ended.
         proposer.close().await;
         let stopped = match process {
             Some(process) => process.stop().await,
@@ -192,65 +193,65 @@ impl Run<'_> {
         Ok(outcome)
     }
 
-    /// Opens the log, builds the engine and drives the loop to its end.
+    /// Opens the workspace, builds the engine and drives the loop to its end.
     async fn drive<E: Engine>(
         &self,
         existing: Option<Workspace>,
         prepared: Prepared,
-        controlled: Controlled,
-        container_end: Option<oneshot::Receiver<OptimizerError>>,
-    ) -> Result<Outcome, OptimizerError> {
+        receiver: ControlReceiver,
+        container_exit_receiver: Option<oneshot::Receiver<OptimizerError>>,
+    ) -> Result<RunOutcome, OptimizerError> {
         let config = &self.request.config;
         let engine = E::new(config, prepared.task.inputs.clone())?;
         let workspace = match existing {
             Some(workspace) => workspace,
             None => {
-                self.fence.check()?;
+                self.ownership.check()?;
                 let path = self.dir.workspace_db();
-                let new = Workspace::create(path.as_std_path(), &row::<E>(self), config.run.durability)?;
-                hold(&new)?;
+                let new = Workspace::create(path.as_std_path(), &run_row::<E>(self), config.run.durability)?;
+                acquire_lease(&new)?;
                 new
             }
         };
-        let (driver, events) = Driver::open(&engine, self, workspace, prepared, controlled, container_end)?;
+        let (driver, events) = Driver::open(&engine, self, workspace, prepared, receiver, container_exit_receiver)?;
         let (driver, end) = driver.run(events).await;
-        let Driver { calls, workspace, chronicle, .. } = driver;
+        let Driver { calls, workspace, feed_writer, .. } = driver;
         let flushed = match &end {
-            Err(error) if is_fenced(error) => Ok(()),
+            Err(error) if is_ownership_lost(error) => Ok(()),
             Ok(_) | Err(_) => calls.cache.flush().await,
         };
         let outcome = match end? {
             RunEnd::Failed(error) if !workspace.totals()?.is_over() => {
-                self.fence.check()?;
+                self.ownership.check()?;
                 write_failure(self.dir, &starting_entry(&workspace.run_row()?), &error)?;
                 workspace.close()?;
                 return Err(error);
             }
             RunEnd::Interrupted => self.close(workspace, RunEnd::Interrupted)?,
-            end => self.finish(workspace, chronicle, Some(&calls.cache.profile()), end)?,
+            end => self.write_results(workspace, feed_writer, Some(&calls.cache.profile()), end)?,
         };
         flushed?;
         Ok(outcome)
     }
 
-    /// Writes the results of a run that is over; a second time changes nothing.
-    fn finish(
+    /// Writes the results of a run whose log is complete. Writing them again changes nothing.
+    fn write_results(
         &self,
         workspace: Workspace,
-        chronicle: Chronicle,
+        feed_writer: FeedWriter,
         cache: Option<&CacheProfile>,
         end: RunEnd,
-    ) -> Result<Outcome, OptimizerError> {
-        self.fence.check()?;
-        self.request.hooks.at(Boundary::BeforeResults);
-        write_results(self.dir, &workspace, chronicle, cache)?;
-        self.request.hooks.at(Boundary::AfterResults);
+    ) -> Result<RunOutcome, OptimizerError> {
+        self.ownership.check()?;
+        self.request.hooks.call(HookPoint::BeforeResults);
+        write_results(self.dir, &workspace, feed_writer, cache)?;
+        self.request.hooks.call(HookPoint::AfterResults);
         self.close(workspace, end)
     }
 
-    /// Closes the workspace of a run that is over or saved.
-    fn close(&self, workspace: Workspace, end: RunEnd) -> Result<Outcome, OptimizerError> {
-        let outcome = Outcome {
+    /// Closes the workspace of a run and returns the outcome.
+    fn close(&self, workspace: Workspace, end: RunEnd) -> Result<RunOutcome, OptimizerError> {
+        let outcome = RunOutcome {
             run_id: self.dir.run_id().to_owned(),
             end,
             run_dir: self.dir.dir().to_owned(),
@@ -262,26 +263,26 @@ impl Run<'_> {
     }
 }
 
-fn before_it_began(asked: &ControlRequest) -> OptimizerError {
+fn ended_before_start(asked: &ControlRequest) -> OptimizerError {
     let reason = asked.reason();
     OptimizerError::new(ErrorCode::Cancelled, format!("the run was told to end before it began: {reason}"))
         .with_hint("Nothing was paid for. The same command begins it.")
 }
 
-pub(super) fn open_chronicle(dir: &RunDir, workspace: &Workspace) -> Result<Chronicle, OptimizerError> {
-    Chronicle::open(dir.paths(), |each| workspace.log(0, each))
+pub(super) fn open_feed_writer(dir: &RunDir, workspace: &Workspace) -> Result<FeedWriter, OptimizerError> {
+    FeedWriter::open(dir.paths(), |each| workspace.log(0, each))
 }
 
-/// How a run ended, by the last event of its log.
+/// Returns how a run ended, from the last event of its log.
 fn stored_end(workspace: &Workspace) -> Result<RunEnd, OptimizerError> {
     let last = match workspace.last_sequence()? {
         Some(last) => workspace.events(last, 1)?.pop(),
         None => None,
     };
-    last.and_then(|stored| RunEnd::of_event(&stored.event)).ok_or_else(no_end)
+    last.and_then(|stored| RunEnd::from_event(&stored.event)).ok_or_else(missing_end_error)
 }
 
-/// The error for a run that is over and whose log does not say so.
-pub(super) fn no_end() -> OptimizerError {
+/// Returns the error for a run that has ended although its log has no last event.
+pub(super) fn missing_end_error() -> OptimizerError {
     OptimizerError::new(ErrorCode::Invariant, "the run is over, and its log has no last event")
 }

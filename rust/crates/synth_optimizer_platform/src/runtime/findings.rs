@@ -1,16 +1,16 @@
-//! What a check before a run has found: blockers, warnings and facts.
+//! The report of a preflight check: blockers, warnings and facts.
 
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::Value;
 
-use synth_optimizer_core::config::{Diagnostic, Severity};
+use synth_optimizer_core::config::{ConfigFinding, Severity};
 use synth_optimizer_core::model::error::OptimizerError;
 use synth_optimizer_core::model::event_fields::ProposerReady;
-use synth_optimizer_core::words;
+use synth_optimizer_core::string_enum;
 
-words! {
-    /// What a finding is about.
+string_enum! {
+    /// The part of the preflight check that a finding belongs to.
     CheckStage {
         Config = "config",
         /// The output directory and the run in it.
@@ -18,35 +18,35 @@ words! {
         Cache = "cache",
         /// Whether the container can be reached and speaks the contract.
         Container = "container",
-        /// Program, fields, seed candidate and rows.
+        /// Program, fields, initial candidate and rows.
         Task = "task",
         Proposer = "proposer",
         Budget = "budget",
     }
 }
 
-/// Everything that was found. `ok` means that no blocker was.
+/// The result of a preflight check. `ok` means that there are no blockers.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, JsonSchema)]
 pub struct CheckReport {
     pub ok: bool,
-    /// What keeps the run from beginning, all of it.
+    /// Every problem that prevents the run from starting.
     pub blockers: Vec<Finding>,
-    /// What the run would do otherwise than one may expect.
+    /// Behaviour of the run that the user may not expect.
     pub warnings: Vec<Finding>,
     pub facts: Facts,
-    /// What the run takes; the caller knows the algorithm and fills it in.
+    /// The planned use of the budget. The caller knows the algorithm and fills it in.
     pub plan: Option<Value>,
 }
 
-/// One finding.
+/// One preflight finding.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Finding {
     pub stage: CheckStage,
-    /// The code of an error, or of a finding about the config.
+    /// The error code, or the code of the config problem.
     pub code: String,
-    /// The dotted path of the field to look at, where one is known.
+    /// The dotted path of the config field that the finding concerns, if known.
     pub field: Option<String>,
-    /// The place in the config file, where it is about one.
+    /// The position in the config file, if the finding concerns one.
     pub place: Option<String>,
     pub message: String,
     pub hint: String,
@@ -54,7 +54,7 @@ pub struct Finding {
     pub retryable: bool,
 }
 
-/// What was learned on the way; null where it was not.
+/// Facts that the check learned. Null if it did not get that far.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, JsonSchema)]
 pub struct Facts {
     pub container: Option<ContainerFacts>,
@@ -62,21 +62,21 @@ pub struct Facts {
     pub rows: Option<RowFacts>,
 }
 
-/// The container as it presents itself.
+/// The container's description of itself.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct ContainerFacts {
     pub url: String,
     pub contract_version: String,
     pub dialects: Vec<String>,
-    /// Empty when the container does not say.
+    /// Empty if the container does not declare any.
     pub rollout_modes: Vec<String>,
-    /// Null when the program is not valid.
+    /// Null if the program is not valid.
     pub program_id: Option<String>,
     /// Every mutable field of the program.
     pub fields: Vec<String>,
 }
 
-/// Rows that the container has given, and those of each pool.
+/// The number of rows that the container returned, and of those in each pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct RowFacts {
     pub train: usize,
@@ -88,16 +88,16 @@ pub struct RowFacts {
 }
 
 impl Finding {
-    /// An error as a finding. What it says in detail is part of the message: there is no log to look into.
+    /// Creates a finding from an error. The error's detail becomes part of the message, because a check leaves no log.
     pub(super) fn of(stage: CheckStage, error: &OptimizerError) -> Self {
-        // What is missing for a proposer is often named only where it says how to mend it.
+        // Errors of a proposer often name the field only in their hint.
         let hinted = || if stage == CheckStage::Proposer { named_field(&error.hint) } else { None };
         let field = named_field(&error.message).or_else(hinted);
         let message = match &error.detail {
             Some(detail) => format!("{}: {detail}", error.message),
             None => error.message.clone(),
         };
-        Self { field, ..Self::new(stage, error.code.wire(), message, &error.hint) }
+        Self { field, ..Self::new(stage, error.code.as_str(), message, &error.hint) }
     }
 
     pub fn new(stage: CheckStage, code: &str, message: String, hint: &str) -> Self {
@@ -105,8 +105,8 @@ impl Finding {
         Self { stage, code, field: None, place: None, message, hint, retryable: false }
     }
 
-    fn of_config(stage: CheckStage, diagnostic: &Diagnostic) -> Self {
-        let Diagnostic { code, field, source, line, column, message, hint, .. } = diagnostic;
+    fn of_config(stage: CheckStage, diagnostic: &ConfigFinding) -> Self {
+        let ConfigFinding { code, field, source, line, column, message, hint, .. } = diagnostic;
         let place = match (line, column) {
             (Some(line), Some(column)) => Some(format!("{source}:{line}:{column}")),
             _ => (!source.is_empty()).then(|| source.clone()),
@@ -115,7 +115,7 @@ impl Finding {
         Self { field, place, ..Self::new(stage, code, message.clone(), hint) }
     }
 
-    /// The same finding about this field.
+    /// Returns the finding with this field.
     pub fn at(mut self, field: &str) -> Self {
         self.field = Some(field.to_owned());
         self
@@ -123,15 +123,15 @@ impl Finding {
 }
 
 impl CheckReport {
-    /// What was found about a configuration that cannot even be read.
-    pub fn of_config(found: &[Diagnostic]) -> Self {
+    /// Creates the report for a configuration that cannot be read.
+    pub fn of_config(found: &[ConfigFinding]) -> Self {
         let mut report = Self::default();
         report.config(found);
         report.ok = report.blockers.is_empty();
         report
     }
 
-    /// Takes over an error as a blocker about this field.
+    /// Returns the value, or records the error as a blocker for this field.
     pub(super) fn require<T>(
         &mut self,
         stage: CheckStage,
@@ -141,16 +141,16 @@ impl CheckReport {
         result.map_err(|error| self.blockers.push(Finding::of(stage, &error).at(field))).ok()
     }
 
-    /// Takes over findings about the config.
-    pub(super) fn config(&mut self, found: &[Diagnostic]) {
+    /// Adds findings about the config.
+    pub(super) fn config(&mut self, found: &[ConfigFinding]) {
         for diagnostic in found {
-            let stage = if diagnostic.code == TOO_SMALL { CheckStage::Budget } else { CheckStage::Config };
+            let stage = if diagnostic.code == BUDGET_TOO_SMALL { CheckStage::Budget } else { CheckStage::Config };
             self.take(Finding::of_config(stage, diagnostic), diagnostic.severity);
         }
     }
 
-    /// Takes over findings about the limits, but for those that the config has told of already.
-    pub(super) fn budget(&mut self, found: &[Diagnostic]) {
+    /// Adds findings about the limits, except those that the config check already reported.
+    pub(super) fn budget(&mut self, found: &[ConfigFinding]) {
         for diagnostic in found {
             let finding = Finding::of_config(CheckStage::Budget, diagnostic);
             let is_told = |known: &Finding| known.code == finding.code && known.field == finding.field;
@@ -168,10 +168,10 @@ impl CheckReport {
     }
 }
 
-/// The one finding of a configuration that is about its limits.
-const TOO_SMALL: &str = "budget_too_small";
+/// The code of the config finding that concerns the limits.
+const BUDGET_TOO_SMALL: &str = "budget_too_small";
 
-/// The first field that a text names: messages call fields by their dotted path.
+/// Returns the first config field that a text names by its dotted path.
 fn named_field(text: &str) -> Option<String> {
     const SECTIONS: [&str; 10] =
         ["run", "container", "dataset", "taskset", "candidate", "policy", "proposer", "gepa", "cache", "disk_budget"];
@@ -182,7 +182,7 @@ fn named_field(text: &str) -> Option<String> {
             SECTIONS.contains(&section) && rest.starts_with(|letter: char| letter.is_ascii_lowercase())
         })
     };
-    // Files of a run begin like fields.
+    // Names of run files look like fields.
     let is_file = |word: &&str| [".log", ".json", ".sqlite", ".lock"].iter().any(|ending| word.ends_with(ending));
     words.filter(is_field).find(|word| !is_file(word)).map(str::to_owned)
 }

@@ -1,9 +1,9 @@
-//! Fields that messages name.
+//! Finds the config field that a message names.
 
 use super::named_field;
 
 #[test]
-fn the_field_of_a_message_is_found() {
+fn the_config_field_in_a_message_is_found() {
     let named = |text| named_field(text).unwrap_or_default();
     assert_eq!(named("`candidate.target_modules[1]` names \"x\""), "candidate.target_modules[1]");
     assert_eq!(named("Set X, or name another variable in proposer.api_key_env."), "proposer.api_key_env");

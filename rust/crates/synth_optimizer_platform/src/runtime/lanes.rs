@@ -1,4 +1,4 @@
-//! What waits and what is under way: admission by limits, the probe, and one call per cache key.
+//! Waiting calls and calls in flight: concurrency limits, the first rollout as a probe, and one call per cache key.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,64 +6,65 @@ use tokio::task::AbortHandle;
 use tracing::{debug, warn};
 
 use synth_optimizer_core::config::gepa::{AdaptiveConcurrency, GepaSection, Pipeline};
+use synth_optimizer_core::model::event_effects::CallKind;
 use synth_optimizer_core::model::event_fields::ConcurrencyAdjusted;
-use synth_optimizer_core::model::event_meaning::CallKind;
-use synth_optimizer_core::model::ids::RequestId;
+use synth_optimizer_core::model::ids::CallId;
 
-/// A call under way.
+/// A call that was sent and has no answer yet.
 #[derive(Debug)]
-pub(super) struct Flight {
+pub(super) struct InFlightCall {
     kind: CallKind,
-    /// How many calls had been sent before it.
+    /// How many calls this process sent before it.
     number: u64,
     key: Option<String>,
     task: Option<AbortHandle>,
 }
 
-/// The calls of one kind.
+/// The waiting calls of one kind, and the number in flight.
 #[derive(Debug, Default)]
 struct Lane {
-    waiting: BTreeSet<RequestId>,
+    waiting: BTreeSet<CallId>,
     in_flight: usize,
 }
 
-/// The lanes of a run.
+/// The lanes of a run: one for rollouts, one for proposals.
 #[derive(Debug)]
 pub(super) struct Lanes {
     rollouts: Lane,
     proposals: Lane,
-    flights: BTreeMap<RequestId, Flight>,
+    in_flight_calls: BTreeMap<CallId, InFlightCall>,
     concurrency: Concurrency,
-    most_proposals: usize,
-    chunk: usize,
+    max_proposals: usize,
+    max_rollouts_per_round: usize,
     sent: u64,
-    /// The cache keys of calls under way, and the requests that wait for the one with their key.
-    parked: BTreeMap<String, Vec<RequestId>>,
-    /// Whether a live rollout has come back and was what had been asked for.
-    probed: bool,
-    /// Whether only what a step has released may begin.
-    pub(super) is_held: bool,
-    /// In a held run, the number below which requests may begin: they are numbered in the order in which they are made.
-    released: u64,
-    /// Requests that may have reached somebody and have no answer: sent by an earlier process, or lost in this one.
-    unanswered: BTreeSet<RequestId>,
+    /// The cache keys of calls in flight, each with the calls that wait for its answer because they have the same key.
+    parked: BTreeMap<String, Vec<CallId>>,
+    /// Whether a live rollout has completed, and its reply was for the requested row.
+    probe_succeeded: bool,
+    /// Whether the run is stepped manually: only calls that a step released may start.
+    pub(super) is_stepped: bool,
+    /// In a manually stepped run, calls with a number below this one may start. Calls are numbered in the order in which
+    /// the engine requests them.
+    released_below: u64,
+    /// Calls that may have been sent and have no answer: sent by an earlier process, or lost in this one.
+    unanswered: BTreeSet<CallId>,
 }
 
 impl Lanes {
-    /// `is_live` tells that the container is called, and that one rollout has to show first that it does what it is asked.
-    pub(super) fn new(gepa: &GepaSection, unanswered: BTreeSet<RequestId>, is_live: bool, is_held: bool) -> Self {
+    /// Creates empty lanes. `is_live` means that the container is called, so that one rollout has to succeed as a probe.
+    pub(super) fn new(gepa: &GepaSection, unanswered: BTreeSet<CallId>, is_live: bool, is_stepped: bool) -> Self {
         Self {
             rollouts: Lane::default(),
             proposals: Lane::default(),
-            flights: BTreeMap::new(),
+            in_flight_calls: BTreeMap::new(),
             concurrency: Concurrency::new(&gepa.pipeline),
-            most_proposals: gepa.pipeline.workers.propose.max(1) as usize,
-            chunk: gepa.rollout_chunk_size.map_or(usize::MAX, |size| size.max(1) as usize),
+            max_proposals: gepa.pipeline.workers.propose.max(1) as usize,
+            max_rollouts_per_round: gepa.rollout_chunk_size.map_or(usize::MAX, |size| size.max(1) as usize),
             sent: 0,
             parked: BTreeMap::new(),
-            probed: !is_live,
-            is_held,
-            released: 0,
+            probe_succeeded: !is_live,
+            is_stepped,
+            released_below: 0,
             unanswered,
         }
     }
@@ -75,84 +76,84 @@ impl Lanes {
         }
     }
 
-    /// Lets what waits now begin, if the run is held.
-    pub(super) fn step(&mut self) {
+    /// Releases the calls that wait now, for a manually stepped run.
+    pub(super) fn release_step(&mut self) {
         let parked = self.parked.values().flatten().max();
         let newest = [self.rollouts.waiting.last(), self.proposals.waiting.last(), parked].into_iter().flatten().max();
-        self.released = newest.map_or(0, |newest| newest.0 + 1).max(self.released);
+        self.released_below = newest.map_or(0, |newest| newest.0 + 1).max(self.released_below);
     }
 
-    /// Whether nothing is under way and nothing that waits may begin.
+    /// Returns whether no call is in flight and no waiting call may start.
     pub(super) fn is_settled(&self) -> bool {
-        self.is_idle() && !self.could_begin()
+        self.is_idle() && !self.has_ready_call()
     }
 
-    /// Whether something waits for a step.
-    pub(super) fn is_held_back(&self) -> bool {
-        self.is_held && !(self.rollouts.waiting.is_empty() && self.proposals.waiting.is_empty())
+    /// Returns whether calls wait for a step.
+    pub(super) fn has_calls_awaiting_step(&self) -> bool {
+        self.is_stepped && !(self.rollouts.waiting.is_empty() && self.proposals.waiting.is_empty())
     }
 
-    /// The calls of a kind under way.
-    pub(super) fn in_flight(&self, kind: CallKind) -> Vec<RequestId> {
-        self.flights.iter().filter(|(_, flight)| flight.kind == kind).map(|(request, _)| *request).collect()
+    /// Returns the calls of one kind that are in flight.
+    pub(super) fn in_flight(&self, kind: CallKind) -> Vec<CallId> {
+        self.in_flight_calls.iter().filter(|(_, flight)| flight.kind == kind).map(|(call_id, _)| *call_id).collect()
     }
 
-    pub(super) fn enqueue(&mut self, kind: CallKind, request: RequestId) {
-        self.lane(kind).waiting.insert(request);
+    pub(super) fn enqueue(&mut self, kind: CallKind, call_id: CallId) {
+        self.lane(kind).waiting.insert(call_id);
     }
 
-    /// The oldest request of a kind, if it may begin now.
-    fn first(&self, kind: CallKind) -> Option<RequestId> {
+    /// Returns the oldest waiting call of a kind, if it may start now.
+    fn first_ready(&self, kind: CallKind) -> Option<CallId> {
         let (lane, limit) = match kind {
-            CallKind::Proposer => (&self.proposals, self.most_proposals),
-            CallKind::Rollout if self.probed => (&self.rollouts, self.concurrency.limit()),
-            // Nothing is paid for in bulk before one rollout has shown that the container does what it is asked.
+            CallKind::Proposer => (&self.proposals, self.max_proposals),
+            CallKind::Rollout if self.probe_succeeded => (&self.rollouts, self.concurrency.limit()),
+            // Until one rollout has shown that the container runs the requested row, only one is sent at a time.
             CallKind::Rollout => (&self.rollouts, 1),
         };
-        let is_released = |request: &RequestId| !self.is_held || request.0 < self.released;
+        let is_released = |call_id: &CallId| !self.is_stepped || call_id.0 < self.released_below;
         lane.waiting.first().copied().filter(is_released).filter(|_| lane.in_flight < limit)
     }
 
-    /// The oldest proposal that may begin.
-    pub(super) fn next_proposal(&mut self) -> Option<RequestId> {
-        self.first(CallKind::Proposer).and_then(|_| self.proposals.waiting.pop_first())
+    /// Takes the oldest proposal that may start.
+    pub(super) fn next_proposal(&mut self) -> Option<CallId> {
+        self.first_ready(CallKind::Proposer).and_then(|_| self.proposals.waiting.pop_first())
     }
 
-    /// The oldest rollout that may begin, when `launched` have begun in this round.
-    pub(super) fn next_rollout(&mut self, launched: usize) -> Option<RequestId> {
-        let first = self.first(CallKind::Rollout).filter(|_| launched < self.chunk);
+    /// Takes the oldest rollout that may start. `launched` is the number of rollouts that started in this round.
+    pub(super) fn next_rollout(&mut self, launched: usize) -> Option<CallId> {
+        let first = self.first_ready(CallKind::Rollout).filter(|_| launched < self.max_rollouts_per_round);
         first.and_then(|_| self.rollouts.waiting.pop_first())
     }
 
-    /// Whether something waits and could begin now.
-    pub(super) fn could_begin(&self) -> bool {
-        self.first(CallKind::Proposer).or(self.first(CallKind::Rollout)).is_some()
+    /// Returns whether a waiting call may start now.
+    pub(super) fn has_ready_call(&self) -> bool {
+        self.first_ready(CallKind::Proposer).or(self.first_ready(CallKind::Rollout)).is_some()
     }
 
-    /// Puts a request aside until the call with the same key is back, if there is one.
-    pub(super) fn park(&mut self, key: &str, request: RequestId) -> bool {
+    /// Parks a call if another call with the same cache key is in flight, until that one completes. Returns whether it did.
+    pub(super) fn park(&mut self, key: &str, call_id: CallId) -> bool {
         let parked = self.parked.get_mut(key);
-        parked.map(|parked| parked.push(request)).is_some()
+        parked.map(|parked| parked.push(call_id)).is_some()
     }
 
-    pub(super) fn begin(&mut self, kind: CallKind, request: RequestId, key: Option<String>) {
+    pub(super) fn begin(&mut self, kind: CallKind, call_id: CallId, key: Option<String>) {
         if let Some(key) = &key {
             self.parked.insert(key.clone(), Vec::new());
         }
         self.lane(kind).in_flight += 1;
-        self.flights.insert(request, Flight { kind, number: self.sent, key, task: None });
+        self.in_flight_calls.insert(call_id, InFlightCall { kind, number: self.sent, key, task: None });
         self.sent += 1;
     }
 
-    pub(super) fn started(&mut self, request: RequestId, task: AbortHandle) {
-        if let Some(flight) = self.flights.get_mut(&request) {
+    pub(super) fn set_task(&mut self, call_id: CallId, task: AbortHandle) {
+        if let Some(flight) = self.in_flight_calls.get_mut(&call_id) {
             flight.task = Some(task);
         }
     }
 
-    /// A call is not under way any more: it is back, or was not sent after all.
-    pub(super) fn leave(&mut self, request: RequestId) -> Option<Flight> {
-        let flight = self.flights.remove(&request)?;
+    /// Removes a call from those in flight, because it completed or was not sent, and enqueues the calls parked behind it.
+    pub(super) fn remove(&mut self, call_id: CallId) -> Option<InFlightCall> {
+        let flight = self.in_flight_calls.remove(&call_id)?;
         let waiting = flight.key.as_ref().and_then(|key| self.parked.remove(key)).unwrap_or_default();
         let lane = self.lane(flight.kind);
         lane.waiting.extend(waiting);
@@ -160,64 +161,70 @@ impl Lanes {
         Some(flight)
     }
 
-    /// A call is gone: it was sent, and its answer cannot be used.
-    pub(super) fn lose(&mut self, request: RequestId) {
-        self.leave(request);
-        self.unanswered.insert(request);
+    /// Removes a call that was sent and whose outcome is unknown.
+    pub(super) fn mark_lost(&mut self, call_id: CallId) {
+        self.remove(call_id);
+        self.unanswered.insert(call_id);
     }
 
-    /// A call is back. `overload` is the status of an overload it met; `well` that it gave a score.
-    pub(super) fn end(&mut self, request: RequestId, overload: Option<u16>, well: bool) -> Option<ConcurrencyAdjusted> {
-        self.unanswered.remove(&request);
-        let flight = self.leave(request)?;
+    /// Removes a completed call and adjusts the concurrency limit. `overload` is the HTTP status of an overload that the
+    /// call met; `succeeded` means that it returned a score.
+    pub(super) fn complete(
+        &mut self,
+        call_id: CallId,
+        overload: Option<u16>,
+        succeeded: bool,
+    ) -> Option<ConcurrencyAdjusted> {
+        self.unanswered.remove(&call_id);
+        let flight = self.remove(call_id)?;
         if flight.kind == CallKind::Proposer {
             return None;
         }
-        self.probed |= well;
+        self.probe_succeeded |= succeeded;
         match overload {
             Some(status) => self.concurrency.overloaded(status, flight.number, self.sent),
-            None if well => self.concurrency.succeeded(),
+            None if succeeded => self.concurrency.succeeded(),
             None => None,
         }
     }
 
-    /// Whether the request may have reached somebody.
-    pub(super) fn is_sent(&self, request: RequestId) -> bool {
-        self.flights.contains_key(&request) || self.unanswered.contains(&request)
+    /// Returns whether the call may have been sent, by this process or an earlier one.
+    pub(super) fn may_have_been_sent(&self, call_id: CallId) -> bool {
+        self.in_flight_calls.contains_key(&call_id) || self.unanswered.contains(&call_id)
     }
 
-    /// Whether an earlier process may have sent the request.
-    pub(super) fn was_sent_before(&self, request: RequestId) -> bool {
-        self.unanswered.contains(&request)
+    /// Returns whether the call may have been sent before, with an unknown outcome.
+    pub(super) fn may_have_been_sent_before(&self, call_id: CallId) -> bool {
+        self.unanswered.contains(&call_id)
     }
 
     pub(super) fn is_idle(&self) -> bool {
-        self.flights.is_empty()
+        self.in_flight_calls.is_empty()
     }
 
-    /// Drops a call under way. Its answer, if it gives one, is not heard.
-    pub(super) fn drop_call(&self, request: RequestId) {
-        if let Some(task) = self.flights.get(&request).and_then(|flight| flight.task.as_ref()) {
+    /// Aborts a call in flight and ignores its answer.
+    pub(super) fn abort_call(&self, call_id: CallId) {
+        if let Some(task) = self.in_flight_calls.get(&call_id).and_then(|flight| flight.task.as_ref()) {
             task.abort();
         }
     }
 
-    /// Drops every call under way and names the rollouts among them.
-    pub(super) fn abort(&self) -> Vec<RequestId> {
-        self.flights.keys().for_each(|request| self.drop_call(*request));
+    /// Aborts every call in flight and returns the rollouts among them.
+    pub(super) fn abort_all(&self) -> Vec<CallId> {
+        self.in_flight_calls.keys().for_each(|call_id| self.abort_call(*call_id));
         self.in_flight(CallKind::Rollout)
     }
 }
 
-/// The limit on rollouts at once: up by steps while all goes well, halved when the container is overloaded. It never passes
-/// `workers.rollout`.
+/// The limit on concurrent rollouts. It grows by steps while calls succeed, and is halved when the container is
+/// overloaded. It never exceeds `workers.rollout`.
 #[derive(Debug)]
 struct Concurrency {
     rules: AdaptiveConcurrency,
     most: u32,
     limit: u32,
     successes: u32,
-    /// Calls that were sent before the last decrease tell about the load before it.
+    /// How many calls were sent at the last decrease. An overload of an earlier call does not cause another decrease.
     decreased_at: u64,
 }
 
@@ -238,7 +245,7 @@ impl Concurrency {
         self.limit as usize
     }
 
-    /// A call came back well.
+    /// Records a successful call.
     fn succeeded(&mut self) -> Option<ConcurrencyAdjusted> {
         if !self.rules.enabled || self.limit >= self.most {
             return None;
@@ -250,7 +257,8 @@ impl Concurrency {
         self.set((self.limit + self.rules.increase_step).min(self.most), None)
     }
 
-    /// A call met an overload. `sent` and `now` count calls in the order in which they were sent.
+    /// Records a call that met an overload. `sent` is the call's number in the order of sending; `now` counts all calls
+    /// sent so far.
     fn overloaded(&mut self, status: u16, sent: u64, now: u64) -> Option<ConcurrencyAdjusted> {
         if !self.rules.enabled || sent < self.decreased_at {
             return None;

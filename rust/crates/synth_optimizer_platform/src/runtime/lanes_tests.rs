@@ -1,4 +1,4 @@
-//! The limit climbs by steps, halves once per wave of overloads, and stays within its bounds.
+//! The concurrency limit grows by steps, halves once per wave of overloads, and stays within its bounds.
 #![allow(clippy::unwrap_used)]
 
 use super::Concurrency;
@@ -21,7 +21,7 @@ fn climb(limit: &mut Concurrency, successes: u32) -> usize {
 }
 
 #[test]
-fn it_climbs_by_steps_up_to_the_workers() {
+fn the_limit_grows_by_steps_up_to_the_number_of_workers() {
     let mut limit = Concurrency::new(&pipeline(64, 50));
     assert_eq!(limit.limit(), 50);
     assert_eq!(climb(&mut limit, 4), 50);
@@ -33,11 +33,11 @@ fn it_climbs_by_steps_up_to_the_workers() {
 }
 
 #[test]
-fn an_overload_halves_it_once_per_wave_and_not_below_the_least() {
+fn an_overload_halves_the_limit_once_per_wave_and_not_below_the_minimum() {
     let mut limit = Concurrency::new(&pipeline(64, 50));
     let change = limit.overloaded(429, 10, 60).unwrap();
     assert_eq!((change.old_limit, change.new_limit, change.status), (50, 25, Some(429)));
-    // Sent before the decrease: it tells nothing new.
+    // This call was sent before the decrease, so it causes no further one.
     assert!(limit.overloaded(429, 59, 61).is_none());
     assert_eq!(limit.limit(), 25);
     for wave in 0..6 {
@@ -48,7 +48,7 @@ fn an_overload_halves_it_once_per_wave_and_not_below_the_least() {
 }
 
 #[test]
-fn successes_are_counted_anew_after_every_change() {
+fn the_success_count_restarts_after_every_change() {
     let mut limit = Concurrency::new(&pipeline(64, 20));
     climb(&mut limit, 4);
     limit.overloaded(429, 0, 1);
@@ -57,7 +57,7 @@ fn successes_are_counted_anew_after_every_change() {
 }
 
 #[test]
-fn it_can_be_turned_off() {
+fn adaptive_concurrency_can_be_disabled() {
     let mut fixed = pipeline(16, 4);
     fixed.adaptive_rollout_concurrency.enabled = false;
     let mut limit = Concurrency::new(&fixed);

@@ -1,22 +1,22 @@
-//! Carrying out a run: observe, decide, store, send.
+//! Executes a run: observe, decide, store, send.
 
 mod calls;
 mod check;
 mod control;
 mod driver;
 mod execute;
-mod fence;
 mod findings;
 mod lanes;
+mod ownership;
 mod prepare;
-mod request;
+mod run_spec;
 mod start;
 mod supervisor;
 
 pub use check::check;
-pub use control::{Acknowledgement, Asked, Control, Controlled, StepReport, ask};
-pub use execute::{Outcome, execute, new_run_id};
-pub use fence::LeaseWatch;
+pub use control::{Acknowledgement, ControlReceiver, ControlReply, RunControl, StepReport, request_control};
+pub use execute::{RunOutcome, execute, new_run_id};
 pub use findings::{CheckReport, CheckStage, ContainerFacts, Facts, Finding, RowFacts};
-pub use request::{Boundary, Hooks, Request, Verify};
-pub use supervisor::{Monitor, block_on, catch, execute_watched, spawn};
+pub use ownership::RunLease;
+pub use run_spec::{CheckScope, HookPoint, Hooks, RunSpec};
+pub use supervisor::{Monitor, block_on, catch_panic, execute_watched, spawn};

@@ -1,6 +1,7 @@
-//! What a run needs before it begins: disk, cache, container, task and proposer.
+//! Prepares what a run needs before its first call: disk, cache, container, task and proposer.
 //!
-//! What the container tells is always asked anew, kept for replays, and taken from the cache where nothing may be called.
+//! The documents of the container are always requested again and stored in the cache for replays. A readonly run reads
+//! them from the cache.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tracing::warn;
 
-use super::execute::Run;
+use super::execute::RunContext;
 use crate::artifacts::DiskWatch;
 use crate::cache::{Cache, CacheSettings, Lookup};
 use crate::clock::unix_millis;
@@ -24,33 +25,33 @@ use synth_optimizer_core::model::cache_key::{Boundary, cache_key};
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_core::model::event_fields::ProposerReady;
 
-/// Everything that must be there before anything is written down.
+/// Everything that a run needs before it writes its first event.
 pub(super) struct Prepared {
     pub(super) task: Task,
     pub(super) cache: Cache,
     pub(super) client: Option<Client>,
     pub(super) disk: DiskWatch,
-    /// The calls that have loaded the task, and what the cache did for them.
+    /// The calls that loaded the task, with their use of the cache.
     pub(super) setup_calls: Vec<Record>,
     pub(super) proposer: Arc<dyn Proposer>,
     pub(super) ready: Option<ProposerReady>,
 }
 
-/// Prepares a run; a container that was started is handed over, or ended again when something else is missing.
+/// Prepares a run. Returns the container process if the run starts one; on an error, the process is stopped.
 pub(super) async fn prepare(
-    run: &Run<'_>,
+    run: &RunContext<'_>,
     proposer: &Arc<dyn Proposer>,
     is_new: bool,
 ) -> Result<(Option<ManagedProcess>, Prepared), OptimizerError> {
     let (config, dir) = (&run.request.config, run.dir);
-    reap(run).await?;
+    end_orphans(run).await?;
     let disk = DiskWatch::new(&config.disk_budget, &config.run.output_dir);
     if is_new {
         disk.check_start()?;
     }
     let cache = Cache::open(&CacheSettings::of(&config.cache, dir.dir(), dir.run_id()))?;
     let client = run.request.client().await?;
-    run.fence.check()?;
+    run.ownership.check()?;
     let process = match &client {
         Some(client) => start(config, dir.dir(), client).await?,
         None => None,
@@ -58,7 +59,7 @@ pub(super) async fn prepare(
     let setup = CachedSetup::new(&cache, client.as_ref());
     let loaded = async {
         let task = load(config, &setup).await?;
-        // Nothing is paid for before the proposer can work.
+        // The proposer must be ready before the first rollout is sent.
         let ready = if client.is_some() { proposer.prepare().await? } else { None };
         Ok((task, ready))
     };
@@ -66,7 +67,7 @@ pub(super) async fn prepare(
         Ok(loaded) => loaded,
         Err(error) => {
             if let Some(process) = process {
-                // The first error is the one that matters.
+                // The error that is returned is the cause; this one is only logged.
                 warn_if_err!(process.stop().await, "the container was not stopped");
             }
             return Err(error);
@@ -76,14 +77,14 @@ pub(super) async fn prepare(
     Ok((process, Prepared { task, cache, client, disk, setup_calls, proposer: Arc::clone(proposer), ready }))
 }
 
-/// The same from what the run has stored, for one that only has to end: nobody is called and nothing is started.
-pub(super) async fn recall(
-    run: &Run<'_>,
+/// Prepares a run that is only cancelled, from its stored documents. Calls nothing and starts no process.
+pub(super) async fn prepare_from_stored(
+    run: &RunContext<'_>,
     stored: &Reader,
     proposer: &Arc<dyn Proposer>,
 ) -> Result<Prepared, OptimizerError> {
     let (config, dir) = (&run.request.config, run.dir);
-    reap(run).await?;
+    end_orphans(run).await?;
     let unused = CacheSection { mode: CacheMode::Off, ..config.cache.clone() };
     let cache = Cache::open(&CacheSettings::of(&unused, dir.dir(), dir.run_id()))?;
     let task = load(config, &StoredSetup::new(stored)).await?;
@@ -92,12 +93,12 @@ pub(super) async fn recall(
     Ok(Prepared { task, cache, client, disk, setup_calls, proposer: Arc::clone(proposer), ready })
 }
 
-/// Ends what a crash has left.
-async fn reap(run: &Run<'_>) -> Result<(), OptimizerError> {
-    // Whoever has taken the run over has processes of its own there.
-    run.fence.check()?;
+/// Ends the processes that a crashed process of this run left behind.
+async fn end_orphans(run: &RunContext<'_>) -> Result<(), OptimizerError> {
+    // A process that has taken the run over has its own processes in this directory.
+    run.ownership.check()?;
     let place = run.dir.dir().to_owned();
-    // What does not want to end takes a while, in which the run can be told to leave.
+    // Ending a process can take a while, so this does not block the runtime, which still handles control requests.
     let reaped = tokio::task::spawn_blocking(move || reap_orphans(&place)).await.map_err(|error| {
         OptimizerError::from_cause(ErrorCode::Invariant, "looking for what a crash has left was broken off", error)
     })?;
@@ -108,10 +109,10 @@ async fn reap(run: &Run<'_>) -> Result<(), OptimizerError> {
     Ok(())
 }
 
-/// What is kept of a setup call. A failure is kept too: a replay must meet it again.
+/// A cached reply to a setup call. A failure is cached too, because a replay must meet it again.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum Told {
+enum CachedSetupReply {
     Answered(Value),
     Failed(String),
 }
@@ -120,7 +121,7 @@ enum Told {
 #[derive(Debug)]
 pub(super) struct CachedSetup<'a> {
     cache: &'a Cache,
-    /// None where nothing may be called.
+    /// `None` in a readonly run, which calls nothing.
     client: Option<&'a Client>,
     calls: Mutex<Vec<Record>>,
 }
@@ -135,7 +136,7 @@ impl<'a> CachedSetup<'a> {
         let request = json!({ "method": call.method.as_str(), "route": route, "body": call.body });
         let key = cache_key(self.cache.namespace(), boundary, &request);
         let seen = |action| {
-            let (boundary, cache) = (boundary.word().to_owned(), Some(CacheUse { key: key.clone(), action }));
+            let (boundary, cache) = (boundary.as_str().to_owned(), Some(CacheUse { key: key.clone(), action }));
             self.calls.lock().push(Record::SetupCall { boundary, unix_millis: unix_millis(), cache });
         };
         let Some(client) = self.client else {
@@ -143,26 +144,26 @@ impl<'a> CachedSetup<'a> {
                 return Err(self.cache.miss_error(boundary, &key, &format!("the answer of {route}")));
             };
             seen(CacheAction::Hit);
-            let told: Told = serde_json::from_slice(&bytes).map_err(|error| {
+            let reply: CachedSetupReply = serde_json::from_slice(&bytes).map_err(|error| {
                 OptimizerError::from_cause(ErrorCode::CacheCorrupt, format!("the cached answer of {route}"), error)
             })?;
-            return match told {
-                Told::Answered(value) => Ok(value),
-                Told::Failed(reason) => Err(OptimizerError::new(ErrorCode::Container, reason)),
+            return match reply {
+                CachedSetupReply::Answered(value) => Ok(value),
+                CachedSetupReply::Failed(reason) => Err(OptimizerError::new(ErrorCode::Container, reason)),
             };
         };
         let answer =
             client.call(call).await.map(|value| if is_only_shown(boundary) { redacted(&value) } else { value });
         if self.cache.mode() == CacheMode::Readwrite {
-            let told = match &answer {
-                Ok(value) => Told::Answered(value.clone()),
-                // Only what may be missing is remembered as missing: anything else fails here and now.
-                Err(error) if boundary == Boundary::TaskInfo => Told::Failed(error.message.clone()),
-                // Returned with the answer.
+            let reply = match &answer {
+                Ok(value) => CachedSetupReply::Answered(value.clone()),
+                // Only optional task information is cached as missing. Any other failure ends the preparation.
+                Err(error) if boundary == Boundary::TaskInfo => CachedSetupReply::Failed(error.message.clone()),
+                // The caller receives the error.
                 Err(_) => return answer,
             };
-            let bytes =
-                serde_json::to_vec(&told).map_err(|error| OptimizerError::from_cause(ErrorCode::Json, route, error))?;
+            let bytes = serde_json::to_vec(&reply)
+                .map_err(|error| OptimizerError::from_cause(ErrorCode::Json, route, error))?;
             self.cache.put(boundary, &key, bytes.into())?;
             seen(CacheAction::Write);
         }
@@ -170,7 +171,7 @@ impl<'a> CachedSetup<'a> {
     }
 }
 
-/// Documents that people and proposers read, and nothing is computed from: they are kept without what looks like a key.
+/// Returns whether a document is only shown to users and proposers. Such documents are stored with credentials redacted.
 fn is_only_shown(boundary: Boundary) -> bool {
     matches!(boundary, Boundary::Metadata | Boundary::TaskInfo | Boundary::Dataset)
 }
@@ -181,11 +182,11 @@ impl SetupCalls for CachedSetup<'_> {
     }
 }
 
-/// Setup calls that are answered with what the container told when the run began.
+/// Answers setup calls with the documents that the container returned when the run was started.
 #[derive(Debug)]
 pub(super) struct StoredSetup<'a> {
     stored: &'a Reader,
-    /// Rows of the train split are asked for first.
+    /// Whether the train rows were returned. They are requested before the held-out rows.
     has_train: AtomicBool,
 }
 
@@ -206,13 +207,13 @@ impl<'a> StoredSetup<'a> {
                 return Err(OptimizerError::new(ErrorCode::Invariant, "a run that only ends calls nobody"));
             }
         };
-        let told = self.stored.snapshot(kind)?.ok_or_else(|| {
-            let message = format!("the run has not stored what its container told ({})", kind.word());
+        let reply = self.stored.snapshot(kind)?.ok_or_else(|| {
+            let message = format!("the run has not stored what its container told ({})", kind.as_str());
             OptimizerError::new(ErrorCode::Container, message)
         })?;
         Ok(match boundary {
-            Boundary::DatasetRows => json!({ "rows": told, "tasks": told }),
-            _ => told,
+            Boundary::DatasetRows => json!({ "rows": reply, "tasks": reply }),
+            _ => reply,
         })
     }
 }

@@ -1,40 +1,40 @@
-//! Where a run begins: with its first events, or with whatever its log says. And what is written down when a process takes
-//! it up: what the run is, who works on it, and what the container told.
+//! Opens the session of a run, new or from its log, and records how the run was started: its description, the process
+//! that executes it, and the documents of the container.
 
 use std::collections::BTreeSet;
 
-use super::execute::Run;
+use super::execute::RunContext;
 use crate::cache::CacheSettings;
 use crate::clock::unix_millis;
 use crate::container::Task;
 use crate::workspace::{Reader, Record, RunRow, SnapshotKind, Workspace};
-use synth_optimizer_core::config::{Config, search_differences, search_digest, shown};
+use synth_optimizer_core::config::{Config, redacted_config, search_differences, search_digest};
 use synth_optimizer_core::engine::{Engine, Session};
 use synth_optimizer_core::model::answer::Observation;
-use synth_optimizer_core::model::canonical::digest_of;
+use synth_optimizer_core::model::canonical::canonical_digest;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_core::model::event::Event;
 use synth_optimizer_core::model::event_fields::{
     ContractVerified, Reason, RunResumed, RunStarted, StopKind, TaskInfoLoaded,
 };
-use synth_optimizer_core::model::ids::RequestId;
+use synth_optimizer_core::model::ids::CallId;
 use synth_optimizer_core::model::program::Inputs;
 use synth_optimizer_core::secrets::scrub;
 
-/// A session and what it has to store first.
-pub(super) struct Begun<'e, E: Engine> {
+/// A session and the events that it has to store first.
+pub(super) struct OpenedSession<'e, E: Engine> {
     pub(super) session: Session<'e, E>,
     pub(super) events: Vec<Event>,
     pub(super) next_sequence: u64,
-    /// Time of earlier processes of this run.
+    /// Milliseconds that earlier processes spent on this run.
     pub(super) elapsed_before: u64,
-    /// Requests that an earlier process sent and that have no answer.
-    pub(super) unanswered: BTreeSet<RequestId>,
-    /// Requests whose answers wait in the stored inbox.
-    pub(super) waiting: BTreeSet<RequestId>,
+    /// Calls that an earlier process sent and that have no answer.
+    pub(super) unanswered: BTreeSet<CallId>,
+    /// Calls whose answers wait in the stored inbox.
+    pub(super) waiting: BTreeSet<CallId>,
 }
 
-/// Refuses to go on with a run that was another search.
+/// Fails if the stored run was started with another algorithm or search configuration.
 pub(super) fn check_same_search<E: Engine>(stored: &RunRow, config: &Config) -> Result<(), OptimizerError> {
     if stored.algorithm == E::NAME && stored.config_digest == search_digest(config) {
         return Ok(());
@@ -48,14 +48,14 @@ pub(super) fn check_same_search<E: Engine>(stored: &RunRow, config: &Config) -> 
         .with_hint("Put the named fields back, or choose another run.run_id; a shared cache.path and cache.namespace keep what was paid for."))
 }
 
-/// A new run: its first events up to the first requests.
-pub(super) fn begin<'e, E: Engine>(
+/// Opens a new run. Its events lead up to the first calls.
+pub(super) fn open_new<'e, E: Engine>(
     engine: &'e E,
     config: &Config,
     task: &Task,
-) -> Result<Begun<'e, E>, OptimizerError> {
+) -> Result<OpenedSession<'e, E>, OptimizerError> {
     let mut session = Session::new(engine);
-    let mut events = session.open(RunStarted {
+    let mut events = session.start(RunStarted {
         algorithm: E::NAME.to_owned(),
         config_digest: search_digest(config),
         seed: config.run.seed,
@@ -69,22 +69,22 @@ pub(super) fn begin<'e, E: Engine>(
         routes: contract.routes.named(),
     }));
     events.push(match &task.task_info {
-        Ok(info) => Event::TaskInfoLoaded(TaskInfoLoaded { digest: digest_of(info) }),
+        Ok(info) => Event::TaskInfoLoaded(TaskInfoLoaded { digest: canonical_digest(info) }),
         Err(reason) => Event::TaskInfoMissing(Reason { reason: reason.clone() }),
     });
     events.extend(task.mapping.clone().map(Event::RowsMapped));
     events.extend(session.observe(&Observation::Begin)?);
     let (unanswered, waiting) = (BTreeSet::new(), BTreeSet::new());
-    Ok(Begun { session, events, next_sequence: 0, elapsed_before: 0, unanswered, waiting })
+    Ok(OpenedSession { session, events, next_sequence: 0, elapsed_before: 0, unanswered, waiting })
 }
 
-/// A run that goes on: its state is rebuilt from the log, and answers that had come are not asked for again.
-pub(super) fn resume<'e, E: Engine>(
+/// Reopens a stored run: rebuilds its state from the log and takes the answers that wait in the inbox.
+pub(super) fn reopen<'e, E: Engine>(
     engine: &'e E,
     stored: &Reader,
     inputs: &Inputs,
-) -> Result<Begun<'e, E>, OptimizerError> {
-    let mut state = engine.initial();
+) -> Result<OpenedSession<'e, E>, OptimizerError> {
+    let mut state = engine.initial_state();
     let (mut count, mut elapsed_before, mut ended_from_outside) = (0, 0, false);
     stored.log(0, |stored| {
         check_same_inputs(&stored.event, inputs)?;
@@ -102,7 +102,7 @@ pub(super) fn resume<'e, E: Engine>(
     })?;
     let (mut session, decided) = Session::resume(engine, state)?;
     let (inbox, unanswered) = (stored.inbox()?, BTreeSet::from_iter(stored.unanswered()?));
-    let waiting: BTreeSet<RequestId> = inbox.iter().map(|(request, _)| *request).collect();
+    let waiting: BTreeSet<CallId> = inbox.iter().map(|(request, _)| *request).collect();
     let mut events = vec![Event::RunResumed(RunResumed {
         events: count,
         waiting: waiting.len() as u32,
@@ -110,15 +110,15 @@ pub(super) fn resume<'e, E: Engine>(
     })];
     events.extend(decided);
     for (request, answer) in inbox {
-        events.extend(session.offer(request, answer)?);
+        events.extend(session.accept_answer(request, answer)?);
     }
     if ended_from_outside {
-        events.extend(session.withdraw(|request| unanswered.contains(&request))?);
+        events.extend(session.withdraw_unsent(|request| unanswered.contains(&request))?);
     }
-    Ok(Begun { session, events, next_sequence: count, elapsed_before, unanswered, waiting })
+    Ok(OpenedSession { session, events, next_sequence: count, elapsed_before, unanswered, waiting })
 }
 
-/// Scores of two programs or two sets of rows are never mixed.
+/// Fails if the container's program or rows differ from those in the log: their scores cannot be compared.
 fn check_same_inputs(event: &Event, inputs: &Inputs) -> Result<(), OptimizerError> {
     let changed = match event {
         Event::ProgramLoaded(program) if program.program_digest != inputs.program_digest() => "program",
@@ -129,17 +129,17 @@ fn check_same_inputs(event: &Event, inputs: &Inputs) -> Result<(), OptimizerErro
         .with_hint("Start the container as it was, or begin another run."))
 }
 
-/// What the workspace keeps of the run itself.
-pub(super) fn row<E: Engine>(run: &Run<'_>) -> RunRow {
+/// Returns the description of the run that the workspace stores.
+pub(super) fn run_row<E: Engine>(run: &RunContext<'_>) -> RunRow {
     let (config, dir) = (&run.request.config, run.dir);
     let cache = CacheSettings::of(&config.cache, dir.dir(), dir.run_id());
     RunRow {
         run_id: dir.run_id().to_owned(),
         algorithm: E::NAME.to_owned(),
-        config: shown(config),
+        config: redacted_config(config),
         config_digest: search_digest(config),
         container_url: scrub(&config.container.url),
-        cache_mode: config.cache.mode.word().to_owned(),
+        cache_mode: config.cache.mode.as_str().to_owned(),
         cache_namespace: cache.namespace,
         cache_path: Some(cache.path.into()),
         output_dir: config.run.output_dir.to_string(),
@@ -148,7 +148,7 @@ pub(super) fn row<E: Engine>(run: &Run<'_>) -> RunRow {
     }
 }
 
-/// Writes down who runs this, and what the container told.
+/// Records this process as the one that executes the run, and the documents of the container.
 pub(super) fn record_start(
     workspace: &Workspace,
     task: &Task,
@@ -173,9 +173,9 @@ pub(super) fn record_start(
     workspace.record_all(snapshots.chain(setup_calls).chain([operation]).collect())
 }
 
-/// Takes the run in the name of this process. Who held it before can write nothing from here on.
-pub(super) fn hold(workspace: &Workspace) -> Result<(), OptimizerError> {
-    workspace.hold(subject())
+/// Acquires the run's lease in the workspace for this process. Every later write of an earlier holder is rejected.
+pub(super) fn acquire_lease(workspace: &Workspace) -> Result<(), OptimizerError> {
+    workspace.acquire_lease(subject())
 }
 
 fn subject() -> String {

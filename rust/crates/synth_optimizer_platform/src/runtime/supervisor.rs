@@ -1,5 +1,5 @@
-//! Runs a future on a thread of its own with a runtime of its own: runs, checks and cleanup all do. Such a future may block
-//! its thread and need not be `Send`.
+//! Runs a future on its own thread with its own runtime. Runs, checks and cleanup use this. Such a future may block its
+//! thread and need not be `Send`.
 
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -10,11 +10,11 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use tokio::sync::Notify;
 use tokio::sync::broadcast::error::{RecvError, TryRecvError};
 
-use super::control::{Control, Controlled, next_from_file};
-use super::execute::{Outcome, execute};
-use super::request::Request;
+use super::control::{ControlReceiver, RunControl, next_from_file};
+use super::execute::{RunOutcome, execute};
+use super::run_spec::RunSpec;
 use crate::artifacts::RunPaths;
-use crate::workspace::Stored;
+use crate::workspace::StoredEvent;
 use synth_optimizer_core::engine::Engine;
 use synth_optimizer_core::model::control::ControlRequest;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
@@ -34,7 +34,7 @@ impl<T> Monitor<T> {
         Self { value: Mutex::new(value), changed: Condvar::new(), notify: Notify::new() }
     }
 
-    /// The value at this moment. It must not be held for long.
+    /// Locks and returns the value. Callers must release it quickly.
     pub fn get(&self) -> MutexGuard<'_, T> {
         self.value.lock()
     }
@@ -46,10 +46,10 @@ impl<T> Monitor<T> {
         self.notify.notify_waiters();
     }
 
-    /// Waits in a task until the value is as wanted.
+    /// Waits in a task until `is_wanted` returns true for the value.
     pub async fn wait_for(&self, mut is_wanted: impl FnMut(&T) -> bool) {
         loop {
-            // It listens before it looks, so that it misses no change.
+            // Subscribes before it reads the value, so that it misses no change.
             let changed = self.notify.notified();
             if is_wanted(&self.value.lock()) {
                 return;
@@ -58,7 +58,7 @@ impl<T> Monitor<T> {
         }
     }
 
-    /// Waits in a thread until the value is as wanted, but no longer than this; returns whether it is.
+    /// Waits in a thread until `is_wanted` returns true for the value, or until the timeout. Returns whether it did.
     pub fn wait_blocking(&self, timeout: Duration, mut is_wanted: impl FnMut(&T) -> bool) -> bool {
         let mut value = self.value.lock();
         self.changed.wait_while_for(&mut value, |value| !is_wanted(value), timeout);
@@ -66,7 +66,7 @@ impl<T> Monitor<T> {
     }
 }
 
-/// Runs a future on a new thread, and gives its result to `on_end` there. A panic is an error like any other.
+/// Runs a future on a new thread and passes its result to `on_end` on that thread. A panic becomes an error.
 pub fn spawn<T, F: Future<Output = Result<T, OptimizerError>>>(
     what: &'static str,
     work: impl FnOnce() -> F + Send + 'static,
@@ -78,7 +78,7 @@ pub fn spawn<T, F: Future<Output = Result<T, OptimizerError>>>(
         .map_err(|error| OptimizerError::from_cause(ErrorCode::Io, format!("no thread for the {what}"), error))
 }
 
-/// Runs a future on this thread, with a runtime that ends with it.
+/// Runs a future on this thread, on a runtime that lives as long as the future.
 pub fn block_on<T, F: Future<Output = Result<T, OptimizerError>>>(
     what: &str,
     work: impl FnOnce() -> F,
@@ -87,32 +87,33 @@ pub fn block_on<T, F: Future<Output = Result<T, OptimizerError>>>(
         .enable_all()
         .build()
         .map_err(|error| OptimizerError::from_cause(ErrorCode::Io, format!("no runtime for the {what}"), error))?;
-    catch(what, || runtime.block_on(work()))
+    catch_panic(what, || runtime.block_on(work()))
 }
 
-/// Turns a panic into an error.
-pub fn catch<T>(what: &str, work: impl FnOnce() -> Result<T, OptimizerError>) -> Result<T, OptimizerError> {
+/// Calls `work` and turns a panic into an error.
+pub fn catch_panic<T>(what: &str, work: impl FnOnce() -> Result<T, OptimizerError>) -> Result<T, OptimizerError> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
         let message = format!("the thread of the {what} ended without a result");
         Err(OptimizerError::new(ErrorCode::Invariant, message))
     })
 }
 
-/// Executes a run, and reports every event that it stores and every request of another process to control it.
+/// Executes a run. Calls `on_event` for every stored event and `on_control` for every control request from another
+/// process.
 pub async fn execute_watched<E: Engine>(
-    request: Request,
-    (control, controlled): (&Control, Controlled),
+    request: RunSpec,
+    (control, receiver): (&RunControl, ControlReceiver),
     paths: &RunPaths,
-    mut on_event: impl FnMut(&Stored),
+    mut on_event: impl FnMut(&StoredEvent),
     mut on_control: impl FnMut(ControlRequest),
-) -> Result<Outcome, OptimizerError> {
+) -> Result<RunOutcome, OptimizerError> {
     let mut live = control.subscribe();
     let ended = {
         let events = async {
             loop {
                 match live.recv().await {
                     Ok(stored) => on_event(&stored),
-                    // The next event makes up for those that were missed.
+                    // Subscribers read the missed events from the workspace when the next one arrives.
                     Err(RecvError::Lagged(_)) => {}
                     Err(RecvError::Closed) => std::future::pending().await,
                 }
@@ -124,7 +125,7 @@ pub async fn execute_watched<E: Engine>(
             }
         };
         tokio::select! {
-            ended = execute::<E>(request, controlled) => ended,
+            ended = execute::<E>(request, receiver) => ended,
             never = events => never,
             never = requests => never,
         }

@@ -1,4 +1,4 @@
-//! Errors of the workspace: what was being done, to which file, and how to mend it.
+//! Errors of the workspace: the failed operation, the file, and how to fix it.
 
 use std::fmt::Display;
 use std::path::Path;
@@ -7,7 +7,7 @@ use rusqlite::ErrorCode as Cause;
 
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 
-/// Turns an error of SQLite into one that says what was being done.
+/// Converts an SQLite error. `doing` names the failed operation, such as `read the log`.
 pub fn sqlite(doing: impl Display) -> impl FnOnce(rusqlite::Error) -> OptimizerError {
     move |error| {
         let cause = error.sqlite_error_code();
@@ -31,12 +31,12 @@ pub fn sqlite(doing: impl Display) -> impl FnOnce(rusqlite::Error) -> OptimizerE
     }
 }
 
-/// An error of the file system.
+/// Converts a file system error. `doing` names the failed operation, such as `create`.
 pub fn io(doing: impl Display, path: &Path) -> impl FnOnce(std::io::Error) -> OptimizerError {
     move |error| OptimizerError::from_cause(ErrorCode::Io, format!("cannot {doing} {}", path.display()), error)
 }
 
-/// Something that cannot be if the code is right.
+/// Returns the error for a state that only a bug can cause.
 pub(super) fn invariant(message: impl Into<String>) -> OptimizerError {
     OptimizerError::new(ErrorCode::Invariant, message)
 }
@@ -48,21 +48,21 @@ pub fn json(doing: impl Display) -> impl FnOnce(serde_json::Error) -> OptimizerE
 pub(super) const DAMAGED: &str = "The file is damaged or not a workspace: restore it from a copy, or save what is left \
     with `sqlite3 workspace.sqlite .recover`; events.jsonl holds the log as well.";
 
-/// Something that was stored and cannot be read any more.
+/// Returns the error for stored data that can no longer be read.
 pub(super) fn damaged(what: impl Display) -> OptimizerError {
     OptimizerError::new(ErrorCode::Sqlite, format!("{what} is damaged")).with_hint(DAMAGED)
 }
 
-/// How the message of an error begins that keeps a superseded process from writing to its run.
+/// The prefix of the message of every ownership error.
 const FENCED: &str = "fenced: ";
 
-/// The error of a process that may not write to its run any more.
-pub(crate) fn fenced(why: &str) -> OptimizerError {
+/// Returns the error for a process that no longer owns its run.
+pub(crate) fn ownership_lost(why: &str) -> OptimizerError {
     OptimizerError::new(ErrorCode::StateTransition, format!("{FENCED}{why}"))
         .with_hint("Nothing needs to be done: whoever has the run now goes on with it, and nothing was lost.")
 }
 
-/// Whether an error says that this process may not write to the run any more.
-pub fn is_fenced(error: &OptimizerError) -> bool {
+/// Returns whether an error means that this process no longer owns the run.
+pub fn is_ownership_lost(error: &OptimizerError) -> bool {
     error.code == ErrorCode::StateTransition && error.message.starts_with(FENCED)
 }

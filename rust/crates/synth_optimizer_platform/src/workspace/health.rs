@@ -1,24 +1,24 @@
-//! Whether a workspace agrees with itself: how far each projection is, and which rules do not hold.
+//! Checks that a workspace is consistent: the freshness of each projection, and the violated invariants.
 
 use rusqlite::{Connection, TransactionBehavior, params};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::census::{Census, number};
+use super::counts::{WorkspaceCounts, number};
 use super::error::sqlite;
 use synth_optimizer_core::model::error::OptimizerError;
 use synth_optimizer_core::model::lifecycle::RunState;
 
-const REBUILD: &str =
+const REBUILD_HINT: &str =
     "Run `synth-optimizers workspace rebuild` on this file: it computes the projections from the log again.";
-const REPORT: &str = "The log itself is damaged: keep the file, restore it from a copy, and report it.";
-const RESUME: &str = "Resume the run: its end is written again.";
-/// How long a run may take to write its files once its last event is stored.
-const CLOSING_MILLIS: u64 = 60_000;
-/// Events whose rewards are compared with the projection one by one; a rebuild compares all.
-const COMPARED: u64 = 20_000;
+const REPORT_HINT: &str = "The log itself is damaged: keep the file, restore it from a copy, and report it.";
+const RESUME_HINT: &str = "Resume the run: its end is written again.";
+/// How long a run may take to write its results after its last event is stored.
+const RESULTS_TIMEOUT_MILLIS: u64 = 60_000;
+/// The number of latest events whose rewards are compared with the projection. A rebuild compares all.
+const MAX_COMPARED_EVENTS: u64 = 20_000;
 
-/// How far a projection is.
+/// Whether a projection has as many rows as its source requires.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Freshness {
     pub(super) projection_name: &'static str,
@@ -32,15 +32,15 @@ pub(super) struct Freshness {
 }
 
 #[derive(Debug)]
-pub(super) struct Health {
+pub(super) struct HealthReport {
     pub(super) freshness: Vec<Freshness>,
-    /// Rules that do not hold, as the status and the table show them.
+    /// Violated invariants, as the status and the table show them.
     pub(super) violations: Vec<Value>,
 }
 
-impl Health {
-    pub(super) fn check(db: &Connection, census: &Census, now: u64) -> Result<Self, OptimizerError> {
-        let freshness = freshness(db, census, now)?;
+impl HealthReport {
+    pub(super) fn check(db: &Connection, table_counts: &WorkspaceCounts, now: u64) -> Result<Self, OptimizerError> {
+        let freshness = freshness(db, table_counts, now)?;
         let mut violations: Vec<Value> = freshness
             .iter()
             .filter(|found| found.lag_count > 0)
@@ -49,11 +49,11 @@ impl Health {
                     "{} has {} rows where {} gives {}",
                     found.projected_table, found.projected_count, found.source_table, found.source_count
                 );
-                let hint = if found.projected_table == "manifests" { RESUME } else { REBUILD };
-                violation(census, found.projection_name, &message, hint)
+                let hint = if found.projected_table == "manifests" { RESUME_HINT } else { REBUILD_HINT };
+                violation(table_counts, found.projection_name, &message, hint)
             })
             .collect();
-        violations.extend(broken_rules(db, census, now)?);
+        violations.extend(broken_rules(db, table_counts, now)?);
         Ok(Self { freshness, violations })
     }
 
@@ -61,7 +61,7 @@ impl Health {
         if self.violations.is_empty() { "pass" } else { "fail" }
     }
 
-    /// Leaves the findings in the workspace for those who query it.
+    /// Records the findings in the workspace, for users who query it.
     pub(super) fn record(&self, db: &mut Connection, now: u64) -> Result<(), OptimizerError> {
         self.write(db, now).map_err(sqlite("record the health of the workspace"))
     }
@@ -95,28 +95,28 @@ impl Health {
     }
 }
 
-fn violation(census: &Census, id: &str, message: &str, repair_hint: &str) -> Value {
+fn violation(table_counts: &WorkspaceCounts, id: &str, message: &str, repair_hint: &str) -> Value {
     json!({
         "invariant_id": id,
         "severity": "error",
         "subject_type": "run",
-        "subject_id": census.run.run_id,
+        "subject_id": table_counts.run.run_id,
         "message": message,
         "repair_hint": repair_hint,
     })
 }
 
-fn freshness(db: &Connection, census: &Census, now: u64) -> Result<Vec<Freshness>, OptimizerError> {
-    let event = |wire: &str| census.of("event_stream_event_type_counts", wire);
-    let rollout = |status: &str| census.of("rollout_status_counts", status);
-    let count = |name: &str| census.count(name);
-    let parents = census.of("plan_link_relation_counts", "candidate_lineage");
+fn freshness(db: &Connection, table_counts: &WorkspaceCounts, now: u64) -> Result<Vec<Freshness>, OptimizerError> {
+    let event = |wire: &str| table_counts.of("event_stream_event_type_counts", wire);
+    let rollout = |status: &str| table_counts.of("rollout_status_counts", status);
+    let count = |name: &str| table_counts.count(name);
+    let parents = table_counts.of("plan_link_relation_counts", "candidate_lineage");
     let failed = rollout("failed") + rollout("retried");
     let answered =
         event("rollout.finished") + event("rollout.failed") + event("proposer.completed") + event("proposer.failed");
     let decided = ["candidate.promoted", "candidate.accepted", "candidate.rejected", "candidate.deferred"];
     let decided: u64 = decided.into_iter().map(event).sum();
-    let reached = census.totals.last_sequence.map_or(0, |last| last + 1);
+    let reached = table_counts.totals.last_sequence.map_or(0, |last| last + 1);
     let stored = number(db, "SELECT coalesce(max(sequence) + 1, 0) FROM events")?;
     let same = |name, source, from, projected| row(name, (source, from), (projected, count(projected)), Rule::Equal);
     let least = |name, source, from, projected| row(name, (source, from), (projected, count(projected)), Rule::AtLeast);
@@ -130,7 +130,7 @@ fn freshness(db: &Connection, census: &Census, now: u64) -> Result<Vec<Freshness
         same("candidate_deltas_from_parented_candidates", "candidates", parents, "candidate_deltas"),
         same("acceptance_decisions_from_candidates", "events", decided, "acceptance_decisions"),
         least("plan_links_from_candidates", "candidates", count("candidates"), "plan_links"),
-        same("rollouts_from_events", "events", census.rows_requested, "rollouts"),
+        same("rollouts_from_events", "events", table_counts.rows_requested, "rollouts"),
         events("rollouts_finished_from_events", event("rollout.finished"), "rollouts", rollout("finished")),
         events("rollouts_failed_from_events", event("rollout.failed"), "rollouts", failed),
         same("proposer_calls_from_events", "events", event("proposer.started"), "proposer_calls"),
@@ -152,7 +152,7 @@ fn freshness(db: &Connection, census: &Census, now: u64) -> Result<Vec<Freshness
             "subagent_invocations",
         ),
     ];
-    if census.totals.state == RunState::Completed {
+    if table_counts.totals.state == RunState::Completed {
         rows.extend([
             least("contract_snapshot_from_terminal_run", "run", 1, "container_contract_snapshots"),
             least("prompt_program_snapshot_from_terminal_run", "run", 1, "prompt_program_snapshots"),
@@ -160,7 +160,7 @@ fn freshness(db: &Connection, census: &Census, now: u64) -> Result<Vec<Freshness
             least("objective_set_from_terminal_run", "run", 1, "objective_sets"),
         ]);
     }
-    if closed(census, now) {
+    if should_be_closed(table_counts, now) {
         rows.push(least("checkpoint_from_terminal_run", "run", 1, "checkpoints"));
         rows.push(least("manifest_from_terminal_run", "run", 1, "manifests"));
     }
@@ -190,25 +190,25 @@ fn row(name: &'static str, source: (&'static str, u64), projected: (&'static str
     }
 }
 
-/// Whether the run is over and has had time to write its files.
-fn closed(census: &Census, now: u64) -> bool {
-    census.totals.finished_at.is_some_and(|ended| ended + CLOSING_MILLIS < now)
+/// Returns whether the run has ended and has had time to write its results.
+fn should_be_closed(table_counts: &WorkspaceCounts, now: u64) -> bool {
+    table_counts.totals.finished_at.is_some_and(|ended| ended + RESULTS_TIMEOUT_MILLIS < now)
 }
 
-/// Rules that are stated as queries for what breaks them: the number must be zero.
+/// Invariants as queries that count their violations. Each entry has an id, a message, the query and a hint.
 const RULES: &[(&str, &str, &str, &str)] = &[
     (
         "events_without_gaps",
         "events are missing from the log",
         "SELECT coalesce(max(sequence) - min(sequence) + 1 - count(*), 0) FROM events",
-        REPORT,
+        REPORT_HINT,
     ),
     (
         "run_state_matches_last_transition",
         "run_state names another state than the last transition of the log",
         "SELECT count(*) FROM run_state WHERE state IS NOT coalesce(
            (SELECT to_state FROM optimizer_state_history ORDER BY sequence_number DESC LIMIT 1), 'created')",
-        REBUILD,
+        REBUILD_HINT,
     ),
     (
         "run_state_matches_rollouts",
@@ -217,7 +217,7 @@ const RULES: &[(&str, &str, &str, &str)] = &[
            OR rollouts_finished <> (SELECT count(*) FROM rollouts WHERE status = 'finished')
            OR candidates <> (SELECT count(*) FROM candidates)
            OR proposer_turns <> (SELECT count(*) FROM proposer_calls)",
-        REBUILD,
+        REBUILD_HINT,
     ),
     (
         "run_state_matches_usage_ledger",
@@ -227,7 +227,7 @@ const RULES: &[(&str, &str, &str, &str)] = &[
            SELECT coalesce(sum(cost_nano_usd), 0) FROM (
              SELECT cost_nano_usd, billing FROM rollouts UNION ALL SELECT cost_nano_usd, billing FROM proposer_calls)
            WHERE billing = 'sent')",
-        REBUILD,
+        REBUILD_HINT,
     ),
     (
         "candidate_statuses_match_events",
@@ -237,13 +237,13 @@ const RULES: &[(&str, &str, &str, &str)] = &[
            FULL JOIN (SELECT substr(status, 1, 8) AS decision, count(*) AS n FROM candidates
              WHERE status = 'accepted' OR status LIKE 'rejected%' OR status LIKE 'deferred%' GROUP BY 1) AS held
            ON said.decision = held.decision WHERE said.n IS NOT held.n",
-        REBUILD,
+        REBUILD_HINT,
     ),
     (
         "rollouts_have_candidates",
         "rollouts are of candidates that do not exist",
         "SELECT count(*) FROM (SELECT DISTINCT candidate_id FROM rollouts EXCEPT SELECT candidate_id FROM candidates)",
-        REBUILD,
+        REBUILD_HINT,
     ),
     (
         "inbox_answers_are_outstanding",
@@ -251,29 +251,29 @@ const RULES: &[(&str, &str, &str, &str)] = &[
         "SELECT count(*) FROM inbox
          WHERE NOT EXISTS (SELECT 1 FROM rollouts WHERE rollouts.request = inbox.request AND status = 'requested')
            AND NOT EXISTS (SELECT 1 FROM proposer_calls WHERE proposer_calls.request = inbox.request AND status = 'started')",
-        RESUME,
+        RESUME_HINT,
     ),
     (
         "completed_run_has_best_candidate",
         "the run is completed without a best candidate",
         "SELECT count(*) FROM run_state WHERE state = 'completed' AND (best_candidate_id IS NULL
            OR best_candidate_id NOT IN (SELECT candidate_id FROM candidates))",
-        REBUILD,
+        REBUILD_HINT,
     ),
     (
         "completed_run_has_no_outstanding_request",
         "the run is completed and rollouts have no outcome",
         "SELECT count(*) FROM rollouts, run_state WHERE state = 'completed' AND status = 'requested'",
-        REBUILD,
+        REBUILD_HINT,
     ),
 ];
 
-fn broken_rules(db: &Connection, census: &Census, now: u64) -> Result<Vec<Value>, OptimizerError> {
+fn broken_rules(db: &Connection, table_counts: &WorkspaceCounts, now: u64) -> Result<Vec<Value>, OptimizerError> {
     let mut found = Vec::new();
     let mut check = |id: &str, message: &str, sql: &str, hint: &str| -> Result<(), OptimizerError> {
         let broken = number(db, sql)?;
         if broken > 0 {
-            found.push(violation(census, id, &format!("{message} ({broken})"), hint));
+            found.push(violation(table_counts, id, &format!("{message} ({broken})"), hint));
         }
         Ok(())
     };
@@ -282,14 +282,14 @@ fn broken_rules(db: &Connection, census: &Census, now: u64) -> Result<Vec<Value>
     }
     let rewards = format!(
         "SELECT count(*) FROM events LEFT JOIN rollouts ON rollouts.request = events.fields ->> 'request'
-         WHERE events.sequence > (SELECT max(sequence) FROM events) - {COMPARED} AND type = 'rollout.finished'
+         WHERE events.sequence > (SELECT max(sequence) FROM events) - {MAX_COMPARED_EVENTS} AND type = 'rollout.finished'
            AND (reward IS NULL OR abs(reward - (fields ->> 'reward')) > 1e-9 OR settled IS NOT sequence
              OR rollouts.candidate_id IS NOT fields ->> 'candidate_id')"
     );
-    check("rollouts_match_events", "rollouts hold another reward or candidate than the log", &rewards, REBUILD)?;
-    if closed(census, now) {
+    check("rollouts_match_events", "rollouts hold another reward or candidate than the log", &rewards, REBUILD_HINT)?;
+    if should_be_closed(table_counts, now) {
         let sql = "SELECT count(*) FROM resource_leases WHERE status = 'active'";
-        check("terminal_run_releases_resource_leases", "the run is over and still holds resources", sql, RESUME)?;
+        check("terminal_run_releases_resource_leases", "the run is over and still holds resources", sql, RESUME_HINT)?;
     }
     Ok(found)
 }

@@ -1,4 +1,4 @@
-//! Work on a workspace that nobody runs: its projections computed from the log again, and its space given back.
+//! Maintenance of a workspace whose run is not executing: rebuilds its projections from the log, and vacuums the file.
 
 use std::path::Path;
 
@@ -16,44 +16,44 @@ use synth_optimizer_core::config::sections::Durability;
 use synth_optimizer_core::model::canonical::hex;
 use synth_optimizer_core::model::error::OptimizerError;
 
-/// What to do about differences.
+/// What a rebuild does with differences.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RebuildMode {
-    /// Only say where they are.
+    /// Only reports them.
     Compare,
-    /// Replace the projections, in one transaction. No process may be running the run.
+    /// Replaces the projections in one transaction. No process may execute the run meanwhile.
     Replace,
 }
 
-/// A row that is not what the log gives.
+/// A row that differs from what the log gives.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Difference {
     pub table: String,
     /// The columns of the primary key.
     pub key: Value,
-    /// The stored row; none where it is missing.
+    /// The stored row. `None` if it is missing.
     pub stored: Option<Value>,
-    /// The row that the log gives; none where there should be no such row.
+    /// The row that the log gives. `None` if there should be no such row.
     pub expected: Option<Value>,
 }
 
-/// What a rebuild found.
+/// The result of a rebuild.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct RebuildReport {
     pub events: u64,
-    /// Rows compared, over all projections.
+    /// Number of rows compared, over all projections.
     pub rows: u64,
-    /// Rows that differ.
+    /// Number of rows that differ.
     pub differing: u64,
-    /// The first of them.
+    /// The first differences.
     pub differences: Vec<Difference>,
     pub replaced: bool,
 }
 
-/// Differences that are shown; the others are counted.
-const SHOWN: usize = 20;
+/// The most differences that a report contains. The others are only counted.
+const MAX_SHOWN_DIFFERENCES: usize = 20;
 
-/// The projections, in an order in which they can be filled, with their keys.
+/// The projections with their primary keys, in an order that respects foreign keys.
 const PROJECTIONS: &[(&str, &str)] =
     &[("candidates", "candidate_id"), ("rollouts", "request"), ("proposer_calls", "request"), ("run_state", "one")];
 
@@ -63,7 +63,7 @@ pub fn rebuild(path: &Path, mode: RebuildMode) -> Result<RebuildReport, Optimize
         RebuildMode::Compare => (open::open_to_read(path)?, TransactionBehavior::Deferred),
         RebuildMode::Replace => (open::open(path, Durability::Power)?, TransactionBehavior::Immediate),
     };
-    // The copies are temporary tables, in memory. To write to these is to write, even for a connection that only reads.
+    // The copies are temporary tables in memory. `query_only` would reject writes to them.
     stored
         .execute_batch("PRAGMA temp_store = MEMORY; PRAGMA query_only = OFF")
         .map_err(sqlite("read the workspace"))?;
@@ -86,7 +86,8 @@ pub fn rebuild(path: &Path, mode: RebuildMode) -> Result<RebuildReport, Optimize
     Ok(report)
 }
 
-/// Computes the projections in temporary tables. These hide the stored ones from every statement that names no schema.
+/// Computes the projections in temporary tables and returns the number of events. The temporary tables shadow the stored
+/// ones in every statement that names no schema.
 fn replay(db: &Connection) -> Result<u64, OptimizerError> {
     let definition = "SELECT sql FROM main.sqlite_schema WHERE type = 'table' AND name = ?1";
     for (table, _) in PROJECTIONS {
@@ -108,7 +109,7 @@ fn replay(db: &Connection) -> Result<u64, OptimizerError> {
 
 fn compare(db: &Connection, table: &str, key: &str, report: &mut RebuildReport) -> Result<(), OptimizerError> {
     let doing = format!("compare {table}");
-    // With the generated columns.
+    // `table_xinfo` includes the generated columns.
     let sql = "SELECT name FROM pragma_table_xinfo(?1)";
     let names: Vec<String> = list(db, &doing, sql, [table], |row| row.get(0))?;
     let of = |side: &str| names.iter().map(|name| format!("{side}.{name}")).collect::<Vec<_>>().join(", ");
@@ -129,12 +130,12 @@ fn compare(db: &Connection, table: &str, key: &str, report: &mut RebuildReport) 
         let value = stored.as_ref().or(expected.as_ref()).map(|row| row[key].clone());
         Ok(Difference { table: table.to_owned(), key: json!({ key: value }), stored, expected })
     };
-    let found = list(db, &doing, &sql, [SHOWN - report.differences.len()], difference)?;
+    let found = list(db, &doing, &sql, [MAX_SHOWN_DIFFERENCES - report.differences.len()], difference)?;
     report.differences.extend(found);
     Ok(())
 }
 
-/// One side of a joined row as JSON; none where the side is missing.
+/// Returns one side of a joined row as JSON, or `None` if that side is missing.
 fn shown(row: &Row<'_>, names: &[String], key: &str, from: usize) -> rusqlite::Result<Option<Value>> {
     let mut shown = serde_json::Map::new();
     for (place, name) in names.iter().enumerate() {
@@ -157,7 +158,7 @@ fn replace(db: &Connection) -> Result<(), OptimizerError> {
         run(&format!("DELETE FROM main.{table}"))?;
     }
     for (table, _) in PROJECTIONS {
-        // Without the generated columns, which cannot be written.
+        // `table_info` leaves out the generated columns, which cannot be written.
         let sql = "SELECT group_concat(name, ', ') FROM pragma_table_info(?1)";
         let columns: String =
             db.query_row(sql, [table], |row| row.get(0)).map_err(sqlite("replace the projections"))?;
@@ -166,17 +167,17 @@ fn replace(db: &Connection) -> Result<(), OptimizerError> {
     Ok(())
 }
 
-/// What was gained.
+/// The size of the file before and after a vacuum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct Vacuumed {
+pub struct VacuumReport {
     pub bytes_before: u64,
     pub bytes_after: u64,
 }
 
-/// Writes the file anew without empty pages. No process may be running the run.
-pub fn vacuum(path: &Path) -> Result<Vacuumed, OptimizerError> {
+/// Rewrites the file without empty pages. No process may execute the run meanwhile.
+pub fn vacuum(path: &Path) -> Result<VacuumReport, OptimizerError> {
     let connection = open::open(path, Durability::Power)?;
-    // What stands in the WAL belongs to the size before.
+    // The WAL is checkpointed first, because its content counts to the size before.
     let size = || std::fs::metadata(path).map(|found| found.len()).map_err(io("measure", path));
     let fold = || connection.execute_batch("PRAGMA wal_checkpoint(TRUNCATE)").map_err(sqlite("fold the WAL"));
     fold()?;
@@ -185,5 +186,5 @@ pub fn vacuum(path: &Path) -> Result<Vacuumed, OptimizerError> {
     fold()?;
     let bytes_after = size()?;
     connection.close().map_err(|(_, error)| sqlite(format_args!("close {}", path.display()))(error))?;
-    Ok(Vacuumed { bytes_before, bytes_after })
+    Ok(VacuumReport { bytes_before, bytes_after })
 }

@@ -1,6 +1,8 @@
-//! `workspace.sqlite`: the log of a run, what was sent and what came, and the tables that people query.
+//! `workspace.sqlite`: the event log of a run, its calls and their answers, and the tables that users query.
+//!
+//! [`Workspace`] is the one writer of a run's database; [`Reader`] reads it from any process.
 
-mod census;
+mod counts;
 pub mod error;
 mod health;
 mod maintenance;
@@ -25,40 +27,42 @@ use std::thread::JoinHandle;
 use rusqlite::Connection;
 use tokio::sync::oneshot;
 
-pub(crate) use error::fenced;
-pub use error::is_fenced;
-pub use maintenance::{Difference, RebuildMode, RebuildReport, Vacuumed, rebuild, vacuum};
+pub use error::is_ownership_lost;
+pub(crate) use error::ownership_lost;
+pub use maintenance::{Difference, RebuildMode, RebuildReport, VacuumReport, rebuild, vacuum};
 pub use open::SCHEMA_VERSION;
 pub use reader::Reader;
-pub use records::{Answered, ArtifactRef, Batch, CacheAction, CacheUse, Record, RunRow, Sent, SnapshotKind, Stored};
+pub use records::{
+    AnsweredCall, ArtifactRef, Batch, CacheAction, CacheUse, Record, RunRow, SentCall, SnapshotKind, StoredEvent,
+};
 pub(crate) use status::limits;
 pub use status::workspace_status;
 
 use crate::warn_if_err;
 use synth_optimizer_core::config::sections::Durability;
 use synth_optimizer_core::model::error::OptimizerError;
-use writer::{Job, Outcome, Write, gone};
+use writer::{Write, WriteJob, WriteResult, writer_ended_error};
 
-/// The workspace of a run in the process that runs it. Reads go through `Reader`, which it dereferences to.
+/// The workspace of a run in the process that executes it. It dereferences to `Reader` for reads.
 ///
-/// What was acknowledged is stored. After one failed transaction every later write fails with the same error.
+/// An acknowledged write is stored. After a failed transaction, every later write fails with the same error.
 #[derive(Debug)]
 pub struct Workspace {
-    /// To the writer; none once it was closed.
-    queue: Option<Sender<Job>>,
-    thread: Option<JoinHandle<Outcome>>,
+    /// The queue of the writer thread. `None` once the workspace is closed.
+    queue: Option<Sender<WriteJob>>,
+    thread: Option<JoinHandle<WriteResult>>,
     transactions: Arc<AtomicU64>,
     reader: Reader,
 }
 
 impl Workspace {
-    /// Creates the workspace of a new run; there must be none.
+    /// Creates the workspace of a new run. Fails if the file exists.
     pub fn create(path: &Path, run: &RunRow, durability: Durability) -> Result<Self, OptimizerError> {
         open::create(path, run)?;
         Self::start(path, open::open_new(path, durability)?)
     }
 
-    /// Opens the workspace of a run that goes on.
+    /// Opens the workspace of an existing run for writing.
     pub fn open(path: &Path, durability: Durability) -> Result<Self, OptimizerError> {
         Self::start(path, open::open(path, durability)?)
     }
@@ -66,65 +70,65 @@ impl Workspace {
     fn start(path: &Path, connection: Connection) -> Result<Self, OptimizerError> {
         let transactions = Arc::default();
         let (queue, thread) = writer::start(connection, Arc::clone(&transactions))?;
-        Ok(Self { queue: Some(queue), thread: Some(thread), transactions, reader: Reader::later(path) })
+        Ok(Self { queue: Some(queue), thread: Some(thread), transactions, reader: Reader::lazy(path) })
     }
 
-    /// Stores a batch. Batches that wait together share a transaction.
-    pub async fn commit(&self, batch: impl Into<Arc<Batch>>) -> Outcome {
+    /// Stores a batch. Batches that are queued at the same time share one transaction.
+    pub async fn commit(&self, batch: impl Into<Arc<Batch>>) -> WriteResult {
         self.write(Write::Batch(batch.into())).await
     }
 
-    /// Stores a batch, from a thread that may wait.
-    pub fn commit_blocking(&self, batch: impl Into<Arc<Batch>>) -> Outcome {
+    /// Stores a batch and blocks the thread until it is stored.
+    pub fn commit_blocking(&self, batch: impl Into<Arc<Batch>>) -> WriteResult {
         self.write_blocking(Write::Batch(batch.into()))
     }
 
-    /// Stores records beside the log in one transaction, from a thread that may wait.
-    pub fn record_all(&self, records: Vec<Record>) -> Outcome {
+    /// Stores records beside the log in one transaction and blocks the thread until they are stored.
+    pub fn record_all(&self, records: Vec<Record>) -> WriteResult {
         self.write_blocking(Write::Records(records))
     }
 
-    /// Takes the run for this process, which `subject` names: from here on every transaction fails, and writes nothing, once
-    /// another process has taken it over. What an earlier holder wrote until now is seen. It is let go of when the workspace
-    /// is closed.
-    pub fn hold(&self, subject: String) -> Outcome {
-        self.write_blocking(Write::Hold(subject))
+    /// Acquires the lease on the run for this process, which `subject` names. Once another process acquires the lease,
+    /// every transaction of this process fails and writes nothing. Everything that an earlier holder wrote is visible.
+    /// Closing the workspace releases the lease.
+    pub fn acquire_lease(&self, subject: String) -> WriteResult {
+        self.write_blocking(Write::AcquireLease(subject))
     }
 
-    /// Transactions since the workspace was opened.
+    /// Returns the number of transactions since the workspace was opened.
     pub fn transactions(&self) -> u64 {
         self.transactions.load(Ordering::Relaxed)
     }
 
-    /// Writes what waits and closes the files.
-    pub fn close(mut self) -> Outcome {
+    /// Finishes the queued writes and closes the database.
+    pub fn close(mut self) -> WriteResult {
         self.end()
     }
 
-    fn end(&mut self) -> Outcome {
-        // The last connection to close removes the WAL, and only a writer can.
-        self.reader.release();
+    fn end(&mut self) -> WriteResult {
+        // The last connection that closes removes the WAL, and only a writer can do that.
+        self.reader.close_connection();
         drop(self.queue.take());
         let Some(thread) = self.thread.take() else { return Ok(()) };
-        thread.join().unwrap_or_else(|_| Err(gone()))
+        thread.join().unwrap_or_else(|_| Err(writer_ended_error()))
     }
 
-    async fn write(&self, write: Write) -> Outcome {
+    async fn write(&self, write: Write) -> WriteResult {
         let (answer, answered) = oneshot::channel();
-        // Nobody may wait any more; the write happens all the same.
+        // The caller may have been dropped meanwhile; the write happens anyway.
         self.submit(write, |outcome| drop(answer.send(outcome)))?;
-        answered.await.unwrap_or_else(|_| Err(gone()))
+        answered.await.unwrap_or_else(|_| Err(writer_ended_error()))
     }
 
-    fn write_blocking(&self, write: Write) -> Outcome {
+    fn write_blocking(&self, write: Write) -> WriteResult {
         let (answer, answered) = sync_channel(1);
         self.submit(write, move |outcome| drop(answer.send(outcome)))?;
-        answered.recv().unwrap_or_else(|_| Err(gone()))
+        answered.recv().unwrap_or_else(|_| Err(writer_ended_error()))
     }
 
-    fn submit(&self, write: Write, answer: impl FnOnce(Outcome) + Send + 'static) -> Outcome {
-        let job = Job { write, answer: Box::new(answer) };
-        self.queue.as_ref().and_then(|queue| queue.send(job).ok()).ok_or_else(gone)
+    fn submit(&self, write: Write, answer: impl FnOnce(WriteResult) + Send + 'static) -> WriteResult {
+        let job = WriteJob { write, answer: Box::new(answer) };
+        self.queue.as_ref().and_then(|queue| queue.send(job).ok()).ok_or_else(writer_ended_error)
     }
 }
 
@@ -138,7 +142,7 @@ impl Deref for Workspace {
 
 impl Drop for Workspace {
     fn drop(&mut self) {
-        // Whoever wants to know calls `close`; what was acknowledged is stored in any case.
+        // Callers that need the error call `close`. Acknowledged writes are stored in any case.
         warn_if_err!(self.end(), "the workspace was not closed");
     }
 }

@@ -8,7 +8,7 @@ use rusqlite_migration::{M, Migrations};
 
 use super::error::{DAMAGED, io, sqlite};
 use super::records::RunRow;
-use super::schema::{BUSY, Schema};
+use super::schema::{BUSY_TIMEOUT, Schema};
 use synth_optimizer_core::config::sections::Durability;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 
@@ -16,7 +16,7 @@ const STEPS: &[M<'_>] =
     &[M::up(include_str!("../../migrations/0001_tables.sql")), M::up(include_str!("../../migrations/0002_views.sql"))];
 static MIGRATIONS: Migrations<'_> = Migrations::from_slice(STEPS);
 
-/// The newest schema that this release knows.
+/// The newest schema version that this release supports.
 pub const SCHEMA_VERSION: usize = STEPS.len();
 
 static SCHEMA: Schema = Schema {
@@ -28,7 +28,7 @@ static SCHEMA: Schema = Schema {
     hint: "Name the workspace.sqlite of a run directory.",
 };
 
-/// Writes a new, closed workspace. It appears under its name whole, or not at all.
+/// Creates a new workspace file. It appears under its name complete, or not at all.
 pub(super) fn create(path: &Path, run: &RunRow) -> Result<(), OptimizerError> {
     if path.exists() {
         return Err(OptimizerError::new(ErrorCode::Io, format!("{} exists already", path.display()))
@@ -45,7 +45,7 @@ pub(super) fn create(path: &Path, run: &RunRow) -> Result<(), OptimizerError> {
     std::fs::rename(&unfinished, path).map_err(io("create", path))
 }
 
-/// Opens an existing workspace to leave findings in it, without waiting long for its writer.
+/// Opens an existing workspace to record the findings of a status. Waits for the writer no longer than `busy`.
 pub(super) fn open_to_record(path: &Path, busy: Duration) -> Result<Connection, OptimizerError> {
     let connection = SCHEMA.connect(path, busy)?;
     connection.execute_batch("PRAGMA synchronous = NORMAL").map_err(sqlite("open the workspace"))?;
@@ -54,16 +54,16 @@ pub(super) fn open_to_record(path: &Path, busy: Duration) -> Result<Connection, 
 
 /// Opens an existing workspace for its one writer.
 pub(super) fn open(path: &Path, durability: Durability) -> Result<Connection, OptimizerError> {
-    let mut connection = SCHEMA.connect(path, BUSY)?;
+    let mut connection = SCHEMA.connect(path, BUSY_TIMEOUT)?;
     SCHEMA.check(&connection, path)?;
     quick_check(&connection, path)?;
     SCHEMA.migrate(&mut connection, path)?;
     prepare_to_write(connection, path, durability)
 }
 
-/// Opens the workspace that was just created.
+/// Opens a workspace that was just created, without checking it.
 pub(super) fn open_new(path: &Path, durability: Durability) -> Result<Connection, OptimizerError> {
-    prepare_to_write(SCHEMA.connect(path, BUSY)?, path, durability)
+    prepare_to_write(SCHEMA.connect(path, BUSY_TIMEOUT)?, path, durability)
 }
 
 fn prepare_to_write(connection: Connection, path: &Path, durability: Durability) -> Result<Connection, OptimizerError> {
@@ -71,7 +71,7 @@ fn prepare_to_write(connection: Connection, path: &Path, durability: Durability)
         Durability::Process => "NORMAL",
         Durability::Power => "FULL",
     };
-    // The cache is small: a commit touches the ends of a few tables, and memory that is new to a process is dear.
+    // The cache is small: a commit touches only the ends of a few tables, and allocating fresh memory is expensive.
     connection
         .execute_batch(&format!(
             "PRAGMA journal_mode = WAL;
@@ -89,7 +89,8 @@ fn prepare_to_write(connection: Connection, path: &Path, durability: Durability)
 /// Opens an existing workspace for reading, while another process may be writing.
 pub(super) fn open_to_read(path: &Path) -> Result<Connection, OptimizerError> {
     let opened = reading_connection(path);
-    // A directory without write permission has no place for the shared memory of a WAL; nobody writes there either.
+    // In a directory without write permission, SQLite cannot create the shared memory of a WAL. No process can write
+    // there either, so the file can be opened as immutable.
     match opened {
         Err(error) if error.code == ErrorCode::Sqlite && path.is_file() && !wal_of(path).exists() => {
             let uri = format!("file:{}?immutable=1", escaped(path));
@@ -102,10 +103,10 @@ pub(super) fn open_to_read(path: &Path) -> Result<Connection, OptimizerError> {
     }
 }
 
-/// SQLite opens a protected file for reading only. Any other is opened for writing, without a statement that may write,
-/// because only then can the last connection that closes remove the WAL.
+/// Opens a connection that only reads. The file is opened for writing if its permissions allow it, because only then the
+/// last connection that closes can remove the WAL; `query_only` rejects every statement that writes.
 fn reading_connection(path: &Path) -> Result<Connection, OptimizerError> {
-    let connection = SCHEMA.connect(path, BUSY)?;
+    let connection = SCHEMA.connect(path, BUSY_TIMEOUT)?;
     SCHEMA.check(&connection, path)?;
     connection.pragma_update(None, "query_only", true).map_err(sqlite(format_args!("open {}", path.display())))?;
     Ok(connection)

@@ -1,4 +1,4 @@
-//! The one place that writes projections: each is a function of the log.
+//! Writes the projections: the tables that are computed from the log alone. No other module writes them.
 
 use rusqlite::types::ToSql;
 use rusqlite::{Connection, params, params_from_iter};
@@ -6,9 +6,9 @@ use serde::Serialize;
 
 use super::error::{invariant, json, sqlite};
 use super::query::{document, run};
-use super::records::Stored;
-use super::store::digest_bytes;
-use synth_optimizer_core::model::candidate_view::{Candidate, candidates_of};
+use super::records::StoredEvent;
+use super::store::sha256_hex;
+use synth_optimizer_core::model::candidate_view::{Candidate, affected_candidates};
 use synth_optimizer_core::model::error::OptimizerError;
 use synth_optimizer_core::model::event::Event;
 use synth_optimizer_core::model::event_fields::RolloutsRequested;
@@ -30,7 +30,7 @@ const FAIL_TURN: &str = "UPDATE proposer_calls SET settled = ?2, billing = ?3, p
     completion_tokens = ?5, total_tokens = ?6, cost_nano_usd = ?7, status = ?8, failure_class = ?9, failure_message = ?10
     WHERE request = ?1 AND status = 'started'";
 
-/// Applies events to the projections. The totals of the run are written once per transaction, by `finish`.
+/// Applies events to the projections. `finish` writes the totals of the run once per transaction.
 #[derive(Debug)]
 pub(super) struct Projector {
     totals: RunTotals,
@@ -39,7 +39,7 @@ pub(super) struct Projector {
 
 impl Projector {
     pub(super) fn load(db: &Connection) -> Result<Self, OptimizerError> {
-        // A copy of the schema that a rebuild fills has no totals yet.
+        // The temporary tables of a rebuild have no totals yet.
         let stored = read_totals(db)?;
         Ok(Self { changed: stored.is_none(), totals: stored.unwrap_or_default() })
     }
@@ -52,7 +52,7 @@ impl Projector {
         if std::mem::take(&mut self.changed) { write_totals(db, &self.totals) } else { Ok(()) }
     }
 
-    pub(super) fn apply(&mut self, db: &Connection, events: &[Stored]) -> Result<(), OptimizerError> {
+    pub(super) fn apply(&mut self, db: &Connection, events: &[StoredEvent]) -> Result<(), OptimizerError> {
         for stored in events {
             self.changed = true;
             self.totals.apply(stored.sequence, stored.unix_millis, &stored.event);
@@ -62,8 +62,8 @@ impl Projector {
     }
 }
 
-/// Writes the rows that an event is about.
-fn project(db: &Connection, stored: &Stored) -> Result<(), OptimizerError> {
+/// Writes the rows that an event changes.
+fn project(db: &Connection, stored: &StoredEvent) -> Result<(), OptimizerError> {
     let (at, event) = (stored.sequence, &stored.event);
     match event {
         Event::CandidateRegistered(fields) => {
@@ -72,17 +72,17 @@ fn project(db: &Connection, stored: &Stored) -> Result<(), OptimizerError> {
         Event::RolloutsRequested(fields) => rollouts_requested(db, fields)?,
         Event::RolloutFinished(fields) => {
             let objectives = if fields.objectives.is_empty() { None } else { Some(text(&fields.objectives)?) };
-            let trace = fields.trace_digest.as_deref().map(digest_bytes).transpose()?;
+            let trace = fields.trace_digest.as_deref().map(sha256_hex).transpose()?;
             settle(db, FINISH_ROLLOUT, stored, &[&fields.reward, &objectives, &trace])?;
         }
         Event::RolloutFailed(fields) => {
             let status = if fields.retried { "retried" } else { "failed" };
-            settle(db, FAIL_ROLLOUT, stored, &[&status, &fields.class.word(), &fields.message])?;
+            settle(db, FAIL_ROLLOUT, stored, &[&status, &fields.class.as_str(), &fields.message])?;
         }
         Event::ProposerStarted(fields) => {
             let sql = "INSERT INTO proposer_calls (request, generation, attempt, proposal_count, status, started)
                        VALUES (?1, ?2, ?3, ?4, 'started', ?5)";
-            let values = params![fields.request.0, fields.generation, fields.attempt, fields.proposal_count, at];
+            let values = params![fields.call_id.0, fields.generation, fields.attempt, fields.proposal_count, at];
             run(db, "project a proposer turn", sql, values)?;
         }
         Event::ProposerCompleted(fields) => {
@@ -92,11 +92,11 @@ fn project(db: &Connection, stored: &Stored) -> Result<(), OptimizerError> {
         }
         Event::ProposerFailed(fields) => {
             let status = if fields.retried { "retried" } else { "failed" };
-            settle(db, FAIL_TURN, stored, &[&status, &fields.class.word(), &fields.message])?;
+            settle(db, FAIL_TURN, stored, &[&status, &fields.class.as_str(), &fields.message])?;
         }
         _ => {}
     }
-    for id in candidates_of(event) {
+    for id in affected_candidates(event) {
         let mut candidate = read_candidate(db, id.as_str())?
             .ok_or_else(|| invariant(format!("event {at} is about candidate {id}, which is not registered")))?;
         check_move(&candidate, id, event)?;
@@ -106,7 +106,7 @@ fn project(db: &Connection, stored: &Stored) -> Result<(), OptimizerError> {
     Ok(())
 }
 
-/// Refuses a log that moves a candidate where its lifecycle does not lead.
+/// Fails if an event moves a candidate along a transition that its lifecycle does not have.
 fn check_move(candidate: &Candidate, id: &CandidateId, event: &Event) -> Result<(), OptimizerError> {
     match event.candidate_trigger() {
         Some((moved, trigger)) if moved == id => candidate.status.next(trigger).map(|_| ()),
@@ -114,12 +114,12 @@ fn check_move(candidate: &Candidate, id: &CandidateId, event: &Event) -> Result<
     }
 }
 
-/// The totals as they are stored.
+/// Returns the stored totals, if there are any.
 fn read_totals(db: &Connection) -> Result<Option<RunTotals>, OptimizerError> {
     document(db, "read the state of the run", "SELECT totals FROM run_state", [])
 }
 
-/// The totals of a run; there is no workspace without them.
+/// Returns the totals of a run. Every workspace has them.
 pub(super) fn totals(db: &Connection) -> Result<RunTotals, OptimizerError> {
     read_totals(db)?.ok_or_else(|| invariant("the workspace has no totals"))
 }
@@ -130,7 +130,7 @@ pub(super) fn write_totals(db: &Connection, totals: &RunTotals) -> Result<(), Op
     run(db, "store the state of the run", sql, [text(totals)?, text(&totals.counts.usage())?]).map(drop)
 }
 
-/// A candidate as it is stored.
+/// Returns a stored candidate.
 pub(super) fn read_candidate(db: &Connection, id: &str) -> Result<Option<Candidate>, OptimizerError> {
     document(db, "read a candidate", "SELECT record FROM candidates WHERE candidate_id = ?1", [id])
 }
@@ -145,10 +145,10 @@ fn save_candidate(db: &Connection, candidate: &Candidate) -> Result<(), Optimize
         candidate.candidate_id.as_str(),
         candidate.registered_sequence,
         candidate.updated_sequence,
-        candidate.status.word(),
+        candidate.status.as_str(),
         candidate.on_frontier,
         text(candidate)?,
-        candidate.source.word(),
+        candidate.source.as_str(),
         text(&candidate.parent_ids)?,
         candidate.generation,
     ];
@@ -162,11 +162,11 @@ fn rollouts_requested(db: &Connection, fields: &RolloutsRequested) -> Result<(),
     let mut statement = db.prepare_cached(sql).map_err(sqlite("project a rollout"))?;
     for (offset, row) in fields.row_ids.iter().enumerate() {
         let values = params![
-            fields.first_request.0 + offset as u64,
+            fields.first_call_id.0 + offset as u64,
             fields.evaluation.0,
             fields.candidate_id.as_str(),
             row.as_str(),
-            fields.stage.word(),
+            fields.stage.as_str(),
             fields.generation,
             fields.attempt,
             fields.replicate,
@@ -176,11 +176,11 @@ fn rollouts_requested(db: &Connection, fields: &RolloutsRequested) -> Result<(),
     Ok(())
 }
 
-/// Settles an outstanding call: the columns that every call has, then `more` from ?8 on.
-fn settle(db: &Connection, sql: &str, stored: &Stored, more: &[&dyn ToSql]) -> Result<(), OptimizerError> {
+/// Settles an outstanding call: sets the columns that every call has, and `more` from ?8 on.
+fn settle(db: &Connection, sql: &str, stored: &StoredEvent, more: &[&dyn ToSql]) -> Result<(), OptimizerError> {
     let Some(call) = stored.event.settled_call() else { return Ok(()) };
     let (usage, cost) = (call.usage, call.usage.cost.known().map(|amount| amount.0));
-    let (id, at, billing, total) = (call.request.0, stored.sequence, call.billing.word(), usage.total());
+    let (id, at, billing, total) = (call.call_id.0, stored.sequence, call.billing.as_str(), usage.total());
     let common: [&dyn ToSql; 7] = [&id, &at, &billing, &usage.prompt_tokens, &usage.completion_tokens, &total, &cost];
     let values = params_from_iter(common.into_iter().chain(more.iter().copied()));
     if run(db, "project an answer", sql, values)? != 1 {

@@ -1,4 +1,4 @@
-//! Queries: rows as tuples or values, and stored documents as what they are.
+//! Helpers for queries: rows as tuples or values, and stored JSON documents as their types.
 
 use std::fmt::Display;
 
@@ -8,11 +8,12 @@ use serde::de::DeserializeOwned;
 use super::error::{json, sqlite};
 use synth_optimizer_core::model::error::OptimizerError;
 
-/// The events that the index on the type has. A query says so in these words, or the index is not used.
+/// The events that the partial index on the type covers. A query must use exactly this condition for SQLite to use the
+/// index.
 pub(super) const MILESTONES: &str =
     "events INDEXED BY events_by_type WHERE type NOT IN ('rollout.finished', 'rollout.requested')";
 
-/// All rows of a query that stays prepared.
+/// Returns all rows of a query. The statement stays prepared.
 pub(super) fn list<T>(
     db: &Connection,
     doing: impl Display,
@@ -23,7 +24,7 @@ pub(super) fn list<T>(
     db.prepare_cached(sql).and_then(|mut statement| statement.query_map(values, each)?.collect()).map_err(sqlite(doing))
 }
 
-/// The first row, if there is one.
+/// Returns the first row of a query, if there is one.
 pub(super) fn first<T>(
     db: &Connection,
     doing: impl Display,
@@ -34,7 +35,7 @@ pub(super) fn first<T>(
     db.prepare_cached(sql).and_then(|mut statement| statement.query_row(values, each).optional()).map_err(sqlite(doing))
 }
 
-/// The documents that the rows of a query have as their JSON.
+/// Returns the JSON documents that a query selects.
 pub(super) fn documents<T: DeserializeOwned>(
     db: &Connection,
     doing: &str,
@@ -45,7 +46,7 @@ pub(super) fn documents<T: DeserializeOwned>(
     found.iter().map(|text| serde_json::from_str(text).map_err(json(doing))).collect()
 }
 
-/// The document of the first row, if there is one.
+/// Returns the JSON document of the first row, if there is one.
 pub(super) fn document<T: DeserializeOwned>(
     db: &Connection,
     doing: &str,
@@ -56,7 +57,7 @@ pub(super) fn document<T: DeserializeOwned>(
     found.map(|text| serde_json::from_str(&text).map_err(json(doing))).transpose()
 }
 
-/// Runs a statement that stays prepared, and returns how many rows it changed.
+/// Executes a statement and returns how many rows it changed. The statement stays prepared.
 pub(super) fn run(db: &Connection, doing: &str, sql: &str, values: impl Params) -> Result<usize, OptimizerError> {
     db.prepare_cached(sql).and_then(|mut statement| statement.execute(values)).map_err(sqlite(doing))
 }

@@ -1,4 +1,4 @@
-//! What is stored: batches of the log, each in one transaction, and what stands beside the log.
+//! What the workspace stores: batches of the log, each in one transaction, and records beside the log.
 
 use std::sync::OnceLock;
 
@@ -10,26 +10,26 @@ use synth_optimizer_core::model::answer::Answer;
 use synth_optimizer_core::model::envelope::{ENVELOPE_VERSION, rfc3339};
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_core::model::event::Event;
-use synth_optimizer_core::model::event_meaning::CallKind;
-use synth_optimizer_core::model::ids::RequestId;
-use synth_optimizer_core::words;
+use synth_optimizer_core::model::event_effects::CallKind;
+use synth_optimizer_core::model::ids::CallId;
+use synth_optimizer_core::string_enum;
 
-/// An event with its place and moment in the log.
+/// An event with its sequence number and time in the log.
 #[derive(Debug, Clone)]
-pub struct Stored {
+pub struct StoredEvent {
     pub sequence: u64,
     pub unix_millis: u64,
     pub event: Event,
-    /// The fields of the event on the wire: the log and the feed have the same text.
+    /// The serialized fields of the event. The log and the feed contain the same text.
     text: OnceLock<String>,
 }
 
-impl Stored {
+impl StoredEvent {
     pub fn new(sequence: u64, unix_millis: u64, event: Event) -> Self {
         Self { sequence, unix_millis, event, text: OnceLock::new() }
     }
 
-    /// The fields as JSON, written once.
+    /// Returns the fields as JSON. They are serialized once.
     pub fn fields_json(&self) -> Result<&str, serde_json::Error> {
         if let Some(text) = self.text.get() {
             return Ok(text);
@@ -38,21 +38,21 @@ impl Stored {
         Ok(self.text.get_or_init(|| text))
     }
 
-    /// The event as a line of `events.jsonl`, without the line break: the same bytes as `Envelope::to_line`, put together
-    /// from what is serialized already. `message` is the event in words.
+    /// Returns the event as a line of `events.jsonl`, without the line break: the same bytes as `Envelope::to_line`, but
+    /// built from the fields that are already serialized. `message` describes the event in words.
     pub fn line(&self, run_id: &str, message: &str) -> Result<String, OptimizerError> {
         let fields = self.fields_json().map_err(|error| {
             OptimizerError::from_cause(ErrorCode::Json, "an event cannot be written as JSON", error)
         })?;
         let (run_id, message) = (Value::from(run_id), Value::from(message));
-        let (sequence, at, wire) = (self.sequence, rfc3339(self.unix_millis), self.event.wire());
+        let (sequence, at, wire) = (self.sequence, rfc3339(self.unix_millis), self.event.type_name());
         Ok(format!(
             r#"{{"version":{ENVELOPE_VERSION},"sequence_number":{sequence},"run_id":{run_id},"ts":"{at}","type":"{wire}","fields":{fields},"message":{message}}}"#
         ))
     }
 }
 
-impl PartialEq for Stored {
+impl PartialEq for StoredEvent {
     fn eq(&self, other: &Self) -> bool {
         (self.sequence, self.unix_millis, &self.event) == (other.sequence, other.unix_millis, &other.event)
     }
@@ -60,16 +60,16 @@ impl PartialEq for Stored {
 
 /// A call that is about to be sent. It is stored before it is sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Sent {
-    pub request: RequestId,
+pub struct SentCall {
+    pub call_id: CallId,
     pub kind: CallKind,
     /// The id under which the container knows the rollout.
     pub rollout_id: Option<String>,
     pub unix_millis: u64,
 }
 
-words! {
-    /// What the cache did for a call.
+string_enum! {
+    /// How a call used the cache.
     CacheAction { Hit = "hit", Miss = "miss", Write = "write", }
 }
 
@@ -81,31 +81,31 @@ pub struct CacheUse {
     pub action: CacheAction,
 }
 
-/// An answer that has come.
+/// A call with its answer.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Answered {
-    pub request: RequestId,
+pub struct AnsweredCall {
+    pub call_id: CallId,
     pub kind: CallKind,
     pub unix_millis: u64,
     pub answer: Answer,
-    /// Whether its event is in the same batch. If not, the answer waits in the inbox.
+    /// Whether the answer's event is in the same batch. If not, the answer waits in the inbox.
     pub retired: bool,
     pub cache: Option<CacheUse>,
-    /// The whole reply. Its digest is the answer's `trace_digest`.
+    /// The complete reply. Its digest is the answer's `trace_digest`.
     pub reply: Option<Bytes>,
 }
 
-/// One transaction of the log.
+/// Events and calls that are stored together in one transaction.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Batch {
-    pub events: Vec<Stored>,
-    pub sent: Vec<Sent>,
-    pub answered: Vec<Answered>,
+    pub events: Vec<StoredEvent>,
+    pub sent: Vec<SentCall>,
+    pub answered: Vec<AnsweredCall>,
     /// Requests whose answers came in an earlier batch and whose events are in this one.
-    pub retired: Vec<RequestId>,
+    pub retired: Vec<CallId>,
 }
 
-/// What the run is; written once, when the workspace is created.
+/// The description of the run. Written once, when the workspace is created.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RunRow {
     pub run_id: String,
@@ -123,8 +123,8 @@ pub struct RunRow {
     pub created_at: u64,
 }
 
-words! {
-    /// Which document of the container a snapshot is.
+string_enum! {
+    /// Which document of the container a snapshot contains.
     SnapshotKind {
         /// `/metadata`
         Contract = "contract",
@@ -138,7 +138,7 @@ words! {
     }
 }
 
-/// A file of the run, named by its content.
+/// A file of the run, with the digest of its content.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ArtifactRef {
     pub path: String,
@@ -149,17 +149,17 @@ pub struct ArtifactRef {
     pub retention: String,
 }
 
-/// Anything that is stored beside the log.
+/// A record that is stored beside the log.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Record {
-    /// A call that loads the task; its boundary is such as `container.program`.
+    /// A call that loads the task. Its boundary is a name such as `container.program`.
     SetupCall { boundary: String, unix_millis: u64, cache: Option<CacheUse> },
-    /// A document that the container gave. The same document twice is stored once.
+    /// A document that the container returned. Equal documents are stored once.
     Snapshot { kind: SnapshotKind, unix_millis: u64, document: Value },
-    /// A file, with its path relative to the run directory. A path written again replaces its row.
+    /// A file, with its path relative to the run directory. A second record of the same path replaces the first.
     Artifact { file: ArtifactRef, unix_millis: u64 },
-    /// The manifest of a run that is over.
+    /// The manifest of a run that has ended.
     Manifest { path: String, document: Value, unix_millis: u64 },
-    /// Something that was asked of the run and done, such as `start` or `resume`, and who asked.
+    /// An operation on the run, such as `start` or `resume`, and the process that did it.
     Operation { operation_type: String, subject: String, unix_millis: u64 },
 }

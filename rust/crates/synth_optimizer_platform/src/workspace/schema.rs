@@ -1,4 +1,4 @@
-//! What the databases of the product have in common: which kind a file is, its schema version, how it is made and opened.
+//! Shared by all SQLite databases: application id, schema version, creation and opening.
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::OpenOptionsExt;
@@ -11,29 +11,29 @@ use rusqlite_migration::Migrations;
 use super::error::{io, sqlite};
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 
-/// How long a process waits for another one that writes.
-pub const BUSY: Duration = Duration::from_secs(30);
-/// Statements that stay prepared: more than any writer has.
-const PREPARED: usize = 64;
+/// How long a connection waits for another process that writes.
+pub const BUSY_TIMEOUT: Duration = Duration::from_secs(30);
+/// Number of prepared statements that are cached: more than any writer uses.
+const STATEMENT_CACHE_CAPACITY: usize = 64;
 
 /// A kind of database.
 #[derive(Debug)]
 pub struct Schema {
     pub application_id: i64,
     pub migrations: &'static Migrations<'static>,
-    /// The newest version that this release knows.
+    /// The newest schema version that this release supports.
     pub version: usize,
-    /// What it is, for messages: `workspace`, `the workspace of a run`.
+    /// The name of the database in messages, such as `workspace`.
     pub noun: &'static str,
     pub whole_noun: &'static str,
-    /// Which file would have been the right one.
+    /// The hint for a wrong file: which file to name instead.
     pub hint: &'static str,
 }
 
 impl Schema {
-    /// Makes a new, closed and durable file. `fill` adds the first rows.
+    /// Creates a new database file, closes it and syncs it to disk. `fill` adds the first rows.
     ///
-    /// Nobody may read the file before it gets its name, so that it is made durable once and as a whole.
+    /// No other process may read the file before the caller renames it. It is therefore synced once, as a whole.
     pub fn build(
         &self,
         unfinished: &Path,
@@ -41,7 +41,7 @@ impl Schema {
     ) -> Result<(), OptimizerError> {
         let new = OpenOptions::new().write(true).create_new(true).mode(0o600).open(unfinished);
         drop(new.map_err(io("create", unfinished))?);
-        let mut connection = self.connect(unfinished, BUSY)?;
+        let mut connection = self.connect(unfinished, BUSY_TIMEOUT)?;
         connection
             .execute_batch("PRAGMA journal_mode = MEMORY; PRAGMA synchronous = OFF;")
             .map_err(sqlite(format_args!("create {}", unfinished.display())))?;
@@ -51,7 +51,7 @@ impl Schema {
         std::fs::File::open(unfinished).and_then(|file| file.sync_all()).map_err(io("create", unfinished))
     }
 
-    /// Opens an existing file, of whatever kind.
+    /// Opens an existing file without checking its kind.
     pub fn connect(&self, path: &Path, busy: Duration) -> Result<Connection, OptimizerError> {
         if !path.is_file() {
             let message = format!("there is no {} {}", self.noun, path.display());
@@ -60,7 +60,7 @@ impl Schema {
         connect(path, busy)
     }
 
-    /// Refuses a file of another kind, and one that a newer release has written.
+    /// Fails if the file has another application id, or a schema that is newer than this release supports.
     pub fn check(&self, connection: &Connection, path: &Path) -> Result<(), OptimizerError> {
         if number(connection, "application_id", path)? != self.application_id {
             let message = format!("{} is not {}", path.display(), self.whole_noun);
@@ -89,12 +89,12 @@ impl Schema {
     }
 }
 
-/// The application id of an existing file, which tells its kind; `None` where it cannot be read.
+/// Returns the application id of an existing file, which identifies its kind. `None` if it cannot be read.
 pub fn kind_of(path: &Path) -> Option<i64> {
     if !path.is_file() {
         return None;
     }
-    number(&connect(path, BUSY).ok()?, "application_id", path).ok()
+    number(&connect(path, BUSY_TIMEOUT).ok()?, "application_id", path).ok()
 }
 
 fn connect(path: &Path, busy: Duration) -> Result<Connection, OptimizerError> {
@@ -102,7 +102,7 @@ fn connect(path: &Path, busy: Duration) -> Result<Connection, OptimizerError> {
     let opening = || sqlite(format!("open {}", path.display()));
     let connection = Connection::open_with_flags(path, flags).map_err(opening())?;
     connection.busy_timeout(busy).map_err(opening())?;
-    connection.set_prepared_statement_cache_capacity(PREPARED);
+    connection.set_prepared_statement_cache_capacity(STATEMENT_CACHE_CAPACITY);
     Ok(connection)
 }
 

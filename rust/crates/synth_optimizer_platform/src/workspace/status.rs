@@ -1,4 +1,4 @@
-//! `workspace_status`: everything about a workspace in one JSON document, on a live run as on one that is over.
+//! `workspace_status`: everything about a workspace in one JSON document, for runs in any state.
 
 use std::path::Path;
 use std::time::Duration;
@@ -6,9 +6,9 @@ use std::time::Duration;
 use rusqlite::Connection;
 use serde_json::{Map, Value, json};
 
-use super::census::{Census, Counts};
+use super::counts::{CountMap, WorkspaceCounts};
 use super::error::sqlite;
-use super::health::Health;
+use super::health::HealthReport;
 use super::open;
 use super::query;
 use crate::clock::unix_millis;
@@ -16,33 +16,40 @@ use synth_optimizer_core::model::envelope::rfc3339;
 use synth_optimizer_core::model::error::OptimizerError;
 use synth_optimizer_core::model::lifecycle::Lifecycle;
 
-/// How long to wait for the writer when the findings are left behind.
-const PATIENCE: Duration = Duration::from_millis(500);
+/// How long to wait for the writer before the findings are left unrecorded.
+const RECORD_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Counts, freshness of projections, invariants and totals of the run. What it finds is also left in
-/// `projection_freshness`, `invariant_reports` and `invariant_violations`, where the file can be written.
+/// Returns row counts, freshness of projections, invariants and totals of the run. Also records its findings in
+/// `projection_freshness`, `invariant_reports` and `invariant_violations`, if the file is writable.
 pub fn workspace_status(path: &Path) -> Result<Value, OptimizerError> {
     let now = unix_millis();
     let mut db = open::open_to_read(path)?;
-    let (census, health, transition) = {
-        // One moment for all counts, while a writer may go on.
+    let (table_counts, health, transition) = {
+        // One transaction for all counts, because a writer may be active.
         let moment = db.transaction().map_err(sqlite("read the workspace"))?;
-        let census = Census::take(&moment)?;
-        let health = Health::check(&moment, &census, now)?;
+        let table_counts = WorkspaceCounts::read(&moment)?;
+        let health = HealthReport::check(&moment, &table_counts, now)?;
         let transition = latest_transition(&moment)?;
-        (census, health, transition)
+        (table_counts, health, transition)
     };
     drop(db);
-    // A status is an answer first: on a read-only disk, or behind a writer that takes long, nothing is left behind.
-    let recorded = open::open_to_record(path, PATIENCE).and_then(|mut db| health.record(&mut db, now));
+    // Recording is optional: it fails on a read-only disk or behind a slow writer, and the status is returned anyway.
+    let recorded = open::open_to_record(path, RECORD_TIMEOUT).and_then(|mut db| health.record(&mut db, now));
     if let Err(error) = &recorded {
         tracing::debug!(%error, "the findings of a status are not left in the workspace");
     }
-    Ok(document(path, &census, &health, transition, now, recorded.is_ok()))
+    Ok(document(path, &table_counts, &health, transition, now, recorded.is_ok()))
 }
 
-fn document(path: &Path, census: &Census, health: &Health, transition: Value, now: u64, recorded: bool) -> Value {
-    let mut fresh = Counts::new();
+fn document(
+    path: &Path,
+    table_counts: &WorkspaceCounts,
+    health: &HealthReport,
+    transition: Value,
+    now: u64,
+    recorded: bool,
+) -> Value {
+    let mut fresh = CountMap::new();
     for found in &health.freshness {
         *fresh.entry(found.status.to_owned()).or_default() += 1;
     }
@@ -54,7 +61,7 @@ fn document(path: &Path, census: &Census, health: &Health, transition: Value, no
         "recorded": recorded,
     });
     let severities = if health.violations.is_empty() { json!({}) } else { json!({"error": health.violations.len()}) };
-    let map = |key: &str| census.maps.get(key).cloned().unwrap_or_default();
+    let map = |key: &str| table_counts.maps.get(key).cloned().unwrap_or_default();
     json!({
         "schema_version": "synth_optimizers.workspace.v1",
         "path": path.display().to_string(),
@@ -68,12 +75,18 @@ fn document(path: &Path, census: &Census, health: &Health, transition: Value, no
         "invariant_violation_severity_counts": severities,
         "workspace_projection_freshness": [],
         "workspace_invariant_report": report,
-        "runs": [run_entry(census, health, &report, &severities, transition)],
+        "runs": [run_entry(table_counts, health, &report, &severities, transition)],
     })
 }
 
-fn run_entry(census: &Census, health: &Health, report: &Value, severities: &Value, transition: Value) -> Value {
-    let (run, totals) = (&census.run, &census.totals);
+fn run_entry(
+    table_counts: &WorkspaceCounts,
+    health: &HealthReport,
+    report: &Value,
+    severities: &Value,
+    transition: Value,
+) -> Value {
+    let (run, totals) = (&table_counts.run, &table_counts.totals);
     let counts = &totals.counts;
     let usage = counts.usage();
     let mut entry = json!({
@@ -84,14 +97,14 @@ fn run_entry(census: &Census, health: &Health, report: &Value, severities: &Valu
         "cache_namespace": run.cache_namespace,
         "output_dir": run.output_dir,
         "run_dir": run.run_dir,
-        "manifest_present": census.count("manifests") > 0,
+        "manifest_present": table_counts.count("manifests") > 0,
         "best_candidate_id": totals.best_candidate_id(),
         "cost_usd": usage.total.cost_usd,
         "usage": usage,
         "started_at": rfc3339(totals.started_at.unwrap_or(run.created_at)),
         "completed_at": totals.finished_at.map(rfc3339),
         "updated_at": rfc3339(totals.updated_at.unwrap_or(run.created_at)),
-        "counts": census.counts,
+        "counts": table_counts.counts,
         "latest_transition": transition,
         "budget_status": {
             "limits": run.config.get("gepa").map(limits),
@@ -111,7 +124,7 @@ fn run_entry(census: &Census, health: &Health, report: &Value, severities: &Valu
         "invariant_violation_severity_counts": severities,
     });
     if let Some(entry) = entry.as_object_mut() {
-        entry.extend(census.maps.iter().map(|(key, counts)| (key.clone(), json!(counts))));
+        entry.extend(table_counts.maps.iter().map(|(key, counts)| (key.clone(), json!(counts))));
     }
     entry
 }
@@ -129,7 +142,7 @@ const LIMITS: [&str; 9] = [
     "max_total_tokens",
 ];
 
-/// The limits among the settings, where they are set.
+/// Returns the limits that are set among the settings of `[gepa]`.
 pub(crate) fn limits(settings: &Value) -> Map<String, Value> {
     let set = |name: &&str| {
         settings.get(name).filter(|value| !value.is_null()).map(|value| ((*name).to_owned(), value.clone()))

@@ -1,4 +1,4 @@
-//! Writes batches and records inside the writer's transaction.
+//! Stores batches and records inside the writer's transaction.
 
 use rusqlite::{Connection, params};
 use sha2::{Digest as _, Sha256};
@@ -7,14 +7,14 @@ use zstd::bulk::Compressor;
 use super::error::{invariant, json, sqlite};
 use super::projector::{Projector, write_totals};
 use super::query::run;
-use super::records::{Batch, CacheUse, Record, RunRow, Stored};
+use super::records::{Batch, CacheUse, Record, RunRow, StoredEvent};
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_core::model::run_totals::RunTotals;
 
-/// Fast: replies are written while a run goes on, and read rarely.
-const LEVEL: i32 = -1;
-/// Documents of this size and more are compressed.
-const LARGE: usize = 64 * 1024;
+/// The zstd level: a fast one, because replies are written during the run and rarely read.
+const COMPRESSION_LEVEL: i32 = -1;
+/// Documents of at least this size are compressed.
+const COMPRESS_FROM_BYTES: usize = 64 * 1024;
 
 const INSERT_EVENT: &str = "INSERT INTO events (sequence, type, unix_millis, fields) VALUES (?1, ?2, ?3, ?4)";
 const INSERT_SENT: &str = "INSERT INTO calls (request, kind, rollout_id, sent_at, sends) VALUES (?1, ?2, ?3, ?4, 1)
@@ -26,7 +26,7 @@ const INSERT_ANSWERED: &str =
 const INSERT_WAITING: &str = "INSERT INTO inbox (request, answer) VALUES (?1, ?2)";
 const DELETE_WAITING: &str = "DELETE FROM inbox WHERE request = ?1";
 
-/// What the writer keeps between transactions.
+/// The state that the writer keeps between transactions.
 pub(super) struct Store {
     projector: Projector,
     compressor: Compressor<'static>,
@@ -35,12 +35,12 @@ pub(super) struct Store {
 
 impl Store {
     pub(super) fn new(connection: &Connection) -> Result<Self, OptimizerError> {
-        let mut compressor = Compressor::new(LEVEL).map_err(no_zstd)?;
-        compressor.set_parameter(zstd::zstd_safe::CParameter::ChecksumFlag(true)).map_err(no_zstd)?;
+        let mut compressor = Compressor::new(COMPRESSION_LEVEL).map_err(compression_error)?;
+        compressor.set_parameter(zstd::zstd_safe::CParameter::ChecksumFlag(true)).map_err(compression_error)?;
         Ok(Self { projector: Projector::load(connection)?, compressor, compressed: Vec::new() })
     }
 
-    /// Says whether a batch continues the log. Nothing has been written before this is known.
+    /// Checks that a batch continues the log without a gap. Called before anything of the batch is written.
     pub(super) fn check(&self, batch: &Batch) -> Result<(), OptimizerError> {
         let mut last = self.projector.last_sequence();
         for stored in &batch.events {
@@ -56,10 +56,10 @@ impl Store {
 
     pub(super) fn batch(&mut self, db: &Connection, batch: &Batch) -> Result<(), OptimizerError> {
         self.events(db, &batch.events)?;
-        // What each row of a batch needs is looked up once.
+        // Statements are prepared once per batch.
         let mut insert = db.prepare_cached(INSERT_SENT).map_err(sqlite("store that a call is sent"))?;
         for sent in &batch.sent {
-            let values = params![sent.request.0, sent.kind.word(), sent.rollout_id, sent.unix_millis];
+            let values = params![sent.call_id.0, sent.kind.as_str(), sent.rollout_id, sent.unix_millis];
             insert.execute(values).map_err(sqlite("store that a call is sent"))?;
         }
         let doing = "store an answer";
@@ -67,13 +67,13 @@ impl Store {
         let mut answer = db.prepare_cached(UPDATE_ANSWERED).map_err(sqlite(doing))?;
         for answered in &batch.answered {
             let (action, key) = cache_columns(answered.cache.as_ref())?;
-            let (request, at) = (answered.request.0, answered.unix_millis);
+            let (request, at) = (answered.call_id.0, answered.unix_millis);
             if let Some(bytes) = &answered.reply {
                 self.compress(bytes)?;
                 reply.execute(params![request, bytes.len(), self.compressed]).map_err(sqlite("store a reply"))?;
             }
             if answer.execute(params![request, at, action, key]).map_err(sqlite(doing))? == 0 {
-                run(db, doing, INSERT_ANSWERED, params![request, at, action, key, answered.kind.word()])?;
+                run(db, doing, INSERT_ANSWERED, params![request, at, action, key, answered.kind.as_str()])?;
             }
             if !answered.retired {
                 let text = serde_json::to_string(&answered.answer).map_err(json(doing))?;
@@ -86,17 +86,17 @@ impl Store {
         Ok(())
     }
 
-    fn events(&mut self, db: &Connection, events: &[Stored]) -> Result<(), OptimizerError> {
+    fn events(&mut self, db: &Connection, events: &[StoredEvent]) -> Result<(), OptimizerError> {
         let mut insert = db.prepare_cached(INSERT_EVENT).map_err(sqlite("store an event"))?;
         for stored in events {
             let fields = stored.fields_json().map_err(json(format_args!("store event {}", stored.sequence)))?;
-            let values = params![stored.sequence, stored.event.wire(), stored.unix_millis, fields];
+            let values = params![stored.sequence, stored.event.type_name(), stored.unix_millis, fields];
             insert.execute(values).map_err(sqlite("store an event"))?;
         }
         self.projector.apply(db, events)
     }
 
-    /// To be called once after the batches of a transaction.
+    /// Stores the totals. Must be called once, after the batches of a transaction.
     pub(super) fn finish(&mut self, db: &Connection) -> Result<(), OptimizerError> {
         self.projector.finish(db)
     }
@@ -112,14 +112,14 @@ impl Store {
             Record::Snapshot { kind, unix_millis, document } => {
                 let text = document.to_string();
                 let digest: [u8; 32] = Sha256::digest(text.as_bytes()).into();
-                let is_large = text.len() >= LARGE;
+                let is_large = text.len() >= COMPRESS_FROM_BYTES;
                 if is_large {
                     self.compress(text.as_bytes())?;
                 }
                 let (inline, data) = ((!is_large).then_some(&text), is_large.then_some(&self.compressed));
                 let sql = "INSERT OR IGNORE INTO snapshots (kind, digest, document, data, taken_at)
                            VALUES (?1, ?2, ?3, ?4, ?5)";
-                let values = params![kind.word(), digest, inline, data, unix_millis];
+                let values = params![kind.as_str(), digest, inline, data, unix_millis];
                 run(db, "store what the container told", sql, values)?;
             }
             Record::Artifact { file, unix_millis } => {
@@ -145,7 +145,7 @@ impl Store {
     fn compress(&mut self, bytes: &[u8]) -> Result<(), OptimizerError> {
         self.compressed.clear();
         self.compressed.reserve(zstd::zstd_safe::compress_bound(bytes.len()));
-        self.compressor.compress_to_buffer(bytes, &mut self.compressed).map(|_| ()).map_err(no_zstd)
+        self.compressor.compress_to_buffer(bytes, &mut self.compressed).map(|_| ()).map_err(compression_error)
     }
 }
 
@@ -156,8 +156,8 @@ pub(super) fn insert_run(db: &Connection, row: &RunRow) -> Result<(), OptimizerE
     write_totals(db, &RunTotals::default())
 }
 
-/// The bytes of 64 hex digits.
-pub(super) fn digest_bytes(hex: &str) -> Result<[u8; 32], OptimizerError> {
+/// Decodes a SHA-256 digest from 64 hex digits.
+pub(super) fn sha256_hex(hex: &str) -> Result<[u8; 32], OptimizerError> {
     let byte = |at: usize| hex.get(at..at + 2).and_then(|digits| u8::from_str_radix(digits, 16).ok());
     let bytes: Option<Vec<u8>> = (0..hex.len()).step_by(2).map(byte).collect();
     bytes
@@ -165,7 +165,7 @@ pub(super) fn digest_bytes(hex: &str) -> Result<[u8; 32], OptimizerError> {
         .ok_or_else(|| invariant(format!("{hex:?} is not a SHA-256 of 64 hex digits")))
 }
 
-fn no_zstd(error: std::io::Error) -> OptimizerError {
+fn compression_error(error: std::io::Error) -> OptimizerError {
     OptimizerError::from_cause(ErrorCode::Io, "cannot compress a reply", error)
 }
 
@@ -173,5 +173,5 @@ type CacheColumns = (Option<&'static str>, Option<[u8; 32]>);
 
 fn cache_columns(used: Option<&CacheUse>) -> Result<CacheColumns, OptimizerError> {
     let Some(used) = used else { return Ok((None, None)) };
-    Ok((Some(used.action.word()), Some(digest_bytes(&used.key)?)))
+    Ok((Some(used.action.as_str()), Some(sha256_hex(&used.key)?)))
 }

@@ -1,4 +1,4 @@
-//! The one writer of a workspace: a thread that turns everything that waits into one transaction.
+//! The writer thread of a workspace: it commits all queued writes in one transaction.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,69 +7,70 @@ use std::thread::JoinHandle;
 
 use rusqlite::{Connection, Transaction, TransactionBehavior, params};
 
-use super::error::{fenced, sqlite};
+use super::error::{ownership_lost, sqlite};
 use super::query::{first, run};
 use super::records::{Batch, Record};
 use super::store::Store;
 use crate::clock::unix_millis;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 
-/// Most writes of one transaction, so that the first of them does not wait for an endless stream.
-const LARGEST_GROUP: usize = 256;
+/// The most writes in one transaction, so that the first write is not delayed by a continuous stream.
+const MAX_WRITES_PER_TRANSACTION: usize = 256;
 
-pub(super) type Outcome = Result<(), OptimizerError>;
+pub(super) type WriteResult = Result<(), OptimizerError>;
 
-/// Something to be written, all or nothing.
+/// A write that is stored completely or not at all.
 pub(super) enum Write {
     Batch(Arc<Batch>),
     Records(Vec<Record>),
-    /// Takes the run for the named process, in whose name everything after it is written.
-    Hold(String),
+    /// Acquires the lease on the run for the named process. Every later write requires this lease.
+    AcquireLease(String),
 }
 
-/// A write, and what is called on the writer's thread once it is durable, or has failed.
-pub(super) struct Job {
+/// A write, and the function that the writer thread calls once the write is durable or has failed.
+pub(super) struct WriteJob {
     pub(super) write: Write,
-    pub(super) answer: Box<dyn FnOnce(Outcome) + Send>,
+    pub(super) answer: Box<dyn FnOnce(WriteResult) + Send>,
 }
 
-/// Starts the writer. It ends when the queue is dropped: then it writes what waits, lets go of the run and empties the WAL
-/// into the database. `transactions` counts what it commits.
+/// Starts the writer thread. When the queue is dropped, it finishes the queued writes, releases the lease, checkpoints the
+/// WAL and ends. `transactions` counts its commits.
 pub(super) fn start(
     connection: Connection,
     transactions: Arc<AtomicU64>,
-) -> Result<(Sender<Job>, JoinHandle<Outcome>), OptimizerError> {
+) -> Result<(Sender<WriteJob>, JoinHandle<WriteResult>), OptimizerError> {
     let store = Store::new(&connection)?;
     let (queue, jobs) = channel();
     let thread = std::thread::Builder::new()
         .name("workspace-writer".into())
-        .spawn(move || Loop { connection, store, transactions, lease: None, poison: None }.run(&jobs))
+        .spawn(move || WriterLoop { connection, store, transactions, lease: None, first_error: None }.run(&jobs))
         .map_err(|error| OptimizerError::from_cause(ErrorCode::Io, "cannot start the writer's thread", error))?;
     Ok((queue, thread))
 }
 
-/// The error of a write whose writer is not there any more.
-pub(super) fn gone() -> OptimizerError {
+/// Returns the error for a write after the writer thread has ended.
+pub(super) fn writer_ended_error() -> OptimizerError {
     OptimizerError::new(ErrorCode::Sqlite, "the writer of the workspace has ended")
         .with_hint("Open the workspace again; what was acknowledged is stored.")
 }
 
-struct Loop {
+struct WriterLoop {
     connection: Connection,
     store: Store,
     transactions: Arc<AtomicU64>,
-    /// The lease of this process; without it nothing is written.
+    /// The lease of this process. Once it is acquired, every transaction requires it to be active.
     lease: Option<i64>,
-    /// After a failed transaction nobody knows what the file system kept: nothing more is written.
-    poison: Option<OptimizerError>,
+    /// The error of the first failed transaction. It is unknown what the file system stored then, so every later write
+    /// fails with the same error.
+    first_error: Option<OptimizerError>,
 }
 
-impl Loop {
-    fn run(mut self, jobs: &Receiver<Job>) -> Outcome {
+impl WriterLoop {
+    fn run(mut self, jobs: &Receiver<WriteJob>) -> WriteResult {
         let mut group = Vec::new();
         while let Ok(first) = jobs.recv() {
             group.push(first);
-            while group.len() < LARGEST_GROUP
+            while group.len() < MAX_WRITES_PER_TRANSACTION
                 && let Ok(next) = jobs.try_recv()
             {
                 group.push(next);
@@ -77,7 +78,7 @@ impl Loop {
             self.write(&mut group);
         }
         let released = self.release();
-        if self.poison.is_none() && released.is_ok() {
+        if self.first_error.is_none() && released.is_ok() {
             self.connection
                 .execute_batch("PRAGMA wal_checkpoint(TRUNCATE)")
                 .map_err(sqlite("move the WAL into the workspace"))?;
@@ -86,8 +87,8 @@ impl Loop {
         released.and(closed)
     }
 
-    fn write(&mut self, group: &mut Vec<Job>) {
-        let outcomes = match &self.poison {
+    fn write(&mut self, group: &mut Vec<WriteJob>) {
+        let outcomes = match &self.first_error {
             Some(error) => Err(error.clone()),
             None => self.transact(group),
         };
@@ -101,13 +102,14 @@ impl Loop {
                 for job in group.drain(..) {
                     (job.answer)(Err(error.clone()));
                 }
-                self.poison = Some(error);
+                self.first_error = Some(error);
             }
         }
     }
 
-    /// One transaction. An outer error undid all of it; an inner one is of a write that was refused before it began.
-    fn transact(&mut self, group: &[Job]) -> Result<Vec<Outcome>, OptimizerError> {
+    /// Commits a group of writes in one transaction. An outer error rolls all of them back. An inner error is of one write
+    /// that was rejected before it changed anything.
+    fn transact(&mut self, group: &[WriteJob]) -> Result<Vec<WriteResult>, OptimizerError> {
         let transaction = begin(&mut self.connection, self.lease)?;
         let mut lease = self.lease;
         let mut outcomes = Vec::with_capacity(group.len());
@@ -117,8 +119,8 @@ impl Loop {
                     records.iter().try_for_each(|record| self.store.record(&transaction, record))?;
                     Ok(())
                 }
-                Write::Hold(subject) => {
-                    // The holder before may have written since the workspace was opened; from here on it cannot.
+                Write::AcquireLease(subject) => {
+                    // The previous holder may have written since the workspace was opened. From here on it cannot.
                     self.store = Store::new(&transaction)?;
                     lease = Some(acquire(&transaction, subject)?);
                     Ok(())
@@ -139,10 +141,10 @@ impl Loop {
         Ok(outcomes)
     }
 
-    /// Lets go of the run, if this process has it.
-    fn release(&mut self) -> Outcome {
+    /// Releases the lease on the run, if this process has it.
+    fn release(&mut self) -> WriteResult {
         let Some(lease) = self.lease else { return Ok(()) };
-        if let Some(error) = &self.poison {
+        if let Some(error) = &self.first_error {
             return Err(error.clone());
         }
         let transaction = begin(&mut self.connection, self.lease)?;
@@ -153,7 +155,7 @@ impl Loop {
     }
 }
 
-/// Begins a transaction, and fails unless the lease is the active one: a process that was superseded writes nothing.
+/// Begins a transaction. Fails if this process has a lease and it is no longer the active one.
 fn begin(connection: &mut Connection, lease: Option<i64>) -> Result<Transaction<'_>, OptimizerError> {
     const HOLDS: &str = "SELECT 1 FROM resource_leases WHERE resource_lease_id = ?1 AND status = 'active'";
     const HOLDER: &str = "SELECT now.subject_id FROM resource_leases AS now JOIN resource_leases AS ours
@@ -170,10 +172,10 @@ fn begin(connection: &mut Connection, lease: Option<i64>) -> Result<Transaction<
         Some(holder) => format!("the run is held by {holder}"),
         None => "the one that had taken it over has let go of it".to_owned(),
     };
-    Err(fenced("another process has taken the run over; nothing was written").with_detail(detail))
+    Err(ownership_lost("another process has taken the run over; nothing was written").with_detail(detail))
 }
 
-/// Takes the run and gives the number of the lease; an earlier holder that never let go counts as expired.
+/// Acquires the lease on the run and returns its number. Marks the lease of an earlier holder as expired.
 fn acquire(db: &Connection, subject: &str) -> Result<i64, OptimizerError> {
     let at = unix_millis();
     let sql = "UPDATE resource_leases SET status = 'expired', released_at = ?1

@@ -8,10 +8,10 @@ use synth_optimizer_core::model::canonical::hex;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_core::model::run_view::RunView;
 use synth_optimizer_platform::artifacts::{
-    Chronicle, RegistryEntry, RegistryStatus, RunDir, register, starting_entry, write_failure, write_results,
+    FeedWriter, RegistryEntry, RegistryStatus, RunDir, register, starting_entry, write_failure, write_results,
 };
 use synth_optimizer_platform::cache::{Cache, CacheProfile, CacheSettings};
-use synth_optimizer_platform::workspace::{Batch, RunRow, Stored, Workspace};
+use synth_optimizer_platform::workspace::{Batch, RunRow, StoredEvent, Workspace};
 
 struct Place {
     _temporary: tempfile::TempDir,
@@ -23,7 +23,7 @@ struct Place {
 
 impl Place {
     /// A run directory with this log, fed and stored.
-    fn new(log: &[Stored]) -> Self {
+    fn new(log: &[StoredEvent]) -> Self {
         let temporary = tempfile::tempdir().unwrap();
         let root = Utf8PathBuf::from_path_buf(temporary.path().to_owned()).unwrap();
         let dir = RunDir::open(&root, "run-1").unwrap();
@@ -48,14 +48,14 @@ impl Place {
         };
         let workspace = Workspace::create(dir.workspace_db().as_std_path(), &run, Durability::Process).unwrap();
         register(&dir, RegistryStatus::Started, &starting_entry(&run)).unwrap();
-        let mut feed = Chronicle::open(&dir, |each| workspace.log(0, each)).unwrap();
+        let mut feed = FeedWriter::open(&dir, |each| workspace.log(0, each)).unwrap();
         feed.append(log).unwrap();
         workspace.commit_blocking(Batch { events: log.to_vec(), ..Batch::default() }).unwrap();
         Self { _temporary: temporary, root, dir, workspace, cache: Cache::open(&settings).unwrap().profile() }
     }
 
     fn write(&self) -> Result<(RegistryStatus, Value), OptimizerError> {
-        let told = Chronicle::open(&self.dir, |each| self.workspace.log(0, each))?;
+        let told = FeedWriter::open(&self.dir, |each| self.workspace.log(0, each))?;
         write_results(&self.dir, &self.workspace, told, Some(&self.cache))
             .map(|manifest| (status_of(&manifest), manifest))
     }
@@ -209,7 +209,7 @@ fn a_run_that_goes_on_has_no_result() {
     assert_eq!(place.write().unwrap_err().code, ErrorCode::Invariant);
     assert!(!place.dir.manifest().exists());
     let mut view = RunView::default();
-    let apply = |stored: Stored| {
+    let apply = |stored: StoredEvent| {
         view.apply(stored.sequence, stored.unix_millis, &stored.event);
         Ok(())
     };

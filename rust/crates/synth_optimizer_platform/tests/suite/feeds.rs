@@ -4,8 +4,8 @@ use camino::{Utf8Path, Utf8PathBuf};
 use synth_optimizer_core::model::canonical::canonical_json;
 use synth_optimizer_core::model::envelope::{Envelope, normalize};
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
-use synth_optimizer_platform::artifacts::{Chronicle, Repair, RunDir, RunPaths, events_compare, events_replay};
-use synth_optimizer_platform::workspace::Stored;
+use synth_optimizer_platform::artifacts::{FeedRepair, FeedWriter, RunDir, RunPaths, events_compare, events_replay};
+use synth_optimizer_platform::workspace::StoredEvent;
 
 const RUN: &str = "run-1";
 
@@ -21,8 +21,8 @@ impl Place {
         Self { temporary, dir }
     }
 
-    fn open(&self, log: &[Stored]) -> Chronicle {
-        Chronicle::open(&self.dir, |each| log.iter().cloned().try_for_each(each)).unwrap()
+    fn open(&self, log: &[StoredEvent]) -> FeedWriter {
+        FeedWriter::open(&self.dir, |each| log.iter().cloned().try_for_each(each)).unwrap()
     }
 
     fn text(&self) -> String {
@@ -36,8 +36,8 @@ impl Place {
     }
 }
 
-fn lines(log: &[Stored]) -> String {
-    let line = |stored: &Stored| {
+fn lines(log: &[StoredEvent]) -> String {
+    let line = |stored: &StoredEvent| {
         let envelope = Envelope::new(stored.sequence, RUN, stored.unix_millis, stored.event.clone());
         format!("{}\n", envelope.to_line().unwrap())
     };
@@ -76,29 +76,29 @@ fn the_feed_is_repaired_from_the_log() {
     let mut damaged = whole.clone().into_bytes();
     damaged[ends[4] + 30] ^= 0x55;
     let other = whole.replacen("run started", "run begun", 1);
-    let cases: Vec<(&str, Vec<u8>, Repair)> = vec![
-        ("whole", whole.clone().into(), Repair { kept: 20, cut_bytes: 0, written: 0 }),
-        ("missing", Vec::new(), Repair { kept: 0, cut_bytes: 0, written: 20 }),
-        ("tail missing", whole[..ten].into(), Repair { kept: 10, cut_bytes: 0, written: 10 }),
-        ("torn", whole[..ten + 17].into(), Repair { kept: 10, cut_bytes: 17, written: 10 }),
+    let cases: Vec<(&str, Vec<u8>, FeedRepair)> = vec![
+        ("whole", whole.clone().into(), FeedRepair { kept: 20, cut_bytes: 0, written: 0 }),
+        ("missing", Vec::new(), FeedRepair { kept: 0, cut_bytes: 0, written: 20 }),
+        ("tail missing", whole[..ten].into(), FeedRepair { kept: 10, cut_bytes: 0, written: 10 }),
+        ("torn", whole[..ten + 17].into(), FeedRepair { kept: 10, cut_bytes: 17, written: 10 }),
         (
             "break missing",
             whole[..ten - 1].into(),
-            Repair { kept: 9, cut_bytes: (ten - 1 - ends[8]) as u64, written: 11 },
+            FeedRepair { kept: 9, cut_bytes: (ten - 1 - ends[8]) as u64, written: 11 },
         ),
-        ("damaged middle", damaged, Repair { kept: 5, cut_bytes: (whole.len() - ends[4]) as u64, written: 15 }),
+        ("damaged middle", damaged, FeedRepair { kept: 5, cut_bytes: (whole.len() - ends[4]) as u64, written: 15 }),
         (
             "line lost",
             [&whole[..ten], &whole[twelve..]].concat().into(),
-            Repair { kept: 10, cut_bytes: (whole.len() - twelve) as u64, written: 10 },
+            FeedRepair { kept: 10, cut_bytes: (whole.len() - twelve) as u64, written: 10 },
         ),
-        ("other story", other.clone().into(), Repair { kept: 0, cut_bytes: other.len() as u64, written: 20 }),
+        ("other story", other.clone().into(), FeedRepair { kept: 0, cut_bytes: other.len() as u64, written: 20 }),
         (
             "ahead of the log",
             lines(&log[..25]).into(),
-            Repair { kept: 20, cut_bytes: (lines(&log[..25]).len() - whole.len()) as u64, written: 0 },
+            FeedRepair { kept: 20, cut_bytes: (lines(&log[..25]).len() - whole.len()) as u64, written: 0 },
         ),
-        ("not text", vec![0xff; 5000], Repair { kept: 0, cut_bytes: 5000, written: 20 }),
+        ("not text", vec![0xff; 5000], FeedRepair { kept: 0, cut_bytes: 5000, written: 20 }),
     ];
     for (name, bytes, repair) in cases {
         let place = Place::new();
@@ -114,7 +114,7 @@ fn the_feed_is_repaired_from_the_log() {
 #[test]
 fn a_log_that_cannot_be_read_is_an_error() {
     let place = Place::new();
-    let error = Chronicle::open(&place.dir, |_| Err(OptimizerError::new(ErrorCode::Sqlite, "gone"))).unwrap_err();
+    let error = FeedWriter::open(&place.dir, |_| Err(OptimizerError::new(ErrorCode::Sqlite, "gone"))).unwrap_err();
     assert_eq!(error.code, ErrorCode::Sqlite);
 }
 
@@ -129,7 +129,7 @@ fn normalize_feed(feed: &str) -> String {
 fn the_normalized_feed_is_that_of_the_raw_one() {
     let log = sample::finished();
     let place = Place::new();
-    place.open(&log).end().unwrap();
+    place.open(&log).finish().unwrap();
     let normalized = std::fs::read_to_string(place.dir.normalized_events()).unwrap();
     assert_eq!(normalized, normalize_feed(&place.text()));
     assert!(!normalized.contains("run.resumed") && !normalized.contains("127.0.0.1"));
@@ -150,7 +150,7 @@ fn comparing_names_the_first_difference() {
     let error = events_compare(&left, &right).unwrap_err();
     assert_eq!(error.code, ErrorCode::EventCompare);
     // Two events of the raw feeds are left out before it.
-    let line = log.iter().position(|stored| stored.event.wire() == "candidate.rejected").unwrap() + 1;
+    let line = log.iter().position(|stored| stored.event.type_name() == "candidate.rejected").unwrap() + 1;
     let told = format!(
         "event {} (candidate.rejected) differs at fields.reason: line {line} of {left}, line {line} of {right}",
         line - 2
@@ -193,12 +193,12 @@ fn broken_feeds_are_errors_with_a_place() {
     assert!(events_replay(&missing).unwrap_err().message.contains("none.jsonl"));
     let unknown = place.file("unknown.jsonl", "{\"type\":\"tomorrow\",\"fields\":{}}\n");
     assert!(events_compare(&unknown, &unknown).unwrap_err().message.contains("tomorrow"));
-    place.open(&log).end().unwrap();
+    place.open(&log).finish().unwrap();
     let error = events_replay(&place.dir.normalized_events()).unwrap_err();
     assert!(error.hint.contains("events.jsonl"), "{error:?}");
 }
 
-fn story(log: &[Stored]) -> String {
+fn story(log: &[StoredEvent]) -> String {
     let place = Place::new();
     let path = place.file("events.jsonl", &lines(log));
     events_replay(&path).unwrap()

@@ -8,14 +8,14 @@ use synth_optimizer_core::model::answer::FailureClass;
 use synth_optimizer_core::model::error::ErrorCode;
 use synth_optimizer_platform::proposer::{Proposer, TurnFailure};
 
-use super::world::{HOST_CANARY, KEY, World, codex, items, texts};
+use super::fixture::{HOST_CANARY, KEY, CodexFixture, codex, items, texts};
 
 #[test]
 fn an_injected_prompt_reads_neither_the_host_nor_the_environment_and_has_no_network() {
-    let place = std::sync::Arc::new(std::sync::OnceLock::<(String, String)>::new());
+    let temp_dir = std::sync::Arc::new(std::sync::OnceLock::<(String, String)>::new());
     let (known, text) =
-        (std::sync::Arc::clone(&place), manifest(serde_json::json!({ "notes": "Rules: r9" })).to_string());
-    let world = World::new(move |asked| {
+        (std::sync::Arc::clone(&temp_dir), manifest(serde_json::json!({ "notes": "Rules: r9" })).to_string());
+    let fixture = CodexFixture::new(move |asked| {
         let (file, home) = known.get().unwrap();
         items(vec![match asked.outputs.len() {
             0 => run(format!(
@@ -29,17 +29,17 @@ fn an_injected_prompt_reads_neither_the_host_nor_the_environment_and_has_no_netw
             _ => say("done"),
         }])
     });
-    place.set((world.host_file().into_string(), world.run_dir().into_string())).unwrap();
-    std::fs::write(world.run_dir().join("events.jsonl"), "held-out rows").unwrap();
-    assert_eq!(texts(&world.turn().unwrap()), ["Rules: r9"]);
-    let seen = &world.server.asked()[1].outputs[0];
+    temp_dir.set((fixture.host_file().into_string(), fixture.run_dir().into_string())).unwrap();
+    std::fs::write(fixture.run_dir().join("events.jsonl"), "held-out rows").unwrap();
+    assert_eq!(texts(&fixture.turn().unwrap()), ["Rules: r9"]);
+    let seen = &fixture.server.asked()[1].outputs[0];
     assert!(seen.contains("tried"), "{seen}");
     // This process, which has started codex, has the variable of this name.
     assert!(std::env::var_os("SYNTH_E2E_CODEX").is_some());
     for secret in [HOST_CANARY, KEY, "held-out rows", "model_provider", "connected\n", "SYNTH_E2E_CODEX"] {
         assert!(!seen.contains(secret), "{secret} was seen:\n{seen}");
     }
-    assert!(!world.run_dir().join("outside").exists());
+    assert!(!fixture.run_dir().join("outside").exists());
     assert!(!std::path::Path::new(&format!("/tmp/outside-{}", std::process::id())).exists());
 }
 
@@ -51,21 +51,21 @@ fn a_hostile_configuration_in_the_workspace_is_not_obeyed() {
         "model = \"other-model\"\n[mcp_servers.x]\ncommand = \"touch\"\nargs = [\"{}\"]\n[features]\nplugins = true\n",
         touched.display()
     );
-    let mut world = World::new(write_rules);
+    let mut fixture = CodexFixture::new(write_rules);
     let planted = marker.path().join("planted");
-    plant(&mut world, &hostile, planted.to_str().unwrap());
-    assert_eq!(texts(&world.turn().unwrap()), ["Rules: r0 r3"]);
+    plant_configuration(&mut fixture, &hostile, planted.to_str().unwrap());
+    assert_eq!(texts(&fixture.turn().unwrap()), ["Rules: r0 r3"]);
     let planted = std::fs::read_to_string(planted).unwrap();
-    assert_eq!(planted.trim_end(), world.workspace().join(".codex/config.toml"), "it was planted elsewhere");
-    assert!(world.server.asked().iter().all(|asked| asked.body["model"] == "stub-model"));
+    assert_eq!(planted.trim_end(), fixture.workspace().join(".codex/config.toml"), "it was planted elsewhere");
+    assert!(fixture.server.asked().iter().all(|asked| asked.body["model"] == "stub-model"));
     assert!(!touched.exists(), "a command of the workspace's configuration was run");
 }
 
 /// Puts a script before the real codex that plants a configuration in the workspace of a turn, and only then passes on that
 /// its thread is to be started. It stands in a package like that of codex, because commands need its files.
-fn plant(world: &mut World, hostile: &str, planted: &str) {
+fn plant_configuration(fixture: &mut CodexFixture, hostile: &str, planted: &str) {
     let real = Utf8PathBuf::from(codex()).canonicalize_utf8().unwrap();
-    let (package, copy) = (real.parent().unwrap().parent().unwrap(), world.place().join("package"));
+    let (package, copy) = (real.parent().unwrap().parent().unwrap(), fixture.temp_dir().join("package"));
     for part in ["bin/codex", "codex-resources/bwrap"] {
         let to = copy.join(part.replace("bin/codex", "bin/real"));
         std::fs::create_dir_all(to.parent().unwrap()).unwrap();
@@ -73,13 +73,13 @@ fn plant(world: &mut World, hostile: &str, planted: &str) {
         std::fs::hard_link(&from, &to).or_else(|_| std::fs::copy(&from, &to).map(|_| ())).unwrap();
     }
     let script = copy.join("bin/codex");
-    let text = PLANT.replace("HOSTILE", &serde_json::json!(hostile).to_string());
+    let text = PLANTING_SCRIPT.replace("HOSTILE", &serde_json::json!(hostile).to_string());
     std::fs::write(&script, text.replace("PLANTED", &serde_json::json!(planted).to_string())).unwrap();
     std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
-    world.config.proposer.command = vec![script.into_string()];
+    fixture.config.proposer.command = vec![script.into_string()];
 }
 
-const PLANT: &str = r#"#!/usr/bin/env python3
+const PLANTING_SCRIPT: &str = r#"#!/usr/bin/env python3
 import json, os, subprocess, sys
 real = os.path.join(os.path.dirname(os.path.abspath(__file__)), "real")
 codex = subprocess.Popen([real] + sys.argv[1:], stdin=subprocess.PIPE)
@@ -96,15 +96,15 @@ codex.wait()
 "#;
 
 /// Puts `fake_codex.py` in the place of codex, with some of its functions redefined.
-pub(crate) fn fake(world: &mut World, changes: &str) {
-    let path = world.place().join("changes.py");
+pub(crate) fn use_fake_codex(fixture: &mut CodexFixture, changes: &str) {
+    let path = fixture.temp_dir().join("changes.py");
     std::fs::write(&path, changes).unwrap();
-    let fake = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/suite/codex/fake_codex.py");
-    world.config.proposer.command = vec!["python3".into(), fake.into(), path.into_string()];
+    let use_fake_codex = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/suite/codex/fake_codex.py");
+    fixture.config.proposer.command = vec!["python3".into(), use_fake_codex.into(), path.into_string()];
 }
 
 /// A function of `fake_codex.py` that does this.
-pub(crate) fn when(name: &str, statement: &str) -> String {
+pub(crate) fn redefine(name: &str, statement: &str) -> String {
     format!("def {name}(result, params):\n    {statement}\n")
 }
 
@@ -119,13 +119,13 @@ fn another_model_another_sandbox_or_another_policy_stops_the_run() {
         ("del result[\"activePermissionProfile\"]", "permission profile"),
         ("result[\"instructionSources\"] = [\"/x/AGENTS.md\"]", "AGENTS.md"),
     ] {
-        let mut world = World::new(write_rules);
-        fake(&mut world, &when("thread", change));
-        let proposer = world.proposer();
-        let error = world.runtime.block_on(proposer.prepare()).unwrap_err();
+        let mut fixture = CodexFixture::new(write_rules);
+        use_fake_codex(&mut fixture, &redefine("thread", change));
+        let proposer = fixture.proposer();
+        let error = fixture.runtime.block_on(proposer.prepare()).unwrap_err();
         assert_eq!(error.code, ErrorCode::Proposer);
         assert!(error.message.contains(word), "{word}: {error}");
-        world.assert_clean();
+        fixture.assert_clean();
     }
 }
 
@@ -133,9 +133,9 @@ fn another_model_another_sandbox_or_another_policy_stops_the_run() {
 fn a_model_that_changes_in_a_thread_or_in_a_turn_stops_the_run() {
     // The thread of the check is as it should be; that of the turn is not.
     for change in ["if 'turn_' in params['cwd']: result['model'] = 'other-model'", "pass"] {
-        let mut world = World::new(write_rules);
-        fake(&mut world, &when("thread", change));
-        let TurnFailure { failure, fatal } = *world.turn().unwrap_err();
+        let mut fixture = CodexFixture::new(write_rules);
+        use_fake_codex(&mut fixture, &redefine("thread", change));
+        let TurnFailure { failure, fatal } = *fixture.turn().unwrap_err();
         assert_eq!((failure.class, failure.retryable), (FailureClass::Contract, false));
         assert_eq!(failure.models.unwrap().effective.as_deref(), Some("other-model"));
         assert!(fatal.unwrap().message.contains("other-model"));
@@ -151,38 +151,38 @@ fn a_sandbox_that_does_not_hold_stops_the_run_before_anything_is_paid() {
         ("import os; os.remove('inside')", "cannot write its workspace"),
         ("result.update(exitCode=1, stdout='', stderr='bwrap: no namespaces')", "does not work"),
     ] {
-        let mut world = World::new(write_rules);
-        fake(&mut world, &when("probe", lie));
-        let proposer = world.proposer();
-        let error = world.runtime.block_on(proposer.prepare()).unwrap_err();
+        let mut fixture = CodexFixture::new(write_rules);
+        use_fake_codex(&mut fixture, &redefine("probe", lie));
+        let proposer = fixture.proposer();
+        let error = fixture.runtime.block_on(proposer.prepare()).unwrap_err();
         assert!(error.message.contains(word) && error.hint.contains("user namespaces"), "{error}");
-        world.assert_clean();
+        fixture.assert_clean();
     }
 }
 
 #[test]
 fn a_codex_that_does_not_listen_is_killed_in_time() {
-    let mut world = World::new(write_rules);
+    let mut fixture = CodexFixture::new(write_rules);
     // It goes on for ever after the turn has begun, whatever it is told.
-    fake(&mut world, &when("begun", "import time; time.sleep(3600)"));
-    world.config.proposer.timeout_seconds = 1;
-    world.config.proposer.interrupt_timeout_seconds = 1;
-    let TurnFailure { failure, fatal } = *world.turn().unwrap_err();
+    use_fake_codex(&mut fixture, &redefine("begun", "import time; time.sleep(3600)"));
+    fixture.config.proposer.timeout_seconds = 1;
+    fixture.config.proposer.interrupt_timeout_seconds = 1;
+    let TurnFailure { failure, fatal } = *fixture.turn().unwrap_err();
     assert_eq!((failure.class, failure.retryable, fatal.is_none()), (FailureClass::Timeout, true, true));
 }
 
 #[test]
 fn a_codex_that_is_none_is_told_apart() {
-    let mut world = World::new(write_rules);
-    world.config.proposer.command = vec!["/bin/false".into()];
-    let error = world.runtime.block_on(world.proposer().prepare()).unwrap_err();
+    let mut fixture = CodexFixture::new(write_rules);
+    fixture.config.proposer.command = vec!["/bin/false".into()];
+    let error = fixture.runtime.block_on(fixture.proposer().prepare()).unwrap_err();
     assert!(error.message.contains("codex has ended"), "{error}");
-    world.config.proposer.command = vec!["/bin/sleep".into(), "600".into()];
-    world.config.proposer.startup_timeout_seconds = 1;
-    let error = world.runtime.block_on(world.proposer().prepare()).unwrap_err();
+    fixture.config.proposer.command = vec!["/bin/sleep".into(), "600".into()];
+    fixture.config.proposer.startup_timeout_seconds = 1;
+    let error = fixture.runtime.block_on(fixture.proposer().prepare()).unwrap_err();
     assert_eq!(error.code, ErrorCode::Proposer);
-    world.config.proposer.command = vec!["no-such-codex".into()];
-    let error = world.runtime.block_on(world.proposer().prepare()).unwrap_err();
+    fixture.config.proposer.command = vec!["no-such-codex".into()];
+    let error = fixture.runtime.block_on(fixture.proposer().prepare()).unwrap_err();
     assert!(error.hint.contains("synth-optimizers[codex]"), "{error}");
-    world.assert_clean();
+    fixture.assert_clean();
 }

@@ -1,10 +1,10 @@
 //! The codex proposer with the real binary, against a model that the test plays.
 
-mod endings;
-mod faults;
-mod happy;
+mod interruptions;
+mod server_failures;
+mod successful_turns;
 mod hostile;
 mod models;
 mod races;
-mod whole;
-mod world;
+mod full_run;
+mod fixture;

@@ -6,8 +6,8 @@ pub(crate) mod steered;
 use std::process::Command;
 
 use camino::{Utf8Path, Utf8PathBuf};
-use synth_e2e::waiting::PATIENCE;
-use synth_e2e::{Ended, RunFiles, ServerProcess, run_to_end, write_config};
+use synth_e2e::wait::WAIT_TIMEOUT;
+use synth_e2e::{ProcessOutput, RunFiles, ServerProcess, run_to_end, write_config};
 use synth_optimizer_core::config::Config;
 use synth_optimizer_core::model::event::Event;
 use synth_optimizer_core::model::event_fields::RunFinished;
@@ -54,9 +54,9 @@ impl Place {
     }
 
     /// Runs or resumes to the end.
-    pub(crate) fn run(&self, run_id: &str, flags: &[&str]) -> Ended {
-        let ended = run_to_end(self.command(run_id, flags), PATIENCE).unwrap();
-        assert!(!ended.timed_out, "{run_id} did not end within {PATIENCE:?}\n{}", ended.stderr);
+    pub(crate) fn run(&self, run_id: &str, flags: &[&str]) -> ProcessOutput {
+        let ended = run_to_end(self.command(run_id, flags), WAIT_TIMEOUT).unwrap();
+        assert!(!ended.timed_out, "{run_id} did not end within {WAIT_TIMEOUT:?}\n{}", ended.stderr);
         ended
     }
 
@@ -82,7 +82,7 @@ pub(crate) fn finished(files: &RunFiles) -> RunFinished {
 
 /// How many events of a type a run has.
 pub(crate) fn count(files: &RunFiles, wire: &str) -> usize {
-    files.events().unwrap().iter().filter(|event| event.wire() == wire).count()
+    files.events().unwrap().iter().filter(|event| event.type_name() == wire).count()
 }
 
 /// Every view of the run agrees with its log.

@@ -8,7 +8,7 @@ use camino::{Utf8Path, Utf8PathBuf};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
-use synth_e2e::waiting::{wait_for, wait_until};
+use synth_e2e::wait::{wait_for, wait_until};
 
 /// The process that is stopped. Whatever happens, it does not outlive the test.
 pub(crate) struct Sleeper(pub(crate) Child);

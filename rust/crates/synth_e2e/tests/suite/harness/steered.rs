@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread::JoinHandle;
 
 use synth_e2e::stub::FIELDS;
-use synth_e2e::waiting::{PATIENCE, wait_until};
+use synth_e2e::wait::{WAIT_TIMEOUT, wait_until};
 use synth_e2e::{RowNames, RunFiles, ScriptedProposer, ServerProcess, read_bill, small_config};
 use synth_gepa::GepaEngine;
 use synth_optimizer_core::config::Config;
@@ -14,27 +14,27 @@ use synth_optimizer_core::model::answer::FailureClass;
 use synth_optimizer_core::model::control::ControlRequest;
 use synth_optimizer_core::model::error::OptimizerError;
 use synth_optimizer_core::model::event::Event;
-use synth_optimizer_platform::runtime::{Boundary, Control, Hooks, Outcome, Request, execute};
+use synth_optimizer_platform::runtime::{HookPoint, RunControl, Hooks, RunOutcome, RunSpec, execute};
 
 use crate::harness::{Place, stub};
 
-pub(crate) type Ended = Result<Outcome, OptimizerError>;
+pub(crate) type Ended = Result<RunOutcome, OptimizerError>;
 
 /// A run in a thread of its own.
 pub(crate) struct Running {
-    pub(crate) control: Control,
+    pub(crate) control: RunControl,
     thread: JoinHandle<Ended>,
 }
 
 pub(crate) fn start(config: Config, proposer: ScriptedProposer, hooks: Hooks) -> Running {
-    begin(Request { proposer: Some(Arc::new(proposer)), hooks, ..Request::new(config) })
+    begin(RunSpec { proposer: Some(Arc::new(proposer)), hooks, ..RunSpec::new(config) })
 }
 
-pub(crate) fn begin(request: Request) -> Running {
-    let (control, controlled) = Control::new(100_000);
+pub(crate) fn begin(request: RunSpec) -> Running {
+    let (control, receiver) = RunControl::new(100_000);
     let thread = std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(execute::<GepaEngine>(request, controlled))
+        runtime.block_on(execute::<GepaEngine>(request, receiver))
     });
     Running { control, thread }
 }
@@ -59,7 +59,7 @@ pub(crate) fn when(
 ) -> Hooks {
     let (files, done) = (place.files(run_id), AtomicU64::new(0));
     Hooks::new(move |boundary| {
-        if boundary == Boundary::AfterFeed
+        if boundary == HookPoint::AfterFeed
             && done.load(Ordering::SeqCst) == 0
             && files.events().is_ok_and(|events| events.iter().any(wanted))
         {
@@ -89,10 +89,10 @@ pub(crate) fn signalled(
     wanted: fn(&Event) -> bool,
     signal: ControlRequest,
 ) -> Ended {
-    let (give, take) = mpsc::channel::<Control>();
+    let (give, take) = mpsc::channel::<RunControl>();
     let take = Mutex::new(take);
     let hooks = when(place, config.run.run_id.as_deref().unwrap(), wanted, move || {
-        let control = take.lock().unwrap().recv_timeout(PATIENCE).unwrap();
+        let control = take.lock().unwrap().recv_timeout(WAIT_TIMEOUT).unwrap();
         assert!(control.send(signal.clone()));
     });
     let running = start(config, proposer, hooks);

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::super::projector::{read_candidate, totals};
 use super::super::query::{documents, first, list};
 use super::super::reader::Reader;
-use super::refusal::{ReadError, after_cursor, page_size, quoted, word};
+use super::read_error::{ReadError, after_cursor, page_size, quoted, word};
 use super::row_values::{Rows, gain};
 use super::scores::objectives;
 use synth_optimizer_core::model::candidate_view::Candidate;
@@ -23,9 +23,9 @@ use synth_optimizer_core::model::run_totals::BestMark;
 use synth_optimizer_core::model::score::{Gain, Score};
 
 /// The most ancestors and children that are listed.
-const MOST_RELATIVES: u32 = 1000;
+const MAX_RELATIVES: u32 = 1000;
 /// The most cells of one candidate on the frontier that are listed.
-const MOST_CELLS: usize = 200;
+const MAX_CELLS: usize = 200;
 
 /// Which candidates are wanted.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize, JsonSchema)]
@@ -51,7 +51,7 @@ impl CandidateQuery {
     }
 
     fn parts(&self) -> Result<(i64, usize, Option<CandidateStatus>), ReadError> {
-        let status = word("status", self.status.as_deref(), CandidateStatus::from_word, CandidateStatus::WORDS)?;
+        let status = word("status", self.status.as_deref(), CandidateStatus::parse, CandidateStatus::NAMES)?;
         Ok((after_cursor(self.cursor.as_deref())?, page_size(self.limit, 50, 200)?, status))
     }
 }
@@ -205,8 +205,8 @@ impl Reader {
              WHERE registered > ?1 AND (?2 IS NULL OR status = ?2) AND (?3 IS NULL OR (status = 'accepted') = ?3)
                AND (?4 IS NULL OR generation = ?4)
              ORDER BY registered LIMIT ?5";
-        let values = params![after, status.map(CandidateStatus::word), query.accepted, query.generation, limit + 1];
-        self.at_once(|db| {
+        let values = params![after, status.map(CandidateStatus::as_str), query.accepted, query.generation, limit + 1];
+        self.in_snapshot(|db| {
             let mut found: Vec<Candidate> = documents(db, "read the candidates", sql, values)?;
             let more = found.len() > limit;
             found.truncate(limit);
@@ -220,7 +220,7 @@ impl Reader {
 
     /// One candidate.
     pub fn candidate(&self, candidate_id: &str) -> Result<CandidateDetail, ReadError> {
-        self.at_once(|db| {
+        self.in_snapshot(|db| {
             let found = read_candidate(db, candidate_id)?.ok_or_else(|| no_candidate(candidate_id))?;
             let deciding = deciding_objective(db)?;
             let against_parent = |rows: Rows| match (&found.parent_id, &deciding) {
@@ -238,7 +238,7 @@ impl Reader {
 
     /// The best candidate so far; none before the seed is measured.
     pub fn best_candidate(&self) -> Result<Option<BestCandidate>, ReadError> {
-        self.at_once(|db| Ok(best(db)?))
+        self.in_snapshot(|db| Ok(best(db)?))
     }
 
     /// Which candidate is the best and since when.
@@ -248,14 +248,14 @@ impl Reader {
 
     /// The frontier as it is now.
     pub fn frontier(&self) -> Result<RunFrontier, ReadError> {
-        self.at_once(|db| {
+        self.in_snapshot(|db| {
             let sql = "SELECT record FROM candidates WHERE on_frontier ORDER BY candidate_id";
             let members: Vec<Candidate> = documents(db, "read the frontier", sql, [])?;
-            let mut held = held_cells(db)?;
+            let mut held = cells_by_candidate(db)?;
             let member = |member: Candidate| {
                 let mut cells = held.remove(member.candidate_id.as_str()).unwrap_or_default();
                 let cell_count = cells.len() as u64;
-                cells.truncate(MOST_CELLS);
+                cells.truncate(MAX_CELLS);
                 FrontierMember { entry: FrontierEntry::from(&member), cell_count, cells }
             };
             let items: Vec<FrontierMember> = members.into_iter().map(member).collect();
@@ -307,7 +307,7 @@ fn lineage(db: &Connection, parent: Option<&str>) -> Result<Vec<String>, Optimiz
                  SELECT c.parent_id, depth + 1 FROM line JOIN candidates c ON c.candidate_id = line.candidate_id
                  WHERE c.parent_id IS NOT NULL LIMIT ?2)
                SELECT candidate_id FROM line ORDER BY depth";
-    list(db, "read the ancestors", sql, params![parent, MOST_RELATIVES], |row| row.get(0))
+    list(db, "read the ancestors", sql, params![parent, MAX_RELATIVES], |row| row.get(0))
 }
 
 fn children(db: &Connection, of: &Candidate) -> Result<Vec<String>, OptimizerError> {
@@ -315,7 +315,7 @@ fn children(db: &Connection, of: &Candidate) -> Result<Vec<String>, OptimizerErr
     let sql = "SELECT candidate_id FROM candidates
                WHERE registered > ?1 AND EXISTS (SELECT 1 FROM json_each(parent_ids_json) WHERE value = ?2)
                ORDER BY registered LIMIT ?3";
-    let values = params![of.registered_sequence, of.candidate_id.as_str(), MOST_RELATIVES];
+    let values = params![of.registered_sequence, of.candidate_id.as_str(), MAX_RELATIVES];
     list(db, "read the children", sql, values, |row| row.get(0))
 }
 
@@ -355,7 +355,7 @@ fn stored_at(db: &Connection, sequence: u64) -> Result<Option<String>, Optimizer
 }
 
 /// The cells of the frontier by who holds them.
-fn held_cells(db: &Connection) -> Result<BTreeMap<String, Vec<FrontierCell>>, OptimizerError> {
+fn cells_by_candidate(db: &Connection) -> Result<BTreeMap<String, Vec<FrontierCell>>, OptimizerError> {
     let sql = "SELECT candidate_id, nullif(example_id, ''), objective, score, won FROM frontier_cells
                ORDER BY candidate_id, objective, example_id";
     let mut held: BTreeMap<String, Vec<FrontierCell>> = BTreeMap::new();

@@ -3,7 +3,7 @@
 //! Each model is read at one moment of the workspace. Nothing here writes, and a page costs what the page holds.
 
 mod candidates;
-mod refusal;
+mod read_error;
 mod rollouts;
 mod row_values;
 mod run;
@@ -13,7 +13,7 @@ pub use candidates::{
     BestCandidate, CandidateDetail, CandidateEntry, CandidatePage, CandidateQuery, FieldChange, FrontierCell,
     FrontierEntry, FrontierMember, RunFrontier,
 };
-pub use refusal::{ReadError, Refusal};
+pub use read_error::{ReadError, Refusal};
 pub use rollouts::{RolloutEntry, RolloutFailure, RolloutPage, RolloutQuery, RolloutStatus, RowSplit};
 pub use run::{EventEnvelope, EventPage, ModelUse, RunModels, event_window};
 pub use scores::{

@@ -8,14 +8,14 @@ use serde::{Deserialize, Serialize};
 
 use super::super::query::{document, documents, first};
 use super::super::reader::Reader;
-use super::refusal::{ReadError, after_cursor, page_size, quoted, word};
+use super::read_error::{ReadError, after_cursor, page_size, quoted, word};
 use synth_optimizer_core::model::answer::FailureClass;
 use synth_optimizer_core::model::error::OptimizerError;
 use synth_optimizer_core::model::event_fields::Stage;
 use synth_optimizer_core::model::usage::Usage;
-use synth_optimizer_core::words;
+use synth_optimizer_core::string_enum;
 
-words! {
+string_enum! {
     /// Where a rollout is.
     RolloutStatus {
         /// It is wanted and not sent yet.
@@ -33,7 +33,7 @@ words! {
     }
 }
 
-words! {
+string_enum! {
     /// Which rows: those that the search learns from, or those that only measure.
     RowSplit {
         /// Train rows.
@@ -63,7 +63,7 @@ pub struct RolloutQuery {
 }
 
 /// What a query comes to: after which request, how many, and only of these.
-type Parts = (i64, usize, Option<Stage>, Option<RolloutStatus>, Option<RowSplit>);
+type RolloutFilter = (i64, usize, Option<Stage>, Option<RolloutStatus>, Option<RowSplit>);
 
 impl RolloutQuery {
     /// Whether it can be answered, if there is something to read.
@@ -71,13 +71,13 @@ impl RolloutQuery {
         self.parts().map(drop)
     }
 
-    fn parts(&self) -> Result<Parts, ReadError> {
+    fn parts(&self) -> Result<RolloutFilter, ReadError> {
         Ok((
             after_cursor(self.cursor.as_deref())?,
             page_size(self.limit, 50, 200)?,
-            word("stage", self.stage.as_deref(), Stage::from_word, Stage::WORDS)?,
-            word("status", self.status.as_deref(), RolloutStatus::from_word, RolloutStatus::WORDS)?,
-            word("split", self.split.as_deref(), RowSplit::from_word, RowSplit::WORDS)?,
+            word("stage", self.stage.as_deref(), Stage::parse, Stage::NAMES)?,
+            word("status", self.status.as_deref(), RolloutStatus::parse, RolloutStatus::NAMES)?,
+            word("split", self.split.as_deref(), RowSplit::parse, RowSplit::NAMES)?,
         ))
     }
 }
@@ -150,7 +150,7 @@ pub struct RolloutFailure {
 }
 
 /// Requests that one page looks at when it looks for few among many.
-const WINDOW: i64 = 20_000;
+const MAX_SCANNED_CALLS: i64 = 20_000;
 
 const STATUS: &str = "CASE WHEN r.status = 'requested' AND c.answered_at IS NOT NULL THEN 'answered'
     WHEN r.status = 'requested' AND c.sent_at IS NOT NULL THEN 'running' ELSE r.status END";
@@ -178,15 +178,15 @@ impl Reader {
     pub fn rollout_page(&self, query: &RolloutQuery) -> Result<RolloutPage, ReadError> {
         let (after, limit, stage, status, split) = query.parts()?;
         // The last request that the page looks at. The rollouts of one candidate are few, and an index finds them.
-        let end = if query.candidate_id.is_some() { i64::MAX } else { after.saturating_add(WINDOW) };
+        let end = if query.candidate_id.is_some() { i64::MAX } else { after.saturating_add(MAX_SCANNED_CALLS) };
         let index = if query.candidate_id.is_some() { "INDEXED BY rollouts_by_candidate" } else { "" };
         let values = params![
             after,
             end,
             query.candidate_id,
-            stage.map(Stage::word),
-            status.map(RolloutStatus::word),
-            split.map(RowSplit::word),
+            stage.map(Stage::as_str),
+            status.map(RolloutStatus::as_str),
+            split.map(RowSplit::as_str),
             limit + 1
         ];
         let sql = format!(
@@ -197,7 +197,7 @@ impl Reader {
              ORDER BY r.request LIMIT ?7",
             if query.candidate_id.is_some() { "r.candidate_id = ?3" } else { "?3 IS NULL" }
         );
-        self.at_once(|db| {
+        self.in_snapshot(|db| {
             let mut items: Vec<RolloutEntry> = documents(db, "read the rollouts", &sql, values)?;
             let more = items.len() > limit;
             items.truncate(limit);
@@ -216,7 +216,7 @@ impl Reader {
         let sql = format!(
             "SELECT {ENTRY} {STATUS}) FROM rollouts r LEFT JOIN calls c ON c.request = r.request WHERE r.request = ?1"
         );
-        self.at_once(|db| {
+        self.in_snapshot(|db| {
             let found = match request_of(db, name)? {
                 Some(request) => document(db, "read a rollout", &sql, [request])?,
                 None => None,

@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use super::super::query::first;
 use super::super::reader::Reader;
-use super::refusal::{ReadError, after_sequence, page_size};
+use super::read_error::{ReadError, after_sequence, page_size};
 use synth_optimizer_core::model::envelope::Envelope;
 
 /// Events in their order.
@@ -98,7 +98,7 @@ impl Reader {
     /// The models of the run.
     pub fn run_models(&self) -> Result<RunModels, ReadError> {
         let doing = "read the models";
-        self.at_once(|db| {
+        self.in_snapshot(|db| {
             let sql = "SELECT config_json ->> '$.policy.model', config_json ->> '$.proposer.model' FROM run";
             let (policy, proposer) = first(db, doing, sql, [], |row| row.try_into())?.unwrap_or_default();
             let sql = "SELECT requested_model, effective_model FROM proposer_calls

@@ -8,11 +8,11 @@ use serde::{Deserialize, Serialize};
 use super::super::error::{invariant, json};
 use super::super::query::{MILESTONES, document, first, list};
 use super::super::reader::Reader;
-use super::refusal::{ReadError, after_sequence, page_size, quoted, word};
+use super::read_error::{ReadError, after_sequence, page_size, quoted, word};
 use super::rollouts::RowSplit;
 use super::row_values::{Rows, values};
 use synth_optimizer_core::config::gepa::Direction;
-use synth_optimizer_core::model::canonical::digest_of;
+use synth_optimizer_core::model::canonical::canonical_digest;
 use synth_optimizer_core::model::envelope::rfc3339;
 use synth_optimizer_core::model::error::OptimizerError;
 use synth_optimizer_core::model::event_fields::{Objective, ObjectiveSetDeclared, Stage};
@@ -80,7 +80,7 @@ pub fn score_window(since: Option<i64>, limit: Option<i64>) -> Result<(i64, usiz
 }
 
 /// The most points of one answer, over all of its series.
-const MOST_POINTS: usize = 5000;
+const MAX_POINTS: usize = 5000;
 
 /// Which series are wanted.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, JsonSchema)]
@@ -99,7 +99,7 @@ impl SeriesQuery {
     }
 
     fn rows(&self) -> Result<Option<RowSplit>, ReadError> {
-        word("split", self.split.as_deref(), RowSplit::from_word, RowSplit::WORDS)
+        word("split", self.split.as_deref(), RowSplit::parse, RowSplit::NAMES)
     }
 }
 
@@ -149,17 +149,17 @@ impl Reader {
     /// Scores that were settled after an event; -1 and nothing mean all. `limit` is 1 to 1000, 100 if it is not set.
     pub fn score_page(&self, since: Option<i64>, limit: Option<i64>) -> Result<ScorePage, ReadError> {
         let (since, limit) = score_window(since, limit)?;
-        self.at_once(|db| {
+        self.in_snapshot(|db| {
             let mut page = ScorePage { items: Vec::new(), next_since: since, has_more: false };
-            let Some(about) = About::read(db)? else { return Ok(page) };
+            let Some(context) = ScoreContext::read(db)? else { return Ok(page) };
             for settled in settled(db, since, limit + 1, |_| true)? {
-                let measured = settled.metrics(db, &about.objectives)?;
+                let measured = settled.metrics(db, &context.objectives)?;
                 if !page.items.is_empty() && page.items.len() + measured.len() > limit {
                     page.has_more = true;
                     break;
                 }
                 page.next_since = settled.sequence as i64;
-                page.items.extend(measured.iter().map(|(objective, score)| about.entry(&settled, objective, score)));
+                page.items.extend(measured.iter().map(|(objective, score)| context.entry(&settled, objective, score)));
             }
             Ok(page)
         })
@@ -168,7 +168,7 @@ impl Reader {
     /// The scores of the run as series.
     pub fn score_series(&self, query: &SeriesQuery) -> Result<ScoreSeriesList, ReadError> {
         let split = query.rows()?;
-        self.at_once(|db| {
+        self.in_snapshot(|db| {
             let declared = objectives(db)?.map(|set| set.objectives).unwrap_or_default();
             let metrics = wanted(&declared, query.metric.as_deref())?;
             let splits =
@@ -181,9 +181,9 @@ impl Reader {
             };
             let mut all: Vec<ScoreSeries> =
                 splits.flat_map(|split| metrics.iter().map(move |objective| series(objective, split))).collect();
-            let mut found = settled(db, -1, MOST_POINTS + 1, |stage| stage != Stage::CandidateMinibatch)?;
-            let is_complete = found.len() <= MOST_POINTS;
-            found.truncate(MOST_POINTS);
+            let mut found = settled(db, -1, MAX_POINTS + 1, |stage| stage != Stage::CandidateMinibatch)?;
+            let is_complete = found.len() <= MAX_POINTS;
+            found.truncate(MAX_POINTS);
             // The deciding objective alone needs no rollouts.
             let deciding_only = metrics.iter().all(|objective| Some(*objective) == declared.first());
             let read = if deciding_only { declared.get(..1).unwrap_or_default() } else { &declared };
@@ -234,7 +234,7 @@ fn better(direction: Direction, one: f64, other: f64) -> f64 {
 }
 
 /// What all scores of a run have in common.
-struct About {
+struct ScoreContext {
     run_id: String,
     /// The container's name of the program, and a digest that changes when the contract, the program or the rows do.
     harness: (String, String),
@@ -242,7 +242,7 @@ struct About {
     artifact: ScoreArtifact,
 }
 
-impl About {
+impl ScoreContext {
     /// None before the task is loaded.
     fn read(db: &Connection) -> Result<Option<Self>, OptimizerError> {
         let doing = "read what is measured";
@@ -258,11 +258,11 @@ impl About {
         })
     }
 
-    fn entry(&self, settled: &Settled, objective: &Objective, score: &Score) -> ScoreEntry {
+    fn entry(&self, settled: &CompletedEvaluation, objective: &Objective, score: &Score) -> ScoreEntry {
         let split = settled.split();
         let identity = (&self.run_id, &settled.candidate_id, split, settled.stage, &objective.name);
         ScoreEntry {
-            score_id: format!("score_{}", digest_of(&identity).get(..32).unwrap_or_default()),
+            score_id: format!("score_{}", canonical_digest(&identity).get(..32).unwrap_or_default()),
             run_id: self.run_id.clone(),
             candidate_id: settled.candidate_id.clone(),
             harness_id: self.harness.0.clone(),
@@ -281,7 +281,7 @@ impl About {
     }
 }
 
-/// What the run measures with, for `About`: two scores can be compared where it is the same. None before the program is
+/// What the run measures with, for `ScoreContext`: two scores can be compared where it is the same. None before the program is
 /// loaded.
 fn harness(db: &Connection) -> Result<Option<(String, String)>, OptimizerError> {
     let doing = "read what the container told";
@@ -291,15 +291,15 @@ fn harness(db: &Connection) -> Result<Option<(String, String)>, OptimizerError> 
             ORDER BY sequence DESC LIMIT 1)
          FROM {MILESTONES} AND type = 'container.program.loaded' ORDER BY sequence DESC LIMIT 1"
     );
-    type Told = (String, Option<String>, Option<String>);
-    let told: Option<Told> = first(db, doing, &sql, [], |row| row.try_into())?;
-    let Some((id, program, rows)) = told else { return Ok(None) };
+    type ProgramRow = (String, Option<String>, Option<String>);
+    let program_row: Option<ProgramRow> = first(db, doing, &sql, [], |row| row.try_into())?;
+    let Some((id, program, rows)) = program_row else { return Ok(None) };
     let sql = "SELECT kind, lower(hex(digest)), max(taken_at) FROM snapshots
                WHERE kind IN ('contract', 'program', 'dataset', 'train_rows', 'heldout_rows')
                GROUP BY kind ORDER BY kind";
     let documents: Vec<(String, String)> = list(db, doing, sql, [], |row| Ok((row.get(0)?, row.get(1)?)))?;
     // The events tell the same in short, with the fields that this run may change; they serve where nothing else does.
-    let digest = if documents.is_empty() { digest_of(&(program, rows)) } else { digest_of(&documents) };
+    let digest = if documents.is_empty() { canonical_digest(&(program, rows)) } else { canonical_digest(&documents) };
     Ok(Some((id, digest)))
 }
 
@@ -312,7 +312,7 @@ pub(super) fn objectives(db: &Connection) -> Result<Option<ObjectiveSetDeclared>
 
 /// An evaluation that is over and gave a score.
 #[derive(Debug, Clone)]
-struct Settled {
+struct CompletedEvaluation {
     sequence: u64,
     at: String,
     stage: Stage,
@@ -320,7 +320,7 @@ struct Settled {
     score: Score,
 }
 
-impl Settled {
+impl CompletedEvaluation {
     fn split(&self) -> RowSplit {
         match self.stage {
             Stage::Heldout => RowSplit::Heldout,
@@ -370,14 +370,14 @@ fn settled(
     since: i64,
     limit: usize,
     wanted: impl Fn(Stage) -> bool,
-) -> Result<Vec<Settled>, OptimizerError> {
+) -> Result<Vec<CompletedEvaluation>, OptimizerError> {
     let doing = "read the scores";
     // One ordered list by type, merged: no more is read than the page needs.
     let of_type = |(wire, stage): &(&str, Stage)| {
         format!(
             "SELECT sequence, unix_millis, '{}', fields ->> 'candidate_id', fields -> 'score' FROM {MILESTONES}
                AND type = '{wire}' AND sequence > ?1 AND fields -> 'score' <> 'null'",
-            stage.word()
+            stage.as_str()
         )
     };
     let types: Vec<String> = STAGES.iter().filter(|(_, stage)| wanted(*stage)).map(of_type).collect();
@@ -387,8 +387,8 @@ fn settled(
     let mut settled = Vec::with_capacity(found.len());
     for (sequence, millis, stage, candidate_id, score) in found {
         let score = serde_json::from_str(&score).map_err(json(doing))?;
-        let stage = Stage::from_word(&stage).ok_or_else(|| invariant(format!("{stage} is no stage")))?;
-        settled.push(Settled { sequence, at: rfc3339(millis), stage, candidate_id, score });
+        let stage = Stage::parse(&stage).ok_or_else(|| invariant(format!("{stage} is no stage")))?;
+        settled.push(CompletedEvaluation { sequence, at: rfc3339(millis), stage, candidate_id, score });
     }
     Ok(settled)
 }

@@ -13,11 +13,11 @@ use synth_optimizer_core::model::event_fields::{
     RolloutFinished, RolloutsRequested, RowsLoaded, RunEnded, RunFailed, RunFinished, RunResumed, RunStarted, Stage,
     StateTransitioned, StopDecided, StopKind, StoppedBy,
 };
-use synth_optimizer_core::model::ids::{CandidateId, Payload, RequestId, RowId};
+use synth_optimizer_core::model::ids::{CandidateId, Payload, CallId, RowId};
 use synth_optimizer_core::model::lifecycle::{RunState, RunTrigger};
 use synth_optimizer_core::model::score::{Comparison, Gain, Score};
 use synth_optimizer_core::model::usage::{Cost, Usage};
-use synth_optimizer_platform::workspace::Stored;
+use synth_optimizer_platform::workspace::StoredEvent;
 
 pub(crate) const SEED: &str = "gepa_aaaaaaaaaaaa";
 pub(crate) const CHILD: &str = "gepa_bbbbbbbbbbbb";
@@ -30,15 +30,15 @@ pub(crate) fn id(name: &str) -> CandidateId {
 /// Collects events with times and request numbers.
 #[derive(Default)]
 pub(crate) struct Log {
-    pub(crate) events: Vec<Stored>,
-    requests: u64,
+    pub(crate) events: Vec<StoredEvent>,
+    next_call_id: u64,
 }
 
 impl Log {
     pub(crate) fn push(&mut self, event: Event) {
         let sequence = self.events.len() as u64;
         // Thursday, 3 June 2027, and 0.7 s for each event.
-        self.events.push(Stored::new(sequence, 1_811_980_800_000 + 700 * sequence, event));
+        self.events.push(StoredEvent::new(sequence, 1_811_980_800_000 + 700 * sequence, event));
     }
 
     fn moved(&mut self, from: RunState, to: RunState, trigger: RunTrigger) {
@@ -54,10 +54,10 @@ impl Log {
         rewards: &[(&str, Option<f64>)],
         cached: bool,
     ) -> EvaluationCompleted {
-        let first = RequestId(self.requests);
-        self.requests += rewards.len() as u64;
+        let first = CallId(self.next_call_id);
+        self.next_call_id += rewards.len() as u64;
         self.push(Event::RolloutsRequested(RolloutsRequested {
-            first_request: first,
+            first_call_id: first,
             evaluation: first,
             candidate_id: id(candidate),
             stage,
@@ -67,7 +67,7 @@ impl Log {
             replicate: 0,
         }));
         for (place, (row, reward)) in rewards.iter().enumerate() {
-            let request = RequestId(first.0 + place as u64);
+            let call_id = CallId(first.0 + place as u64);
             let usage = Usage {
                 prompt_tokens: Some(100),
                 completion_tokens: Some(20),
@@ -76,7 +76,7 @@ impl Log {
             };
             self.push(match reward {
                 Some(reward) => Event::RolloutFinished(RolloutFinished {
-                    request,
+                    call_id,
                     candidate_id: id(candidate),
                     row_id: RowId::new(row),
                     stage,
@@ -87,7 +87,7 @@ impl Log {
                     trace_digest: Some("ab".repeat(32)),
                 }),
                 None => Event::RolloutFailed(RolloutFailed {
-                    request,
+                    call_id,
                     candidate_id: id(candidate),
                     row_id: RowId::new(row),
                     stage,
@@ -128,10 +128,10 @@ impl Log {
             components: vec!["prompt".into()],
             base: payload("Answer."),
         }));
-        let request = RequestId(self.requests);
-        self.requests += 1;
+        let call_id = CallId(self.next_call_id);
+        self.next_call_id += 1;
         self.push(Event::ProposerStarted(ProposerStarted {
-            request,
+            call_id,
             generation,
             attempt: 1,
             proposal_count: 1,
@@ -139,7 +139,7 @@ impl Log {
             problems: Vec::new(),
         }));
         self.push(Event::ProposerCompleted(ProposerCompleted {
-            request,
+            call_id,
             generation,
             proposal_count: 1,
             ignored: 0,
@@ -179,10 +179,10 @@ fn decided(candidate: &str, stage: Stage, reason: &str, scores: Option<(f64, f64
     }
 }
 
-fn frontier(candidate: &str, merit: f64, cells: u32, left: &[&str], size: u32) -> Event {
+fn frontier(candidate: &str, ranking_score: f64, cells: u32, left: &[&str], size: u32) -> Event {
     Event::FrontierUpdated(FrontierUpdated {
         candidate_id: id(candidate),
-        merit,
+        ranking_score,
         cells_won: cells,
         joined: true,
         cells: (0..cells)
@@ -315,7 +315,7 @@ pub(crate) fn search() -> Log {
 }
 
 /// A run that ended well.
-pub(crate) fn finished() -> Vec<Stored> {
+pub(crate) fn finished() -> Vec<StoredEvent> {
     let mut log = search();
     let stopped_by = StoppedBy { kind: StopKind::MaxGenerations, limit: Some(2.0), value: Some(2.0), reason: None };
     log.push(Event::StopDecided(StopDecided { stopped_by: stopped_by.clone(), failure: None }));
@@ -352,7 +352,7 @@ pub(crate) fn finished() -> Vec<Stored> {
 }
 
 /// A run that was cancelled in the middle of an evaluation.
-pub(crate) fn cancelled() -> Vec<Stored> {
+pub(crate) fn cancelled() -> Vec<StoredEvent> {
     let mut log = search();
     log.evaluate(WORSE, Stage::CandidateFullTrain, Some(1), &[("train:2", Some(1.0))], false);
     log.push(Event::CancelRequested(Reason { reason: "enough seen".into() }));
@@ -367,7 +367,7 @@ pub(crate) fn cancelled() -> Vec<Stored> {
 }
 
 /// A run whose container broke.
-pub(crate) fn failed() -> Vec<Stored> {
+pub(crate) fn failed() -> Vec<StoredEvent> {
     let mut log = search();
     log.push(Event::FailureRaised(Failure { code: ErrorCode::Container, message: "connection refused".into() }));
     log.moved(RunState::Ready, RunState::Failed, RunTrigger::FailureRaised);

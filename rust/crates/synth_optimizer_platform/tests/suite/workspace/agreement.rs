@@ -180,7 +180,7 @@ fn scores_agree(reader: &Reader, candidates: &[CandidateEntry]) {
         for (score, stage) in seen {
             let found = scores.iter().find(|entry| {
                 entry.candidate_id == candidate.candidate.candidate_id.as_str()
-                    && entry.stage.word() == stage
+                    && entry.stage.as_str() == stage
                     && entry.metric == deciding
             });
             known += usize::from(found.is_some());

@@ -140,8 +140,8 @@ fn a_run_that_is_over_holds_nothing() {
     let dir = TempDir::new().unwrap();
     let path = dir.path().join("workspace.sqlite");
     let workspace = create(&path);
-    workspace.hold("pid 1".into()).unwrap();
-    workspace.hold("pid 2".into()).unwrap();
+    workspace.acquire_lease("pid 1".into()).unwrap();
+    workspace.acquire_lease("pid 2".into()).unwrap();
     for batch in whole_run() {
         workspace.commit_blocking(batch).unwrap();
     }

@@ -134,7 +134,7 @@ fn a_rollout_has_its_reply_and_what_is_shown_of_it() {
     assert_eq!((&by_id.rollout, by_id.trace), (rollout, None));
     let failed = reader.rollout("6", true).unwrap();
     let failure = failed.rollout.failure.unwrap();
-    assert_eq!((failure.class.word(), failure.message.as_str()), ("timeout", "no answer in 5 s"));
+    assert_eq!((failure.class.as_str(), failure.message.as_str()), ("timeout", "no answer in 5 s"));
     assert!(failed.rollout.reward.is_none() && failed.trace.is_none());
     // A proposer turn is no rollout.
     for name in ["3", "4711", "r-nobody", "", "99999999999999999999", "-1"] {
@@ -147,7 +147,7 @@ fn every_evaluation_gives_a_score_by_each_metric() {
     let (_directory, reader) = finished_run();
     let scores = all_scores(&reader, 3);
     let told = |score: &ScoreEntry| {
-        (score.candidate_id.clone(), score.stage.word(), score.metric.clone(), score.value, score.n)
+        (score.candidate_id.clone(), score.stage.as_str(), score.metric.clone(), score.value, score.n)
     };
     let expected = [
         ("c1", "seed_full_train", 0.375, 2),
@@ -165,7 +165,7 @@ fn every_evaluation_gives_a_score_by_each_metric() {
         .collect();
     assert_eq!(scores.iter().map(told).collect::<Vec<_>>(), expected);
     for score in &scores {
-        let (candidate, stage) = (Some(score.candidate_id.clone()), Some(score.stage.word().to_owned()));
+        let (candidate, stage) = (Some(score.candidate_id.clone()), Some(score.stage.as_str().to_owned()));
         let query =
             RolloutQuery { candidate_id: candidate, stage, status: Some("finished".into()), ..RolloutQuery::default() };
         assert_eq!(all_rollouts(&reader, query).len(), score.n as usize, "{score:?}");
@@ -184,7 +184,7 @@ fn every_evaluation_gives_a_score_by_each_metric() {
         .iter()
         .map(|series| {
             let points = series.points.iter().map(|point| (point.value, point.best_so_far)).collect::<Vec<_>>();
-            (series.metric.clone(), series.split.word(), points)
+            (series.metric.clone(), series.split.as_str(), points)
         })
         .collect();
     assert_eq!(
@@ -220,7 +220,7 @@ fn the_best_candidate_changes_its_mark_with_every_change() {
             marks.push(mark);
         }
     }
-    let wire = |sequence: u64| reader.events(sequence, 1).unwrap()[0].event.wire();
+    let wire = |sequence: u64| reader.events(sequence, 1).unwrap()[0].event.type_name();
     let told: Vec<(&str, &str)> = marks.iter().flatten().map(|(sequence, id)| (wire(*sequence), id.as_str())).collect();
     // Whether it is on the frontier is shown of it as well.
     let expected = [("frontier.updated", "c1"), ("frontier.updated", "c2"), ("heldout.completed", "c2")];
@@ -354,8 +354,8 @@ fn a_page_that_looks_for_few_among_many_ends() {
     let mut script = Script::default();
     script.register("c1", &[], None);
     let many: Vec<String> = (0..25_000).map(|row| format!("train:{row}")).collect();
-    script.request("c1", Stage::SeedFullTrain, &many, 1);
-    script.request("c1", Stage::Heldout, &["test:1".to_owned()], 1);
+    script.request_rollouts("c1", Stage::SeedFullTrain, &many, 1);
+    script.request_rollouts("c1", Stage::Heldout, &["test:1".to_owned()], 1);
     for batch in script.batches {
         workspace.commit_blocking(batch).unwrap();
     }

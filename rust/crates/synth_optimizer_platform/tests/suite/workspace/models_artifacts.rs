@@ -5,7 +5,7 @@ use std::os::unix::fs::symlink;
 
 use camino::{Utf8Path, Utf8PathBuf};
 use synth_optimizer_core::config::sections::Durability;
-use synth_optimizer_platform::artifacts::{Chronicle, RunDir, artifacts, open_artifact, write_results};
+use synth_optimizer_platform::artifacts::{FeedWriter, RunDir, artifacts, open_artifact, write_results};
 use synth_optimizer_platform::workspace::models::ReadError;
 use synth_optimizer_platform::workspace::{Reader, RunRow, Workspace};
 use tempfile::TempDir;
@@ -26,7 +26,7 @@ fn place(left_out: usize) -> Place {
     let dir = RunDir::open(&root, "run-1").unwrap();
     let run = RunRow { output_dir: root.to_string(), run_dir: dir.dir().to_string(), ..run_row() };
     let workspace = Workspace::create(dir.workspace_db().as_std_path(), &run, Durability::Process).unwrap();
-    let mut feed = Chronicle::open(&dir, |each| workspace.log(0, each)).unwrap();
+    let mut feed = FeedWriter::open(&dir, |each| workspace.log(0, each)).unwrap();
     let batches = whole_run();
     let shown = batches.len() - left_out;
     for batch in batches.into_iter().take(shown) {

@@ -126,7 +126,7 @@ fn a_workspace_on_a_read_only_disk_can_be_read() {
 #[test]
 fn the_schema_knows_every_word_of_the_model() {
     let schema = include_str!("../../../migrations/0001_tables.sql");
-    for words in [RunState::WORDS, CandidateStatus::WORDS, Stage::WORDS, Operation::WORDS, CacheMode::WORDS] {
+    for words in [RunState::NAMES, CandidateStatus::NAMES, Stage::NAMES, Operation::NAMES, CacheMode::NAMES] {
         for word in words {
             assert!(schema.contains(&format!("'{word}'")), "{word} is in no CHECK");
         }

@@ -13,6 +13,7 @@ use synth_optimizer_core::model::budget::Dimension;
 use synth_optimizer_core::model::canonical::hex;
 use synth_optimizer_core::model::error::ErrorCode;
 use synth_optimizer_core::model::event::Event;
+use synth_optimizer_core::model::event_effects::CallKind;
 use synth_optimizer_core::model::event_fields::{
     Bill, BudgetRefused, CacheDamaged, CandidateDecided, CandidateDeferred, CandidateRegistered, CellWon,
     CircuitBreakerTripped, ClockObserved, ConcurrencyAdjusted, ContractVerified, DuplicateSkipped, EvaluationCompleted,
@@ -22,12 +23,13 @@ use synth_optimizer_core::model::event_fields::{
     RolloutFinished, RolloutsRequested, RowsLoaded, RowsMapped, RunFinished, RunResumed, RunStarted, Stage,
     StateTransitioned, StopDecided, StopKind, StoppedBy, TaskInfoLoaded, TransportFallback,
 };
-use synth_optimizer_core::model::event_meaning::CallKind;
-use synth_optimizer_core::model::ids::{CandidateId, Payload, RequestId, RowId};
+use synth_optimizer_core::model::ids::{CallId, CandidateId, Payload, RowId};
 use synth_optimizer_core::model::lifecycle::{CandidateTrigger, Lifecycle, RunState, RunTrigger};
 use synth_optimizer_core::model::score::{Comparison, Score};
 use synth_optimizer_core::model::usage::{Cost, NanoUsd, Usage};
-use synth_optimizer_platform::workspace::{Answered, Batch, CacheAction, CacheUse, RunRow, Sent, Stored, Workspace};
+use synth_optimizer_platform::workspace::{
+    AnsweredCall, Batch, CacheAction, CacheUse, RunRow, SentCall, StoredEvent, Workspace,
+};
 
 pub(crate) const START: u64 = 1_700_000_000_000;
 
@@ -74,13 +76,13 @@ pub(crate) struct Script {
     pub(crate) batches: Vec<Batch>,
     next: Batch,
     sequence: u64,
-    request: u64,
+    next_call_id: u64,
     state: Option<RunState>,
 }
 
 impl Script {
     pub(crate) fn event(&mut self, event: Event) {
-        self.next.events.push(Stored::new(self.sequence, START + self.sequence, event));
+        self.next.events.push(StoredEvent::new(self.sequence, START + self.sequence, event));
         self.sequence += 1;
     }
 
@@ -112,19 +114,19 @@ impl Script {
     }
 
     /// Requests rollouts and sends them, in a batch of their own.
-    pub(crate) fn request(&mut self, name: &str, stage: Stage, rows: &[String], attempt: u32) -> u64 {
-        let first = self.request;
+    pub(crate) fn request_rollouts(&mut self, name: &str, stage: Stage, rows: &[String], attempt: u32) -> u64 {
+        let first = self.next_call_id;
         let row_ids: Vec<RowId> = rows.iter().map(|row| RowId::new(row)).collect();
-        self.request += row_ids.len() as u64;
-        self.next.sent.extend((first..self.request).map(|request| Sent {
-            request: RequestId(request),
+        self.next_call_id += row_ids.len() as u64;
+        self.next.sent.extend((first..self.next_call_id).map(|call_id| SentCall {
+            call_id: CallId(call_id),
             kind: CallKind::Rollout,
-            rollout_id: Some(format!("r-{}", &sha256(&request.to_be_bytes())[..32])),
+            rollout_id: Some(format!("r-{}", &sha256(&call_id.to_be_bytes())[..32])),
             unix_millis: START + self.sequence,
         }));
         self.event(Event::RolloutsRequested(RolloutsRequested {
-            first_request: RequestId(first),
-            evaluation: RequestId(first),
+            first_call_id: CallId(first),
+            evaluation: CallId(first),
             candidate_id: id(name),
             stage,
             generation: None,
@@ -137,14 +139,14 @@ impl Script {
     }
 
     /// An answer that retires at once.
-    pub(crate) fn finish(&mut self, request: u64, name: &str, row: &str, stage: Stage, reward: f64) {
-        let (answered, event) = finished(request, name, row, stage, reward, START + self.sequence);
+    pub(crate) fn finish(&mut self, call_id: u64, name: &str, row: &str, stage: Stage, reward: f64) {
+        let (answered, event) = finished(call_id, name, row, stage, reward, START + self.sequence);
         self.next.answered.push(answered);
         self.event(event);
     }
 
     fn evaluate(&mut self, name: &str, stage: Stage, rows: &[String], rewards: &[f64]) -> EvaluationCompleted {
-        let first = self.request(name, stage, rows, 1);
+        let first = self.request_rollouts(name, stage, rows, 1);
         for (offset, (row, reward)) in rows.iter().zip(rewards).enumerate() {
             self.finish(first + offset as u64, name, row, stage, *reward);
         }
@@ -152,25 +154,32 @@ impl Script {
         completed(first, name, rewards)
     }
 
-    fn proposer(&mut self, generation: u32, attempt: u32) -> RequestId {
-        let request = RequestId(self.request);
-        self.request += 1;
+    fn proposer(&mut self, generation: u32, attempt: u32) -> CallId {
+        let call_id = CallId(self.next_call_id);
+        self.next_call_id += 1;
         self.event(Event::ProposerStarted(ProposerStarted {
-            request,
+            call_id,
             generation,
             attempt,
             proposal_count: 2,
             carried_failures: Vec::new(),
             problems: Vec::new(),
         }));
-        self.next.sent.push(Sent { request, kind: CallKind::Proposer, rollout_id: None, unix_millis: START });
+        self.next.sent.push(SentCall { call_id, kind: CallKind::Proposer, rollout_id: None, unix_millis: START });
         self.end_batch();
-        request
+        call_id
     }
 }
 
-pub(crate) fn finished(request: u64, name: &str, row: &str, stage: Stage, reward: f64, at: u64) -> (Answered, Event) {
-    let reply = Bytes::from(format!("{{\"reward\":{reward},\"row\":\"{row}\",\"request\":{request}}}"));
+pub(crate) fn finished(
+    call_id: u64,
+    name: &str,
+    row: &str,
+    stage: Stage,
+    reward: f64,
+    at: u64,
+) -> (AnsweredCall, Event) {
+    let reply = Bytes::from(format!("{{\"reward\":{reward},\"row\":\"{row}\",\"request\":{call_id}}}"));
     let trace_digest = Some(sha256(&reply));
     let objectives = BTreeMap::from([("brevity".to_owned(), 0.25)]);
     let answer = Answer::Rollout(RolloutAnswer {
@@ -180,8 +189,8 @@ pub(crate) fn finished(request: u64, name: &str, row: &str, stage: Stage, reward
         cached: false,
         trace_digest: trace_digest.clone(),
     });
-    let answered = Answered {
-        request: RequestId(request),
+    let answered = AnsweredCall {
+        call_id: CallId(call_id),
         kind: CallKind::Rollout,
         unix_millis: at,
         answer,
@@ -190,7 +199,7 @@ pub(crate) fn finished(request: u64, name: &str, row: &str, stage: Stage, reward
         reply: Some(reply),
     };
     let event = Event::RolloutFinished(RolloutFinished {
-        request: RequestId(request),
+        call_id: CallId(call_id),
         candidate_id: id(name),
         row_id: RowId::new(row),
         stage,
@@ -205,7 +214,7 @@ pub(crate) fn finished(request: u64, name: &str, row: &str, stage: Stage, reward
 
 fn completed(first: u64, name: &str, rewards: &[f64]) -> EvaluationCompleted {
     EvaluationCompleted {
-        evaluation: RequestId(first),
+        evaluation: CallId(first),
         candidate_id: id(name),
         generation: None,
         rows: rewards.len() as u32,
@@ -234,7 +243,7 @@ fn frontier(name: &str, cells: &[(&str, f64, bool)], size: u32) -> Event {
     };
     Event::FrontierUpdated(FrontierUpdated {
         candidate_id: id(name),
-        merit: 0.5,
+        ranking_score: 0.5,
         cells_won: cells.len() as u32,
         joined: !cells.is_empty(),
         cells: cells.iter().map(won).collect(),
@@ -346,9 +355,9 @@ fn generation(script: &mut Script) {
     let done = script.evaluate("c1", Stage::ParentMinibatchReference, &rows(&["train:3"]), &[0.5]);
     script.event(Event::ReferenceCompleted(done));
     script.trigger(RunTrigger::ProposerStarted);
-    let request = script.proposer(0, 1);
+    let call_id = script.proposer(0, 1);
     script.event(Event::ProposerFailed(ProposerFailed {
-        request,
+        call_id,
         generation: 0,
         attempt: 1,
         class: FailureClass::UnknownOutcome,
@@ -358,7 +367,7 @@ fn generation(script: &mut Script) {
         models: None,
         retried: true,
     }));
-    let request = script.proposer(0, 2);
+    let call_id = script.proposer(0, 2);
     let answer = ProposalAnswer {
         proposals: Vec::new(),
         problems: Vec::new(),
@@ -367,8 +376,8 @@ fn generation(script: &mut Script) {
         requested_model: "large".into(),
         effective_model: "large-2".into(),
     };
-    script.next.answered.push(Answered {
-        request,
+    script.next.answered.push(AnsweredCall {
+        call_id,
         kind: CallKind::Proposer,
         unix_millis: START,
         answer: Answer::Proposal(answer),
@@ -377,7 +386,7 @@ fn generation(script: &mut Script) {
         reply: Some(Bytes::from_static(b"the transcript of the turn")),
     });
     script.event(Event::ProposerCompleted(ProposerCompleted {
-        request,
+        call_id,
         generation: 0,
         proposal_count: 3,
         ignored: 1,
@@ -436,7 +445,7 @@ fn generation(script: &mut Script) {
 
 /// A rollout that fails, is tried again and gives a score out of turn; the candidate is rejected.
 fn failing_screening(script: &mut Script) {
-    let first = script.request("c3", Stage::CandidateMinibatch, &rows(&["train:1"]), 1);
+    let first = script.request_rollouts("c3", Stage::CandidateMinibatch, &rows(&["train:1"]), 1);
     let failure = CallFailure {
         class: FailureClass::Timeout,
         message: "no answer in 5 s".into(),
@@ -445,8 +454,8 @@ fn failing_screening(script: &mut Script) {
         cached: false,
         models: None,
     };
-    script.next.answered.push(Answered {
-        request: RequestId(first),
+    script.next.answered.push(AnsweredCall {
+        call_id: CallId(first),
         kind: CallKind::Rollout,
         unix_millis: START,
         answer: Answer::Failed(failure),
@@ -455,9 +464,9 @@ fn failing_screening(script: &mut Script) {
         reply: None,
     });
     script.end_batch();
-    script.next.retired.push(RequestId(first));
+    script.next.retired.push(CallId(first));
     script.event(Event::RolloutFailed(RolloutFailed {
-        request: RequestId(first),
+        call_id: CallId(first),
         candidate_id: id("c3"),
         row_id: RowId::new("train:1"),
         stage: Stage::CandidateMinibatch,
@@ -468,7 +477,7 @@ fn failing_screening(script: &mut Script) {
         cached: false,
         retried: true,
     }));
-    let second = script.request("c3", Stage::CandidateMinibatch, &rows(&["train:1"]), 2);
+    let second = script.request_rollouts("c3", Stage::CandidateMinibatch, &rows(&["train:1"]), 2);
     script.finish(second, "c3", "train:1", Stage::CandidateMinibatch, 0.0);
     script.event(Event::MinibatchEvaluated(completed(first, "c3", &[0.0])));
     script.event(Event::CandidateRejected(decided("c3", Stage::CandidateMinibatch, "not_better", -0.5)));
@@ -573,6 +582,6 @@ pub(crate) fn odd_events(first: u64) -> Batch {
             bill,
         }),
     ];
-    let stored = |(offset, event)| Stored::new(first + offset as u64, START, event);
+    let stored = |(offset, event)| StoredEvent::new(first + offset as u64, START, event);
     Batch { events: events.into_iter().enumerate().map(stored).collect(), ..Batch::default() }
 }

@@ -1,8 +1,8 @@
 //! What a rollout costs in the workspace: bytes, flat however long the run is.
 
+use synth_optimizer_core::model::event_effects::CallKind;
 use synth_optimizer_core::model::event_fields::Stage;
-use synth_optimizer_core::model::event_meaning::CallKind;
-use synth_optimizer_platform::workspace::{Answered, CacheAction, CacheUse};
+use synth_optimizer_platform::workspace::{AnsweredCall, CacheAction, CacheUse};
 use tempfile::TempDir;
 
 use super::script::{Script, create, finished, sha256};
@@ -19,7 +19,7 @@ pub(crate) fn script(rollouts: usize) -> Script {
             script.register(&name, &[], None);
         }
         let rows: Vec<String> = (first..first + BATCH).map(|row| format!("train:{}", row % 1000)).collect();
-        let request = script.request(&name, Stage::CandidateFullTrain, &rows, 1);
+        let request = script.request_rollouts(&name, Stage::CandidateFullTrain, &rows, 1);
         for (offset, row) in rows.iter().enumerate() {
             let id = request + offset as u64;
             script.finish(id, &name, row, Stage::CandidateFullTrain, 0.123_456_789 * offset as f64);
@@ -67,14 +67,14 @@ fn an_answer_out_of_turn_costs_nothing_once_it_has_retired() {
     let workspace = create(&dir.path().join("workspace.sqlite"));
     let mut script = Script::default();
     script.register("c1", &[], None);
-    let first = script.request("c1", Stage::SeedFullTrain, &["train:1".to_owned()], 1);
+    let first = script.request_rollouts("c1", Stage::SeedFullTrain, &["train:1".to_owned()], 1);
     for batch in script.batches {
         workspace.commit_blocking(batch).unwrap();
     }
     let (answered, _) = finished(first, "c1", "train:1", Stage::SeedFullTrain, 1.0, 1);
     // From the cache: answered without having been sent is a call all the same.
     let cache = Some(CacheUse { key: sha256(b"key"), action: CacheAction::Hit });
-    let answered = Answered { retired: false, cache, kind: CallKind::Rollout, ..answered };
+    let answered = AnsweredCall { retired: false, cache, kind: CallKind::Rollout, ..answered };
     let batch = synth_optimizer_platform::workspace::Batch { answered: vec![answered], ..Default::default() };
     workspace.commit_blocking(batch).unwrap();
     assert_eq!(workspace.inbox().unwrap().len(), 1);

@@ -8,15 +8,15 @@ use synth_optimizer_core::config::sections::Durability;
 use synth_optimizer_core::model::error::ErrorCode;
 use synth_optimizer_core::model::event::EVENT_TYPES;
 use synth_optimizer_core::model::event_fields::Stage;
-use synth_optimizer_core::model::ids::{RequestId, RowId};
+use synth_optimizer_core::model::ids::{CallId, RowId};
 use synth_optimizer_core::model::lifecycle::RunState;
 use synth_optimizer_core::model::usage::Cost;
-use synth_optimizer_platform::workspace::{Batch, Reader, Stored, Workspace};
+use synth_optimizer_platform::workspace::{Batch, Reader, StoredEvent, Workspace};
 use tempfile::TempDir;
 
 use super::script::{Script, create, finished, id, odd_events, run_row, whole_run};
 
-fn read_log(reader: &Reader) -> Vec<Stored> {
+fn read_log(reader: &Reader) -> Vec<StoredEvent> {
     let mut log = Vec::new();
     reader
         .log(0, |stored| {
@@ -38,9 +38,9 @@ fn a_whole_run_comes_back_as_it_was_written() {
     for batch in &batches {
         workspace.commit_blocking(batch.clone()).unwrap();
     }
-    let written: Vec<Stored> = batches.iter().flat_map(|batch| batch.events.clone()).collect();
-    let seen: BTreeSet<&str> = written.iter().map(|stored| stored.event.wire()).collect();
-    let all: BTreeSet<&str> = EVENT_TYPES.iter().map(|kind| kind.wire).collect();
+    let written: Vec<StoredEvent> = batches.iter().flat_map(|batch| batch.events.clone()).collect();
+    let seen: BTreeSet<&str> = written.iter().map(|stored| stored.event.type_name()).collect();
+    let all: BTreeSet<&str> = EVENT_TYPES.iter().map(|kind| kind.name).collect();
     assert_eq!(seen, all, "the script covers every event type");
     assert_eq!(read_log(&workspace), written);
     assert_eq!(workspace.events(3, 2).unwrap(), written[3..5]);
@@ -68,18 +68,17 @@ fn replies_are_found_by_request_and_by_evidence() {
     for batch in whole_run() {
         workspace.commit_blocking(batch).unwrap();
     }
-    let evidence = |name: &str, row: &str, before: u64| {
-        workspace.evidence(&id(name), &RowId::new(row), RequestId(before)).unwrap()
-    };
+    let evidence =
+        |name: &str, row: &str, before: u64| workspace.evidence(&id(name), &RowId::new(row), CallId(before)).unwrap();
     let seed = evidence("c1", "train:1", 99).unwrap();
     assert_eq!(workspace.reply(seed).unwrap().unwrap(), br#"{"reward":0.5,"row":"train:1","request":0}"#);
     assert_eq!(evidence("c1", "train:1", 0), None, "not before it was asked");
     assert_eq!(evidence("c2", "test:1", 99), None, "held-out rows are no evidence");
     let (screened, full) = (evidence("c2", "train:1", 6).unwrap(), evidence("c2", "train:1", 99).unwrap());
     assert_ne!(screened, full, "the latest counts");
-    let stored = (0..99).filter_map(|request| workspace.reply(RequestId(request)).unwrap());
+    let stored = (0..99).filter_map(|request| workspace.reply(CallId(request)).unwrap());
     assert!(stored.into_iter().any(|reply| reply == b"the transcript of the turn"));
-    assert_eq!(workspace.reply(RequestId(9999)).unwrap(), None);
+    assert_eq!(workspace.reply(CallId(9999)).unwrap(), None);
 
     Connection::open(workspace.path())
         .unwrap()
@@ -98,7 +97,7 @@ fn what_was_acknowledged_survives_a_process_that_ends_anyhow() {
     let mut script = Script::default();
     script.register("c1", &[], None);
     let rows: Vec<String> = (0..3).map(|row| format!("train:{row}")).collect();
-    let first = script.request("c1", Stage::SeedFullTrain, &rows, 1);
+    let first = script.request_rollouts("c1", Stage::SeedFullTrain, &rows, 1);
     for batch in std::mem::take(&mut script.batches) {
         workspace.commit_blocking(batch).unwrap();
     }
@@ -109,15 +108,15 @@ fn what_was_acknowledged_survives_a_process_that_ends_anyhow() {
     std::mem::forget(workspace);
 
     let workspace = Workspace::open(&path, Durability::Power).unwrap();
-    assert_eq!(workspace.inbox().unwrap(), [(RequestId(first + 1), waiting.answer)]);
-    assert_eq!(workspace.unanswered().unwrap(), [RequestId(first), RequestId(first + 2)]);
+    assert_eq!(workspace.inbox().unwrap(), [(CallId(first + 1), waiting.answer)]);
+    assert_eq!(workspace.unanswered().unwrap(), [CallId(first), CallId(first + 2)]);
     let last = workspace.last_sequence().unwrap().unwrap();
     let (answered, retired) = finished(first, "c1", "train:0", Stage::SeedFullTrain, 0.5, 6);
-    let stored = |sequence, event| Stored::new(sequence, 7, event);
+    let stored = |sequence, event| StoredEvent::new(sequence, 7, event);
     let batch = Batch {
         events: vec![stored(last + 1, retired), stored(last + 2, event)],
         answered: vec![answered],
-        retired: vec![RequestId(first + 1)],
+        retired: vec![CallId(first + 1)],
         ..Batch::default()
     };
     workspace.commit_blocking(batch).unwrap();
@@ -133,7 +132,7 @@ fn commits_that_wait_together_share_a_transaction() {
     let mut script = Script::default();
     script.register("c1", &[], None);
     let rows: Vec<String> = (0..200).map(|row| format!("train:{row}")).collect();
-    script.request("c1", Stage::SeedFullTrain, &rows, 1);
+    script.request_rollouts("c1", Stage::SeedFullTrain, &rows, 1);
     for batch in script.batches {
         workspace.commit_blocking(batch).unwrap();
     }
@@ -209,7 +208,7 @@ fn events_that_break_the_rules_are_refused() {
     let dir = TempDir::new().unwrap();
     let workspace = create(&dir.path().join("workspace.sqlite"));
     let (_, event) = finished(7, "c1", "train:0", Stage::SeedFullTrain, 0.5, 6);
-    let stored = Stored::new(0, 7, event);
+    let stored = StoredEvent::new(0, 7, event);
     let error = workspace.commit_blocking(Batch { events: vec![stored], ..Batch::default() }).unwrap_err();
     assert_eq!(error.code, ErrorCode::Invariant);
     assert!(error.message.contains("request 7, which is not outstanding"), "{error}");

@@ -1,4 +1,4 @@
-//! Controlling a run from outside, and working off the queue by hand. Every control request is stored before it is
+//! Handlers for control requests, and for executing queued requests on demand. A control request is stored before it is
 //! acknowledged.
 
 use std::sync::Arc;
@@ -27,29 +27,30 @@ use synth_optimizer_platform::artifacts::RunPaths;
 use synth_optimizer_platform::workspace::Reader;
 use synth_optimizer_platform::workspace::models::EventEnvelope;
 
-/// Why, for those who read the history later.
+/// The reason of a control request, for the history.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
+#[schemars(rename = "Why")]
 pub(crate) struct ReasonBody {
     reason: Option<Reason>,
 }
 
-/// Why, and for how long.
+/// The reason and the duration of a pause.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct PauseBody {
     reason: Option<Reason>,
-    /// How long the run may stay paused before it is cancelled; the service's own limit when it is not given.
+    /// How long the run may stay paused before it is cancelled. Default: the service's limit.
     timeout_seconds: Option<Bounded<i64, 1, 14_400>>,
 }
 
-/// What became of what was asked.
+/// The acknowledgement of a control request.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct Acknowledged {
     run_id: String,
     action: &'static str,
     acknowledgement: Acknowledgement,
-    /// The state of the request after this.
+    /// The state of the run request afterwards.
     status: RequestState,
     message: String,
 }
@@ -113,20 +114,20 @@ async fn send_control(
     Ok(ChangeResponse { is_change: acknowledgement == Acknowledgement::Accepted, document })
 }
 
-/// What a step did.
+/// The result of a step.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct Stepped {
     run_id: String,
-    /// Whether the run is over.
+    /// Whether the run has ended.
     terminal: bool,
-    /// The state of the run, or of its request when it has none.
+    /// The state of the run, or of its request if the run has not started.
     state: String,
-    /// What happened, in order.
+    /// The events of the step, in order.
     #[schemars(with = "Vec<EventEnvelope>")]
     events: Vec<Envelope>,
 }
 
-/// Events that a step tells of; the rest is at `/events`.
+/// Maximum number of events that a step returns. Further events are at `/events`.
 const MAX_STEP_EVENTS: i64 = 1000;
 
 pub(crate) async fn step(
@@ -143,13 +144,13 @@ pub(crate) async fn step(
     Ok(Json(step_job(&context, &entry, &job).await?))
 }
 
-/// One step of a job that is stepped, and what happened in it.
+/// Executes one step of a job, and returns its events.
 async fn step_job(context: &Arc<Context>, entry: &RequestEntry, job: &Arc<Job>) -> Result<Stepped, ApiError> {
     let run = RunFiles::new(entry, context.readers.clone())?;
     let before = context.read_run(&run, Reader::last_sequence).await?.flatten();
     let report = job.step().await;
     if report.is_none() {
-        // The end of the run is in the queue a moment after its last event.
+        // The queue records the end of the run shortly after its last event.
         job.wait_for_end().await;
     }
     let from = before.map_or(-1, |before| i64::try_from(before).unwrap_or(i64::MAX));
@@ -161,7 +162,7 @@ async fn step_job(context: &Arc<Context>, entry: &RequestEntry, job: &Arc<Job>) 
     Ok(Stepped { run_id: entry.run_id, terminal: entry.is_terminal, state, events })
 }
 
-/// The job of a stepped request; it is begun with the first step.
+/// Returns the job of a request in manual-step mode. The first step starts the job.
 async fn stepped_job(context: &Arc<Context>, entry: &RequestEntry) -> Result<Arc<Job>, ApiError> {
     if let Some(job) = context.workers.job(&entry.request_id) {
         return Ok(job);
@@ -176,7 +177,7 @@ async fn stepped_job(context: &Arc<Context>, entry: &RequestEntry) -> Result<Arc
     }
     match start_job(context, Some(entry.request_id.clone()), true, ClaimOptions::default()).await? {
         Some(job) => Ok(job),
-        // Somebody else may have been faster.
+        // Another client may have started it meanwhile.
         None => match context.workers.job(&entry.request_id) {
             Some(job) => Ok(job),
             None => Err(refused(&context.latest_request(&entry.run_id).await?)),
@@ -184,7 +185,7 @@ async fn stepped_job(context: &Arc<Context>, entry: &RequestEntry) -> Result<Arc
     }
 }
 
-/// Starts a request, or the next one if none is named. A client that leaves meanwhile changes nothing about it.
+/// Claims a request, or the next one if none is named, and starts its job. A disconnecting client does not interrupt this.
 async fn start_job(
     context: &Arc<Context>,
     request_id: Option<String>,
@@ -204,17 +205,17 @@ pub(crate) async fn delete_run(State(context): Service, Path(run): Path<RunPath>
     Ok(NoContent)
 }
 
-/// Removes a run that is over: its files first, so that whoever is interrupted can ask again.
+/// Deletes a finished run. The files are deleted first, so that an interrupted deletion can be repeated.
 pub(crate) async fn delete_run_data(context: &Arc<Context>, run_id: String) -> Result<(), ApiError> {
     let of = run_id.clone();
     let requests = context.query(move |queue| queue.deletable(&of)).await?;
-    // A directory of that name that no request has worked in is somebody else's.
+    // If no request has started, the service did not create the directory and must not delete it.
     for entry in requests.iter().filter(|entry| entry.started_at.is_some()) {
         let paths = RunPaths::new(Utf8Path::new(&entry.output_dir), &entry.run_id)?;
         let readers = context.readers.clone();
         context
             .run_blocking(move || {
-                // Another process may work on it, past the queue.
+                // A process may execute the run without using the queue.
                 paths.check_unlocked().map_err(|error| ApiError::from_error(ServiceErrorCode::NotTerminal, &error))?;
                 paths.remove().map_err(ApiError::from)?;
                 readers.close(&paths.workspace_db());
@@ -226,14 +227,15 @@ pub(crate) async fn delete_run_data(context: &Arc<Context>, run_id: String) -> R
     Ok(())
 }
 
-/// Who works.
+/// The worker that claims a request.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
+#[schemars(rename = "Worker")]
 pub(crate) struct WorkerBody {
-    /// The name under which the request is held; the service's --worker-id when it is not given.
+    /// The worker id of the lease. Default: the service's --worker-id.
     #[schemars(length(min = 1, max = 200))]
     worker_id: Option<String>,
-    /// How long the request stays held when the service is not heard of; its --lease-seconds when it is not given.
+    /// How long the lease lasts without a heartbeat. Default: the service's --lease-seconds.
     lease_seconds: Option<Bounded<f64, 1, 86_400>>,
 }
 
@@ -247,8 +249,9 @@ impl WorkerBody {
     }
 }
 
-/// A request that was worked off.
+/// The result of executing a request.
 #[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "WorkedOff")]
 pub(crate) struct RunNextResult {
     request: Option<RequestEntry>,
     result: Option<Value>,
@@ -267,13 +270,13 @@ pub(crate) async fn run_next(State(context): Service, Body(worker): Body<WorkerB
     Ok(Json(RunNextResult { result: entry.result.clone(), request: Some(entry), message }))
 }
 
-/// What a tick did.
+/// The result of a tick.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct Ticked {
     request: Option<RequestEntry>,
     result: Option<Value>,
     action: Action,
-    /// Whether the run is over.
+    /// Whether the run has ended.
     terminal: bool,
     message: String,
 }
@@ -286,7 +289,7 @@ struct Action {
 
 pub(crate) async fn tick(State(context): Service, Body(worker): Body<WorkerBody>) -> Answer<Ticked> {
     let claimant = worker.claim_options()?;
-    let _turn = context.ticking.lock().await;
+    let _guard = context.ticking.lock().await;
     let stepped = context.workers.jobs().into_iter().find(|job| job.is_stepped && !job.has_ended());
     let ticked = |action, entry: Option<RequestEntry>, message| {
         let (terminal, result) =
@@ -308,7 +311,7 @@ pub(crate) async fn tick(State(context): Service, Body(worker): Body<WorkerBody>
     ticked(if entry.is_terminal { "terminalize_run" } else { "step_run" }, Some(entry), message)
 }
 
-/// What was taken back.
+/// The recovered requests.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct Recovered {
     recovered_run_requests: Vec<RequestEntry>,

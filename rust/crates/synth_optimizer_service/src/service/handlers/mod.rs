@@ -1,4 +1,4 @@
-//! What each route does.
+//! The handlers of all routes.
 
 pub(super) mod control;
 pub(super) mod read;
@@ -16,19 +16,19 @@ use super::api_error::ApiError;
 use super::context::Context;
 use synth_optimizer_platform::artifacts::RunPaths;
 
-/// What every handler is given.
+/// The state that every handler receives.
 type Service = State<Arc<Context>>;
-/// What most of them answer.
+/// The response type of most handlers.
 type Answer<T> = Result<Json<T>, ApiError>;
 
-/// The run that is meant.
+/// Path parameters that select a run.
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(super) struct RunPath {
     /// Id of the run.
     pub(super) run_id: RunId,
 }
 
-/// A text that can be the id of a run.
+/// A valid run id.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(try_from = "String")]
 #[schemars(inline, extend(
@@ -47,7 +47,7 @@ impl TryFrom<String> for RunId {
     }
 }
 
-/// Why something is asked, in at most 1000 characters.
+/// The reason of a control request, in at most 1000 characters.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(try_from = "String")]
 #[schemars(inline, extend("maxLength" = MAX_REASON_LENGTH))]
@@ -63,7 +63,7 @@ impl TryFrom<String> for Reason {
             count if count > MAX_REASON_LENGTH => {
                 Err(format!("reason has {count} characters, and at most {MAX_REASON_LENGTH} are kept"))
             }
-            // It is shown to people, on terminals as well: it is one line and moves no cursor.
+            // The reason is shown on terminals: it must be one line without control characters.
             _ => Ok(Self(text.chars().map(|each| if each.is_control() { ' ' } else { each }).collect())),
         }
     }
@@ -72,14 +72,14 @@ impl TryFrom<String> for Reason {
 /// The header `If-None-Match`.
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(super) struct IfNoneMatch {
-    /// The ETag of what is known: the answer is 304 when it is still the same.
+    /// The ETag of the client's version. The response is 304 if it is still current.
     #[serde(default, rename = "if-none-match")]
     #[schemars(rename = "If-None-Match", with = "String")]
     known: Option<String>,
 }
 
 impl IfNoneMatch {
-    /// Whether its list of tags has this one.
+    /// Returns whether the header lists this ETag.
     fn has(&self, etag: &str) -> bool {
         let known = self.known.iter().flat_map(|known| known.split(','));
         known.map(|known| known.trim().trim_start_matches("W/")).any(|known| known == etag || known == "*")

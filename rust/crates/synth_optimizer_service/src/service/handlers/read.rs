@@ -1,5 +1,5 @@
-//! Looking at runs, while they go on and after; and what is new of them: events as a page or a stream, and the best candidate
-//! for whoever waits for a better one.
+//! Handlers that read runs, during and after their execution. Events come as a page or as a stream, and a client can wait for
+//! a better candidate.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,15 +33,15 @@ use synth_optimizer_platform::workspace::models::{
     RunFrontier, RunModels, ScorePage, ScoreSeriesList, SeriesQuery, event_window, score_window,
 };
 
-/// Which runs.
+/// Selects runs.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct RunsQuery {
-    /// Only runs in this state; several with commas.
+    /// Only runs in these states, separated by commas.
     state: Option<String>,
-    /// Runs of a page.
+    /// Number of runs per page.
     limit: Option<Bounded<i64, 1, 200>>,
-    /// `next_cursor` of the page before.
+    /// `next_cursor` of the previous page.
     cursor: Option<String>,
 }
 
@@ -64,7 +64,7 @@ pub(crate) async fn runs(State(context): Service, Query(query): Query<RunsQuery>
     Ok(Json(page))
 }
 
-/// A run that this service holds for somebody who steps it waits for that.
+/// Sets the waiting reason of a run that this service executes step by step.
 fn add_step_wait(context: &Context, entry: &mut RequestEntry) {
     let job = context.workers.job(&entry.request_id).filter(|job| job.is_stepped);
     if entry.waiting.is_none() && !entry.is_terminal && job.is_some() {
@@ -81,15 +81,15 @@ fn add_step_wait(context: &Context, entry: &mut RequestEntry) {
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct RunDetail {
     request: RequestEntry,
-    /// Where the run is; null before it has begun.
+    /// The progress of the run; null before it has started.
     run: Option<RunOverview>,
     models: RunModels,
-    /// The configuration as it was when it was submitted, without secrets.
+    /// The configuration as submitted, without secrets.
     config: Value,
-    /// Every field of it with its origin.
+    /// Every field of the configuration with its origin.
     origins: Value,
     usage: Option<RunUsage>,
-    /// Everything that happened to the requests of the run.
+    /// The history of all requests of the run.
     history: Vec<HistoryEntry>,
 }
 
@@ -125,7 +125,7 @@ pub(crate) async fn candidates(
     read_run(&context, &run, move |reader| reader.candidate_page(&query)).await
 }
 
-/// The candidate that is meant.
+/// Path parameters that select a candidate.
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct CandidatePath {
     /// Id of the run.
@@ -148,24 +148,24 @@ pub(crate) async fn rollouts(
     read_run(&context, &run, move |reader| reader.rollout_page(&query)).await
 }
 
-/// The rollout that is meant.
+/// Path parameters that select a rollout.
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct RolloutPath {
     /// Id of the run.
     run_id: RunId,
-    /// Id of the rollout, as the container knows it, or the number of its request.
+    /// Id of the rollout, as sent to the container, or the number of its call.
     rollout_id: String,
 }
 
-/// What else is wanted.
+/// Optional parts of a rollout.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct RolloutInclude {
-    /// `trace`: the whole reply as well.
+    /// `trace`: also return the whole reply.
     include: Option<Include>,
 }
 
-/// A part of a rollout that is given on request.
+/// An optional part of a rollout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 enum Include {
@@ -186,14 +186,14 @@ pub(crate) async fn frontier(State(context): Service, Path(run): Path<RunPath>) 
     read_run(&context, &run, |reader| reader.frontier()).await
 }
 
-/// Which scores.
+/// Selects scores.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct ScoreQuery {
     /// Only scores that were settled after this sequence number.
     #[schemars(range(min = -1))]
     since: Option<i64>,
-    /// Scores of a page.
+    /// Number of scores per page.
     #[schemars(range(min = 1, max = 1000))]
     limit: Option<i64>,
 }
@@ -225,7 +225,7 @@ pub(crate) async fn artifacts(State(context): Service, Path(run): Path<RunPath>)
     Ok(Json(listed.await?))
 }
 
-/// The artifact that is meant.
+/// Path parameters that select an artifact.
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct ArtifactPath {
     /// Id of the run.
@@ -256,7 +256,7 @@ pub(crate) async fn artifact(
     Ok(EtagResponse { answer, etag, is_over: false })
 }
 
-/// Reads something of a run that has begun; one that has not has nothing of it yet.
+/// Reads from the workspace of a run. Returns the default value if the run has not started.
 async fn read_run<T: Default + Send + 'static>(
     context: &Arc<Context>,
     run: &RunPath,
@@ -266,7 +266,7 @@ async fn read_run<T: Default + Send + 'static>(
     Ok(Json(context.read_run(&run, read).await?.unwrap_or_default()))
 }
 
-/// Reads one thing of a run; one that has not begun has none.
+/// Reads one item from the workspace of a run. Fails with `code` if the run has not started.
 async fn read_item<T: Send + 'static>(
     context: &Arc<Context>,
     run_id: &str,
@@ -278,25 +278,25 @@ async fn read_item<T: Send + 'static>(
     found.map(Json).ok_or_else(|| ApiError::not_found(code, format!("run {run_id} has not begun")))
 }
 
-/// Which events.
+/// Selects events.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct EventQuery {
     /// Only events after this sequence number; -1 for all.
     #[schemars(range(min = -1))]
     after: Option<i64>,
-    /// Events of a page.
+    /// Number of events per page.
     #[schemars(range(min = 1, max = 1000))]
     limit: Option<i64>,
 }
 
-/// Whether a stream is wanted, and after which event.
+/// Headers that select a stream and its first event.
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct EventHeaders {
     #[serde(default)]
     #[schemars(skip)]
     accept: String,
-    /// With `Accept: text/event-stream`: the last event that was seen.
+    /// With `Accept: text/event-stream`: the id of the last event that the client has seen.
     #[serde(default, rename = "last-event-id")]
     #[schemars(rename = "Last-Event-ID", with = "i64", range(min = -1))]
     last_event_id: Option<EventId>,
@@ -327,7 +327,7 @@ pub(crate) async fn events(
     }
     let after = headers.last_event_id.map(|id| id.0).or(query.after).unwrap_or(-1);
     let next = u64::try_from(after.saturating_add(1)).unwrap_or(0);
-    // A reader that has everything of a run that is over must not come back again and again.
+    // 204 tells a client that has all events of an ended run not to reconnect.
     if run.entry(&context).await?.is_terminal {
         let last = context.read_run(&run, Reader::last_sequence).await?.flatten();
         if last.map_or(after >= 0, |last| next > last) {
@@ -346,7 +346,7 @@ async fn page(context: &Arc<Context>, run: &RunFiles, query: EventQuery) -> Resu
     Ok(EventPage { is_over, ..page.unwrap_or_else(nothing) })
 }
 
-/// Whether to wait.
+/// Whether to wait for a newer best candidate, and how long.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct BestQuery {
@@ -357,7 +357,7 @@ pub(crate) struct BestQuery {
     timeout_seconds: Option<Bounded<f64, 0, 60>>,
 }
 
-/// The wait when nothing else is said.
+/// How long to wait by default.
 const DEFAULT_WAIT_SECONDS: f64 = 30.0;
 
 pub(crate) async fn best(
@@ -389,8 +389,8 @@ pub(crate) async fn best(
     Ok(EtagResponse { answer: (!known.has(&etag)).then_some(Json(best)), etag: Some(etag), is_over: false })
 }
 
-/// Waits until the best candidate is newer than that, the run is over, or the time is. Returns the best one, and whether the
-/// run is over.
+/// Waits until the best candidate is newer than `newer_than`, the run has ended, or the time has passed. Returns the best
+/// candidate and whether the run has ended.
 async fn wait_for_newer(
     context: &Arc<Context>,
     run: &RunFiles,
@@ -406,7 +406,7 @@ async fn wait_for_newer(
     let deadline = Instant::now() + wait;
     let (tail, mut updates) = context.hub.watch(context, run);
     loop {
-        // Before the look: what happens after it is news.
+        // Read before the candidate, so that a later change is received as an update.
         let end = tail.end.get().copied();
         let best = context.read_run(run, Reader::best_mark).await.map_err(|refusal| {
             tracing::warn!(
@@ -424,7 +424,7 @@ async fn wait_for_newer(
             None => {}
         }
         tokio::select! {
-            // One look is enough for everything that has happened.
+            // One read covers all updates that have arrived.
             _ = updates.recv() => while updates.try_recv().is_ok() {},
             () = tokio::time::sleep_until(deadline) => {}
             () = context.wait_for_shutdown() => return Err(ApiError::new(ServiceErrorCode::Draining, "the service is shutting down")),

@@ -1,4 +1,4 @@
-//! Taking a run in: read its configuration, find what stands in its way, store it.
+//! Handlers that submit a run: load its configuration, run the preflight checks, and store the request.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use synth_optimizer_core::model::canonical::canonical_digest;
 use synth_optimizer_core::secrets::is_credential_name;
 use synth_optimizer_platform::runtime::{CheckReport, CheckStage, Finding};
 
-/// A run to submit: `config_path` or `config`.
+/// A run to submit, with either `config_path` or `config`.
 #[derive(Debug, Clone, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RunBody {
@@ -29,20 +29,20 @@ pub(crate) struct RunBody {
     /// The configuration itself, as TOML text or as an object of sections.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) config: Option<ConfigBody>,
-    /// The highest is run first.
+    /// Requests with a higher priority are claimed first.
     #[serde(default)]
     #[schemars(range(min = -1_000_000, max = 1_000_000))]
     pub(crate) priority: i64,
-    /// Whether a background worker may start it.
+    /// Whether a background worker may claim the request.
     #[serde(default = "yes")]
     pub(crate) auto_start: bool,
-    /// Whether it goes on only when a step is asked for.
+    /// Whether the run advances only by step requests.
     #[serde(default)]
     pub(crate) manual_step: bool,
-    /// Queue it without asking the container and the proposer.
+    /// Skip the checks of container and proposer.
     #[serde(default)]
     pub(crate) allow_unverified: bool,
-    /// Settings that replace those of the configuration, like `gepa.max_generations=3`.
+    /// Overrides of configuration fields, such as `gepa.max_generations=3`.
     #[serde(default)]
     pub(crate) overrides: Vec<String>,
 }
@@ -51,7 +51,7 @@ fn yes() -> bool {
     true
 }
 
-/// A configuration in the body.
+/// An inline configuration.
 #[derive(Debug, Clone, Deserialize, Serialize, JsonSchema)]
 #[serde(untagged, expecting = "config is neither TOML text nor an object of sections")]
 pub(crate) enum ConfigBody {
@@ -61,14 +61,14 @@ pub(crate) enum ConfigBody {
     Sections(Map<String, Value>),
 }
 
-/// A run that was taken in.
+/// A submitted run.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct Submitted {
     run_id: String,
     request: RequestEntry,
-    /// Whether a background worker starts it as soon as it can.
+    /// Whether a background worker claims it as soon as possible.
     auto_started: bool,
-    /// Whether it was there already, from an earlier submission with the same Idempotency-Key.
+    /// Whether the request exists already, from an earlier submission with the same Idempotency-Key.
     replayed: bool,
     warnings: Vec<Finding>,
 }
@@ -76,13 +76,13 @@ pub(crate) struct Submitted {
 /// The headers of a submission.
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct SubmitHeaders {
-    /// A name for this submission: the same key with the same body gives the same run again.
+    /// Identifies this submission: a second submission with the same key and body returns the same run.
     #[serde(default, rename = "idempotency-key")]
     #[schemars(rename = "Idempotency-Key", with = "IdempotencyKey")]
     idempotency_key: Option<IdempotencyKey>,
 }
 
-/// A text that can be a key.
+/// A valid idempotency key.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(try_from = "String")]
 #[schemars(inline, extend("minLength" = 1, "maxLength" = MAX_KEY_LENGTH, "pattern" = "^[\\x21-\\x7e]+$"))]
@@ -108,7 +108,7 @@ pub(crate) async fn submit(
 ) -> Result<ChangeResponse<201, Submitted>, ApiError> {
     let key = headers.idempotency_key.map(|key| key.0);
     let digest = canonical_digest(&body);
-    // A submission that was taken in is answered as before, whatever has become of its container since.
+    // A repeated submission returns the stored request, without checking the container again.
     if let Some(entry) = find_earlier(&context, key.as_deref(), &digest).await? {
         return Ok(submit_response(entry, true, Vec::new()));
     }
@@ -116,7 +116,7 @@ pub(crate) async fn submit(
     let loaded = match (conflict, loaded.filter(|_| report.ok)) {
         (None, Some(loaded)) => loaded,
         (conflict, _) => {
-            // The same submission may have been taken in while this one was looked at.
+            // The same submission may have been stored while this one was evaluated.
             if let Some(entry) = find_earlier(&context, key.as_deref(), &digest).await? {
                 return Ok(submit_response(entry, true, Vec::new()));
             }
@@ -145,7 +145,7 @@ pub(crate) async fn submit(
     Ok(submit_response(stored.entry, stored.replayed, warnings))
 }
 
-/// The request of an earlier submission with this key.
+/// Returns the request of an earlier submission with this key.
 async fn find_earlier(
     context: &Arc<Context>,
     key: Option<&str>,
@@ -156,14 +156,14 @@ async fn find_earlier(
     context.query(move |queue| queue.find_by_idempotency_key(&key, &digest)).await
 }
 
-/// What a submission is answered with.
+/// Builds the response to a submission.
 fn submit_response(entry: RequestEntry, replayed: bool, warnings: Vec<Finding>) -> ChangeResponse<201, Submitted> {
     let auto_started = entry.auto_start && !entry.manual_step;
     let document = Submitted { run_id: entry.run_id.clone(), request: entry, auto_started, replayed, warnings };
     ChangeResponse { is_change: !replayed, document }
 }
 
-/// All blockers at once, as the fields of one refusal.
+/// Returns one error with all blockers as its fields.
 fn preflight_error(report: CheckReport, is_unverified: bool) -> ApiError {
     let is_secret = |finding: &Finding| {
         let name = finding.field.as_deref().and_then(|field| field.rsplit('.').next()).unwrap_or_default();

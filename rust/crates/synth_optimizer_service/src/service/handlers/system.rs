@@ -1,4 +1,4 @@
-//! The service itself: whether it lives, what it holds, and how it is described.
+//! Handlers about the service itself: health, status, metrics, pruning and the API description.
 
 use std::collections::BTreeMap;
 
@@ -20,16 +20,16 @@ use synth_optimizer_core::model::envelope::unix_millis_of;
 use synth_optimizer_core::model::lifecycle::RequestState;
 use synth_optimizer_platform::clock::unix_millis;
 
-/// That the process lives.
+/// The health of the process.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct Health {
-    /// `ok`, also while the service starts or shuts down.
+    /// `ok` in every phase.
     status: &'static str,
     phase: &'static str,
     pid: u32,
     version: &'static str,
     started_at: String,
-    /// Names this start of the service.
+    /// Identifies this start of the service.
     instance_id: String,
 }
 
@@ -49,7 +49,7 @@ pub(crate) async fn health(State(context): Service) -> Answer<Health> {
     }))
 }
 
-/// That work is done.
+/// The readiness of the service.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct Ready {
     status: &'static str,
@@ -67,7 +67,7 @@ pub(crate) async fn ready(State(context): Service) -> Answer<Ready> {
     if let Some(trouble) = trouble {
         return Err(ApiError::new(ServiceErrorCode::StoreBusy, trouble));
     }
-    // The database answers, or this is an error.
+    // Fails if the database does not answer.
     context.query(|queue| queue.counts()).await?;
     Ok(Json(Ready { status: "ready", database: "open", workers: context.workers.settings.workers }))
 }
@@ -77,7 +77,7 @@ pub(crate) async fn status(State(context): Service) -> Answer<Value> {
     Ok(Json(context.run_blocking(move || crate::queue::workspace_status(path.as_std_path())).await?))
 }
 
-/// The queue in numbers.
+/// Counts, leases and workers of the queue.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct Workspace {
     schema_version: &'static str,
@@ -85,7 +85,7 @@ pub(crate) struct Workspace {
     leases: Vec<LeaseEntry>,
     workers: Vec<ActiveJob>,
     projections: Vec<Value>,
-    /// Whether the rules of the queue hold.
+    /// The invariant report of the queue.
     invariants: Value,
     liveness: Liveness,
 }
@@ -96,12 +96,13 @@ struct Counts {
     by_status: BTreeMap<String, i64>,
 }
 
-/// A run that this service carries out.
+/// A run that this service executes.
 #[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Busy")]
 struct ActiveJob {
     run_id: String,
     request_id: String,
-    /// Seconds since the run was last heard of.
+    /// Seconds since the run last stored an event.
     silence_seconds: f64,
     stepped: bool,
 }
@@ -127,15 +128,15 @@ pub(crate) async fn workspace(State(context): Service) -> Answer<Workspace> {
     }))
 }
 
-/// Which runs to delete.
+/// Selects the runs to delete.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct PruneBody {
-    /// Only runs that ended before this moment (RFC 3339).
+    /// Only runs that ended before this time (RFC 3339).
     older_than: Option<String>,
-    /// Only runs that ended so; all of them when it is empty.
+    /// Only runs that ended in one of these states. Default: all.
     status: Vec<RequestState>,
-    /// Only tell which ones it would be.
+    /// Only return the ids of the runs that would be deleted.
     dry_run: bool,
 }
 
@@ -145,12 +146,12 @@ impl Default for PruneBody {
     }
 }
 
-/// What was deleted, or would be.
+/// The deleted runs, or with `dry_run` the runs that would be deleted.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct Pruned {
     run_ids: Vec<String>,
     dry_run: bool,
-    /// Runs that could not be deleted, and why.
+    /// Runs that could not be deleted, with the reason.
     left: Vec<NotPruned>,
 }
 

@@ -1,24 +1,24 @@
 #![allow(clippy::unwrap_used)]
 
-use super::LeaseWatch;
-use crate::workspace::is_fenced;
+use super::RunLease;
+use crate::workspace::is_ownership_lost;
 
 #[test]
-fn a_lease_lasts_until_its_end_and_is_extended_by_any_clone() {
-    let lease = LeaseWatch::until(u64::MAX);
+fn a_lease_expires_at_its_deadline_and_any_clone_can_extend_it() {
+    let lease = RunLease::until(u64::MAX);
     assert!(lease.check().is_ok());
     assert!(lease.clone().extend_to(0));
     let error = lease.check().unwrap_err();
-    assert!(is_fenced(&error) && error.message.contains("run out"), "{error}");
+    assert!(is_ownership_lost(&error) && error.message.contains("run out"), "{error}");
     assert!(lease.extend_to(u64::MAX));
     assert!(lease.check().is_ok());
 }
 
 #[test]
 fn a_revoked_lease_stays_revoked() {
-    let lease = LeaseWatch::until(u64::MAX);
+    let lease = RunLease::until(u64::MAX);
     lease.clone().revoke();
     assert!(!lease.extend_to(u64::MAX));
     let error = lease.check().unwrap_err();
-    assert!(is_fenced(&error) && error.message.contains("revoked"), "{error}");
+    assert!(is_ownership_lost(&error) && error.message.contains("revoked"), "{error}");
 }

@@ -8,10 +8,10 @@ use std::os::unix::fs::OpenOptionsExt;
 use camino::{Utf8Path, Utf8PathBuf};
 
 use super::atomic::AtomicFile;
-use super::fault;
+use super::file_error;
 use super::run_dir::RunPaths;
 use crate::warn_if_err;
-use crate::workspace::Stored;
+use crate::workspace::StoredEvent;
 use synth_optimizer_core::model::envelope::write_normalized_line;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_core::model::event::message;
@@ -19,14 +19,14 @@ use synth_optimizer_core::model::run_view::RunView;
 
 /// Takes one event after the other; an error ends the reading. A log is given as a function that shows it to one of
 /// these from its first event on, such as `|each| workspace.log(0, each)`.
-pub type Each<'a> = &'a mut dyn FnMut(Stored) -> Result<(), OptimizerError>;
+pub type EventVisitor<'a> = &'a mut dyn FnMut(StoredEvent) -> Result<(), OptimizerError>;
 
 /// Lines are gathered to this many bytes while a file is repaired.
-const CHUNK: usize = 1 << 20;
+const FLUSH_BYTES: usize = 1 << 20;
 
 /// The feeds of a run and what its log came to so far.
 #[derive(Debug)]
-pub struct Chronicle {
+pub struct FeedWriter {
     run_id: String,
     path: Utf8PathBuf,
     file: File,
@@ -34,7 +34,7 @@ pub struct Chronicle {
     length: u64,
     /// Lines that are written next.
     buffer: Vec<u8>,
-    repair: Repair,
+    repair: FeedRepair,
     /// It grows with the log and takes its name when the run is over.
     normalized: AtomicFile,
     view: RunView,
@@ -42,7 +42,7 @@ pub struct Chronicle {
 
 /// What had to be done so that the file says what the log says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Repair {
+pub struct FeedRepair {
     /// Lines that were right.
     pub kept: u64,
     /// Bytes that were not: a torn line, damage, or lines that the log does not know.
@@ -51,51 +51,54 @@ pub struct Repair {
     pub written: u64,
 }
 
-impl Chronicle {
+impl FeedWriter {
     /// Opens the feed, makes it equal to the log and takes in the log; `log` shows the events from the first on.
     ///
     /// The file is kept as far as it agrees; from the first line that does not, it is written anew.
     pub fn open(
         paths: &RunPaths,
-        log: impl FnOnce(Each<'_>) -> Result<(), OptimizerError>,
+        log: impl FnOnce(EventVisitor<'_>) -> Result<(), OptimizerError>,
     ) -> Result<Self, OptimizerError> {
         let path = paths.events();
         let opened = OpenOptions::new().create(true).read(true).write(true).truncate(false).mode(0o600).open(&path);
-        let mut chronicle = Self {
-            file: opened.map_err(fault::io(&path, "opening"))?,
+        let mut feed_writer = Self {
+            file: opened.map_err(file_error::io(&path, "opening"))?,
             run_id: paths.run_id().to_owned(),
             path,
             length: 0,
             buffer: Vec::new(),
-            repair: Repair::default(),
+            repair: FeedRepair::default(),
             normalized: AtomicFile::create(&paths.normalized_events())?,
             view: RunView::default(),
         };
-        chronicle.align(log)?;
-        Ok(chronicle)
+        feed_writer.repair_from_log(log)?;
+        Ok(feed_writer)
     }
 
     /// What opening had to do.
-    pub fn repair(&self) -> Repair {
+    pub fn repair(&self) -> FeedRepair {
         self.repair
     }
 
     /// Takes in the events that follow, in one write. They must follow the last one without a gap.
-    pub fn append(&mut self, events: &[Stored]) -> Result<(), OptimizerError> {
+    pub fn append(&mut self, events: &[StoredEvent]) -> Result<(), OptimizerError> {
         events.iter().try_for_each(|stored| self.push(stored))?;
         self.flush()
     }
 
     /// Closes the feed, gives the normalized one its name, and returns what the log came to.
-    pub fn end(self) -> Result<RunView, OptimizerError> {
+    pub fn finish(self) -> Result<RunView, OptimizerError> {
         self.normalized.commit()?;
         Ok(self.view)
     }
 
     /// Keeps the lines that agree with the log, cuts the rest, and writes what is missing.
-    fn align(&mut self, log: impl FnOnce(Each<'_>) -> Result<(), OptimizerError>) -> Result<(), OptimizerError> {
+    fn repair_from_log(
+        &mut self,
+        log: impl FnOnce(EventVisitor<'_>) -> Result<(), OptimizerError>,
+    ) -> Result<(), OptimizerError> {
         let path = self.path.clone();
-        let failed = fault::io(&path, "reading");
+        let failed = file_error::io(&path, "reading");
         let on_disk = self.file.metadata().map_err(failed)?.len();
         let mut reader = BufReader::with_capacity(1 << 16, self.file.try_clone().map_err(failed)?);
         let mut found = Vec::new();
@@ -113,26 +116,26 @@ impl Chronicle {
                     return Ok(());
                 }
                 agrees = false;
-                self.cut(on_disk)?;
+                self.truncate_to_kept(on_disk)?;
             }
             self.repair.written += 1;
-            if self.buffer.len() >= CHUNK { self.flush() } else { Ok(()) }
+            if self.buffer.len() >= FLUSH_BYTES { self.flush() } else { Ok(()) }
         })?;
         if agrees {
-            self.cut(on_disk)?;
+            self.truncate_to_kept(on_disk)?;
         }
         self.flush()
     }
 
     /// Ends the file after the last line that is right.
-    fn cut(&mut self, on_disk: u64) -> Result<(), OptimizerError> {
+    fn truncate_to_kept(&mut self, on_disk: u64) -> Result<(), OptimizerError> {
         self.repair.cut_bytes = on_disk - self.length;
         let cut = self.file.set_len(self.length).and_then(|()| self.file.seek(SeekFrom::Start(self.length)));
-        cut.map(drop).map_err(fault::io(&self.path, "repairing"))
+        cut.map(drop).map_err(file_error::io(&self.path, "repairing"))
     }
 
     /// Takes in an event, which must follow the last one, and adds its line to what is written next.
-    fn push(&mut self, stored: &Stored) -> Result<(), OptimizerError> {
+    fn push(&mut self, stored: &StoredEvent) -> Result<(), OptimizerError> {
         if let Some(last) = self.view.totals.last_sequence.filter(|last| last + 1 != stored.sequence) {
             let message = format!("event {} follows event {last} in {}", stored.sequence, self.path);
             return Err(OptimizerError::new(ErrorCode::Invariant, message));
@@ -140,9 +143,9 @@ impl Chronicle {
         let message = message(&stored.event);
         let line = stored.line(&self.run_id, &message)?;
         let mut normalized = Vec::new();
-        write_normalized_line(&stored.event, &message, &mut normalized).map_err(fault::json("an event"))?;
+        write_normalized_line(&stored.event, &message, &mut normalized).map_err(file_error::json("an event"))?;
         let written = self.normalized.write_all(&normalized);
-        written.map_err(fault::io(self.normalized.target(), "writing"))?;
+        written.map_err(file_error::io(self.normalized.target(), "writing"))?;
         self.buffer.extend_from_slice(line.as_bytes());
         self.buffer.push(b'\n');
         self.view.apply(stored.sequence, stored.unix_millis, &stored.event);
@@ -159,7 +162,7 @@ impl Chronicle {
             warn_if_err!(self.file.set_len(self.length), "half a line stays in the feed");
         }
         self.buffer.clear();
-        written.map_err(fault::io(&self.path, "writing"))
+        written.map_err(file_error::io(&self.path, "writing"))
     }
 }
 
@@ -167,8 +170,8 @@ impl Chronicle {
 pub(super) fn numbered_lines(
     path: &Utf8Path,
 ) -> Result<impl Iterator<Item = Result<(usize, String), OptimizerError>>, OptimizerError> {
-    let file = File::open(path).map_err(fault::io(path, "opening"))?;
+    let file = File::open(path).map_err(file_error::io(path, "opening"))?;
     let lines = (1..).zip(BufReader::new(file).lines());
-    let lines = lines.map(move |(number, line)| Ok((number, line.map_err(fault::io(path, "reading"))?)));
+    let lines = lines.map(move |(number, line)| Ok((number, line.map_err(file_error::io(path, "reading"))?)));
     Ok(lines.filter(|line| line.as_ref().map_or(true, |(_, text)| !text.trim().is_empty())))
 }

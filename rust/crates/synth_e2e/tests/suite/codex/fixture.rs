@@ -6,15 +6,15 @@ use std::sync::Arc;
 use camino::{Utf8Path, Utf8PathBuf};
 use serde_json::{Value, json};
 use synth_e2e::ModelServer;
-use synth_e2e::logs::{keep_records, kept_records};
-use synth_e2e::model_server::{Asked, Reply};
-use synth_e2e::waiting::{PATIENCE, wait_until};
+use synth_e2e::logs::{capture_records, captured_records};
+use synth_e2e::model_server::{ModelRequest, ModelReply};
+use synth_e2e::wait::{WAIT_TIMEOUT, wait_until};
 use synth_optimizer_core::config::Config;
 use synth_optimizer_core::config::gepa::Direction;
 use synth_optimizer_core::model::answer::ProposalAnswer;
-use synth_optimizer_core::model::command::{NamedPayload, Question};
+use synth_optimizer_core::model::command::{NamedPayload, ProposerQuestion};
 use synth_optimizer_core::model::event_fields::Operation;
-use synth_optimizer_core::model::ids::{CandidateId, RequestId, RowId};
+use synth_optimizer_core::model::ids::{CandidateId, CallId, RowId};
 use synth_optimizer_platform::proposer::{CodexProposer, Evidence, ProposalRequest, Proposer, TurnFailure, TurnId};
 use tempfile::TempDir;
 
@@ -31,7 +31,7 @@ pub(crate) fn codex() -> String {
 }
 
 /// A proposer in a directory of its own.
-pub(crate) struct World {
+pub(crate) struct CodexFixture {
     directory: TempDir,
     pub(crate) server: ModelServer,
     pub(crate) config: Config,
@@ -40,9 +40,9 @@ pub(crate) struct World {
     pub(crate) runtime: tokio::runtime::Runtime,
 }
 
-impl World {
-    pub(crate) fn new(model: impl Fn(&Asked) -> Reply + Send + Sync + 'static) -> Self {
-        keep_records();
+impl CodexFixture {
+    pub(crate) fn new(model: impl Fn(&ModelRequest) -> ModelReply + Send + Sync + 'static) -> Self {
+        capture_records();
         let directory = tempfile::tempdir().unwrap();
         let server = ModelServer::start(model).unwrap();
         let mut config = Config::default();
@@ -60,23 +60,23 @@ impl World {
         let pairs = [("PATH", path.as_str()), (KEY_VARIABLE, KEY), ("HOST_SECRET", HOST_CANARY)];
         let variables = pairs.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let world = Self { directory, server, config, variables, codex_runtime: None, runtime };
-        std::fs::create_dir(world.run_dir()).unwrap();
-        std::fs::write(world.host_file(), HOST_CANARY).unwrap();
-        world
+        let fixture = Self { directory, server, config, variables, codex_runtime: None, runtime };
+        std::fs::create_dir(fixture.run_dir()).unwrap();
+        std::fs::write(fixture.host_file(), HOST_CANARY).unwrap();
+        fixture
     }
 
-    pub(crate) fn place(&self) -> Utf8PathBuf {
+    pub(crate) fn temp_dir(&self) -> Utf8PathBuf {
         Utf8Path::from_path(self.directory.path()).unwrap().canonicalize_utf8().unwrap()
     }
 
     pub(crate) fn run_dir(&self) -> Utf8PathBuf {
-        self.place().join("run")
+        self.temp_dir().join("run")
     }
 
     /// A file beside the run, as held-out data would be.
     pub(crate) fn host_file(&self) -> Utf8PathBuf {
-        self.place().join("host.txt")
+        self.temp_dir().join("host.txt")
     }
 
     pub(crate) fn proposer(&self) -> CodexProposer {
@@ -99,7 +99,7 @@ impl World {
                 proposer.close().await;
                 result
             };
-            tokio::time::timeout(PATIENCE, turn).await.expect("the turn does not end")
+            tokio::time::timeout(WAIT_TIMEOUT, turn).await.expect("the turn does not end")
         });
         self.assert_clean();
         result.map_err(Box::new)
@@ -132,14 +132,14 @@ impl World {
                 assert!(!text.contains(canary), "{path} holds {canary}");
             }
         }
-        for record in kept_records() {
+        for record in captured_records() {
             assert!(!record.contains(KEY) && !record.contains(HOST_CANARY), "{record}");
         }
     }
 
     /// Processes that belong to this world: pid and command line.
     pub(crate) fn processes(&self) -> Vec<(String, String)> {
-        let place = self.place();
+        let temp_dir = self.temp_dir();
         let mut found = Vec::new();
         for entry in std::fs::read_dir("/proc").unwrap().flatten() {
             let pid = entry.file_name().to_string_lossy().into_owned();
@@ -149,7 +149,7 @@ impl World {
             let read = |name: &str| std::fs::read(entry.path().join(name)).unwrap_or_default();
             let (environ, line) = (read("environ"), read("cmdline"));
             let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).replace('\0', " ");
-            if text(&environ).contains(place.as_str()) || text(&line).contains(place.as_str()) {
+            if text(&environ).contains(temp_dir.as_str()) || text(&line).contains(temp_dir.as_str()) {
                 found.push((pid, text(&line)));
             }
         }
@@ -177,13 +177,13 @@ fn list(dir: &Utf8Path, files: &mut Vec<Utf8PathBuf>) {
 }
 
 pub(crate) fn turn_id(request: u64) -> TurnId {
-    TurnId { request: RequestId(request), attempt: 1 }
+    TurnId { call_id: CallId(request), attempt: 1 }
 }
 
 /// A question whose answer is `Rules: r0 r3`.
 pub(crate) fn request() -> ProposalRequest {
     let payload = BTreeMap::from([("notes".to_owned(), "Rules: r0".to_owned())]);
-    let question = Question {
+    let question = ProposerQuestion {
         operation: Operation::Mutate,
         generation: 1,
         parents: vec![NamedPayload { candidate_id: CandidateId::new("c0"), payload: payload.clone() }],
@@ -218,6 +218,6 @@ pub(crate) fn texts(answer: &ProposalAnswer) -> Vec<&str> {
 }
 
 /// A reply to a prompt that is not read.
-pub(crate) fn items(items: Vec<Value>) -> Reply {
-    Reply::Items(items)
+pub(crate) fn items(items: Vec<Value>) -> ModelReply {
+    ModelReply::Items(items)
 }

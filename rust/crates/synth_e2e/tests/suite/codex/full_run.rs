@@ -10,9 +10,9 @@ use synth_optimizer_core::config::Config;
 use synth_optimizer_core::config::sections::CacheMode;
 use synth_optimizer_core::model::event::Event;
 use synth_optimizer_platform::proposer::CodexProposer;
-use synth_optimizer_platform::runtime::{Control, Request, execute};
+use synth_optimizer_platform::runtime::{RunControl, RunSpec, execute};
 
-use super::world::codex;
+use super::fixture::codex;
 use crate::harness::{Place, assert_sound, finished, stub};
 
 fn run(config: &Config) -> RunFiles {
@@ -20,11 +20,11 @@ fn run(config: &Config) -> RunFiles {
     let run_dir = config.run.output_dir.join(&run_id);
     let lookup = Arc::new(|name: &str| std::env::var(name).ok().filter(|_| name == "PATH"));
     let proposer = Arc::new(CodexProposer::new(config, &run_dir, lookup, None).unwrap());
-    let (_control, controlled) = Control::new(100_000);
-    let request = Request { proposer: Some(proposer), ..Request::new(config.clone()) };
+    let (_control, receiver) = RunControl::new(100_000);
+    let request = RunSpec { proposer: Some(proposer), ..RunSpec::new(config.clone()) };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let outcome = runtime.block_on(execute::<GepaEngine>(request, controlled)).unwrap();
-    assert_eq!(outcome.end.word(), "completed", "{:?}", outcome.end.error());
+    let outcome = runtime.block_on(execute::<GepaEngine>(request, receiver)).unwrap();
+    assert_eq!(outcome.end.as_str(), "completed", "{:?}", outcome.end.error());
     let files = RunFiles::new(&config.run.output_dir, &run_id);
     assert_sound(&files);
     assert!(!run_dir.join(".codex_home").exists());
@@ -33,12 +33,12 @@ fn run(config: &Config) -> RunFiles {
 
 #[test]
 fn a_run_gains_by_its_proposals_and_asks_no_model_the_second_time() {
-    let (place, server) = (Place::new(), ModelServer::start(write_rules).unwrap());
+    let (temp_dir, server) = (Place::new(), ModelServer::start(write_rules).unwrap());
     let stub = stub(&["--train", "6", "--heldout", "3"]);
     let mut config = small_config(&stub.url(), RowNames::TaskIds, 6, 3, &FIELDS[..1]);
-    config.run.output_dir = place.path().join("first");
+    config.run.output_dir = temp_dir.path().join("first");
     config.run.run_id = Some("codex-one".into());
-    config.cache.path = Some(place.path().join("cache.sqlite"));
+    config.cache.path = Some(temp_dir.path().join("cache.sqlite"));
     config.cache.namespace = Some("shared".into());
     config.cache.mode = CacheMode::Readwrite;
     config.proposer.command = vec![codex()];
@@ -53,7 +53,7 @@ fn a_run_gains_by_its_proposals_and_asks_no_model_the_second_time() {
         _ => None,
     });
     assert_eq!(ready.unwrap().source, "proposer.command");
-    config.run.output_dir = place.path().join("second");
+    config.run.output_dir = temp_dir.path().join("second");
     config.run.run_id = Some("codex-two".into());
     let again = run(&config);
     assert_eq!(server.asked().len(), paid, "a model was asked again");

@@ -1,44 +1,44 @@
 //! Turns that are broken off from outside, and processes that are killed: nothing stays behind.
 
-use synth_e2e::model_server::{Reply, run, say, write_rules};
-use synth_e2e::waiting::until;
+use synth_e2e::model_server::{ModelReply, run, say, write_rules};
+use synth_e2e::wait::wait_until_async;
 use synth_optimizer_core::config::proposer::ModelPrice;
 use synth_optimizer_core::model::answer::FailureClass;
 use synth_optimizer_core::model::usage::Cost;
 use synth_optimizer_platform::container::reap_orphans;
 use synth_optimizer_platform::proposer::{Proposer, TurnFailure};
 
-use super::world::{World, items, request, texts, turn_id};
+use super::fixture::{CodexFixture, items, request, texts, turn_id};
 
 /// A model whose first act is a command that takes an hour.
-fn patient() -> World {
-    World::new(|asked| {
+fn fixture_with_long_command() -> CodexFixture {
+    CodexFixture::new(|asked| {
         items(vec![if asked.outputs.is_empty() { run("touch started; sleep 3601") } else { say("done") }])
     })
 }
 
-fn sleepers(world: &World) -> usize {
-    world.processes().iter().filter(|(_, line)| line.starts_with("sleep 3601")).count()
+fn sleepers(fixture: &CodexFixture) -> usize {
+    fixture.processes().iter().filter(|(_, line)| line.starts_with("sleep 3601")).count()
 }
 
 /// Waits until the command of the turn runs.
-async fn command_runs(world: &World) {
-    until("the command runs", || world.workspace().join("started").exists() && sleepers(world) > 0).await;
+async fn command_runs(fixture: &CodexFixture) {
+    wait_until_async("the command runs", || fixture.workspace().join("started").exists() && sleepers(fixture) > 0).await;
 }
 
-async fn command_ends(world: &World) {
-    until("the command has ended", || sleepers(world) == 0).await;
+async fn command_ends(fixture: &CodexFixture) {
+    wait_until_async("the command has ended", || sleepers(fixture) == 0).await;
 }
 
 #[test]
 fn an_interrupt_ends_a_long_command_and_keeps_what_was_used() {
-    let world = patient();
-    let proposer = world.proposer();
-    world.runtime.block_on(async {
+    let fixture = fixture_with_long_command();
+    let proposer = fixture.proposer();
+    fixture.runtime.block_on(async {
         proposer.prepare().await.unwrap();
         let turn = proposer.propose(turn_id(1), request());
         let told = async {
-            command_runs(&world).await;
+            command_runs(&fixture).await;
             proposer.interrupt();
         };
         // Neither the command nor the deadline of the turn ended it: it is abandoned, not late.
@@ -47,61 +47,61 @@ fn an_interrupt_ends_a_long_command_and_keeps_what_was_used() {
         assert_eq!((failure.class, failure.retryable), (FailureClass::Abandoned, false));
         assert!(fatal.is_none() && failure.models.is_some());
         assert_eq!(failure.usage.total_tokens, Some(120));
-        command_ends(&world).await;
+        command_ends(&fixture).await;
         proposer.close().await;
     });
-    world.assert_clean();
+    fixture.assert_clean();
 }
 
 #[test]
 fn a_turn_that_is_dropped_leaves_no_command_and_the_process_serves_on() {
-    let world = World::new(|asked| match asked.number {
+    let fixture = CodexFixture::new(|asked| match asked.number {
         0 => items(vec![run("touch started; sleep 3601")]),
         _ => write_rules(asked),
     });
-    let proposer = world.proposer();
-    world.runtime.block_on(async {
+    let proposer = fixture.proposer();
+    fixture.runtime.block_on(async {
         proposer.prepare().await.unwrap();
         tokio::select! {
             result = proposer.propose(turn_id(1), request()) => panic!("it ended: {result:?}"),
-            () = command_runs(&world) => {}
+            () = command_runs(&fixture) => {}
         }
-        command_ends(&world).await;
+        command_ends(&fixture).await;
         assert_eq!(texts(&proposer.propose(turn_id(2), request()).await.unwrap()), ["Rules: r0 r3"]);
         proposer.close().await;
     });
-    world.assert_clean();
+    fixture.assert_clean();
 }
 
 #[test]
 fn a_turn_that_is_dropped_before_the_model_answers_is_ended_too() {
-    let world = World::new(|asked| match asked.number {
-        0 => Reply::NoHeaders,
+    let fixture = CodexFixture::new(|asked| match asked.number {
+        0 => ModelReply::NoHeaders,
         _ => write_rules(asked),
     });
-    let proposer = world.proposer();
-    world.runtime.block_on(async {
+    let proposer = fixture.proposer();
+    fixture.runtime.block_on(async {
         proposer.prepare().await.unwrap();
         tokio::select! {
             result = proposer.propose(turn_id(1), request()) => panic!("it ended: {result:?}"),
-            () = until("the model is asked", || world.server.asked().len() == 1) => {}
+            () = wait_until_async("the model is asked", || fixture.server.asked().len() == 1) => {}
         }
         // The model's client hangs up: no answer could reach it any more.
-        until("the question is withdrawn", || world.server.hung_up() == 1).await;
+        wait_until_async("the question is withdrawn", || fixture.server.hung_up() == 1).await;
         assert_eq!(texts(&proposer.propose(turn_id(2), request()).await.unwrap()), ["Rules: r0 r3"]);
-        assert_eq!((sleepers(&world), world.server.asked().len()), (0, 4));
+        assert_eq!((sleepers(&fixture), fixture.server.asked().len()), (0, 4));
         proposer.close().await;
     });
-    world.assert_clean();
+    fixture.assert_clean();
 }
 
 #[test]
 fn a_deadline_ends_a_long_command() {
-    let mut world = patient();
+    let mut fixture = fixture_with_long_command();
     let price = ModelPrice { prompt_usd: Some(1.0), cached_prompt_usd: None, completion_usd: Some(1.0) };
-    world.config.proposer.prices.insert("stub-model".into(), price);
-    world.config.proposer.timeout_seconds = 3;
-    let TurnFailure { failure, fatal } = *world.turn().unwrap_err();
+    fixture.config.proposer.prices.insert("stub-model".into(), price);
+    fixture.config.proposer.timeout_seconds = 3;
+    let TurnFailure { failure, fatal } = *fixture.turn().unwrap_err();
     assert_eq!((failure.class, failure.retryable), (FailureClass::Timeout, true));
     assert!(fatal.is_none());
     // What was told is known; what the broken-off answer costs is not.
@@ -110,16 +110,16 @@ fn a_deadline_ends_a_long_command() {
 
 #[test]
 fn a_process_that_is_killed_fails_its_turn_and_the_next_turn_has_another() {
-    let world = World::new(|asked| match asked.number {
+    let fixture = CodexFixture::new(|asked| match asked.number {
         0 => items(vec![run("touch started; sleep 3601")]),
         _ => write_rules(asked),
     });
-    let proposer = world.proposer();
-    world.runtime.block_on(async {
+    let proposer = fixture.proposer();
+    fixture.runtime.block_on(async {
         let turn = proposer.propose(turn_id(1), request());
         let killed = async {
-            command_runs(&world).await;
-            let processes = world.processes();
+            command_runs(&fixture).await;
+            let processes = fixture.processes();
             let codex = processes.iter().find(|(_, line)| line.contains("app-server --strict-config")).unwrap();
             let pid = rustix::process::Pid::from_raw(codex.0.parse().unwrap()).unwrap();
             rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
@@ -129,48 +129,48 @@ fn a_process_that_is_killed_fails_its_turn_and_the_next_turn_has_another() {
         assert_eq!((failure.class, failure.retryable), (FailureClass::UnknownOutcome, true));
         assert!(fatal.is_none());
         assert_eq!(texts(&proposer.propose(turn_id(2), request()).await.unwrap()), ["Rules: r0 r3"]);
-        assert_eq!(sleepers(&world), 0);
+        assert_eq!(sleepers(&fixture), 0);
         proposer.close().await;
     });
-    world.assert_clean();
+    fixture.assert_clean();
 }
 
 #[test]
 fn a_proposer_that_is_dropped_leaves_nothing() {
-    let world = patient();
-    world.runtime.block_on(async {
-        let proposer = world.proposer();
+    let fixture = fixture_with_long_command();
+    fixture.runtime.block_on(async {
+        let proposer = fixture.proposer();
         tokio::select! {
             result = proposer.propose(turn_id(1), request()) => panic!("it ended: {result:?}"),
-            () = command_runs(&world) => {}
+            () = command_runs(&fixture) => {}
         }
     });
-    world.assert_gone();
-    assert!(!world.run_dir().join(".codex_home").exists());
+    fixture.assert_gone();
+    assert!(!fixture.run_dir().join(".codex_home").exists());
     // The lease stays for the next start, which finds nothing.
-    assert_eq!(reap_orphans(&world.run_dir()).unwrap(), 0);
-    world.assert_clean();
+    assert_eq!(reap_orphans(&fixture.run_dir()).unwrap(), 0);
+    fixture.assert_clean();
 }
 
 #[test]
 fn what_a_crashed_run_has_left_is_ended_by_the_next() {
-    let world = patient();
-    world.runtime.block_on(async {
-        let proposer = world.proposer();
+    let fixture = fixture_with_long_command();
+    fixture.runtime.block_on(async {
+        let proposer = fixture.proposer();
         tokio::select! {
             result = proposer.propose(turn_id(1), request()) => panic!("it ended: {result:?}"),
-            () = command_runs(&world) => {}
+            () = command_runs(&fixture) => {}
         }
         // As if this process had been killed: nothing is told to anyone.
         std::mem::forget(proposer);
     });
-    assert!(!world.processes().is_empty());
-    assert!(reap_orphans(&world.run_dir()).unwrap() >= 1);
-    assert!(world.processes().is_empty(), "{:?}", world.processes());
-    let proposer = world.proposer();
-    world.runtime.block_on(async {
+    assert!(!fixture.processes().is_empty());
+    assert!(reap_orphans(&fixture.run_dir()).unwrap() >= 1);
+    assert!(fixture.processes().is_empty(), "{:?}", fixture.processes());
+    let proposer = fixture.proposer();
+    fixture.runtime.block_on(async {
         proposer.prepare().await.unwrap();
         proposer.close().await;
     });
-    world.assert_clean();
+    fixture.assert_clean();
 }

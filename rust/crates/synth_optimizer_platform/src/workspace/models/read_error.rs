@@ -30,7 +30,7 @@ pub enum ReadError {
 }
 
 /// The most of a value that a message repeats.
-const SHOWN: usize = 80;
+const MAX_QUOTED_CHARS: usize = 80;
 
 impl ReadError {
     pub(super) fn invalid(code: &'static str, field: &'static str, message: String, hint: impl Into<String>) -> Self {
@@ -49,7 +49,7 @@ impl ReadError {
 
 /// A value as a message repeats it.
 pub(super) fn quoted(value: &str) -> String {
-    let short: String = value.chars().take(SHOWN).collect();
+    let short: String = value.chars().take(MAX_QUOTED_CHARS).collect();
     if short.len() == value.len() { format!("{value:?}") } else { format!("{short:?}...") }
 }
 

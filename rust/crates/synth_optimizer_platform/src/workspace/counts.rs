@@ -1,4 +1,4 @@
-//! Counts everything in a workspace, at one moment.
+//! Counts the rows of every table and view of a workspace, in one snapshot.
 
 use std::collections::BTreeMap;
 
@@ -11,10 +11,10 @@ use super::records::RunRow;
 use synth_optimizer_core::model::error::OptimizerError;
 use synth_optimizer_core::model::run_totals::RunTotals;
 
-pub(super) type Counts = BTreeMap<String, u64>;
+pub(super) type CountMap = BTreeMap<String, u64>;
 
-/// Tables and views that are small or have an index to count by; the others are counted from the tallies below.
-const COUNTED: &[&str] = &[
+/// Tables and views that are small or have an index to count by. The others are derived from the grouped counts.
+const COUNTED_TABLES: &[&str] = &[
     "acceptance_decisions",
     "artifact_refs",
     "candidate_deltas",
@@ -42,8 +42,8 @@ const COUNTED: &[&str] = &[
     "subagent_invocations",
 ];
 
-/// Status keys and the queries that count them, where they are small.
-const TALLIES: &[(&str, &str)] = &[
+/// Status keys of small tables, with the queries that count their rows by group.
+const GROUPED_COUNTS: &[(&str, &str)] = &[
     ("candidate_status_counts", "SELECT status, count(*) FROM candidates GROUP BY 1"),
     ("candidate_delta_operation_counts", "SELECT operation_kind, count(*) FROM candidate_deltas GROUP BY 1"),
     ("acceptance_decision_counts", "SELECT decision, count(*) FROM acceptance_decisions GROUP BY 1"),
@@ -57,39 +57,39 @@ const TALLIES: &[(&str, &str)] = &[
     ("subagent_status_counts", "SELECT status, count(*) FROM proposer_calls GROUP BY 1"),
 ];
 
-/// What there is, at one moment. The tables with a row per rollout are read once each.
+/// The row counts of a workspace in one snapshot. Each table with a row per rollout is read once.
 #[derive(Debug)]
-pub(super) struct Census {
+pub(super) struct WorkspaceCounts {
     pub(super) run: RunRow,
     pub(super) totals: RunTotals,
-    pub(super) counts: Counts,
-    pub(super) maps: BTreeMap<String, Counts>,
-    /// Rows that the log asks rollouts for.
+    pub(super) counts: CountMap,
+    pub(super) maps: BTreeMap<String, CountMap>,
+    /// Number of rollouts that the log requests.
     pub(super) rows_requested: u64,
 }
 
-impl Census {
-    /// Counts inside the caller's transaction, so that a writer cannot come between two counts.
-    pub(super) fn take(db: &Connection) -> Result<Self, OptimizerError> {
-        let mut census = Self {
+impl WorkspaceCounts {
+    /// Counts inside the caller's transaction, so that all counts are of the same moment.
+    pub(super) fn read(db: &Connection) -> Result<Self, OptimizerError> {
+        let mut table_counts = Self {
             run: run_row(db)?,
             totals: totals(db)?,
-            counts: Counts::new(),
+            counts: CountMap::new(),
             maps: BTreeMap::new(),
             rows_requested: 0,
         };
-        for name in COUNTED {
-            census.counts.insert((*name).to_owned(), number(db, &format!("SELECT count(*) FROM {name}"))?);
+        for name in COUNTED_TABLES {
+            table_counts.counts.insert((*name).to_owned(), number(db, &format!("SELECT count(*) FROM {name}"))?);
         }
-        for (key, sql) in TALLIES {
-            census.tally(db, key, sql)?;
+        for (key, sql) in GROUPED_COUNTS {
+            table_counts.tally(db, key, sql)?;
         }
-        census.events(db)?;
-        census.rollouts(db)?;
-        census.scores(db)?;
-        census.calls(db)?;
-        census.links(db)?;
-        Ok(census)
+        table_counts.events(db)?;
+        table_counts.rollouts(db)?;
+        table_counts.scores(db)?;
+        table_counts.calls(db)?;
+        table_counts.links(db)?;
+        Ok(table_counts)
     }
 
     pub(super) fn count(&self, name: &str) -> u64 {
@@ -101,7 +101,7 @@ impl Census {
     }
 
     fn add(&mut self, map: &str, key: &str, count: u64) {
-        // A key that is not there says zero, and a map that is empty is there all the same.
+        // A count of zero has no key, but its map exists even if it is empty.
         let counts = self.maps.entry(map.to_owned()).or_default();
         if count > 0 {
             *counts.entry(key.to_owned()).or_default() += count;
@@ -218,7 +218,7 @@ impl Census {
         Ok(())
     }
 
-    /// What follows from what has been counted.
+    /// Derives the counts of views from those of their tables.
     fn links(&mut self, db: &Connection) -> Result<(), OptimizerError> {
         let holders = u64::from(self.totals.frontier_size);
         let parents = number(db, "SELECT coalesce(sum(json_array_length(parent_ids_json)), 0) FROM candidates")?;
@@ -240,7 +240,7 @@ impl Census {
 
 const COUNTING: &str = "count the workspace";
 
-/// The one number that a query gives.
+/// Returns the single number that a query selects.
 pub(super) fn number(db: &Connection, sql: &str) -> Result<u64, OptimizerError> {
     first(db, COUNTING, sql, [], |row| row.get(0)).map(Option::unwrap_or_default)
 }

@@ -4,14 +4,14 @@ use synth_e2e::model_server::{manifest, patch, run, say, write_rules};
 use synth_optimizer_core::config::proposer::{AnswerMode, ModelPrice, ReasoningEffort, SandboxMode};
 use synth_optimizer_platform::proposer::Proposer;
 
-use super::world::{KEY, KEY_VARIABLE, World, items, request, texts, turn_id};
+use super::fixture::{KEY, KEY_VARIABLE, CodexFixture, items, request, texts, turn_id};
 
 #[test]
 fn a_manifest_is_written_by_a_tool() {
-    let mut world = World::new(write_rules);
+    let mut fixture = CodexFixture::new(write_rules);
     let price = ModelPrice { prompt_usd: Some(1.0), cached_prompt_usd: Some(0.5), completion_usd: Some(10.0) };
-    world.config.proposer.prices.insert("stub-model".into(), price);
-    let answer = world.turn().unwrap();
+    fixture.config.proposer.prices.insert("stub-model".into(), price);
+    let answer = fixture.turn().unwrap();
     assert_eq!(texts(&answer), ["Rules: r0 r3"]);
     assert!(answer.problems.is_empty(), "{:?}", answer.problems);
     assert_eq!((answer.requested_model.as_str(), answer.effective_model.as_str()), ("stub-model", "stub-model"));
@@ -19,37 +19,37 @@ fn a_manifest_is_written_by_a_tool() {
     assert_eq!((answer.usage.prompt_tokens, answer.usage.completion_tokens), (Some(300), Some(60)));
     let dollars = (180.0 + 0.5 * 120.0 + 10.0 * 60.0) / 1e6;
     assert!((answer.usage.cost.known().unwrap().usd() - dollars).abs() < 1e-12, "{:?}", answer.usage);
-    let asked = world.server.asked();
+    let asked = fixture.server.asked();
     assert_eq!(asked.len(), 3);
     assert_eq!(asked[0].header("authorization"), Some(format!("Bearer {KEY}").as_str()));
     let tools = asked[0].body["tools"].to_string();
     assert!(tools.contains("apply_patch") && tools.contains("exec_command"), "{tools}");
-    assert!(world.transcript().contains("turn/completed"));
+    assert!(fixture.transcript().contains("turn/completed"));
 }
 
 #[test]
 fn a_manifest_is_written_by_a_command() {
     let text = manifest(serde_json::json!({ "notes": "Rules: r0 r9" })).to_string();
-    let world = World::new(move |asked| {
+    let fixture = CodexFixture::new(move |asked| {
         items(vec![if asked.outputs.is_empty() {
             run(format!("cat > proposal/manifest.json <<'EOF'\n{text}\nEOF"))
         } else {
             say("done")
         }])
     });
-    assert_eq!(texts(&world.turn().unwrap()), ["Rules: r0 r9"]);
+    assert_eq!(texts(&fixture.turn().unwrap()), ["Rules: r0 r9"]);
 }
 
 #[test]
 fn the_last_message_is_the_manifest_under_a_schema() {
     for sandbox in [None, Some(SandboxMode::ReadOnly)] {
-        let mut world = World::new(write_rules);
-        world.config.proposer.answer = AnswerMode::Structured;
-        world.config.proposer.sandbox_mode = sandbox;
-        world.config.proposer.reasoning_effort = Some(ReasoningEffort::High);
-        let answer = world.turn().unwrap();
+        let mut fixture = CodexFixture::new(write_rules);
+        fixture.config.proposer.answer = AnswerMode::Structured;
+        fixture.config.proposer.sandbox_mode = sandbox;
+        fixture.config.proposer.reasoning_effort = Some(ReasoningEffort::High);
+        let answer = fixture.turn().unwrap();
         assert_eq!(texts(&answer), ["Rules: r0 r3"]);
-        let asked = world.server.asked();
+        let asked = fixture.server.asked();
         assert_eq!(asked.len(), 1);
         assert_eq!(asked[0].body["reasoning"]["effort"], "high");
         assert_eq!(asked[0].body["text"]["format"]["schema"]["required"][0], "schema_version");
@@ -58,10 +58,10 @@ fn the_last_message_is_the_manifest_under_a_schema() {
 
 #[test]
 fn one_process_serves_turns_at_once_and_says_what_it_is() {
-    let world = World::new(write_rules);
-    let proposer = world.proposer();
+    let fixture = CodexFixture::new(write_rules);
+    let proposer = fixture.proposer();
     let mut ready = None;
-    world.runtime.block_on(async {
+    fixture.runtime.block_on(async {
         ready = proposer.prepare().await.unwrap();
         proposer.propose(turn_id(1), request()).await.unwrap();
         let turns = [2, 3, 4, 5].map(|id| proposer.propose(turn_id(id), request()));
@@ -71,7 +71,7 @@ fn one_process_serves_turns_at_once_and_says_what_it_is() {
             assert_eq!(texts(&answer.unwrap()), ["Rules: r0 r3"]);
         }
     });
-    let processes = world.processes();
+    let processes = fixture.processes();
     let codex: Vec<_> = processes.iter().filter(|(_, line)| line.contains("app-server")).collect();
     assert_eq!(codex.len(), 1, "{processes:?}");
     // Of the environment of this process, which holds this test's own variables, nothing is handed on.
@@ -85,9 +85,9 @@ fn one_process_serves_turns_at_once_and_says_what_it_is() {
     assert_eq!(names, ["CODEX_HOME", "HOME", "LANG", "PATH", "SYNTH_OPTIMIZERS_PROPOSER_LEASE", KEY_VARIABLE]);
     // Neither a command line nor a file holds the key while it runs.
     assert!(processes.iter().all(|(_, line)| !line.contains(KEY)), "{processes:?}");
-    world.assert_no_canary();
-    world.runtime.block_on(proposer.close());
-    world.assert_clean();
+    fixture.assert_no_canary();
+    fixture.runtime.block_on(proposer.close());
+    fixture.assert_clean();
     let ready = ready.unwrap();
     assert_eq!((ready.backend.as_str(), ready.model.as_str()), ("codex_app_server", "stub-model"));
     assert_eq!((ready.source.as_str(), ready.provider.as_str()), ("proposer.command", "loopback"));
@@ -97,58 +97,58 @@ fn one_process_serves_turns_at_once_and_says_what_it_is() {
 
 #[test]
 fn the_package_and_the_path_are_found_without_a_command() {
-    let mut world = World::new(write_rules);
-    let codex = std::mem::take(&mut world.config.proposer.command).remove(0);
-    world.codex_runtime = Some(codex.clone().into());
-    let ready = |world: &World| {
-        let proposer = world.proposer();
-        let ready = world.runtime.block_on(proposer.prepare()).unwrap().unwrap();
-        world.runtime.block_on(proposer.close());
-        world.assert_clean();
+    let mut fixture = CodexFixture::new(write_rules);
+    let codex = std::mem::take(&mut fixture.config.proposer.command).remove(0);
+    fixture.codex_runtime = Some(codex.clone().into());
+    let ready = |fixture: &CodexFixture| {
+        let proposer = fixture.proposer();
+        let ready = fixture.runtime.block_on(proposer.prepare()).unwrap().unwrap();
+        fixture.runtime.block_on(proposer.close());
+        fixture.assert_clean();
         ready
     };
-    assert_eq!(ready(&world).source, "openai-codex-cli-bin");
-    world.codex_runtime = None;
+    assert_eq!(ready(&fixture).source, "openai-codex-cli-bin");
+    fixture.codex_runtime = None;
     let dir = codex.rsplit_once('/').unwrap().0;
-    world.variables.insert("PATH".into(), format!("{dir}:/usr/bin:/bin"));
-    assert_eq!(ready(&world).source, "PATH");
+    fixture.variables.insert("PATH".into(), format!("{dir}:/usr/bin:/bin"));
+    assert_eq!(ready(&fixture).source, "PATH");
 }
 
 #[test]
 fn a_key_in_the_words_of_the_model_is_stored_nowhere() {
     let text = manifest(serde_json::json!({ "notes": format!("Rules: r0 {KEY}") })).to_string();
-    let world = World::new(move |asked| {
+    let fixture = CodexFixture::new(move |asked| {
         items(vec![match asked.outputs.len() {
             0 => run(format!("echo {KEY} > notes.txt; echo 'token {KEY}'")),
             1 => patch("proposal/manifest.json", &text),
             _ => say(format!("I was told {KEY}.")),
         }])
     });
-    assert_eq!(texts(&world.turn().unwrap()), ["Rules: r0 [hidden]"]);
-    assert!(world.transcript().contains("[hidden]"));
-    assert!(std::fs::read_to_string(world.workspace().join("notes.txt")).unwrap().contains("[hidden]"));
+    assert_eq!(texts(&fixture.turn().unwrap()), ["Rules: r0 [hidden]"]);
+    assert!(fixture.transcript().contains("[hidden]"));
+    assert!(std::fs::read_to_string(fixture.workspace().join("notes.txt")).unwrap().contains("[hidden]"));
 }
 
 #[test]
 fn the_sign_in_of_the_host_is_used_where_it_is() {
-    let mut world = World::new(write_rules);
-    let host = world.place().join("host-codex");
+    let mut fixture = CodexFixture::new(write_rules);
+    let host = fixture.temp_dir().join("host-codex");
     std::fs::create_dir(&host).unwrap();
     let secret = format!("{{\"OPENAI_API_KEY\":\"{KEY}\"}}");
     std::fs::write(host.join("auth.json"), &secret).unwrap();
-    world.variables.remove(KEY_VARIABLE);
-    world.variables.insert("CODEX_HOME".into(), host.to_string());
-    (world.config.proposer.api_key_env, world.config.proposer.base_url) = (None, None);
-    world.config.proposer.model = None;
-    let proposer = world.proposer();
-    let ready = world.runtime.block_on(proposer.prepare()).unwrap().unwrap();
+    fixture.variables.remove(KEY_VARIABLE);
+    fixture.variables.insert("CODEX_HOME".into(), host.to_string());
+    (fixture.config.proposer.api_key_env, fixture.config.proposer.base_url) = (None, None);
+    fixture.config.proposer.model = None;
+    let proposer = fixture.proposer();
+    let ready = fixture.runtime.block_on(proposer.prepare()).unwrap().unwrap();
     assert_eq!((ready.auth.as_str(), ready.model.as_str()), ("host", "gpt-5.4-mini"));
-    let link = world.run_dir().join(".codex_home/auth.json");
+    let link = fixture.run_dir().join(".codex_home/auth.json");
     assert_eq!(std::fs::read_link(link).unwrap(), host.join("auth.json"));
-    world.runtime.block_on(proposer.close());
+    fixture.runtime.block_on(proposer.close());
     assert_eq!(std::fs::read_to_string(host.join("auth.json")).unwrap(), secret);
-    world.assert_clean();
+    fixture.assert_clean();
     std::fs::remove_file(host.join("auth.json")).unwrap();
-    let error = world.runtime.block_on(world.proposer().prepare()).unwrap_err();
+    let error = fixture.runtime.block_on(fixture.proposer().prepare()).unwrap_err();
     assert!(error.message.contains("no credentials") && error.hint.contains("codex login"), "{error}");
 }
