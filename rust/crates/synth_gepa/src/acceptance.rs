@@ -1,4 +1,4 @@
-//! Whether a candidate counts as better than another one, and why.
+//! Acceptance criteria: whether a candidate counts as better than another one, and why.
 
 use std::collections::BTreeMap;
 
@@ -9,14 +9,14 @@ use synth_optimizer_core::model::score::Comparison;
 use crate::settings::Settings;
 use crate::state::Candidate;
 
-/// A judgement with its stable reason.
+/// A decision with its stable reason code.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct AcceptanceDecision {
     pub accepted: bool,
     pub reason: &'static str,
 }
 
-/// Compares two candidates on the rows that both have scores for; `None` without any.
+/// Compares two candidates on the rows that both have scores for. Returns `None` if there are none.
 pub(crate) fn compare(
     settings: &Settings,
     candidate: &Candidate,
@@ -46,34 +46,34 @@ pub(crate) fn compare(
     })
 }
 
-/// Judges a comparison.
+/// Applies an acceptance criterion to a comparison.
 pub(crate) fn judge(
     settings: &Settings,
     criterion: AcceptanceCriterion,
     margin: f64,
     found: &Comparison,
 ) -> AcceptanceDecision {
-    let yes = |reason| AcceptanceDecision { accepted: true, reason };
-    let no = |reason| AcceptanceDecision { accepted: false, reason };
+    let accept = |reason| AcceptanceDecision { accepted: true, reason };
+    let reject = |reason| AcceptanceDecision { accepted: false, reason };
     if found.primary_delta > margin + f64::EPSILON {
-        // Even a better candidate must not pay for it with an objective that is to be protected.
+        // With the guard, a better candidate is rejected if a protected objective loses too much.
         let is_guarded = criterion == AcceptanceCriterion::ProtectedObjectiveGuard;
         let is_lost = is_guarded && !protected(settings, found);
-        return if is_lost { no("protected_objective_lost") } else { yes("primary_improved") };
+        return if is_lost { reject("protected_objective_lost") } else { accept("primary_improved") };
     }
     match criterion {
-        AcceptanceCriterion::PrimaryImprovement => no("primary_not_improved"),
+        AcceptanceCriterion::PrimaryImprovement => reject("primary_not_improved"),
         AcceptanceCriterion::ImprovementOrEqual if found.primary_delta >= -margin - f64::EPSILON => {
-            yes("primary_not_worse")
+            accept("primary_not_worse")
         }
-        AcceptanceCriterion::ImprovementOrEqual => no("primary_worse"),
-        AcceptanceCriterion::AnyObjectiveImproved if improved(settings, found) => yes("objective_improved"),
-        AcceptanceCriterion::AnyObjectiveImproved => no("no_objective_improved"),
+        AcceptanceCriterion::ImprovementOrEqual => reject("primary_worse"),
+        AcceptanceCriterion::AnyObjectiveImproved if improved(settings, found) => accept("objective_improved"),
+        AcceptanceCriterion::AnyObjectiveImproved => reject("no_objective_improved"),
         AcceptanceCriterion::PrimaryOrObjective | AcceptanceCriterion::ProtectedObjectiveGuard => {
             match (improved(settings, found), protected(settings, found)) {
-                (true, true) => yes("objective_improved"),
-                (true, false) => no("protected_objective_lost"),
-                (false, _) => no("no_objective_improved"),
+                (true, true) => accept("objective_improved"),
+                (true, false) => reject("protected_objective_lost"),
+                (false, _) => reject("no_objective_improved"),
             }
         }
     }

@@ -1,4 +1,4 @@
-//! What happens next: one small step per call, so that every event is derived from a state that is in the log.
+//! Decides the next events. Each call makes one small step, so that every event is derived from a state that is in the log.
 
 use synth_optimizer_core::model::answer::Observation;
 use synth_optimizer_core::model::budget::{BudgetRefusal, Dimension};
@@ -15,7 +15,7 @@ use crate::decide_generation::first_non_empty;
 use crate::engine::GepaEngine;
 use crate::state::{Candidate, Phase, State};
 
-/// How often the clock is written down, at most, while a time limit is set.
+/// Shortest interval between two recorded clock observations.
 const CLOCK_RESOLUTION_MILLIS: u64 = 1000;
 
 impl GepaEngine {
@@ -39,7 +39,7 @@ impl GepaEngine {
         }
     }
 
-    /// What was loaded, what is measured, and the seed.
+    /// Returns the first events: the loaded inputs, the objectives and the initial candidate.
     fn opening_events(&self, state: &State) -> Vec<Event> {
         if state.phase != Phase::New {
             return Vec::new();
@@ -80,7 +80,7 @@ impl GepaEngine {
         events
     }
 
-    /// The next step that is possible without anything new from outside.
+    /// Returns the first step that is possible without a new observation.
     fn advance(&self, state: &State) -> Vec<Event> {
         if state.has_nothing_to_decide {
             return Vec::new();
@@ -101,7 +101,7 @@ impl GepaEngine {
         first_non_empty(steps.iter().map(|step| step(self, state)))
     }
 
-    /// The run state follows the rollouts: into `rollout_running` with the first, into `evaluating` after the last.
+    /// Moves the run state to `rollout_running` when rollouts are outstanding, and to `evaluating` after the last one.
     fn sync_state_with_rollouts(&self, state: &State) -> Vec<Event> {
         let hops: &[RunTrigger] = match (state.run, state.counts.rollouts_outstanding() > 0) {
             (RunState::Evaluating, true) => {
@@ -114,7 +114,7 @@ impl GepaEngine {
         state_transitions(state.run, hops)
     }
 
-    /// When nothing else is to be decided, the run is proposing or ready.
+    /// Moves the run state to `proposing` or `ready` when there is nothing else to decide.
     fn sync_state_when_idle(&self, state: &State) -> Vec<Event> {
         let proposing = state.proposals_outstanding() > 0;
         let hops: &[RunTrigger] = match (state.run, proposing) {
@@ -146,7 +146,7 @@ impl GepaEngine {
         if due { vec![Event::ClockObserved(ClockObserved { elapsed_millis })] } else { Vec::new() }
     }
 
-    /// Asks for a candidate on these train rows, if the budget reaches for all of them.
+    /// Requests rollouts of a candidate on these train rows, if the budget covers all of them.
     pub(crate) fn request_all(
         &self,
         state: &State,
@@ -183,7 +183,7 @@ impl GepaEngine {
     }
 }
 
-/// The events of a walk through the lifecycle of the run.
+/// Returns the events that move the run state along these triggers.
 pub(crate) fn state_transitions(from: RunState, triggers: &[RunTrigger]) -> Vec<Event> {
     let mut at = from;
     let mut events = Vec::new();
@@ -197,7 +197,7 @@ pub(crate) fn state_transitions(from: RunState, triggers: &[RunTrigger]) -> Vec<
     events
 }
 
-/// A decision about a candidate, without a comparison.
+/// Returns a decision about a candidate without a comparison.
 pub(crate) fn decision_without_comparison(candidate_id: &CandidateId, stage: Stage, reason: &str) -> CandidateDecided {
     CandidateDecided { candidate_id: candidate_id.clone(), stage, reason: reason.to_owned(), comparison: None }
 }

@@ -1,4 +1,4 @@
-//! Answers become events: scores, failures, retries, and proposals that are checked before they cost anything.
+//! Converts answers to events: scores, failures, retries, and proposals, which are checked before any rollout.
 
 use std::collections::BTreeSet;
 
@@ -24,7 +24,7 @@ impl GepaEngine {
         id: CallId,
         answer: &Answer,
     ) -> Result<Vec<Event>, OptimizerError> {
-        // An answer that comes twice was settled the first time.
+        // A second answer to the same call is ignored.
         let Some(work) = state.outstanding_calls.get(&id) else { return Ok(Vec::new()) };
         if state.outstanding_calls.first_key_value().is_some_and(|(turn, _)| *turn != id) {
             let message = format!("the answer to request {} was offered before its turn", id.0);
@@ -196,7 +196,7 @@ impl GepaEngine {
     }
 }
 
-/// Whether an amount fits once a failed call is settled.
+/// Returns whether an amount fits the budget after a failed call is settled.
 fn fits_after(state: &State, call_id: CallId, failure: &CallFailure, amount: &Resources) -> bool {
     let billing = failure.class.billing(&failure.usage, failure.cached);
     state.budget.fits_after(call_id, billing, &failure.usage, amount)

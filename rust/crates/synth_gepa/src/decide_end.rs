@@ -1,5 +1,4 @@
-//! Everything that ends a run: enough, too much, too broken, or somebody said so. Held-out rows are measured once, then the
-//! result is written down.
+//! Decisions that end a run: stop rules, limits, failures and control requests, then the held-out evaluation and the result.
 
 use synth_optimizer_core::config::gepa::DeploymentRule;
 use synth_optimizer_core::model::budget::{BudgetRefusal, Dimension};
@@ -18,12 +17,12 @@ use crate::engine::GepaEngine;
 use crate::state::{Candidate, Phase, State, Stop, share};
 
 impl GepaEngine {
-    /// Rules that are looked at before a generation begins, in the order in which they are reported.
+    /// Checks the stop rules that apply before a generation starts, in the order in which they are reported.
     pub(crate) fn stop_by_rule(&self, state: &State) -> Option<Event> {
         let gepa = &self.settings.gepa;
         let most = self.settings.proposer.max_consecutive_invalid;
         if state.turns_without_candidate >= most {
-            // A proposer that only repeats itself has nothing more to say; one that breaks the rules is broken.
+            // A proposer that only repeats known candidates ends the search; one that returns invalid proposals fails it.
             let failure = (state.invalid_turns >= most).then(|| proposer_failure(state));
             let value = Some(state.turns_without_candidate.into());
             return Some(stop(StopKind::ProposerExhausted, Some(most.into()), value, failure));
@@ -33,22 +32,22 @@ impl GepaEngine {
         Some(stop(StopKind::NoImprovement, Some(most.into()), Some(without.into()), None))
     }
 
-    /// A search in which every turn of the proposer was invalid has not searched.
+    /// Fails a search in which every proposer turn was invalid.
     fn stop_without_any_proposal(&self, state: &State) -> Option<Event> {
         let at_rest = state.stop.as_ref().is_some_and(Stop::lets_generations_finish);
-        // Turns that only repeated the seed were valid.
+        // Turns that only repeated the initial candidate were valid.
         let all_invalid = state.invalid_turns > 0 && state.invalid_turns == state.turns_without_candidate;
         let never = at_rest && state.candidates.len() == 1 && all_invalid;
         let turns = Some(state.invalid_turns.into());
         never.then(|| stop(StopKind::ProposerExhausted, None, turns, Some(proposer_failure(state))))
     }
 
-    /// Whether the time limit is reached.
+    /// Returns whether the time limit is reached.
     pub(crate) fn time_is_up(&self, state: &State) -> bool {
         state.budget.available(Dimension::WallMillis) == Some(0)
     }
 
-    /// Rules that end the search at once: the score is reached, or time is up.
+    /// Stops the search at once if the time limit or the score threshold is reached.
     pub(crate) fn stop_at_score_or_time(&self, state: &State) -> Vec<Event> {
         if !state.is_searching() {
             return Vec::new();
@@ -58,7 +57,7 @@ impl GepaEngine {
             let time = Dimension::WallMillis;
             let limit = self.settings.caps.get(time).map(|cap| in_display_units(time, cap));
             let value = in_display_units(time, elapsed);
-            // Without a seed score there is nothing to return.
+            // Without a score of the initial candidate there is no result.
             let failure = (state.phase == Phase::Seed).then(|| Failure {
                 code: ErrorCode::BudgetExceeded,
                 message: "time was up before the seed was evaluated".into(),
@@ -67,7 +66,7 @@ impl GepaEngine {
         }
         let Some(threshold) = self.settings.gepa.score_threshold_value else { return Vec::new() };
         let Some(best) = state.best.and_then(|best| state.candidate(best).pool_entry) else { return Vec::new() };
-        // Both the measured mean and the one in which missing rows are made up for must reach it.
+        // Both the measured mean and the ranking score, which fills in missing rows, must reach the threshold.
         let reached = best.ranking_score.min(self.settings.oriented(0, best.score.mean));
         if reached < self.settings.oriented(0, threshold) {
             return Vec::new();
@@ -75,7 +74,7 @@ impl GepaEngine {
         vec![stop(StopKind::ScoreThreshold, Some(threshold), Some(best.score.mean), None)]
     }
 
-    /// Ends the run when so many rollouts fail that further ones are money thrown away.
+    /// Stops the search if too many of the recent rollouts failed.
     pub(crate) fn trip_circuit_breaker(&self, state: &State) -> Vec<Event> {
         let rules = &self.settings.gepa.circuit_breaker;
         if !rules.enabled || !state.is_searching() {
@@ -96,7 +95,7 @@ impl GepaEngine {
     }
 
     pub(crate) fn stop_on_request(&self, state: &State, reason: &str) -> Vec<Event> {
-        // Before anything has been asked for there is nothing to finish.
+        // Before the first call there is nothing to finish.
         if state.phase == Phase::New && state.cancel.is_none() {
             return vec![Event::CancelRequested(Reason { reason: reason.to_owned() })];
         }
@@ -111,14 +110,14 @@ impl GepaEngine {
         ]
     }
 
-    /// Nothing is left to gain on the rows that can be measured.
+    /// Stops the search because no measurable row has room for improvement.
     pub(crate) fn stop_without_gain(&self, best: &Candidate) -> Event {
         let measured = self.inputs.minibatch_pool.iter().any(|row| best.score(*row).is_some());
         let kind = if measured { StopKind::PerfectScore } else { StopKind::NothingMeasurable };
         stop(kind, None, None, None)
     }
 
-    /// The search ends at a limit, unless work that is under way may still give something back.
+    /// Stops the search at a limit. Waits while generations are open, because they may release reserved budget.
     pub(crate) fn stop_at_limit(&self, state: &State, dimension: Dimension, before: &[Event]) -> Vec<Event> {
         if !state.generations.is_empty() && dimension != Dimension::Generations {
             return Vec::new();
@@ -130,7 +129,7 @@ impl GepaEngine {
         events
     }
 
-    /// The seed cannot be paid for: the run cannot begin.
+    /// Stops the run because the budget does not cover the evaluation of the initial candidate.
     pub(crate) fn stop_before_seed(&self, refused: &BudgetRefusal, purpose: &str) -> Vec<Event> {
         let shown = |amount| in_display_units(refused.dimension, amount);
         let message = format!(
@@ -147,14 +146,14 @@ impl GepaEngine {
         ]
     }
 
-    /// The seed has no score worth the name: the container does not do its work.
+    /// Decides on the initial candidate. Stops the run if too many of its rollouts failed.
     pub(crate) fn judge_seed(&self, state: &State) -> Vec<Event> {
         let mut events = self.judge_candidate(state, 0);
         let deferred = events.iter().any(|event| matches!(event, Event::CandidateDeferred(_)));
         if !deferred || state.stop.as_ref().is_some_and(|stop| stop.failure.is_some()) {
             return events;
         }
-        // Cut short by a stop from outside, the seed has no score to finish with.
+        // A stop request interrupted the first evaluation: without a score there is no result, so the run is cancelled.
         if let Some(stop) = state.stop.as_ref().filter(|stop| !stop.lets_generations_finish()) {
             let reason = stop.stopped_by.reason.clone().unwrap_or_else(|| stop.stopped_by.kind.as_str().to_owned());
             events.push(Event::CancelRequested(Reason { reason }));
@@ -181,7 +180,7 @@ impl GepaEngine {
         let Some(reason) = state.cancel.as_ref().filter(|_| state.outstanding_calls.is_empty()) else {
             return Vec::new();
         };
-        // A failure that came from outside ends the run in the same way, under another name.
+        // A failure raised from outside uses the same path, and ends in `failed`.
         let raised = state.stop.as_ref().filter(|stop| stop.stopped_by.kind == StopKind::Error);
         if let Some(failure) = raised.and_then(|stop| stop.failure.as_ref()) {
             return self.fail(state, failure);
@@ -196,7 +195,7 @@ impl GepaEngine {
         events
     }
 
-    /// A run that cannot end well ends when the last answer is in.
+    /// Fails the run, after the last answer has retired.
     fn fail(&self, state: &State, failure: &Failure) -> Vec<Event> {
         let mut events = state_transitions(state.run, &[RunTrigger::FailureRaised]);
         events.push(Event::RunFailed(RunFailed {
@@ -209,7 +208,7 @@ impl GepaEngine {
         events
     }
 
-    /// Chooses who is measured when the search is over, then asks for their rollouts.
+    /// Chooses the candidates of the held-out evaluation after the search, then requests their rollouts.
     pub(crate) fn measure_heldout(&self, state: &State) -> Vec<Event> {
         let over = state.stop.as_ref().is_some_and(|stop| stop.failure.is_none())
             && state.generations.is_empty()
@@ -229,7 +228,7 @@ impl GepaEngine {
         if rows == 0 {
             return vec![Event::HeldoutSkipped(Reason { reason: "there are no held-out rows".into() })];
         }
-        // The hold is released when the evaluation begins, so it counts as available here.
+        // The amount that is set aside is released when the evaluation starts, so it counts as available here.
         let mut budget = state.budget.clone();
         budget.release_set_aside();
         let want = wanted.len() as u64 * u64::from(rows);
@@ -248,7 +247,7 @@ impl GepaEngine {
         events
     }
 
-    /// How many rollouts can be done until time is up.
+    /// Returns how many rollouts fit into the remaining time.
     fn rollouts_in_time(&self, state: &State) -> u64 {
         let each = self.settings.heldout_rollout.get(Dimension::WallMillis);
         let left = state.budget.available(Dimension::WallMillis).filter(|_| each > 0);
@@ -256,7 +255,7 @@ impl GepaEngine {
         left.map_or(u64::MAX, |left| left.div_ceil(each).saturating_mul(workers))
     }
 
-    /// Best first, then the seed, then, where held-out scores decide, everyone else by train score.
+    /// Returns the candidates to measure: the best, the initial one and, if held-out scores decide, all others by rank.
     fn heldout_candidates(&self, state: &State) -> Vec<u32> {
         let mut wanted: Vec<u32> = state.best.into_iter().collect();
         if !wanted.contains(&0) {
@@ -282,7 +281,7 @@ impl GepaEngine {
         vec![self.request_rollouts(state, &state.candidate(*index).id, Stage::Heldout, None, rows)]
     }
 
-    /// Ends the run when nothing is outstanding.
+    /// Ends the run when no call is outstanding.
     pub(crate) fn finish(&self, state: &State) -> Vec<Event> {
         let Some(stop) = state.stop.as_ref().filter(|_| state.outstanding_calls.is_empty() && state.cancel.is_none())
         else {
@@ -334,7 +333,7 @@ impl GepaEngine {
         }
     }
 
-    /// The candidate that the run returns.
+    /// Returns the candidate that is the result of the run.
     fn returned_candidate(&self, state: &State) -> u32 {
         let best = state.best.unwrap_or(0);
         match self.settings.gepa.deployment_rule {
@@ -343,7 +342,7 @@ impl GepaEngine {
         }
     }
 
-    /// The best on the held-out rows that all candidates with enough of them share.
+    /// Returns the best candidate on held-out rows. Compares only candidates with enough scores, on the rows that they share.
     fn heldout_best(&self, state: &State) -> Option<u32> {
         let pool = &self.inputs.heldout_pool;
         let tolerance = self.settings.gepa.rollout_failure_rate_tolerance;
@@ -390,7 +389,7 @@ fn proposer_failure(state: &State) -> Failure {
     Failure { code: ErrorCode::Proposer, message }
 }
 
-/// An amount as people read it: dollars and seconds.
+/// Converts an amount to the unit that users see: dollars and seconds.
 pub(crate) fn in_display_units(dimension: Dimension, amount: u64) -> f64 {
     match dimension {
         Dimension::Cost => amount as f64 / 1e9,

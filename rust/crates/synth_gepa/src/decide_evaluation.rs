@@ -1,4 +1,4 @@
-//! Finished evaluations are written down, and candidates are screened, judged and added to the frontier.
+//! Decisions about evaluations: record finished ones, screen candidates, accept or reject them, and update the frontier.
 
 use synth_optimizer_core::config::gepa::AcceptanceCriterion;
 use synth_optimizer_core::model::event::Event;
@@ -16,7 +16,7 @@ use crate::random::random_stream;
 use crate::state::{Candidate, Generation, State};
 
 impl GepaEngine {
-    /// The oldest evaluation whose answers are all in.
+    /// Returns the completion event of the oldest finished evaluation.
     pub(crate) fn complete_evaluation(&self, state: &State) -> Vec<Event> {
         let Some(id) = state.finished_evaluations.front() else { return Vec::new() };
         let Some(evaluation) = state.evaluations.get(id) else { return Vec::new() };
@@ -45,7 +45,7 @@ impl GepaEngine {
         }]
     }
 
-    /// The next step of a candidate that is not decided.
+    /// Returns the next step of a candidate that is not decided yet.
     pub(crate) fn advance_candidate(&self, state: &State, index: u32, generation: &Generation) -> Vec<Event> {
         let candidate = state.candidate(index);
         if candidate.evaluation.is_some() {
@@ -56,12 +56,12 @@ impl GepaEngine {
             CandidateStatus::MinibatchEvaluated if candidate.promoted => self.request_full_evaluation(state, candidate),
             CandidateStatus::MinibatchEvaluated => self.judge_screening(state, candidate, generation),
             CandidateStatus::FullTrainEvaluated => self.judge_candidate(state, index),
-            // It is decided.
+            // The candidate is decided.
             _ => Vec::new(),
         }
     }
 
-    /// The verdict on the seed or on a fully evaluated candidate.
+    /// Decides on the initial candidate or a fully evaluated candidate.
     pub(crate) fn judge_candidate(&self, state: &State, index: u32) -> Vec<Event> {
         let candidate = state.candidate(index);
         let stage = match candidate.operation {
@@ -112,14 +112,14 @@ impl GepaEngine {
             left: change.left.iter().map(|place| state.candidate(state.pool[*place as usize]).id.clone()).collect(),
             size: change.size,
         };
-        // The candidate joins the pool while the best one is still the one that it was compared with.
+        // The candidate joins the pool before it can become the best, so that its ranking score uses the previous best.
         vec![
             Event::FrontierUpdated(update),
             if verdict.accepted { Event::CandidateAccepted(decision) } else { Event::CandidateRejected(decision) },
         ]
     }
 
-    /// Asks for the rollouts of the screening that are not there yet.
+    /// Requests the rollouts of the screening.
     fn request_screening(&self, state: &State, candidate: &Candidate, generation: &Generation) -> Vec<Event> {
         let stage = Stage::CandidateMinibatch;
         if !state.may_send_calls() {
@@ -127,7 +127,7 @@ impl GepaEngine {
         }
         match self.request_all(state, candidate, stage, candidate.generation, &generation.minibatch) {
             Ok(call_id) => vec![call_id],
-            // The trigger says it.
+            // The trigger already names the reason.
             Err(_) => defer(candidate, stage, CandidateTrigger::BudgetRefused),
         }
     }
@@ -150,7 +150,7 @@ impl GepaEngine {
         vec![if verdict.accepted { Event::CandidatePromoted(decision) } else { Event::CandidateRejected(decision) }]
     }
 
-    /// A mutation is held against its parent; a merge must not be worse than either parent.
+    /// Compares a mutation with its parent. A merge must not be worse than either parent.
     fn screening_verdict(
         &self,
         state: &State,
@@ -174,7 +174,7 @@ impl GepaEngine {
         }
     }
 
-    /// Asks for the rows of the full evaluation that have no score, or for as many of them as the budget allows.
+    /// Requests rollouts on the rows of the full evaluation without a score, as many as the budget allows.
     fn request_full_evaluation(&self, state: &State, candidate: &Candidate) -> Vec<Event> {
         let stage = Stage::CandidateFullTrain;
         if !state.may_send_calls() {
@@ -187,7 +187,7 @@ impl GepaEngine {
         }
         let mut events = Vec::new();
         if let Some(refused) = refused {
-            // A part of the rows must not be the easy part: take them in random order.
+            // Choose a random subset of the rows, so that it is not biased towards easy ones.
             let label = state.index_of(&candidate.id).unwrap_or_default();
             random_stream(self.settings.seed, "partial", u64::from(label)).shuffle(&mut missing);
             missing.truncate(fits as usize);
@@ -195,7 +195,7 @@ impl GepaEngine {
             events.push(self.budget_refused(&refused, "a full evaluation"));
         }
         if missing.is_empty() {
-            // The screening has already covered every row.
+            // The screening already covered every row.
             return vec![Event::FullTrainEvaluated(EvaluationCompleted {
                 evaluation: CallId(state.next_call_id),
                 candidate_id: candidate.id.clone(),
@@ -223,7 +223,7 @@ fn score_on(candidate: &Candidate, rows: &[TrainRow]) -> Option<Score> {
     Score::of(rows.iter().filter_map(|row| candidate.score(*row)))
 }
 
-/// Rows that have no score and may still get one, in ascending order.
+/// Returns the rows without a score that may still get one, in ascending order.
 pub(crate) fn missing_rows<'r>(candidate: &Candidate, rows: impl Iterator<Item = &'r TrainRow>) -> Vec<TrainRow> {
     let open = |row: &TrainRow| candidate.score(*row).is_none() && !candidate.failed_rows.contains(row);
     let mut missing: Vec<TrainRow> = rows.copied().filter(open).collect();

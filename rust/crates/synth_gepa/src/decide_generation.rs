@@ -1,4 +1,4 @@
-//! Generations: choose parents and rows, measure the parent, ask the proposer, and close when all is decided.
+//! Decisions about generations: choose parents and rows, measure the parent, request proposals, and complete the generation.
 
 use synth_optimizer_core::config::gepa::{ComponentSelector, Direction, OUTCOME_REWARD};
 use synth_optimizer_core::model::budget::{BudgetRefusal, Dimension, Resources};
@@ -17,7 +17,7 @@ use crate::select::{self, MinibatchSampler};
 use crate::state::{Candidate, Generation, GenerationStep, Phase, State, share};
 
 impl GepaEngine {
-    /// The next step of the oldest generation that has one.
+    /// Returns the next step of the oldest generation that has one.
     pub(crate) fn advance_generations(&self, state: &State) -> Vec<Event> {
         if state.cancel.is_some() {
             return Vec::new();
@@ -52,7 +52,7 @@ impl GepaEngine {
         if moved.is_empty() && settled { self.close_generation(state, generation, Vec::new()) } else { moved }
     }
 
-    /// Measures the parent where the generation needs scores and has none.
+    /// Requests rollouts of the parent on rows of the generation where it has no score.
     fn measure_parent(&self, state: &State, generation: &Generation) -> Vec<Event> {
         if !state.may_send_calls() {
             return self.close_generation(state, generation, Vec::new());
@@ -67,7 +67,7 @@ impl GepaEngine {
         if missing.is_empty() {
             return self.propose(state, generation);
         }
-        // Another generation is measuring the same parent: its rows need not be paid for twice.
+        // Wait while another generation measures the same parent, so that no row is measured twice.
         let measured =
             |other: &Generation| other.step == GenerationStep::Referencing && other.parents == generation.parents;
         if state.generations.values().any(measured) {
@@ -82,7 +82,7 @@ impl GepaEngine {
         }
     }
 
-    /// Asks the proposer, or registers a merge that needs none.
+    /// Requests proposals, or registers a merge that needs no proposer.
     fn propose(&self, state: &State, generation: &Generation) -> Vec<Event> {
         if !state.may_send_calls() {
             return self.close_generation(state, generation, Vec::new());
@@ -108,7 +108,7 @@ impl GepaEngine {
         }
     }
 
-    /// Nothing more comes of this generation: it is over as soon as the candidates that it has are decided.
+    /// Completes the generation if all of its candidates are decided. `why` precedes the completion event.
     fn close_generation(&self, state: &State, generation: &Generation, mut why: Vec<Event>) -> Vec<Event> {
         if !generation.candidates.iter().all(|index| state.candidate(*index).status.is_final()) {
             return Vec::new();
@@ -124,8 +124,8 @@ impl GepaEngine {
             && self.fits_search(state, &self.settings.proposal).is_ok()
     }
 
-    /// Whether an amount fits the budget, and its time what the search has left of it. A turn that takes longer than
-    /// the whole search may have the time of the held-out evaluation.
+    /// Checks whether an amount fits the budget and the remaining time of the search. A turn that may take longer than the
+    /// whole search may use the time of the held-out evaluation.
     fn fits_search(&self, state: &State, amount: &Resources) -> Result<(), BudgetRefusal> {
         state.budget.fits(amount)?;
         let (dimension, wanted) = (Dimension::WallMillis, amount.get(Dimension::WallMillis));
@@ -176,7 +176,7 @@ impl GepaEngine {
         })
     }
 
-    /// Begins a generation if the window, the stop rules and the budget allow it.
+    /// Starts a generation if the limit of open generations, the stop rules and the budget allow it.
     pub(crate) fn start_generation(&self, state: &State) -> Vec<Event> {
         let open = state.phase == Phase::Search && state.stop.is_none() && state.cancel.is_none();
         if !open || state.generations.len() >= self.settings.max_open_generations {
@@ -231,7 +231,7 @@ impl GepaEngine {
                 break (parent, Some(selection), minibatch);
             }
             if draw >= last {
-                // Chance does not find them: take rows on which the best candidate still has something to gain.
+                // No random minibatch had room for improvement: choose rows on which the best candidate can still gain.
                 let Some(best) = state.best else { return Vec::new() };
                 let rows = self.improvable_rows(state, state.candidate(best), draw);
                 if rows.is_empty() {
@@ -288,7 +288,7 @@ impl GepaEngine {
         Event::MinibatchSkipped(MinibatchSkipped { parent_id: parent.id.clone(), draw, rows: rows as u32 })
     }
 
-    /// Whether a candidate has nothing to gain on these rows. A row without a score may still gain.
+    /// Returns whether a candidate has the perfect score on all of these rows. A row without a score is not perfect.
     fn is_perfect(&self, state: &State, candidate: &Candidate, rows: &[TrainRow]) -> bool {
         let Some(perfect) = self.perfect_score(state) else { return false };
         rows.iter().all(|row| candidate.score(*row).is_some_and(|score| self.settings.oriented(0, score) >= perfect))
@@ -301,13 +301,13 @@ impl GepaEngine {
         random_stream(self.settings.seed, "improvable", draw).sample(&rows, self.settings.gepa.minibatch_size as usize)
     }
 
-    /// The score that cannot be improved, such that larger is better; `None` if there is no such score.
+    /// Returns the perfect score, negated if lower is better; `None` if there is none.
     fn perfect_score(&self, state: &State) -> Option<f64> {
         let gepa = &self.settings.gepa;
         if !gepa.skip_perfect_score {
             return None;
         }
-        // A reward is taken to end at 1 if more of it is better, none was larger, and nothing else could be gained.
+        // The largest reward is assumed to be 1 if higher is better, no reward was larger, and it is the only objective.
         let [only] = self.settings.objectives.as_slice() else {
             return gepa.perfect_score.map(|score| self.settings.oriented(0, score));
         };
@@ -317,12 +317,12 @@ impl GepaEngine {
     }
 }
 
-/// The first of these decisions that is one.
+/// Returns the first decision that has events.
 pub(crate) fn first_non_empty(decisions: impl IntoIterator<Item = Vec<Event>>) -> Vec<Event> {
     decisions.into_iter().find(|events| !events.is_empty()).unwrap_or_default()
 }
 
-/// Fields in which a merge differs from its first parent.
+/// Returns the fields in which a merge differs from its first parent.
 fn merge_changed_fields(state: &State, generation: &Generation) -> Vec<String> {
     let first = generation.parents.first().map(|parent| &state.candidate(*parent).payload);
     let differs = |field: &&String| first.is_none_or(|first| first.get(*field) != generation.base.get(*field));

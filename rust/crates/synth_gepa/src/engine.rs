@@ -1,4 +1,4 @@
-//! The engine: settings and inputs on one side, the contract of every optimizer on the other.
+//! `GepaEngine`: the implementation of the `Engine` contract over the settings and inputs of a run.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,17 +14,17 @@ use synth_optimizer_core::model::program::Inputs;
 
 use crate::frontier::Frontier;
 use crate::leakage::LeakIndex;
-use crate::objectives::{Cell, cells};
+use crate::objectives::{FrontierCell, cells};
 use crate::settings::Settings;
 use crate::state::{OutstandingCall, Phase, RowRef, State};
 
-/// GEPA over one program and its rows.
+/// The GEPA algorithm for one program and its rows.
 #[derive(Debug)]
 pub struct GepaEngine {
     pub(crate) settings: Settings,
     pub(crate) inputs: Inputs,
     rows: BTreeMap<RowId, RowRef>,
-    pub(crate) cells: Vec<Cell>,
+    pub(crate) cells: Vec<FrontierCell>,
     pub(crate) train_leaks: LeakIndex,
     pub(crate) heldout_leaks: LeakIndex,
 }
@@ -140,7 +140,7 @@ impl Engine for GepaEngine {
     }
 }
 
-/// What the search rests on. Whoever loads a task has checked it before, in the words of the container and the config.
+/// Checks the assumptions of the search. The platform reports such problems earlier, with more detail.
 fn check(config: &Config, inputs: &Inputs) -> Result<(), OptimizerError> {
     let program = &inputs.program;
     let has_text = |field: &String| {

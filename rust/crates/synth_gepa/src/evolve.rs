@@ -1,4 +1,4 @@
-//! Applies events to the state. It decides nothing and cannot fail.
+//! Applies events to the state. This cannot fail and makes no decision.
 
 use std::collections::BTreeMap;
 
@@ -95,7 +95,7 @@ impl GepaEngine {
                 state.phase = Phase::Over;
                 state.budget.release_set_aside();
             }
-            // What was loaded, what happened to calls on their way, and why something was decided: nothing follows from it.
+            // Other events describe inputs, execution and reasons. They do not affect the state.
             _ => {}
         }
     }
@@ -170,14 +170,14 @@ impl GepaEngine {
                 scored.heldout.insert(row, values[0]);
             }
         }
-        // One more score decides nothing until it is the last of its evaluation.
+        // A score allows no decision until it is the last of its evaluation.
         state.has_nothing_to_decide = !count_down(state, evaluation, false);
     }
 
     fn record_failed_rollout(&self, state: &mut State, fields: &RolloutFailed) {
         let Some(OutstandingCall::Rollout(rollout)) = state.outstanding_calls.remove(&fields.call_id) else { return };
         let Rollout { evaluation, candidate, row, .. } = rollout;
-        // What the run itself gave up says nothing about the container.
+        // Calls that the run itself abandoned are no evidence about the container.
         let given_up = matches!(fields.class, FailureClass::Abandoned | FailureClass::Withdrawn);
         if !given_up {
             self.record_outcome(state, true);
@@ -334,8 +334,7 @@ fn candidate_mut<'s>(state: &'s mut State, id: &CandidateId) -> Option<&'s mut C
     state.candidates.get_mut(index as usize)
 }
 
-/// Drops the texts and scores of a candidate that nothing will be built on or compared with any more: most candidates
-/// are rejected, and the log keeps what they were.
+/// Frees the texts and scores of a rejected or deferred candidate that the search no longer needs. The log still has them.
 fn drop_evidence(state: &mut State, id: &CandidateId) {
     let shown = state.rejected.iter().any(|failure| failure.candidate_id == *id);
     let Some(candidate) = candidate_mut(state, id).filter(|_| !shown) else { return };
@@ -360,7 +359,7 @@ fn apply_trigger(candidate: &mut Candidate, trigger: CandidateTrigger) {
     }
 }
 
-/// One answer less to wait for; true when it was the last.
+/// Counts down the remaining answers of an evaluation. Returns true after the last one.
 fn count_down(state: &mut State, id: CallId, failed: bool) -> bool {
     let Some(evaluation) = state.evaluations.get_mut(&id) else { return true };
     evaluation.remaining -= 1;

@@ -1,4 +1,4 @@
-//! Finds text of rows that a proposal repeats to the letter.
+//! Finds verbatim text of rows in proposals.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -8,33 +8,34 @@ use synth_optimizer_core::model::program::Row;
 
 const HASH_BASE: u64 = 0x0000_0100_0000_01b3;
 
-/// Text that a proposal shares with a row.
+/// Text of a row that a proposal repeats.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Leak {
-    /// Place of the row in the list that was indexed.
+    /// Index of the row in the indexed list.
     pub row: usize,
-    /// Length of the span that they share, in characters.
+    /// Length of the shared span, in characters.
     pub chars: u32,
 }
 
 /// An index over the texts of rows.
 ///
-/// Every block of half a span is entered once per text, end to end. A shared span of full length contains at least one
-/// whole block, so a scan over all places of the proposal cannot miss it, and the index stays small.
+/// Each text is split into consecutive blocks of half a span, and each block is indexed by its hash. A shared span of full
+/// length contains at least one whole block, so a scan over all offsets of the proposal always finds it.
 #[derive(Debug)]
 pub struct LeakIndex {
     span: usize,
     block: usize,
     texts: Vec<(usize, String)>,
-    /// Hash of a block, its text and where it begins; sorted by hash.
+    /// Hash of a block, the index of its text and its offset; sorted by hash.
     blocks: Vec<(u64, u32, u32)>,
-    /// Hashes of every span of what may be said. Sorted.
+    /// Sorted hashes of all spans that a proposal may repeat.
     known: Vec<u64>,
 }
 
 impl LeakIndex {
-    /// An index of train rows for repetitions of at least `span` characters. White space is folded, so that a changed
-    /// line break does not hide one. What the seed says, and what several rows say, is no secret of one row.
+    /// Builds an index of train rows that finds repetitions of at least `span` characters. White space is folded, so that a
+    /// changed line break does not hide a repetition. Text of the initial candidate, and text that several rows share, may
+    /// be repeated.
     pub fn train(rows: &[Row], seed: &Payload, span: usize) -> Self {
         let mut pieces: Vec<(u64, usize)> = Vec::new();
         for (row, facts) in rows.iter().enumerate() {
@@ -47,7 +48,7 @@ impl LeakIndex {
         Self::new(rows, common.chain(pieces_of(seed.values(), span)).collect(), span)
     }
 
-    /// An index of held-out rows. What the seed or a train row says is no secret of theirs.
+    /// Builds an index of held-out rows. Text of the initial candidate or of a train row may be repeated.
     pub fn heldout(rows: &[Row], train: &[Row], seed: &Payload, span: usize) -> Self {
         let known = pieces_of(seed.values().chain(train.iter().flat_map(|row| &row.texts)), span);
         Self::new(rows, known.collect(), span)
@@ -71,11 +72,11 @@ impl LeakIndex {
         Self { span, block, texts, blocks, known }
     }
 
-    /// A repetition in a text, if there is one.
+    /// Returns a repetition in a text, if there is one.
     pub fn find(&self, text: &str) -> Option<Leak> {
         let text = fold(text);
         let is_new = self.new_bytes(&text);
-        // Where the repetition of a text that was looked at last ends, by text and offset.
+        // The end of the last checked repetition, by text and offset.
         let mut looked_at: BTreeMap<(u32, usize), usize> = BTreeMap::new();
         for (at, hash) in rolling(text.as_bytes(), self.block).into_iter().enumerate() {
             let first = self.blocks.partition_point(|(other, _, _)| *other < hash);
@@ -98,7 +99,7 @@ impl LeakIndex {
         None
     }
 
-    /// For every byte of a text, whether it is no part of a whole span that the known texts say as well.
+    /// Returns for every byte of a text whether it is outside of all spans that may be repeated.
     fn new_bytes(&self, text: &str) -> Vec<bool> {
         let mut is_new = vec![true; text.len()];
         let mut done = 0;
@@ -111,7 +112,7 @@ impl LeakIndex {
         is_new
     }
 
-    /// Where the span that both texts share around a block stands in the first one.
+    /// Returns the range in the first text of the span around a block that both texts share.
     fn shared(&self, text: &str, at: usize, row: &str, start: usize) -> Option<Range<usize>> {
         let (ours, theirs) = (text.as_bytes(), row.as_bytes());
         // Equal hashes are only a hint; the bytes decide.
@@ -132,7 +133,7 @@ fn pieces_of<'t>(texts: impl Iterator<Item = &'t String>, span: usize) -> impl I
     texts.flat_map(move |text| rolling(fold(text).as_bytes(), span))
 }
 
-/// Hashes of every piece of so many bytes.
+/// Returns the rolling hashes of all windows of `size` bytes.
 fn rolling(bytes: &[u8], size: usize) -> Vec<u64> {
     if size == 0 || bytes.len() < size {
         return Vec::new();

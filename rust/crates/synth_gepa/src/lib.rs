@@ -1,6 +1,7 @@
-//! GEPA as a pure function: observations in, events out, state rebuilt from events alone.
+//! The GEPA algorithm as a pure function: observations in, events out, with a state that is rebuilt from events alone.
 //!
-//! Nothing here sees a clock, a file, a socket or a thread; every random choice comes from the run's seed.
+//! Start with [`GepaEngine`] and [`State`]. This crate is pure: it uses no clock, file, socket or thread, and derives every
+//! random choice from `run.seed`.
 
 mod acceptance;
 mod decide;

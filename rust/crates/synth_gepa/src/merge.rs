@@ -1,4 +1,4 @@
-//! System-aware merge: two candidates that went different ways from a common ancestor, put together.
+//! System-aware merge: combines two candidates that descend from a common ancestor and changed different fields.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use crate::engine::GepaEngine;
 use crate::random::{RandomStream, random_stream};
 use crate::state::State;
 
-/// How often a pair is drawn before there is taken to be nothing to merge.
+/// Maximum number of random pairs that are tried before the search for a merge gives up.
 const MAX_PAIR_DRAWS: u32 = 100;
 
 /// A merge that can be built.
@@ -26,11 +26,11 @@ pub struct MergePlan {
 }
 
 impl GepaEngine {
-    /// Looks for a merge that has not been tried.
+    /// Returns a merge that was not tried before, if one is due and possible.
     pub fn plan_merge(&self, state: &State) -> Option<MergePlan> {
         let rules = &self.settings.gepa.merge;
         let due = rules.enabled && state.merges_due > 0 && state.merges_built < rules.max_merges;
-        // It is looked for once after each change of the pool. One field can only be merged by the proposer.
+        // A merge is planned once after each change of the pool. A single field can only be merged by the proposer.
         let alone = self.inputs.program.targets.len() < 2 && rules.conflict == MergeConflict::HigherScore;
         if !due || !state.pool_has_grown || alone {
             return None;
@@ -84,10 +84,10 @@ impl GepaEngine {
         Some(MergePlan { parents: [first, second], ancestor, payload, conflicts, minibatch })
     }
 
-    /// The merged texts and the fields on which both parents disagree; `None` if nothing would be combined.
+    /// Returns the merged texts and the conflicting fields; `None` if there is nothing to combine.
     fn merge_payloads(&self, state: &State, first: u32, second: u32, ancestor: u32) -> Option<(Payload, Vec<String>)> {
         let [ours, theirs, base] = [first, second, ancestor].map(|index| &state.candidate(index).payload);
-        // Of equal scores the newer candidate wins.
+        // Among equal scores, the newer candidate wins.
         let prefer_first = state.candidate(first).ranking_score() > state.candidate(second).ranking_score();
         let mut payload = base.clone();
         let mut conflicts = Vec::new();
@@ -112,7 +112,7 @@ impl GepaEngine {
         }
     }
 
-    /// Rows spread over those that the first, the second and neither parent does better on.
+    /// Chooses rows evenly from three groups: the first parent is better, the second is better, both are equal.
     fn merge_minibatch(
         &self,
         state: &State,
@@ -140,7 +140,7 @@ impl GepaEngine {
     }
 }
 
-/// Everything that a candidate comes from, itself not included.
+/// Returns all ancestors of a candidate.
 fn ancestors(state: &State, index: u32) -> BTreeSet<u32> {
     let mut seen = BTreeSet::new();
     let mut open = state.candidate(index).parents.clone();

@@ -1,4 +1,4 @@
-//! What a score is worth: objectives of an answer, and the cells of the frontier that they fill.
+//! Objective values of answers, and the frontier cells that they fill.
 
 use synth_optimizer_core::config::gepa::{FrontierType, OUTCOME_REWARD};
 use synth_optimizer_core::model::event_fields::{CellWon, RolloutFinished};
@@ -8,10 +8,10 @@ use crate::engine::GepaEngine;
 use crate::state::{Candidate, State};
 
 /// A cell of the frontier: an objective on one row, or over all of them.
-pub(crate) type Cell = (usize, Option<TrainRow>);
+pub(crate) type FrontierCell = (usize, Option<TrainRow>);
 
-/// The cells of a frontier of this type.
-pub(crate) fn cells(frontier_type: FrontierType, objectives: usize, pool: &[TrainRow]) -> Vec<Cell> {
+/// Returns the cells of a frontier of this type.
+pub(crate) fn cells(frontier_type: FrontierType, objectives: usize, pool: &[TrainRow]) -> Vec<FrontierCell> {
     let on_rows = |objective: usize| pool.iter().map(move |row| (objective, Some(*row)));
     match frontier_type {
         FrontierType::PerExample => on_rows(0).collect(),
@@ -21,30 +21,30 @@ pub(crate) fn cells(frontier_type: FrontierType, objectives: usize, pool: &[Trai
 }
 
 impl GepaEngine {
-    /// The value of every frontier cell for a candidate, such that larger is better.
+    /// Returns a candidate's value for every frontier cell; larger is better.
     pub(crate) fn cell_values(&self, state: &State, index: u32) -> Vec<Option<f64>> {
         let candidate = state.candidate(index);
-        let value = |(objective, row): &Cell| match row {
+        let value = |(objective, row): &FrontierCell| match row {
             Some(row) => candidate.train.get(*row, *objective).map(|value| self.settings.oriented(*objective, value)),
             None => self.mean(state, candidate, *objective),
         };
         self.cells.iter().map(value).collect()
     }
 
-    /// A cell of the frontier as it is written down. `value` is such that larger is better.
+    /// Returns a frontier cell as events contain it. Larger values of `value` are better.
     pub(crate) fn cell_won(&self, cell: usize, value: f64, alone: bool) -> CellWon {
         let (objective, row) = self.cells[cell];
         CellWon {
             row_id: row.map(|row| self.inputs.train_id(row).clone()),
             objective: self.settings.objectives[objective].name.clone(),
-            // Turning a value round twice gives it back.
+            // Orienting twice restores the original value.
             value: self.settings.oriented(objective, value),
             alone,
         }
     }
 
-    /// The mean of an objective over the train rows, such that larger is better. A row without a score counts as the
-    /// best candidate's: to leave out hard rows must not make a candidate look better.
+    /// Returns the mean of an objective over the train rows; larger is better. On a row without a score, the best candidate's
+    /// score counts, so that failing on hard rows does not improve the mean.
     pub(crate) fn mean(&self, state: &State, candidate: &Candidate, objective: usize) -> Option<f64> {
         let best = state.best.map(|best| state.candidate(best));
         let value = |row: &TrainRow| {
@@ -57,7 +57,7 @@ impl GepaEngine {
     }
 }
 
-/// The value of an objective in a rollout's answer.
+/// Returns the value of an objective in a rollout's answer.
 pub(crate) fn objective_value(fields: &RolloutFinished, name: &str) -> Option<f64> {
     fields.objectives.get(name).copied().or_else(|| (name == OUTCOME_REWARD).then_some(fields.reward))
 }

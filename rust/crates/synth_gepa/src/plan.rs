@@ -1,5 +1,4 @@
-//! What a run will take, told before anything is paid: rollouts, proposals and money, as bounds, and the limits that are too
-//! small for it.
+//! The plan of a run before it starts: bounds of its rollouts, proposals and cost, and limits that are too small.
 
 use std::collections::BTreeSet;
 use std::num::Saturating;
@@ -13,28 +12,28 @@ use synth_optimizer_core::model::usage::{Cost, NanoUsd};
 use crate::decide_end::in_display_units;
 use crate::settings::Settings;
 
-/// The arithmetic of a run.
+/// The bounds of a run, computed from its configuration.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Plan {
     pub train_rows: u64,
     pub heldout_rows: u64,
     pub pools: PoolSizes,
-    /// Most rollouts of each kind; `total` is null when both kinds have limits of their own.
+    /// Rollout limits; `total` is null if train and held-out rollouts have separate limits.
     pub limits: RolloutCaps,
-    /// Rollouts that measure the seed candidate on the train rows.
+    /// Rollouts that measure the initial candidate on the train rows.
     pub seed_evaluation: u64,
     pub per_generation: PerGeneration,
-    /// Rollouts of the held-out evaluation, as far as the limits reach.
+    /// Rollouts of the held-out evaluation, within the limits.
     pub heldout_evaluation: u64,
-    /// No run makes more rollouts: every proposal promoted, every rollout tried as often as allowed, within the limits.
+    /// Maximum number of rollouts within the limits: every proposal is promoted, and every rollout uses all attempts.
     pub worst_case_rollouts: u64,
-    /// Candidates that the limits buy before they end the search, if every rollout and turn is answered at the first try
-    /// and no estimate is passed. At least: each is promoted. At most: each is rejected on a whole minibatch.
+    /// Candidates that the limits allow, if every call succeeds at the first attempt and no estimate is exceeded. The lower
+    /// bound promotes every candidate; the upper bound rejects every candidate after a whole minibatch.
     pub proposals: Bounds,
-    /// Generations that bring them, if each brings all the proposals that it asks for.
+    /// Generations that these candidates take, if each generation returns all requested proposals.
     pub generations: Bounds,
     pub cost: PlannedCost,
-    /// What the numbers do not say, as sentences.
+    /// Additional remarks, as sentences.
     pub notes: Vec<String>,
 }
 
@@ -50,24 +49,24 @@ pub struct PoolSizes {
 /// Rollouts of one generation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct PerGeneration {
-    /// Measuring the parent where it has no score, at most.
+    /// Maximum for measuring the parent on rows without a score.
     pub reference: u64,
-    /// Screening every proposal; all that a generation takes when none is promoted and its parent is measured.
+    /// Screening of every proposal.
     pub minibatch: u64,
-    /// What the full evaluation adds when every proposal is promoted.
+    /// Additional rollouts of the full evaluations, if every proposal is promoted.
     pub full_train: u64,
-    /// All of it, with the further tries of failing rollouts and the further candidates of repaired answers.
+    /// Maximum, including retries of failed rollouts and additional candidates of repaired answers.
     pub worst_case: u64,
 }
 
-/// At least and at most.
+/// A lower and an upper bound.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Bounds {
     pub at_least: u64,
     pub at_most: u64,
 }
 
-/// What the worst case costs, or why nobody knows.
+/// The cost of the worst case, or why it is unknown.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct PlannedCost {
     pub known: bool,
@@ -75,9 +74,9 @@ pub struct PlannedCost {
     pub why_unknown: Option<String>,
 }
 
-/// Plans a run from its configuration; no container is asked.
+/// Plans a run from its configuration, without calling the container.
 pub fn plan(config: &Config) -> Plan {
-    let sizes = Sizes::new(config);
+    let sizes = PlanSizes::new(config);
     let settings = Settings::new(config, sizes.pools.heldout.len());
     let caps = effective_caps(config);
     let opening = settings.initial_budget(sizes.pools.pareto.len(), sizes.pools.heldout.len());
@@ -103,7 +102,7 @@ pub fn plan(config: &Config) -> Plan {
         per_generation: PerGeneration {
             reference: sizes.reference.0,
             minibatch: (sizes.proposals * sizes.minibatch).0,
-            // What the screening has covered is not asked for again.
+            // The full evaluation does not repeat rows of the screening.
             full_train: (sizes.proposals * (sizes.promoted() - sizes.minibatch)).0,
             worst_case: sizes.worst_generation().0,
         },
@@ -116,21 +115,22 @@ pub fn plan(config: &Config) -> Plan {
     }
 }
 
-/// Everyone who is to be measured, or as many of them as the limits leave room for beside the seed's train rows.
-fn heldout(sizes: &Sizes, caps: RolloutCaps) -> u64 {
+/// Returns the rollouts of the held-out evaluation: all chosen candidates, or as many as fit beside the train rows of the
+/// initial candidate.
+fn heldout(sizes: &PlanSizes, caps: RolloutCaps) -> u64 {
     let beside = caps.total.map_or(u64::MAX, |total| u64::from(total).saturating_sub(sizes.pareto.0));
     let most = u64::from(caps.heldout).min(beside);
     let whole = most.checked_div(sizes.heldout.0).unwrap_or(0).min(sizes.measured.0);
     whole.saturating_mul(sizes.heldout.0)
 }
 
-fn worst_rollouts(sizes: &Sizes, caps: RolloutCaps) -> u64 {
+fn worst_rollouts(sizes: &PlanSizes, caps: RolloutCaps) -> u64 {
     let train = sizes.worst_train().0.min(caps.train.into());
     let heldout = sizes.worst_heldout().0.min(caps.heldout.into());
     train.saturating_add(heldout).min(caps.total.map_or(u64::MAX, u64::from))
 }
 
-fn proposals(settings: &Settings, sizes: &Sizes, opening: &Budget) -> Bounds {
+fn proposals(settings: &Settings, sizes: &PlanSizes, opening: &Budget) -> Bounds {
     let each = |dimension: Dimension| min_proposals(settings, sizes, opening, dimension);
     let asked = (sizes.generations * sizes.proposals).0;
     let min_proposals = Dimension::ALL.into_iter().filter_map(each).min().unwrap_or(u64::MAX).min(asked);
@@ -146,10 +146,10 @@ fn proposals(settings: &Settings, sizes: &Sizes, opening: &Budget) -> Bounds {
     Bounds { at_least: min_proposals.min(most), at_most: most }
 }
 
-/// How many proposals are begun before a limit refuses the next generation, if each uses as much as it can. A generation
-/// begins when its screening fits, and the last full evaluation may be cut short.
-fn min_proposals(settings: &Settings, sizes: &Sizes, opening: &Budget, dimension: Dimension) -> Option<u64> {
-    // Time passes side by side, and generations are counted apart.
+/// Returns how many proposals start before a limit refuses the next generation, if each uses its maximum. A generation
+/// starts if its screening fits, and the last full evaluation may be partial.
+fn min_proposals(settings: &Settings, sizes: &PlanSizes, opening: &Budget, dimension: Dimension) -> Option<u64> {
+    // Calls run in parallel, so time does not add up. Generations are counted separately.
     if matches!(dimension, Dimension::WallMillis | Dimension::Generations) {
         return None;
     }
@@ -163,7 +163,7 @@ fn min_proposals(settings: &Settings, sizes: &Sizes, opening: &Budget, dimension
     Some(left.checked_sub(first).map_or(0, |rest| rest / whole + 1))
 }
 
-fn cost(config: &Config, sizes: &Sizes, rollouts: u64) -> PlannedCost {
+fn cost(config: &Config, sizes: &PlanSizes, rollouts: u64) -> PlannedCost {
     let unknown = |why: &str| PlannedCost {
         known: false,
         worst_case_usd: None,
@@ -181,7 +181,7 @@ fn cost(config: &Config, sizes: &Sizes, rollouts: u64) -> PlannedCost {
     PlannedCost { known: true, worst_case_usd: Some(worst.min(limit)), why_unknown: None }
 }
 
-/// The estimate of a turn, or what its estimated tokens cost at the prices of the config.
+/// Returns the estimated cost of a turn: the configured estimate, or the estimated tokens at the configured prices.
 fn turn_cost(config: &Config) -> Cost {
     let gepa = &config.gepa;
     let priced = || {
@@ -193,7 +193,7 @@ fn turn_cost(config: &Config) -> Cost {
     Cost::from_usd(gepa.proposer_estimated_cost_usd.or_else(priced))
 }
 
-fn notes(config: &Config, sizes: &Sizes, opening: &Budget, worst_case_rollouts: u64) -> Vec<String> {
+fn notes(config: &Config, sizes: &PlanSizes, opening: &Budget, worst_case_rollouts: u64) -> Vec<String> {
     let gepa = &config.gepa;
     let mut notes = Vec::new();
     let unlimited = (sizes.worst_train() + sizes.worst_heldout()).0;
@@ -232,10 +232,10 @@ fn notes(config: &Config, sizes: &Sizes, opening: &Budget, worst_case_rollouts: 
     notes
 }
 
-/// Every limit that does not reach. An error means that the seed candidate cannot be measured on the train rows and once
-/// on the held-out rows; a warning, that the run would do less than it is asked for.
+/// Returns a finding for every limit that is too small. An error means that the initial candidate cannot be measured on the
+/// train rows and once on the held-out rows. A warning means that the run would do less than configured.
 pub fn shortfalls(config: &Config) -> Vec<ConfigFinding> {
-    let sizes = Sizes::new(config);
+    let sizes = PlanSizes::new(config);
     let settings = Settings::new(config, sizes.pools.heldout.len());
     let rules = LimitCheck { caps: Budget::new(settings.caps), settings: &settings, config };
     let seed = settings.train_rollout.times(sizes.pareto.0);
@@ -279,11 +279,11 @@ impl LimitCheck<'_> {
         let short = |dimension: Dimension| {
             let (wanted, cap) = (wanted.get(dimension), self.caps.available(dimension)?);
             let is_told = match dimension {
-                // Under one limit for both kinds, their sum says it all.
+                // With one limit for both kinds, only the total is reported.
                 Dimension::TrainRollouts | Dimension::HeldoutRollouts => {
                     self.settings.caps.get(Dimension::TotalRollouts).is_none()
                 }
-                // Time does not add up; what it is enough for is looked at apart.
+                // Time does not add up; `too_slow` checks it.
                 Dimension::WallMillis => false,
                 _ => true,
             };
@@ -298,8 +298,8 @@ impl LimitCheck<'_> {
         Dimension::ALL.into_iter().filter_map(short).collect()
     }
 
-    /// Whether the seed is measured before the search has to end, if every rollout takes as long as it may.
-    fn too_slow(&self, sizes: &Sizes) -> Option<ConfigFinding> {
+    /// Returns a warning if measuring the initial candidate may take longer than the search has time.
+    fn too_slow(&self, sizes: &PlanSizes) -> Option<ConfigFinding> {
         let deadline = self.settings.search_deadline_millis?;
         let workers = u64::from(self.config.gepa.pipeline.workers.rollout.max(1));
         let each = self.settings.train_rollout.get(Dimension::WallMillis);
@@ -316,7 +316,7 @@ impl LimitCheck<'_> {
         })
     }
 
-    /// The field that sets a limit.
+    /// Returns the configuration field that sets a limit.
     fn field(&self, dimension: Dimension) -> &'static str {
         let gepa = &self.config.gepa;
         match dimension {
@@ -349,43 +349,43 @@ fn finding(severity: Severity, code: &'static str, field: &str, message: String,
     }
 }
 
-/// Counts that may grow beyond any number stay at the largest.
+/// A count that saturates instead of overflowing.
 type Count = Saturating<u64>;
 
-/// Rows and counts that the arithmetic of a plan is made of.
+/// The row numbers and counts from which a plan is computed.
 ///
-/// A candidate is measured on a row once: what its screening has covered, its full evaluation does not ask for again, and
-/// a parent is measured only where it has no score. A rollout that fails may be tried again, and every try counts.
+/// A candidate is measured once per row: its full evaluation skips the rows of its screening, and a parent is measured only
+/// where it has no score. A failed rollout may be retried, and every attempt counts.
 #[derive(Debug, Clone)]
-struct Sizes {
+struct PlanSizes {
     pools: Pools,
     /// Rows of the full evaluation and of the held-out evaluation.
     pareto: Count,
     heldout: Count,
     /// Rows on which one proposal is screened.
     minibatch: Count,
-    /// Most rows of a screening that the full evaluation does not have.
+    /// Maximum number of screening rows that are outside of the full evaluation.
     minibatch_outside: Count,
-    /// Most rows on which the parent of a generation has to be measured first.
+    /// Maximum number of rows on which the parent of a generation must be measured first.
     reference: Count,
-    /// Proposals asked for in one generation, and most candidates that can come of it: an answer that has all of them and a
-    /// problem besides is repaired too, which may bring one more.
+    /// Requested proposals of one generation, and its maximum number of candidates. A complete answer that also has a problem
+    /// is repaired too, which may add one more candidate.
     proposals: Count,
     candidates: Count,
     generations: Count,
     merges: Count,
     merge_minibatch: Count,
     merge_candidates: Count,
-    /// Tries of one rollout, and most turns of the proposer in one generation.
+    /// Attempts of one rollout, and the maximum number of proposer turns in one generation.
     attempts: Count,
     turns: Count,
-    /// Generations and merges that may ask the proposer.
+    /// Generations and merges that may use the proposer.
     asking: Count,
-    /// Most candidates that are measured on the held-out rows.
+    /// Maximum number of candidates that are measured on the held-out rows.
     measured: Count,
 }
 
-impl Sizes {
+impl PlanSizes {
     fn new(config: &Config) -> Self {
         let (gepa, proposer) = (&config.gepa, &config.proposer);
         let pools = pools(config);
@@ -406,7 +406,7 @@ impl Sizes {
         let repairs = count(proposer.max_repairs);
         let merge = &gepa.merge;
         let asks = merge.conflict == MergeConflict::Proposer;
-        // One field can only be merged by the proposer.
+        // A single field can only be merged by the proposer.
         let can_merge = merge.enabled && (asks || config.candidate.target_modules.len() > 1);
         let merges = count(if can_merge { merge.max_merges } else { 0 });
         let merge_candidates = if asks { repairs + count(1) } else { count(1) };
@@ -437,23 +437,24 @@ impl Sizes {
         }
     }
 
-    /// One proposal that is promoted and fully evaluated.
+    /// Returns the rollouts of one proposal that is promoted and fully evaluated.
     fn promoted(&self) -> Count {
         self.pareto + self.minibatch_outside
     }
 
-    /// A generation in which everything is promoted, everything fails until its last try, and repairs bring more.
+    /// Returns the rollouts of a generation in which every candidate is promoted, every rollout needs all attempts, and repairs
+    /// add candidates.
     fn worst_generation(&self) -> Count {
         (self.candidates * self.promoted() + self.reference) * self.attempts
     }
 
-    /// Train rollouts of a run that nothing but its generations bounds.
+    /// Returns the maximum number of train rollouts without rollout limits.
     fn worst_train(&self) -> Count {
         let merges = self.merges * self.merge_candidates * self.pareto;
         self.generations * self.worst_generation() + (self.pareto + merges) * self.attempts
     }
 
-    /// Held-out rollouts of a run that nothing but its generations bounds.
+    /// Returns the maximum number of held-out rollouts without rollout limits.
     fn worst_heldout(&self) -> Count {
         self.measured * self.heldout * self.attempts
     }

@@ -1,4 +1,4 @@
-//! Checks of a proposal that cost nothing, before any rollout is spent on it.
+//! Checks of a proposal before any rollout is spent on it.
 
 use synth_optimizer_core::config::gepa::LeakagePolicy;
 use synth_optimizer_core::model::answer::Proposal;
@@ -8,17 +8,17 @@ use synth_optimizer_core::model::ids::{Payload, RowId};
 use crate::engine::GepaEngine;
 use crate::state::Generation;
 
-/// A proposal that breaks no rule.
+/// A proposal that passed all checks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CheckedProposal {
     pub payload: Payload,
     pub changed_fields: Vec<String>,
-    /// Train text that is repeated, where the policy is to warn: field, row and length.
+    /// Repeated train text, if the policy is `warn`: field, row and length.
     pub repeated: Vec<(String, RowId, u32)>,
 }
 
 impl GepaEngine {
-    /// Lays a proposal over its base, or says everything that is wrong with it.
+    /// Applies a proposal to its base texts, or returns all of its problems.
     pub fn check_proposal(
         &self,
         generation: &Generation,
@@ -53,7 +53,7 @@ impl GepaEngine {
             problems.push(problem("field_unknown", Some(field), format!("no such field; the program has {known}")));
             return;
         };
-        // Naming a field without changing it is harmless.
+        // A field with unchanged text is ignored.
         if generation.base.get(field).is_some_and(|base| base == text) {
             return;
         }
@@ -92,7 +92,7 @@ impl GepaEngine {
         repeated: &mut Vec<(String, RowId, u32)>,
     ) {
         if let Some(leak) = self.heldout_leaks.find(text) {
-            // The text and the row stay unnamed: this message reaches the proposer.
+            // The proposer sees this message, so it does not name the text or the row.
             let message = format!("{} characters repeat text that is not in the evidence", leak.chars);
             problems.push(problem("heldout_leakage", Some(field), message));
         }

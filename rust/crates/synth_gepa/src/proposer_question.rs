@@ -1,5 +1,4 @@
-//! What a proposer is asked: parents and evidence, and what it is shown of the search around them, which is where they came
-//! from, what was made of them, and the frontier.
+//! Builds the question of a proposer turn: parents, evidence, related candidates and the frontier.
 
 use synth_optimizer_core::model::command::{
     CarriedAttempt, EvidenceRow, FrontierMember, NamedPayload, ProposeCommand, ProposerQuestion, RelatedCandidate,
@@ -10,15 +9,15 @@ use synth_optimizer_core::model::event_fields::{CarriedFailure, ProposerStarted}
 use crate::engine::GepaEngine;
 use crate::state::{Candidate, State};
 
-/// Most ancestors, children and members of the frontier that are shown, so that a question does not grow with the search.
+/// Limits of the shown candidates, so that a question does not grow with the search.
 const MAX_ANCESTORS: usize = 4;
 const MAX_CHILDREN: usize = 6;
 const MAX_FRONTIER_MEMBERS: usize = 8;
-/// Most candidates among which children are looked for, from the youngest on, and members, from the best on.
+/// Number of candidates scanned for children, newest first, and for frontier members, best first.
 const MAX_SCANNED: usize = 64;
 
 impl GepaEngine {
-    /// The question of a turn that begins now.
+    /// Returns the command of a proposer turn that starts with this event.
     pub(crate) fn question(&self, state: &State, fields: &ProposerStarted) -> Option<ProposeCommand> {
         let generation = state.generations.get(&fields.generation)?;
         let parent = state.candidate(*generation.parents.first()?);
@@ -30,7 +29,7 @@ impl GepaEngine {
             .evidence
             .iter()
             .map(|row| EvidenceRow { row_id: self.inputs.train_id(*row).clone(), score: parent.score(*row) });
-        // The texts go into the question: a candidate's own may be forgotten before the answer comes.
+        // The command copies the texts, because the state may drop them before the call is sent.
         let carried = |failure: &CarriedFailure| {
             let payload = state.candidate(state.index_of(&failure.candidate_id)?).payload.clone();
             Some(CarriedAttempt { candidate_id: failure.candidate_id.clone(), payload, reason: failure.reason.clone() })
@@ -58,7 +57,7 @@ impl GepaEngine {
     }
 }
 
-/// The ancestors of the first parent, and the youngest children of all parents.
+/// Returns the ancestors of the first parent, and the newest children of all parents.
 fn relatives(state: &State, parent: &Candidate, parents: &[u32]) -> Vec<RelatedCandidate> {
     let mut relatives = Vec::new();
     let mut next = parent.parents.first();
@@ -73,7 +72,7 @@ fn relatives(state: &State, parent: &Candidate, parents: &[u32]) -> Vec<RelatedC
     relatives
 }
 
-/// The best members of the frontier.
+/// Returns the best members of the frontier.
 fn frontier(state: &State) -> Vec<FrontierMember> {
     let member = |place: &u32| {
         let candidate = state.candidate(*state.pool.get(*place as usize)?);

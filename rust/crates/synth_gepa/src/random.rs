@@ -1,4 +1,4 @@
-//! Randomness that depends on the run's seed alone: one independent stream per label and index.
+//! Random choices that depend only on `run.seed`: one independent stream per label and index.
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
@@ -8,8 +8,8 @@ use sha2::{Digest, Sha256};
 #[derive(Debug)]
 pub struct RandomStream(ChaCha8Rng);
 
-/// The stream of a label and index. Streams do not influence each other, so that one more choice in one place
-/// changes nothing elsewhere.
+/// Returns the stream of a label and index. Streams are independent, so an additional choice in one stream does not affect
+/// the others.
 pub fn random_stream(seed: u64, label: &str, index: u64) -> RandomStream {
     let mut hash = Sha256::new();
     hash.update(b"synth_gepa.stream.v1");
@@ -21,12 +21,12 @@ pub fn random_stream(seed: u64, label: &str, index: u64) -> RandomStream {
 }
 
 impl RandomStream {
-    /// A whole number below `bound`, without bias; 0 when `bound` is 0.
+    /// Returns a whole number below `bound`, without bias; 0 if `bound` is 0.
     pub fn below(&mut self, bound: u64) -> u64 {
         if bound < 2 {
             return 0;
         }
-        // Draws from the incomplete last multiple of the bound are thrown away.
+        // Rejection sampling: discards draws from the incomplete last multiple of the bound.
         let zone = u64::MAX - u64::MAX % bound;
         loop {
             let draw = self.0.next_u64();
@@ -36,17 +36,17 @@ impl RandomStream {
         }
     }
 
-    /// A number in `[0, 1)` with 53 bits.
+    /// Returns a number in `[0, 1)` with 53 bits.
     pub fn unit(&mut self) -> f64 {
         (self.0.next_u64() >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// A place in a list of `len`; 0 for an empty one.
+    /// Returns an index of a list of `len` items; 0 for an empty list.
     pub fn index(&mut self, len: usize) -> usize {
         self.below(len as u64) as usize
     }
 
-    /// A place, each with a probability in proportion to its weight; `None` when all weights are 0.
+    /// Returns an index with a probability proportional to its weight; `None` if all weights are 0.
     pub fn weighted(&mut self, weights: &[u64]) -> Option<usize> {
         let total: u64 = weights.iter().sum();
         if total == 0 {
@@ -62,7 +62,7 @@ impl RandomStream {
         None
     }
 
-    /// The first `count` of the items in random order.
+    /// Returns `count` random items without repetition, or all of them if there are fewer.
     pub fn sample<T: Clone>(&mut self, items: &[T], count: usize) -> Vec<T> {
         let mut rest = items.to_vec();
         let count = count.min(rest.len());
@@ -74,7 +74,7 @@ impl RandomStream {
         rest
     }
 
-    /// Puts the items into random order.
+    /// Shuffles the items.
     pub fn shuffle<T>(&mut self, items: &mut [T]) {
         for last in (1..items.len()).rev() {
             items.swap(last, self.index(last + 1));

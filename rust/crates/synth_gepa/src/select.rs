@@ -1,4 +1,4 @@
-//! Which candidate is the next parent, and which rows its generation works on.
+//! Selects the parent of a generation, and draws its minibatch.
 
 use std::collections::BTreeMap;
 
@@ -11,10 +11,10 @@ use crate::random::{RandomStream, random_stream};
 use crate::settings::Settings;
 use crate::state::State;
 
-/// Chooses a parent for a draw; `None` while nothing has been evaluated.
+/// Selects a parent. Returns `None` while the pool is empty.
 pub(crate) fn select_parent(settings: &Settings, state: &State, draw: u64) -> Option<(u32, ParentSelection)> {
     let frontier = &state.frontier;
-    // The highest score, and of equal ones the newest.
+    // The highest score; among equal ones, the newest.
     let best = *frontier.ranked().last()?;
     let mut random = random_stream(settings.seed, "parent", draw);
     let rules = &settings.gepa.candidate_selector;
@@ -56,7 +56,7 @@ fn draw_uniformly(places: &[u32], random: &mut RandomStream) -> Option<(u32, u64
 pub struct MinibatchSampler<'a> {
     pub sampler: Sampler,
     pub seed: u64,
-    /// Distinguishes pools that are drawn from independently.
+    /// The label of the random stream; each pool has its own.
     pub label: &'a str,
     pub size: usize,
     /// New rows per minibatch of an epoch.
@@ -64,7 +64,7 @@ pub struct MinibatchSampler<'a> {
 }
 
 impl MinibatchSampler<'_> {
-    /// The minibatch of a draw: distinct rows, at most the pool.
+    /// Returns the minibatch of a draw: distinct rows, at most the whole pool.
     pub fn rows(&self, pool: &[TrainRow], rows: &[Row], draw: u64) -> Vec<TrainRow> {
         if self.size >= pool.len() {
             return pool.to_vec();
@@ -72,11 +72,11 @@ impl MinibatchSampler<'_> {
         match self.sampler {
             Sampler::SeededShuffle => random_stream(self.seed, self.label, draw).sample(pool, self.size),
             Sampler::EpochShuffled => {
-                let (epoch, start) = self.place(pool.len(), draw);
+                let (epoch, start) = self.epoch_slice(pool.len(), draw);
                 self.slice(&self.shuffled(pool, epoch), start)
             }
             Sampler::OrderedEpoch => {
-                let (_, start) = self.place(pool.len(), draw);
+                let (_, start) = self.epoch_slice(pool.len(), draw);
                 self.slice(pool, start)
             }
             Sampler::Stratified => self.stratified(pool, rows, draw),
@@ -89,19 +89,19 @@ impl MinibatchSampler<'_> {
         order
     }
 
-    /// The epoch of a draw and where its slice starts. Every row is in at least one slice of every epoch.
-    fn place(&self, len: usize, draw: u64) -> (u64, usize) {
+    /// Returns the epoch of a draw and the start of its slice. Every row is in at least one slice of every epoch.
+    fn epoch_slice(&self, len: usize, draw: u64) -> (u64, usize) {
         let width = self.width.clamp(1, self.size.max(1));
         let slices = len.div_ceil(width) as u64;
         (draw / slices, (draw % slices) as usize * width)
     }
 
-    /// `size` rows from `start`, the last slice of an epoch filled up from its beginning.
+    /// Returns `size` rows from `start`. The last slice of an epoch wraps around to its beginning.
     fn slice(&self, order: &[TrainRow], start: usize) -> Vec<TrainRow> {
         order.iter().cycle().skip(start).take(self.size).copied().collect()
     }
 
-    /// One row of each stratum in turn; strata and the rows in them are in random order.
+    /// Takes one row of each stratum in turn. Strata and their rows are in random order.
     fn stratified(&self, pool: &[TrainRow], rows: &[Row], draw: u64) -> Vec<TrainRow> {
         let mut strata: BTreeMap<&str, Vec<TrainRow>> = BTreeMap::new();
         for row in self.shuffled(pool, draw) {

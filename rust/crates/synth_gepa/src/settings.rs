@@ -1,4 +1,4 @@
-//! The configuration as the engine reads it: objectives, caps, amounts and the logical window.
+//! The settings of the engine, derived from the configuration: objectives, caps, reservations and deadlines.
 
 use synth_optimizer_core::config::gepa::{Direction, GepaSection, PipelineMode, objective_names};
 use synth_optimizer_core::config::proposer::ProposerSection;
@@ -7,28 +7,28 @@ use synth_optimizer_core::model::budget::{Budget, Caps, Dimension, Resources};
 use synth_optimizer_core::model::event_fields::Objective;
 use synth_optimizer_core::model::usage::NanoUsd;
 
-/// What the engine needs to know of the configuration.
+/// The part of the configuration that the engine uses.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
     pub seed: u64,
     pub candidate_id_prefix: String,
     pub gepa: GepaSection,
     pub proposer: ProposerSection,
-    /// The deciding objective comes first.
+    /// All objectives, the deciding one first.
     pub objectives: Vec<Objective>,
     pub caps: Caps,
-    /// Generations that may be under way at once.
+    /// Maximum number of generations that are open at the same time.
     pub max_open_generations: usize,
-    /// What is reserved for a rollout and for a proposer turn.
+    /// Amounts that are reserved for a rollout and for a proposer turn.
     pub train_rollout: Resources,
     pub heldout_rollout: Resources,
     pub proposal: Resources,
-    /// Elapsed time at which the search ends, so that the held-out evaluation still fits.
+    /// Elapsed time at which the search stops, so that the held-out evaluation still fits into the time limit.
     pub search_deadline_millis: Option<u64>,
 }
 
 impl Settings {
-    /// `heldout_rows` is how many rows the held-out evaluation has.
+    /// Derives the settings. `heldout_rows` is the number of rows of the held-out evaluation.
     pub fn new(config: &Config, heldout_rows: usize) -> Self {
         let gepa = &config.gepa;
         let rollout = estimate(
@@ -68,8 +68,8 @@ impl Settings {
         }
     }
 
-    /// The budget at the beginning, with what the held-out evaluation needs set aside: for seed and best, or for one
-    /// of them, or for none, whatever still leaves room to evaluate the seed and screen one proposal.
+    /// Returns the budget at the start of a run. It sets aside the held-out evaluation of two candidates, of one, or of none:
+    /// the most that leaves room to evaluate the initial candidate and to screen one proposal.
     pub fn initial_budget(&self, pareto_rows: usize, heldout_rows: usize) -> Budget {
         let budget = Budget::new(self.caps);
         let search = self
@@ -87,7 +87,7 @@ impl Settings {
         budget
     }
 
-    /// A value of an objective such that larger is better.
+    /// Returns a value of an objective, negated if lower is better.
     pub fn oriented(&self, objective: usize, value: f64) -> f64 {
         match self.objectives[objective].direction {
             Direction::Maximize => value,
@@ -111,7 +111,7 @@ fn estimate(cost: Option<f64>, [prompt, completion]: [Option<u64>; 2], total: Op
         .with(Dimension::WallMillis, wall)
 }
 
-/// The caps of the run.
+/// Returns the caps of the run.
 fn caps(config: &Config) -> Caps {
     let gepa = &config.gepa;
     let rollouts = effective_caps(config);

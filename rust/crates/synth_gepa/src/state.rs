@@ -1,4 +1,4 @@
-//! Everything the search knows. It is built by `evolve` from events, and by nothing else.
+//! The state of the search. Only `evolve` changes it, by applying events.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -20,10 +20,11 @@ pub struct State {
     pub run: RunState,
     pub phase: Phase,
     pub candidates: Vec<Candidate>,
-    /// Every candidate that was ever registered, by the number in its id: looked up for every event, so it must stay
-    /// cheap when there are many.
+    /// The index of every registered candidate by the number in its id. It is looked up for every event, so the key is
+    /// small.
     pub candidate_indexes: BTreeMap<u64, u32>,
-    /// Fully evaluated candidates, in the order in which they joined. Frontier places are places in this list.
+    /// Fully evaluated candidates, in the order in which they joined. The frontier refers to candidates by their index in
+    /// this list.
     pub pool: Vec<u32>,
     pub best: Option<u32>,
     pub frontier: Frontier,
@@ -31,30 +32,30 @@ pub struct State {
     pub counts: RunCounts,
 
     pub next_call_id: u64,
-    /// Requests without an answer. Their answers retire in this order.
+    /// Calls without an answer. Their answers retire in this order.
     pub outstanding_calls: BTreeMap<CallId, OutstandingCall>,
 
     pub evaluations: BTreeMap<CallId, Evaluation>,
-    /// Evaluations whose last answer has retired and that are not judged yet.
+    /// Evaluations whose last answer has retired and whose completion is not recorded yet.
     pub finished_evaluations: VecDeque<CallId>,
 
     pub generations: BTreeMap<u32, Generation>,
     pub next_generation: u32,
     pub draws: u64,
 
-    /// Whether a candidate has joined the pool since the last generation began.
+    /// Whether a candidate has joined the pool since the last generation started.
     pub pool_has_grown: bool,
     pub merges_due: u32,
     pub merges_built: u32,
     pub merges_tried: BTreeSet<(u32, u32, u32)>,
 
     pub rejected: VecDeque<CarriedFailure>,
-    /// Turns in a row without a valid proposal, and without a valid and new one.
+    /// Consecutive turns without a valid proposal, and without a valid and new one.
     pub invalid_turns: u32,
     pub turns_without_candidate: u32,
     pub generations_without_improvement: u32,
     pub has_improved: bool,
-    /// The largest reward met: rewards above 1 mean that 1 is not perfect.
+    /// The largest reward so far. A reward above 1 means that 1 is not the perfect score.
     pub largest_reward: f64,
 
     /// Whether each of the last rollouts failed.
@@ -64,11 +65,11 @@ pub struct State {
     pub cancel: Option<String>,
     pub heldout_queue: Vec<u32>,
     pub heldout_measured: BTreeSet<u32>,
-    /// Whether the last event cannot have made a decision possible.
+    /// Whether the last event cannot make a new decision possible, so that `Advance` can be skipped.
     pub has_nothing_to_decide: bool,
 }
 
-/// Which part of the run is under way.
+/// The phase of the run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Phase {
     #[default]
@@ -90,7 +91,7 @@ pub struct Stop {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Candidate {
     pub id: CandidateId,
-    /// Its texts, as long as they may be shown or built on.
+    /// Its texts, as long as the search may still use them.
     pub payload: Payload,
     pub operation: Operation,
     pub parents: Vec<u32>,
@@ -99,37 +100,38 @@ pub struct Candidate {
     pub train: Scores,
     /// Scores on the deciding objective by held-out row.
     pub heldout: BTreeMap<HeldoutRow, f64>,
-    /// The evaluation that is under way.
+    /// The evaluation in flight.
     pub evaluation: Option<CallId>,
-    /// Won its screening; the full evaluation is next.
+    /// Whether it passed its screening and gets a full evaluation.
     pub promoted: bool,
-    /// Set when it has joined the pool and may be a parent.
+    /// Set once it has joined the pool and may become a parent.
     pub pool_entry: Option<PoolEntry>,
-    /// Which component comes next when it is a parent.
+    /// The component that its next child changes, for round robin.
     pub component: u32,
-    /// Train rows on which it failed for good. They are not asked for again.
+    /// Train rows on which the last attempt failed. They are not requested again.
     pub failed_rows: BTreeSet<TrainRow>,
 }
 
-/// A candidate's standing when it joined the pool.
+/// A candidate's index and scores when it joined the pool.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PoolEntry {
     pub place: u32,
     /// Mean on the deciding objective over the train rows.
     pub score: Score,
-    /// What it is ranked by, such that larger is better: its mean, with the best one's score where it has none.
+    /// The value by which candidates are ranked; larger is better. It is the candidate's mean on the deciding objective,
+    /// with the best candidate's score on rows where it has none.
     pub ranking_score: f64,
 }
 
-/// A request without an answer: what was asked for.
+/// A call without an answer.
 #[derive(Debug, Clone, PartialEq)]
 pub enum OutstandingCall {
     Rollout(Rollout),
-    /// The whole question, as it was decided on: what comes between that and the sending must not change it.
+    /// The whole command, fixed at the decision, so that later events do not change the question.
     Proposal(Box<ProposeCommand>),
 }
 
-/// A candidate on one row, as a part of an evaluation.
+/// One rollout of an evaluation: a candidate on one row.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Rollout {
     pub evaluation: CallId,
@@ -140,14 +142,14 @@ pub struct Rollout {
     pub replicate: u32,
 }
 
-/// A row of either kind.
+/// A train or held-out row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RowRef {
     Train(TrainRow),
     Heldout(HeldoutRow),
 }
 
-/// A candidate on a set of rows.
+/// An evaluation in flight: a candidate on a set of rows.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Evaluation {
     pub candidate: u32,
@@ -158,7 +160,7 @@ pub struct Evaluation {
     pub failed: u32,
 }
 
-/// One round: parents, rows, a proposer turn, and the candidates that come of it.
+/// An open generation: its parents, rows, proposer turns and candidates.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Generation {
     pub number: u32,
@@ -171,10 +173,10 @@ pub struct Generation {
     pub base: Payload,
     pub draw: u64,
     pub step: GenerationStep,
-    /// Proposer calls that failed in this turn, and repairs that were asked for.
+    /// Failed proposer calls and requested repairs of this generation.
     pub failures: u32,
     pub repairs: u32,
-    /// Problems of the last answer, and the request that it answered.
+    /// Problems of the last answer, and its call.
     pub problems: Vec<Problem>,
     pub answered: Option<CallId>,
     pub invalid: u32,
@@ -183,20 +185,20 @@ pub struct Generation {
     pub accepted: u32,
 }
 
-/// How far a generation has come.
+/// The next step of a generation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GenerationStep {
-    /// The parent is to be measured where it has no scores.
+    /// Measure the parent on rows where it has no score.
     Reference,
-    /// The parent is being measured.
+    /// Wait for the parent's scores.
     Referencing,
-    /// The proposer is to be asked.
+    /// Request proposals.
     Propose,
-    /// The proposer is at work.
+    /// Wait for the proposer.
     Proposing,
-    /// The answer is in.
+    /// The proposer answered; evaluate the candidates or repair the answer.
     Answered,
-    /// Nothing more comes from the proposer.
+    /// Evaluate the candidates; the proposer is not asked again.
     Settled,
 }
 
@@ -209,7 +211,7 @@ impl State {
         self.candidate_indexes.get(&id.number()).copied()
     }
 
-    /// The ids of candidates.
+    /// Returns the ids of candidates.
     pub fn ids(&self, indexes: &[u32]) -> Vec<CandidateId> {
         indexes.iter().map(|index| self.candidate(*index).id.clone()).collect()
     }
@@ -218,20 +220,21 @@ impl State {
         self.outstanding_calls.len() - self.counts.rollouts_outstanding() as usize
     }
 
-    /// Whether the search goes on: no stop, or one that lets work under way reach its end.
+    /// Returns whether open generations continue: there is no stop, or one that lets them finish.
     pub fn is_searching(&self) -> bool {
         let under_way = matches!(self.phase, Phase::Seed | Phase::Search);
         under_way && self.cancel.is_none() && self.stop.as_ref().is_none_or(Stop::lets_generations_finish)
     }
 
-    /// Whether work under way may ask for more: the search goes on, or the held-out evaluation does.
+    /// Returns whether more calls may be requested for open generations or the held-out evaluation.
     pub fn may_send_calls(&self) -> bool {
         self.is_searching() || (self.phase == Phase::Heldout && self.cancel.is_none())
     }
 }
 
 impl Stop {
-    /// Rules about how much is done let generations under way reach their end; the others end the search now.
+    /// Returns whether open generations may finish. Limits on the amount of work let them finish; other rules end the
+    /// search at once.
     pub fn lets_generations_finish(&self) -> bool {
         let ends_now = matches!(
             self.stopped_by.kind,
@@ -247,31 +250,31 @@ impl Stop {
 }
 
 impl Generation {
-    /// A merge without conflicts is put together without the proposer.
+    /// Returns whether the proposer is needed. A merge without conflicts is built without it.
     pub fn needs_proposer(&self) -> bool {
         !self.components.is_empty()
     }
 }
 
 impl Candidate {
-    /// Share of these rows on which it failed for good.
+    /// Returns the share of these rows on which its last attempt failed.
     pub fn failed_share(&self, rows: &[TrainRow]) -> f64 {
         share(rows.iter().filter(|row| self.failed_rows.contains(row)).count(), rows.len())
     }
 
-    /// Its merit in the pool, or less than anything.
+    /// Returns its ranking score, or negative infinity if it is not in the pool.
     pub fn ranking_score(&self) -> f64 {
         self.pool_entry.map_or(f64::NEG_INFINITY, |pooled| pooled.ranking_score)
     }
 
-    /// The deciding score on a train row.
+    /// Returns its score on the deciding objective on a train row.
     pub fn score(&self, row: TrainRow) -> Option<f64> {
         self.train.get(row, 0)
     }
 }
 
-/// Values of every objective on the rows that a candidate has been measured on. Small and close together: there are as many
-/// of these as candidates.
+/// Values of every objective on the rows on which a candidate was measured. Stored compactly, because every candidate has
+/// one.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Scores {
     /// In ascending order.
@@ -297,13 +300,13 @@ impl Scores {
         self.rows.binary_search(&row).is_ok()
     }
 
-    /// The measured rows with their values of the deciding objective.
+    /// Returns the measured rows with their values of the deciding objective.
     pub fn first_objective(&self) -> impl Iterator<Item = (TrainRow, f64)> + '_ {
         let width = self.values.len() / self.rows.len().max(1);
         self.rows.iter().copied().zip(self.values.iter().copied().step_by(width.max(1)))
     }
 
-    /// The value of an objective on a row.
+    /// Returns the value of an objective on a row.
     pub fn get(&self, row: TrainRow, objective: usize) -> Option<f64> {
         let place = self.rows.binary_search(&row).ok()?;
         let width = self.values.len() / self.rows.len();
@@ -311,7 +314,8 @@ impl Scores {
     }
 }
 
-/// A part of a whole. Shares are compared with a tolerance in this one form, so that exactly what is tolerated passes.
+/// Returns a part as a share of a whole. All comparisons with a tolerance use this function, so that a share equal to the
+/// tolerance passes everywhere.
 pub(crate) fn share(part: usize, whole: usize) -> f64 {
     part as f64 / whole.max(1) as f64
 }

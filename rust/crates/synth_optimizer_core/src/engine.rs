@@ -1,7 +1,7 @@
-//! What every optimizer is: a pure function from observations to events, with state rebuilt from events alone.
+//! The contract of an optimizer: a pure function from observations to events, whose state is rebuilt from events alone.
 //!
-//! `Engine` is the one seam for another algorithm: the platform drives any `Engine`. Its observations, commands and events are
-//! those of reflective evolution (candidates, rollouts, proposals), so an engine of another family needs words of its own.
+//! To add an algorithm, implement `Engine`: the platform drives any `Engine`. Observations, commands and events are those of
+//! reflective evolution (candidates, rollouts, proposals). An algorithm of another family needs its own types for them.
 
 use std::collections::BTreeMap;
 
@@ -15,51 +15,53 @@ use crate::model::ids::CallId;
 use crate::model::lifecycle::{Lifecycle, RunState, RunTrigger};
 use crate::model::program::Inputs;
 
-/// A pure optimizer. Its state is its log: `evolve` over the stored events rebuilds it, and nothing else is kept.
+/// A pure optimizer. The log is its only storage: applying `evolve` to all stored events rebuilds the state.
 ///
-/// * `decide` looks at the state and one observation and returns events; it changes nothing.
-/// * `evolve` applies one event; it decides nothing.
-/// * After every observation, `decide` is asked to `Advance` until it has nothing more to say.
+/// * `decide` reads the state and one observation, and returns events.
+/// * `evolve` applies one event to the state and makes no decision.
+/// * After every observation, the session calls `decide` with `Advance` until it returns no more events.
 pub trait Engine: Sized + Sync {
-    /// The name of the algorithm. A run is resumed by the one that began it.
+    /// The name of the algorithm. A run is resumed with the algorithm that started it.
     const NAME: &'static str;
 
     type State: Clone + PartialEq + std::fmt::Debug + Send;
 
-    /// Builds the engine for a loaded task, or says why the task does not fit the configuration.
+    /// Builds the engine for a loaded task. Fails if the task does not fit the configuration.
     fn new(config: &Config, inputs: Inputs) -> Result<Self, OptimizerError>;
 
+    /// Returns the state before the first event.
     fn initial_state(&self) -> Self::State;
 
     fn decide(&self, state: &Self::State, observation: &Observation) -> Result<Vec<Event>, OptimizerError>;
 
     fn evolve(&self, state: &mut Self::State, event: &Event);
 
-    /// The request whose answer retires next. Answers to other requests wait.
+    /// Returns the call whose answer retires next. Answers to other calls wait.
     fn next_to_retire(&self, state: &Self::State) -> Option<CallId>;
 
-    /// Whether a request waits for its answer.
+    /// Returns whether a call has no answer yet.
     fn is_outstanding(&self, state: &Self::State, call_id: CallId) -> bool;
 
-    /// Every request without an answer, in the order in which they were made.
+    /// Returns the commands of all calls without an answer, oldest first.
     fn outstanding(&self, state: &Self::State) -> Vec<Command>;
 
-    /// The command of one outstanding request.
+    /// Returns the command of one outstanding call.
     fn command(&self, state: &Self::State, call_id: CallId) -> Option<Command>;
 
-    /// The elapsed time at which the engine wants to be shown the clock.
+    /// Returns the elapsed time at which the engine needs the next `Clock` observation.
     fn next_wakeup(&self, state: &Self::State) -> Option<u64>;
 
-    /// Whether the run is over.
+    /// Returns whether the run has ended.
     fn is_over(&self, state: &Self::State) -> bool;
 
-    /// Whether the end was asked for, by a cancel or a failure, and waits for outstanding requests.
+    /// Returns whether a cancel or a failure is ending the run and outstanding calls still have to be settled.
     fn is_cancelling(&self, state: &Self::State) -> bool;
 }
 
-/// An engine with its state and its inbox: answers come in any order and retire in the engine's order.
+/// An engine with its state and its inbox. Answers arrive in any order and retire in the engine's order.
 ///
-/// The events of one call belong together: they are to be stored all or none, because a decision may take several.
+/// The events that one method returns belong together, because a decision may consist of several. The caller stores all
+/// of them in one transaction.
 #[derive(Debug)]
 pub struct Session<'e, E: Engine> {
     engine: &'e E,
@@ -72,7 +74,7 @@ impl<'e, E: Engine> Session<'e, E> {
         Self { engine, state: engine.initial_state(), inbox: BTreeMap::new() }
     }
 
-    /// Continues from a state that was rebuilt from the log, with whatever follows from it.
+    /// Continues from a state that was rebuilt from the log. Also returns the events that follow from that state.
     pub fn resume(engine: &'e E, state: E::State) -> Result<(Self, Vec<Event>), OptimizerError> {
         let mut session = Self { engine, state, inbox: BTreeMap::new() };
         let events = session.observe(&Observation::Advance)?;
@@ -83,17 +85,17 @@ impl<'e, E: Engine> Session<'e, E> {
         &self.state
     }
 
-    /// Every request without an answer.
+    /// Returns the commands of all calls without an answer.
     pub fn outstanding(&self) -> Vec<Command> {
         self.engine.outstanding(&self.state)
     }
 
-    /// Whether the request still waits for an answer: none has come, and it was not withdrawn.
+    /// Returns whether the call is outstanding and no answer is in the inbox.
     pub fn awaits_answer(&self, call_id: CallId) -> bool {
         self.engine.is_outstanding(&self.state, call_id) && !self.inbox.contains_key(&call_id)
     }
 
-    /// The first events of a run, before anything outside has been asked.
+    /// Starts a new run and returns its first events. No call is sent before.
     pub fn start(&mut self, run: RunStarted) -> Vec<Event> {
         let (from, trigger) = (RunState::INITIAL, RunTrigger::RunStarted);
         let mut events = vec![Event::RunStarted(run)];
@@ -106,7 +108,7 @@ impl<'e, E: Engine> Session<'e, E> {
         events
     }
 
-    /// One observation that is not an answer, and everything that follows from it.
+    /// Applies one observation that is not an answer, and returns all resulting events.
     pub fn observe(&mut self, observation: &Observation) -> Result<Vec<Event>, OptimizerError> {
         let mut log = Vec::new();
         self.step(observation, &mut log)?;
@@ -114,10 +116,9 @@ impl<'e, E: Engine> Session<'e, E> {
         Ok(log)
     }
 
-    /// Takes an answer into the inbox and retires whatever is due.
+    /// Puts an answer into the inbox and retires all answers whose turn it is. Ignores an answer to a settled call.
     pub fn accept_answer(&mut self, call_id: CallId, answer: Answer) -> Result<Vec<Event>, OptimizerError> {
         let mut log = Vec::new();
-        // An answer to a settled request is not kept.
         if self.engine.is_outstanding(&self.state, call_id) {
             self.inbox.entry(call_id).or_insert(answer);
         }
@@ -125,12 +126,14 @@ impl<'e, E: Engine> Session<'e, E> {
         Ok(log)
     }
 
-    /// Cancels: answers that have arrived are kept, the rest is given up.
+    /// Cancels the run. Retires answers that have arrived and abandons all other calls. `sent` tells whether a call left the
+    /// process.
     pub fn cancel(&mut self, reason: &str, sent: impl Fn(CallId) -> bool) -> Result<Vec<Event>, OptimizerError> {
         self.abandon_outstanding(&Observation::CancelRequested { reason: reason.to_owned() }, sent)
     }
 
-    /// Fails: answers that have arrived are kept, the rest is given up.
+    /// Fails the run. Retires answers that have arrived and abandons all other calls. `sent` tells whether a call left the
+    /// process.
     pub fn fail(&mut self, failure: Failure, sent: impl Fn(CallId) -> bool) -> Result<Vec<Event>, OptimizerError> {
         self.abandon_outstanding(&Observation::FailureRaised { failure }, sent)
     }
@@ -149,7 +152,8 @@ impl<'e, E: Engine> Session<'e, E> {
         Ok(log)
     }
 
-    /// Takes back what was never sent, because time is up or a stop came from outside. What has been sent is waited for.
+    /// Withdraws every call that is not sent yet, because of a stop request or the time limit. Sent calls stay
+    /// outstanding.
     pub fn withdraw_unsent(&mut self, sent: impl Fn(CallId) -> bool) -> Result<Vec<Event>, OptimizerError> {
         for command in self.engine.outstanding(&self.state) {
             let call_id = command.call_id();

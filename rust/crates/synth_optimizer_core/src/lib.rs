@@ -1,7 +1,9 @@
-//! The vocabulary of a run and its configuration: plain data and pure functions.
+//! The data model of a run and its configuration: plain data and pure functions.
 //!
-//! Nothing here sees a clock, a file, a socket or a thread. [`model::event::Event`] is everything that can happen in a
-//! run; [`config::Config`] is everything that a user may set.
+//! Start with [`model::event::Event`], which lists everything that can happen in a run, and with [`config::Config`],
+//! which lists everything that a user may set. [`engine::Engine`] is the contract of an optimizer.
+//!
+//! This crate is pure: it uses no clock, file, socket or thread.
 
 pub mod config;
 pub mod engine;

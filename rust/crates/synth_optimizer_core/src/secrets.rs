@@ -1,4 +1,4 @@
-//! A type for credentials that cannot be printed; and how credentials are recognized in texts of others, by name and by
+//! `Secret`, a credential that cannot be printed, and functions that recognize and hide credentials in text, by name and by
 //! shape.
 
 use std::fmt;
@@ -6,11 +6,10 @@ use std::ops::Range;
 
 use serde_json::Value;
 
-/// What is shown in place of a secret.
+/// The replacement text of a secret.
 pub const HIDDEN: &str = "[hidden]";
 
-/// A credential of ours, from where it is read to where it is sent. It prints as `[hidden]` and has no serialized form;
-/// `expose` is the one way to its text.
+/// A credential of the optimizer. It prints as `[hidden]` and cannot be serialized. Only `expose` returns its text.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(String);
 
@@ -19,7 +18,7 @@ impl Secret {
         Self(text.into())
     }
 
-    /// Returns the text, to send it or to look for it in what is shown.
+    /// Returns the text, to send it or to search for it in output.
     pub fn expose(&self) -> &str {
         &self.0
     }
@@ -37,10 +36,10 @@ impl fmt::Display for Secret {
     }
 }
 
-/// Whether a value under this name is taken for a credential. Names of variables (`…_env`) and token counts are not.
+/// Returns whether a field with this name holds a credential. Names of variables (`…_env`) and token counts do not count.
 pub fn is_credential_name(name: &str) -> bool {
     let folded: String = name.trim().trim_start_matches('-').to_lowercase().replace(['-', '.', ' '], "_");
-    // A cache key is no key to anything.
+    // A cache key is not a credential.
     if folded.ends_with("_env") || folded.ends_with("_env_var") || folded.ends_with("cache_key") {
         return false;
     }
@@ -61,7 +60,7 @@ pub fn is_credential_name(name: &str) -> bool {
         "refreshtoken",
     ];
     const AT_THE_END: &[&str] = &["token", "credential", "credentials", "cookie"];
-    // Short enough to end ordinary words too, so only a word of its own counts: `x-key`, `openaiKey`, not `monkey`.
+    // These also end ordinary words, so they count only as a separate word: `x-key`, `openaiKey`, not `monkey`.
     const LAST_WORD: &[&str] = &["key", "pwd", "pat"];
     const LAST_HUMP: &[&str] = &["Key", "Pwd", "Pat"];
     ANYWHERE.iter().any(|part| compact.contains(part))
@@ -71,24 +70,23 @@ pub fn is_credential_name(name: &str) -> bool {
         || compact == "auth"
 }
 
-/// Whether a field that takes the name of a variable (`api_key_env`) holds something else: people paste the credential
-/// there as well.
+/// Returns whether a field for the name of a variable (`api_key_env`) holds something else, for example a pasted key.
 pub fn is_pasted_credential(name: &str, text: &str) -> bool {
-    const LONGEST_UNUSUAL: usize = 20;
+    const MAX_LOWERCASE_NAME_LENGTH: usize = 20;
     let folded = name.trim().to_lowercase().replace('-', "_");
     let stem = folded.strip_suffix("_env").or_else(|| folded.strip_suffix("_env_var"));
-    let is_usual = !text.chars().any(|c| c.is_ascii_lowercase()) || text.len() < LONGEST_UNUSUAL;
+    let is_usual = !text.chars().any(|c| c.is_ascii_lowercase()) || text.len() < MAX_LOWERCASE_NAME_LENGTH;
     stem.is_some_and(is_credential_name) && !(can_name_variable(text) && !looks_like_key(text) && is_usual)
 }
 
-/// Whether a variable may have this name.
+/// Returns whether this is a valid name of an environment variable.
 pub fn can_name_variable(word: &str) -> bool {
     word.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
         && !word.starts_with(|c: char| c.is_ascii_digit())
         && !word.is_empty()
 }
 
-/// Whether this word looks like a key, whatever it is called.
+/// Returns whether this word looks like a key by its shape.
 pub fn looks_like_key(word: &str) -> bool {
     const PREFIXES: &[&str] = &[
         "sk-",
@@ -110,24 +108,24 @@ pub fn looks_like_key(word: &str) -> bool {
         "eyJ",
         "-----BEGIN",
     ];
-    const SHORTEST_REST: usize = 8;
+    const MIN_KEY_REST_LENGTH: usize = 8;
     let prefixed = PREFIXES.iter().any(|prefix| {
         word.get(..prefix.len()).is_some_and(|start| start.eq_ignore_ascii_case(prefix))
-            && word.len() >= prefix.len() + SHORTEST_REST
+            && word.len() >= prefix.len() + MIN_KEY_REST_LENGTH
     });
     prefixed || is_hex_key(word) || word.split(['-', '_', '.']).any(is_random)
 }
 
-/// Many hex digits and nothing else. The id of a run is not meant: it has a name before its digits.
+/// Returns whether a word consists of many hex digits only. A run id does not match, because it has a prefix.
 fn is_hex_key(word: &str) -> bool {
-    const SHORTEST: usize = 32;
-    word.len() >= SHORTEST
+    const MIN_HEX_KEY_LENGTH: usize = 32;
+    word.len() >= MIN_HEX_KEY_LENGTH
         && word.chars().all(|c| c.is_ascii_hexdigit())
         && word.chars().any(|c| c.is_ascii_digit())
         && word.chars().any(|c| c.is_ascii_alphabetic())
 }
 
-/// The parts of a text that must not be shown.
+/// Returns the ranges of a text that must be hidden.
 pub fn hidden_ranges(text: &str) -> Vec<Range<usize>> {
     let mut ranges = ranges_in(text);
     if text.contains('\\') {
@@ -137,8 +135,8 @@ pub fn hidden_ranges(text: &str) -> Vec<Range<usize>> {
     ranges
 }
 
-/// The text with a blank for every byte of an escape sequence: a key in quoted JSON often follows a `\n`, whose letter is
-/// no part of it.
+/// Returns the text with a space for every byte of an escape sequence. A key in quoted JSON often follows a `\n`, whose
+/// letter is not part of the key.
 fn without_escapes(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
@@ -162,7 +160,7 @@ fn ranges_in(text: &str) -> Vec<Range<usize>> {
     let mut after = String::new();
     for word in pieces(text, 0, |c| c.is_whitespace() || "\"'`,;()<>[]{}".contains(c)) {
         let value = &text[word.clone()];
-        // `Basic` is also an ordinary word, so what follows it must not be one.
+        // `Basic` is also an ordinary word, so it counts only if no ordinary word follows.
         let follows = (after == "bearer" && value.len() >= 6)
             || (after == "basic" && value.len() >= 8 && !value.chars().all(|c| c.is_lowercase()));
         if follows {
@@ -186,7 +184,7 @@ fn ranges_in(text: &str) -> Vec<Range<usize>> {
     ranges
 }
 
-/// The text with its secrets replaced.
+/// Returns the text with its secrets replaced.
 pub fn scrub(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     let mut at = 0;
@@ -201,7 +199,7 @@ pub fn scrub(text: &str) -> String {
     shown
 }
 
-/// The value as it may be shown under this name.
+/// Returns the value of a field with its secrets replaced.
 pub fn redact(name: &str, value: &Value) -> Value {
     match value {
         Value::Null | Value::Bool(_) => value.clone(),
@@ -224,12 +222,12 @@ pub fn redact(name: &str, value: &Value) -> Value {
     }
 }
 
-/// Whether the argument after this one is a credential, as in `--api-key KEY`.
+/// Returns whether the argument after this one is a credential, as in `--api-key KEY`.
 pub fn is_credential_flag(argument: &str) -> bool {
     argument.starts_with('-') && !argument.contains('=') && is_credential_name(argument)
 }
 
-/// The user part of every URL in the text.
+/// Returns the ranges of the user part of every URL in the text.
 fn userinfo(text: &str) -> Vec<Range<usize>> {
     text.match_indices("://")
         .filter_map(|(at, mark)| {
@@ -241,11 +239,11 @@ fn userinfo(text: &str) -> Vec<Range<usize>> {
         .collect()
 }
 
-/// A run of letters and digits that changes its kind so often that nobody has typed it as a name.
+/// Returns whether letters and digits alternate so often that the word is random.
 fn is_random(word: &str) -> bool {
-    const SHORTEST: usize = 20;
+    const MIN_RANDOM_LENGTH: usize = 20;
     const CHANGES_PER_HUNDRED: usize = 42;
-    if word.len() < SHORTEST || !word.is_ascii() {
+    if word.len() < MIN_RANDOM_LENGTH || !word.is_ascii() {
         return false;
     }
     let kind = |c: char| (c.is_ascii_digit(), c.is_ascii_uppercase());
@@ -256,7 +254,7 @@ fn is_random(word: &str) -> bool {
     all && changes * 100 >= word.len() * CHANGES_PER_HUNDRED
 }
 
-/// The non-empty pieces between separators, as ranges moved by `offset`.
+/// Returns the ranges of the non-empty pieces between separators, shifted by `offset`.
 fn pieces(text: &str, offset: usize, is_separator: impl Fn(char) -> bool) -> Vec<Range<usize>> {
     let mut found = Vec::new();
     let mut start = 0;

@@ -1,11 +1,12 @@
-//! Closed vocabularies: enums whose spellings are compared trimmed, lower-cased and with `-` as `_`.
+//! Enums with a stable name and optional aliases per variant. Names are compared trimmed, in lower case and with `-` as
+//! `_`.
 
-/// The canonical form in which spellings are compared.
+/// Returns the canonical form in which names are compared.
 pub fn fold(word: &str) -> String {
     word.trim().to_lowercase().replace('-', "_")
 }
 
-/// The JSON Schema of a vocabulary, of which each word has other spellings and a meaning, if any.
+/// Returns the JSON Schema of a string enum. Each variant is its name, its aliases and its documentation.
 pub fn schema(about: &str, words: &[(&str, &[&str], &str)]) -> schemars::Schema {
     let entry = |name: &str, value: &str| (name.to_owned(), serde_json::Value::from(value));
     let spellings = words.iter().flat_map(|(word, aliases, _)| aliases.iter().map(|alias| entry(alias, word)));
@@ -23,7 +24,7 @@ pub fn schema(about: &str, words: &[(&str, &[&str], &str)]) -> schemars::Schema 
     schema
 }
 
-/// Defines enums with their accepted spellings; the first spelling of a word is the canonical one.
+/// Defines enums whose variants have names. The first literal of a variant is its name; the others are accepted aliases.
 #[macro_export]
 macro_rules! string_enum {
     ($(#[doc = $doc:literal])+ $name:ident { $($(#[doc = $about:literal])* $variant:ident = $first:literal $(| $alias:literal)*,)+ }) => {
@@ -32,18 +33,18 @@ macro_rules! string_enum {
         pub enum $name { $($(#[doc = $about])* $variant,)+ }
 
         impl $name {
-            /// Every word, in order of declaration.
+            /// Every variant, in order of declaration.
             pub const ALL: [Self; [$($first,)+].len()] = [$(Self::$variant,)+];
 
-            /// Canonical spellings, in order of declaration.
+            /// The name of every variant, in order of declaration.
             pub const NAMES: &'static [&'static str] = &[$($first,)+];
 
-            /// The canonical spelling.
+            /// Returns the name of the variant, as JSON, tables and configuration files contain it.
             pub const fn as_str(self) -> &'static str {
                 match self { $(Self::$variant => $first,)+ }
             }
 
-            /// Reads any accepted spelling.
+            /// Returns the variant with this name or alias.
             pub fn parse(word: &str) -> Option<Self> {
                 match $crate::string_enum::fold(word).as_str() {
                     $($first $(| $alias)* => Some(Self::$variant),)+

@@ -1,5 +1,5 @@
-//! Checks one layer against the shape: unknown keys, wrong types, wrong words and numbers out of range, all of them; and says
-//! what a misspelt or retired name or word should have been.
+//! Checks one layer against the expected shape: unknown keys, wrong types, unknown values and numbers out of range. Suggests
+//! corrections for misspelt or retired names and values.
 
 use super::report::{Code, EntryPart, Report};
 use super::shape::{Field, Shape, root};
@@ -7,14 +7,14 @@ use super::tree::{Node, SourceLocation, Tree, join};
 use crate::secrets::{is_credential_name, redact};
 use crate::string_enum::fold;
 
-/// The readable part of a layer; everything else is reported and left out.
+/// Returns the valid part of a layer, and reports everything else.
 pub(super) fn check(layer: Node, report: &mut Report<'_>) -> Node {
     let location = layer.location.clone();
     let root_path = Path { shown: String::new(), leaf: String::new() };
     check_value(layer, root(), &root_path, report).unwrap_or_else(|| Node::empty(location))
 }
 
-/// Where we are, and the field that is spoilt when something below it is wrong.
+/// The path of the current value, and the field to mark as unreadable if the value is wrong.
 struct Path {
     shown: String,
     leaf: String,
@@ -35,7 +35,7 @@ impl Path {
     }
 }
 
-/// What is wrong with a value, and what to do.
+/// A finding code, its message and its hint.
 type Problem = (Code, String, String);
 
 fn report_problem(
@@ -49,10 +49,10 @@ fn report_problem(
     report.push(code, &path.shown, message, hint, Some((location, part)));
 }
 
-/// The value where it fits the shape.
+/// Returns the value if it fits the shape.
 fn check_value(mut node: Node, shape: &Shape, path: &Path, report: &mut Report<'_>) -> Option<Node> {
     if let (Shape::Number { .. }, Tree::Integer(integer)) = (shape, &node.tree) {
-        // Integers of any size a person writes are exact enough as a float.
+        // Integers of realistic size are exact as a float.
         node.tree = Tree::Float(*integer as f64);
     }
     let Node { location, tree } = node;
@@ -64,7 +64,7 @@ fn check_value(mut node: Node, shape: &Shape, path: &Path, report: &mut Report<'
                 let path = path.entry(&name);
                 check_value(node, inner, &path, report).map(|node| (name, node))
             });
-            // Every entry is looked at before one bad entry drops the map.
+            // Check every entry before a bad one drops the map.
             Tree::Table(checked.collect::<Vec<_>>().into_iter().collect::<Option<_>>()?)
         }
         (Shape::List(_) | Shape::Anything, Tree::Array(items)) => {
@@ -128,7 +128,7 @@ fn unknown_key(name: &str, node: &Node, fields: &[Field], path: &str, report: &m
     (Code::UnknownKey, format!("`{name}` is not {what} of {home}"), hint)
 }
 
-/// Says what an unknown key may have been meant to be, and spares those fields from rules about missing values.
+/// Suggests fields for an unknown key, and marks them as unreadable, so that rules do not report them as missing.
 fn suggest_key(name: &str, fields: &[Field], path: &str, report: &mut Report<'_>) -> String {
     const MAX_SUGGESTED_SECTIONS: usize = 3;
     let names = || fields.iter().map(|field| field.name.as_str());
@@ -150,7 +150,7 @@ fn suggest_key(name: &str, fields: &[Field], path: &str, report: &mut Report<'_>
     sentences.join(" ")
 }
 
-/// What is wrong with a value that holds no others, or that should hold none.
+/// Returns the problem of a plain value, if any.
 fn plain_value_problem(tree: &Tree, shape: &Shape, path: &str) -> Option<Problem> {
     match (shape, tree) {
         (Shape::Word { words, aliases }, Tree::Text(text)) => {
@@ -171,7 +171,7 @@ fn plain_value_problem(tree: &Tree, shape: &Shape, path: &str) -> Option<Problem
     }
 }
 
-/// A plain value as a message may show it: short, and hidden when it is or may be a secret.
+/// Formats a plain value for a message: shortened, and hidden if it may be a secret.
 fn display_value(path: &str, tree: &Tree) -> String {
     const MAX_SHOWN_CHARS: usize = 60;
     if path.split('.').any(|name| is_credential_name(name.trim_matches('"'))) {
@@ -244,7 +244,7 @@ fn broken_bound(shape: &Shape, tree: &Tree) -> Option<String> {
     }
 }
 
-/// Why a table that takes anything cannot hold the value.
+/// Returns why a free-form table cannot hold the value, if so.
 fn not_storable(tree: &Tree) -> Option<&'static str> {
     match tree {
         Tree::Null => Some("null, which a configuration file cannot hold"),
@@ -280,7 +280,7 @@ fn shape_kind(shape: &Shape) -> &'static str {
     }
 }
 
-/// The likeliest intended name, when one is near enough to be worth naming.
+/// Returns the most similar known name, if one is similar enough.
 pub fn nearest<'n>(word: &str, known: impl IntoIterator<Item = &'n str>) -> Option<&'n str> {
     const MIN_SIMILARITY: f64 = 0.84;
     let word = fold(word);
@@ -297,13 +297,13 @@ pub fn nearest<'n>(word: &str, known: impl IntoIterator<Item = &'n str>) -> Opti
         .map(|(_, name)| name)
 }
 
-/// The tables that do have a field of this name.
+/// Returns the sections that have a field with this name.
 fn sections_with_field(name: &str) -> Vec<String> {
     let has_name = |field: &Field| field.name == name || field.alias.as_deref() == Some(name);
     root().fields_below().into_iter().filter(|(_, field)| has_name(field)).map(|(home, _)| home).collect()
 }
 
-/// Why a field that other versions of the optimizer read is not one here.
+/// Returns advice for a field that other versions of the optimizer have and this one does not.
 fn retired_field(path: &str) -> Option<&'static str> {
     const RETIRED_FIELDS: &[(&str, &str)] = &[
         ("run.correlation", "Keep the experiment's own record next to the run; leave this table out."),
@@ -329,7 +329,7 @@ fn retired_field(path: &str) -> Option<&'static str> {
     RETIRED_FIELDS.iter().find(|(field, _)| *field == path).map(|(_, sentence)| *sentence)
 }
 
-/// Why a word that other versions of the optimizer took is refused here, and what to write.
+/// Returns the reason and advice for a value that other versions of the optimizer accept and this one does not.
 fn refused_word(path: &str, word: &str) -> Option<(&'static str, &'static str)> {
     const ENDPOINT: &str = "Write backend = \"openai_compatible\" with base_url, model and api_key_env.";
     const PROCESS: &str =

@@ -91,9 +91,9 @@ string_enum! {
     }
 }
 
-/// Most seconds of a timeout or a limit: beyond any run, and still small in milliseconds or nanoseconds.
+/// Maximum of a timeout or time limit, in seconds. Longer than any run, and safe to convert to nanoseconds.
 pub(super) const MAX_SECONDS: u64 = 1_000_000_000;
-/// Most tokens of a limit or an estimate: beyond any run, and exact as a float.
+/// Maximum of a token limit or estimate. Larger than any run needs, and exact as a float.
 pub(super) const MAX_TOKENS: u64 = 1_000_000_000_000_000;
 
 section! {

@@ -1,4 +1,4 @@
-//! What makes two configurations the same search: everything that can change a decision, and nothing else.
+//! The identity of a search: a digest of exactly those settings that can change a decision.
 
 use std::collections::BTreeSet;
 
@@ -10,8 +10,8 @@ use super::tree::join;
 use super::values::redacted_config;
 use crate::model::canonical::canonical_digest;
 
-/// Fields and sections that change no decision: names, places, the cache, the transport, and where the proposer is found,
-/// how it signs in and how patiently it is waited for.
+/// Fields and sections that change no decision: names, directories, the cache, the transport, and the proposer's address,
+/// sign-in and timeouts.
 const NOT_SEARCH_FIELDS: &[&str] = &[
     "/run/run_id",
     "/run/output_dir",
@@ -42,15 +42,15 @@ const NOT_SEARCH_FIELDS: &[&str] = &[
     "/gepa/rollout_chunk_size",
 ];
 
-/// A digest of the parts of a configuration that can change a decision. Names, places, the cache, the transport and the
-/// number of workers are no part of it: runs that differ in them only must give the same log. Where time is limited, the
-/// workers are a part: how long the held-out evaluation takes, and so when the search must end, depends on them.
+/// Returns a digest of the settings that can change a decision. Names, directories, the cache, the transport and the number
+/// of workers are excluded: runs that differ only in these have the same log. With a time limit, the number of workers is
+/// included, because the duration of the held-out evaluation, and so the deadline of the search, depends on it.
 pub fn search_digest(config: &Config) -> String {
     canonical_digest(&search_fields(config))
 }
 
-/// The fields that make another search of this configuration than of the one that was stored by `shown`, with both
-/// values.
+/// Returns the search settings in which this configuration differs from a stored one, with both values. The stored one was
+/// written by `redacted_config`.
 pub fn search_differences(stored: &Value, config: &Config) -> Vec<String> {
     let part = |value: &Value| Config::deserialize(value).map(|config| search_fields(&config));
     let mut found = Vec::new();
@@ -73,7 +73,7 @@ fn differences(path: &str, old: &Value, new: &Value, found: &mut Vec<String>) {
     }
 }
 
-/// The configuration with the defaults of everything that changes no decision.
+/// Returns the configuration with default values for all fields that change no decision.
 fn search_fields(config: &Config) -> Value {
     let (mut part, usual) = (json!(config), json!(Config::default()));
     let workers = config.gepa.max_time_seconds.is_none().then_some("/gepa/pipeline/workers");

@@ -1,4 +1,4 @@
-//! Reads a configuration from its layers: defaults, the file or mapping, the environment, `--set`.
+//! Loads a configuration from its layers: defaults, the file or mapping, the environment, `--set`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -16,33 +16,33 @@ use super::validate;
 use super::values::{EffectiveValue, effective_values};
 use crate::model::error::{ConfigFinding, ErrorCode, OptimizerError, Severity};
 
-/// A configuration that the caller has read.
+/// A configuration as text or mapping, with its name and base directory.
 #[derive(Debug)]
 pub struct ConfigSource<'a> {
-    /// Its name as shown to people.
+    /// The name that messages show.
     pub name: &'a str,
     pub content: ConfigContent<'a>,
-    /// The absolute directory that relative paths start from.
+    /// The absolute directory to which relative paths refer.
     pub base_dir: &'a Utf8Path,
 }
 
-/// The same configuration as a file or as a mapping, which has no lines.
+/// The content of a file, or a mapping, which has no line numbers.
 #[derive(Debug)]
 pub enum ConfigContent<'a> {
     Toml(&'a str),
     Mapping(Value),
 }
 
-/// A configuration that can be used.
+/// A loaded configuration with its effective values and findings.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ResolvedConfig {
     pub config: Config,
-    /// Every field with its value and its origin, secrets hidden.
+    /// Every field with its value and its origin. Secrets are hidden.
     pub values: Vec<EffectiveValue>,
     pub warnings: Vec<ConfigFinding>,
 }
 
-/// Reads a configuration; every problem is reported at once.
+/// Loads a configuration. An error contains all findings.
 pub fn load(
     source: ConfigSource<'_>,
     environment: &BTreeMap<String, String>,
@@ -56,8 +56,8 @@ pub fn load(
     }
 }
 
-/// Reads a configuration as far as it can be understood, for callers that look for more problems: `warnings` may hold
-/// errors, and a field that is wrong has its default. An error means that it is not TOML, or no mapping.
+/// Loads a configuration as far as possible, for callers that check for more problems. `warnings` may contain errors, and a
+/// wrong field has its default value. Fails only if the file is not TOML or the value is not a mapping.
 pub fn try_load(
     ConfigSource { name, content, base_dir }: ConfigSource<'_>,
     environment: &BTreeMap<String, String>,
@@ -83,12 +83,12 @@ pub fn try_load(
     }
 }
 
-/// What is wrong with a file that is not TOML: its syntax, and every problem above the first broken line.
+/// Returns the error for a file that is not TOML: its syntax errors, and all findings above the first one.
 fn syntax_error(name: &str, text: &str, tree: Node, syntax_errors: Vec<(Range<usize>, String)>) -> OptimizerError {
     let mut report = Report::new(name, text, outline(text));
     let mut lines = BTreeSet::new();
     for (span, problem) in syntax_errors {
-        // One broken line often breaks several rules of the grammar; the first names the cause.
+        // One broken line often causes several syntax errors; the first one names the cause.
         if lines.insert(report.position(span.start).0) {
             let message = format!("this is not valid TOML: {problem}");
             let location = SourceLocation::File { key: span.clone(), value: span };
@@ -96,7 +96,7 @@ fn syntax_error(name: &str, text: &str, tree: Node, syntax_errors: Vec<(Range<us
         }
     }
     let first = lines.first().copied().unwrap_or(1);
-    // Below the first broken line the parser may have put keys into the wrong section.
+    // Below the first syntax error, the parser may assign keys to the wrong section.
     let mut above = Report::new(name, text, outline(text));
     check(tree, &mut above);
     let above = above.finish().into_iter().filter(|found| found.line.is_some_and(|line| line < first));
@@ -110,7 +110,7 @@ fn finish(
     environment: &BTreeMap<String, String>,
     sets: &[String],
 ) -> Result<ResolvedConfig, OptimizerError> {
-    // Each layer is checked on its own, so that a bad value is reported even where a later layer replaces it.
+    // Each layer is checked separately, so that a bad value is reported even if a later layer replaces it.
     let mut tree = check(file, &mut report);
     let layer = from_environment(environment, &mut report);
     tree.overlay(check(layer, &mut report));
@@ -120,7 +120,7 @@ fn finish(
         }
     }
     let locations = tree.locations();
-    // The checked tree fits the types; should it ever not, the error says so without echoing anything.
+    // The checked tree fits the types. The error message of this invariant repeats no value, because it may be a secret.
     let misfit = |_| OptimizerError::new(ErrorCode::Invariant, "the checked configuration does not fit its own types");
     let mut config: Config = serde_json::from_value(tree.tree.to_json()).map_err(misfit)?;
     validate::validate(&config, &locations, &mut report);
@@ -129,7 +129,7 @@ fn finish(
     Ok(ResolvedConfig { config, values, warnings: report.finish() })
 }
 
-/// Resolves every path field against the directory of the file, whichever layer it came from.
+/// Resolves every path field against the base directory, independent of its layer.
 fn resolve_paths(config: &mut Config, base_dir: &Utf8Path) {
     let optional = [
         &mut config.container.cwd,
@@ -140,13 +140,13 @@ fn resolve_paths(config: &mut Config, base_dir: &Utf8Path) {
     for path in optional.into_iter().flatten().chain([&mut config.run.output_dir]) {
         *path = absolute(base_dir, path);
     }
-    // A name alone is looked for on the path of programs.
+    // A bare program name is found on `PATH` instead.
     if let Some(program) = config.proposer.command.first_mut().filter(|program| program.contains('/')) {
         *program = absolute(base_dir, Utf8Path::new(program)).into_string();
     }
 }
 
-/// The joined path without `.` and `..`, by its text alone. A `..` at the root stays at the root.
+/// Joins the path and removes `.` and `..` lexically. A `..` at the root stays at the root.
 fn absolute(base_dir: &Utf8Path, path: &Utf8Path) -> Utf8PathBuf {
     let mut resolved = Utf8PathBuf::new();
     for component in base_dir.join(path).components() {

@@ -1,4 +1,4 @@
-//! What an excerpt of a configuration file shows in place of its secrets and comments.
+//! Masks secrets and comments in excerpts of a configuration file.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -7,7 +7,8 @@ use super::shape::root;
 use super::tree::{Node, SourceLocation, Tree};
 use crate::secrets::{hidden_ranges, is_credential_flag, is_credential_name, is_pasted_credential};
 
-/// The text of a valid file with `*` for every character of a secret and blanks for comments; nothing moves.
+/// Returns the text of a valid file with `*` for each character of a secret and spaces for comments. All positions stay
+/// the same.
 pub(super) fn mask(text: &str, tree: &Node) -> String {
     let mut parts = Vec::new();
     collect(tree, false, &mut parts);
@@ -23,7 +24,7 @@ pub(super) fn mask(text: &str, tree: &Node) -> String {
     }
     let mut in_comment = false;
     let shown = text.char_indices().map(|(at, c)| {
-        // Outside of keys and values a `#` begins a comment.
+        // Outside of keys and values, `#` starts a comment.
         in_comment = c != '\n' && (in_comment || (c == '#' && !is_part[at]));
         match c {
             '\n' | '\r' => c,
@@ -35,8 +36,8 @@ pub(super) fn mask(text: &str, tree: &Node) -> String {
     shown.collect()
 }
 
-/// The text of a file that is not TOML, with the names of sections and fields that begin its lines and `*` for
-/// everything else: where its values begin and end is not known.
+/// Returns the text of a file that is not TOML. Shows the names of sections and fields at the start of lines and `*` for
+/// everything else, because the extent of values is unknown.
 pub(super) fn outline(text: &str) -> String {
     let names: BTreeSet<&str> = root().fields_below().into_iter().map(|(_, field)| field.name.as_str()).collect();
     text.split('\n').map(|line| outline_line(line, &names)).collect::<Vec<_>>().join("\n")
@@ -62,7 +63,7 @@ fn outline_line(line: &str, names: &BTreeSet<&str>) -> String {
     shown.chars().chain(rest.chars().map(|c| if c.is_whitespace() { c } else { '*' })).collect()
 }
 
-/// The places of all keys and plain values, and whether each is a secret.
+/// Collects the ranges of all keys and plain values, and whether each is a secret.
 fn collect(node: &Node, is_secret: bool, parts: &mut Vec<(Range<usize>, bool)>) {
     match &node.tree {
         Tree::Table(entries) => {

@@ -1,8 +1,8 @@
-//! Configuration: what a user may write, and what it means.
+//! The configuration of a run: its sections, how it is loaded, and how it is checked.
 //!
-//! `load` reads the layers in order (`tree`, `overrides`), checks each against the section types (`shape`, `check`),
-//! then checks what the values mean together (`validate`). Every problem is reported in one pass. Nothing here reads a
-//! file, the environment or the clock.
+//! `load` reads the layers in order (`tree`, `overrides`), checks each against the section types (`shape`, `check`), then
+//! checks the values against each other (`validate`). It reports every problem in one pass. The caller reads the file and
+//! the environment.
 
 mod check;
 pub mod gepa;

@@ -1,4 +1,4 @@
-//! The two ways to change a value from outside the file: the list of environment variables, and `--set`.
+//! Overrides of the file: environment variables and `--set`.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use super::report::{Code, EntryPart, Report};
 use super::shape::{Shape, root};
 use super::tree::{Node, SourceLocation, Tree};
 
-/// An environment variable that changes a field.
+/// An environment variable that sets a field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EnvironmentOverride {
     pub variable: &'static str,
@@ -20,7 +20,7 @@ const fn row(variable: &'static str, field: &'static str, doc: &'static str) -> 
     EnvironmentOverride { variable, field, doc }
 }
 
-/// Every environment variable that changes a field. A blank variable is ignored.
+/// Every environment variable that sets a field. Blank variables are ignored.
 pub const OVERRIDES: &[EnvironmentOverride] = &[
     row("SYNTH_OPTIMIZERS_RUN_ID", "run.run_id", "Name of the run and of its directory."),
     row("SYNTH_OPTIMIZERS_OUTPUT_DIR", "run.output_dir", "Root directory of all runs. Relative to the config file."),
@@ -30,7 +30,7 @@ pub const OVERRIDES: &[EnvironmentOverride] = &[
     row("SYNTH_OPTIMIZERS_PROPOSER_BACKEND", "proposer.backend", "Who writes the proposals."),
 ];
 
-/// Variables that older versions read, with the field that says the same; an empty field has no counterpart.
+/// Variables of older versions, with the field that replaces each; empty if there is none.
 const RETIRED_VARIABLES: &[(&str, &str)] = &[
     ("GEPA_PLATFORM_RUN_ID", "run.run_id"),
     ("GEPA_PLATFORM_OUTPUT_DIR", "run.output_dir"),
@@ -59,7 +59,7 @@ const RETIRED_VARIABLES: &[(&str, &str)] = &[
     ("SYNTH_OPTIMIZERS_GEPA_ROLLOUT_RETRY_BACKOFF_MS", ""),
 ];
 
-/// The layer that the environment makes, and a warning for each variable that is no longer read.
+/// Returns the layer of the environment, and warns about each variable that is no longer read.
 pub(super) fn from_environment(environment: &BTreeMap<String, String>, report: &mut Report<'_>) -> Node {
     let given = |name: &str| environment.get(name).filter(|value| !value.trim().is_empty());
     let mut layer = Node::empty(SourceLocation::Inline);
@@ -83,10 +83,10 @@ pub(super) fn from_environment(environment: &BTreeMap<String, String>, report: &
     layer
 }
 
-/// The layer of one `--set key.path=value`.
+/// Returns the layer of one `--set key.path=value`.
 pub(super) fn from_set(set: &str, number: usize, report: &mut Report<'_>) -> Option<Node> {
     let Some((names, value)) = set.split_once('=').and_then(|(path, value)| Some((key_path(path)?, value))) else {
-        // The text is not shown: without a name nothing tells whether it holds a secret.
+        // The message does not repeat the text, because it may contain a secret.
         let message = format!("--set number {number} is not of the form key.path=value");
         let hint = "For example: --set gepa.minibatch_size=4";
         report.push(Code::BadSet, "", message, hint, Some((&SourceLocation::Set, EntryPart::Key)));
@@ -95,7 +95,7 @@ pub(super) fn from_set(set: &str, number: usize, report: &mut Report<'_>) -> Opt
     Some(nested_node(&names, &SourceLocation::Set, set_value(value, root().below(&names))))
 }
 
-/// A text field takes the value as it stands, so that nobody has to quote quotes in a shell.
+/// Parses the value of a `--set`. A text field takes the value literally, so that users need no nested quotes in a shell.
 fn set_value(value: &str, shape: Option<&Shape>) -> Tree {
     let parsed = DeValue::parse(value.trim()).ok().and_then(|_| {
         let (mut document, _) = Node::from_toml(&format!("value = {}", value.trim()));
@@ -112,7 +112,7 @@ fn set_value(value: &str, shape: Option<&Shape>) -> Tree {
     }
 }
 
-/// The names of a dotted key, quoted parts included.
+/// Parses a dotted key, which may have quoted parts, into names.
 fn key_path(path: &str) -> Option<Vec<String>> {
     let (document, errors) = Node::from_toml(&format!("{path} = 0"));
     let mut names = Vec::new();

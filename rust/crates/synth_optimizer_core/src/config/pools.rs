@@ -1,23 +1,23 @@
-//! What a configuration means for the engine: its objectives, the rows of each pool and how many rollouts may be made.
+//! Values that the engine derives from a configuration: objectives, row pools and rollout caps.
 
 use super::gepa::GepaSection;
 use super::sections::Config;
 
-/// Most rollouts of each kind.
+/// Maximum number of rollouts of each kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 pub struct RolloutCaps {
     pub train: u32,
     pub heldout: u32,
-    /// Set when train and held-out rollouts share one cap; `train` and `heldout` are then that cap.
+    /// Set if train and held-out rollouts share one cap; `train` and `heldout` then have the same value.
     pub total: Option<u32>,
 }
 
-/// The rows of each pool, as positions in the configured train rows or, for `heldout`, held-out rows.
+/// The rows of each pool, as indexes of the configured train rows or, for `heldout`, held-out rows.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Pools {
     /// Train rows of the full evaluation.
     pub pareto: Vec<usize>,
-    /// Train rows that minibatches are drawn from.
+    /// Train rows from which minibatches are drawn.
     pub minibatch: Vec<usize>,
     /// Train rows whose traces the proposer may see.
     pub reflection: Vec<usize>,
@@ -25,7 +25,7 @@ pub struct Pools {
     pub heldout: Vec<usize>,
 }
 
-/// The caps in force: an unset half of a split falls back to the total.
+/// Returns the effective caps. If only one of the train and held-out caps is set, the total replaces the other.
 pub fn effective_caps(config: &Config) -> RolloutCaps {
     let gepa = &config.gepa;
     let total = gepa.max_total_rollouts;
@@ -36,7 +36,7 @@ pub fn effective_caps(config: &Config) -> RolloutCaps {
     }
 }
 
-/// The pools in force. An empty pool is the whole of what it is drawn from.
+/// Returns the effective pools. An empty pool contains all rows of the pool that it is drawn from.
 pub fn pools(config: &Config) -> Pools {
     let (seeds, tasks) = (&config.gepa.seed_pools, config.gepa.task_pools.clone().unwrap_or_default());
     match (&config.dataset, &config.taskset) {
@@ -64,10 +64,10 @@ fn resolve_pools<T: PartialEq>((train, heldout): (&[T], &[T]), pools: [&Vec<T>; 
     Pools { pareto, minibatch, reflection, heldout }
 }
 
-/// The objective of a run that declares none: the reward of the rollout.
+/// The default objective: the reward of the rollout.
 pub const OUTCOME_REWARD: &str = "outcome_reward";
 
-/// The objectives of a run, the deciding one first and the others in the order of `objective_keys`.
+/// Returns the objectives of a run: the deciding one first, the others in the order of `objective_keys`.
 pub fn objective_names(gepa: &GepaSection) -> Vec<String> {
     let first = gepa.selection_objective.as_ref().or(gepa.objective_keys.first());
     let first = first.map_or(OUTCOME_REWARD, String::as_str);

@@ -1,4 +1,4 @@
-//! Collects findings with their place in the file and renders them for a terminal; the one table of their codes.
+//! Collects findings with their location in the file, and renders them for a terminal. Also the table of all finding codes.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -7,38 +7,38 @@ use super::tree::SourceLocation;
 use crate::model::error::{ConfigFinding, Severity};
 use crate::secrets::scrub;
 
-/// Which part of an entry a finding points at.
+/// The part of an entry that a finding points at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum EntryPart {
     Key,
     Value,
 }
 
-/// Findings that are listed; those beyond them are counted.
+/// Maximum number of listed findings. Further findings are only counted.
 const MAX_LISTED: usize = 200;
 
-/// Every finding so far, and the fields that are known to be unreadable.
+/// The findings so far, and the fields that could not be read.
 #[derive(Debug)]
 pub(super) struct Report<'a> {
     name: &'a str,
     text: &'a str,
     masked: String,
     found: Vec<(SortKey, ConfigFinding)>,
-    /// Errors and warnings beyond those that are listed.
+    /// Number of errors and warnings that are not listed.
     unlisted: (usize, usize),
     unreadable: BTreeSet<String>,
 }
 
-/// File order first, then what has no position, then the other sources.
+/// Sorts findings by file position, then those without a position, then those of other sources.
 type SortKey = (u8, usize);
 
 impl<'a> Report<'a> {
-    /// `masked` is the text as excerpts show it, position by position.
+    /// Returns an empty report. `masked` is the text as excerpts show it, with the same positions as `text`.
     pub(super) fn new(name: &'a str, text: &'a str, masked: String) -> Self {
         Self { name, text, masked, found: Vec::new(), unlisted: (0, 0), unreadable: BTreeSet::new() }
     }
 
-    /// Whether no more findings are listed: callers can skip formatting.
+    /// Returns whether the list is full, so that callers can skip formatting.
     pub(super) fn is_full(&self) -> bool {
         self.found.len() >= MAX_LISTED
     }
@@ -85,26 +85,26 @@ impl<'a> Report<'a> {
         self.found.push(((rank, span.map_or(self.found.len(), |span| span.start)), diagnostic));
     }
 
-    /// Marks a field as unreadable: rules that look at it are skipped.
+    /// Marks a field as unreadable, so that rules about it are skipped.
     pub(super) fn mark_unreadable(&mut self, field: &str) {
         self.unreadable.insert(field.to_owned());
     }
 
-    /// Whether the field and the sections around it could be read.
+    /// Returns whether the field and its enclosing sections could be read.
     pub(super) fn is_readable(&self, field: &str) -> bool {
         let field = field.split('[').next().unwrap_or(field);
         let sections = field.match_indices('.').map(|(at, _)| &field[..at]);
         !sections.chain([field]).any(|known| self.unreadable.contains(known))
     }
 
-    /// One-based line and column, in characters, of a byte offset.
+    /// Returns the one-based line and column, in characters, of a byte offset.
     pub(super) fn position(&self, offset: usize) -> (usize, usize) {
         let before = &self.text[..self.text.floor_char_boundary(offset)];
         let line = before.rsplit('\n').next().unwrap_or_default();
         (before.matches('\n').count() + 1, line.chars().count() + 1)
     }
 
-    /// All findings in the order in which a reader meets them.
+    /// Returns all findings in the order of the file.
     pub(super) fn finish(mut self) -> Vec<ConfigFinding> {
         let (errors, warnings) = std::mem::take(&mut self.unlisted);
         self.found.sort_by_key(|(order, _)| *order);
@@ -125,7 +125,7 @@ impl<'a> Report<'a> {
         found
     }
 
-    /// The line with a marker below the place; nothing where all of the line is hidden.
+    /// Returns the line with a marker below the span; `None` if the whole line is hidden.
     fn excerpt(&self, span: Range<usize>) -> Option<String> {
         const WIDTH: usize = 100;
         const BEFORE: usize = 40;
@@ -147,7 +147,7 @@ impl<'a> Report<'a> {
     }
 }
 
-/// The findings as a person reads them in a terminal.
+/// Formats findings for a terminal.
 pub fn render(diagnostics: &[ConfigFinding]) -> String {
     diagnostics.iter().map(render_one).collect::<Vec<_>>().join("\n")
 }
@@ -179,22 +179,22 @@ fn render_one(diagnostic: &ConfigFinding) -> String {
 pub struct FindingCode {
     /// The stable code that users match on.
     pub code: &'static str,
-    /// How much it weighs; nothing where that depends on the case.
+    /// The severity; `None` if it depends on the case.
     pub severity: Option<Severity>,
     pub about: &'static str,
 }
 
 macro_rules! findings {
     ($($name:ident = $code:literal, $severity:expr, $about:literal;)+) => {
-        /// What a finding is about.
+        /// The kind of a finding.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub(super) enum Code { $($name,)+ }
 
-        /// Every code of a finding, one row each.
+        /// The table of finding codes, one row per code.
         pub const FINDINGS: &[FindingCode] = &[$(FindingCode { code: $code, severity: $severity, about: $about },)+];
 
         impl Code {
-            /// The row of this code.
+            /// Returns the row of this code.
             pub(super) const fn row(self) -> &'static FindingCode {
                 &FINDINGS[self as usize]
             }

@@ -1,4 +1,4 @@
-//! The shape of a configuration, read from the JSON Schema that the section types generate.
+//! The expected shape of a configuration, derived from the JSON Schema of the section types.
 
 use std::sync::OnceLock;
 
@@ -7,9 +7,9 @@ use serde_json::{Map, Value};
 use super::sections::Config;
 use super::tree::join;
 
-/// The JSON Schema of a configuration, for editors and for the service.
+/// Returns the JSON Schema of a configuration, for editors and for the service.
 ///
-/// It takes every spelling that the loader takes, except for differences of case.
+/// It accepts every spelling that the loader accepts, except for differences of case.
 pub fn json_schema() -> Value {
     let mut schema = generated();
     if let Some(definitions) = schema.get_mut("$defs").and_then(Value::as_object_mut) {
@@ -18,7 +18,7 @@ pub fn json_schema() -> Value {
     schema
 }
 
-/// What a value may be.
+/// The expected shape of a value.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Shape {
     Table(Vec<Field>),
@@ -36,14 +36,14 @@ pub(super) enum Shape {
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Field {
     pub(super) name: String,
-    /// A second name that is read as this one.
+    /// A second accepted name.
     pub(super) alias: Option<String>,
     pub(super) shape: Shape,
-    /// Whether JSON may write it as `null`, which is the same as leaving it out.
+    /// Whether JSON may contain `null`, which means the same as omitting the field.
     pub(super) is_optional: bool,
 }
 
-/// The shape of the whole file.
+/// Returns the shape of the whole file.
 pub(super) fn root() -> &'static Shape {
     static ROOT: OnceLock<Shape> = OnceLock::new();
     ROOT.get_or_init(|| {
@@ -64,7 +64,7 @@ impl Shape {
         self.fields().iter().find(|field| field.name == name || field.alias.as_deref() == Some(name))
     }
 
-    /// The shape below a path of names, when there is one.
+    /// Returns the shape at a path of names, if there is one.
     pub(super) fn below(&self, names: &[String]) -> Option<&Self> {
         let Some((name, rest)) = names.split_first() else { return Some(self) };
         match self {
@@ -75,7 +75,7 @@ impl Shape {
         }
     }
 
-    /// Every field at any depth, with the path of the table that it belongs to.
+    /// Returns every field at any depth, with the path of its table.
     pub(super) fn fields_below(&self) -> Vec<(String, &Field)> {
         fn collect<'s>(shape: &'s Shape, path: &str, found: &mut Vec<(String, &'s Field)>) {
             for field in shape.fields() {
@@ -88,7 +88,7 @@ impl Shape {
         found
     }
 
-    /// Every field that is not a table, as dotted paths; a map counts as one field.
+    /// Returns every field that is not a table, with its dotted path. A map counts as one field.
     pub(super) fn leaves(&self) -> Vec<(String, &Field)> {
         let leaves = self.fields_below().into_iter().filter(|(_, field)| field.shape.fields().is_empty());
         leaves.map(|(path, field)| (join(&path, &field.name), field)).collect()
@@ -99,7 +99,7 @@ fn generated() -> Value {
     schemars::schema_for!(Config).to_value()
 }
 
-/// Adds the other spellings of words, and the other names of fields as deprecated ones.
+/// Adds the aliases of enum values, and the aliases of fields as deprecated properties.
 fn widen(definition: &mut Value) {
     let aliases = aliases(definition);
     if let Some(words) = definition.get_mut("enum").and_then(Value::as_array_mut) {
@@ -120,7 +120,7 @@ fn widen(definition: &mut Value) {
     }
 }
 
-/// The other spellings of the words of a vocabulary.
+/// Returns the aliases of a string enum.
 fn aliases(schema: &Value) -> Vec<String> {
     schema.get("x-aliases").and_then(Value::as_object).map_or(Vec::new(), |aliases| aliases.keys().cloned().collect())
 }
@@ -168,7 +168,7 @@ fn shape(schema: &Value, definitions: &Map<String, Value>) -> Shape {
 }
 
 fn field(name: &str, schema: &Value, definitions: &Map<String, Value>) -> Field {
-    // A type is a name or a list of names, and a reference that may be null is one of two branches.
+    // An optional type is a list of names; an optional reference is a list of two branches.
     let options = schema.get("type").or_else(|| schema.get("anyOf")).and_then(Value::as_array);
     let is_null = |option: &Value| option == "null" || type_name(option) == Some("null");
     Field {
@@ -179,7 +179,7 @@ fn field(name: &str, schema: &Value, definitions: &Map<String, Value>) -> Field 
     }
 }
 
-/// Follows a reference, and the one branch of an optional value that is not null.
+/// Follows a reference, and the non-null branch of an optional value.
 fn resolve<'s>(schema: &'s Value, definitions: &'s Map<String, Value>) -> &'s Value {
     let target = schema.get("$ref").and_then(Value::as_str).and_then(|path| definitions.get(path.rsplit('/').next()?));
     let branch = schema

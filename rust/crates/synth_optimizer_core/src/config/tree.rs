@@ -1,4 +1,4 @@
-//! One layer of configuration as it was written: values with the place that each came from.
+//! One layer of configuration as a tree of values, each with its location in its source.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -6,7 +6,7 @@ use std::ops::Range;
 use serde_json::Value;
 use toml::de::{DeTable, DeValue};
 
-/// Where a value was written.
+/// The source and position of a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum SourceLocation {
     File { key: Range<usize>, value: Range<usize> },
@@ -15,14 +15,14 @@ pub(super) enum SourceLocation {
     Set,
 }
 
-/// A value and its place.
+/// A value and its location.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Node {
     pub(super) location: SourceLocation,
     pub(super) tree: Tree,
 }
 
-/// What TOML and JSON have in common. Integers are wide enough for both.
+/// A TOML or JSON value. Integers are wide enough for both.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Tree {
     Null,
@@ -39,7 +39,7 @@ impl Node {
         Self { location, tree: Tree::Table(Vec::new()) }
     }
 
-    /// The document and the places and texts of its syntax errors.
+    /// Parses TOML. Returns the document, and the span and message of each syntax error.
     pub(super) fn from_toml(text: &str) -> (Self, Vec<(Range<usize>, String)>) {
         let (table, errors) = DeTable::parse_recoverable(text);
         let errors = errors.into_iter().map(|error| (error.span().unwrap_or(0..0), error.message().to_owned()));
@@ -48,7 +48,7 @@ impl Node {
         (root, errors.collect())
     }
 
-    /// A value of the same shape in another place, without positions.
+    /// Converts a JSON value. All of its parts get the same location.
     pub(super) fn from_json(value: Value, location: &SourceLocation) -> Self {
         let tree = match value {
             Value::Null => Tree::Null,
@@ -66,7 +66,7 @@ impl Node {
         Self { location: location.clone(), tree }
     }
 
-    /// Moves the value to another place as a whole.
+    /// Sets the location of the value and all of its parts.
     pub(super) fn relocate(&mut self, location: &SourceLocation) {
         self.location = location.clone();
         match &mut self.tree {
@@ -76,7 +76,7 @@ impl Node {
         }
     }
 
-    /// Lays another layer over this one: tables join, anything else is replaced.
+    /// Merges another layer over this one. Tables are merged; other values are replaced.
     pub(super) fn overlay(&mut self, upper: Self) {
         match (&mut self.tree, upper.tree) {
             (Tree::Table(lower), Tree::Table(entries)) => {
@@ -91,7 +91,7 @@ impl Node {
         }
     }
 
-    /// The place of every value, by path.
+    /// Returns the location of every value, by path.
     pub(super) fn locations(&self) -> BTreeMap<String, SourceLocation> {
         fn collect(node: &Node, path: String, found: &mut BTreeMap<String, SourceLocation>) {
             match &node.tree {
@@ -111,7 +111,7 @@ impl Node {
 }
 
 impl Tree {
-    /// The value as JSON. Floats that JSON cannot hold have been refused before.
+    /// Converts the value to JSON. The check has already rejected floats that JSON cannot represent.
     pub(super) fn to_json(&self) -> Value {
         match self {
             Self::Null => Value::Null,
@@ -131,7 +131,7 @@ impl Tree {
     }
 }
 
-/// The path of a child; a name that TOML could not write bare is quoted.
+/// Returns the path of a child. Quotes a name that TOML cannot write as a bare key.
 pub(super) fn join(path: &str, name: &str) -> String {
     let name = super::values::key(name);
     if path.is_empty() { name } else { format!("{path}.{name}") }
@@ -148,12 +148,12 @@ fn from_table(table: DeTable<'_>) -> Tree {
 fn from_value(value: DeValue<'_>) -> Tree {
     match value {
         DeValue::String(text) => Tree::Text(text.into_owned()),
-        // Digits beyond any integer we accept become a float, which no integer field takes.
+        // An integer beyond 128 bits becomes a float, which integer fields reject.
         DeValue::Integer(integer) => i128::from_str_radix(integer.as_str(), integer.radix())
             .map_or_else(|_| Tree::Float(f64::NAN), Tree::Integer),
         DeValue::Float(float) => Tree::Float(float.as_str().parse().unwrap_or(f64::NAN)),
         DeValue::Boolean(flag) => Tree::Flag(flag),
-        // The wire is JSON, which writes a date as text.
+        // JSON represents a date as text.
         DeValue::Datetime(date) => Tree::Text(date.to_string()),
         DeValue::Array(items) => {
             let items = items.into_iter().map(|item| {

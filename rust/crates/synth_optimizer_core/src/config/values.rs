@@ -1,4 +1,4 @@
-//! Every effective value with its origin, and the configuration as a run stores it; keys and values as TOML writes them.
+//! Effective values with their origin, and the stored form of a configuration. Also formats keys and values as TOML.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -19,7 +19,7 @@ use crate::secrets::{HIDDEN, redact};
 #[serde(rename_all = "snake_case", tag = "from")]
 pub enum Origin {
     Default,
-    /// The file, or the inline mapping, which has no lines.
+    /// The file, or the mapping, which has no line numbers.
     File {
         line: Option<usize>,
         column: Option<usize>,
@@ -28,12 +28,12 @@ pub enum Origin {
         variable: &'static str,
     },
     Set,
-    /// The run that goes on.
+    /// The stored configuration of a resumed run.
     Run,
 }
 
 impl fmt::Display for Origin {
-    /// The origin in one word, with its place after a colon.
+    /// Writes the origin as one word, followed by its location after a colon.
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Default => out.write_str("default"),
@@ -47,7 +47,7 @@ impl fmt::Display for Origin {
     }
 }
 
-/// A field, what it is, and who said so. Secrets are hidden; an unset optional field is null.
+/// The effective value of a field, and its origin. Secrets are hidden; an unset optional field is null.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct EffectiveValue {
     pub path: String,
@@ -55,7 +55,7 @@ pub struct EffectiveValue {
     pub origin: Origin,
 }
 
-/// All fields in the order of the sections. The entries of a free table are fields of their own.
+/// Returns all fields in the order of the sections. Each entry of a free-form table is a separate field.
 pub(super) fn effective_values(
     config: &Config,
     locations: &BTreeMap<String, SourceLocation>,
@@ -91,17 +91,17 @@ fn list_values(config: &Config, origin: impl Fn(&str) -> Origin) -> Vec<Effectiv
     values
 }
 
-/// The configuration as it may be shown and stored: everything but secrets.
+/// Returns the configuration without its secrets, for display and storage.
 pub fn redacted_config(config: &Config) -> Value {
     serde_json::to_value(config).map_or(Value::Null, |value| redacted(&value))
 }
 
-/// A document as it may be shown and stored.
+/// Returns a document without its secrets, for display and storage.
 pub fn redacted(document: &Value) -> Value {
     redact("", document)
 }
 
-/// Reads what `shown` has written. Secrets were left out, so that a configuration that had some cannot be used again.
+/// Reads a configuration that `redacted_config` wrote. Fails if it contained secrets, because they were not stored.
 pub fn from_stored(stored: &Value, location: &str) -> Result<ResolvedConfig, OptimizerError> {
     let hidden = hidden_fields(stored);
     if !hidden.is_empty() {
@@ -118,7 +118,7 @@ pub fn from_stored(stored: &Value, location: &str) -> Result<ResolvedConfig, Opt
     Ok(ResolvedConfig { config, values, warnings: Vec::new() })
 }
 
-/// The fields of a stored configuration whose values were left out because they are, or may be, secrets.
+/// Returns the fields of a stored configuration whose values were hidden because they are, or may be, secrets.
 pub fn hidden_fields(stored: &Value) -> Vec<String> {
     fn collect(path: String, value: &Value, hidden: &mut Vec<String>) {
         match value {
@@ -135,13 +135,13 @@ pub fn hidden_fields(stored: &Value) -> Vec<String> {
     hidden
 }
 
-/// A key as TOML writes it: bare where it can be.
+/// Formats a TOML key, as a bare key if possible.
 pub(super) fn key(name: &str) -> String {
     let bare = !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '-');
     if bare { name.to_owned() } else { string(name) }
 }
 
-/// A value on one line, as TOML writes it.
+/// Formats a TOML value on one line.
 pub(super) fn inline(value: &Value) -> String {
     match value {
         Value::Null => "\"\"".to_owned(),
@@ -160,7 +160,7 @@ pub(super) fn inline(value: &Value) -> String {
     }
 }
 
-/// A basic string: the escapes of JSON are those of TOML, which also wants DEL escaped.
+/// Formats a TOML basic string. It has the escapes of JSON, and also escapes DEL.
 fn string(text: &str) -> String {
     Value::from(text).to_string().replace('\u{7f}', "\\u007F")
 }

@@ -1,4 +1,4 @@
-//! What comes back from outside: observations of the engine and the answers they carry.
+//! Observations, which are the inputs of the engine, and the answers to calls that they carry.
 
 use std::collections::BTreeMap;
 
@@ -9,26 +9,26 @@ use super::ids::{CallId, Payload};
 use super::usage::{Billing, Usage};
 use crate::string_enum;
 
-/// Something that happened outside.
+/// An input of the engine from outside.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Observation {
     /// The inputs are loaded; the search may begin.
     Begin,
-    /// Nothing new: go on with what is known.
+    /// No new input: the engine continues with its state.
     Advance,
-    /// The answer to a request whose turn it is.
+    /// The answer to the call that retires next.
     Answer { call_id: CallId, answer: Answer },
-    /// Measured time since the run began, without the time in which it did not run.
+    /// Measured running time of the run. Time in which no process worked on it does not count.
     Clock { elapsed_millis: u64 },
-    /// Finish early: no new work, then the held-out evaluation.
+    /// Finish early: no new search work, then the held-out evaluation.
     StopRequested { reason: String },
-    /// End now: whatever is under way is given up.
+    /// Cancel the run now and abandon calls in flight.
     CancelRequested { reason: String },
-    /// End now, and not well: something broke that the run cannot go on without.
+    /// Fail the run now, because something that it needs is broken.
     FailureRaised { failure: Failure },
 }
 
-/// The answer to a request. It is stored in the inbox the moment it arrives.
+/// The answer to a call. The runtime stores it in the inbox as soon as it arrives.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Answer {
@@ -36,14 +36,14 @@ pub enum Answer {
     Proposal(ProposalAnswer),
     /// The call failed.
     Failed(CallFailure),
-    /// The run ends before an answer came; `sent` tells whether it may have been paid for. Requests that wait for a
-    /// worker when a stop from outside comes may be answered so.
+    /// The call has no answer because the run ends. `sent` is true if the call left the process, so that it may have
+    /// cost something. A stop request also withdraws calls that are not sent yet in this way.
     Abandoned {
         sent: bool,
     },
 }
 
-/// A rollout that ran.
+/// The result of a rollout.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RolloutAnswer {
     pub reward: f64,
@@ -58,11 +58,11 @@ pub struct RolloutAnswer {
     pub trace_digest: Option<String>,
 }
 
-/// A proposer turn that ended with an answer, good or bad.
+/// The answer of a proposer turn, valid or invalid.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ProposalAnswer {
     pub proposals: Vec<Proposal>,
-    /// What is wrong with the answer as a whole: it cannot be read, or breaks the shape of a manifest.
+    /// Problems of the answer as a whole: it cannot be parsed, or it does not have the shape of a manifest.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub problems: Vec<Problem>,
     pub usage: Usage,
@@ -74,46 +74,46 @@ pub struct ProposalAnswer {
 /// One proposed change.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Proposal {
-    /// New texts by field; fields that are not named keep the parent's text.
+    /// New texts by field. Other fields keep the parent's text.
     pub fields: Payload,
     #[serde(default)]
     pub rationale: String,
 }
 
 string_enum! {
-    /// What kind of failure it was.
+    /// The kind of a call's failure.
     FailureClass {
-        /// The call was never sent: refused connection, no address.
+        /// The call was not sent: connection refused, or no address.
         NotSent = "not_sent",
-        /// It was sent, and nobody knows whether it ran.
+        /// The call was sent, and it is unknown whether it ran.
         UnknownOutcome = "unknown_outcome",
-        /// The container or proposer said that it failed.
+        /// The container or proposer reported a failure.
         Failed = "failed",
-        /// It took longer than allowed, and is known to have ended.
+        /// The call exceeded its timeout, and is known to have ended.
         Timeout = "timeout",
-        /// The answer broke the contract.
+        /// The answer violates the contract.
         Contract = "contract",
-        /// The score was missing, not a number or not finite.
+        /// The score is missing, not a number or not finite.
         InvalidScore = "invalid_score",
-        /// It was sent, and the run ends without waiting for it.
+        /// The call was sent, and the run ended without waiting for the answer.
         Abandoned = "abandoned",
-        /// It was never sent, because the run ends.
+        /// The call was not sent, because the run ended.
         Withdrawn = "withdrawn",
     }
 }
 
 impl FailureClass {
-    /// Whether the call left this process. One that did not costs nothing and says nothing about the task.
+    /// Returns whether the call left this process. A call that did not costs nothing and is no evidence about the task.
     pub const fn was_sent(self) -> bool {
         !matches!(self, Self::NotSent | Self::Withdrawn)
     }
 
-    /// How a call that failed this way is billed.
+    /// Returns how a call that failed this way is billed.
     pub const fn billing(self, usage: &Usage, cached: bool) -> Billing {
         match self {
             Self::NotSent | Self::Withdrawn => Billing::Unsent,
             Self::UnknownOutcome => Billing::Unknown,
-            // A call that was given up may have reported what it had used up to then.
+            // An abandoned call may have reported its usage before the end.
             Self::Abandoned if usage.total().is_none() => Billing::Unknown,
             Self::Abandoned | Self::Failed | Self::Timeout | Self::Contract | Self::InvalidScore => {
                 Billing::answered(cached)
@@ -122,7 +122,7 @@ impl FailureClass {
     }
 }
 
-/// A call that gave no result.
+/// The failure of a call.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct CallFailure {
     pub class: FailureClass,
@@ -131,13 +131,13 @@ pub struct CallFailure {
     pub retryable: bool,
     pub usage: Usage,
     pub cached: bool,
-    /// Set for proposer turns that reached a model.
+    /// The models of a proposer turn that reached one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub models: Option<Box<TurnModels>>,
 }
 
 impl CallFailure {
-    /// A failure that another try does not mend and that has used nothing.
+    /// Returns a failure that is not retryable and used nothing.
     pub fn new(class: FailureClass, message: impl Into<String>) -> Self {
         let (message, usage) = (message.into(), Usage::default());
         Self { class, message, retryable: false, usage, cached: false, models: None }

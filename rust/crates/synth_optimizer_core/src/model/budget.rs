@@ -1,7 +1,7 @@
-//! Limits that hold at every moment: work is reserved before it is sent, then committed or released.
+//! The budget of a run. Resources are reserved before a call is sent, and charged or released when it is settled.
 //!
-//! Invariant: for every dimension with a cap, `spent + reserved <= cap`. What a call used beyond its reservation and
-//! beyond the cap is kept apart as `overrun`, so that it is neither hidden nor able to make room for more work.
+//! Invariant: for every dimension with a cap, `spent + reserved <= cap` at all times. Usage beyond a reservation and beyond
+//! the cap is recorded separately as `overrun`. It stays visible and never makes room for more work.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use super::usage::{Billing, Usage};
 use crate::string_enum;
 
 string_enum! {
-    /// What is limited.
+    /// A limited resource.
     Dimension {
         TrainRollouts = "train_rollouts",
         HeldoutRollouts = "heldout_rollouts",
@@ -30,15 +30,15 @@ string_enum! {
 
 const DIMENSIONS: usize = Dimension::ALL.len();
 
-/// A value in every dimension.
+/// One value per dimension.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct PerDimension<T>([T; DIMENSIONS]);
 
-/// How much of everything is wanted, reserved or spent.
+/// An amount of each resource, for example of a reservation.
 pub type Resources = PerDimension<u64>;
 
-/// Upper bounds; `None` is no limit.
+/// Upper bounds by dimension; `None` is no limit.
 pub type Caps = PerDimension<Option<u64>>;
 
 impl<T: Copy> PerDimension<T> {
@@ -56,13 +56,13 @@ impl<T: Copy> PerDimension<T> {
 impl Resources {
     pub const ZERO: Self = Self([0; DIMENSIONS]);
 
-    /// One rollout that counts in its own dimension and in the total, on top of its estimates.
+    /// Adds one rollout, which counts in its own dimension and in the total.
     #[must_use]
     pub fn rollout(self, own: Dimension) -> Self {
         self.with(own, 1).with(Dimension::TotalRollouts, 1)
     }
 
-    /// `count` times the amount. Wall time does not add up: calls run side by side.
+    /// Returns `count` times the amount. Wall time stays the same, because calls run in parallel.
     #[must_use]
     pub fn times(&self, count: u64) -> Self {
         let mut out = Self(self.0.map(|value| value.saturating_mul(count)));
@@ -72,7 +72,7 @@ impl Resources {
         out
     }
 
-    /// Both together.
+    /// Returns the sum of both amounts. Wall time is the larger of both, because calls run in parallel.
     #[must_use]
     pub fn plus(&self, other: &Self) -> Self {
         let mut out = *self;
@@ -94,7 +94,7 @@ impl Resources {
     }
 }
 
-/// Why a reservation was refused.
+/// The dimension and amounts that prevent a reservation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BudgetRefusal {
     pub dimension: Dimension,
@@ -102,14 +102,14 @@ pub struct BudgetRefusal {
     pub available: u64,
 }
 
-/// Spent and reserved amounts against their caps.
+/// Spent and reserved amounts, with their caps.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Budget {
     caps: Caps,
     spent: Resources,
     reserved: Resources,
     overrun: Resources,
-    /// Set aside for work that comes last.
+    /// Set aside for the final evaluation.
     held: Resources,
     open: BTreeMap<CallId, Resources>,
     elapsed_millis: u64,
@@ -141,7 +141,7 @@ impl Budget {
         }
     }
 
-    /// What was used beyond the cap by calls that were already under way.
+    /// Returns the usage beyond the cap, caused by calls that were already in flight.
     pub fn overrun(&self, dimension: Dimension) -> u64 {
         match dimension {
             Dimension::WallMillis => self.elapsed_millis.saturating_sub(self.caps.get(dimension).unwrap_or(u64::MAX)),
@@ -149,12 +149,12 @@ impl Budget {
         }
     }
 
-    /// What is left; `None` is no limit.
+    /// Returns the available amount; `None` is no limit.
     pub fn available(&self, dimension: Dimension) -> Option<u64> {
         Some(self.caps.get(dimension)?.saturating_sub(self.used(dimension)))
     }
 
-    /// Everything that stands against a cap.
+    /// Returns everything that counts against a cap.
     fn used(&self, dimension: Dimension) -> u64 {
         match dimension {
             Dimension::WallMillis => self.elapsed_millis,
@@ -162,7 +162,7 @@ impl Budget {
         }
     }
 
-    /// Whether an amount could be reserved now.
+    /// Checks whether an amount can be reserved now.
     pub fn fits(&self, amount: &Resources) -> Result<(), BudgetRefusal> {
         for dimension in Dimension::ALL {
             let wanted = amount.get(dimension);
@@ -175,7 +175,7 @@ impl Budget {
         Ok(())
     }
 
-    /// How many units could be reserved now, at most `want`, and what forbids one more.
+    /// Returns how many units can be reserved now, at most `want`, and the refusal that prevents one more.
     pub fn max_affordable(&self, unit: &Resources, want: u64) -> (u64, Option<BudgetRefusal>) {
         let mut most = want;
         let mut limit = None;
@@ -186,7 +186,7 @@ impl Budget {
                 continue;
             }
             let count = match dimension {
-                // Calls run side by side: time for one is time for all.
+                // Calls run in parallel: enough time for one is enough for all.
                 Dimension::WallMillis if each <= available => want,
                 Dimension::WallMillis => 0,
                 _ => available / each,
@@ -199,7 +199,7 @@ impl Budget {
         (most, limit)
     }
 
-    /// Sets an amount aside for work that comes last; wall time cannot be kept.
+    /// Sets an amount aside for the final evaluation. Wall time cannot be set aside.
     pub fn set_aside(&mut self, amount: Resources) -> Result<(), BudgetRefusal> {
         let amount = amount.with(Dimension::WallMillis, 0);
         self.fits(&amount)?;
@@ -207,16 +207,16 @@ impl Budget {
         Ok(())
     }
 
-    /// Gives back what was set aside.
+    /// Releases what was set aside.
     pub fn release_set_aside(&mut self) {
         self.held = Resources::ZERO;
     }
 
-    /// Sets an amount aside for a request. A second reservation of one request takes the place of the first.
+    /// Reserves an amount for a call. A second reservation for the same call replaces the first.
     pub fn reserve(&mut self, call_id: CallId, amount: Resources) -> Result<(), BudgetRefusal> {
         self.fits(&amount)?;
         self.reserved.add(&amount.with(Dimension::WallMillis, 0));
-        // Wall time is kept as the moment at which the call is expected to be over.
+        // Wall time is stored as the elapsed time at which the call is expected to end.
         let horizon = match amount.get(Dimension::WallMillis) {
             0 => 0,
             estimate => self.elapsed_millis.saturating_add(estimate),
@@ -227,7 +227,7 @@ impl Budget {
         Ok(())
     }
 
-    /// Ends a reservation. A request without one changes nothing.
+    /// Settles a call: ends its reservation and charges its usage. A call without a reservation has no effect.
     pub fn settle(&mut self, call_id: CallId, billing: Billing, usage: &Usage) {
         let Some(reservation) = self.open.remove(&call_id) else { return };
         let reservation = reservation.with(Dimension::WallMillis, 0);
@@ -235,8 +235,7 @@ impl Budget {
         self.spend(&charge(&reservation, billing, usage));
     }
 
-    /// Whether an amount could be reserved once a request is settled: it may have used more than was reserved, or
-    /// nothing.
+    /// Returns whether an amount can be reserved after a call is settled, whose usage may differ from its reservation.
     pub fn fits_after(&self, call_id: CallId, billing: Billing, usage: &Usage, amount: &Resources) -> bool {
         let reservation = self.open.get(&call_id).copied().unwrap_or_default().with(Dimension::WallMillis, 0);
         let charged = charge(&reservation, billing, usage);
@@ -247,12 +246,12 @@ impl Budget {
         })
     }
 
-    /// Counts a generation; there is nothing to reserve or release.
+    /// Counts a generation, which needs no reservation.
     pub fn count_generation(&mut self) {
         self.spend(&Resources::ZERO.with(Dimension::Generations, 1));
     }
 
-    /// Takes note of the measured time. Time does not run backwards.
+    /// Records the measured running time. A smaller value than before has no effect.
     pub fn observe_elapsed(&mut self, elapsed_millis: u64) {
         self.elapsed_millis = self.elapsed_millis.max(elapsed_millis);
     }
@@ -272,7 +271,7 @@ impl Budget {
     }
 }
 
-/// The amount to charge: what was measured, and the reservation where nothing was.
+/// Returns the amount to charge: the reported usage, and the reserved amount where nothing was reported.
 fn charge(reservation: &Resources, billing: Billing, usage: &Usage) -> Resources {
     let mut out = *reservation;
     match billing {

@@ -1,4 +1,4 @@
-//! Keys of the request cache: what makes two calls the same call.
+//! Keys of the request cache. Two calls with the same key have the same answer.
 
 use serde::Serialize;
 
@@ -6,7 +6,7 @@ use super::canonical::canonical_digest;
 use crate::string_enum;
 
 string_enum! {
-    /// The calls whose answers are cached.
+    /// The kinds of calls whose answers are cached.
     Boundary {
         Metadata = "container.metadata",
         Program = "container.program",
@@ -18,10 +18,10 @@ string_enum! {
     }
 }
 
-/// Version of the key's shape; a change makes every older entry a miss instead of a wrong hit.
+/// Version of the key's shape. After a change, older entries are cache misses instead of wrong hits.
 const SCHEMA: &str = "synth_optimizers.request_cache.v1";
 
-/// The key of one call. The run, its directory, ports, times and attempts are no part of it.
+/// Returns the key of one call. The run id, its directory, ports, times and attempts are not part of it.
 pub fn cache_key<R: Serialize>(namespace: &str, boundary: Boundary, request: &R) -> String {
     #[derive(Serialize)]
     struct Key<'a, R> {
@@ -33,15 +33,15 @@ pub fn cache_key<R: Serialize>(namespace: &str, boundary: Boundary, request: &R)
     canonical_digest(&Key { schema: SCHEMA, namespace, boundary, request })
 }
 
-/// What identifies a rollout's answer. Large parts are named by their digests, which are the same for many rollouts.
+/// Everything that determines the answer of a rollout. Large parts are represented by digests, which many rollouts share.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct RolloutRequest<'a> {
     pub task_id: &'a str,
-    /// Digest of the program's modules: their fixed texts change answers too.
+    /// Digest of the program's modules, whose fixed texts also affect the answer.
     pub program: &'a str,
     /// Digest of the candidate's texts.
     pub candidate: &'a str,
-    /// Digest of the row as the container gave it.
+    /// Digest of the row as the container returned it.
     pub row: &'a str,
     /// Digest of the policy as it is sent.
     pub policy: &'a str,

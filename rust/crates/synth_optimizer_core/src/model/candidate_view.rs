@@ -1,4 +1,4 @@
-//! A candidate as the log tells of it: its texts, where it comes from, its scores and how it was judged.
+//! The record of a candidate, folded from the log: its texts, parents, scores and decisions.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -10,29 +10,29 @@ use super::ids::{CandidateId, Payload};
 use super::lifecycle::{CandidateStatus, Lifecycle};
 use super::score::{Comparison, Score};
 
-/// THE shape of a candidate: tables, files, HTTP and Python show it under these names.
+/// The one record of a candidate. Tables, files, HTTP and Python all show it under these names.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Candidate {
-    /// The id, made from the texts: equal texts have equal ids in every run.
+    /// The id, derived from the texts: equal texts have equal ids in every run.
     #[schemars(with = "String")]
     pub candidate_id: CandidateId,
     /// The first of `parent_ids`.
     #[schemars(with = "Option<String>")]
     pub parent_id: Option<CandidateId>,
-    /// Its parents; none for the seed, two for a merge.
+    /// Its parents: none for the initial candidate, two for a merge.
     #[schemars(with = "Vec<String>")]
     pub parent_ids: Vec<CandidateId>,
-    /// How it came to be.
+    /// How it was made.
     pub source: Operation,
-    /// The generation that made it; null for the seed.
+    /// The generation that made it; null for the initial candidate.
     pub generation: Option<u32>,
-    /// Where it is.
+    /// Its state in the lifecycle.
     pub status: CandidateStatus,
     /// Its texts by field.
     pub payload: Payload,
     /// Fields whose text differs from the first parent's.
     pub changed_fields: Vec<String>,
-    /// Why, in the words of the proposer.
+    /// The reason for the change, written by the proposer.
     pub rationale: String,
     /// Mean of `minibatch_score`.
     pub minibatch_reward: Option<f64>,
@@ -40,46 +40,46 @@ pub struct Candidate {
     pub train_reward: Option<f64>,
     /// Mean of `heldout_score`.
     pub heldout_reward: Option<f64>,
-    /// Score of its screening; null before it.
+    /// Score of its screening on the minibatch; null before the screening.
     pub minibatch_score: Option<Score>,
-    /// Score on all train rows; null before they are measured.
+    /// Score on all train rows; null before the full evaluation.
     pub train_score: Option<Score>,
-    /// Score on held-out rows; null where they are not measured.
+    /// Score on held-out rows; null if it was not measured on them.
     pub heldout_score: Option<Score>,
-    /// The last comparison that it was judged by.
+    /// The comparison behind the last decision about it.
     pub acceptance_score: Option<Comparison>,
-    /// Every step of how it was judged.
+    /// Every decision about it, oldest first.
     pub acceptance_metadata: Vec<CandidateDecision>,
     /// Whether it holds a cell of the frontier.
     pub on_frontier: bool,
-    /// The event that registered it.
+    /// Sequence number of the event that registered it.
     pub registered_sequence: u64,
     /// When it was registered.
     pub registered_at: String,
-    /// The last event about it.
+    /// Sequence number of the last event about it.
     pub updated_sequence: u64,
     /// When that event was stored.
     pub updated_at: String,
 }
 
-/// One step of how a candidate was judged.
+/// One decision about a candidate.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct CandidateDecision {
     /// `promoted`, `accepted`, `rejected` or `deferred`.
     pub decision: String,
-    /// The evaluation on which it was judged.
+    /// The evaluation that the decision is based on.
     pub evaluation_stage: Stage,
     /// A stable short code, such as `primary_improved`.
     pub reason: String,
-    /// The values that were compared; null for the seed and for a candidate that could not be judged.
+    /// The compared values; null for the initial candidate and for a deferred candidate.
     pub comparison: Option<Comparison>,
-    /// The event of the decision.
+    /// Sequence number of the decision's event.
     pub sequence: u64,
     /// When it was decided.
     pub at: String,
 }
 
-/// The candidates that an event is about: those whose record changes.
+/// Returns the candidates whose record this event changes.
 pub fn affected_candidates(event: &Event) -> Vec<&CandidateId> {
     match event {
         Event::CandidatePromoted(decision) => vec![&decision.candidate_id],
@@ -93,7 +93,7 @@ pub fn affected_candidates(event: &Event) -> Vec<&CandidateId> {
 }
 
 impl Candidate {
-    /// The candidate when it is registered.
+    /// Returns the record of a newly registered candidate.
     pub fn new(sequence: u64, unix_millis: u64, registered: &CandidateRegistered) -> Self {
         let at = rfc3339(unix_millis);
         Self {
@@ -122,7 +122,7 @@ impl Candidate {
         }
     }
 
-    /// Takes in an event that `candidates_of` names this candidate for.
+    /// Applies an event that affects this candidate according to `affected_candidates`.
     pub fn apply(&mut self, sequence: u64, unix_millis: u64, event: &Event) {
         if let Some((_, trigger)) = event.candidate_trigger()
             && let Ok(next) = self.status.next(trigger)

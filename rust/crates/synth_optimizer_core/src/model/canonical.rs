@@ -1,4 +1,4 @@
-//! Canonical JSON and content ids: equal values have equal bytes, on every machine.
+//! Canonical JSON, digests and content ids. Equal values have equal bytes on every machine.
 
 use std::io::{self, Write};
 
@@ -6,20 +6,20 @@ use serde::Serialize;
 use serde_json::ser::{CharEscape, CompactFormatter, Formatter, Serializer};
 use sha2::{Digest, Sha256};
 
-/// The canonical text of a value: keys sorted by bytes, no white space, whole numbers without a fraction.
+/// Returns the canonical text of a value: keys sorted by bytes, no white space, whole numbers without a fraction.
 pub fn canonical_json(value: &serde_json::Value) -> String {
-    // JSON is text.
+    // JSON is always UTF-8.
     String::from_utf8(canonical_bytes(value)).unwrap_or_default()
 }
 
-/// SHA-256 of the canonical text, as 64 hex digits.
+/// Returns the SHA-256 of the canonical JSON of a value, as 64 hex digits.
 pub fn canonical_digest<T: Serialize + ?Sized>(value: &T) -> String {
     sha256_hex(&canonical_bytes(value))
 }
 
-/// The canonical text of anything that serializes to JSON; what cannot (non-text keys) counts as null.
+/// Returns the canonical JSON of a value. A value that JSON cannot represent (non-text keys) counts as null.
 fn canonical_bytes<T: Serialize + ?Sized>(value: &T) -> Vec<u8> {
-    // Most values are events and keys of this size.
+    // Most values are events and cache keys of about this size.
     let mut out = Vec::with_capacity(512);
     match write_canonical(value, &[], &mut out) {
         Ok(()) => out,
@@ -27,14 +27,15 @@ fn canonical_bytes<T: Serialize + ?Sized>(value: &T) -> Vec<u8> {
     }
 }
 
-/// Adds the canonical text of anything that serializes to JSON. Of the outermost object, the fields that are named in
-/// `left_out` are not written; those of its parts are.
+/// Appends the canonical JSON of a value. Omits the fields of the outermost object that `left_out` names; nested objects
+/// are written completely.
 pub fn write_canonical<T: Serialize + ?Sized>(
     value: &T,
     left_out: &[&str],
     out: &mut Vec<u8>,
 ) -> Result<(), serde_json::Error> {
-    // The formatter keeps the text, because it puts entries in order; whatever missed it could not be written here.
+    // The formatter writes to `out`, because it has to sort entries. The serializer's own writer stays unused, and a write
+    // to it would fail.
     let nowhere: &mut [u8] = &mut [];
     let formatter = CanonicalFormatter {
         out,
@@ -47,20 +48,20 @@ pub fn write_canonical<T: Serialize + ?Sized>(
     value.serialize(&mut Serializer::with_formatter(nowhere, formatter))
 }
 
-/// SHA-256 of bytes, as 64 hex digits.
+/// Returns the SHA-256 of bytes, as 64 hex digits.
 pub fn sha256_hex(bytes: &[u8]) -> String {
     hex(&Sha256::digest(bytes))
 }
 
-/// Hex digits of a content id.
+/// Number of hex digits of a content id.
 pub const CONTENT_ID_DIGITS: usize = 12;
 
-/// A short id that depends on the content alone: the prefix and 12 hex digits.
+/// Returns a short id that depends only on the content: the prefix and 12 hex digits.
 pub fn content_id<T: Serialize + ?Sized>(prefix: &str, value: &T) -> String {
     format!("{prefix}{}", canonical_digest(value).get(..CONTENT_ID_DIGITS).unwrap_or_default())
 }
 
-/// Lower-case hex.
+/// Returns bytes as lower-case hex digits.
 pub fn hex(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let digit = |value: u8| char::from(DIGITS[usize::from(value & 15)]);
@@ -72,21 +73,21 @@ pub fn hex(bytes: &[u8]) -> String {
     out
 }
 
-/// Writes canonical JSON while a value is serialized, without a tree of values in between: keys and feeds are written
-/// for every rollout. The entries of an object are written as they come and put in order at its end.
+/// Writes canonical JSON directly while a value is serialized, because keys and feeds are written for every rollout. The
+/// entries of an object are written as they arrive and sorted when the object ends.
 struct CanonicalFormatter<'w> {
     out: &'w mut Vec<u8>,
     left_out: &'w [&'w str],
-    /// Where the objects begin that are being written, and how many entries stand before theirs; the innermost last.
+    /// The open objects, innermost last: where each begins, and the number of entries that precede its own.
     open: Vec<(usize, usize)>,
     entries: Vec<Entry>,
-    /// Whether some key was escaped: its order is that of its text.
+    /// Whether some key is escaped. Keys are then compared in their unescaped form.
     has_escaped_key: bool,
-    /// Room to put entries in order.
+    /// Scratch buffer for sorting entries.
     unordered: Vec<u8>,
 }
 
-/// Where an entry begins, where its key ends, and where it ends itself.
+/// Byte offsets of an entry of an object: its begin, the end of its key, and its end.
 #[derive(Clone, Copy)]
 struct Entry {
     begin: usize,
@@ -95,7 +96,7 @@ struct Entry {
 }
 
 impl Entry {
-    /// The key without its quotes.
+    /// Returns the key without its quotes.
     fn key<'t>(&self, text: &'t [u8]) -> &'t [u8] {
         &text[self.begin + 1..self.key_end - 1]
     }
@@ -105,7 +106,7 @@ fn unescaped(key: &[u8]) -> Option<String> {
     serde_json::from_slice(&[b"\"", key, b"\""].concat()).ok()
 }
 
-/// Methods that write what compact JSON has.
+/// Defines methods that write the same as the compact formatter.
 macro_rules! compact {
     ($($method:ident($($value:ident: $type:ty)?),)+) => { $(
         fn $method<W: ?Sized + Write>(&mut self, _: &mut W $(, $value: $type)?) -> io::Result<()> {
@@ -132,7 +133,8 @@ impl Formatter for CanonicalFormatter<'_> {
         self.write_f64(writer, value.into())
     }
 
-    /// 1.0 and 1 are the same number to every reader, so they have the same bytes, as far as whole numbers reach.
+    /// Writes a whole number without a fraction, within the range of 64-bit integers: 1.0 and 1 are the same JSON number
+    /// and get the same bytes.
     fn write_f64<W: ?Sized + Write>(&mut self, writer: &mut W, value: f64) -> io::Result<()> {
         const WHOLE: std::ops::Range<f64> = i64::MIN as f64..u64::MAX as f64;
         if value.fract() != 0.0 || !WHOLE.contains(&value) {

@@ -1,4 +1,4 @@
-//! Work that the engine wants done: a request event without an answer.
+//! Commands: calls that the engine requested and that have no answer yet.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,7 +7,7 @@ use super::ids::{CallId, CandidateId, Payload, RowId};
 use super::lifecycle::CandidateStatus;
 use crate::string_enum;
 
-/// One call to make.
+/// One call to send.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Command {
     Rollout(RolloutCommand),
@@ -15,6 +15,7 @@ pub enum Command {
 }
 
 impl Command {
+    /// Returns the number of the call.
     pub fn call_id(&self) -> CallId {
         match self {
             Self::Rollout(command) => command.call_id,
@@ -23,11 +24,11 @@ impl Command {
     }
 }
 
-/// Run a candidate on a row.
+/// Runs a candidate on a row.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RolloutCommand {
     pub call_id: CallId,
-    /// The evaluation that the rollout belongs to: the first request of it.
+    /// The evaluation that the rollout belongs to, named by its first call.
     pub evaluation: CallId,
     pub candidate_id: CandidateId,
     pub payload: Payload,
@@ -38,40 +39,41 @@ pub struct RolloutCommand {
     pub attempt: u32,
 }
 
-/// Ask for changed texts.
+/// Asks the proposer for changed texts.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ProposeCommand {
     pub call_id: CallId,
     pub attempt: u32,
     pub question: ProposerQuestion,
-    /// The parents' results that may be shown, with their train scores.
+    /// The rows whose traces the proposer may see, with the first parent's scores.
     pub evidence: Vec<EvidenceRow>,
-    /// The request whose answer had the problems of the question.
+    /// The call whose answer had the problems that this turn repairs.
     pub repairs: Option<CallId>,
 }
 
-/// What is asked of a proposer, as it was decided on. It does not name the call, so that it can be part of a cache key.
+/// The input of a proposer turn, fixed when the turn is decided. It contains no call number, so it can be part of a cache
+/// key.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ProposerQuestion {
     pub operation: Operation,
     pub generation: u32,
     pub parents: Vec<NamedPayload>,
     pub ancestor: Option<NamedPayload>,
-    /// What the proposed fields are laid over.
+    /// The texts that a proposal starts from; proposed fields replace them.
     pub base: Payload,
     /// Fields that may change.
     pub components: Vec<String>,
-    /// How many proposals are wanted.
+    /// The number of proposals to return.
     pub proposal_count: u32,
-    /// Rejected candidates that should not be repeated.
+    /// Rejected candidates that the proposer should not repeat.
     pub carried_failures: Vec<CarriedAttempt>,
-    /// Ancestors and children of the parents, as they stood when the question was decided on.
+    /// Ancestors and children of the parents at the time of the decision.
     pub relatives: Vec<RelatedCandidate>,
-    /// The best of the frontier at that moment.
+    /// The best members of the frontier at that time.
     pub frontier: Vec<FrontierMember>,
-    /// How many candidates the frontier had.
+    /// The number of candidates on the frontier.
     pub frontier_size: u32,
-    /// Problems of the answer before.
+    /// Problems of the previous answer, to be repaired.
     pub problems: Vec<Problem>,
 }
 
@@ -87,32 +89,32 @@ string_enum! {
     Relation {
         /// The first parent descends from it.
         Ancestor = "ancestor",
-        /// It was made from a parent.
+        /// It descends from one of the parents.
         Child = "child",
     }
 }
 
-/// A candidate that a parent came from or that came from a parent, and what the change was worth.
+/// An ancestor or a child of a parent, with the effect of its change on the score.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RelatedCandidate {
     pub candidate_id: CandidateId,
     pub relation: Relation,
     pub status: CandidateStatus,
-    /// Mean train score, where it was fully evaluated.
+    /// Mean train score; null if it was not fully evaluated.
     pub train_score: Option<f64>,
-    /// Mean difference to its own first parent, on the rows that both were measured on, and how many they are.
+    /// Mean difference to its own first parent on the rows that both have scores for, and the number of these rows.
     pub delta: Option<f64>,
     pub rows: u32,
-    /// The texts in which it differs from the first parent, where they are still kept.
+    /// The texts in which it differs from the first parent; empty if they are no longer in memory.
     pub changed: Payload,
 }
 
-/// A candidate of the frontier.
+/// A candidate on the frontier.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct FrontierMember {
     pub candidate_id: CandidateId,
     pub train_score: f64,
-    /// Cells of the frontier in which nobody is better.
+    /// Cells of the frontier in which no candidate is better.
     pub cells_won: u64,
 }
 
@@ -124,7 +126,7 @@ pub struct CarriedAttempt {
     pub reason: String,
 }
 
-/// One row of evidence: where its trace is found, and how the first parent did on it.
+/// One row whose trace the proposer sees, and the first parent's score on it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EvidenceRow {
     pub row_id: RowId,

@@ -1,5 +1,5 @@
-//! What is asked of a run from outside, and how a run ends. A route, the command line or Python makes a `ControlRequest`, and
-//! the loop of the run receives that same value; every layer passes the `RunEnd` back.
+//! Control requests to a run, and how the work on a run ends. A route, the command line or Python makes a
+//! `ControlRequest`, and the driver of the run receives that same value. Every layer returns the same `RunEnd`.
 
 use std::time::Duration;
 
@@ -10,47 +10,48 @@ use super::event::Event;
 use crate::string_enum;
 
 string_enum! {
-    /// What may be asked of a run. Of those that end the work on it, a later one replaces an earlier one.
+    /// What a control request does. Among actions that end the work on a run, a later one replaces an earlier one.
     ControlAction {
-        /// The process of the run ends: save the run. A worker of the queue continues it.
+        /// The process ends: save the run. A worker of the queue continues it later.
         Shutdown = "shutdown",
-        /// Save the run and end. It can be resumed.
+        /// Save the run and stop working on it. It can be resumed.
         Interrupt = "interrupt",
-        /// Save the run and let its request wait until it is resumed.
+        /// Save the run and pause its run request until it is resumed.
         Pause = "pause",
-        /// End the run for good, now. What was paid for is kept.
+        /// Cancel the run now and for good. Answers that have arrived are stored.
         Cancel = "cancel",
-        /// Finish early: no new search, then the held-out evaluation.
+        /// Finish early: no new search work, then the held-out evaluation.
         Stop = "stop",
         /// Continue a paused run.
         Resume = "resume",
-        /// Let a run that is stepped by hand send what it wants now.
+        /// In manual-step mode, send the calls that are waiting now.
         Step = "step",
     }
 }
 
-/// One request to control a run.
+/// A control request to a run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ControlRequest {
     pub action: ControlAction,
     pub reason: Option<String>,
-    /// How long calls under way may take; without one, the run's own setting.
+    /// How long to wait for calls in flight; if unset, the run's own setting applies.
     pub grace: Option<Duration>,
-    /// How long a pause may last before the request is cancelled.
+    /// How long a pause may last before the run request is cancelled.
     pub pause: Option<Duration>,
 }
 
 impl ControlRequest {
-    /// A request that gives no reason.
+    /// Returns a request without a reason.
     pub fn new(action: ControlAction) -> Self {
         Self { action, reason: None, grace: None, pause: None }
     }
 
+    /// Sets the reason.
     pub fn with_reason(self, reason: Option<&str>) -> Self {
         Self { reason: reason.map(str::to_owned), ..self }
     }
 
-    /// Waits this long for calls under way.
+    /// Sets how long to wait for calls in flight.
     pub fn with_grace(self, grace: Duration) -> Self {
         Self { grace: Some(grace), ..self }
     }
@@ -75,7 +76,7 @@ impl ControlRequest {
         Self::new(ControlAction::Shutdown).with_reason(Some(reason))
     }
 
-    /// What a person may ask of a run that a process works on, by its word.
+    /// Parses an action that users may request of a run that a process is working on: interrupt, stop or cancel.
     pub fn parse(word: &str, reason: &str) -> Result<Self, OptimizerError> {
         let known = [ControlAction::Interrupt, ControlAction::Stop, ControlAction::Cancel];
         match ControlAction::parse(word).filter(|action| known.contains(action)) {
@@ -85,7 +86,7 @@ impl ControlRequest {
         }
     }
 
-    /// The reason in words, also where none was given.
+    /// Returns the reason, or a default sentence.
     pub fn reason(&self) -> String {
         self.reason.clone().unwrap_or_else(|| format!("{} was asked for", self.action.as_str()))
     }
@@ -99,11 +100,12 @@ pub enum RunEnd {
     Cancelled(OptimizerError),
     /// The run is saved. It can be resumed.
     Interrupted,
-    /// The run is saved, and its request waits until it is resumed.
+    /// The run is saved, and its run request is paused until it is resumed.
     Paused,
 }
 
 impl RunEnd {
+    /// Returns the status word that all layers show.
     pub const fn as_str(&self) -> &'static str {
         match self {
             Self::Completed => "completed",
@@ -114,7 +116,7 @@ impl RunEnd {
         }
     }
 
-    /// How a run ended whose log ends with this event.
+    /// Returns how a run ended whose log ends with this event.
     pub fn from_event(event: &Event) -> Option<Self> {
         match event {
             Event::RunFinished(_) => Some(Self::Completed),
@@ -129,7 +131,7 @@ impl RunEnd {
         }
     }
 
-    /// Why a run failed or was cancelled.
+    /// Returns the error of a failed or cancelled run.
     pub fn error(&self) -> Option<&OptimizerError> {
         match self {
             Self::Failed(error) | Self::Cancelled(error) => Some(error),

@@ -1,5 +1,5 @@
-//! Lines of event feeds: an event with its sequence number, run and time; and the normalized feed, of which two runs of one
-//! config give the same lines, whatever their names, times, places and caches.
+//! Lines of event feeds: an event with its sequence number, run and time. Also the normalized feed, which is equal for two
+//! runs of one config, independent of their names, times, directories and caches.
 
 use jiff::Timestamp;
 use jiff::fmt::temporal::DateTimePrinter;
@@ -13,7 +13,7 @@ use super::event::{EVENT_TYPES, Event, message};
 /// Version of the envelope's shape.
 pub const ENVELOPE_VERSION: u32 = 1;
 
-/// An event as it stands in `events.jsonl`.
+/// One line of `events.jsonl`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Envelope {
     pub version: u32,
@@ -23,7 +23,7 @@ pub struct Envelope {
     pub ts: String,
     #[serde(flatten)]
     pub event: Event,
-    /// The event in words.
+    /// The event as a sentence.
     pub message: String,
 }
 
@@ -39,15 +39,15 @@ impl Envelope {
         }
     }
 
-    /// The envelope as one line of JSON, without the line break.
+    /// Returns the envelope as one line of JSON, without the line break.
     pub fn to_line(&self) -> Result<String, OptimizerError> {
         serde_json::to_string(self).map_err(|error| OptimizerError::new(ErrorCode::Json, error.to_string()))
     }
 
-    /// Reads a line; the number is for the message.
+    /// Parses a line. The line number is for error messages.
     pub fn from_line(line: &str, number: usize) -> Result<Self, OptimizerError> {
         let read = serde_json::from_str::<Self>(line);
-        // A newer shape need not be readable as this one, so its version is looked for in broken lines too.
+        // A newer envelope may not parse as this version, so the version is read separately.
         let version = match &read {
             Ok(envelope) => envelope.version,
             Err(_) => serde_json::from_str::<Versioned>(line).map_or(ENVELOPE_VERSION, |found| found.version),
@@ -66,28 +66,28 @@ impl Envelope {
     }
 }
 
-/// What every version of the envelope has.
+/// The field that every version of the envelope has.
 #[derive(Deserialize)]
 struct Versioned {
     version: u32,
 }
 
-/// Reads a moment like `2026-01-31T12:00:00.250Z` or with an offset like `+02:00`; nothing before 1970.
+/// Parses a time like `2026-01-31T12:00:00.250Z`, or with an offset like `+02:00`. Returns `None` before 1970.
 pub fn unix_millis_of(text: &str) -> Option<u64> {
     u64::try_from(text.parse::<Timestamp>().ok()?.as_millisecond()).ok()
 }
 
-/// A moment as RFC 3339 in UTC with milliseconds. Moments after the year 9999 are its last millisecond.
+/// Formats a time as RFC 3339 in UTC with milliseconds. Times after the year 9999 are clamped to its last millisecond.
 pub fn rfc3339(unix_millis: u64) -> String {
     const PRINTER: DateTimePrinter = DateTimePrinter::new().precision(Some(3));
     let moment = i64::try_from(unix_millis).ok().and_then(|millis| Timestamp::from_millisecond(millis).ok());
     PRINTER.timestamp_to_string(&moment.unwrap_or(Timestamp::MAX))
 }
 
-/// The part of an event that depends on config, seed and answers alone; `None` for events that only tell how the run was carried out.
+/// Returns the part of an event that depends only on config, random seed and answers. Returns `None` for operational events.
 ///
-/// Only the type's declared volatile fields are removed, and only at the top of `fields`: texts of users are never
-/// touched. Normalizing twice changes nothing.
+/// Removes only the declared volatile fields at the top level of `fields`, so texts of users stay as they are. Normalizing
+/// twice has the same result as once.
 pub fn normalize(mut event: Value) -> Result<Option<Value>, OptimizerError> {
     let wire = event.get("type").and_then(Value::as_str).unwrap_or_default();
     let Some(known) = EVENT_TYPES.iter().find(|known| known.name == wire) else {
@@ -109,11 +109,12 @@ pub fn normalize(mut event: Value) -> Result<Option<Value>, OptimizerError> {
     Ok(Some(Value::Object(out)))
 }
 
-/// Adds the line of an event with its line break, if normalized feeds have it: the same bytes as `normalize` gives.
+/// Appends the normalized line of an event with its line break: the same bytes as `normalize` returns. Operational events
+/// have no such line.
 pub fn write_normalized_line(event: &Event, message: &str, out: &mut Vec<u8>) -> Result<(), serde_json::Error> {
     let before = out.len();
     out.extend(br#"{"fields":"#);
-    if !event.write_kept_fields(out)? {
+    if !event.write_stable_fields(out)? {
         out.truncate(before);
         return Ok(());
     }

@@ -1,4 +1,4 @@
-//! The one table of errors: code, exception class, exit code, HTTP status and hint.
+//! The table of all errors: code, exception class, exit code, HTTP status and hint.
 
 use std::error::Error;
 use std::fmt::Display;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// One row of the table.
+/// One row of the error table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ErrorRow {
     pub code: ErrorCode,
@@ -19,17 +19,17 @@ pub struct ErrorRow {
     pub exit: u8,
     /// The HTTP status of the service.
     pub http: u16,
-    /// What to do when nothing more precise is known.
+    /// The default advice, if the error has none of its own.
     pub hint: &'static str,
 }
 
 macro_rules! errors {
     ($($code:ident, $wire:literal, $class:literal, $exit:literal, $http:literal, $hint:literal;)*) => {
-        /// Every way in which the product refuses or fails, by cause.
+        /// Every error of the product, by cause.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
         pub enum ErrorCode { $(#[serde(rename = $wire)] $code,)* }
 
-        /// Every error of the product, one row each.
+        /// The error table, one row per code.
         pub const ERRORS: &[ErrorRow] = &[
             $(ErrorRow { code: ErrorCode::$code, name: $wire, class: $class, exit: $exit, http: $http, hint: $hint },)*
         ];
@@ -59,44 +59,44 @@ errors! {
 }
 
 impl ErrorCode {
-    /// The row of this code.
+    /// Returns the row of this code.
     pub const fn row(self) -> &'static ErrorRow {
         &ERRORS[self as usize]
     }
 
-    /// The stable wire code.
+    /// Returns the stable code that users match on.
     pub const fn as_str(self) -> &'static str {
         self.row().name
     }
 
-    /// Finds a code by its wire form.
+    /// Returns the error with this code.
     pub fn parse(name: &str) -> Option<Self> {
         ERRORS.iter().find(|row| row.name == name).map(|row| row.code)
     }
 }
 
-/// The error of a lower layer, behind one thin pointer: errors are returned often and should be small.
+/// The error of a lower layer behind one thin pointer, which keeps `OptimizerError` small.
 pub type Cause = Arc<Box<dyn Error + Send + Sync>>;
 
-/// An error as a person meets it: what happened, the value, and what to do.
+/// An error as users see it: what happened, and what to do.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{}: {message}", code.as_str())]
 pub struct OptimizerError {
     pub code: ErrorCode,
-    /// What happened, with the value that was met.
+    /// What happened, with the offending value.
     pub message: String,
-    /// More of it: an excerpt, the inner message, a place.
+    /// Additional detail: an excerpt, an inner message or a location.
     pub detail: Option<String>,
     /// What to do.
     pub hint: String,
-    /// For config problems: every finding.
+    /// Every finding, for errors of a configuration.
     pub findings: Vec<ConfigFinding>,
-    /// The error of a lower layer that led to this one, for logs and debuggers; users read `message` and `detail`.
+    /// The error of a lower layer that caused this one, for logs and debuggers. Users read `message` and `detail`.
     #[source]
     pub cause: Option<Cause>,
 }
 
-/// Two errors are equal when they tell a user the same; the cause does not count.
+/// Compares what users see and ignores the cause.
 impl PartialEq for OptimizerError {
     fn eq(&self, other: &Self) -> bool {
         self.code == other.code
@@ -108,32 +108,32 @@ impl PartialEq for OptimizerError {
 }
 
 impl OptimizerError {
-    /// An error with the hint of its table row.
+    /// Returns an error with the hint of its table row.
     pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
         let hint = code.row().hint.to_owned();
         Self { code, message: message.into(), detail: None, hint, findings: Vec::new(), cause: None }
     }
 
-    /// An error that a lower layer led to: its message is `what`, a colon and the message of the cause.
+    /// Returns an error that a lower layer caused. Its message is `what`, a colon and the message of the cause.
     pub fn from_cause(code: ErrorCode, what: impl Display, cause: impl Error + Send + Sync + 'static) -> Self {
         Self::new(code, format!("{what}: {cause}")).caused_by(cause)
     }
 
-    /// The same error with a more precise hint.
+    /// Replaces the hint.
     #[must_use]
     pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = hint.into();
         self
     }
 
-    /// The same error with more detail.
+    /// Sets the detail.
     #[must_use]
     pub fn with_detail(mut self, detail: impl Into<String>) -> Self {
         self.detail = Some(detail.into());
         self
     }
 
-    /// The same error with the error of a lower layer that led to it.
+    /// Sets the error of a lower layer that caused this one.
     #[must_use]
     pub fn caused_by(mut self, cause: impl Error + Send + Sync + 'static) -> Self {
         self.cause = Some(Arc::new(Box::new(cause)));
@@ -141,17 +141,17 @@ impl OptimizerError {
     }
 }
 
-/// How much a finding weighs.
+/// The severity of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Severity {
     /// The configuration cannot be used.
     Error,
-    /// The configuration is used, in the way that the message says.
+    /// The configuration can be used; the message says how it is understood.
     Warning,
 }
 
-/// A finding about a configuration: where it is, what is wrong and what to do.
+/// One problem of a configuration: where it is, what is wrong and what to do.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ConfigFinding {
     pub severity: Severity,
@@ -161,13 +161,13 @@ pub struct ConfigFinding {
     pub field: String,
     /// The file (or `environment`, `--set`) that the value came from.
     pub source: String,
-    /// One-based position in the file; absent for values that are not from the file.
+    /// One-based position in the file; absent for values from other sources.
     pub line: Option<usize>,
     pub column: Option<usize>,
     /// What is wrong, with the value.
     pub message: String,
     /// What to do.
     pub hint: String,
-    /// The line of the file with a marker below the place; secrets are blanked.
+    /// The line of the file with a marker below the location. Secrets are masked.
     pub excerpt: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! THE list of events: every type, its stable wire name, which of its fields are volatile, and what it says in words.
+//! The list of all events: every type with its stable name, its volatile fields and its message.
 
 use schemars::generate::SchemaSettings;
 use serde::{Deserialize, Serialize};
@@ -7,14 +7,14 @@ use serde_json::{Value, json};
 use super::canonical::write_canonical;
 use super::event_fields::{self, CandidateDecided, EvaluationCompleted};
 
-/// What a reader of feeds needs to know about one event type.
+/// The properties of one event type, for readers of feeds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EventType {
     /// The stable name: the `type` of the event in feeds and tables.
     pub name: &'static str,
-    /// Fields that may differ between two runs of one config without any decision being different.
+    /// Fields that may differ between two runs of one config that make the same decisions.
     pub volatile: &'static [&'static str],
-    /// Whether the event tells only how the run was carried out: no decision rests on it, normalized feeds leave it out.
+    /// Whether the event only describes how the run was executed. No decision depends on it, and normalized feeds omit it.
     pub is_operational: bool,
     pub about: &'static str,
 }
@@ -25,7 +25,7 @@ macro_rules! events {
         $variant:ident($bound:tt: $fields:ident) = $wire:literal, volatile [$($volatile:literal),*] $(, $operational:ident)?
             => $message:expr;
     )+) => {
-        /// One thing that happened. The list of these is the truth about a run.
+        /// One event of a run. The list of events is the source of truth about a run.
         #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
         #[serde(tag = "type", content = "fields")]
         pub enum Event {
@@ -42,7 +42,7 @@ macro_rules! events {
             },)+
         ];
 
-        /// Every event type with what it means and a reference to the JSON Schema of its fields, and these schemas.
+        /// Returns every event type with its documentation and the JSON Schema of its fields.
         pub fn event_catalogue() -> Value {
             let mut schemas = SchemaSettings::draft2020_12().for_serialize().into_generator();
             let events = vec![$(json!({
@@ -55,7 +55,7 @@ macro_rules! events {
             json!({"events": events, "$defs": schemas.take_definitions(true)})
         }
 
-        /// One sentence about an event. It holds no volatile value, so that normalized feeds can keep it.
+        /// Returns one sentence about an event. It contains no volatile value, so normalized feeds include it.
         pub fn message(event: &Event) -> String {
             match event { $(Event::$variant($bound) => $message,)+ }
         }
@@ -66,13 +66,13 @@ macro_rules! events {
                 match self { $(Self::$variant(_) => $wire,)+ }
             }
 
-            /// The fields as they stand on the wire.
+            /// Returns the fields as JSON.
             pub fn fields_json(&self) -> Result<String, serde_json::Error> {
                 match self { $(Self::$variant(fields) => serde_json::to_string(fields),)+ }
             }
 
-            /// Adds the fields that are not volatile, as canonical JSON, and tells whether normalized feeds have the event.
-            pub(super) fn write_kept_fields(&self, out: &mut Vec<u8>) -> Result<bool, serde_json::Error> {
+            /// Appends the fields that are not volatile as canonical JSON. Returns whether normalized feeds contain the event.
+            pub(super) fn write_stable_fields(&self, out: &mut Vec<u8>) -> Result<bool, serde_json::Error> {
                 match self {
                     $(Self::$variant(fields) => {
                         write_canonical(fields, &[$($volatile),*], out)?;
@@ -87,79 +87,79 @@ macro_rules! events {
 }
 
 events! {
-    /// The run exists: its config and seed.
+    /// The run started, with this config and random seed.
     RunStarted(run: RunStarted) = "gepa.run.started", volatile ["container_url"]
         => format!("run started with seed {}", run.seed);
     /// The run moved along its lifecycle.
     StateTransitioned(change: StateTransitioned) = "optimizer.state.transitioned", volatile []
         => format!("{} -> {}", change.from.as_str(), change.to.as_str());
-    /// The container's contract is known: version, dialect and routes.
+    /// The container's contract was read: version, dialect and routes.
     ContractVerified(contract: ContractVerified) = "container.contract.verified", volatile []
         => format!("container speaks {} ({})", contract.version, contract.dialects.join(" and "));
     /// The container describes its task.
     TaskInfoLoaded(_: TaskInfoLoaded) = "container.task_info.loaded", volatile []
         => "the container describes its task".to_owned();
-    /// The container does not describe its task, which is allowed.
+    /// The container does not describe its task. The description is optional.
     TaskInfoMissing(_: Reason) = "container.task_info.missing", volatile ["reason"]
         => "the container does not describe its task".to_owned();
-    /// The config names rows by seed and the container knows task ids: which id each seed became.
+    /// The config names rows by row number and the container by task id: the id of each row number.
     RowsMapped(map: RowsMapped) = "dataset.seeds.mapped", volatile []
         => format!("{} seeds are known by task id", map.train.len() + map.heldout.len());
-    /// The program and its mutable fields are known.
+    /// The program and its mutable fields were loaded.
     ProgramLoaded(program: ProgramLoaded) = "container.program.loaded", volatile []
         => format!("program {} with fields {}", program.program_id, program.target_fields.join(", "));
-    /// The rows are known.
+    /// The rows were loaded.
     RowsLoaded(rows: RowsLoaded) = "dataset.rows.loaded", volatile []
         => format!("{} train rows, {} held-out rows", rows.train_rows, rows.heldout_rows);
-    /// What is measured and which way is better.
+    /// The objectives of the run, with their directions.
     ObjectiveSetDeclared(set: ObjectiveSetDeclared) = "objective_set.declared", volatile []
         => format!("{} decides", set.selection_objective);
-    /// A candidate exists and has passed every check that costs nothing.
+    /// A candidate was registered after it passed every check that needs no rollout.
     CandidateRegistered(candidate: CandidateRegistered) = "candidate.registered", volatile []
         => format!("candidate {} registered ({})", candidate.candidate_id, candidate.operation.as_str());
-    /// Rollouts are wanted: one request per row, numbered from `first_request`.
+    /// Rollouts were requested: one call per row, numbered from `first_request`.
     RolloutsRequested(batch: RolloutsRequested) = "rollout.requested", volatile []
         => format!("{} rollouts of {} for {}", batch.row_ids.len(), batch.candidate_id, batch.stage.as_str());
-    /// A rollout gave a score.
+    /// A rollout returned a score.
     RolloutFinished(rollout: RolloutFinished) = "rollout.finished", volatile ["cached", "trace_digest"]
         => format!("{} on {}: {}", rollout.candidate_id, rollout.row_id, number(rollout.reward));
-    /// A rollout gave no score. It is missing evidence, never a zero.
+    /// A rollout failed. Its score is missing, never zero.
     RolloutFailed(rollout: RolloutFailed) = "rollout.failed", volatile ["cached", "message"]
         => {
             let next = if rollout.retried { "; trying again" } else { "; no score" };
             format!("{} on {}: {}{next}", rollout.candidate_id, rollout.row_id, rollout.class.as_str())
         };
-    /// The seed has its train score.
+    /// The initial candidate was evaluated on the train rows.
     SeedEvaluated(done: EvaluationCompleted) = "candidate.evaluated", volatile [] => evaluated("seed evaluated", done);
-    /// The parent has been measured on the rows of a generation.
+    /// The parent was measured on the rows of a generation.
     ReferenceCompleted(done: EvaluationCompleted) = "parent_minibatch_reference.completed", volatile []
         => evaluated("parent measured on the minibatch", done);
-    /// A candidate has been screened.
+    /// A candidate was screened on the minibatch.
     MinibatchEvaluated(done: EvaluationCompleted) = "candidate.minibatch_evaluated", volatile []
         => evaluated("screened", done);
-    /// A candidate has its train score.
+    /// A candidate was evaluated on the train rows.
     FullTrainEvaluated(done: EvaluationCompleted) = "candidate.full_train_evaluated", volatile []
         => evaluated("fully evaluated", done);
-    /// A candidate won its screening and is worth a full evaluation.
+    /// A candidate passed its screening and gets a full evaluation.
     CandidatePromoted(decision: CandidateDecided) = "candidate.promoted", volatile [] => decided("promoted", decision);
-    /// A candidate is accepted.
+    /// A candidate was accepted.
     CandidateAccepted(decision: CandidateDecided) = "candidate.accepted", volatile [] => decided("accepted", decision);
     /// A candidate lost a comparison.
     CandidateRejected(decision: CandidateDecided) = "candidate.rejected", volatile [] => decided("rejected", decision);
-    /// A candidate could not be judged.
+    /// A candidate was deferred: there was not enough evidence for a decision.
     CandidateDeferred(deferred: CandidateDeferred) = "candidate.deferred", volatile []
         => format!("{} deferred: {}", deferred.candidate_id, deferred.reason.as_str());
-    /// A generation begins: parents, rows and components are chosen.
+    /// A generation started, with these parents, rows and components.
     GenerationStarted(generation: GenerationStarted) = "generation.started", volatile []
         => {
             let parents: Vec<&str> = generation.parent_ids.iter().map(|id| id.as_str()).collect();
             let operation = generation.operation.as_str();
             format!("generation {} ({operation}) from {}", generation.generation, parents.join(" and "))
         };
-    /// A minibatch was passed over because its parent has nothing to gain on it.
+    /// A minibatch was skipped because its parent has nothing to gain on it.
     MinibatchSkipped(skip: MinibatchSkipped) = "minibatch.skipped", volatile []
         => format!("{} has nothing to gain on these {} rows; drawing again", skip.parent_id, skip.rows);
-    /// A proposal is wanted.
+    /// A proposer turn was requested.
     ProposerStarted(turn: ProposerStarted) = "proposer.started", volatile []
         => if turn.problems.is_empty() {
             format!("asked for {} proposals for generation {}", turn.proposal_count, turn.generation)
@@ -169,97 +169,97 @@ events! {
     /// The proposer answered.
     ProposerCompleted(turn: ProposerCompleted) = "proposer.completed", volatile ["cached"]
         => format!("{} proposals for generation {}", turn.proposal_count, turn.generation);
-    /// The proposer gave no answer.
+    /// A proposer turn failed.
     ProposerFailed(turn: ProposerFailed) = "proposer.failed", volatile ["cached", "message"]
         => {
             let next = if turn.retried { "; trying again" } else { "" };
             format!("proposer {} for generation {}{next}", turn.class.as_str(), turn.generation)
         };
-    /// A proposal broke a rule; no rollout was spent on it.
+    /// A proposal was rejected because it violates a rule. No rollout was spent on it.
     ProposalRejected(rejected: ProposalRejected) = "proposal.rejected", volatile []
         => {
             let codes: Vec<&str> = rejected.problems.iter().map(|problem| problem.code.as_str()).collect();
             format!("proposal {} of generation {} refused: {}", rejected.index, rejected.generation, codes.join(", "))
         };
-    /// A proposal repeats a known candidate; no rollout was spent on it.
+    /// A proposal was skipped because it repeats a known candidate. No rollout was spent on it.
     DuplicateSkipped(skip: DuplicateSkipped) = "candidate.duplicate_skipped", volatile []
         => format!("proposal {} repeats {}", skip.index, skip.candidate_id);
-    /// A candidate repeats text of train rows, and the policy is to warn.
+    /// A candidate repeats text of train rows, and `gepa.leakage.policy` is `warn`.
     LeakageDetected(leak: LeakageDetected) = "candidate.leakage_detected", volatile []
         => format!("{} repeats {} characters of row {} in {}", leak.candidate_id, leak.chars, leak.row_id, leak.field);
     /// The frontier changed.
     FrontierUpdated(update: FrontierUpdated) = "frontier.updated", volatile []
         => format!("{} holds {} cells; frontier of {}", update.candidate_id, update.cells_won, update.size);
-    /// A generation is over.
+    /// A generation completed.
     GenerationCompleted(done: GenerationCompleted) = "generation.completed", volatile []
         => {
             let best = done.best_train_score.map_or("unknown".to_owned(), |score| number(score.mean));
             let (accepted, registered) = (done.accepted, done.registered);
             format!("generation {} done: {accepted} of {registered} accepted, best {best}", done.generation)
         };
-    /// A limit forbade work that was wanted.
+    /// A limit refused work that the search needed.
     BudgetRefused(refused: BudgetRefused) = "budget.refused", volatile []
         => {
             let (available, limited) = (refused.available, refused.dimension.as_str());
             format!("{available} left of {limited}, {} wanted for {}", refused.wanted, refused.purpose)
         };
-    /// So many rollouts failed that the run ends.
+    /// So many rollouts failed that the search stops.
     CircuitBreakerTripped(breaker: CircuitBreakerTripped) = "rollout.circuit_breaker.tripped", volatile []
         => format!("{} of the last {} rollouts failed", breaker.failures, breaker.window);
-    /// A stop rule fired.
+    /// A stop rule ended the search.
     StopDecided(stop: StopDecided) = "gepa.stop", volatile []
         => format!("search ends: {}", stop.stopped_by.kind.as_str());
-    /// Somebody asked for an early finish.
+    /// A control request asked the run to finish early.
     StopRequested(_: Reason) = "gepa.stop.requested", volatile [] => "early finish requested".to_owned();
-    /// Somebody cancelled the run.
+    /// A control request cancelled the run.
     CancelRequested(_: Reason) = "gepa.cancel.requested", volatile [] => "cancel requested".to_owned();
-    /// Something broke that the run cannot go on without.
+    /// Something that the run needs is broken, so the run fails.
     FailureRaised(failure: Failure) = "gepa.failure.raised", volatile ["message"]
         => format!("the run cannot go on: {}", failure.code.as_str());
-    /// The proposer is there and can work: which program, version, model and sandbox.
+    /// The proposer is ready, with this program, version, model and sandbox.
     ProposerReady(ready: ProposerReady) = "proposer.ready", volatile [], operational
         => format!("proposer {} with {}", format!("{} {}", ready.backend, ready.version).trim_end(), ready.model);
-    /// The run goes on in a new process.
+    /// A new process resumed the run.
     RunResumed(resumed: RunResumed) = "run.resumed", volatile [], operational
         => {
             let (waiting, unknown) = (resumed.waiting, resumed.unknown_outcomes);
             format!("resumed after {} events; {waiting} answers wait, {unknown} outcomes unknown", resumed.events)
         };
-    /// The process lets go of the run; it can be resumed.
+    /// The process saved the run and stopped working on it. The run can be resumed.
     RunInterrupted(_: Reason) = "run.interrupted", volatile [], operational
         => "interrupted; the run can be resumed".to_owned();
-    /// The container cannot do what was asked of the transport.
+    /// The container does not support the configured submission mode.
     TransportFallback(fallback: TransportFallback) = "rollout.transport.fallback", volatile [], operational
         => format!("rollouts are sent {} instead of {}", fallback.effective, fallback.requested);
-    /// The number of rollouts at once follows the container's load.
+    /// The limit of concurrent rollouts was adjusted to the container's load.
     ConcurrencyAdjusted(change: ConcurrencyAdjusted) = "rollout.concurrency.adjusted", volatile [], operational
         => format!("{} -> {} rollouts at once", change.old_limit, change.new_limit);
-    /// The container does not say which row it ran, so that the row cannot be checked.
+    /// The container does not report which row it ran, so the row cannot be verified.
     EchoMissing(_: Reason) = "container.echo.missing", volatile [], operational
         => "the container does not say which row it ran".to_owned();
-    /// A row of the cache is damaged; the call was made again.
+    /// A cache entry is damaged, and the call is sent again.
     CacheDamaged(damage: CacheDamaged) = "cache.damaged", volatile [], operational
         => format!("a cached answer of {} was damaged and asked for again", damage.boundary);
-    /// The clock was looked at, for a time limit.
+    /// The running time was measured, for a time limit.
     ClockObserved(_: ClockObserved) = "clock.observed", volatile [], operational => "clock".to_owned();
-    /// The candidates that are measured on held-out rows are chosen.
+    /// The held-out evaluation of these candidates started.
     HeldoutStarted(chosen: HeldoutChosen) = "heldout.started", volatile []
         => format!("{} candidates on {} held-out rows", chosen.candidate_ids.len(), chosen.rows);
-    /// The budget does not reach for every candidate that should be measured on held-out rows.
+    /// The budget is too small to measure these candidates on held-out rows.
     HeldoutPartial(chosen: HeldoutChosen) = "heldout.partial", volatile []
         => format!("the budget does not reach for {} candidates on held-out rows", chosen.candidate_ids.len());
-    /// Nothing is measured on held-out rows.
+    /// The held-out evaluation was skipped.
     HeldoutSkipped(_: Reason) = "heldout.skipped", volatile [] => "no held-out evaluation".to_owned();
-    /// A candidate has its held-out score.
+    /// A candidate was measured on held-out rows.
     HeldoutCompleted(done: EvaluationCompleted) = "heldout.completed", volatile []
         => evaluated("measured on held-out rows", done);
-    /// The run ended well.
+    /// The run completed.
     RunFinished(run: RunFinished) = "gepa.run.finished", volatile ["bill"]
         => format!("run finished with {}", run.best_candidate_id);
-    /// The run ended with an error; what was paid for is kept.
+    /// The run failed. The log keeps every answer that arrived.
     RunFailed(run: RunFailed) = "gepa.run.failed", volatile ["bill", "message"]
         => format!("run failed: {}", run.error_code.as_str());
-    /// The run was cancelled; what was paid for is kept.
+    /// The run was cancelled. The log keeps every answer that arrived.
     RunCancelled(_: RunEnded) = "gepa.run.cancelled", volatile ["bill"] => "run cancelled".to_owned();
 }
 

@@ -1,4 +1,5 @@
-//! What an event means for calls, candidates and the best candidate: stated once, for the engine, the fold and the tables.
+//! The effects of an event on calls, candidates and the best candidate. The engine, the folds and the tables all use these
+//! functions.
 
 use super::event::Event;
 use super::event_fields::{CandidateDecided, Stage};
@@ -8,7 +9,7 @@ use super::usage::{Billing, Usage};
 use crate::string_enum;
 
 string_enum! {
-    /// What is called.
+    /// The receiver of a call.
     CallKind {
         /// The container.
         Rollout = "rollout",
@@ -17,7 +18,7 @@ string_enum! {
     }
 }
 
-/// A call that an event settles.
+/// A call that an event settles, with its billing and usage.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SettledCall<'e> {
     pub kind: CallKind,
@@ -27,7 +28,7 @@ pub struct SettledCall<'e> {
 }
 
 impl Event {
-    /// The call that this event settles, if it settles one.
+    /// Returns the call that this event settles, if any.
     pub fn settled_call(&self) -> Option<SettledCall<'_>> {
         let (kind, call_id, billing, usage) = match self {
             Self::RolloutFinished(done) => {
@@ -49,7 +50,7 @@ impl Event {
         Some(SettledCall { kind, call_id, billing, usage })
     }
 
-    /// The candidate that this event moves along its lifecycle, and how.
+    /// Returns the candidate that this event moves along its lifecycle, and the trigger.
     pub fn candidate_trigger(&self) -> Option<(&CandidateId, CandidateTrigger)> {
         match self {
             Self::SeedEvaluated(done) | Self::FullTrainEvaluated(done) => {
@@ -63,10 +64,10 @@ impl Event {
         }
     }
 
-    /// The candidate that is the best one from this event on.
+    /// Returns the candidate that becomes the best one with this event.
     ///
-    /// An accepted candidate becomes the best unless it scores below the one before it, which other objectives may
-    /// permit. The end of a generation and of the run name the best one themselves.
+    /// An accepted candidate becomes the best unless its score on the deciding objective is below that of the previous
+    /// best; other objectives can cause such an acceptance. The end of a generation and of the run name the best one.
     pub fn best_candidate(&self) -> Option<&CandidateId> {
         match self {
             Self::CandidateAccepted(decision) => decision

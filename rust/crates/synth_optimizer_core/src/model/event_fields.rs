@@ -1,4 +1,4 @@
-//! The fields of each event, as they stand on the wire.
+//! The fields of each event, as they are stored and shown.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use super::score::{Comparison, Gain, Score};
 use super::usage::{Cost, Usage};
 use crate::string_enum;
 
-/// Defines plain data that is stored, shown and documented as it stands here.
+/// Defines plain data types that are stored, shown and documented with these fields.
 macro_rules! fields {
     ($($(#[$meta:meta])* $name:ident { $($(#[$about:meta])* $field:ident: $type:ty,)+ })+) => { $(
         $(#[$meta])*
@@ -21,40 +21,40 @@ macro_rules! fields {
 }
 
 string_enum! {
-    /// Which rule ended the search.
+    /// The rule that ended the search.
     StopKind {
         /// The best score reached `gepa.score_threshold_value`.
         ScoreThreshold = "score_threshold",
-        /// `gepa.no_improvement_generations` passed without a better best.
+        /// `gepa.no_improvement_generations` generations passed without a better best score.
         NoImprovement = "no_improvement",
-        /// The candidates have nothing to gain any more.
+        /// The best candidate has nothing left to gain.
         PerfectScore = "perfect_score",
-        /// No row is left on which anything could be measured.
+        /// No row is left on which a candidate can be measured.
         NothingMeasurable = "nothing_measurable",
-        /// The money is used up.
+        /// The cost limit is reached.
         MaxCost = "max_cost_usd",
-        /// The tokens are used up.
+        /// The token limit is reached.
         MaxTokens = "max_tokens",
-        /// The time is used up.
+        /// The time limit is reached.
         MaxTime = "max_time_seconds",
-        /// The rollouts are used up.
+        /// The rollout limit is reached.
         MaxRollouts = "max_rollouts",
-        /// The generations are used up.
+        /// The generation limit is reached.
         MaxGenerations = "max_generations",
-        /// Somebody asked for an early finish.
+        /// A control request asked the run to finish early.
         External = "external",
         /// Too many of the last rollouts failed.
         CircuitBreaker = "circuit_breaker",
-        /// The seed could not be measured.
+        /// The initial candidate could not be measured.
         SeedFailed = "seed_failed",
-        /// The proposer brought nothing valid and new.
+        /// The proposer returned no valid and new proposal.
         ProposerExhausted = "proposer_exhausted",
-        /// Something broke that the run cannot go on without.
+        /// Something that the run needs is broken.
         Error = "error",
     }
-    /// Why a rollout is run.
+    /// The purpose of a rollout.
     Stage {
-        /// The seed on all train rows.
+        /// The initial candidate on all train rows.
         SeedFullTrain = "seed_full_train",
         /// The parent on the rows of a generation on which it has no score.
         ParentMinibatchReference = "parent_minibatch_reference",
@@ -62,16 +62,16 @@ string_enum! {
         CandidateMinibatch = "candidate_minibatch",
         /// A promoted candidate on all train rows.
         CandidateFullTrain = "candidate_full_train",
-        /// Seed and best on held-out rows, after the search.
+        /// The initial and the best candidate on held-out rows, after the search.
         Heldout = "heldout",
     }
-    /// How a candidate came to be.
+    /// How a candidate is made.
     Operation {
-        /// It is the text to start from.
+        /// It is the initial candidate.
         Seed = "seed",
         /// The proposer changed its parent.
         Mutate = "mutate",
-        /// It takes fields from two parents.
+        /// It combines fields of two parents.
         Merge = "merge",
     }
     /// What one cell of the frontier is.
@@ -83,33 +83,33 @@ string_enum! {
         /// An objective on a train row.
         PerExampleObjective = "per_example_objective",
     }
-    /// Whether more or less of an objective is better.
+    /// Whether a higher or a lower value of an objective is better.
     Direction {
         Maximize = "maximize" | "max" | "higher" | "higher_is_better" | "up",
         Minimize = "minimize" | "min" | "lower" | "lower_is_better" | "down",
     }
     /// How parents are chosen.
     Selector {
-        /// From the frontier, the more often the more cells a candidate holds.
+        /// A candidate of the frontier, with a probability proportional to the cells it holds.
         ParetoWeighted = "pareto_weighted" | "pareto",
-        /// From the frontier, all alike.
+        /// A candidate of the frontier, all with the same probability.
         UniformPareto = "uniform_pareto",
-        /// From all evaluated candidates, all alike.
+        /// An evaluated candidate, all with the same probability.
         Random = "random",
-        /// The best one.
+        /// The best candidate.
         CurrentBest = "current_best",
-        /// From the best `k`, the more often the more cells a candidate holds.
+        /// One of the best `k` candidates, with a probability proportional to the cells it holds.
         TopKPareto = "top_k_pareto",
-        /// The best one, and a random one in a share of `epsilon`.
+        /// The best candidate, or a random one with probability `epsilon`.
         EpsilonGreedy = "epsilon_greedy",
     }
 }
 
-// The run as a whole: its setup, how it is carried out, and its end.
+// The run as a whole: its setup, its execution and its end.
 fields! {
     /// `gepa.run.started`
     RunStarted {
-        /// The optimizer, `gepa`.
+        /// The algorithm, `gepa`.
         algorithm: String,
         /// Digest of the settings that can change a decision.
         config_digest: String,
@@ -124,7 +124,7 @@ fields! {
         from: RunState,
         /// The state after.
         to: RunState,
-        /// What moved it.
+        /// The trigger of the transition.
         trigger: RunTrigger,
     }
     /// `container.contract.verified`
@@ -133,7 +133,7 @@ fields! {
         version: String,
         /// `dataset`, `taskset`, or both.
         dialects: Vec<String>,
-        /// `capabilities.rollout_modes`; empty when the container does not say.
+        /// `capabilities.rollout_modes`; empty if the container advertises none.
         rollout_modes: Vec<String>,
         /// Advertised routes by their key.
         routes: BTreeMap<String, String>,
@@ -145,44 +145,44 @@ fields! {
     }
     /// `dataset.seeds.mapped`
     RowsMapped {
-        /// `split_list` when the container lists the ids of the split, `split_and_seed` when they are put together.
+        /// `split_list` if the container lists the ids of the split, `split_and_seed` if ids are made of split and row number.
         rule: String,
-        /// Train seeds with their ids, in the order of the config.
+        /// Train row numbers with their ids, in the order of the config.
         train: Vec<(i64, String)>,
-        /// The same for held-out seeds.
+        /// Held-out row numbers with their ids.
         heldout: Vec<(i64, String)>,
     }
     /// `run.resumed`
     RunResumed {
-        /// Events that were stored before.
+        /// Events stored before the resume.
         events: u64,
-        /// Answers that had come and wait for their turn.
+        /// Answers in the inbox that wait to retire.
         waiting: u32,
-        /// Calls that had been sent and whose outcome is not known. They are sent again under the same id.
+        /// Sent calls whose outcome is unknown. They are sent again with the same id.
         unknown_outcomes: u32,
     }
     /// `rollout.transport.fallback`
     TransportFallback {
         /// The submission mode of the config.
         requested: String,
-        /// The mode in which rollouts are sent from here on.
+        /// The mode in which rollouts are sent from now on.
         effective: String,
-        /// What the container said or advertises.
+        /// The container's answer or advertised capabilities.
         reason: String,
     }
     /// `rollout.concurrency.adjusted`
     ConcurrencyAdjusted {
-        /// Rollouts at once before.
+        /// The limit before.
         old_limit: u32,
-        /// Rollouts at once from here on.
+        /// The limit from now on.
         new_limit: u32,
-        /// The HTTP status that showed the overload; none for an increase.
+        /// The HTTP status that signalled the overload; absent for an increase.
         #[serde(skip_serializing_if = "Option::is_none")]
         status: Option<u16>,
     }
     /// `cache.damaged`
     CacheDamaged {
-        /// Which kind of call the entry belongs to.
+        /// The kind of the call.
         boundary: String,
         /// The key of the entry.
         key: String,
@@ -193,9 +193,9 @@ fields! {
         program_id: String,
         /// Digest of its modules, fixed ones included.
         program_digest: String,
-        /// Every field that the program lets change.
+        /// Every mutable field of the program.
         mutable_fields: Vec<String>,
-        /// Those that this run may change.
+        /// The fields that this run may change.
         target_fields: Vec<String>,
     }
     /// `dataset.rows.loaded`
@@ -206,7 +206,7 @@ fields! {
         heldout_rows: u32,
         /// Train rows of the full evaluation.
         pareto_pool: u32,
-        /// Train rows that minibatches are drawn from.
+        /// Train rows from which minibatches are drawn.
         minibatch_pool: u32,
         /// Train rows whose traces the proposer may see.
         reflection_pool: u32,
@@ -219,11 +219,11 @@ fields! {
     ProposerReady {
         /// `proposer.backend`.
         backend: String,
-        /// The model that is asked for.
+        /// The requested model.
         model: String,
-        /// Who serves it.
+        /// The provider of the model.
         provider: String,
-        /// Path of the program; the endpoint of a proposer that is only called.
+        /// Path of the program, or the URL of the endpoint.
         program: String,
         /// Where the program was found, or the setting that names the endpoint.
         source: String,
@@ -231,40 +231,40 @@ fields! {
         version: String,
         /// How it authenticates.
         auth: String,
-        /// What it may touch.
+        /// What the sandbox allows.
         sandbox: String,
     }
     /// `budget.refused`
     BudgetRefused {
-        /// What is limited.
+        /// The limited resource.
         dimension: Dimension,
-        /// How much was wanted, in the unit of the dimension.
+        /// The needed amount, in the unit of the dimension.
         wanted: u64,
-        /// How much was left.
+        /// The available amount.
         available: u64,
-        /// What the amount was wanted for.
+        /// What the amount is needed for.
         purpose: String,
     }
     /// `rollout.circuit_breaker.tripped`
     CircuitBreakerTripped {
-        /// Failures among them.
+        /// Number of failed rollouts in the window.
         failures: u32,
-        /// How many of the last rollouts were looked at.
+        /// Number of recent rollouts in the window.
         window: u32,
-        /// The share of failures that is tolerated.
+        /// The tolerated share of failures.
         tolerance: f64,
     }
-    /// Which rule ended the search, and why.
+    /// The rule that ended the search, with its values.
     StoppedBy {
         /// The rule.
         kind: StopKind,
         /// The limit.
         #[serde(skip_serializing_if = "Option::is_none")]
         limit: Option<f64>,
-        /// The value that met it.
+        /// The value that reached the limit.
         #[serde(skip_serializing_if = "Option::is_none")]
         value: Option<f64>,
-        /// Why, in words, where the rule has more to say.
+        /// Additional explanation, if any.
         #[serde(skip_serializing_if = "Option::is_none")]
         reason: Option<String>,
     }
@@ -272,43 +272,43 @@ fields! {
     Failure {
         /// The stable code.
         code: ErrorCode,
-        /// What happened, in words.
+        /// What happened.
         message: String,
     }
     /// `gepa.stop`
     StopDecided {
         /// The rule.
         stopped_by: StoppedBy,
-        /// Set when the run cannot end well.
+        /// Set if the run fails.
         #[serde(skip_serializing_if = "Option::is_none")]
         failure: Option<Failure>,
     }
-    /// A reason in words.
+    /// A reason.
     Reason {
-        /// Why, in words.
+        /// The reason.
         reason: String,
     }
     /// `clock.observed`
     ClockObserved {
-        /// Measured time of the run, without the time in which it did not run.
+        /// Measured running time. Time in which no process worked on the run does not count.
         elapsed_millis: u64,
     }
-    /// What was used, by the limits, and what was paid.
+    /// Usage of the run, and its cost.
     Bill {
-        /// In dollars; null is unknown.
+        /// Cost in dollars; null is unknown.
         #[schemars(with = "Option<f64>")]
         cost_usd: Cost,
-        /// Calls that were made.
+        /// Sent calls.
         paid_calls: u64,
         /// Calls that the cache answered.
         cached_calls: u64,
-        /// Prompt tokens of paid calls.
+        /// Prompt tokens of sent calls.
         prompt_tokens: u64,
-        /// Completion tokens of paid calls.
+        /// Completion tokens of sent calls.
         completion_tokens: u64,
-        /// Tokens of paid calls.
+        /// Total tokens of sent calls.
         total_tokens: u64,
-        /// Measured time, where a time limit asks for it.
+        /// Measured running time, if there is a time limit.
         elapsed_millis: Option<u64>,
     }
     /// Rollouts that count against the limits.
@@ -317,10 +317,10 @@ fields! {
         train: u64,
         /// Held-out rollouts.
         heldout: u64,
-        /// Those of which nobody knows whether they ran.
+        /// Rollouts that may or may not have run.
         unknown_outcomes: u64,
     }
-    /// Seed or returned candidate, on train or held-out rows.
+    /// The score of the initial or the returned candidate, on train or held-out rows.
     NamedScore {
         /// `seed` or `best`.
         role: String,
@@ -337,45 +337,45 @@ fields! {
         best_candidate_id: CandidateId,
         /// Why the search ended.
         stopped_by: StoppedBy,
-        /// Scores of the seed and of the returned candidate.
+        /// Scores of the initial and of the returned candidate.
         scores: Vec<NamedScore>,
-        /// Returned candidate minus seed on the train rows that both have.
+        /// Gain of the returned over the initial candidate, on the train rows that both have scores for.
         #[serde(skip_serializing_if = "Option::is_none")]
         train_gain: Option<Gain>,
-        /// The same on held-out rows.
+        /// The same gain on held-out rows.
         #[serde(skip_serializing_if = "Option::is_none")]
         heldout_gain: Option<Gain>,
-        /// Generations of the run.
+        /// Number of completed generations.
         generations: u32,
-        /// Candidates of the run.
+        /// Number of candidates.
         candidates: u32,
         /// Rollouts that count against the limits.
         rollouts: RolloutCount,
-        /// What was used and paid.
+        /// Usage and cost.
         bill: Bill,
     }
     /// `gepa.run.failed`
     RunFailed {
         /// The stable code.
         error_code: ErrorCode,
-        /// What happened, in words.
+        /// What happened.
         message: String,
-        /// The best candidate until then, if there was one.
+        /// The best candidate so far, if any.
         best_candidate_id: Option<CandidateId>,
         /// Rollouts that count against the limits.
         rollouts: RolloutCount,
-        /// What was used and paid.
+        /// Usage and cost.
         bill: Bill,
     }
     /// `gepa.run.cancelled`
     RunEnded {
-        /// Why, in words.
+        /// The reason.
         reason: String,
-        /// The best candidate until then, if there was one.
+        /// The best candidate so far, if any.
         best_candidate_id: Option<CandidateId>,
         /// Rollouts that count against the limits.
         rollouts: RolloutCount,
-        /// What was used and paid.
+        /// Usage and cost.
         bill: Bill,
     }
 }
@@ -393,66 +393,66 @@ fields! {
     ObjectiveSetDeclared {
         /// The objective that decides.
         selection_objective: String,
-        /// What one cell of the frontier is.
+        /// What a cell of the frontier is.
         frontier_type: FrontierType,
         /// Every objective, the deciding one first.
         objectives: Vec<Objective>,
     }
     /// `candidate.registered`
     CandidateRegistered {
-        /// The id, made from the texts.
+        /// The id, derived from the texts.
         candidate_id: CandidateId,
-        /// How it came to be.
+        /// How it was made.
         operation: Operation,
-        /// Its parents; none for the seed, two for a merge.
+        /// Its parents: none for the initial candidate, two for a merge.
         parent_ids: Vec<CandidateId>,
-        /// The generation that made it; none for the seed.
+        /// The generation that made it; null for the initial candidate.
         generation: Option<u32>,
         /// Its texts.
         #[schemars(extend("x-keys" = "field"))]
         payload: Payload,
         /// Fields whose text differs from the parent's.
         changed_fields: Vec<String>,
-        /// Why, in the words of the proposer.
+        /// The reason for the change, written by the proposer.
         rationale: String,
     }
     /// `rollout.requested`
     RolloutsRequested {
-        /// Number of the first request; the rows follow it in order.
+        /// Number of the first call. The rows' calls are numbered consecutively.
         #[serde(rename = "first_request")]
         first_call_id: CallId,
-        /// The evaluation that the rollouts belong to: the first request of it.
+        /// The evaluation that the rollouts belong to, named by its first call.
         evaluation: CallId,
-        /// Whose texts are run.
+        /// The candidate to run.
         candidate_id: CandidateId,
-        /// What the rollouts are for.
+        /// The purpose of the rollouts.
         stage: Stage,
-        /// The generation that they belong to, if any.
+        /// The generation that the rollouts belong to, if any.
         generation: Option<u32>,
-        /// The rows, one request each.
+        /// The rows, one call each.
         row_ids: Vec<RowId>,
-        /// 1 for the first try of these rows.
+        /// The attempt, from 1.
         attempt: u32,
-        /// Which repetition of the same measurement.
+        /// The repetition of the same measurement, from 0.
         replicate: u32,
     }
     /// `rollout.finished`
     RolloutFinished {
-        /// The request that is answered.
+        /// The call that is settled.
         #[serde(rename = "request")]
         call_id: CallId,
-        /// Whose texts were run.
+        /// The candidate that was run.
         candidate_id: CandidateId,
         /// The row.
         row_id: RowId,
-        /// What the rollout was for.
+        /// The purpose of the rollout.
         stage: Stage,
-        /// The reward of the container.
+        /// The reward that the container returned.
         reward: f64,
-        /// Scores by objective, where the container gives any.
+        /// Scores by objective, if the container returns any.
         #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
         objectives: BTreeMap<String, f64>,
-        /// What it used.
+        /// Usage of the rollout.
         usage: Usage,
         /// Whether the answer came from the cache.
         cached: bool,
@@ -462,63 +462,63 @@ fields! {
     }
     /// `rollout.failed`
     RolloutFailed {
-        /// The request that is answered.
+        /// The call that is settled.
         #[serde(rename = "request")]
         call_id: CallId,
-        /// Whose texts were to be run.
+        /// The candidate to run.
         candidate_id: CandidateId,
         /// The row.
         row_id: RowId,
-        /// What the rollout was for.
+        /// The purpose of the rollout.
         stage: Stage,
-        /// 1 for the first try.
+        /// The attempt, from 1.
         attempt: u32,
-        /// What kind of failure it was.
+        /// The kind of the failure.
         class: FailureClass,
-        /// What happened, in words.
+        /// What happened.
         message: String,
-        /// What it used all the same.
+        /// Reported usage of the failed call.
         usage: Usage,
         /// Whether the failure was replayed from the cache.
         cached: bool,
-        /// Whether the next event asks for the same rollout again.
+        /// Whether the next event requests the same rollout again.
         retried: bool,
     }
     /// The end of an evaluation.
     EvaluationCompleted {
-        /// The evaluation: the first request of it.
+        /// The evaluation, named by its first call.
         evaluation: CallId,
-        /// Who was evaluated.
+        /// The evaluated candidate.
         candidate_id: CandidateId,
-        /// The generation that it belongs to, if any.
+        /// The generation that the evaluation belongs to, if any.
         #[serde(skip_serializing_if = "Option::is_none")]
         generation: Option<u32>,
-        /// Rows that were asked for.
+        /// Requested rows.
         rows: u32,
-        /// Those of them that gave no score.
+        /// Requested rows without a score.
         failed: u32,
-        /// Score on the deciding objective; null without one row that has a score.
+        /// Score on the deciding objective; null if no row has a score.
         score: Option<Score>,
     }
     /// `candidate.promoted`, `candidate.accepted`, `candidate.rejected`
     CandidateDecided {
-        /// Who was judged.
+        /// The candidate.
         candidate_id: CandidateId,
-        /// The evaluation on which it was judged.
+        /// The evaluation that the decision is based on.
         stage: Stage,
         /// A stable short code, such as `primary_improved`.
         reason: String,
-        /// The comparison behind it; none for the seed.
+        /// The comparison behind the decision; absent for the initial candidate.
         #[serde(skip_serializing_if = "Option::is_none")]
         comparison: Option<Comparison>,
     }
     /// `candidate.deferred`
     CandidateDeferred {
-        /// Who could not be judged.
+        /// The candidate.
         candidate_id: CandidateId,
-        /// Where it stopped.
+        /// The evaluation that was not decided.
         stage: Stage,
-        /// Why.
+        /// The reason.
         reason: CandidateTrigger,
     }
     /// How a parent was chosen.
@@ -527,7 +527,7 @@ fields! {
         selector: Selector,
         /// Cells of the frontier that the parent holds.
         cells_won: u64,
-        /// Sum of the weights that were drawn from; 1 where nothing was drawn.
+        /// Sum of the weights of the random draw; 1 without a draw.
         total_weight: u64,
         /// Candidates on the frontier.
         frontier_size: u32,
@@ -543,10 +543,10 @@ fields! {
         /// The common ancestor of a merge's parents.
         #[serde(skip_serializing_if = "Option::is_none")]
         ancestor_id: Option<CandidateId>,
-        /// How the parent was chosen; none for a merge.
+        /// How the parent was chosen; absent for a merge.
         #[serde(skip_serializing_if = "Option::is_none")]
         selection: Option<ParentSelection>,
-        /// The draw of parent and minibatch that this is.
+        /// The number of this draw of parent and minibatch.
         draw: u64,
         /// Rows on which the proposals are screened.
         minibatch: Vec<RowId>,
@@ -554,7 +554,7 @@ fields! {
         evidence: Vec<RowId>,
         /// Fields that the proposals may change.
         components: Vec<String>,
-        /// What a proposal is laid over: the parent's texts, or the part of a merge on which both parents agree.
+        /// The texts that a proposal starts from: the parent's texts, or the merged texts of both parents.
         #[schemars(extend("x-keys" = "field"))]
         base: Payload,
     }
@@ -562,7 +562,7 @@ fields! {
     MinibatchSkipped {
         /// The parent.
         parent_id: CandidateId,
-        /// The draw of parent and minibatch that this is.
+        /// The number of this draw of parent and minibatch.
         draw: u64,
         /// Rows of the minibatch.
         rows: u32,
@@ -570,145 +570,146 @@ fields! {
     /// A rejected candidate that the proposer should not repeat.
     #[derive(Eq)]
     CarriedFailure {
-        /// Who was rejected.
+        /// The rejected candidate.
         candidate_id: CandidateId,
-        /// Why.
+        /// The reason for the rejection.
         reason: String,
     }
-    /// What is wrong with a proposal.
+    /// One problem of a proposal.
     #[derive(Eq)]
     Problem {
         /// A stable short code, such as `field_unknown`.
         code: String,
-        /// The field that it is about, if it is about one.
+        /// The field with the problem, if it concerns one field.
         field: Option<String>,
-        /// What is wrong, in words.
+        /// What is wrong.
         message: String,
     }
     /// `proposer.started`
     ProposerStarted {
-        /// The request.
+        /// The call.
         #[serde(rename = "request")]
         call_id: CallId,
-        /// The generation that wants proposals.
+        /// The generation that requests proposals.
         generation: u32,
-        /// 1 for the first try.
+        /// The attempt, from 1.
         attempt: u32,
-        /// Proposals that are asked for.
+        /// Number of requested proposals.
         proposal_count: u32,
-        /// Rejected candidates that are shown, with the reason.
+        /// Rejected candidates that the proposer sees, with the reason.
         carried_failures: Vec<CarriedFailure>,
-        /// Problems of the answer before, to be repaired; empty for a first answer.
+        /// Problems of the previous answer, to be repaired; empty for the first turn.
         problems: Vec<Problem>,
     }
     /// `proposer.completed`
     ProposerCompleted {
-        /// The request that is answered.
+        /// The call that is settled.
         #[serde(rename = "request")]
         call_id: CallId,
-        /// The generation that asked.
+        /// The generation that requested proposals.
         generation: u32,
-        /// Proposals that came.
+        /// Number of returned proposals.
         proposal_count: u32,
-        /// Proposals beyond those that were asked for; they are not looked at.
+        /// Number of ignored proposals, beyond the requested ones.
         ignored: u32,
-        /// The model that was asked for.
+        /// The requested model.
         requested_model: String,
         /// The model that answered.
         effective_model: String,
-        /// What the turn used.
+        /// Usage of the turn.
         usage: Usage,
         /// Whether the answer came from the cache.
         cached: bool,
     }
-    /// Which model a turn asked for, and which one answered as far as is known.
+    /// The requested model of a turn, and the model that answered.
     #[derive(Eq)]
     TurnModels {
-        /// The model that was asked for.
+        /// The requested model.
         requested: String,
-        /// The model that answered, if it is known.
+        /// The model that answered, if known.
         effective: Option<String>,
     }
     /// `proposer.failed`
     ProposerFailed {
-        /// The request that is answered.
+        /// The call that is settled.
         #[serde(rename = "request")]
         call_id: CallId,
-        /// The generation that asked.
+        /// The generation that requested proposals.
         generation: u32,
-        /// 1 for the first try.
+        /// The attempt, from 1.
         attempt: u32,
-        /// What kind of failure it was.
+        /// The kind of the failure.
         class: FailureClass,
-        /// What happened, in words.
+        /// What happened.
         message: String,
-        /// What it used all the same.
+        /// Reported usage of the failed call.
         usage: Usage,
         /// Whether the failure was replayed from the cache.
         cached: bool,
-        /// Which models it was about, if the turn reached one.
+        /// The models of the turn, if it reached one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         models: Option<Box<TurnModels>>,
-        /// Whether the next event asks again.
+        /// Whether the turn is tried again.
         retried: bool,
     }
     /// `proposal.rejected`
     ProposalRejected {
-        /// The generation that asked.
+        /// The generation that requested proposals.
         generation: u32,
-        /// Place of the proposal in its answer.
+        /// Index of the proposal in the answer.
         index: u32,
-        /// Every problem that was found.
+        /// All problems of the proposal.
         problems: Vec<Problem>,
     }
     /// `candidate.duplicate_skipped`
     DuplicateSkipped {
         /// The known candidate.
         candidate_id: CandidateId,
-        /// The generation that asked.
+        /// The generation that requested proposals.
         generation: u32,
-        /// Place of the proposal in its answer.
+        /// Index of the proposal in the answer.
         index: u32,
     }
     /// `candidate.leakage_detected`
     LeakageDetected {
-        /// Whose text it is.
+        /// The candidate.
         candidate_id: CandidateId,
-        /// The field of the text.
+        /// The field that contains the repeated text.
         field: String,
-        /// The train row whose text is repeated.
+        /// The train row that the text comes from.
         row_id: RowId,
-        /// Length of the repetition, in characters.
+        /// Length of the repeated text, in characters.
         chars: u32,
     }
     /// A cell of the frontier that a candidate holds.
     CellWon {
-        /// The row of the cell; none where a cell is an objective over all rows.
+        /// The row of the cell; absent if the cell is an objective over all rows.
         #[serde(skip_serializing_if = "Option::is_none")]
         row_id: Option<RowId>,
         /// The objective of the cell.
         objective: String,
-        /// The value with which it is held.
+        /// The candidate's value.
         value: f64,
-        /// Whether the holders before it lose the cell.
+        /// Whether the previous holders lose the cell.
         alone: bool,
     }
     /// `frontier.updated`
     FrontierUpdated {
-        /// Who was evaluated.
+        /// The evaluated candidate.
         candidate_id: CandidateId,
-        /// Its mean on the deciding objective, such that larger is better; where it has no score, that of the best counts.
+        /// Its mean on the deciding objective, negated if lower is better. On rows without a score, the best candidate's score
+        /// counts.
         #[serde(rename = "merit")]
         ranking_score: f64,
-        /// Cells that the candidate holds, alone or tied.
+        /// Number of cells that the candidate holds, alone or tied.
         cells_won: u32,
         /// Whether it holds any cell.
         joined: bool,
-        /// These cells.
+        /// The cells that it holds.
         cells: Vec<CellWon>,
-        /// Candidates that hold no cell any more.
+        /// Candidates that no longer hold any cell.
         left: Vec<CandidateId>,
-        /// Candidates on the frontier now.
+        /// Number of candidates on the frontier.
         size: u32,
     }
     /// `generation.completed`
@@ -717,9 +718,9 @@ fields! {
         generation: u32,
         /// Whether its candidates were mutations or a merge.
         operation: Operation,
-        /// Candidates that were registered.
+        /// Number of registered candidates.
         registered: u32,
-        /// Those of them that were accepted.
+        /// Number of accepted candidates among them.
         accepted: u32,
         /// The best candidate so far.
         best_candidate_id: CandidateId,
@@ -727,14 +728,14 @@ fields! {
         best_train_score: Option<Score>,
         /// Candidates on the frontier.
         frontier_size: u32,
-        /// Candidates of the run so far.
+        /// Number of candidates of the run so far.
         candidates: u32,
     }
     /// `heldout.started`, `heldout.partial`
     HeldoutChosen {
         /// The candidates.
         candidate_ids: Vec<CandidateId>,
-        /// Held-out rows of each.
+        /// Number of held-out rows for each candidate.
         rows: u32,
     }
 }

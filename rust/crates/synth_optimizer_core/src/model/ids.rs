@@ -1,4 +1,4 @@
-//! Names and numbers that identify things; each has its own type so that they cannot be mixed up.
+//! Identifiers. Each kind has its own type, so that the compiler rejects a mix-up.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::canonical::{CONTENT_ID_DIGITS, canonical_digest, content_id};
 
-/// The texts of a candidate, by mutable field.
+/// The texts of a candidate by mutable field.
 pub type Payload = BTreeMap<String, String>;
 
 macro_rules! name {
@@ -44,43 +44,44 @@ macro_rules! name {
 }
 
 name! {
-    /// A candidate, by its content: equal texts have equal ids in every run.
+    /// The id of a candidate, derived from its texts: equal texts have equal ids in every run.
     CandidateId
 }
 name! {
-    /// A row of the task, as the container names it.
+    /// The id of a row, as the container names it.
     RowId
 }
 
 impl CandidateId {
-    /// The id of these texts.
+    /// Returns the id of a candidate with these texts.
     pub fn of(prefix: &str, payload: &Payload) -> Self {
         Self::new(&content_id(prefix, payload))
     }
 
-    /// The content as a number: the hex digits at the end of the id.
+    /// Returns the hex digits at the end of the id as a number, for fast lookups.
     pub fn number(&self) -> u64 {
         let digits = self.0.len().saturating_sub(CONTENT_ID_DIGITS);
         self.0.get(digits..).and_then(|digits| u64::from_str_radix(digits, 16).ok()).unwrap_or(u64::MAX)
     }
 }
 
-/// A request of the engine: numbered in the order in which requests are made.
+/// The number of one outbound call, a rollout or a proposer turn. The engine numbers calls in the order in which it
+/// requests them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
 pub struct CallId(pub u64);
 
-/// A train row, by its place in the run's list of train rows.
+/// The index of a train row in the run's list of train rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct TrainRow(pub u32);
 
-/// A held-out row, by its place in the run's list of held-out rows.
+/// The index of a held-out row in the run's list of held-out rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct HeldoutRow(pub u32);
 
-/// What a rollout measures, without regard to when and why.
+/// Everything that identifies one rollout, independent of when it is sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RolloutIdentity<'a> {
     pub run_id: &'a str,
@@ -92,8 +93,8 @@ pub struct RolloutIdentity<'a> {
 }
 
 impl RolloutIdentity<'_> {
-    /// The id that is sent to the container. The same rollout sent twice has the same id, so that a container can
-    /// recognise it after a crash and not run it again.
+    /// Returns the id that is sent to the container. A rollout that is sent twice has the same id both times, so a
+    /// container can recognise it after a crash and return the stored result.
     pub fn rollout_id(&self) -> String {
         let identity = (self.run_id, self.candidate, self.row, self.stage, self.replicate, self.attempt);
         format!("r-{}", canonical_digest(&identity).get(..32).unwrap_or_default())

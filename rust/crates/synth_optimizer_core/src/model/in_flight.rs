@@ -1,4 +1,4 @@
-//! What a run waits for: evaluations and proposer turns that have no end in the log yet.
+//! Work in flight: evaluations and proposer turns that have started and not ended in the log.
 
 use std::collections::BTreeMap;
 
@@ -9,14 +9,14 @@ use super::event_fields::{RolloutsRequested, Stage};
 use super::ids::{CallId, CandidateId};
 use super::usage::Spend;
 
-/// An evaluation under way, and what came of its rollouts so far.
+/// An evaluation in flight, with the results of its rollouts so far.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct InFlightEvaluation {
     pub candidate_id: CandidateId,
     pub stage: Stage,
     /// Milliseconds since 1970.
     pub since: u64,
-    /// Rollouts that were asked for and not withdrawn.
+    /// Rollouts that were requested and not withdrawn.
     pub total: u32,
     pub done: u32,
     pub finished: u32,
@@ -26,28 +26,28 @@ pub struct InFlightEvaluation {
     pub spend: Spend,
 }
 
-/// A turn of the proposer that has no answer yet.
+/// A proposer turn without an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct InFlightTurn {
     pub generation: u32,
     /// Milliseconds since 1970.
     pub since: u64,
-    /// Whether it repairs an answer.
+    /// Whether the turn repairs an earlier answer.
     pub is_repair: bool,
 }
 
-/// Everything that has begun and not ended.
+/// All evaluations and proposer turns in flight.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct InFlight {
-    /// By the first request of each.
+    /// By the first call of each evaluation.
     pub evaluations: BTreeMap<CallId, InFlightEvaluation>,
     pub turns: BTreeMap<CallId, InFlightTurn>,
-    /// Requests by the first of each batch: the one after its last, and their evaluation.
+    /// Batches of calls by their first call: the number after the last call, and the evaluation they belong to.
     batches: BTreeMap<CallId, (u64, CallId)>,
 }
 
 impl InFlight {
-    /// Takes in the next event.
+    /// Applies the next event.
     pub fn apply(&mut self, unix_millis: u64, event: &Event) {
         match event {
             Event::RolloutsRequested(batch) => self.requested(unix_millis, batch),
@@ -86,7 +86,7 @@ impl InFlight {
         }
     }
 
-    /// Since when the evaluation or turn has been under way that this event ends; ask before the event is applied.
+    /// Returns when the evaluation or turn started that this event ends. Call it before `apply`.
     pub fn started_at(&self, event: &Event) -> Option<u64> {
         match event.settled_call() {
             Some(call) => self.turns.get(&call.call_id).map(|turn| turn.since),
@@ -116,7 +116,7 @@ impl InFlight {
     }
 }
 
-/// The evaluation that this event ends.
+/// Returns the evaluation that this event ends.
 fn ended_evaluation(event: &Event) -> Option<CallId> {
     match event {
         Event::SeedEvaluated(done)

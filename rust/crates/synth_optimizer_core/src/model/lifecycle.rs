@@ -1,11 +1,11 @@
-//! Lifecycles as constant tables: a run, a request and a candidate move only along the rows written here.
+//! The lifecycles of runs, run requests and candidates as transition tables. No other transition is legal.
 
 use std::fmt::{Debug, Display};
 
 use super::error::{ErrorCode, OptimizerError};
 use crate::string_enum;
 
-/// One row of a table.
+/// One row of a transition table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Transition<S, T> {
     pub from: S,
@@ -13,14 +13,14 @@ pub struct Transition<S, T> {
     pub to: S,
 }
 
-/// A lifecycle: its table gives legality, finality and a diagram.
+/// A lifecycle, defined by its transition table.
 pub trait Lifecycle: Copy + Eq + Debug + Display + 'static {
     type Trigger: Copy + Eq + Debug + Display + 'static;
     const INITIAL: Self;
     const STATES: &'static [Self];
     const TABLE: &'static [Transition<Self, Self::Trigger>];
 
-    /// The state that a trigger leads to.
+    /// Returns the state that a trigger leads to. Fails if the table has no such transition.
     fn next(self, trigger: Self::Trigger) -> Result<Self, OptimizerError> {
         let row = Self::TABLE.iter().find(|row| row.from == self && row.trigger == trigger);
         row.map(|row| row.to).ok_or_else(|| {
@@ -29,12 +29,12 @@ pub trait Lifecycle: Copy + Eq + Debug + Display + 'static {
         })
     }
 
-    /// Whether nothing leads out of the state.
+    /// Returns whether no transition leaves the state.
     fn is_final(self) -> bool {
         !Self::TABLE.iter().any(|row| row.from == self)
     }
 
-    /// The table as a Mermaid state diagram.
+    /// Returns the table as a Mermaid state diagram.
     fn diagram() -> String {
         let first = format!("stateDiagram-v2\n    [*] --> {}\n", Self::INITIAL);
         let rows = Self::TABLE.iter().map(|row| format!("    {} --> {}: {}\n", row.from, row.to, row.trigger));
@@ -63,7 +63,7 @@ macro_rules! lifecycle {
 }
 
 string_enum! {
-    /// Where a run is.
+    /// The state of a run.
     RunState {
         Created = "created",
         Initializing = "initializing",
@@ -77,7 +77,7 @@ string_enum! {
         Failed = "failed",
         Cancelled = "cancelled",
     }
-    /// What moves a run.
+    /// A trigger of a run's transition.
     RunTrigger {
         RunStarted = "run_started",
         ContainerReady = "container_ready",
@@ -117,7 +117,7 @@ lifecycle! {
 }
 
 string_enum! {
-    /// Where a queued request is.
+    /// The state of a run request in the queue.
     RequestState {
         Queued = "queued",
         Leased = "leased",
@@ -127,7 +127,7 @@ string_enum! {
         Failed = "failed",
         Cancelled = "cancelled",
     }
-    /// What moves a request.
+    /// A trigger of a run request's transition.
     RequestTrigger {
         Claim = "claim",
         Start = "start",
@@ -138,7 +138,7 @@ string_enum! {
         Resume = "resume",
         LeaseExpired = "lease_expired",
         PauseExpired = "pause_expired",
-        /// The holder lets go of it and leaves the rest to another one.
+        /// The worker gives up its lease, so that another worker can continue.
         Release = "release",
     }
 }
@@ -159,7 +159,7 @@ lifecycle! {
 }
 
 string_enum! {
-    /// Where a candidate is.
+    /// The state of a candidate.
     CandidateStatus {
         Registered = "registered",
         MinibatchEvaluated = "minibatch_evaluated",
@@ -171,18 +171,18 @@ string_enum! {
         DeferredFailures = "deferred_failures",
         DeferredStop = "deferred_stop",
     }
-    /// What moves a candidate.
+    /// A trigger of a candidate's transition.
     CandidateTrigger {
         MinibatchDone = "minibatch_done",
         MinibatchLost = "minibatch_lost",
         FullTrainDone = "full_train_done",
         Accept = "accept",
         FullTrainLost = "full_train_lost",
-        /// A limit forbade the rollouts that it needs.
+        /// A limit refused the rollouts that it needs.
         BudgetRefused = "budget_refused",
         /// Too many of its rollouts failed.
         TooManyFailures = "too_many_failures",
-        /// The search ended before it was judged.
+        /// The search ended before the decision about it.
         RunStopped = "run_stopped",
     }
 }

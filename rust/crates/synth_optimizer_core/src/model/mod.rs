@@ -1,4 +1,4 @@
-//! The vocabulary of a run: plain data and pure functions.
+//! The data model of a run: events, calls, candidates, budgets and their folds.
 
 pub mod answer;
 pub mod budget;

@@ -1,4 +1,4 @@
-//! What a run is about: the program's mutable texts and the rows it is measured on.
+//! The inputs of a run: the program's mutable texts and the rows it is measured on.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,11 +10,11 @@ use super::ids::{HeldoutRow, Payload, RowId, TrainRow};
 pub struct Module {
     /// The candidate field that holds the text.
     pub field: String,
-    /// Placeholders that every version of the text must keep, as they stand in it (`{question}`).
+    /// Placeholders that every version of the text must contain, such as `{question}`.
     pub template_variables: Vec<String>,
 }
 
-/// The program of the container, as far as the search touches it.
+/// The part of the container's program that the search uses.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Program {
     pub program_id: String,
@@ -22,11 +22,11 @@ pub struct Program {
     pub modules: Vec<Module>,
     /// The fields that this run may change, in round-robin order.
     pub targets: Vec<String>,
-    /// The texts to start from.
+    /// The texts of the initial candidate.
     pub seed: Payload,
 }
 
-/// A row, as far as the search needs to know it.
+/// The part of a row that the search uses.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Row {
     pub id: RowId,
@@ -36,7 +36,7 @@ pub struct Row {
     pub texts: Vec<String>,
 }
 
-/// Everything that was loaded from the container before the search begins.
+/// Everything that is loaded from the container before the search starts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Inputs {
     pub program: Program,
@@ -44,7 +44,7 @@ pub struct Inputs {
     pub heldout: Vec<Row>,
     /// Rows of the full evaluation.
     pub pareto_pool: Vec<TrainRow>,
-    /// Rows that minibatches are drawn from.
+    /// Rows from which minibatches are drawn.
     pub minibatch_pool: Vec<TrainRow>,
     /// Rows whose traces the proposer may see.
     pub reflection_pool: Vec<TrainRow>,
@@ -61,12 +61,12 @@ impl Inputs {
         &self.heldout[row.0 as usize].id
     }
 
-    /// Changes when the program or its seed texts change.
+    /// Returns a digest of the program and the initial texts.
     pub fn program_digest(&self) -> String {
         canonical_digest(&self.program)
     }
 
-    /// Changes when any row or its order changes.
+    /// Returns a digest of all rows and their order.
     pub fn rows_digest(&self) -> String {
         canonical_digest(&(&self.train, &self.heldout))
     }

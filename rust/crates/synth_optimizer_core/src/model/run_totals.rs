@@ -1,7 +1,7 @@
-//! The totals of a run: THE fold of its events into state, counts, bill, best candidate and times.
+//! The totals of a run: the fold of its events into state, counts, usage, best candidate and times.
 //!
-//! The engine, the tables, the manifest, the status, the metrics and every view take these numbers from here. The
-//! fold is small and needs nothing but itself and the next event, so that it can be stored and continued.
+//! The engine, the tables, the manifest, the status, the metrics and every view use these numbers. The fold depends only
+//! on its own value and the next event, so it can be stored and continued.
 
 use serde::{Deserialize, Serialize};
 
@@ -13,34 +13,34 @@ use super::ids::CandidateId;
 use super::lifecycle::{Lifecycle, RunState};
 use super::usage::{Billing, RunUsage, Spend};
 
-/// What can be counted event by event, and added up over runs.
+/// Counts of events. The counts of several runs can be added.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct RunCounts {
     pub candidates: u64,
-    /// Accepted and rejected candidates; the initial one is neither.
+    /// Accepted and rejected candidates, without the initial candidate.
     pub accepted: u64,
     pub rejected: u64,
-    /// Generations that are over.
+    /// Completed generations.
     pub generations: u64,
     pub rollouts_requested: u64,
     pub rollouts_finished: u64,
-    /// Rollouts that were sent and gave no score, those that were tried again included.
+    /// Sent rollouts without a score, including those that were retried.
     pub rollouts_failed: u64,
-    /// Rollouts that were never sent.
+    /// Requested rollouts that were not sent.
     pub rollouts_unsent: u64,
-    /// Rollouts that count against the limits: sent, or answered from the cache.
+    /// Rollouts that count against the limits: sent or cached ones.
     pub train_rollouts: u64,
     pub heldout_rollouts: u64,
-    /// Proposer turns that were asked for.
+    /// Requested proposer turns.
     pub proposer_turns: u64,
-    /// Proposer turns that were sent and gave no answer.
+    /// Sent proposer turns without an answer.
     pub turns_failed: u64,
-    /// What counts against limits as far as calls told it: every answer of the cache as the call that it stands for. For
-    /// what a call does not tell, the budget of the engine counts the estimate.
+    /// Reported usage that counts against limits. A cached call counts like a sent one. Where a call reports nothing, the
+    /// engine's budget counts the estimate instead.
     pub limited: Spend,
-    /// What rollouts used.
+    /// Usage of rollouts.
     pub rollouts: Spend,
-    /// What the proposer used.
+    /// Usage of the proposer.
     pub proposer: Spend,
 }
 
@@ -80,7 +80,7 @@ impl RunCounts {
         *count += 1;
     }
 
-    /// Rollouts that were asked for and have no answer in the log.
+    /// Returns the number of requested rollouts without an answer in the log.
     pub fn rollouts_outstanding(&self) -> u64 {
         self.rollouts_requested
             .saturating_sub(self.rollouts_finished)
@@ -88,7 +88,7 @@ impl RunCounts {
             .saturating_sub(self.rollouts_unsent)
     }
 
-    /// Rollouts that count against the limits.
+    /// Returns the rollouts that count against the limits.
     pub fn rollout_count(&self) -> RolloutCount {
         RolloutCount {
             train: self.train_rollouts,
@@ -97,28 +97,28 @@ impl RunCounts {
         }
     }
 
-    /// What rollouts and proposer used together.
+    /// Returns the usage of rollouts and proposer together.
     pub fn spend(&self) -> Spend {
         self.rollouts + self.proposer
     }
 
-    /// The same as documents show it.
+    /// Returns the usage as documents show it.
     pub fn usage(&self) -> RunUsage {
         RunUsage::new(self.rollouts, self.proposer)
     }
 }
 
-/// Which candidate is the best, and the event that made it so or changed what is known of it.
+/// The best candidate, and the last event that changed which one it is or what is shown of it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct BestMark {
-    /// The event. Whatever changes what is shown of the best candidate changes this number.
+    /// Sequence number of that event.
     pub sequence: u64,
     /// The candidate.
     #[schemars(with = "String")]
     pub candidate_id: CandidateId,
 }
 
-/// Where a run is and what it has used.
+/// The state, counts, usage and times of a run.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct RunTotals {
     pub state: RunState,
@@ -127,15 +127,15 @@ pub struct RunTotals {
     pub started_at: Option<u64>,
     pub updated_at: Option<u64>,
     pub finished_at: Option<u64>,
-    /// Time in which no process worked on the run.
+    /// Time in which no process was working on the run.
     pub idle_millis: u64,
-    /// Whether the last process has ended without ending the run.
+    /// Whether the last process stopped working on the run before its end.
     pub is_interrupted: bool,
-    /// Measured time of the run where a limit asks for it, and when it was measured.
+    /// Measured running time if there is a time limit, and the time of that measurement.
     pub clock: Option<(u64, u64)>,
     pub seed_candidate_id: Option<CandidateId>,
     pub best: Option<BestMark>,
-    /// Candidates on the frontier, and the last event about it.
+    /// Number of candidates on the frontier, and the last event that changed it.
     pub frontier_size: u32,
     pub frontier_sequence: Option<u64>,
     /// The generation that was started last.
@@ -146,7 +146,7 @@ pub struct RunTotals {
 }
 
 impl RunTotals {
-    /// Takes in the next event.
+    /// Applies the next event.
     pub fn apply(&mut self, sequence: u64, unix_millis: u64, event: &Event) {
         let idle = unix_millis.saturating_sub(self.updated_at.unwrap_or(unix_millis));
         self.last_sequence = Some(sequence);

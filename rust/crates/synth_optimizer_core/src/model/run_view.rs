@@ -1,5 +1,5 @@
-//! Everything that is shown of a run, folded from its events: totals, candidates with their scores by row, lifecycle,
-//! and what is under way.
+//! Everything that is shown of a run, folded from its events: totals, candidates with their scores by row, lifecycle, and
+//! work in flight.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use super::in_flight::InFlight;
 use super::lifecycle::{RunState, RunTrigger};
 use super::run_totals::RunTotals;
 
-/// A run as its log tells of it.
+/// A run, folded from its log.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct RunView {
     pub totals: RunTotals,
@@ -27,9 +27,9 @@ pub struct RunView {
     pub candidates: Vec<MeasuredCandidate>,
     pub state_history: Vec<StateChange>,
     pub in_flight: InFlight,
-    /// What was decided last about a candidate, in words.
+    /// The message of the last decision about a candidate.
     pub last_decision: Option<String>,
-    /// None while the run goes on.
+    /// The event that ended the run; `None` before.
     pub end: Option<FinalEvent>,
     places: BTreeMap<CandidateId, usize>,
 }
@@ -40,10 +40,10 @@ pub struct MeasuredCandidate {
     #[serde(flatten)]
     pub candidate: Candidate,
     pub minibatch_scores: RowScores,
-    /// Every train row that gave a score, on whatever occasion.
+    /// Scores of all train rows, from every stage.
     pub train_scores: RowScores,
     pub heldout_scores: RowScores,
-    /// Rows that gave no score for good.
+    /// Rows without a score after the last attempt.
     pub failed_rows: Vec<FailedRow>,
 }
 
@@ -74,7 +74,7 @@ pub enum FinalEvent {
 }
 
 impl RunView {
-    /// Takes in the next event.
+    /// Applies the next event.
     pub fn apply(&mut self, sequence: u64, unix_millis: u64, event: &Event) {
         self.totals.apply(sequence, unix_millis, event);
         self.in_flight.apply(unix_millis, event);
@@ -113,12 +113,12 @@ impl RunView {
         self.places.get(id).and_then(|place| self.candidates.get(*place))
     }
 
-    /// The best candidate so far; after the run, the one that it returns.
+    /// Returns the best candidate so far; after the run, the one that it returns.
     pub fn best(&self) -> Option<&MeasuredCandidate> {
         self.candidate(self.totals.best_candidate_id()?)
     }
 
-    /// The candidates on the frontier, by id.
+    /// Returns the candidates on the frontier, sorted by id.
     pub fn frontier(&self) -> Vec<&Candidate> {
         let places = self.places.values().filter_map(|place| self.candidates.get(*place));
         places.map(|known| &known.candidate).filter(|candidate| candidate.on_frontier).collect()
@@ -163,14 +163,14 @@ impl MeasuredCandidate {
     }
 }
 
-/// Scores by row, in the order in which they came. A long run has one for every rollout, so that they are kept small.
+/// Scores by row, in the order of their first rollout. A long run has one entry per rollout, so entries are small.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct RowScores {
     rows: Vec<RowScore>,
     places: BTreeMap<RowId, usize>,
 }
 
-/// The score of a row; the mean where it was measured more than once.
+/// The score of a row: the mean over its rollouts.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct RowScore {
     pub example_id: RowId,
@@ -180,7 +180,7 @@ pub struct RowScore {
     pub objectives: Objectives,
 }
 
-/// Scores by objective, in the order of their names, which rows share.
+/// Scores by objective, sorted by name. Rows share the names.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Objectives(Vec<(Arc<str>, f64)>);
 

@@ -1,4 +1,4 @@
-//! Scores with their uncertainty: a mean is never shown without how many rows it rests on.
+//! Scores with their uncertainty. Every mean comes with its number of rows.
 
 use std::collections::BTreeMap;
 
@@ -10,11 +10,11 @@ use serde::{Deserialize, Serialize};
 pub struct Score {
     /// The mean.
     pub mean: f64,
-    /// Rows.
+    /// Number of rows.
     pub n: u32,
     /// Unknown for fewer than two rows.
     pub standard_error: Option<f64>,
-    /// Lower end of the interval; unknown where the standard error is and the scores are not all 0 or 1.
+    /// Lower end of the interval. Unknown for a single row, unless its score is 0 or 1.
     pub low: Option<f64>,
     /// Upper end of the interval.
     pub high: Option<f64>,
@@ -33,13 +33,13 @@ pub struct Gain {
     pub high: Option<f64>,
     /// Rows on which the candidate is better.
     pub wins: u32,
-    /// Rows on which it is worse.
+    /// Rows on which the candidate is worse.
     pub losses: u32,
     /// Rows on which both are equal.
     pub ties: u32,
 }
 
-/// A candidate against another one on the rows that both have scores for.
+/// Compares a candidate with another one on the rows that both have scores for.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Comparison {
     /// Rows that both have scores for.
@@ -48,7 +48,7 @@ pub struct Comparison {
     pub primary_delta: f64,
     /// Mean of the candidate on these rows.
     pub candidate_score: f64,
-    /// Mean of the other one.
+    /// Mean of the other candidate on these rows.
     pub incumbent_score: f64,
     /// Differences by objective, positive when the candidate is better.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -56,7 +56,7 @@ pub struct Comparison {
 }
 
 impl Score {
-    /// `None` without rows.
+    /// Returns the score of these values, or `None` if there are none. Values that are all 0 or 1 get Wilson's interval.
     pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
         let values: Vec<f64> = values.into_iter().collect();
         let mut score = Self::with_t_interval(&values)?;
@@ -84,7 +84,7 @@ impl Score {
 }
 
 impl Gain {
-    /// `None` without rows. Pairs are (candidate, other), larger is better.
+    /// Returns the gain over pairs of (candidate, other), where larger is better. `None` without pairs.
     pub fn of(pairs: impl IntoIterator<Item = (f64, f64)>) -> Option<Self> {
         let differences: Vec<f64> = pairs.into_iter().map(|(candidate, other)| candidate - other).collect();
         let Score { mean: difference, n, low, high, .. } = Score::with_t_interval(&differences)?;
@@ -94,8 +94,8 @@ impl Gain {
     }
 }
 
-/// The 97.5 % point of Student's t, by the Cornish-Fisher expansion; exact values for the first degrees of freedom,
-/// where the expansion is poor.
+/// Returns the 97.5 % point of Student's t by the Cornish-Fisher expansion. Low degrees of freedom use exact values,
+/// because the expansion is inaccurate there.
 fn student_t(degrees: u32) -> f64 {
     const Z: f64 = 1.959_963_984_540_054;
     match degrees {
@@ -119,7 +119,7 @@ fn student_t(degrees: u32) -> f64 {
     }
 }
 
-/// Wilson's interval of a share, which stays inside 0..1 and does not collapse at its ends.
+/// Returns Wilson's interval of a share. It stays within 0..1 and has a width also at 0 and 1.
 fn wilson(share: f64, n: u32) -> (f64, f64) {
     const Z2: f64 = 3.841_458_820_694_124;
     let n = f64::from(n);

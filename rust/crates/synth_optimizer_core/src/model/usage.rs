@@ -1,4 +1,4 @@
-//! Tokens and money of one call; what is not known is a value of its own, never zero.
+//! Tokens and cost of calls. An unknown value is represented as unknown, never as zero.
 
 use std::fmt;
 use std::ops::Add;
@@ -8,24 +8,25 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::string_enum;
 
-/// Money in billionths of a dollar, so that sums are exact.
+/// An amount of money in billionths of a dollar, so that sums are exact.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct NanoUsd(pub u64);
 
 impl NanoUsd {
-    /// Rounds up: a limit must never be passed by rounding. Negative and non-finite amounts are not money.
+    /// Converts dollars and rounds up, so that rounding never exceeds a limit. Returns `None` for negative and non-finite
+    /// values.
     pub fn from_usd(usd: f64) -> Option<Self> {
         const ROUNDING_TOLERANCE: f64 = 1e-6;
         if !usd.is_finite() || !(0.0..=9e9).contains(&usd) {
             return None;
         }
         let nano = usd * 1e9;
-        // A value that was nano-dollars before must come back as the same number.
+        // A value that was converted from nano-dollars must convert back to the same number.
         let rounded = nano.round();
         let exact = (nano - rounded).abs() <= ROUNDING_TOLERANCE.max(nano * f64::EPSILON * 2.0);
         let whole = if exact { rounded } else { nano.ceil() } as u64;
-        // Whatever is not free costs something.
+        // A positive amount is at least one nano-dollar.
         Some(Self(if usd > 0.0 { whole.max(1) } else { 0 }))
     }
 
@@ -38,17 +39,17 @@ impl NanoUsd {
     }
 }
 
-/// What a call cost.
+/// The cost of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Cost {
     Known(NanoUsd),
-    /// Nobody said. Not the same as free.
+    /// The cost was not reported. This is different from free.
     #[default]
     Unknown,
 }
 
 impl Cost {
-    /// Reads a reported amount; anything that is not a finite, non-negative number is unknown.
+    /// Converts a reported cost. A value that is not a finite, non-negative number is unknown.
     pub fn from_usd(usd: Option<f64>) -> Self {
         usd.and_then(NanoUsd::from_usd).map_or(Self::Unknown, Self::Known)
     }
@@ -85,7 +86,7 @@ impl<'de> Deserialize<'de> for Cost {
     }
 }
 
-/// What one call used.
+/// Tokens and cost of one call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Usage {
     /// Prompt tokens; null is unknown.
@@ -94,17 +95,17 @@ pub struct Usage {
     /// Completion tokens; null is unknown.
     #[serde(default)]
     pub completion_tokens: Option<u64>,
-    /// All tokens, as they were reported; null is unknown.
+    /// Total tokens as reported; null is unknown.
     #[serde(default)]
     pub total_tokens: Option<u64>,
-    /// In dollars; null is unknown.
+    /// Cost in dollars; null is unknown.
     #[serde(default, rename = "cost_usd")]
     #[schemars(with = "Option<f64>")]
     pub cost: Cost,
 }
 
 impl Usage {
-    /// The stated total, or the sum of both parts when both are known.
+    /// Returns the reported total, or the sum of prompt and completion tokens if both are known.
     pub const fn total(&self) -> Option<u64> {
         match (self.total_tokens, self.prompt_tokens, self.completion_tokens) {
             (Some(total), _, _) => Some(total),
@@ -115,34 +116,34 @@ impl Usage {
 }
 
 string_enum! {
-    /// How a settled call counts on the bill. [`FailureClass::billing`](super::answer::FailureClass::billing) decides
-    /// it for failures.
+    /// How a settled call is billed. [`FailureClass::billing`](super::answer::FailureClass::billing) decides it for
+    /// failed calls.
     Billing {
-        /// It never left this process: it is no call, and costs nothing.
+        /// The call did not leave this process: it is not counted and costs nothing.
         Unsent = "unsent",
-        /// The cache answered it: it was paid for before.
+        /// The cache answered the call: an earlier run sent it.
         Cached = "cached",
-        /// It was sent: what it reports was used.
+        /// The call was sent, and its reported usage counts.
         Sent = "sent",
-        /// It was sent and may have run: it counts as a call of unknown cost.
+        /// The call was sent and may have run: it counts as a call of unknown cost.
         Unknown = "unknown",
     }
 }
 
 impl Billing {
-    /// How a call that was answered is billed.
+    /// Returns how an answered call is billed.
     pub const fn answered(cached: bool) -> Self {
         if cached { Self::Cached } else { Self::Sent }
     }
 }
 
-/// What calls have used: THE sum of usage. Tokens and money are those of sent calls, as far as they are known.
+/// The sum of usage over calls. Tokens and cost are those of sent calls, as far as they are known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Spend {
     pub prompt_tokens: u64,
     pub completion_tokens: u64,
     pub total_tokens: u64,
-    /// Calls that were sent.
+    /// Sent calls.
     pub paid_calls: u64,
     /// Calls that the cache answered.
     pub cached_calls: u64,
@@ -179,12 +180,12 @@ impl Spend {
         }
     }
 
-    /// Calls that were sent or answered from the cache.
+    /// Returns the number of sent and cached calls.
     pub fn calls(&self) -> u64 {
         self.paid_calls + self.cached_calls
     }
 
-    /// What was paid; unknown as soon as the cost of one sent call is.
+    /// Returns the cost of all sent calls; unknown if the cost of one sent call is unknown.
     pub fn cost(&self) -> Cost {
         if self.unpriced_calls == 0 { Cost::Known(self.known_cost) } else { Cost::Unknown }
     }
@@ -207,27 +208,27 @@ impl Add for Spend {
     }
 }
 
-/// What a run, or one kind of its calls, has used, as every document shows it.
+/// Usage of a run, or of one kind of its calls, as all documents show it.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct UsagePart {
-    /// Prompt tokens of paid calls, as far as known.
+    /// Prompt tokens of sent calls, as far as known.
     pub prompt_tokens: u64,
-    /// Completion tokens of paid calls, as far as known.
+    /// Completion tokens of sent calls, as far as known.
     pub completion_tokens: u64,
-    /// Tokens of paid calls, as far as known.
+    /// Total tokens of sent calls, as far as known.
     pub total_tokens: u64,
     /// Calls that were sent.
     pub paid_calls: u64,
     /// Calls that the cache answered.
     pub cached_calls: u64,
-    /// Paid calls of unknown cost.
+    /// Sent calls of unknown cost.
     pub unpriced_calls: u64,
-    /// Calls that were sent and may or may not have run.
+    /// Sent calls that may or may not have run.
     pub unknown_outcomes: u64,
-    /// What was paid; null as soon as the cost of one paid call is unknown.
+    /// Cost in dollars; null if the cost of one sent call is unknown.
     #[schemars(with = "Option<f64>")]
     pub cost_usd: Cost,
-    /// The known part of what was paid.
+    /// Sum of the known costs, in dollars.
     pub known_cost_usd: f64,
 }
 
@@ -247,7 +248,7 @@ impl From<Spend> for UsagePart {
     }
 }
 
-/// What a run has used: in all, and by rollouts and the proposer.
+/// Usage of a run: in total, of rollouts and of the proposer.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct RunUsage {
     #[serde(flatten)]
@@ -256,9 +257,9 @@ pub struct RunUsage {
     pub rollout_calls: u64,
     /// Proposer turns that were sent or answered from the cache.
     pub proposer_calls: u64,
-    /// The part of the rollouts.
+    /// Usage of rollouts.
     pub rollouts: UsagePart,
-    /// The part of the proposer.
+    /// Usage of the proposer.
     pub proposer: UsagePart,
 }
 

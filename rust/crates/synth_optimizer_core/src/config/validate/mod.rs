@@ -1,4 +1,4 @@
-//! What the values of a configuration must mean together; every rule runs and every problem is kept.
+//! Rules about the values of a configuration, alone and in combination. Every rule runs and reports all of its findings.
 
 mod models;
 mod names_and_paths;
@@ -23,7 +23,7 @@ pub(super) fn validate(config: &Config, locations: &BTreeMap<String, SourceLocat
     search::check(&mut rules);
 }
 
-/// What a rule sees and where it puts its findings.
+/// The configuration under validation, and the report that collects findings.
 struct Validator<'r, 'a> {
     config: &'r Config,
     locations: &'r BTreeMap<String, SourceLocation>,
@@ -31,23 +31,23 @@ struct Validator<'r, 'a> {
 }
 
 impl Validator<'_, '_> {
-    /// Whether all these fields could be read; a rule about an unreadable field would only add noise.
+    /// Returns whether all these fields could be read. Rules skip unreadable fields, which are already reported.
     fn can_read(&self, fields: &[&str]) -> bool {
         fields.iter().all(|field| self.report.is_readable(field))
     }
 
-    /// Whether a layer sets this field.
+    /// Returns whether a layer sets this field.
     fn is_given(&self, field: &str) -> bool {
         self.locations.contains_key(field)
     }
 
-    /// Reports a field, unless it could not be read anyway.
+    /// Reports a finding about a field, unless the field is unreadable and already reported.
     fn add(&mut self, code: Code, field: &str, message: impl Into<String>, hint: impl Into<String>) {
         if !self.report.is_readable(field) {
             return;
         }
         let location = match self.locations.get(field) {
-            // The span of a section covers its header only, and the header's name reads better marked.
+            // The span of a section covers only its header, so the marker points at the name in the header.
             Some(location @ SourceLocation::File { key, value }) if value.start <= key.start => {
                 Some((location, EntryPart::Key))
             }
@@ -57,7 +57,7 @@ impl Validator<'_, '_> {
         self.report.push(code, field, message, hint, location);
     }
 
-    /// The same where something is wrong.
+    /// Reports a finding if `is_wrong`.
     fn add_if(&mut self, is_wrong: bool, code: Code, field: &str, message: impl Into<String>, hint: impl Into<String>) {
         if is_wrong {
             self.add(code, field, message, hint);
@@ -65,7 +65,7 @@ impl Validator<'_, '_> {
     }
 }
 
-/// The nearest section in the file that an absent field would be written in.
+/// Returns the location of the nearest enclosing section in the file, for a field that is absent.
 fn section_of<'p>(locations: &'p BTreeMap<String, SourceLocation>, field: &str) -> Option<&'p SourceLocation> {
     let parents = field.rmatch_indices('.').map(|(at, _)| &field[..at]);
     parents.filter_map(|parent| locations.get(parent)).find(|location| matches!(location, SourceLocation::File { .. }))
@@ -75,7 +75,7 @@ fn is_blank(text: &str) -> bool {
     text.trim().is_empty()
 }
 
-/// Texts that may not be blank, with what to do. Of a list or a table every entry is meant.
+/// Texts that must not be blank, with the hint. For a list or a table, the rule applies to every entry.
 const NON_BLANK_FIELDS: &[(&[&str], &str)] = &[
     (&["run.output_dir"], "Name a directory, or leave it out for `runs`."),
     (&["container.cwd", "disk_budget.path"], "Name a directory, or leave it out."),
@@ -93,7 +93,7 @@ const NON_BLANK_FIELDS: &[(&[&str], &str)] = &[
     (&["cache.namespace"], "Name a namespace, or leave it out."),
 ];
 
-/// Lists that may name nothing twice, with what to do.
+/// Lists without duplicate entries, with the hint.
 const UNIQUE_LISTS: &[(&[&str], &str)] = &[
     (
         &["candidate.target_modules", "gepa.objective_keys", "gepa.objective_acceptance.protected_objectives"],
@@ -118,7 +118,7 @@ const UNIQUE_LISTS: &[(&[&str], &str)] = &[
     ),
 ];
 
-/// Rules that many fields share: texts that may not be blank, and lists that may name nothing twice.
+/// Checks rules that many fields share: texts that must not be blank, and lists without duplicates.
 fn blank_and_repeated(rules: &mut Validator<'_, '_>) {
     let config = json!(rules.config);
     let value = |field: &str| config.pointer(&format!("/{}", field.replace('.', "/")));

@@ -1,4 +1,4 @@
-//! Rules of `[policy]` and `[proposer]`: endpoints, credentials and what belongs to which backend.
+//! Rules about `[policy]` and `[proposer]`: endpoints, credentials, and settings of the chosen backend.
 
 use serde_json::{Value, json};
 
@@ -10,7 +10,7 @@ use super::Validator;
 use super::names_and_paths::{base_url_problem, url_problem};
 use crate::secrets::{can_name_variable, is_credential_name, looks_like_key};
 
-/// Settings that only a codex has.
+/// Settings of the Codex backend only.
 const CODEX_ONLY: &[&str] = &[
     "command",
     "sandbox_mode",
@@ -24,7 +24,7 @@ const CODEX_ONLY: &[&str] = &[
     "rpc_timeout_seconds",
     "interrupt_timeout_seconds",
 ];
-/// Settings that only an endpoint has that is called directly.
+/// Settings of the endpoint backend only.
 const ENDPOINT_ONLY: &[&str] =
     &["structured_output", "max_output_tokens", "backoff_ms", "backoff_max_seconds", "max_concurrent_requests"];
 
@@ -83,7 +83,7 @@ fn policy(rules: &mut Validator<'_, '_>) {
     }
 }
 
-/// Refuses credentials at any depth, since the policy is sent to the container and kept with the run.
+/// Rejects credentials at any depth, because the policy is sent to the container and stored with the run.
 fn refuse_credentials(rules: &mut Validator<'_, '_>, path: &str, name: &str, value: &Value) {
     const HINT: &str = "Keep keys in the container's environment and name the variable in policy.api_key_env.";
     let is_key = |text: &str| looks_like_key(text) || text.to_lowercase().starts_with("bearer ");
@@ -106,7 +106,7 @@ fn refuse_credentials(rules: &mut Validator<'_, '_>, path: &str, name: &str, val
     }
 }
 
-/// The name of a variable; the value is never repeated, because it may be the key itself.
+/// Checks the name of a variable. Messages do not repeat the value, because it may be the key itself.
 fn check_key_variable(rules: &mut Validator<'_, '_>, field: &str, name: Option<&str>) {
     let Some(name) = name else { return };
     let is_key = looks_like_key(name) || name.to_lowercase().starts_with("sk-");
@@ -142,7 +142,7 @@ fn refuse_unsafe_settings(rules: &mut Validator<'_, '_>) {
     }
 }
 
-/// What an endpoint needs, and what only a codex has.
+/// Checks the settings of the endpoint backend.
 fn endpoint(rules: &mut Validator<'_, '_>) {
     let proposer = &rules.config.proposer;
     for (name, is_missing) in [("base_url", proposer.base_url.is_none()), ("model", proposer.model.is_none())] {
@@ -158,7 +158,7 @@ fn endpoint(rules: &mut Validator<'_, '_>) {
     refuse_settings_of_other_backend(rules, CODEX_ONLY, ProposerBackend::CodexAppServer);
 }
 
-/// What only an endpoint that is called directly has, and what a codex needs.
+/// Checks the settings of the Codex backend.
 fn codex(rules: &mut Validator<'_, '_>) {
     let proposer = &rules.config.proposer;
     refuse_settings_of_other_backend(rules, ENDPOINT_ONLY, ProposerBackend::OpenaiCompatible);
@@ -194,13 +194,13 @@ fn codex(rules: &mut Validator<'_, '_>) {
     }
 }
 
-/// Settings that belong to the backend that is not used. A file that writes every default out contradicts nothing.
+/// Rejects settings of the backend that is not used. Ignores settings with their default value.
 fn refuse_settings_of_other_backend(rules: &mut Validator<'_, '_>, settings: &[&str], other: ProposerBackend) {
     let (given, usual) = (json!(rules.config.proposer), json!(ProposerSection::default()));
     let (used, other) = (rules.config.proposer.backend.as_str(), other.as_str());
     for name in settings.iter().filter(|name| given[**name] != usual[**name]) {
         let field = format!("proposer.{name}");
-        // A key is for both; the sign-in of the host is for a codex only.
+        // Both backends accept a key; only Codex can use the sign-in of the host.
         let what = if *name == "auth_mode" { " = \"host\"" } else { "" };
         let message = format!("`{field}`{what} belongs to the backend {other:?}, but `proposer.backend` is {used:?}");
         let is_wrong = *name != "auth_mode" || rules.config.proposer.auth_mode == AuthMode::Host;
@@ -208,7 +208,7 @@ fn refuse_settings_of_other_backend(rules: &mut Validator<'_, '_>, settings: &[&
     }
 }
 
-/// A price of half the tokens is none.
+/// Checks that each model has both prices.
 fn prices(rules: &mut Validator<'_, '_>) {
     for (model, price) in &rules.config.proposer.prices {
         for (name, amount) in [("prompt_usd", price.prompt_usd), ("completion_usd", price.completion_usd)] {

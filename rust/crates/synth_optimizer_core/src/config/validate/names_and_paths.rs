@@ -1,4 +1,4 @@
-//! Rules of `[run]`, `[container]`, `[candidate]`, `[cache]` and `[disk_budget]`, and of addresses.
+//! Rules about `[run]`, `[container]`, `[candidate]`, `[cache]` and `[disk_budget]`, and about URLs.
 
 use super::super::report::Code;
 use super::super::sections::CacheMode;
@@ -97,7 +97,7 @@ fn disk_budget(rules: &mut Validator<'_, '_>) {
     );
 }
 
-/// A shell would have replaced `~`; here it would quietly name a directory.
+/// Rejects paths that start with `~`: only a shell expands it, and here it would be a directory of that name.
 fn home_paths(rules: &mut Validator<'_, '_>) {
     let config = rules.config;
     let paths = [
@@ -112,20 +112,20 @@ fn home_paths(rules: &mut Validator<'_, '_>) {
     }
 }
 
-/// The first thing that is wrong with a base URL, if anything is.
+/// Returns the first problem of a base URL, if any.
 pub(super) fn base_url_problem(url: &str) -> Option<&'static str> {
     url_problem(url)
         .or_else(|| url.contains(['?', '#']).then_some("has a query or fragment, which a base URL cannot have"))
 }
 
-/// The first thing that is wrong with a URL, if anything is.
+/// Returns the first problem of a URL, if any.
 pub(super) fn url_problem(url: &str) -> Option<&'static str> {
     let rest = ["http://", "https://"].into_iter().find_map(|scheme| {
         url.get(..scheme.len()).filter(|start| start.eq_ignore_ascii_case(scheme)).and(url.get(scheme.len()..))
     });
     let Some(rest) = rest else { return Some("does not start with http:// or https://") };
     let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
-    // A password may itself hold `/`, so an `@` further on is taken for the end of one as well.
+    // A password may contain `/`, so an `@` in the path also counts as the end of a password.
     let before_query = rest.split(['?', '#']).next().unwrap_or_default();
     if authority.contains('@') || before_query.contains('@') {
         return Some("holds a user or password");

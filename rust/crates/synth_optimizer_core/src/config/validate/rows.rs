@@ -1,11 +1,11 @@
-//! Rules of `[dataset]`, `[taskset]` and the row pools: train never meets held-out, and pools name rows.
+//! Rules about `[dataset]`, `[taskset]` and the row pools: train and held-out rows are disjoint, and pools are subsets.
 
 use std::fmt::Debug;
 
 use super::super::report::Code;
 use super::Validator;
 
-/// Rows and the field that names them.
+/// A field, and the rows that it names.
 type Rows<'r, T> = (&'r str, &'r [T]);
 
 pub(super) fn check(rules: &mut Validator<'_, '_>) {
@@ -41,7 +41,7 @@ fn dataset(rules: &mut Validator<'_, '_>) {
     let heldout: Rows<'_, i64> = ("dataset.heldout_seeds", &dataset.heldout_seeds);
     require_rows(rules, train);
     require_rows(rules, heldout);
-    // A seed numbers the rows of its split, so the same seed of another split is another row.
+    // Row numbers count within a split, so the same number in another split is another row.
     if dataset.train_split == dataset.heldout_split && rules.can_read(&["dataset.train_split", "dataset.heldout_split"])
     {
         require_disjoint(rules, train, heldout, &format!("both splits are {:?}", dataset.train_split));
@@ -137,8 +137,8 @@ fn require_subset<T: PartialEq + Debug>(rules: &mut Validator<'_, '_>, pool: Row
     rules.add(Code::PoolOutside, &first, message, format!("A pool is a part of `{}`.", whole.0));
 }
 
-/// The place of the first wrong row, and up to five of them in words with how many more there are. Nothing where both
-/// lists are right or one of them could not be read.
+/// Returns the path of the first wrong row, and a text that names up to five of them. Returns `None` if there is none or if
+/// one of the lists is unreadable.
 fn describe_wrong_rows<T: Debug>(
     rules: &Validator<'_, '_>,
     (field, rows): Rows<'_, T>,

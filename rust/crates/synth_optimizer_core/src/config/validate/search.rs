@@ -1,5 +1,5 @@
-//! Rules of `[gepa]`: objectives, sampling, stop rules, the pipeline, estimates that a limit needs, and budgets that could
-//! not finish the first step.
+//! Rules about `[gepa]`: objectives, sampling, stop rules, the pipeline, estimates that limits require, and limits that are
+//! too small for the first evaluation.
 
 use serde_json::json;
 
@@ -22,7 +22,7 @@ pub(super) fn check(rules: &mut Validator<'_, '_>) {
     rollouts(rules);
 }
 
-/// Objectives that are spoken of and not declared.
+/// Checks that every named objective is declared.
 fn objectives(rules: &mut Validator<'_, '_>) {
     const PROTECTED: &str = "gepa.objective_acceptance.protected_objectives";
     let gepa = &rules.config.gepa;
@@ -65,7 +65,8 @@ fn sampling(rules: &mut Validator<'_, '_>) {
     );
 }
 
-/// Options of a method that is not chosen. A default written out, as in a stored configuration, is not worth a word.
+/// Warns about options of a method that is not chosen. Ignores options with their default value, as in a stored
+/// configuration.
 fn warn_unused_options(rules: &mut Validator<'_, '_>) {
     let (selector, sampler) = (&rules.config.gepa.candidate_selector, &rules.config.gepa.batch_sampler);
     let (usual, usual_sampler) = (CandidateSelector::default(), BatchSampler::default());
@@ -145,7 +146,7 @@ fn pipeline(rules: &mut Validator<'_, '_>) {
     );
 }
 
-/// A turn is only begun if it can end in time.
+/// Checks that the time limit leaves room for one proposer turn, because a turn starts only if it can end in time.
 fn time(rules: &mut Validator<'_, '_>) {
     let (timeout, limit) = (rules.config.proposer.timeout_seconds, rules.config.gepa.max_time_seconds);
     if let Some(limit) = limit.filter(|limit| *limit <= timeout)
@@ -157,7 +158,7 @@ fn time(rules: &mut Validator<'_, '_>) {
     }
 }
 
-/// Work is refused before it is sent, which takes an estimate of what it will use.
+/// Checks that every limit has its estimates. Limits refuse calls before they are sent, which requires an estimate.
 fn require_estimates(rules: &mut Validator<'_, '_>) {
     const LIMITS: [(&str, &str); 5] = [
         ("max_cost_usd", "cost_usd"),
@@ -166,7 +167,7 @@ fn require_estimates(rules: &mut Validator<'_, '_>) {
         ("max_completion_tokens", "completion_tokens"),
         ("max_total_tokens", "total_tokens"),
     ];
-    // What is unset is left out.
+    // The JSON omits unset fields.
     let given = json!(rules.config.gepa);
     let is_limited = |limit: &str| given.get(limit).is_some_and(|value| value.as_f64() != Some(0.0));
     for (limit, unit) in LIMITS.into_iter().filter(|(limit, _)| is_limited(limit)) {
@@ -174,11 +175,11 @@ fn require_estimates(rules: &mut Validator<'_, '_>) {
             let estimate = |unit: &str| format!("{kind}_estimated_{unit}");
             let has = |unit: &str| given.get(estimate(unit)).is_some();
             let is_total = unit == "total_tokens";
-            // The time of a proposer turn is limited by its timeout.
+            // The timeout limits the time of a proposer turn.
             let is_known = has(unit)
                 || (is_total && has("prompt_tokens") && has("completion_tokens"))
                 || (kind, unit) == ("proposer", "wall_seconds");
-            // An unreadable part might have been the other half of a total.
+            // An unreadable estimate may be the missing part of a total.
             let parts: &[&str] = if is_total { &["prompt_tokens", "completion_tokens"] } else { &[] };
             let can_read = |unit: &&str| rules.can_read(&[&format!("gepa.{}", estimate(unit))]);
             if is_known || ![unit].iter().chain(parts).all(can_read) {
@@ -194,7 +195,7 @@ fn require_estimates(rules: &mut Validator<'_, '_>) {
     }
 }
 
-/// The seed candidate must be measurable: on the train rows, and once on the held-out rows.
+/// Checks that the rollout limits cover the initial candidate on the train rows and once on the held-out rows.
 fn rollouts(rules: &mut Validator<'_, '_>) {
     let readable = rules.can_read(&[
         "dataset",
