@@ -1,4 +1,4 @@
-//! A proposer that needs no model: it reads in the feedback which rule is missing and adds it to the text.
+//! A proposer without a model: it reads the missing rule in the feedback and adds it to the text.
 
 use std::time::Duration;
 
@@ -7,30 +7,30 @@ use synth_optimizer_core::model::answer::{CallFailure, FailureClass, Proposal, P
 use synth_optimizer_core::model::event_fields::Operation;
 use synth_optimizer_core::model::ids::Payload;
 use synth_optimizer_core::model::usage::{Cost, Usage};
-use synth_optimizer_platform::proposer::{ProposalRequest, Proposer, TurnFuture, TurnFailure, TurnId};
+use synth_optimizer_platform::proposer::{ProposalRequest, Proposer, TurnFailure, TurnFuture, TurnId};
 
-/// How every test container says what a text lacks: `missing rule: WORD in FIELD`.
-const LESSON: &str = "missing rule: ";
+/// Prefix of the feedback of all test containers: `missing rule: WORD in FIELD`.
+const MISSING_RULE_PREFIX: &str = "missing rule: ";
 
-/// What goes wrong on purpose, in every generation whose number is a multiple of `every`.
+/// A deliberate fault in every generation whose number is a multiple of `every`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ScriptedFault {
-    /// The first answer names a field that nobody has; the repair is good.
+    /// The first answer names an unknown field; the repaired answer is valid.
     InvalidFields { every: u32 },
-    /// The turn fails, however often it is tried.
+    /// The turn fails at every attempt.
     Fails { every: u32, class: FailureClass },
 }
 
-/// Answers from the request's content alone. Every proposal adds at most one rule.
+/// Answers depend only on the request. Every proposal adds at most one rule.
 #[derive(Debug, Clone, Default)]
 pub struct ScriptedProposer {
     pub latency: Duration,
     pub fault: Option<ScriptedFault>,
 }
 
-/// A rule that a text lacks.
+/// A rule that is missing in a field.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Lesson {
+struct MissingRule {
     word: String,
     field: String,
 }
@@ -51,7 +51,7 @@ impl Proposer for ScriptedProposer {
 }
 
 impl ScriptedProposer {
-    /// The answer to a request, always the same one.
+    /// Returns the answer to a request. It is deterministic.
     pub fn answer(&self, request: &ProposalRequest) -> Result<ProposalAnswer, CallFailure> {
         let words: usize = request.question.base.values().map(|text| text.split_whitespace().count()).sum();
         let usage = Usage {
@@ -60,14 +60,16 @@ impl ScriptedProposer {
             total_tokens: Some(230 + words as u64),
             cost: Cost::from_usd(Some(0.001)),
         };
-        let due = |every: u32| every > 0 && request.question.generation.is_multiple_of(every);
+        let is_faulty = |every: u32| every > 0 && request.question.generation.is_multiple_of(every);
         let mut proposals = proposals(request);
         match self.fault {
-            Some(ScriptedFault::Fails { every, class }) if due(every) => {
+            Some(ScriptedFault::Fails { every, class }) if is_faulty(every) => {
                 let message = "the scripted proposer was told to fail".to_owned();
                 return Err(CallFailure { class, message, retryable: true, usage, cached: false, models: None });
             }
-            Some(ScriptedFault::InvalidFields { every }) if due(every) && request.question.problems.is_empty() => {
+            Some(ScriptedFault::InvalidFields { every })
+                if is_faulty(every) && request.question.problems.is_empty() =>
+            {
                 let fields = Payload::from([("no_such_field".to_owned(), "text".to_owned())]);
                 proposals = vec![Proposal { fields, rationale: "told to be invalid".into() }];
             }
@@ -89,16 +91,19 @@ fn proposals(request: &ProposalRequest) -> Vec<Proposal> {
         return vec![merged(request)];
     }
     let mut found: Vec<Proposal> = Vec::new();
-    for lesson in lessons(request) {
-        let Some(text) = request.question.base.get(&lesson.field) else { continue };
-        let fields = Payload::from([(lesson.field.clone(), format!("{text} {}", lesson.word))]);
+    for missing_rule in missing_rules(request) {
+        let Some(text) = request.question.base.get(&missing_rule.field) else { continue };
+        let fields = Payload::from([(missing_rule.field.clone(), format!("{text} {}", missing_rule.word))]);
         let known_to_fail = request
             .question
             .carried_failures
             .iter()
             .any(|failure| fields.iter().all(|(field, text)| failure.payload.get(field) == Some(text)));
         if !known_to_fail {
-            found.push(Proposal { fields, rationale: format!("{} was missing in {}", lesson.word, lesson.field) });
+            found.push(Proposal {
+                fields,
+                rationale: format!("{} was missing in {}", missing_rule.word, missing_rule.field),
+            });
         }
     }
     found.truncate(request.question.proposal_count as usize);
@@ -108,7 +113,7 @@ fn proposals(request: &ProposalRequest) -> Vec<Proposal> {
     found
 }
 
-/// A new text that knows no more than the old one.
+/// Returns a different text with the same rules.
 fn reworded(request: &ProposalRequest) -> Option<Proposal> {
     let field = request.question.components.first()?;
     let text =
@@ -116,7 +121,7 @@ fn reworded(request: &ProposalRequest) -> Option<Proposal> {
     Some(Proposal { fields: Payload::from([(field.clone(), text)]), rationale: "nothing was missing".into() })
 }
 
-/// The base with every word of the parents.
+/// Returns the base with every word of the parents.
 fn merged(request: &ProposalRequest) -> Proposal {
     let mut fields = Payload::new();
     for field in &request.question.components {
@@ -132,33 +137,34 @@ fn merged(request: &ProposalRequest) -> Proposal {
     Proposal { fields, rationale: "both parents in one".into() }
 }
 
-/// What the evidence teaches, in its order, each rule once; only rules that the base lacks.
-fn lessons(request: &ProposalRequest) -> Vec<Lesson> {
-    let mut lessons = Vec::new();
+/// Returns the missing rules in the order of the evidence, without duplicates and without rules that the base contains.
+fn missing_rules(request: &ProposalRequest) -> Vec<MissingRule> {
+    let mut missing_rules = Vec::new();
     for reply in request.evidence.iter().filter_map(|row| row.reply.as_ref()) {
         let mut texts = Vec::new();
         strings(reply, &mut texts);
-        for lesson in texts.iter().filter_map(|text| lesson(text)) {
-            let wanted = request.question.components.contains(&lesson.field);
-            let known = request.question.base.get(&lesson.field).is_some_and(|text| has_word(text, &lesson.word));
-            if wanted && !known && !lessons.contains(&lesson) {
-                lessons.push(lesson);
+        for missing_rule in texts.iter().filter_map(|text| missing_rule(text)) {
+            let wanted = request.question.components.contains(&missing_rule.field);
+            let known =
+                request.question.base.get(&missing_rule.field).is_some_and(|text| has_word(text, &missing_rule.word));
+            if wanted && !known && !missing_rules.contains(&missing_rule) {
+                missing_rules.push(missing_rule);
             }
         }
     }
-    lessons
+    missing_rules
 }
 
-fn lesson(text: &str) -> Option<Lesson> {
-    let (word, field) = text.split_once(LESSON)?.1.split_once(" in ")?;
-    Some(Lesson { word: word.trim().to_owned(), field: field.trim().to_owned() })
+fn missing_rule(text: &str) -> Option<MissingRule> {
+    let (word, field) = text.split_once(MISSING_RULE_PREFIX)?.1.split_once(" in ")?;
+    Some(MissingRule { word: word.trim().to_owned(), field: field.trim().to_owned() })
 }
 
 fn has_word(text: &str, word: &str) -> bool {
     text.split_whitespace().any(|known| known == word)
 }
 
-/// Every text in a reply: containers put feedback in different places.
+/// Collects all texts of a reply, because containers put feedback in different places.
 fn strings<'a>(value: &'a Value, out: &mut Vec<&'a str>) {
     match value {
         Value::String(text) => out.push(text),

@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 
 use super::*;
 use synth_optimizer_core::config::gepa::Direction;
-use synth_optimizer_core::model::command::{CarriedAttempt, Question};
+use synth_optimizer_core::model::command::{CarriedAttempt, ProposerQuestion};
 use synth_optimizer_core::model::event_fields::Problem;
 use synth_optimizer_core::model::ids::{CandidateId, RowId};
 use synth_optimizer_platform::proposer::Evidence;
@@ -14,7 +14,7 @@ fn request(feedback: &[&str]) -> ProposalRequest {
         score: Some(0.0),
         reply: Some(json!({"reward_info": {"details": {"feedback": text}}})),
     });
-    let question = Question {
+    let question = ProposerQuestion {
         operation: Operation::Mutate,
         generation: 2,
         parents: Vec::new(),
@@ -51,7 +51,7 @@ fn each_proposal_adds_one_missing_rule() {
 }
 
 #[test]
-fn rules_of_other_fields_and_known_ones_teach_nothing() {
+fn rules_of_other_fields_and_known_rules_are_ignored() {
     let request = request(&["missing rule: r3 in other", "missing rule: r0 in notes"]);
     let answer = ScriptedProposer::default().answer(&request).unwrap();
     assert_eq!(texts(&answer), ["Rules: r0 (seen again in generation 2)"]);
@@ -69,7 +69,7 @@ fn a_rejected_text_is_not_proposed_again() {
 }
 
 #[test]
-fn faults_follow_the_generation_and_a_repair_is_good() {
+fn faults_depend_on_the_generation_and_a_repair_succeeds() {
     let fault = Some(ScriptedFault::InvalidFields { every: 2 });
     let proposer = ScriptedProposer { fault, ..ScriptedProposer::default() };
     let mut request = request(&["missing rule: r3 in notes"]);

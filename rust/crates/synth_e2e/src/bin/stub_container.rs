@@ -1,10 +1,10 @@
-//! The stub container as a process: prints its port, then answers until it is ended.
+//! The stub container: prints its port, then serves until it is killed.
 
 use std::io::{self, Read, Write};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use synth_e2e::stub::{Flags, Service, USAGE, serve};
+use synth_e2e::stub::{Flags, StubContainer, USAGE, serve};
 use tokio::net::TcpListener;
 
 fn main() -> ExitCode {
@@ -32,7 +32,7 @@ fn run(flags: Flags) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let listener = TcpListener::bind(("127.0.0.1", flags.port)).await?;
-        let service = Arc::new(Service::new(flags)?);
+        let service = Arc::new(StubContainer::new(flags)?);
         let mut out = io::stdout();
         writeln!(out, "{}", listener.local_addr()?.port())?;
         out.flush()?;

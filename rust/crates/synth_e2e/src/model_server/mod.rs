@@ -1,5 +1,4 @@
-//! A stand-in for the Responses and Chat Completions APIs on loopback: the test says what the model answers to each
-//! request.
+//! A fake server of the Responses and Chat Completions APIs on loopback. The test provides the model's reply to each request.
 
 mod reply;
 mod rules;
@@ -14,32 +13,32 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-pub use reply::{Reply, chat, patch, run, say};
+pub use reply::{ModelReply, chat, patch, run, say};
 pub use rules::{manifest, proposed, write_rules};
 
-/// How long a reply that never comes is held open.
-const HANG: Duration = Duration::from_secs(600);
+/// How long a withheld reply keeps its connection open.
+const HOLD_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// One request of the model's client.
+/// One request to the model.
 #[derive(Debug, Clone)]
-pub struct Asked {
+pub struct ModelRequest {
     pub path: String,
-    /// Names are in small letters.
+    /// Header names are in lower case.
     pub headers: Vec<(String, String)>,
     pub body: Value,
-    /// How many requests came before it.
+    /// Number of earlier requests.
     pub number: usize,
-    /// What the tools have answered in this conversation so far.
+    /// Tool outputs of this conversation so far.
     pub outputs: Vec<String>,
 }
 
-impl Asked {
-    /// A header by its name.
+impl ModelRequest {
+    /// Returns a header by its name.
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
     }
 
-    /// All that stands in the conversation.
+    /// Returns the text of the whole conversation.
     pub fn text(&self) -> String {
         let items = self.body.get("input").or_else(|| self.body.get("messages"));
         let items = items.and_then(Value::as_array).into_iter().flatten();
@@ -47,20 +46,20 @@ impl Asked {
     }
 }
 
-/// What the model answers.
-type Model = Box<dyn Fn(&Asked) -> Reply + Send + Sync>;
+/// Returns the reply of the model to a request.
+type ModelScript = Box<dyn Fn(&ModelRequest) -> ModelReply + Send + Sync>;
 
-struct Shared {
-    model: Model,
-    asked: Mutex<Vec<Asked>>,
+struct ServerState {
+    model: ModelScript,
+    requests: Mutex<Vec<ModelRequest>>,
     open: Mutex<Vec<TcpStream>>,
     hung_up: AtomicUsize,
     is_down: AtomicBool,
 }
 
-/// A server that ends with this value.
+/// A model server. Dropping it stops the server.
 pub struct ModelServer {
-    shared: Arc<Shared>,
+    shared: Arc<ServerState>,
     port: u16,
 }
 
@@ -71,12 +70,12 @@ impl fmt::Debug for ModelServer {
 }
 
 impl ModelServer {
-    pub fn start(model: impl Fn(&Asked) -> Reply + Send + Sync + 'static) -> io::Result<Self> {
+    pub fn start(model: impl Fn(&ModelRequest) -> ModelReply + Send + Sync + 'static) -> io::Result<Self> {
         let listener = TcpListener::bind(("127.0.0.1", 0))?;
         let port = listener.local_addr()?.port();
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(ServerState {
             model: Box::new(model),
-            asked: Mutex::default(),
+            requests: Mutex::default(),
             open: Mutex::default(),
             hung_up: AtomicUsize::new(0),
             is_down: AtomicBool::new(false),
@@ -95,25 +94,25 @@ impl ModelServer {
         Ok(Self { shared, port })
     }
 
-    /// The base address that a client is given.
+    /// Returns the base URL for clients.
     pub fn base_url(&self) -> String {
         format!("http://127.0.0.1:{}/v1", self.port)
     }
 
-    /// Every request so far.
-    pub fn asked(&self) -> Vec<Asked> {
-        self.shared.asked.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    /// Returns all requests so far.
+    pub fn requests(&self) -> Vec<ModelRequest> {
+        self.shared.requests.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// How many clients have hung up on a reply that was held.
+    /// Returns the number of clients that disconnected while their reply was withheld.
     pub fn hung_up(&self) -> usize {
         self.shared.hung_up.load(Ordering::SeqCst)
     }
 
-    /// Breaks every connection and takes no more.
+    /// Closes all connections and accepts no more.
     pub fn stop(&self) {
         self.shared.stop();
-        // The listener wakes up to see that it is over.
+        // Wakes up the listener, so that it notices the stop.
         let _ = TcpStream::connect(("127.0.0.1", self.port));
     }
 }
@@ -124,7 +123,7 @@ impl Drop for ModelServer {
     }
 }
 
-impl Shared {
+impl ServerState {
     fn stop(&self) {
         self.is_down.store(true, Ordering::SeqCst);
         for stream in self.open.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
@@ -132,7 +131,7 @@ impl Shared {
         }
     }
 
-    /// One request per connection: its end is the end of the reply.
+    /// Serves one request per connection. Closing the connection ends the reply.
     fn serve(&self, stream: TcpStream) {
         if let Ok(other) = stream.try_clone() {
             self.open.lock().unwrap_or_else(PoisonError::into_inner).push(other);
@@ -140,17 +139,17 @@ impl Shared {
         let Ok(Some((path, headers, body))) = read_request(&stream) else { return };
         let outputs = body.get("input").and_then(Value::as_array).into_iter().flatten();
         let outputs = outputs.filter(|item| kind_of(item).ends_with("_call_output")).map(text_of).collect();
-        let asked = {
-            let mut known = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
-            let asked = Asked { path, headers, body, number: known.len(), outputs };
-            known.push(asked.clone());
-            asked
+        let request = {
+            let mut known = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
+            let request = ModelRequest { path, headers, body, number: known.len(), outputs };
+            known.push(request.clone());
+            request
         };
-        let reply = (self.model)(&asked);
-        let goes_down = matches!(reply, Reply::GoDown);
-        let is_held = matches!(reply, Reply::NoHeaders | Reply::Silence);
-        // A client that has hung up does not want the rest.
-        let _ = reply.write(&stream, HANG);
+        let reply = (self.model)(&request);
+        let goes_down = matches!(reply, ModelReply::ShutDown);
+        let is_held = matches!(reply, ModelReply::NoHeaders | ModelReply::Silence);
+        // Errors are ignored: the client has disconnected.
+        let _ = reply.write(&stream, HOLD_TIMEOUT);
         self.hung_up.fetch_add(usize::from(is_held), Ordering::SeqCst);
         if goes_down {
             self.stop();
@@ -163,7 +162,7 @@ fn kind_of(item: &Value) -> &str {
     item.get("type").and_then(Value::as_str).unwrap_or_default()
 }
 
-/// The text of an item: a message's parts, or what a tool has put out.
+/// Returns the text of an item: the parts of a message, or the output of a tool.
 fn text_of(item: &Value) -> String {
     match item.get("content").or_else(|| item.get("output")) {
         Some(Value::String(text)) => text.clone(),

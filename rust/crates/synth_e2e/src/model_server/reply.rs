@@ -1,4 +1,4 @@
-//! What the stand-in answers: items of a response, an error, or something that no server should say.
+//! Replies of the fake server: items of a response, an error, or invalid data.
 
 use std::io::{self, Write};
 use std::net::TcpStream;
@@ -6,31 +6,31 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-/// What the model calls itself.
+/// Name of the model.
 const MODEL: &str = "stub-model";
 
-/// One answer.
+/// One reply.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Reply {
-    /// A whole response with these items and its usage.
+pub enum ModelReply {
+    /// A complete response with these items and usage.
     Items(Vec<Value>),
-    /// The same by another model, as its body and a header call it.
-    By { model: String, header: Option<String>, items: Vec<Value> },
-    /// This document, not as a stream.
+    /// A complete response that names another model in its body and a header.
+    FromModel { model: String, header: Option<String>, items: Vec<Value> },
+    /// This document, without streaming.
     Document(Value),
-    /// An error in place of a response.
+    /// An error response.
     Status { code: u16, retry_after: Option<u32>, message: String },
     /// These bytes as the body of a stream.
     Raw(Vec<u8>),
-    /// Not even headers.
+    /// No response, not even headers.
     NoHeaders,
-    /// A response that begins and is silent then.
+    /// A response that starts and then stalls.
     Silence,
-    /// A response that begins, and the server is gone.
-    GoDown,
+    /// A response that starts; then the server stops.
+    ShutDown,
 }
 
-/// The model's last word.
+/// Returns a final message of the model.
 pub fn say(text: impl Into<String>) -> Value {
     json!({
         "type": "message", "id": "msg_1", "role": "assistant", "status": "completed",
@@ -38,9 +38,9 @@ pub fn say(text: impl Into<String>) -> Value {
     })
 }
 
-/// A whole chat completion of a model with its usage.
-pub fn chat(model: &str, text: impl Into<String>) -> Reply {
-    Reply::Document(json!({
+/// Returns a complete chat completion with usage.
+pub fn chat(model: &str, text: impl Into<String>) -> ModelReply {
+    ModelReply::Document(json!({
         "id": "chatcmpl-1", "object": "chat.completion", "model": model,
         "choices": [{
             "index": 0, "finish_reason": "stop", "message": { "role": "assistant", "content": text.into() },
@@ -49,7 +49,7 @@ pub fn chat(model: &str, text: impl Into<String>) -> Reply {
     }))
 }
 
-/// A command that the model wants to run.
+/// Returns a tool call that runs a command.
 pub fn run(command: impl Into<String>) -> Value {
     let arguments = json!({ "cmd": command.into(), "yield_time_ms": 30_000 }).to_string();
     json!({
@@ -58,7 +58,7 @@ pub fn run(command: impl Into<String>) -> Value {
     })
 }
 
-/// A file that the model wants to write.
+/// Returns a tool call that writes a file.
 pub fn patch(path: &str, text: &str) -> Value {
     let lines: Vec<String> = text.lines().map(|line| format!("+{line}")).collect();
     let input = format!("*** Begin Patch\n*** Add File: {path}\n{}\n*** End Patch\n", lines.join("\n"));
@@ -68,18 +68,18 @@ pub fn patch(path: &str, text: &str) -> Value {
     })
 }
 
-/// Calls must differ from each other.
+/// Returns a unique number for the id of a tool call.
 fn number() -> u64 {
     use std::sync::atomic::{AtomicU64, Ordering};
     static NEXT: AtomicU64 = AtomicU64::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-impl Reply {
+impl ModelReply {
     pub(super) fn write(&self, stream: &TcpStream, hang: Duration) -> io::Result<()> {
         match self {
             Self::Items(items) => response(stream, MODEL, None, items),
-            Self::By { model, header, items } => response(stream, model, header.as_deref(), items),
+            Self::FromModel { model, header, items } => response(stream, model, header.as_deref(), items),
             Self::Document(document) => {
                 let (body, mut stream) = (document.to_string(), stream);
                 write!(
@@ -101,25 +101,25 @@ impl Reply {
                 )
             }
             Self::Raw(bytes) => {
-                begin(stream, None)?;
+                write_head(stream, None)?;
                 let mut stream = stream;
                 stream.write_all(bytes)
             }
             Self::NoHeaders => wait(stream, hang),
             Self::Silence => {
-                begin(stream, None)?;
-                event(stream, &created(MODEL))?;
+                write_head(stream, None)?;
+                write_event(stream, &created(MODEL))?;
                 wait(stream, hang)
             }
-            Self::GoDown => {
-                begin(stream, None)?;
-                event(stream, &created(MODEL))
+            Self::ShutDown => {
+                write_head(stream, None)?;
+                write_event(stream, &created(MODEL))
             }
         }
     }
 }
 
-/// Holds the connection until the client leaves, or for so long.
+/// Keeps the connection open until the client disconnects or the limit passes.
 fn wait(stream: &TcpStream, limit: Duration) -> io::Result<()> {
     stream.set_read_timeout(Some(limit))?;
     let mut stream = stream;
@@ -127,7 +127,7 @@ fn wait(stream: &TcpStream, limit: Duration) -> io::Result<()> {
     io::Read::read(&mut stream, &mut byte).map(|_| ())
 }
 
-fn begin(mut stream: &TcpStream, model: Option<&str>) -> io::Result<()> {
+fn write_head(mut stream: &TcpStream, model: Option<&str>) -> io::Result<()> {
     let model = model.map(|model| format!("openai-model: {model}\r\n")).unwrap_or_default();
     write!(stream, "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n{model}connection: close\r\n\r\n")
 }
@@ -137,27 +137,27 @@ fn created(model: &str) -> Value {
     json!({ "type": "response.created", "response": response })
 }
 
-fn event(mut stream: &TcpStream, event: &Value) -> io::Result<()> {
+fn write_event(mut stream: &TcpStream, event: &Value) -> io::Result<()> {
     let name = event.get("type").and_then(Value::as_str).unwrap_or_default();
     stream.write_all(format!("event: {name}\ndata: {event}\n\n").as_bytes())
 }
 
-/// Every response has used the same: 100 tokens in, 40 of them known, and 20 out.
+/// Writes a response. Every response reports 100 input tokens, 40 of them cached, and 20 output tokens.
 fn response(stream: &TcpStream, model: &str, header: Option<&str>, items: &[Value]) -> io::Result<()> {
-    begin(stream, header)?;
-    event(stream, &created(model))?;
+    write_head(stream, header)?;
+    write_event(stream, &created(model))?;
     for (index, item) in items.iter().enumerate() {
         let mut opened = item.clone();
         if opened.get("content").is_some() {
             opened["content"] = json!([]);
         }
-        event(stream, &json!({ "type": "response.output_item.added", "output_index": index, "item": opened }))?;
-        event(stream, &json!({ "type": "response.output_item.done", "output_index": index, "item": item }))?;
+        write_event(stream, &json!({ "type": "response.output_item.added", "output_index": index, "item": opened }))?;
+        write_event(stream, &json!({ "type": "response.output_item.done", "output_index": index, "item": item }))?;
     }
     let usage = json!({
         "input_tokens": 100, "input_tokens_details": { "cached_tokens": 40 },
         "output_tokens": 20, "output_tokens_details": { "reasoning_tokens": 5 }, "total_tokens": 120,
     });
     let whole = json!({ "id": "resp_1", "status": "completed", "model": model, "output": items, "usage": usage });
-    event(stream, &json!({ "type": "response.completed", "response": whole }))
+    write_event(stream, &json!({ "type": "response.completed", "response": whole }))
 }

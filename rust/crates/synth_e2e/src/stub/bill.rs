@@ -1,21 +1,21 @@
-//! The stub's own bill: one line per execution, appended before the work begins.
+//! The stub's bill: one line per execution, appended before the execution starts.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::path::Path;
 
-use super::world::Row;
+use super::task::Row;
 
-/// An append-only file, or nothing.
+/// An append-only file, or none.
 #[derive(Debug)]
-pub(super) struct Bill(Option<File>);
+pub(super) struct BillFile(Option<File>);
 
-impl Bill {
+impl BillFile {
     pub(super) fn open(path: Option<&Path>) -> io::Result<Self> {
         Ok(Self(path.map(|path| OpenOptions::new().append(true).create(true).open(path)).transpose()?))
     }
 
-    /// One write, so that lines of several processes never mix.
+    /// Appends a line with a single write, so that lines of several processes never mix.
     pub(super) fn add(&self, rollout_id: &str, row: Row, candidate: &str) -> io::Result<()> {
         match &self.0 {
             Some(file) => {

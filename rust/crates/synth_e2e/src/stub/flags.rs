@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// What `--help` prints.
+/// Text of `--help`.
 pub const USAGE: &str = "\
 stub_container: a task container on 127.0.0.1 for tests; prints its port as one line
   --port N              0 (default) takes a free port
@@ -31,7 +31,7 @@ stub_container: a task container on 127.0.0.1 for tests; prints its port as one 
   --watch-stdin         ends when standard input is closed
 ";
 
-/// How rows are named.
+/// How rows are identified.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Dialect {
     Taskset,
@@ -39,24 +39,24 @@ pub enum Dialect {
     Both,
 }
 
-/// Which submission modes are served.
+/// The supported submission modes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Modes {
     Blocking,
     Async,
     Both,
-    /// Only blocking is advertised; async requests are answered at once with the whole record.
+    /// Advertises only blocking; answers async requests at once with the complete record.
     AtOnce,
 }
 
-/// What happens when a rollout id comes again.
+/// How a repeated rollout id is handled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Memory {
     Remember,
     Forget,
 }
 
-/// What goes wrong on purpose. A count of 0 is never.
+/// Deliberate faults. A count of 0 disables a fault.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Faults {
     pub fail_every: u64,
@@ -109,7 +109,7 @@ impl Default for Flags {
 }
 
 impl Flags {
-    /// Reads the command line without the program's name.
+    /// Parses the command line without the program's name.
     pub fn parse(arguments: impl IntoIterator<Item = String>) -> Result<Self, String> {
         let mut flags = Self::default();
         let mut rest = arguments.into_iter();

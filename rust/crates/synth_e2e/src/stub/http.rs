@@ -6,13 +6,13 @@ use std::sync::Arc;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-use super::service::{Reply, Service};
+use super::service::{StubContainer, StubReply};
 
-/// Largest request that is read.
-const MOST_BYTES: usize = 64 << 20;
+/// Maximum size of a request.
+const MAX_REQUEST_BYTES: usize = 64 << 20;
 
-/// Answers connections until the process ends.
-pub async fn serve(listener: TcpListener, service: Arc<Service>) -> io::Result<()> {
+/// Serves connections until the process ends.
+pub async fn serve(listener: TcpListener, service: Arc<StubContainer>) -> io::Result<()> {
     loop {
         let (stream, _) = listener.accept().await?;
         let service = Arc::clone(&service);
@@ -20,8 +20,8 @@ pub async fn serve(listener: TcpListener, service: Arc<Service>) -> io::Result<(
     }
 }
 
-/// One connection. Whatever breaks it, the client sees it closed.
-async fn connection(mut stream: TcpStream, service: &Arc<Service>) -> io::Result<()> {
+/// Serves one connection. Any error closes it.
+async fn connection(mut stream: TcpStream, service: &Arc<StubContainer>) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let mut buffer: Vec<u8> = Vec::with_capacity(8 << 10);
     let mut out: Vec<u8> = Vec::with_capacity(4 << 10);
@@ -30,20 +30,20 @@ async fn connection(mut stream: TcpStream, service: &Arc<Service>) -> io::Result
             if let Some(end) = find(&buffer, b"\r\n\r\n") {
                 break end + 4;
             }
-            if buffer.len() > MOST_BYTES || stream.read_buf(&mut buffer).await? == 0 {
+            if buffer.len() > MAX_REQUEST_BYTES || stream.read_buf(&mut buffer).await? == 0 {
                 return Ok(());
             }
         };
         let Some(request) = Head::read(&buffer[..head]) else { return Ok(()) };
-        let whole = head + request.length.min(MOST_BYTES);
+        let whole = head + request.length.min(MAX_REQUEST_BYTES);
         while buffer.len() < whole {
             if stream.read_buf(&mut buffer).await? == 0 {
                 return Ok(());
             }
         }
         match service.answer(&request.method, &request.path, &buffer[head..whole]).await {
-            Reply::Close => return Ok(()),
-            Reply::Json { status, body } => write_reply(&mut out, status, &body),
+            StubReply::Close => return Ok(()),
+            StubReply::Json { status, body } => write_reply(&mut out, status, &body),
         }
         stream.write_all(&out).await?;
         if request.close {
@@ -70,7 +70,7 @@ fn write_reply(out: &mut Vec<u8>, status: u16, body: &[u8]) {
     out.extend_from_slice(body);
 }
 
-/// What is needed of a request's head.
+/// The needed parts of a request's head.
 struct Head {
     method: String,
     path: String,

@@ -1,6 +1,6 @@
 //! A fast task container on loopback with its own bill, for tests and benchmarks.
 //!
-//! `flags` says how it behaves, `world` is its task, `records` is its memory, `service` answers, `http` carries.
+//! `flags` configures it, `task` is its task, `records` remembers rollouts, `service` handles requests, and `http` is the server.
 
 mod bill;
 mod flags;
@@ -8,9 +8,9 @@ mod http;
 mod records;
 mod render;
 mod service;
-mod world;
+mod task;
 
 pub use flags::{Dialect, Faults, Flags, Memory, Modes, USAGE};
 pub use http::serve;
-pub use service::Service;
-pub use world::{FIELDS, World};
+pub use service::StubContainer;
+pub use task::{FIELDS, StubTask};

@@ -1,56 +1,56 @@
-//! What the stub remembers of rollouts by their id.
+//! The rollouts that the stub remembers, by id.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::watch;
 
-/// How far a rollout is.
+/// Progress of a rollout.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Progress {
     Running,
-    /// The whole record.
+    /// Completed, with its record.
     Done(Arc<[u8]>),
-    /// It ended without a result: the status and the reason.
-    Ended(&'static str, &'static str),
+    /// Ended without a result: status and reason.
+    ProcessOutput(&'static str, &'static str),
 }
 
-/// What is known when an id is submitted.
+/// Result of submitting an id.
 #[derive(Debug)]
-pub(super) enum Known {
-    /// It was not known and is running now.
+pub(super) enum Submission {
+    /// The id is new; its rollout is now running.
     New,
-    /// Somebody submitted it before.
-    Before(watch::Receiver<Progress>),
-    /// It was submitted before for another row or candidate.
+    /// The same rollout was submitted before.
+    Repeated(watch::Receiver<Progress>),
+    /// The id was submitted before for another row or candidate.
     Conflict,
 }
 
 /// Records by rollout id.
 #[derive(Debug, Default)]
-pub(super) struct Records(Mutex<HashMap<String, (String, watch::Sender<Progress>)>>);
+pub(super) struct RolloutRecords(Mutex<HashMap<String, (String, watch::Sender<Progress>)>>);
 
-impl Records {
-    /// Takes an id; the identity tells what is to be run under it.
-    pub(super) fn begin(&self, id: &str, identity: String) -> Known {
+impl RolloutRecords {
+    /// Registers an id. `identity` identifies its row and candidate.
+    pub(super) fn begin(&self, id: &str, identity: String) -> Submission {
         let mut records = self.lock();
         match records.get(id) {
-            Some((before, progress)) if *before == identity => Known::Before(progress.subscribe()),
-            Some(_) => Known::Conflict,
+            Some((before, progress)) if *before == identity => Submission::Repeated(progress.subscribe()),
+            Some(_) => Submission::Conflict,
             None => {
                 records.insert(id.to_owned(), (identity, watch::Sender::new(Progress::Running)));
-                Known::New
+                Submission::New
             }
         }
     }
 
-    /// Takes an id whether it is known or not.
+    /// Registers an id, even if it is known.
     pub(super) fn restart(&self, id: &str) {
         let fresh = watch::Sender::new(Progress::Running);
         self.lock().entry(id.to_owned()).or_insert_with(|| (String::new(), fresh)).1.send_replace(Progress::Running);
     }
 
-    /// Ends a running rollout; what has ended stays as it is.
+    /// Ends a running rollout. Leaves an ended one unchanged.
     pub(super) fn end(&self, id: &str, with: Progress) {
         if let Some((_, progress)) = self.lock().get(id) {
             progress.send_if_modified(|now| {

@@ -1,4 +1,4 @@
-//! The bytes of rollout records; everything that is the same in every reply is made once.
+//! Renders rollout records as bytes. Parts that are the same in every reply are built once.
 
 use std::fmt::Write;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -6,14 +6,14 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use synth_optimizer_core::model::envelope::rfc3339;
 use synth_optimizer_core::model::ids::Payload;
 
-use super::world::{Row, World};
+use super::task::{Row, StubTask};
 
-/// Makes records.
+/// Renders records.
 #[derive(Debug)]
 pub(super) struct Renderer {
-    /// The trace, with filler up to the wanted size.
+    /// The trace, padded to the configured size.
     trace: String,
-    /// Takes the place of every reward.
+    /// Replaces every reward.
     reward: Option<String>,
 }
 
@@ -27,9 +27,9 @@ impl Renderer {
         Self { trace: format!("{before}{}{after}", filler.collect::<String>()), reward }
     }
 
-    /// A completed rollout. Apart from the times it depends on the id, the row and the candidate alone.
-    pub(super) fn completed(&self, world: &World, rollout_id: &str, row: Row, candidate: &Payload) -> String {
-        let solved = world.solves(candidate, row);
+    /// Renders a completed rollout. Apart from the timestamps, it depends only on id, row and candidate.
+    pub(super) fn completed(&self, task: &StubTask, rollout_id: &str, row: Row, candidate: &Payload) -> String {
+        let solved = task.solves(candidate, row);
         let words: usize = candidate.values().map(|text| text.split_whitespace().count()).sum();
         let (prompt, completion) = (40 + words, 4 + row.index as usize % 3);
         let nano = prompt * 100 + completion * 400;
@@ -54,7 +54,7 @@ impl Renderer {
             out,
             r#""objective_scores":[{{"objective":"accuracy","value":{value},"source":"stub"}},{{"objective":"brevity","value":{brevity},"source":"stub"}}],"#
         );
-        let _ = write!(out, r#""actionable_side_info":{{"feedback":"{}"}},"#, feedback(world, row, solved));
+        let _ = write!(out, r#""actionable_side_info":{{"feedback":"{}"}},"#, feedback(task, row, solved));
         let _ = write!(out, r#""summary":{{"outcome_reward":{reward},"example_id":"{split}:{index}"}},"#);
         let _ = write!(
             out,
@@ -72,9 +72,9 @@ impl Renderer {
     }
 }
 
-/// What a proposer can learn from: the missing rule, on train rows only.
-fn feedback(world: &World, row: Row, solved: bool) -> String {
-    let (rule, field) = world.need(row);
+/// Returns the feedback for a proposer: the missing rule, on train rows only.
+fn feedback(task: &StubTask, row: Row, solved: bool) -> String {
+    let (rule, field) = task.need(row);
     match (solved, row.heldout) {
         (true, _) => "solved".to_owned(),
         (false, true) => "not solved".to_owned(),
@@ -82,7 +82,7 @@ fn feedback(world: &World, row: Row, solved: bool) -> String {
     }
 }
 
-/// A record without a result.
+/// Renders a record without a result.
 pub(super) fn unfinished(rollout_id: &str, status: &str, success: &str, detail: &str) -> String {
     let (id, now) = (quoted(rollout_id), now());
     format!(
@@ -90,7 +90,7 @@ pub(super) fn unfinished(rollout_id: &str, status: &str, success: &str, detail: 
     )
 }
 
-/// An error as containers write it.
+/// Renders an error body.
 pub(super) fn detail(text: &str) -> String {
     format!(r#"{{"detail":{}}}"#, quoted(text))
 }

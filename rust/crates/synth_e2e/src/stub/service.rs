@@ -1,4 +1,4 @@
-//! The routes of the stub and the life of a rollout in it.
+//! The routes of the stub, and the execution of a rollout.
 
 use std::borrow::Cow;
 use std::io;
@@ -10,25 +10,25 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use synth_optimizer_core::model::ids::{CandidateId, Payload};
 
-use super::bill::Bill;
+use super::bill::BillFile;
 use super::flags::{Dialect, Flags, Memory, Modes};
-use super::records::{Known, Progress, Records};
+use super::records::{Progress, RolloutRecords, Submission};
 use super::render::{Renderer, detail, unfinished};
-use super::world::{Row, World};
+use super::task::{Row, StubTask};
 
-/// How often a rollout looks whether its gate is open.
+/// How often a rollout checks whether its gate is open.
 const GATE_INTERVAL: Duration = Duration::from_millis(2);
 
-/// What goes back over the connection.
+/// The reply to a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Reply {
+pub enum StubReply {
     Json { status: u16, body: Arc<[u8]> },
     Close,
 }
 
-/// A rollout request, as far as it is read.
+/// The parts of a rollout request that the stub reads.
 #[derive(Deserialize)]
-struct Rollout<'a> {
+struct RolloutRequest<'a> {
     #[serde(borrow, default)]
     rollout_id: Cow<'a, str>,
     #[serde(borrow, default)]
@@ -51,13 +51,13 @@ struct RowKey<'a> {
     seed: u32,
 }
 
-/// The container.
+/// The stub container.
 #[derive(Debug)]
-pub struct Service {
+pub struct StubContainer {
     flags: Flags,
-    world: World,
-    bill: Bill,
-    records: Records,
+    task: StubTask,
+    bill: BillFile,
+    records: RolloutRecords,
     renderer: Renderer,
     metadata: Arc<[u8]>,
     program: Arc<[u8]>,
@@ -68,9 +68,9 @@ pub struct Service {
     most_running: AtomicU64,
 }
 
-impl Service {
+impl StubContainer {
     pub fn new(flags: Flags) -> io::Result<Self> {
-        let world = World::new(&flags);
+        let task = StubTask::new(&flags);
         let modes: &[&str] = match flags.modes {
             Modes::Both => &["blocking", "async"],
             Modes::Blocking | Modes::AtOnce if flags.faults.refuse_async => &["blocking", "async"],
@@ -78,13 +78,13 @@ impl Service {
             Modes::Async => &["async"],
         };
         Ok(Self {
-            bill: Bill::open(flags.bill.as_deref())?,
-            records: Records::default(),
+            bill: BillFile::open(flags.bill.as_deref())?,
+            records: RolloutRecords::default(),
             renderer: Renderer::new(flags.reply_bytes, flags.faults.reward.clone()),
-            metadata: bytes(&world.metadata(flags.dialect, modes)),
-            program: bytes(&world.program()),
-            rows: bytes(&world.rows()),
-            world,
+            metadata: bytes(&task.metadata(flags.dialect, modes)),
+            program: bytes(&task.program()),
+            rows: bytes(&task.rows()),
+            task,
             flags,
             requests: AtomicU64::new(0),
             executions: AtomicU64::new(0),
@@ -93,8 +93,8 @@ impl Service {
         })
     }
 
-    /// Answers one request.
-    pub async fn answer(self: &Arc<Self>, method: &str, path: &str, body: &[u8]) -> Reply {
+    /// Handles one request.
+    pub async fn answer(self: &Arc<Self>, method: &str, path: &str, body: &[u8]) -> StubReply {
         match (method, path) {
             ("POST", "/rollouts" | "/rollout") => self.rollout(body).await,
             ("GET", "/health") => json_reply(200, r#"{"status":"ok"}"#),
@@ -110,8 +110,8 @@ impl Service {
         }
     }
 
-    /// What has been asked and run; not part of the contract.
-    fn counts(&self) -> Reply {
+    /// Returns the counts of requests and executions. Not part of the contract.
+    fn counts(&self) -> StubReply {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let counts = json!({
             "rollout_requests": read(&self.requests), "executions": read(&self.executions),
@@ -120,45 +120,45 @@ impl Service {
         ready(&bytes(&counts))
     }
 
-    fn tasks(&self, body: &[u8]) -> Reply {
+    fn tasks(&self, body: &[u8]) -> StubReply {
         let request: Value = serde_json::from_slice(body).unwrap_or_default();
         let ids = request["task_ids"].as_array().cloned().unwrap_or_default();
-        let rows = ids.iter().map(|id| self.world.row_of_id(id.as_str()?));
+        let rows = ids.iter().map(|id| self.task.row_of_id(id.as_str()?));
         match rows.collect::<Option<Vec<Row>>>() {
             Some(rows) => self.rows_reply("tasks", &rows),
             None => json_reply(422, &detail("unknown task id")),
         }
     }
 
-    fn dataset_rows(&self, body: &[u8]) -> Reply {
+    fn dataset_rows(&self, body: &[u8]) -> StubReply {
         let request: Value = serde_json::from_slice(body).unwrap_or_default();
         let split = request["split"].as_str().unwrap_or("train");
         let seeds = request["seeds"].as_array().cloned().unwrap_or_default();
-        let rows = seeds.iter().map(|seed| self.world.row(split, u32::try_from(seed.as_u64()?).ok()?));
+        let rows = seeds.iter().map(|seed| self.task.row(split, u32::try_from(seed.as_u64()?).ok()?));
         match rows.collect::<Option<Vec<Row>>>() {
             Some(rows) => self.rows_reply("rows", &rows),
             None => json_reply(422, &detail("unknown seed")),
         }
     }
 
-    fn rows_reply(&self, key: &str, rows: &[Row]) -> Reply {
-        let rows: Vec<Value> = rows.iter().map(|row| self.world.row_json(*row)).collect();
+    fn rows_reply(&self, key: &str, rows: &[Row]) -> StubReply {
+        let rows: Vec<Value> = rows.iter().map(|row| self.task.row_json(*row)).collect();
         ready(&bytes(&json!({key: rows, "metadata": {}})))
     }
 
-    /// Routes below one rollout.
-    fn by_id(&self, method: &str, path: &str) -> Reply {
+    /// Handles the routes of one rollout.
+    fn by_id(&self, method: &str, path: &str) -> StubReply {
         let Some(rest) = path.strip_prefix("/rollouts/") else { return json_reply(404, &detail("Not Found")) };
         let (id, action) = rest.split_once('/').unwrap_or((rest, ""));
         if method == "POST" && action == "terminate" {
-            self.records.end(id, Progress::Ended("terminated", "terminated"));
+            self.records.end(id, Progress::ProcessOutput("terminated", "terminated"));
         } else if method != "GET" || !matches!(action, "" | "state") {
             return json_reply(404, &detail("Not Found"));
         }
         match self.records.get(id) {
             None => json_reply(404, &detail(&format!("unknown_rollout:{id}"))),
             Some(Progress::Running) => json_reply(200, &unfinished(id, "running", "running", "")),
-            Some(Progress::Ended(status, why)) => json_reply(200, &unfinished(id, status, "failed", why)),
+            Some(Progress::ProcessOutput(status, why)) => json_reply(200, &unfinished(id, status, "failed", why)),
             Some(Progress::Done(_)) if action == "state" => {
                 json_reply(200, &unfinished(id, "completed", "succeeded", ""))
             }
@@ -166,8 +166,8 @@ impl Service {
         }
     }
 
-    async fn rollout(self: &Arc<Self>, body: &[u8]) -> Reply {
-        let Ok(request) = serde_json::from_slice::<Rollout<'_>>(body) else {
+    async fn rollout(self: &Arc<Self>, body: &[u8]) -> StubReply {
+        let Ok(request) = serde_json::from_slice::<RolloutRequest<'_>>(body) else {
             return json_reply(422, &detail("the body is not a rollout request"));
         };
         if request.rollout_id.is_empty() {
@@ -185,19 +185,19 @@ impl Service {
         if nth(&self.requests, self.flags.faults.overload_every) {
             return json_reply(429, &detail("too many rollouts"));
         }
-        let row = self.asked_row(&request);
+        let row = self.requested_row(&request);
         let candidate = CandidateId::of("gepa_", &request.candidate).to_string();
         let later = wants_async && self.flags.modes != Modes::AtOnce;
         let id = request.rollout_id.into_owned();
         if self.flags.memory == Memory::Remember {
             match self.records.begin(&id, format!("{row:?} {candidate}")) {
-                Known::New => {}
-                Known::Conflict => {
+                Submission::New => {}
+                Submission::Conflict => {
                     let conflict = json!({"detail": {"error": "rollout_identity_conflict", "rollout_id": id}});
-                    return Reply::Json { status: 409, body: bytes(&conflict) };
+                    return StubReply::Json { status: 409, body: bytes(&conflict) };
                 }
-                Known::Before(_) if later => return self.by_id("GET", &format!("/rollouts/{id}")),
-                Known::Before(mut progress) => {
+                Submission::Repeated(_) if later => return self.by_id("GET", &format!("/rollouts/{id}")),
+                Submission::Repeated(mut progress) => {
                     let _ = progress.wait_for(|progress| *progress != Progress::Running).await;
                     return self.by_id("GET", &format!("/rollouts/{id}"));
                 }
@@ -210,14 +210,14 @@ impl Service {
         }
         if later {
             let (service, running) = (Arc::clone(self), unfinished(&id, "running", "running", ""));
-            tokio::spawn(async move { service.work(&id, row, &request.candidate).await });
+            tokio::spawn(async move { service.execute(&id, row, &request.candidate).await });
             return json_reply(200, &running);
         }
-        self.work(&id, row, &request.candidate).await
+        self.execute(&id, row, &request.candidate).await
     }
 
-    /// The execution itself. It goes on when the client has left.
-    async fn work(&self, id: &str, row: Row, candidate: &Payload) -> Reply {
+    /// Executes a rollout.
+    async fn execute(&self, id: &str, row: Row, candidate: &Payload) -> StubReply {
         let faults = &self.flags.faults;
         let count = self.executions.fetch_add(1, Ordering::Relaxed) + 1;
         let hit = |every: u64| every > 0 && count.is_multiple_of(every);
@@ -236,24 +236,24 @@ impl Service {
         }
         self.running.fetch_sub(1, Ordering::Relaxed);
         if hit(faults.fail_every) {
-            self.records.end(id, Progress::Ended("failed", "the task broke"));
+            self.records.end(id, Progress::ProcessOutput("failed", "the task broke"));
             return json_reply(500, &detail("the task broke"));
         }
-        let record: Arc<[u8]> = self.renderer.completed(&self.world, id, row, candidate).into_bytes().into();
+        let record: Arc<[u8]> = self.renderer.completed(&self.task, id, row, candidate).into_bytes().into();
         self.records.end(id, Progress::Done(Arc::clone(&record)));
-        if hit(faults.reset_every) { Reply::Close } else { ready(&record) }
+        if hit(faults.reset_every) { StubReply::Close } else { ready(&record) }
     }
 
-    /// The row of a request. Like real containers, one that finds no row under its key runs a default one.
-    fn asked_row(&self, request: &Rollout<'_>) -> Row {
+    /// Returns the row of a request. Like some real containers, the stub runs a default row if it finds none.
+    fn requested_row(&self, request: &RolloutRequest<'_>) -> Row {
         let first = Row { heldout: false, index: 0 };
         if self.flags.faults.wrong_row {
             return first;
         }
         let found = match self.flags.dialect {
-            Dialect::Taskset => request.task.as_ref().and_then(|key| self.world.row_of_id(&key.task_id)),
+            Dialect::Taskset => request.task.as_ref().and_then(|key| self.task.row_of_id(&key.task_id)),
             Dialect::Dataset | Dialect::Both => {
-                request.dataset_row.as_ref().and_then(|key| self.world.row(&key.split, key.seed))
+                request.dataset_row.as_ref().and_then(|key| self.task.row(&key.split, key.seed))
             }
         };
         found.unwrap_or(first)
@@ -269,10 +269,10 @@ fn bytes(value: &Value) -> Arc<[u8]> {
     value.to_string().into_bytes().into()
 }
 
-fn ready(body: &Arc<[u8]>) -> Reply {
-    Reply::Json { status: 200, body: Arc::clone(body) }
+fn ready(body: &Arc<[u8]>) -> StubReply {
+    StubReply::Json { status: 200, body: Arc::clone(body) }
 }
 
-fn json_reply(status: u16, body: &str) -> Reply {
-    Reply::Json { status, body: body.as_bytes().into() }
+fn json_reply(status: u16, body: &str) -> StubReply {
+    StubReply::Json { status, body: body.as_bytes().into() }
 }

@@ -1,12 +1,12 @@
-//! Whole runs whose proposals an OpenAI-compatible endpoint writes.
+//! Complete runs with an OpenAI-compatible endpoint as the proposer.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::harness::{Place, assert_sound, finished, stub};
-use synth_e2e::run_files::COMPARED_FILES;
+use crate::harness::{TestDir, assert_consistent, finished, stub};
 use synth_e2e::logs::{capture_records, captured_records};
-use synth_e2e::model_server::{ModelRequest, ModelReply, chat, proposed};
+use synth_e2e::model_server::{ModelReply, ModelRequest, chat, proposed};
+use synth_e2e::run_files::COMPARED_FILES;
 use synth_e2e::stub::FIELDS;
 use synth_e2e::{ModelServer, RowNames, RunFiles, ServerProcess, small_config};
 use synth_gepa::GepaEngine;
@@ -25,7 +25,7 @@ use synth_optimizer_platform::workspace::Reader;
 const MODEL: &str = "toy";
 
 struct EndpointFixture {
-    place: Place,
+    place: TestDir,
     _stub: ServerProcess,
     server: ModelServer,
     config: Config,
@@ -33,7 +33,7 @@ struct EndpointFixture {
 
 fn fixture(model: impl Fn(&ModelRequest) -> ModelReply + Send + Sync + 'static) -> EndpointFixture {
     let (place, server, stub) =
-        (Place::new(), ModelServer::start(model).unwrap(), stub(&["--train", "6", "--heldout", "3"]));
+        (TestDir::new(), ModelServer::start(model).unwrap(), stub(&["--train", "6", "--heldout", "3"]));
     let mut config = small_config(&stub.url(), RowNames::TaskIds, 6, 3, &FIELDS[..1]);
     config.run.output_dir = place.path().join("runs");
     config.run.run_id = Some("endpoint-one".into());
@@ -46,49 +46,49 @@ fn fixture(model: impl Fn(&ModelRequest) -> ModelReply + Send + Sync + 'static) 
     EndpointFixture { place, _stub: stub, server, config }
 }
 
-/// Without a proposer, the run makes the one that its config names.
+/// Executes a run. Without a proposer, the run creates the one that its config names.
 fn run(config: &Config, proposer: Option<Arc<dyn Proposer>>) -> (RunOutcome, RunFiles) {
     let (_control, receiver) = RunControl::new(100_000);
     let request = RunSpec { proposer, ..RunSpec::new(config.clone()) };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let outcome = runtime.block_on(execute::<GepaEngine>(request, receiver)).unwrap();
     let files = RunFiles::new(&config.run.output_dir, config.run.run_id.as_ref().unwrap());
-    assert_sound(&files);
+    assert_consistent(&files);
     (outcome, files)
 }
 
 fn started_turns(files: &RunFiles) -> Vec<ProposerStarted> {
-    let started_turns = |event| match event {
-        Event::ProposerStarted(started_turns) => Some(started_turns),
+    let started = |event| match event {
+        Event::ProposerStarted(turn) => Some(turn),
         _ => None,
     };
-    files.events().unwrap().into_iter().filter_map(started_turns).collect()
+    files.events().unwrap().into_iter().filter_map(started).collect()
 }
 
 fn failed_turns(files: &RunFiles) -> Vec<ProposerFailed> {
-    let failed_turns = |event| match event {
-        Event::ProposerFailed(failed_turns) => Some(failed_turns),
+    let failed = |event| match event {
+        Event::ProposerFailed(turn) => Some(turn),
         _ => None,
     };
-    files.events().unwrap().into_iter().filter_map(failed_turns).collect()
+    files.events().unwrap().into_iter().filter_map(failed).collect()
 }
 
-fn writes_rules(asked: &ModelRequest) -> ModelReply {
-    chat(MODEL, proposed(&asked.text()).to_string())
+fn writes_rules(request: &ModelRequest) -> ModelReply {
+    chat(MODEL, proposed(&request.text()).to_string())
 }
 
 #[test]
-fn a_run_gains_is_priced_and_asks_nobody_the_second_time() {
+fn an_endpoint_run_improves_is_priced_and_is_repeated_from_the_cache() {
     let mut fixture = fixture(writes_rules);
     let price = ModelPrice { prompt_usd: Some(1.0), cached_prompt_usd: None, completion_usd: Some(10.0) };
     fixture.config.proposer.prices.insert(MODEL.into(), price);
     let (outcome, first) = run(&fixture.config, None);
     assert_eq!(outcome.end.as_str(), "completed", "{:?}", outcome.end.error());
     assert!(finished(&first).heldout_gain.is_some_and(|gain| gain.difference > 0.0));
-    let asked = fixture.server.asked();
-    assert!(asked.len() >= 2 && asked.iter().all(|asked| asked.path == "/v1/chat/completions"));
-    // No held-out row is ever shown.
-    assert!(asked.iter().all(|asked| !asked.text().contains("test:")), "{}", asked[0].text());
+    let requests = fixture.server.requests();
+    assert!(requests.len() >= 2 && requests.iter().all(|request| request.path == "/v1/chat/completions"));
+    // No request contains a held-out row.
+    assert!(requests.iter().all(|request| !request.text().contains("test:")), "{}", requests[0].text());
     let paid: u64 = first
         .events()
         .unwrap()
@@ -101,12 +101,16 @@ fn a_run_gains_is_priced_and_asks_nobody_the_second_time() {
             _ => None,
         })
         .sum();
-    assert_eq!(paid, 2_000_000 * asked.len() as u64, "1,000 tokens at 1 dollar and 100 at 10 dollars, a million each");
+    assert_eq!(
+        paid,
+        2_000_000 * requests.len() as u64,
+        "1,000 tokens at 1 dollar and 100 at 10 dollars, a million each"
+    );
 
     fixture.config.run.output_dir = fixture.place.path().join("elsewhere");
     fixture.config.run.run_id = Some("endpoint-two".into());
     let (_, second) = run(&fixture.config, None);
-    assert_eq!(fixture.server.asked().len(), asked.len(), "the endpoint was asked again");
+    assert_eq!(fixture.server.requests().len(), requests.len(), "the endpoint was asked again");
     for name in COMPARED_FILES {
         assert_eq!(second.comparable(name).unwrap(), first.comparable(name).unwrap(), "{name}");
     }
@@ -119,14 +123,14 @@ fn a_run_gains_is_priced_and_asks_nobody_the_second_time() {
 }
 
 #[test]
-fn failures_of_an_earlier_run_do_not_come_between_a_later_one_and_its_replay() {
+fn failures_of_an_earlier_run_do_not_affect_the_replay_of_a_later_one() {
     let broken = Arc::new(AtomicBool::new(true));
     let is_broken = Arc::clone(&broken);
-    let mut fixture = fixture(move |asked| {
+    let mut fixture = fixture(move |request| {
         if is_broken.load(Ordering::SeqCst) {
             ModelReply::Status { code: 500, retry_after: None, message: "down".into() }
         } else {
-            writes_rules(asked)
+            writes_rules(request)
         }
     });
     fixture.config.proposer.request_retries = 0;
@@ -136,10 +140,10 @@ fn failures_of_an_earlier_run_do_not_come_between_a_later_one_and_its_replay() {
     fixture.config.run.run_id = Some("endpoint-two".into());
     let (_, second) = run(&fixture.config, None);
     assert!(failed_turns(&second).is_empty());
-    let asked = fixture.server.asked().len();
+    let request_count = fixture.server.requests().len();
     fixture.config.run.run_id = Some("endpoint-three".into());
     let (_, third) = run(&fixture.config, None);
-    assert_eq!(fixture.server.asked().len(), asked, "the endpoint was asked again");
+    assert_eq!(fixture.server.requests().len(), request_count, "the endpoint was asked again");
     for name in COMPARED_FILES {
         assert_eq!(third.comparable(name).unwrap(), second.comparable(name).unwrap(), "{name}");
     }
@@ -147,9 +151,9 @@ fn failures_of_an_earlier_run_do_not_come_between_a_later_one_and_its_replay() {
 
 #[test]
 fn every_problem_is_reported_back_once_and_repaired() {
-    let fixture = fixture(|asked| {
-        if asked.text().contains("What was wrong with your last answer") {
-            writes_rules(asked)
+    let fixture = fixture(|request| {
+        if request.text().contains("What was wrong with your last answer") {
+            writes_rules(request)
         } else {
             chat(MODEL, "I would rather not say.")
         }
@@ -161,12 +165,12 @@ fn every_problem_is_reported_back_once_and_repaired() {
     let repairs: Vec<_> = turns.iter().filter(|turn| !turn.problems.is_empty()).collect();
     assert_eq!(repairs.len() * 2, turns.len(), "{turns:?}");
     assert!(repairs.iter().all(|turn| turn.problems[0].code == "manifest_unreadable"), "{repairs:?}");
-    let shown = fixture.server.asked();
+    let shown = fixture.server.requests();
     assert!(shown[1].text().contains("manifest_unreadable"), "{}", shown[1].text());
 }
 
 #[test]
-fn a_proposer_that_stays_invalid_ends_the_run_and_everything_paid_is_kept() {
+fn a_persistently_invalid_proposer_ends_the_run_and_keeps_all_results() {
     let mut fixture = fixture(|_| chat(MODEL, "{\"proposals\": [{\"proposed_payload\": {\"no_such_field\": \"x\"}}]}"));
     fixture.config.proposer.max_consecutive_invalid = 2;
     fixture.config.gepa.max_generations = 9;
@@ -180,31 +184,31 @@ fn a_proposer_that_stays_invalid_ends_the_run_and_everything_paid_is_kept() {
 }
 
 #[test]
-fn another_model_ends_the_run_at_once_with_what_it_used() {
-    let fixture = fixture(|asked| chat("a-cheaper-one", proposed(&asked.text()).to_string()));
+fn another_model_ends_the_run_at_once_and_its_usage_is_recorded() {
+    let fixture = fixture(|request| chat("a-cheaper-one", proposed(&request.text()).to_string()));
     let (outcome, files) = run(&fixture.config, None);
     assert_eq!(outcome.end.as_str(), "failed");
     let error = outcome.end.error().unwrap();
     assert!(error.code == ErrorCode::Proposer && error.message.contains("a-cheaper-one"), "{error:?}");
-    assert_eq!(fixture.server.asked().len(), 1);
-    let failed_turns = failed_turns(&files);
-    assert_eq!(failed_turns[0].usage.total_tokens, Some(1100));
-    assert_eq!(failed_turns[0].models.as_ref().unwrap().effective.as_deref(), Some("a-cheaper-one"));
-    // What the search wanted next was never sent.
-    assert!(failed_turns[1..].iter().all(|turn| turn.class == FailureClass::Withdrawn), "{failed:?}");
+    assert_eq!(fixture.server.requests().len(), 1);
+    let failures = failed_turns(&files);
+    assert_eq!(failures[0].usage.total_tokens, Some(1100));
+    assert_eq!(failures[0].models.as_ref().unwrap().effective.as_deref(), Some("a-cheaper-one"));
+    // Later calls of the search were never sent.
+    assert!(failures[1..].iter().all(|turn| turn.class == FailureClass::Withdrawn), "{failures:?}");
 }
 
 #[test]
 fn no_secret_of_environment_container_or_model_is_in_any_file_or_log_record() {
     const KEY: &str = "sk-canary-Q7w9ZxK2mB4vN8cT1rY6";
     const MADE_UP: &str = "ghp_Zz9Yy8Xx7Ww6Vv5Uu4Tt3Ss2Rr1Qq0Pp9";
-    let fixture = fixture(|asked| {
-        assert_eq!(asked.header("authorization"), Some(format!("Bearer {KEY}").as_str()));
-        // A model that repeats the key it was called with, and makes up another.
-        match asked.number % 3 {
+    let fixture = fixture(|request| {
+        assert_eq!(request.header("authorization"), Some(format!("Bearer {KEY}").as_str()));
+        // The model repeats the key of the request and invents another one.
+        match request.number % 3 {
             0 => ModelReply::Status { code: 500, retry_after: None, message: format!("bad key {KEY}") },
             1 => chat(MODEL, format!("My key is {KEY}, yours {MADE_UP}.")),
-            _ => writes_rules(asked),
+            _ => writes_rules(request),
         }
     });
     capture_records();
@@ -215,7 +219,7 @@ fn no_secret_of_environment_container_or_model_is_in_any_file_or_log_record() {
     let proposer = OpenAiProposer::new(&config, &run_dir, &lookup).unwrap();
     let (outcome, files) = run(&config, Some(Arc::new(proposer)));
     assert_eq!(outcome.end.as_str(), "completed", "{:?}", outcome.end.error());
-    assert!(fixture.server.asked().len() > 2);
+    assert!(fixture.server.requests().len() > 2);
     let mut looked_at = 0;
     let mut directories = vec![fixture.place.path().to_owned()];
     while let Some(directory) = directories.pop() {

@@ -1,8 +1,8 @@
-//! Whole runs against Python containers: the published package in two versions, and containers written by hand.
+//! Complete runs against Python containers: two versions of the published package, and hand-written containers.
 
 use std::process::Command;
 
-use crate::harness::{Place, count, finished};
+use crate::harness::{TestDir, count, finished};
 use camino::{Utf8Path, Utf8PathBuf};
 use synth_e2e::{RowNames, RunFiles, ServerProcess, small_config};
 use synth_optimizer_core::config::Config;
@@ -11,11 +11,11 @@ use synth_optimizer_core::model::answer::FailureClass;
 use synth_optimizer_core::model::error::ErrorCode;
 use synth_optimizer_core::model::event::Event;
 
-/// Interpreters with `synth-containers` 0.4.6 and 0.2.0; `make rust-test` makes both and sets these.
+/// Variables with the interpreters for `synth-containers` 0.4.6 and 0.2.0; `make rust-test` creates both.
 const PYTHON: &str = "SYNTH_E2E_PYTHON";
 const PYTHON_OLD: &str = "SYNTH_E2E_PYTHON_OLD";
 
-/// A container script, the interpreter it needs, and how its rows are named.
+/// A container script, the interpreter it needs, and how its rows are identified.
 #[derive(Debug, Clone, Copy)]
 struct ContainerKind {
     script: &'static str,
@@ -24,10 +24,14 @@ struct ContainerKind {
 }
 
 const SDK: ContainerKind = ContainerKind { script: "sdk_container.py", python: PYTHON, names: RowNames::TaskIds };
-const REFERENCE: ContainerKind = ContainerKind { script: "reference_container.py", python: PYTHON, names: RowNames::TaskIds };
-const REFERENCE_OLD: ContainerKind = ContainerKind { script: "reference_container.py", python: PYTHON_OLD, names: RowNames::Seeds };
-const DATASET: ContainerKind = ContainerKind { script: "handwritten_dataset.py", python: PYTHON, names: RowNames::Seeds };
-const TASKSET: ContainerKind = ContainerKind { script: "handwritten_taskset.py", python: PYTHON, names: RowNames::TaskIds };
+const REFERENCE: ContainerKind =
+    ContainerKind { script: "reference_container.py", python: PYTHON, names: RowNames::TaskIds };
+const REFERENCE_OLD: ContainerKind =
+    ContainerKind { script: "reference_container.py", python: PYTHON_OLD, names: RowNames::Seeds };
+const DATASET: ContainerKind =
+    ContainerKind { script: "handwritten_dataset.py", python: PYTHON, names: RowNames::Seeds };
+const TASKSET: ContainerKind =
+    ContainerKind { script: "handwritten_taskset.py", python: PYTHON, names: RowNames::TaskIds };
 const BOTH: ContainerKind = ContainerKind { script: "handwritten_both.py", python: PYTHON, names: RowNames::TaskIds };
 
 impl ContainerKind {
@@ -55,7 +59,7 @@ fn containers() -> Utf8PathBuf {
     Utf8Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../tests/containers")
 }
 
-/// The run ended well, the best candidate is better than the seed, and every row was checked.
+/// Asserts that the run completed, its best candidate beats the initial one, and every reply confirmed its row.
 fn assert_improves(files: &RunFiles) {
     let finished = finished(files);
     let gain = finished.train_gain.expect("seed and best candidate have scores");
@@ -63,13 +67,13 @@ fn assert_improves(files: &RunFiles) {
     assert_eq!(count(files, "container.echo.missing"), 0, "the container says which row it ran");
 }
 
-/// Runs in both submission modes; both give the same candidate.
+/// Runs in both submission modes and asserts that both find the same candidate.
 fn improves_in_both_modes(kind: ContainerKind) {
     let server = kind.start(&[]);
     let mut best = Vec::new();
-    // Two names: a container may refuse an id that it knows from another request.
+    // Two run ids, because a container may reject a rollout id that it knows from another request.
     for (mode, run_id) in [(SubmissionMode::Sync, "e2e-sync"), (SubmissionMode::Async, "e2e-async")] {
-        let place = Place::configured(&kind.config(&server, mode));
+        let place = TestDir::configured(&kind.config(&server, mode));
         let files = place.finish(run_id, &[]);
         assert_improves(&files);
         assert_eq!(count(&files, "rollout.transport.fallback"), 0, "{kind:?} speaks {mode:?}");
@@ -110,22 +114,22 @@ fn handwritten_container_of_both_dialects_improves_sync_and_async() {
 }
 
 #[test]
-fn seeds_become_task_ids_where_the_container_has_only_those() {
+fn row_numbers_are_mapped_to_task_ids_of_the_container() {
     let server = SDK.start(&[]);
     let by_seed = ContainerKind { names: RowNames::Seeds, ..SDK };
-    let place = Place::configured(&by_seed.config(&server, SubmissionMode::Sync));
+    let place = TestDir::configured(&by_seed.config(&server, SubmissionMode::Sync));
     let files = place.finish("e2e-run", &[]);
     assert_improves(&files);
     assert_eq!(count(&files, "dataset.seeds.mapped"), 1);
 }
 
-/// A container that runs another row than it was asked for is refused before scores are mixed up.
+/// A container that runs another row than the requested one ends the run, so that no wrong score is used.
 #[test]
 fn a_container_that_runs_the_wrong_row_is_refused() {
     for kind in [SDK, REFERENCE_OLD, BOTH] {
         let server = kind.start(&["--fault", "wrong-row"]);
         for mode in [SubmissionMode::Sync, SubmissionMode::Async] {
-            let place = Place::configured(&kind.config(&server, mode));
+            let place = TestDir::configured(&kind.config(&server, mode));
             let ended = place.run("e2e-run", &[]);
             assert_eq!(ended.status.code(), Some(ErrorCode::Container.row().exit.into()), "{kind:?}: {}", ended.stdout);
             assert!(ended.stdout.contains(ErrorCode::Container.as_str()), "{kind:?}: {}", ended.stdout);
@@ -133,7 +137,7 @@ fn a_container_that_runs_the_wrong_row_is_refused() {
     }
 }
 
-/// Async that is refused falls back to sync, and the log says so.
+/// A rejected async rollout falls back to sync mode, and the log records the fallback.
 #[test]
 fn refused_async_falls_back_to_sync() {
     for (kind, flags) in [
@@ -142,7 +146,7 @@ fn refused_async_falls_back_to_sync() {
         (DATASET, ["--mode", "blocking"]),
     ] {
         let server = kind.start(&flags);
-        let place = Place::configured(&kind.config(&server, SubmissionMode::Async));
+        let place = TestDir::configured(&kind.config(&server, SubmissionMode::Async));
         let files = place.finish("e2e-run", &[]);
         assert_improves(&files);
         assert!(count(&files, "rollout.transport.fallback") > 0, "{kind:?}: the fallback is in the log");
@@ -150,7 +154,7 @@ fn refused_async_falls_back_to_sync() {
     }
 }
 
-/// Rewards that are no numbers, and rewards of failed rollouts, are failures and never zeros.
+/// Invalid rewards and rewards of failed rollouts are failures and never count as zero.
 #[test]
 fn a_bad_reward_is_a_failed_rollout() {
     let cases = [
@@ -164,7 +168,7 @@ fn a_bad_reward_is_a_failed_rollout() {
         let server = kind.start(&["--fault", fault]);
         let mut config = kind.config(&server, SubmissionMode::Sync);
         config.gepa.rollout_max_attempts = 1;
-        let place = Place::configured(&config);
+        let place = TestDir::configured(&config);
         let ended = place.run("e2e-run", &[]);
         let files = place.files("e2e-run");
         assert!(has_failed(&files), "{kind:?} with {fault} cannot end well: {}", ended.stdout);
@@ -186,40 +190,40 @@ fn failure(event: &Event) -> Option<FailureClass> {
     }
 }
 
-/// A rollout that breaks now and then is tried again under a new id, and the run improves all the same.
+/// A failed rollout is retried under a new id, and the run still improves.
 #[test]
-fn broken_rollouts_are_tried_again() {
+fn failed_rollouts_are_retried() {
     for kind in [SDK, REFERENCE, BOTH] {
         let server = kind.start(&["--fault", "500", "--every", "5"]);
         let mut config = kind.config(&server, SubmissionMode::Sync);
         config.gepa.rollout_max_attempts = 3;
-        let place = Place::configured(&config);
+        let place = TestDir::configured(&config);
         let files = place.finish("e2e-run", &["--workers", "1"]);
         assert_improves(&files);
         assert!(count(&files, "rollout.failed") > 0, "{kind:?}: failures are in the log");
     }
 }
 
-/// A refusal for load costs nothing: it is sent again under the same id, and no rollout fails.
+/// A rollout that is rejected for overload is sent again under the same id and does not fail.
 #[test]
-fn overload_is_waited_out() {
+fn overload_responses_do_not_fail_rollouts() {
     for kind in [SDK, REFERENCE_OLD, TASKSET] {
         let server = kind.start(&["--fault", "429", "--every", "3"]);
-        let place = Place::configured(&kind.config(&server, SubmissionMode::Sync));
+        let place = TestDir::configured(&kind.config(&server, SubmissionMode::Sync));
         let files = place.finish("e2e-run", &["--workers", "1"]);
         assert_improves(&files);
         assert_eq!(count(&files, "rollout.failed"), 0, "{kind:?}: an overload is no failed rollout");
     }
 }
 
-/// A rollout that takes too long fails after its limit, and the run goes on.
+/// A slow rollout fails at its timeout, and the run continues.
 #[test]
-fn slow_rollouts_end_at_their_limit() {
+fn slow_rollouts_fail_at_their_timeout() {
     let server = TASKSET.start(&["--fault", "slow", "--every", "9", "--slow-seconds", "30"]);
     let mut config = TASKSET.config(&server, SubmissionMode::Sync);
     config.container.rollout_timeout_seconds = 3;
     config.gepa.rollout_max_attempts = 3;
-    let place = Place::configured(&config);
+    let place = TestDir::configured(&config);
     let files = place.finish("e2e-run", &["--workers", "2"]);
     assert_improves(&files);
     let classes: Vec<FailureClass> = files.events().unwrap().iter().filter_map(failure).collect();
@@ -227,13 +231,13 @@ fn slow_rollouts_end_at_their_limit() {
     assert!(!classes.is_empty() && classes.iter().all(|class| limit.contains(class)), "{classes:?}");
 }
 
-/// A container that dies ends the run with an error that names it, and what was measured is kept.
+/// If the container dies, the run fails with an error that names it, and keeps its measurements.
 #[test]
 fn a_container_that_dies_ends_the_run() {
     let mut server = SDK.start(&["--fault", "crash", "--every", "4"]);
     let mut config = SDK.config(&server, SubmissionMode::Sync);
     config.container.connect_retries = 1;
-    let place = Place::configured(&config);
+    let place = TestDir::configured(&config);
     let ended = place.run("e2e-run", &["--workers", "1"]);
     let files = place.files("e2e-run");
     assert!(has_failed(&files), "{}", ended.stdout);

@@ -1,16 +1,16 @@
-//! The stub keeps the contract that the tests of whole runs rely on.
+//! Tests of the stub container, on which the tests of complete runs rely.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use crate::harness::{Place, stub};
+use crate::harness::{TestDir, stub};
 use serde_json::{Value, json};
 use synth_e2e::wait::wait_until;
 use synth_e2e::{RowNames, ServerProcess, read_bill, small_config};
 use synth_optimizer_core::config::{ConfigContent, ConfigSource, load};
 
-/// One call on a connection of its own: the status and the body. `None` when the connection is closed instead.
+/// Sends a request on a new connection and returns status and body, or `None` if the server closes the connection.
 fn call(server: &ServerProcess, method: &str, path: &str, body: &Value) -> Option<(u16, Value)> {
     let mut stream = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
@@ -68,13 +68,13 @@ fn rows_are_read_by_id_and_by_seed() {
     assert_eq!(tasks["tasks"], rows["rows"]);
     let unknown = json!({"split": "test", "task_ids": ["test:3"], "filters": {}});
     assert_eq!(call(&server, "POST", "/taskset/tasks", &unknown).unwrap().0, 422);
-    // Like real ones of its kind, it reads rows from dataset_row and runs a default row without one.
+    // Like real containers of this kind, it reads the row from `dataset_row` and runs a default row without it.
     assert_eq!(post(&server, &rollout("a", 4, "r0", "sync")).1["seed"], 0);
 }
 
 #[test]
-fn a_known_id_is_answered_from_memory_and_billed_once() {
-    let place = Place::new();
+fn a_repeated_id_is_answered_from_memory_and_billed_once() {
+    let place = TestDir::new();
     let bill = place.path().join("bill");
     let server = stub(&["--bill", bill.as_str()]);
     let first = post(&server, &rollout("a", 1, "r0", "sync"));
@@ -87,7 +87,7 @@ fn a_known_id_is_answered_from_memory_and_billed_once() {
 
 #[test]
 fn a_container_that_forgets_runs_again_and_bills_again() {
-    let place = Place::new();
+    let place = TestDir::new();
     let bill = place.path().join("bill");
     let server = stub(&["--bill", bill.as_str(), "--memory", "forget"]);
     post(&server, &rollout("a", 1, "r0", "sync"));
@@ -115,7 +115,7 @@ fn an_async_rollout_is_read_by_id_until_it_ends() {
 }
 
 #[test]
-fn faults_come_when_they_are_asked_for() {
+fn configured_faults_occur() {
     let every = |flag: &str| stub(&[flag, "2"]);
     let server = every("--fail-every");
     assert_eq!(post(&server, &rollout("a", 1, "r0", "sync")).0, 200);
@@ -139,10 +139,10 @@ fn faults_come_when_they_are_asked_for() {
 }
 
 #[test]
-fn the_small_config_reads_back_without_a_problem() {
+fn the_small_config_can_be_loaded_again() {
     for names in [RowNames::Seeds, RowNames::TaskIds] {
         let config = small_config("http://127.0.0.1:9", names, 6, 3, &["instructions"]);
-        let place = Place::new();
+        let place = TestDir::new();
         let text = toml::to_string(&config).unwrap();
         let source = ConfigSource { name: "gepa.toml", content: ConfigContent::Toml(&text), base_dir: place.path() };
         let loaded = load(source, &std::collections::BTreeMap::new(), &[]).unwrap();

@@ -51,7 +51,7 @@ async fn is_allowed(url: &str, egress_policy: &EgressPolicy) -> bool {
 }
 
 #[tokio::test]
-async fn a_service_reaches_only_its_own_machine() {
+async fn the_loopback_policy_allows_only_this_machine() {
     let egress_policy = with_test_names(EgressPolicy::loopback());
     for (url, expected) in [
         ("http://127.0.0.1:9100", true),
@@ -87,7 +87,7 @@ async fn a_service_reaches_only_its_own_machine() {
 }
 
 #[tokio::test]
-async fn entries_widen_the_reach_by_what_they_name() {
+async fn each_entry_allows_exactly_what_it_names() {
     for (entry, url, expected) in [
         ("10.0.0.0/8", "http://10.200.1.1:80", true),
         ("10.0.0.0/8", "http://tasks.internal:9100", true),
@@ -118,7 +118,7 @@ async fn entries_widen_the_reach_by_what_they_name() {
 
 /// A name that resolves to an allowed address during the check and to another one at the connection.
 #[tokio::test]
-async fn a_name_that_changes_its_meaning_is_refused_where_it_is_connected_to() {
+async fn dns_rebinding_is_denied_at_the_connection() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     let connects = Arc::new(AtomicUsize::new(0));

@@ -7,7 +7,7 @@ use super::{ReceivedRecord, RolloutStatus};
 use synth_optimizer_core::model::answer::FailureClass;
 
 #[test]
-fn words_are_looked_up_in_order() {
+fn status_fields_are_read_in_order() {
     let cases = [
         (r#"{"status":"Running "}"#, RolloutStatus::Active),
         (r#"{"status":"completed","success_status":"failed"}"#, RolloutStatus::Succeeded),
@@ -22,7 +22,7 @@ fn words_are_looked_up_in_order() {
 }
 
 #[test]
-fn what_is_no_status_breaks_the_contract() {
+fn an_invalid_status_is_a_contract_failure() {
     for body in [r#"{"status":"weird"}"#, r#"{"status":7}"#, r#"{"status":""}"#] {
         let failure = ReceivedRecord::read(Bytes::from(body)).record.unwrap().status().unwrap_err();
         assert_eq!((failure.class, failure.retryable), (FailureClass::Contract, false), "{body}");

@@ -3,7 +3,7 @@
 use super::{excerpt, summary};
 
 #[test]
-fn findings_are_shown_without_what_was_sent() {
+fn pydantic_errors_are_shown_without_the_input() {
     let body =
         br#"{"detail":[{"type":"extra_forbidden","loc":["body","task_ids",0],"msg":"Extra inputs are not permitted",
         "input":{"candidate":{"prompt":"the whole text"}},"ctx":{"error":{"text":"inner"}}}]}"#;
@@ -20,7 +20,7 @@ fn a_long_or_cut_echo_is_not_shown_either() {
 }
 
 #[test]
-fn open_details_lose_echoes_and_credentials() {
+fn echoes_and_credentials_are_removed_from_details() {
     let body = br#"{"detail":{"error":"bad","input":"the whole text","api_key":"abc","note":"sk-12345678901234"}}"#;
     let shown = excerpt(body);
     assert!(shown.contains("bad"), "{shown}");
@@ -30,7 +30,7 @@ fn open_details_lose_echoes_and_credentials() {
 }
 
 #[test]
-fn text_is_one_short_line() {
+fn an_excerpt_is_one_short_line() {
     let shown = excerpt(format!("<html>\n\x1b[31m{}", "x".repeat(1000)).as_bytes());
     assert!(shown.starts_with("<html> [31mxxx") && shown.chars().count() == 201, "{shown}");
     assert_eq!(excerpt(b""), "(empty)");

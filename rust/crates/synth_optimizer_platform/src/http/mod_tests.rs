@@ -5,7 +5,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use super::retry_after;
 
 #[test]
-fn seconds_and_dates_are_read() {
+fn retry_after_accepts_seconds_and_dates() {
     let now = UNIX_EPOCH + Duration::from_secs(784_111_770);
     assert_eq!(retry_after(" 7 ", now), Some(Duration::from_secs(7)));
     assert_eq!(retry_after("Sun, 06 Nov 1994 08:49:37 GMT", now), Some(Duration::from_secs(7)));
@@ -16,7 +16,7 @@ fn seconds_and_dates_are_read() {
 }
 
 #[test]
-fn the_pause_doubles_up_to_the_longest() {
+fn the_delay_doubles_up_to_the_maximum() {
     let backoff_delays = |first, longest, retries| {
         let backoff_delays =
             super::backoff_delays(Duration::from_millis(first), Duration::from_millis(longest), retries);

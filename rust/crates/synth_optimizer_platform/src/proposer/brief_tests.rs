@@ -45,7 +45,7 @@ fn evidence_shows_the_worst_rows_first_with_their_feedback_from_every_place() {
 }
 
 #[test]
-fn what_a_container_says_for_the_proposer_comes_first_wherever_it_stands() {
+fn actionable_side_info_is_shown_first_wherever_it_is() {
     let said = json!({"feedback": "expected billing", "expected": "billing"});
     let places = [
         json!({"actionable_side_info": said, "feedback": "also here"}),
@@ -81,7 +81,7 @@ fn a_row_without_a_score_comes_first_in_either_direction() {
 }
 
 #[test]
-fn the_size_is_bounded_by_the_limit_whatever_the_history() {
+fn the_brief_size_is_bounded_for_any_history() {
     const LIMIT: usize = 32 * 1024;
     let huge = "word ".repeat(200_000);
     let mut request = request();
@@ -131,7 +131,7 @@ fn secrets_in_replies_rows_and_documents_are_not_shown() {
 }
 
 #[test]
-fn the_parents_own_texts_are_whole_and_exact() {
+fn parent_texts_are_complete_and_exact() {
     let text = "Line one.\n~~~\nKeep {question}. ".repeat(4000);
     let mut request = request();
     request.question.parents = vec![NamedPayload {
@@ -160,7 +160,7 @@ fn a_merge_names_both_parents_and_their_ancestor() {
 }
 
 #[test]
-fn lineage_frontier_rejected_and_repair_are_there_when_there_is_something_to_tell() {
+fn optional_parts_are_shown_only_if_they_have_content() {
     let mut request = request();
     let names = |request: &_| brief_within(request, 64 * 1024).parts.iter().map(|part| part.0).collect::<Vec<_>>();
     assert_eq!(names(&request), ["task.md", "parent.md", "evidence.md", "guidance.md", "proposal_schema.md"]);

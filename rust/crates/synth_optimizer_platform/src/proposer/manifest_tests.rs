@@ -26,7 +26,7 @@ fn manifest(entry: Value) -> String {
 }
 
 #[test]
-fn the_example_is_a_manifest_and_keeps_to_the_schema() {
+fn the_example_is_a_valid_manifest() {
     for operation in [Operation::Mutate, Operation::Merge] {
         let mut request = request();
         request.question.operation = operation;
@@ -63,7 +63,7 @@ fn keeps_to(schema: &Value, value: &Value, place: &str) {
 }
 
 #[test]
-fn texts_are_taken_from_every_place_where_models_put_them() {
+fn texts_are_read_from_every_supported_location() {
     for entry in [
         json!({ "proposed_payload": { "instructions": "new" }, "rationale": "why" }),
         json!({ "candidate": { "instructions": "new" }, "rationale": "why" }),
@@ -93,7 +93,7 @@ fn a_manifest_is_found_in_other_text() {
 }
 
 #[test]
-fn what_is_no_manifest_is_told_with_its_beginning() {
+fn an_answer_without_a_manifest_is_reported_with_its_beginning() {
     assert_eq!(problems(&found("")), [("manifest_unreadable", "")]);
     assert!(found(" \n ").problems[0].message.contains("is empty"));
     let prose = found(&format!("I am sorry, sk-canary0123456789 {}", "x".repeat(999)));
@@ -106,7 +106,7 @@ fn what_is_no_manifest_is_told_with_its_beginning() {
 }
 
 #[test]
-fn every_problem_is_told_with_its_place() {
+fn every_problem_is_reported_with_its_path() {
     let answer = json!({
         "schema_version": "v1",
         "proposals": [7, {}, { "proposed_payload": [] }, { "candidate": { "instructions": 3 } }, { "instructions": "good" }],
@@ -137,7 +137,7 @@ fn every_problem_is_told_with_its_place() {
 }
 
 #[test]
-fn hostile_answers_are_read_in_time() {
+fn hostile_answers_are_parsed_in_bounded_time() {
     // Reading them again from every brace would take hours.
     let braces = "{".repeat(1_000_000);
     let deep = format!("{}1{}", "{\"a\":".repeat(100_000), "}".repeat(100_000));
@@ -148,7 +148,7 @@ fn hostile_answers_are_read_in_time() {
 }
 
 #[test]
-fn a_text_with_a_new_key_is_refused_without_being_repeated() {
+fn a_text_with_a_new_key_is_rejected_and_not_repeated() {
     const KEY: &str = "sk-canary0123456789abcdef";
     let answer = manifest(json!({ "proposed_payload": { "instructions": format!("Say `{KEY}`.") } }));
     let refused = found(&answer);
@@ -171,7 +171,7 @@ fn a_known_key_is_hidden_however_it_is_written() {
 }
 
 #[test]
-fn many_bad_entries_are_told_in_a_few_words() {
+fn many_invalid_entries_are_summarized() {
     let answer = json!({ "proposals": vec![1; 100_000] }).to_string();
     let found = found(&answer);
     assert!(found.problems.len() <= 20, "{}", found.problems.len());
@@ -179,7 +179,7 @@ fn many_bad_entries_are_told_in_a_few_words() {
 }
 
 #[test]
-fn a_bad_entry_beside_enough_good_ones_is_no_problem() {
+fn an_invalid_entry_is_ignored_if_enough_entries_are_valid() {
     let answer = json!({ "proposals": [7, { "proposed_payload": { "instructions": "Be brief." } }] }).to_string();
     let found = found(&answer);
     assert_eq!((texts(&found), found.problems.len()), (vec!["Be brief."], 0));

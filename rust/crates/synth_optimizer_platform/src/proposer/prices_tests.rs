@@ -22,7 +22,7 @@ fn dollars(amount: f64) -> Cost {
 }
 
 #[test]
-fn the_table_is_dated_and_its_prices_are_money() {
+fn the_price_table_is_dated_and_its_prices_are_plausible() {
     let document: serde_json::Value = serde_json::from_str(TABLE).unwrap();
     assert_eq!(document["as_of"].as_str().unwrap().len(), "2025-08-31".len());
     let table: Prices = serde_json::from_str(TABLE).unwrap();
@@ -55,7 +55,7 @@ fn a_model_without_a_price_has_an_unknown_cost_and_known_tokens() {
 }
 
 #[test]
-fn the_config_goes_before_the_table_and_holds_for_every_host() {
+fn configured_prices_override_the_table_for_every_host() {
     let price = ModelPrice { prompt_usd: Some(1.0), cached_prompt_usd: None, completion_usd: Some(10.0) };
     let own = section(&[("gpt-4.1-mini", price), ("local", price)]);
     for is_list_priced in [true, false] {
@@ -69,20 +69,20 @@ fn the_config_goes_before_the_table_and_holds_for_every_host() {
 }
 
 #[test]
-fn half_a_price_is_none() {
+fn an_incomplete_price_gives_an_unknown_cost() {
     let half = ModelPrice { prompt_usd: Some(1.0), cached_prompt_usd: None, completion_usd: None };
     assert_eq!(cost(&Prices::new(&section(&[("local", half)]), false), "local", TOKENS), Cost::Unknown);
 }
 
 #[test]
-fn counts_beyond_all_measure_do_not_overflow() {
+fn huge_token_counts_do_not_overflow() {
     let most = Tokens { prompt: u64::MAX, cached_prompt: 0, completion: u64::MAX };
     assert_eq!(most.total(), u64::MAX);
     assert_eq!(cost(&Prices::new(&section(&[]), true), "gpt-4.1-mini", most), Cost::Unknown);
 }
 
 #[test]
-fn a_model_is_priced_by_the_name_that_answered_or_by_the_one_that_was_asked_for() {
+fn a_turn_is_priced_by_the_effective_or_the_requested_model_name() {
     let price = |usd| ModelPrice { prompt_usd: Some(usd), cached_prompt_usd: None, completion_usd: Some(usd) };
     let prices = Prices::new(&section(&[("m", price(1.0)), ("m-2025-01-01", price(2.0))]), false);
     let cost = |effective| prices.usage("m", Some(effective), Some(TOKENS)).cost;
@@ -113,7 +113,7 @@ fn a_dated_prefixed_or_tagged_name_is_the_same_model() {
 }
 
 #[test]
-fn another_model_is_another_model() {
+fn names_of_different_models_do_not_match() {
     for (requested, effective) in [
         ("gpt-4.1-mini", "gpt-4.1"),
         ("gpt-4.1", "gpt-4.1-mini"),

@@ -32,7 +32,7 @@ fn lines(run_dir: &Utf8Path) -> Vec<Value> {
 }
 
 #[test]
-fn known_and_shaped_secrets_are_hidden_wherever_they_stand() {
+fn known_and_key_like_secrets_are_hidden_everywhere() {
     let redactor = redactor();
     assert_eq!(redactor.text(&format!("x{KNOWN}y {SHAPED}")), "x[hidden]y [hidden]");
     assert_eq!(redactor.hide_known(&format!("{KNOWN} {SHAPED}")), format!("[hidden] {SHAPED}"));
@@ -48,7 +48,7 @@ fn known_and_shaped_secrets_are_hidden_wherever_they_stand() {
 }
 
 #[test]
-fn a_transcript_is_written_when_it_is_dropped_for_its_owner_alone() {
+fn a_private_transcript_is_written_on_drop() {
     let (_keep, run_dir) = dir();
     let mut transcript = Transcript::new(&run_dir, TURN, redactor());
     transcript.add("optimizer", &json!({ "say": KNOWN }));
@@ -65,7 +65,7 @@ fn a_transcript_is_written_when_it_is_dropped_for_its_owner_alone() {
 }
 
 #[test]
-fn a_message_that_is_too_long_leaves_only_its_size() {
+fn a_message_that_is_too_long_is_replaced_by_its_size() {
     let (_keep, run_dir) = dir();
     let mut transcript = Transcript::new(&run_dir, TURN, redactor());
     transcript.add("endpoint", &json!("x ".repeat(MAX_MESSAGE_BYTES)));
@@ -74,7 +74,7 @@ fn a_message_that_is_too_long_leaves_only_its_size() {
 }
 
 #[test]
-fn a_directory_that_cannot_be_written_breaks_nothing() {
+fn an_unwritable_transcript_directory_is_ignored() {
     let (_keep, run_dir) = dir();
     std::fs::write(run_dir.join(TRANSCRIPTS), "in the way").unwrap();
     let mut transcript = Transcript::new(&run_dir, TURN, redactor());

@@ -10,11 +10,11 @@ use synth_optimizer_core::model::cache_key::{Boundary, cache_key};
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_platform::cache::{Cache, CacheSettings, Lookup};
 
-struct Place {
+struct CacheDir {
     dir: tempfile::TempDir,
 }
 
-impl Place {
+impl CacheDir {
     fn new() -> Self {
         Self { dir: tempfile::tempdir().unwrap() }
     }
@@ -52,7 +52,7 @@ fn wait<T>(future: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(future)
 }
 
-fn fill(place: &Place, count: usize) {
+fn fill(place: &CacheDir, count: usize) {
     let cache = place.open(CacheMode::Readwrite);
     for number in 0..count {
         cache.put(Boundary::Rollout, &key(number), text(number)).unwrap();
@@ -61,7 +61,7 @@ fn fill(place: &Place, count: usize) {
 }
 
 #[test]
-fn settings_fill_in_what_is_left_open() {
+fn default_settings_depend_on_the_run() {
     let section = CacheSection { max_mb: 3, ..CacheSection::default() };
     let settings = CacheSettings::of(&section, Utf8Path::new("/runs/a"), "a");
     assert_eq!(settings.path, "/runs/a/request_cache.sqlite");
@@ -69,8 +69,8 @@ fn settings_fill_in_what_is_left_open() {
 }
 
 #[test]
-fn off_touches_nothing() {
-    let place = Place::new();
+fn mode_off_creates_no_file() {
+    let place = CacheDir::new();
     let cache = place.open(CacheMode::Off);
     cache.put(Boundary::Rollout, &key(1), text(1)).unwrap();
     assert_eq!(cache.get(Boundary::Rollout, &key(1)).unwrap(), Lookup::Miss);
@@ -82,7 +82,7 @@ fn off_touches_nothing() {
 
 #[test]
 fn readwrite_remembers_and_readonly_answers() {
-    let place = Place::new();
+    let place = CacheDir::new();
     fill(&place, 3);
     let mode = std::fs::metadata(place.path()).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
@@ -101,8 +101,8 @@ fn readwrite_remembers_and_readonly_answers() {
 }
 
 #[test]
-fn the_first_answer_wins() {
-    let place = Place::new();
+fn the_first_answer_of_a_key_is_kept() {
+    let place = CacheDir::new();
     let cache = place.open(CacheMode::Readwrite);
     for number in [1, 2] {
         cache.put(Boundary::Rollout, &key(0), text(number)).unwrap();
@@ -115,8 +115,8 @@ fn the_first_answer_wins() {
 }
 
 #[test]
-fn the_latest_failure_of_an_attempt_counts_until_it_is_forgotten() {
-    let place = Place::new();
+fn the_latest_failure_of_an_attempt_is_kept_until_it_is_forgotten() {
+    let place = CacheDir::new();
     let cache = place.open(CacheMode::Readwrite);
     let failure = |cache: &Cache| cache.get_failure(Boundary::Proposer, &key(0), 1).unwrap();
     for reason in ["overload", "timeout"] {
@@ -133,7 +133,7 @@ fn the_latest_failure_of_an_attempt_counts_until_it_is_forgotten() {
 
 #[test]
 fn failures_are_kept_apart_from_answers() {
-    let place = Place::new();
+    let place = CacheDir::new();
     let cache = place.open(CacheMode::Readwrite);
     cache.put_failure(Boundary::Rollout, &key(0), 1, Bytes::from_static(b"overload")).unwrap();
     cache.put(Boundary::Rollout, &key(0), text(7)).unwrap();
@@ -149,9 +149,9 @@ fn failures_are_kept_apart_from_answers() {
 
 #[test]
 fn a_lookup_sees_what_was_put_before_it() {
-    let place = Place::new();
+    let place = CacheDir::new();
     let cache = Arc::new(place.open(CacheMode::Readwrite));
-    // A lock of another process keeps the batch from being committed.
+    // Another connection holds a lock, so the batch cannot be committed.
     let other = Connection::open(place.path()).unwrap();
     other.execute_batch("BEGIN IMMEDIATE").unwrap();
     cache.put(Boundary::Rollout, &key(1), text(1)).unwrap();
@@ -178,7 +178,7 @@ fn a_lookup_sees_what_was_put_before_it() {
 
 #[test]
 fn many_writes_share_few_transactions() {
-    let place = Place::new();
+    let place = CacheDir::new();
     let cache = place.open(CacheMode::Readwrite);
     for number in 0..2000 {
         cache.put(Boundary::Rollout, &key(number), text(number)).unwrap();
@@ -190,8 +190,8 @@ fn many_writes_share_few_transactions() {
 }
 
 #[test]
-fn ten_thousand_lookups() {
-    let place = Place::new();
+fn ten_thousand_lookups_return_the_right_result() {
+    let place = CacheDir::new();
     fill(&place, 1000);
     for mode in [CacheMode::Readwrite, CacheMode::Readonly] {
         let cache = place.open(mode);
@@ -203,9 +203,9 @@ fn ten_thousand_lookups() {
     }
 }
 
-/// Every kind of damage to a row: it is asked for again in readwrite mode and an error in readonly mode.
+/// Every kind of damage to an entry is `Damaged` in readwrite mode and an error in readonly mode.
 #[test]
-fn damaged_rows_are_noticed() {
+fn damaged_entries_are_detected() {
     let flip =
         "UPDATE request_response_cache SET response = substr(response, 1, 20) || x'00ff' || substr(response, 23)";
     let cases = [
@@ -220,7 +220,7 @@ fn damaged_rows_are_noticed() {
         "UPDATE request_response_cache SET size = 0",
     ];
     for damage in cases {
-        let place = Place::new();
+        let place = CacheDir::new();
         fill(&place, 1);
         assert_eq!(place.sql(damage), 1, "{damage}");
         let error = place.open(CacheMode::Readonly).get(Boundary::Rollout, &key(0)).unwrap_err();
@@ -236,8 +236,8 @@ fn damaged_rows_are_noticed() {
 }
 
 #[test]
-fn a_row_that_was_copied_elsewhere_is_no_answer() {
-    let place = Place::new();
+fn an_entry_copied_to_another_key_is_rejected() {
+    let place = CacheDir::new();
     fill(&place, 1);
     let columns = "boundary, size, created_at, checksum, response FROM request_response_cache";
     place.sql(&format!("INSERT INTO request_response_cache SELECT 'other', cache_key, {columns}"));
@@ -258,16 +258,16 @@ fn open_error(settings: &CacheSettings) -> OptimizerError {
 }
 
 #[test]
-fn a_damaged_file_is_an_error_in_words() {
+fn a_damaged_or_foreign_file_is_reported() {
     for mode in [CacheMode::Readwrite, CacheMode::Readonly] {
-        let place = Place::new();
+        let place = CacheDir::new();
         std::fs::write(place.path(), "this is not a database, and long enough to have a header of one".repeat(20))
             .unwrap();
         let error = open_error(&place.settings(mode));
         assert_eq!(error.code, ErrorCode::CacheCorrupt);
         assert!(error.message.contains("request_cache.sqlite") && error.hint.contains("cache.path"), "{error:?}");
 
-        let place = Place::new();
+        let place = CacheDir::new();
         Connection::open(place.path())
             .unwrap()
             .execute_batch("CREATE TABLE request_response_cache (namespace, cache_key, request_json)")
@@ -280,7 +280,7 @@ fn a_damaged_file_is_an_error_in_words() {
 
 #[test]
 fn a_file_that_lost_pages_never_panics() {
-    let place = Place::new();
+    let place = CacheDir::new();
     fill(&place, 300);
     let bytes = std::fs::read(place.path()).unwrap();
     for kept in [0, 100, 4096, bytes.len() / 2, bytes.len() - 5000] {
@@ -299,13 +299,13 @@ fn a_file_that_lost_pages_never_panics() {
 }
 
 #[test]
-fn a_full_cache_says_so_and_keeps_what_it_has() {
-    let place = Place::new();
+fn a_full_cache_is_reported_and_keeps_its_entries() {
+    let place = CacheDir::new();
     let settings = CacheSettings { max_bytes: 1 << 20, ..place.settings(CacheMode::Readwrite) };
     let cache = Cache::open(&settings).unwrap();
     let mut stored = 0;
     let error = loop {
-        // Random enough that it does not shrink.
+        // Random enough not to be compressible.
         let noise: Vec<u8> = (0..700).flat_map(|part| key(1000 * stored + part).into_bytes()).collect();
         let put = cache.put(Boundary::Rollout, &key(stored), Bytes::from(noise));
         if let Err(error) = put.and_then(|()| wait(cache.flush())) {
@@ -330,7 +330,7 @@ fn a_full_cache_says_so_and_keeps_what_it_has() {
 
 #[test]
 fn handles_share_one_file() {
-    let place = Place::new();
+    let place = CacheDir::new();
     let caches: Vec<_> = std::thread::scope(|scope| {
         let opening: Vec<_> = (0..4).map(|_| scope.spawn(|| place.open(CacheMode::Readwrite))).collect();
         opening.into_iter().map(|thread| thread.join().unwrap()).collect()
@@ -356,7 +356,7 @@ fn handles_share_one_file() {
 
 #[test]
 fn readonly_without_a_file_misses_and_names_it() {
-    let place = Place::new();
+    let place = CacheDir::new();
     let cache = place.open(CacheMode::Readonly);
     assert_eq!(cache.get(Boundary::Proposer, &key(1)).unwrap(), Lookup::Miss);
     cache.put(Boundary::Proposer, &key(1), text(1)).unwrap();
@@ -366,14 +366,14 @@ fn readonly_without_a_file_misses_and_names_it() {
     assert!(error.message.contains(&format!("{} does not exist", place.path())), "{error}");
     assert!(error.detail.unwrap().contains(&key(1)));
     assert_eq!(std::fs::read_dir(place.root()).unwrap().count(), 0);
-    // The file may come later.
+    // The file may be created later.
     fill(&place, 2);
     assert_eq!(cache.get(Boundary::Rollout, &key(1)).unwrap(), Lookup::Hit(text(1)));
 }
 
 #[test]
-fn readonly_leaves_no_trace() {
-    let place = Place::new();
+fn readonly_modifies_no_file() {
+    let place = CacheDir::new();
     fill(&place, 5);
     let listing = || {
         let mut names: Vec<_> =
@@ -392,7 +392,7 @@ fn readonly_leaves_no_trace() {
 
 #[test]
 fn readonly_sees_what_another_process_writes_meanwhile() {
-    let place = Place::new();
+    let place = CacheDir::new();
     fill(&place, 50);
     let reader = place.open(CacheMode::Readonly);
     assert_eq!(reader.get(Boundary::Rollout, &key(1)).unwrap(), Lookup::Hit(text(1)));
@@ -412,7 +412,7 @@ fn readonly_sees_what_another_process_writes_meanwhile() {
 
 #[test]
 fn readonly_reads_from_a_readonly_directory() {
-    let place = Place::new();
+    let place = CacheDir::new();
     fill(&place, 5);
     let set = |mode| std::fs::set_permissions(place.root(), std::fs::Permissions::from_mode(mode)).unwrap();
     set(0o500);
@@ -424,13 +424,13 @@ fn readonly_reads_from_a_readonly_directory() {
 }
 
 #[test]
-fn a_log_left_by_a_killed_process_is_read() {
-    let place = Place::new();
+fn the_write_ahead_log_of_a_killed_process_is_read() {
+    let place = CacheDir::new();
     let cache = place.open(CacheMode::Readwrite);
     cache.put(Boundary::Rollout, &key(1), text(1)).unwrap();
     wait(cache.flush()).unwrap();
-    // What a kill leaves: the file, and a log that nobody has moved into it.
-    let copy = Place::new();
+    // A killed process leaves the file and a write-ahead log that was not moved into it.
+    let copy = CacheDir::new();
     for suffix in ["", "-wal"] {
         std::fs::copy(format!("{}{suffix}", place.path()), format!("{}{suffix}", copy.path())).unwrap();
     }
@@ -441,7 +441,7 @@ fn a_log_left_by_a_killed_process_is_read() {
 
 #[test]
 fn paths_with_special_characters_work() {
-    let place = Place::new();
+    let place = CacheDir::new();
     let path = place.root().join("a b?c#d%e/f.sqlite");
     for mode in [CacheMode::Readwrite, CacheMode::Readonly] {
         let cache = Cache::open(&CacheSettings { path: path.clone(), ..place.settings(mode) }).unwrap();

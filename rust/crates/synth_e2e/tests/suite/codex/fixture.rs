@@ -1,4 +1,4 @@
-//! A codex, a model that the test plays, a place for the run, and what must hold when it is over.
+//! A codex proposer with a scripted model server and a temporary run directory, and the checks after a turn.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,30 +7,30 @@ use camino::{Utf8Path, Utf8PathBuf};
 use serde_json::{Value, json};
 use synth_e2e::ModelServer;
 use synth_e2e::logs::{capture_records, captured_records};
-use synth_e2e::model_server::{ModelRequest, ModelReply};
+use synth_e2e::model_server::{ModelReply, ModelRequest};
 use synth_e2e::wait::{WAIT_TIMEOUT, wait_until};
 use synth_optimizer_core::config::Config;
 use synth_optimizer_core::config::gepa::Direction;
 use synth_optimizer_core::model::answer::ProposalAnswer;
 use synth_optimizer_core::model::command::{NamedPayload, ProposerQuestion};
 use synth_optimizer_core::model::event_fields::Operation;
-use synth_optimizer_core::model::ids::{CandidateId, CallId, RowId};
+use synth_optimizer_core::model::ids::{CallId, CandidateId, RowId};
 use synth_optimizer_platform::proposer::{CodexProposer, Evidence, ProposalRequest, Proposer, TurnFailure, TurnId};
 use tempfile::TempDir;
 
-/// The key of the endpoint, and a variable of the host that nobody may see.
+/// Key of the endpoint, and the variable that holds it.
 pub(crate) const KEY: &str = "canary-of-the-key-5b1d7e";
 pub(crate) const KEY_VARIABLE: &str = "TEST_PROPOSER_KEY";
-/// What a file of the host holds that nobody may read.
+/// Content of a host file that codex must not read.
 pub(crate) const HOST_CANARY: &str = "canary-of-the-host-93c2f0";
 
-/// The real binary. Without it these tests say nothing, so that they fail.
+/// Returns the path of the real binary. Panics without it, because these tests would prove nothing.
 pub(crate) fn codex() -> String {
     std::env::var("SYNTH_E2E_CODEX")
         .expect("SYNTH_E2E_CODEX must name the codex binary of the PyPI package openai-codex-cli-bin (its bin/codex)")
 }
 
-/// A proposer in a directory of its own.
+/// A codex proposer with its own directory.
 pub(crate) struct CodexFixture {
     directory: TempDir,
     pub(crate) server: ModelServer,
@@ -74,7 +74,7 @@ impl CodexFixture {
         self.temp_dir().join("run")
     }
 
-    /// A file beside the run, as held-out data would be.
+    /// Returns the path of a file next to the run directory.
     pub(crate) fn host_file(&self) -> Utf8PathBuf {
         self.temp_dir().join("host.txt")
     }
@@ -89,7 +89,7 @@ impl CodexFixture {
         CodexProposer::new(&self.config, run_dir, lookup, self.codex_runtime.clone()).unwrap()
     }
 
-    /// Takes one turn with a proposer that is closed afterwards.
+    /// Runs one turn with a new proposer and closes it.
     pub(crate) fn turn(&self) -> Result<ProposalAnswer, Box<TurnFailure>> {
         let proposer = self.proposer();
         let result = self.runtime.block_on(async {
@@ -105,7 +105,7 @@ impl CodexFixture {
         result.map_err(Box::new)
     }
 
-    /// Nothing runs, the home is gone, and no file holds a canary but the one that was put there.
+    /// Asserts that no process runs, home and lease are removed, and no file of the run contains a canary.
     pub(crate) fn assert_clean(&self) {
         self.assert_gone();
         let run_dir = self.run_dir();
@@ -114,7 +114,7 @@ impl CodexFixture {
         self.assert_no_canary();
     }
 
-    /// The last process of this world ends.
+    /// Waits until all processes of this fixture have exited.
     pub(crate) fn assert_gone(&self) {
         wait_until("the end of all processes", || self.processes().is_empty());
     }
@@ -137,7 +137,7 @@ impl CodexFixture {
         }
     }
 
-    /// Processes that belong to this world: pid and command line.
+    /// Returns pid and command line of all processes of this fixture.
     pub(crate) fn processes(&self) -> Vec<(String, String)> {
         let temp_dir = self.temp_dir();
         let mut found = Vec::new();
@@ -156,7 +156,7 @@ impl CodexFixture {
         found
     }
 
-    /// What was said in the first turn, as text.
+    /// Returns the transcript of the first turn.
     pub(crate) fn transcript(&self) -> String {
         let path = self.run_dir().join("proposer_transcripts/turn_000001_1.jsonl.zst");
         String::from_utf8(zstd::stream::decode_all(&std::fs::read(path).unwrap()[..]).unwrap()).unwrap()
@@ -180,7 +180,7 @@ pub(crate) fn turn_id(request: u64) -> TurnId {
     TurnId { call_id: CallId(request), attempt: 1 }
 }
 
-/// A question whose answer is `Rules: r0 r3`.
+/// Returns a request whose answer is `Rules: r0 r3`.
 pub(crate) fn request() -> ProposalRequest {
     let payload = BTreeMap::from([("notes".to_owned(), "Rules: r0".to_owned())]);
     let question = ProposerQuestion {
@@ -212,12 +212,12 @@ pub(crate) fn request() -> ProposalRequest {
     }
 }
 
-/// The new texts of an answer.
+/// Returns the proposed texts of an answer.
 pub(crate) fn texts(answer: &ProposalAnswer) -> Vec<&str> {
     answer.proposals.iter().flat_map(|proposal| proposal.fields.values().map(String::as_str)).collect()
 }
 
-/// A reply to a prompt that is not read.
+/// Returns a reply with these items.
 pub(crate) fn items(items: Vec<Value>) -> ModelReply {
     ModelReply::Items(items)
 }

@@ -1,4 +1,4 @@
-//! A whole run whose proposals codex writes, and the same run again from the cache.
+//! A complete run with codex as the proposer, and the same run from the cache.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use synth_optimizer_platform::proposer::CodexProposer;
 use synth_optimizer_platform::runtime::{RunControl, RunSpec, execute};
 
 use super::fixture::codex;
-use crate::harness::{Place, assert_sound, finished, stub};
+use crate::harness::{TestDir, assert_consistent, finished, stub};
 
 fn run(config: &Config) -> RunFiles {
     let run_id = config.run.run_id.clone().unwrap();
@@ -26,14 +26,14 @@ fn run(config: &Config) -> RunFiles {
     let outcome = runtime.block_on(execute::<GepaEngine>(request, receiver)).unwrap();
     assert_eq!(outcome.end.as_str(), "completed", "{:?}", outcome.end.error());
     let files = RunFiles::new(&config.run.output_dir, &run_id);
-    assert_sound(&files);
+    assert_consistent(&files);
     assert!(!run_dir.join(".codex_home").exists());
     files
 }
 
 #[test]
-fn a_run_gains_by_its_proposals_and_asks_no_model_the_second_time() {
-    let (temp_dir, server) = (Place::new(), ModelServer::start(write_rules).unwrap());
+fn a_codex_run_improves_and_its_repetition_is_answered_from_the_cache() {
+    let (temp_dir, server) = (TestDir::new(), ModelServer::start(write_rules).unwrap());
     let stub = stub(&["--train", "6", "--heldout", "3"]);
     let mut config = small_config(&stub.url(), RowNames::TaskIds, 6, 3, &FIELDS[..1]);
     config.run.output_dir = temp_dir.path().join("first");
@@ -45,7 +45,7 @@ fn a_run_gains_by_its_proposals_and_asks_no_model_the_second_time() {
     config.proposer.base_url = Some(server.base_url());
     config.proposer.model = Some("stub-model".into());
     let files = run(&config);
-    let paid = server.asked().len();
+    let paid = server.requests().len();
     assert!(paid >= 3, "{paid}");
     assert!(finished(&files).heldout_gain.is_some_and(|gain| gain.difference > 0.0), "{:?}", finished(&files));
     let ready = files.events().unwrap().into_iter().find_map(|event| match event {
@@ -56,7 +56,7 @@ fn a_run_gains_by_its_proposals_and_asks_no_model_the_second_time() {
     config.run.output_dir = temp_dir.path().join("second");
     config.run.run_id = Some("codex-two".into());
     let again = run(&config);
-    assert_eq!(server.asked().len(), paid, "a model was asked again");
+    assert_eq!(server.requests().len(), paid, "a model was asked again");
     assert_eq!(finished(&again).best_candidate_id, finished(&files).best_candidate_id);
     for name in ["best_candidate.json", "frontier.json", "candidate_registry.json"] {
         assert_eq!(again.comparable(name).unwrap(), files.comparable(name).unwrap(), "{name}");

@@ -1,4 +1,4 @@
-//! Workspaces, prompts and servers that mean harm, and sandboxes and models that are not what was asked for.
+//! Hostile workspaces and prompts, and sandboxes and models that differ from the requested ones.
 
 use std::os::unix::fs::PermissionsExt;
 
@@ -8,22 +8,22 @@ use synth_optimizer_core::model::answer::FailureClass;
 use synth_optimizer_core::model::error::ErrorCode;
 use synth_optimizer_platform::proposer::{Proposer, TurnFailure};
 
-use super::fixture::{HOST_CANARY, KEY, CodexFixture, codex, items, texts};
+use super::fixture::{CodexFixture, HOST_CANARY, KEY, codex, items, texts};
 
 #[test]
-fn an_injected_prompt_reads_neither_the_host_nor_the_environment_and_has_no_network() {
+fn an_injected_prompt_cannot_access_host_environment_or_network() {
     let temp_dir = std::sync::Arc::new(std::sync::OnceLock::<(String, String)>::new());
     let (known, text) =
         (std::sync::Arc::clone(&temp_dir), manifest(serde_json::json!({ "notes": "Rules: r9" })).to_string());
-    let fixture = CodexFixture::new(move |asked| {
+    let fixture = CodexFixture::new(move |request| {
         let (file, home) = known.get().unwrap();
-        items(vec![match asked.outputs.len() {
+        items(vec![match request.outputs.len() {
             0 => run(format!(
                 "cat {file}; ls -la {home}; cat {home}/.codex_home/config.toml; cat {home}/events.jsonl; env; \
                  cat /proc/*/environ; (echo x > {home}/outside) ; (echo x > /tmp/outside-{pid}); \
                  curl -s http://127.0.0.1:1 ; bash -c 'exec 3<>/dev/tcp/127.0.0.1/{port}' && echo connected; echo tried",
                 pid = std::process::id(),
-                port = asked.header("host").unwrap().rsplit(':').next().unwrap(),
+                port = request.header("host").unwrap().rsplit(':').next().unwrap(),
             )),
             1 => patch("proposal/manifest.json", &text),
             _ => say("done"),
@@ -32,9 +32,9 @@ fn an_injected_prompt_reads_neither_the_host_nor_the_environment_and_has_no_netw
     temp_dir.set((fixture.host_file().into_string(), fixture.run_dir().into_string())).unwrap();
     std::fs::write(fixture.run_dir().join("events.jsonl"), "held-out rows").unwrap();
     assert_eq!(texts(&fixture.turn().unwrap()), ["Rules: r9"]);
-    let seen = &fixture.server.asked()[1].outputs[0];
+    let seen = &fixture.server.requests()[1].outputs[0];
     assert!(seen.contains("tried"), "{seen}");
-    // This process, which has started codex, has the variable of this name.
+    // The variable exists in this process, which started codex.
     assert!(std::env::var_os("SYNTH_E2E_CODEX").is_some());
     for secret in [HOST_CANARY, KEY, "held-out rows", "model_provider", "connected\n", "SYNTH_E2E_CODEX"] {
         assert!(!seen.contains(secret), "{secret} was seen:\n{seen}");
@@ -57,12 +57,12 @@ fn a_hostile_configuration_in_the_workspace_is_not_obeyed() {
     assert_eq!(texts(&fixture.turn().unwrap()), ["Rules: r0 r3"]);
     let planted = std::fs::read_to_string(planted).unwrap();
     assert_eq!(planted.trim_end(), fixture.workspace().join(".codex/config.toml"), "it was planted elsewhere");
-    assert!(fixture.server.asked().iter().all(|asked| asked.body["model"] == "stub-model"));
+    assert!(fixture.server.requests().iter().all(|request| request.body["model"] == "stub-model"));
     assert!(!touched.exists(), "a command of the workspace's configuration was run");
 }
 
-/// Puts a script before the real codex that plants a configuration in the workspace of a turn, and only then passes on that
-/// its thread is to be started. It stands in a package like that of codex, because commands need its files.
+/// Wraps the real codex in a script that writes a configuration into the workspace of a turn before it forwards `thread/start`.
+/// The script is in a package with the layout of the codex package, because commands need its files.
 fn plant_configuration(fixture: &mut CodexFixture, hostile: &str, planted: &str) {
     let real = Utf8PathBuf::from(codex()).canonicalize_utf8().unwrap();
     let (package, copy) = (real.parent().unwrap().parent().unwrap(), fixture.temp_dir().join("package"));
@@ -95,7 +95,7 @@ codex.stdin.close()
 codex.wait()
 "#;
 
-/// Puts `fake_codex.py` in the place of codex, with some of its functions redefined.
+/// Uses `fake_codex.py` instead of codex, with some of its functions redefined.
 pub(crate) fn use_fake_codex(fixture: &mut CodexFixture, changes: &str) {
     let path = fixture.temp_dir().join("changes.py");
     std::fs::write(&path, changes).unwrap();
@@ -103,7 +103,7 @@ pub(crate) fn use_fake_codex(fixture: &mut CodexFixture, changes: &str) {
     fixture.config.proposer.command = vec!["python3".into(), use_fake_codex.into(), path.into_string()];
 }
 
-/// A function of `fake_codex.py` that does this.
+/// Returns a definition of a function of `fake_codex.py` with this body.
 pub(crate) fn redefine(name: &str, statement: &str) -> String {
     format!("def {name}(result, params):\n    {statement}\n")
 }
@@ -131,7 +131,7 @@ fn another_model_another_sandbox_or_another_policy_stops_the_run() {
 
 #[test]
 fn a_model_that_changes_in_a_thread_or_in_a_turn_stops_the_run() {
-    // The thread of the check is as it should be; that of the turn is not.
+    // The thread of the check is correct; that of the turn is not.
     for change in ["if 'turn_' in params['cwd']: result['model'] = 'other-model'", "pass"] {
         let mut fixture = CodexFixture::new(write_rules);
         use_fake_codex(&mut fixture, &redefine("thread", change));
@@ -143,7 +143,7 @@ fn a_model_that_changes_in_a_thread_or_in_a_turn_stops_the_run() {
 }
 
 #[test]
-fn a_sandbox_that_does_not_hold_stops_the_run_before_anything_is_paid() {
+fn a_broken_sandbox_stops_the_run_before_any_paid_call() {
     for (lie, word) in [
         ("open('../outside', 'w').write('x')", "write files outside"),
         ("result[\"stdout\"] += open('../canary').read()", "read files outside"),
@@ -161,9 +161,9 @@ fn a_sandbox_that_does_not_hold_stops_the_run_before_anything_is_paid() {
 }
 
 #[test]
-fn a_codex_that_does_not_listen_is_killed_in_time() {
+fn an_unresponsive_codex_is_killed_in_time() {
     let mut fixture = CodexFixture::new(write_rules);
-    // It goes on for ever after the turn has begun, whatever it is told.
+    // The fake hangs after the turn has started and ignores all messages.
     use_fake_codex(&mut fixture, &redefine("begun", "import time; time.sleep(3600)"));
     fixture.config.proposer.timeout_seconds = 1;
     fixture.config.proposer.interrupt_timeout_seconds = 1;
@@ -172,7 +172,7 @@ fn a_codex_that_does_not_listen_is_killed_in_time() {
 }
 
 #[test]
-fn a_codex_that_is_none_is_told_apart() {
+fn a_command_that_is_not_codex_is_reported() {
     let mut fixture = CodexFixture::new(write_rules);
     fixture.config.proposer.command = vec!["/bin/false".into()];
     let error = fixture.runtime.block_on(fixture.proposer().prepare()).unwrap_err();

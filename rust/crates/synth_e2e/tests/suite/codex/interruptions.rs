@@ -1,4 +1,4 @@
-//! Turns that are broken off from outside, and processes that are killed: nothing stays behind.
+//! Interrupted turns and killed processes: no process or file stays behind.
 
 use synth_e2e::model_server::{ModelReply, run, say, write_rules};
 use synth_e2e::wait::wait_until_async;
@@ -10,10 +10,10 @@ use synth_optimizer_platform::proposer::{Proposer, TurnFailure};
 
 use super::fixture::{CodexFixture, items, request, texts, turn_id};
 
-/// A model whose first act is a command that takes an hour.
+/// Returns a fixture whose model first runs a command that takes an hour.
 fn fixture_with_long_command() -> CodexFixture {
-    CodexFixture::new(|asked| {
-        items(vec![if asked.outputs.is_empty() { run("touch started; sleep 3601") } else { say("done") }])
+    CodexFixture::new(|request| {
+        items(vec![if request.outputs.is_empty() { run("touch started; sleep 3601") } else { say("done") }])
     })
 }
 
@@ -21,9 +21,10 @@ fn sleepers(fixture: &CodexFixture) -> usize {
     fixture.processes().iter().filter(|(_, line)| line.starts_with("sleep 3601")).count()
 }
 
-/// Waits until the command of the turn runs.
+/// Waits until the command of the turn is running.
 async fn command_runs(fixture: &CodexFixture) {
-    wait_until_async("the command runs", || fixture.workspace().join("started").exists() && sleepers(fixture) > 0).await;
+    wait_until_async("the command runs", || fixture.workspace().join("started").exists() && sleepers(fixture) > 0)
+        .await;
 }
 
 async fn command_ends(fixture: &CodexFixture) {
@@ -31,7 +32,7 @@ async fn command_ends(fixture: &CodexFixture) {
 }
 
 #[test]
-fn an_interrupt_ends_a_long_command_and_keeps_what_was_used() {
+fn an_interrupt_ends_a_long_command_and_keeps_its_usage() {
     let fixture = fixture_with_long_command();
     let proposer = fixture.proposer();
     fixture.runtime.block_on(async {
@@ -41,7 +42,7 @@ fn an_interrupt_ends_a_long_command_and_keeps_what_was_used() {
             command_runs(&fixture).await;
             proposer.interrupt();
         };
-        // Neither the command nor the deadline of the turn ended it: it is abandoned, not late.
+        // The interrupt ended the turn, so it is abandoned and not timed out.
         let (result, ()) = tokio::join!(turn, told);
         let TurnFailure { failure, fatal } = result.unwrap_err();
         assert_eq!((failure.class, failure.retryable), (FailureClass::Abandoned, false));
@@ -54,10 +55,10 @@ fn an_interrupt_ends_a_long_command_and_keeps_what_was_used() {
 }
 
 #[test]
-fn a_turn_that_is_dropped_leaves_no_command_and_the_process_serves_on() {
-    let fixture = CodexFixture::new(|asked| match asked.number {
+fn dropping_a_turn_ends_its_command_and_keeps_the_process() {
+    let fixture = CodexFixture::new(|request| match request.number {
         0 => items(vec![run("touch started; sleep 3601")]),
-        _ => write_rules(asked),
+        _ => write_rules(request),
     });
     let proposer = fixture.proposer();
     fixture.runtime.block_on(async {
@@ -74,22 +75,22 @@ fn a_turn_that_is_dropped_leaves_no_command_and_the_process_serves_on() {
 }
 
 #[test]
-fn a_turn_that_is_dropped_before_the_model_answers_is_ended_too() {
-    let fixture = CodexFixture::new(|asked| match asked.number {
+fn dropping_a_turn_before_the_model_answers_ends_it() {
+    let fixture = CodexFixture::new(|request| match request.number {
         0 => ModelReply::NoHeaders,
-        _ => write_rules(asked),
+        _ => write_rules(request),
     });
     let proposer = fixture.proposer();
     fixture.runtime.block_on(async {
         proposer.prepare().await.unwrap();
         tokio::select! {
             result = proposer.propose(turn_id(1), request()) => panic!("it ended: {result:?}"),
-            () = wait_until_async("the model is asked", || fixture.server.asked().len() == 1) => {}
+            () = wait_until_async("the model is asked", || fixture.server.requests().len() == 1) => {}
         }
-        // The model's client hangs up: no answer could reach it any more.
+        // Codex closes its connection to the model.
         wait_until_async("the question is withdrawn", || fixture.server.hung_up() == 1).await;
         assert_eq!(texts(&proposer.propose(turn_id(2), request()).await.unwrap()), ["Rules: r0 r3"]);
-        assert_eq!((sleepers(&fixture), fixture.server.asked().len()), (0, 4));
+        assert_eq!((sleepers(&fixture), fixture.server.requests().len()), (0, 4));
         proposer.close().await;
     });
     fixture.assert_clean();
@@ -104,15 +105,15 @@ fn a_deadline_ends_a_long_command() {
     let TurnFailure { failure, fatal } = *fixture.turn().unwrap_err();
     assert_eq!((failure.class, failure.retryable), (FailureClass::Timeout, true));
     assert!(fatal.is_none());
-    // What was told is known; what the broken-off answer costs is not.
+    // The reported usage is known; the cost of the interrupted response is not.
     assert_eq!((failure.usage.total_tokens, failure.usage.cost), (Some(120), Cost::Unknown));
 }
 
 #[test]
-fn a_process_that_is_killed_fails_its_turn_and_the_next_turn_has_another() {
-    let fixture = CodexFixture::new(|asked| match asked.number {
+fn a_killed_process_fails_its_turn_and_is_replaced() {
+    let fixture = CodexFixture::new(|request| match request.number {
         0 => items(vec![run("touch started; sleep 3601")]),
-        _ => write_rules(asked),
+        _ => write_rules(request),
     });
     let proposer = fixture.proposer();
     fixture.runtime.block_on(async {
@@ -136,7 +137,7 @@ fn a_process_that_is_killed_fails_its_turn_and_the_next_turn_has_another() {
 }
 
 #[test]
-fn a_proposer_that_is_dropped_leaves_nothing() {
+fn dropping_a_proposer_leaves_no_process_or_home() {
     let fixture = fixture_with_long_command();
     fixture.runtime.block_on(async {
         let proposer = fixture.proposer();
@@ -147,13 +148,13 @@ fn a_proposer_that_is_dropped_leaves_nothing() {
     });
     fixture.assert_gone();
     assert!(!fixture.run_dir().join(".codex_home").exists());
-    // The lease stays for the next start, which finds nothing.
+    // The lease file stays; the next start finds no process.
     assert_eq!(reap_orphans(&fixture.run_dir()).unwrap(), 0);
     fixture.assert_clean();
 }
 
 #[test]
-fn what_a_crashed_run_has_left_is_ended_by_the_next() {
+fn processes_of_a_crashed_run_are_ended_by_the_next_run() {
     let fixture = fixture_with_long_command();
     fixture.runtime.block_on(async {
         let proposer = fixture.proposer();
@@ -161,7 +162,7 @@ fn what_a_crashed_run_has_left_is_ended_by_the_next() {
             result = proposer.propose(turn_id(1), request()) => panic!("it ended: {result:?}"),
             () = command_runs(&fixture) => {}
         }
-        // As if this process had been killed: nothing is told to anyone.
+        // Simulates a kill of this process: no destructor runs.
         std::mem::forget(proposer);
     });
     assert!(!fixture.processes().is_empty());

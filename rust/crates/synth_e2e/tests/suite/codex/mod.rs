@@ -1,10 +1,10 @@
-//! The codex proposer with the real binary, against a model that the test plays.
+//! The codex proposer with the real binary, against a scripted model server.
 
-mod interruptions;
-mod server_failures;
-mod successful_turns;
+mod fixture;
+mod full_run;
 mod hostile;
+mod interruptions;
 mod models;
 mod races;
-mod full_run;
-mod fixture;
+mod server_failures;
+mod successful_turns;

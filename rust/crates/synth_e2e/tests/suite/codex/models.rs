@@ -1,4 +1,4 @@
-//! Servers that answer with another model than the one that was asked for, and what the real codex tells of it.
+//! Servers that answer with another model than the requested one, and what codex reports about it.
 
 use synth_e2e::model_server::{ModelReply, write_rules};
 use synth_optimizer_core::config::proposer::ModelPrice;
@@ -7,10 +7,12 @@ use synth_optimizer_core::model::usage::Cost;
 
 use super::fixture::{CodexFixture, texts};
 
-/// A model that does its work under this name in the bodies of its responses, and under that one in their headers.
+/// Returns a fixture whose model has these names in the bodies and headers of its responses.
 fn named(model: &'static str, header: Option<&'static str>) -> CodexFixture {
-    let mut fixture = CodexFixture::new(move |asked| match write_rules(asked) {
-        ModelReply::Items(items) => ModelReply::FromModel { model: model.into(), header: header.map(str::to_owned), items },
+    let mut fixture = CodexFixture::new(move |request| match write_rules(request) {
+        ModelReply::Items(items) => {
+            ModelReply::FromModel { model: model.into(), header: header.map(str::to_owned), items }
+        }
         reply => reply,
     });
     price(&mut fixture);
@@ -22,10 +24,10 @@ fn price(fixture: &mut CodexFixture) {
     fixture.config.proposer.prices.insert("stub-model".into(), price);
 }
 
-/// Answers under the name it was asked for once, and from then on under another one.
+/// Returns a fixture whose first response has the requested model name, and all later ones another name.
 fn turns_into(model: &'static str, header: &'static str) -> CodexFixture {
-    let mut fixture = CodexFixture::new(move |asked| match write_rules(asked) {
-        ModelReply::Items(items) if !asked.outputs.is_empty() => {
+    let mut fixture = CodexFixture::new(move |request| match write_rules(request) {
+        ModelReply::Items(items) if !request.outputs.is_empty() => {
             ModelReply::FromModel { model: model.into(), header: Some(header.into()), items }
         }
         reply => reply,
@@ -41,9 +43,9 @@ fn another_model_in_a_header_stops_the_run() {
         let turn = *fixture.turn().unwrap_err();
         assert_eq!((turn.failure.class, turn.failure.retryable), (FailureClass::Contract, false));
         assert_eq!(turn.failure.models.unwrap().effective.as_deref(), Some("other-model"));
-        // The first response is told before the second is asked for; the second may be broken off before it is counted.
+        // The usage of the first response is always reported; the second one may be interrupted before it is counted.
         assert!(turn.failure.usage.total_tokens >= Some(120), "{:?}", turn.failure.usage);
-        // The price of the model that was asked for says nothing about another.
+        // The price of the requested model does not apply to another one.
         assert_eq!(turn.failure.usage.cost, Cost::Unknown);
         assert!(turn.fatal.unwrap().message.contains("other-model"));
         assert!(fixture.transcript().contains("model/rerouted"));
@@ -61,10 +63,10 @@ fn a_dated_name_in_a_header_is_the_same_model() {
 }
 
 #[test]
-fn another_model_in_a_body_alone_is_not_told_by_codex() {
+fn codex_does_not_report_another_model_in_a_response_body() {
     let fixture = named("other-model", None);
     let answer = fixture.turn().unwrap();
-    // Should codex begin to tell it, this is where it shows.
+    // This fails if codex starts to report the model of the body.
     assert_eq!(answer.effective_model, "stub-model");
     assert!(!fixture.transcript().contains("other-model"));
 }

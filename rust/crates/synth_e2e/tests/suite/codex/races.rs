@@ -1,4 +1,4 @@
-//! Ends that meet each other or are broken off, and stops that come while a turn is being opened.
+//! Concurrent and aborted shutdowns, and interrupts while a turn is starting.
 
 use std::time::Duration;
 
@@ -7,21 +7,21 @@ use synth_e2e::wait::wait_until_async;
 use synth_optimizer_core::model::answer::FailureClass;
 use synth_optimizer_platform::proposer::Proposer;
 
-use super::hostile::{use_fake_codex, redefine};
-use super::fixture::{KEY, CodexFixture, request, turn_id};
+use super::fixture::{CodexFixture, KEY, request, turn_id};
+use super::hostile::{redefine, use_fake_codex};
 
-/// A codex of a few lines, with some of its functions redefined.
+/// Returns a fixture with the fake codex and some of its functions redefined.
 fn fixture_with_fake(changes: &str) -> CodexFixture {
     let mut fixture = CodexFixture::new(write_rules);
     use_fake_codex(&mut fixture, changes);
     fixture
 }
 
-/// It stays when its input ends.
+/// Keeps the process running after its input is closed.
 const IGNORES_CLOSED_INPUT: &str = "import atexit, time\natexit.register(time.sleep, 3600)\n";
 
 #[test]
-fn a_close_that_is_broken_off_leaves_nothing_when_it_is_taken_up_again_or_everything_is_dropped() {
+fn an_aborted_close_leaves_nothing_after_a_retry_or_drop() {
     for is_closed_again in [true, false] {
         let fixture = fixture_with_fake(IGNORES_CLOSED_INPUT);
         fixture.runtime.block_on(async {
@@ -40,28 +40,28 @@ fn a_close_that_is_broken_off_leaves_nothing_when_it_is_taken_up_again_or_everyt
 }
 
 #[test]
-fn a_process_is_replaced_only_when_the_one_before_has_ended() {
-    // The first never answers that a turn is to begin. It tells when its input ends, and stays for as long as it is let.
+fn a_process_is_replaced_only_after_its_predecessor_has_exited() {
+    // The first process never answers `turn/start`. It writes a file when its input is closed, and then keeps running.
     let marker = tempfile::tempdir().unwrap();
     let (asked, ending) = (marker.path().join("asked"), marker.path().join("ending"));
     let first = format!(
         "import os, sys, time\n    if not os.path.exists({asked:?}):\n        open({asked:?}, 'w').close(); \
          sys.stdin.read(); open({ending:?}, 'w').close(); time.sleep(3600)"
     );
-    let mut fixture = fixture_with_fake(&format!("{STAYS}{}", redefine("turn", &first)));
+    let mut fixture = fixture_with_fake(&format!("{IGNORES_CLOSED_INPUT}{}", redefine("turn", &first)));
     // Long enough for a second process to start on a busy machine.
     fixture.config.proposer.rpc_timeout_seconds = 5;
     let proposer = fixture.proposer();
     fixture.runtime.block_on(async {
         proposer.prepare().await.unwrap();
         let late = async {
-            // The first turn has been given up then, and its process is being ended.
+            // At this point the first turn has failed and its process is being ended.
             wait_until_async("the first process is being ended", || ending.exists()).await;
             proposer.propose(turn_id(2), request()).await
         };
         let (gone, late) = tokio::join!(proposer.propose(turn_id(1), request()), late);
         assert_eq!(gone.unwrap_err().failure.class, FailureClass::UnknownOutcome);
-        // It came as far as the word that another model answers.
+        // The second turn got as far as the notification that another model answers.
         assert_eq!(late.unwrap_err().failure.class, FailureClass::Contract);
         assert!(fixture.run_dir().join(".codex_home/config.toml").exists(), "the home of the second was removed");
         assert!(fixture.run_dir().join("proposer.lease.json").exists(), "the lease of the second was removed");
@@ -71,7 +71,7 @@ fn a_process_is_replaced_only_when_the_one_before_has_ended() {
 }
 
 #[test]
-fn a_stop_before_the_question_withdraws_it_and_one_after_abandons_it() {
+fn an_interrupt_withdraws_an_unsent_question_and_abandons_a_sent_one() {
     let marker = tempfile::tempdir().unwrap();
     let seen = marker.path().join("seen");
     let hang = format!("import time; open({seen:?}, 'w').close(); time.sleep(3600)");
@@ -98,7 +98,7 @@ fn a_stop_before_the_question_withdraws_it_and_one_after_abandons_it() {
 }
 
 #[test]
-fn a_refusal_that_repeats_the_key_is_told_without_it() {
+fn an_error_of_codex_is_shown_without_the_key() {
     let fixture = fixture_with_fake(&redefine("turn", &format!("result['error'] = 'not with {KEY}'")));
     let failure = fixture.turn().unwrap_err().failure;
     assert_eq!(failure.class, FailureClass::NotSent);

@@ -1,4 +1,4 @@
-//! A model server that breaks in every way: the turn ends in time, with an error that says what it was.
+//! Failures of the model server: the turn ends in time with a specific error.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ fn failed(fixture: &CodexFixture) -> TurnFailure {
     *fixture.turn().unwrap_err()
 }
 
-/// A failure that may pass.
+/// Runs a turn that must fail with a retryable failure.
 fn passing(fixture: &CodexFixture) -> CallFailure {
     let TurnFailure { failure, fatal } = failed(fixture);
     assert!(fatal.is_none() && failure.retryable, "{failure:?} {fatal:?}");
@@ -23,48 +23,52 @@ fn passing(fixture: &CodexFixture) -> CallFailure {
 }
 
 #[test]
-fn a_server_that_dies_in_the_middle_of_an_answer() {
+fn a_server_that_dies_during_an_answer_is_a_retryable_failure() {
     let fixture = CodexFixture::new(|_| ModelReply::ShutDown);
     assert_eq!(passing(&fixture).class, FailureClass::Failed);
 }
 
 #[test]
-fn a_server_that_dies_after_the_first_answer_keeps_what_was_used() {
-    let fixture = CodexFixture::new(|asked| if asked.outputs.is_empty() { items(vec![run("true")]) } else { ModelReply::ShutDown });
+fn a_server_that_dies_after_the_first_answer_keeps_the_usage() {
+    let fixture =
+        CodexFixture::new(
+            |request| if request.outputs.is_empty() { items(vec![run("true")]) } else { ModelReply::ShutDown },
+        );
     let failure = passing(&fixture);
     assert_eq!((failure.class, failure.usage.total_tokens), (FailureClass::Failed, Some(120)));
 }
 
 #[test]
-fn a_server_that_never_answers() {
+fn a_server_that_never_answers_is_a_timeout() {
     let mut fixture = CodexFixture::new(|_| ModelReply::NoHeaders);
     fixture.config.proposer.timeout_seconds = 2;
     assert_eq!(passing(&fixture).class, FailureClass::Timeout);
 }
 
 #[test]
-fn a_server_that_falls_silent() {
+fn a_silent_server_is_stopped_by_the_idle_timeout() {
     let mut fixture = CodexFixture::new(|_| ModelReply::Silence);
     fixture.config.proposer.idle_timeout_seconds = 1;
     let failure = passing(&fixture);
     assert!(failure.message.contains("idle timeout"), "{failure:?}");
-    assert_eq!(fixture.server.asked().len(), 2);
+    assert_eq!(fixture.server.requests().len(), 2);
 }
 
 #[test]
-fn an_overloaded_server_is_waited_for() {
+fn an_overloaded_server_is_retried() {
     let busy = |message: &str| ModelReply::Status { code: 429, retry_after: Some(1), message: message.to_owned() };
-    let fixture = CodexFixture::new(move |asked| if asked.number == 0 { busy("later") } else { write_rules(asked) });
+    let fixture =
+        CodexFixture::new(move |request| if request.number == 0 { busy("later") } else { write_rules(request) });
     let began = Instant::now();
     assert_eq!(texts(&fixture.turn().unwrap()), ["Rules: r0 r3"]);
     assert!(began.elapsed() > Duration::from_secs(1), "it was not waited for");
     let fixture = CodexFixture::new(move |_| busy("never"));
     assert_eq!(passing(&fixture).class, FailureClass::Failed);
-    assert_eq!(fixture.server.asked().len(), 2);
+    assert_eq!(fixture.server.requests().len(), 2);
 }
 
 #[test]
-fn garbage() {
+fn an_invalid_response_is_a_retryable_failure() {
     let pages: [&[u8]; 3] =
         [b"event: response.created\ndata: {not json\n\nevent: what\ndata: 17\n\n", b"<html>a portal</html>", b""];
     for page in pages {
@@ -83,9 +87,9 @@ fn a_refused_key_and_a_missing_model_stop_the_run() {
 }
 
 #[test]
-fn answers_that_are_too_large() {
-    let fixture = CodexFixture::new(|asked| {
-        items(vec![match asked.outputs.len() {
+fn an_answer_that_is_too_large_is_a_problem() {
+    let fixture = CodexFixture::new(|request| {
+        items(vec![match request.outputs.len() {
             0 => run("head -c 3000000 /dev/zero | tr '\\0' 'x' > proposal/manifest.json"),
             _ => say("done"),
         }])
@@ -100,7 +104,7 @@ fn answers_that_are_too_large() {
 }
 
 #[test]
-fn answers_that_are_none() {
+fn a_missing_answer_is_a_problem() {
     let fixture = CodexFixture::new(|_| items(Vec::new()));
     assert_eq!(fixture.turn().unwrap().problems[0].code, "no_proposal");
     let fixture = CodexFixture::new(|_| items(vec![say("I would rather not.")]));
@@ -115,7 +119,7 @@ fn a_model_that_loops_is_stopped_by_commands_and_by_tokens() {
     let TurnFailure { failure, fatal } = failed(&fixture);
     assert!(fatal.is_none() && !failure.retryable && failure.message.contains("3 commands"), "{failure:?}");
     assert!(failure.usage.total_tokens >= Some(360), "{failure:?}");
-    assert!(fixture.server.asked().len() <= 6);
+    assert!(fixture.server.requests().len() <= 6);
     let mut fixture = CodexFixture::new(|_| items(vec![run("true")]));
     fixture.config.proposer.max_turn_tokens = 300;
     let TurnFailure { failure, .. } = failed(&fixture);
@@ -123,10 +127,10 @@ fn a_model_that_loops_is_stopped_by_commands_and_by_tokens() {
 }
 
 #[test]
-fn tools_that_do_not_exist_and_patches_that_do_not_fit_are_told_to_the_model() {
+fn errors_of_tools_are_returned_to_the_model() {
     let text = manifest(json!({ "notes": "Rules: r0 r9" })).to_string();
-    let fixture = CodexFixture::new(move |asked| {
-        items(vec![match asked.outputs.len() {
+    let fixture = CodexFixture::new(move |request| {
+        items(vec![match request.outputs.len() {
             0 => {
                 json!({ "type": "function_call", "id": "f", "call_id": "a", "name": "no_such_tool", "arguments": "{}" })
             }

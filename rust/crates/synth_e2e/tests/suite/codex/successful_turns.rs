@@ -1,10 +1,10 @@
-//! Turns that end well, in each way in which an answer can be handed over.
+//! Successful turns with every way to return an answer.
 
 use synth_e2e::model_server::{manifest, patch, run, say, write_rules};
 use synth_optimizer_core::config::proposer::{AnswerMode, ModelPrice, ReasoningEffort, SandboxMode};
 use synth_optimizer_platform::proposer::Proposer;
 
-use super::fixture::{KEY, KEY_VARIABLE, CodexFixture, items, request, texts, turn_id};
+use super::fixture::{CodexFixture, KEY, KEY_VARIABLE, items, request, texts, turn_id};
 
 #[test]
 fn a_manifest_is_written_by_a_tool() {
@@ -15,14 +15,14 @@ fn a_manifest_is_written_by_a_tool() {
     assert_eq!(texts(&answer), ["Rules: r0 r3"]);
     assert!(answer.problems.is_empty(), "{:?}", answer.problems);
     assert_eq!((answer.requested_model.as_str(), answer.effective_model.as_str()), ("stub-model", "stub-model"));
-    // Three responses of 100 tokens in, 40 of them known, and 20 out.
+    // Three responses with 100 input tokens, 40 of them cached, and 20 output tokens each.
     assert_eq!((answer.usage.prompt_tokens, answer.usage.completion_tokens), (Some(300), Some(60)));
     let dollars = (180.0 + 0.5 * 120.0 + 10.0 * 60.0) / 1e6;
     assert!((answer.usage.cost.known().unwrap().usd() - dollars).abs() < 1e-12, "{:?}", answer.usage);
-    let asked = fixture.server.asked();
-    assert_eq!(asked.len(), 3);
-    assert_eq!(asked[0].header("authorization"), Some(format!("Bearer {KEY}").as_str()));
-    let tools = asked[0].body["tools"].to_string();
+    let requests = fixture.server.requests();
+    assert_eq!(requests.len(), 3);
+    assert_eq!(requests[0].header("authorization"), Some(format!("Bearer {KEY}").as_str()));
+    let tools = requests[0].body["tools"].to_string();
     assert!(tools.contains("apply_patch") && tools.contains("exec_command"), "{tools}");
     assert!(fixture.transcript().contains("turn/completed"));
 }
@@ -30,8 +30,8 @@ fn a_manifest_is_written_by_a_tool() {
 #[test]
 fn a_manifest_is_written_by_a_command() {
     let text = manifest(serde_json::json!({ "notes": "Rules: r0 r9" })).to_string();
-    let fixture = CodexFixture::new(move |asked| {
-        items(vec![if asked.outputs.is_empty() {
+    let fixture = CodexFixture::new(move |request| {
+        items(vec![if request.outputs.is_empty() {
             run(format!("cat > proposal/manifest.json <<'EOF'\n{text}\nEOF"))
         } else {
             say("done")
@@ -41,7 +41,7 @@ fn a_manifest_is_written_by_a_command() {
 }
 
 #[test]
-fn the_last_message_is_the_manifest_under_a_schema() {
+fn with_a_schema_the_last_message_is_the_manifest() {
     for sandbox in [None, Some(SandboxMode::ReadOnly)] {
         let mut fixture = CodexFixture::new(write_rules);
         fixture.config.proposer.answer = AnswerMode::Structured;
@@ -49,15 +49,15 @@ fn the_last_message_is_the_manifest_under_a_schema() {
         fixture.config.proposer.reasoning_effort = Some(ReasoningEffort::High);
         let answer = fixture.turn().unwrap();
         assert_eq!(texts(&answer), ["Rules: r0 r3"]);
-        let asked = fixture.server.asked();
-        assert_eq!(asked.len(), 1);
-        assert_eq!(asked[0].body["reasoning"]["effort"], "high");
-        assert_eq!(asked[0].body["text"]["format"]["schema"]["required"][0], "schema_version");
+        let requests = fixture.server.requests();
+        assert_eq!(requests.len(), 1);
+        assert_eq!(requests[0].body["reasoning"]["effort"], "high");
+        assert_eq!(requests[0].body["text"]["format"]["schema"]["required"][0], "schema_version");
     }
 }
 
 #[test]
-fn one_process_serves_turns_at_once_and_says_what_it_is() {
+fn one_process_serves_concurrent_turns_and_describes_itself() {
     let fixture = CodexFixture::new(write_rules);
     let proposer = fixture.proposer();
     let mut ready = None;
@@ -74,7 +74,7 @@ fn one_process_serves_turns_at_once_and_says_what_it_is() {
     let processes = fixture.processes();
     let codex: Vec<_> = processes.iter().filter(|(_, line)| line.contains("app-server")).collect();
     assert_eq!(codex.len(), 1, "{processes:?}");
-    // Of the environment of this process, which holds this test's own variables, nothing is handed on.
+    // Codex inherits no variable of this process.
     let environ = std::fs::read(format!("/proc/{}/environ", codex[0].0)).unwrap();
     let mut names: Vec<String> = String::from_utf8_lossy(&environ)
         .split('\0')
@@ -83,7 +83,7 @@ fn one_process_serves_turns_at_once_and_says_what_it_is() {
     names.sort();
     assert!(std::env::var_os("SYNTH_E2E_CODEX").is_some());
     assert_eq!(names, ["CODEX_HOME", "HOME", "LANG", "PATH", "SYNTH_OPTIMIZERS_PROPOSER_LEASE", KEY_VARIABLE]);
-    // Neither a command line nor a file holds the key while it runs.
+    // While codex runs, no command line and no file contains the key.
     assert!(processes.iter().all(|(_, line)| !line.contains(KEY)), "{processes:?}");
     fixture.assert_no_canary();
     fixture.runtime.block_on(proposer.close());
@@ -96,7 +96,7 @@ fn one_process_serves_turns_at_once_and_says_what_it_is() {
 }
 
 #[test]
-fn the_package_and_the_path_are_found_without_a_command() {
+fn codex_is_found_in_the_package_and_on_the_path() {
     let mut fixture = CodexFixture::new(write_rules);
     let codex = std::mem::take(&mut fixture.config.proposer.command).remove(0);
     fixture.codex_runtime = Some(codex.clone().into());
@@ -115,10 +115,10 @@ fn the_package_and_the_path_are_found_without_a_command() {
 }
 
 #[test]
-fn a_key_in_the_words_of_the_model_is_stored_nowhere() {
+fn a_key_in_the_models_output_is_not_stored() {
     let text = manifest(serde_json::json!({ "notes": format!("Rules: r0 {KEY}") })).to_string();
-    let fixture = CodexFixture::new(move |asked| {
-        items(vec![match asked.outputs.len() {
+    let fixture = CodexFixture::new(move |request| {
+        items(vec![match request.outputs.len() {
             0 => run(format!("echo {KEY} > notes.txt; echo 'token {KEY}'")),
             1 => patch("proposal/manifest.json", &text),
             _ => say(format!("I was told {KEY}.")),
@@ -130,7 +130,7 @@ fn a_key_in_the_words_of_the_model_is_stored_nowhere() {
 }
 
 #[test]
-fn the_sign_in_of_the_host_is_used_where_it_is() {
+fn the_sign_in_of_the_host_is_linked_and_unchanged() {
     let mut fixture = CodexFixture::new(write_rules);
     let host = fixture.temp_dir().join("host-codex");
     std::fs::create_dir(&host).unwrap();

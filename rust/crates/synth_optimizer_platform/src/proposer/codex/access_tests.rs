@@ -12,7 +12,7 @@ fn key(variable: &str, value: &str) -> Option<ApiKey> {
 }
 
 #[test]
-fn an_endpoint_gets_a_key_only_where_one_is_named() {
+fn an_endpoint_receives_a_key_only_if_the_config_names_one() {
     let mut section = ProposerSection { base_url: Some("http://here/v1".into()), ..ProposerSection::default() };
     let known = env(&[("OPENAI_API_KEY", "secret"), ("MINE", "own")]);
     let endpoint = |key| ModelAccess::Endpoint { base_url: "http://here/v1".into(), key };
@@ -27,7 +27,7 @@ fn an_endpoint_gets_a_key_only_where_one_is_named() {
 }
 
 #[test]
-fn openai_is_reached_by_key_or_by_sign_in() {
+fn openai_is_accessed_by_key_or_by_sign_in() {
     let dir = tempfile::tempdir().unwrap();
     let home = Utf8PathBuf::from_path_buf(dir.path().canonicalize().unwrap()).unwrap();
     fs::write(home.join(AUTH_FILE), "{\"tokens\":{\"access_token\":\"a-long-access-token\",\"id\":\"short\"}}")
@@ -53,7 +53,7 @@ fn openai_is_reached_by_key_or_by_sign_in() {
 }
 
 #[test]
-fn a_home_that_is_named_is_meant_whatever_key_is_set() {
+fn a_configured_codex_home_takes_precedence_over_a_key() {
     let dir = tempfile::tempdir().unwrap();
     let home = Utf8PathBuf::from_path_buf(dir.path().canonicalize().unwrap()).unwrap();
     fs::write(home.join(AUTH_FILE), "{}").unwrap();
@@ -64,14 +64,14 @@ fn a_home_that_is_named_is_meant_whatever_key_is_set() {
 }
 
 #[test]
-fn a_key_is_taken_without_the_space_around_it() {
+fn a_key_is_trimmed() {
     let section = ProposerSection { api_key_env: Some("MINE".into()), ..ProposerSection::default() };
     let access = ModelAccess::decide(&section, &env(&[("MINE", " the-key\n")])).unwrap();
     assert_eq!(access.secrets(), [Secret::new("the-key")]);
 }
 
 #[test]
-fn a_key_that_an_address_needs_is_openais_own_or_one_that_is_named() {
+fn the_default_key_is_used_only_for_openai() {
     let at = |url: &str, auth_mode| ProposerSection { base_url: Some(url.into()), auth_mode, ..Default::default() };
     let keyed = env(&[("OPENAI_API_KEY", "secret")]);
     for mode in [AuthMode::Auto, AuthMode::ApiKey] {

@@ -18,7 +18,7 @@ fn read(run_dir: &Utf8Path) -> toml::Table {
 }
 
 #[test]
-fn a_configuration_says_everything_and_holds_no_key() {
+fn the_configuration_is_complete_and_contains_no_key() {
     let (_dir, run_dir) = place();
     let nasty = "model \"with\"\n[quotes] = 1";
     let section = ProposerSection { base_url: Some("http://here/v1".into()), ..ProposerSection::default() };

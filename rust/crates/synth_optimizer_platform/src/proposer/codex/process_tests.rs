@@ -24,7 +24,7 @@ fn program(path: &Utf8Path) {
 }
 
 #[test]
-fn a_command_comes_first_and_gets_the_words_that_it_lacks() {
+fn a_configured_command_comes_first_and_gets_missing_arguments() {
     let (_dir, place) = place();
     let codex = place.join("tools/bin/codex");
     program(&codex);
@@ -42,7 +42,7 @@ fn a_command_comes_first_and_gets_the_words_that_it_lacks() {
 }
 
 #[test]
-fn the_package_comes_before_the_path_and_is_readable_as_a_whole() {
+fn the_package_comes_before_the_path_and_is_fully_readable() {
     let (_dir, place) = place();
     let (bundled, other) = (place.join("pkg/bin/codex"), place.join("path/codex"));
     program(&bundled);
@@ -57,7 +57,7 @@ fn the_package_comes_before_the_path_and_is_readable_as_a_whole() {
 }
 
 #[test]
-fn the_script_of_npm_is_passed_by() {
+fn the_npm_script_is_replaced_by_its_native_binary() {
     let (_dir, place) = place();
     let (script, link) = (place.join("m/@openai/codex/bin/codex.js"), place.join("bin/codex"));
     let native_binary = place.join("m/@openai/codex-linux-x64/vendor/x86_64-unknown-linux-musl/bin/codex");
@@ -72,7 +72,7 @@ fn the_script_of_npm_is_passed_by() {
 }
 
 #[test]
-fn nothing_found_says_what_to_do() {
+fn a_missing_binary_is_reported_with_a_hint() {
     let (_dir, place) = place();
     fs::write(place.join("codex"), "not a program").unwrap();
     let here = env(&[("PATH", place.as_str())]);
@@ -89,7 +89,7 @@ fn nothing_found_says_what_to_do() {
 }
 
 #[test]
-fn colours_are_left_out_of_the_log() {
+fn colours_are_removed_from_the_log() {
     assert_eq!(strip_colours("\u{1b}[2m2026\u{1b}[0m \u{1b}[31mERROR\u{1b}[0m it"), "2026 ERROR it");
     assert_eq!(strip_colours("as it is"), "as it is");
     assert_eq!(strip_colours("cut \u{1b}["), "cut ");

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn whatever_is_asked_is_answered_and_nothing_is_granted() {
+fn every_request_of_the_server_is_declined() {
     for method in ["item/commandExecution/requestApproval", "item/fileChange/requestApproval"] {
         assert_eq!(decline(method), json!({ "result": { "decision": "decline" } }));
     }
@@ -27,7 +27,7 @@ fn state_with(turn: TurnPhase) -> (RpcState, mpsc::Receiver<Value>, Notification
 }
 
 #[test]
-fn a_request_of_the_server_is_not_taken_for_an_answer() {
+fn a_server_request_is_not_mistaken_for_an_answer() {
     let (mut state, sent) = state();
     let asked = state.request("a", json!({}));
     assert!(asked.is_some() && sent.recv().is_ok());
@@ -47,7 +47,7 @@ const CLEAN: &str = "thread/backgroundTerminals/clean";
 const UNSUBSCRIBE: &str = "thread/unsubscribe";
 
 #[test]
-fn a_turn_that_begins_after_it_was_left_is_interrupted_and_cleaned_up() {
+fn a_turn_that_starts_after_its_release_is_interrupted_and_cleaned_up() {
     let (mut state, sent, _notes) = state_with(TurnPhase::Starting);
     state.leave("t");
     state.handle_message(notification("turn/started"));
@@ -62,7 +62,7 @@ fn a_turn_that_begins_after_it_was_left_is_interrupted_and_cleaned_up() {
 }
 
 #[test]
-fn a_turn_whose_beginning_was_told_before_it_was_left_is_interrupted() {
+fn releasing_a_thread_interrupts_or_cleans_up_its_turn() {
     let named = || TurnPhase::Running("u".into());
     for (turn, heard, wanted) in [
         (TurnPhase::Starting, vec!["turn/started"], vec![INTERRUPT, CLEAN]),

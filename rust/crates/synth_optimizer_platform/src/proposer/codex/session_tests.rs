@@ -15,7 +15,7 @@ fn found(change: impl Fn(&mut Value), may_write: bool) -> Vec<String> {
 }
 
 #[test]
-fn a_thread_must_be_what_was_asked_for() {
+fn every_difference_from_the_requested_thread_is_reported() {
     assert_eq!(found(|_| {}, true), Vec::<String>::new());
     let changes: [(&str, Value); 7] = [
         ("/model", json!("n")),

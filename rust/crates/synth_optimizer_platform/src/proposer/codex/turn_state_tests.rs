@@ -23,14 +23,14 @@ fn said(text: &str, phase: Value) -> Value {
 }
 
 #[test]
-fn the_last_total_counts_and_its_parts_are_summed() {
+fn the_last_token_total_is_used() {
     let state = state_after(&[usage(10, 0, 1), usage(30, 8, 3)]);
     assert_eq!(state.tokens, Some(Tokens { prompt: 30, cached_prompt: 8, completion: 3 }));
     assert_eq!(state_after(&[]).tokens, None);
 }
 
 #[test]
-fn commands_are_counted_once_and_also_where_they_are_not_told_of() {
+fn commands_are_counted_once_even_if_codex_does_not_report_them() {
     let command = |method: &str, id: &str| json!({ "method": method, "params": { "item": { "type": "commandExecution", "id": id } } });
     let notes = [command("item/started", "a"), command("item/completed", "a"), command("item/started", "b")];
     assert_eq!(state_after(&notes).commands(), 2);
@@ -38,7 +38,7 @@ fn commands_are_counted_once_and_also_where_they_are_not_told_of() {
 }
 
 #[test]
-fn a_final_answer_is_told_apart_from_remarks() {
+fn a_final_answer_is_preferred_over_remarks() {
     let state = state_after(&[
         said("thinking", json!("commentary")),
         said("final", json!("final_answer")),
@@ -50,7 +50,7 @@ fn a_final_answer_is_told_apart_from_remarks() {
 }
 
 #[test]
-fn ends_and_other_models_are_seen() {
+fn the_end_of_a_turn_and_another_model_are_recorded() {
     let ended = |status: &str| {
         let turn = json!({ "id": "u", "status": status, "error": { "message": "why" } });
         state_after(&[json!({ "method": "turn/completed", "params": { "turn": turn } })]).ended
@@ -68,7 +68,7 @@ fn ends_and_other_models_are_seen() {
 }
 
 #[test]
-fn errors_lead_to_what_they_mean() {
+fn every_codex_error_maps_to_its_action() {
     let http = |name: &str, status: Value| json!({ name: { "httpStatusCode": status } });
     for (info, expected) in [
         (http("httpConnectionFailed", Value::Null), FailureAction::Retry),

@@ -30,7 +30,7 @@ fn workdir() -> (tempfile::TempDir, Workdir) {
 }
 
 #[test]
-fn a_workspace_holds_the_brief_and_nobody_else_may_read_it() {
+fn a_workspace_contains_the_brief_and_is_private() {
     let (_dir, workdir) = workdir();
     assert!(workdir.path.as_str().ends_with("proposer_workspaces/turn_000007_1"));
     let readme = std::fs::read_to_string(workdir.path.join("README.md")).unwrap();
@@ -42,7 +42,7 @@ fn a_workspace_holds_the_brief_and_nobody_else_may_read_it() {
 }
 
 #[test]
-fn a_workspace_is_made_anew_for_every_attempt() {
+fn a_workspace_is_recreated_for_every_attempt() {
     let (dir, workdir) = workdir();
     std::fs::write(workdir.path.join(MANIFEST), "old").unwrap();
     let root = Utf8PathBuf::try_from(dir.path().to_owned()).unwrap();
@@ -58,7 +58,7 @@ fn a_workspace_is_made_anew_for_every_attempt() {
 }
 
 #[test]
-fn the_manifest_is_read_if_it_is_a_small_regular_file_of_the_workspace() {
+fn the_manifest_must_be_a_small_regular_file_of_the_workspace() {
     let (dir, workdir) = workdir();
     let path = workdir.path.join(MANIFEST);
     assert_eq!(workdir.manifest(MAX_MANIFEST_BYTES), Ok(None));
@@ -90,7 +90,7 @@ fn a_pipe_in_place_of_the_manifest_does_not_block() {
 }
 
 #[test]
-fn only_empty_litter_is_removed() {
+fn only_empty_sandbox_leftovers_are_removed() {
     let (_dir, workdir) = workdir();
     std::fs::create_dir(workdir.path.join(".git")).unwrap();
     std::fs::create_dir(workdir.path.join(".codex")).unwrap();
@@ -101,7 +101,7 @@ fn only_empty_litter_is_removed() {
 }
 
 #[test]
-fn what_stays_is_text_without_secrets() {
+fn only_text_files_without_secrets_are_kept() {
     let dir = tempfile::tempdir().unwrap();
     let place = Utf8PathBuf::try_from(dir.path().to_owned()).unwrap();
     let outside = tempfile::NamedTempFile::new().unwrap();

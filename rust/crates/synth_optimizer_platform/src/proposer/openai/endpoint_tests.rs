@@ -25,7 +25,7 @@ fn key_for(url: &str, variable: Option<&str>) -> Option<String> {
 }
 
 #[test]
-fn the_default_key_goes_to_openai_alone() {
+fn the_default_key_is_sent_only_to_openai() {
     assert_eq!(key_for("https://api.openai.com/v1", None).as_deref(), Some("the default"));
     for foreign in [
         "http://api.openai.com/v1",
@@ -41,7 +41,7 @@ fn the_default_key_goes_to_openai_alone() {
 }
 
 #[test]
-fn an_address_is_refused_without_being_repeated() {
+fn an_invalid_url_is_rejected_and_not_repeated() {
     for (url, problem) in [
         ("not an address", "is not an address"),
         ("ftp://host/v1", "does not start with"),
@@ -69,7 +69,7 @@ fn the_route_follows_the_path_of_the_base() {
 }
 
 #[test]
-fn a_key_that_no_header_can_carry_is_refused_without_being_repeated() {
+fn an_invalid_key_is_rejected_and_not_repeated() {
     let section = section("http://127.0.0.1:1/v1", Some("MY_KEY"));
     let key = ApiKey { variable: "MY_KEY".into(), value: Secret::new("canary\nkey") };
     let error = Endpoint::new(&section, &base_url(section.base_url.as_deref()).unwrap(), Some(&key)).unwrap_err();

@@ -13,7 +13,7 @@ fn chat(choice: Value) -> Option<ModelOutput> {
 }
 
 #[test]
-fn a_chat_completion_says_text_or_why_not() {
+fn a_chat_completion_is_read_as_text_or_failure() {
     let text = |text: &str| Some(ModelOutput::Text(text.to_owned()));
     assert_eq!(chat(json!({ "message": { "content": "hi" } })), text("hi"));
     assert_eq!(
@@ -32,7 +32,7 @@ fn a_chat_completion_says_text_or_why_not() {
 }
 
 #[test]
-fn a_response_says_text_or_why_not() {
+fn a_response_is_read_as_text_or_failure() {
     let said = |document: Value| read(Responses, &document).map(|reply| reply.said);
     let message = |part: Value| json!({ "status": "completed", "output": [{ "type": "message", "content": [part] }] });
     assert_eq!(said(message(json!({ "type": "output_text", "text": "hi" }))), Some(ModelOutput::Text("hi".into())));
@@ -46,7 +46,7 @@ fn a_response_says_text_or_why_not() {
 }
 
 #[test]
-fn tokens_are_counted_under_the_names_of_both_families() {
+fn token_usage_of_both_api_families_is_read() {
     let expected = Some(Tokens { prompt: 9, cached_prompt: 2, completion: 4 });
     let chat = json!({ "choices": [{ "message": {} }], "usage": {
         "prompt_tokens": 9, "completion_tokens": 4, "prompt_tokens_details": { "cached_tokens": 2 }, "cost": 0.5 } });
@@ -59,7 +59,7 @@ fn tokens_are_counted_under_the_names_of_both_families() {
 }
 
 #[test]
-fn an_error_in_place_of_an_answer_has_a_status() {
+fn an_error_inside_a_success_has_a_status() {
     assert_eq!(hidden_error(&json!({ "error": { "code": 402 } })), Some(402));
     assert_eq!(hidden_error(&json!({ "error": { "code": "bad", "message": "x" } })), Some(500));
     assert_eq!(hidden_error(&json!({ "error": { "code": 200 } })), Some(500));
@@ -70,7 +70,7 @@ fn an_error_in_place_of_an_answer_has_a_status() {
 }
 
 #[test]
-fn thoughts_before_an_answer_are_left_out() {
+fn reasoning_before_an_answer_is_removed() {
     for (text, answer) in [
         ("<think>a {b}</think>\n{\"x\":1}", "{\"x\":1}"),
         ("a</think>{\"x\":1}", "{\"x\":1}"),
@@ -93,7 +93,7 @@ fn verdict(status: u16, body: &str) -> RefusalAction {
 }
 
 #[test]
-fn a_server_that_knows_no_schemas_is_understood() {
+fn rejections_of_the_schema_are_recognized() {
     for (status, body) in [
         (
             400,
@@ -123,7 +123,7 @@ fn a_server_that_knows_no_schemas_is_understood() {
 }
 
 #[test]
-fn other_refusals_are_not_blamed_on_the_schema() {
+fn other_errors_are_not_attributed_to_the_schema() {
     for (status, body) in [
         (
             400,
@@ -139,7 +139,7 @@ fn other_refusals_are_not_blamed_on_the_schema() {
 }
 
 #[test]
-fn what_may_pass_is_told_from_what_does_not() {
+fn temporary_errors_are_retried_and_permanent_ones_are_fatal() {
     for status in [408, 409, 425, 429, 500, 502, 503, 504, 520, 529] {
         assert_eq!(verdict(status, "busy"), RefusalAction::Later, "{status}");
     }
@@ -152,7 +152,7 @@ fn what_may_pass_is_told_from_what_does_not() {
 }
 
 #[test]
-fn the_words_of_a_refusal_are_short_and_hold_no_key() {
+fn the_error_text_is_short_and_contains_no_key() {
     for body in [
         r#"{"error":{"message":"it says\nno"}}"#,
         r#"{"error":"it says no"}"#,

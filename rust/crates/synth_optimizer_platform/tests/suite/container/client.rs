@@ -1,4 +1,4 @@
-//! Calls of the setup: retries, limits, and errors that show no secret.
+//! Setup calls: retries, limits, and errors without secrets.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ use synth_optimizer_core::config::Config;
 use synth_optimizer_core::model::error::{ErrorCode, OptimizerError};
 use synth_optimizer_platform::container::{Client, Method};
 
-use super::server::{Act, Server, json, nobody, text};
+use super::server::{Server, ServerAction, json, text, unused_address};
 use super::toy::config;
 use crate::waiting::with_timeout;
 
@@ -20,7 +20,7 @@ async fn get(server: &Server) -> Result<serde_json::Value, OptimizerError> {
 }
 
 #[tokio::test]
-async fn a_path_before_the_routes_is_kept() {
+async fn a_path_in_the_base_url_is_kept() {
     let server = Server::start(|_| json(200, &value!({ "a": 1 })));
     for base in [format!("{}/v1/pool", server.url()), format!("{}/v1/pool/", server.url())] {
         let client = client(&config(&base));
@@ -36,10 +36,10 @@ async fn a_path_before_the_routes_is_kept() {
 }
 
 #[tokio::test]
-async fn refusals_are_repeated_and_retry_after_is_honoured() {
+async fn overload_responses_are_retried_and_retry_after_is_honoured() {
     let server = Server::start(|request| match request.nth {
-        0 => Act::Reply { status: 503, headers: vec![("retry-after", "0".into())], body: b"busy".to_vec() },
-        1 => Act::Reply { status: 429, headers: vec![], body: vec![] },
+        0 => ServerAction::Reply { status: 503, headers: vec![("retry-after", "0".into())], body: b"busy".to_vec() },
+        1 => ServerAction::Reply { status: 429, headers: vec![], body: vec![] },
         _ => json(200, &value!({})),
     });
     get(&server).await.unwrap();
@@ -47,11 +47,11 @@ async fn refusals_are_repeated_and_retry_after_is_honoured() {
 }
 
 #[tokio::test]
-async fn a_long_retry_after_is_cut_to_the_longest_pause() {
+async fn a_long_retry_after_is_capped() {
     let date = || "Fri, 31 Dec 2038 23:59:59 GMT".to_owned();
     let server = Server::start(move |request| match request.nth {
-        0 => Act::Reply { status: 503, headers: vec![("retry-after", "3600".into())], body: vec![] },
-        1 => Act::Reply { status: 503, headers: vec![("retry-after", date())], body: vec![] },
+        0 => ServerAction::Reply { status: 503, headers: vec![("retry-after", "3600".into())], body: vec![] },
+        1 => ServerAction::Reply { status: 503, headers: vec![("retry-after", date())], body: vec![] },
         _ => json(200, &value!({})),
     });
     let mut config = config(&server.url());
@@ -62,13 +62,13 @@ async fn a_long_retry_after_is_cut_to_the_longest_pause() {
 }
 
 #[tokio::test]
-async fn nothing_else_is_repeated() {
-    type Case = (fn() -> Act, &'static str);
+async fn other_failures_are_not_retried() {
+    type Case = (fn() -> ServerAction, &'static str);
     let cases: [Case; 4] = [
         (|| text(500, "text/plain", "Internal Server Error"), "answered 500: Internal Server Error"),
         (|| json(422, &value!({ "detail": "unknown task_id 'nope'" })), "answered 422: {\"detail\":\"unknown task_id"),
-        (|| Act::Close, "gave no answer"),
-        (|| Act::Raw(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n{".to_vec()), "gave no answer"),
+        (|| ServerAction::Close, "gave no answer"),
+        (|| ServerAction::Raw(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n{".to_vec()), "gave no answer"),
     ];
     for (act, expected) in cases {
         let server = Server::start(move |_| act());
@@ -80,7 +80,7 @@ async fn nothing_else_is_repeated() {
 }
 
 #[tokio::test]
-async fn overload_without_end_is_an_error() {
+async fn persistent_overload_is_an_error() {
     let server = Server::start(|_| text(503, "text/plain", "no key in the container"));
     let mut config = config(&server.url());
     config.container.overload_retries = 2;
@@ -90,8 +90,8 @@ async fn overload_without_end_is_an_error() {
 }
 
 #[tokio::test]
-async fn nobody_listening_is_said_so() {
-    let mut config = config(&format!("http://{}", nobody()));
+async fn a_refused_connection_is_reported() {
+    let mut config = config(&format!("http://{}", unused_address()));
     config.container.connect_retries = 1;
     let error = client(&config).json(Method::GET, "/metadata", None).await.unwrap_err();
     assert!(error.message.contains("was not sent to 127.0.0.1:"), "{error}");
@@ -100,7 +100,7 @@ async fn nobody_listening_is_said_so() {
 }
 
 #[tokio::test]
-async fn what_is_no_json_is_said_so() {
+async fn a_reply_that_is_not_json_is_reported() {
     let server = Server::start(|_| text(200, "text/html", "<html>Login</html>"));
     let error = get(&server).await.unwrap_err();
     assert_eq!(error.message, "GET /metadata answered 200 with no JSON (text/html)");
@@ -108,11 +108,11 @@ async fn what_is_no_json_is_said_so() {
 }
 
 #[tokio::test]
-async fn a_reply_without_end_is_cut_at_the_cap() {
+async fn an_endless_reply_is_stopped_at_the_size_limit() {
     let floods =
         ["HTTP/1.1 200 OK\r\ncontent-length: 1000000000\r\n\r\n", "HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n"];
     for head in floods {
-        let server = Server::start(move |_| Act::Flood(head.as_bytes().to_vec()));
+        let server = Server::start(move |_| ServerAction::Flood(head.as_bytes().to_vec()));
         let error = get(&server).await.unwrap_err();
         assert_eq!(error.message, "GET /metadata answered 200 with more than 1 MB");
         assert!(error.hint.contains("container.max_reply_mb"));
@@ -120,8 +120,8 @@ async fn a_reply_without_end_is_cut_at_the_cap() {
 }
 
 #[tokio::test]
-async fn a_slow_reply_meets_the_total_deadline() {
-    let server = Server::start(|_| Act::Drip(b"HTTP/1.1 200 OK\r\ncontent-length: 100000\r\n\r\n".to_vec()));
+async fn a_slow_reply_is_stopped_at_the_deadline() {
+    let server = Server::start(|_| ServerAction::Drip(b"HTTP/1.1 200 OK\r\ncontent-length: 100000\r\n\r\n".to_vec()));
     let mut config = config(&server.url());
     config.container.request_timeout_seconds = 1;
     let error = with_timeout(client(&config).json(Method::GET, "/metadata", None)).await.unwrap_err();
@@ -129,15 +129,18 @@ async fn a_slow_reply_meets_the_total_deadline() {
 }
 
 #[tokio::test]
-async fn redirects_and_demands_for_credentials_are_not_followed() {
+async fn redirects_and_credential_requests_are_errors() {
     let other = Server::start(|_| json(200, &value!({})));
     let place = format!("{}/metadata", other.url());
-    let server =
-        Server::start(move |_| Act::Reply { status: 307, headers: vec![("location", place.clone())], body: vec![] });
+    let server = Server::start(move |_| ServerAction::Reply {
+        status: 307,
+        headers: vec![("location", place.clone())],
+        body: vec![],
+    });
     let error = get(&server).await.unwrap_err();
     assert!(error.message.contains("answered 307") && error.hint.contains("Redirects"), "{error}");
     assert!(other.seen().is_empty());
-    let server = Server::start(|_| Act::Reply {
+    let server = Server::start(|_| ServerAction::Reply {
         status: 401,
         headers: vec![("www-authenticate", "Basic".into())],
         body: vec![],
@@ -161,7 +164,7 @@ async fn no_error_shows_a_secret() {
     let error = client(&config).json(Method::GET, "/metadata", None).await.unwrap_err();
     let shown = format!("{error} {:?} {} {:?}", error.detail, error.hint, client(&config));
     assert!(shown.contains("value_error at body.policy: bad policy"), "{shown}");
-    let gone = self::config(&format!("http://user:hunter2secret@{}", nobody()));
+    let gone = self::config(&format!("http://user:hunter2secret@{}", unused_address()));
     let error = client(&gone).json(Method::GET, "/metadata", None).await.unwrap_err();
     let shown = format!("{shown} {error} {:?} {}", error.detail, error.hint);
     for secret in ["hunter2secret", "WHOLE TEXT", "aaaabbbb"] {
@@ -172,8 +175,8 @@ async fn no_error_shows_a_secret() {
 }
 
 #[tokio::test]
-async fn a_server_that_speaks_no_tls_was_sent_nothing() {
-    let server = Server::start(|_| Act::Close);
+async fn a_failed_tls_handshake_counts_as_not_sent() {
+    let server = Server::start(|_| ServerAction::Close);
     let mut config = config(&format!("https://{}", server.address));
     config.container.connect_retries = 0;
     match Client::new(&config.container) {
@@ -181,7 +184,7 @@ async fn a_server_that_speaks_no_tls_was_sent_nothing() {
             let error = client.json(Method::GET, "/metadata", None).await.unwrap_err();
             assert!(error.message.contains("was not sent"), "{error}");
         }
-        // A machine without certificates.
+        // The machine has no certificates.
         Err(error) => assert!(error.hint.contains("certificates"), "{error}"),
     }
 }

@@ -1,4 +1,4 @@
-//! Managed containers: started, waited for, and ended with everything that they started.
+//! Managed containers: starting, waiting for health, and ending them with all their descendants.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
@@ -8,18 +8,18 @@ use std::process::{Child, Command, Stdio};
 use camino::{Utf8Path, Utf8PathBuf};
 use serde_json::json;
 use synth_optimizer_core::config::Config;
-use synth_optimizer_platform::container::{Client, CONTAINER_LEASE_FILE, CONTAINER_LOG_FILE, reap_orphans, start};
+use synth_optimizer_platform::container::{CONTAINER_LEASE_FILE, CONTAINER_LOG_FILE, Client, reap_orphans, start};
 
-use super::server::{Server, json as reply, nobody};
+use super::server::{Server, json as reply, unused_address};
 use super::toy::config;
-use crate::waiting::{with_timeout, wait_until_async, wait_for};
+use crate::waiting::{wait_for, wait_until_async, with_timeout};
 
-const LEASE: &str = "SYNTH_OPTIMIZERS_CONTAINER_LEASE";
+const LEASE_VARIABLE: &str = "SYNTH_OPTIMIZERS_CONTAINER_LEASE";
 
-/// Variables that every container gets, and one that every shell sets.
-const USUAL: [&str; 9] = ["PATH", "HOME", "USER", "LANG", "TZ", "TMPDIR", "TERM", "_", "SHLVL"];
+/// Variables that every container receives, and those that a shell sets itself.
+const USUAL_VARIABLES: [&str; 9] = ["PATH", "HOME", "USER", "LANG", "TZ", "TMPDIR", "TERM", "_", "SHLVL"];
 
-/// A container in Python that answers `/health`, after running some shell.
+/// Python code of a container that answers `/health`.
 const SERVE: &str = r#"
 import http.server, sys
 class H(http.server.BaseHTTPRequestHandler):
@@ -60,7 +60,7 @@ fn is_running(pid: &str) -> bool {
         .is_ok_and(|stat| !stat.rsplit_once(") ").unwrap().1.starts_with(['Z', 'X']))
 }
 
-/// The line that a process writes to a file.
+/// Waits for the line that a process writes to a file, and returns it.
 fn written(path: &Utf8Path) -> String {
     let line = || std::fs::read_to_string(path).ok().filter(|text| text.ends_with('\n'));
     wait_for("a process has written its line", line).trim().to_owned()
@@ -75,15 +75,16 @@ async fn without_a_command_nothing_is_started() {
 }
 
 #[tokio::test]
-async fn a_container_is_started_and_ended_with_all_it_started() {
+async fn a_container_is_ended_with_all_its_descendants() {
     let (_keep, dir) = dir();
-    // One grandchild stays in the group and ignores TERM; the other leaves the group.
+    // One grandchild stays in the process group and ignores SIGTERM; the other leaves the group.
     let script = format!(
         "sh -c 'trap \"\" TERM; while :; do sleep 1; done' & echo $! > {dir}/a\nsetsid sleep 60 & echo $! > {dir}/b"
     );
-    let mut config = shell(nobody().port(), &script);
+    let mut config = shell(unused_address().port(), &script);
     config.container.cwd = Some("/".into());
-    let usual = |name: &str| name.starts_with("LC_") || name.starts_with("SSL_CERT_") || USUAL.contains(&name);
+    let usual =
+        |name: &str| name.starts_with("LC_") || name.starts_with("SSL_CERT_") || USUAL_VARIABLES.contains(&name);
     let mut others = std::env::vars().map(|(name, _)| name).filter(|name| !usual(name) && name != "PWD");
     let (passed, kept) = (others.next(), others.next());
     config.container.pass_env = passed.iter().cloned().collect();
@@ -96,8 +97,9 @@ async fn a_container_is_started_and_ended_with_all_it_started() {
     let environment = environment(&pid);
     assert!(passed.is_none_or(|name| environment.contains_key(&name)));
     assert!(kept.is_none_or(|name| !environment.contains_key(&name)), "only named variables are passed");
-    let lease: serde_json::Value = serde_json::from_slice(&std::fs::read(dir.join(CONTAINER_LEASE_FILE)).unwrap()).unwrap();
-    assert_eq!(lease["token"].as_str(), environment.get(LEASE).map(String::as_str));
+    let lease: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(dir.join(CONTAINER_LEASE_FILE)).unwrap()).unwrap();
+    assert_eq!(lease["token"].as_str(), environment.get(LEASE_VARIABLE).map(String::as_str));
     assert_eq!(lease["pid"].to_string(), pid);
     for file in [CONTAINER_LEASE_FILE, CONTAINER_LOG_FILE] {
         assert_eq!(std::fs::metadata(dir.join(file)).unwrap().permissions().mode() & 0o777, 0o600);
@@ -113,7 +115,7 @@ async fn a_container_is_started_and_ended_with_all_it_started() {
 #[tokio::test]
 async fn dropping_a_container_kills_it() {
     let (_keep, dir) = dir();
-    let config = shell(nobody().port(), &format!("sleep 60 & echo $! > {dir}/a"));
+    let config = shell(unused_address().port(), &format!("sleep 60 & echo $! > {dir}/a"));
     let process = start(&config, &dir, &client(&config)).await.unwrap().unwrap();
     let pids = [process.pid().to_string(), written(&dir.join("a"))];
     drop(process);
@@ -121,7 +123,7 @@ async fn dropping_a_container_kills_it() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_already_there_is_refused() {
+async fn an_existing_server_at_the_address_is_an_error() {
     let server = Server::start(|_| reply(200, &json!({ "status": "ok" })));
     let (_keep, dir) = dir();
     let config = shell(server.address.port(), &format!("echo started > {dir}/a"));
@@ -132,22 +134,25 @@ async fn a_server_that_is_already_there_is_refused() {
 }
 
 #[tokio::test]
-async fn a_container_that_ends_early_is_noticed_at_once() {
+async fn an_early_exit_of_the_container_is_reported_at_once() {
     let (_keep, dir) = dir();
     std::fs::write(dir.join(CONTAINER_LOG_FILE), "of an earlier start\n").unwrap();
-    let config = shell(nobody().port(), "echo no module named foo; echo api_key=sk-1234567890abcdef >&2; exit 3");
+    let config =
+        shell(unused_address().port(), "echo no module named foo; echo api_key=sk-1234567890abcdef >&2; exit 3");
     let error = with_timeout(start(&config, &dir, &client(&config))).await.unwrap_err();
     assert_eq!(error.message, "the container \"sh\" ended before /health answered (exit code 3)");
     assert_eq!(error.detail.as_deref(), Some("no module named foo\napi_key=[hidden]"));
     assert!(error.hint.contains(CONTAINER_LOG_FILE));
-    assert!(std::fs::read_to_string(dir.join(CONTAINER_LOG_FILE)).unwrap().starts_with("of an earlier start\nno module"));
+    assert!(
+        std::fs::read_to_string(dir.join(CONTAINER_LOG_FILE)).unwrap().starts_with("of an earlier start\nno module")
+    );
     assert!(!dir.join(CONTAINER_LEASE_FILE).exists());
 }
 
 #[tokio::test]
 async fn a_container_that_never_becomes_healthy_is_ended() {
     let (_keep, dir) = dir();
-    let mut config = shell(nobody().port(), &format!("echo $$ > {dir}/a; echo waiting; exec sleep 60"));
+    let mut config = shell(unused_address().port(), &format!("echo $$ > {dir}/a; echo waiting; exec sleep 60"));
     config.container.startup_timeout_seconds = 1;
     let error = start(&config, &dir, &client(&config)).await.unwrap_err();
     assert_eq!(error.message, "the container \"sh\" did not answer /health within 1 s");
@@ -156,9 +161,9 @@ async fn a_container_that_never_becomes_healthy_is_ended() {
 }
 
 #[tokio::test]
-async fn a_command_that_does_not_exist_is_named() {
+async fn a_missing_command_is_named_in_the_error() {
     let (_keep, dir) = dir();
-    let mut config = shell(nobody().port(), "");
+    let mut config = shell(unused_address().port(), "");
     config.container.command = vec!["no-such-program-here".into()];
     let error = start(&config, &dir, &client(&config)).await.unwrap_err();
     assert!(error.message.contains("\"no-such-program-here\" cannot be started"), "{error}");
@@ -167,9 +172,9 @@ async fn a_command_that_does_not_exist_is_named() {
 
 fn sleeper(token: Option<&str>) -> Child {
     let mut command = Command::new("sleep");
-    command.arg("60").stdin(Stdio::null()).process_group(0).env_remove(LEASE);
+    command.arg("60").stdin(Stdio::null()).process_group(0).env_remove(LEASE_VARIABLE);
     if let Some(token) = token {
-        command.env(LEASE, token);
+        command.env(LEASE_VARIABLE, token);
     }
     command.spawn().unwrap()
 }
@@ -184,12 +189,12 @@ fn boot() -> String {
 }
 
 #[tokio::test]
-async fn what_a_crash_has_left_is_ended_at_the_next_start() {
+async fn processes_left_by_a_crash_are_ended_at_the_next_start() {
     let (_keep, dir) = dir();
-    let config = shell(nobody().port(), &format!("setsid sleep 60 & echo $! > {dir}/a"));
+    let config = shell(unused_address().port(), &format!("setsid sleep 60 & echo $! > {dir}/a"));
     let process = start(&config, &dir, &client(&config)).await.unwrap().unwrap();
     let pids = [process.pid().to_string(), written(&dir.join("a"))];
-    // As if this process had been killed.
+    // Simulates a kill of this process.
     std::mem::forget(process);
     let again = start(&config, &dir, &client(&config)).await.unwrap().unwrap();
     assert!(!pids.iter().any(|pid| is_running(pid)));
@@ -202,13 +207,13 @@ fn only_processes_with_the_token_are_ended() {
     let (_keep, dir) = dir();
     let token = format!("{:032x}", std::process::id());
     let (mut foreign, mut plain, mut own) = (sleeper(Some("another")), sleeper(None), sleeper(Some(&token)));
-    // The pid of the lease has been given to a foreign process.
+    // The pid of the lease now belongs to a foreign process.
     lease(&dir, &token, plain.id(), &boot());
     assert_eq!(reap_orphans(&dir).unwrap(), 1);
     assert!(!is_running(&own.id().to_string()));
     assert!(is_running(&foreign.id().to_string()) && is_running(&plain.id().to_string()));
     assert!(!dir.join(CONTAINER_LEASE_FILE).exists());
-    // A restart of the machine leaves nothing to be ended.
+    // A lease of an earlier boot ends no process.
     lease(&dir, "another", foreign.id(), "an-earlier-boot");
     assert_eq!(reap_orphans(&dir).unwrap(), 0);
     assert!(is_running(&foreign.id().to_string()) && !dir.join(CONTAINER_LEASE_FILE).exists());
@@ -219,7 +224,7 @@ fn only_processes_with_the_token_are_ended() {
 }
 
 #[test]
-fn no_lease_and_a_broken_lease_name_nobody() {
+fn a_missing_or_unreadable_lease_ends_no_process() {
     let (_keep, dir) = dir();
     assert_eq!(reap_orphans(&dir).unwrap(), 0);
     std::fs::write(dir.join(CONTAINER_LEASE_FILE), "{\"token\":").unwrap();

@@ -1,4 +1,4 @@
-//! The contract and the program: every rule, and what breaking it is called.
+//! Validation of the contract and the program: every rule and its error.
 
 use serde_json::{Value, json};
 use synth_optimizer_core::config::Config;
@@ -7,9 +7,9 @@ use synth_optimizer_core::model::program::Module;
 use synth_optimizer_platform::container::{Client, Task, load};
 
 use super::server::Server;
-use super::toy::{Toy, config};
+use super::toy::{ToyContainer, config};
 
-pub(crate) async fn load_toy(toy: Toy, change: impl FnOnce(&mut Config)) -> Result<Task, OptimizerError> {
+pub(crate) async fn load_toy(toy: ToyContainer, change: impl FnOnce(&mut Config)) -> Result<Task, OptimizerError> {
     let server = Server::start(move |request| toy.answer(request));
     let mut config = config(&server.url());
     change(&mut config);
@@ -29,8 +29,8 @@ fn set(value: &mut Value, pointer: &str, new: Value) {
 }
 
 #[tokio::test]
-async fn a_good_program_becomes_the_inputs_of_the_search() {
-    let task = load_toy(Toy::new("taskset"), |_| {}).await.unwrap();
+async fn a_valid_program_becomes_the_inputs_of_the_search() {
+    let task = load_toy(ToyContainer::new("taskset"), |_| {}).await.unwrap();
     let program = &task.inputs.program;
     assert_eq!((task.family.as_str(), program.program_id.as_str()), ("toy.triage", "toy"));
     assert_eq!(program.targets, ["triage_rules"]);
@@ -45,8 +45,8 @@ async fn a_good_program_becomes_the_inputs_of_the_search() {
 }
 
 #[tokio::test]
-async fn the_config_may_bring_its_own_seed() {
-    let task = load_toy(Toy::new("taskset"), |config| {
+async fn the_config_may_provide_the_initial_candidate() {
+    let task = load_toy(ToyContainer::new("taskset"), |config| {
         config.seed_candidate = [("triage_rules".to_owned(), "Mine.".to_owned())].into();
     });
     let program = task.await.unwrap().inputs.program;
@@ -55,9 +55,9 @@ async fn the_config_may_bring_its_own_seed() {
 }
 
 #[tokio::test]
-async fn the_digest_follows_every_module_and_nothing_else() {
+async fn the_program_digest_depends_on_the_modules_only() {
     let digest = async |pointer: &str, new: Value| {
-        let mut toy = Toy::new("taskset");
+        let mut toy = ToyContainer::new("taskset");
         set(&mut toy.program, pointer, new);
         load_toy(toy, |_| {}).await.unwrap().program_digest
     };
@@ -69,7 +69,7 @@ async fn the_digest_follows_every_module_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn every_breach_of_the_program_names_its_field() {
+async fn every_program_error_names_its_field() {
     let cases = [
         ("/version", json!("prompt_program.v9"), "version is \"prompt_program.v9\""),
         ("/version", Value::Null, "version is missing"),
@@ -98,13 +98,13 @@ async fn every_breach_of_the_program_names_its_field() {
         ("/rollout_overlay_schema/candidate_fields", json!(["x"]), "rollout_overlay_schema.candidate_fields[0] names"),
     ];
     for (pointer, new, expected) in cases {
-        let mut toy = Toy::new("taskset");
+        let mut toy = ToyContainer::new("taskset");
         set(&mut toy.program, pointer, new);
         let error = load_toy(toy, |_| {}).await.unwrap_err();
         assert_eq!(error.code, ErrorCode::Container);
         assert!(error.message.contains(expected), "{pointer}: {error}");
     }
-    let mut toy = Toy::new("taskset");
+    let mut toy = ToyContainer::new("taskset");
     for module in ["/modules/0/mutable", "/modules/1/mutable"] {
         set(&mut toy.program, module, json!(false));
     }
@@ -113,7 +113,7 @@ async fn every_breach_of_the_program_names_its_field() {
 }
 
 #[tokio::test]
-async fn configured_fields_that_are_none_are_explained() {
+async fn unknown_target_fields_are_explained() {
     let cases = [
         ("triage_rule", "Did you mean \"triage_rules\"?"),
         ("triage", "write its candidate field \"triage_rules\""),
@@ -121,12 +121,13 @@ async fn configured_fields_that_are_none_are_explained() {
         ("zzz", "Mutable fields are triage_rules, reply_style."),
     ];
     for (target, hint) in cases {
-        let load = load_toy(Toy::new("taskset"), |config| config.candidate.target_modules = vec![target.into()]);
+        let load =
+            load_toy(ToyContainer::new("taskset"), |config| config.candidate.target_modules = vec![target.into()]);
         let error = load.await.unwrap_err();
         assert!(error.message.contains("`candidate.target_modules[0]`"), "{error}");
         assert!(error.hint.contains(hint), "{}", error.hint);
     }
-    let load = load_toy(Toy::new("taskset"), |config| {
+    let load = load_toy(ToyContainer::new("taskset"), |config| {
         config.seed_candidate = [("replystyle".to_owned(), "x".to_owned())].into();
     });
     let error = load.await.unwrap_err();
@@ -134,17 +135,17 @@ async fn configured_fields_that_are_none_are_explained() {
 }
 
 #[tokio::test]
-async fn the_contract_is_found_in_each_of_its_places() {
-    let gepa = Toy::new("taskset").metadata["metadata"]["optimizer_contracts"]["gepa"].clone();
+async fn the_contract_is_found_in_each_supported_location() {
+    let gepa = ToyContainer::new("taskset").metadata["metadata"]["optimizer_contracts"]["gepa"].clone();
     for metadata in [
         json!({ "optimizer_contracts": { "gepa": gepa } }),
         json!({ "capabilities": { "optimizer_contracts": { "gepa": gepa } }, "metadata": null }),
     ] {
-        let mut toy = Toy::new("taskset");
+        let mut toy = ToyContainer::new("taskset");
         toy.metadata = metadata;
         assert_eq!(load_toy(toy, |_| {}).await.unwrap().contract.routes.dialects(), ["taskset"]);
     }
-    let mut toy = Toy::new("dataset");
+    let mut toy = ToyContainer::new("dataset");
     toy.metadata["metadata"]["optimizer_contracts"]["gepa"]["version"] = json!("synth_optimizers.gepa.v1");
     let contract = load_toy(toy, |_| {}).await.unwrap().contract;
     assert_eq!(contract.version, "synth_optimizers.gepa.v1");
@@ -152,7 +153,7 @@ async fn the_contract_is_found_in_each_of_its_places() {
 }
 
 #[tokio::test]
-async fn every_breach_of_the_contract_is_named() {
+async fn every_contract_error_is_reported() {
     let cases = [
         ("", Value::Null, "no GEPA container"),
         ("", json!("synth_optimizers.gepa.v2"), "not an object"),
@@ -165,7 +166,7 @@ async fn every_breach_of_the_contract_is_named() {
         ("/taskset_tasks_route", json!("http://elsewhere"), "taskset_tasks_route"),
     ];
     for (pointer, new, expected) in cases {
-        let mut toy = Toy::new("taskset");
+        let mut toy = ToyContainer::new("taskset");
         set(&mut toy.metadata, &format!("/metadata/optimizer_contracts/gepa{pointer}"), new);
         let error = load_toy(toy, |_| {}).await.unwrap_err();
         assert!(error.message.contains(expected), "{pointer}: {error}");

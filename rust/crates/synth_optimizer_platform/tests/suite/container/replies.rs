@@ -1,4 +1,4 @@
-//! What is sent with a rollout and what is read out of its record.
+//! The body of a rollout, and the reading of its record.
 
 use bytes::Bytes;
 use serde_json::{Value, json};
@@ -7,22 +7,22 @@ use synth_optimizer_core::config::sections::PolicySection;
 use synth_optimizer_core::model::answer::{CallFailure, FailureClass};
 use synth_optimizer_core::model::command::RolloutCommand;
 use synth_optimizer_core::model::event_fields::Stage;
-use synth_optimizer_core::model::ids::{CandidateId, Payload, CallId, RowId};
+use synth_optimizer_core::model::ids::{CallId, CandidateId, Payload, RowId};
 use synth_optimizer_core::model::usage::{Cost, NanoUsd, Usage};
 use synth_optimizer_platform::container::{
     ExpectedRollout, IdentityCheck, ReceivedRecord, RolloutReply, TaskRow, policy_value, read_reply, rollout_body,
 };
 
 use super::program::load_toy;
-use super::toy::Toy;
+use super::toy::ToyContainer;
 
 fn read_as(body: &str, row: Value, deciding: &str) -> Result<RolloutReply, CallFailure> {
     let payload: Payload = [("prompt".to_owned(), "Be kind.".to_owned())].into();
     let row = TaskRow { value: row, digest: String::new(), seed: None };
     let row_id = RowId::new("row");
-    let asked = ExpectedRollout { rollout_id: Some("r-1"), row: &row, row_id: &row_id, payload: &payload, deciding };
+    let expected = ExpectedRollout { rollout_id: Some("r-1"), row: &row, row_id: &row_id, payload: &payload, deciding };
     let received = ReceivedRecord::read(Bytes::from(body.to_owned()));
-    received.record.and_then(|record| read_reply(record, &asked))
+    received.record.and_then(|record| read_reply(record, &expected))
 }
 
 fn read(body: &Value) -> Result<RolloutReply, CallFailure> {
@@ -35,7 +35,7 @@ fn failed(body: &Value) -> (FailureClass, bool, String) {
 }
 
 #[test]
-fn the_reward_is_read_in_order() {
+fn reward_fields_are_read_in_order() {
     let cases = [
         (json!({ "reward_info": { "outcome_reward": 1, "score": 2 }, "reward": 3 }), 1.0),
         (json!({ "reward_info": { "outcome_reward": null, "score": 2 }, "summary": { "outcome_reward": 4 } }), 2.0),
@@ -49,7 +49,7 @@ fn the_reward_is_read_in_order() {
 }
 
 #[test]
-fn what_is_no_score_is_never_taken_for_one() {
+fn an_invalid_score_is_never_accepted() {
     let cases = [
         (r#"{"reward_info":{"outcome_reward":null},"summary":{"outcome_reward":1.0}}"#, "the score is not certain"),
         (r#"{"reward_info":{"outcome_reward":"nan"},"reward":1.0}"#, "reward_info.outcome_reward is nan, while reward"),
@@ -76,7 +76,7 @@ fn what_is_no_score_is_never_taken_for_one() {
 }
 
 #[test]
-fn the_status_comes_before_the_reward() {
+fn the_status_is_checked_before_the_reward() {
     let body = json!({ "status": "failed", "reward": 1.0, "status_detail": "key sk-1234567890abcdef is bad",
         "usage": { "prompt_tokens": 5, "completion_tokens": 1 } });
     let failure = read(&body).unwrap_err();
@@ -91,7 +91,7 @@ fn the_status_comes_before_the_reward() {
 }
 
 #[test]
-fn what_is_no_record_breaks_the_contract() {
+fn an_invalid_record_is_a_contract_failure() {
     for body in ["<html>", "[1]", "", "{\"reward\": 1"] {
         let failure = read_as(body, json!({}), "outcome_reward").unwrap_err();
         assert_eq!((failure.class, failure.retryable), (FailureClass::Contract, false), "{body}");
@@ -116,7 +116,7 @@ fn what_is_no_record_breaks_the_contract() {
 }
 
 #[test]
-fn objectives_come_from_the_first_place_that_has_them() {
+fn objectives_are_read_from_the_first_location_that_has_them() {
     let scores = |name: &str| json!([{ "objective": name, "value": 0.5, "rationale": "x" }]);
     let body = json!({ "reward": 1, "objective_scores": null, "metadata": { "objective_scores": scores("a") },
         "reward_info": { "outcome_reward": 0.25, "details": { "objective_scores": scores("b") } } });
@@ -128,7 +128,7 @@ fn objectives_come_from_the_first_place_that_has_them() {
 }
 
 #[test]
-fn a_cost_of_nothing_beside_tokens_is_not_known() {
+fn a_zero_cost_with_tokens_is_unknown() {
     let usage = |usage: Value| read(&json!({ "reward": 1, "usage": usage })).unwrap().answer.usage;
     let known = |usd: u64| Cost::Known(NanoUsd(usd));
     assert_eq!(usage(json!({ "prompt_tokens": 5, "completion_tokens": 2, "cost_usd": 0.0 })).cost, Cost::Unknown);
@@ -141,7 +141,7 @@ fn a_cost_of_nothing_beside_tokens_is_not_known() {
 }
 
 #[test]
-fn echoes_tell_whose_row_it_was() {
+fn the_identity_check_confirms_or_contradicts_the_row() {
     let row = json!({ "seed": 2, "example_id": "ep_2", "task_id": "train:2", "task_instance_id": "toy:2" });
     let identity = |extra: Value| {
         let mut body = json!({ "reward": 1 });
@@ -178,7 +178,7 @@ fn echoes_tell_whose_row_it_was() {
     }
 }
 
-/// Replies that were recorded from containers of three makes.
+/// Replies recorded from three kinds of containers.
 #[test]
 fn recorded_replies_are_read() {
     let triage = json!({ "task_id": "train:1", "task_instance_id": "toy:train:1", "split": "train", "seed": 1 });
@@ -191,9 +191,14 @@ fn recorded_replies_are_read() {
     for (body, rollout_id, row, reward, identity) in cases {
         let row = TaskRow { value: row.clone(), digest: String::new(), seed: None };
         let (row_id, payload) = (RowId::new("row"), Payload::new());
-        let asked =
-            ExpectedRollout { rollout_id: Some(rollout_id), row: &row, row_id: &row_id, payload: &payload, deciding: "accuracy" };
-        let reply = read_reply(ReceivedRecord::read(Bytes::from(body)).record.unwrap(), &asked).unwrap();
+        let expected = ExpectedRollout {
+            rollout_id: Some(rollout_id),
+            row: &row,
+            row_id: &row_id,
+            payload: &payload,
+            deciding: "accuracy",
+        };
+        let reply = read_reply(ReceivedRecord::read(Bytes::from(body)).record.unwrap(), &expected).unwrap();
         assert_eq!((reply.answer.reward, reply.identity), (reward, identity), "{rollout_id}");
         assert_eq!(reply.answer.objectives["accuracy"], reward);
         assert!(reply.answer.usage.total().unwrap() > 0);
@@ -201,12 +206,12 @@ fn recorded_replies_are_read() {
 }
 
 #[tokio::test]
-async fn the_body_is_the_smallest_that_works_everywhere() {
+async fn the_rollout_body_has_only_the_required_keys() {
     let policy = policy_value(&PolicySection { api_key_env: Some("KEY".into()), ..PolicySection::default() });
     for (dialect, keys) in
         [("taskset", vec!["task"]), ("dataset", vec!["dataset_row"]), ("both", vec!["task", "dataset_row"])]
     {
-        let task = load_toy(Toy::new(dialect), |_| {}).await.unwrap();
+        let task = load_toy(ToyContainer::new(dialect), |_| {}).await.unwrap();
         let row_id = task.inputs.train[1].id.clone();
         let row = &task.rows[&row_id];
         let command = RolloutCommand {

@@ -1,4 +1,4 @@
-//! Rows: both dialects, seeds that become ids and back, and replies that cannot be trusted.
+//! Rows: both dialects, mapping between row numbers and task ids, and inconsistent replies.
 
 use serde_json::{Value, json};
 use synth_optimizer_core::config::Config;
@@ -8,7 +8,7 @@ use synth_optimizer_platform::container::{Client, Task, load};
 
 use super::program::load_toy;
 use super::server::{Server, json as reply};
-use super::toy::{Toy, config, config_of_tasks};
+use super::toy::{ToyContainer, config, config_of_tasks};
 
 fn ids(task: &Task) -> (Vec<String>, Vec<String>) {
     let names = |rows: &[synth_optimizer_core::model::program::Row]| {
@@ -17,8 +17,8 @@ fn ids(task: &Task) -> (Vec<String>, Vec<String>) {
     (names(&task.inputs.train), names(&task.inputs.heldout))
 }
 
-/// Loads from a toy, with a config of task ids.
-async fn load_tasks(toy: Toy, train: &[&str], heldout: &[&str]) -> (Result<Task, OptimizerError>, Vec<Value>) {
+/// Loads the task of a toy container with a config of task ids.
+async fn load_tasks(toy: ToyContainer, train: &[&str], heldout: &[&str]) -> (Result<Task, OptimizerError>, Vec<Value>) {
     let server = Server::start(move |request| toy.answer(request));
     let config = config_of_tasks(&server.url(), train, heldout);
     let client = Client::new(&config.container).unwrap();
@@ -26,13 +26,13 @@ async fn load_tasks(toy: Toy, train: &[&str], heldout: &[&str]) -> (Result<Task,
     (task, server.seen().iter().filter(|request| request.method == "POST").map(|request| request.json()).collect())
 }
 
-/// Loads while the rows of both splits are what the function says.
+/// Loads the task of a container that returns these rows for each split.
 async fn load_rows(
     dialect: &'static str,
     change: impl FnOnce(&mut Config),
     rows: impl Fn(&str) -> Value + Send + Sync + 'static,
 ) -> Result<Task, OptimizerError> {
-    let toy = Toy::new(dialect);
+    let toy = ToyContainer::new(dialect);
     let key = if dialect == "dataset" { "rows" } else { "tasks" };
     let server = Server::start(move |request| match request.method.as_str() {
         "POST" => reply(200, &json!({ key: rows(request.json()["split"].as_str().unwrap()) })),
@@ -44,8 +44,8 @@ async fn load_rows(
 }
 
 #[tokio::test]
-async fn a_dataset_is_asked_for_by_seed() {
-    let toy = Toy::new("dataset");
+async fn dataset_rows_are_requested_by_row_number() {
+    let toy = ToyContainer::new("dataset");
     let server = Server::start(move |request| toy.answer(request));
     let mut config = config(&server.url());
     config.dataset.as_mut().unwrap().filters = [("level".to_owned(), json!(3))].into();
@@ -69,36 +69,36 @@ async fn a_dataset_is_asked_for_by_seed() {
 }
 
 #[tokio::test]
-async fn seeds_become_task_ids_where_the_container_knows_no_seeds() {
-    let mut toy = Toy::new("taskset");
+async fn row_numbers_are_mapped_to_task_ids_for_a_taskset_container() {
+    let mut toy = ToyContainer::new("taskset");
     let task = load_toy(toy.clone(), |_| {}).await.unwrap();
     assert_eq!(ids(&task).0, ["train:0", "train:1", "train:2"]);
     let mapping = task.mapping.unwrap();
     assert_eq!((mapping.rule.as_str(), named(&mapping.heldout, 1)), ("split_and_seed", "test:1"));
 
-    // By name, whatever the order of the list.
+    // By id, in any order of the list.
     toy.info =
         json!({ "splits": { "train": ["train:9", "train:2", "train:1", "train:0"], "test": ["test:0", "test:1"] } });
     let task = load_toy(toy.clone(), |_| {}).await.unwrap();
     assert_eq!(ids(&task).0, ["train:0", "train:1", "train:2"]);
     assert_eq!(task.mapping.unwrap().rule, "split_list");
 
-    // By place, where the ids hold no seeds.
+    // By index, if the ids contain no row numbers.
     toy.info = json!({ "splits": { "train": ["a:7", "b:8", "c:9"], "test": ["x:1", "y:2"] } });
     let task = load_toy(toy.clone(), |_| {}).await.unwrap();
     assert_eq!(ids(&task), (vec!["a:7".into(), "b:8".into(), "c:9".into()], vec!["x:1".into(), "y:2".into()]));
     let mapping = task.mapping.unwrap();
     assert_eq!((mapping.rule.as_str(), named(&mapping.train, 2)), ("split_list", "c:9"));
 
-    // Not at all.
+    // A row number beyond the list is an error.
     toy.info = json!({ "splits": { "train": ["a", "b"], "test": ["x", "y"] } });
     let error = load_toy(toy, |_| {}).await.unwrap_err();
     assert!(error.message.contains("seed 2 names no task of split \"train\""), "{error}");
 }
 
 #[tokio::test]
-async fn where_both_are_served_ids_are_preferred() {
-    let mut toy = Toy::new("both");
+async fn task_ids_are_preferred_if_the_container_serves_both() {
+    let mut toy = ToyContainer::new("both");
     toy.info = json!({ "splits": { "train": ["train:0", "train:1", "train:2"], "test": ["test:0", "test:1"] } });
     let task = load_toy(toy.clone(), |_| {}).await.unwrap();
     assert_eq!(ids(&task).0, ["train:0", "train:1", "train:2"]);
@@ -112,15 +112,15 @@ async fn where_both_are_served_ids_are_preferred() {
 #[tokio::test]
 async fn task_ids_work_with_every_container() {
     for dialect in ["taskset", "both"] {
-        let (task, posts) = load_tasks(Toy::new(dialect), &["train:5", "train:6"], &["test:1"]).await;
+        let (task, posts) = load_tasks(ToyContainer::new(dialect), &["train:5", "train:6"], &["test:1"]).await;
         assert_eq!(ids(&task.unwrap()).0, ["train:5", "train:6"]);
         assert_eq!(posts[0], json!({ "split": "train", "task_ids": ["train:5", "train:6"], "filters": {} }));
     }
-    let (task, posts) = load_tasks(Toy::new("dataset"), &["train:5", "6"], &["test:1"]).await;
+    let (task, posts) = load_tasks(ToyContainer::new("dataset"), &["train:5", "6"], &["test:1"]).await;
     assert_eq!(ids(&task.unwrap()).0, ["ex_train_5", "ex_train_6"]);
     assert_eq!(posts[1], json!({ "split": "test", "seeds": [1], "filters": {} }));
     for strange in ["test:5", "ep_5"] {
-        let (task, posts) = load_tasks(Toy::new("dataset"), &["train:5", strange], &["test:1"]).await;
+        let (task, posts) = load_tasks(ToyContainer::new("dataset"), &["train:5", strange], &["test:1"]).await;
         let error = task.unwrap_err();
         assert!(error.message.contains("`taskset.train_ids[1]`") && error.message.contains(strange), "{error}");
         assert!(posts.is_empty());
@@ -128,7 +128,7 @@ async fn task_ids_work_with_every_container() {
 }
 
 #[tokio::test]
-async fn rows_are_named_by_the_first_thing_that_names_them() {
+async fn a_row_id_is_the_first_identifier_of_the_row() {
     let rows = |split: &str| match split {
         "train" => json!([{ "id": 7, "seed": 0 }, { "split": "T", "seed": 1, "id": "" }, { "text": "a" }]),
         _ => json!([{ "task_instance_id": "inst" , "example_id": null }, { "seed": 1 }]),
@@ -138,7 +138,7 @@ async fn rows_are_named_by_the_first_thing_that_names_them() {
 }
 
 #[tokio::test]
-async fn rows_that_cannot_be_trusted_are_refused() {
+async fn inconsistent_rows_are_rejected() {
     let two = |value: Value| move |_: &str| value.clone();
     let cases: [(&str, Value, &str); 9] = [
         ("dataset", json!([{ "id": 1 }]), "has 1 entries, but 3 were asked for"),
@@ -171,7 +171,7 @@ async fn train_and_heldout_share_no_row() {
 }
 
 #[tokio::test]
-async fn nothing_is_sent_while_the_policy_holds_a_credential() {
+async fn nothing_is_sent_if_the_policy_contains_a_credential() {
     let server = Server::start(|_| reply(200, &json!({})));
     let mut config = config(&server.url());
     config.policy.config = [("extra".to_owned(), json!({ "openai-api-key": "abc" }))].into();
@@ -180,7 +180,7 @@ async fn nothing_is_sent_while_the_policy_holds_a_credential() {
     assert!(server.seen().is_empty());
 }
 
-/// The id that a seed became.
+/// Returns the task id to which a row number was mapped.
 fn named(mapping: &[(i64, String)], seed: i64) -> &str {
     mapping.iter().find(|(known, _)| *known == seed).map_or("", |(_, id)| id)
 }

@@ -1,4 +1,4 @@
-//! A small HTTP server on loopback whose every answer, down to the bytes, is scripted.
+//! A small HTTP server on loopback that answers each request with a scripted action, down to the bytes.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -10,18 +10,18 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-/// A request as it arrived.
+/// A request that the server received.
 #[derive(Debug, Clone)]
-pub(crate) struct Received {
+pub(crate) struct ReceivedRequest {
     pub(crate) method: String,
     pub(crate) path: String,
     pub(crate) headers: BTreeMap<String, String>,
     pub(crate) body: Vec<u8>,
-    /// How many requests with this method and path came before.
+    /// Number of earlier requests with this method and path.
     pub(crate) nth: usize,
 }
 
-impl Received {
+impl ReceivedRequest {
     pub(crate) fn json(&self) -> Value {
         serde_json::from_slice(&self.body).unwrap_or_default()
     }
@@ -32,77 +32,77 @@ impl Received {
 }
 
 /// What the server does with a request.
-pub(crate) enum Act {
-    /// A whole reply; the connection stays open.
+pub(crate) enum ServerAction {
+    /// Sends a complete reply and keeps the connection open.
     Reply { status: u16, headers: Vec<(&'static str, String)>, body: Vec<u8> },
-    /// These bytes, then the connection is closed.
+    /// Sends these bytes and closes the connection.
     Raw(Vec<u8>),
-    /// These bytes, then one more byte from time to time, without end.
+    /// Sends these bytes, then one more byte at intervals, endlessly.
     Drip(Vec<u8>),
-    /// These bytes, then as much as the other side takes.
+    /// Sends these bytes, then as much as the client accepts.
     Flood(Vec<u8>),
-    /// Nothing, and the connection stays open.
+    /// Sends nothing and keeps the connection open.
     Hang,
-    /// Nothing, and the connection is closed.
+    /// Sends nothing and closes the connection.
     Close,
 }
 
-pub(crate) fn json(status: u16, body: &Value) -> Act {
+pub(crate) fn json(status: u16, body: &Value) -> ServerAction {
     text(status, "application/json", &body.to_string())
 }
 
-pub(crate) fn text(status: u16, kind: &str, body: &str) -> Act {
-    Act::Reply { status, headers: vec![("content-type", kind.to_owned())], body: body.as_bytes().to_vec() }
+pub(crate) fn text(status: u16, kind: &str, body: &str) -> ServerAction {
+    ServerAction::Reply { status, headers: vec![("content-type", kind.to_owned())], body: body.as_bytes().to_vec() }
 }
 
-type Script = dyn Fn(&Received) -> Act + Send + Sync;
+type ServerScript = dyn Fn(&ReceivedRequest) -> ServerAction + Send + Sync;
 
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,
-    seen: Arc<Mutex<Vec<Received>>>,
+    seen: Arc<Mutex<Vec<ReceivedRequest>>>,
     closed: Arc<AtomicUsize>,
-    over: Arc<AtomicBool>,
+    is_stopped: Arc<AtomicBool>,
 }
 
 impl Server {
-    pub(crate) fn start(script: impl Fn(&Received) -> Act + Send + Sync + 'static) -> Self {
+    pub(crate) fn start(script: impl Fn(&ReceivedRequest) -> ServerAction + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let seen = Arc::new(Mutex::new(Vec::new()));
-        let over = Arc::new(AtomicBool::new(false));
-        let script: Arc<Script> = Arc::new(script);
+        let is_stopped = Arc::new(AtomicBool::new(false));
+        let script: Arc<ServerScript> = Arc::new(script);
         let closed = Arc::new(AtomicUsize::new(0));
-        let (log, end, left) = (Arc::clone(&seen), Arc::clone(&over), Arc::clone(&closed));
+        let (log, end, closed_count) = (Arc::clone(&seen), Arc::clone(&is_stopped), Arc::clone(&closed));
         thread::spawn(move || {
             for stream in listener.incoming() {
                 if end.load(Ordering::Relaxed) {
                     return;
                 }
                 let (script, log, end) = (Arc::clone(&script), Arc::clone(&log), Arc::clone(&end));
-                let left = Arc::clone(&left);
+                let closed_count = Arc::clone(&closed_count);
                 thread::spawn(move || {
                     serve(stream.unwrap(), &*script, &log, &end);
-                    left.fetch_add(1, Ordering::Relaxed);
+                    closed_count.fetch_add(1, Ordering::Relaxed);
                 });
             }
         });
-        Self { address, seen, closed, over }
+        Self { address, seen, closed, is_stopped }
     }
 
     pub(crate) fn url(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    pub(crate) fn seen(&self) -> Vec<Received> {
+    pub(crate) fn seen(&self) -> Vec<ReceivedRequest> {
         self.seen.lock().unwrap().clone()
     }
 
-    /// Method and path of every request.
+    /// Returns method and path of every request.
     pub(crate) fn lines(&self) -> Vec<String> {
-        self.seen().iter().map(Received::line).collect()
+        self.seen().iter().map(ReceivedRequest::line).collect()
     }
 
-    /// How many connections have been closed.
+    /// Returns the number of closed connections.
     pub(crate) fn closed(&self) -> usize {
         self.closed.load(Ordering::Relaxed)
     }
@@ -114,12 +114,12 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        self.over.store(true, Ordering::Relaxed);
+        self.is_stopped.store(true, Ordering::Relaxed);
         let _ = TcpStream::connect(self.address);
     }
 }
 
-fn serve(mut stream: TcpStream, script: &Script, log: &Mutex<Vec<Received>>, over: &AtomicBool) {
+fn serve(mut stream: TcpStream, script: &ServerScript, log: &Mutex<Vec<ReceivedRequest>>, is_stopped: &AtomicBool) {
     stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
     let mut reader = BufReader::new(stream.try_clone().unwrap());
     while let Some(mut request) = read_request(&mut reader) {
@@ -132,7 +132,7 @@ fn serve(mut stream: TcpStream, script: &Script, log: &Mutex<Vec<Received>>, ove
         };
         let pause = || thread::sleep(Duration::from_millis(20));
         match act {
-            Act::Reply { status, headers, body } => {
+            ServerAction::Reply { status, headers, body } => {
                 let mut head = format!("HTTP/1.1 {status} X\r\ncontent-length: {}\r\n", body.len());
                 for (name, value) in headers {
                     head.push_str(&format!("{name}: {value}\r\n"));
@@ -141,35 +141,35 @@ fn serve(mut stream: TcpStream, script: &Script, log: &Mutex<Vec<Received>>, ove
                     return;
                 }
             }
-            Act::Raw(bytes) => {
+            ServerAction::Raw(bytes) => {
                 let _ = stream.write_all(&bytes);
                 return;
             }
-            Act::Drip(bytes) => {
+            ServerAction::Drip(bytes) => {
                 let _ = stream.write_all(&bytes);
-                while !over.load(Ordering::Relaxed) && stream.write_all(b" ").is_ok() {
+                while !is_stopped.load(Ordering::Relaxed) && stream.write_all(b" ").is_ok() {
                     pause();
                 }
                 return;
             }
-            Act::Flood(bytes) => {
+            ServerAction::Flood(bytes) => {
                 let _ = stream.write_all(&bytes);
                 let block = vec![b' '; 64 * 1024];
-                while !over.load(Ordering::Relaxed) && stream.write_all(&block).is_ok() {}
+                while !is_stopped.load(Ordering::Relaxed) && stream.write_all(&block).is_ok() {}
                 return;
             }
-            Act::Hang => {
-                while !over.load(Ordering::Relaxed) {
+            ServerAction::Hang => {
+                while !is_stopped.load(Ordering::Relaxed) {
                     pause();
                 }
                 return;
             }
-            Act::Close => return,
+            ServerAction::Close => return,
         }
     }
 }
 
-fn read_request(reader: &mut BufReader<TcpStream>) -> Option<Received> {
+fn read_request(reader: &mut BufReader<TcpStream>) -> Option<ReceivedRequest> {
     let mut line = String::new();
     if reader.read_line(&mut line).ok()? == 0 {
         return None;
@@ -186,10 +186,10 @@ fn read_request(reader: &mut BufReader<TcpStream>) -> Option<Received> {
     let length = headers.get("content-length").and_then(|length| length.parse().ok()).unwrap_or(0);
     let mut body = vec![0; length];
     reader.read_exact(&mut body).ok()?;
-    Some(Received { method, path, headers, body, nth: 0 })
+    Some(ReceivedRequest { method, path, headers, body, nth: 0 })
 }
 
-/// An address at which nobody listens.
-pub(crate) fn nobody() -> SocketAddr {
+/// Returns an address at which no server listens.
+pub(crate) fn unused_address() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }

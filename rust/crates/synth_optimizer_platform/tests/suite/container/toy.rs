@@ -1,10 +1,10 @@
-//! A small task in both dialects, and the config that fits it.
+//! A toy container in both dialects, and a matching config.
 
 use serde_json::{Value, json};
 use synth_optimizer_core::config::Config;
 use synth_optimizer_core::config::sections::{DatasetSection, TasksetSection};
 
-use super::server::{Act, Received, json};
+use super::server::{ReceivedRequest, ServerAction, json};
 
 pub(crate) const ROUTES: [(&str, &str); 4] = [
     ("taskset_route", "/taskset"),
@@ -13,15 +13,15 @@ pub(crate) const ROUTES: [(&str, &str); 4] = [
     ("dataset_rows_route", "/dataset/rows"),
 ];
 
-/// A container, as values that a test may change.
+/// A container as JSON values that a test may change.
 #[derive(Clone)]
-pub(crate) struct Toy {
+pub(crate) struct ToyContainer {
     pub(crate) metadata: Value,
     pub(crate) program: Value,
     pub(crate) info: Value,
 }
 
-impl Toy {
+impl ToyContainer {
     pub(crate) fn new(dialect: &str) -> Self {
         let mut gepa = json!({
             "version": "synth_optimizers.gepa.v2", "program_route": "/program", "rollout_route": "/rollouts", "extra": 1,
@@ -41,7 +41,7 @@ impl Toy {
         }
     }
 
-    pub(crate) fn answer(&self, request: &Received) -> Act {
+    pub(crate) fn answer(&self, request: &ReceivedRequest) -> ServerAction {
         let body = request.json();
         let split = body["split"].as_str().unwrap_or_default().to_owned();
         match request.path.as_str() {
@@ -97,7 +97,7 @@ pub(crate) fn program() -> Value {
     })
 }
 
-/// A config with seeds for a container at this address; patient in nothing, so that tests are quick.
+/// Returns a config with row numbers for a container at this URL. Its timeouts are short, so that tests are fast.
 pub(crate) fn config(url: &str) -> Config {
     let mut config = Config::default();
     config.container.url = url.to_owned();
@@ -115,7 +115,7 @@ pub(crate) fn config(url: &str) -> Config {
     config
 }
 
-/// The same with task ids.
+/// Returns the same config with task ids.
 pub(crate) fn config_of_tasks(url: &str, train: &[&str], heldout: &[&str]) -> Config {
     let owned = |ids: &[&str]| ids.iter().map(|id| (*id).to_owned()).collect();
     let mut config = config(url);

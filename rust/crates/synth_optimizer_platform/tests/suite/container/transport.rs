@@ -1,4 +1,4 @@
-//! Rollouts that are sent and waited for: what may be sent again, and what each loss is called.
+//! Sync rollouts: what may be sent again, and the failure class of each loss.
 
 use std::time::{Duration, Instant};
 
@@ -8,14 +8,14 @@ use synth_optimizer_core::config::Config;
 use synth_optimizer_core::model::answer::FailureClass;
 use synth_optimizer_platform::container::{Client, Contract, RolloutOutcome, Routes, Transport};
 
-use super::server::{Act, Received, Server, json as reply, nobody, text};
+use super::server::{ReceivedRequest, Server, ServerAction, json as reply, text, unused_address};
 use super::toy::config;
 use crate::waiting::with_timeout;
 
 pub(crate) const SUBMIT: &str = "POST /rollout";
 pub(crate) const STATE: &str = "GET /rollouts/r-1/state";
 pub(crate) const RECORD: &str = "GET /rollouts/r-1";
-pub(crate) const END: &str = "POST /rollouts/r-1/terminate";
+pub(crate) const TERMINATE: &str = "POST /rollouts/r-1/terminate";
 
 pub(crate) fn contract(modes: &[&str]) -> Contract {
     Contract {
@@ -45,7 +45,7 @@ async fn run_sync(server: &Server) -> RolloutOutcome {
     run(&transport(&config(&server.url())), false).await
 }
 
-pub(crate) fn record(status: &str) -> Act {
+pub(crate) fn record(status: &str) -> ServerAction {
     reply(200, &json!({ "rollout_id": "r-1", "status": status, "reward": 1.0 }))
 }
 
@@ -59,17 +59,17 @@ pub(crate) fn status_of(end: &RolloutOutcome) -> String {
     record["status"].as_str().unwrap_or_default().to_owned()
 }
 
-fn not_found() -> Act {
+fn not_found() -> ServerAction {
     reply(404, &json!({ "detail": "unknown_rollout:r-1" }))
 }
 
-/// Answers the submission with the first script, everything else with 404.
-fn submit(script: impl Fn(&Received) -> Act + Send + Sync + 'static) -> Server {
+/// Starts a server that answers submissions with the script and everything else with 404.
+fn submit(script: impl Fn(&ReceivedRequest) -> ServerAction + Send + Sync + 'static) -> Server {
     Server::start(move |request| if request.line() == SUBMIT { script(request) } else { not_found() })
 }
 
 #[tokio::test]
-async fn a_rollout_is_sent_once_and_its_record_comes_back() {
+async fn a_rollout_is_sent_once_and_returns_its_record() {
     let server = submit(|_| record("completed"));
     let end = run_sync(&server).await;
     assert_eq!(status_of(&end), "completed");
@@ -79,13 +79,13 @@ async fn a_rollout_is_sent_once_and_its_record_comes_back() {
 }
 
 #[tokio::test]
-async fn a_failed_record_is_a_record_too() {
+async fn a_failed_record_is_returned() {
     assert_eq!(status_of(&run_sync(&submit(|_| record("failed"))).await), "failed");
 }
 
 #[tokio::test]
-async fn what_was_never_sent_is_sent_again_and_then_said_so() {
-    let mut config = config(&format!("http://{}", nobody()));
+async fn an_unsent_rollout_is_retried_and_then_reported() {
+    let mut config = config(&format!("http://{}", unused_address()));
     config.container.connect_retries = 3;
     config.container.retry_backoff_ms = 30;
     config.container.retry_backoff_max_ms = 1000;
@@ -96,7 +96,7 @@ async fn what_was_never_sent_is_sent_again_and_then_said_so() {
 }
 
 #[tokio::test]
-async fn a_refusal_is_sent_again_and_counts_as_overload() {
+async fn an_overload_response_is_retried_and_counted() {
     let server = submit(|request| match request.nth {
         0 => text(503, "text/plain", "busy"),
         _ => record("completed"),
@@ -115,7 +115,7 @@ async fn a_refusal_is_sent_again_and_counts_as_overload() {
 }
 
 #[tokio::test]
-async fn every_other_status_is_settled_at_once() {
+async fn every_other_status_is_final() {
     let cases = [
         (500, FailureClass::Failed, true),
         (502, FailureClass::Failed, true),
@@ -139,7 +139,7 @@ async fn every_other_status_is_settled_at_once() {
 }
 
 #[tokio::test]
-async fn one_id_for_two_rollouts_stops_the_run() {
+async fn a_rollout_id_conflict_stops_the_run() {
     let server =
         submit(|_| reply(409, &json!({ "detail": { "error": "rollout_identity_conflict", "rollout_id": "r-1" } })));
     let end = run_sync(&server).await;
@@ -149,10 +149,13 @@ async fn one_id_for_two_rollouts_stops_the_run() {
 }
 
 #[tokio::test]
-async fn what_may_have_arrived_is_never_sent_again() {
+async fn a_rollout_that_may_have_arrived_is_never_sent_again() {
     let cut = b"HTTP/1.1 200 OK\r\ncontent-length: 50\r\n\r\n{\"rollout_id\"".to_vec();
-    let losses: [Box<dyn Fn() -> Act + Send + Sync>; 3] =
-        [Box::new(|| Act::Close), Box::new(move || Act::Raw(cut.clone())), Box::new(|| Act::Hang)];
+    let losses: [Box<dyn Fn() -> ServerAction + Send + Sync>; 3] = [
+        Box::new(|| ServerAction::Close),
+        Box::new(move || ServerAction::Raw(cut.clone())),
+        Box::new(|| ServerAction::Hang),
+    ];
     for loss in losses {
         let server = submit(move |_| loss());
         let end = with_timeout(run_sync(&server)).await;
@@ -164,7 +167,7 @@ async fn what_may_have_arrived_is_never_sent_again() {
 #[tokio::test]
 async fn a_lost_answer_is_looked_up() {
     let server = Server::start(|request| match request.line().as_str() {
-        SUBMIT => Act::Close,
+        SUBMIT => ServerAction::Close,
         STATE if request.nth == 0 => record("running"),
         _ => record("completed"),
     });
@@ -174,35 +177,35 @@ async fn a_lost_answer_is_looked_up() {
 }
 
 #[tokio::test]
-async fn a_rollout_that_runs_past_its_deadline_is_ended() {
+async fn a_rollout_past_its_deadline_is_terminated() {
     let server = Server::start(|request| match request.line().as_str() {
-        SUBMIT => Act::Hang,
-        END => record("terminated"),
+        SUBMIT => ServerAction::Hang,
+        TERMINATE => record("terminated"),
         _ => record("running"),
     });
     let end = run_sync(&server).await;
     assert_eq!(class(&end), (FailureClass::Timeout, true));
-    assert_eq!(server.lines(), [SUBMIT, STATE, END]);
+    assert_eq!(server.lines(), [SUBMIT, STATE, TERMINATE]);
     assert_eq!(server.seen()[2].json(), json!({ "reason": "gepa_async_timeout" }));
 }
 
 #[tokio::test]
-async fn a_slow_answer_meets_the_total_deadline() {
-    let server = submit(|_| Act::Drip(b"HTTP/1.1 200 OK\r\ncontent-length: 100000\r\n\r\n".to_vec()));
+async fn a_slow_answer_is_stopped_at_the_deadline() {
+    let server = submit(|_| ServerAction::Drip(b"HTTP/1.1 200 OK\r\ncontent-length: 100000\r\n\r\n".to_vec()));
     let end = with_timeout(run_sync(&server)).await;
     assert_eq!(class(&end), (FailureClass::UnknownOutcome, true));
 }
 
 #[tokio::test]
-async fn an_answer_without_end_breaks_the_contract() {
-    let server = submit(|_| Act::Flood(b"HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n".to_vec()));
+async fn an_endless_answer_is_a_contract_failure() {
+    let server = submit(|_| ServerAction::Flood(b"HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n".to_vec()));
     let end = run_sync(&server).await;
     assert_eq!(class(&end), (FailureClass::Contract, false));
     assert!(end.outcome.unwrap_err().message.contains("container.max_reply_mb = 1"));
 }
 
 #[tokio::test]
-async fn what_is_no_record_breaks_the_contract() {
+async fn an_invalid_record_is_a_contract_failure() {
     let cases = [
         (text(200, "text/html", "<html>Bearer abcdefgh</html>"), "<html>Bearer [hidden]"),
         (text(200, "application/json", "{\"status\": \"comp"), "is not JSON"),
@@ -220,13 +223,13 @@ async fn what_is_no_record_breaks_the_contract() {
 }
 
 #[tokio::test]
-async fn after_a_crash_the_container_is_asked_first() {
-    // It has run.
+async fn after_a_crash_the_container_is_asked_before_sending_again() {
+    // The rollout has ended.
     let server = Server::start(|_| record("completed"));
     let end = run(&transport(&config(&server.url())), true).await;
     assert_eq!(status_of(&end), "completed");
     assert_eq!(server.lines(), [STATE, RECORD]);
-    // It runs.
+    // The rollout is running.
     let server = Server::start(|request| match (request.line().as_str(), request.nth) {
         (STATE, 0 | 1) => record("running"),
         _ => record("completed"),
@@ -234,7 +237,7 @@ async fn after_a_crash_the_container_is_asked_first() {
     let end = run(&transport(&config(&server.url())), true).await;
     assert_eq!(status_of(&end), "completed");
     assert_eq!(server.lines(), [STATE, STATE, STATE, RECORD]);
-    // It is not known, or nothing can be known.
+    // The container does not know the rollout, or has no route to ask.
     for status in [404, 405] {
         let server = Server::start(move |request| match request.line().as_str() {
             SUBMIT => record("completed"),
@@ -244,15 +247,15 @@ async fn after_a_crash_the_container_is_asked_first() {
         assert_eq!(status_of(&end), "completed");
         assert_eq!(server.lines(), [STATE, RECORD, SUBMIT]);
     }
-    // The container does not answer: it is not sent blindly.
-    let server = Server::start(|_| Act::Close);
+    // The container does not answer: the rollout is not sent again.
+    let server = Server::start(|_| ServerAction::Close);
     let end = run(&transport(&config(&server.url())), true).await;
     assert_eq!(class(&end), (FailureClass::UnknownOutcome, true));
     assert_eq!(server.count(SUBMIT), 0);
 }
 
 #[tokio::test]
-async fn connections_are_used_again() {
+async fn connections_are_reused() {
     let server = submit(|_| record("completed"));
     let transport = transport(&config(&server.url()));
     for _ in 0..20 {

@@ -1,4 +1,4 @@
-//! Rollouts that are submitted and polled, and containers that take no such rollouts.
+//! Async rollouts: submission, polling, and the fallback to sync mode.
 
 use std::sync::Mutex;
 
@@ -8,9 +8,9 @@ use synth_optimizer_core::config::gepa::SubmissionMode;
 use synth_optimizer_core::model::answer::FailureClass;
 use synth_optimizer_platform::container::{Client, Transport};
 
-use super::server::{Act, Server, json as reply};
+use super::server::{Server, ServerAction, json as reply};
 use super::toy::config;
-use super::transport::{END, RECORD, STATE, SUBMIT, class, contract, record, run, status_of, transport};
+use super::transport::{RECORD, STATE, SUBMIT, TERMINATE, class, contract, record, run, status_of, transport};
 use crate::waiting::with_timeout;
 
 fn config_async(server: &Server) -> Config {
@@ -33,7 +33,7 @@ async fn a_rollout_is_submitted_polled_and_fetched_once() {
 }
 
 #[tokio::test]
-async fn a_first_reply_at_its_end_is_final() {
+async fn a_first_reply_with_a_final_status_is_the_record() {
     for status in ["completed", "failed"] {
         let server = Server::start(move |_| record(status));
         let end = run(&transport(&config_async(&server)), false).await;
@@ -43,12 +43,12 @@ async fn a_first_reply_at_its_end_is_final() {
 }
 
 #[tokio::test]
-async fn missed_polls_are_no_reason_to_give_up() {
+async fn failed_polls_are_tolerated() {
     let server = Server::start(|request| match (request.line().as_str(), request.nth) {
-        (STATE, 0) => Act::Close,
+        (STATE, 0) => ServerAction::Close,
         (STATE, 1) => reply(500, &json!({})),
         (STATE, 2) => reply(429, &json!({})),
-        (RECORD, 0) => Act::Close,
+        (RECORD, 0) => ServerAction::Close,
         (STATE | RECORD, _) => record("completed"),
         _ => record("queued"),
     });
@@ -58,7 +58,7 @@ async fn missed_polls_are_no_reason_to_give_up() {
 }
 
 #[tokio::test]
-async fn a_failure_needs_no_record() {
+async fn a_failed_state_is_final_without_a_record() {
     let server = Server::start(|request| match request.line().as_str() {
         STATE => reply(200, &json!({ "status": "failed", "status_detail": "RuntimeError: toy crash" })),
         RECORD => reply(404, &json!({})),
@@ -69,7 +69,7 @@ async fn a_failure_needs_no_record() {
 }
 
 #[tokio::test]
-async fn a_forgotten_rollout_is_unknown() {
+async fn a_forgotten_rollout_has_an_unknown_outcome() {
     let server = Server::start(|request| match request.line().as_str() {
         SUBMIT => record("running"),
         _ => reply(404, &json!({ "detail": "unknown_rollout:r-1" })),
@@ -80,20 +80,20 @@ async fn a_forgotten_rollout_is_unknown() {
 }
 
 #[tokio::test]
-async fn the_deadline_ends_a_rollout_if_the_container_says_so() {
+async fn a_timeout_requires_the_containers_acknowledgement() {
     for (acknowledged, expected) in [(200, FailureClass::Timeout), (500, FailureClass::UnknownOutcome)] {
         let server = Server::start(move |request| match request.line().as_str() {
-            END => reply(acknowledged, &json!({ "status": "terminated" })),
+            TERMINATE => reply(acknowledged, &json!({ "status": "terminated" })),
             _ => record("running"),
         });
         let end = run(&transport(&config_async(&server)), false).await;
         assert_eq!(class(&end), (expected, true));
-        assert_eq!(server.count(END), 1);
+        assert_eq!(server.count(TERMINATE), 1);
     }
 }
 
 #[tokio::test]
-async fn words_and_ids_that_are_not_ours_break_the_contract() {
+async fn unknown_status_words_and_foreign_ids_are_contract_failures() {
     let cases =
         [json!({ "rollout_id": "r-1", "status": "melted" }), json!({ "rollout_id": "r-2", "status": "completed" })];
     for state in cases {
@@ -110,7 +110,7 @@ async fn words_and_ids_that_are_not_ours_break_the_contract() {
 }
 
 #[tokio::test]
-async fn a_container_that_takes_only_sync_gets_only_sync() {
+async fn a_rejected_async_rollout_switches_to_sync() {
     let server = Server::start(|request| match request.json()["submission_mode"].as_str() {
         Some("async") => reply(422, &json!({ "detail": "only submission_mode=sync is supported" })),
         _ => record("completed"),
@@ -129,7 +129,7 @@ async fn a_container_that_takes_only_sync_gets_only_sync() {
 }
 
 #[tokio::test]
-async fn an_echo_of_the_mode_is_no_refusal_of_it() {
+async fn an_echo_of_the_mode_is_not_a_rejection_of_it() {
     let server = Server::start(|_| {
         let finding = json!({ "type": "extra_forbidden", "loc": ["body", "note"], "msg": "Extra inputs",
             "input": { "submission_mode": "async" } });
@@ -141,7 +141,7 @@ async fn an_echo_of_the_mode_is_no_refusal_of_it() {
 }
 
 #[tokio::test]
-async fn what_the_container_advertises_is_enough_to_fall_back() {
+async fn advertised_modes_decide_the_fallback_at_the_start() {
     let server = Server::start(|_| record("completed"));
     let config = config_async(&server);
     let made = |modes: &[&str], config: &Config| {
@@ -156,10 +156,10 @@ async fn what_the_container_advertises_is_enough_to_fall_back() {
 }
 
 #[tokio::test]
-async fn a_lost_submission_is_looked_up_and_not_repeated() {
+async fn a_lost_submission_is_polled_and_not_repeated() {
     let polls = Mutex::new(0);
     let server = Server::start(move |request| match request.line().as_str() {
-        SUBMIT => Act::Close,
+        SUBMIT => ServerAction::Close,
         STATE => {
             let mut polls = polls.lock().unwrap();
             *polls += 1;
@@ -173,11 +173,11 @@ async fn a_lost_submission_is_looked_up_and_not_repeated() {
 }
 
 #[tokio::test]
-async fn a_rollout_can_be_ended_from_outside() {
+async fn a_rollout_can_be_terminated() {
     let server = Server::start(|_| record("terminated"));
     transport(&config_async(&server)).terminate("r-1").await;
-    assert_eq!(server.lines(), [END]);
+    assert_eq!(server.lines(), [TERMINATE]);
     assert_eq!(server.seen()[0].json(), json!({ "reason": "cancelled" }));
-    let silent = Server::start(|_| Act::Hang);
+    let silent = Server::start(|_| ServerAction::Hang);
     with_timeout(transport(&config_async(&silent)).terminate("r-1")).await;
 }

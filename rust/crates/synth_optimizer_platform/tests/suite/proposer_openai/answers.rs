@@ -1,4 +1,4 @@
-//! How answers are read: their form, who gave them, and what they took.
+//! Reading of answers: their format, model, usage and cost.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use synth_optimizer_core::model::answer::{FailureClass, ProposalAnswer};
 use synth_optimizer_core::model::usage::{Cost, NanoUsd, Usage};
 use synth_optimizer_platform::proposer::TurnFailure;
 
-use super::{MODEL, Rig, answered, chat, end, manifest, message, rules};
+use super::{MODEL, ProposerFixture, answered, chat, end, manifest, message, rules};
 use crate::container::server::{Server, json as reply, text};
 
 async fn said(content: impl Into<Value>) -> Result<ProposalAnswer, TurnFailure> {
@@ -24,7 +24,7 @@ async fn replied(change: impl FnOnce(&mut Value)) -> Result<ProposalAnswer, Turn
 }
 
 #[tokio::test]
-async fn a_manifest_is_found_in_whatever_stands_around_it() {
+async fn a_manifest_is_found_inside_other_text() {
     let manifest = manifest();
     for content in [
         format!("Here it is:\n```json\n{manifest}\n```\nI hope it helps."),
@@ -39,7 +39,7 @@ async fn a_manifest_is_found_in_whatever_stands_around_it() {
 }
 
 #[tokio::test]
-async fn an_answer_that_cannot_be_read_is_an_answer_with_problems() {
+async fn an_unreadable_answer_is_an_answer_with_problems() {
     for content in [json!("I cannot think of anything."), json!(""), Value::Null] {
         let answer = said(content).await.unwrap();
         assert_eq!((answer.proposals.len(), answer.problems[0].code.as_str()), (0, "manifest_unreadable"));
@@ -50,7 +50,7 @@ async fn an_answer_that_cannot_be_read_is_an_answer_with_problems() {
 }
 
 #[tokio::test]
-async fn a_refusal_is_a_failure_and_a_cut_answer_is_to_be_mended() {
+async fn a_refusal_is_a_failure_and_a_truncated_answer_can_be_repaired() {
     let refused = replied(|reply| reply["choices"][0]["message"]["refusal"] = json!("I will not.")).await;
     assert_eq!(end(&refused), (FailureClass::Failed, false, false));
     assert!(message(&refused).contains("I will not."));
@@ -64,7 +64,7 @@ async fn a_refusal_is_a_failure_and_a_cut_answer_is_to_be_mended() {
 }
 
 #[tokio::test]
-async fn a_response_that_ends_badly_keeps_its_usage() {
+async fn a_failed_or_incomplete_response_keeps_its_usage() {
     for (status, rest) in [("incomplete", json!({ "reason": "max_output_tokens" })), ("failed", json!(null))] {
         let document = json!({
             "model": MODEL, "status": status, "incomplete_details": rest, "output": [],
@@ -72,7 +72,7 @@ async fn a_response_that_ends_badly_keeps_its_usage() {
             "usage": { "input_tokens": 3, "output_tokens": 4 },
         });
         let server = Server::start(move |_| reply(200, &document));
-        let outcome = Rig::of(&server, |section| section.api_family = ApiFamily::Responses).propose().await;
+        let outcome = ProposerFixture::of(&server, |section| section.api_family = ApiFamily::Responses).propose().await;
         let used = if status == "failed" {
             assert_eq!(end(&outcome), (FailureClass::Failed, true, false), "{outcome:?}");
             outcome.unwrap_err().failure.usage
@@ -97,7 +97,7 @@ async fn another_model_ends_the_run_and_its_usage_is_kept() {
 }
 
 #[tokio::test]
-async fn a_dated_or_unnamed_model_is_taken() {
+async fn a_dated_or_unnamed_model_is_accepted() {
     for (model, stored) in [
         (json!("gpt-4.1-mini-2025-04-14"), "gpt-4.1-mini-2025-04-14"),
         (json!("openai/gpt-4.1-mini"), "openai/gpt-4.1-mini"),
@@ -109,7 +109,7 @@ async fn a_dated_or_unnamed_model_is_taken() {
 }
 
 #[tokio::test]
-async fn usage_that_is_not_told_is_unknown() {
+async fn unreported_usage_is_unknown() {
     for usage in
         [Value::Null, json!({}), json!({ "prompt_tokens": 3 }), json!({ "prompt_tokens": -1, "completion_tokens": 2 })]
     {
@@ -118,26 +118,27 @@ async fn usage_that_is_not_told_is_unknown() {
 }
 
 #[tokio::test]
-async fn a_cost_is_what_the_endpoint_says_or_what_the_config_prices_and_else_unknown() {
-    // A server of one's own does not sell at list prices.
+async fn the_cost_comes_from_the_endpoint_or_the_config_or_is_unknown() {
+    // List prices do not apply to a custom server.
     assert_eq!(replied(|_| {}).await.unwrap().usage.cost, Cost::Unknown);
     let told = replied(|reply| reply["usage"]["cost"] = json!(0.0125)).await.unwrap();
     assert_eq!(told.usage.cost, Cost::Known(NanoUsd(12_500_000)));
     let price = ModelPrice { prompt_usd: Some(1.0), cached_prompt_usd: Some(0.5), completion_usd: Some(2.0) };
-    // The price of the name that was asked for serves the dated name as well.
+    // The price of the requested name also applies to its dated name.
     for (model, name) in
         [(MODEL, MODEL), ("gpt-4.1-mini-2025-04-14", MODEL), ("openai/gpt-4.1-mini", "openai/gpt-4.1-mini")]
     {
         let document = chat(model, manifest());
         let server = Server::start(move |_| reply(200, &document));
-        let rig = Rig::of(&server, |section| section.prices = BTreeMap::from([(name.to_owned(), price)]));
-        let cost = rig.propose().await.unwrap().usage.cost;
+        let fixture =
+            ProposerFixture::of(&server, |section| section.prices = BTreeMap::from([(name.to_owned(), price)]));
+        let cost = fixture.propose().await.unwrap().usage.cost;
         assert_eq!(cost, Cost::Known(NanoUsd(600_000 + 200_000 + 1_000_000)), "{model}");
     }
 }
 
 #[tokio::test]
-async fn what_is_no_completion_breaks_the_contract_and_may_pass() {
+async fn an_invalid_completion_is_a_retryable_contract_failure() {
     let page = "<html><body>Sign in to the network</body></html>";
     let outcome = answered(move || text(200, "text/html", page)).await;
     assert_eq!(end(&outcome), (FailureClass::Contract, true, false));

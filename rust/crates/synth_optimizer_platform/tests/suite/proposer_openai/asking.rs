@@ -1,4 +1,4 @@
-//! What the endpoint is asked, and how it wants to be asked.
+//! Requests to the endpoint, and their adaptation to the endpoint.
 
 use serde_json::json;
 use synth_optimizer_core::config::proposer::{ReasoningEffort, StructuredOutput};
@@ -7,17 +7,17 @@ use synth_optimizer_core::model::answer::FailureClass;
 use synth_optimizer_core::model::error::ErrorCode;
 use synth_optimizer_platform::proposer::Proposer;
 
-use super::{CHAT, MODEL, Rig, end, good, is_structured, manifest, message, request, rules};
+use super::{CHAT, MODEL, ProposerFixture, end, good, is_structured, manifest, message, request, rules};
 use crate::container::server::{Server, json as reply};
 
 #[tokio::test]
-async fn a_chat_completion_is_asked_for_with_its_schema() {
+async fn a_chat_completion_is_requested_with_a_schema() {
     let server = Server::start(|_| good());
-    let rig = Rig::of(&server, |section| {
+    let fixture = ProposerFixture::of(&server, |section| {
         section.max_output_tokens = Some(900);
         section.reasoning_effort = Some(ReasoningEffort::Low);
     });
-    let answer = rig.propose().await.unwrap();
+    let answer = fixture.propose().await.unwrap();
     assert_eq!(rules(&answer), "Route {text} to billing.");
     assert_eq!(answer.proposals[0].rationale, "clearer");
     assert_eq!((answer.requested_model.as_str(), answer.effective_model.as_str()), (MODEL, MODEL));
@@ -38,12 +38,12 @@ async fn a_chat_completion_is_asked_for_with_its_schema() {
     for part in ["Route {text} well.", "should be billing", "row-1", "proposal_schema.md"] {
         assert!(shown.contains(part), "{part}");
     }
-    let transcripts = rig.transcripts();
+    let transcripts = fixture.transcripts();
     assert!(transcripts.contains("should be billing") && transcripts.contains("Route {text} to billing."));
 }
 
 #[tokio::test]
-async fn a_response_is_asked_for_with_its_schema() {
+async fn a_response_is_requested_with_a_schema() {
     let server = Server::start(|_| {
         let part = |text: &str| json!({ "type": "output_text", "text": text });
         let whole = manifest();
@@ -58,12 +58,12 @@ async fn a_response_is_asked_for_with_its_schema() {
             }),
         )
     });
-    let rig = Rig::of(&server, |section| {
+    let fixture = ProposerFixture::of(&server, |section| {
         section.api_family = ApiFamily::Responses;
         section.max_output_tokens = Some(900);
         section.reasoning_effort = Some(ReasoningEffort::High);
     });
-    let answer = rig.propose().await.unwrap();
+    let answer = fixture.propose().await.unwrap();
     assert_eq!(rules(&answer), "Route {text} to billing.");
     assert_eq!(answer.effective_model, "gpt-4.1-mini-2025-04-14");
     assert_eq!((answer.usage.prompt_tokens, answer.usage.completion_tokens), (Some(10), Some(5)));
@@ -77,7 +77,7 @@ async fn a_response_is_asked_for_with_its_schema() {
 }
 
 #[tokio::test]
-async fn an_endpoint_without_schemas_is_asked_plainly_from_then_on() {
+async fn an_endpoint_that_rejects_schemas_gets_none_from_then_on() {
     let server = Server::start(|request| {
         if is_structured(request) {
             reply(400, &json!({ "error": { "message": "response_format type json_schema is not supported" } }))
@@ -85,26 +85,26 @@ async fn an_endpoint_without_schemas_is_asked_plainly_from_then_on() {
             good()
         }
     });
-    // The refusal is no retry.
-    let rig = Rig::of(&server, |section| section.request_retries = 0);
-    let first = rig.turn(1).await.unwrap();
+    // The rejected schema does not count as a retry.
+    let fixture = ProposerFixture::of(&server, |section| section.request_retries = 0);
+    let first = fixture.turn(1).await.unwrap();
     assert_eq!(rules(&first), "Route {text} to billing.");
     assert_eq!(first.usage.prompt_tokens, Some(1000));
-    assert_eq!(rules(&rig.turn(2).await.unwrap()), "Route {text} to billing.");
+    assert_eq!(rules(&fixture.turn(2).await.unwrap()), "Route {text} to billing.");
     assert_eq!(server.seen().iter().map(is_structured).collect::<Vec<_>>(), [true, false, false]);
-    assert!(rig.transcripts().contains("it is asked in another way from now on"));
+    assert!(fixture.transcripts().contains("it is asked in another way from now on"));
 }
 
 #[tokio::test]
-async fn a_schema_that_is_required_and_refused_ends_the_run() {
+async fn a_rejected_required_schema_ends_the_run() {
     let server = Server::start(|_| {
         reply(
             422,
             &json!({ "detail": [{ "type": "extra_forbidden", "loc": ["body", "response_format"], "msg": "Extra inputs are not permitted" }] }),
         )
     });
-    let rig = Rig::of(&server, |section| section.structured_output = StructuredOutput::Required);
-    let outcome = rig.propose().await;
+    let fixture = ProposerFixture::of(&server, |section| section.structured_output = StructuredOutput::Required);
+    let outcome = fixture.propose().await;
     assert_eq!(end(&outcome), (FailureClass::Contract, false, true));
     assert!(message(&outcome).contains("response_format"), "{outcome:?}");
     let fatal = outcome.unwrap_err().fatal.unwrap();
@@ -114,15 +114,15 @@ async fn a_schema_that_is_required_and_refused_ends_the_run() {
 }
 
 #[tokio::test]
-async fn a_schema_is_not_sent_where_it_is_turned_off() {
+async fn no_schema_is_sent_if_structured_output_is_off() {
     let server = Server::start(|_| good());
-    let rig = Rig::of(&server, |section| section.structured_output = StructuredOutput::Off);
-    rig.propose().await.unwrap();
+    let fixture = ProposerFixture::of(&server, |section| section.structured_output = StructuredOutput::Off);
+    fixture.propose().await.unwrap();
     assert!(!is_structured(&server.seen()[0]));
 }
 
 #[tokio::test]
-async fn the_newer_name_of_the_limit_is_used_where_it_is_asked_for() {
+async fn max_completion_tokens_is_used_if_the_endpoint_requires_it() {
     let server = Server::start(|request| {
         if request.json().get("max_tokens").is_some() {
             let message = "Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens' instead.";
@@ -131,17 +131,17 @@ async fn the_newer_name_of_the_limit_is_used_where_it_is_asked_for() {
             good()
         }
     });
-    let rig = Rig::of(&server, |section| section.max_output_tokens = Some(7));
-    rig.propose().await.unwrap();
+    let fixture = ProposerFixture::of(&server, |section| section.max_output_tokens = Some(7));
+    fixture.propose().await.unwrap();
     let sent = server.seen();
     assert_eq!((sent.len(), &sent[1].json()["max_completion_tokens"]), (2, &json!(7)));
     assert!(is_structured(&sent[1]));
 }
 
 #[tokio::test]
-async fn the_identity_names_what_makes_answers_differ_and_no_address() {
+async fn the_identity_contains_all_settings_that_affect_answers_and_no_url() {
     let server = Server::start(|_| good());
-    let identity = Rig::of(&server, |_| {}).proposer.identity();
+    let identity = ProposerFixture::of(&server, |_| {}).proposer.identity();
     assert_eq!(
         identity,
         json!({
@@ -149,20 +149,20 @@ async fn the_identity_names_what_makes_answers_differ_and_no_address() {
             "structured_output": "auto", "max_output_tokens": null, "max_evidence_kb": 128, "brief": 1,
         })
     );
-    assert_ne!(identity, Rig::of(&server, |section| section.max_evidence_kb = 4).proposer.identity());
+    assert_ne!(identity, ProposerFixture::of(&server, |section| section.max_evidence_kb = 4).proposer.identity());
 }
 
 #[tokio::test]
-async fn the_check_before_a_run_calls_nobody() {
+async fn prepare_sends_no_request() {
     let server = Server::start(|_| good());
-    let rig = Rig::of(&server, |_| {});
-    let ready = rig.proposer.prepare().await.unwrap().unwrap();
+    let fixture = ProposerFixture::of(&server, |_| {});
+    let ready = fixture.proposer.prepare().await.unwrap().unwrap();
     assert_eq!(
         (ready.backend.as_str(), ready.model.as_str(), ready.auth.as_str()),
         ("openai_compatible", MODEL, "api_key")
     );
     assert_eq!((ready.program, ready.source.as_str()), (format!("{}/v1/", server.url()), "proposer.base_url"));
     assert_eq!(server.lines(), [""; 0]);
-    // The question is the same whenever it is asked: its digest is a cache key.
+    // The request does not depend on time, because its digest is a cache key.
     assert_eq!(request(), request());
 }

@@ -1,4 +1,4 @@
-//! Endpoints that are broken, overloaded, silent or not there, and what of it may be sent again.
+//! Endpoints that fail, are overloaded, silent or unreachable, and which requests are retried.
 
 use std::time::{Duration, Instant};
 
@@ -8,24 +8,24 @@ use synth_optimizer_core::model::error::ErrorCode;
 use synth_optimizer_core::model::usage::Cost;
 use synth_optimizer_core::model::usage::Usage;
 
-use super::{CHAT, Rig, answered, chat, end, good, manifest, message, nothing_used, rules};
-use crate::container::server::{Act, Server, json as reply, nobody, text};
-use crate::waiting::in_time;
+use super::{CHAT, ProposerFixture, answered, chat, end, good, manifest, message, nothing_used, rules};
+use crate::container::server::{Server, ServerAction, json as reply, text, unused_address};
+use crate::waiting::with_timeout;
 
-fn overloaded(status: u16, retry_after: &str) -> Act {
+fn overloaded(status: u16, retry_after: &str) -> ServerAction {
     let headers = vec![("retry-after", retry_after.to_owned())];
-    Act::Reply { status, headers, body: br#"{"error":{"message":"slow down"}}"#.to_vec() }
+    ServerAction::Reply { status, headers, body: br#"{"error":{"message":"slow down"}}"#.to_vec() }
 }
 
 #[tokio::test]
-async fn a_request_that_is_put_off_is_sent_again_when_it_may_be() {
+async fn an_overloaded_request_is_retried_after_retry_after() {
     let server = Server::start(|request| match request.nth {
         0 => overloaded(429, "1"),
         1 => overloaded(529, "0"),
         _ => good(),
     });
     let begun = Instant::now();
-    let answer = Rig::of(&server, |_| {}).propose().await.unwrap();
+    let answer = ProposerFixture::of(&server, |_| {}).propose().await.unwrap();
     assert_eq!(rules(&answer), "Route {text} to billing.");
     assert_eq!(answer.usage.prompt_tokens, Some(1000));
     assert_eq!(server.count(CHAT), 3);
@@ -35,61 +35,68 @@ async fn a_request_that_is_put_off_is_sent_again_when_it_may_be() {
 #[tokio::test]
 async fn a_pause_is_never_longer_than_allowed() {
     let server = Server::start(|request| if request.nth == 0 { overloaded(503, "3600") } else { good() });
-    in_time(Rig::of(&server, |_| {}).propose()).await.unwrap();
-    // A pause that ends after the deadline is not begun.
+    with_timeout(ProposerFixture::of(&server, |_| {}).propose()).await.unwrap();
+    // No delay starts that would end after the deadline.
     let server = Server::start(|_| overloaded(503, "3600"));
-    let rig = Rig::of(&server, |section| {
+    let fixture = ProposerFixture::of(&server, |section| {
         section.backoff_max_seconds = 100;
         section.timeout_seconds = 2;
     });
-    assert_eq!(end(&in_time(rig.propose()).await), (FailureClass::Failed, true, false), "the deadline was met");
+    assert_eq!(
+        end(&with_timeout(fixture.propose()).await),
+        (FailureClass::Failed, true, false),
+        "the deadline was met"
+    );
     assert_eq!(server.count(CHAT), 1);
 }
 
 #[tokio::test]
-async fn an_endpoint_that_stays_broken_is_a_failure_in_bounded_time() {
+async fn a_persistently_failing_endpoint_is_a_failure_in_bounded_time() {
     let server = Server::start(|_| text(500, "text/plain", "oh no"));
-    let outcome = Rig::of(&server, |_| {}).propose().await;
+    let outcome = ProposerFixture::of(&server, |_| {}).propose().await;
     assert_eq!(end(&outcome), (FailureClass::Failed, true, false));
     assert_eq!(message(&outcome), "the endpoint answered 500: oh no (tried 3 times)");
-    // Whether it was paid for is not known.
+    // It is unknown whether the requests were billed.
     assert_eq!(outcome.unwrap_err().failure.usage, Usage::default());
     assert_eq!(server.count(CHAT), 3);
 }
 
 #[tokio::test]
-async fn an_endpoint_that_only_refuses_has_used_nothing() {
+async fn rejected_requests_have_zero_usage() {
     let outcome = answered(|| overloaded(429, "0")).await;
     assert_eq!(end(&outcome), (FailureClass::Failed, true, false));
     assert_eq!(outcome.unwrap_err().failure.usage, nothing_used());
 }
 
 #[tokio::test]
-async fn an_error_under_a_status_of_success_is_an_error() {
+async fn an_error_inside_a_success_response_is_an_error() {
     let server = Server::start(|request| match request.nth {
         0 => reply(200, &json!({ "error": { "code": 429, "message": "rate limited upstream" } })),
         _ => good(),
     });
-    assert_eq!(rules(&Rig::of(&server, |_| {}).propose().await.unwrap()), "Route {text} to billing.");
+    assert_eq!(rules(&ProposerFixture::of(&server, |_| {}).propose().await.unwrap()), "Route {text} to billing.");
     let outcome = answered(|| reply(200, &json!({ "error": { "code": 401, "message": "no user" } }))).await;
     assert_eq!(end(&outcome), (FailureClass::Failed, false, true));
 }
 
 #[tokio::test]
-async fn silence_ends_at_the_deadline() {
-    for act in [|| Act::Hang, || Act::Drip(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n".to_vec())] {
+async fn a_silent_endpoint_is_stopped_at_the_deadline() {
+    for act in [
+        || ServerAction::Hang,
+        || ServerAction::Drip(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n".to_vec()),
+    ] {
         let server = Server::start(move |_| act());
-        let rig = Rig::of(&server, |section| section.timeout_seconds = 1);
-        let outcome = in_time(rig.propose()).await;
+        let fixture = ProposerFixture::of(&server, |section| section.timeout_seconds = 1);
+        let outcome = with_timeout(fixture.propose()).await;
         assert_eq!(end(&outcome), (FailureClass::Timeout, true, false));
         assert_eq!(outcome.unwrap_err().failure.usage, Usage::default());
         assert_eq!(server.count(CHAT), 1);
-        assert!(rig.transcripts().contains("timeout_seconds"));
+        assert!(fixture.transcripts().contains("timeout_seconds"));
     }
 }
 
 #[tokio::test]
-async fn an_answer_that_stops_in_its_middle_is_lost() {
+async fn an_incomplete_answer_has_an_unknown_outcome() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let kept = tokio::spawn(async move {
@@ -99,39 +106,39 @@ async fn an_answer_that_stops_in_its_middle_is_lost() {
         std::future::pending::<()>().await;
         drop(stream);
     });
-    let rig = Rig::at(&format!("http://{address}/v1"), |section| {
+    let fixture = ProposerFixture::at(&format!("http://{address}/v1"), |section| {
         section.idle_timeout_seconds = 1;
         section.request_retries = 0;
     });
-    assert_eq!(end(&rig.propose().await), (FailureClass::UnknownOutcome, true, false));
+    assert_eq!(end(&fixture.propose().await), (FailureClass::UnknownOutcome, true, false));
     kept.abort();
 }
 
 #[tokio::test]
-async fn an_endpoint_that_is_not_there_was_sent_nothing() {
-    let outcome = Rig::at(&format!("http://{}/v1", nobody()), |_| {}).propose().await;
+async fn an_unreachable_endpoint_counts_as_not_sent() {
+    let outcome = ProposerFixture::at(&format!("http://{}/v1", unused_address()), |_| {}).propose().await;
     assert_eq!(end(&outcome), (FailureClass::NotSent, true, false));
     assert!(message(&outcome).contains("(tried 3 times)"), "{outcome:?}");
     assert_eq!(outcome.unwrap_err().failure.usage, nothing_used());
 }
 
 #[tokio::test]
-async fn what_was_lost_makes_the_usage_unknown_even_after_an_answer() {
+async fn a_lost_request_makes_the_usage_unknown_even_after_an_answer() {
     let cut = || b"HTTP/1.1 200 OK\r\ncontent-length: 99\r\n\r\n{\"choices\"".to_vec();
     let server = Server::start(move |request| match request.nth {
-        0 => Act::Close,
-        1 => Act::Raw(cut()),
+        0 => ServerAction::Close,
+        1 => ServerAction::Raw(cut()),
         _ => good(),
     });
-    let answer = Rig::of(&server, |_| {}).propose().await.unwrap();
+    let answer = ProposerFixture::of(&server, |_| {}).propose().await.unwrap();
     assert_eq!(rules(&answer), "Route {text} to billing.");
     assert_eq!(answer.usage, Usage::default());
-    let outcome = answered(|| Act::Close).await;
+    let outcome = answered(|| ServerAction::Close).await;
     assert_eq!(end(&outcome), (FailureClass::UnknownOutcome, true, false));
 }
 
 #[tokio::test]
-async fn a_key_model_or_account_that_is_not_taken_ends_the_run_at_once() {
+async fn a_rejected_key_model_or_account_ends_the_run_at_once() {
     for (status, code, class, hint) in [
         (401, "invalid_api_key", FailureClass::Failed, "api_key_env"),
         (403, "forbidden", FailureClass::Failed, "api_key_env"),
@@ -144,7 +151,7 @@ async fn a_key_model_or_account_that_is_not_taken_ends_the_run_at_once() {
     ] {
         let server =
             Server::start(move |_| reply(status, &json!({ "error": { "message": "it says no", "code": code } })));
-        let outcome = Rig::of(&server, |_| {}).propose().await;
+        let outcome = ProposerFixture::of(&server, |_| {}).propose().await;
         assert_eq!(end(&outcome), (class, false, true), "{status}");
         assert_eq!(message(&outcome), format!("the endpoint answered {status}: it says no"));
         let failure = outcome.unwrap_err();
@@ -158,9 +165,10 @@ async fn a_key_model_or_account_that_is_not_taken_ends_the_run_at_once() {
 #[tokio::test]
 async fn an_answer_that_is_too_large_is_not_read() {
     let head = || b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n".to_vec();
-    let flood = answered(move || Act::Flood(head())).await;
-    let declared = answered(|| Act::Raw(b"HTTP/1.1 200 OK\r\ncontent-length: 99999999\r\n\r\n".to_vec())).await;
-    // Its reply fits, and the answer in it does not.
+    let flood = answered(move || ServerAction::Flood(head())).await;
+    let declared =
+        answered(|| ServerAction::Raw(b"HTTP/1.1 200 OK\r\ncontent-length: 99999999\r\n\r\n".to_vec())).await;
+    // The reply is small enough, but the answer in it is not.
     let long = answered(|| reply(200, &chat(super::MODEL, format!("{}{}", manifest(), " ".repeat(9000))))).await;
     let long = long.unwrap();
     assert_eq!((long.problems[0].code.as_str(), long.proposals.len()), ("answer_too_large", 0));
@@ -171,8 +179,8 @@ async fn an_answer_that_is_too_large_is_not_read() {
 }
 
 #[tokio::test]
-async fn what_a_broken_request_cost_before_the_answer_is_not_known() {
+async fn the_cost_is_unknown_after_a_server_error() {
     let server = Server::start(|request| if request.nth == 0 { text(500, "text/plain", "oh no") } else { good() });
-    let answer = Rig::of(&server, |_| {}).propose().await.unwrap();
+    let answer = ProposerFixture::of(&server, |_| {}).propose().await.unwrap();
     assert_eq!((answer.usage.cost, answer.usage.total_tokens), (Cost::Unknown, Some(1500)));
 }

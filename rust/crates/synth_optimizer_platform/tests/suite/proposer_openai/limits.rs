@@ -1,4 +1,4 @@
-//! Turns side by side, and turns that are broken off.
+//! Concurrent turns and interrupted turns.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};
@@ -7,19 +7,19 @@ use synth_optimizer_core::model::answer::FailureClass;
 use synth_optimizer_core::model::usage::Usage;
 use synth_optimizer_platform::proposer::Proposer;
 
-use super::{Rig, end, good, nothing_used};
-use crate::container::server::{Act, Server};
-use crate::waiting::{in_time, until};
+use super::{ProposerFixture, end, good, nothing_used};
+use crate::container::server::{Server, ServerAction};
+use crate::waiting::{wait_until_async, with_timeout};
 
 async fn until_asked(server: &Server) {
-    until("the endpoint is asked", || !server.lines().is_empty()).await;
+    wait_until_async("the endpoint is asked", || !server.lines().is_empty()).await;
 }
 
 #[tokio::test]
-async fn no_more_requests_than_allowed_are_under_way() {
+async fn concurrent_requests_are_limited() {
     let (now, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let (inside, seen) = (Arc::clone(&now), Arc::clone(&most));
-    // Each waits for another one: they only get on two at a time.
+    // Each request waits for another one, so they only proceed in pairs.
     let pair = Barrier::new(2);
     let server = Server::start(move |_| {
         let count = inside.fetch_add(1, Ordering::SeqCst) + 1;
@@ -28,9 +28,9 @@ async fn no_more_requests_than_allowed_are_under_way() {
         inside.fetch_sub(1, Ordering::SeqCst);
         good()
     });
-    let rig = Rig::of(&server, |section| section.max_concurrent_requests = 2);
-    let turns = (1..=6).map(|number| rig.turn(number));
-    for outcome in in_time(join_all(turns)).await {
+    let fixture = ProposerFixture::of(&server, |section| section.max_concurrent_requests = 2);
+    let turns = (1..=6).map(|number| fixture.turn(number));
+    for outcome in with_timeout(join_all(turns)).await {
         outcome.unwrap();
     }
     assert_eq!((most.load(Ordering::SeqCst), server.lines().len()), (2, 6));
@@ -38,54 +38,54 @@ async fn no_more_requests_than_allowed_are_under_way() {
 
 #[tokio::test]
 async fn an_interrupt_ends_every_turn_at_once() {
-    let server = Server::start(|_| Act::Hang);
-    let rig = Arc::new(Rig::of(&server, |section| section.max_concurrent_requests = 1));
-    let (first, second) = (Arc::clone(&rig), Arc::clone(&rig));
+    let server = Server::start(|_| ServerAction::Hang);
+    let fixture = Arc::new(ProposerFixture::of(&server, |section| section.max_concurrent_requests = 1));
+    let (first, second) = (Arc::clone(&fixture), Arc::clone(&fixture));
     let first = tokio::spawn(async move { first.turn(1).await });
     until_asked(&server).await;
     let second = tokio::spawn(async move { second.turn(2).await });
     tokio::task::yield_now().await;
-    rig.proposer.interrupt();
-    let (first, second) = in_time(async { (first.await.unwrap(), second.await.unwrap()) }).await;
-    // The one that was sent may be paid for; the other waited for its turn.
+    fixture.proposer.interrupt();
+    let (first, second) = with_timeout(async { (first.await.unwrap(), second.await.unwrap()) }).await;
+    // The first request was sent and may be billed; the second one was still waiting.
     assert_eq!(end(&first), (FailureClass::Abandoned, false, false));
     assert_eq!(first.unwrap_err().failure.usage, Usage::default());
     assert_eq!(end(&second), (FailureClass::Withdrawn, false, false));
     assert_eq!(second.unwrap_err().failure.usage, nothing_used());
     assert_eq!(server.lines().len(), 1);
-    assert!(rig.transcripts().contains("interrupted"));
+    assert!(fixture.transcripts().contains("interrupted"));
 }
 
 #[tokio::test]
-async fn an_interrupt_is_of_the_turns_under_way_alone() {
+async fn an_interrupt_affects_only_active_turns() {
     let server = Server::start(|_| good());
-    let rig = Rig::of(&server, |_| {});
-    rig.proposer.interrupt();
-    rig.propose().await.unwrap();
+    let fixture = ProposerFixture::of(&server, |_| {});
+    fixture.proposer.interrupt();
+    fixture.propose().await.unwrap();
 }
 
 #[tokio::test]
-async fn a_pause_is_interrupted_too() {
+async fn an_interrupt_ends_a_retry_delay() {
     let headers = || vec![("retry-after", "1".into()), ("connection", "close".into())];
-    let server = Server::start(move |_| Act::Reply { status: 429, headers: headers(), body: Vec::new() });
-    let rig = Arc::new(Rig::of(&server, |_| {}));
-    let turn = Arc::clone(&rig);
+    let server = Server::start(move |_| ServerAction::Reply { status: 429, headers: headers(), body: Vec::new() });
+    let fixture = Arc::new(ProposerFixture::of(&server, |_| {}));
+    let turn = Arc::clone(&fixture);
     let turn = tokio::spawn(async move { turn.propose().await });
-    // The connection is closed when the refusal has been read.
-    until("the pause has begun", || server.closed() == 1).await;
-    rig.proposer.interrupt();
+    // The connection closes after the response has been read.
+    wait_until_async("the pause has begun", || server.closed() == 1).await;
+    fixture.proposer.interrupt();
     assert_eq!(end(&turn.await.unwrap()), (FailureClass::Withdrawn, false, false));
 }
 
 #[tokio::test]
 async fn a_turn_that_is_dropped_leaves_its_transcript() {
-    let server = Server::start(|_| Act::Hang);
-    let rig = Rig::of(&server, |_| {});
+    let server = Server::start(|_| ServerAction::Hang);
+    let fixture = ProposerFixture::of(&server, |_| {});
     tokio::select! {
-        _ = rig.propose() => panic!("it hangs"),
+        _ = fixture.propose() => panic!("it hangs"),
         () = until_asked(&server) => {}
     }
-    assert!(rig.transcripts().contains("gepa_proposal"));
+    assert!(fixture.transcripts().contains("gepa_proposal"));
 }
 
 async fn join_all<T>(turns: impl Iterator<Item = impl Future<Output = T>>) -> Vec<T> {

@@ -13,28 +13,28 @@ use synth_optimizer_core::config::Config;
 use synth_optimizer_core::config::gepa::Direction;
 use synth_optimizer_core::config::proposer::{ProposerBackend, ProposerSection};
 use synth_optimizer_core::model::answer::{FailureClass, ProposalAnswer};
-use synth_optimizer_core::model::command::{NamedPayload, Question};
+use synth_optimizer_core::model::command::{NamedPayload, ProposerQuestion};
 use synth_optimizer_core::model::event_fields::Operation;
-use synth_optimizer_core::model::ids::{CandidateId, Payload, RequestId, RowId};
+use synth_optimizer_core::model::ids::{CallId, CandidateId, Payload, RowId};
 use synth_optimizer_core::model::usage::{Cost, NanoUsd, Usage};
 use synth_optimizer_platform::proposer::{
     Evidence, OpenAiProposer, ProposalRequest, Proposer, SCHEMA_VERSION, TRANSCRIPTS, TurnFailure, TurnId,
 };
 use tempfile::TempDir;
 
-use crate::container::server::{Act, Received, Server, json as reply};
+use crate::container::server::{ReceivedRequest, Server, ServerAction, json as reply};
 
 pub(crate) const MODEL: &str = "gpt-4.1-mini";
 pub(crate) const CHAT: &str = "POST /v1/chat/completions";
 pub(crate) const KEY: &str = "canary-Key-0451-not-shaped-like-one";
 
-/// A proposer with its run directory. It gives up early, so that tests are quick.
-pub(crate) struct Rig {
+/// A proposer with its run directory. Its timeouts are short, so that tests are fast.
+pub(crate) struct ProposerFixture {
     pub(crate) proposer: Arc<OpenAiProposer>,
     dir: TempDir,
 }
 
-impl Rig {
+impl ProposerFixture {
     pub(crate) fn at(base_url: &str, change: impl FnOnce(&mut ProposerSection)) -> Self {
         let mut config = Config::default();
         let section = &mut config.proposer;
@@ -67,10 +67,10 @@ impl Rig {
     }
 
     pub(crate) async fn turn(&self, number: u64) -> Result<ProposalAnswer, TurnFailure> {
-        self.proposer.propose(TurnId { request: RequestId(number), attempt: 1 }, request()).await
+        self.proposer.propose(TurnId { call_id: CallId(number), attempt: 1 }, request()).await
     }
 
-    /// Every transcript, unpacked.
+    /// Returns all transcripts, decompressed.
     pub(crate) fn transcripts(&self) -> String {
         let Ok(entries) = std::fs::read_dir(self.dir.path().join(TRANSCRIPTS)) else { return String::new() };
         let unpack = |entry: std::io::Result<std::fs::DirEntry>| {
@@ -80,15 +80,17 @@ impl Rig {
     }
 }
 
-/// Takes a turn with an endpoint that answers every request like this.
-pub(crate) async fn answered(act: impl Fn() -> Act + Send + Sync + 'static) -> Result<ProposalAnswer, TurnFailure> {
+/// Runs a turn with an endpoint that answers every request with this action.
+pub(crate) async fn answered(
+    act: impl Fn() -> ServerAction + Send + Sync + 'static,
+) -> Result<ProposalAnswer, TurnFailure> {
     let server = Server::start(move |_| act());
-    Rig::of(&server, |_| {}).propose().await
+    ProposerFixture::of(&server, |_| {}).propose().await
 }
 
 pub(crate) fn request() -> ProposalRequest {
     let payload = Payload::from([("rules".to_owned(), "Route {text} well.".to_owned())]);
-    let question = Question {
+    let question = ProposerQuestion {
         operation: Operation::Mutate,
         generation: 1,
         parents: vec![NamedPayload { candidate_id: CandidateId::new("seed"), payload: payload.clone() }],
@@ -117,7 +119,7 @@ pub(crate) fn request() -> ProposalRequest {
     }
 }
 
-/// A manifest with one proposal.
+/// Returns a manifest with one proposal.
 pub(crate) fn manifest() -> String {
     json!({
         "schema_version": SCHEMA_VERSION,
@@ -126,7 +128,7 @@ pub(crate) fn manifest() -> String {
     .to_string()
 }
 
-/// A chat completion.
+/// Returns a chat completion.
 pub(crate) fn chat(model: &str, content: impl Into<Value>) -> Value {
     json!({
         "id": "c-1", "model": model,
@@ -137,7 +139,7 @@ pub(crate) fn chat(model: &str, content: impl Into<Value>) -> Value {
     })
 }
 
-pub(crate) fn good() -> Act {
+pub(crate) fn good() -> ServerAction {
     reply(200, &chat(MODEL, manifest()))
 }
 
@@ -146,7 +148,7 @@ pub(crate) fn rules(answer: &ProposalAnswer) -> &str {
     &answer.proposals[0].fields["rules"]
 }
 
-/// Class, whether another turn may help, and whether the run must end.
+/// Returns the failure class, whether the turn is retryable, and whether the run must end.
 pub(crate) fn end(outcome: &Result<ProposalAnswer, TurnFailure>) -> (FailureClass, bool, bool) {
     let TurnFailure { failure, fatal } = outcome.as_ref().unwrap_err();
     assert_eq!(failure.models.as_ref().unwrap().requested, MODEL);
@@ -161,6 +163,6 @@ pub(crate) fn nothing_used() -> Usage {
     Usage { prompt_tokens: Some(0), completion_tokens: Some(0), total_tokens: Some(0), cost: Cost::Known(NanoUsd(0)) }
 }
 
-pub(crate) fn is_structured(request: &Received) -> bool {
+pub(crate) fn is_structured(request: &ReceivedRequest) -> bool {
     request.json().get("response_format").is_some()
 }

@@ -1,4 +1,4 @@
-//! Keys go where they were named for, and stand in no file and no message.
+//! Keys are sent only to their endpoint, and appear in no file and no message.
 
 use serde_json::json;
 use synth_optimizer_core::config::proposer::AuthMode;
@@ -6,44 +6,44 @@ use synth_optimizer_core::model::answer::FailureClass;
 use synth_optimizer_core::model::error::ErrorCode;
 use synth_optimizer_platform::proposer::Proposer;
 
-use super::{KEY, MODEL, Rig, chat, end, good, rules};
+use super::{KEY, MODEL, ProposerFixture, chat, end, good, rules};
 use crate::container::server::{Server, json as reply, text};
 
-/// A key that looks like one, which the model makes up.
+/// A key-like text that the model invents.
 const SHAPED: &str = "sk-canary0123456789abcdef";
 
 #[tokio::test]
-async fn a_key_variable_that_is_not_set_is_told_before_the_run() {
+async fn an_unset_key_variable_is_reported_before_the_run() {
     for name in ["MISSING_KEY", "BLANK_KEY"] {
         let server = Server::start(|_| good());
-        let rig = Rig::of(&server, |section| section.api_key_env = Some(name.to_owned()));
-        let error = rig.proposer.prepare().await.unwrap_err();
+        let fixture = ProposerFixture::of(&server, |section| section.api_key_env = Some(name.to_owned()));
+        let error = fixture.proposer.prepare().await.unwrap_err();
         assert_eq!(error.code, ErrorCode::Proposer);
         assert!(error.message.contains(name) && error.hint.contains(name), "{error:?}");
-        let outcome = rig.propose().await;
+        let outcome = fixture.propose().await;
         assert_eq!(end(&outcome), (FailureClass::NotSent, false, true));
         assert_eq!(server.lines(), [""; 0]);
     }
 }
 
 #[tokio::test]
-async fn a_key_that_was_not_named_for_a_host_is_not_sent_to_it() {
+async fn a_key_is_sent_only_to_the_endpoint_it_is_configured_for() {
     let server = Server::start(|_| good());
-    let rig = Rig::of(&server, |section| section.api_key_env = None);
-    assert_eq!(rig.proposer.prepare().await.unwrap().unwrap().auth, "none");
-    rig.propose().await.unwrap();
+    let fixture = ProposerFixture::of(&server, |section| section.api_key_env = None);
+    assert_eq!(fixture.proposer.prepare().await.unwrap().unwrap().auth, "none");
+    fixture.propose().await.unwrap();
     let sent = &server.seen()[0];
     assert_eq!(sent.headers.get("authorization"), None);
     assert!(!format!("{:?}{}", sent.headers, String::from_utf8_lossy(&sent.body)).contains(KEY));
-    let rig = Rig::of(&server, |section| {
+    let fixture = ProposerFixture::of(&server, |section| {
         section.api_key_env = None;
         section.auth_mode = AuthMode::ApiKey;
     });
-    assert!(rig.proposer.prepare().await.unwrap_err().hint.contains("api_key_env"));
+    assert!(fixture.proposer.prepare().await.unwrap_err().hint.contains("api_key_env"));
 }
 
 #[tokio::test]
-async fn a_key_stands_in_no_transcript_and_no_message() {
+async fn no_transcript_or_message_contains_a_key() {
     let echo = format!("your key Bearer {KEY} is wrong, {SHAPED} is not");
     let long = format!("{}{KEY}", "x".repeat(190));
     let echoed = chat(MODEL, format!("The key is {KEY}, that is {SHAPED}."));
@@ -63,10 +63,10 @@ async fn a_key_stands_in_no_transcript_and_no_message() {
     for (status, body) in scripts {
         let shown = body.clone();
         let server = Server::start(move |_| text(status, "application/json", &body));
-        let rig = Rig::of(&server, |_| {});
-        let outcome = rig.propose().await;
-        let told = format!("{outcome:?}{}{:?}", rig.transcripts(), rig.proposer);
-        assert!(rig.transcripts().contains("endpoint"), "{shown}");
+        let fixture = ProposerFixture::of(&server, |_| {});
+        let outcome = fixture.propose().await;
+        let told = format!("{outcome:?}{}{:?}", fixture.transcripts(), fixture.proposer);
+        assert!(fixture.transcripts().contains("endpoint"), "{shown}");
         for secret in [KEY, &KEY[..9], SHAPED] {
             assert!(!told.contains(secret), "{secret} of {shown} stands in {told}");
         }
@@ -79,16 +79,16 @@ async fn a_key_that_the_model_repeats_in_a_proposal_is_hidden() {
         json!({ "proposals": [{ "rationale": KEY, "proposed_payload": { "rules": format!("Use {KEY}.") } }] });
     let document = chat(MODEL, manifest.to_string());
     let server = Server::start(move |_| reply(200, &document));
-    let rig = Rig::of(&server, |_| {});
-    let answer = rig.propose().await.unwrap();
+    let fixture = ProposerFixture::of(&server, |_| {});
+    let answer = fixture.propose().await.unwrap();
     assert_eq!(rules(&answer), "Use [hidden].");
-    assert!(!format!("{answer:?}{}", rig.transcripts()).contains(KEY));
-    // A key that the model makes up is a problem to repair.
+    assert!(!format!("{answer:?}{}", fixture.transcripts()).contains(KEY));
+    // A key that the model invents is a problem to repair.
     let manifest = json!({ "proposals": [{ "proposed_payload": { "rules": format!("Use\n{SHAPED}") } }] });
     let document = chat(MODEL, manifest.to_string());
     let server = Server::start(move |_| reply(200, &document));
-    let rig = Rig::of(&server, |_| {});
-    let answer = rig.propose().await.unwrap();
+    let fixture = ProposerFixture::of(&server, |_| {});
+    let answer = fixture.propose().await.unwrap();
     assert_eq!((answer.proposals.len(), answer.problems[0].code.as_str()), (0, "manifest_invalid"));
-    assert!(!format!("{answer:?}{}", rig.transcripts()).contains(SHAPED));
+    assert!(!format!("{answer:?}{}", fixture.transcripts()).contains(SHAPED));
 }

@@ -1,16 +1,16 @@
-//! The task of the stub: every row needs one hidden rule, and a text that names the rule's word solves the row.
+//! The task of the stub: every row needs one hidden rule, and a text that contains the rule's word solves the row.
 
 use serde_json::{Value, json};
 use synth_optimizer_core::model::ids::Payload;
 
 use super::flags::{Dialect, Flags};
 
-/// The mutable fields; a container with one module has only the first.
+/// The mutable fields. With one module, only the first one exists.
 pub const FIELDS: [&str; 2] = ["instructions", "guide"];
-/// The split of each held-out row; every other row is of the train split.
+/// Name of the held-out split. All other rows are in the train split.
 const HELDOUT: &str = "test";
-/// What the texts are before anybody improves them. Rule 0 is known from the beginning.
-const SEEDS: [&str; 2] = ["Answer by the house rules: r0", "Keep to the guide:"];
+/// The texts of the initial candidate. Rule 0 is known from the start.
+const INITIAL_TEXTS: [&str; 2] = ["Answer by the house rules: r0", "Keep to the guide:"];
 
 /// One row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,48 +27,48 @@ impl Row {
 
 /// The rows, the rules and the fields.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct World {
+pub struct StubTask {
     pub train: u32,
     pub heldout: u32,
     pub rules: u32,
     pub modules: usize,
 }
 
-impl World {
+impl StubTask {
     pub fn new(flags: &Flags) -> Self {
         let rules = flags.rules.unwrap_or(flags.train).max(1);
         Self { train: flags.train, heldout: flags.heldout, rules, modules: flags.modules }
     }
 
-    /// The row of a split and seed, if there is one.
+    /// Returns the row of a split and row number, if it exists.
     pub fn row(&self, split: &str, seed: u32) -> Option<Row> {
         let heldout = matches!(split, HELDOUT | "heldout" | "validation");
         let rows = if heldout { self.heldout } else { self.train };
         (seed < rows).then_some(Row { heldout, index: seed })
     }
 
-    /// The row of an id like `train:3`.
+    /// Returns the row of an id like `train:3`.
     pub fn row_of_id(&self, id: &str) -> Option<Row> {
         let (split, seed) = id.split_once(':')?;
         self.row(split, seed.parse().ok()?)
     }
 
-    /// The rule that a row needs, and the field in which it counts.
+    /// Returns the rule that a row needs, and the field that must contain it.
     pub fn need(&self, row: Row) -> (u32, &'static str) {
         let rule = row.index % self.rules;
         (rule, FIELDS[rule as usize % self.modules])
     }
 
-    /// Whether the texts solve the row. A field that is not given has its seed text, as in real containers.
+    /// Returns whether the texts solve the row. A missing field has its initial text, as in real containers.
     pub fn solves(&self, candidate: &Payload, row: Row) -> bool {
         let (rule, field) = self.need(row);
-        let seed = FIELDS.iter().position(|known| *known == field).map_or("", |place| SEEDS[place]);
+        let seed = FIELDS.iter().position(|known| *known == field).map_or("", |place| INITIAL_TEXTS[place]);
         let text = candidate.get(field).map_or(seed, String::as_str);
         text.split(|c: char| !c.is_ascii_alphanumeric())
             .any(|word| word.strip_prefix('r').and_then(|digits| digits.parse().ok()) == Some(rule))
     }
 
-    /// The row as the data routes and rollout requests carry it.
+    /// Returns the row as JSON, as in the row routes and rollout requests.
     pub fn row_json(&self, row: Row) -> Value {
         let (split, index) = (row.split(), row.index);
         json!({
@@ -80,9 +80,9 @@ impl World {
         })
     }
 
-    /// The texts to start from.
+    /// Returns the initial candidate.
     pub fn seed(&self) -> Payload {
-        (0..self.modules).map(|place| (FIELDS[place].to_owned(), SEEDS[place].to_owned())).collect()
+        (0..self.modules).map(|place| (FIELDS[place].to_owned(), INITIAL_TEXTS[place].to_owned())).collect()
     }
 
     pub fn program(&self) -> Value {
@@ -90,7 +90,7 @@ impl World {
         let mut modules: Vec<Value> = (0..self.modules)
             .map(|place| {
                 json!({
-                    "module_id": format!("{}_module", FIELDS[place]), "role": "system", "content": SEEDS[place],
+                    "module_id": format!("{}_module", FIELDS[place]), "role": "system", "content": INITIAL_TEXTS[place],
                     "mutable": true, "candidate_field": FIELDS[place], "template_variables": [],
                     "metadata": {"lever_kind": "system_prompt"},
                 })
@@ -111,7 +111,7 @@ impl World {
         })
     }
 
-    /// The reply of the dataset and taskset routes.
+    /// Returns the reply of the dataset and taskset routes.
     pub fn rows(&self) -> Value {
         json!({
             "dataset_id": "house_rules_rows", "taskset_id": "house_rules_rows",
@@ -119,7 +119,7 @@ impl World {
         })
     }
 
-    /// What `/metadata` advertises.
+    /// Returns the reply of `/metadata`.
     pub fn metadata(&self, dialect: Dialect, modes: &[&str]) -> Value {
         let mut gepa = json!({
             "version": "synth_optimizers.gepa.v2", "program_route": "/program", "rollout_route": "/rollouts",
