@@ -1,4 +1,4 @@
-//! Every criterion against comparisons that are worked out by hand.
+//! Tests every acceptance criterion with small comparisons.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use synth_optimizer_core::model::score::Comparison;
 use super::judge;
 use crate::settings::Settings;
 
-/// `quality` decides, `speed` and `length` are the others; a smaller `length` is better.
+/// Settings with the deciding objective `quality` and the objectives `speed` and `length`, of which `length` is minimized.
 fn settings(protected: &[&str]) -> Settings {
     let mut config = Config::default();
     config.gepa.objective_keys = vec!["quality".into(), "speed".into(), "length".into()];
@@ -18,8 +18,8 @@ fn settings(protected: &[&str]) -> Settings {
     Settings::new(&config, 1)
 }
 
-/// Differences such that larger is better.
-fn found(quality: f64, speed: f64, length: f64) -> Comparison {
+/// Returns a comparison with these differences; larger is better.
+fn comparison(quality: f64, speed: f64, length: f64) -> Comparison {
     Comparison {
         rows: 10,
         primary_delta: quality,
@@ -33,49 +33,49 @@ fn found(quality: f64, speed: f64, length: f64) -> Comparison {
     }
 }
 
-fn verdict(criterion: AcceptanceCriterion, margin: f64, found: &Comparison) -> (bool, &'static str) {
-    let verdict = judge(&settings(&[]), criterion, margin, found);
-    (verdict.accepted, verdict.reason)
+fn reason_of(criterion: AcceptanceCriterion, margin: f64, comparison: &Comparison) -> (bool, &'static str) {
+    let reason_of = judge(&settings(&[]), criterion, margin, comparison);
+    (reason_of.accepted, reason_of.reason)
 }
 
 #[test]
 fn primary_improvement_needs_more_than_the_margin() {
     let criterion = AcceptanceCriterion::PrimaryImprovement;
-    assert_eq!(verdict(criterion, 0.0, &found(0.01, -1.0, -1.0)), (true, "primary_improved"));
-    assert_eq!(verdict(criterion, 0.0, &found(0.0, 1.0, 1.0)), (false, "primary_not_improved"));
-    assert_eq!(verdict(criterion, 0.05, &found(0.05, 1.0, 1.0)), (false, "primary_not_improved"));
-    assert_eq!(verdict(criterion, 0.05, &found(0.06, 1.0, 1.0)), (true, "primary_improved"));
+    assert_eq!(reason_of(criterion, 0.0, &comparison(0.01, -1.0, -1.0)), (true, "primary_improved"));
+    assert_eq!(reason_of(criterion, 0.0, &comparison(0.0, 1.0, 1.0)), (false, "primary_not_improved"));
+    assert_eq!(reason_of(criterion, 0.05, &comparison(0.05, 1.0, 1.0)), (false, "primary_not_improved"));
+    assert_eq!(reason_of(criterion, 0.05, &comparison(0.06, 1.0, 1.0)), (true, "primary_improved"));
 }
 
 #[test]
-fn improvement_or_equal_forgives_the_margin() {
+fn improvement_or_equal_accepts_losses_within_the_margin() {
     let criterion = AcceptanceCriterion::ImprovementOrEqual;
-    assert_eq!(verdict(criterion, 0.0, &found(0.0, 0.0, 0.0)), (true, "primary_not_worse"));
-    assert_eq!(verdict(criterion, 0.0, &found(-0.01, 1.0, 1.0)), (false, "primary_worse"));
-    assert_eq!(verdict(criterion, 0.05, &found(-0.05, 0.0, 0.0)), (true, "primary_not_worse"));
-    assert_eq!(verdict(criterion, 0.05, &found(0.2, 0.0, 0.0)), (true, "primary_improved"));
+    assert_eq!(reason_of(criterion, 0.0, &comparison(0.0, 0.0, 0.0)), (true, "primary_not_worse"));
+    assert_eq!(reason_of(criterion, 0.0, &comparison(-0.01, 1.0, 1.0)), (false, "primary_worse"));
+    assert_eq!(reason_of(criterion, 0.05, &comparison(-0.05, 0.0, 0.0)), (true, "primary_not_worse"));
+    assert_eq!(reason_of(criterion, 0.05, &comparison(0.2, 0.0, 0.0)), (true, "primary_improved"));
 }
 
 #[test]
-fn any_objective_may_improve_by_enough() {
+fn one_objective_must_improve_by_the_minimum() {
     let criterion = AcceptanceCriterion::AnyObjectiveImproved;
-    assert_eq!(verdict(criterion, 0.0, &found(-0.5, 0.05, -0.9)), (true, "objective_improved"));
-    assert_eq!(verdict(criterion, 0.0, &found(-0.5, 0.04, -0.9)), (false, "no_objective_improved"));
+    assert_eq!(reason_of(criterion, 0.0, &comparison(-0.5, 0.05, -0.9)), (true, "objective_improved"));
+    assert_eq!(reason_of(criterion, 0.0, &comparison(-0.5, 0.04, -0.9)), (false, "no_objective_improved"));
 }
 
 #[test]
 fn another_objective_may_improve_if_none_loses_much() {
     let criterion = AcceptanceCriterion::PrimaryOrObjective;
-    assert_eq!(verdict(criterion, 0.0, &found(-0.1, 0.05, -0.1)), (true, "objective_improved"));
-    assert_eq!(verdict(criterion, 0.0, &found(-0.11, 0.05, 0.0)), (false, "protected_objective_lost"));
-    assert_eq!(verdict(criterion, 0.0, &found(0.01, -0.9, -0.9)), (true, "primary_improved"));
+    assert_eq!(reason_of(criterion, 0.0, &comparison(-0.1, 0.05, -0.1)), (true, "objective_improved"));
+    assert_eq!(reason_of(criterion, 0.0, &comparison(-0.11, 0.05, 0.0)), (false, "protected_objective_lost"));
+    assert_eq!(reason_of(criterion, 0.0, &comparison(0.01, -0.9, -0.9)), (true, "primary_improved"));
 }
 
 #[test]
-fn the_guard_protects_even_from_a_better_candidate() {
+fn the_guard_rejects_a_better_candidate_that_loses_a_protected_objective() {
     let criterion = AcceptanceCriterion::ProtectedObjectiveGuard;
-    assert_eq!(verdict(criterion, 0.0, &found(0.3, -0.2, 0.0)), (false, "protected_objective_lost"));
-    assert_eq!(verdict(criterion, 0.0, &found(0.3, -0.1, 0.0)), (true, "primary_improved"));
-    let only_length = judge(&settings(&["length"]), criterion, 0.0, &found(0.3, -0.9, -0.1));
+    assert_eq!(reason_of(criterion, 0.0, &comparison(0.3, -0.2, 0.0)), (false, "protected_objective_lost"));
+    assert_eq!(reason_of(criterion, 0.0, &comparison(0.3, -0.1, 0.0)), (true, "primary_improved"));
+    let only_length = judge(&settings(&["length"]), criterion, 0.0, &comparison(0.3, -0.9, -0.1));
     assert!(only_length.accepted, "speed is not protected");
 }

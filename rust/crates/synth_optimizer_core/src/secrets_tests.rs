@@ -1,4 +1,4 @@
-//! Credentials by name and by shape, and the ordinary words next to them.
+//! Tests of credentials that are recognized by name and by shape, and of similar ordinary words.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use serde_json::json;
@@ -14,7 +14,7 @@ fn a_secret_cannot_be_printed() {
 }
 
 #[test]
-fn names_of_credentials_are_known() {
+fn credential_names_are_recognized() {
     for name in [
         "api_key",
         "apiKey",
@@ -74,7 +74,7 @@ fn names_of_credentials_are_known() {
 }
 
 #[test]
-fn keys_are_known_by_their_shape() {
+fn keys_are_recognized_by_their_shape() {
     for word in [
         "sk-abcdefgh12",
         "ghp_abcdefgh1234",

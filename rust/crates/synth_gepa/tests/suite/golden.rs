@@ -1,10 +1,10 @@
-//! Recorded runs: a changed decision changes a line here.
+//! Snapshots of whole runs. A changed decision changes a line of a snapshot.
 
 use crate::sim::{Pace, Scoring, World};
 use synth_optimizer_core::config::gepa::{AcceptanceCriterion, Direction, FrontierType, PipelineMode, Selector};
 use synth_optimizer_core::model::canonical::canonical_digest;
 
-/// The story of a run, and a digest of everything in it.
+/// Returns the events of a run as text, and a digest of all fields.
 fn golden(name: &str, world: &World, pace: Pace) {
     let run = world.run(pace);
     let text = format!("{}digest {}\n", run.lines(), canonical_digest(&run.events));

@@ -1,4 +1,4 @@
-//! The tests of the search, as one program.
+//! The test suite of the search, as one binary.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout)]
 

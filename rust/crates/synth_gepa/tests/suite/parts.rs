@@ -1,4 +1,4 @@
-//! The parts of the search against independent definitions: frontier, streams, minibatches and leakage.
+//! Tests parts of the search against independent definitions: frontier, random streams, minibatches and leakage.
 
 use std::collections::BTreeSet;
 
@@ -21,14 +21,14 @@ fn mean(values: &[Option<f64>]) -> f64 {
     known.iter().sum::<f64>() / known.len().max(1) as f64
 }
 
-/// By definition: the candidates that have the largest value of a cell.
+/// Reference implementation: the candidates with the largest value of a cell.
 fn winners(all: &[Vec<Option<f64>>], cell: usize) -> Vec<u32> {
     let best = all.iter().filter_map(|values| values[cell]).fold(f64::NEG_INFINITY, f64::max);
     (0..all.len() as u32).filter(|place| all[*place as usize][cell] == Some(best)).collect()
 }
 
-/// By definition: look at members from the lowest up, again and again, and drop each all of whose cells are also won by
-/// another that is left, until nothing can be dropped.
+/// Reference implementation: repeatedly goes through members from the lowest rank up, and drops each whose cells are all
+/// held by other remaining members, until no member can be dropped.
 fn undominated(all: &[Vec<Option<f64>>], cells: usize) -> Vec<u32> {
     let fronts: Vec<BTreeSet<u32>> = (0..cells).map(|cell| winners(all, cell).into_iter().collect()).collect();
     let mut left: Vec<u32> =
@@ -46,7 +46,7 @@ fn undominated(all: &[Vec<Option<f64>>], cells: usize) -> Vec<u32> {
 
 proptest! {
     #[test]
-    fn the_frontier_is_what_it_is_defined_to_be((cells, all) in scores()) {
+    fn the_frontier_matches_its_definition((cells, all) in scores()) {
         let mut frontier = Frontier::new(cells);
         let members = |frontier: &Frontier| -> BTreeSet<u32> {
             (0..frontier.ranked().len() as u32).filter(|place| frontier.cells_won(*place) > 0).collect()
@@ -94,9 +94,9 @@ fn a_complementary_candidate_remains_with_a_lower_mean() {
     assert_eq!((frontier.cells_won(0), frontier.cells_won(1), frontier.cells_won(2)), (3, 1, 2));
 }
 
-/// Recorded once: a change here changes every run of every user.
+/// Recorded values. A change here changes the runs of all users.
 #[test]
-fn streams_are_pinned() {
+fn random_streams_have_fixed_values() {
     let mut first = random_stream(0, "parent", 0);
     assert_eq!([first.below(1000), first.below(1000), first.below(1000)], PINNED_BELOW);
     let mut order: Vec<u32> = (0..10).collect();
@@ -125,7 +125,7 @@ fn streams_are_independent_of_each_other() {
 }
 
 #[test]
-fn choices_are_even() {
+fn random_choices_are_uniform() {
     let mut counts = [0u32; 7];
     let mut random = random_stream(5, "even", 0);
     for _ in 0..70_000 {
@@ -164,7 +164,7 @@ proptest! {
         prop_assert!(batch.iter().all(|row| row.0 < count));
     }
 
-    /// A true epoch: every row once before any row comes a third time, and each epoch in another order.
+    /// Checks that an epoch visits every row before any row occurs a third time.
     #[test]
     fn every_epoch_visits_every_row(count in 2u32..60, size in 1usize..20, epoch in 0u64..20, ordered in any::<bool>()) {
         let (pool, rows) = rows(count, 3);
@@ -193,7 +193,7 @@ fn epochs_differ_when_shuffled_and_do_not_when_ordered() {
 
 #[test]
 fn strata_take_turns() {
-    // 4 of 5 rows are spread over three strata, the fifth has none and counts as a stratum of its own.
+    // Four of five rows belong to three strata; the fifth has no stratum and counts as a separate one.
     let (pool, rows) = rows(40, 3);
     for number in 0..20 {
         let batch = draw(Sampler::Stratified, 8, 8).rows(&pool, &rows, number);
@@ -212,13 +212,13 @@ fn row(text: &str) -> Row {
 const QUESTION: &str = "My card was swallowed by the machine at the station and nobody is answering";
 
 #[test]
-fn repetitions_are_found_wherever_they_stand() {
+fn repetitions_are_found_at_any_position() {
     let rows = [row("short"), row(QUESTION)];
     let index = LeakIndex::train(&rows, &Payload::new(), 30);
     let found = |text: &str| index.find(text).map(|leak| (leak.row, leak.chars));
     assert_eq!(found(QUESTION), Some((1, QUESTION.len() as u32)));
     assert_eq!(found(&format!("Example: {QUESTION}!")), Some((1, QUESTION.len() as u32)));
-    // Another line break hides nothing.
+    // A different line break does not hide a repetition.
     assert_eq!(found(&QUESTION.replace("by the", "by\n   the")), Some((1, QUESTION.len() as u32)));
     assert_eq!(found("xxswallowed by the machine at the yy"), Some((1, 32)));
     assert_eq!(found("xx swallowed by the machine xx at the station"), None);
@@ -227,23 +227,23 @@ fn repetitions_are_found_wherever_they_stand() {
 }
 
 #[test]
-fn what_the_seed_says_is_no_leak() {
+fn text_of_the_initial_candidate_is_not_a_leak() {
     let rows = [row(&format!("Classify the following message of a customer: {QUESTION}"))];
     let seed = Payload::from([("prompt".into(), "Classify the following message of a customer: ".into())]);
     let index = LeakIndex::train(&rows, &seed, 30);
     assert_eq!(index.find("Classify the following message of a customer: {message}"), None);
     let leak = index.find(&format!("Classify the following message of a customer: {QUESTION}"));
     assert_eq!(leak.map(|leak| leak.chars as usize), Some(QUESTION.len() + 46));
-    // A passage of the seed with a letter more is still a passage of the seed.
+    // A passage of the initial candidate with one more letter is still allowed.
     assert_eq!(index.find("Classify the following message of a customer: M"), None);
 }
 
 #[test]
-fn what_several_rows_say_is_no_secret_of_one() {
+fn text_that_several_rows_share_is_not_a_leak() {
     let rows = ["one", "two"].map(|end| row(&format!("Classify the following message of a customer: {end}")));
     let index = LeakIndex::train(&rows, &Payload::new(), 20);
     assert_eq!(index.find("Classify the following message of a customer: three"), None);
-    // What train rows say is no secret of held-out rows either; the rest is.
+    // Text of train rows is not a leak of held-out rows; other text is.
     let heldout = [row(&format!("Classify the following message of a customer: {QUESTION}"))];
     let index = LeakIndex::heldout(&heldout, &rows, &Payload::new(), 20);
     assert_eq!(index.find("Classify the following message of a customer: three"), None);
@@ -251,7 +251,7 @@ fn what_several_rows_say_is_no_secret_of_one() {
 }
 
 #[test]
-fn a_row_that_is_copied_whole_is_found_whatever_phrases_it_shares() {
+fn a_copied_row_is_a_leak_even_if_it_contains_shared_phrases() {
     let rows = |texts: &[&str]| texts.iter().map(|text| row(text)).collect::<Vec<_>>();
     let train =
         rows(&["where does my card payment still show", "I noticed that my card is late", "it shows up twice today"]);
@@ -261,7 +261,7 @@ fn a_row_that_is_copied_whole_is_found_whatever_phrases_it_shares() {
 }
 
 proptest! {
-    /// Against the definition: there is a leak if the longest common span is long enough.
+    /// Compares with the definition: there is a leak if the longest common span is long enough.
     #[test]
     fn leaks_are_common_spans(
         row_text in "[ab ä]{0,60}", text in "[ab ä]{0,60}", span in 4usize..12,

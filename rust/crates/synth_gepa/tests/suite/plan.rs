@@ -1,4 +1,4 @@
-//! What a plan promises, held against what runs really take.
+//! Compares plans with the actual usage of simulated runs.
 
 use crate::sim::{Pace, Run, Scoring, World};
 use proptest::prelude::*;
@@ -12,7 +12,7 @@ use synth_optimizer_core::model::event_fields::{Stage, StopKind};
 use synth_optimizer_core::model::ids::{HeldoutRow, TrainRow};
 use synth_optimizer_core::model::program::Inputs;
 
-/// A world whose rows stand in its config, as they do in a real one.
+/// Returns a config that lists the rows of a world, as real configs do.
 fn with_rows(mut world: World) -> World {
     world.config.candidate.target_modules = world.modules.iter().map(|field| (*field).to_owned()).collect();
     world.config.dataset = Some(DatasetSection {
@@ -36,7 +36,7 @@ fn run(world: &World, pace: Pace) -> Run {
     world.run_with(inputs, pace)
 }
 
-/// Candidates for which at least the screening was paid.
+/// Returns the number of candidates that were at least screened.
 fn screened(run: &Run) -> u64 {
     run.events
         .iter()
@@ -71,16 +71,16 @@ fn small() -> World {
 }
 
 #[test]
-fn the_arithmetic_of_a_small_run() {
+fn the_plan_of_a_small_run() {
     let plan = plan(&small().config);
     assert_eq!((plan.train_rows, plan.heldout_rows), (24, 10));
     assert_eq!((plan.limits.train, plan.limits.heldout, plan.limits.total), (200, 200, Some(200)));
     assert_eq!((plan.seed_evaluation, plan.heldout_evaluation), (24, 20));
     let each = plan.per_generation;
-    // Two screenings; two full evaluations less what was screened; three candidates after a repair, each row twice.
+    // Two screenings; two full evaluations without the screened rows; three candidates after a repair, two attempts per row.
     assert_eq!((each.reference, each.minibatch, each.full_train, each.worst_case), (0, 6, 42, 144));
     assert_eq!(plan.worst_case_rollouts, 200);
-    // 156 rollouts are left for the search: six whole evaluations and a begun one, or 52 screenings.
+    // 156 rollouts remain for the search: six whole evaluations and a partial one, or 52 screenings.
     assert_eq!((plan.proposals.at_least, plan.proposals.at_most), (7, 52));
     assert_eq!((plan.generations.at_least, plan.generations.at_most), (4, 26));
     assert_eq!(plan.notes[0], "Without the rollout limits, 100 generations would take up to 14488 rollouts.");
@@ -102,7 +102,7 @@ fn generations_bound_a_run_before_its_limits_do() {
 }
 
 #[test]
-fn rows_outside_the_full_evaluation_are_paid_for_apart() {
+fn rows_outside_the_full_evaluation_are_counted_separately() {
     let mut world = small();
     let pools = &mut world.config.gepa.seed_pools;
     pools.pareto_eval = (0..10).collect();
@@ -111,7 +111,7 @@ fn rows_outside_the_full_evaluation_are_paid_for_apart() {
     let plan = plan(&world.config);
     assert_eq!((plan.pools.pareto, plan.pools.minibatch, plan.pools.reflection), (10, 16, 24));
     let each = plan.per_generation;
-    // A screening may have none of its three rows in the full evaluation; the proposer is shown three others.
+    // None of the three screening rows may be in the full evaluation; the proposer sees three other rows.
     assert_eq!((each.reference, each.minibatch, each.full_train), (6, 6, 20));
     let run = run(&world, Pace::default());
     assert_eq!(stop(&run), Some(StopKind::MaxRollouts));
@@ -131,7 +131,7 @@ fn cost_is_known_only_with_every_estimate() {
     assert_eq!((half.known, half.worst_case_usd), (false, None));
     assert!(half.why_unknown.is_some_and(|why| why.contains("gepa.proposer_estimated_cost_usd")));
     config.gepa.proposer_estimated_cost_usd = Some(0.1);
-    // 200 rollouts, and three turns (two tries and a repair) in each of three generations.
+    // 200 rollouts, and three turns (two attempts and a repair) in each of three generations.
     assert_eq!(plan(&config).cost.worst_case_usd, Some(2.9));
     config.gepa.max_cost_usd = 1.5;
     assert_eq!(plan(&config).cost.worst_case_usd, Some(1.5));
@@ -154,7 +154,7 @@ fn codes(config: &Config) -> Vec<(Severity, &'static str, String)> {
 }
 
 #[test]
-fn limits_that_do_not_reach_are_found() {
+fn limits_that_are_too_small_are_reported() {
     let mut config = small().config;
     assert_eq!(codes(&config), []);
     config.gepa.max_total_rollouts = 33;
@@ -183,7 +183,7 @@ const SAMPLERS: [Sampler; 4] =
     [Sampler::SeededShuffle, Sampler::EpochShuffled, Sampler::OrderedEpoch, Sampler::Stratified];
 
 prop_compose! {
-    /// Worlds in which rollouts are what runs out.
+    /// Worlds in which the rollout limit ends the search.
     fn world()(
         (seed, budget, heldout_budget) in (0u64..1000, 60u32..700, prop::option::of(10u32..60)),
         (minibatch, proposals, generations) in (1u32..10, 1u32..4, 1u32..200),
@@ -216,7 +216,7 @@ prop_compose! {
         gepa.pipeline.max_in_flight_candidates = window;
         gepa.seed_pools.pareto_eval = (0..pareto).collect();
         gepa.seed_pools.minibatch = (first.min(23)..24).collect();
-        // Every minibatch is whole.
+        // Every minibatch is complete.
         gepa.skip_perfect_score = false;
         gepa.leakage.min_span_chars = 4000;
         world
@@ -232,16 +232,16 @@ fn holds(plan: &Plan, run: &Run) -> bool {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
 
-    /// Where rollouts end the search, as many proposals were screened as the plan says.
+    /// If the rollout limit ends the search, the number of screened proposals is within the plan's bounds.
     #[test]
-    fn the_limits_buy_what_the_plan_says(world in world(), arrival_seed in any::<u64>()) {
+    fn a_run_stays_within_the_planned_bounds(world in world(), arrival_seed in any::<u64>()) {
         let plan = plan(&world.config);
         let run = run(&world, Pace { arrival_seed, ..Pace::default() });
         prop_assert!(holds(&plan, &run), "{} of {plan:?}", spent(&run));
         let proposals = plan.proposals;
         let screened = screened(&run);
         prop_assert!(screened <= proposals.at_most, "{screened} of {plan:?}");
-        // Of several at once, some may find that the others have taken what was left.
+        // With several open generations, one may find that the others have used the remaining budget.
         if world.config.gepa.pipeline.mode == PipelineMode::SyncSerial {
             prop_assert!(run.spent(Dimension::Generations) <= plan.generations.at_most, "{plan:?}");
         }
@@ -250,9 +250,9 @@ proptest! {
         }
     }
 
-    /// Whatever fails, and whatever the proposer does, no run makes more rollouts than the worst case.
+    /// With any failures and any proposer behaviour, no run makes more rollouts than the worst case.
     #[test]
-    fn the_worst_case_is_never_passed(
+    fn no_run_exceeds_the_worst_case(
         world in world(),
         failure in prop_oneof![Just(0.05), Just(0.3), Just(0.9)],
         invalid in prop_oneof![Just(0.0), Just(0.4)],
@@ -276,7 +276,7 @@ proptest! {
     }
 }
 
-/// Most turns, as the plan prices them.
+/// Returns the maximum number of turns that the plan assumes for its cost.
 fn turns(config: &Config) -> u64 {
     let mut config = config.clone();
     config.gepa.rollout_estimated_cost_usd = Some(0.0);

@@ -1,4 +1,4 @@
-//! What must hold in every world, at every pace and at every moment.
+//! Properties that hold in every simulated world, with every timing and in every state.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use synth_optimizer_core::model::command::{Command, ProposeCommand};
 use synth_optimizer_core::model::envelope::{Envelope, normalize};
 use synth_optimizer_core::model::event::Event;
 
-/// The normalized feed of a raw or a normalized one.
+/// Returns the normalized form of a feed.
 fn normalize_feed(feed: &str) -> String {
     let lines = feed.lines().filter(|line| !line.trim().is_empty());
     let kept = lines.filter_map(|line| normalize(serde_json::from_str(line).unwrap()).unwrap());
@@ -80,7 +80,7 @@ prop_compose! {
 }
 
 prop_compose! {
-    /// Rules about failures and ends that are far from their defaults.
+    /// Settings for failures and stop rules that differ much from the defaults.
     fn unusual()(
         mut world in search(),
         tolerance in pick(&[0.0, 0.25, 0.25, 1.0]),
@@ -162,7 +162,7 @@ prop_compose! {
     }
 }
 
-/// What the proposer was asked, in the order of the requests.
+/// Returns the questions of all proposer turns, in the order of the calls.
 fn questions(run: &Run) -> Vec<ProposeCommand> {
     let mut asked: Vec<ProposeCommand> = run
         .commands
@@ -198,7 +198,7 @@ proptest! {
         prop_assert_eq!(first.state, second.state);
     }
 
-    /// Limits hold in every reachable state, and the task itself counts no more rollouts than are allowed.
+    /// Limits hold in every reachable state, and the simulated task runs no more rollouts than allowed.
     #[test]
     fn budgets_hold_at_every_moment(world in world(), pace in pace()) {
         let run = world.run(pace);
@@ -217,14 +217,14 @@ proptest! {
         for dimension in Dimension::ALL {
             prop_assert_eq!(run.state.budget.reserved(dimension), 0, "{:?}", dimension);
         }
-        // Rollouts that cost what was estimated never cost more than the limit; dearer ones only by their own excess.
+        // The cost exceeds the limit at most by the amount by which single calls exceed their estimates.
         let cap = run.state.budget.caps().get(Dimension::Cost).unwrap_or(u64::MAX);
         let excess = 500_000 * run.billed_rollouts + 10_000_000 * run.count("proposer.started") as u64;
         prop_assert!(run.state.counts.spend().known_cost.0 <= cap.saturating_add(excess));
         prop_assert!(run.state.counts.rollouts.paid_calls <= u64::from(world.config.gepa.max_total_rollouts));
     }
 
-    /// A rollout and a proposal that cost less than estimated never cost more than the limit.
+    /// If no call exceeds its estimate, the cost never exceeds the limit.
     #[test]
     fn money_is_never_overspent_when_estimates_hold(world in world(), pace in pace(), cap in 0.2f64..2.0) {
         let mut world = World { rollout_cost: Some(1_900_000), ..world };
@@ -236,9 +236,9 @@ proptest! {
         prop_assert_eq!(run.state.budget.overrun(Dimension::Cost), 0);
     }
 
-    /// A run that is rebuilt from any prefix that was stored goes on to the same end.
+    /// A run that is resumed from any stored prefix of its log has the same end.
     #[test]
-    fn a_run_that_is_cut_anywhere_ends_the_same(world in world(), pace in pace(), at in 0.0f64..1.0) {
+    fn a_run_resumed_from_any_prefix_ends_the_same(world in world(), pace in pace(), at in 0.0f64..1.0) {
         let world = untimed(world);
         let run = world.run(pace);
         let place = (at * (run.boundaries.len() - 1) as f64) as usize;
@@ -248,7 +248,7 @@ proptest! {
         prop_assert_eq!(&events, &run.events);
     }
 
-    /// What was asked for stays what it is until it is answered, so that a crash sends nothing else.
+    /// A command does not change until it is answered, so that a resumed run sends the same call again.
     #[test]
     fn commands_do_not_change_while_they_wait(world in world(), pace in pace()) {
         let run = world.run(pace);
@@ -267,8 +267,8 @@ proptest! {
         }
     }
 
-    /// The state is the log: replaying any part of it from the start gives the state at that moment, and the rest of the log
-    /// leads from there to the end.
+    /// Replaying any prefix of the log rebuilds the state after that prefix, and the rest of the log leads to the final
+    /// state.
     #[test]
     fn replaying_the_log_rebuilds_the_state(world in world(), pace in pace(), every in 1usize..40) {
         let run = world.run(pace);
@@ -284,7 +284,7 @@ proptest! {
         prop_assert_eq!(&state, &run.state);
     }
 
-    /// Whenever a stop or a cancel comes, the run ends, and nothing stays reserved.
+    /// A stop or cancel at any time ends the run, and no reservation remains.
     #[test]
     fn stops_and_cancels_end_the_run(world in world(), pace in pace(), after in 0usize..200, cancel in any::<bool>()) {
         let (stop_after, cancel_after) = if cancel { (None, Some(after)) } else { (Some(after), None) };
@@ -301,7 +301,7 @@ proptest! {
         }
     }
 
-    /// Every event survives its line, and a normalized feed normalizes to itself, under any run id and time.
+    /// Every event survives a round trip through its line, and normalizing is idempotent, with any run id and time.
     #[test]
     fn feeds_round_trip_and_normalize(world in world(), pace in pace()) {
         let run = world.run(pace);
@@ -322,7 +322,7 @@ proptest! {
         }
     }
 
-    /// When rollouts are what runs out, less than one screening of them is left.
+    /// If the rollout limit ends the search, fewer rollouts remain than one screening needs.
     #[test]
     fn the_rollout_budget_is_used(
         world in search(),

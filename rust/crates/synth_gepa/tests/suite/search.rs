@@ -1,4 +1,4 @@
-//! What the search does in situations that can be worked out by hand.
+//! Behaviour of the search in small situations with known results.
 
 use std::collections::BTreeSet;
 
@@ -31,7 +31,7 @@ fn number(text: &str) -> u32 {
         .map_or(0, |part| part.parse().unwrap_or(0))
 }
 
-/// Each proposal is its parent with a larger number.
+/// A proposer that increments the number in the parent's text.
 fn next_number(command: &ProposeCommand) -> Vec<Payload> {
     let field = &command.question.components[0];
     let text = format!("Rules: {{rows}} {}", number(&command.question.base[field]) + 1);
@@ -51,7 +51,7 @@ fn climbing(score: Scorer) -> World {
 }
 
 #[test]
-fn a_smaller_loss_is_better_and_never_taken_for_perfect() {
+fn a_minimized_objective_has_no_assumed_perfect_score() {
     let mut world = climbing(|command| Ok(1.0 / f64::from(1 + level(command))));
     world.config.gepa.objective_directions.insert("outcome_reward".into(), Direction::Minimize);
     let run = world.run(Pace::default());
@@ -85,11 +85,11 @@ fn generations_without_gain_end_the_search() {
 }
 
 #[test]
-fn a_saturated_seed_costs_one_evaluation_and_no_proposal() {
+fn a_perfect_initial_candidate_costs_one_evaluation_and_no_proposal() {
     let run = climbing(|_| Ok(1.0)).run(Pace::default());
     assert_eq!(stopped_by(&run), StopKind::PerfectScore);
     assert_eq!(run.count("proposer.started"), 0);
-    // The seed on 24 train and 10 held-out rows, once.
+    // The initial candidate on 24 train and 10 held-out rows, once.
     assert_eq!(run.billed_rollouts, 34);
 }
 
@@ -101,10 +101,10 @@ fn rewards_above_one_mean_that_one_is_not_perfect() {
 }
 
 #[test]
-fn perfect_minibatches_are_passed_over() {
+fn perfect_minibatches_are_skipped() {
     let run = climbing(|command| Ok(f64::from(u8::from(level(command) > 0 || command.row_id.as_str() != "train:5"))))
         .run(Pace::default());
-    // Only one row of 24 can be gained; it is found, gained, and then nothing is left.
+    // Only one row of 24 can improve. The search finds it, improves it, and then stops.
     assert!(run.count("minibatch.skipped") > 0);
     assert_eq!(stopped_by(&run), StopKind::PerfectScore);
     assert_eq!(run.count("candidate.accepted"), 2);
@@ -115,9 +115,9 @@ fn a_row_that_always_fails_does_not_fail_the_run() {
     let run =
         climbing(|command| if command.row_id.as_str() == "train:3" { Err(true) } else { Ok(1.0) }).run(Pace::default());
     assert_eq!(stopped_by(&run), StopKind::PerfectScore);
-    // One failing rollout and its retry, and never again.
+    // One failed rollout and its retry; the row is not requested again.
     assert_eq!(run.count("rollout.failed"), 2);
-    // A minibatch that holds nothing else is drawn anew, also where perfect ones are not passed over.
+    // A minibatch of only this row is drawn again, even if perfect minibatches are not skipped.
     let mut world = climbing(|command| {
         let failing = command.row_id.as_str() == "train:3";
         if failing { Err(false) } else { Ok(f64::from(level(command)) / 10.0) }
@@ -142,7 +142,7 @@ fn a_proposer_that_repeats_itself_ends_the_search_without_failing_it() {
 }
 
 #[test]
-fn a_proposer_that_breaks_the_rules_fails_the_run_and_keeps_what_was_paid() {
+fn a_proposer_without_valid_proposals_fails_the_run_and_its_usage_counts() {
     fn empty(command: &ProposeCommand) -> Vec<Payload> {
         vec![Payload::from([(command.question.components[0].clone(), "  ".to_owned())])]
     }
@@ -162,7 +162,7 @@ fn a_proposer_that_breaks_the_rules_fails_the_run_and_keeps_what_was_paid() {
 }
 
 #[test]
-fn the_circuit_breaker_and_a_stop_from_outside_win_over_a_soft_stop() {
+fn the_circuit_breaker_and_a_stop_request_override_a_soft_stop() {
     let world = |mode, breaks_at| {
         let mut world = World { breaks_at, ..World::default() };
         world.config.gepa.pipeline.mode = mode;
@@ -181,14 +181,14 @@ fn the_circuit_breaker_and_a_stop_from_outside_win_over_a_soft_stop() {
 }
 
 #[test]
-fn a_stop_before_anything_was_asked_costs_nothing() {
+fn a_stop_before_the_first_call_costs_nothing() {
     let run = World::default().run(Pace { stop_after: Some(0), ..Pace::default() });
     assert!(matches!(run.last(), Event::RunCancelled(_)));
     assert_eq!(run.billed_rollouts, 0);
 }
 
 #[test]
-fn a_seed_that_mostly_fails_is_an_error_of_the_container() {
+fn an_initial_candidate_that_mostly_fails_is_a_container_error() {
     let mut world = climbing(|command| {
         if level(command) == 0 && number(command.row_id.as_str()).is_multiple_of(2) { Err(false) } else { Ok(0.5) }
     });
@@ -200,7 +200,7 @@ fn a_seed_that_mostly_fails_is_an_error_of_the_container() {
 }
 
 #[test]
-fn a_seed_without_any_score_ends_the_run_whatever_is_tolerated() {
+fn an_initial_candidate_without_any_score_fails_the_run() {
     let mut world = climbing(|_| Err(false));
     world.config.gepa.rollout_failure_rate_tolerance = 1.0;
     world.config.gepa.min_full_coverage = 0.0;
@@ -209,7 +209,7 @@ fn a_seed_without_any_score_ends_the_run_whatever_is_tolerated() {
 }
 
 #[test]
-fn a_proposer_that_never_brings_anything_is_an_error_even_in_a_short_run() {
+fn a_short_run_without_any_valid_proposal_fails() {
     let run = World { invalid: 1.0, ..World::default() }.run(Pace::default());
     assert!(
         matches!(run.last(), Event::RunFailed(failed) if failed.error_code == ErrorCode::Proposer),
@@ -220,7 +220,7 @@ fn a_proposer_that_never_brings_anything_is_an_error_even_in_a_short_run() {
 
 #[test]
 fn a_candidate_gains_nothing_by_failing_on_hard_rows() {
-    // Level 1 fails on the hard rows, which the seed fails to solve, and ties with it everywhere else.
+    // Level 1 fails on the hard rows, on which the initial candidate scores 0, and ties with it on all others.
     let mut world = climbing(|command| {
         let hard = number(command.row_id.as_str()) < 6;
         if hard && level(command) > 0 { Err(false) } else { Ok(if hard { 0.0 } else { 0.9 }) }
@@ -242,7 +242,7 @@ fn a_candidate_gains_nothing_by_failing_on_hard_rows() {
 }
 
 #[test]
-fn time_is_up_in_the_heldout_phase_as_well() {
+fn the_time_limit_applies_to_the_heldout_phase() {
     let mut world = climbing(|command| Ok(f64::from(level(command)) / 10.0));
     world.heldout = 200;
     world.config.proposer.timeout_seconds = 5;
@@ -251,13 +251,13 @@ fn time_is_up_in_the_heldout_phase_as_well() {
     world.config.gepa.rollout_estimated_wall_seconds = Some(3.5);
     world.config.gepa.pipeline.workers.rollout = 1;
     let run = world.run(Pace { rollout_workers: 1, ..Pace::default() });
-    // The rollout that is under way may end late; nothing is sent after that.
+    // A rollout in flight may end late; no call is sent after that.
     assert!(run.simulated_millis < 34_000, "{}", run.simulated_millis);
     assert_eq!(run.count("heldout.skipped"), 1);
 }
 
 #[test]
-fn a_stop_from_outside_is_no_failure_of_the_container() {
+fn a_stop_request_is_not_a_container_failure() {
     let slow = Pace { rollout_workers: 1, stop_after: Some(3), ..Pace::default() };
     let run = World::default().run(slow);
     assert!(matches!(run.last(), Event::RunCancelled(_)), "{:?}", run.last());
@@ -269,7 +269,7 @@ fn a_stop_from_outside_is_no_failure_of_the_container() {
 }
 
 #[test]
-fn a_row_that_always_fails_leaves_the_objectives_their_frontier() {
+fn a_row_that_always_fails_does_not_empty_the_objective_frontier() {
     let mut world = climbing(|command| {
         let failing = command.row_id.as_str() == "train:0";
         if failing { Err(false) } else { Ok(f64::from(level(command)) / 10.0) }
@@ -303,7 +303,7 @@ fn limits_are_named_in_dollars() {
 }
 
 #[test]
-fn a_seed_that_cannot_be_paid_for_is_refused_before_anything_is_sent() {
+fn an_initial_evaluation_beyond_the_budget_is_refused_before_any_call() {
     let mut world = World::default();
     world.config.gepa.max_total_rollouts = 20;
     let run = world.run(Pace::default());
@@ -334,7 +334,7 @@ fn of_tied_candidates_the_newest_is_the_parent() {
 
 #[test]
 fn rejected_candidates_reach_the_next_proposal_with_their_text_and_reason() {
-    // The first two proposals are worse than the seed.
+    // The first two proposals are worse than the initial candidate.
     let mut world = climbing(|command| Ok(if level(command) == 0 { 0.5 } else { 0.1 }));
     world.write = Some(|command| {
         let field = command.question.components[0].clone();
@@ -379,7 +379,7 @@ fn a_proposal_knows_the_parents_relatives_and_the_frontier() {
     let last = turns.last().unwrap();
     let ancestors: Vec<_> =
         last.question.relatives.iter().filter(|found| found.relation == Relation::Ancestor).collect();
-    // The history is longer than what is shown of it.
+    // The history is longer than the shown part.
     assert_eq!(ancestors.len(), 4, "{:?}", last.question.relatives);
     for ancestor in &ancestors {
         assert!((ancestor.delta.unwrap() - 0.1).abs() < 1e-9 && ancestor.rows > 0, "{ancestor:?}");
@@ -390,7 +390,7 @@ fn a_proposal_knows_the_parents_relatives_and_the_frontier() {
 }
 
 #[test]
-fn heldout_scores_never_choose_and_are_measured_once() {
+fn heldout_scores_are_measured_once_and_never_select_a_candidate() {
     let turned = |score: Scorer| climbing(score).run(Pace::default());
     let plain = turned(|command| Ok(f64::from(level(command)) / 10.0));
     let other = turned(|command| {
@@ -417,7 +417,7 @@ fn heldout_scores_never_choose_and_are_measured_once() {
 fn heldout_best_returns_the_best_on_rows_that_all_have() {
     let mut world = climbing(|command| match (command.heldout, level(command)) {
         (false, level) => Ok(f64::from(level) / 10.0),
-        // Level 6 is best on train rows, level 4 on held-out rows; the seed is perfect on the one row that it has.
+        // Level 6 is best on train rows, level 4 on held-out rows; the initial candidate is perfect on its only scored row.
         (true, 0) => {
             if command.row_id.as_str() == "heldout:0" {
                 Ok(1.0)
@@ -466,7 +466,7 @@ fn proposals_are_checked_before_they_cost_anything() {
     let both = Payload::from([("odd".into(), String::new()), ("x".into(), "y".into())]);
     let problems = check(&World { modules: vec!["odd", "even"], ..World::default() }, both).unwrap_err();
     assert_eq!(problems.len(), 2, "every problem is named");
-    // A field that is named without being changed is no change.
+    // A field with unchanged text does not count as changed.
     let named = Payload::from([("odd".into(), "{rows} new".into()), ("even".into(), "Rules: {rows}".into())]);
     assert_eq!(
         check(&World { modules: vec!["odd", "even"], ..World::default() }, named).unwrap().changed_fields,
@@ -484,7 +484,7 @@ fn train_text_may_be_forbidden_warned_about_or_allowed() {
     assert_eq!(check(&world, fields()).unwrap().repeated.len(), 1);
     world.config.gepa.leakage.policy = LeakagePolicy::Allow;
     assert_eq!(check(&world, fields()).unwrap().repeated.len(), 0);
-    // Held-out text is refused all the same.
+    // Held-out text is still rejected.
     let heldout = text.replace("train", "heldout");
     assert!(check(&world, Payload::from([("odd".into(), heldout)])).is_err());
 }
@@ -494,7 +494,7 @@ fn check(
     fields: Payload,
 ) -> Result<synth_gepa::CheckedProposal, Vec<synth_optimizer_core::model::event_fields::Problem>> {
     use synth_optimizer_core::model::answer::Proposal;
-    // A run that is cancelled while its first proposal is under way has an open generation to check against.
+    // A run that is cancelled during its first proposer turn has an open generation to check against.
     let engine = world.engine();
     let state = first_turn(&engine, world);
     let generation = state.generations.values().next().unwrap();
@@ -569,7 +569,7 @@ fn rows_of(run: &Run, stage: Stage) -> BTreeSet<&str> {
     rollouts.collect()
 }
 
-/// Two candidates that went different ways from the seed, each in its own module: their merge has both changes.
+/// Two candidates descend from the initial one and change different modules. Their merge has both changes.
 #[test]
 fn a_merge_takes_each_change_from_the_parent_that_made_it() {
     let mut world = World { modules: vec!["odd", "even"], learns: 0.4, forgets: 0.0, ..World::default() };
@@ -601,7 +601,7 @@ fn a_merge_takes_each_change_from_the_parent_that_made_it() {
     assert!(built > 5, "only {built} merges were built");
 }
 
-/// In simulated time, with workers to spare: the same rollouts, several times sooner.
+/// In simulated time with enough workers, the same rollouts finish several times sooner.
 #[test]
 fn a_wider_window_finishes_sooner_with_the_same_rollouts() {
     let finish = |mode, window| {

@@ -9,82 +9,82 @@ pub use super::pools::{OUTCOME_REWARD, objective_names};
 pub use crate::model::event_fields::{Direction, FrontierType, Selector};
 
 string_enum! {
-    /// When a candidate counts as better.
+    /// When a candidate counts as better than another one.
     AcceptanceCriterion {
-        /// The deciding objective gains more than the margin.
+        /// The deciding objective improves by more than the margin.
         PrimaryImprovement = "primary_improvement",
-        /// The deciding objective does not lose more than the margin.
+        /// The deciding objective does not get worse by more than the margin.
         ImprovementOrEqual = "improvement_or_equal",
-        /// The deciding objective gains, or another one does and no protected one loses much.
+        /// The deciding objective improves; or another one improves and no protected one gets worse by too much.
         PrimaryOrObjective = "primary_or_objective",
-        /// Some objective gains.
+        /// At least one objective improves.
         AnyObjectiveImproved = "any_objective_improved",
-        /// Some objective gains, and no protected one loses much, whatever the deciding one gains.
+        /// At least one objective improves, and no protected one gets worse by too much, even if the deciding one improves.
         ProtectedObjectiveGuard = "protected_objective_guard",
     }
-    /// Which target modules one proposal may change.
+    /// The target modules that one proposal may change.
     ComponentSelector {
-        /// One of them, in turn.
+        /// One module, in round-robin order.
         RoundRobin = "round_robin",
-        /// All of them.
+        /// All modules.
         All = "all",
     }
-    /// Which candidate is returned.
+    /// The candidate that a run returns.
     DeploymentRule {
-        /// The best on train rows; held-out rows only measure it.
+        /// The best candidate on train rows. Held-out rows only measure it.
         OptimizationSelected = "optimization_selected",
-        /// The best on held-out rows; its held-out score is then biased upwards.
+        /// The best candidate on held-out rows. Its held-out score is then biased upwards.
         HeldoutBest = "heldout_best",
     }
-    /// What a stop rule looks at.
+    /// The score that a stop rule uses.
     StopMetric {
         /// The best score on train rows.
         TrainScore = "train_score" | "train_reward",
-        /// Read as `train_score`, with a warning: held-out rows are measured once, after the search.
+        /// Treated as `train_score`, with a warning, because held-out rows are measured only once, after the search.
         HeldoutScore = "heldout_score" | "heldout_reward",
     }
     /// How minibatches are drawn.
     Sampler {
-        /// Every minibatch anew, from the whole pool.
+        /// Each minibatch is a random sample of the whole pool.
         SeededShuffle = "seeded_shuffle",
-        /// In slices of a shuffled pool; every row has its turn before the next shuffle.
+        /// Minibatches are slices of a shuffled pool. Every row is used before the next shuffle.
         EpochShuffled = "epoch_shuffled",
-        /// In slices of the pool in its own order.
+        /// Minibatches are slices of the pool in its own order.
         OrderedEpoch = "ordered_epoch" | "sequential_epoch",
-        /// One row of each value of `field` in turn.
+        /// Minibatches take one row of each value of `field` in turn.
         Stratified = "stratified" | "stratified_by_field",
     }
     /// What happens to a proposal that repeats train text.
     LeakagePolicy {
-        /// It is refused.
+        /// The proposal is rejected.
         Forbid = "forbid",
-        /// It is taken, and an event tells.
+        /// The proposal is used, and an event reports the repetition.
         Warn = "warn",
-        /// It is taken.
+        /// The proposal is used.
         Allow = "allow",
     }
-    /// What a merge does where both parents changed the same module.
+    /// How a merge resolves a module that both parents changed.
     MergeConflict {
-        /// Takes the text of the parent with the higher score.
+        /// It uses the text of the parent with the higher score.
         HigherScore = "higher_score",
-        /// Asks the proposer to merge both texts.
+        /// The proposer merges both texts.
         Proposer = "proposer",
     }
     /// How rollouts are sent.
     SubmissionMode {
-        /// Sent and waited for.
+        /// One HTTP request that returns the result.
         Sync = "sync",
-        /// Sent, then asked for until it is at its end.
+        /// A submission, followed by polling for the result.
         Async = "async",
     }
-    /// How work is ordered.
+    /// How generations are scheduled.
     PipelineMode {
         /// One generation at a time.
         SyncSerial = "sync_serial" | "sync" | "serial",
         /// As many generations as fit into `max_in_flight_candidates`.
         AsyncPipelined = "async_pipelined" | "async" | "pipelined",
     }
-    /// What happens to a proposal whose parent is no longer the newest.
+    /// What happens to a proposal whose parent is no longer the newest candidate.
     StalenessPolicy {
         /// It is evaluated like any other.
         Full = "full" | "full_async",
@@ -99,192 +99,192 @@ pub(super) const MAX_TOKENS: u64 = 1_000_000_000_000_000;
 section! {
     /// Search, transport, limits and stop rules.
     GepaSection {
-        /// Most generations: propose, screen, evaluate.
+        /// Maximum number of generations. A generation proposes, screens and evaluates candidates.
         max_generations: u32 [min = 1] = 2,
-        /// Proposals asked for in one proposer turn.
+        /// Number of proposals that one proposer turn requests.
         proposals_per_generation: u32 [min = 1] = 2,
-        /// Rows on which a proposal is screened against its parent.
+        /// Number of rows on which a proposal is compared with its parent before the full evaluation.
         minibatch_size: u32 [min = 1] = 8,
-        /// How much better than its parent a proposal must be on the minibatch.
+        /// By how much a proposal must exceed its parent's score on the minibatch.
         minibatch_accept_margin: f64 [min = 0.0] = 0.0,
         frontier_type: FrontierType = FrontierType::PerExample,
-        /// The objective that decides. Unset: the first of the declared ones.
+        /// The deciding objective. Unset: the first of `objective_keys`.
         selection_objective: Option<String>,
         /// Objectives of the run. Empty: `outcome_reward`, the reward of the rollout.
         objective_keys: Vec<String>,
-        /// Objectives that are not to be maximized.
+        /// Directions of objectives. An objective without an entry is maximized.
         objective_directions: BTreeMap<String, Direction>,
-        /// Compares a fully evaluated candidate with the best one.
+        /// Criterion for a fully evaluated candidate, compared with the best one.
         acceptance_criterion: AcceptanceCriterion = AcceptanceCriterion::PrimaryImprovement,
-        /// Compares a proposal with its parent on the minibatch.
+        /// Criterion for a proposal on the minibatch, compared with its parent.
         minibatch_acceptance_criterion: AcceptanceCriterion = AcceptanceCriterion::PrimaryImprovement,
         objective_acceptance: ObjectiveAcceptance,
         candidate_selector: CandidateSelector,
         batch_sampler: BatchSampler,
         component_selector: ComponentSelector = ComponentSelector::RoundRobin,
-        /// Row pools by seed, for `[dataset]`.
+        /// Row pools by row number, for `[dataset]`.
         seed_pools: SeedPools,
         /// Row pools by task id, for `[taskset]`.
         task_pools: Option<TaskPools>,
         deployment_rule: DeploymentRule = DeploymentRule::OptimizationSelected,
         leakage: Leakage,
         merge: Merge,
-        /// Skips minibatches on which the parent has nothing to gain.
+        /// Whether to skip minibatches on which the parent has the perfect score.
         skip_perfect_score: bool = true,
-        /// The score that cannot be improved. Unset: 1.0, as long as the run has met no reward above it.
+        /// The perfect score, which cannot be improved. Unset: 1.0, unless a reward of the run exceeds it.
         perfect_score: Option<f64>,
-        /// How many perfect minibatches may be skipped in one generation.
+        /// Maximum number of perfect minibatches that one generation skips.
         max_perfect_skips: u32 = 16,
-        /// How many rejected candidates are shown, with the reason, to the next proposal.
+        /// Number of rejected candidates that the next proposer turn sees, with the reason.
         carry_failures: u32 = 3,
-        /// Longest text of one field, in characters.
+        /// Maximum length of one field, in characters.
         max_field_chars: u32 [min = 1] = 32_768,
         /// Share of the train rows that must have a score before a candidate can be accepted.
         min_full_coverage: f64 [min = 0.0, max = 1.0] = 0.25,
 
         rollout_submission_mode: SubmissionMode = SubmissionMode::Sync,
-        /// How often an async rollout is asked for its result, in milliseconds.
+        /// Poll interval of an async rollout, in milliseconds.
         rollout_poll_interval_ms: u64 [min = 1] = 250,
-        /// How long an async rollout may take, in seconds.
+        /// Timeout of an async rollout, in seconds.
         rollout_async_timeout_seconds: u64 [min = 1, max = MAX_SECONDS] = 600,
-        /// Rollouts handed to the transport at once. Unset: as many as are allowed to run.
+        /// Number of rollouts handed to the transport at once. Unset: as many as may run concurrently.
         rollout_chunk_size: Option<u32> [min = 1],
-        /// How often one rollout is tried when it fails in a way that may pass. Every try counts as a rollout.
+        /// Maximum number of attempts of one rollout, if the failure is retryable. Every attempt counts as a rollout.
         rollout_max_attempts: u32 [min = 1] = 2,
-        /// Share of failed rollouts that one evaluation may have and still be judged.
+        /// Maximum share of failed rollouts of an evaluation. Above it, the candidate is deferred.
         rollout_failure_rate_tolerance: f64 [min = 0.0, max = 1.0] = 0.25,
         circuit_breaker: CircuitBreaker,
 
-        /// Most rollouts in all, held-out ones included.
+        /// Maximum number of rollouts, including held-out ones.
         max_total_rollouts: u32 [min = 1] = 256,
-        /// Most train rollouts. When only the held-out cap is given: `max_total_rollouts`.
+        /// Maximum number of train rollouts. Unset while `max_heldout_rollouts` is set: `max_total_rollouts`.
         max_train_rollouts: Option<u32> [min = 1],
-        /// Most held-out rollouts. When only the train cap is given: `max_total_rollouts`.
+        /// Maximum number of held-out rollouts. Unset while `max_train_rollouts` is set: `max_total_rollouts`.
         max_heldout_rollouts: Option<u32> [min = 1],
-        /// Most dollars of proposer and rollouts together. 0.0 is no limit. Needs both estimates.
+        /// Maximum cost of proposer and rollouts together, in dollars. 0.0 is no limit. Requires both estimates.
         max_cost_usd: f64 [min = 0.0, max = 1e9] = 0.0,
-        /// Longest time of the run, in seconds. Needs `rollout_estimated_wall_seconds`.
+        /// Maximum running time, in seconds. Requires `rollout_estimated_wall_seconds`.
         max_time_seconds: Option<u64> [min = 1, max = MAX_SECONDS],
-        /// Most prompt tokens of proposer and rollouts together. Needs both estimates.
+        /// Maximum number of prompt tokens of proposer and rollouts together. Requires both estimates.
         max_prompt_tokens: Option<u64> [min = 1, max = MAX_TOKENS],
-        /// Most completion tokens of proposer and rollouts together. Needs both estimates.
+        /// Maximum number of completion tokens of proposer and rollouts together. Requires both estimates.
         max_completion_tokens: Option<u64> [min = 1, max = MAX_TOKENS],
-        /// Most tokens of proposer and rollouts together. May be written `max_tokens`. Needs estimates of both.
+        /// Maximum number of tokens of proposer and rollouts together. Also accepted as `max_tokens`. Requires both estimates.
         #[serde(alias = "max_tokens")]
         #[schemars(extend("x-also-written" = "max_tokens"))]
         max_total_tokens: Option<u64> [min = 1, max = MAX_TOKENS],
-        /// What one proposer turn costs at most.
+        /// Maximum cost of one proposer turn, in dollars.
         proposer_estimated_cost_usd: Option<f64> [min = 1e-9, max = 1e6],
-        /// Prompt tokens that one proposer turn uses at most.
+        /// Maximum number of prompt tokens of one proposer turn.
         proposer_estimated_prompt_tokens: Option<u64> [min = 1, max = MAX_TOKENS],
-        /// Completion tokens that one proposer turn uses at most.
+        /// Maximum number of completion tokens of one proposer turn.
         proposer_estimated_completion_tokens: Option<u64> [min = 1, max = MAX_TOKENS],
-        /// Tokens that one proposer turn uses at most.
+        /// Maximum number of tokens of one proposer turn.
         proposer_estimated_total_tokens: Option<u64> [min = 1, max = MAX_TOKENS],
-        /// What one rollout costs at most.
+        /// Maximum cost of one rollout, in dollars.
         rollout_estimated_cost_usd: Option<f64> [min = 1e-9, max = 1e6],
-        /// Prompt tokens that one rollout uses at most.
+        /// Maximum number of prompt tokens of one rollout.
         rollout_estimated_prompt_tokens: Option<u64> [min = 1, max = MAX_TOKENS],
-        /// Completion tokens that one rollout uses at most.
+        /// Maximum number of completion tokens of one rollout.
         rollout_estimated_completion_tokens: Option<u64> [min = 1, max = MAX_TOKENS],
-        /// Tokens that one rollout uses at most.
+        /// Maximum number of tokens of one rollout.
         rollout_estimated_total_tokens: Option<u64> [min = 1, max = MAX_TOKENS],
-        /// How long one rollout takes at most, in seconds.
+        /// Maximum duration of one rollout, in seconds.
         rollout_estimated_wall_seconds: Option<f64> [min = 1e-3, max = 1e7],
 
-        /// Stops after this many generations in a row without a better best score.
+        /// The search stops after this many consecutive generations without a better best score.
         no_improvement_generations: Option<u32> [min = 1],
         no_improvement_metric: StopMetric = StopMetric::TrainScore,
-        /// Stops when the best score reaches this value.
+        /// The search stops when the best score reaches this value.
         score_threshold_value: Option<f64>,
         score_threshold_metric: StopMetric = StopMetric::TrainScore,
         pipeline: Pipeline,
     }
-    /// How objectives other than the deciding one take part in acceptance.
+    /// How objectives other than the deciding one affect acceptance.
     ObjectiveAcceptance {
-        /// How much an objective must gain to count as improved.
+        /// By how much an objective must improve to count as improved.
         min_objective_delta: f64 [min = 0.0] = 0.05,
-        /// How much a protected objective may lose.
+        /// By how much a protected objective may get worse.
         objective_regression_tolerance: f64 [min = 0.0] = 0.10,
-        /// Objectives that may lose no more than that. Empty: all of them.
+        /// The protected objectives. Empty: all objectives.
         protected_objectives: Vec<String>,
     }
     /// How parents are chosen.
     CandidateSelector {
         name: Selector = Selector::ParetoWeighted,
-        /// Share of random parents of `epsilon_greedy`.
+        /// Probability of a random parent with `epsilon_greedy`.
         epsilon: f64 [min = 0.0, max = 1.0] = 0.1,
-        /// How many of the best candidates `top_k_pareto` looks at.
+        /// Number of best candidates that `top_k_pareto` chooses from.
         k: u32 [min = 1] = 3,
     }
     /// How minibatches are drawn.
     BatchSampler {
         name: Sampler = Sampler::SeededShuffle,
-        /// How many new rows each minibatch of an epoch takes. Unset: `minibatch_size`.
+        /// Number of new rows in each minibatch of an epoch. Unset: `minibatch_size`.
         epoch_width: Option<u32> [min = 1],
         /// Dotted path of the row field that `stratified` balances.
         field: String = "metadata.difficulty".into(),
     }
-    /// Row pools by seed. An empty pool is the whole of what it is drawn from.
+    /// Row pools by row number. An empty pool contains all rows of the pool that it is drawn from.
     SeedPools {
-        /// Rows of the full evaluation. Empty: all train seeds.
+        /// Rows of the full evaluation. Empty: all train rows.
         pareto_eval: Vec<i64>,
-        /// Rows that minibatches are drawn from. Empty: `pareto_eval`.
+        /// Rows from which minibatches are drawn. Empty: `pareto_eval`.
         minibatch: Vec<i64>,
         /// Rows whose traces the proposer may see. Empty: the minibatch pool.
         reflection: Vec<i64>,
-        /// Held-out rows. Empty: all held-out seeds.
+        /// Rows of the held-out evaluation. Empty: all held-out rows.
         validation: Vec<i64>,
     }
     /// Row pools by task id.
     TaskPools {
         /// Tasks of the full evaluation. Required.
         pareto: Vec<String>,
-        /// Tasks that minibatches are drawn from. Required.
+        /// Tasks from which minibatches are drawn. Required.
         minibatch: Vec<String>,
         /// Tasks whose traces the proposer may see. Required.
         reflection: Vec<String>,
         /// Held-out tasks. Required.
         heldout: Vec<String>,
     }
-    /// The scan of proposals for text of the rows. Held-out text is always refused.
+    /// The scan of proposals for text of rows. Proposals with text of held-out rows are always rejected.
     Leakage {
         /// What happens to a proposal that repeats train text.
         policy: LeakagePolicy = LeakagePolicy::Forbid,
-        /// Shortest repetition that counts, in characters.
+        /// Minimum length of a repetition, in characters.
         min_span_chars: u32 [min = 8] = 32,
     }
     /// System-aware merge of two candidates that share an ancestor.
     Merge {
-        /// Whether merges are tried.
+        /// Whether the search tries merges.
         enabled: bool,
-        /// Most merges that are built in a run, whatever becomes of them.
+        /// Maximum number of merges that a run builds, accepted or not.
         max_merges: u32 = 5,
         conflict: MergeConflict = MergeConflict::HigherScore,
-        /// Rows that both parents must have scores for.
+        /// Minimum number of rows that both parents have scores for.
         min_shared_rows: u32 [min = 1] = 5,
-        /// Rows on which a merge is screened against both parents.
+        /// Number of rows on which a merge is compared with both parents.
         gate_rows: u32 [min = 1] = 5,
     }
-    /// Stops a run whose container has broken.
+    /// Stops a run whose container is broken.
     CircuitBreaker {
-        /// Whether a broken container stops the run.
+        /// Whether the circuit breaker is active.
         enabled: bool = true,
-        /// How many of the last rollouts are looked at.
+        /// Number of recent rollouts to check.
         window: u32 [min = 1] = 32,
-        /// How many of them must have failed, beyond the tolerated share.
+        /// Minimum number of failed rollouts, in addition to exceeding the tolerated share.
         min_failures: u32 [min = 1] = 8,
     }
-    /// How work is ordered and how much of it runs at once.
+    /// How generations are scheduled, and how many calls run concurrently.
     Pipeline {
         mode: PipelineMode = PipelineMode::SyncSerial,
         staleness_policy: StalenessPolicy = StalenessPolicy::Full,
-        /// The logical window of `async_pipelined`: candidates that are proposed or evaluated at once.
+        /// Maximum number of candidates that `async_pipelined` proposes or evaluates at the same time.
         max_in_flight_candidates: u32 [min = 1] = 8,
         workers: Workers,
         adaptive_rollout_concurrency: AdaptiveConcurrency,
     }
-    /// How much runs at once in each lane. Never changes what is decided, unless time is limited.
+    /// Number of concurrent calls of each kind. It changes decisions only if there is a time limit.
     Workers {
         /// Proposer turns.
         propose: u32 [min = 1] = 1,
@@ -293,21 +293,21 @@ section! {
         /// Answers that are decoded and stored.
         evaluate: u32 [min = 1] = 1,
     }
-    /// Rollout concurrency that follows the container's load.
+    /// Rollout concurrency that adapts to the container's load.
     AdaptiveConcurrency {
-        /// Whether the concurrency follows the load.
+        /// Whether the concurrency adapts to the load.
         enabled: bool = true,
-        /// Rollouts at once in the beginning, within `workers.rollout`.
+        /// Initial number of concurrent rollouts, at most `workers.rollout`.
         initial: u32 [min = 1] = 50,
-        /// Fewest rollouts at once.
+        /// Minimum number of concurrent rollouts.
         min: u32 [min = 1] = 1,
-        /// Most rollouts at once.
+        /// Maximum number of concurrent rollouts.
         max: u32 [min = 1] = 120,
-        /// How many more after enough successes.
+        /// Increase after enough consecutive successes.
         increase_step: u32 [min = 1] = 10,
-        /// How many fewer after an overload, at least: the number is halved.
+        /// Minimum decrease after an overload. The number is halved if that is a larger decrease.
         decrease_step: u32 [min = 1] = 10,
-        /// Successes in a row that count as enough.
+        /// Number of consecutive successes before an increase.
         increase_after_successes: u32 [min = 1] = 40,
         /// HTTP statuses that mean overload.
         overload_status_codes: Vec<u16> = vec![408, 425, 429, 500, 502, 503, 504, 529],

@@ -1,4 +1,4 @@
-//! Every field is changed once: the digest follows exactly those that can change a decision.
+//! Changes every field once and checks that the digest depends on exactly those that can change a decision.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use serde_json::{Value, json};
@@ -38,7 +38,7 @@ const NOT_SEARCH_FIELDS: &[&str] = &[
     "gepa.rollout_chunk_size",
 ];
 
-/// Another value of the field, unless it can have only one.
+/// Returns another value of the field, unless it has only one.
 fn other(shape: &Shape, value: &Value) -> Option<Value> {
     Some(match shape {
         Shape::Flag => json!(!value.as_bool().unwrap()),
@@ -56,7 +56,7 @@ fn read(config: &Value) -> Config {
     serde_json::from_value(config.clone()).unwrap()
 }
 
-/// Each field that has another value, with the configuration that has it.
+/// Returns each field that can change, with a changed configuration.
 fn changes(config: &Config) -> Vec<(String, Config)> {
     let whole = serde_json::to_value(config).unwrap();
     let changed = root().leaves().into_iter().filter_map(|(path, field)| {
@@ -95,7 +95,7 @@ fn differences_name_every_field_of_the_search_that_changed() {
         let found = search_differences(&redacted_config(&config), &changed);
         let is_part = !NOT_SEARCH_FIELDS.iter().any(|section| is_below(&path, section));
         assert_eq!(!found.is_empty(), is_part, "{path}");
-        // A section that was not there before is named as a whole.
+        // A new section is named as a whole.
         let names =
             |line: &String| line.split_once(": ").is_some_and(|(at, _)| is_below(at, &path) || is_below(&path, at));
         assert!(found.iter().all(|line| names(line) && line.contains(" -> ")), "{path}: {found:?}");
@@ -104,7 +104,7 @@ fn differences_name_every_field_of_the_search_that_changed() {
 }
 
 #[test]
-fn workers_count_once_time_is_limited() {
+fn workers_are_part_of_the_digest_with_a_time_limit() {
     let mut config = Config::default();
     config.gepa.max_time_seconds = Some(3600);
     let digest = search_digest(&config);

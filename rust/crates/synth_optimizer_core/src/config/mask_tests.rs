@@ -1,4 +1,4 @@
-//! What excerpts show of small files, valid and broken.
+//! Tests of masked excerpts of small files, valid and broken.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use super::{mask, outline};
@@ -11,7 +11,7 @@ fn masked(text: &str) -> String {
 }
 
 #[test]
-fn only_secrets_and_comments_are_hidden_and_nothing_moves() {
+fn only_secrets_and_comments_are_hidden_and_positions_stay() {
     let text =
         "a = 1 # fine\napi_key = \"xyz\" # why\nb = { token = 'xyz', c = 2 }\nd = [\"--password\", \"xyz\", \"#e\"]\n";
     let shown =
@@ -20,7 +20,7 @@ fn only_secrets_and_comments_are_hidden_and_nothing_moves() {
 }
 
 #[test]
-fn a_comment_is_hidden_whatever_it_follows() {
+fn comments_are_always_hidden() {
     assert_eq!(masked("a = \"bearer\" #abcdef1234 hunter2\n"), "a = \"bearer\"                    \n");
 }
 

@@ -1,4 +1,4 @@
-//! Pools, caps and objectives that follow from small configurations.
+//! Tests of the pools, caps and objectives of small configurations.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use super::{Config, GepaSection, OUTCOME_REWARD, Pools, RolloutCaps, effective_caps, objective_names, pools};
@@ -21,7 +21,7 @@ fn an_unset_half_falls_back_to_the_total() {
 }
 
 #[test]
-fn an_empty_pool_is_the_whole_of_what_it_is_drawn_from() {
+fn an_empty_pool_contains_all_rows_of_its_source() {
     let mut config = Config::default();
     assert_eq!(pools(&config), Pools::default());
     config.dataset =

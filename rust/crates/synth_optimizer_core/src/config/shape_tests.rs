@@ -1,4 +1,4 @@
-//! What the shape says about fields of each kind.
+//! Tests of the shapes of fields of each kind.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use super::{Shape, root};

@@ -1,4 +1,4 @@
-//! What a workspace keeps of a configuration can be used again, unless a secret was left out.
+//! A stored configuration can be loaded again, unless it had secrets.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use serde_json::json;
@@ -19,7 +19,7 @@ fn config(container: serde_json::Value) -> Config {
 }
 
 #[test]
-fn a_stored_configuration_is_the_one_that_was_stored() {
+fn a_stored_configuration_round_trips() {
     let config = config(json!({"url": "http://127.0.0.1:9100"}));
     let loaded = from_stored(&redacted_config(&config), "workspace.sqlite").unwrap();
     assert_eq!(loaded.config, config);
@@ -38,7 +38,7 @@ fn a_configuration_that_had_secrets_is_refused_with_their_places() {
 }
 
 #[test]
-fn another_shape_is_refused() {
+fn a_configuration_of_another_shape_is_rejected() {
     let error = from_stored(&json!({"run": 7}), "workspace.sqlite").unwrap_err();
     assert!(error.message.contains("workspace.sqlite cannot be read"), "{error}");
 }

@@ -1,4 +1,4 @@
-//! The tests of the model and of the configuration, as one program.
+//! The test suite of the model and of the configuration, as one binary.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout)]
 

@@ -1,4 +1,4 @@
-//! Money, tokens and limits: the ledger against a second set of books, and unknown cost as a value of its own.
+//! Tests of cost, tokens and limits. Compares the budget with a simple model, and checks the handling of unknown cost.
 use std::collections::BTreeMap;
 
 use proptest::collection::vec;
@@ -15,14 +15,14 @@ fn known(nano: u64) -> Cost {
     Cost::Known(NanoUsd(nano))
 }
 
-/// How a call is billed, and what it used.
+/// How a call is billed, and its usage.
 type Settlement = (Billing, Usage);
 
 fn used(usage: Usage) -> Settlement {
     (Billing::Sent, usage)
 }
 
-/// The bill of these calls.
+/// Returns the total usage of these calls.
 fn billed(calls: &[Settlement]) -> Spend {
     let mut bill = Spend::default();
     for (billing, usage) in calls {
@@ -31,11 +31,11 @@ fn billed(calls: &[Settlement]) -> Spend {
     bill
 }
 
-trait Settle {
+trait SettleAs {
     fn settle_as(&mut self, call_id: CallId, settlement: Settlement);
 }
 
-impl Settle for Budget {
+impl SettleAs for Budget {
     fn settle_as(&mut self, call_id: CallId, (billing, usage): Settlement) {
         self.settle(call_id, billing, &usage);
     }
@@ -45,7 +45,7 @@ fn one_cap(dimension: Dimension, cap: u64) -> Budget {
     Budget::new(Caps::default().with(dimension, Some(cap)))
 }
 
-/// The invariant, for every dimension.
+/// Returns whether the budget's invariant holds in every dimension.
 fn holds(budget: &Budget) -> bool {
     Dimension::ALL.into_iter().all(|dimension| {
         let cap = budget.caps().get(dimension);
@@ -75,7 +75,7 @@ fn unknown_cost_is_absorbing_and_never_zero() {
 }
 
 #[test]
-fn only_amounts_of_money_are_money() {
+fn negative_and_non_finite_amounts_are_rejected() {
     for odd in [-0.01, -1e-300, f64::NEG_INFINITY, f64::INFINITY, f64::NAN, 1e10, f64::MAX] {
         assert_eq!(NanoUsd::from_usd(odd), None, "{odd}");
         assert_eq!(Cost::from_usd(Some(odd)), Cost::Unknown, "{odd}");
@@ -149,7 +149,7 @@ proptest! {
 
     #[test]
     fn rounding_never_makes_an_amount_smaller(usd in 0.0..1000.0f64) {
-        // Half a millionth of a nano dollar is float dust.
+        // Half a millionth of a nano-dollar is a rounding error.
         let NanoUsd(nano) = NanoUsd::from_usd(usd).unwrap();
         prop_assert!(nano as f64 >= usd * 1e9 - 1e-3, "{usd} became {nano}");
         prop_assert!((nano as f64) < usd * 1e9 + 1.0, "{usd} became {nano}");
@@ -185,10 +185,10 @@ fn every_dimension_is_listed_once() {
     }
 }
 
-// The ledger, by hand.
+// The budget, with explicit values.
 
 #[test]
-fn a_reservation_becomes_what_was_used() {
+fn settling_charges_the_actual_usage() {
     let mut budget = one_cap(Dimension::Cost, 100);
     let unit = Resources::ZERO.with(Dimension::Cost, 40);
     budget.reserve(CallId(0), unit).unwrap();
@@ -201,18 +201,18 @@ fn a_reservation_becomes_what_was_used() {
     assert_eq!((budget.spent(Dimension::Cost), budget.reserved(Dimension::Cost)), (10, 40));
     assert_eq!(budget.available(Dimension::Cost), Some(50));
     budget.reserve(CallId(2), unit).unwrap();
-    // Dearer than thought: 10 of the 60 are beyond the cap, and the other reservation stays whole.
+    // The call exceeds its estimate: 10 of the 60 are beyond the cap, and the other reservation does not change.
     budget.settle_as(CallId(1), used(Usage { cost: known(60), ..Usage::default() }));
     assert_eq!((budget.spent(Dimension::Cost), budget.reserved(Dimension::Cost)), (60, 40));
     assert_eq!(budget.overrun(Dimension::Cost), 10);
-    // What is released later does not pay for the overrun, and the overrun makes no room.
+    // A later release does not reduce the overrun, and the overrun makes no room.
     budget.settle_as(CallId(2), (Billing::Unsent, Usage::default()));
     assert_eq!((budget.spent(Dimension::Cost), budget.overrun(Dimension::Cost)), (60, 10));
     assert_eq!(budget.available(Dimension::Cost), Some(30));
 }
 
 #[test]
-fn cached_answers_count_against_the_limits_and_are_not_paid() {
+fn cached_calls_count_against_the_limits_and_cost_nothing() {
     let mut budget = one_cap(Dimension::TrainRollouts, 2);
     let unit = Resources::ZERO.with(Dimension::Cost, 5).rollout(Dimension::TrainRollouts);
     let usage = Usage { prompt_tokens: Some(11), cost: known(7), ..Usage::default() };
@@ -222,7 +222,7 @@ fn cached_answers_count_against_the_limits_and_are_not_paid() {
     let bill = billed(&[(Billing::Cached, usage)]);
     assert_eq!(bill, Spend { cached_calls: 1, ..Spend::default() });
     assert_eq!(bill.cost(), known(0));
-    // A cached answer without a cost hides nothing that was paid.
+    // A cached call of unknown cost does not make the total unknown.
     budget.reserve(CallId(1), unit).unwrap();
     budget.settle_as(CallId(1), (Billing::Cached, Usage::default()));
     assert_eq!(billed(&[(Billing::Cached, Usage::default())]).cost(), known(0));
@@ -230,7 +230,7 @@ fn cached_answers_count_against_the_limits_and_are_not_paid() {
 }
 
 #[test]
-fn one_paid_call_without_a_cost_makes_the_bill_unknown_for_good() {
+fn one_sent_call_of_unknown_cost_makes_the_total_unknown() {
     let mut budget = Budget::new(Caps::default());
     let unit = Resources::ZERO.with(Dimension::Cost, 5);
     let priced = used(Usage { cost: known(3), ..Usage::default() });
@@ -241,7 +241,7 @@ fn one_paid_call_without_a_cost_makes_the_bill_unknown_for_good() {
     }
     let bill = billed(&calls);
     assert_eq!((bill.cost(), bill.known_cost), (Cost::Unknown, NanoUsd(6)));
-    // The limit still sees the estimate.
+    // The limit still counts the estimate.
     assert_eq!(budget.spent(Dimension::Cost), 11);
     assert_eq!(bill.unknown_outcomes, 0);
 }
@@ -254,7 +254,7 @@ fn an_unknown_outcome_costs_its_whole_reservation() {
     budget.reserve(CallId(0), unit).unwrap();
     budget.settle_as(CallId(0), (Billing::Unknown, Usage::default()));
     assert_eq!((budget.spent(Dimension::Cost), budget.spent(Dimension::HeldoutRollouts)), (20, 1));
-    // The limit counts what was reserved; the bill counts the call and invents neither tokens nor money.
+    // The limit counts the reservation; the usage counts the call without tokens or cost.
     assert_eq!(budget.spent(Dimension::TotalTokens), 9);
     let bill = billed(&[(Billing::Unknown, Usage::default())]);
     assert_eq!((bill.cost(), bill.total_tokens), (Cost::Unknown, 0));
@@ -262,7 +262,7 @@ fn an_unknown_outcome_costs_its_whole_reservation() {
 }
 
 #[test]
-fn wall_time_is_measured_and_calls_run_side_by_side() {
+fn wall_time_is_measured_and_calls_run_in_parallel() {
     let mut budget = one_cap(Dimension::WallMillis, 1000);
     let unit = Resources::ZERO.with(Dimension::WallMillis, 600);
     for call_id in 0..5 {
@@ -279,7 +279,7 @@ fn wall_time_is_measured_and_calls_run_side_by_side() {
         budget.reserve(CallId(5), unit),
         Err(BudgetRefusal { dimension: Dimension::WallMillis, wanted: 600, available: 500 })
     );
-    // Settling a call neither adds time nor gives any back.
+    // Settling a call does not change the time.
     budget.settle_as(CallId(0), used(Usage::default()));
     budget.settle_as(CallId(1), (Billing::Unknown, Usage::default()));
     assert_eq!((budget.spent(Dimension::WallMillis), budget.reserved(Dimension::WallMillis)), (500, 100));
@@ -293,7 +293,7 @@ fn wall_time_is_measured_and_calls_run_side_by_side() {
 }
 
 #[test]
-fn what_is_held_back_is_there_when_it_is_released() {
+fn amounts_set_aside_are_available_after_release() {
     let mut budget = one_cap(Dimension::TotalRollouts, 10);
     let unit = Resources::ZERO.rollout(Dimension::HeldoutRollouts);
     budget.set_aside(unit.times(6)).unwrap();
@@ -307,7 +307,7 @@ fn what_is_held_back_is_there_when_it_is_released() {
 }
 
 #[test]
-fn a_request_reserves_at_most_once() {
+fn a_call_has_at_most_one_reservation() {
     let mut budget = one_cap(Dimension::TrainRollouts, 3);
     let unit = Resources::ZERO.rollout(Dimension::TrainRollouts);
     budget.reserve(CallId(0), unit).unwrap();
@@ -340,13 +340,13 @@ fn absurd_amounts_do_not_overflow() {
     }
 }
 
-// The ledger, against a second set of books.
+// The budget, compared with a simple model.
 
 #[derive(Debug, Clone)]
 enum Op {
     Reserve(Resources),
-    /// Settles the open request at this place, counted round; nothing is open: a request nobody made.
-    Settle(usize, Settlement),
+    /// Settles the open call at this index, modulo their number. Without an open call, settles an unknown one.
+    SettleAs(usize, Settlement),
     SettleUnheardOf(Settlement),
     Elapsed(u64),
     Generation,
@@ -387,7 +387,7 @@ fn settlements() -> impl Strategy<Value = Settlement> {
 fn ops() -> impl Strategy<Value = Vec<Op>> {
     let op = prop_oneof![
         6 => amounts().prop_map(Op::Reserve),
-        5 => (0..8usize, settlements()).prop_map(|(place, settlement)| Op::Settle(place, settlement)),
+        5 => (0..8usize, settlements()).prop_map(|(place, settlement)| Op::SettleAs(place, settlement)),
         1 => settlements().prop_map(Op::SettleUnheardOf),
         2 => (0..120u64).prop_map(Op::Elapsed),
         1 => Just(Op::Generation),
@@ -415,12 +415,12 @@ fn caps() -> impl Strategy<Value = Caps> {
     )
 }
 
-/// What a careful clerk would write down.
+/// A simple model of the budget.
 #[derive(Debug, Default)]
-struct Books {
-    /// Request, what was set aside, and when it should be over.
+struct SimpleBudget {
+    /// Call, reserved amount, and expected end.
     open: Vec<(CallId, Resources, u64)>,
-    /// Set aside for later, one after another.
+    /// Amounts that are set aside, in order.
     held: Vec<Resources>,
     used: BTreeMap<&'static str, u64>,
     paid: BTreeMap<&'static str, u64>,
@@ -430,11 +430,11 @@ struct Books {
     unknown_outcomes: u64,
     cost_is_unknown: bool,
     requests: u64,
-    /// What is compared with all that.
+    /// The caps.
     bill: Spend,
 }
 
-impl Books {
+impl SimpleBudget {
     fn charge(&mut self, reserved: &Resources, settlement: Settlement) {
         let (billing, usage) = settlement;
         self.bill.count(billing, &usage);
@@ -477,7 +477,7 @@ impl Books {
         }
     }
 
-    /// What has been used so far, with what went beyond a cap.
+    /// Returns the usage so far, including overruns.
     fn used(&self, dimension: Dimension) -> u64 {
         match dimension {
             Dimension::WallMillis => self.elapsed,
@@ -485,7 +485,7 @@ impl Books {
         }
     }
 
-    /// The first limit that an amount would break. Time runs for all calls at once.
+    /// Returns the first limit that an amount would exceed. Time passes for all calls in parallel.
     fn too_much(&self, caps: &Caps, amount: &Resources) -> Option<Dimension> {
         Dimension::ALL.into_iter().find(|dimension| {
             let reserved = if *dimension == Dimension::WallMillis { 0 } else { self.reserved(*dimension) };
@@ -527,7 +527,7 @@ impl Books {
         Ok(())
     }
 
-    /// Applies one operation to the ledger and to the books.
+    /// Applies one operation to the budget and to the model.
     fn apply(&mut self, budget: &mut Budget, op: &Op) -> Result<(), TestCaseError> {
         let before = budget.clone();
         match op {
@@ -546,7 +546,7 @@ impl Books {
                     self.open.push((call_id, *amount, if wall == 0 { 0 } else { self.elapsed + wall }));
                 }
             }
-            Op::Settle(place, settlement) if !self.open.is_empty() => {
+            Op::SettleAs(place, settlement) if !self.open.is_empty() => {
                 let (call_id, amount, _) = self.open.remove(place % self.open.len());
                 let foreseen = budget.fits_after(call_id, settlement.0, &settlement.1, &amount);
                 budget.settle_as(call_id, *settlement);
@@ -556,7 +556,7 @@ impl Books {
                 budget.settle_as(call_id, *settlement);
                 prop_assert_eq!(&settled, &*budget, "settling twice changed something");
             }
-            Op::Settle(_, settlement) | Op::SettleUnheardOf(settlement) => {
+            Op::SettleAs(_, settlement) | Op::SettleUnheardOf(settlement) => {
                 budget.settle_as(CallId(u64::MAX), *settlement);
                 prop_assert_eq!(&before, &*budget);
             }
@@ -586,7 +586,7 @@ impl Books {
         }
         for dimension in Dimension::ALL.into_iter().filter(|dimension| *dimension != Dimension::WallMillis) {
             prop_assert!(budget.spent(dimension) >= before.spent(dimension));
-            // Only what no longer fits is put apart.
+            // Only usage beyond the cap is an overrun.
             if budget.overrun(dimension) > before.overrun(dimension) {
                 prop_assert_eq!(budget.available(dimension), Some(0), "overrun of {}", dimension.as_str());
             }
@@ -599,8 +599,8 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(128))]
 
     #[test]
-    fn the_ledger_agrees_with_the_books(caps in caps(), ops in ops()) {
-        let (mut budget, mut books) = (Budget::new(caps), Books::default());
+    fn the_budget_agrees_with_a_simple_model(caps in caps(), ops in ops()) {
+        let (mut budget, mut books) = (Budget::new(caps), SimpleBudget::default());
         books.agrees(&budget)?;
         for op in &ops {
             books.apply(&mut budget, op)?;
@@ -610,8 +610,8 @@ proptest! {
     }
 
     #[test]
-    fn how_many_is_as_many_as_fit(caps in caps(), ops in ops(), unit in amounts(), want in 0..30u64) {
-        let (mut budget, mut books) = (Budget::new(caps), Books::default());
+    fn max_affordable_is_the_largest_count_that_fits(caps in caps(), ops in ops(), unit in amounts(), want in 0..30u64) {
+        let (mut budget, mut books) = (Budget::new(caps), SimpleBudget::default());
         for op in &ops {
             books.apply(&mut budget, op)?;
         }
@@ -620,7 +620,7 @@ proptest! {
         prop_assert!(most <= want);
         prop_assert_eq!(limit.is_some(), most < want);
         prop_assert_eq!(&before, &budget);
-        // One after another: that many fit, and not one more.
+        // Reserved one by one, exactly that many fit.
         for count in 0..most {
             prop_assert_eq!(budget.reserve(CallId(1_000_000 + count), unit), Ok(()));
         }
@@ -630,7 +630,7 @@ proptest! {
             prop_assert_eq!(limit.wanted, unit.times(want).get(limit.dimension));
             prop_assert!(limit.wanted > limit.available);
         }
-        // All at once, the answer is the same.
+        // Reserved together, the result is the same.
         prop_assert_eq!(before.fits(&unit.times(most)), Ok(()));
         prop_assert_eq!(before.fits(&unit.times(want)).is_err(), most < want);
     }

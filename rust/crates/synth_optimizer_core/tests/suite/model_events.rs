@@ -1,4 +1,4 @@
-//! The event list, its envelope and its normal form, over one sample of every event type.
+//! Tests of the event list, its envelope and its normalized form, with one sample of every event type.
 use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::{ProptestConfig, any, prop_assert_eq, proptest};
@@ -25,7 +25,7 @@ use synth_optimizer_core::model::lifecycle::{CandidateTrigger, RunState, RunTrig
 use synth_optimizer_core::model::score::{Comparison, Gain, Score};
 use synth_optimizer_core::model::usage::{Cost, NanoUsd, Usage};
 
-/// The normalized feed of a raw or a normalized one.
+/// Returns the normalized form of a feed.
 fn normalize_feed(feed: &str) -> String {
     let lines = feed.lines().filter(|line| !line.trim().is_empty());
     let kept = lines.filter_map(|line| normalize(serde_json::from_str(line).unwrap()).unwrap());
@@ -107,7 +107,7 @@ fn chosen() -> HeldoutChosen {
     HeldoutChosen { candidate_ids: vec![candidate("c1"), candidate("c2")], rows: 5 }
 }
 
-/// One event of every type, with every optional field filled in.
+/// Returns one event of every type, with every optional field set.
 fn samples() -> Vec<Event> {
     vec![
         Event::RunStarted(RunStarted {
@@ -366,7 +366,7 @@ fn line(event: &Event) -> String {
     Envelope::new(3, "run-1", 1_700_000_000_123, event.clone()).to_line().unwrap()
 }
 
-/// The same value, different everywhere.
+/// Returns a value of the same shape in which every part differs.
 fn changed(value: &Value) -> Value {
     match value {
         Value::Null => json!(0.75),
@@ -431,7 +431,7 @@ fn published_names_are_used_where_the_meaning_agrees() {
     for name in published {
         assert!(EVENT_TYPES.iter().any(|known| known.name == name), "{name} is gone");
     }
-    // The variant that a reader of the published names expects behind the less obvious ones.
+    // The variants behind the less obvious published names.
     for event in samples() {
         let expected = match &event {
             Event::SeedEvaluated(_) => "candidate.evaluated",
@@ -461,7 +461,7 @@ fn every_event_is_type_and_fields_and_comes_back() {
 }
 
 #[test]
-fn fields_that_are_not_there_are_read_as_unknown() {
+fn missing_fields_are_read_as_unknown() {
     let sparse = json!({ "type": "candidate.evaluated", "fields": {
         "evaluation": 0, "candidate_id": "c1", "rows": 2, "failed": 2, "score": null } });
     let event: Event = serde_json::from_value(sparse).unwrap();
@@ -471,8 +471,9 @@ fn fields_that_are_not_there_are_read_as_unknown() {
 }
 
 #[test]
-fn asides_are_those_that_tell_how_a_run_was_carried_out() {
-    let asides: Vec<&str> = EVENT_TYPES.iter().filter(|known| known.is_operational).map(|known| known.name).collect();
+fn operational_events_describe_only_the_execution_of_a_run() {
+    let operational: Vec<&str> =
+        EVENT_TYPES.iter().filter(|known| known.is_operational).map(|known| known.name).collect();
     let expected = [
         "proposer.ready",
         "run.resumed",
@@ -483,7 +484,7 @@ fn asides_are_those_that_tell_how_a_run_was_carried_out() {
         "cache.damaged",
         "clock.observed",
     ];
-    assert_eq!(asides, expected);
+    assert_eq!(operational, expected);
 }
 
 #[test]
@@ -497,7 +498,7 @@ fn every_volatile_field_exists() {
 }
 
 #[test]
-fn what_depends_on_the_cache_or_the_bill_is_volatile_in_every_type() {
+fn fields_that_depend_on_cache_or_cost_are_volatile_in_every_type() {
     for event in samples() {
         let value = serde_json::to_value(&event).unwrap();
         for field in ["cached", "bill", "container_url"] {
@@ -507,7 +508,7 @@ fn what_depends_on_the_cache_or_the_bill_is_volatile_in_every_type() {
     }
 }
 
-// Words.
+// Messages.
 
 #[test]
 fn volatile_fields_change_neither_the_message_nor_the_normalized_line() {
@@ -526,7 +527,7 @@ fn volatile_fields_change_neither_the_message_nor_the_normalized_line() {
 }
 
 #[test]
-fn the_line_of_an_event_is_that_of_its_feed() {
+fn the_written_line_equals_the_normalized_feed() {
     for event in samples() {
         let mut written = Vec::new();
         write_normalized_line(&event, &message(&event), &mut written).unwrap();
@@ -535,7 +536,7 @@ fn the_line_of_an_event_is_that_of_its_feed() {
 }
 
 #[test]
-fn every_other_field_shows_in_the_normalized_line() {
+fn every_stable_field_is_in_the_normalized_line() {
     for event in samples().iter().filter(|event| !type_of(event).is_operational) {
         let value = serde_json::to_value(event).unwrap();
         for (field, item) in value["fields"].as_object().unwrap() {
@@ -558,7 +559,7 @@ fn messages_are_one_short_line() {
 
 #[test]
 fn messages_say_what_happened() {
-    let said: BTreeMap<&str, String> = samples().iter().map(|event| (event.type_name(), message(event))).collect();
+    let messages: BTreeMap<&str, String> = samples().iter().map(|event| (event.type_name(), message(event))).collect();
     let expected = [
         ("gepa.run.started", "run started with seed 18446744073709551615"),
         ("optimizer.state.transitioned", "ready -> proposing"),
@@ -574,7 +575,7 @@ fn messages_say_what_happened() {
         ("gepa.run.failed", "run failed: synth_optimizer_container_error"),
     ];
     for (wire, text) in expected {
-        assert_eq!(said[wire], text);
+        assert_eq!(messages[wire], text);
     }
 }
 
@@ -604,7 +605,7 @@ fn a_line_holds_the_whole_envelope_and_comes_back() {
 #[test]
 fn a_newer_feed_is_refused_with_advice() {
     let newer = line(&samples()[0]).replacen("\"version\":1", "\"version\":2", 1);
-    // A newer release may well have event types and fields that this one does not know.
+    // A newer release may have unknown event types and fields.
     let unknown = r#"{"version":2,"sequence":9,"type":"weather.changed","fields":{}}"#;
     for line in [newer.as_str(), unknown] {
         let error = Envelope::from_line(line, 17).unwrap_err();
@@ -629,7 +630,7 @@ fn a_broken_line_is_named_by_its_number() {
 }
 
 #[test]
-fn moments_that_were_checked_by_hand() {
+fn known_times_are_formatted_and_parsed() {
     let cases = [
         (0, "1970-01-01T00:00:00.000Z"),
         (951_782_400_000, "2000-02-29T00:00:00.000Z"),
@@ -647,7 +648,7 @@ fn moments_that_were_checked_by_hand() {
     }
 }
 
-/// The date, counted one year and one month at a time.
+/// Returns the date, counted by years and months.
 fn counted(millis: u64) -> String {
     let leap = |year: u64| year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
     let mut days = millis / 86_400_000;
@@ -678,7 +679,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(128))]
 
     #[test]
-    fn dates_are_those_of_the_calendar(millis in 0..20_000_000_000_000u64, days in 0..400_000u64) {
+    fn dates_match_the_calendar(millis in 0..20_000_000_000_000u64, days in 0..400_000u64) {
         prop_assert_eq!(rfc3339(millis), counted(millis));
         for edge in [days * 86_400_000, days * 86_400_000 + 86_399_999] {
             prop_assert_eq!(rfc3339(edge), counted(edge));
@@ -686,7 +687,7 @@ proptest! {
     }
 
     #[test]
-    fn any_text_of_a_user_survives_the_line(text in any::<String>(), reward in -1e9..1e9f64, number in any::<u64>()) {
+    fn user_text_survives_a_round_trip(text in any::<String>(), reward in -1e9..1e9f64, number in any::<u64>()) {
         for event in samples() {
             let event = match event {
                 Event::CandidateRegistered(mut fields) => {
@@ -710,7 +711,7 @@ proptest! {
     }
 }
 
-// The normal form.
+// The normalized form.
 
 fn feed() -> String {
     samples().iter().map(|event| line(event) + "\n").collect()
@@ -729,7 +730,7 @@ fn normalizing_twice_changes_nothing() {
 }
 
 #[test]
-fn a_normalized_feed_has_a_canonical_line_for_every_event_but_asides() {
+fn a_normalized_feed_has_a_canonical_line_for_every_event_except_operational_ones() {
     let once = normalize_feed(&feed());
     assert!(once.ends_with('\n'));
     let kept: Vec<Event> = samples().into_iter().filter(|event| !type_of(event).is_operational).collect();

@@ -1,4 +1,4 @@
-//! Canonical JSON, content ids, rollout ids and cache keys: equal things have equal names, different things do not.
+//! Tests of canonical JSON, content ids, rollout ids and cache keys: equal values have equal ids, different values do not.
 use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::collection::vec;
@@ -17,11 +17,11 @@ fn canonical(text: &str) -> String {
 fn keys_are_sorted_by_bytes_at_every_depth() {
     let text = r#" { "b" : { "z" : 1 , "Z" : 2 , "é" : 3 , "" : 4 }, "a" : [ { "y" : 0, "x" : 0 } ] } "#;
     assert_eq!(canonical(text), r#"{"a":[{"x":0,"y":0}],"b":{"":4,"Z":2,"z":1,"é":3}}"#);
-    // UTF-8 order, not UTF-16 order: U+FF5E stands before U+1F600.
+    // UTF-8 order, not UTF-16 order: U+FF5E precedes U+1F600.
     assert_eq!(canonical("{\"\u{1F600}\":1,\"\u{FF5E}\":2}"), "{\"\u{FF5E}\":2,\"\u{1F600}\":1}");
-    // The order is that of the text, not of its escapes.
+    // Keys are ordered by their text, not by their escaped form.
     assert_eq!(canonical(r#"{"b":1,"a\"":2,"a!":3,"a#":4,"\n":5}"#), r#"{"\n":5,"a!":3,"a\"":2,"a#":4,"b":1}"#);
-    // A key that begins another one stands first.
+    // A prefix of a key precedes it.
     assert_eq!(canonical(r#"{"ab":1,"a":2,"a b":3}"#), r#"{"a":2,"a b":3,"ab":1}"#);
 }
 
@@ -60,7 +60,7 @@ fn numbers_have_one_spelling() {
     }
     assert_eq!(canonical_json(&json!(u64::MAX)), "18446744073709551615");
     assert_eq!(canonical_json(&json!(i64::MIN)), "-9223372036854775808");
-    // A minus sign before the number belongs to the text, not to the number.
+    // A minus sign in a text is not part of a number.
     assert_eq!(canonical(r#"["x-",0.0,"-",-0.0]"#), r#"["x-",0,"-",0]"#);
 }
 
@@ -78,15 +78,15 @@ fn very_large_and_very_small_numbers_keep_their_value() {
 fn strings_escape_what_json_demands_and_nothing_else() {
     let text = "\"\\/\n\r\t\u{8}\u{c}\u{0}\u{1f}\u{7f}\u{2028}é😀";
     assert_eq!(canonical_json(&json!(text)), "\"\\\"\\\\/\\n\\r\\t\\b\\f\\u0000\\u001f\u{7f}\u{2028}é😀\"");
-    // The escapes of the writer do not matter.
+    // Different escapes of the same text are equal.
     assert_eq!(canonical(r#""\u0041\u00e9\ud83d\ude00\/""#), "\"Aé😀/\"");
     // Composed and decomposed letters are different texts.
     assert_ne!(canonical_digest(&json!("é")), canonical_digest(&json!("e\u{301}")));
 }
 
-/// Every shape that serde knows has the text of its tree of values.
+/// Every serde data type has the same canonical text as its JSON value.
 #[test]
-fn whatever_serializes_has_the_canonical_text_of_its_value() {
+fn every_serializable_value_has_the_canonical_text_of_its_json() {
     #[derive(serde::Serialize)]
     enum Shape {
         Unit,
@@ -151,7 +151,7 @@ fn content_ids_are_a_prefix_and_twelve_digits() {
     assert_eq!(CandidateId::of("gepa_", &payload).to_string(), "gepa_187514009617");
     assert_eq!(CandidateId::of("gepa_", &Payload::new()).as_str(), "gepa_44136fa355b3");
     assert_eq!(CandidateId::of("gepa_", &Payload::new()).number(), 0x4413_6fa3_55b3);
-    // The prefix does not matter, whatever it is; ids of another make have no number of their own.
+    // The number does not depend on the prefix. Ids of another form have no number.
     assert_eq!(CandidateId::of("é0", &Payload::new()).number(), 0x4413_6fa3_55b3);
     for odd in ["", "seed", "gepa_nohexdigits", "ééééééé"] {
         assert_eq!(CandidateId::new(odd).number(), u64::MAX, "{odd}");
@@ -183,7 +183,7 @@ fn any_json() -> impl Strategy<Value = Value> {
     })
 }
 
-/// The same value with every map written the other way round.
+/// Returns the same value with every map in reverse order.
 fn reversed(value: &Value) -> Value {
     match value {
         Value::Array(items) => items.iter().map(reversed).collect(),
@@ -192,7 +192,7 @@ fn reversed(value: &Value) -> Value {
     }
 }
 
-/// Equality in which 1 and 1.0 are the same number.
+/// Compares values; 1 and 1.0 are equal.
 fn same(a: &Value, b: &Value) -> bool {
     match (a, b) {
         (Value::Number(a), Value::Number(b)) => match (whole(a), whole(b)) {
@@ -287,9 +287,9 @@ fn rollout_id_changes_with_each_of_its_parts() {
         rollout_id(|parts| parts.3 = "candidate_full_train".into()),
         rollout_id(|parts| parts.4 = 1),
         rollout_id(|parts| parts.5 = 2),
-        // The same letters, divided otherwise.
+        // The same letters, split differently.
         rollout_id(|parts| (parts.0, parts.1) = ("run-1cand_".into(), "0123456789ab".into())),
-        // The same numbers, the other way round.
+        // The same numbers, swapped.
         rollout_id(|parts| (parts.4, parts.5) = (1, 0)),
     ];
     assert_eq!(ids.iter().collect::<BTreeSet<_>>().len(), ids.len());
@@ -313,7 +313,7 @@ fn payload(text: &str) -> Payload {
     [("instruction".to_owned(), text.to_owned())].into()
 }
 
-/// The key of one rollout; the run, the stage and the attempt cannot be handed in.
+/// Returns the key of one rollout. The run, the stage and the attempt are not parameters.
 fn rollout_key(
     namespace: &str,
     boundary: Boundary,
@@ -355,19 +355,19 @@ fn cache_key_changes_with_all_that_can_change_the_answer() {
     ];
     assert_eq!(keys.iter().collect::<BTreeSet<_>>().len(), keys.len());
     assert!(keys.iter().all(|key| key.len() == 64));
-    // What `sha256sum` prints for the canonical text of the call.
+    // The output of `sha256sum` for the canonical text of the call.
     assert_eq!(keys[0], "ccf69fbdb3eb246bdae6a14f7b6acb61d22505d1c34aca4acf8f57fbeeb6c1b0");
 }
 
 #[test]
-fn cache_key_does_not_change_with_the_way_of_writing() {
+fn cache_key_does_not_depend_on_the_order_of_keys() {
     let plain = rollout_key("demo", Boundary::Rollout, |_| ());
     let rewritten = rollout_key("demo", Boundary::Rollout, |parts| {
         parts.2 = json!({ "text": "What?", "id": 7.0 });
         parts.3 = json!({ "model": "m", "temperature": 0 });
     });
     assert_eq!(rewritten, plain);
-    // What a rollout is keyed by, in full: nothing of the run, its stage or its attempts.
+    // The full key of a rollout, without the run, its stage or its attempts.
     let request =
         json!(RolloutRequest { task_id: "quiz", program: "p", candidate: "c", row: "r", policy: "o", replicate: 0 });
     let parts: BTreeSet<&str> = request.as_object().unwrap().keys().map(String::as_str).collect();

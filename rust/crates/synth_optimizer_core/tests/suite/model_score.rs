@@ -1,4 +1,4 @@
-//! Scores and gains against values worked out by hand, and the t quantile against the printed tables.
+//! Tests of scores and gains with hand-computed values, and of the t quantile with printed tables.
 use proptest::collection::vec;
 use proptest::prelude::{ProptestConfig, prop_assert, prop_assert_eq, proptest};
 use synth_optimizer_core::model::score::{Gain, Score};
@@ -75,22 +75,22 @@ fn binary_rows_have_the_interval_of_wilson() {
         close(score.low.unwrap(), low);
         close(score.high.unwrap(), high);
     }
-    // The error is the one of the mean, as for any other scores: sqrt(2.5 / 9 / 10).
+    // The standard error is that of the mean, as for other scores: sqrt(2.5 / 9 / 10).
     let half = Score::of([0.0, 1.0].repeat(5)).unwrap();
     close(half.standard_error.unwrap(), 0.166_666_667);
-    // One value between 0 and 1 makes them graded.
+    // One value between 0 and 1 makes the scores graded instead of binary.
     let graded = Score::of([0.0, 1.0, 0.5]).unwrap();
     close(graded.high.unwrap() - 0.5, 4.302_652_73 * graded.standard_error.unwrap());
 }
 
-/// The 97.5 % points as they are printed in tables, for 1 to 30 degrees of freedom.
+/// The 97.5 % points of printed tables, for 1 to 30 degrees of freedom.
 const T_TABLE: [f64; 30] = [
     12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120,
     2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
 ];
 
 #[test]
-fn half_widths_are_the_tables_t_times_the_error() {
+fn half_widths_equal_tabulated_t_times_the_standard_error() {
     let table = (1u32..).zip(T_TABLE).chain([(60, 2.000), (120, 1.980), (100_000, 1.960)]);
     for (degrees, expected) in table {
         let score = Score::of((0..=degrees).map(|row| 0.25 + f64::from(row % 3) / 4.0)).unwrap();
@@ -110,7 +110,7 @@ fn gain_counts_rows_and_pairs_them() {
     close(gain.difference, 0.125);
     close(gain.low.unwrap(), 0.125 - 0.513_565_064);
     close(gain.high.unwrap(), 0.125 + 0.513_565_064);
-    // A constant lead leaves no doubt, however far the rows are apart.
+    // A constant difference has no variance, even if the rows' scores differ much.
     let constant = Gain::of([(1.0, 0.75), (0.5, 0.25), (0.25, 0.0)]).unwrap();
     assert_eq!((constant.low, constant.high), (Some(0.25), Some(0.25)));
     assert_eq!((constant.wins, constant.losses, constant.ties), (3, 0, 0));
@@ -120,7 +120,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn intervals_hold_the_mean_and_mirror(pairs in vec((-4..4i32, -4..4i32), 2..12)) {
+    fn intervals_contain_the_mean_and_are_symmetric(pairs in vec((-4..4i32, -4..4i32), 2..12)) {
         let values = |side: fn(&(i32, i32)) -> i32| pairs.iter().map(move |pair| f64::from(side(pair)) / 4.0);
         let score = Score::of(values(|pair| pair.0)).unwrap();
         prop_assert!(score.low.unwrap() <= score.mean && score.mean <= score.high.unwrap());

@@ -1,4 +1,4 @@
-//! The session around an engine: answers come in any order, retire in the engine's order and count once.
+//! Tests of the session: answers arrive in any order, retire in the engine's order and count once.
 use std::collections::BTreeMap;
 
 use synth_optimizer_core::config::Config;
@@ -15,24 +15,24 @@ use synth_optimizer_core::model::lifecycle::{RunState, RunTrigger};
 use synth_optimizer_core::model::program::Inputs;
 use synth_optimizer_core::model::usage::{Cost, Usage};
 
-/// Asks for one rollout per turn and ends when every turn has been taken.
-struct Summing {
-    /// The requests, in the order in which they retire.
+/// A test engine that requests a fixed list of rollouts and ends after the last answer.
+struct SumEngine {
+    /// The calls, in the order in which they retire.
     turns: Vec<u64>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq)]
-struct Sum {
+struct SumState {
     started: bool,
     asked: bool,
     retired: usize,
-    /// The rewards as digits, so that the order shows.
+    /// The rewards as digits, which show their order.
     digits: u64,
     cancelling: bool,
     over: bool,
 }
 
-impl Summing {
+impl SumEngine {
     fn rollout(&self, call_id: CallId) -> Command {
         Command::Rollout(RolloutCommand {
             call_id,
@@ -81,7 +81,7 @@ impl Summing {
         }
     }
 
-    fn ended(state: &Sum) -> RunEnded {
+    fn ended(state: &SumState) -> RunEnded {
         RunEnded {
             reason: state.digits.to_string(),
             best_candidate_id: None,
@@ -99,20 +99,20 @@ impl Summing {
     }
 }
 
-impl Engine for Summing {
+impl Engine for SumEngine {
     const NAME: &'static str = "summing";
 
-    type State = Sum;
+    type State = SumState;
 
     fn new(_: &Config, inputs: Inputs) -> Result<Self, OptimizerError> {
         Ok(Self { turns: inputs.pareto_pool.iter().map(|row| u64::from(row.0)).collect() })
     }
 
-    fn initial_state(&self) -> Sum {
-        Sum::default()
+    fn initial_state(&self) -> SumState {
+        SumState::default()
     }
 
-    fn decide(&self, state: &Sum, observation: &Observation) -> Result<Vec<Event>, OptimizerError> {
+    fn decide(&self, state: &SumState, observation: &Observation) -> Result<Vec<Event>, OptimizerError> {
         let one = |event| Ok(vec![event]);
         match observation {
             Observation::Begin => one(Event::RolloutsRequested(RolloutsRequested {
@@ -144,7 +144,7 @@ impl Engine for Summing {
         }
     }
 
-    fn evolve(&self, state: &mut Sum, event: &Event) {
+    fn evolve(&self, state: &mut SumState, event: &Event) {
         match event {
             Event::RunStarted(_) => state.started = true,
             Event::RolloutsRequested(_) => state.asked = true,
@@ -162,33 +162,33 @@ impl Engine for Summing {
         }
     }
 
-    fn next_to_retire(&self, state: &Sum) -> Option<CallId> {
+    fn next_to_retire(&self, state: &SumState) -> Option<CallId> {
         self.turns.get(state.retired).filter(|_| state.asked).map(|turn| CallId(*turn))
     }
 
-    fn is_outstanding(&self, state: &Sum, call_id: CallId) -> bool {
+    fn is_outstanding(&self, state: &SumState, call_id: CallId) -> bool {
         state.asked && self.turns.iter().skip(state.retired).any(|turn| *turn == call_id.0)
     }
 
-    fn outstanding(&self, state: &Sum) -> Vec<Command> {
+    fn outstanding(&self, state: &SumState) -> Vec<Command> {
         let mut open: Vec<u64> = self.turns.iter().skip(state.retired).filter(|_| state.asked).copied().collect();
         open.sort_unstable();
         open.into_iter().map(|call_id| self.rollout(CallId(call_id))).collect()
     }
 
-    fn command(&self, state: &Sum, call_id: CallId) -> Option<Command> {
+    fn command(&self, state: &SumState, call_id: CallId) -> Option<Command> {
         self.outstanding(state).into_iter().find(|command| command.call_id() == call_id)
     }
 
-    fn next_wakeup(&self, _: &Sum) -> Option<u64> {
+    fn next_wakeup(&self, _: &SumState) -> Option<u64> {
         None
     }
 
-    fn is_over(&self, state: &Sum) -> bool {
+    fn is_over(&self, state: &SumState) -> bool {
         state.over
     }
 
-    fn is_cancelling(&self, state: &Sum) -> bool {
+    fn is_cancelling(&self, state: &SumState) -> bool {
         state.cancelling
     }
 }
@@ -203,18 +203,18 @@ fn score(reward: f64) -> Answer {
     })
 }
 
-fn begun(engine: &Summing) -> Session<'_, Summing> {
+fn started_session(engine: &SumEngine) -> Session<'_, SumEngine> {
     let mut session = Session::new(engine);
     let events = session.observe(&Observation::Begin).unwrap();
-    assert_eq!(wires(&events), ["rollout.requested"]);
+    assert_eq!(type_names(&events), ["rollout.requested"]);
     session
 }
 
-fn wires(events: &[Event]) -> Vec<&'static str> {
+fn type_names(events: &[Event]) -> Vec<&'static str> {
     events.iter().map(Event::type_name).collect()
 }
 
-/// Request and reward, or request and class, of the events that answer requests.
+/// Returns the call and the reward or failure class of every event that settles a call.
 fn answers(events: &[Event]) -> Vec<(u64, String)> {
     events
         .iter()
@@ -226,8 +226,8 @@ fn answers(events: &[Event]) -> Vec<(u64, String)> {
         .collect()
 }
 
-fn in_order() -> Summing {
-    Summing { turns: vec![0, 1, 2] }
+fn in_order() -> SumEngine {
+    SumEngine { turns: vec![0, 1, 2] }
 }
 
 #[test]
@@ -247,11 +247,11 @@ fn a_run_opens_with_its_start_and_its_first_transition() {
 #[test]
 fn answers_in_order_retire_at_once() {
     let engine = in_order();
-    let mut session = begun(&engine);
+    let mut session = started_session(&engine);
     assert_eq!(answers(&session.accept_answer(CallId(0), score(4.0)).unwrap()), [(0, "4".into())]);
     assert_eq!(answers(&session.accept_answer(CallId(1), score(5.0)).unwrap()), [(1, "5".into())]);
     let last = session.accept_answer(CallId(2), score(6.0)).unwrap();
-    assert_eq!(wires(&last), ["rollout.finished", "gepa.run.cancelled"]);
+    assert_eq!(type_names(&last), ["rollout.finished", "gepa.run.cancelled"]);
     assert_eq!(session.state().digits, 456);
     assert!(engine.is_over(session.state()));
 }
@@ -259,7 +259,7 @@ fn answers_in_order_retire_at_once() {
 #[test]
 fn answers_out_of_order_wait_for_their_turn() {
     let engine = in_order();
-    let mut session = begun(&engine);
+    let mut session = started_session(&engine);
     let before = session.state().clone();
     assert_eq!(session.accept_answer(CallId(2), score(6.0)).unwrap(), []);
     assert_eq!(session.accept_answer(CallId(1), score(5.0)).unwrap(), []);
@@ -273,10 +273,10 @@ fn answers_out_of_order_wait_for_their_turn() {
 #[test]
 fn every_order_of_arrival_gives_the_same_log() {
     for turns in [[0, 1, 2], [2, 0, 1], [1, 2, 0]] {
-        let engine = Summing { turns: turns.to_vec() };
+        let engine = SumEngine { turns: turns.to_vec() };
         let mut logs = Vec::new();
         for arrival in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
-            let mut session = begun(&engine);
+            let mut session = started_session(&engine);
             let log: Vec<Event> = arrival
                 .into_iter()
                 .flat_map(|call_id| session.accept_answer(CallId(call_id), score(4.0 + call_id as f64)).unwrap())
@@ -290,42 +290,42 @@ fn every_order_of_arrival_gives_the_same_log() {
 }
 
 #[test]
-fn a_second_answer_to_a_request_is_ignored() {
+fn a_second_answer_to_a_call_is_ignored() {
     let engine = in_order();
-    let mut session = begun(&engine);
-    // While the first one waits.
+    let mut session = started_session(&engine);
+    // While the first answer waits.
     assert_eq!(session.accept_answer(CallId(1), score(5.0)).unwrap(), []);
     assert_eq!(session.accept_answer(CallId(1), score(9.0)).unwrap(), []);
     let both = session.accept_answer(CallId(0), score(4.0)).unwrap();
     assert_eq!(answers(&both), [(0, "4".into()), (1, "5".into())]);
-    // After it has retired.
+    // After the first answer has retired.
     let state = session.state().clone();
     assert_eq!(session.accept_answer(CallId(0), score(9.0)).unwrap(), []);
     assert_eq!(session.accept_answer(CallId(1), score(9.0)).unwrap(), []);
     assert_eq!(session.state(), &state);
     session.accept_answer(CallId(2), score(6.0)).unwrap();
     assert_eq!(session.state().digits, 456);
-    // After the run, and for a request that nobody made.
+    // After the end of the run, and for an unknown call.
     assert_eq!(session.accept_answer(CallId(2), score(9.0)).unwrap(), []);
     assert_eq!(session.accept_answer(CallId(70), score(9.0)).unwrap(), []);
 }
 
 #[test]
-fn an_answer_to_a_request_that_nobody_made_is_not_kept() {
+fn an_answer_to_an_unknown_call_is_ignored() {
     let engine = in_order();
     let mut session = Session::new(&engine);
     assert_eq!(session.accept_answer(CallId(0), score(9.0)).unwrap(), []);
-    assert_eq!(wires(&session.observe(&Observation::Begin).unwrap()), ["rollout.requested"]);
+    assert_eq!(type_names(&session.observe(&Observation::Begin).unwrap()), ["rollout.requested"]);
     assert_eq!(answers(&session.accept_answer(CallId(0), score(4.0)).unwrap()), [(0, "4".into())]);
 }
 
 #[test]
-fn a_cancel_keeps_what_arrived_and_gives_up_the_rest() {
-    let engine = Summing { turns: vec![3, 1, 0, 2] };
-    let mut session = begun(&engine);
+fn a_cancel_retires_arrived_answers_and_abandons_the_rest() {
+    let engine = SumEngine { turns: vec![3, 1, 0, 2] };
+    let mut session = started_session(&engine);
     session.accept_answer(CallId(3), score(7.0)).unwrap();
     assert_eq!(session.accept_answer(CallId(0), score(4.0)).unwrap(), []);
-    // Request 1 has been sent, request 2 has not.
+    // Call 1 is sent, call 2 is not.
     let events = session.cancel("enough", |call_id| call_id == CallId(1)).unwrap();
     assert_eq!(events[0], Event::CancelRequested(Reason { reason: "enough".into() }));
     let settled = [(1, "unknown_outcome".into()), (0, "4".into()), (2, "not_sent".into())];
@@ -333,15 +333,15 @@ fn a_cancel_keeps_what_arrived_and_gives_up_the_rest() {
     assert_eq!(events.last().unwrap().type_name(), "gepa.run.cancelled");
     assert!(engine.is_over(session.state()) && !engine.is_cancelling(session.state()));
     assert!(engine.outstanding(session.state()).is_empty());
-    // What comes in late changes nothing any more, and there is nothing left to cancel.
+    // Late answers and a second cancel have no effect.
     assert_eq!(session.accept_answer(CallId(1), score(5.0)).unwrap(), []);
     assert_eq!(session.cancel("again", |_| true).unwrap(), []);
 }
 
 #[test]
-fn a_cancel_asks_about_requests_without_an_answer_only() {
+fn a_cancel_queries_only_calls_without_an_answer() {
     let engine = in_order();
-    let mut session = begun(&engine);
+    let mut session = started_session(&engine);
     session.accept_answer(CallId(2), score(6.0)).unwrap();
     session.accept_answer(CallId(1), score(5.0)).unwrap();
     let asked = std::cell::RefCell::new(Vec::new());
@@ -356,7 +356,7 @@ fn a_cancel_asks_about_requests_without_an_answer_only() {
 }
 
 #[test]
-fn a_rebuilt_state_goes_on_where_it_stopped() {
+fn a_rebuilt_state_continues_where_it_stopped() {
     let engine = in_order();
     let mut session = Session::new(&engine);
     let mut log = session.observe(&Observation::Begin).unwrap();
@@ -377,19 +377,19 @@ fn a_rebuilt_state_goes_on_where_it_stopped() {
 }
 
 #[test]
-fn what_a_crash_cut_short_follows_when_the_run_is_resumed() {
+fn decisions_that_a_crash_interrupted_follow_on_resume() {
     let engine = in_order();
-    // Every answer is in the log, and the end of the run is not.
-    let state = Sum { asked: true, retired: 3, digits: 456, ..Sum::default() };
+    // The log has every answer, but not the end of the run.
+    let state = SumState { asked: true, retired: 3, digits: 456, ..SumState::default() };
     let (resumed, events) = Session::resume(&engine, state).unwrap();
-    assert_eq!(wires(&events), ["gepa.run.cancelled"]);
+    assert_eq!(type_names(&events), ["gepa.run.cancelled"]);
     assert!(engine.is_over(resumed.state()));
 }
 
 #[test]
 fn an_error_of_the_engine_reaches_the_caller_and_changes_nothing() {
     let engine = in_order();
-    let mut session = begun(&engine);
+    let mut session = started_session(&engine);
     let before = session.state().clone();
     let error = session.accept_answer(CallId(0), score(f64::NAN)).unwrap_err();
     assert_eq!(error.code, ErrorCode::Invariant);

@@ -1,4 +1,4 @@
-//! Lifecycles and the error table: every row is written out once more here, and nothing else is possible.
+//! Tests of the lifecycles and the error table against a second copy of their rows.
 use std::collections::{BTreeMap, BTreeSet};
 
 use synth_optimizer_core::model::error::{ERRORS, ErrorCode, OptimizerError};
@@ -77,9 +77,9 @@ const CANDIDATE: &[&str] = &[
     "full_train_evaluated run_stopped deferred_stop",
 ];
 
-/// Holds a lifecycle against its rows as they are written here, over every state and every trigger.
+/// Compares a lifecycle with the rows of this file, for every state and every trigger.
 fn check<S: Lifecycle>(states: &[&str], triggers: &[S::Trigger], rows: &[&str], terminal: &[&str]) {
-    // The list of states is complete and has no state twice.
+    // The list of states is complete and has no duplicates.
     let listed: Vec<String> = S::STATES.iter().map(S::to_string).collect();
     assert_eq!(listed, states);
 
@@ -113,7 +113,7 @@ fn check<S: Lifecycle>(states: &[&str], triggers: &[S::Trigger], rows: &[&str], 
     let ends: Vec<String> = S::STATES.iter().filter(|state| state.is_final()).map(S::to_string).collect();
     assert_eq!(ends, terminal);
 
-    // Every state can be reached, and from every state an end can be reached.
+    // Every state is reachable, and a final state is reachable from every state.
     let mut reached = BTreeSet::from([S::INITIAL.to_string()]);
     let mut ending: BTreeSet<String> = terminal.iter().map(ToString::to_string).collect();
     for _ in S::STATES {
@@ -129,7 +129,7 @@ fn check<S: Lifecycle>(states: &[&str], triggers: &[S::Trigger], rows: &[&str], 
     assert_eq!(reached.len(), S::STATES.len(), "only {reached:?} can be reached");
     assert_eq!(ending.len(), S::STATES.len(), "only {ending:?} can end");
 
-    // The diagram is the table and nothing else.
+    // The diagram contains exactly the table.
     let mut lines = vec!["stateDiagram-v2".to_owned(), format!("    [*] --> {}", S::INITIAL)];
     lines.extend(expected.iter().map(|((from, by), to)| format!("    {from} --> {to}: {by}")));
     lines.extend(terminal.iter().map(|state| format!("    {state} --> [*]")));
@@ -287,7 +287,7 @@ fn exit_codes_are_those_of_the_help_text() {
 }
 
 #[test]
-fn every_error_has_a_sentence_of_advice_and_a_way_back() {
+fn every_error_has_a_hint_and_can_be_parsed_from_its_code() {
     for row in ERRORS {
         assert!(row.hint.ends_with('.') && row.hint.len() > 20, "{}: {:?}", row.name, row.hint);
         assert!(row.hint.starts_with(char::is_uppercase), "{}: {:?}", row.name, row.hint);
@@ -305,7 +305,7 @@ fn every_error_has_a_sentence_of_advice_and_a_way_back() {
 }
 
 #[test]
-fn errors_speak_code_first_and_take_a_better_hint() {
+fn errors_show_the_code_first_and_accept_a_specific_hint() {
     let plain = OptimizerError::new(ErrorCode::Io, "cannot read rows.json");
     assert_eq!(plain.to_string(), "synth_optimizer_io_error: cannot read rows.json");
     assert_eq!(plain.hint, ErrorCode::Io.row().hint);
@@ -317,7 +317,7 @@ fn errors_speak_code_first_and_take_a_better_hint() {
 }
 
 #[test]
-fn an_error_keeps_its_cause_and_says_the_same_without_it() {
+fn a_cause_does_not_change_the_message() {
     use std::error::Error as _;
     let cause = std::io::Error::other("the disk is gone");
     let error = OptimizerError::from_cause(ErrorCode::Io, "cannot read run.json", cause);

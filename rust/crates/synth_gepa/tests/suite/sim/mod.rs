@@ -1,6 +1,6 @@
 //! A simulated world: a task with hidden rules, a proposer that learns them, latencies, failures and a clock.
 //!
-//! Answers are pure functions of what was asked; only the order in which they arrive depends on the arrival seed.
+//! Answers are pure functions of the commands. Only the order of their arrival depends on the arrival seed.
 
 #![allow(dead_code, clippy::unwrap_used, clippy::panic)]
 
@@ -34,7 +34,7 @@ pub(crate) enum Scoring {
     Saturated,
 }
 
-/// The task, the proposer and everything that can go wrong.
+/// The simulated task and proposer, with their failure rates.
 #[derive(Debug, Clone)]
 pub(crate) struct World {
     pub config: Config,
@@ -43,22 +43,22 @@ pub(crate) struct World {
     pub heldout: u32,
     pub modules: Vec<&'static str>,
     pub scoring: Scoring,
-    /// Chance that a score is flipped.
+    /// Probability that a score is flipped.
     pub noise: f64,
-    /// Chance that a rollout fails, by its first attempt.
+    /// Probability that the first attempt of a rollout fails.
     pub failure: f64,
-    /// Every rollout from this request on fails.
+    /// Every rollout from this call number on fails.
     pub breaks_at: Option<u64>,
-    /// Chances that the proposer learns a rule of the evidence and forgets one that it knows.
+    /// Probabilities that the proposer learns a rule from the evidence, and that it forgets a known rule.
     pub learns: f64,
     pub forgets: f64,
-    /// Chances that a proposal breaks a rule, and that a proposer turn fails.
+    /// Probabilities that a proposal is invalid, and that a proposer turn fails.
     pub invalid: f64,
     pub proposer_failure: f64,
     pub rollout_cost: Option<u64>,
     /// The proposer never writes the same text twice.
     pub inventive: bool,
-    /// Take the place of the rules above.
+    /// Replace the scoring and the proposer above.
     pub score: Option<Scorer>,
     pub write: Option<fn(&ProposeCommand) -> Vec<Payload>>,
 }
@@ -89,16 +89,16 @@ impl Default for World {
     }
 }
 
-/// A score, or a failure that may pass or not.
+/// A function that returns a score, or a failure with its retryability.
 pub(crate) type Scorer = fn(&RolloutCommand) -> Result<f64, bool>;
 
-/// How a run is carried out; nothing here may change what is decided.
+/// The timing of a run and its control requests.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Pace {
     pub arrival_seed: u64,
     pub rollout_workers: usize,
     pub propose_workers: usize,
-    /// Stop or cancel after so many answers; 0 is before the first.
+    /// Stop or cancel after this many answers; 0 is before the first.
     pub stop_after: Option<usize>,
     pub cancel_after: Option<usize>,
 }
@@ -109,18 +109,18 @@ impl Default for Pace {
     }
 }
 
-/// What came of a run.
+/// The result of a simulated run.
 #[derive(Debug)]
 pub(crate) struct Run {
     pub engine: GepaEngine,
     pub events: Vec<Event>,
     pub state: State,
-    /// What the task itself counted: rollouts that it ran.
+    /// Number of rollouts that the simulated task ran.
     pub billed_rollouts: u64,
     pub simulated_millis: u64,
-    /// Every command that was carried out.
+    /// Every executed command.
     pub commands: Vec<Command>,
-    /// How many events there were after each call of the session.
+    /// Number of events after each call of a session method.
     pub boundaries: Vec<usize>,
 }
 
@@ -175,12 +175,12 @@ impl World {
         GepaEngine::new(&config, inputs).unwrap()
     }
 
-    /// Runs to the end. Panics when the run wedges: nothing is outstanding and it is not over.
+    /// Runs to the end. Panics if the run is stuck: no call is outstanding and the run has not ended.
     pub(crate) fn run(&self, pace: Pace) -> Run {
         self.run_with(self.inputs(), pace)
     }
 
-    /// Goes on from a stored log, as after a crash: answers that had come but not retired are asked for again.
+    /// Resumes from a stored log, as after a crash. Calls whose answers had not retired are sent again.
     pub(crate) fn resume(&self, stored: &[Event], pace: Pace) -> Vec<Event> {
         let engine = self.engine();
         let mut state = engine.initial_state();
@@ -252,7 +252,7 @@ impl World {
         }
     }
 
-    /// What waits for a worker is not sent any more.
+    /// Withdraws the calls that wait for a worker.
     fn withdraw(&self, session: &mut Session<'_, GepaEngine>, log: &mut Log, lanes: &mut Lanes) {
         log.extend(session.withdraw_unsent(|id| lanes.sent.contains(&id)).unwrap());
         let open: BTreeSet<CallId> = session.outstanding().iter().map(Command::call_id).collect();
@@ -299,7 +299,7 @@ impl World {
         }
         let broken = self.breaks_at.is_some_and(|at| command.call_id.0 >= at);
         if broken || failing < self.failure {
-            // Every third failure is of a kind that may pass, one is never sent, the rest stay.
+            // A third of the failures is retryable, some are not sent, and the others are permanent.
             let kinds = [FailureClass::Failed, FailureClass::NotSent, FailureClass::UnknownOutcome];
             let class = if broken { FailureClass::Failed } else { kinds[random.index(3)] };
             return Answer::Failed(CallFailure {
@@ -330,7 +330,7 @@ impl World {
         Answer::Rollout(RolloutAnswer { reward, objectives, usage, cached: false, trace_digest: None })
     }
 
-    /// Learns rules of rows that failed, and sometimes forgets one.
+    /// Learns rules of rows with a low score, and sometimes forgets one.
     fn propose(&self, command: &ProposeCommand) -> Answer {
         let usage = Usage { cost: Cost::Known(NanoUsd(30_000_000)), ..Usage::default() };
         let base = format!(
@@ -377,7 +377,7 @@ impl World {
                     }
                     for row in command.evidence.iter().filter(|row| row.score.is_some_and(|score| score < 1.0)) {
                         let number: u32 = row.row_id.as_str().split(':').next_back().unwrap().parse().unwrap();
-                        // A module can only learn the rules that are its own.
+                        // A module can only learn its own rules.
                         if number % self.rules % share == place && random.unit() < self.learns {
                             rules.insert(number % self.rules);
                         }
@@ -428,7 +428,7 @@ impl Run {
     }
 }
 
-/// Everything that was decided, with the requests that were made.
+/// The log of a run, with the calls that are not dispatched yet.
 #[derive(Default)]
 struct Log {
     events: Vec<Event>,
@@ -453,7 +453,7 @@ impl Log {
     }
 }
 
-/// Workers that are busy or wait for work.
+/// Busy and idle workers.
 #[derive(Default)]
 struct Lanes {
     pace: Pace,
@@ -493,7 +493,7 @@ impl Lanes {
     }
 }
 
-/// A text that only one row has.
+/// Returns a text that occurs in only one row.
 fn secret(split: &str, index: u32) -> String {
     format!("{split}-{index}-").repeat(6)
 }

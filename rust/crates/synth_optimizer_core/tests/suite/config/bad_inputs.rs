@@ -1,11 +1,11 @@
-//! What a person reads when a configuration is refused.
+//! Snapshots of the findings that users see for a wrong configuration.
 
 use synth_optimizer_core::config::render;
 use synth_optimizer_core::model::error::ErrorCode;
 
 use super::{SMALLEST, read, read_with};
 
-/// The findings of each case, one after the other.
+/// Returns the findings of all cases as one text.
 fn shown(cases: &[(&str, String)]) -> String {
     let mut text = String::new();
     for (name, input) in cases {
@@ -322,7 +322,7 @@ fn one_mistake_is_one_finding() {
 }
 
 #[test]
-fn what_is_too_much_to_list_is_counted() {
+fn findings_beyond_the_limit_are_counted() {
     let many: String = (0..20_000).map(|n| format!("unknown_{n} = {n}\n")).collect();
     let error = read(&with(&format!("[gepa]\n{many}"))).unwrap_err();
     assert_eq!(error.findings.len(), 201);
@@ -330,7 +330,7 @@ fn what_is_too_much_to_list_is_counted() {
     let rest = error.findings.last().unwrap();
     assert_eq!((rest.code, rest.line), ("too_many", None));
     assert!(rest.message.starts_with("19800 more errors and 0 more warnings"), "{}", rest.message);
-    // Where each one is does not depend on how much is before it.
+    // The position of a finding does not depend on the number of findings before it.
     let lines: Vec<_> =
         error.findings.iter().take(200).map(|found| (found.line.unwrap(), found.column.unwrap())).collect();
     assert!(lines.windows(2).all(|pair| pair[1].0 == pair[0].0 + 1 && pair[1].1 == 1), "{lines:?}");

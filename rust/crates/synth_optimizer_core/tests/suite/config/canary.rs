@@ -1,4 +1,4 @@
-//! A secret in any place of any input shows up in no output.
+//! No output contains a secret, wherever the input contains it.
 
 use proptest::prelude::{ProptestConfig, any, proptest};
 use proptest::sample::select;
@@ -7,7 +7,7 @@ use synth_optimizer_core::config::render;
 
 use super::{SMALLEST, read_value, read_with};
 
-/// A secret that only its name gives away, and two that only their shape gives away.
+/// A secret that is recognized only by its name, and two that are recognized only by their shape.
 const NAMED: &str = "hunter2";
 const SHAPED: &str = "sk-live-Q7w9ZxK2mB4vN8cT1rY6";
 const HEX: &str = "9f8a7c6b5d4e3f2a1b0c9d8e7f6a5b4c";
@@ -36,7 +36,7 @@ fn assert_hidden(text: &str, environment: &[(&str, &str)], sets: &[&str]) {
     }
 }
 
-/// Each is appended to a valid file, as it is, broken, and with a mistake on the same line.
+/// Lines that are appended to a valid file: unchanged, broken, and with a mistake on the same line.
 const PLACES: &[&str] = &[
     "[policy.config]\napi_key = \"hunter2\"\n",
     "[policy.config]\n\"x-api-key\" = \"hunter2\"\n",
@@ -97,14 +97,14 @@ const PLACES: &[&str] = &[
 ];
 
 #[test]
-fn secrets_in_files_stay_there() {
+fn secrets_in_files_never_appear_in_output() {
     for place in PLACES {
         let file = SMALLEST.replace("[dataset]", "[dataset]\nfilters.a = 1");
         let file = if place.starts_with("[dataset.filters]") { SMALLEST.to_owned() } else { file };
         assert_hidden(&format!("{file}{place}"), &[], &[]);
-        // The same before the file, so that the rest of the file is broken by it rather than the other way round.
+        // The same before the file, so that the line breaks the rest of the file.
         assert_hidden(&format!("{place}{file}"), &[], &[]);
-        // Every line broken, so that every line gets an excerpt.
+        // Break every line, so that every line has an excerpt.
         let broken: String = place.lines().map(|line| format!("{line} ~\n")).collect();
         assert_hidden(&format!("{file}{broken}"), &[], &[]);
         let half = place.replacen('=', "", 1);
@@ -114,7 +114,7 @@ fn secrets_in_files_stay_there() {
 }
 
 #[test]
-fn a_secret_that_is_not_closed_hides_what_follows_whatever_was_broken_before() {
+fn an_unclosed_secret_hides_the_text_after_it() {
     let broken = SMALLEST.replace("http://", "\"a'''http://");
     assert_hidden(&format!("{broken}[policy]\napi_key = \"first\nhunter2\"\n"), &[], &[]);
 }
@@ -143,7 +143,7 @@ fn a_policy_with_a_key_is_refused() {
 }
 
 #[test]
-fn secrets_from_the_command_line_and_the_environment_stay_there() {
+fn secrets_of_the_command_line_and_the_environment_never_appear_in_output() {
     for set in [
         "policy.config.api_key=hunter2",
         "policy.config.api_key=\"hunter2\"",
@@ -168,7 +168,7 @@ fn secrets_from_the_command_line_and_the_environment_stay_there() {
 }
 
 #[test]
-fn secrets_in_mappings_stay_there() {
+fn secrets_in_mappings_never_appear_in_output() {
     for (section, value) in [
         ("policy", json!({"config": {"a": [{"api_key": NAMED}]}})),
         ("policy", json!({"api_key": NAMED})),
@@ -188,9 +188,9 @@ fn secrets_in_mappings_stay_there() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Whatever is broken before a secret, no finding shows it.
+    /// No finding shows a secret, whatever syntax error precedes it.
     #[test]
-    fn secrets_below_broken_text_stay_there(
+    fn secrets_below_broken_text_never_appear_in_output(
         place in select(PLACES),
         at in any::<usize>(),
         junk in "[\\[\\]{}\"'=,#\n a-z]{1,8}",

@@ -1,4 +1,4 @@
-//! Files that people have written load, with the values they mean.
+//! Realistic configuration files load with the expected values.
 
 use camino::Utf8Path;
 use serde_json::json;
@@ -63,7 +63,7 @@ fn a_replay_with_objectives_and_pools_loads() {
     assert_eq!(pools.minibatch, [0, 1, 2, 3]);
     assert_eq!(pools.reflection, [4, 5, 6, 7]);
     assert_eq!(pools.heldout, [0, 1]);
-    // The proposer sees other rows than those it is screened on: legal, and worth a word.
+    // The proposer sees other rows than the screening uses: accepted, with a warning.
     assert_eq!(loaded.warnings.iter().map(|found| found.code).collect::<Vec<_>>(), ["minibatch_without_reflection"]);
 }
 
@@ -84,7 +84,7 @@ fn every_published_field_loads() {
     assert_eq!(config.gepa.batch_sampler.name, Sampler::OrderedEpoch);
     assert_eq!(config.seed_candidate["answer"], "Then answer.\nBriefly.");
     assert_eq!(config.disk_budget.path.as_deref(), Some(Utf8Path::new("/base/configs/artifacts/disk")));
-    // Options of a method that is not chosen are said to be idle, not refused.
+    // Options of a method that is not chosen cause a warning, not an error.
     let warnings: Vec<_> = loaded.warnings.iter().map(|found| (found.code, found.field.as_str())).collect();
     assert_eq!(
         warnings,
@@ -108,7 +108,7 @@ fn tasks_load_with_and_without_pools() {
 }
 
 #[test]
-fn the_same_seed_of_another_split_is_another_row() {
+fn the_same_row_number_in_another_split_is_another_row() {
     let text = SMALLEST.replace("[100, 101, 102]", "[0, 1]");
     assert_eq!(read(&text).unwrap().config.dataset.unwrap().heldout_seeds, [0, 1]);
     let same = text.replace("[dataset]", "[dataset]\ntrain_split = \"all\"\nheldout_split = \"all\"");
@@ -156,7 +156,7 @@ fn an_inline_mapping_is_the_same_configuration() {
 }
 
 #[test]
-fn a_seed_may_be_larger_than_the_integers_of_toml() {
+fn a_random_seed_may_exceed_the_integers_of_toml() {
     let text = format!("{SMALLEST}\n").replacen("[run]\n", &format!("[run]\nseed = {}\n", u64::MAX), 1);
     assert_eq!(read(&text).unwrap().config.run.seed, u64::MAX);
 }

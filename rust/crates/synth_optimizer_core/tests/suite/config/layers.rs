@@ -1,4 +1,4 @@
-//! The order of the layers and the origin of every value.
+//! Tests of the order of the layers and the origin of every value.
 
 use serde_json::{Value, json};
 use synth_optimizer_core::config::{EffectiveValue, OVERRIDES, Origin, ResolvedConfig};
@@ -53,7 +53,7 @@ fn blank_variables_are_ignored() {
 }
 
 #[test]
-fn variables_of_older_versions_are_named_not_read() {
+fn variables_of_older_versions_cause_a_warning() {
     let loaded = read_with(
         SMALLEST,
         &[
@@ -70,7 +70,7 @@ fn variables_of_older_versions_are_named_not_read() {
     assert!(loaded.warnings[1].hint.contains("gepa.pipeline.mode"));
 }
 
-/// A value that is legal for the field on its own, other than its default.
+/// Returns a valid value of the field that is not its default.
 fn other_value(path: &str, default: &Value) -> String {
     match path {
         "run.run_id" | "policy.api_key_env" | "proposer.api_key_env" => "other".into(),
@@ -122,9 +122,9 @@ fn other_value(path: &str, default: &Value) -> String {
 }
 
 #[test]
-fn every_field_can_be_set_and_knows_it() {
+fn every_field_can_be_set_and_reports_its_origin() {
     let base = read(SMALLEST).unwrap();
-    // Limits need their estimates, so those are set alongside.
+    // Limits require their estimates, so both are set.
     let estimates = [
         "gepa.proposer_estimated_cost_usd=1",
         "gepa.rollout_estimated_cost_usd=1",
@@ -193,7 +193,7 @@ fn set_takes_values_as_toml_or_as_plain_text() {
     assert_eq!(config.policy.config["mode"], json!("plain words"));
     assert_eq!(config.policy.disable_reasoning.as_str(), "on");
     assert_eq!(config.dataset.unwrap().filters["deep"], json!({"er": 1}));
-    // A later one wins.
+    // A later `--set` wins.
     let config = read_with(SMALLEST, &[], &["run.seed=1", "run.seed=2"]).unwrap().config;
     assert_eq!(config.run.seed, 2);
 }

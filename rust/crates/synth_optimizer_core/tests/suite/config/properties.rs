@@ -1,4 +1,4 @@
-//! Properties of any configuration and of any text.
+//! Properties of the loader for any configuration and any text.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ use super::read;
 const EVERY_FIELD: &str = include_str!("fixtures/every_field.toml");
 
 fn text() -> impl Strategy<Value = String> {
-    // Visible characters around anything, so that no text is blank.
+    // Visible characters at both ends, so that no text is blank.
     ("[a-z]", any::<String>()).prop_map(|(first, rest)| first + &rest)
 }
 
@@ -40,7 +40,7 @@ fn json(depth: u32) -> impl Strategy<Value = Value> {
     leaf.prop_recursive(depth, 8, 3, |inner| {
         prop_oneof![
             vec(inner.clone(), 0..3).prop_map(Value::from),
-            // Without k and p, so that no name is taken for a credential.
+            // Without k and p, so that no name looks like a credential.
             btree_map("[a-jl-oq-z \"'.]{0,6}", inner, 0..3).prop_map(|map| map.into_iter().collect::<Value>()),
         ]
     })
@@ -80,7 +80,7 @@ fn rows() -> impl Strategy<Value = (Option<DatasetSection>, Option<TasksetSectio
 }
 
 fn proposer() -> impl Strategy<Value = ProposerSection> {
-    // A path is made absolute, as all paths are; a name stays.
+    // A path becomes absolute; a bare program name does not change.
     let command = vec(text().prop_map(|word| word.replace('/', "_")), 0..3);
     let codex = (command, option::of(text())).prop_map(|(command, model)| ProposerSection {
         command,
@@ -196,7 +196,7 @@ fn config() -> impl Strategy<Value = Config> {
     )
 }
 
-/// One change of a text: bytes removed, doubled or replaced, on character boundaries.
+/// Returns a text with a part removed, doubled or replaced, on character boundaries.
 fn mutated(text: &str, at: usize, length: usize, with: &str) -> String {
     let chars: Vec<char> = text.chars().collect();
     let start = at % chars.len();

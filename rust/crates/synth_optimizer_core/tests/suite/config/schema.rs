@@ -1,11 +1,11 @@
-//! The generated JSON Schema says everything that the loader knows.
+//! The generated JSON Schema agrees with the loader.
 
 use serde_json::{Value, json};
 use synth_optimizer_core::config::{Config, json_schema};
 
 use super::{SMALLEST, read};
 
-/// The definition that a property refers to, itself or through its optional form.
+/// Returns the definition that a property refers to, directly or as an optional value.
 fn resolved<'s>(root: &'s Value, schema: &'s Value) -> &'s Value {
     let branch = schema.get("anyOf").and_then(|branches| branches.get(0)).unwrap_or(schema);
     match branch.get("$ref").and_then(Value::as_str) {
